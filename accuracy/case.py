@@ -1,0 +1,128 @@
+"""A case: one fully resolved measurement. Frozen, hashable, serialisable; nothing reads the environment later.
+
+Legend: B batch, S global sequence length, H query heads, Hk key/value heads, D head dim, W world size.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from accuracy.precision import Precision
+
+Scalar = bool | int | float | str | None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is computed: q (B, S, H, D), k and v (B, S, Hk, D), mask `causal` or `full`."""
+
+    batch: int
+    seqlen: int
+    heads: int
+    heads_kv: int
+    head_dim: int
+    mask: str
+    softmax_scale: float  # resolved: never None
+
+    @property
+    def causal(self) -> bool:
+        """Whether token i sees tokens up to i only."""
+        return self.mask == "causal"
+
+
+def default_softmax_scale(head_dim: int) -> float:
+    """1 / sqrt(D), as Vaswani et al. 2017."""
+    return 1.0 / math.sqrt(head_dim)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A chosen kernel, input distribution or schedule: its name, where its code is, and its knobs.
+
+    source: a module's dotted name, or the path of a Python file.
+    """
+
+    name: str
+    source: str
+    options: tuple[tuple[str, Scalar], ...] = ()
+
+    @property
+    def options_text(self) -> str:
+        """The knobs in one line, `key_chunk=64,query_chunk=128`."""
+        return ",".join(f"{key}={value}" for key, value in self.options)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to compute attention over ranks or chunks: sharding, forward schedule and backward schedule."""
+
+    name: str
+    sharding: str
+    forward: Part
+    backward: Part
+    options: tuple[tuple[str, Scalar], ...] = ()
+
+    @property
+    def options_text(self) -> str:
+        """The knobs in one line, `key_chunk=64,query_chunk=128`."""
+        return ",".join(f"{key}={value}" for key, value in self.options)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Everything that decides the numbers of one measurement."""
+
+    problem: Problem
+    inputs: Part
+    seed: int
+    dtype: str
+    variant: Variant
+    kernel: Part
+    forward_precision: Precision
+    backward_precision: Precision
+    precision_text: str  # what differs from the schedules' published policies; "" for nothing
+    world: str
+    world_size: int
+    device: str  # "cpu" or "cuda"
+
+    @property
+    def id(self) -> str:
+        """Twelve hexadecimal digits of the case's content, whatever its origin on disk."""
+        content = asdict(self)
+        schedules = content["variant"]["forward"], content["variant"]["backward"]
+        for part in (content["inputs"], content["kernel"], *schedules):
+            part["source"] = part["source"].rpartition("/")[2]
+        return digest(content)[:12]
+
+    def identity(self) -> dict[str, object]:
+        """The case's columns of the table."""
+        problem = self.problem
+        return {
+            "case_id": self.id,
+            "variant": self.variant.name,
+            "options": self.variant.options_text,
+            "precision": self.precision_text,
+            "kernel": self.kernel.name,
+            "kernel_options": self.kernel.options_text,
+            "inputs": self.inputs.name,
+            "inputs_options": self.inputs.options_text,
+            "dtype": self.dtype,
+            "world": self.world,
+            "world_size": self.world_size,
+            "sharding": self.variant.sharding,
+            "seed": self.seed,
+            "mask": problem.mask,
+            "batch": problem.batch,
+            "seqlen": problem.seqlen,
+            "heads": problem.heads,
+            "heads_kv": problem.heads_kv,
+            "head_dim": problem.head_dim,
+            "softmax_scale": problem.softmax_scale,
+        }
+
+
+def digest(content: Mapping[str, object]) -> str:
+    """SHA-256 of the content's canonical JSON."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()

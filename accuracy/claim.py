@@ -1,0 +1,73 @@
+"""What does an experiment claim, and does the table bear it out?
+
+An experiment's folder may hold `claims.py` with `def claims(results: pandas.DataFrame) -> list[Claim]`. In goes the
+table of a run, out come statements with the evidence for or against each. No torch here.
+"""
+
+import importlib.util
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+import accuracy
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement that a table can support or contradict; holds is None where this table cannot decide."""
+
+    statement: str
+    holds: bool | None
+    evidence: str
+
+
+def experiments_folder() -> Path:
+    """`experiments/` as shipped inside the wheel, else the checkout's."""
+    package = Path(accuracy.__file__).parent
+    shipped = package / "experiments"
+    return shipped if shipped.is_dir() else package.parent / "experiments"
+
+
+def experiment_folder(name: object) -> Path | None:
+    """The folder of the experiment called `name`, or None. The name comes from a file: it is not trusted."""
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9_]+", name):
+        return None
+    folder = experiments_folder() / name
+    return folder if folder.is_dir() else None
+
+
+def judge(experiment: object, results: pd.DataFrame) -> list[Claim]:
+    """The experiment's claims, judged on `results`; none where it has no `claims.py`.
+
+    A claims file that raises becomes one claim that does not hold, with the error as its evidence.
+    """
+    folder = experiment_folder(experiment)
+    path = folder / "claims.py" if folder else None
+    if path is None or not path.is_file():
+        return []
+    try:
+        return [_checked(claim) for claim in _claims_function(path)(results.copy())]
+    except Exception as error:  # whatever a claims file does wrong must not cost the run its report
+        return [
+            Claim(f"The claims of {path.parent.name} can be judged.", False, f"{type(error).__name__}: {error}")
+        ]
+
+
+def _claims_function(path: Path) -> Callable[[pd.DataFrame], list[Claim]]:
+    spec = importlib.util.spec_from_file_location(f"accuracy_experiment_{path.parent.name}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"cannot load {path.name}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function: Callable[[pd.DataFrame], list[Claim]] = module.claims
+    return function
+
+
+def _checked(claim: object) -> Claim:
+    if not isinstance(claim, Claim):
+        raise TypeError(f"claims() returned a {type(claim).__name__}; allowed: accuracy.claim.Claim")
+    holds = None if claim.holds is None else bool(claim.holds)
+    return Claim(str(claim.statement), holds, str(claim.evidence))

@@ -1,0 +1,76 @@
+"""What the terminal shows: the plan before a run, and a short table after it."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from accuracy import table
+from accuracy.grid import Planned
+from accuracy.memory import bytes_needed
+from accuracy.run import Outcome
+
+SHOWN = 40
+
+
+def plan(plans: Sequence[Planned], folder: Path) -> str:
+    """Every planned case (the first 40), what is declined and why, memory, and where the run would go."""
+    runnable = [each for each in plans if each.decline is None]
+    lines = [_case_line(each) for each in runnable[:SHOWN]]
+    if len(runnable) > SHOWN:
+        lines.append(f"... and {len(runnable) - SHOWN} more")
+    reasons = Counter(each.decline for each in plans if each.decline)
+    lines += [f"declined: {count} x {reason}" for reason, count in reasons.most_common(SHOWN)]
+    most = max(runnable, key=lambda each: bytes_needed(each.case))
+    lines += [
+        f"{len(plans)} cases planned, {len(runnable)} to measure, {len(plans) - len(runnable)} declined",
+        f"memory: about {bytes_needed(most.case) / 2**30:.2f} GiB on {most.case.device} at most ({_case_line(most)})",
+        f"output_dir: {folder} (nothing written)",
+    ]
+    return "\n".join(lines)
+
+
+def _case_line(each: Planned) -> str:
+    case, problem = each.case, each.case.problem
+    words = [
+        case.id, case.variant.name, case.variant.options_text, case.precision_text, case.kernel.name, case.inputs.name,
+        case.dtype, f"W={case.world_size}", f"seed={case.seed}",
+        f"B={problem.batch} S={problem.seqlen} H={problem.heads}/{problem.heads_kv} D={problem.head_dim}", problem.mask,
+    ]  # fmt: skip
+    return "  ".join(word for word in words if word)
+
+
+def plan_line(plans: Sequence[Planned], device: str) -> str:
+    """One line before the progress bar."""
+    declined = sum(each.decline is not None for each in plans)
+    return f"{len(plans)} cases on {device}, {declined} of them declined (their rows say why)"
+
+
+def outcome(result: Outcome) -> str:
+    """The run's counts, and the worst ratio to one-shot of every variant at its largest world size."""
+    counts = f"{result.ok} measured, {result.declined} declined, {result.failed} failed"
+    if result.earlier:
+        counts += f", {result.earlier} found done"
+    if result.interrupted:
+        counts += "; interrupted: the same command goes on from here"
+    return "\n".join(["", ratios(table.read_results(result.folder)), "", counts])
+
+
+def ratios(results: pd.DataFrame) -> str:
+    """Error over one-shot's, all ranks together, the worst over seeds and problems: variants by tensors."""
+    rows = results[(results["rank"] == table.ALL_RANKS) & results["tensor"].notna()]
+    if rows.empty:
+        return "nothing was measured"
+    largest = rows.groupby(["dtype", "variant"])["world_size"].transform("max")
+    rows = rows[rows["world_size"] == largest]
+    shown = rows.pivot_table(
+        index=["dtype", "variant", "world_size"], columns="tensor", values="x_one_shot", aggfunc="max"
+    )
+    shown = shown[list(_present(shown.columns))]
+    title = "error / one-shot's error (relative Frobenius, all ranks, worst seed)"
+    return f"{title}\n{shown.to_string(float_format=lambda value: f'{value:.3g}')}"
+
+
+def _present(columns: Iterable[str]) -> Iterable[str]:
+    return (name for name in table.TENSORS if name in set(columns))

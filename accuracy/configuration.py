@@ -1,0 +1,209 @@
+"""From the composed configuration to typed axes: every key known, every value of its type, one line otherwise.
+
+In: the resolved Hydra configuration as plain dicts and lists. Out: `Configuration`, in which every axis is a tuple
+of its values. A knob that was given one value is an axis of one.
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from accuracy import device as devices
+from accuracy import parts
+from accuracy.case import Part, Scalar, Variant
+from accuracy.dtype import FORMATS
+from accuracy.errors import ConfigError, unknown
+from accuracy.precision import CHOICES
+from accuracy.sharding import SHARDINGS
+
+PACKAGE = Path(__file__).parent
+MASKS = ("causal", "full")
+PROBLEM_KEYS = ("batch", "seqlen", "heads", "heads_kv", "head_dim", "mask", "softmax_scale")
+KEYS = (
+    "name", "variant", "kernel", "precision", "inputs", "problem", "world", "dtype", "world_size", "seed",
+    "device", "truth", "output_dir", "report", "dry_run",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A run: its axes, each a tuple, and where it goes."""
+
+    name: str
+    variants: tuple[Variant, ...]
+    kernels: tuple[Part, ...]
+    precisions: tuple[dict[str, str], ...]  # overrides of the schedules' published policies
+    inputs: tuple[Part, ...]
+    problems: tuple[dict[str, Any], ...]  # raw fields; the grid checks and resolves them
+    dtypes: tuple[str, ...]
+    world: str
+    world_sizes: tuple[int, ...]
+    seeds: tuple[int, ...]
+    device: str
+    truth_folder: Path | None
+    truth_min_seconds: float
+    output_dir: Path | None
+    report: bool
+    dry_run: bool
+
+
+def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configuration:
+    """Check and type a composed configuration. folders: where users keep parts of their own.
+
+    Raises ConfigError.
+    """
+    _known_keys("configuration key", config, KEYS)
+    truth = config["truth"]
+    _known_keys("truth key", truth, ("folder", "min_seconds"))
+    problem = config["problem"]
+    _known_keys("problem key", problem, PROBLEM_KEYS)
+    return Configuration(
+        name=_word("name", config["name"]),
+        variants=tuple(_variants(config["variant"], folders)),
+        kernels=tuple(_parts("kernel", config["kernel"], folders)),
+        precisions=tuple(_precisions(config["precision"])),
+        inputs=tuple(_parts("inputs", config["inputs"], folders)),
+        problems=tuple(_product({key: _axis(f"problem.{key}", problem[key]) for key in PROBLEM_KEYS})),
+        dtypes=_choices("dtype", config["dtype"], FORMATS),
+        world=_choices("world", list(config["world"]), ("simulated",))[0],
+        world_sizes=_integers("world_size", config["world_size"], 1),
+        seeds=_integers("seed", config["seed"], 0),
+        device=devices.choose(_choices("device", config["device"], devices.DEVICES)[0]),
+        truth_folder=None if truth["folder"] is None else Path(str(truth["folder"])).expanduser(),
+        truth_min_seconds=_typed("truth.min_seconds", truth["min_seconds"], float),
+        output_dir=None if config["output_dir"] is None else Path(str(config["output_dir"])),
+        report=_typed("report", config["report"], bool),
+        dry_run=_typed("dry_run", config["dry_run"], bool),
+    )
+
+
+def _variants(nodes: Mapping[str, Any], folders: Sequence[Path]) -> Iterable[Variant]:
+    for name, node in nodes.items():
+        missing = {"forward", "backward", "sharding"} - set(node)
+        if missing:
+            raise ConfigError(f"variant.{name} lacks {', '.join(sorted(missing))}; see configs/variant/ring.yaml")
+        schedules = {way: _part("variant", node[way], folders) for way in ("forward", "backward")}
+        modules = [parts.load(part.source) for part in schedules.values()]
+        sharding = _choices(f"variant.{name}.sharding", node["sharding"], SHARDINGS)[0]
+        for part, module in zip(schedules.values(), modules, strict=True):
+            if sharding not in module.SHARDINGS:
+                allowed = ", ".join(module.SHARDINGS)
+                raise ConfigError(
+                    f"variant.{name}.sharding={sharding}, but schedule {part.name} is made for {allowed}; use that"
+                )
+        knobs = {key: value for key, value in node.items() if key not in ("forward", "backward", "sharding")}
+        for options in _options(f"variant.{name}", knobs, modules):
+            yield Variant(name, sharding, **schedules, options=options)
+
+
+def _parts(kind: str, nodes: Mapping[str, Any], folders: Sequence[Path]) -> Iterable[Part]:
+    for name, knobs in nodes.items():
+        if kind == "kernel" and name == "auto":
+            for candidates in [_axis("kernel.auto.candidates", (knobs or {}).get("candidates"))]:
+                yield Part("auto", ",".join(_part(kind, candidate, folders).source for candidate in candidates))
+            continue
+        part = _part(kind, name, folders)
+        for options in _options(f"{kind}.{name}", knobs or {}, [parts.load(part.source)]):
+            yield Part(name, part.source, options)
+
+
+def _part(kind: str, name: Any, folders: Sequence[Path]) -> Part:
+    """Find a part's code: in the package, in a user's folder, or by the dotted name that was given."""
+    name = str(name)
+    if "." in name:
+        try:
+            parts.load(name)
+        except ImportError as error:
+            raise ConfigError(f"{kind} {name} cannot be imported: {error}; check the name and PYTHONPATH") from error
+        return Part(name.rpartition(".")[2], name)
+    if (PACKAGE / kind / f"{name}.py").exists():
+        return Part(name, f"accuracy.{kind}.{name}")
+    for folder in folders:
+        path = folder / kind / f"{name}.py"
+        if path.exists():
+            return Part(name, str(path.resolve()))
+    known = [path.stem for place in (PACKAGE, *folders) for path in (place / kind).glob("[a-z]*.py")]
+    raise unknown(f"code of {kind}", name, [stem for stem in known if stem != "base"])
+
+
+def _options(where: str, knobs: Mapping[str, Any], modules: Iterable[ModuleType]) -> Iterable[tuple[Any, ...]]:
+    """Every combination of a part's knobs, defaults filled in, sorted by name."""
+    declared = {field.name: field for module in modules for field in fields(getattr(module, "Options", _NoOptions))}
+    _known_keys(f"knob of {where}", knobs, declared)
+    axes: dict[str, tuple[Scalar, ...]] = {}
+    for name, field in sorted(declared.items()):
+        given = _axis(f"{where}.{name}", knobs[name]) if name in knobs else (field.default,)
+        axes[name] = tuple(_typed(f"{where}.{name}", value, _type_of(field.type)) for value in given)
+    return (tuple(choice.items()) for choice in _product(axes))
+
+
+@dataclass(frozen=True)
+class _NoOptions:
+    pass
+
+
+def _type_of(annotation: Any) -> type:
+    return {"int": int, "float": float, "bool": bool, "str": str}.get(str(annotation), annotation)
+
+
+def _precisions(node: Mapping[str, Any]) -> Iterable[dict[str, str]]:
+    _known_keys("precision knob", node, CHOICES)
+    axes = {}
+    for place, value in node.items():
+        if value is not None:
+            axes[place] = _choices(f"precision.{place}", value, CHOICES[place])
+    return _product(axes)
+
+
+def _product(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+
+def _axis(where: str, value: Any) -> tuple[Any, ...]:
+    values = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not values:
+        raise ConfigError(f"{where}=[] is empty; give one value or a list of values")
+    return values
+
+
+def _choices(where: str, value: Any, allowed: Iterable[str]) -> tuple[str, ...]:
+    allowed = tuple(allowed)
+    for each in _axis(where, value):
+        if each not in allowed:
+            raise unknown(where, each, allowed)
+    return _axis(where, value)
+
+
+def _integers(where: str, value: Any, least: int) -> tuple[int, ...]:
+    values = tuple(_typed(where, each, int) for each in _axis(where, value))
+    for each in values:
+        if each < least:
+            raise ConfigError(f"{where}={each}; allowed: whole numbers from {least}")
+    return values
+
+
+def _typed(where: str, value: Any, kind: type) -> Any:
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        names = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
+        raise ConfigError(f"{where}={value!r}; allowed: {names[kind]}, or a list of them")
+    return value
+
+
+def _word(where: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.replace("_", "").replace("-", "").isalnum():
+        raise ConfigError(f"{where}={value!r}; allowed: letters, digits, - and _")
+    return value
+
+
+def _known_keys(what: str, given: Any, allowed: Iterable[str]) -> None:
+    allowed = tuple(allowed)
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{what}s expected, not {given!r}; allowed: {', '.join(allowed)}")
+    for key in given:
+        if key not in allowed:
+            raise unknown(what, key, allowed)

@@ -1,0 +1,100 @@
+"""The device of a run: which one, its name, its free memory, and arithmetic that does exactly what it says."""
+
+import os
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from accuracy.errors import ConfigError
+
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def choose(word: str) -> str:
+    """`cpu` or `cuda` for `auto`, `cpu` or `cuda`."""
+    available = torch.cuda.is_available()
+    if word == "cuda" and not available:
+        raise ConfigError("device=cuda, but torch sees no CUDA device; use device=cpu or device=auto")
+    return ("cuda" if available else "cpu") if word == "auto" else word
+
+
+def make_arithmetic_exact() -> None:
+    """No TF32, no reduced-precision reductions, nowhere in this process; kernels opt in one call at a time."""
+    if os.environ.get("NVIDIA_TF32_OVERRIDE") == "1":
+        raise ConfigError("NVIDIA_TF32_OVERRIDE=1 forces TF32 on every product; unset it")
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(False)
+    torch.set_float32_matmul_precision("highest")
+
+
+def name(device: str) -> str:
+    """The hardware's name: the GPU's, or the CPU's model and architecture."""
+    if device == "cuda":
+        return str(torch.cuda.get_device_name())
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
+    return model or platform.processor() or platform.machine()
+
+
+def free_bytes(device: str) -> int | None:
+    """Memory that can still be taken; None where the system does not say."""
+    if device == "cuda":
+        return int(torch.cuda.mem_get_info()[0])
+    return _status_bytes("/proc/meminfo", "MemAvailable")
+
+
+@dataclass
+class Cost:
+    """What a stretch of work took: seconds, and bytes at its peak above what was held before (None: unknown)."""
+
+    seconds: float = 0.0
+    peak_bytes: int | None = None
+
+
+@contextmanager
+def measured(device: str) -> Iterator[Cost]:
+    """Time and peak memory of the body. CUDA: allocated bytes; CPU: growth of the resident set."""
+    cost = Cost()
+    before = _reset_peak(device)
+    begin = time.perf_counter()
+    yield cost
+    if device == "cuda":
+        torch.cuda.synchronize()
+    cost.seconds = time.perf_counter() - begin
+    peak = _peak(device)
+    cost.peak_bytes = None if before is None or peak is None else max(0, peak - before)
+
+
+def _reset_peak(device: str) -> int | None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        return int(torch.cuda.memory_allocated())
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak of the resident set starts anew
+    except OSError:
+        return None
+    return _status_bytes("/proc/self/status", "VmRSS")
+
+
+def _peak(device: str) -> int | None:
+    if device == "cuda":
+        return int(torch.cuda.max_memory_allocated())
+    return _status_bytes("/proc/self/status", "VmHWM")
+
+
+
+def _status_bytes(path: str, key: str) -> int | None:
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:")), None)

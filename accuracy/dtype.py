@@ -1,0 +1,46 @@
+"""The floating-point formats that the toolkit measures, by their names in torch; no torch needed to read this.
+
+u is the unit roundoff: the largest relative error of rounding to nearest.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Format:
+    """A binary floating-point format.
+
+    precision: bits of the significand, the hidden one included; min_exponent: exponent e of the smallest normal
+    number 2^e. The spacing of the format's numbers next to x is 2^(max(floor(log2|x|), min_exponent) - precision + 1).
+    """
+
+    name: str
+    precision: int
+    min_exponent: int
+    bytes: int
+
+    @property
+    def unit_roundoff(self) -> float:
+        """u = 2^-precision, for rounding to nearest."""
+        return 2.0**-self.precision
+
+
+FORMATS = {
+    form.name: form
+    for form in (
+        Format("bfloat16", 8, -126, 2),
+        Format("float16", 11, -14, 2),
+        Format("float32", 24, -126, 4),
+        Format("float64", 53, -1022, 8),
+    )
+}
+
+
+def accumulation_dtype(dtype: str) -> str:
+    """What kernels accumulate in, and store lse in, for inputs of `dtype`: float32, or float64 for float64."""
+    return "float64" if dtype == "float64" else "float32"
+
+
+def tensor_dtype(tensor: str, dtype: str) -> str:
+    """The dtype in which a case of `dtype` stores `tensor`: lse and delta are kept in the accumulation dtype."""
+    return accumulation_dtype(dtype) if tensor in ("lse", "delta") else dtype

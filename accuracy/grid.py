@@ -1,0 +1,195 @@
+"""From axes to cases: the product of all axes, each case checked against what its parts can do.
+
+A combination that its parts decline stays in the plan with the reason, and becomes a row. An axis value that no case
+can use, and a problem that is none, are mistakes: they stop the run at once with one line.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import Any
+
+from accuracy import parts, sharding
+from accuracy.case import Case, Part, Problem, Variant, default_softmax_scale
+from accuracy.configuration import MASKS, Configuration
+from accuracy.errors import ConfigError, unknown
+from accuracy.memory import bytes_needed
+from accuracy.precision import Precision
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A case, and why it cannot be measured (None: it can)."""
+
+    case: Case
+    decline: str | None
+
+
+def plan(configuration: Configuration, free_bytes: int | None) -> list[Planned]:
+    """Every case of the grid once, cases that share inputs and truth next to each other.
+
+    Raises ConfigError.
+    """
+    _stop_at_useless_knobs(configuration)
+    problems = [problem_of(given) for given in configuration.problems]
+    planned: dict[str, Planned] = {}
+    for case in _cases(configuration, problems):
+        planned.setdefault(case.id, _judge(case, free_bytes))
+    plans = list(planned.values())
+    _stop_at_useless_values(configuration, plans)
+    return plans
+
+
+def problem_of(given: dict[str, Any]) -> Problem:
+    """A checked problem; heads_kv null means heads, softmax_scale null means 1/sqrt(head_dim)."""
+    for key in ("batch", "seqlen", "heads", "head_dim"):
+        if not isinstance(given[key], int) or isinstance(given[key], bool) or given[key] < 1:
+            raise ConfigError(f"problem.{key}={given[key]!r}; allowed: whole numbers from 1")
+    if given["mask"] not in MASKS:
+        raise unknown("problem.mask", given["mask"], MASKS)
+    heads, heads_kv = given["heads"], given["heads_kv"]
+    heads_kv = heads if heads_kv is None else heads_kv
+    if not isinstance(heads_kv, int) or heads_kv < 1 or heads % heads_kv:
+        divisors = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
+        raise ConfigError(f"problem.heads_kv={heads_kv} does not divide problem.heads={heads}; allowed: {divisors}")
+    scale = given["softmax_scale"]
+    scale = default_softmax_scale(given["head_dim"]) if scale is None else scale
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not scale > 0:
+        raise ConfigError(f"problem.softmax_scale={scale!r}; allowed: a number above 0, or null for 1/sqrt(head_dim)")
+    return Problem(given["batch"], given["seqlen"], heads, heads_kv, given["head_dim"], given["mask"], float(scale))
+
+
+def _cases(configuration: Configuration, problems: list[Problem]) -> Iterator[Case]:
+    """The product, slowest axis first: what is costly to prepare (inputs, truth, one-shot) changes least often."""
+    for problem in problems:
+        for inputs in configuration.inputs:
+            for seed in configuration.seeds:
+                for dtype in configuration.dtypes:
+                    for kernel in configuration.kernels:
+                        for variant in configuration.variants:
+                            for overrides in configuration.precisions:
+                                for size in configuration.world_sizes:
+                                    yield _case(
+                                        configuration, problem, inputs, seed, dtype, kernel, variant, overrides, size
+                                    )
+
+
+def _case(
+    configuration: Configuration, problem: Problem, inputs: Part, seed: int, dtype: str, kernel: Part,
+    variant: Variant, overrides: dict[str, str], size: int,
+) -> Case:  # fmt: skip
+    forward, backward = (parts.load(part.source) for part in (variant.forward, variant.backward))
+    overrides = {place: overrides[place] for place in _places(variant) if place in overrides}
+    policies = replace(forward.PRECISION, **overrides), replace(backward.PRECISION, **overrides)
+    changed = {
+        place: word
+        for place, word in overrides.items()
+        if word not in (getattr(forward.PRECISION, place), getattr(backward.PRECISION, place))
+    }
+    case = Case(
+        problem=problem,
+        inputs=inputs,
+        seed=seed,
+        dtype=dtype,
+        variant=variant,
+        kernel=kernel,
+        forward_precision=policies[0],
+        backward_precision=policies[1],
+        precision_text=",".join(f"{place}={word}" for place, word in changed.items()),
+        world=configuration.world,
+        world_size=size,
+        device=configuration.device,
+    )
+    return _resolve_kernel(case) if kernel.name == "auto" else case
+
+
+def _resolve_kernel(case: Case) -> Case:
+    """The first candidate that can serve the case; the first of all where none can."""
+    candidates = []
+    for source in case.kernel.source.split(","):
+        options = getattr(parts.load(source), "Options", None)
+        defaults = () if options is None else tuple((f.name, f.default) for f in sorted(fields(options), key=_name))
+        candidates.append(replace(case, kernel=Part(source.rpartition(".")[2], source, defaults)))
+    return next((each for each in candidates if kernel_decline(each) is None), candidates[0])
+
+
+def _name(field: Any) -> str:
+    return str(field.name)
+
+
+def _judge(case: Case, free_bytes: int | None) -> Planned:
+    forward, backward = (parts.load(part.source) for part in (case.variant.forward, case.variant.backward))
+    reasons: Iterable[Callable[[], str | None]] = (
+        lambda: sharding.decline(case.variant.sharding, case.problem.seqlen, case.world_size),
+        lambda: forward.decline(case),
+        lambda: backward.decline(case),
+        lambda: kernel_decline(case),
+        lambda: _memory_decline(case, free_bytes),
+    )
+    return Planned(case, next((reason for check in reasons if (reason := check())), None))
+
+
+def kernel_decline(case: Case) -> str | None:
+    """Why the kernel cannot serve the case, or None."""
+    partials = {
+        case.forward_precision.dtype("partial", case.dtype),
+        case.backward_precision.dtype("gradient_partial", case.dtype),
+    }
+    abilities = _abilities(case.kernel, case.device)
+    return abilities.decline(case.kernel.name, case.dtype, case.problem.head_dim, partials)
+
+
+@lru_cache(maxsize=None)
+def _abilities(kernel: Part, device: str) -> Any:
+    module = parts.load(kernel.source)
+    return module.abilities(device, parts.build_options(module, kernel.options))
+
+
+def _memory_decline(case: Case, free_bytes: int | None) -> str | None:
+    needed = bytes_needed(case)
+    if free_bytes is None or needed <= free_bytes:
+        return None
+    return (
+        f"needs about {needed / 2**30:.1f} GiB of {case.device} memory, {free_bytes / 2**30:.1f} GiB are free;"
+        " lower problem.seqlen, problem.heads or problem.batch"
+    )
+
+
+AXES: dict[str, Callable[[Case], Any]] = {
+    "variant": lambda case: case.variant.name,
+    "kernel": lambda case: case.kernel.name,
+    "dtype": lambda case: case.dtype,
+    "world_size": lambda case: case.world_size,
+    "problem.seqlen": lambda case: case.problem.seqlen,
+    "problem.heads": lambda case: case.problem.heads,
+    "problem.heads_kv": lambda case: case.problem.heads_kv,
+    "problem.head_dim": lambda case: case.problem.head_dim,
+    "problem.batch": lambda case: case.problem.batch,
+    "precision": lambda case: case.precision_text,
+}
+
+
+def _stop_at_useless_values(configuration: Configuration, plans: list[Planned]) -> None:
+    for axis, value_of in AXES.items():
+        usable = {value_of(each.case) for each in plans if each.decline is None}
+        for each in plans:
+            if each.decline is not None and value_of(each.case) not in usable:
+                value = value_of(each.case)
+                given = "" if len({value_of(other.case) for other in plans}) == 1 else f"{axis}={value}: "
+                raise ConfigError(f"{given}{each.decline}")
+
+
+def _stop_at_useless_knobs(configuration: Configuration) -> None:
+    places = {place for variant in configuration.variants for place in _places(variant)}
+    for overrides in configuration.precisions:
+        for place in overrides:
+            if place not in places:
+                names = ", ".join(variant.name for variant in configuration.variants)
+                raise ConfigError(f"precision.{place} changes nothing in {names}; drop it or choose a ring")
+
+
+def _places(variant: Variant) -> list[str]:
+    """The rounding places that a variant's schedules have, in the policy's order."""
+    forward, backward = (parts.load(part.source) for part in (variant.forward, variant.backward))
+    return [each.name for each in fields(Precision) if each.name in (*forward.FORWARD_PLACES, *backward.BACKWARD_PLACES)]
+

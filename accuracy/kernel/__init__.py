@@ -1,0 +1,1 @@
+"""Local attention routines on one device, one a file; each states what it can do."""

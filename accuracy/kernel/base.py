@@ -1,0 +1,74 @@
+"""What every kernel offers, and how its stated abilities turn into a reason to decline.
+
+A kernel's file has `Options` (a frozen dataclass of its knobs), `abilities(device, options)` and
+`build(device, options)`. Nothing else lists it: configs/kernel/NAME.yaml names the file.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from accuracy.dtype import FORMATS
+
+
+class Kernel(Protocol):
+    """Attention on one device. Masks: full, or causal aligned at the bottom right (Sq <= Sk)."""
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """out (B, Sq, H, D) in `out_dtype` and lse (B, H, Sq), natural log, in the accumulation dtype.
+
+        q (B, Sq, H, D), k and v (B, Sk, Hk, D) in one dtype; query head h reads key/value head h // (H / Hk).
+        """
+        ...
+
+    def backward(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        *,
+        scale: float,
+        causal: bool,
+        gradient_dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """dq (B, Sq, H, D), dk, dv (B, Sk, Hk, D) in `gradient_dtype`, for out and lse over ALL keys of each query."""
+        ...
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What a kernel can do on a device. missing: why it cannot run at all, or empty."""
+
+    dtypes: tuple[str, ...] = ()
+    partial_dtypes: tuple[str, ...] = ()  # beyond the inputs' own dtype: what out and gradients can come in
+    head_dim_max: int | None = None
+    head_dim_multiple: int = 1
+    deterministic: bool = True
+    quadratic_memory: bool = False
+    missing: str = ""
+
+    def decline(self, kernel: str, dtype: str, head_dim: int, partials: set[str]) -> str | None:
+        """Why the kernel cannot serve such a case, or None."""
+        if self.missing:
+            return f"kernel {kernel} {self.missing}"
+        if dtype not in self.dtypes:
+            return f"kernel {kernel} has no {dtype} here; it has {', '.join(self.dtypes)}"
+        if self.head_dim_max is not None and head_dim > self.head_dim_max:
+            return f"kernel {kernel} takes head_dim up to {self.head_dim_max}, not {head_dim}"
+        if head_dim % self.head_dim_multiple:
+            return f"kernel {kernel} takes head_dim in multiples of {self.head_dim_multiple}, not {head_dim}"
+        for partial in sorted(partials - {dtype}):
+            if partial not in self.partial_dtypes:
+                allowed = ", ".join(self.partial_dtypes) or f"{dtype} only"
+                return f"kernel {kernel} cannot return {partial} partials for {dtype} inputs; it returns {allowed}"
+        return None
+
+
+ALL_DTYPES = tuple(FORMATS)

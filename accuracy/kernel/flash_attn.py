@@ -1,0 +1,94 @@
+"""The flash-attn 2 package's low-level forward and backward (an optional extra: `attention-accuracy[flash]`).
+
+The functions that ring-flash-attention calls, so that our rings round where theirs do.
+"""
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from accuracy.kernel.base import Abilities
+
+
+@dataclass(frozen=True)
+class Options:
+    """deterministic: dq summed in a fixed order; false lets atomic adds finish as they come (flash-attn's default)."""
+
+    deterministic: bool = True
+
+
+def abilities(device: str, options: Options) -> Abilities:
+    """bfloat16 and float16 on CUDA, head_dim to 256 in multiples of 8, partials in the inputs' dtype only."""
+    if device != "cuda":
+        return Abilities(missing="needs a CUDA device; use kernel=torch_flash or kernel=eager")
+    try:
+        _interface()
+    except ImportError as error:
+        return Abilities(missing=f"cannot be imported ({error}); install attention-accuracy[flash]")
+    return Abilities(
+        dtypes=("bfloat16", "float16"),
+        head_dim_max=256,
+        head_dim_multiple=8,
+        deterministic=options.deterministic,
+    )
+
+
+def build(device: str, options: Options) -> "FlashAttn":
+    """The package's functions without the dispatcher's wrapper, which costs more time than a small block."""
+    interface = _interface()
+    return FlashAttn(
+        _plain(interface._flash_attn_forward), _plain(interface._flash_attn_backward), options.deterministic
+    )
+
+
+def _interface() -> Any:
+    return importlib.import_module("flash_attn.flash_attn_interface")
+
+
+def _plain(function: Any) -> Any:
+    """The Python function inside a torch custom operator."""
+    return getattr(function, "_init_fn", function)
+
+
+@dataclass(frozen=True)
+class FlashAttn:
+    """See `accuracy.kernel.base.Kernel`."""
+
+    forward_function: Any
+    backward_function: Any
+    deterministic: bool
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """See `Kernel.forward`."""
+        out, lse, *_ = self.forward_function(
+            q, k, v, dropout_p=0.0, softmax_scale=scale, causal=causal, window_size_left=-1, window_size_right=-1,
+            softcap=0.0, alibi_slopes=None, return_softmax=False,
+        )  # fmt: skip
+        return out.to(out_dtype), lse
+
+    def backward(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        *,
+        scale: float,
+        causal: bool,
+        gradient_dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """See `Kernel.backward`."""
+        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        self.backward_function(
+            dout, q, k, v, out, lse.contiguous(), dq, dk, dv, dropout_p=0.0, softmax_scale=scale, causal=causal,
+            window_size_left=-1, window_size_right=-1, softcap=0.0, alibi_slopes=None,
+            deterministic=self.deterministic,
+        )  # fmt: skip
+        return dq.to(gradient_dtype), dk.to(gradient_dtype), dv.to(gradient_dtype)

@@ -1,0 +1,144 @@
+"""The flash kernels inside torch: on the CPU for every dtype, on CUDA for the 16-bit ones; both give lse.
+
+The low-level operators behind `scaled_dot_product_attention`, so that the lse comes back and the backward can be
+called with the lse of all keys. The CPU operator aligns causal masks at the top left: where Sq != Sk it gets the
+bottom-right mask as a tensor instead.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from accuracy.kernel.base import ALL_DTYPES, Abilities, Kernel
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Options:
+    """deterministic: dq summed in a fixed order on CUDA (the CPU kernel always is deterministic)."""
+
+    deterministic: bool = True
+
+
+def abilities(device: str, options: Options) -> Abilities:
+    """CPU: every dtype and head dim. CUDA: bfloat16 and float16, head_dim to 256 in multiples of 8."""
+    if device == "cpu":
+        return Abilities(dtypes=ALL_DTYPES)
+    return Abilities(
+        dtypes=("bfloat16", "float16"),
+        head_dim_max=256,
+        head_dim_multiple=8,
+        deterministic=options.deterministic,
+    )
+
+
+def build(device: str, options: Options) -> Kernel:
+    """The operator of the device."""
+    return TorchFlashCPU() if device == "cpu" else TorchFlashCUDA(options.deterministic)
+
+
+@dataclass(frozen=True)
+class TorchFlashCPU:
+    """See `accuracy.kernel.base.Kernel`."""
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """See `Kernel.forward`."""
+        mask = _mask(q, k) if causal else None
+        out, lse = aten._scaled_dot_product_flash_attention_for_cpu(
+            *_heads_first(q, k, v), 0.0, causal and mask is None, attn_mask=mask, scale=scale
+        )
+        return out.transpose(1, 2).to(out_dtype), lse
+
+    def backward(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        *,
+        scale: float,
+        causal: bool,
+        gradient_dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """See `Kernel.backward`."""
+        mask = _mask(q, k) if causal else None
+        gradients = aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            *_heads_first(dout, q, k, v, out), lse, 0.0, causal and mask is None, attn_mask=mask, scale=scale
+        )
+        dq, dk, dv = (gradient.transpose(1, 2).to(gradient_dtype) for gradient in gradients)
+        return dq, dk, dv
+
+
+@dataclass(frozen=True)
+class TorchFlashCUDA:
+    """See `accuracy.kernel.base.Kernel`."""
+
+    deterministic: bool
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """See `Kernel.forward`."""
+        out, lse, *_ = aten._scaled_dot_product_flash_attention(
+            *_heads_first(q, k, v), 0.0, causal, False, scale=scale
+        )
+        return out.transpose(1, 2).to(out_dtype), lse
+
+    def backward(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        *,
+        scale: float,
+        causal: bool,
+        gradient_dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """See `Kernel.backward`."""
+        seed = torch.zeros(2, dtype=torch.uint64, device=q.device)
+        with _deterministic(self.deterministic):
+            gradients = aten._scaled_dot_product_flash_attention_backward(
+                *_heads_first(dout, q, k, v, out), lse.contiguous(), None, None, q.shape[1], k.shape[1],
+                0.0, causal, seed, seed[:0], scale=scale,
+            )  # fmt: skip
+        dq, dk, dv = (gradient.transpose(1, 2).to(gradient_dtype) for gradient in gradients)
+        return dq, dk, dv
+
+
+def _heads_first(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return tuple(tensor.transpose(1, 2) for tensor in tensors)
+
+
+def _mask(q: Tensor, k: Tensor) -> Tensor | None:
+    """The bottom-right causal mask where the operator's own, top left, would be another one."""
+    return None if q.shape[1] == k.shape[1] else _bottom_right(q.shape[1], k.shape[1], q.dtype)
+
+
+@lru_cache(maxsize=8)
+def _bottom_right(rows: int, keys: int, dtype: torch.dtype) -> Tensor:
+    """0 where a row sees a key, -inf elsewhere: (1, 1, Sq, Sk)."""
+    hidden = torch.ones(rows, keys, dtype=torch.bool).triu(keys - rows + 1)
+    return torch.zeros(1, 1, rows, keys, dtype=dtype).masked_fill_(hidden, -torch.inf)
+
+
+@contextmanager
+def _deterministic(wanted: bool) -> Iterator[None]:
+    """The operator reads torch's process-wide switch; it is set for the call only."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(wanted, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])

@@ -1,0 +1,33 @@
+"""How much memory a case needs at most: an estimate by counting tensors, before anything is allocated."""
+
+from accuracy import parts
+from accuracy.case import Case
+from accuracy.dtype import FORMATS, accumulation_dtype
+from accuracy.reference.float64 import BLOCK_ELEMENTS
+
+FLOAT64 = 8
+
+
+def bytes_needed(case: Case) -> int:
+    """Upper estimate of the device memory of a case, everything that lives at once counted."""
+    problem = case.problem
+    query = problem.batch * problem.seqlen * problem.heads * problem.head_dim
+    key = problem.batch * problem.seqlen * problem.heads_kv * problem.head_dim
+    stored = FORMATS[case.dtype].bytes
+    accumulated = FORMATS[accumulation_dtype(case.dtype)].bytes
+    inputs = (2 * query + 2 * key) * stored * 2  # whole and as shards
+    truth = (2 * query + 2 * key) * FLOAT64 * 2  # whole and as shards
+    one_shot = (2 * query + 2 * key) * stored * 2
+    variant = (2 * query + 4 * key) * accumulated + 2 * (2 * query + 2 * key) * stored
+    metrics = 6 * max(query, key) * FLOAT64
+    block = 5 * min(BLOCK_ELEMENTS, 1024 * problem.seqlen) * FLOAT64
+    return inputs + truth + one_shot + max(variant + _kernel_bytes(case), metrics, block)
+
+
+def _kernel_bytes(case: Case) -> int:
+    """A kernel that forms whole score blocks holds several of them."""
+    kernel = parts.load(case.kernel.source)
+    chunk = getattr(kernel, "CHUNK_ELEMENTS", 0)
+    problem = case.problem
+    scores = problem.batch * problem.heads * problem.seqlen**2
+    return 5 * min(chunk, scores) * FORMATS[accumulation_dtype(case.dtype)].bytes

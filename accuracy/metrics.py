@@ -1,0 +1,170 @@
+"""Numbers for the distance between a tensor and its truth: total functions, computed in float64.
+
+Total: defined for NaN, infinities and zero on either side, and never NaN. An element that is not finite where the
+truth is (or the other way round) has an infinite error; equal infinities have none; 0 / 0 is 0 where a distance is
+relative to a norm, and 1 where two errors are compared.
+
+Everything works on shards (W, B, S/W, heads[, D]) and keeps the ranks apart; all ranks together follow from the sums.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from accuracy.dtype import FORMATS
+
+Array = np.ndarray
+
+
+def error_of(x: Tensor, truth: Tensor) -> Tensor:
+    """x - truth in float64; infinite where just one is not finite or x is NaN; 0 where both are the same infinity."""
+    error = x.double() - truth
+    error = error.nan_to_num_(nan=math.inf, posinf=math.inf, neginf=-math.inf)
+    return error.masked_fill_(x == truth, 0.0)
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What can be added over ranks, each an array (W,) of float64.
+
+    total: sum of |e|; square: of e^2; signed: of e where finite; signed_square: of its squares; largest: max |e|;
+    worst: flat local index of the largest; norm_square: of the truth, squared, where finite; nonfinite: elements of x
+    that are not finite; count: elements.
+    """
+
+    total: Array
+    square: Array
+    signed: Array
+    signed_square: Array
+    largest: Array
+    worst: Array
+    norm_square: Array
+    nonfinite: Array
+    count: Array
+
+
+def sums(error: Tensor, x: Tensor, truth: Tensor) -> Sums:
+    """Reduce an error (W, ...) of x against truth; one transfer to the host."""
+    flat = error.flatten(1)
+    size = flat.abs()
+    finite = flat.nan_to_num(posinf=0.0, neginf=0.0)
+    largest, worst = size.max(dim=1)
+    square = size.square().sum(1)
+    stacked = torch.stack(
+        [
+            size.sum(1),
+            square,
+            finite.sum(1),
+            finite.square().sum(1),
+            largest,
+            worst.double(),
+            truth.flatten(1).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).square().sum(1),
+            x.isfinite().logical_not_().flatten(1).sum(1).double(),
+            torch.full_like(square, flat.shape[1]),
+        ]
+    )
+    return Sums(*stacked.cpu().numpy())
+
+
+def floor_sums(truth: Tensor, rounded: Tensor, dtype: str) -> Sums:
+    """The error of the truth rounded to a dtype. In float64, where the truth is itself rounded, the bound u |truth|."""
+    if dtype != "float64":
+        return sums(error_of(rounded, truth), rounded, truth)
+    return sums(truth.abs() * FORMATS[dtype].unit_roundoff, truth, truth)
+
+
+def ulp_max(error: Tensor, truth: Tensor, dtype: str) -> Array:
+    """The largest |error| of each rank in units of the spacing of `dtype`'s numbers next to the truth: (W,)."""
+    form = FORMATS[dtype]
+    exponent = (torch.frexp(truth).exponent - 1).clamp_min(form.min_exponent)
+    spacing = torch.exp2(exponent.double() - (form.precision - 1))
+    return (error.abs() / spacing).flatten(1).amax(1).cpu().numpy()
+
+
+def with_all_ranks(each: Sums) -> Sums:
+    """The ranks' sums and, appended, those of all ranks together: arrays (W + 1,). worst: of the worst rank."""
+
+    def appended(values: Array, last: float) -> Array:
+        return np.append(values, last)
+
+    top = int(each.largest.argmax())
+    added = ("total", "square", "signed", "signed_square", "norm_square", "nonfinite", "count")
+    return Sums(
+        **{name: appended(getattr(each, name), getattr(each, name).sum()) for name in added},
+        largest=appended(each.largest, each.largest[top]),
+        worst=appended(each.worst, each.worst[top]),
+    )
+
+
+def relative(each: Sums) -> Array:
+    """Relative Frobenius norm ||e|| / ||truth||; 0 / 0 = 0."""
+    return np.sqrt(ratio(each.square, each.norm_square, zero_by_zero=0.0))
+
+
+def ratio(above: Array, below: Array, zero_by_zero: float) -> Array:
+    """above / below for values >= 0: x / 0 is infinite, infinite / infinite is 1, 0 / 0 as told."""
+    same = np.isinf(above) & np.isinf(below)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        result = np.where(same, 1.0, above / below)
+    return np.where((above == 0) & (below == 0), zero_by_zero, result)
+
+
+def significance(each: Sums) -> Array:
+    """The signed mean in units of its standard error over the elements, taken as independent (Student's t)."""
+    mean = each.signed / each.count
+    variance = np.maximum(each.signed_square / each.count - mean**2, 0.0)
+    size = ratio(np.abs(mean), np.sqrt(variance / each.count), zero_by_zero=0.0)
+    return np.copysign(size, mean)
+
+
+def metric_columns(error: Sums, diff: Sums, one_shot: Sums, floor: Sums, ulp: Array) -> dict[str, Array]:
+    """The table's metrics, each an array (W + 1,), the last for all ranks. Arguments: sums of each rank."""
+    error, diff, one_shot, floor = (with_all_ranks(each) for each in (error, diff, one_shot, floor))
+    error_rel, one_shot_rel, floor_rel = relative(error), relative(one_shot), relative(floor)
+    return {
+        "error_max": error.largest,
+        "error_mean": error.total / error.count,
+        "error_rms": np.sqrt(error.square / error.count),
+        "error_rel": error_rel,
+        "error_bias": error.signed / error.count,
+        "error_bias_t": significance(error),
+        "diff_max": diff.largest,
+        "diff_mean": diff.total / diff.count,
+        "diff_rms": np.sqrt(diff.square / diff.count),
+        "diff_rel": relative(diff),
+        "one_shot_rel": one_shot_rel,
+        "floor_mean": floor.total / floor.count,
+        "floor_rel": floor_rel,
+        "x_floor": ratio(error_rel, floor_rel, zero_by_zero=1.0),
+        "x_one_shot": ratio(error_rel, one_shot_rel, zero_by_zero=1.0),
+        "ulp_max": np.append(ulp, ulp.max()),
+        "nonfinite": error.nonfinite,
+        "worst": error.worst,
+    }
+
+
+POSITION_BINS = 128
+
+
+def position_bins(seqlen: int) -> Array:
+    """Borders of at most 128 equal bins of the global sequence: int64 (bins + 1,)."""
+    bins = min(seqlen, POSITION_BINS)
+    return -(-np.arange(bins + 1) * seqlen // bins)
+
+
+def by_position(error: Tensor, token_map: Tensor) -> tuple[Array, Array]:
+    """Root mean square and largest |error| in each bin of the global sequence. token_map: (W, S/W), global tokens."""
+    size, local = token_map.shape
+    seqlen = size * local
+    each = error.movedim(2, 1).flatten(2).flatten(0, 1)  # (S, rest), in rank order
+    place = token_map.flatten().to(each.device)
+    bins = len(position_bins(seqlen)) - 1
+    target = place * bins // seqlen
+    empty = torch.zeros(bins, dtype=torch.float64, device=each.device)
+    square = empty.index_add(0, target, each.square().sum(1))
+    largest = empty.scatter_reduce(0, target, each.abs().amax(1), "amax")
+    count = empty.index_add(0, target, torch.full_like(target, each.shape[1], dtype=torch.float64))
+    return (square / count).sqrt().cpu().numpy(), largest.cpu().numpy()

@@ -1,0 +1,40 @@
+"""Parts found on disk: kernels, inputs and schedules are loaded by the place that a case names.
+
+A source is a module's dotted name, or the path of a Python file (a part that a user keeps beside his YAML).
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from dataclasses import fields
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from accuracy.case import Scalar
+
+
+@lru_cache(maxsize=None)
+def load(source: str) -> ModuleType:
+    """The module at a source. Raises ImportError or the file's own error."""
+    if not source.endswith(".py"):
+        return importlib.import_module(source)
+    name = f"accuracy_part_{Path(source).stem}_{hashlib.sha256(source.encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, source)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"no Python file at {source}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up by name
+    spec.loader.exec_module(module)
+    return module
+
+
+def build_options(module: ModuleType, given: tuple[tuple[str, Scalar], ...]) -> Any:
+    """The module's `Options` with the knobs that belong to it; None where it has none."""
+    cls = getattr(module, "Options", None)
+    if cls is None:
+        return None
+    names = {field.name for field in fields(cls)}
+    return cls(**{key: value for key, value in given if key in names})

@@ -1,0 +1,106 @@
+"""Where a number comes from: code, versions, device, and every switch that changes arithmetic."""
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import subprocess
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import accuracy
+from accuracy import device as devices
+
+PACKAGE = Path(accuracy.__file__).parent
+PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "hydra-core", "omegaconf", "flash-attn", "triton")
+MEASURING = ("inputs", "kernel", "reference", "variant", "world")  # folders; with the top-level files
+ENVIRONMENT = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
+
+
+@lru_cache(maxsize=1)
+def code_digest() -> str:
+    """Twelve hexadecimal digits of the sources that decide a measured number (not of reports and commands)."""
+    paths = [*PACKAGE.glob("*.py"), *(path for folder in MEASURING for path in (PACKAGE / folder).glob("*.py"))]
+    content = hashlib.sha256()
+    for path in sorted(paths):
+        content.update(path.relative_to(PACKAGE).as_posix().encode() + path.read_bytes())
+    return content.hexdigest()[:12]
+
+
+def fingerprint(device: str) -> dict[str, Any]:
+    """What must be equal for rows of two runs to stand in one table."""
+    return {
+        "accuracy": accuracy.__version__,
+        "code": code_digest(),
+        "device": devices.name(device),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda if device == "cuda" else None,
+        "flash_attn": _version("flash-attn") if device == "cuda" else None,
+        "knobs": knobs(device),
+    }
+
+
+def provenance(device: str) -> dict[str, Any]:
+    """The fingerprint, and what is only written down: git, system, other packages."""
+    return {
+        **fingerprint(device),
+        **_git(),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "processors": os.cpu_count(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
+        **(_cuda() if device == "cuda" else {}),
+    }
+
+
+def knobs(device: str) -> dict[str, Any]:
+    """Process-wide switches that change arithmetic."""
+    switches: dict[str, Any] = {
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "threads": torch.get_num_threads() if device == "cpu" else None,
+    }
+    if device == "cuda":
+        matmul = torch.backends.cuda.matmul
+        switches |= {
+            "allow_tf32": matmul.allow_tf32,
+            "allow_bf16_reduced_precision_reduction": matmul.allow_bf16_reduced_precision_reduction,
+            "allow_fp16_reduced_precision_reduction": matmul.allow_fp16_reduced_precision_reduction,
+        }
+    return switches
+
+
+def _cuda() -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "compute_capability": f"{properties.major}.{properties.minor}",
+        "device_memory_bytes": properties.total_memory,
+        "device_count": torch.cuda.device_count(),
+        "driver": _command("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0],
+    }
+
+
+def _git() -> dict[str, Any]:
+    """Commit and dirty flag of the checkout that the package runs from; outside one, the GIT_COMMIT that a CI system sets."""
+    if not (PACKAGE.parent / ".git").exists():
+        return {"git_commit": os.environ.get("GIT_COMMIT"), "dirty": None}
+    commit = _command("git", "-C", str(PACKAGE.parent), "rev-parse", "HEAD")
+    changed = _command("git", "-C", str(PACKAGE.parent), "status", "--porcelain", "--", "accuracy", "configs")
+    return {"git_commit": commit or None, "dirty": bool(changed) if commit else None}
+
+
+def _command(*words: str) -> str:
+    try:
+        return subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,86 @@
+"""Truths kept on disk, so that a problem's truth is computed once, whatever runs ask for it.
+
+A file is written whole or not at all and carries a checksum; one that cannot be read is computed again. A truth that
+took less than `min_seconds` is not kept: reading it would not be faster.
+"""
+
+import hashlib
+import os
+import time
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from accuracy.case import Part, Problem, digest
+from accuracy.inputs.base import Inputs
+from accuracy.reference import float64
+from accuracy.reference.float64 import Truth
+
+
+@dataclass(frozen=True)
+class Cache:
+    """folder: where truths are kept; None: nowhere. min_seconds: how long a truth must take to be kept."""
+
+    folder: Path | None
+    min_seconds: float
+
+    def truth(self, problem: Problem, part: Part, seed: int, dtype: str, inputs: Inputs) -> Truth:
+        """The truth of a problem's inputs, from disk or computed."""
+        if self.folder is None:
+            return _compute(problem, inputs)
+        path = self.folder / f"{_key(problem, part, seed, dtype, inputs)}.npz"
+        found = _read(path, inputs.q.device)
+        if found is not None:
+            return found
+        begin = time.perf_counter()
+        truth = _compute(problem, inputs)
+        if truth.out.is_cuda:
+            torch.cuda.synchronize()
+        if time.perf_counter() - begin >= self.min_seconds:
+            _write(path, truth)
+        return truth
+
+
+def _compute(problem: Problem, inputs: Inputs) -> Truth:
+    return float64.attention(*inputs.tensors, scale=problem.softmax_scale, causal=problem.causal)
+
+
+def _key(problem: Problem, part: Part, seed: int, dtype: str, inputs: Inputs) -> str:
+    """Names what the truth depends on, and the code and library that compute it."""
+    content = {
+        "problem": asdict(problem),
+        "inputs": (part.name, part.options_text, _source_digest(part)),
+        "seed": seed,
+        "dtype": dtype,
+        "device": inputs.q.device.type,
+        "torch": torch.__version__,
+        "code": hashlib.sha256(Path(float64.__file__).read_bytes()).hexdigest(),
+    }
+    return digest(content)[:24]
+
+
+def _source_digest(part: Part) -> str:
+    from accuracy import parts
+
+    return hashlib.sha256(Path(str(parts.load(part.source).__file__)).read_bytes()).hexdigest()
+
+
+def _write(path: Path, truth: Truth) -> None:
+    arrays = {field.name: getattr(truth, field.name).cpu().numpy() for field in fields(truth)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    hidden = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(hidden, "wb") as handle:
+        np.savez(handle, **arrays)  # a zip file: every member has a CRC that reading checks
+    os.replace(hidden, path)
+
+
+def _read(path: Path, device: torch.device) -> Truth | None:
+    if not path.exists():
+        return None
+    try:
+        with np.load(path) as arrays:
+            return Truth(**{field.name: torch.from_numpy(arrays[field.name]).to(device) for field in fields(Truth)})
+    except Exception:  # any damage means the same: compute it again
+        return None

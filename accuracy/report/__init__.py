@@ -1,0 +1,1 @@
+"""Reads tables, writes report.html; never imports torch."""

@@ -1,0 +1,107 @@
+"""The report: a run folder in, one self-contained report.html out. Reads tables only; torch is never imported."""
+
+import base64
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pandas as pd
+from markupsafe import Markup
+
+from accuracy.claim import judge
+from accuracy.report import experiment
+from accuracy.report.block import encode_rows
+from accuracy.report.folder import Run, read_folder
+from accuracy.report.headline import headline
+from accuracy.report.section import environment
+from accuracy.report.section.cost import cost_panel
+from accuracy.report.section.growth import growth_panel
+from accuracy.report.section.heatmap import heatmap_panel
+from accuracy.report.section.missing import reasons
+from accuracy.report.section.positions import position_panel
+from accuracy.report.section.ranks import rank_panel
+from accuracy.report.series import MOST_FACETS, Facet, facets_of, omitted_facets, slots_of, with_labels
+from accuracy.report.summary import summary_table
+from accuracy.report.view import Panel
+
+PAGE = Path(__file__).parent / "page"
+SCRIPTS = ("facets.js", "data.js", "ranks.js", "rows.js", "start.js")
+LIMIT_BYTES = 5_000_000
+
+
+@dataclass(frozen=True)
+class ReportSummary:
+    """Where the report is, and its three most telling sentences."""
+
+    path: Path
+    lines: tuple[str, ...]
+
+
+def write_report(folder: Path) -> ReportSummary:
+    """Write `folder/report.html`, whole or not at all. Raises NoReport where the folder holds no results."""
+    run = read_folder(folder)
+    labelled = with_labels(run.results)
+    measured = labelled[labelled["case_id"].isin(run.measured["case_id"]) & labelled["tensor"].notna()]
+    whole = measured[measured["rank"] == -1]
+    claims = judge(run.experiment, run.results)
+    head = headline(run, whole, claims)
+    context = {
+        "run": run,
+        "headline": head,
+        "claims": claims,
+        "passages": experiment.passages(run.experiment),
+        "reasons": reasons(run.cases),
+        "block": encode_rows(labelled),
+        "summary": summary_table(whole),
+        "environment": environment,
+        **_panels(run, measured),
+    }
+    path = folder / "report.html"
+    _write(path, _render(context))
+    return ReportSummary(path, head.lines)
+
+
+def _panels(run: Run, measured: pd.DataFrame) -> dict[str, Any]:
+    """Every section's panels, one per facet."""
+    facets = facets_of(measured)
+    slots = slots_of(measured)
+
+    def each(panel: Callable[[Facet], Panel | None]) -> list[Panel]:
+        return [made for facet in facets[:MOST_FACETS] if (made := panel(facet)) is not None]
+
+    return {
+        "omitted": omitted_facets(facets),
+        "growth": each(lambda facet: growth_panel(facet, slots)),
+        "heatmap": each(heatmap_panel),
+        "ranks": each(lambda facet: rank_panel(facet, slots)),
+        "positions": each(lambda facet: position_panel(facet, run.positions, slots)),
+        "cost": each(lambda facet: cost_panel(facet, slots)),
+    }
+
+
+def _render(context: dict[str, Any]) -> str:
+    script = "".join((PAGE / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    pages = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(PAGE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return pages.get_template("report.html.jinja").render(
+        **context,
+        script=Markup(script),  # noqa: S704 - shipped with the package
+        script_digest=digest,
+        style=Markup((PAGE / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - shipped with the package
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    hidden = path.with_name(f".{path.name}.{os.getpid()}")
+    hidden.write_bytes(text.encode("utf-8", errors="replace"))
+    os.replace(hidden, path)

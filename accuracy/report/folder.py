@@ -1,0 +1,97 @@
+"""What is in a run folder? Reads `results`, `positions` and `run.json`, tolerant of a run that was killed midway.
+
+Only results are required. Everything else may be missing, and the report says what is.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from accuracy import table
+
+
+class NoReport(ValueError):
+    """The folder cannot be reported on; the message says what was given, what is expected and what to do."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder's content. results: one row per (case, tensor, rank); positions: error along the sequence."""
+
+    results: pd.DataFrame
+    positions: pd.DataFrame
+    record: dict[str, Any]  # run.json; empty where it is missing or unreadable
+    problem: str | None  # what is wrong with run.json, if anything
+
+    @property
+    def experiment(self) -> str:
+        """Name of the experiment, "adhoc" where none was chosen."""
+        return str(self.record.get("experiment") or "adhoc")
+
+    @property
+    def cases(self) -> pd.DataFrame:
+        """The first row of every case: its identity and status."""
+        return self.results.drop_duplicates("case_id")
+
+    @property
+    def whole(self) -> pd.DataFrame:
+        """The measured rows over all ranks together: one per (case, tensor)."""
+        rows = self.measured
+        return rows[rows["rank"] == table.ALL_RANKS]
+
+    @property
+    def measured(self) -> pd.DataFrame:
+        """The rows that hold numbers."""
+        return self.results[(self.results["status"] == table.OK) & self.results["tensor"].notna()]
+
+    @property
+    def planned(self) -> int | None:
+        """How many cases the run set out to measure; None where run.json does not say."""
+        planned = self.record.get("planned")
+        return planned if isinstance(planned, int) and not isinstance(planned, bool) else None
+
+    @property
+    def missing_cases(self) -> int:
+        """Planned cases without a row."""
+        return max(0, (self.planned or 0) - len(self.cases))
+
+    @property
+    def partial(self) -> bool:
+        """Whether the run stopped before its end, or at least did not record that it reached it."""
+        return self.missing_cases > 0 or not self.record.get("ended")
+
+
+def read_folder(folder: Path) -> Run:
+    """Raises NoReport where there is no table to report on."""
+    advice = "expected a run folder with results/ or results.parquet; give the output_dir of a finished `accuracy` run"
+    if not folder.is_dir():
+        raise NoReport(f"{folder}: no such folder; {advice}")
+    try:
+        results, positions = table.read_results(folder), table.read_positions(folder)
+    except (OSError, pa.ArrowException) as error:
+        raise NoReport(f"{folder}: its table cannot be read ({_one_line(error)}); {advice}") from error
+    results = results[results["case_id"].notna()]
+    if results.empty:
+        raise NoReport(f"{folder}: holds no results; {advice}")
+    record, problem = _read_record(folder)
+    order = [column for column in ("case_id", "tensor", "rank") if column in results]
+    results = results.sort_values(order, kind="stable", ignore_index=True)
+    return Run(results, positions, record, problem)
+
+
+def _read_record(folder: Path) -> tuple[dict[str, Any], str | None]:
+    try:
+        record = table.read_run(folder)
+    except FileNotFoundError:
+        return {}, "run.json is missing: the command, the configuration and the environment are not known"
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        return {}, f"run.json cannot be read ({_one_line(error)})"
+    return (record, None) if isinstance(record, dict) else ({}, "run.json does not hold an object")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

@@ -1,0 +1,76 @@
+"""How does the error grow with the world size? A power law error ~ W^p fitted on logarithms.
+
+In: (world size, error) points over all seeds. Out: the exponent p with its 95% interval, or the reason why there is
+none. p = 0: flat. p = 0.5: independent roundings adding up like a random walk. p = 1: bias, every step adds the same.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from accuracy.report.number import signed
+from accuracy.report.student import quantile
+
+SMALLEST_WORLD_SIZE = 2  # W = 1 has no merge: it is one-shot attention
+FEWEST_WORLD_SIZES = 3
+FLAT = 0.1  # over W = 2..64 an exponent of 0.1 is a factor of 1.41
+RANDOM_WALK = (0.35, 0.75)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """error ~ W^exponent, low <= exponent <= high with 95% confidence."""
+
+    exponent: float
+    low: float
+    high: float
+    points: int
+
+    @property
+    def text(self) -> str:
+        """`W^0.03 [0.01, 0.05]`."""
+        return f"W^{signed(self.exponent)} [{signed(self.low)}, {signed(self.high)}]"
+
+    @property
+    def word(self) -> str:
+        """What the interval allows to say: flat, falling, slow growth, random walk, linear, or unclear."""
+        if -FLAT <= self.low and self.high <= FLAT:
+            return "flat"
+        if self.high < 0:
+            return "falling"
+        if self.low <= 0:
+            return "unclear"
+        if self.exponent < RANDOM_WALK[0]:
+            return "slow growth"
+        return "like a random walk" if self.exponent <= RANDOM_WALK[1] else "linear or faster: bias"
+
+
+def fit_growth(points: Iterable[tuple[float, float]]) -> Growth | str:
+    """Ordinary least squares of log(error) on log(W) for W >= 2; the reason instead where it cannot be fitted.
+
+    The interval is exponent +- t * s / sqrt(sum (x - mean x)^2), t for n - 2 degrees of freedom: the textbook
+    interval of a slope (Draper & Smith, Applied Regression Analysis, section 1.4).
+    """
+    usable = [
+        (math.log(size), math.log(error))
+        for size, error in points
+        if size >= SMALLEST_WORLD_SIZE and math.isfinite(error) and error > 0
+    ]
+    sizes = {x for x, _ in usable}
+    if len(sizes) < FEWEST_WORLD_SIZES:
+        return (
+            f"not fitted: {len(sizes)} world size{'' if len(sizes) == 1 else 's'} of 2 or more with a positive "
+            f"finite error, {FEWEST_WORLD_SIZES} are needed"
+        )
+    return _least_squares(usable)
+
+
+def _least_squares(points: list[tuple[float, float]]) -> Growth:
+    number = len(points)
+    mean_x = math.fsum(x for x, _ in points) / number
+    mean_y = math.fsum(y for _, y in points) / number
+    spread = math.fsum((x - mean_x) ** 2 for x, _ in points)
+    slope = math.fsum((x - mean_x) * (y - mean_y) for x, y in points) / spread
+    residual = math.fsum((y - mean_y - slope * (x - mean_x)) ** 2 for x, y in points)
+    half = quantile(number - 2) * math.sqrt(residual / (number - 2) / spread)
+    return Growth(slope, slope - half, slope + half, number)

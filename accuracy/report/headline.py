@@ -1,0 +1,138 @@
+"""What does this run say in one sentence, and in three? Numbers only, and what is missing is said first."""
+
+import math
+from dataclasses import dataclass
+
+import pandas as pd
+
+from accuracy.claim import Claim
+from accuracy.report.folder import Run
+from accuracy.report.growth import Growth, fit_growth
+from accuracy.report.number import as_float, count, plain, scientific
+from accuracy.report.section.heatmap import worst_cells
+from accuracy.report.series import ONE_SHOT
+from accuracy.table import DECLINED, FAILED
+
+EXACT = "float64"  # its rounding is far below all others': it shows whether the schedule is right
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A short verdict. tone: good, bad, or open."""
+
+    text: str
+    tone: str
+
+
+@dataclass(frozen=True)
+class Headline:
+    """sentence: the verdict; chips: its parts at a glance; lines: three plain sentences for a terminal."""
+
+    sentence: str
+    chips: tuple[Chip, ...]
+    lines: tuple[str, ...]
+
+
+def headline(run: Run, whole: pd.DataFrame, claims: list[Claim]) -> Headline:
+    """whole: the labelled rows over all ranks."""
+    growth = _fastest(whole)
+    worst = _worst(whole)
+    state = " ".join(filter(None, (_agreement(whole), _claims(claims), _incomplete(run, whole))))
+    sentence = " ".join(filter(None, (_incomplete(run, whole), worst, growth, _agreement(whole), _claims(claims))))
+    return Headline(sentence, tuple(_chips(run, whole, claims)), (growth, worst, state))
+
+
+def _worst(whole: pd.DataFrame) -> str:
+    rounded = whole[(whole["dtype"] != EXACT) & (whole["variant"] != ONE_SHOT)]
+    found = worst_cells(rounded if len(rounded) else whole, 1)
+    if found.empty:
+        return "No case has a finite ratio to the one-shot kernel."
+    cell = found.iloc[0]
+    return (
+        f"Worst cell: {cell['tensor']} of {cell['series']} in {cell['facet']} at world size {cell['world_size']} "
+        f"is {plain(cell['x_one_shot'])}x as far from the truth as the one-shot kernel "
+        f"(relative error {scientific(cell['error_rel'])})."
+    )
+
+
+def _fastest(whole: pd.DataFrame) -> str:
+    """The series whose error surely grows fastest: the greatest lower end of the exponent's interval."""
+    rounded = whole[(whole["dtype"] != EXACT) & (whole["variant"] != ONE_SHOT)]
+    fits: list[tuple[float, tuple[str, str, str], Growth]] = []
+    for key, rows in (rounded if len(rounded) else whole).groupby(["series", "facet", "tensor"], sort=True):
+        points = zip(rows["world_size"].map(as_float), rows["error_rel"].map(as_float), strict=True)
+        growth = fit_growth(points)
+        if isinstance(growth, Growth):
+            fits.append((growth.low, tuple(map(str, key)), growth))  # type: ignore[arg-type]
+    if not fits:
+        return "No growth with the world size is fitted: fewer than 3 world sizes of 2 or more were measured."
+    _, (series, facet, tensor), growth = max(fits, key=lambda fit: fit[:2])
+    rows = whole[(whole["series"] == series) & (whole["facet"] == facet) & (whole["tensor"] == tensor)]
+    last = rows[rows["world_size"] == rows["world_size"].max()]
+    factor = pd.Series(last["x_one_shot"]).median()
+    return (
+        f"Fastest growth: {series} {facet} {tensor}: {plain(factor)}x one-shot at world size "
+        f"{last['world_size'].iloc[0]}, growing like {growth.text}: {growth.word}."
+    )
+
+
+def _agreement(whole: pd.DataFrame) -> str:
+    exact = whole[whole["dtype"] == EXACT]
+    errors = exact["error_rel"].dropna()
+    if errors.empty:
+        return ""
+    if not errors.map(math.isfinite).all():
+        return "In float64 some error is not finite."
+    row = exact.loc[errors.idxmax()]
+    return (
+        f"In float64 every variant is within {scientific(errors.max())} of the truth "
+        f"(furthest: {row['tensor']} of {row['series']} at world size {row['world_size']})."
+    )
+
+
+def _claims(claims: list[Claim]) -> str:
+    if not claims:
+        return ""
+    held = sum(claim.holds is True for claim in claims)
+    undecided = sum(claim.holds is None for claim in claims)
+    text = f"{held} of {count(len(claims), 'claim')} hold"
+    return text + (f", {undecided} cannot be judged from this table." if undecided else ".")
+
+
+def _incomplete(run: Run, whole: pd.DataFrame) -> str:
+    statuses = run.cases["status"]
+    parts = []
+    if run.missing_cases:
+        parts.append(f"Partial run: {len(run.cases):,} of {run.planned:,} planned cases are in the table.")
+    elif run.partial and not run.problem:
+        parts.append("The run did not record its end.")
+    if (failed := int((statuses == FAILED).sum())) > 0:
+        parts.append(f"{count(failed, 'case')} failed.")
+    if (declined := int((statuses == DECLINED).sum())) > 0:
+        parts.append(f"{count(declined, 'case was', 'cases were')} declined.")
+    if broken := _nonfinite(whole):
+        parts.append(f"{count(broken, 'tensor holds', 'tensors hold')} values that are not finite.")
+    return " ".join(parts)
+
+
+def _nonfinite(whole: pd.DataFrame) -> int:
+    """Tensors with values that are not finite, counted by the metric or showing in the error."""
+    counted = whole["nonfinite"].fillna(0) > 0
+    shown = whole["error_rel"].map(lambda value: math.isinf(as_float(value)))
+    return int((counted | shown).sum())
+
+
+def _chips(run: Run, whole: pd.DataFrame, claims: list[Claim]) -> list[Chip]:
+    statuses = run.cases["status"]
+    failed, declined = int((statuses == FAILED).sum()), int((statuses == DECLINED).sum())
+    chips = [Chip("partial run", "bad") if run.partial else Chip("complete run", "good")]
+    chips.append(Chip(f"{count(failed, 'case')} failed", "bad") if failed else Chip("no case failed", "good"))
+    if declined:
+        chips.append(Chip(f"{count(declined, 'case')} declined", "open"))
+    broken = _nonfinite(whole)
+    chips.append(Chip(f"{count(broken, 'tensor')} not finite", "bad") if broken else Chip("all finite", "good"))
+    if claims:
+        held = sum(claim.holds is True for claim in claims)
+        tone = "bad" if any(claim.holds is False for claim in claims) else "good" if held == len(claims) else "open"
+        chips.append(Chip(f"{held} of {count(len(claims), 'claim')} hold", tone))
+    return chips

@@ -1,0 +1,115 @@
+"""Section: what does a variant cost in time and memory, beside what it loses in accuracy?"""
+
+import math
+
+import pandas as pd
+
+from accuracy.report import drawing, mark
+from accuracy.report.number import as_float, geometric_mean, plain, ratio, scientific, seconds, size_in_bytes
+from accuracy.report.section.growth import drawable
+from accuracy.report.series import ONE_SHOT, Facet
+from accuracy.report.svg import to_svg
+from accuracy.report.view import Chart, Panel, Table, cells
+
+_COSTS = {"seconds": "seconds per case", "peak_bytes": "peak memory in MiB"}
+_BYTES_PER_MIB = 2.0**20
+
+
+def cost_panel(facet: Facet, slots: dict[str, int]) -> Panel | None:
+    """Scatter of cost against error at the largest world size, and the same as a table."""
+    size = facet.largest_world
+    whole = facet.whole
+    rows = whole[(whole["world_size"] == size) | (whole["variant"] == ONE_SHOT)]
+    costs = cost_of(rows)
+    tensors = [tensor for tensor in facet.tensors if tensor in ("out", "dq")] or facet.tensors[:1]
+    charts = tuple(
+        chart
+        for tensor in tensors
+        for column in _COSTS
+        if (chart := _chart(facet, tensor, column, costs, size, slots)) is not None
+    )
+    if costs.empty:
+        return None
+    return Panel(
+        slug=f"cost-{facet.slug}",
+        label=facet.label,
+        note=f"World size {size}; median over seeds; the one-shot kernel at any world size.",
+        legend=tuple(mark.series_key(label, slots[label]) for label in facet.series if label in set(costs["series"])),
+        charts=charts,
+        data=(_table(facet, costs, size),),
+    )
+
+
+def cost_of(rows: pd.DataFrame) -> pd.DataFrame:
+    """Per (series, tensor): median seconds and peak bytes, geometric mean error."""
+    how = {"seconds": "median", "peak_bytes": "median", "error_rel": geometric_mean, "x_one_shot": geometric_mean}
+    costs = rows.groupby(["series", "variant", "tensor"]).agg(how).reset_index()
+    return costs[costs["seconds"].notna() | costs["peak_bytes"].notna()]
+
+
+def _chart(
+    facet: Facet, tensor: str, column: str, costs: pd.DataFrame, size: int, slots: dict[str, int]
+) -> Chart | None:
+    rows = costs[costs["tensor"] == tensor]
+    scale = _BYTES_PER_MIB if column == "peak_bytes" else 1.0
+    spent = [as_float(value) / scale for value in rows[column]]
+    places, errors = drawable(spent, rows["error_rel"].map(as_float).tolist())
+    places = [place for place in places if place > 0 and math.isfinite(place)]
+    if len(places) != len(errors) or not places:
+        return None
+    axes = drawing.new_axes(f"relative error of {tensor}", _COSTS[column], height=2.5)
+    drawing.log_y(axes, errors)
+    for label, place, error in zip(rows["series"], spent, rows["error_rel"], strict=True):
+        slot = slots[str(label)]
+        axes.plot(
+            [place],
+            [error],
+            color=drawing.series_colour(slot),
+            marker=mark.marker(slot),
+            markersize=6,
+            linestyle="none",
+            gid=f"s{slot}",
+            clip_on=False,
+        )
+    _linear_x(axes, places)
+    title = f"Relative error of {tensor} against {_COSTS[column]}, {facet.label}, world size {size}"
+    parts = [
+        f"{label} {plain(place)} at error {scientific(error)}"
+        for label, place, error in zip(rows["series"], spent, rows["error_rel"], strict=True)
+    ]
+    name = f"cost-{facet.slug}-{column.replace('_', '')}-{tensor}"
+    return Chart(to_svg(axes, name, title, "; ".join(parts[:16]) + "."), title)
+
+
+def _linear_x(axes: object, places: list[float]) -> None:
+    """From zero: a bar's worth of cost is read off the axis."""
+    top = max(places) * 1.12
+    step = 10.0 ** math.floor(math.log10(top))
+    step *= next(part for part in (0.2, 0.5, 1.0, 2.0) if top / (step * part) <= 6)
+    ticks = [step * place for place in range(int(top / step) + 1)]
+    axes.set_xlim(0, top)  # type: ignore[attr-defined]
+    drawing.fix_ticks(axes.xaxis, ticks, [f"{tick:g}" for tick in ticks])  # type: ignore[attr-defined]
+
+
+def _table(facet: Facet, costs: pd.DataFrame, size: int) -> Table:
+    first = costs[costs["variant"] == ONE_SHOT]
+    base_seconds, base_bytes = first["seconds"].median(), first["peak_bytes"].median()
+    errors = {(row.series, row.tensor): row.error_rel for row in costs.itertuples()}
+    rows = []
+    for label in facet.series:
+        found = costs[costs["series"] == label]
+        if found.empty:
+            continue
+        took, peak = found["seconds"].iloc[0], found["peak_bytes"].iloc[0]
+        rows.append(
+            cells(
+                label,
+                seconds(took),
+                ratio(as_float(took) / base_seconds if base_seconds > 0 else None),
+                size_in_bytes(peak),
+                ratio(as_float(peak) / base_bytes if base_bytes > 0 else None),
+                *(scientific(errors.get((label, tensor))) for tensor in facet.tensors),
+            )
+        )
+    head = ("variant", "time", "of one-shot", "peak memory", "of one-shot", *facet.tensors)
+    return Table(f"Time and memory beside relative error, {facet.label}, world size {size}", head, tuple(rows))

@@ -1,0 +1,63 @@
+"""Section: on what was this measured, with which configuration, by which command?"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from accuracy.report.folder import Run
+from accuracy.report.number import count
+from accuracy.report.view import Table, cells
+
+
+def command_line(run: Run) -> str:
+    """The command as it was typed, as far as the record tells."""
+    return str(run.record.get("command") or "not recorded")
+
+
+def provenance_table(run: Run) -> Table:
+    """Versions, device and the knobs that change arithmetic."""
+    provenance = run.record.get("provenance")
+    pairs = list(_flat(provenance)) if isinstance(provenance, Mapping) else []
+    return Table("Environment of the run", ("item", "value"), tuple(cells(*pair) for pair in pairs))
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key in value:
+        name, item = f"{prefix}{key}", value[key]
+        if isinstance(item, Mapping):
+            yield from _flat(item, f"{name}.")
+        else:
+            yield name, item if isinstance(item, str) else json.dumps(item, default=str)
+
+
+def configuration_text(run: Run) -> str:
+    """The resolved configuration, indented; empty where it was not recorded."""
+    config = run.record.get("config")
+    return json.dumps(config, indent=2, default=str, ensure_ascii=False) if config else ""
+
+
+def facts(run: Run) -> list[tuple[str, str]]:
+    """The few words under the title: what ran, when, on what."""
+    provenance = run.record.get("provenance")
+    provenance = provenance if isinstance(provenance, Mapping) else {}
+    cases = run.cases
+    statuses = ", ".join(f"{number:,} {status}" for status, number in cases["status"].value_counts().items())
+    pairs = [
+        ("experiment", run.experiment),
+        ("cases", f"{statuses}" + (f" of {run.planned:,} planned" if run.planned else "")),
+        ("table", count(len(run.results), "row")),
+        ("device", provenance.get("device_name") or provenance.get("device") or _several(run, "device")),
+        ("torch", provenance.get("torch")),
+        ("code", _commit(provenance)),
+        ("started", run.record.get("started")),
+    ]
+    return [(name, str(value)) for name, value in pairs if value]
+
+
+def _several(run: Run, column: str) -> str:
+    return ", ".join(str(value) for value in run.cases[column].dropna().unique())
+
+
+def _commit(provenance: Mapping[str, Any]) -> str:
+    commit = str(provenance.get("git_commit") or "")[:12]
+    return f"{commit} with uncommitted changes" if commit and provenance.get("dirty") else commit

@@ -1,0 +1,162 @@
+"""Section: how does the error grow with the number of ranks, for every tensor and variant?"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from accuracy.report import drawing, mark
+from accuracy.report.growth import Growth, fit_growth
+from accuracy.report.number import as_float, geometric_mean, scientific
+from accuracy.report.series import Facet
+from accuracy.report.svg import to_svg
+from accuracy.report.view import Cell, Chart, Panel, Table, cells
+
+
+@dataclass(frozen=True)
+class Line:
+    """A series over the world size: geometric mean, least and greatest error over the seeds."""
+
+    label: str
+    slot: int
+    sizes: list[int]
+    middle: list[float]
+    low: list[float]
+    high: list[float]
+    growth: Growth | str
+
+    @property
+    def text(self) -> str:
+        """`ring 1.2e-3 at 1 to 1.5e-3 at 64`: for the chart's description."""
+        first, last = scientific(self.middle[0]), scientific(self.middle[-1])
+        return f"{self.label} {first} at {self.sizes[0]} to {last} at {self.sizes[-1]}"
+
+
+def growth_panel(facet: Facet, slots: dict[str, int]) -> Panel:
+    """The growth of one facet: a chart per tensor, the fitted exponents, the numbers behind."""
+    whole = facet.whole
+    lines = {tensor: lines_of(whole[whole["tensor"] == tensor], slots) for tensor in facet.tensors}
+    charts = tuple(
+        _chart(f"growth-{facet.slug}-{tensor}", facet, tensor, lines[tensor], whole[whole["tensor"] == tensor])
+        for tensor in facet.tensors
+    )
+    legend = [mark.series_key(label, slots[label]) for label in facet.series]
+    legend += [mark.reference_key(label) for label in mark.REFERENCES]
+    return Panel(
+        slug=f"growth-{facet.slug}",
+        label=facet.label,
+        legend=tuple(legend),
+        charts=charts,
+        tables=(_exponents(facet, lines),),
+        data=(_numbers(facet, lines),),
+    )
+
+
+def lines_of(rows: pd.DataFrame, slots: dict[str, int]) -> list[Line]:
+    """One line per series of one tensor's rows over all ranks."""
+    lines = []
+    for label, found in rows.groupby("series", sort=False):
+        by_size = [(int(size), group["error_rel"].map(as_float)) for size, group in found.groupby("world_size")]
+        points = zip(found["world_size"].map(as_float), found["error_rel"].map(as_float), strict=True)
+        lines.append(
+            Line(
+                label=str(label),
+                slot=slots[str(label)],
+                sizes=[size for size, _ in by_size],
+                middle=[geometric_mean(errors) for _, errors in by_size],
+                low=[float(errors.min()) for _, errors in by_size],
+                high=[float(errors.max()) for _, errors in by_size],
+                growth=fit_growth(points),
+            )
+        )
+    return sorted(lines, key=lambda line: line.slot)
+
+
+def drawable(places: Sequence[float], values: Sequence[float]) -> tuple[list[float], list[float]]:
+    """The points that a logarithmic axis can show: positive and finite."""
+    kept = [(x, y) for x, y in zip(places, values, strict=True) if y > 0 and math.isfinite(y)]
+    return [x for x, _ in kept], [y for _, y in kept]
+
+
+def _chart(name: str, facet: Facet, tensor: str, lines: list[Line], rows: pd.DataFrame) -> Chart:
+    axes = drawing.new_axes(tensor, "world size W")
+    floor = geometric_mean(rows["floor_rel"])
+    one_shot = [geometric_mean(group["one_shot_rel"]) for _, group in rows.groupby("kernel")]
+    drawing.log_y(axes, [floor, *one_shot, *(value for line in lines for value in line.low + line.high)])
+    drawing.world_x(axes, [size for line in lines for size in line.sizes] or [1])
+    _reference(axes, [floor], drawing.FLOOR, "floor", (0, (1.2, 2)))
+    _reference(axes, one_shot, drawing.ONE_SHOT, "one-shot", (0, (6, 3)))
+    for line in lines:
+        _draw(axes, line)
+    title = f"Relative error of {tensor} over world size, {facet.label}"
+    described = "; ".join(line.text for line in lines[:12])
+    references = f"one-shot kernel {', '.join(map(scientific, one_shot))}; floor {scientific(floor)}"
+    return Chart(to_svg(axes, name, title, f"Log-log. {described}; {references}."), title)
+
+
+def _reference(axes: Axes, values: list[float], colour: str, css: str, dash: object) -> None:
+    for value in values:
+        if value > 0 and math.isfinite(value):
+            axes.axhline(value, color=colour, linewidth=1.1, linestyle=dash, gid=css, zorder=1.5, clip_on=False)  # type: ignore[arg-type]
+
+
+def _draw(axes: Axes, line: Line) -> None:
+    colour = drawing.series_colour(line.slot)
+    places, values = drawable(line.sizes, line.middle)
+    axes.plot(
+        places,
+        values,
+        color=colour,
+        marker=mark.marker(line.slot),
+        markersize=3.6,
+        linewidth=1.3,
+        linestyle=mark.dash(line.slot),
+        gid=f"s{line.slot}",
+        clip_on=False,
+    )
+    spread = [low < high and low > 0 and math.isfinite(high) for low, high in zip(line.low, line.high, strict=True)]
+    if any(spread):
+        band = axes.fill_between(line.sizes, line.low, line.high, where=spread, color=colour, alpha=0.16, linewidth=0, clip_on=False)
+        band.set_gid(f"s{line.slot}_band")
+
+
+def _exponents(facet: Facet, lines: dict[str, list[Line]]) -> Table:
+    """Fitted exponents, series x tensors."""
+    found = {(tensor, line.label): line.growth for tensor in lines for line in lines[tensor]}
+    rows = tuple(
+        cells(label, *(_exponent_cell(found.get((tensor, label))) for tensor in facet.tensors))
+        for label in facet.series
+    )
+    return Table(
+        f"Fitted growth exponents, {facet.label}: error ~ W^p with the 95% interval of p",
+        ("variant", *facet.tensors),
+        rows,
+    )
+
+
+def _exponent_cell(growth: Growth | str | None) -> Cell:
+    if isinstance(growth, Growth):
+        kind = "alarm" if growth.low > 0.1 else ""
+        return Cell(f"{growth.text[2:]} {growth.word}", f"exponent {kind}".strip(), hint=f"{growth.points} points")
+    return Cell("–", "absent", hint=growth or "not measured")
+
+
+def _numbers(facet: Facet, lines: dict[str, list[Line]]) -> Table:
+    """The charts' points: geometric mean over seeds, with the range where it is wider than what is shown."""
+    texts: dict[tuple[str, int, str], str] = {}
+    for tensor, found in lines.items():
+        for line in found:
+            for place, size in enumerate(line.sizes):
+                low, high = scientific(line.low[place]), scientific(line.high[place])
+                middle = scientific(line.middle[place])
+                texts[line.label, size, tensor] = middle if low == high else f"{middle} ({low} to {high})"
+    keys = dict.fromkeys((label, size) for label, size, _ in texts)
+    order = {label: place for place, label in enumerate(facet.series)}
+    rows = tuple(
+        cells(label, size, *(texts.get((label, size, tensor), "–") for tensor in facet.tensors))
+        for label, size in sorted(keys, key=lambda key: (order[key[0]], key[1]))
+    )
+    caption = f"Relative error against float64, {facet.label}: geometric mean over seeds (least to greatest)"
+    return Table(caption, ("variant", "world size", *facet.tensors), rows)

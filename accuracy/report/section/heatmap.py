@@ -1,0 +1,54 @@
+"""Section: how far is each variant from the truth, as a multiple of what the one-shot kernel is?"""
+
+import math
+
+import pandas as pd
+
+from accuracy.report.number import as_float, geometric_mean, ratio
+from accuracy.report.series import Facet
+from accuracy.report.view import Cell, Panel, Table, cells
+
+SATURATED_OCTAVES = 2.0  # a quarter of the one-shot error, or four times it, has the full colour
+
+
+def heatmap_panel(facet: Facet) -> Panel:
+    """The largest world size in the open, the smaller ones as further tables."""
+    sizes = sorted((int(size) for size in facet.whole["world_size"].unique()), reverse=True)
+    tables = tuple(_table(facet, size) for size in sizes)
+    return Panel(f"heatmap-{facet.slug}", facet.label, tables=tables[:1], data=tables[1:])
+
+
+def _table(facet: Facet, size: int) -> Table:
+    whole = facet.whole
+    here = whole[whole["world_size"] == size]
+    ratios = here.groupby(["series", "tensor"])["x_one_shot"].agg(geometric_mean)
+    rows = tuple(
+        cells(label, *(heat_cell(ratios.get((label, tensor))) for tensor in facet.tensors))
+        for label in facet.series
+        if label in set(here["series"])
+    )
+    return Table(
+        f"Error as a multiple of the one-shot kernel's, {facet.label}, world size {size}",
+        ("variant", *facet.tensors),
+        rows,
+    )
+
+
+def heat_cell(value: object) -> Cell:
+    """A ratio with its colour: logarithmic, none at 1."""
+    number = as_float(value)
+    if math.isnan(number):
+        return Cell("–", "absent", hint="not defined or not measured")
+    if math.isinf(number):
+        return Cell("∞", "heat infinite", 1.0, "non-finite, or the one-shot kernel's error is zero")
+    octaves = math.log2(number) if number > 0 else -SATURATED_OCTAVES
+    heat = max(-1.0, min(1.0, octaves / SATURATED_OCTAVES))
+    return Cell(ratio(number), "heat hot" if heat >= 0 else "heat cold", round(heat, 3))
+
+
+def worst_cells(whole: pd.DataFrame, most: int = 8) -> pd.DataFrame:
+    """The cells (series, facet, world size, tensor) furthest from one-shot; geometric mean over seeds."""
+    keys = ["series", "facet", "dtype", "world_size", "tensor"]
+    table = whole.groupby(keys, sort=True)[["x_one_shot", "error_rel", "x_floor"]].agg(geometric_mean).reset_index()
+    finite = table[table["x_one_shot"].map(math.isfinite)]
+    return finite.sort_values(["x_one_shot", *keys], ascending=False, kind="stable").head(most)

@@ -1,0 +1,140 @@
+"""Section: where along the sequence is the error, and does it jump where one rank's chunk ends?"""
+
+import math
+from collections.abc import Sequence
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from accuracy.report import drawing, mark
+from accuracy.report.number import as_float, scientific
+from accuracy.report.section.growth import drawable
+from accuracy.report.series import ONE_SHOT, Facet, series_order, tensor_order
+from accuracy.report.svg import to_svg
+from accuracy.report.view import Chart, Panel, Table, cells
+
+MOST_LEGIBLE_WORLD = 16
+TABLE_RANGES = 16
+
+
+def position_panel(facet: Facet, positions: pd.DataFrame, slots: dict[str, int]) -> Panel | None:
+    """Charts per (sharding, tensor) at one world size: shardings have chunk borders in different places."""
+    cases = facet.rows.drop_duplicates("case_id")[["case_id", "series", "variant", "sharding", "world_size"]]
+    found = positions.merge(cases, on="case_id")
+    if found.empty:
+        return None
+    size = chosen_world(found["world_size"].unique())
+    one_shot = _profile(found[found["variant"] == ONE_SHOT])
+    chosen = found[(found["world_size"] == size) & ((found["variant"] != ONE_SHOT) | (size == 1))]
+    if chosen.empty:
+        return None
+    profile = _profile(chosen)
+    charts = tuple(
+        _chart(facet, str(sharding), tensor, group, one_shot, size, slots)
+        for sharding, group in profile.groupby("sharding")
+        for tensor in tensor_order(group["tensor"])
+    )
+    legend = [mark.series_key(label, slots[label]) for label in series_order(chosen)]
+    if not one_shot.empty:
+        legend.append(mark.reference_key("one-shot kernel"))
+    return Panel(
+        slug=f"positions-{facet.slug}",
+        label=facet.label,
+        note=f"World size {size}; rms over seeds, heads and dims in bins of tokens.",
+        legend=tuple(legend),
+        charts=charts,
+        data=(_table(facet, profile, size),),
+    )
+
+
+def chosen_world(sizes: Sequence[int]) -> int:
+    """The largest world size whose chunks can still be told apart, else the smallest that has chunks at all."""
+    legible = [int(size) for size in sizes if 1 < size <= MOST_LEGIBLE_WORLD]
+    return max(legible) if legible else int(min([size for size in sizes if size > 1] or sizes))
+
+
+def _profile(found: pd.DataFrame) -> pd.DataFrame:
+    """Seeds joined: per (series, sharding, tensor, bin) the rms and the bin's rank."""
+    keys = ["variant", "series", "sharding", "tensor", "token_begin", "token_end"]
+    squared = found.assign(square=found["error_rms"].astype("float64") ** 2)
+    joined = squared.groupby(keys, dropna=False).agg({"square": "mean", "rank": "first"}).reset_index()
+    return joined.assign(error_rms=joined["square"].map(math.sqrt))
+
+
+def borders(rows: pd.DataFrame) -> list[int]:
+    """Tokens at which another rank begins; none where bins are shared by ranks (striped sharding)."""
+    bins = rows.drop_duplicates("token_begin").sort_values("token_begin")
+    ranks, begins = bins["rank"].tolist(), bins["token_begin"].tolist()
+    if any(rank < 0 for rank in ranks):
+        return []
+    return [int(begins[place]) for place in range(1, len(ranks)) if ranks[place] != ranks[place - 1]]
+
+
+def _chart(
+    facet: Facet,
+    sharding: str,
+    tensor: str,
+    group: pd.DataFrame,
+    one_shot: pd.DataFrame,
+    size: int,
+    slots: dict[str, int],
+) -> Chart:
+    rows = group[group["tensor"] == tensor]
+    reference = one_shot[one_shot["tensor"] == tensor]
+    axes = drawing.new_axes(f"{tensor} · {sharding}", "global token position", height=2.5)
+    drawing.log_y(axes, [*rows["error_rms"], *reference["error_rms"]])
+    edges = borders(rows)
+    for edge in edges:
+        axes.axvline(edge, color=drawing.BORDER, linewidth=0.7, zorder=1, clip_on=False)
+    _draw(axes, reference, drawing.ONE_SHOT, "one-shot", 0.9)
+    for label, found in rows.groupby("series"):
+        slot = slots[str(label)]
+        _draw(axes, found, drawing.series_colour(slot), f"s{slot}", 1.1)
+    end = int(rows["token_end"].max())
+    axes.set_xlim(0, end)
+    drawing.fix_ticks(axes.xaxis, [end * k / 4 for k in range(5)], [f"{end * k // 4}" for k in range(5)])
+    title = f"{tensor}: rms error by token position, {sharding} sharding, {facet.label}, world size {size}"
+    where = f"Chunk borders at tokens {', '.join(map(str, edges[:40]))}. " if edges else "No chunk borders. "
+    name = f"positions-{facet.slug}-{identifier(sharding)}-{tensor}"
+    return Chart(to_svg(axes, name, title, where + _describe(rows)), title)
+
+
+def identifier(text: str) -> str:
+    """Letters and digits of a name, for an identifier."""
+    return "".join(letter for letter in text if letter.isascii() and letter.isalnum())
+
+
+def _draw(axes: Axes, rows: pd.DataFrame, colour: str, css: str, weight: float) -> None:
+    for _, found in rows.groupby("series"):
+        ordered = found.sort_values("token_begin")
+        middles = ((ordered["token_begin"] + ordered["token_end"]) / 2).tolist()
+        places, values = drawable(middles, ordered["error_rms"].map(as_float).tolist())
+        axes.plot(places, values, color=colour, linewidth=weight, gid=css, clip_on=False)
+
+
+def _describe(rows: pd.DataFrame) -> str:
+    texts = []
+    for label, found in rows.groupby("series"):
+        worst = found.loc[found["error_rms"].idxmax()]
+        texts.append(f"{label} greatest {scientific(worst['error_rms'])} near token {int(worst['token_begin'])}")
+    return "; ".join(texts[:12]) + "."
+
+
+def _table(facet: Facet, profile: pd.DataFrame, size: int) -> Table:
+    """The same in sixteen ranges of tokens."""
+    end = int(profile["token_end"].max())
+    middle = (profile["token_begin"] + profile["token_end"]) / 2
+    place = (middle * TABLE_RANGES / end).astype(int).clip(0, TABLE_RANGES - 1)
+    square = profile.assign(place=place).groupby(["tensor", "place", "series"])["square"].mean()
+    labels = series_order(profile)
+    rows = tuple(
+        cells(
+            tensor,
+            f"{end * part // TABLE_RANGES} to {end * (part + 1) // TABLE_RANGES}",
+            *(scientific(as_float(square.get((tensor, part, label))) ** 0.5) for label in labels),
+        )
+        for tensor in tensor_order(profile["tensor"])
+        for part in sorted(set(place))
+    )
+    caption = f"Rms error by token range, {facet.label}, world size {size}"
+    return Table(caption, ("tensor", "tokens", *labels), rows)

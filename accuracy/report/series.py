@@ -1,0 +1,146 @@
+"""Which rows belong on one line, and which lines in one picture?
+
+A series is a variant, with its options, precision, kernel and world where the run holds more than one of them. A facet
+holds everything else fixed: dtype, problem, inputs, device. Along a series run the world size, the seeds, the ranks.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from accuracy.dtype import FORMATS
+from accuracy.table import TENSORS
+
+ONE_SHOT = "one_shot"
+MOST_FACETS = 4
+_SERIES_DETAILS = ("precision", "kernel", "kernel_options", "world")
+_FACET_DETAILS = (
+    "inputs",
+    "inputs_options",
+    "mask",
+    "batch",
+    "seqlen",
+    "heads",
+    "heads_kv",
+    "head_dim",
+    "softmax_scale",
+    "device",
+)
+_UNNAMED = ("inputs", "inputs_options", "mask", "device", "options", "precision", "kernel", "kernel_options", "world")
+
+
+@dataclass(frozen=True)
+class Facet:
+    """rows: measured rows, all ranks and tensors, with the columns `series` and `facet`."""
+
+    slug: str
+    label: str
+    dtype: str
+    rows: pd.DataFrame
+
+    @property
+    def whole(self) -> pd.DataFrame:
+        """The rows over all ranks together."""
+        return self.rows[self.rows["rank"] == -1]
+
+    @property
+    def series(self) -> list[str]:
+        """Labels of the lines, the one-shot kernel first."""
+        return series_order(self.rows)
+
+    @property
+    def tensors(self) -> list[str]:
+        """The tensors measured here, in the order of the table's contract."""
+        return tensor_order(self.rows["tensor"])
+
+    @property
+    def largest_world(self) -> int:
+        """The largest world size measured here."""
+        return int(self.rows["world_size"].max())
+
+
+def with_labels(results: pd.DataFrame) -> pd.DataFrame:
+    """The table with the columns `series` and `facet` added: the same text for the same line and picture.
+
+    A series' detail that varies over the run but within no facet (the kernel, where float64 needs another one than
+    bfloat16) is said once, in the facet's label.
+    """
+    cases = results.drop_duplicates("case_id")
+    facet_details = _varying(cases, _FACET_DETAILS)
+    facet = [_label(row, "dtype", facet_details) for row in cases.to_dict("records")]
+    inside = {name for _, rows in cases.groupby(facet) for name in _varying(rows, _SERIES_DETAILS)}
+    series_details = [name for name in _SERIES_DETAILS if name in inside]
+    facet_details += [name for name in _varying(cases, _SERIES_DETAILS) if name not in inside]
+    several = {
+        variant for variant, rows in cases.groupby("variant") if rows["options"].nunique(dropna=False) > 1
+    }
+    labels = {
+        row["case_id"]: (
+            _label(row, "variant", (["options"] if row["variant"] in several else []) + series_details),
+            _label(row, "dtype", facet_details),
+        )
+        for row in cases.to_dict("records")
+    }
+    return results.assign(
+        series=results["case_id"].map(lambda case: labels[case][0]),
+        facet=results["case_id"].map(lambda case: labels[case][1]),
+    )
+
+
+def _varying(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
+    """Which of the columns hold more than one value."""
+    return [name for name in names if rows[name].nunique(dropna=False) > 1]
+
+
+def _label(row: Mapping[str, Any], first: str, details: Sequence[str]) -> str:
+    return " · ".join([str(row[first]), *filter(None, (_detail(name, row[name]) for name in details))])
+
+
+def _detail(name: str, value: object) -> str:
+    if value is None or value != value or value == "":
+        return ""
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if name in _UNNAMED else f"{name} {text}"
+
+
+def facets_of(labelled: pd.DataFrame) -> list[Facet]:
+    """All facets of measured rows, coarsest dtype first."""
+    found = [
+        (str(label), str(rows["dtype"].iloc[0]), rows) for label, rows in labelled.groupby("facet", sort=True)
+    ]
+    found.sort(key=lambda item: (-_unit_roundoff(item[1]), item[1], item[0]))
+    return [Facet(f"f{index}", label, dtype, rows) for index, (label, dtype, rows) in enumerate(found)]
+
+
+def _unit_roundoff(dtype: str) -> float:
+    return FORMATS[dtype].unit_roundoff if dtype in FORMATS else 0.0
+
+
+def series_order(labelled: pd.DataFrame) -> list[str]:
+    """Series labels, one-shot first, the others by name."""
+    pairs = labelled[["variant", "series"]].drop_duplicates()
+    keyed = sorted((variant != ONE_SHOT, str(series)) for variant, series in pairs.itertuples(index=False))
+    return list(dict.fromkeys(series for _, series in keyed))
+
+
+def slots_of(labelled: pd.DataFrame) -> dict[str, int]:
+    """Every series' slot of colour and marker; the first is the one-shot kernel's alone."""
+    start = 0 if (labelled["variant"] == ONE_SHOT).any() else 1
+    return {label: slot for slot, label in enumerate(series_order(labelled), start)}
+
+
+def tensor_order(tensors: pd.Series) -> list[str]:
+    """Names of the tensors present: the contract's order, unknown ones after."""
+    present = set(tensors.dropna().unique())
+    return [name for name in TENSORS if name in present] + sorted(present - set(TENSORS))
+
+
+def omitted_facets(facets: list[Facet]) -> str:
+    """A sentence on the facets beyond the first few, which are in the table of rows only."""
+    left = facets[MOST_FACETS:]
+    if not left:
+        return ""
+    names = ", ".join(facet.label for facet in left[:6]) + (" and others" if len(left) > 6 else "")
+    return f"Drawn for the first {MOST_FACETS} settings; the table of all rows also has {names}."

@@ -1,0 +1,36 @@
+"""The rows without JavaScript: one plain row per (variant, setting, world size, tensor), seeds joined."""
+
+import pandas as pd
+
+from accuracy.report.number import count, geometric_mean, ratio, scientific
+from accuracy.report.view import Table, cells
+
+MOST_ROWS = 1500
+_KEYS = ["facet", "series", "world_size", "tensor"]
+
+
+def summary_table(whole: pd.DataFrame) -> Table:
+    """Rows over all ranks; the furthest from one-shot first where there are too many."""
+    how = {name: geometric_mean for name in ("error_rel", "diff_rel", "x_floor", "x_one_shot")}
+    joined = whole.groupby(_KEYS).agg({**how, "error_max": "max", "diff_max": "max"}).reset_index()
+    caption = "Rows over all ranks, geometric mean over seeds (maxima: greatest)"
+    if len(joined) > MOST_ROWS:
+        caption += f"; the {MOST_ROWS:,} furthest from one-shot of {count(len(joined), 'row')}"
+        joined = joined.sort_values("x_one_shot", ascending=False, kind="stable").head(MOST_ROWS)
+    rows = tuple(
+        cells(
+            row.series,
+            row.facet,
+            row.world_size,
+            row.tensor,
+            scientific(row.error_rel),
+            scientific(row.error_max),
+            scientific(row.diff_rel),
+            scientific(row.diff_max),
+            ratio(row.x_floor),
+            ratio(row.x_one_shot),
+        )
+        for row in joined.itertuples()
+    )
+    head = ("variant", "setting", "world size", "tensor", "error_rel", "error_max", "diff_rel", "diff_max")
+    return Table(caption, (*head, "x_floor", "x_one_shot"), rows)

@@ -1,0 +1,107 @@
+"""How does a matplotlib figure become inline SVG that is small, deterministic, and right in light and dark?
+
+matplotlib's stand-in colours become CSS variables, its fonts the page's, its identifiers private to the figure; groups
+and styles that say nothing or say it again go. The text alternative (`title`, `desc`) comes in.
+"""
+
+import io
+import re
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+import matplotlib as mpl
+from markupsafe import Markup, escape
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+from accuracy.report.drawing import SETTINGS, VARIABLES
+
+
+def to_svg(axes: Axes, name: str, title: str, description: str) -> Markup:
+    """The figure of `axes` as an `<svg role="img">`. name: an identifier, unique in the page."""
+    buffer = io.StringIO()
+    with mpl.rc_context(SETTINGS):
+        FigureCanvasSVG(axes.figure).print_svg(buffer, metadata={"Date": None, "Creator": None})
+    root = ElementTree.fromstring(buffer.getvalue())
+    _strip_namespaces(root)
+    for child in list(root):
+        if child.tag in ("metadata", "defs"):
+            root.remove(child)
+    used = {element.get("href", "").removeprefix("#") for element in root.iter("use")}
+    for element in root.iter():
+        _simplify(element, name, used)
+    _unwrap(root)
+    content = "".join(ElementTree.tostring(child, encoding="unicode") for child in root)
+    return Markup(  # noqa: S704 - drawn here; title and description are escaped
+        f'<svg class="chart" role="img" aria-labelledby="{name}-t {name}-d" viewBox="{root.get("viewBox")}">'
+        f'<title id="{name}-t">{escape(title)}</title><desc id="{name}-d">{escape(description)}</desc>{content}</svg>'
+    )
+
+
+def _strip_namespaces(root: Element) -> None:
+    """`{http://www.w3.org/2000/svg}g` -> `g`: inside HTML they are implied."""
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+        for key in list(element.attrib):
+            if "}" in key:
+                element.set(key.rpartition("}")[2], element.attrib.pop(key))
+        element.tail = None
+        if element.tag != "text":
+            element.text = None
+
+
+def _simplify(element: Element, name: str, used: set[str]) -> None:
+    """Page colours and fonts, short paths, private identifiers; the ids of series become classes."""
+    identifier = element.attrib.pop("id", "")
+    if identifier in used:
+        element.set("id", f"{name}-{identifier}")
+    elif found := re.fullmatch(r"(s\d+|one-shot|floor)(?:_band)?", identifier):
+        element.set("class", found[1])
+    if "href" in element.attrib:
+        element.set("href", f"#{name}-{element.get('href', '')[1:]}")
+    if "style" in element.attrib:
+        element.set("style", _page_style(element.attrib["style"]))
+    if element.get("transform", "").startswith("rotate(-0"):
+        del element.attrib["transform"]
+    for key in ("x", "y", "d"):
+        if key in element.attrib:
+            element.set(key, _short(element.attrib[key]))
+
+
+def _page_style(style: str) -> str:
+    style = re.sub(r"#fe0[01]0\d", lambda found: f"var(--{VARIABLES[found[0]]})", style)
+    style = re.sub(r"font: (bold |700 )?([\d.]+)px [^;]*", _font, style)
+    style = re.sub(r"; ?font-family: [^;]*|; ?stroke-line(?:join|cap): \w+", "", style)
+    return style.replace(": ", ":").replace("; ", ";")
+
+
+def _font(found: re.Match[str]) -> str:
+    return f"font-size:{found[2]}px" + (";font-weight:600" if found[1] else "")
+
+
+def _short(places: str) -> str:
+    """Coordinates to a tenth of a point; a run of straight lines needs no further letters."""
+    places = re.sub(r"(\d\.\d)\d+", r"\1", places)
+    if "C" not in places:
+        places = places.replace("\nL ", " ")
+    return " ".join(places.split())
+
+
+def _unwrap(parent: Element) -> None:
+    """Groups without attributes dissolve, and what all drawn children say alike, their group says once."""
+    for child in list(parent):
+        _unwrap(child)
+    flat: list[Element] = []
+    for child in parent:
+        dissolves = child.tag in ("g", "defs") and not child.attrib and not _defines(child)
+        flat.extend(list(child) if dissolves else [child])
+    parent[:] = flat
+    styles = {child.get("style") for child in parent if child.tag != "defs"}
+    if parent.tag == "g" and len(flat) > 2 and len(styles) == 1 and "style" not in parent.attrib and None not in styles:
+        parent.set("style", str(styles.pop()))
+        for child in parent:
+            child.attrib.pop("style", None)
+
+
+def _defines(element: Element) -> bool:
+    return element.tag == "defs" and len(element) > 0

@@ -1,0 +1,60 @@
+"""What does a section hand to the page? Plain nouns that the templates lay out; no layout here."""
+
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One table cell. kind: a CSS class; heat: -1..1, where on the diverging scale it lies, None for no colour."""
+
+    text: str
+    kind: str = ""
+    heat: float | None = None
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """rows: the first cell of each is its header."""
+
+    caption: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+@dataclass(frozen=True)
+class Key:
+    """One entry of a legend. slot: which colour and marker; mark: the drawn symbol."""
+
+    label: str
+    css: str
+    mark: Markup
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A drawn figure with its text alternative inside."""
+
+    svg: Markup
+    title: str
+    wide: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Charts and tables of one facet (a dtype, where only dtypes vary). data: the charts' numbers as tables."""
+
+    slug: str
+    label: str
+    note: str = ""
+    legend: tuple[Key, ...] = ()
+    charts: tuple[Chart, ...] = ()
+    tables: tuple[Table, ...] = ()
+    data: tuple[Table, ...] = ()
+
+
+def cells(*values: object) -> tuple[Cell, ...]:
+    """A row of plain cells."""
+    return tuple(value if isinstance(value, Cell) else Cell(str(value)) for value in values)

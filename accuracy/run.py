@@ -1,0 +1,123 @@
+"""A run: a plan carried out into a folder that can be killed, resumed and read at any moment."""
+
+import datetime
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from accuracy import table
+from accuracy.case import digest
+from accuracy.configuration import Configuration
+from accuracy.errors import ConfigError
+from accuracy.grid import Planned
+from accuracy.pipeline import Measured, Pipeline
+from accuracy.provenance import fingerprint, provenance
+from accuracy.reference.cache import Cache
+
+NOT_NUMBERS = ("output_dir", "report", "dry_run", "truth")  # configuration keys that leave every number alone
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Where the run is, and how its cases ended; `earlier`: found done in the folder."""
+
+    folder: Path
+    ok: int
+    declined: int
+    failed: int
+    earlier: int
+    interrupted: bool
+
+
+def folder_of(configuration: Configuration, config: Mapping[str, Any]) -> Path:
+    """The given output_dir, or one that the same command with the same code on the same device finds again."""
+    if configuration.output_dir is not None:
+        return configuration.output_dir
+    content = {key: value for key, value in config.items() if key not in NOT_NUMBERS}
+    identity = digest({"config": content, "fingerprint": fingerprint(configuration.device)})
+    return Path("outputs") / f"{configuration.name}-{identity[:8]}"
+
+
+def open_folder(folder: Path, device: str) -> None:
+    """Make the folder, and refuse one that cannot be written or that holds another code's or device's rows.
+
+    Raises ConfigError.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ConfigError(f"output_dir={folder} cannot be written ({error.strerror}); choose another") from error
+    if not (folder / "run.json").exists():
+        return
+    try:
+        earlier = table.read_run(folder).get("fingerprint", {})
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{folder}/run.json cannot be read ({error}); choose another output_dir") from error
+    now = json.loads(json.dumps(fingerprint(device), default=str))
+    changed = sorted(key for key in now if earlier.get(key) != now[key])
+    if changed:
+        details = "; ".join(f"{key} was {earlier.get(key)}, is {now[key]}" for key in changed[:3])
+        raise ConfigError(f"output_dir={folder} holds rows of another setting ({details}); choose another output_dir")
+
+
+def execute(
+    configuration: Configuration, config: Mapping[str, Any], plans: Sequence[Planned], folder: Path, command: list[str]
+) -> Outcome:
+    """Measure every planned case that the folder does not have; each case's rows are on disk before the next."""
+    about = _about(configuration, config, plans, command)
+    table.write_json(folder / "run.json", about)
+    done = table.finished_cases(folder)
+    pending = [each for each in plans if each.case.id not in done]
+    cache = Cache(configuration.truth_folder, configuration.truth_min_seconds)
+    pipeline = Pipeline(configuration.name, cache)
+    counts = dict.fromkeys((table.OK, table.DECLINED, table.FAILED), 0)
+    interrupted = False
+    progress = tqdm(total=len(plans), initial=len(plans) - len(pending), unit="case", dynamic_ncols=True)
+    try:
+        for each in pending:
+            progress.set_postfix_str(f"{each.case.variant.name} {each.case.dtype} W={each.case.world_size}")
+            measured = pipeline.decline(each.case, each.decline) if each.decline else pipeline.measure(each.case)
+            table.write_case(folder, each.case.id, measured.rows, measured.positions)
+            counts[_status(measured)] += 1
+            progress.update()
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        progress.close()
+    table.write_json(folder / "run.json", about | {"ended": None if interrupted else _now()})
+    return Outcome(folder, counts["ok"], counts["declined"], counts["failed"], len(plans) - len(pending), interrupted)
+
+
+def _status(measured: Measured) -> str:
+    return str(measured.rows[0]["status"])
+
+
+def _about(
+    configuration: Configuration, config: Mapping[str, Any], plans: Sequence[Planned], command: list[str]
+) -> dict[str, Any]:
+    return {
+        "schema_version": table.SCHEMA_VERSION,
+        "experiment": configuration.name,
+        "command": " ".join(["accuracy", *command]),
+        "argv": ["accuracy", *command],
+        "config": dict(config),
+        "started": _now(),
+        "ended": None,
+        "planned": len(plans),
+        "cases": [each.case.id for each in plans],
+        "fingerprint": fingerprint(configuration.device),
+        "provenance": provenance(configuration.device),
+        "process": os.getpid(),
+    }
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

@@ -1,0 +1,157 @@
+"""The table: one row per (case, tensor, rank), parquet on disk, written so that a kill loses at most one case.
+
+A run folder holds `results/` (metrics, one file a case), `positions/` (error along the sequence, one file a case)
+and `run.json`. Each case's file is written beside its place under a hidden name and renamed into it, so a reader
+never sees half a file, and `pandas.read_parquet(folder / "results")` reads all of them as one table at any moment.
+No torch here: the report and the gate read tables only.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+SCHEMA_VERSION = 1
+
+TENSORS = ("out", "lse", "dq", "dk", "dv", "delta")
+ALL_RANKS = -1
+
+OK, DECLINED, FAILED = "ok", "declined", "failed"
+
+_IDENTITY = [
+    ("case_id", pa.string()),
+    ("experiment", pa.string()),
+    ("variant", pa.string()),
+    ("options", pa.string()),  # knobs of the variant, "key_chunk=64"; empty when it has none
+    ("precision", pa.string()),  # what was changed from the variant's published policy; empty: nothing
+    ("kernel", pa.string()),
+    ("kernel_options", pa.string()),
+    ("inputs", pa.string()),
+    ("inputs_options", pa.string()),
+    ("dtype", pa.string()),
+    ("world", pa.string()),
+    ("world_size", pa.int32()),
+    ("sharding", pa.string()),
+    ("seed", pa.int64()),
+    ("mask", pa.string()),
+    ("batch", pa.int32()),
+    ("seqlen", pa.int64()),
+    ("heads", pa.int32()),
+    ("heads_kv", pa.int32()),
+    ("head_dim", pa.int32()),
+    ("softmax_scale", pa.float64()),
+    ("device", pa.string()),
+    ("code", pa.string()),  # digest of the package's sources that measured the row
+    ("tensor", pa.string()),  # null where the case has no numbers (declined, failed)
+    ("rank", pa.int32()),  # -1: all ranks together
+    ("status", pa.string()),
+    ("reason", pa.string()),
+]
+METRICS = (
+    "error_max",
+    "error_mean",
+    "error_rms",
+    "error_rel",
+    "error_bias",
+    "error_bias_t",
+    "diff_max",
+    "diff_mean",
+    "diff_rms",
+    "diff_rel",
+    "one_shot_rel",
+    "floor_mean",
+    "floor_rel",
+    "x_floor",
+    "x_one_shot",
+    "ulp_max",
+)
+_COUNTS = ("nonfinite", "worst_batch", "worst_token", "worst_head", "worst_dim")  # worst_dim -1: has no head_dim
+RESULTS_SCHEMA = pa.schema(
+    _IDENTITY
+    + [(name, pa.float64()) for name in METRICS]
+    + [(name, pa.int64()) for name in _COUNTS]
+    + [("seconds", pa.float64()), ("peak_bytes", pa.int64())],
+    metadata={"schema_version": str(SCHEMA_VERSION)},
+)
+POSITIONS_SCHEMA = pa.schema(
+    [
+        ("case_id", pa.string()),
+        ("tensor", pa.string()),
+        ("token_begin", pa.int64()),  # global token positions [begin, end)
+        ("token_end", pa.int64()),
+        ("rank", pa.int32()),  # owner of every token of the bin; -1 where several ranks share it
+        ("error_rms", pa.float32()),
+        ("error_max", pa.float32()),
+    ],
+    metadata={"schema_version": str(SCHEMA_VERSION)},
+)
+
+Row = Mapping[str, Any]
+
+
+def write_case(folder: Path, case_id: str, rows: Iterable[Row], positions: Iterable[Row] = ()) -> None:
+    """Store a finished case for good; results last, so a case that has results has its positions too."""
+    positions = list(positions)
+    if positions:
+        _write(folder / "positions" / f"{case_id}.parquet", positions, POSITIONS_SCHEMA)
+    _write(folder / "results" / f"{case_id}.parquet", list(rows), RESULTS_SCHEMA)
+
+
+def _write(path: Path, rows: list[Row], schema: pa.Schema) -> None:
+    table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    hidden = path.with_name(f".{path.name}.{os.getpid()}")
+    pq.write_table(table, hidden, compression="zstd")
+    _replace(hidden, path)
+
+
+def _replace(hidden: Path, path: Path) -> None:
+    with open(hidden, "rb") as handle:
+        os.fsync(handle.fileno())
+    os.replace(hidden, path)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    hidden = path.with_name(f".{path.name}.{os.getpid()}")
+    hidden.write_text(json.dumps(content, indent=1, sort_keys=True, default=str) + "\n")
+    _replace(hidden, path)
+
+
+def read_results(folder: Path) -> pd.DataFrame:
+    """Every row of a run folder (`results/`) or of a published one (`results.parquet`)."""
+    return _read(folder, "results", RESULTS_SCHEMA)
+
+
+def read_positions(folder: Path) -> pd.DataFrame:
+    """Error along the sequence, of a run folder or of a published one."""
+    return _read(folder, "positions", POSITIONS_SCHEMA)
+
+
+def _read(folder: Path, name: str, schema: pa.Schema) -> pd.DataFrame:
+    for path in (folder / name, folder / f"{name}.parquet"):
+        if path.exists():
+            return ds.dataset(path, format="parquet", schema=schema).to_table().to_pandas()
+    return schema.empty_table().to_pandas()
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """`run.json`: resolved configuration, command, provenance, start and end."""
+    return json.loads((folder / "run.json").read_text())
+
+
+def finished_cases(folder: Path) -> set[str]:
+    """Ids of the cases that need no second run: measured or declined. A failed case is tried again."""
+    done = set()
+    for path in (folder / "results").glob("*.parquet"):
+        status = pq.read_table(path, columns=["status"])["status"][0].as_py()
+        if status != FAILED:
+            done.add(path.stem)
+    return done

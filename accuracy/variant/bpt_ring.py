@@ -1,0 +1,39 @@
+"""Blockwise chunks inside each step of a ring: what ring-flash-attention #24 attempted, with a right backward.
+
+Every chunk's gradient goes straight into its accumulator; no buffer is reused between hops, so none can be stale.
+"""
+
+from torch import Tensor
+
+from accuracy.case import Case
+from accuracy.masks import Block
+from accuracy.variant.base import Rank
+from accuracy.variant.bpt import Options, chunked, chunks_too_small
+from accuracy.variant.ring import BACKWARD_PLACES, FORWARD_PLACES, PRECISION, ring_backward, ring_forward
+from accuracy.world.base import Tensors
+
+__all__ = ["BACKWARD_PLACES", "FORWARD_PLACES", "PRECISION", "SHARDINGS", "Options", "backward", "blocks", "decline", "forward"]
+
+SHARDINGS = ("contiguous",)
+
+
+def decline(case: Case) -> str | None:
+    """Chunks of at least one token."""
+    return chunks_too_small(case)
+
+
+def blocks(rank: Rank, source: int, length: int) -> list[Block]:
+    """The plain ring's block, cut into chunks."""
+    if rank.causal and source > rank.world.rank:
+        return []
+    return chunked(rank, length, causal=rank.causal and source == rank.world.rank)
+
+
+async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
+    """Shards of q (B, S/W, H, D), k, v (B, S/W, Hk, D) -> out (B, S/W, H, D), lse (B, H, S/W)."""
+    return await ring_forward(rank, blocks, q, k, v)
+
+
+async def backward(rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> Tensors:
+    """Shards -> dq (B, S/W, H, D), dk, dv (B, S/W, Hk, D)."""
+    return await ring_backward(rank, blocks, dout, q, k, v, out, lse)

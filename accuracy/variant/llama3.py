@@ -1,0 +1,116 @@
+"""Llama 3's context parallelism: gather all keys and values, attend once; scatter-reduce dk and dv in the backward.
+
+Llama Team 2024 (arXiv 2407.21783, section 3.3.2), as ring-flash-attention's `llama3_flash_attn_varlen_func` runs it:
+a few key/value heads at a time (`heads_stride`), the next gather started before the present heads are computed. Every
+query row is computed by one kernel call, so nothing is merged. Works on every sharding made of runs of consecutive
+tokens: under zigzag a rank's two chunks are two calls.
+"""
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from accuracy import sharding
+from accuracy.case import Case
+from accuracy.masks import Block
+from accuracy.precision import Precision
+from accuracy.variant.base import Rank
+from accuracy.world.base import Tensors
+
+SHARDINGS = ("contiguous", "zigzag")
+PRECISION = Precision(dkv_accumulator="input", gradient_wire="input")
+FORWARD_PLACES = ("partial", "wire")
+BACKWARD_PLACES = ("gradient_partial", "dkv_accumulator", "wire", "gradient_wire")
+
+
+@dataclass(frozen=True)
+class Options:
+    """heads_stride: key/value heads gathered at a time; it divides heads_kv."""
+
+    heads_stride: int = 1
+
+
+def decline(case: Case) -> str | None:
+    """The stride divides the key/value heads."""
+    stride = dict(case.variant.options).get("heads_stride", 1)
+    if not isinstance(stride, int) or stride < 1 or case.problem.heads_kv % stride:
+        return f"heads_stride={stride} must divide problem.heads_kv={case.problem.heads_kv}"
+    return None
+
+
+@dataclass(frozen=True)
+class HeadGroup:
+    """The key/value heads of one gather and the query heads that read them."""
+
+    kv: slice
+    query: slice
+
+
+def head_groups(rank: Rank, heads: int, heads_kv: int) -> list[HeadGroup]:
+    """All heads, `heads_stride` key/value heads at a time."""
+    stride, share = rank.options.heads_stride, heads // heads_kv
+    return [
+        HeadGroup(slice(head, head + stride), slice(head * share, (head + stride) * share))
+        for head in range(0, heads_kv, stride)
+    ]
+
+
+def blocks(rank: Rank, length: int) -> list[Block]:
+    """Each run of local rows with the keys it sees: all of them, or those up to its last token."""
+    total = length * rank.world.size
+    return [
+        Block(rows, slice(0, first + rows.stop - rows.start if rank.causal else total), rank.causal)
+        for rows, first in sharding.segments(rank.sharding, rank.world.rank, length, rank.world.size)
+    ]
+
+
+def _gather(rank: Rank, k: Tensor, v: Tensor, group: HeadGroup) -> Awaitable[Tensors]:
+    wire = rank.place("wire")
+    return rank.world.all_gather([x[:, :, group.kv].to(wire).contiguous() for x in (k, v)])
+
+
+def _in_sequence(rank: Rank, gathered: Tensors) -> Tensors:
+    return tuple(sharding.join(x, rank.sharding).to(rank.dtype) for x in gathered)
+
+
+async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
+    """Shards of q (B, S/W, H, D), k, v (B, S/W, Hk, D) -> out (B, S/W, H, D), lse (B, H, S/W)."""
+    out = torch.empty_like(q)
+    lse = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=rank.lse_dtype)
+    groups = head_groups(rank, q.shape[2], k.shape[2])
+    arriving = _gather(rank, k, v, groups[0])
+    for group, following in zip(groups, [*groups[1:], None], strict=True):
+        keys, values = _in_sequence(rank, await arriving)
+        if following is not None:
+            arriving = _gather(rank, k, v, following)
+        for block in blocks(rank, q.shape[1]):
+            out_block, lse_block = rank.attend(block, q[:, :, group.query], keys, values)
+            out[:, block.query, group.query] = out_block
+            lse[:, group.query, block.query] = lse_block
+    return out, lse
+
+
+async def backward(rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> Tensors:
+    """Shards -> dq (B, S/W, H, D), dk, dv (B, S/W, Hk, D). The ranks' dk and dv are summed in `gradient_wire`."""
+    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    groups = head_groups(rank, q.shape[2], k.shape[2])
+    arriving = _gather(rank, k, v, groups[0])
+    for group, following in zip(groups, [*groups[1:], None], strict=True):
+        keys, values = _in_sequence(rank, await arriving)
+        if following is not None:
+            arriving = _gather(rank, k, v, following)
+        heads = group.query
+        sums = torch.zeros(2, *keys.shape, dtype=rank.place("dkv_accumulator"), device=keys.device)
+        for block in blocks(rank, q.shape[1]):
+            dq_block, dk_block, dv_block = rank.differentiate(
+                block, dout[:, :, heads], q[:, :, heads], keys, values, out[:, :, heads], lse[:, heads]
+            )
+            dq[:, block.query, heads] = dq_block
+            sums[0, :, block.key] += dk_block
+            sums[1, :, block.key] += dv_block
+        shards = sharding.cut(sums.flatten(0, 1).to(rank.place("gradient_wire")), rank.sharding, rank.world.size)
+        (mine,) = await rank.world.reduce_scatter([shards])
+        dk[:, :, group.kv], dv[:, :, group.kv] = mine.unflatten(0, (2, -1))
+    return dq, dk, dv

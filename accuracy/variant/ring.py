@@ -1,0 +1,120 @@
+"""Ring attention: keys and values travel round the ranks, each rank joins the partials of the blocks it sees.
+
+Liu et al. 2023 (arXiv 2310.01889), block for block as ring-flash-attention's `ring_flash_attn_func` runs it. The loop
+serves every ring: `zigzag`, `striped` and `bpt_ring` differ in the blocks that a rank computes of a source's keys.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from accuracy.case import Case
+from accuracy.masks import Block
+from accuracy.precision import Precision
+from accuracy.variant.base import Rank
+from accuracy.world.base import Tensors
+
+SHARDINGS = ("contiguous",)
+PRECISION = Precision()
+FORWARD_PLACES = ("partial", "out_accumulator", "lse", "merge", "wire", "ring_direction", "ring_order")
+BACKWARD_PLACES = (
+    "gradient_partial",
+    "dq_accumulator",
+    "dkv_accumulator",
+    "wire",
+    "gradient_wire",
+    "ring_direction",
+)
+
+Blocks = Callable[[Rank, int, int], list[Block]]  # (rank, source of the keys, tokens a rank) -> local blocks
+
+
+def decline(case: Case) -> str | None:
+    """Runs everywhere."""
+    return None
+
+
+def blocks(rank: Rank, source: int, length: int) -> list[Block]:
+    """The diagonal under the mask, everything before it in full, nothing after it."""
+    if rank.causal and source > rank.world.rank:
+        return []
+    whole = slice(0, length)
+    return [Block(whole, whole, causal=rank.causal and source == rank.world.rank)]
+
+
+async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
+    """Shards of q (B, S/W, H, D), k, v (B, S/W, Hk, D) -> out (B, S/W, H, D), lse (B, H, S/W)."""
+    return await ring_forward(rank, blocks, q, k, v)
+
+
+async def backward(rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> Tensors:
+    """Shards -> dq (B, S/W, H, D), dk, dv (B, S/W, Hk, D)."""
+    return await ring_backward(rank, blocks, dout, q, k, v, out, lse)
+
+
+def sources(rank: Rank) -> Iterator[int]:
+    """Whose keys are at hand at each step: one's own first, then those of the neighbour upstream, and so on."""
+    return ((rank.world.rank - step * _distance(rank)) % rank.world.size for step in range(rank.world.size))
+
+
+def _distance(rank: Rank) -> int:
+    return 1 if rank.precision.ring_direction == "next" else -1
+
+
+async def ring_forward(rank: Rank, blocks: Blocks, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
+    """The forward ring with any plan of blocks. Each shift starts before the block is computed."""
+    running = rank.running(q)
+    diagonal_last = rank.precision.ring_order == "diagonal_last"
+    own = k, v
+
+    def join(source: int, k: Tensor, v: Tensor) -> None:
+        for block in blocks(rank, source, q.shape[1]):
+            running.add(block, *rank.attend(block, q, k.to(rank.dtype), v.to(rank.dtype)))
+
+    k, v = k.to(rank.place("wire")), v.to(rank.place("wire"))
+    for step, source in enumerate(sources(rank)):
+        arriving = rank.world.ring_shift((k, v), _distance(rank)) if step + 1 < rank.world.size else None
+        if source != rank.world.rank:
+            join(source, k, v)
+        elif not diagonal_last:
+            join(source, *own)
+        if arriving is not None:
+            k, v = await arriving
+    if diagonal_last:
+        join(rank.world.rank, *own)
+    out, lse = running.result(rank.dtype, rank.lse_dtype)
+    return out, lse
+
+
+async def ring_backward(
+    rank: Rank, blocks: Blocks, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
+) -> Tensors:
+    """The backward ring: dk and dv travel with the keys they belong to, one step behind, and end at home."""
+    dq = torch.zeros_like(q, dtype=rank.place("dq_accumulator"))
+    dk = torch.zeros_like(k, dtype=rank.place("dkv_accumulator"))
+    dv = torch.zeros_like(dk)
+    own = k, v
+    k, v = k.to(rank.place("wire")), v.to(rank.place("wire"))
+    travelling = None
+    for step, source in enumerate(sources(rank)):
+        arriving = rank.world.ring_shift((k, v), _distance(rank)) if step + 1 < rank.world.size else None
+        keys = own if source == rank.world.rank else (k.to(rank.dtype), v.to(rank.dtype))
+        gradients = []
+        for block in blocks(rank, source, q.shape[1]):
+            dq_block, *dkv_block = rank.differentiate(block, dout, q, *keys, out, lse)
+            dq[:, block.query] += dq_block
+            gradients.append((block.key, dkv_block))
+        if travelling is not None:
+            dk, dv = (x.to(rank.place("dkv_accumulator")) for x in await travelling)
+        for key, (dk_block, dv_block) in gradients:
+            dk[:, key] += dk_block
+            dv[:, key] += dv_block
+        if arriving is not None:
+            k, v = await arriving
+        if rank.world.size > 1:
+            wire = rank.place("gradient_wire")
+            travelling = rank.world.ring_shift((dk.to(wire), dv.to(wire)), _distance(rank))
+    if travelling is not None:
+        dk, dv = await travelling
+    return dq.to(rank.dtype), dk.to(rank.dtype), dv.to(rank.dtype)

@@ -1,0 +1,89 @@
+"""Ulysses: exchange tokens for heads, attend to the whole sequence with a share of the heads, exchange back.
+
+Jacobs et al. 2023 (arXiv 2309.14509). Each rank computes H/W query heads with the plain kernel, so no partial is
+merged. With fewer key/value heads than ranks, each head goes to W/Hk ranks, whose dk and dv are summed at home.
+"""
+
+import torch
+from torch import Tensor
+
+from accuracy import sharding
+from accuracy.case import Case
+from accuracy.masks import Block
+from accuracy.precision import Precision
+from accuracy.variant.base import Rank
+from accuracy.world.base import Tensors
+
+SHARDINGS = ("contiguous",)
+PRECISION = Precision(gradient_wire="input")
+FORWARD_PLACES = ("partial", "wire")
+BACKWARD_PLACES = ("gradient_partial", "dkv_accumulator", "wire", "gradient_wire")
+
+
+def decline(case: Case) -> str | None:
+    """The ranks divide the query heads, and divide the key/value heads or are divided by them."""
+    size, heads, heads_kv = case.world_size, case.problem.heads, case.problem.heads_kv
+    if heads % size:
+        return f"ulysses splits heads over ranks: world_size {size} must divide problem.heads={heads}"
+    if heads_kv % size and size % heads_kv:
+        return f"ulysses needs world_size {size} to divide problem.heads_kv={heads_kv} or to be a multiple of it"
+    return None
+
+
+async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
+    """Shards of q (B, S/W, H, D), k, v (B, S/W, Hk, D) -> out (B, S/W, H, D), lse (B, H, S/W)."""
+    q, k, v = await _to_heads(rank, q, *_one_per_rank(rank, k, v))
+    out, lse = rank.attend(_whole(rank, q), q, k, v)
+    (out,) = await _to_tokens(rank, rank.place("wire"), out.to(rank.dtype))
+    (lse,) = await _to_tokens(rank, rank.lse_dtype, lse.transpose(1, 2).unsqueeze(-1))
+    return out.to(rank.dtype), lse.squeeze(-1).transpose(1, 2).contiguous()
+
+
+async def backward(rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> Tensors:
+    """Shards -> dq (B, S/W, H, D), dk, dv (B, S/W, Hk, D)."""
+    heads_kv = k.shape[2]
+    dout, q, out, k, v = await _to_heads(rank, dout, q, out, *_one_per_rank(rank, k, v))
+    (lse,) = await rank.world.all_to_all([_split_heads(lse.transpose(1, 2).unsqueeze(-1), rank.world.size)])
+    lse = sharding.join(lse, "contiguous").squeeze(-1).transpose(1, 2)
+    gradients = rank.differentiate(_whole(rank, q), dout, q, k, v, out, lse)
+    dq, dk, dv = await _to_tokens(rank, rank.place("gradient_wire"), *gradients)
+    return dq.to(rank.dtype), _sum_copies(rank, dk, heads_kv), _sum_copies(rank, dv, heads_kv)
+
+
+def _whole(rank: Rank, q: Tensor) -> Block:
+    everything = slice(0, q.shape[1])
+    return Block(everything, everything, rank.causal)
+
+
+def _one_per_rank(rank: Rank, *tensors: Tensor) -> Tensors:
+    """Key/value heads repeated until each rank can have one."""
+    return tuple(x.repeat_interleave(max(1, rank.world.size // x.shape[2]), dim=2) for x in tensors)
+
+
+def _split_heads(x: Tensor, size: int) -> Tensor:
+    """(B, L, H, D) -> (W, B, L, H/W, D)."""
+    return x.unflatten(2, (size, -1)).movedim(2, 0).contiguous()
+
+
+async def _to_heads(rank: Rank, *tensors: Tensor) -> Tensors:
+    """(B, S/W, H, D) -> (B, S, H/W, D), in the dtype of the wire and back."""
+    wire = rank.place("wire")
+    received = await rank.world.all_to_all([_split_heads(x.to(wire), rank.world.size) for x in tensors])
+    return tuple(sharding.join(x, "contiguous").to(rank.dtype) for x in received)
+
+
+async def _to_tokens(rank: Rank, wire: torch.dtype, *tensors: Tensor) -> Tensors:
+    """(B, S, H/W, D) -> (B, S/W, H, D)."""
+    received = await rank.world.all_to_all(
+        [sharding.cut(x.to(wire), "contiguous", rank.world.size) for x in tensors]
+    )
+    return tuple(x.movedim(0, 2).flatten(2, 3) for x in received)
+
+
+def _sum_copies(rank: Rank, gradient: Tensor, heads_kv: int) -> Tensor:
+    """The gradient of each key/value head, over the ranks that had a copy of it."""
+    first, *others = gradient.unflatten(2, (heads_kv, -1)).unbind(3)
+    total = first.to(rank.place("dkv_accumulator"), copy=True)
+    for other in others:
+        total += other
+    return total.to(rank.dtype)

@@ -1,0 +1,45 @@
+"""Zigzag ring attention: each rank holds one chunk from the front and its mirror from the back.
+
+Block for block as ring-flash-attention's `zigzag_ring_flash_attn_func`: every step computes half of the pairs that a
+full block would, on every rank. Under a full mask every step computes the whole block, as a plain ring.
+"""
+
+from torch import Tensor
+
+from accuracy.masks import Block
+from accuracy.variant.base import Rank
+from accuracy.variant.ring import (
+    BACKWARD_PLACES,
+    FORWARD_PLACES,
+    PRECISION,
+    decline,
+    ring_backward,
+    ring_forward,
+)
+from accuracy.world.base import Tensors
+
+__all__ = ["BACKWARD_PLACES", "FORWARD_PLACES", "PRECISION", "SHARDINGS", "backward", "blocks", "decline", "forward"]
+
+SHARDINGS = ("zigzag",)
+
+
+def blocks(rank: Rank, source: int, length: int) -> list[Block]:
+    """Keys of an earlier rank: their front chunk for all rows. Of a later rank: both chunks for the back rows."""
+    whole, front, back = slice(0, length), slice(0, length // 2), slice(length // 2, length)
+    if not rank.causal:
+        return [Block(whole, whole, causal=False)]
+    if source == rank.world.rank:
+        return [Block(whole, whole, causal=True)]
+    if source < rank.world.rank:
+        return [Block(whole, front, causal=False)]
+    return [Block(back, whole, causal=False)]
+
+
+async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
+    """Shards of q (B, S/W, H, D), k, v (B, S/W, Hk, D) -> out (B, S/W, H, D), lse (B, H, S/W)."""
+    return await ring_forward(rank, blocks, q, k, v)
+
+
+async def backward(rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> Tensors:
+    """Shards -> dq (B, S/W, H, D), dk, dv (B, S/W, Hk, D)."""
+    return await ring_backward(rank, blocks, dout, q, k, v, out, lse)

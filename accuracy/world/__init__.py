@@ -1,0 +1,1 @@
+"""Where the ranks live; a variant talks to other ranks through its `World` alone."""

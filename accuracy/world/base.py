@@ -1,0 +1,44 @@
+"""The contract between a schedule and its world.
+
+A schedule is a coroutine of one rank: it starts a transfer, computes while the transfer runs, and awaits it. In the
+simulated world an await lets the other ranks of the same process run; in a world of real processes it waits for the
+wire. The schedule's code is the same.
+
+Ownership: a tensor given to the world must not be written until the transfer is awaited, and if it is an accumulator
+it belongs to the receiver from then on. A received tensor that was an input of another rank (k, v) is read only.
+"""
+
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Protocol
+
+from torch import Tensor
+
+Tensors = tuple[Tensor, ...]
+Program = Callable[["World"], Coroutine[Any, Any, Tensors]]
+
+
+class World(Protocol):
+    """One rank's view of all ranks. Every operation starts at once and returns something to await."""
+
+    rank: int
+    size: int
+
+    def ring_shift(self, tensors: Sequence[Tensor], distance: int = 1) -> Awaitable[Tensors]:
+        """Send tensors to rank + distance, receive those of rank - distance (both modulo the size)."""
+        ...
+
+    def all_gather(self, tensors: Sequence[Tensor]) -> Awaitable[Tensors]:
+        """Each tensor of every rank, stacked in rank order: (...) -> (W, ...)."""
+        ...
+
+    def all_to_all(self, tensors: Sequence[Tensor]) -> Awaitable[Tensors]:
+        """Slice j of each tensor goes to rank j; the slices received come in rank order: (W, ...) -> (W, ...)."""
+        ...
+
+    def reduce_scatter(self, tensors: Sequence[Tensor]) -> Awaitable[Tensors]:
+        """Slice j of each tensor, summed over the ranks, goes to rank j: (W, ...) -> (...).
+
+        The order of summation is a ring's: rank j+1's slice first, then j+2's, ..., j's own last, each partial sum
+        rounded to the tensors' dtype, as a ring of sends and adds in that dtype does.
+        """
+        ...

@@ -1,0 +1,88 @@
+"""What a variant is compared with: the truth, the one-shot kernel and the floor, made once and shared by all cases.
+
+All tensors here are in token layout: (B, S, heads, D), and (B, S, H) for lse and delta, so that one sharding cuts
+them all along dimension 1.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from accuracy import parts
+from accuracy.case import Case, Part
+from accuracy.dtype import tensor_dtype
+from accuracy.inputs.base import Inputs
+from accuracy.kernel.base import Kernel
+from accuracy.metrics import Sums, error_of, floor_sums, sums
+from accuracy.reference.float64 import Truth
+from accuracy.sharding import cut
+from accuracy.world.base import Tensors
+
+Layout = tuple[str, int]  # sharding, world size
+Named = dict[str, Tensor]
+
+
+def build_kernel(part: Part, device: str) -> Kernel:
+    """The kernel of a case, its knobs set."""
+    module = parts.load(part.source)
+    kernel: Kernel = module.build(device, parts.build_options(module, part.options))
+    return kernel
+
+
+def in_token_layout(results: Tensors, dout: Tensor) -> Named:
+    """Name a schedule's results out, lse, dq, dk, dv; lse (..., H, S) -> (..., S, H); delta from dout and out.
+
+    delta is what the variant's stored out makes it, computed in float64: an out that is right gives a right delta.
+    """
+    out, lse, dq, dk, dv = results
+    delta = (dout.double() * out.double()).sum(-1)
+    return {"out": out, "lse": lse.transpose(-1, -2), "dq": dq, "dk": dk, "dv": dv, "delta": delta}
+
+
+@dataclass
+class Yardsticks:
+    """For one set of inputs in one dtype on one device."""
+
+    inputs: Inputs
+    truth: Named
+    rounded: Named  # the truth, merely rounded to each tensor's dtype
+    one_shots: dict[Part, Named] = field(default_factory=dict)
+    _sums: dict[tuple[object, ...], Sums] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, inputs: Inputs, truth: Truth, dtype: str) -> "Yardsticks":
+        """delta's floor is that of a rounded out: no implementation that stores out in `dtype` can have less."""
+        named = in_token_layout((truth.out, truth.lse, truth.dq, truth.dk, truth.dv), inputs.dout)
+        rounded = {name: x.to(getattr(torch, tensor_dtype(name, dtype))) for name, x in named.items()}
+        rounded["delta"] = (inputs.dout.double() * rounded["out"].double()).sum(-1)
+        named["delta"] = truth.delta.transpose(-1, -2)
+        return cls(inputs, named, rounded)
+
+    def one_shot(self, case: Case) -> Named:
+        """The case's kernel on the whole sequence, in the case's dtype."""
+        if case.kernel not in self.one_shots:
+            kernel = build_kernel(case.kernel, case.device)
+            q, k, v, dout = self.inputs.tensors
+            problem, dtype = case.problem, self.inputs.q.dtype
+            how = {"scale": problem.softmax_scale, "causal": problem.causal}
+            out, lse = kernel.forward(q, k, v, **how, out_dtype=dtype)  # type: ignore[arg-type]
+            gradients = kernel.backward(dout, q, k, v, out, lse, **how, gradient_dtype=dtype)  # type: ignore[arg-type]
+            self.one_shots[case.kernel] = in_token_layout((out, lse, *gradients), dout)
+        return self.one_shots[case.kernel]
+
+    def one_shot_sums(self, case: Case, tensor: str, truth: Tensor) -> Sums:
+        """The one-shot kernel's own error on each rank's tokens; truth: the tensor's shards."""
+        key = (case.variant.sharding, case.world_size, tensor, case.kernel)
+        if key not in self._sums:
+            shards = cut(self.one_shot(case)[tensor], case.variant.sharding, case.world_size)
+            self._sums[key] = sums(error_of(shards, truth), shards, truth)
+        return self._sums[key]
+
+    def floor_sums(self, case: Case, tensor: str, truth: Tensor) -> Sums:
+        """The least error that any implementation can have on each rank's tokens."""
+        key = (case.variant.sharding, case.world_size, tensor)
+        if key not in self._sums:
+            shards = cut(self.rounded[tensor], case.variant.sharding, case.world_size)
+            self._sums[key] = floor_sums(truth, shards, case.dtype)
+        return self._sums[key]

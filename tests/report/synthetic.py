@@ -1,0 +1,219 @@
+"""A made-up run folder with known growth: error_rel = a * W^p with a small spread over seeds.
+
+`python tests/report/synthetic.py FOLDER` writes one, to look at the report.
+"""
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from accuracy import table
+from accuracy.dtype import FORMATS, tensor_dtype
+
+EXPONENTS = {
+    "one_shot": 0.0,
+    "ring": 0.0,
+    "zigzag": 0.02,
+    "striped": 0.5,
+    "llama3": 0.0,
+    "llama3_ring": 0.05,
+    "bpt_ring": 0.25,
+    "ulysses": 0.0,
+    "bpt": 0.0,
+}
+SHARDING = {"zigzag": "zigzag", "striped": "striped"}
+HOSTILE = "\"'><img src=x onerror=\"window.hacked=1\"><script>window.hacked=1</script></script>{{7*7}}$x$"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the made-up run covers."""
+
+    variants: Sequence[str] = ("one_shot", "ring", "zigzag", "striped", "llama3_ring")
+    dtypes: Sequence[str] = ("bfloat16", "float16", "float64")
+    world_sizes: Sequence[int] = (1, 2, 4, 8, 16)
+    seeds: Sequence[int] = (0, 1, 2)
+    tensors: Sequence[str] = table.TENSORS
+    seqlen: int = 1024
+    bins: int = 64
+    reasons: Sequence[str] = ("kernel torch_flash lacks float64; allowed: bfloat16, float16",)
+    record: dict[str, Any] = field(default_factory=dict)
+    exponents: dict[str, float] = field(default_factory=lambda: dict(EXPONENTS))
+
+
+def cases(shape: Shape) -> Iterator[dict[str, Any]]:
+    """Identity columns of every measured case."""
+    for variant in shape.variants:
+        for dtype in shape.dtypes:
+            for size in [1] if variant == "one_shot" else shape.world_sizes:
+                for seed in shape.seeds:
+                    yield identity(shape, variant, dtype, size, seed)
+
+
+def identity(shape: Shape, variant: str, dtype: str, size: int, seed: int) -> dict[str, Any]:
+    return {
+        "case_id": f"{abs(hash_text(f'{variant}{dtype}{size}{seed}')):012x}"[:12],
+        "experiment": "adhoc",
+        "variant": variant,
+        "options": "key_chunk=64,query_chunk=128" if variant == "bpt" else "",
+        "precision": "",
+        "kernel": "eager" if dtype == "float64" else "torch_flash",
+        "kernel_options": "",
+        "inputs": "gaussian",
+        "inputs_options": "",
+        "dtype": dtype,
+        "world": "simulated",
+        "world_size": size,
+        "sharding": SHARDING.get(variant, "contiguous"),
+        "seed": seed,
+        "mask": "causal",
+        "batch": 1,
+        "seqlen": shape.seqlen,
+        "heads": 4,
+        "heads_kv": 2,
+        "head_dim": 64,
+        "softmax_scale": 0.125,
+        "device": "cpu",
+        "code": "made-up",
+        "status": table.OK,
+    }
+
+
+def hash_text(text: str) -> int:
+    """The same in every process, unlike hash()."""
+    return sum(ord(letter) * 31**place for place, letter in enumerate(text)) % 2**48
+
+
+def relative_error(shape: Shape, row: dict[str, Any], tensor: str) -> float:
+    """a * W^p, with one percent of spread over the seeds."""
+    u = FORMATS[tensor_dtype(tensor, row["dtype"])].unit_roundoff
+    base = {"out": 0.5, "lse": 0.7, "dq": 0.9, "dk": 0.8, "dv": 0.75, "delta": 1.1}[tensor] * u
+    own = 1.0 if row["variant"] == "one_shot" else 1.15
+    wobble = 1 + 0.01 * (row["seed"] - 1)
+    return base * own * wobble * row["world_size"] ** shape.exponents[row["variant"]]
+
+
+def rows_of(shape: Shape, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every (tensor, rank) of a measured case."""
+    for tensor in shape.tensors:
+        error = relative_error(shape, row, tensor)
+        one_shot = relative_error(shape, {**row, "variant": "one_shot", "world_size": 1}, tensor)
+        floor = one_shot * 0.8
+        for rank in range(-1, row["world_size"]):
+            here = error * (1 if rank < 0 else 1.6 / math.sqrt(1 + rank))
+            diff = 0.0 if row["variant"] == "one_shot" else here * 0.6
+            yield {
+                **row,
+                "tensor": tensor,
+                "rank": rank,
+                "error_max": here * 11,
+                "error_mean": here * 0.3,
+                "error_rms": here * 0.4,
+                "error_rel": here,
+                "error_bias": here * 1e-3,
+                "error_bias_t": 0.7,
+                "diff_max": diff * 9,
+                "diff_mean": diff * 0.25,
+                "diff_rms": diff * 0.3,
+                "diff_rel": diff,
+                "one_shot_rel": one_shot,
+                "floor_mean": floor * 0.3,
+                "floor_rel": floor,
+                "x_floor": here / floor,
+                "x_one_shot": here / one_shot,
+                "ulp_max": 12.0,
+                "nonfinite": 0,
+                "worst_batch": 0,
+                "worst_token": 3,
+                "worst_head": 1,
+                "worst_dim": 5,
+                "seconds": 0.01 * row["world_size"] + 0.02,
+                "peak_bytes": 2_000_000 + 100_000 * row["world_size"],
+            }
+
+
+def positions_of(shape: Shape, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Error along the sequence: larger for early tokens, a small step at the chunk borders."""
+    width = shape.seqlen // shape.bins
+    parts = row["world_size"] * (2 if row["sharding"] == "zigzag" else 1)
+    for tensor in shape.tensors:
+        error = relative_error(shape, row, tensor)
+        for place in range(shape.bins):
+            chunk = place * parts // shape.bins
+            rank = min(chunk, parts - 1 - chunk) if row["sharding"] == "zigzag" else chunk
+            striped = row["sharding"] == "striped" and row["world_size"] > 1
+            rms = error * (1 / math.sqrt(1 + place / 4) + 0.1 * (chunk % 2))
+            yield {
+                "case_id": row["case_id"],
+                "tensor": tensor,
+                "token_begin": place * width,
+                "token_end": (place + 1) * width,
+                "rank": -1 if striped else rank,
+                "error_rms": rms,
+                "error_max": rms * 4,
+            }
+
+
+def unmeasured(shape: Shape, status: str, reason: str, seed: int) -> dict[str, Any]:
+    """A declined or failed case: one row without a tensor."""
+    row = identity(shape, "ring", "float64", 32, 100 + seed)
+    return {**row, "case_id": f"{status}{seed}", "status": status, "reason": reason}
+
+
+def write_run(folder: Path, shape: Shape = Shape(), positions: bool = True) -> Path:  # noqa: B008 - frozen
+    """A run folder as the pipeline writes it, one file a case."""
+    number = 0
+    for number, row in enumerate(cases(shape), 1):
+        bins = positions_of(shape, row) if positions else ()
+        table.write_case(folder, row["case_id"], rows_of(shape, row), bins)
+    for place, reason in enumerate(shape.reasons):
+        row = unmeasured(shape, table.FAILED if place % 2 else table.DECLINED, reason, place)
+        table.write_case(folder, row["case_id"], [row])
+    table.write_json(folder / "run.json", {**record(number + len(shape.reasons)), **shape.record})
+    return folder
+
+
+def write_large_run(folder: Path, shape: Shape, rows: int) -> Path:
+    """About so many rows in one results.parquet, with digits that do not compress."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = [row for case in cases(shape) for row in rows_of(shape, case)][:rows]
+    frame = pd.DataFrame(found).reindex(columns=table.RESULTS_SCHEMA.names)
+    noise = np.random.default_rng(0)
+    for name in table.METRICS:
+        frame[name] *= noise.uniform(0.99, 1.01, len(frame))
+    for name in ("worst_token", "worst_head", "worst_dim"):
+        frame[name] = noise.integers(0, 8192 if name == "worst_token" else 64, len(frame))
+    frame.to_parquet(folder / "results.parquet", schema=table.RESULTS_SCHEMA)
+    table.write_json(folder / "run.json", record(frame["case_id"].nunique()))
+    return folder
+
+
+def record(planned: int) -> dict[str, Any]:
+    """run.json of a finished run."""
+    return {
+        "schema_version": 1,
+        "experiment": "adhoc",
+        "command": "accuracy variant=[ring,zigzag]",
+        "argv": ["accuracy", "variant=[ring,zigzag]"],
+        "config": {"variant": ["ring", "zigzag"], "problem": {"seqlen": 1024}},
+        "started": "2026-11-21T08:00:00+00:00",
+        "ended": "2026-11-21T08:01:00+00:00",
+        "planned": planned,
+        "provenance": {
+            "git_commit": "0123456789abcdef",
+            "dirty": False,
+            "torch": "2.13.0",
+            "device": "cpu",
+            "knobs": {"allow_tf32": False},
+        },
+    }
+
+
+if __name__ == "__main__":
+    print(write_run(Path(sys.argv[1]), Shape(variants=tuple(EXPONENTS))))
