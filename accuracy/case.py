@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 
 from accuracy.precision import Precision
 
@@ -87,7 +88,7 @@ class Case:
     world_size: int
     device: str  # "cpu" or "cuda"
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Twelve hexadecimal digits of the case's content, whatever its origin on disk."""
         content = asdict(self)

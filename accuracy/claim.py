@@ -1,7 +1,7 @@
 """What does an experiment claim, and does the table bear it out?
 
-An experiment's folder may hold `claims.py` with `def claims(results: pandas.DataFrame) -> list[Claim]`. In goes the
-table of a run, out come statements with the evidence for or against each. No torch here.
+An experiment's folder may hold `claims.py` with `def claims(results: pandas.DataFrame) -> list[Claim]`. In
+goes the table of a run, out come statements with the evidence for or against each. No torch here.
 """
 
 import importlib.util
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
-import accuracy
+from accuracy import locations
 
 
 @dataclass(frozen=True)
@@ -24,18 +24,11 @@ class Claim:
     evidence: str
 
 
-def experiments_folder() -> Path:
-    """`experiments/` as shipped inside the wheel, else the checkout's."""
-    package = Path(accuracy.__file__).parent
-    shipped = package / "experiments"
-    return shipped if shipped.is_dir() else package.parent / "experiments"
-
-
 def experiment_folder(name: object) -> Path | None:
     """The folder of the experiment called `name`, or None. The name comes from a file: it is not trusted."""
     if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9_]+", name):
         return None
-    folder = experiments_folder() / name
+    folder = locations.EXPERIMENTS / name
     return folder if folder.is_dir() else None
 
 
@@ -52,7 +45,9 @@ def judge(experiment: object, results: pd.DataFrame) -> list[Claim]:
         return [_checked(claim) for claim in _claims_function(path)(results.copy())]
     except Exception as error:  # whatever a claims file does wrong must not cost the run its report
         return [
-            Claim(f"The claims of {path.parent.name} can be judged.", False, f"{type(error).__name__}: {error}")
+            Claim(
+                f"The claims of {path.parent.name} can be judged.", False, f"{type(error).__name__}: {error}"
+            )
         ]
 
 

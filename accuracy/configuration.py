@@ -22,6 +22,9 @@ from accuracy.sharding import SHARDINGS
 PACKAGE = Path(__file__).parent
 MASKS = ("causal", "full")
 PROBLEM_KEYS = ("batch", "seqlen", "heads", "heads_kv", "head_dim", "mask", "softmax_scale")
+SCHEDULE = ("SHARDINGS", "PRECISION", "FORWARD_PLACES", "BACKWARD_PLACES", "decline", "forward", "backward")
+CONTENTS = {"kernel": ("abilities", "build"), "inputs": ("draw",)}  # what the module of a part must have
+LIST_TOO = ", or a list of them"  # what an axis allows beyond one value
 KEYS = (
     "name", "variant", "kernel", "precision", "inputs", "problem", "world", "dtype", "world_size", "seed",
     "device", "truth", "output_dir", "report", "dry_run",
@@ -55,11 +58,11 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
 
     Raises ConfigError.
     """
-    _known_keys("configuration key", config, KEYS)
+    _exact_keys("configuration key", config, KEYS)
     truth = config["truth"]
-    _known_keys("truth key", truth, ("folder", "min_seconds"))
+    _exact_keys("truth key", truth, ("folder", "min_seconds"))
     problem = config["problem"]
-    _known_keys("problem key", problem, PROBLEM_KEYS)
+    _exact_keys("problem key", problem, PROBLEM_KEYS)
     return Configuration(
         name=_word("name", config["name"]),
         variants=tuple(_variants(config["variant"], folders)),
@@ -68,13 +71,13 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
         inputs=tuple(_parts("inputs", config["inputs"], folders)),
         problems=tuple(_product({key: _axis(f"problem.{key}", problem[key]) for key in PROBLEM_KEYS})),
         dtypes=_choices("dtype", config["dtype"], FORMATS),
-        world=_choices("world", list(config["world"]), ("simulated",))[0],
+        world=_choice("world", list(config["world"]), ("simulated",)),
         world_sizes=_integers("world_size", config["world_size"], 1),
         seeds=_integers("seed", config["seed"], 0),
-        device=devices.choose(_choices("device", config["device"], devices.DEVICES)[0]),
-        truth_folder=None if truth["folder"] is None else Path(str(truth["folder"])).expanduser(),
+        device=devices.choose(_choice("device", config["device"], devices.DEVICES)),
+        truth_folder=_path("truth.folder", truth["folder"]),
         truth_min_seconds=_typed("truth.min_seconds", truth["min_seconds"], float),
-        output_dir=None if config["output_dir"] is None else Path(str(config["output_dir"])),
+        output_dir=_path("output_dir", config["output_dir"]),
         report=_typed("report", config["report"], bool),
         dry_run=_typed("dry_run", config["dry_run"], bool),
     )
@@ -82,12 +85,12 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
 
 def _variants(nodes: Mapping[str, Any], folders: Sequence[Path]) -> Iterable[Variant]:
     for name, node in nodes.items():
-        missing = {"forward", "backward", "sharding"} - set(node)
+        missing = {"forward", "backward", "sharding"} - set(node if isinstance(node, Mapping) else ())
         if missing:
             raise ConfigError(f"variant.{name} lacks {', '.join(sorted(missing))}; see configs/variant/ring.yaml")
         schedules = {way: _part("variant", node[way], folders) for way in ("forward", "backward")}
-        modules = [parts.load(part.source) for part in schedules.values()]
-        sharding = _choices(f"variant.{name}.sharding", node["sharding"], SHARDINGS)[0]
+        modules = [_module("schedule", part, SCHEDULE) for part in schedules.values()]
+        sharding = _choice(f"variant.{name}.sharding", node["sharding"], SHARDINGS)
         for part, module in zip(schedules.values(), modules, strict=True):
             if sharding not in module.SHARDINGS:
                 allowed = ", ".join(module.SHARDINGS)
@@ -102,11 +105,12 @@ def _variants(nodes: Mapping[str, Any], folders: Sequence[Path]) -> Iterable[Var
 def _parts(kind: str, nodes: Mapping[str, Any], folders: Sequence[Path]) -> Iterable[Part]:
     for name, knobs in nodes.items():
         if kind == "kernel" and name == "auto":
-            for candidates in [_axis("kernel.auto.candidates", (knobs or {}).get("candidates"))]:
-                yield Part("auto", ",".join(_part(kind, candidate, folders).source for candidate in candidates))
+            _exact_keys("knob of kernel.auto", knobs, ("candidates",))
+            candidates = _axis("kernel.auto.candidates", knobs["candidates"])
+            yield Part("auto", ",".join(_part(kind, candidate, folders).source for candidate in candidates))
             continue
         part = _part(kind, name, folders)
-        for options in _options(f"{kind}.{name}", knobs or {}, [parts.load(part.source)]):
+        for options in _options(f"{kind}.{name}", knobs or {}, [_module(kind, part, CONTENTS[kind])]):
             yield Part(name, part.source, options)
 
 
@@ -114,10 +118,6 @@ def _part(kind: str, name: Any, folders: Sequence[Path]) -> Part:
     """Find a part's code: in the package, in a user's folder, or by the dotted name that was given."""
     name = str(name)
     if "." in name:
-        try:
-            parts.load(name)
-        except ImportError as error:
-            raise ConfigError(f"{kind} {name} cannot be imported: {error}; check the name and PYTHONPATH") from error
         return Part(name.rpartition(".")[2], name)
     if (PACKAGE / kind / f"{name}.py").exists():
         return Part(name, f"accuracy.{kind}.{name}")
@@ -129,6 +129,19 @@ def _part(kind: str, name: Any, folders: Sequence[Path]) -> Part:
     raise unknown(f"code of {kind}", name, [stem for stem in known if stem != "base"])
 
 
+def _module(kind: str, part: Part, contents: Iterable[str]) -> ModuleType:
+    """A part's code, which someone else may have written: it loads, and has what its kind must have."""
+    try:
+        module = parts.load(part.source)
+    except Exception as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ConfigError(f"{kind} {part.source} cannot be loaded ({text}); correct it, its name or PYTHONPATH") from error
+    lacking = [name for name in contents if not hasattr(module, name)]
+    if lacking:
+        raise ConfigError(f"{kind} {part.source} lacks {', '.join(lacking)}; a {kind} has {', '.join(contents)}")
+    return module
+
+
 def _options(where: str, knobs: Mapping[str, Any], modules: Iterable[ModuleType]) -> Iterable[tuple[Any, ...]]:
     """Every combination of a part's knobs, defaults filled in, sorted by name."""
     declared = {field.name: field for module in modules for field in fields(getattr(module, "Options", _NoOptions))}
@@ -136,7 +149,7 @@ def _options(where: str, knobs: Mapping[str, Any], modules: Iterable[ModuleType]
     axes: dict[str, tuple[Scalar, ...]] = {}
     for name, field in sorted(declared.items()):
         given = _axis(f"{where}.{name}", knobs[name]) if name in knobs else (field.default,)
-        axes[name] = tuple(_typed(f"{where}.{name}", value, _type_of(field.type)) for value in given)
+        axes[name] = tuple(_typed(f"{where}.{name}", value, _type_of(field.type), LIST_TOO) for value in given)
     return (tuple(choice.items()) for choice in _product(axes))
 
 
@@ -177,27 +190,48 @@ def _choices(where: str, value: Any, allowed: Iterable[str]) -> tuple[str, ...]:
     return _axis(where, value)
 
 
+def _choice(where: str, value: Any, allowed: Iterable[str]) -> str:
+    """One of `allowed`, of a knob that is no axis."""
+    values = _choices(where, value, allowed)
+    if len(values) > 1:
+        raise ConfigError(f"{where}={list(values)} is no axis of the grid; give one value")
+    return str(values[0])
+
+
 def _integers(where: str, value: Any, least: int) -> tuple[int, ...]:
-    values = tuple(_typed(where, each, int) for each in _axis(where, value))
+    values = tuple(_typed(where, each, int, LIST_TOO) for each in _axis(where, value))
     for each in values:
-        if each < least:
-            raise ConfigError(f"{where}={each}; allowed: whole numbers from {least}")
+        if not least <= each < 2**63:
+            raise ConfigError(f"{where}={each}; allowed: whole numbers from {least}, below 2^63")
     return values
 
 
-def _typed(where: str, value: Any, kind: type) -> Any:
+def _typed(where: str, value: Any, kind: type, list_too: str = "") -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         names = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
-        raise ConfigError(f"{where}={value!r}; allowed: {names[kind]}, or a list of them")
+        raise ConfigError(f"{where}={value!r}; allowed: {names[kind]}{list_too}")
     return value
+
+
+def _path(where: str, value: Any) -> Path | None:
+    if isinstance(value, list | Mapping):
+        raise ConfigError(f"{where}={value}; allowed: one path, or null")
+    return None if value is None else Path(str(value)).expanduser()
 
 
 def _word(where: str, value: Any) -> str:
     if not isinstance(value, str) or not value.replace("_", "").replace("-", "").isalnum():
         raise ConfigError(f"{where}={value!r}; allowed: letters, digits, - and _")
     return value
+
+
+def _exact_keys(what: str, given: Any, expected: Sequence[str]) -> None:
+    _known_keys(what, given, expected)
+    missing = [key for key in expected if key not in given]
+    if missing:
+        raise ConfigError(f"{what} {missing[0]!r} has no value; give one (accuracy --help lists every choice and key)")
 
 
 def _known_keys(what: str, given: Any, allowed: Iterable[str]) -> None:

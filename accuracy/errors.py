@@ -13,4 +13,4 @@ def unknown(what: str, given: object, allowed: Iterable[str]) -> ConfigError:
     allowed = sorted(allowed)
     close = difflib.get_close_matches(str(given), allowed, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
-    return ConfigError(f"{what} {given!r} is unknown; allowed: {', '.join(allowed)}{hint}")
+    return ConfigError(f"{what} {given!r} is unknown; allowed: {', '.join(allowed) or 'none'}{hint}")

@@ -4,7 +4,8 @@ A combination that its parts decline stays in the plan with the reason, and beco
 can use, and a problem that is none, are mistakes: they stop the run at once with one line.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
@@ -49,12 +50,12 @@ def problem_of(given: dict[str, Any]) -> Problem:
         raise unknown("problem.mask", given["mask"], MASKS)
     heads, heads_kv = given["heads"], given["heads_kv"]
     heads_kv = heads if heads_kv is None else heads_kv
-    if not isinstance(heads_kv, int) or heads_kv < 1 or heads % heads_kv:
+    if not isinstance(heads_kv, int) or isinstance(heads_kv, bool) or heads_kv < 1 or heads % heads_kv:
         divisors = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
         raise ConfigError(f"problem.heads_kv={heads_kv} does not divide problem.heads={heads}; allowed: {divisors}")
     scale = given["softmax_scale"]
     scale = default_softmax_scale(given["head_dim"]) if scale is None else scale
-    if isinstance(scale, bool) or not isinstance(scale, int | float) or not scale > 0:
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < math.inf:
         raise ConfigError(f"problem.softmax_scale={scale!r}; allowed: a number above 0, or null for 1/sqrt(head_dim)")
     return Problem(given["batch"], given["seqlen"], heads, heads_kv, given["head_dim"], given["mask"], float(scale))
 
@@ -79,12 +80,13 @@ def _case(
     variant: Variant, overrides: dict[str, str], size: int,
 ) -> Case:  # fmt: skip
     forward, backward = (parts.load(part.source) for part in (variant.forward, variant.backward))
-    overrides = {place: overrides[place] for place in _places(variant) if place in overrides}
-    policies = replace(forward.PRECISION, **overrides), replace(backward.PRECISION, **overrides)
+    forward_policy = _override(forward.PRECISION, forward.FORWARD_PLACES, overrides)
+    backward_policy = _override(backward.PRECISION, backward.BACKWARD_PLACES, overrides)
+    pairs = (forward.PRECISION, forward_policy), (backward.PRECISION, backward_policy)
     changed = {
-        place: word
-        for place, word in overrides.items()
-        if word not in (getattr(forward.PRECISION, place), getattr(backward.PRECISION, place))
+        place: overrides[place]
+        for place in _places(variant)
+        if any(getattr(published, place) != getattr(policy, place) for published, policy in pairs)
     }
     case = Case(
         problem=problem,
@@ -93,14 +95,19 @@ def _case(
         dtype=dtype,
         variant=variant,
         kernel=kernel,
-        forward_precision=policies[0],
-        backward_precision=policies[1],
+        forward_precision=forward_policy,
+        backward_precision=backward_policy,
         precision_text=",".join(f"{place}={word}" for place, word in changed.items()),
         world=configuration.world,
         world_size=size,
         device=configuration.device,
     )
     return _resolve_kernel(case) if kernel.name == "auto" else case
+
+
+def _override(published: Precision, places: Sequence[str], overrides: dict[str, str]) -> Precision:
+    """A schedule's policy, changed only where that schedule rounds: other places would split equal cases in two."""
+    return replace(published, **{place: word for place, word in overrides.items() if place in places})
 
 
 def _resolve_kernel(case: Case) -> Case:
@@ -170,6 +177,8 @@ AXES: dict[str, Callable[[Case], Any]] = {
 
 
 def _stop_at_useless_values(configuration: Configuration, plans: list[Planned]) -> None:
+    if plans[0].decline is not None and all(each.decline == plans[0].decline for each in plans):
+        raise ConfigError(plans[0].decline)
     for axis, value_of in AXES.items():
         usable = {value_of(each.case) for each in plans if each.decline is None}
         for each in plans:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from accuracy.dtype import FORMATS
+from accuracy.table import ALL_RANKS
 
 Array = np.ndarray
 
@@ -79,7 +80,8 @@ def floor_sums(truth: Tensor, rounded: Tensor, dtype: str) -> Sums:
 def ulp_max(error: Tensor, truth: Tensor, dtype: str) -> Array:
     """The largest |error| of each rank in units of the spacing of `dtype`'s numbers next to the truth: (W,)."""
     form = FORMATS[dtype]
-    exponent = (torch.frexp(truth).exponent - 1).clamp_min(form.min_exponent)
+    exponent = (torch.frexp(truth).exponent - 1).masked_fill_(truth == 0, form.min_exponent)
+    exponent = exponent.clamp_min_(form.min_exponent)
     spacing = torch.exp2(exponent.double() - (form.precision - 1))
     return (error.abs() / spacing).flatten(1).amax(1).cpu().numpy()
 
@@ -153,6 +155,14 @@ def position_bins(seqlen: int) -> Array:
     """Borders of at most 128 equal bins of the global sequence: int64 (bins + 1,)."""
     bins = min(seqlen, POSITION_BINS)
     return -(-np.arange(bins + 1) * seqlen // bins)
+
+
+def bin_owners(borders: Array, token_map: Tensor) -> Array:
+    """The rank that holds every token of a bin; -1 where several ranks share it."""
+    owner = np.empty(token_map.numel(), dtype=np.int64)
+    owner[token_map.flatten().numpy()] = np.repeat(np.arange(token_map.shape[0]), token_map.shape[1])
+    lowest, highest = (reduce.reduceat(owner, borders[:-1]) for reduce in (np.minimum, np.maximum))
+    return np.where(lowest == highest, lowest, ALL_RANKS)
 
 
 def by_position(error: Tensor, token_map: Tensor) -> tuple[Array, Array]:

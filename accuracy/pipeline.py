@@ -196,18 +196,18 @@ def worst_place(flat: int, shape: torch.Size, tokens: Tensor) -> dict[str, int]:
 def _position_rows(case: Case, tensor: str, error: Tensor, tokens: Tensor) -> Iterator[Row]:
     borders = metrics.position_bins(case.problem.seqlen)
     rms, largest = metrics.by_position(error, tokens)
-    owner = torch.empty(case.problem.seqlen, dtype=torch.int64)
-    owner[tokens.flatten()] = torch.arange(case.world_size).repeat_interleave(tokens.shape[1])
-    for index, (begin, end) in enumerate(zip(borders[:-1], borders[1:], strict=True)):
-        owners = owner[begin:end]
+    owners = metrics.bin_owners(borders, tokens)
+    for begin, end, owner, root_mean_square, maximum in zip(
+        borders[:-1].tolist(), borders[1:].tolist(), owners.tolist(), rms.tolist(), largest.tolist(), strict=True
+    ):
         yield {
             "case_id": case.id,
             "tensor": tensor,
-            "token_begin": int(begin),
-            "token_end": int(end),
-            "rank": int(owners[0]) if bool((owners == owners[0]).all()) else ALL_RANKS,
-            "error_rms": float(rms[index]),
-            "error_max": float(largest[index]),
+            "token_begin": begin,
+            "token_end": end,
+            "rank": owner,
+            "error_rms": root_mean_square,
+            "error_max": maximum,
         }
 
 

@@ -28,9 +28,14 @@ def text(folders: Sequence[Path]) -> str:
 
 
 def _choices(group: str, places: Sequence[Path]) -> Iterator[str]:
-    files = {path.stem: path for place in places for path in sorted((place / group).glob("*.yaml"))}
+    files = choices(group, places)
     width = max((len(name) for name in files), default=0)
     return (f"  {name:{width}}  {description(path)}" for name, path in sorted(files.items()))
+
+
+def choices(group: str, places: Sequence[Path]) -> dict[str, Path]:
+    """The YAML file of every choice of a group; a later folder's file hides an earlier one's of the same name."""
+    return {path.stem: path for place in places for path in sorted((place / group).glob("*.yaml"))}
 
 
 def description(path: Path) -> str:

@@ -3,17 +3,20 @@
 import os
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import hydra
+from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from accuracy.command import listing
-from accuracy.errors import ConfigError
+from accuracy.errors import ConfigError, unknown
 from accuracy.locations import CONFIGS
 
 USAGE_ERROR, NOTHING_MEASURED, INTERRUPTED = 2, 3, 130
@@ -27,23 +30,51 @@ def main() -> None:
         return
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands its errors over instead of printing them
     statuses: list[int] = []
+    started = False
 
     def job(config: DictConfig) -> None:
+        nonlocal started
+        started = True
         statuses.append(_run_job(config))
 
     try:
+        _check_flags(arguments)
         hydra.main(config_path=str(CONFIGS), config_name="config", version_base="1.3")(job)()
-    except (HydraException, OmegaConfBaseException) as error:
+    except (ConfigError, HydraException, OmegaConfBaseException, YAMLError) as error:
+        statuses.append(_complain(error))
+    except ValueError as error:  # Hydra's for `kernel=null`; one of ours from inside a job is a bug and shows as such
+        if started:
+            raise
         statuses.append(_complain(error))
     sys.exit(max(statuses, default=0))
+
+
+def _check_flags(arguments: list[str]) -> None:
+    """Hydra's own parser would answer an unknown flag with its usage, many lines long."""
+    parser = get_args_parser()
+
+    def refuse(message: str) -> NoReturn:
+        raise ConfigError(f"{message}; write KEY=VALUE, or see accuracy --hydra-help for flags")
+
+    parser.error = refuse  # type: ignore[method-assign]
+    parser.parse_args(arguments)
 
 
 def _run_job(config: DictConfig) -> int:
     """One run: Hydra calls it once, or once for each job of a sweep, where a mistake in one leaves the others alone."""
     try:
+        _check_groups(HydraConfig.get().overrides.task)
         return measure(OmegaConf.to_container(config, resolve=True), user_folders(), overrides())
     except (ConfigError, OmegaConfBaseException) as error:
         return _complain(error)
+
+
+def _check_groups(words: Iterable[str]) -> None:
+    """These groups set the same keys in each choice: of several, Hydra would keep the last and say nothing."""
+    for word in words:
+        group, _, value = word.partition("=")
+        if group in ("problem", "precision", "experiment") and value.startswith("[") and "," in value:
+            raise ConfigError(f"{word} is no axis of the grid; choose one, and give lists to its keys ({group}.KEY=[..])")
 
 
 def _complain(error: BaseException) -> int:
@@ -98,11 +129,19 @@ def one_line(error: BaseException) -> str:
         error = error.__cause__
     if isinstance(error, ConfigError):
         return str(error)
+    if isinstance(error, OverrideParseException):
+        return f"{error.override!r} cannot be read ({_joined(str(error))}); write KEY=VALUE or KEY=[VALUE,VALUE]"
+    unknown_choice = re.match(r"(?:In '.*?': )?Could not (?:find|load) '(\w+)/([^']*)'", str(error))
+    if unknown_choice:
+        group, name = unknown_choice.groups()
+        return str(unknown(group, name, listing.choices(group, (CONFIGS, *listing.folders_of(sys.argv[1:])))))
     unknown_key = re.match(r"Could not override '([^']*)'", str(error))
     if unknown_key:
         return f"key {unknown_key[1]!r} is unknown (accuracy --help lists every choice and key)"
-    message = str(error).partition("Config search path")[0].partition("See https://")[0]
-    message = message.replace("In 'config': ", "").replace("\nAvailable options in", "; allowed in")
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    text = ", ".join(lines).replace(":,", ":").replace(", ;", ";")
-    return f"{text} (accuracy --help lists every choice and key)"
+    message = str(error).partition("Config search path")[0].replace("In 'config': ", "")
+    return f"{_joined(message)} (accuracy --help lists every choice and key)"
+
+
+def _joined(message: str) -> str:
+    lines = [line.strip() for line in message.partition("See https://")[0].splitlines() if line.strip()]
+    return ", ".join(lines).replace(":,", ":").replace(", ;", ";")

@@ -1,7 +1,8 @@
-"""How do all rows travel inside the page? Columnar JSON, gzip, base64: no byte of it can end a script element.
+"""How do all rows travel inside the page? Columnar JSON, gzip, base64: no byte of it can end a script
+element.
 
-Where the budget does not allow all rows at six significant digits, digits go first, then per-rank rows of the later
-seeds; rows over all ranks stay to the last. What was left out is said in the page.
+Where the budget does not allow all rows at six significant digits, digits go first, then per-rank rows of
+the later seeds; rows over all ranks stay to the last. What was left out is said in the page.
 """
 
 import base64
@@ -28,6 +29,9 @@ class Block:
     encoded: str
     rows: int
     note: str
+
+
+EMPTY = Block("", 0, "")
 
 
 def encode_rows(results: pd.DataFrame, budget: int = BUDGET_BYTES) -> Block:
@@ -57,13 +61,13 @@ def _note(kept: int, total: int, digits: int) -> str:
     if kept == total:
         return f"All {count(total, 'row')}. {rounded}"
     return (
-        f"This file holds {kept:,} of {count(total, 'row')}: {total - kept:,} were left out to keep it below 5 MB, "
-        f"per-rank rows of the later seeds first. {rounded}"
+        f"This file holds {kept:,} of {count(total, 'row')}: {total - kept:,} were left out to keep it below "
+        f"5 MB, per-rank rows of the later seeds first. {rounded}"
     )
 
 
 def _encoded(rows: pd.DataFrame, digits: int) -> str:
-    content = {"count": len(rows), "columns": [_column(name, rows[name], digits) for name in rows]}
+    content = {"count": len(rows), "columns": [_column(str(name), rows[name], digits) for name in rows]}
     firsts = rows.drop_duplicates("case_id").to_dict("records")
     content["commands"] = {str(row["case_id"]): command(row) for row in firsts}
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=True, allow_nan=False)

@@ -1,4 +1,6 @@
-"""The report: a run folder in, one self-contained report.html out. Reads tables only; torch is never imported."""
+"""The report: a run folder in, one self-contained report.html out. Reads tables only; torch is never
+imported.
+"""
 
 import base64
 import hashlib
@@ -14,7 +16,7 @@ from markupsafe import Markup
 
 from accuracy.claim import judge
 from accuracy.report import experiment
-from accuracy.report.block import encode_rows
+from accuracy.report.block import BUDGET_BYTES, EMPTY, encode_rows
 from accuracy.report.folder import Run, read_folder
 from accuracy.report.headline import headline
 from accuracy.report.section import environment
@@ -24,13 +26,23 @@ from accuracy.report.section.heatmap import heatmap_panel
 from accuracy.report.section.missing import reasons
 from accuracy.report.section.positions import position_panel
 from accuracy.report.section.ranks import rank_panel
-from accuracy.report.series import MOST_FACETS, Facet, facets_of, omitted_facets, slots_of, with_labels
+from accuracy.report.series import (
+    MOST_DETAILED_FACETS,
+    MOST_FACETS,
+    Facet,
+    facets_of,
+    in_reading_order,
+    omitted_facets,
+    slots_of,
+    with_labels,
+)
 from accuracy.report.summary import summary_table
 from accuracy.report.view import Panel
 
 PAGE = Path(__file__).parent / "page"
 SCRIPTS = ("facets.js", "data.js", "ranks.js", "rows.js", "start.js")
 LIMIT_BYTES = 5_000_000
+ROOM_FOR_NOTES = 2_000
 
 
 @dataclass(frozen=True)
@@ -44,7 +56,7 @@ class ReportSummary:
 def write_report(folder: Path) -> ReportSummary:
     """Write `folder/report.html`, whole or not at all. Raises NoReport where the folder holds no results."""
     run = read_folder(folder)
-    labelled = with_labels(run.results)
+    labelled = in_reading_order(with_labels(run.results))
     measured = labelled[labelled["case_id"].isin(run.measured["case_id"]) & labelled["tensor"].notna()]
     whole = measured[measured["rank"] == -1]
     claims = judge(run.experiment, run.results)
@@ -55,14 +67,20 @@ def write_report(folder: Path) -> ReportSummary:
         "claims": claims,
         "passages": experiment.passages(run.experiment),
         "reasons": reasons(run.cases),
-        "block": encode_rows(labelled),
         "summary": summary_table(whole),
         "environment": environment,
         **_panels(run, measured),
     }
     path = folder / "report.html"
-    _write(path, _render(context))
+    _write(path, _with_rows(context, labelled))
     return ReportSummary(path, head.lines)
+
+
+def _with_rows(context: dict[str, Any], labelled: pd.DataFrame) -> str:
+    """The page with as many rows as its other parts leave room for."""
+    others = len(_render({**context, "block": EMPTY}).encode("utf-8", errors="replace"))
+    room = max(0, LIMIT_BYTES - others - ROOM_FOR_NOTES)
+    return _render({**context, "block": encode_rows(labelled, min(BUDGET_BYTES, room))})
 
 
 def _panels(run: Run, measured: pd.DataFrame) -> dict[str, Any]:
@@ -70,15 +88,16 @@ def _panels(run: Run, measured: pd.DataFrame) -> dict[str, Any]:
     facets = facets_of(measured)
     slots = slots_of(measured)
 
-    def each(panel: Callable[[Facet], Panel | None]) -> list[Panel]:
-        return [made for facet in facets[:MOST_FACETS] if (made := panel(facet)) is not None]
+    def each(panel: Callable[[Facet], Panel | None], most: int = MOST_FACETS) -> list[Panel]:
+        return [made for facet in facets[:most] if (made := panel(facet)) is not None]
 
     return {
-        "omitted": omitted_facets(facets),
+        "omitted": omitted_facets(facets, MOST_FACETS),
+        "omitted_details": omitted_facets(facets, MOST_DETAILED_FACETS),
         "growth": each(lambda facet: growth_panel(facet, slots)),
         "heatmap": each(heatmap_panel),
-        "ranks": each(lambda facet: rank_panel(facet, slots)),
-        "positions": each(lambda facet: position_panel(facet, run.positions, slots)),
+        "ranks": each(lambda facet: rank_panel(facet, slots), MOST_DETAILED_FACETS),
+        "positions": each(lambda facet: position_panel(facet, run.positions, slots), MOST_DETAILED_FACETS),
         "cost": each(lambda facet: cost_panel(facet, slots)),
     }
 
@@ -95,9 +114,9 @@ def _render(context: dict[str, Any]) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return pages.get_template("report.html.jinja").render(
         **context,
-        script=Markup(script),  # noqa: S704 - shipped with the package
+        script=Markup(script),
         script_digest=digest,
-        style=Markup((PAGE / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - shipped with the package
+        style=Markup((PAGE / "report.css").read_text(encoding="utf-8")),
     )
 
 

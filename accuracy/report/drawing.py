@@ -1,10 +1,13 @@
-"""What do all charts look like? Axes, ticks and colours, drawn by matplotlib; `svg.py` writes them into the page.
+"""What do all charts look like? Axes, ticks and colours, drawn by matplotlib; `svg.py` writes them into
+the page.
 
-Colours are stand-ins that become CSS variables, so a chart follows the page into the dark. No untrusted text is drawn.
+Colours are stand-ins that become CSS variables, so a chart follows the page into the dark. No untrusted
+text is drawn.
 """
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -16,10 +19,10 @@ from accuracy.report import mark
 INK, SOFT, RULE, ONE_SHOT, FLOOR, BORDER = "#fe0101", "#fe0102", "#fe0103", "#fe0104", "#fe0105", "#fe0106"
 VARIABLES = {INK: "ink", SOFT: "soft", RULE: "rule", ONE_SHOT: "one-shot", FLOOR: "floor", BORDER: "border"}
 VARIABLES |= {f"#fe000{index}": f"series-{index}" for index in range(mark.COLOURS)}
-SETTINGS = {
+SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "accuracy",
-    "font.size": 8,
+    "font.size": 9,
     "axes.linewidth": 0.6,
     "axes.edgecolor": SOFT,
     "axes.labelcolor": SOFT,
@@ -29,7 +32,7 @@ SETTINGS = {
     "text.parse_math": False,
 }
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-MARGINS_INCH = {"left": 0.5, "right": 0.1, "top": 0.28, "bottom": 0.4}
+MARGINS_INCH = {"left": 0.56, "right": 0.1, "top": 0.28, "bottom": 0.42}
 
 
 def series_colour(slot: int) -> str:
@@ -53,8 +56,8 @@ def new_axes(title: str, x_label: str, width: float = 3.9, height: float = 2.75)
     for patch in (figure.patch, axes.patch):
         patch.set_visible(False)
     middle = (MARGINS_INCH["left"] + width - MARGINS_INCH["right"]) / 2 / width
-    figure.text(0, 1 - 0.13 / height, title, fontsize=9, fontweight="bold", color=INK, va="center")
-    figure.text(middle, 0.08 / height, x_label, fontsize=8, color=SOFT, ha="center", va="center")
+    figure.text(0, 1 - 0.13 / height, title, fontsize=10, fontweight="bold", color=INK, va="center")
+    figure.text(middle, 0.08 / height, x_label, fontsize=9, color=SOFT, ha="center", va="center")
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     axes.tick_params(axis="x", width=0.6, length=3)
@@ -85,12 +88,12 @@ def log_y(axes: Axes, values: Iterable[float]) -> None:
 
 def _log_places(bottom: float, top: float) -> list[float]:
     decades = range(math.floor(bottom), math.ceil(top) + 1)
-    for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8)):
+    for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7)):
         places = [step * 10.0**decade for decade in decades for step in steps]
         inside = [place for place in places if bottom <= math.log10(place) <= top]
         if len(inside) >= 3:
             break
-    stride = math.ceil(len(inside) / 7)
+    stride = math.ceil(len(inside) / 6)
     return inside[::stride]
 
 

@@ -1,4 +1,5 @@
-"""What is in a run folder? Reads `results`, `positions` and `run.json`, tolerant of a run that was killed midway.
+"""What is in a run folder? Reads `results`, `positions` and `run.json`, tolerant of a run that was killed
+midway.
 
 Only results are required. Everything else may be missing, and the report says what is.
 """
@@ -20,7 +21,9 @@ class NoReport(ValueError):
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder's content. results: one row per (case, tensor, rank); positions: error along the sequence."""
+    """A run folder's content. results: one row per (case, tensor, rank); positions: error along the
+    sequence.
+    """
 
     results: pd.DataFrame
     positions: pd.DataFrame
@@ -67,7 +70,9 @@ class Run:
 
 def read_folder(folder: Path) -> Run:
     """Raises NoReport where there is no table to report on."""
-    advice = "expected a run folder with results/ or results.parquet; give the output_dir of a finished `accuracy` run"
+    advice = (
+        "expected a run folder with results/ or results.parquet; give the output_dir of an `accuracy` run"
+    )
     if not folder.is_dir():
         raise NoReport(f"{folder}: no such folder; {advice}")
     try:

@@ -1,14 +1,15 @@
 """How does the error grow with the world size? A power law error ~ W^p fitted on logarithms.
 
-In: (world size, error) points over all seeds. Out: the exponent p with its 95% interval, or the reason why there is
-none. p = 0: flat. p = 0.5: independent roundings adding up like a random walk. p = 1: bias, every step adds the same.
+In: (world size, error) points over all seeds. Out: the exponent p with its 95% interval, or the reason why
+there is none. p = 0: flat. p = 0.5: independent roundings adding up like a random walk. p = 1: bias, every
+step adds the same.
 """
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from accuracy.report.number import signed
+from accuracy.report.number import count, signed
 from accuracy.report.student import quantile
 
 SMALLEST_WORLD_SIZE = 2  # W = 1 has no merge: it is one-shot attention
@@ -33,8 +34,8 @@ class Growth:
 
     @property
     def word(self) -> str:
-        """What the interval allows to say: flat, falling, slow growth, random walk, linear, or unclear."""
-        if -FLAT <= self.low and self.high <= FLAT:
+        """What the interval allows to say: flat, falling, slow growth, random walk, bias, or unclear."""
+        if self.low >= -FLAT and self.high <= FLAT:
             return "flat"
         if self.high < 0:
             return "falling"
@@ -42,14 +43,15 @@ class Growth:
             return "unclear"
         if self.exponent < RANDOM_WALK[0]:
             return "slow growth"
-        return "like a random walk" if self.exponent <= RANDOM_WALK[1] else "linear or faster: bias"
+        return "random walk" if self.exponent <= RANDOM_WALK[1] else "bias"
 
 
 def fit_growth(points: Iterable[tuple[float, float]]) -> Growth | str:
-    """Ordinary least squares of log(error) on log(W) for W >= 2; the reason instead where it cannot be fitted.
+    """Ordinary least squares of log(error) on log(W) for W >= 2; the reason instead where it cannot be
+    fitted.
 
-    The interval is exponent +- t * s / sqrt(sum (x - mean x)^2), t for n - 2 degrees of freedom: the textbook
-    interval of a slope (Draper & Smith, Applied Regression Analysis, section 1.4).
+    The interval is exponent +- t * s / sqrt(sum (x - mean x)^2), t for n - 2 degrees of freedom: the
+    textbook interval of a slope (Draper & Smith, Applied Regression Analysis, section 1.4).
     """
     usable = [
         (math.log(size), math.log(error))
@@ -59,8 +61,8 @@ def fit_growth(points: Iterable[tuple[float, float]]) -> Growth | str:
     sizes = {x for x, _ in usable}
     if len(sizes) < FEWEST_WORLD_SIZES:
         return (
-            f"not fitted: {len(sizes)} world size{'' if len(sizes) == 1 else 's'} of 2 or more with a positive "
-            f"finite error, {FEWEST_WORLD_SIZES} are needed"
+            f"not fitted: {count(len(sizes), 'world size')} of 2 or more with a positive finite error, "
+            f"{FEWEST_WORLD_SIZES} are needed"
         )
     return _least_squares(usable)
 

@@ -10,7 +10,7 @@ from accuracy.report.folder import Run
 from accuracy.report.growth import Growth, fit_growth
 from accuracy.report.number import as_float, count, plain, scientific
 from accuracy.report.section.heatmap import worst_cells
-from accuracy.report.series import ONE_SHOT
+from accuracy.report.series import ONE_SHOT, spoken
 from accuracy.table import DECLINED, FAILED
 
 EXACT = "float64"  # its rounding is far below all others': it shows whether the schedule is right
@@ -26,9 +26,12 @@ class Chip:
 
 @dataclass(frozen=True)
 class Headline:
-    """sentence: the verdict; chips: its parts at a glance; lines: three plain sentences for a terminal."""
+    """sentence: the verdict; further: what else is telling; chips: the verdict's parts at a glance; lines:
+    three plain sentences for a terminal.
+    """
 
     sentence: str
+    further: tuple[str, ...]
     chips: tuple[Chip, ...]
     lines: tuple[str, ...]
 
@@ -37,9 +40,15 @@ def headline(run: Run, whole: pd.DataFrame, claims: list[Claim]) -> Headline:
     """whole: the labelled rows over all ranks."""
     growth = _fastest(whole)
     worst = _worst(whole)
-    state = " ".join(filter(None, (_agreement(whole), _claims(claims), _incomplete(run, whole))))
-    sentence = " ".join(filter(None, (_incomplete(run, whole), worst, growth, _agreement(whole), _claims(claims))))
-    return Headline(sentence, tuple(_chips(run, whole, claims)), (growth, worst, state))
+    missing, declined = _incomplete(run, whole), _declined(run)
+    exact, claimed = _agreement(whole), _claims(claims)
+    state = " ".join(filter(None, (claimed, exact, missing, declined))) or "Every planned case was measured."
+    return Headline(
+        sentence=" ".join(filter(None, (missing, worst))),
+        further=tuple(filter(None, (growth, exact, claimed, declined))),
+        chips=tuple(_chips(run, whole, claims)),
+        lines=(growth, worst, state),
+    )
 
 
 def _worst(whole: pd.DataFrame) -> str:
@@ -49,8 +58,8 @@ def _worst(whole: pd.DataFrame) -> str:
         return "No case has a finite ratio to the one-shot kernel."
     cell = found.iloc[0]
     return (
-        f"Worst cell: {cell['tensor']} of {cell['series']} in {cell['facet']} at world size {cell['world_size']} "
-        f"is {plain(cell['x_one_shot'])}x as far from the truth as the one-shot kernel "
+        f"Worst cell: {cell['tensor']} of {spoken(cell['series'])} in {spoken(cell['facet'])} at world size "
+        f"{cell['world_size']} is {plain(cell['x_one_shot'])}x as far from the truth as the one-shot kernel "
         f"(relative error {scientific(cell['error_rel'])})."
     )
 
@@ -71,22 +80,22 @@ def _fastest(whole: pd.DataFrame) -> str:
     last = rows[rows["world_size"] == rows["world_size"].max()]
     factor = pd.Series(last["x_one_shot"]).median()
     return (
-        f"Fastest growth: {series} {facet} {tensor}: {plain(factor)}x one-shot at world size "
+        f"Fastest growth: {spoken(series)} {spoken(facet)} {tensor}: {plain(factor)}x one-shot at world size "
         f"{last['world_size'].iloc[0]}, growing like {growth.text}: {growth.word}."
     )
 
 
 def _agreement(whole: pd.DataFrame) -> str:
-    exact = whole[whole["dtype"] == EXACT]
-    errors = exact["error_rel"].dropna()
+    exact = whole[(whole["dtype"] == EXACT) & whole["error_rel"].notna()]
+    errors = exact["error_rel"]
     if errors.empty:
         return ""
     if not errors.map(math.isfinite).all():
         return "In float64 some error is not finite."
-    row = exact.loc[errors.idxmax()]
+    row = exact.iloc[int(errors.to_numpy().argmax())]
     return (
         f"In float64 every variant is within {scientific(errors.max())} of the truth "
-        f"(furthest: {row['tensor']} of {row['series']} at world size {row['world_size']})."
+        f"(furthest: {row['tensor']} of {spoken(row['series'])} at world size {row['world_size']})."
     )
 
 
@@ -95,8 +104,8 @@ def _claims(claims: list[Claim]) -> str:
         return ""
     held = sum(claim.holds is True for claim in claims)
     undecided = sum(claim.holds is None for claim in claims)
-    text = f"{held} of {count(len(claims), 'claim')} hold"
-    return text + (f", {undecided} cannot be judged from this table." if undecided else ".")
+    text = f"Claims that hold: {held} of {len(claims)}"
+    return text + (f"; {undecided} cannot be judged from this table." if undecided else ".")
 
 
 def _incomplete(run: Run, whole: pd.DataFrame) -> str:
@@ -108,17 +117,20 @@ def _incomplete(run: Run, whole: pd.DataFrame) -> str:
         parts.append("The run did not record its end.")
     if (failed := int((statuses == FAILED).sum())) > 0:
         parts.append(f"{count(failed, 'case')} failed.")
-    if (declined := int((statuses == DECLINED).sum())) > 0:
-        parts.append(f"{count(declined, 'case was', 'cases were')} declined.")
     if broken := _nonfinite(whole):
         parts.append(f"{count(broken, 'tensor holds', 'tensors hold')} values that are not finite.")
     return " ".join(parts)
 
 
+def _declined(run: Run) -> str:
+    declined = int((run.cases["status"] == DECLINED).sum())
+    return f"{count(declined, 'case was', 'cases were')} declined." if declined else ""
+
+
 def _nonfinite(whole: pd.DataFrame) -> int:
     """Tensors with values that are not finite, counted by the metric or showing in the error."""
     counted = whole["nonfinite"].fillna(0) > 0
-    shown = whole["error_rel"].map(lambda value: math.isinf(as_float(value)))
+    shown = whole["error_rel"].map(lambda value: math.isinf(as_float(value))).astype(bool)
     return int((counted | shown).sum())
 
 
@@ -130,9 +142,17 @@ def _chips(run: Run, whole: pd.DataFrame, claims: list[Claim]) -> list[Chip]:
     if declined:
         chips.append(Chip(f"{count(declined, 'case')} declined", "open"))
     broken = _nonfinite(whole)
-    chips.append(Chip(f"{count(broken, 'tensor')} not finite", "bad") if broken else Chip("all finite", "good"))
+    chips.append(
+        Chip(f"{count(broken, 'tensor')} not finite", "bad") if broken else Chip("all finite", "good")
+    )
     if claims:
         held = sum(claim.holds is True for claim in claims)
-        tone = "bad" if any(claim.holds is False for claim in claims) else "good" if held == len(claims) else "open"
-        chips.append(Chip(f"{held} of {count(len(claims), 'claim')} hold", tone))
+        tone = (
+            "bad"
+            if any(claim.holds is False for claim in claims)
+            else "good"
+            if held == len(claims)
+            else "open"
+        )
+        chips.append(Chip(f"claims: {held} of {len(claims)} hold", tone))
     return chips

@@ -1,4 +1,6 @@
-"""How does a series look? A slot picks a colour (Okabe & Ito 2008), a marker and a dash, so colour never stands alone."""
+"""How does a series look? A slot picks a colour (Okabe & Ito 2008), a marker and a dash, so colour never
+stands alone.
+"""
 
 from markupsafe import Markup
 
@@ -43,7 +45,7 @@ def series_key(label: str, slot: int) -> Key:
     return Key(
         label,
         f"s{slot}",
-        Markup(  # noqa: S704 - no text from outside
+        Markup(
             f'<svg class="mark {tint}" viewBox="0 0 24 14" width="24" height="14" aria-hidden="true">'
             f'<path class="mark-line" d="M0 7h24"{dashes}/><path class="mark-shape" d="{shape}"/></svg>'
         ),
@@ -56,7 +58,7 @@ def reference_key(label: str) -> Key:
     return Key(
         label,
         css,
-        Markup(  # noqa: S704 - no text from outside
+        Markup(
             f'<svg class="mark {css}" viewBox="0 0 24 14" width="24" height="14" aria-hidden="true">'
             f'<path class="mark-line" d="M0 7h24" stroke-dasharray="{dashes}"/></svg>'
         ),

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Iterable
 
-MISSING = "–"
+MISSING = "\N{EN DASH}"
+MINUS = "\N{MINUS SIGN}"
+TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 def as_float(value: object) -> float:
@@ -18,7 +20,7 @@ def _special(value: float) -> str | None:
     if math.isnan(value):
         return MISSING
     if math.isinf(value):
-        return "∞" if value > 0 else "−∞"
+        return "∞" if value > 0 else f"{MINUS}∞"
     return "0" if value == 0 else None
 
 
@@ -46,19 +48,19 @@ def plain(value: object, digits: int = 3) -> str:
 
 
 def ratio(value: object) -> str:
-    """`1.22×`."""
+    """`1.22` and a multiplication sign."""
     text = plain(value)
-    return text if text == MISSING else f"{text}×"
+    return text if text == MISSING else f"{text}{TIMES}"
 
 
 def signed(value: object) -> str:
-    """An exponent with two decimals, `0.03` or `−0.02`."""
+    """An exponent with two decimals, `0.03` or `-0.02`, with a true minus sign."""
     number = as_float(value)
     special = _special(number)
     if special is not None:
         return special
     text = f"{abs(number):.2f}"
-    return f"−{text}" if number < 0 and float(text) > 0 else text
+    return f"{MINUS}{text}" if number < 0 and float(text) > 0 else text
 
 
 def seconds(value: object) -> str:

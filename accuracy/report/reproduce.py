@@ -12,8 +12,10 @@ _PROBLEM = ("batch", "seqlen", "heads", "heads_kv", "head_dim", "mask")
 _DEFAULT_WORLD = "simulated"
 
 
-def command(row: Mapping[str, Any]) -> str:
-    """`accuracy variant=ring dtype=bfloat16 ...` for one row of the results table; missing columns are left out."""
+def command(row: Mapping[Any, Any]) -> str:
+    """`accuracy variant=ring dtype=bfloat16 ...` for one row of the results table; missing columns are
+    left out.
+    """
     words = [f"{name}={_text(row[name])}" for name in _CHOICES if _present(row.get(name))]
     if _present(row.get("world")) and row["world"] != _DEFAULT_WORLD:
         words.append(f"world={_text(row['world'])}")
@@ -26,7 +28,7 @@ def command(row: Mapping[str, Any]) -> str:
     return shlex.join(["accuracy", *words])
 
 
-def _softmax_scale(row: Mapping[str, Any]) -> list[str]:
+def _softmax_scale(row: Mapping[Any, Any]) -> list[str]:
     """Only where it is not the default 1 / sqrt(head_dim)."""
     scale, head_dim = as_float(row.get("softmax_scale")), as_float(row.get("head_dim"))
     if math.isnan(scale) or not head_dim > 0 or math.isclose(scale, head_dim**-0.5, rel_tol=1e-9):
@@ -44,7 +46,9 @@ def _knobs(prefix: str, options: object) -> list[str]:
             pairs.append(piece)
         else:  # a comma inside a value
             pairs[-1] += f",{piece}"
-    return [f"{prefix}.{pair.removesuffix('=None')}{'=null' if pair.endswith('=None') else ''}" for pair in pairs]
+    return [
+        f"{prefix}.{pair.removesuffix('=None')}{'=null' if pair.endswith('=None') else ''}" for pair in pairs
+    ]
 
 
 def _present(value: object) -> bool:

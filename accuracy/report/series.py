@@ -1,7 +1,8 @@
 """Which rows belong on one line, and which lines in one picture?
 
-A series is a variant, with its options, precision, kernel and world where the run holds more than one of them. A facet
-holds everything else fixed: dtype, problem, inputs, device. Along a series run the world size, the seeds, the ranks.
+A series is a variant, with its options, precision, kernel and world where the run holds more than one of
+them. A facet holds everything else fixed: dtype, problem, inputs, device. Along a series run the world
+size, the seeds, the ranks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,10 +12,12 @@ from typing import Any
 import pandas as pd
 
 from accuracy.dtype import FORMATS
+from accuracy.report.number import count
 from accuracy.table import TENSORS
 
 ONE_SHOT = "one_shot"
-MOST_FACETS = 4
+MOST_FACETS = 4  # drawn over the world size
+MOST_DETAILED_FACETS = 2  # drawn by rank and by token, where a facet takes a dozen charts and more
 _SERIES_DETAILS = ("precision", "kernel", "kernel_options", "world")
 _FACET_DETAILS = (
     "inputs",
@@ -28,7 +31,17 @@ _FACET_DETAILS = (
     "softmax_scale",
     "device",
 )
-_UNNAMED = ("inputs", "inputs_options", "mask", "device", "options", "precision", "kernel", "kernel_options", "world")
+_UNNAMED = (
+    "inputs",
+    "inputs_options",
+    "mask",
+    "device",
+    "options",
+    "precision",
+    "kernel",
+    "kernel_options",
+    "world",
+)
 
 
 @dataclass(frozen=True)
@@ -64,8 +77,8 @@ class Facet:
 def with_labels(results: pd.DataFrame) -> pd.DataFrame:
     """The table with the columns `series` and `facet` added: the same text for the same line and picture.
 
-    A series' detail that varies over the run but within no facet (the kernel, where float64 needs another one than
-    bfloat16) is said once, in the facet's label.
+    A series' detail that varies over the run but within no facet (the kernel, where float64 needs another
+    one than bfloat16) is said once, in the facet's label.
     """
     cases = results.drop_duplicates("case_id")
     facet_details = _varying(cases, _FACET_DETAILS)
@@ -94,7 +107,7 @@ def _varying(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
     return [name for name in names if rows[name].nunique(dropna=False) > 1]
 
 
-def _label(row: Mapping[str, Any], first: str, details: Sequence[str]) -> str:
+def _label(row: Mapping[Any, Any], first: str, details: Sequence[str]) -> str:
     return " · ".join([str(row[first]), *filter(None, (_detail(name, row[name]) for name in details))])
 
 
@@ -103,6 +116,23 @@ def _detail(name: str, value: object) -> str:
         return ""
     text = f"{value:g}" if isinstance(value, float) else str(value)
     return text if name in _UNNAMED else f"{name} {text}"
+
+
+def spoken(label: str) -> str:
+    """A label inside a sentence: `ring (kernel eager)` for `ring · kernel eager`."""
+    first, *details = label.split(" · ")
+    return f"{first} ({', '.join(details)})" if details else first
+
+
+def in_reading_order(labelled: pd.DataFrame) -> pd.DataFrame:
+    """Rows by dtype from coarse to fine, then along the case's axes, tensors in the order of the contract."""
+    tensors = {name: place for place, name in enumerate(TENSORS)}
+    keys = labelled.assign(
+        _coarseness=labelled["dtype"].map(lambda dtype: -_unit_roundoff(str(dtype))),
+        _tensor=labelled["tensor"].map(lambda name: tensors.get(name, len(tensors))),
+    )
+    order = ["_coarseness", "facet", "series", "world_size", "seed", "case_id", "_tensor", "rank"]
+    return labelled.loc[keys.sort_values(order, kind="stable").index].reset_index(drop=True)
 
 
 def facets_of(labelled: pd.DataFrame) -> list[Facet]:
@@ -137,10 +167,10 @@ def tensor_order(tensors: pd.Series) -> list[str]:
     return [name for name in TENSORS if name in present] + sorted(present - set(TENSORS))
 
 
-def omitted_facets(facets: list[Facet]) -> str:
+def omitted_facets(facets: list[Facet], most: int) -> str:
     """A sentence on the facets beyond the first few, which are in the table of rows only."""
-    left = facets[MOST_FACETS:]
+    left = facets[most:]
     if not left:
         return ""
     names = ", ".join(facet.label for facet in left[:6]) + (" and others" if len(left) > 6 else "")
-    return f"Drawn for the first {MOST_FACETS} settings; the table of all rows also has {names}."
+    return f"Drawn for {count(most, 'setting')}; the table of all rows also has {names}."

@@ -11,7 +11,7 @@ _KEYS = ["facet", "series", "world_size", "tensor"]
 
 def summary_table(whole: pd.DataFrame) -> Table:
     """Rows over all ranks; the furthest from one-shot first where there are too many."""
-    how = {name: geometric_mean for name in ("error_rel", "diff_rel", "x_floor", "x_one_shot")}
+    how = dict.fromkeys(("error_rel", "diff_rel", "x_floor", "x_one_shot"), geometric_mean)
     joined = whole.groupby(_KEYS).agg({**how, "error_max": "max", "diff_max": "max"}).reset_index()
     caption = "Rows over all ranks, geometric mean over seeds (maxima: greatest)"
     if len(joined) > MOST_ROWS:

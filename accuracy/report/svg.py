@@ -1,7 +1,9 @@
-"""How does a matplotlib figure become inline SVG that is small, deterministic, and right in light and dark?
+"""How does a matplotlib figure become inline SVG that is small, deterministic, and right in light and
+dark?
 
-matplotlib's stand-in colours become CSS variables, its fonts the page's, its identifiers private to the figure; groups
-and styles that say nothing or say it again go. The text alternative (`title`, `desc`) comes in.
+matplotlib's stand-in colours become CSS variables, its fonts the page's, its identifiers private to the
+figure; groups and styles that say nothing or say it again go. The text alternative (`title`, `desc`) comes
+in.
 """
 
 import io
@@ -21,7 +23,9 @@ def to_svg(axes: Axes, name: str, title: str, description: str) -> Markup:
     """The figure of `axes` as an `<svg role="img">`. name: an identifier, unique in the page."""
     buffer = io.StringIO()
     with mpl.rc_context(SETTINGS):
-        FigureCanvasSVG(axes.figure).print_svg(buffer, metadata={"Date": None, "Creator": None})
+        FigureCanvasSVG(axes.get_figure(root=True)).print_svg(
+            buffer, metadata={"Date": None, "Creator": None}
+        )
     root = ElementTree.fromstring(buffer.getvalue())
     _strip_namespaces(root)
     for child in list(root):
@@ -32,9 +36,10 @@ def to_svg(axes: Axes, name: str, title: str, description: str) -> Markup:
         _simplify(element, name, used)
     _unwrap(root)
     content = "".join(ElementTree.tostring(child, encoding="unicode") for child in root)
-    return Markup(  # noqa: S704 - drawn here; title and description are escaped
+    return Markup(
         f'<svg class="chart" role="img" aria-labelledby="{name}-t {name}-d" viewBox="{root.get("viewBox")}">'
-        f'<title id="{name}-t">{escape(title)}</title><desc id="{name}-d">{escape(description)}</desc>{content}</svg>'
+        f'<title id="{name}-t">{escape(title)}</title><desc id="{name}-d">{escape(description)}</desc>'
+        f"{content}</svg>"
     )
 
 
@@ -97,7 +102,13 @@ def _unwrap(parent: Element) -> None:
         flat.extend(list(child) if dissolves else [child])
     parent[:] = flat
     styles = {child.get("style") for child in parent if child.tag != "defs"}
-    if parent.tag == "g" and len(flat) > 2 and len(styles) == 1 and "style" not in parent.attrib and None not in styles:
+    if (
+        parent.tag == "g"
+        and len(flat) > 2
+        and len(styles) == 1
+        and "style" not in parent.attrib
+        and None not in styles
+    ):
         parent.set("style", str(styles.pop()))
         for child in parent:
             child.attrib.pop("style", None)

@@ -7,9 +7,12 @@ from markupsafe import Markup
 
 @dataclass(frozen=True)
 class Cell:
-    """One table cell. kind: a CSS class; heat: -1..1, where on the diverging scale it lies, None for no colour."""
+    """One table cell. detail: a second, smaller line; kind: a CSS class; heat: -1..1, its place on the
+    diverging scale, None for no colour; hint: shown on hovering.
+    """
 
     text: str
+    detail: str = ""
     kind: str = ""
     heat: float | None = None
     hint: str = ""
@@ -39,12 +42,13 @@ class Chart:
 
     svg: Markup
     title: str
-    wide: bool = False
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Charts and tables of one facet (a dtype, where only dtypes vary). data: the charts' numbers as tables."""
+    """Charts and tables of one facet (a dtype, where only dtypes vary). data: the charts' numbers as
+    tables.
+    """
 
     slug: str
     label: str

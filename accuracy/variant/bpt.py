@@ -12,12 +12,14 @@ from accuracy.case import Case
 from accuracy.masks import Block, visible_blocks
 from accuracy.variant.base import Rank
 from accuracy.variant.one_shot import one_device_only
-from accuracy.variant.ring import BACKWARD_PLACES, FORWARD_PLACES, PRECISION, ring_backward, ring_forward
+from accuracy.variant.ring import PRECISION, ring_backward, ring_forward
 from accuracy.world.base import Tensors
 
 __all__ = ["BACKWARD_PLACES", "FORWARD_PLACES", "PRECISION", "SHARDINGS", "Options", "backward", "blocks", "decline", "forward"]
 
 SHARDINGS = ("contiguous",)
+FORWARD_PLACES = ("partial", "out_accumulator", "lse", "merge")  # the ring's, less what only travel rounds
+BACKWARD_PLACES = ("gradient_partial", "dq_accumulator", "dkv_accumulator")
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ EXPONENTS = {
     "bpt": 0.0,
 }
 SHARDING = {"zigzag": "zigzag", "striped": "striped"}
-HOSTILE = "\"'><img src=x onerror=\"window.hacked=1\"><script>window.hacked=1</script></script>{{7*7}}$x$"
+HOSTILE = '"\'><img src=x onerror="window.hacked=1"><script>window.hacked=1</script></script>{{7*7}}$x$'
 
 
 @dataclass(frozen=True)
@@ -166,16 +166,16 @@ def unmeasured(shape: Shape, status: str, reason: str, seed: int) -> dict[str, A
     return {**row, "case_id": f"{status}{seed}", "status": status, "reason": reason}
 
 
-def write_run(folder: Path, shape: Shape = Shape(), positions: bool = True) -> Path:  # noqa: B008 - frozen
+def write_run(folder: Path, shape: Shape = Shape(), positions: bool = True) -> Path:
     """A run folder as the pipeline writes it, one file a case."""
-    number = 0
-    for number, row in enumerate(cases(shape), 1):
+    measured = list(cases(shape))
+    for row in measured:
         bins = positions_of(shape, row) if positions else ()
         table.write_case(folder, row["case_id"], rows_of(shape, row), bins)
     for place, reason in enumerate(shape.reasons):
         row = unmeasured(shape, table.FAILED if place % 2 else table.DECLINED, reason, place)
         table.write_case(folder, row["case_id"], [row])
-    table.write_json(folder / "run.json", {**record(number + len(shape.reasons)), **shape.record})
+    table.write_json(folder / "run.json", {**record(len(measured) + len(shape.reasons)), **shape.record})
     return folder
 
 

@@ -44,7 +44,8 @@ function written(name, value) {
   if (name === "peak_bytes") return `${(value / 2 ** 20).toPrecision(3)} MiB`;
   if (name === "seconds") return `${Number(value.toPrecision(3))} s`;
   if (name.startsWith("x_")) return value >= 1e5 ? value.toExponential(2) : `${Number(value.toPrecision(3))}×`;
-  return Math.abs(value) >= 0.01 && Math.abs(value) < 1e5 ? String(Number(value.toPrecision(3))) : value.toExponential(2).replace("e+", "e");
+  if (name === "ulp_max" || name === "error_bias_t" || name === "softmax_scale") return String(Number(value.toPrecision(4)));
+  return value.toExponential(2).replace("e+", "e");
 }
 
 const DERIVED = new Set(["series", "facet"]);
@@ -82,7 +83,7 @@ function download(name, kind, text) {
 
 /** A labelled select. choices: [value, text] pairs. */
 function selector(label, choices, onchange) {
-  const select = make("select", { onchange });
+  const select = make("select", { onchange, ariaLabel: label });
   for (const [value, text] of choices) select.append(make("option", { value, textContent: text }));
   return { select, label: make("label", {}, label, select) };
 }

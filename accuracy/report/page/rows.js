@@ -74,7 +74,8 @@ function exploreRows(data, place) {
   function drawHead() {
     head.replaceChildren(...["series", ...columns()].map((name) => {
       const label = name === "series" ? "variant" : name === "facet" ? "setting" : name;
-      const cell = make("th", { scope: "col" }, make("button", { type: "button", textContent: label, onclick: () => sortBy(name) }));
+      const kind = data.columns.get(name).kind === "text" ? "text" : "";
+      const cell = make("th", { scope: "col", className: kind }, make("button", { type: "button", textContent: label, onclick: () => sortBy(name) }));
       cell.dataset.column = name;
       return cell;
     }));

@@ -1,6 +1,7 @@
 """Section: what does a variant cost in time and memory, beside what it loses in accuracy?"""
 
 import math
+from typing import Any
 
 import pandas as pd
 
@@ -34,7 +35,9 @@ def cost_panel(facet: Facet, slots: dict[str, int]) -> Panel | None:
         slug=f"cost-{facet.slug}",
         label=facet.label,
         note=f"World size {size}; median over seeds; the one-shot kernel at any world size.",
-        legend=tuple(mark.series_key(label, slots[label]) for label in facet.series if label in set(costs["series"])),
+        legend=tuple(
+            mark.series_key(label, slots[label]) for label in facet.series if label in set(costs["series"])
+        ),
         charts=charts,
         data=(_table(facet, costs, size),),
     )
@@ -42,7 +45,12 @@ def cost_panel(facet: Facet, slots: dict[str, int]) -> Panel | None:
 
 def cost_of(rows: pd.DataFrame) -> pd.DataFrame:
     """Per (series, tensor): median seconds and peak bytes, geometric mean error."""
-    how = {"seconds": "median", "peak_bytes": "median", "error_rel": geometric_mean, "x_one_shot": geometric_mean}
+    how: dict[str, Any] = {
+        "seconds": "median",
+        "peak_bytes": "median",
+        "error_rel": geometric_mean,
+        "x_one_shot": geometric_mean,
+    }
     costs = rows.groupby(["series", "variant", "tensor"]).agg(how).reset_index()
     return costs[costs["seconds"].notna() | costs["peak_bytes"].notna()]
 
@@ -112,4 +120,6 @@ def _table(facet: Facet, costs: pd.DataFrame, size: int) -> Table:
             )
         )
     head = ("variant", "time", "of one-shot", "peak memory", "of one-shot", *facet.tensors)
-    return Table(f"Time and memory beside relative error, {facet.label}, world size {size}", head, tuple(rows))
+    return Table(
+        f"Time and memory beside relative error, {facet.label}, world size {size}", head, tuple(rows)
+    )

@@ -8,8 +8,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from accuracy.report import drawing, mark
-from accuracy.report.growth import Growth, fit_growth
-from accuracy.report.number import as_float, geometric_mean, scientific
+from accuracy.report.growth import FLAT, Growth, fit_growth
+from accuracy.report.number import MISSING, as_float, geometric_mean, scientific, signed
 from accuracy.report.series import Facet
 from accuracy.report.svg import to_svg
 from accuracy.report.view import Cell, Chart, Panel, Table, cells
@@ -39,7 +39,9 @@ def growth_panel(facet: Facet, slots: dict[str, int]) -> Panel:
     whole = facet.whole
     lines = {tensor: lines_of(whole[whole["tensor"] == tensor], slots) for tensor in facet.tensors}
     charts = tuple(
-        _chart(f"growth-{facet.slug}-{tensor}", facet, tensor, lines[tensor], whole[whole["tensor"] == tensor])
+        _chart(
+            f"growth-{facet.slug}-{tensor}", facet, tensor, lines[tensor], whole[whole["tensor"] == tensor]
+        )
         for tensor in facet.tensors
     )
     legend = [mark.series_key(label, slots[label]) for label in facet.series]
@@ -58,7 +60,10 @@ def lines_of(rows: pd.DataFrame, slots: dict[str, int]) -> list[Line]:
     """One line per series of one tensor's rows over all ranks."""
     lines = []
     for label, found in rows.groupby("series", sort=False):
-        by_size = [(int(size), group["error_rel"].map(as_float)) for size, group in found.groupby("world_size")]
+        by_size = [
+            (int(as_float(size)), group["error_rel"].map(as_float))
+            for size, group in found.groupby("world_size")
+        ]
         points = zip(found["world_size"].map(as_float), found["error_rel"].map(as_float), strict=True)
         lines.append(
             Line(
@@ -99,7 +104,9 @@ def _chart(name: str, facet: Facet, tensor: str, lines: list[Line], rows: pd.Dat
 def _reference(axes: Axes, values: list[float], colour: str, css: str, dash: object) -> None:
     for value in values:
         if value > 0 and math.isfinite(value):
-            axes.axhline(value, color=colour, linewidth=1.1, linestyle=dash, gid=css, zorder=1.5, clip_on=False)  # type: ignore[arg-type]
+            axes.axhline(
+                value, color=colour, linewidth=1.1, linestyle=dash, gid=css, zorder=1.5, clip_on=False
+            )
 
 
 def _draw(axes: Axes, line: Line) -> None:
@@ -116,9 +123,20 @@ def _draw(axes: Axes, line: Line) -> None:
         gid=f"s{line.slot}",
         clip_on=False,
     )
-    spread = [low < high and low > 0 and math.isfinite(high) for low, high in zip(line.low, line.high, strict=True)]
+    spread = [
+        low < high and low > 0 and math.isfinite(high) for low, high in zip(line.low, line.high, strict=True)
+    ]
     if any(spread):
-        band = axes.fill_between(line.sizes, line.low, line.high, where=spread, color=colour, alpha=0.16, linewidth=0, clip_on=False)
+        band = axes.fill_between(
+            line.sizes,
+            line.low,
+            line.high,
+            where=spread,
+            color=colour,
+            alpha=0.16,
+            linewidth=0,
+            clip_on=False,
+        )
         band.set_gid(f"s{line.slot}_band")
 
 
@@ -138,9 +156,10 @@ def _exponents(facet: Facet, lines: dict[str, list[Line]]) -> Table:
 
 def _exponent_cell(growth: Growth | str | None) -> Cell:
     if isinstance(growth, Growth):
-        kind = "alarm" if growth.low > 0.1 else ""
-        return Cell(f"{growth.text[2:]} {growth.word}", f"exponent {kind}".strip(), hint=f"{growth.points} points")
-    return Cell("–", "absent", hint=growth or "not measured")
+        interval = f"[{signed(growth.low)}, {signed(growth.high)}]\n{growth.word}"
+        kind = "alarm" if growth.low > FLAT else ""
+        return Cell(signed(growth.exponent), interval, kind, hint=f"{growth.points} points")
+    return Cell(MISSING, kind="absent", hint=growth or "not measured")
 
 
 def _numbers(facet: Facet, lines: dict[str, list[Line]]) -> Table:
@@ -155,7 +174,7 @@ def _numbers(facet: Facet, lines: dict[str, list[Line]]) -> Table:
     keys = dict.fromkeys((label, size) for label, size, _ in texts)
     order = {label: place for place, label in enumerate(facet.series)}
     rows = tuple(
-        cells(label, size, *(texts.get((label, size, tensor), "–") for tensor in facet.tensors))
+        cells(label, size, *(texts.get((label, size, tensor), MISSING) for tensor in facet.tensors))
         for label, size in sorted(keys, key=lambda key: (order[key[0]], key[1]))
     )
     caption = f"Relative error against float64, {facet.label}: geometric mean over seeds (least to greatest)"

@@ -4,7 +4,7 @@ import math
 
 import pandas as pd
 
-from accuracy.report.number import as_float, geometric_mean, ratio
+from accuracy.report.number import MISSING, as_float, geometric_mean, ratio
 from accuracy.report.series import Facet
 from accuracy.report.view import Cell, Panel, Table, cells
 
@@ -38,17 +38,23 @@ def heat_cell(value: object) -> Cell:
     """A ratio with its colour: logarithmic, none at 1."""
     number = as_float(value)
     if math.isnan(number):
-        return Cell("–", "absent", hint="not defined or not measured")
+        return Cell(MISSING, kind="absent", hint="not defined or not measured")
     if math.isinf(number):
-        return Cell("∞", "heat infinite", 1.0, "non-finite, or the one-shot kernel's error is zero")
+        return Cell(
+            "∞", kind="heat infinite", heat=1.0, hint="not finite, or the one-shot kernel's error is zero"
+        )
     octaves = math.log2(number) if number > 0 else -SATURATED_OCTAVES
     heat = max(-1.0, min(1.0, octaves / SATURATED_OCTAVES))
-    return Cell(ratio(number), "heat hot" if heat >= 0 else "heat cold", round(heat, 3))
+    return Cell(ratio(number), kind="heat hot" if heat >= 0 else "heat cold", heat=round(heat, 3))
 
 
 def worst_cells(whole: pd.DataFrame, most: int = 8) -> pd.DataFrame:
     """The cells (series, facet, world size, tensor) furthest from one-shot; geometric mean over seeds."""
     keys = ["series", "facet", "dtype", "world_size", "tensor"]
-    table = whole.groupby(keys, sort=True)[["x_one_shot", "error_rel", "x_floor"]].agg(geometric_mean).reset_index()
-    finite = table[table["x_one_shot"].map(math.isfinite)]
+    table = (
+        whole.groupby(keys, sort=True)[["x_one_shot", "error_rel", "x_floor"]]
+        .agg(geometric_mean)
+        .reset_index()
+    )
+    finite = table[table["x_one_shot"].map(math.isfinite).astype(bool)]
     return finite.sort_values(["x_one_shot", *keys], ascending=False, kind="stable").head(most)

@@ -23,7 +23,7 @@ def position_panel(facet: Facet, positions: pd.DataFrame, slots: dict[str, int])
     found = positions.merge(cases, on="case_id")
     if found.empty:
         return None
-    size = chosen_world(found["world_size"].unique())
+    size = chosen_world(found["world_size"].unique().tolist())
     one_shot = _profile(found[found["variant"] == ONE_SHOT])
     chosen = found[(found["world_size"] == size) & ((found["variant"] != ONE_SHOT) | (size == 1))]
     if chosen.empty:
@@ -48,7 +48,9 @@ def position_panel(facet: Facet, positions: pd.DataFrame, slots: dict[str, int])
 
 
 def chosen_world(sizes: Sequence[int]) -> int:
-    """The largest world size whose chunks can still be told apart, else the smallest that has chunks at all."""
+    """The largest world size whose chunks can still be told apart, else the smallest that has chunks at
+    all.
+    """
     legible = [int(size) for size in sizes if 1 < size <= MOST_LEGIBLE_WORLD]
     return max(legible) if legible else int(min([size for size in sizes if size > 1] or sizes))
 
@@ -115,8 +117,10 @@ def _draw(axes: Axes, rows: pd.DataFrame, colour: str, css: str, weight: float) 
 def _describe(rows: pd.DataFrame) -> str:
     texts = []
     for label, found in rows.groupby("series"):
-        worst = found.loc[found["error_rms"].idxmax()]
-        texts.append(f"{label} greatest {scientific(worst['error_rms'])} near token {int(worst['token_begin'])}")
+        worst = found.sort_values("error_rms").iloc[-1]
+        texts.append(
+            f"{label} greatest {scientific(worst['error_rms'])} near token {int(worst['token_begin'])}"
+        )
     return "; ".join(texts[:12]) + "."
 
 

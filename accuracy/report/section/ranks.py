@@ -1,4 +1,6 @@
-"""Section: which rank is furthest off? Maximum and mean of error and diff by rank, at the largest world size."""
+"""Section: which rank is furthest off? Maximum and mean of error and diff by rank, at the largest world
+size.
+"""
 
 import math
 from collections.abc import Iterable
@@ -7,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from accuracy.report import drawing, mark
-from accuracy.report.number import as_float, scientific
+from accuracy.report.number import MISSING, as_float, scientific
 from accuracy.report.section.growth import drawable
 from accuracy.report.series import Facet
 from accuracy.report.svg import to_svg
@@ -15,6 +17,7 @@ from accuracy.report.view import Chart, Panel, Table, cells
 
 AGAINST = {"error": "error against float64", "diff": "diff against the one-shot kernel"}
 MARKERS_PER_LINE = 5
+MOST_RANK_LABELS = 8
 MOST_TABLE_ROWS = 700
 
 
@@ -59,7 +62,7 @@ def _chart(
     drawing.log_y(axes, values)
     for label, found in rows.groupby("series"):
         _draw(axes, found, against, slots[str(label)])
-    stride = max(1, (size - 1) // 8)
+    stride = math.ceil(size / MOST_RANK_LABELS)
     drawing.fix_ticks(axes.xaxis, range(0, size, stride), [str(rank) for rank in range(0, size, stride)])
     title = f"{tensor}: {AGAINST[against]} by rank, {facet.label}, world size {size}"
     name = f"ranks-{facet.slug}-{against}-{tensor}"
@@ -87,35 +90,32 @@ def _draw(axes: Axes, rows: pd.DataFrame, against: str, slot: int) -> None:
 def _describe(rows: pd.DataFrame, against: str) -> str:
     texts = []
     for label, found in rows.groupby("series"):
-        mean = found.set_index("rank")[f"{against}_mean"]
-        if mean.notna().any():
-            worst = int(mean.idxmax())
-            texts.append(f"{label} mean {scientific(mean.min())} to {scientific(mean.max())}, most at rank {worst}")
+        low, high = _extremes(found, f"{against}_mean")
+        texts.append(f"{label} mean from {low} to {high}")
     return "Logarithmic in value. " + "; ".join(texts[:12]) + "."
+
+
+def _extremes(rows: pd.DataFrame, column: str) -> tuple[str, str]:
+    """Least and greatest value with the rank that has it."""
+    ordered = rows[rows[column].notna()].sort_values([column, "rank"])
+    if ordered.empty:
+        return MISSING, MISSING
+    first, last = (
+        f"{scientific(row[column])} (rank {row['rank']})" for _, row in ordered.iloc[[0, -1]].iterrows()
+    )
+    return first, last
 
 
 def _spread(facet: Facet, profile: pd.DataFrame, size: int) -> Table:
     """One row per (variant, tensor): the most accurate and the least accurate rank."""
-    rows = []
-    for label in facet.series:
-        for tensor in facet.tensors:
-            found = profile[(profile["series"] == label) & (profile["tensor"] == tensor)].set_index("rank")
-            if not found["error_mean"].notna().any():
-                continue
-            low, high = int(found["error_mean"].idxmin()), int(found["error_mean"].idxmax())
-            rows.append(
-                cells(
-                    label,
-                    tensor,
-                    f"{scientific(found['error_mean'][low])} (rank {low})",
-                    f"{scientific(found['error_mean'][high])} (rank {high})",
-                    f"{scientific(found['error_max'].max())} (rank {int(found['error_max'].idxmax())})"
-                    if found["error_max"].notna().any()
-                    else "–",
-                )
-            )
+    found = dict(iter(profile.groupby(["series", "tensor"])))
+    keys = [(label, tensor) for label in facet.series for tensor in facet.tensors if (label, tensor) in found]
+    rows = tuple(
+        cells(*key, *_extremes(found[key], "error_mean"), _extremes(found[key], "error_max")[1])
+        for key in keys
+    )
     head = ("variant", "tensor", "least mean error", "greatest mean error", "greatest maximum")
-    return Table(f"Most and least accurate rank, {facet.label}, world size {size}", head, tuple(rows))
+    return Table(f"Most and least accurate rank, {facet.label}, world size {size}", head, rows)
 
 
 def _by_rank(facet: Facet, profile: pd.DataFrame, size: int) -> Iterable[Table]:
@@ -136,7 +136,11 @@ def rank_table(facet: Facet, profile: pd.DataFrame, against: str, size: int) -> 
         cells(
             label,
             rank,
-            *(scientific(value) for tensor in facet.tensors for value in values.get((label, rank, tensor), nothing)),
+            *(
+                scientific(value)
+                for tensor in facet.tensors
+                for value in values.get((label, rank, tensor), nothing)
+            ),
         )
         for label, rank in keys
     )

@@ -1,0 +1,29 @@
+"""Options and skips for the whole suite."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from accuracy import device
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--config-dir", type=Path, default=None, help="a folder with parts of your own, tested as ours are")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_configure() -> None:
+    torch.set_num_threads(1)  # the tests run in as many processes as there are processors
+
+
+@pytest.fixture(autouse=True)
+def _exact_arithmetic() -> None:
+    device.make_arithmetic_exact()

@@ -1,0 +1,169 @@
+"""What every kernel on disk promises on every device that is here: what it states it can do, it does, and rightly."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from accuracy import parts
+from accuracy.dtype import FORMATS, accumulation_dtype
+from accuracy.kernel.base import Abilities, Kernel
+from accuracy.locations import CONFIGS
+from accuracy.reference.float64 import Truth, attention
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+SCALE = 0.3
+
+
+@dataclass(frozen=True)
+class Subject:
+    kernel: Kernel
+    abilities: Abilities
+    device: str
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    folder: Path | None = metafunc.config.getoption("--config-dir")
+    if "name" in metafunc.fixturenames:
+        names = {path.stem: f"accuracy.kernel.{path.stem}" for path in (CONFIGS / "kernel").glob("*.yaml")}
+        for path in (folder / "kernel").glob("*.yaml") if folder else ():
+            names[path.stem] = str(path.with_suffix(".py").resolve())
+        names.pop("auto")
+        metafunc.parametrize(("name", "source"), sorted(names.items()))
+
+
+@pytest.fixture(params=DEVICES)
+def subject(request: pytest.FixtureRequest, name: str, source: str) -> Subject:
+    module = parts.load(source)
+    options = parts.build_options(module, ())
+    abilities = module.abilities(request.param, options)
+    if abilities.missing:
+        pytest.skip(f"{name} {abilities.missing}")
+    return Subject(module.build(request.param, options), abilities, request.param)
+
+
+@dataclass(frozen=True)
+class Shape:
+    queries: int = 64
+    keys: int = 64
+    heads: int = 4
+    heads_kv: int = 2
+    dim: int = 64
+    batch: int = 2
+
+
+SHAPES = {
+    "square": Shape(),
+    "more_keys": Shape(queries=48, keys=112),
+    "odd_lengths": Shape(queries=37, keys=101),
+    "one_row": Shape(queries=1, keys=33),
+    "mqa": Shape(heads_kv=1),
+    "mha": Shape(heads_kv=4, dim=32),
+    "wide_heads": Shape(dim=128),
+}
+
+
+def draw(shape: Shape, dtype: str, device: str) -> list[torch.Tensor]:
+    """q, k, v, dout."""
+    generator = torch.Generator().manual_seed(7)
+    sizes = [(shape.queries, shape.heads), (shape.keys, shape.heads_kv), (shape.keys, shape.heads_kv),
+             (shape.queries, shape.heads)]  # fmt: skip
+    return [
+        torch.randn(shape.batch, length, heads, shape.dim, generator=generator).to(getattr(torch, dtype)).to(device)
+        for length, heads in sizes
+    ]
+
+
+def truth_of(q, k, v, dout, causal: bool) -> Truth:
+    """Bottom-right causal with more keys than rows: the square problem with rows added on top, their dout zero."""
+    missing = k.shape[1] - q.shape[1]
+    padding = [torch.zeros(q.shape[0], missing, *q.shape[2:], dtype=q.dtype, device=q.device)] if causal else []
+    whole = attention(torch.cat([*padding, q], 1), k, v, torch.cat([*padding, dout], 1), scale=SCALE, causal=causal)
+    if not causal:
+        return whole
+    return Truth(
+        whole.out[:, missing:], whole.lse[:, :, missing:], whole.dq[:, missing:], whole.dk, whole.dv,
+        whole.delta[:, :, missing:],
+    )  # fmt: skip
+
+
+def run(subject: Subject, tensors: list[torch.Tensor], causal: bool, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    q, k, v, dout = tensors
+    out, lse = subject.kernel.forward(q, k, v, scale=SCALE, causal=causal, out_dtype=dtype)
+    gradients = subject.kernel.backward(
+        dout, q, k, v, out.to(q.dtype), lse, scale=SCALE, causal=causal, gradient_dtype=dtype
+    )
+    return out, lse, *gradients
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_it_is_right_for_every_dtype_it_states(subject: Subject, dtype: str, shape: str, causal: bool) -> None:
+    """In units of the stored dtype's u, in the Frobenius norm; a lost key or a wrong head costs 10^-2 or more.
+
+    16-bit tensors: 16 u. The floor is 0.4 u, P and out are rounded once each, and scores are summed in float32.
+    Where scores are summed in the dtype itself (float32, float64, and lse always): 128 u. A score is a sum of up to
+    128 products, sqrt(128) = 11 roundings of a size of up to 11, and its absolute error is P's relative one. (torch's
+    CPU kernel stays below with 60 u for lse of 16-bit inputs, for which its exp has 20 bits.)
+    """
+    if dtype not in subject.abilities.dtypes:
+        pytest.skip(f"states no {dtype}")
+    tensors = draw(SHAPES[shape], dtype, subject.device)
+    truth = truth_of(*tensors, causal)
+    results = run(subject, tensors, causal, tensors[0].dtype)
+    for name, x in zip(("out", "lse", "dq", "dk", "dv"), results, strict=True):
+        expected = getattr(truth, name)
+        stored = accumulation_dtype(dtype) if name == "lse" else dtype
+        assert x.shape == expected.shape, name
+        assert x.dtype == getattr(torch, stored), name
+        error = (x.double() - expected).norm() / expected.norm()
+        units = 16 if FORMATS[stored].bytes == 2 else 128
+        assert error < units * FORMATS[stored].unit_roundoff, (name, float(error))
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_partials_come_unrounded_where_it_states_so(subject: Subject, dtype: str) -> None:
+    """A float32 partial of 16-bit inputs is at least 8 times nearer to the truth than its 16-bit rounding."""
+    if dtype not in subject.abilities.dtypes or "float32" not in subject.abilities.partial_dtypes:
+        pytest.skip("states no float32 partials")
+    if FORMATS[dtype].bytes > 2:
+        pytest.skip("float32 is no finer")
+    kernel = parts.load("accuracy.kernel.eager")
+    exact_p = kernel.build(subject.device, kernel.Options(probability_dtype="float32"))
+    tensors = draw(SHAPES["square"], dtype, subject.device)
+    truth = truth_of(*tensors, True)
+    finer = Subject(exact_p, subject.abilities, subject.device)
+    for name, x in zip(("out", "lse", "dq"), run(finer, tensors, True, torch.float32), strict=False):
+        assert x.dtype == torch.float32
+        error = (x.double() - getattr(truth, name)).norm() / getattr(truth, name).norm()
+        assert error < FORMATS[dtype].unit_roundoff * (0.4 / 8 if name != "dq" else 1), name
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_what_it_calls_deterministic_is(subject: Subject, dtype: str) -> None:
+    if dtype not in subject.abilities.dtypes or not subject.abilities.deterministic:
+        pytest.skip(f"states no determinism for {dtype}")
+    tensors = draw(Shape(queries=512, keys=512), dtype, subject.device)
+    first, second = (run(subject, tensors, True, tensors[0].dtype) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_every_element_is_written(subject: Subject) -> None:
+    """Fresh memory is poisoned with NaN; none of it may come through."""
+    torch.use_deterministic_algorithms(True, warn_only=True)  # torch then fills fresh memory with NaN
+    try:
+        tensors = draw(SHAPES["odd_lengths"], subject.abilities.dtypes[0], subject.device)
+        assert all(x.isfinite().all() for x in run(subject, tensors, True, tensors[0].dtype))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_it_declines_with_a_reason() -> None:
+    abilities = Abilities(dtypes=("float16",), head_dim_max=256, head_dim_multiple=8)
+    assert abilities.decline("k", "float16", 64, {"float16"}) is None
+    assert abilities.decline("k", "float32", 64, {"float32"}) == "kernel k has no float32 here; it has float16"
+    assert abilities.decline("k", "float16", 512, set()) == "kernel k takes head_dim up to 256, not 512"
+    assert abilities.decline("k", "float16", 60, set()) == "kernel k takes head_dim in multiples of 8, not 60"
+    assert "float32 partials" in str(abilities.decline("k", "float16", 64, {"float32"}))

@@ -1,0 +1,56 @@
+"""The eager kernel's knobs are rounding places of their own."""
+
+import pytest
+import torch
+
+from accuracy.kernel import eager
+from accuracy.reference.float64 import attention
+
+
+def errors(options: eager.Options, device: str = "cpu") -> dict[str, float]:
+    generator = torch.Generator().manual_seed(1)
+    q, k, v, dout = (torch.randn(1, 128, 2, 64, generator=generator).to(device) for _ in range(4))
+    kernel = eager.build(device, options)
+    out, lse = kernel.forward(q, k, v, scale=0.125, causal=True, out_dtype=torch.float32)
+    dq, *_ = kernel.backward(dout, q, k, v, out, lse, scale=0.125, causal=True, gradient_dtype=torch.float32)
+    truth = attention(q, k, v, dout, scale=0.125, causal=True)
+    pairs = {"out": (out, truth.out), "lse": (lse, truth.lse), "dq": (dq, truth.dq)}
+    return {name: float((x.double() - y).norm() / y.norm()) for name, (x, y) in pairs.items()}
+
+
+def test_rounding_p_costs_out_but_not_lse() -> None:
+    """P to bfloat16: u = 2^-8, averaged over up to 128 keys (a factor of 12); lse stays in float32's 16 u."""
+    coarse = errors(eager.Options(probability_dtype="bfloat16"))
+    assert coarse["out"] > 2**-8 / 16
+    assert coarse["lse"] < 16 * 2**-24
+
+
+def test_computing_coarsely_costs_everything() -> None:
+    coarse = errors(eager.Options(compute_dtype="bfloat16"))
+    assert min(coarse.values()) > 2**-8 / 16
+
+
+def test_computing_finely_leaves_the_final_rounding() -> None:
+    """Float64 inside, float32 outside: one rounding to nearest, at most u of each element."""
+    fine = errors(eager.Options(compute_dtype="float64", probability_dtype="float64"))
+    assert max(fine["out"], fine["lse"]) < 2**-24
+
+
+def test_chunks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = errors(eager.Options())
+    monkeypatch.setattr(eager, "CHUNK_ELEMENTS", 2 * 128 * 10)
+    parts = errors(eager.Options())
+    assert parts["out"] == pytest.approx(whole["out"], rel=0.1)  # other shapes of products may round otherwise
+
+
+def test_tf32_is_declined_on_the_cpu() -> None:
+    assert "tf32" in eager.abilities("cpu", eager.Options(tf32=True)).missing
+
+
+@pytest.mark.gpu
+def test_tf32_is_seen_and_put_back() -> None:
+    """TF32 keeps 11 bits of the products' factors: between 2^-11 / 16 and 2^-11 * 16; float32 is 2^13 finer."""
+    allowed, forbidden = errors(eager.Options(tf32=True), "cuda"), errors(eager.Options(), "cuda")
+    assert not torch.backends.cuda.matmul.allow_tf32
+    assert 2**-15 < allowed["out"] < 2**-7
+    assert forbidden["out"] < 2**-20

@@ -1,0 +1,148 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import page_check
+import pandas as pd
+import pytest
+from synthetic import EXPONENTS, Shape, write_large_run, write_run
+
+from accuracy.report.build import LIMIT_BYTES, ReportSummary, write_report
+from accuracy.report.folder import read_folder
+
+WITHOUT_TORCH = (
+    "import sys; sys.modules['torch'] = None; from accuracy.command.report import main; sys.exit(main())"
+)
+
+
+def test_the_page_loads_nothing(page: str) -> None:
+    assert page_check.external_loads(page) == []
+    assert "http://www.w3.org" not in page
+
+
+@pytest.mark.parametrize("fault", ['<img src="https://x.y/z.png">', "<style>a{background:url(//x)}</style>"])
+def test_the_checker_of_loads_sees_a_planted_one(page: str, fault: str) -> None:
+    assert page_check.external_loads(page.replace("</main>", f"{fault}</main>"))
+
+
+def test_every_chart_has_a_text_alternative(page: str) -> None:
+    assert page.count('class="chart"') > 20
+    assert page_check.charts_without_text(page) == []
+
+
+@pytest.mark.parametrize(("good", "bad"), [("<desc", "<g"), ('role="img"', ""), ("<table", "<div")])
+def test_the_checker_of_charts_sees_a_planted_fault(page: str, good: str, bad: str) -> None:
+    assert page_check.charts_without_text(page.replace(good, bad))
+
+
+def test_no_identifier_occurs_twice(page: str) -> None:
+    assert page_check.repeated_identifiers(page) == set()
+    assert page_check.repeated_identifiers(page + '<p id="main">') == {"main"}
+
+
+def test_colours_follow_the_page_into_the_dark(page: str) -> None:
+    drawn = page[page.index("<main") : page.index("</main>")]
+    assert "var(--series-0)" in drawn
+    assert "#fe0" not in drawn
+    assert "stroke:#" not in drawn.replace(" ", "")
+
+
+def test_the_table_needs_no_torch_and_the_bytes_are_the_same_again(
+    folder: Path, page: str, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in ("results", "positions", "run.json"):
+        (copy / name).symlink_to(folder / name)
+    environment = {**os.environ, "PYTHONHASHSEED": "7"}
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, str(copy)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == str(copy / "report.html")
+    assert len(done.stdout.splitlines()) == 4
+    assert (copy / "report.html").read_text(encoding="utf-8") == page
+
+
+def test_the_known_growth_is_in_the_summary(summary: ReportSummary) -> None:
+    growth, worst, state = summary.lines
+    assert growth.startswith("Fastest growth: striped bfloat16")
+    assert "W^0.50 [0.49, 0.51]: random walk" in growth
+    assert "4.60x" in worst  # 1.15 * 16^0.5
+    assert "In float64 every variant is within" in state
+    assert "1 case failed. 1 case was declined." in state
+
+
+def test_all_rows_are_inside(folder: Path, page: str) -> None:
+    content = page_check.embedded(page)
+    assert content["count"] == len(read_folder(folder).results)
+    assert len(content["commands"]) == len(read_folder(folder).cases)
+
+
+def test_reasons_are_grouped_and_shown(page: str) -> None:
+    assert "CUDA out of memory" in page
+    assert "the kernel lacks float64" in page
+
+
+def test_infinite_zero_and_missing_numbers_have_a_place(tmp_path: Path) -> None:
+    folder = write_run(
+        tmp_path / "odd", Shape(variants=("ring", "one_shot"), dtypes=("bfloat16",), reasons=())
+    )
+    path = folder / "results"
+    rows = pd.read_parquet(path)
+    for name, value in (("error_rel", float("inf")), ("x_one_shot", float("inf")), ("error_max", 0.0)):
+        rows.loc[(rows["tensor"] == "dq") & (rows["world_size"] > 2), name] = value
+    rows.loc[rows["tensor"] == "dv", ["error_rel", "error_mean", "x_floor", "x_one_shot", "seconds"]] = None
+    rows.loc[rows["tensor"] == "lse", "error_rel"] = 0.0
+    for file in path.iterdir():
+        file.unlink()
+    rows.to_parquet(path / "all.parquet")
+    page = write_report(folder).path.read_text(encoding="utf-8")
+    assert "values that are not finite" in page
+    assert ">∞<" in page
+
+
+def test_a_run_killed_midway_says_so(tmp_path: Path) -> None:
+    shape = Shape(dtypes=("bfloat16",), world_sizes=(1, 2), seeds=(0,), record={"planned": 99, "ended": None})
+    summary = write_report(write_run(tmp_path / "killed", shape, positions=False))
+    page = summary.path.read_text(encoding="utf-8")
+    assert "Partial run: 6 of 99 planned cases" not in page  # 8 measured and one declined are in the table
+    assert "planned cases are in the table." in page
+    assert "Partial run" in summary.lines[-1]
+    assert "No growth with the world size is fitted" in summary.lines[0]
+
+
+@pytest.mark.parametrize(
+    "record", [None, "", "[]", "{", '{"provenance": 3, "config": [], "planned": "many"}']
+)
+def test_a_broken_record_costs_no_report(tmp_path: Path, record: str | None) -> None:
+    shape = Shape(variants=("ring",), dtypes=("bfloat16",), world_sizes=(2,), seeds=(0,), tensors=("out",))
+    folder = write_run(tmp_path / "bare", shape, positions=False)
+    (folder / "run.json").unlink()
+    if record is not None:
+        (folder / "run.json").write_text(record)
+    assert write_report(folder).path.exists()
+
+
+def test_a_run_without_any_numbers_is_reported(tmp_path: Path) -> None:
+    summary = write_report(write_run(tmp_path / "declined", Shape(variants=())))
+    assert "Nothing was measured" in summary.path.read_text(encoding="utf-8")
+
+
+def test_fifty_thousand_rows_stay_below_five_megabytes(tmp_path: Path) -> None:
+    shape = Shape(tuple(EXPONENTS), ("bfloat16", "float16"), (1, 2, 4, 8, 16, 32, 64), (0, 1, 2, 3))
+    folder = write_large_run(tmp_path / "large", shape, 50_000)
+    page = write_report(folder).path.read_bytes()
+    assert len(page) < LIMIT_BYTES
+    content = page_check.embedded(page.decode())
+    said = (
+        "All 50,000 rows"
+        if content["count"] == 50_000
+        else f"This file holds {content['count']:,} of 50,000 rows"
+    )
+    assert said in page.decode()

@@ -1,0 +1,95 @@
+"""What every variant on disk promises, ours and those of a user's folder (pytest --config-dir FOLDER)."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from accuracy.dtype import FORMATS
+from accuracy.locations import CONFIGS
+from tests.measuring import measure
+
+SIZES = "world_size=[1,2,3,4]"
+SHAPES = {
+    "causal_gqa": [],
+    "full_gqa": ["problem.mask=full"],
+    "causal_mqa": ["problem.heads_kv=1"],
+    "full_mha": ["problem.mask=full", "problem.heads_kv=4"],
+}
+SMALL_CHUNKS = {"bpt": ["variant.bpt.query_chunk=20", "variant.bpt.key_chunk=36"],
+                "bpt_ring": ["variant.bpt_ring.query_chunk=20", "variant.bpt_ring.key_chunk=7"]}  # fmt: skip
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    folder = metafunc.config.getoption("--config-dir")
+    places = [CONFIGS, *([folder] if folder else [])]
+    names = sorted({path.stem for place in places for path in (place / "variant").glob("*.yaml")})
+    metafunc.parametrize("variant", names)
+
+
+@pytest.fixture
+def run(variant: str, request: pytest.FixtureRequest):
+    folder: Path | None = request.config.getoption("--config-dir")
+
+    def measured(*overrides: str) -> pd.DataFrame:
+        # the ring beside it can use every world size, so that a variant of one device may decline some
+        names = variant if variant == "ring" else f"[{variant},ring]"
+        words = [f"variant={names}", SIZES, *SMALL_CHUNKS.get(variant, []), *overrides]
+        results = measure(*words, folders=[folder.resolve()] if folder else [])
+        results = results[results["variant"] == variant]
+        assert not (results["status"] == "failed").any(), results["reason"].unique()
+        assert (results["status"] == "ok").any(), results["reason"].unique()
+        return results[results["status"] == "ok"]
+
+    return measured
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_in_float64_it_is_the_truth_on_every_rank_and_tensor(run, shape: str) -> None:
+    """1e-12 is 10^4 units of float64 and 10^-7 of what a lost key or a float32 sum would cost."""
+    results = run("dtype=float64", *SHAPES[shape])
+    assert set(results["tensor"]) == {"out", "lse", "dq", "dk", "dv", "delta"}
+    worst = results.loc[results["error_rel"].idxmax()]
+    assert worst["error_rel"] < 1e-12, worst[["tensor", "rank", "world_size", "error_rel"]].to_dict()
+
+
+def test_another_softmax_scale_is_respected(run) -> None:
+    results = run("dtype=float64", "problem.softmax_scale=0.77", "world_size=[1,2]")
+    assert results["error_rel"].max() < 1e-12
+
+
+def test_errors_fall_with_the_unit_roundoff(run) -> None:
+    """Rounding is proportional to u: slope 1 of log error over log u; a fault or a hard-coded cast is flat: slope 0.
+
+    Halfway between, 0.5, is the bound. lse is kept in float32 for all inputs but float64, so it is held there only.
+    """
+    results = run("dtype=[bfloat16,float16,float32,float64]")
+    errors = results[results["rank"] == -1].groupby(["tensor", "world_size", "dtype"])["error_rel"].max().unstack()
+    for coarse, fine in (("bfloat16", "float16"), ("float16", "float32"), ("float32", "float64")):
+        held = errors if fine == "float64" else errors.drop(index="lse")
+        bits = FORMATS[fine].precision - FORMATS[coarse].precision
+        slope = np.log2(held[coarse] / held[fine]) / bits
+        assert (slope > 0.5).all(), (coarse, fine, slope.to_dict())
+
+
+def test_the_same_case_twice_gives_the_same_bits(run) -> None:
+    metrics = [name for name in run("dtype=bfloat16", "world_size=[1,2]").columns if name.startswith("error")]
+    first, second = (run("dtype=bfloat16", "world_size=[1,2]")[metrics] for _ in range(2))
+    pd.testing.assert_frame_equal(first, second, check_exact=True)
+
+
+@pytest.mark.parametrize("merge", ["logsumexp", "double", "compensated"])
+def test_every_merge_formula_is_the_same_function(variant: str, run, merge: str) -> None:
+    if variant not in ("ring", "zigzag", "striped", "bpt", "bpt_ring"):
+        pytest.skip("joins no partials")
+    assert run("dtype=float64", f"precision.merge={merge}")["error_rel"].max() < 1e-12
+
+
+@pytest.mark.parametrize("order", ["diagonal_first", "diagonal_last"])
+@pytest.mark.parametrize("direction", ["next", "previous"])
+def test_direction_and_order_of_the_ring_change_no_meaning(variant: str, run, order: str, direction: str) -> None:
+    if variant not in ("ring", "zigzag", "striped", "bpt_ring"):
+        pytest.skip("has no ring in its forward")
+    words = f"precision.ring_order={order}", f"precision.ring_direction={direction}"
+    assert run("dtype=float64", *words)["error_rel"].max() < 1e-12

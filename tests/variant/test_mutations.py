@@ -1,0 +1,81 @@
+"""The tests can fail: every planted slip in a schedule is seen in float64, where a right schedule is exact.
+
+A mutation replaces one piece of a schedule's source; the broken copy runs as a variant of its own.
+"""
+
+from pathlib import Path
+
+import pytest
+
+import accuracy
+from tests.measuring import measure
+
+PACKAGE = Path(accuracy.__file__).parent
+
+# schedule, what stands there, what a slip makes of it, tensors that must show it
+MUTATIONS = [
+    ("ring", "source > rank.world.rank", "source >= rank.world.rank", {"out", "dq"}),
+    ("ring", "source > rank.world.rank", "source > rank.world.rank + 1", {"out", "dk"}),
+    ("ring", "rank.causal and source == rank.world.rank", "rank.causal and source == 0", {"out", "dq", "dk", "dv"}),
+    ("ring", "whole = slice(0, length)", "whole = slice(0, length - 1)", {"out", "lse"}),
+    ("ring", "- step * _distance(rank)", "+ step * _distance(rank)", {"out", "dk"}),
+    ("ring", "dq = torch.zeros_like", "dq = torch.ones_like", {"dq"}),
+    ("ring", "dk = torch.zeros_like", "dk = torch.ones_like", {"dk"}),
+    ("ring", "dv = torch.zeros_like(dk)", "dv = dk", {"dk", "dv"}),
+    ("ring", "dv[:, key] += dv_block", "dv[:, key] += dk_block", {"dv"}),
+    ("ring", "dq[:, block.query] += dq_block", "dq[:, block.query] = dq_block", {"dq"}),
+    ("ring", "ring_shift((dk.to(wire), dv.to(wire))", "ring_shift((dv.to(wire), dk.to(wire))", {"dk", "dv"}),
+    ("ring", "        dk, dv = await travelling\n    return", "        await travelling\n    return", {"dk", "dv"}),
+    ("zigzag", "length // 2), slice(length // 2", "length // 2 - 1), slice(length // 2 - 1", {"out", "lse"}),
+    ("zigzag", "Block(whole, front, causal=False)", "Block(whole, back, causal=False)", {"out", "dk", "dv"}),
+    ("zigzag", "Block(back, whole, causal=False)", "Block(front, whole, causal=False)", {"out", "dq"}),
+    ("zigzag", "Block(whole, whole, causal=True)", "Block(whole, whole, causal=False)", {"out", "lse"}),
+    ("zigzag", "source < rank.world.rank", "source > rank.world.rank", {"out", "dq", "dk"}),
+    ("striped", "source <= rank.world.rank", "source < rank.world.rank", {"out", "lse"}),
+    ("striped", "slice(1, length), slice(0, length - 1)", "slice(0, length - 1), slice(0, length - 1)", {"out"}),
+    ("striped", "slice(1, length), slice(0, length - 1)", "slice(1, length), slice(1, length)", {"out", "dk"}),
+    ("llama3", "first + rows.stop - rows.start", "first + rows.stop - rows.start - 1", {"out", "lse"}),
+    ("llama3", "torch.zeros(2,", "torch.ones(2,", {"dk", "dv"}),
+    ("llama3", "sums[1, :, block.key] += dv_block", "sums[0, :, block.key] += dv_block", {"dk", "dv"}),
+    ("llama3", "(head + stride) * share", "(head + 1) * share", {"out", "dq"}),
+    ("llama3", "dk[:, :, group.kv], dv[:, :, group.kv] = mine", "dv[:, :, group.kv], dk[:, :, group.kv] = mine", {"dk"}),
+    ("ulysses", "x.movedim(0, 2).flatten(2, 3)", "x.flip(0).movedim(0, 2).flatten(2, 3)", {"out", "dq"}),
+    ("ulysses", "x.repeat_interleave(max(1, rank.world.size // x.shape[2]), dim=2)",
+     "x.repeat(1, 1, max(1, rank.world.size // x.shape[2]), 1)", {"out", "dk"}),
+    ("ulysses", "for other in others:", "for other in others[1:]:", {"dk", "dv"}),
+    ("bpt_ring", "source > rank.world.rank", "source >= rank.world.rank", {"out", "dq"}),
+    ("bpt_ring", "source == rank.world.rank", "source != rank.world.rank", {"out", "lse"}),
+    ("bpt", "min(begin + chunk, length)", "min(begin + chunk, length - 1)", {"out", "lse"}),
+    ("bpt", "rank.options.key_chunk)", "rank.options.key_chunk - 1)", set()),
+]  # fmt: skip
+SHARDING = {"zigzag": "zigzag", "striped": "striped"}
+KNOBS = {"bpt": "query_chunk: 20\nkey_chunk: 36\n", "bpt_ring": "query_chunk: 20\nkey_chunk: 7\n",
+         "llama3": "heads_stride: 2\n"}  # fmt: skip
+
+
+def plant(folder: Path, schedule: str, before: str, after: str) -> None:
+    """A variant `broken` whose schedule is a copy with one slip."""
+    source = (PACKAGE / "variant" / f"{schedule}.py").read_text()
+    assert before in source, f"{schedule} no longer says {before!r}"
+    (folder / "variant").mkdir()
+    (folder / "variant" / "broken.py").write_text(source.replace(before, after))
+    sharding = SHARDING.get(schedule, "contiguous")
+    (folder / "variant" / "broken.yaml").write_text(
+        f"# @package variant.broken\n# A planted slip\nforward: broken\nbackward: broken\nsharding: {sharding}\n"
+        + KNOBS.get(schedule, "")
+    )
+
+
+@pytest.mark.parametrize(("schedule", "before", "after", "tensors"), MUTATIONS)
+def test_a_slip_in_a_schedule_is_seen(tmp_path: Path, schedule: str, before: str, after: str, tensors: set) -> None:
+    """Seen: an error above 1e-6 of the truth, where the healthy schedule is held to 1e-12; or a row that failed."""
+    plant(tmp_path, schedule, before, after)
+    size = 1 if schedule == "bpt" else 4
+    results = measure("variant=broken", f"world_size={size}", "dtype=float64", folders=[tmp_path])
+    if (results["status"] == "failed").all():
+        return
+    errors = results[results["rank"] == -1].set_index("tensor")["error_rel"]
+    if not tensors:  # another chunk size is no slip: the answer is the same
+        assert errors.max() < 1e-12
+    for tensor in tensors:
+        assert errors[tensor] > 1e-6, errors.to_dict()
