@@ -44,11 +44,7 @@ def judge(experiment: object, results: pd.DataFrame) -> list[Claim]:
     try:
         return [_checked(claim) for claim in _claims_function(path)(results.copy())]
     except Exception as error:  # whatever a claims file does wrong must not cost the run its report
-        return [
-            Claim(
-                f"The claims of {path.parent.name} can be judged.", False, f"{type(error).__name__}: {error}"
-            )
-        ]
+        return [Claim(f"The claims of {path.parent.name} can be judged.", False, f"{type(error).__name__}: {error}")]
 
 
 def _claims_function(path: Path) -> Callable[[pd.DataFrame], list[Claim]]:

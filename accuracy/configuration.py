@@ -135,7 +135,9 @@ def _module(kind: str, part: Part, contents: Iterable[str]) -> ModuleType:
         module = parts.load(part.source)
     except Exception as error:
         text = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ConfigError(f"{kind} {part.source} cannot be loaded ({text}); correct it, its name or PYTHONPATH") from error
+        raise ConfigError(
+            f"{kind} {part.source} cannot be loaded ({text}); correct it, its name or PYTHONPATH"
+        ) from error
     lacking = [name for name in contents if not hasattr(module, name)]
     if lacking:
         raise ConfigError(f"{kind} {part.source} lacks {', '.join(lacking)}; a {kind} has {', '.join(contents)}")

@@ -91,7 +91,6 @@ def _peak(device: str) -> int | None:
     return _status_bytes("/proc/self/status", "VmHWM")
 
 
-
 def _status_bytes(path: str, key: str) -> int | None:
     try:
         lines = Path(path).read_text().splitlines()

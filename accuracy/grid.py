@@ -7,7 +7,7 @@ can use, and a problem that is none, are mistakes: they stop the run at once wit
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from accuracy import parts, sharding
@@ -71,7 +71,15 @@ def _cases(configuration: Configuration, problems: list[Problem]) -> Iterator[Ca
                             for overrides in configuration.precisions:
                                 for size in configuration.world_sizes:
                                     yield _case(
-                                        configuration, problem, inputs, seed, dtype, kernel, variant, overrides, size
+                                        configuration,
+                                        problem,
+                                        inputs,
+                                        seed,
+                                        dtype,
+                                        kernel,
+                                        variant,
+                                        overrides,
+                                        size,
                                     )
 
 
@@ -114,14 +122,9 @@ def _resolve_kernel(case: Case) -> Case:
     """The first candidate that can serve the case; the first of all where none can."""
     candidates = []
     for source in case.kernel.source.split(","):
-        options = getattr(parts.load(source), "Options", None)
-        defaults = () if options is None else tuple((f.name, f.default) for f in sorted(fields(options), key=_name))
+        defaults = parts.default_options(parts.load(source))
         candidates.append(replace(case, kernel=Part(source.rpartition(".")[2], source, defaults)))
     return next((each for each in candidates if kernel_decline(each) is None), candidates[0])
-
-
-def _name(field: Any) -> str:
-    return str(field.name)
 
 
 def _judge(case: Case, free_bytes: int | None) -> Planned:
@@ -146,7 +149,7 @@ def kernel_decline(case: Case) -> str | None:
     return abilities.decline(case.kernel.name, case.dtype, case.problem.head_dim, partials)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _abilities(kernel: Part, device: str) -> Any:
     module = parts.load(kernel.source)
     return module.abilities(device, parts.build_options(module, kernel.options))
@@ -200,5 +203,6 @@ def _stop_at_useless_knobs(configuration: Configuration) -> None:
 def _places(variant: Variant) -> list[str]:
     """The rounding places that a variant's schedules have, in the policy's order."""
     forward, backward = (parts.load(part.source) for part in (variant.forward, variant.backward))
-    return [each.name for each in fields(Precision) if each.name in (*forward.FORWARD_PLACES, *backward.BACKWARD_PLACES)]
-
+    return [
+        each.name for each in fields(Precision) if each.name in (*forward.FORWARD_PLACES, *backward.BACKWARD_PLACES)
+    ]

@@ -7,6 +7,7 @@ partial, and returns the joined pair in the kept dtypes. In exact arithmetic all
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -57,8 +58,15 @@ class Running:
         batch, length, heads, _ = like.shape
         out = torch.zeros_like(like, dtype=out_dtype)
         lse = like.new_full((batch, length, heads, 1), -torch.inf, dtype=lse_dtype)
-        lost = (torch.zeros_like(out), torch.zeros_like(lse)) if formula == "compensated" else (None, None)
-        return cls(formula, out, lse, *lost, bytearray(length))
+        compensated = formula == "compensated"
+        return cls(
+            formula,
+            out,
+            lse,
+            torch.zeros_like(out) if compensated else None,
+            torch.zeros_like(lse) if compensated else None,
+            bytearray(length),
+        )
 
     def add(self, block: Block, block_out: Tensor, block_lse: Tensor) -> None:
         """Merge a block: out (B, S', H, D) and lse (B, H, S') of the rows `block.query`."""
@@ -84,7 +92,7 @@ class Running:
             return [(rows.start, rows.stop, bool(seen[0]))]
         borders = [i for i in range(1, len(seen)) if seen[i] != seen[i - 1]]
         edges = [0, *borders, len(seen)]
-        return [(rows.start + a, rows.start + b, bool(seen[a])) for a, b in zip(edges, edges[1:], strict=False)]
+        return [(rows.start + a, rows.start + b, bool(seen[a])) for a, b in pairwise(edges)]
 
     def _merge(self, rows: slice, block_out: Tensor, block_lse: Tensor) -> None:
         out, lse = self.out[:, rows], self.lse[:, rows]

@@ -74,7 +74,8 @@ def floor_sums(truth: Tensor, rounded: Tensor, dtype: str) -> Sums:
     """The error of the truth rounded to a dtype. In float64, where the truth is itself rounded, the bound u |truth|."""
     if dtype != "float64":
         return sums(error_of(rounded, truth), rounded, truth)
-    return sums(truth.abs() * FORMATS[dtype].unit_roundoff, truth, truth)
+    bound = truth.abs() * FORMATS[dtype].unit_roundoff
+    return sums(bound.nan_to_num_(nan=0.0, posinf=0.0), truth, truth)  # what is not finite is not rounded
 
 
 def ulp_max(error: Tensor, truth: Tensor, dtype: str) -> Array:
@@ -117,7 +118,9 @@ def ratio(above: Array, below: Array, zero_by_zero: float) -> Array:
 def significance(each: Sums) -> Array:
     """The signed mean in units of its standard error over the elements, taken as independent (Student's t)."""
     mean = each.signed / each.count
-    variance = np.maximum(each.signed_square / each.count - mean**2, 0.0)
+    with np.errstate(over="ignore", invalid="ignore"):  # squares beyond float64: an infinite variance
+        variance = np.nan_to_num(each.signed_square / each.count - mean**2, nan=np.inf, posinf=np.inf)
+    variance = np.maximum(variance, 0.0)
     size = ratio(np.abs(mean), np.sqrt(variance / each.count), zero_by_zero=0.0)
     return np.copysign(size, mean)
 

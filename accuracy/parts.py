@@ -8,7 +8,7 @@ import importlib
 import importlib.util
 import sys
 from dataclasses import fields
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from accuracy.case import Scalar
 
 
-@lru_cache(maxsize=None)
+@cache
 def load(source: str) -> ModuleType:
     """The module at a source. Raises ImportError or the file's own error."""
     if not source.endswith(".py"):
@@ -29,6 +29,12 @@ def load(source: str) -> ModuleType:
     sys.modules[name] = module  # dataclasses look their module up by name
     spec.loader.exec_module(module)
     return module
+
+
+def default_options(module: ModuleType) -> tuple[tuple[str, Scalar], ...]:
+    """The module's knobs at their defaults, sorted by name; none where it has no `Options`."""
+    cls = getattr(module, "Options", None)
+    return () if cls is None else tuple(sorted(vars(cls()).items()))
 
 
 def build_options(module: ModuleType, given: tuple[tuple[str, Scalar], ...]) -> Any:

@@ -106,7 +106,13 @@ class Pipeline:
         return Measured(rows, positions)
 
     def _metric_rows(
-        self, case: Case, tensor: str, columns: dict[str, Any], shape: torch.Size, tokens: Tensor, cost: device.Cost
+        self,
+        case: Case,
+        tensor: str,
+        columns: dict[str, Any],
+        shape: torch.Size,
+        tokens: Tensor,
+        cost: device.Cost,
     ) -> Iterator[Row]:
         identity = self._empty_row(case, OK, "") | {
             "tensor": tensor,
@@ -126,19 +132,22 @@ class Pipeline:
             **case.identity(),
             "experiment": self.experiment,
             "device": device.name(case.device),
-            "code": provenance.code_digest(),
+            "code": provenance.code_of(case),
             "rank": ALL_RANKS,
             "status": status,
             "reason": reason,
         }
 
 
-def run_variant(case: Case, yardsticks: Yardsticks) -> Named:
-    """The case's schedules over all ranks: shards (W, B, S/W, ...) of out, lse, dq, dk, dv, delta, as stored."""
+def run_variant(case: Case, yardsticks: Yardsticks, kernel: Kernel | None = None) -> Named:
+    """The case's schedules over all ranks: shards (W, B, S/W, ...) of out, lse, dq, dk, dv, delta, as stored.
+
+    kernel: to be used in place of the case's own, by benchmarks and traces.
+    """
     layout = case.variant.sharding, case.world_size
     q, k, v, dout = (cut(x, *layout) for x in yardsticks.inputs.tensors)
     forward, backward = (parts.load(part.source) for part in (case.variant.forward, case.variant.backward))
-    kernel = build_kernel(case.kernel, case.device)
+    kernel = kernel or build_kernel(case.kernel, case.device)
     versions = [x._version for x in (q, k, v, dout)]
 
     async def program(world: World) -> Tensors:
@@ -180,7 +189,7 @@ def check_result(name: str, x: Tensor, truth: Tensor, case: Case) -> None:
 def worst_place(flat: int, shape: torch.Size, tokens: Tensor) -> dict[str, int]:
     """Global batch, token, head and dim of a flat index into one rank's shard; dim -1 where a tensor has none."""
     sizes = shape[1:]
-    index = []
+    index: list[int] = []
     for size in reversed(sizes):
         flat, position = divmod(flat, size)
         index.insert(0, position)
@@ -198,7 +207,12 @@ def _position_rows(case: Case, tensor: str, error: Tensor, tokens: Tensor) -> It
     rms, largest = metrics.by_position(error, tokens)
     owners = metrics.bin_owners(borders, tokens)
     for begin, end, owner, root_mean_square, maximum in zip(
-        borders[:-1].tolist(), borders[1:].tolist(), owners.tolist(), rms.tolist(), largest.tolist(), strict=True
+        borders[:-1].tolist(),
+        borders[1:].tolist(),
+        owners.tolist(),
+        rms.tolist(),
+        largest.tolist(),
+        strict=True,
     ):
         yield {
             "case_id": case.id,

@@ -5,7 +5,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ import torch
 
 import accuracy
 from accuracy import device as devices
+from accuracy import parts
+from accuracy.case import Case
 
 PACKAGE = Path(accuracy.__file__).parent
 PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "hydra-core", "omegaconf", "flash-attn", "triton")
@@ -20,14 +22,31 @@ MEASURING = ("inputs", "kernel", "reference", "variant", "world")  # folders; wi
 ENVIRONMENT = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 
 
-@lru_cache(maxsize=1)
+@cache
 def code_digest() -> str:
     """Twelve hexadecimal digits of the sources that decide a measured number (not of reports and commands)."""
-    paths = [*PACKAGE.glob("*.py"), *(path for folder in MEASURING for path in (PACKAGE / folder).glob("*.py"))]
+    paths = [
+        *PACKAGE.glob("*.py"),
+        *(path for folder in MEASURING for path in (PACKAGE / folder).glob("*.py")),
+    ]
     content = hashlib.sha256()
     for path in sorted(paths):
         content.update(path.relative_to(PACKAGE).as_posix().encode() + path.read_bytes())
     return content.hexdigest()[:12]
+
+
+def code_of(case: Case) -> str:
+    """The package's digest and, where parts of the case lie outside of it, `+` and eight digits of theirs."""
+    schedules = case.variant.forward, case.variant.backward
+    sources = sorted({part.source for part in (case.inputs, case.kernel, *schedules)})
+    own = [source for source in sources if not source.startswith("accuracy.")]
+    return code_digest() + (f"+{_files_digest(tuple(own))}" if own else "")
+
+
+@cache
+def _files_digest(sources: tuple[str, ...]) -> str:
+    content = b"".join(Path(str(parts.load(source).__file__)).read_bytes() for source in sources)
+    return hashlib.sha256(content).hexdigest()[:8]
 
 
 def fingerprint(device: str) -> dict[str, Any]:
@@ -84,7 +103,7 @@ def _cuda() -> dict[str, Any]:
 
 
 def _git() -> dict[str, Any]:
-    """Commit and dirty flag of the checkout that the package runs from; outside one, the GIT_COMMIT that a CI system sets."""
+    """Commit and dirty flag of the checkout that the package runs from; outside one, a CI system's GIT_COMMIT."""
     if not (PACKAGE.parent / ".git").exists():
         return {"git_commit": os.environ.get("GIT_COMMIT"), "dirty": None}
     commit = _command("git", "-C", str(PACKAGE.parent), "rev-parse", "HEAD")

@@ -17,7 +17,7 @@ from accuracy.configuration import Configuration
 from accuracy.errors import ConfigError
 from accuracy.grid import Planned
 from accuracy.pipeline import Measured, Pipeline
-from accuracy.provenance import fingerprint, provenance
+from accuracy.provenance import code_of, fingerprint, provenance
 from accuracy.reference.cache import Cache
 
 NOT_NUMBERS = ("output_dir", "report", "dry_run", "truth")  # configuration keys that leave every number alone
@@ -25,13 +25,14 @@ NOT_NUMBERS = ("output_dir", "report", "dry_run", "truth")  # configuration keys
 
 @dataclass(frozen=True)
 class Outcome:
-    """Where the run is, and how its cases ended; `earlier`: found done in the folder."""
+    """Where the run is, and how its cases ended; `earlier`: found done in the folder, `earlier_ok` of them measured."""
 
     folder: Path
     ok: int
     declined: int
     failed: int
     earlier: int
+    earlier_ok: int
     interrupted: bool
 
 
@@ -69,12 +70,16 @@ def open_folder(folder: Path, device: str) -> None:
 
 
 def execute(
-    configuration: Configuration, config: Mapping[str, Any], plans: Sequence[Planned], folder: Path, command: list[str]
+    configuration: Configuration,
+    config: Mapping[str, Any],
+    plans: Sequence[Planned],
+    folder: Path,
+    command: list[str],
 ) -> Outcome:
     """Measure every planned case that the folder does not have; each case's rows are on disk before the next."""
     about = _about(configuration, config, plans, command)
     table.write_json(folder / "run.json", about)
-    done = table.finished_cases(folder)
+    done = _done(folder, plans)
     pending = [each for each in plans if each.case.id not in done]
     cache = Cache(configuration.truth_folder, configuration.truth_min_seconds)
     pipeline = Pipeline(configuration.name, cache)
@@ -93,7 +98,19 @@ def execute(
     finally:
         progress.close()
     table.write_json(folder / "run.json", about | {"ended": None if interrupted else _now()})
-    return Outcome(folder, counts["ok"], counts["declined"], counts["failed"], len(plans) - len(pending), interrupted)
+    earlier_ok = sum(status == table.OK for status in done.values())
+    return Outcome(folder, counts["ok"], counts["declined"], counts["failed"], len(done), earlier_ok, interrupted)
+
+
+def _done(folder: Path, plans: Sequence[Planned]) -> dict[str, str]:
+    """Status of the planned cases that the folder has, measured by the code as it is now."""
+    finished = table.finished_cases(folder)
+    planned = {each.case.id: code_of(each.case) for each in plans}
+    return {
+        case_id: finished[case_id].status
+        for case_id, code in planned.items()
+        if case_id in finished and finished[case_id].code == code
+    }
 
 
 def _status(measured: Measured) -> str:

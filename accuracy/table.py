@@ -9,6 +9,7 @@ No torch here: the report and the gate read tables only.
 import json
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ _IDENTITY = [
     ("head_dim", pa.int32()),
     ("softmax_scale", pa.float64()),
     ("device", pa.string()),
-    ("code", pa.string()),  # digest of the package's sources that measured the row
+    ("code", pa.string()),  # digest of the sources that measured the row, parts of one's own after a +
     ("tensor", pa.string()),  # null where the case has no numbers (declined, failed)
     ("rank", pa.int32()),  # -1: all ranks together
     ("status", pa.string()),
@@ -71,7 +72,13 @@ METRICS = (
     "x_one_shot",
     "ulp_max",
 )
-_COUNTS = ("nonfinite", "worst_batch", "worst_token", "worst_head", "worst_dim")  # worst_dim -1: has no head_dim
+_COUNTS = (
+    "nonfinite",
+    "worst_batch",
+    "worst_token",
+    "worst_head",
+    "worst_dim",
+)  # worst_dim -1: has no head_dim
 RESULTS_SCHEMA = pa.schema(
     _IDENTITY
     + [(name, pa.float64()) for name in METRICS]
@@ -147,11 +154,19 @@ def read_run(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "run.json").read_text())
 
 
-def finished_cases(folder: Path) -> set[str]:
-    """Ids of the cases that need no second run: measured or declined. A failed case is tried again."""
-    done = set()
+@dataclass(frozen=True)
+class Finished:
+    """How a case in the folder ended, and the digest of the code that ended it."""
+
+    status: str
+    code: str
+
+
+def finished_cases(folder: Path) -> dict[str, Finished]:
+    """By id, the cases that need no second run: measured or declined. A failed case is tried again."""
+    done = {}
     for path in (folder / "results").glob("*.parquet"):
-        status = pq.read_table(path, columns=["status"])["status"][0].as_py()
-        if status != FAILED:
-            done.add(path.stem)
+        first = pq.read_table(path, columns=["status", "code"]).slice(0, 1).to_pylist()[0]
+        if first["status"] != FAILED:
+            done[path.stem] = Finished(**first)
     return done

@@ -9,7 +9,9 @@ from accuracy import device
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--config-dir", type=Path, default=None, help="a folder with parts of your own, tested as ours are")
+    parser.addoption(
+        "--config-dir", type=Path, default=None, help="a folder with parts of your own, tested as ours are"
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import hydra
 import pandas as pd
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from accuracy.configuration import Configuration, read
 from accuracy.grid import plan
@@ -16,11 +16,15 @@ from accuracy.reference.cache import Cache
 TINY = ("problem.seqlen=96", "problem.heads=4", "problem.heads_kv=2", "problem.head_dim=8", "problem.batch=2")
 
 
-def configuration(*overrides: str, folders: Sequence[Path] = ()) -> Configuration:
+def compose(*overrides: str, folders: Sequence[Path] = ()) -> tuple[DictConfig, Configuration]:
     search = [f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in folders)}]"] if folders else []
     with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
         composed = hydra.compose("config", overrides=[*search, *overrides])
-    return read(OmegaConf.to_container(composed, resolve=True), folders)  # type: ignore[arg-type]
+    return composed, read(OmegaConf.to_container(composed, resolve=True), folders)  # type: ignore[arg-type]
+
+
+def configuration(*overrides: str, folders: Sequence[Path] = ()) -> Configuration:
+    return compose(*overrides, folders=folders)[1]
 
 
 def measure(*overrides: str, folders: Sequence[Path] = ()) -> pd.DataFrame:

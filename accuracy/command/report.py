@@ -10,12 +10,8 @@ USAGE_ERROR = 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report's path and its most telling lines; 0, or 2 where the folder cannot be reported on."""
-    parser = argparse.ArgumentParser(
-        prog="accuracy-report", description="Rebuild report.html from a run's tables."
-    )
-    parser.add_argument(
-        "folder", type=Path, metavar="RUN_FOLDER", help="folder that holds results/ and run.json"
-    )
+    parser = argparse.ArgumentParser(prog="accuracy-report", description="Rebuild report.html from a run's tables.")
+    parser.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="folder that holds results/ and run.json")
     folder = parser.parse_args(arguments).folder
 
     from accuracy.report.build import write_report  # here, so that --help answers at once

@@ -13,7 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
+from yaml import YAMLError  # type: ignore[import-untyped]
 
 from accuracy.command import listing
 from accuracy.errors import ConfigError, unknown
@@ -74,7 +74,9 @@ def _check_groups(words: Iterable[str]) -> None:
     for word in words:
         group, _, value = word.partition("=")
         if group in ("problem", "precision", "experiment") and value.startswith("[") and "," in value:
-            raise ConfigError(f"{word} is no axis of the grid; choose one, and give lists to its keys ({group}.KEY=[..])")
+            raise ConfigError(
+                f"{word} is no axis of the grid; choose one, and give lists to its keys ({group}.KEY=[..])"
+            )
 
 
 def _complain(error: BaseException) -> int:
@@ -120,7 +122,7 @@ def measure(config: Any, folders: list[Path], command: list[str]) -> int:
         print("\n".join(["", *summary.lines, "", f"report: {summary.path}"]))
     if outcome.interrupted:
         return INTERRUPTED
-    return 0 if outcome.ok + outcome.earlier else NOTHING_MEASURED
+    return 0 if outcome.ok + outcome.earlier_ok else NOTHING_MEASURED
 
 
 def one_line(error: BaseException) -> str:

@@ -86,7 +86,10 @@ class Eager:
         dk, dv = torch.zeros_like(keys), torch.zeros_like(values)
         with _tf32(self.options.tf32):
             for rows, limit in _chunks(q, k, causal):
-                query, dout_rows = _by_group(q[:, rows], heads_kv, compute), _by_group(dout[:, rows], heads_kv, compute)
+                query, dout_rows = (
+                    _by_group(q[:, rows], heads_kv, compute),
+                    _by_group(dout[:, rows], heads_kv, compute),
+                )
                 scores = _scores(q[:, rows], keys[:, :, :limit], scale, causal, rows.stop, q.shape[1], k.shape[1])
                 normaliser = lse[:, :, rows].to(compute).unflatten(1, (heads_kv, -1)).unsqueeze(-1)
                 weights = torch.exp(scores - normaliser)

@@ -88,9 +88,7 @@ class TorchFlashCUDA:
         self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
         """See `Kernel.forward`."""
-        out, lse, *_ = aten._scaled_dot_product_flash_attention(
-            *_heads_first(q, k, v), 0.0, causal, False, scale=scale
-        )
+        out, lse, *_ = aten._scaled_dot_product_flash_attention(*_heads_first(q, k, v), 0.0, causal, False, scale=scale)
         return out.transpose(1, 2).to(out_dtype), lse
 
     def backward(
@@ -135,9 +133,12 @@ def _bottom_right(rows: int, keys: int, dtype: torch.dtype) -> Tensor:
 
 @contextmanager
 def _deterministic(wanted: bool) -> Iterator[None]:
-    """The operator reads torch's process-wide switch; it is set for the call only."""
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(wanted, warn_only=True)
+    """The operator reads torch's process-wide switch (not in warn-only mode); it is set for the call only."""
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    torch.use_deterministic_algorithms(wanted)
     try:
         yield
     finally:

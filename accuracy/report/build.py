@@ -69,40 +69,42 @@ def write_report(folder: Path) -> ReportSummary:
         "reasons": reasons(run.cases),
         "summary": summary_table(whole),
         "environment": environment,
-        **_panels(run, measured),
     }
     path = folder / "report.html"
-    _write(path, _with_rows(context, labelled))
+    text = _with_rows(context | _panels(run, measured), labelled)
+    if len(text) > LIMIT_BYTES:  # a run of very many variants and settings: draw the first setting only
+        text = _with_rows(context | _panels(run, measured, most=1), labelled)
+    _write(path, text)
     return ReportSummary(path, head.lines)
 
 
-def _with_rows(context: dict[str, Any], labelled: pd.DataFrame) -> str:
+def _with_rows(context: dict[str, Any], labelled: pd.DataFrame) -> bytes:
     """The page with as many rows as its other parts leave room for."""
-    others = len(_render({**context, "block": EMPTY}).encode("utf-8", errors="replace"))
-    room = max(0, LIMIT_BYTES - others - ROOM_FOR_NOTES)
+    room = max(0, LIMIT_BYTES - len(_render({**context, "block": EMPTY})) - ROOM_FOR_NOTES)
     return _render({**context, "block": encode_rows(labelled, min(BUDGET_BYTES, room))})
 
 
-def _panels(run: Run, measured: pd.DataFrame) -> dict[str, Any]:
+def _panels(run: Run, measured: pd.DataFrame, most: int = MOST_FACETS) -> dict[str, Any]:
     """Every section's panels, one per facet."""
     facets = facets_of(measured)
     slots = slots_of(measured)
+    few = min(most, MOST_DETAILED_FACETS)
 
-    def each(panel: Callable[[Facet], Panel | None], most: int = MOST_FACETS) -> list[Panel]:
-        return [made for facet in facets[:most] if (made := panel(facet)) is not None]
+    def each(panel: Callable[[Facet], Panel | None], number: int = most) -> list[Panel]:
+        return [made for facet in facets[:number] if (made := panel(facet)) is not None]
 
     return {
-        "omitted": omitted_facets(facets, MOST_FACETS),
-        "omitted_details": omitted_facets(facets, MOST_DETAILED_FACETS),
+        "omitted": omitted_facets(facets, most),
+        "omitted_details": omitted_facets(facets, few),
         "growth": each(lambda facet: growth_panel(facet, slots)),
         "heatmap": each(heatmap_panel),
-        "ranks": each(lambda facet: rank_panel(facet, slots), MOST_DETAILED_FACETS),
-        "positions": each(lambda facet: position_panel(facet, run.positions, slots), MOST_DETAILED_FACETS),
+        "ranks": each(lambda facet: rank_panel(facet, slots), few),
+        "positions": each(lambda facet: position_panel(facet, run.positions, slots), few),
         "cost": each(lambda facet: cost_panel(facet, slots)),
     }
 
 
-def _render(context: dict[str, Any]) -> str:
+def _render(context: dict[str, Any]) -> bytes:
     script = "".join((PAGE / name).read_text(encoding="utf-8") for name in SCRIPTS)
     pages = jinja2.Environment(
         loader=jinja2.FileSystemLoader(PAGE),
@@ -112,15 +114,16 @@ def _render(context: dict[str, Any]) -> str:
         lstrip_blocks=True,
     )
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return pages.get_template("report.html.jinja").render(
+    text = pages.get_template("report.html.jinja").render(
         **context,
         script=Markup(script),
         script_digest=digest,
         style=Markup((PAGE / "report.css").read_text(encoding="utf-8")),
     )
+    return text.encode("utf-8", errors="replace")
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: bytes) -> None:
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
-    hidden.write_bytes(text.encode("utf-8", errors="replace"))
+    hidden.write_bytes(text)
     os.replace(hidden, path)

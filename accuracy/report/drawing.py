@@ -88,7 +88,13 @@ def log_y(axes: Axes, values: Iterable[float]) -> None:
 
 def _log_places(bottom: float, top: float) -> list[float]:
     decades = range(math.floor(bottom), math.ceil(top) + 1)
-    for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7)):
+    for steps in (
+        (1,),
+        (1, 3),
+        (1, 2, 5),
+        (1, 1.5, 2, 3, 5, 7),
+        (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 4, 5, 6, 8),
+    ):
         places = [step * 10.0**decade for decade in decades for step in steps]
         inside = [place for place in places if bottom <= math.log10(place) <= top]
         if len(inside) >= 3:

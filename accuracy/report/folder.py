@@ -70,9 +70,7 @@ class Run:
 
 def read_folder(folder: Path) -> Run:
     """Raises NoReport where there is no table to report on."""
-    advice = (
-        "expected a run folder with results/ or results.parquet; give the output_dir of an `accuracy` run"
-    )
+    advice = "expected a run folder with results/ or results.parquet; give the output_dir of an `accuracy` run"
     if not folder.is_dir():
         raise NoReport(f"{folder}: no such folder; {advice}")
     try:
@@ -80,6 +78,7 @@ def read_folder(folder: Path) -> Run:
     except (OSError, pa.ArrowException) as error:
         raise NoReport(f"{folder}: its table cannot be read ({_one_line(error)}); {advice}") from error
     results = results[results["case_id"].notna()]
+    results = results.assign(rank=results["rank"].fillna(table.ALL_RANKS).astype("int64"))
     if results.empty:
         raise NoReport(f"{folder}: holds no results; {advice}")
     record, problem = _read_record(folder)

@@ -142,17 +142,9 @@ def _chips(run: Run, whole: pd.DataFrame, claims: list[Claim]) -> list[Chip]:
     if declined:
         chips.append(Chip(f"{count(declined, 'case')} declined", "open"))
     broken = _nonfinite(whole)
-    chips.append(
-        Chip(f"{count(broken, 'tensor')} not finite", "bad") if broken else Chip("all finite", "good")
-    )
+    chips.append(Chip(f"{count(broken, 'tensor')} not finite", "bad") if broken else Chip("all finite", "good"))
     if claims:
         held = sum(claim.holds is True for claim in claims)
-        tone = (
-            "bad"
-            if any(claim.holds is False for claim in claims)
-            else "good"
-            if held == len(claims)
-            else "open"
-        )
+        tone = "bad" if any(claim.holds is False for claim in claims) else "good" if held == len(claims) else "open"
         chips.append(Chip(f"claims: {held} of {len(claims)} hold", tone))
     return chips

@@ -40,6 +40,7 @@ def plain(value: object, digits: int = 3) -> str:
     special = _special(number)
     if special is not None:
         return special
+    number = float(f"{number:.{digits - 1}e}")  # 0.9996 is 1.00, not 1.000
     size = abs(number)
     if size >= 1e5 or size < 1e-3:
         return scientific(number, digits)
@@ -56,9 +57,8 @@ def ratio(value: object) -> str:
 def signed(value: object) -> str:
     """An exponent with two decimals, `0.03` or `-0.02`, with a true minus sign."""
     number = as_float(value)
-    special = _special(number)
-    if special is not None:
-        return special
+    if not math.isfinite(number):
+        return str(_special(number))
     text = f"{abs(number):.2f}"
     return f"{MINUS}{text}" if number < 0 and float(text) > 0 else text
 

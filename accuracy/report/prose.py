@@ -41,9 +41,7 @@ def _block(block: str) -> Markup:
         return _table(lines)
     if lines[0].startswith(("- ", "* ")):
         items = re.split(r"^[-*] +", block, flags=re.MULTILINE)[1:]
-        return Markup("<ul>{}</ul>").format(
-            Markup("").join(Markup("<li>{}</li>").format(_inline(i)) for i in items)
-        )
+        return Markup("<ul>{}</ul>").format(Markup("").join(Markup("<li>{}</li>").format(_inline(i)) for i in items))
     return Markup("<p>{}</p>").format(_inline(block.lstrip("# ")))
 
 

@@ -46,9 +46,7 @@ def _knobs(prefix: str, options: object) -> list[str]:
             pairs.append(piece)
         else:  # a comma inside a value
             pairs[-1] += f",{piece}"
-    return [
-        f"{prefix}.{pair.removesuffix('=None')}{'=null' if pair.endswith('=None') else ''}" for pair in pairs
-    ]
+    return [f"{prefix}.{pair.removesuffix('=None')}{'=null' if pair.endswith('=None') else ''}" for pair in pairs]
 
 
 def _present(value: object) -> bool:

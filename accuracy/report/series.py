@@ -13,7 +13,7 @@ import pandas as pd
 
 from accuracy.dtype import FORMATS
 from accuracy.report.number import count
-from accuracy.table import TENSORS
+from accuracy.table import OK, TENSORS
 
 ONE_SHOT = "one_shot"
 MOST_FACETS = 4  # drawn over the world size
@@ -59,6 +59,14 @@ class Facet:
         return self.rows[self.rows["rank"] == -1]
 
     @property
+    def widest(self) -> pd.DataFrame:
+        """The rows over all ranks of every series at its own largest world size: bpt and one_shot know
+        only 1.
+        """
+        whole = self.whole
+        return whole[whole["world_size"] == whole.groupby("series")["world_size"].transform("max")]
+
+    @property
     def series(self) -> list[str]:
         """Labels of the lines, the one-shot kernel first."""
         return series_order(self.rows)
@@ -80,21 +88,21 @@ def with_labels(results: pd.DataFrame) -> pd.DataFrame:
     A series' detail that varies over the run but within no facet (the kernel, where float64 needs another
     one than bfloat16) is said once, in the facet's label.
     """
-    cases = results.drop_duplicates("case_id")
+    every = results.drop_duplicates("case_id")
+    cases = every[every["status"] == OK] if (every["status"] == OK).any() else every
     facet_details = _varying(cases, _FACET_DETAILS)
     facet = [_label(row, "dtype", facet_details) for row in cases.to_dict("records")]
     inside = {name for _, rows in cases.groupby(facet) for name in _varying(rows, _SERIES_DETAILS)}
     series_details = [name for name in _SERIES_DETAILS if name in inside]
     facet_details += [name for name in _varying(cases, _SERIES_DETAILS) if name not in inside]
-    several = {
-        variant for variant, rows in cases.groupby("variant") if rows["options"].nunique(dropna=False) > 1
-    }
+    options = cases.groupby("variant")["options"].nunique(dropna=False)
+    several = set(options[options > 1].index)
     labels = {
         row["case_id"]: (
             _label(row, "variant", (["options"] if row["variant"] in several else []) + series_details),
             _label(row, "dtype", facet_details),
         )
-        for row in cases.to_dict("records")
+        for row in every.to_dict("records")
     }
     return results.assign(
         series=results["case_id"].map(lambda case: labels[case][0]),
@@ -137,9 +145,7 @@ def in_reading_order(labelled: pd.DataFrame) -> pd.DataFrame:
 
 def facets_of(labelled: pd.DataFrame) -> list[Facet]:
     """All facets of measured rows, coarsest dtype first."""
-    found = [
-        (str(label), str(rows["dtype"].iloc[0]), rows) for label, rows in labelled.groupby("facet", sort=True)
-    ]
+    found = [(str(label), str(rows["dtype"].iloc[0]), rows) for label, rows in labelled.groupby("facet", sort=True)]
     found.sort(key=lambda item: (-_unit_roundoff(item[1]), item[1], item[0]))
     return [Facet(f"f{index}", label, dtype, rows) for index, (label, dtype, rows) in enumerate(found)]
 

@@ -22,9 +22,7 @@ def within(t: float, freedom: int) -> float:
 def quantile(freedom: int, level: float = 0.95) -> float:
     """The t with P(|T| <= t) = level: half the width of a two-sided interval, in standard errors."""
     if freedom < 1:
-        raise ValueError(
-            f"freedom {freedom}: a t interval needs at least 1 degree of freedom; give more points"
-        )
+        raise ValueError(f"freedom {freedom}: a t interval needs at least 1 degree of freedom; give more points")
     low, high = 0.0, 1.0
     while within(high, freedom) < level and high < _LARGEST_QUANTILE:
         high *= 2

@@ -23,9 +23,7 @@ def to_svg(axes: Axes, name: str, title: str, description: str) -> Markup:
     """The figure of `axes` as an `<svg role="img">`. name: an identifier, unique in the page."""
     buffer = io.StringIO()
     with mpl.rc_context(SETTINGS):
-        FigureCanvasSVG(axes.get_figure(root=True)).print_svg(
-            buffer, metadata={"Date": None, "Creator": None}
-        )
+        FigureCanvasSVG(axes.get_figure(root=True)).print_svg(buffer, metadata={"Date": None, "Creator": None})
     root = ElementTree.fromstring(buffer.getvalue())
     _strip_namespaces(root)
     for child in list(root):
@@ -102,13 +100,7 @@ def _unwrap(parent: Element) -> None:
         flat.extend(list(child) if dissolves else [child])
     parent[:] = flat
     styles = {child.get("style") for child in parent if child.tag != "defs"}
-    if (
-        parent.tag == "g"
-        and len(flat) > 2
-        and len(styles) == 1
-        and "style" not in parent.attrib
-        and None not in styles
-    ):
+    if parent.tag == "g" and len(flat) > 2 and len(styles) == 1 and "style" not in parent.attrib and None not in styles:
         parent.set("style", str(styles.pop()))
         for child in parent:
             child.attrib.pop("style", None)

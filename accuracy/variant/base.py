@@ -46,7 +46,9 @@ class Rank:
             scale=self.scale, causal=block.causal, out_dtype=self.place("partial"),
         )  # fmt: skip
 
-    def differentiate(self, block: Block, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> Tensors:
+    def differentiate(
+        self, block: Block, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
+    ) -> Tensors:
         """The kernel's dq of the block's rows and dk, dv of its keys, for out and lse over all keys."""
         return self.kernel.backward(
             dout[:, block.query], q[:, block.query], k[:, block.key], v[:, block.key],

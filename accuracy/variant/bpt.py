@@ -15,7 +15,17 @@ from accuracy.variant.one_shot import one_device_only
 from accuracy.variant.ring import PRECISION, ring_backward, ring_forward
 from accuracy.world.base import Tensors
 
-__all__ = ["BACKWARD_PLACES", "FORWARD_PLACES", "PRECISION", "SHARDINGS", "Options", "backward", "blocks", "decline", "forward"]
+__all__ = [
+    "BACKWARD_PLACES",
+    "FORWARD_PLACES",
+    "PRECISION",
+    "SHARDINGS",
+    "Options",
+    "backward",
+    "blocks",
+    "decline",
+    "forward",
+]
 
 SHARDINGS = ("contiguous",)
 FORWARD_PLACES = ("partial", "out_accumulator", "lse", "merge")  # the ring's, less what only travel rounds

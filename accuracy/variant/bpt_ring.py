@@ -12,7 +12,17 @@ from accuracy.variant.bpt import Options, chunked, chunks_too_small
 from accuracy.variant.ring import BACKWARD_PLACES, FORWARD_PLACES, PRECISION, ring_backward, ring_forward
 from accuracy.world.base import Tensors
 
-__all__ = ["BACKWARD_PLACES", "FORWARD_PLACES", "PRECISION", "SHARDINGS", "Options", "backward", "blocks", "decline", "forward"]
+__all__ = [
+    "BACKWARD_PLACES",
+    "FORWARD_PLACES",
+    "PRECISION",
+    "SHARDINGS",
+    "Options",
+    "backward",
+    "blocks",
+    "decline",
+    "forward",
+]
 
 SHARDINGS = ("contiguous",)
 

@@ -18,7 +18,16 @@ from accuracy.variant.ring import (
 )
 from accuracy.world.base import Tensors
 
-__all__ = ["BACKWARD_PLACES", "FORWARD_PLACES", "PRECISION", "SHARDINGS", "backward", "blocks", "decline", "forward"]
+__all__ = [
+    "BACKWARD_PLACES",
+    "FORWARD_PLACES",
+    "PRECISION",
+    "SHARDINGS",
+    "backward",
+    "blocks",
+    "decline",
+    "forward",
+]
 
 SHARDINGS = ("striped",)
 

@@ -74,9 +74,7 @@ async def _to_heads(rank: Rank, *tensors: Tensor) -> Tensors:
 
 async def _to_tokens(rank: Rank, wire: torch.dtype, *tensors: Tensor) -> Tensors:
     """(B, S, H/W, D) -> (B, S/W, H, D)."""
-    received = await rank.world.all_to_all(
-        [sharding.cut(x.to(wire), "contiguous", rank.world.size) for x in tensors]
-    )
+    received = await rank.world.all_to_all([sharding.cut(x.to(wire), "contiguous", rank.world.size) for x in tensors])
     return tuple(x.movedim(0, 2).flatten(2, 3) for x in received)
 
 

@@ -51,7 +51,7 @@ def cases(shape: Shape) -> Iterator[dict[str, Any]]:
     """Identity columns of every measured case."""
     for variant in shape.variants:
         for dtype in shape.dtypes:
-            for size in [1] if variant == "one_shot" else shape.world_sizes:
+            for size in [1] if variant in ("one_shot", "bpt") else shape.world_sizes:
                 for seed in shape.seeds:
                     yield identity(shape, variant, dtype, size, seed)
 

@@ -18,7 +18,8 @@ def test_every_value_has_a_text(write: object, value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(1.2345, "1.23"), (12.345, "12.3"), (0.0312, "0.031"), (123456, "1.23e5")]
+    ("value", "text"),
+    [(1.2345, "1.23"), (12.345, "12.3"), (0.0312, "0.031"), (123456, "1.23e5"), (0.9996, "1.00")],
 )
 def test_ratios_have_three_digits(value: float, text: str) -> None:
     assert number.plain(value) == text

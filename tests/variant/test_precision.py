@@ -54,7 +54,13 @@ def test_unrounded_partials_bring_a_ring_back_to_one_shot() -> None:
 
 def test_compensation_recovers_what_a_coarse_accumulator_loses() -> None:
     """Kahan in a bfloat16 accumulator: the error stops growing with the number of merges."""
-    words = ["variant=ring", "world_size=16", "dtype=float32", "kernel=eager", "precision.out_accumulator=bfloat16"]
+    words = [
+        "variant=ring",
+        "world_size=16",
+        "dtype=float32",
+        "kernel=eager",
+        "precision.out_accumulator=bfloat16",
+    ]
     errors = {}
     for merge in ("sigmoid", "compensated"):
         results = measure(*words, f"precision.merge={merge}", "problem.mask=full")

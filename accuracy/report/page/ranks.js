@@ -16,10 +16,10 @@ function exploreRanks(data, place) {
   const order = ["out", "lse", "dq", "dk", "dv", "delta"];
   const tensors = kept("tensor").sort((a, b) => (order.indexOf(a) + 99) % 99 - (order.indexOf(b) + 99) % 99);
   const table = make("table", { className: "data" });
-  const preferred = kept("series").sort().find((label) => !label.startsWith("one_shot"));
-  if (preferred) series.select.value = preferred;
   const panel = document.querySelector("#ranks > .panel");
   if (panel) facet.select.value = panel.dataset.facet;
+  const first = rows.find((row) => at("world_size", row) === sizes[0] && at("facet", row) === facet.select.value);
+  if (first !== undefined) series.select.value = at("series", first);
 
   /** rank -> column -> value: greatest maximum, mean of means over the chosen seeds. */
   function profile() {

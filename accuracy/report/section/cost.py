@@ -19,9 +19,7 @@ _BYTES_PER_MIB = 2.0**20
 def cost_panel(facet: Facet, slots: dict[str, int]) -> Panel | None:
     """Scatter of cost against error at the largest world size, and the same as a table."""
     size = facet.largest_world
-    whole = facet.whole
-    rows = whole[(whole["world_size"] == size) | (whole["variant"] == ONE_SHOT)]
-    costs = cost_of(rows)
+    costs = cost_of(facet.widest)
     tensors = [tensor for tensor in facet.tensors if tensor in ("out", "dq")] or facet.tensors[:1]
     charts = tuple(
         chart
@@ -34,10 +32,8 @@ def cost_panel(facet: Facet, slots: dict[str, int]) -> Panel | None:
     return Panel(
         slug=f"cost-{facet.slug}",
         label=facet.label,
-        note=f"World size {size}; median over seeds; the one-shot kernel at any world size.",
-        legend=tuple(
-            mark.series_key(label, slots[label]) for label in facet.series if label in set(costs["series"])
-        ),
+        note=f"World size {size}, or the largest that the variant has; median over seeds.",
+        legend=tuple(mark.series_key(label, slots[label]) for label in facet.series if label in set(costs["series"])),
         charts=charts,
         data=(_table(facet, costs, size),),
     )
@@ -120,6 +116,4 @@ def _table(facet: Facet, costs: pd.DataFrame, size: int) -> Table:
             )
         )
     head = ("variant", "time", "of one-shot", "peak memory", "of one-shot", *facet.tensors)
-    return Table(
-        f"Time and memory beside relative error, {facet.label}, world size {size}", head, tuple(rows)
-    )
+    return Table(f"Time and memory beside relative error, {facet.label}, world size {size}", head, tuple(rows))

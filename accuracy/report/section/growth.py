@@ -39,9 +39,7 @@ def growth_panel(facet: Facet, slots: dict[str, int]) -> Panel:
     whole = facet.whole
     lines = {tensor: lines_of(whole[whole["tensor"] == tensor], slots) for tensor in facet.tensors}
     charts = tuple(
-        _chart(
-            f"growth-{facet.slug}-{tensor}", facet, tensor, lines[tensor], whole[whole["tensor"] == tensor]
-        )
+        _chart(f"growth-{facet.slug}-{tensor}", facet, tensor, lines[tensor], whole[whole["tensor"] == tensor])
         for tensor in facet.tensors
     )
     legend = [mark.series_key(label, slots[label]) for label in facet.series]
@@ -61,8 +59,7 @@ def lines_of(rows: pd.DataFrame, slots: dict[str, int]) -> list[Line]:
     lines = []
     for label, found in rows.groupby("series", sort=False):
         by_size = [
-            (int(as_float(size)), group["error_rel"].map(as_float))
-            for size, group in found.groupby("world_size")
+            (int(as_float(size)), group["error_rel"].map(as_float)) for size, group in found.groupby("world_size")
         ]
         points = zip(found["world_size"].map(as_float), found["error_rel"].map(as_float), strict=True)
         lines.append(
@@ -93,8 +90,8 @@ def _chart(name: str, facet: Facet, tensor: str, lines: list[Line], rows: pd.Dat
     drawing.world_x(axes, [size for line in lines for size in line.sizes] or [1])
     _reference(axes, [floor], drawing.FLOOR, "floor", (0, (1.2, 2)))
     _reference(axes, one_shot, drawing.ONE_SHOT, "one-shot", (0, (6, 3)))
-    for line in lines:
-        _draw(axes, line)
+    for place, line in enumerate(lines):
+        _draw(axes, line, (len(lines) - place) / len(lines))
     title = f"Relative error of {tensor} over world size, {facet.label}"
     described = "; ".join(line.text for line in lines[:12])
     references = f"one-shot kernel {', '.join(map(scientific, one_shot))}; floor {scientific(floor)}"
@@ -104,12 +101,11 @@ def _chart(name: str, facet: Facet, tensor: str, lines: list[Line], rows: pd.Dat
 def _reference(axes: Axes, values: list[float], colour: str, css: str, dash: object) -> None:
     for value in values:
         if value > 0 and math.isfinite(value):
-            axes.axhline(
-                value, color=colour, linewidth=1.1, linestyle=dash, gid=css, zorder=1.5, clip_on=False
-            )
+            axes.axhline(value, color=colour, linewidth=1.1, linestyle=dash, gid=css, zorder=1.5, clip_on=False)
 
 
-def _draw(axes: Axes, line: Line) -> None:
+def _draw(axes: Axes, line: Line, width: float) -> None:
+    """width: 1 for the first line, less for each later one, so that equal lines show through each other."""
     colour = drawing.series_colour(line.slot)
     places, values = drawable(line.sizes, line.middle)
     axes.plot(
@@ -117,15 +113,13 @@ def _draw(axes: Axes, line: Line) -> None:
         values,
         color=colour,
         marker=mark.marker(line.slot),
-        markersize=3.6,
-        linewidth=1.3,
+        markersize=3.2 + 1.8 * width,
+        linewidth=1.0 + 1.3 * width,
         linestyle=mark.dash(line.slot),
         gid=f"s{line.slot}",
         clip_on=False,
     )
-    spread = [
-        low < high and low > 0 and math.isfinite(high) for low, high in zip(line.low, line.high, strict=True)
-    ]
+    spread = [low < high and low > 0 and math.isfinite(high) for low, high in zip(line.low, line.high, strict=True)]
     if any(spread):
         band = axes.fill_between(
             line.sizes,

@@ -5,33 +5,36 @@ import math
 import pandas as pd
 
 from accuracy.report.number import MISSING, as_float, geometric_mean, ratio
-from accuracy.report.series import Facet
+from accuracy.report.series import ONE_SHOT, Facet
 from accuracy.report.view import Cell, Panel, Table, cells
 
 SATURATED_OCTAVES = 2.0  # a quarter of the one-shot error, or four times it, has the full colour
 
 
 def heatmap_panel(facet: Facet) -> Panel:
-    """The largest world size in the open, the smaller ones as further tables."""
+    """Every variant at its largest world size in the open, every world size as further tables."""
+    largest, widest = facet.largest_world, facet.widest
+    caption = f"Error as a multiple of the one-shot kernel's, {facet.label}, world size"
     sizes = sorted((int(size) for size in facet.whole["world_size"].unique()), reverse=True)
-    tables = tuple(_table(facet, size) for size in sizes)
-    return Panel(f"heatmap-{facet.slug}", facet.label, tables=tables[:1], data=tables[1:])
+    further = [_table(facet, facet.whole[facet.whole["world_size"] == size], f"{caption} {size}") for size in sizes]
+    return Panel(
+        f"heatmap-{facet.slug}",
+        facet.label,
+        tables=(_table(facet, widest[widest["variant"] != ONE_SHOT], f"{caption} {largest}", largest),),
+        data=tuple(further[1:]),
+    )
 
 
-def _table(facet: Facet, size: int) -> Table:
-    whole = facet.whole
-    here = whole[whole["world_size"] == size]
-    ratios = here.groupby(["series", "tensor"])["x_one_shot"].agg(geometric_mean)
-    rows = tuple(
-        cells(label, *(heat_cell(ratios.get((label, tensor))) for tensor in facet.tensors))
-        for label in facet.series
-        if label in set(here["series"])
-    )
-    return Table(
-        f"Error as a multiple of the one-shot kernel's, {facet.label}, world size {size}",
-        ("variant", *facet.tensors),
-        rows,
-    )
+def _table(facet: Facet, rows: pd.DataFrame, caption: str, expected: int | None = None) -> Table:
+    """Series x tensors; a series at another world size than `expected` says so."""
+    ratios = rows.groupby(["series", "tensor"])["x_one_shot"].agg(geometric_mean)
+    sizes = rows.groupby("series")["world_size"].max().to_dict()
+    body = []
+    for label in facet.series:
+        if label in sizes:
+            name = label if expected in (None, sizes[label]) else f"{label} (world size {sizes[label]})"
+            body.append(cells(name, *(heat_cell(ratios.get((label, tensor))) for tensor in facet.tensors)))
+    return Table(caption, ("variant", *facet.tensors), tuple(body))
 
 
 def heat_cell(value: object) -> Cell:
@@ -40,9 +43,7 @@ def heat_cell(value: object) -> Cell:
     if math.isnan(number):
         return Cell(MISSING, kind="absent", hint="not defined or not measured")
     if math.isinf(number):
-        return Cell(
-            "∞", kind="heat infinite", heat=1.0, hint="not finite, or the one-shot kernel's error is zero"
-        )
+        return Cell("∞", kind="heat infinite", heat=1.0, hint="not finite, or the one-shot kernel's error is zero")
     octaves = math.log2(number) if number > 0 else -SATURATED_OCTAVES
     heat = max(-1.0, min(1.0, octaves / SATURATED_OCTAVES))
     return Cell(ratio(number), kind="heat hot" if heat >= 0 else "heat cold", heat=round(heat, 3))
@@ -51,10 +52,6 @@ def heat_cell(value: object) -> Cell:
 def worst_cells(whole: pd.DataFrame, most: int = 8) -> pd.DataFrame:
     """The cells (series, facet, world size, tensor) furthest from one-shot; geometric mean over seeds."""
     keys = ["series", "facet", "dtype", "world_size", "tensor"]
-    table = (
-        whole.groupby(keys, sort=True)[["x_one_shot", "error_rel", "x_floor"]]
-        .agg(geometric_mean)
-        .reset_index()
-    )
+    table = whole.groupby(keys, sort=True)[["x_one_shot", "error_rel", "x_floor"]].agg(geometric_mean).reset_index()
     finite = table[table["x_one_shot"].map(math.isfinite).astype(bool)]
     return finite.sort_values(["x_one_shot", *keys], ascending=False, kind="stable").head(most)

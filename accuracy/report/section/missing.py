@@ -27,9 +27,7 @@ def reasons(cases: pd.DataFrame) -> list[Reason]:
     rows = cases[cases["status"].isin([FAILED, DECLINED])]
     found = []
     for (status, reason), group in rows.fillna({"reason": "no reason given"}).groupby(["status", "reason"]):
-        found.append(
-            (str(status) != FAILED, -len(group), str(reason), _reason(str(status), str(reason), group))
-        )
+        found.append((str(status) != FAILED, -len(group), str(reason), _reason(str(status), str(reason), group)))
     return [item[-1] for item in sorted(found, key=lambda item: item[:3])]
 
 

@@ -118,9 +118,7 @@ def _describe(rows: pd.DataFrame) -> str:
     texts = []
     for label, found in rows.groupby("series"):
         worst = found.sort_values("error_rms").iloc[-1]
-        texts.append(
-            f"{label} greatest {scientific(worst['error_rms'])} near token {int(worst['token_begin'])}"
-        )
+        texts.append(f"{label} greatest {scientific(worst['error_rms'])} near token {int(worst['token_begin'])}")
     return "; ".join(texts[:12]) + "."
 
 

@@ -100,9 +100,7 @@ def _extremes(rows: pd.DataFrame, column: str) -> tuple[str, str]:
     ordered = rows[rows[column].notna()].sort_values([column, "rank"])
     if ordered.empty:
         return MISSING, MISSING
-    first, last = (
-        f"{scientific(row[column])} (rank {row['rank']})" for _, row in ordered.iloc[[0, -1]].iterrows()
-    )
+    first, last = (f"{scientific(row[column])} (rank {row['rank']})" for _, row in ordered.iloc[[0, -1]].iterrows())
     return first, last
 
 
@@ -111,8 +109,7 @@ def _spread(facet: Facet, profile: pd.DataFrame, size: int) -> Table:
     found = dict(iter(profile.groupby(["series", "tensor"])))
     keys = [(label, tensor) for label in facet.series for tensor in facet.tensors if (label, tensor) in found]
     rows = tuple(
-        cells(*key, *_extremes(found[key], "error_mean"), _extremes(found[key], "error_max")[1])
-        for key in keys
+        cells(*key, *_extremes(found[key], "error_mean"), _extremes(found[key], "error_max")[1]) for key in keys
     )
     head = ("variant", "tensor", "least mean error", "greatest mean error", "greatest maximum")
     return Table(f"Most and least accurate rank, {facet.label}, world size {size}", head, rows)
@@ -136,11 +133,7 @@ def rank_table(facet: Facet, profile: pd.DataFrame, against: str, size: int) -> 
         cells(
             label,
             rank,
-            *(
-                scientific(value)
-                for tensor in facet.tensors
-                for value in values.get((label, rank, tensor), nothing)
-            ),
+            *(scientific(value) for tensor in facet.tensors for value in values.get((label, rank, tensor), nothing)),
         )
         for label, rank in keys
     )

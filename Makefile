@@ -1,0 +1,50 @@
+# The commands of the project. On a bare machine with Python 3.10 to 3.13 every one of them installs what it needs.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+JOBS ?= 2
+
+.DEFAULT_GOAL := help
+
+help: ## list the commands
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(VENV)/.package: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/.development: $(VENV)/.package
+	$(PIP) -e '.[development]'
+	touch $@
+
+$(VENV)/.browser: $(VENV)/.development
+	$(PIP) -e '.[browser]'
+	touch $@
+
+demo: $(VENV)/.package ## measure every variant on this machine and write a report, in a minute
+	@$(BIN)/accuracy experiment=demo
+
+test: lint ## lint, types and all tests (without the browser's)
+	$(BIN)/python -m pytest -n $(JOBS) -m 'not browser'
+
+test-browser: $(VENV)/.browser ## the report in a real headless Chromium, which must be installed
+	$(BIN)/python -m pytest -m browser
+
+lint: $(VENV)/.development ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.development ## mend style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.development ## speed of the measuring itself, as ratios within one run
+	$(BIN)/python -m tests.benchmark
+
+clean: ## remove what the commands above made
+	rm -rf $(VENV) outputs multirun .pytest_cache .mypy_cache .ruff_cache
+
+.PHONY: help demo test test-browser lint format bench clean

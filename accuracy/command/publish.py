@@ -1,0 +1,65 @@
+"""`accuracy-publish RUN_FOLDER`: a finished run as evidence, reports/EXPERIMENT/DEVICE/ with one file a table."""
+
+import argparse
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from accuracy import table
+
+USAGE_ERROR = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print where the evidence is; 0, or 2 where there is nothing whole to publish."""
+    parser = argparse.ArgumentParser(prog="accuracy-publish", description=__doc__)
+    parser.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="a finished run")
+    parser.add_argument("--to", type=Path, default=Path("reports"), help="default: reports")
+    given = parser.parse_args(arguments)
+    try:
+        print(publish(given.folder, given.to))
+    except (OSError, ValueError) as error:
+        print(f"accuracy-publish: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    return 0
+
+
+def publish(folder: Path, to: Path) -> Path:
+    """Copy a run's tables, run.json and a fresh report. Raises ValueError for a run that is not whole."""
+    from accuracy.report.build import write_report
+
+    if not (folder / "run.json").exists():
+        raise ValueError(f"{folder} has no run.json; give the output_dir of a run")
+    about = table.read_run(folder)
+    results = table.read_results(folder)
+    missing = set(about["cases"]) - set(results["case_id"])
+    if missing or about["ended"] is None:
+        raise ValueError(f"{folder} is not finished ({len(missing)} cases are missing); repeat its command first")
+    target = to / about["experiment"] / _slug(str(about["fingerprint"]["device"]))
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    for name, frame, schema in (
+        ("results", results, table.RESULTS_SCHEMA),
+        ("positions", table.read_positions(folder), table.POSITIONS_SCHEMA),
+    ):
+        pq.write_table(
+            pa.Table.from_pandas(frame, schema, preserve_index=False),
+            target / f"{name}.parquet",
+            compression="zstd",
+        )
+    shutil.copy(folder / "run.json", target)
+    write_report(target)
+    return target
+
+
+def _slug(device: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""What world_size_growth claims about rounding and the world size, checked against its table."""
+
+import numpy as np
+import pandas as pd
+
+from accuracy.claim import Claim
+from accuracy.report.growth import Growth, fit_growth
+
+RINGS = ("ring", "zigzag", "striped", "bpt_ring", "llama3_ring", "llama3_zigzag")
+ROUNDED = ("out", "dq", "dk", "dv")  # lse is kept in float32
+EXCESS = 1.5  # the portable rule of the gate: above it, more than rounding of blocks is at work
+
+
+def claims(results: pd.DataFrame) -> list[Claim]:
+    rows = results[(results["rank"] == -1) & results["tensor"].notna()]
+    return [_bounded(rows), _saturated(rows), _square_root(rows), _cured(rows), _forward_only(rows)]
+
+
+def _bounded(rows: pd.DataFrame) -> Claim:
+    statement = f"Every ring stays below {EXCESS} times one-shot in out, dq, dk and dv at every world size."
+    rings = rows[rows["variant"].isin(RINGS) & rows["tensor"].isin(ROUNDED)]
+    return _largest(statement, rings, EXCESS)
+
+
+def _saturated(rows: pd.DataFrame) -> Claim:
+    statement = "From world size 8 on, no ring's out, dq, dk or dv grows as fast as W^0.1."
+    late = rows[rows["variant"].isin(RINGS) & rows["tensor"].isin(ROUNDED) & (rows["world_size"] >= 8)]
+    exponents = _exponents(late)
+    if exponents.empty:
+        return Claim(statement, None, "fewer than three world sizes from 8 on")
+    fastest = exponents.idxmax()
+    evidence = f"largest of {len(exponents)} exponents: {exponents.max():.3f} ({', '.join(map(str, fastest))})"
+    return Claim(statement, bool(exponents.max() < 0.1), evidence)
+
+
+def _square_root(rows: pd.DataFrame) -> Claim:
+    statement = "dk and dv of llama3, added in 16 bits hop by hop, grow like the square root of the world size."
+    exponents = _exponents(rows[(rows["variant"] == "llama3") & rows["tensor"].isin(("dk", "dv"))])
+    if exponents.empty:
+        return Claim(statement, None, "fewer than three world sizes")
+    evidence = f"exponents from {exponents.min():.2f} to {exponents.max():.2f}"
+    return Claim(statement, bool(exponents.between(0.35, 0.65).all()), evidence)
+
+
+def _cured(rows: pd.DataFrame) -> Claim:
+    statement = f"llama3 forward with a ring backward keeps dk and dv below {EXCESS} times one-shot."
+    hybrids = rows[rows["variant"].isin(("llama3_ring", "llama3_zigzag")) & rows["tensor"].isin(("dk", "dv"))]
+    return _largest(statement, hybrids, EXCESS)
+
+
+def _forward_only(rows: pd.DataFrame) -> Claim:
+    statement = "Where nothing is merged (llama3's forward, ulysses), out is as accurate as one-shot's, within 3%."
+    unmerged = rows[rows["variant"].isin(("llama3", "llama3_ring", "llama3_zigzag", "ulysses"))]
+    return _largest(statement, unmerged[unmerged["tensor"] == "out"], 1.03)
+
+
+def _largest(statement: str, rows: pd.DataFrame, bound: float) -> Claim:
+    if rows.empty:
+        return Claim(statement, None, "not measured")
+    worst = rows.loc[rows["x_one_shot"].idxmax()]
+    where = f"{worst['tensor']} of {worst['variant']}, {worst['dtype']}, world size {worst['world_size']}"
+    return Claim(statement, bool(worst["x_one_shot"] < bound), f"largest: {worst['x_one_shot']:.2f} ({where})")
+
+
+def _exponents(rows: pd.DataFrame) -> pd.Series:
+    """Growth exponent of each (variant, dtype, tensor) with at least three world sizes."""
+    found = {}
+    for key, group in rows.groupby(["variant", "dtype", "tensor"]):
+        fit = fit_growth(zip(group["world_size"], group["error_rel"], strict=True))
+        if isinstance(fit, Growth):
+            found[key] = fit.exponent
+    return pd.Series(found, dtype=np.float64)

@@ -1,0 +1,20 @@
+"""`make bench`: how fast is the measuring itself? Ratios within one run, on whatever device is here.
+
+Every line says what was measured, the value, and the target it is held against; nothing passes or fails here.
+"""
+
+import torch
+
+from accuracy import device
+from tests.benchmark import schedule, throughput, truth
+
+
+def main() -> None:
+    device.make_arithmetic_exact()
+    here = device.choose("auto")
+    print(f"{device.name(here)}, torch {torch.__version__}\n")
+    for line in (*schedule.lines(here), *truth.lines(here), *throughput.lines(here)):
+        print(line, flush=True)
+
+
+main()

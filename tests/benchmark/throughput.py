@@ -1,0 +1,32 @@
+"""How many cases a minute does a grid measure, everything but the report included?
+
+On a GPU the grid of world_size_growth with one seed; on the CPU the demo's with one seed.
+"""
+
+import contextlib
+import io
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from accuracy import run
+from accuracy.grid import plan
+from tests.measuring import compose
+
+TARGET = 150  # cases a minute on an H200; separate torchrun scripts give 3.7
+
+
+def lines(device: str) -> Iterator[str]:
+    experiment = "world_size_growth" if device == "cuda" else "demo"
+    composed, chosen = compose(f"experiment={experiment}", "seed=0", f"device={device}")
+    plans = plan(chosen, None)
+    measured = sum(each.decline is None for each in plans)
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
+        begin = time.perf_counter()
+        run.execute(chosen, OmegaConf.to_container(composed, resolve=True), plans, Path(folder), [])  # type: ignore[arg-type]
+        seconds = time.perf_counter() - begin
+    target = f"; target >= {TARGET}" if device == "cuda" else ""
+    yield f"{experiment}, one seed: {measured} measured cases in {seconds:.1f} s, {measured / seconds * 60:.0f} a minute{target}"

@@ -1,0 +1,78 @@
+"""The console command, called in this process (fast) or started as a real one."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from accuracy.command import run
+from accuracy.locations import PACKAGE
+
+TINY = (
+    "problem.seqlen=32",
+    "problem.heads=2",
+    "problem.heads_kv=2",
+    "problem.head_dim=8",
+    "truth.folder=null",
+    "report=false",
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a user gets back."""
+
+    status: int
+    out: str
+    err: str
+
+
+class CommandLine:
+    """`accuracy WORDS` inside this process, in a working directory of its own."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self.monkeypatch, self.capsys = folder, monkeypatch, capsys
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # main sets it; this puts it back afterwards
+        monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+
+    def __call__(self, *words: str) -> Answer:
+        GlobalHydra.instance().clear()
+        self.monkeypatch.setattr(sys, "argv", ["accuracy", *words])
+        self.capsys.readouterr()
+        status = 0
+        try:
+            run.main()
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+        finally:
+            GlobalHydra.instance().clear()
+        captured = self.capsys.readouterr()
+        return Answer(status, captured.out, captured.err)
+
+
+def start(folder: Path, *words: str) -> "subprocess.Popen[str]":
+    """A real `python -m accuracy WORDS` in `folder`; one thread, so that several fit on a small machine."""
+    environment = os.environ | {
+        "PYTHONPATH": str(PACKAGE.parent),
+        "OMP_NUM_THREADS": "1",
+        "XDG_CACHE_HOME": str(folder / "cache"),
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "accuracy", *words],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process: "subprocess.Popen[str]") -> Answer:
+    """Wait for it to end."""
+    out, err = process.communicate(timeout=120)
+    return Answer(process.returncode, out, err)

@@ -1,0 +1,110 @@
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from synthetic import Shape, write_run
+
+from accuracy.report.folder import Run, read_folder
+from accuracy.report.section.heatmap import heat_cell, heatmap_panel
+from accuracy.report.section.missing import reasons
+from accuracy.report.section.positions import borders, chosen_world, position_panel
+from accuracy.report.section.ranks import profile_of, rank_table
+from accuracy.report.series import Facet, facets_of, slots_of, with_labels
+from accuracy.report.view import Table
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    shape = Shape(
+        ("bpt", "one_shot", "striped", "zigzag"), ("float16", "bfloat16"), (1, 2, 4), tensors=("out", "dq")
+    )
+    return read_folder(write_run(tmp_path_factory.mktemp("run"), shape))
+
+
+def facets(run: Run) -> list[Facet]:
+    return facets_of(with_labels(run.results).loc[run.measured.index])
+
+
+def texts(table: Table) -> list[list[str]]:
+    return [[cell.text for cell in row] for row in table.rows]
+
+
+def test_facets_go_from_coarse_to_fine_and_one_shot_comes_first(run: Run) -> None:
+    assert [facet.label for facet in facets(run)] == ["bfloat16", "float16"]
+    assert facets(run)[0].series[0] == "one_shot"
+    assert slots_of(facets(run)[0].rows)["one_shot"] == 0
+
+
+def test_a_label_names_what_varies_and_only_that(run: Run) -> None:
+    changed = run.results.copy()
+    changed.loc[changed["variant"] == "zigzag", "precision"] = "merge=logsumexp"
+    changed.loc[changed["seed"] == 2, "seqlen"] = 2048
+    changed.loc[changed["dtype"] == "float16", "kernel"] = "eager"
+    labelled = with_labels(changed)
+    assert set(labelled["series"]) == {"bpt", "one_shot", "striped", "zigzag · merge=logsumexp", "ring"}
+    assert {"bfloat16 · seqlen 2048 · torch_flash", "float16 · seqlen 1024 · eager"} <= set(labelled["facet"])
+
+
+def test_kernels_side_by_side_are_lines_of_their_own(run: Run) -> None:
+    changed = run.results.copy()
+    changed.loc[changed["seed"] == 1, "kernel"] = "eager"
+    assert {"zigzag · eager", "zigzag · torch_flash"} <= set(with_labels(changed)["series"])
+
+
+def test_the_heatmap_has_every_variant_at_its_largest_world_size(run: Run) -> None:
+    panel = heatmap_panel(facets(run)[0])
+    assert texts(panel.tables[0]) == [
+        ["bpt (world size 1)", "1.15×", "1.15×"],  # noqa: RUF001
+        ["striped", "2.30×", "2.30×"],  # noqa: RUF001
+        ["zigzag", "1.18×", "1.18×"],  # noqa: RUF001
+    ]
+    assert [table.caption[-1] for table in panel.data] == ["2", "1"]
+
+
+@pytest.mark.parametrize(("value", "heat"), [(1.0, 0.0), (2.0, 0.5), (0.5, -0.5), (100.0, 1.0), (0.0, -1.0)])
+def test_the_colour_is_none_at_one_and_logarithmic(value: float, heat: float) -> None:
+    assert heat_cell(value).heat == heat
+
+
+def test_the_table_by_rank_has_maximum_and_mean_of_every_tensor(run: Run) -> None:
+    facet = facets(run)[0]
+    rows = facet.rows[(facet.rows["world_size"] == 4) & (facet.rows["rank"] >= 0)]
+    table = rank_table(facet, profile_of(rows), "error", 4)
+    assert table.head == ("variant", "rank", "out max", "out mean", "dq max", "dq mean")
+    assert [row[:2] for row in texts(table)] == [[v, str(r)] for v in ("striped", "zigzag") for r in range(4)]
+    expected = rows[(rows["series"] == "zigzag") & (rows["rank"] == 2) & (rows["tensor"] == "dq")][
+        "error_max"
+    ].max()
+    assert float(texts(table)[6][4]) == pytest.approx(expected, rel=5e-3)  # three digits
+
+
+def test_chunk_borders_are_where_the_rank_changes() -> None:
+    bins = pd.DataFrame({"token_begin": [0, 8, 16, 24], "rank": [0, 1, 1, 0]})
+    assert borders(bins) == [8, 24]
+    assert borders(bins.assign(rank=-1)) == []
+
+
+@pytest.mark.parametrize(("sizes", "chosen"), [([1, 2, 8, 64], 8), ([1, 64, 32], 32), ([1], 1)])
+def test_positions_are_shown_where_chunks_are_legible(sizes: list[int], chosen: int) -> None:
+    assert chosen_world(sizes) == chosen
+
+
+def test_positions_have_a_chart_per_sharding_and_tensor(run: Run) -> None:
+    facet = facets(run)[0]
+    panel = position_panel(facet, run.positions, slots_of(facet.rows))
+    assert panel is not None
+    assert len(panel.charts) == 4
+    zigzag = next(
+        chart for chart in panel.charts if chart.title.startswith("out") and "zigzag" in chart.title
+    )
+    assert "Chunk borders at tokens 128, 256, 384, 640, 768, 896." in zigzag.svg  # ranks 0 1 2 3 3 2 1 0
+
+
+def test_reasons_are_grouped_with_failures_first(tmp_path: Path) -> None:
+    shape = Shape((), reasons=("no float64", "out of memory", "no float64"))
+    found = reasons(read_folder(write_run(tmp_path, shape)).cases)
+    assert [(reason.heading, reason.reason) for reason in found] == [
+        ("1 case failed", "out of memory"),
+        ("2 cases declined", "no float64"),
+    ]
+    assert found[0].commands[0].startswith("accuracy variant=ring dtype=float64 world_size=32")
