@@ -140,7 +140,7 @@ def _module(kind: str, part: Part, contents: Iterable[str]) -> ModuleType:
         ) from error
     lacking = [name for name in contents if not hasattr(module, name)]
     if lacking:
-        raise ConfigError(f"{kind} {part.source} lacks {', '.join(lacking)}; a {kind} has {', '.join(contents)}")
+        raise ConfigError(f"{kind} {part.source} lacks {', '.join(lacking)}; required: {', '.join(contents)}")
     return module
 
 

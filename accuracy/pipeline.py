@@ -50,16 +50,21 @@ class Pipeline:
     def measure(self, case: Case) -> Measured:
         """Walk the road. Whatever goes wrong in it becomes a row with the reason."""
         try:
-            yardsticks = self.yardsticks(case)
-            yardsticks.one_shot(case)  # outside the measured stretch; it also warms the kernel up
-            with device.measured(case.device) as cost:
-                shards = run_variant(case, yardsticks)
-            return self._compare(case, yardsticks, shards, cost)
+            return self._walk(case)
         except Exception as error:
-            if isinstance(error.__cause__ or error, torch.OutOfMemoryError):
-                self._yardsticks = None
-                torch.cuda.empty_cache()
-            return Measured([self._empty_row(case, FAILED, _reason(error))], [])
+            reason = _reason(error)
+            out_of_memory = isinstance(error.__cause__ or error, torch.OutOfMemoryError)
+        if out_of_memory:  # only here, where the error no longer holds the tensors
+            self._yardsticks = None
+            torch.cuda.empty_cache()
+        return Measured([self._empty_row(case, FAILED, reason)], [])
+
+    def _walk(self, case: Case) -> Measured:
+        yardsticks = self.yardsticks(case)
+        yardsticks.one_shot(case)  # outside the measured stretch; it also warms the kernel up
+        with device.measured(case.device) as cost:
+            shards = run_variant(case, yardsticks)
+        return self._compare(case, yardsticks, shards, cost)
 
     def yardsticks(self, case: Case) -> Yardsticks:
         """Inputs, truth and all that is compared with, for the case's problem, seed and dtype."""

@@ -1,6 +1,7 @@
 """From axes to cases: what multiplies, what is one case, what is declined, what stops; and names that stay."""
 
 import dataclasses
+import itertools
 import os
 import subprocess
 import sys
@@ -54,7 +55,7 @@ def test_cases_that_share_inputs_and_truth_are_neighbours() -> None:
     """The costly axes change least often: the truth of a problem, seed and dtype is needed in one stretch only."""
     plans = planned("dtype=[bfloat16,float32]", "seed=[0,1]", "problem.mask=[causal,full]")
     keys = [(each.case.problem, each.case.seed, each.case.dtype) for each in plans]
-    changes = 1 + sum(a != b for a, b in zip(keys[:-1], keys[1:], strict=True))
+    changes = 1 + sum(a != b for a, b in itertools.pairwise(keys))
     assert changes == len(set(keys)) == 8
 
 
@@ -175,7 +176,9 @@ def leaf_changes(value: Any) -> Iterator[tuple[str, Any]]:
 CASE = one_case("variant=bpt_ring")
 
 
-@pytest.mark.parametrize(("path", "other"), list(leaf_changes(CASE)), ids=lambda each: each if isinstance(each, str) else "")
+@pytest.mark.parametrize(
+    ("path", "other"), list(leaf_changes(CASE)), ids=lambda each: each if isinstance(each, str) else ""
+)
 def test_any_field_that_changes_numbers_changes_the_id(path: str, other: Case) -> None:
     assert other.id != CASE.id
 
@@ -202,7 +205,11 @@ def test_other_cases_beside_it_leave_a_case_its_numbers() -> None:
     metrics = list(METRICS)
     alone = measure("variant=ring", "world_size=2", "dtype=float32", "seed=1")
     crowd = measure(
-        "variant=[zigzag,ring]", "world_size=[1,2]", "dtype=[bfloat16,float32]", "seed=[0,1]", "inputs=[outliers,gaussian]"
+        "variant=[zigzag,ring]",
+        "world_size=[1,2]",
+        "dtype=[bfloat16,float32]",
+        "seed=[0,1]",
+        "inputs=[outliers,gaussian]",
     )
     among = crowd[crowd["case_id"].isin(alone["case_id"])]
     assert among[metrics].to_numpy().tobytes() == alone[metrics].to_numpy().tobytes()
@@ -226,7 +233,13 @@ def test_inputs_are_named_by_problem_seed_distribution_and_tensor_alone() -> Non
     base = drawn()
     assert not torch.equal(base["k"], base["v"])
     assert not torch.equal(base["q"], base["dout"])
-    for same in (["variant=zigzag"], ["world_size=4"], ["kernel=eager"], ["precision.merge=double"], ["problem.mask=full"]):
+    for same in (
+        ["variant=zigzag"],
+        ["world_size=4"],
+        ["kernel=eager"],
+        ["precision.merge=double"],
+        ["problem.mask=full"],
+    ):
         assert all(torch.equal(x, base[name]) for name, x in drawn(*same).items()), same
     for other in (["seed=1"], ["inputs=outliers"], ["inputs.gaussian.std=2"], ["problem.batch=2"]):
         assert not any(torch.equal(x, base[name]) for name, x in drawn(*other).items()), other

@@ -79,9 +79,7 @@ def test_all_ranks_together_equal_one_rank_that_holds_everything() -> None:
     apart = metrics.with_all_ranks(sums_of(x, truth))
     whole = sums_of(x.reshape(1, 1, 12, 2, 2), truth.reshape(1, 1, 12, 2, 2))
     for name in ("total", "square", "signed_square", "norm_square", "count", "largest", "nonfinite"):
-        np.testing.assert_allclose(
-            getattr(apart, name)[-1], getattr(whole, name)[0], rtol=48 * ULP, err_msg=name
-        )
+        np.testing.assert_allclose(getattr(apart, name)[-1], getattr(whole, name)[0], rtol=48 * ULP, err_msg=name)
     # a sum with cancellation: the bound is relative to the sum of sizes
     np.testing.assert_allclose(apart.signed[-1], whole.signed[0], atol=48 * ULP * whole.total[0])
 
@@ -127,9 +125,7 @@ def test_the_error_of_what_is_not_finite(x: float, truth: float, error: float) -
 def test_a_relative_error_without_a_norm_is_zero_or_infinite() -> None:
     zeros = shards([0, 0])
     assert metrics.relative(sums_of(zeros, zeros)).tolist() == [0.0]
-    assert metrics.relative(sums_of(shards([0, 1e-300]), zeros)).tolist() == [
-        0.0
-    ]  # its square is 0 in float64
+    assert metrics.relative(sums_of(shards([0, 1e-300]), zeros)).tolist() == [0.0]  # its square is 0 in float64
     assert metrics.relative(sums_of(shards([0, 1]), zeros)).tolist() == [math.inf]
 
 
@@ -237,12 +233,10 @@ def test_errors_by_position_fall_into_the_bins_of_their_tokens(sharding: str) ->
     tokens = token_map(sharding, seqlen, world_size)
     rms, largest = metrics.by_position(cut(whole, sharding, world_size), tokens)
     borders = metrics.position_bins(seqlen)
-    for index, (begin, end) in enumerate(zip(borders[:-1], borders[1:], strict=True)):
+    for index, (begin, end) in enumerate(itertools.pairwise(borders)):
         assert largest[index] == whole[:, begin:end].abs().max()
         expected = whole[:, begin:end].square().mean().sqrt()
-        assert rms[index] == pytest.approx(
-            float(expected), rel=72 * ULP
-        )  # 3 x 2 x 12 squares, added in any order
+        assert rms[index] == pytest.approx(float(expected), rel=72 * ULP)  # 3 x 2 x 12 squares, added in any order
 
 
 @pytest.mark.parametrize(
@@ -255,8 +249,6 @@ def test_errors_by_position_fall_into_the_bins_of_their_tokens(sharding: str) ->
         ("striped", 256, [-1] * 128),
     ],
 )
-def test_a_bin_belongs_to_the_rank_that_holds_all_of_it(
-    sharding: str, seqlen: int, owners: list[int]
-) -> None:
+def test_a_bin_belongs_to_the_rank_that_holds_all_of_it(sharding: str, seqlen: int, owners: list[int]) -> None:
     borders = metrics.position_bins(seqlen)
     assert metrics.bin_owners(borders, token_map(sharding, seqlen, 2)).tolist() == owners

@@ -12,9 +12,46 @@ import pytest
 from accuracy import table
 from tests.measuring import measure
 
-STABLE_COLUMNS = """case_id experiment variant kernel inputs dtype world world_size seed mask batch seqlen heads heads_kv
-head_dim tensor rank status reason error_max error_mean error_rms error_rel error_bias diff_max diff_mean diff_rms
-diff_rel floor_rel x_floor x_one_shot ulp_max nonfinite worst_token worst_head worst_dim seconds peak_bytes""".split()
+STABLE_COLUMNS = [
+    "case_id",
+    "experiment",
+    "variant",
+    "kernel",
+    "inputs",
+    "dtype",
+    "world",
+    "world_size",
+    "seed",
+    "mask",
+    "batch",
+    "seqlen",
+    "heads",
+    "heads_kv",
+    "head_dim",
+    "tensor",
+    "rank",
+    "status",
+    "reason",
+    "error_max",
+    "error_mean",
+    "error_rms",
+    "error_rel",
+    "error_bias",
+    "diff_max",
+    "diff_mean",
+    "diff_rms",
+    "diff_rel",
+    "floor_rel",
+    "x_floor",
+    "x_one_shot",
+    "ulp_max",
+    "nonfinite",
+    "worst_token",
+    "worst_head",
+    "worst_dim",
+    "seconds",
+    "peak_bytes",
+]
 
 
 def row(case_id: str, status: str = table.OK, **columns: Any) -> dict[str, Any]:

@@ -30,8 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def publish(folder: Path, to: Path) -> Path:
-    """Copy a run's tables, run.json and a fresh report. Raises ValueError for a run that is not whole."""
+    """Copy a run's tables and run.json; make its report and figure. Raises ValueError for a run that is not whole."""
     from accuracy.report.build import write_report
+    from accuracy.report.figure import write_growth_figure
 
     if not (folder / "run.json").exists():
         raise ValueError(f"{folder} has no run.json; give the output_dir of a run")
@@ -54,6 +55,7 @@ def publish(folder: Path, to: Path) -> Path:
         )
     shutil.copy(folder / "run.json", target)
     write_report(target)
+    write_growth_figure(results, target / "growth.svg")
     return target
 
 

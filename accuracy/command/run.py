@@ -116,13 +116,22 @@ def measure(config: Any, folders: list[Path], command: list[str]) -> int:
     outcome = run.execute(configuration, config, plans, folder, command)
     print(plan_text.outcome(outcome))
     if configuration.report:
-        from accuracy.report.build import write_report
-
-        summary = write_report(folder)
-        print("\n".join(["", *summary.lines, "", f"report: {summary.path}"]))
+        print(_report(folder))
     if outcome.interrupted:
         return INTERRUPTED
     return 0 if outcome.ok + outcome.earlier_ok else NOTHING_MEASURED
+
+
+def _report(folder: Path) -> str:
+    """Write report.html; its most telling lines and where it is."""
+    from accuracy.report.build import write_report
+    from accuracy.report.folder import NoReport
+
+    try:
+        summary = write_report(folder)
+    except NoReport as error:  # interrupted before the first case
+        return f"no report: {error}"
+    return "\n".join(["", *summary.lines, "", f"report: {summary.path}"])
 
 
 def one_line(error: BaseException) -> str:

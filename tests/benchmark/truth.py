@@ -7,6 +7,7 @@ import torch
 
 from accuracy.reference.float64 import attention
 
+
 def lines(device: str) -> Iterator[str]:
     length = 32768 if device == "cuda" else 2048
     q, k, v, dout = (torch.randn(1, length, 8, 128, dtype=torch.bfloat16, device=device) for _ in range(4))

@@ -1,0 +1,58 @@
+"""One figure for a README: by what factor is each variant's error above one-shot's, over the world size?
+
+Stands alone: colours are fixed and the ground is white, so it reads the same on a light and on a dark page.
+"""
+
+from pathlib import Path
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+
+from accuracy.table import ALL_RANKS
+
+TENSORS = ("out", "dq", "dk")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")  # Okabe and Ito
+MARKERS = "os^Dv*P"
+SETTINGS = {"svg.hashsalt": "accuracy", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+
+
+def write_growth_figure(results: pd.DataFrame, path: Path) -> None:
+    """x_one_shot of out, dq and dk over the world size in the table's coarsest dtype: a line a variant, a band over
+    seeds. Nothing is written where fewer than two world sizes were measured."""
+    rows = results[(results["rank"] == ALL_RANKS) & results["tensor"].isin(TENSORS) & (results["world_size"] > 1)]
+    if rows["world_size"].nunique() < 2:
+        return
+    dtype = rows.loc[rows["floor_rel"].idxmax(), "dtype"]
+    rows = rows[rows["dtype"] == dtype]
+    with mpl.rc_context(SETTINGS):
+        figure = Figure(figsize=(9.2, 3.3), layout="constrained", facecolor="white")
+        panels = figure.subplots(1, len(TENSORS), sharey=True)
+        variants = sorted(rows["variant"].unique())
+        for axes, tensor in zip(panels, TENSORS, strict=True):
+            _panel(axes, rows[rows["tensor"] == tensor], tensor, variants)
+        panels[0].set_ylabel(f"error / one-shot's error, {dtype}")
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
+        figure.savefig(path, metadata={"Date": None})
+
+
+def _panel(axes: Axes, rows: pd.DataFrame, tensor: str, variants: list[str]) -> None:
+    sizes = sorted(rows["world_size"].unique())
+    for index, variant in enumerate(variants):
+        found = rows[rows["variant"] == variant].groupby("world_size")["x_one_shot"]
+        if not len(found):
+            continue
+        colour = COLOURS[index % len(COLOURS)]
+        middle = found.mean()
+        style = "-" if index < len(COLOURS) else "--"
+        marker = MARKERS[index % len(MARKERS)]
+        axes.plot(middle.index, middle, style, marker=marker, markersize=4, color=colour, label=variant)
+        axes.fill_between(middle.index, found.min(), found.max(), color=colour, alpha=0.15, linewidth=0)
+    axes.axhline(1, color="#666666", linewidth=0.8, linestyle=":")
+    axes.set(xscale="log", yscale="log", title=tensor, xlabel="world size")
+    for axis, places in ((axes.xaxis, sizes), (axes.yaxis, [1, 1.2, 1.5, 2, 3, 4])):
+        axis.set_major_locator(FixedLocator(places))
+        axis.set_major_formatter(FixedFormatter([f"{place:g}" for place in places]))
+        axis.set_minor_locator(NullLocator())
