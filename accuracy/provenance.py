@@ -107,11 +107,11 @@ def _cuda() -> dict[str, Any]:
 
 def _git() -> dict[str, Any]:
     """Commit and dirty flag of the checkout that the package runs from; outside one, a CI system's GIT_COMMIT."""
-    if not (PACKAGE.parent / ".git").exists():
+    commit = (PACKAGE.parent / ".git").exists() and _command("git", "-C", str(PACKAGE.parent), "rev-parse", "HEAD")
+    if not commit:
         return {"git_commit": os.environ.get("GIT_COMMIT"), "dirty": None}
-    commit = _command("git", "-C", str(PACKAGE.parent), "rev-parse", "HEAD")
     changed = _command("git", "-C", str(PACKAGE.parent), "status", "--porcelain", "--", "accuracy", "configs")
-    return {"git_commit": commit or None, "dirty": bool(changed) if commit else None}
+    return {"git_commit": commit, "dirty": bool(changed)}
 
 
 def _command(*words: str) -> str:

@@ -1,5 +1,6 @@
 """The composed configuration as the console command sees it: plain dicts and lists."""
 
+from functools import cache
 from typing import Any
 
 import hydra
@@ -8,7 +9,9 @@ from omegaconf import OmegaConf
 from accuracy.locations import CONFIGS
 
 
+@cache
 def composed(*overrides: str) -> dict[str, Any]:
+    """To be read only: the same command gives the same object."""
     with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
         config = hydra.compose("config", overrides=list(overrides))
     return OmegaConf.to_container(config, resolve=True)  # type: ignore[return-value]

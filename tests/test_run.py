@@ -12,10 +12,10 @@ import pytest
 
 from accuracy import parts, provenance, table
 from accuracy.command import run as command
+from accuracy.configuration import read
 from accuracy.run import folder_of
 from tests.command_line import TINY, Answer, CommandLine, finish, start
 from tests.composing import composed
-from tests.measuring import configuration
 
 SEEDS = ",".join(str(seed) for seed in range(12))
 GRID = (
@@ -97,6 +97,7 @@ def assert_whole_cases_only(results: pd.DataFrame) -> None:
     assert (results["status"] == table.OK).all()
 
 
+@pytest.mark.xdist_group("story")
 def test_a_kill_leaves_a_readable_table_of_whole_cases(story: Story) -> None:
     for stopped, after in zip(story.killed, KILLS, strict=True):
         assert stopped.answer.status == -signal.SIGKILL
@@ -106,6 +107,7 @@ def test_a_kill_leaves_a_readable_table_of_whole_cases(story: Story) -> None:
         assert stopped.about["ended"] is None
 
 
+@pytest.mark.xdist_group("story")
 def test_an_interrupt_ends_the_run_in_order(story: Story) -> None:
     stopped = story.interrupted
     assert stopped.answer.status == command.INTERRUPTED
@@ -116,6 +118,7 @@ def test_an_interrupt_ends_the_run_in_order(story: Story) -> None:
     assert stopped.about["ended"] is None
 
 
+@pytest.mark.xdist_group("story")
 def test_resuming_keeps_what_is_there_and_measures_the_rest(story: Story) -> None:
     assert story.ended.answer.status == 0
     earlier = story.interrupted.written
@@ -125,6 +128,7 @@ def test_resuming_keeps_what_is_there_and_measures_the_rest(story: Story) -> Non
     assert story.ended.about["ended"] is not None
 
 
+@pytest.mark.xdist_group("story")
 def test_a_disturbed_run_ends_with_the_numbers_of_an_undisturbed_one(story: Story) -> None:
     """Bit for bit, what it cost aside."""
     disturbed, undisturbed = (
@@ -178,7 +182,8 @@ def test_run_json_holds_what_a_reader_needs(accuracy: CommandLine) -> None:
 
 
 def folder_for(*words: str) -> Path:
-    return folder_of(configuration(*words), composed(*words))
+    config = composed(*words)
+    return folder_of(read(config), config)
 
 
 @pytest.mark.parametrize("knob", ["report=false", "dry_run=true", "truth.folder=null", "truth.min_seconds=5"])
@@ -206,7 +211,12 @@ def test_a_knob_that_leaves_the_numbers_alone_leaves_the_default_folder_alone(kn
 )
 def test_a_knob_that_changes_numbers_changes_the_default_folder(knob: str) -> None:
     assert folder_for(knob) != folder_for()
-    assert folder_for(knob) == folder_for(knob)
+
+
+def test_the_same_command_finds_its_default_folder_again() -> None:
+    first = folder_for("seed=3")
+    composed.cache_clear()
+    assert folder_for("seed=3") == first
 
 
 def test_the_default_folder_is_named_after_the_experiment_and_a_given_one_is_taken() -> None:

@@ -4,6 +4,7 @@ Stands alone: colours are fixed and the ground is white, so it reads the same on
 """
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
@@ -16,7 +17,12 @@ from accuracy.table import ALL_RANKS
 TENSORS = ("out", "dq", "dk")
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")  # Okabe and Ito
 MARKERS = "os^Dv*P"
-SETTINGS = {"svg.hashsalt": "accuracy", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+SETTINGS: dict[Any, Any] = {
+    "svg.hashsalt": "accuracy",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
 
 
 def write_growth_figure(results: pd.DataFrame, path: Path) -> None:
@@ -25,7 +31,7 @@ def write_growth_figure(results: pd.DataFrame, path: Path) -> None:
     rows = results[(results["rank"] == ALL_RANKS) & results["tensor"].isin(TENSORS) & (results["world_size"] > 1)]
     if rows["world_size"].nunique() < 2:
         return
-    dtype = rows.loc[rows["floor_rel"].idxmax(), "dtype"]
+    dtype = rows.sort_values("floor_rel")["dtype"].iloc[-1]
     rows = rows[rows["dtype"] == dtype]
     with mpl.rc_context(SETTINGS):
         figure = Figure(figsize=(9.2, 3.3), layout="constrained", facecolor="white")

@@ -29,4 +29,5 @@ def lines(device: str) -> Iterator[str]:
         run.execute(chosen, OmegaConf.to_container(composed, resolve=True), plans, Path(folder), [])  # type: ignore[arg-type]
         seconds = time.perf_counter() - begin
     target = f"; target >= {TARGET}" if device == "cuda" else ""
-    yield f"{experiment}, one seed: {measured} measured cases in {seconds:.1f} s, {measured / seconds * 60:.0f} a minute{target}"
+    rate = measured / seconds * 60
+    yield f"{experiment}, one seed: {measured} measured cases in {seconds:.1f} s, {rate:.0f} a minute{target}"
