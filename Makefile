@@ -27,7 +27,7 @@ demo: $(VENV)/.package ## measure every variant on this machine and write a repo
 	@$(BIN)/accuracy experiment=demo
 
 test: lint ## lint, types and all tests (without the browser's)
-	$(BIN)/python -m pytest -n $(JOBS) -m 'not browser'
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not browser'
 
 test-browser: $(VENV)/.browser ## the report in a real headless Chromium, which must be installed
 	$(BIN)/python -m pytest -m browser

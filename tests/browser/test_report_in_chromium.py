@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import HOSTILE, Shape, write_run
 
 from accuracy.report.build import write_report
+from tests.report.synthetic import HOSTILE, Shape, write_run
 
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = [
@@ -93,9 +93,7 @@ def test_it_is_quiet_and_asks_for_nothing(visit: Visit, report: Path) -> None:
 def test_the_test_of_quiet_hears_a_forbidden_request(browser: Any, report: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.html"
     fault = '<script>fetch("https://example.invalid/")</script><img src="https://example.invalid/x.png">'
-    broken.write_text(
-        report.read_text(encoding="utf-8").replace("</main>", f"{fault}</main>"), encoding="utf-8"
-    )
+    broken.write_text(report.read_text(encoding="utf-8").replace("</main>", f"{fault}</main>"), encoding="utf-8")
     opened = Visit(browser, broken)
     assert any("Content Security Policy" in text for text in opened.said)
     opened.page.close()

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from synthetic import HOSTILE, Shape, write_run
 
 from accuracy.report.build import ReportSummary, write_report
+from tests.report.synthetic import HOSTILE, Shape, write_run
 
 
 @pytest.fixture(scope="session")

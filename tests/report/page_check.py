@@ -73,8 +73,7 @@ def charts_without_text(page: str) -> list[str]:
             complaints.append(f"{labels}: no title and description")
         figure = next((e for e in reversed(chart.ancestors) if e.tag == "figure"), None)
         if figure is None or not any(
-            e.tag == "table" and figure in e.ancestors and any(a.tag == "details" for a in e.ancestors)
-            for e in found
+            e.tag == "table" and figure in e.ancestors and any(a.tag == "details" for a in e.ancestors) for e in found
         ):
             complaints.append(f"{labels}: no table")
     return complaints

@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from synthetic import Shape, write_run
 
 from accuracy import locations
 from accuracy.claim import Claim, experiment_folder, judge
 from accuracy.report.build import write_report
+from tests.report.synthetic import Shape, write_run
 
 RESULTS = pd.DataFrame({"error_rel": [1.0, 2.0]})
 HEAD = "from accuracy.claim import Claim\n\n\ndef claims(results):\n    "
@@ -36,9 +36,7 @@ def test_claims_are_judged_on_the_table(experiments: Path) -> None:
         (":", "Syntax"),
     ],
 )
-def test_a_faulty_claims_file_becomes_a_claim_that_does_not_hold(
-    experiments: Path, body: str, evidence: str
-) -> None:
+def test_a_faulty_claims_file_becomes_a_claim_that_does_not_hold(experiments: Path, body: str, evidence: str) -> None:
     (experiments / "made_up" / "claims.py").write_text(HEAD + body)
     (claim,) = judge("made_up", RESULTS)
     assert claim.holds is False
@@ -51,9 +49,7 @@ def test_claims_cannot_change_the_table(experiments: Path) -> None:
     assert RESULTS["error_rel"].tolist() == [1.0, 2.0]
 
 
-@pytest.mark.parametrize(
-    "name", ["../made_up", "made_up/..", "Made_up", "", None, 3, "absent", "made_up\n", "/"]
-)
+@pytest.mark.parametrize("name", ["../made_up", "made_up/..", "Made_up", "", None, 3, "absent", "made_up\n", "/"])
 def test_a_name_that_is_no_experiment_has_no_folder(experiments: Path, name: object) -> None:
     assert experiment_folder(name) is None
     assert judge(name, RESULTS) == []

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pandas as pd
-from synthetic import Shape, write_large_run
 
 from accuracy.report.block import encode_rows
 from accuracy.report.folder import read_folder
 from accuracy.report.series import with_labels
+from tests.report.synthetic import Shape, write_large_run
 
 BUDGET = 200_000
 

@@ -1,9 +1,9 @@
 from pathlib import Path
 
 import pytest
-from synthetic import Shape, write_run
 
 from accuracy.command.report import main
+from tests.report.synthetic import Shape, write_run
 
 
 def test_it_prints_the_path_and_three_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

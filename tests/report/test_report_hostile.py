@@ -1,8 +1,8 @@
-import page_check
 import pytest
-from synthetic import HOSTILE
 
 from accuracy.report.prose import sections, to_html
+from tests.report import page_check
+from tests.report.synthetic import HOSTILE
 
 
 def test_hostile_text_makes_no_element(hostile_page: str) -> None:

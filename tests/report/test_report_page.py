@@ -3,17 +3,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-import page_check
 import pandas as pd
 import pytest
-from synthetic import EXPONENTS, Shape, write_large_run, write_run
 
 from accuracy.report.build import LIMIT_BYTES, ReportSummary, write_report
 from accuracy.report.folder import read_folder
+from tests.report import page_check
+from tests.report.synthetic import EXPONENTS, Shape, write_large_run, write_run
 
-WITHOUT_TORCH = (
-    "import sys; sys.modules['torch'] = None; from accuracy.command.report import main; sys.exit(main())"
-)
+WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from accuracy.command.report import main; sys.exit(main())"
 
 
 def test_the_page_loads_nothing(page: str) -> None:
@@ -48,9 +46,7 @@ def test_colours_follow_the_page_into_the_dark(page: str) -> None:
     assert "stroke:#" not in drawn.replace(" ", "")
 
 
-def test_the_table_needs_no_torch_and_the_bytes_are_the_same_again(
-    folder: Path, page: str, tmp_path: Path
-) -> None:
+def test_the_table_needs_no_torch_and_the_bytes_are_the_same_again(folder: Path, page: str, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     copy.mkdir()
     for name in ("results", "positions", "run.json"):
@@ -90,9 +86,7 @@ def test_reasons_are_grouped_and_shown(page: str) -> None:
 
 
 def test_infinite_zero_and_missing_numbers_have_a_place(tmp_path: Path) -> None:
-    folder = write_run(
-        tmp_path / "odd", Shape(variants=("ring", "one_shot"), dtypes=("bfloat16",), reasons=())
-    )
+    folder = write_run(tmp_path / "odd", Shape(variants=("ring", "one_shot"), dtypes=("bfloat16",), reasons=()))
     path = folder / "results"
     rows = pd.read_parquet(path)
     for name, value in (("error_rel", float("inf")), ("x_one_shot", float("inf")), ("error_max", 0.0)):
@@ -117,9 +111,7 @@ def test_a_run_killed_midway_says_so(tmp_path: Path) -> None:
     assert "No growth with the world size is fitted" in summary.lines[0]
 
 
-@pytest.mark.parametrize(
-    "record", [None, "", "[]", "{", '{"provenance": 3, "config": [], "planned": "many"}']
-)
+@pytest.mark.parametrize("record", [None, "", "[]", "{", '{"provenance": 3, "config": [], "planned": "many"}'])
 def test_a_broken_record_costs_no_report(tmp_path: Path, record: str | None) -> None:
     shape = Shape(variants=("ring",), dtypes=("bfloat16",), world_sizes=(2,), seeds=(0,), tensors=("out",))
     folder = write_run(tmp_path / "bare", shape, positions=False)
@@ -140,9 +132,5 @@ def test_fifty_thousand_rows_stay_below_five_megabytes(tmp_path: Path) -> None:
     page = write_report(folder).path.read_bytes()
     assert len(page) < LIMIT_BYTES
     content = page_check.embedded(page.decode())
-    said = (
-        "All 50,000 rows"
-        if content["count"] == 50_000
-        else f"This file holds {content['count']:,} of 50,000 rows"
-    )
+    said = "All 50,000 rows" if content["count"] == 50_000 else f"This file holds {content['count']:,} of 50,000 rows"
     assert said in page.decode()

@@ -1,9 +1,9 @@
 import shlex
 
 import pandas as pd
-from synthetic import HOSTILE, Shape, identity
 
 from accuracy.report.reproduce import command
+from tests.report.synthetic import HOSTILE, Shape, identity
 
 ROW = {
     **identity(Shape(), "bpt", "bfloat16", 8, 0),

@@ -2,7 +2,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from synthetic import Shape, write_run
 
 from accuracy.report.folder import Run, read_folder
 from accuracy.report.section.heatmap import heat_cell, heatmap_panel
@@ -11,13 +10,12 @@ from accuracy.report.section.positions import borders, chosen_world, position_pa
 from accuracy.report.section.ranks import profile_of, rank_table
 from accuracy.report.series import Facet, facets_of, slots_of, with_labels
 from accuracy.report.view import Table
+from tests.report.synthetic import Shape, write_run
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    shape = Shape(
-        ("bpt", "one_shot", "striped", "zigzag"), ("float16", "bfloat16"), (1, 2, 4), tensors=("out", "dq")
-    )
+    shape = Shape(("bpt", "one_shot", "striped", "zigzag"), ("float16", "bfloat16"), (1, 2, 4), tensors=("out", "dq"))
     return read_folder(write_run(tmp_path_factory.mktemp("run"), shape))
 
 
@@ -72,9 +70,7 @@ def test_the_table_by_rank_has_maximum_and_mean_of_every_tensor(run: Run) -> Non
     table = rank_table(facet, profile_of(rows), "error", 4)
     assert table.head == ("variant", "rank", "out max", "out mean", "dq max", "dq mean")
     assert [row[:2] for row in texts(table)] == [[v, str(r)] for v in ("striped", "zigzag") for r in range(4)]
-    expected = rows[(rows["series"] == "zigzag") & (rows["rank"] == 2) & (rows["tensor"] == "dq")][
-        "error_max"
-    ].max()
+    expected = rows[(rows["series"] == "zigzag") & (rows["rank"] == 2) & (rows["tensor"] == "dq")]["error_max"].max()
     assert float(texts(table)[6][4]) == pytest.approx(expected, rel=5e-3)  # three digits
 
 
@@ -94,9 +90,7 @@ def test_positions_have_a_chart_per_sharding_and_tensor(run: Run) -> None:
     panel = position_panel(facet, run.positions, slots_of(facet.rows))
     assert panel is not None
     assert len(panel.charts) == 4
-    zigzag = next(
-        chart for chart in panel.charts if chart.title.startswith("out") and "zigzag" in chart.title
-    )
+    zigzag = next(chart for chart in panel.charts if chart.title.startswith("out") and "zigzag" in chart.title)
     assert "Chunk borders at tokens 128, 256, 384, 640, 768, 896." in zigzag.svg  # ranks 0 1 2 3 3 2 1 0
 
 
