@@ -4,7 +4,6 @@ In: the resolved Hydra configuration as plain dicts and lists. Out: `Configurati
 of its values. A knob that was given one value is an axis of one.
 """
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from accuracy import device as devices
-from accuracy import parts
+from accuracy import knobs, parts
 from accuracy.case import Part, Scalar, Variant
 from accuracy.dtype import FORMATS
 from accuracy.errors import ConfigError, unknown
@@ -24,7 +23,6 @@ MASKS = ("causal", "full")
 PROBLEM_KEYS = ("batch", "seqlen", "heads", "heads_kv", "head_dim", "mask", "softmax_scale")
 SCHEDULE = ("SHARDINGS", "PRECISION", "FORWARD_PLACES", "BACKWARD_PLACES", "decline", "forward", "backward")
 CONTENTS = {"kernel": ("abilities", "build"), "inputs": ("draw",)}  # what the module of a part must have
-LIST_TOO = ", or a list of them"  # what an axis allows beyond one value
 KEYS = (
     "name", "variant", "kernel", "precision", "inputs", "problem", "world", "dtype", "world_size", "seed",
     "device", "truth", "output_dir", "report", "dry_run",
@@ -58,28 +56,28 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
 
     Raises ConfigError.
     """
-    _exact_keys("configuration key", config, KEYS)
+    knobs.exact_keys("configuration key", config, KEYS)
     truth = config["truth"]
-    _exact_keys("truth key", truth, ("folder", "min_seconds"))
+    knobs.exact_keys("truth key", truth, ("folder", "min_seconds"))
     problem = config["problem"]
-    _exact_keys("problem key", problem, PROBLEM_KEYS)
+    knobs.exact_keys("problem key", problem, PROBLEM_KEYS)
     return Configuration(
-        name=_word("name", config["name"]),
+        name=knobs.word("name", config["name"]),
         variants=tuple(_variants(config["variant"], folders)),
         kernels=tuple(_parts("kernel", config["kernel"], folders)),
         precisions=tuple(_precisions(config["precision"])),
         inputs=tuple(_parts("inputs", config["inputs"], folders)),
-        problems=tuple(_product({key: _axis(f"problem.{key}", problem[key]) for key in PROBLEM_KEYS})),
-        dtypes=_choices("dtype", config["dtype"], FORMATS),
-        world=_choice("world", list(config["world"]), ("simulated",)),
-        world_sizes=_integers("world_size", config["world_size"], 1),
-        seeds=_integers("seed", config["seed"], 0),
-        device=devices.choose(_choice("device", config["device"], devices.DEVICES)),
-        truth_folder=_path("truth.folder", truth["folder"]),
-        truth_min_seconds=_typed("truth.min_seconds", truth["min_seconds"], float),
-        output_dir=_path("output_dir", config["output_dir"]),
-        report=_typed("report", config["report"], bool),
-        dry_run=_typed("dry_run", config["dry_run"], bool),
+        problems=tuple(knobs.product({key: knobs.axis(f"problem.{key}", problem[key]) for key in PROBLEM_KEYS})),
+        dtypes=knobs.choices("dtype", config["dtype"], FORMATS),
+        world=knobs.choice("world", list(config["world"]), ("simulated",)),
+        world_sizes=knobs.integers("world_size", config["world_size"], 1),
+        seeds=knobs.integers("seed", config["seed"], 0),
+        device=devices.choose(knobs.choice("device", config["device"], devices.DEVICES)),
+        truth_folder=knobs.path("truth.folder", truth["folder"]),
+        truth_min_seconds=knobs.typed("truth.min_seconds", truth["min_seconds"], float),
+        output_dir=knobs.path("output_dir", config["output_dir"]),
+        report=knobs.typed("report", config["report"], bool),
+        dry_run=knobs.typed("dry_run", config["dry_run"], bool),
     )
 
 
@@ -90,27 +88,27 @@ def _variants(nodes: Mapping[str, Any], folders: Sequence[Path]) -> Iterable[Var
             raise ConfigError(f"variant.{name} lacks {', '.join(sorted(missing))}; see configs/variant/ring.yaml")
         schedules = {way: _part("variant", node[way], folders) for way in ("forward", "backward")}
         modules = [_module("schedule", part, SCHEDULE) for part in schedules.values()]
-        sharding = _choice(f"variant.{name}.sharding", node["sharding"], SHARDINGS)
+        sharding = knobs.choice(f"variant.{name}.sharding", node["sharding"], SHARDINGS)
         for part, module in zip(schedules.values(), modules, strict=True):
             if sharding not in module.SHARDINGS:
                 allowed = ", ".join(module.SHARDINGS)
                 raise ConfigError(
                     f"variant.{name}.sharding={sharding}, but schedule {part.name} is made for {allowed}; use that"
                 )
-        knobs = {key: value for key, value in node.items() if key not in ("forward", "backward", "sharding")}
-        for options in _options(f"variant.{name}", knobs, modules):
+        given = {key: value for key, value in node.items() if key not in ("forward", "backward", "sharding")}
+        for options in _options(f"variant.{name}", given, modules):
             yield Variant(name, sharding, **schedules, options=options)
 
 
 def _parts(kind: str, nodes: Mapping[str, Any], folders: Sequence[Path]) -> Iterable[Part]:
-    for name, knobs in nodes.items():
+    for name, given in nodes.items():
         if kind == "kernel" and name == "auto":
-            _exact_keys("knob of kernel.auto", knobs, ("candidates",))
-            candidates = _axis("kernel.auto.candidates", knobs["candidates"])
+            knobs.exact_keys("knob of kernel.auto", given, ("candidates",))
+            candidates = knobs.axis("kernel.auto.candidates", given["candidates"])
             yield Part("auto", ",".join(_part(kind, candidate, folders).source for candidate in candidates))
             continue
         part = _part(kind, name, folders)
-        for options in _options(f"{kind}.{name}", knobs or {}, [_module(kind, part, CONTENTS[kind])]):
+        for options in _options(f"{kind}.{name}", given or {}, [_module(kind, part, CONTENTS[kind])]):
             yield Part(name, part.source, options)
 
 
@@ -144,15 +142,17 @@ def _module(kind: str, part: Part, contents: Iterable[str]) -> ModuleType:
     return module
 
 
-def _options(where: str, knobs: Mapping[str, Any], modules: Iterable[ModuleType]) -> Iterable[tuple[Any, ...]]:
+def _options(where: str, given: Mapping[str, Any], modules: Iterable[ModuleType]) -> Iterable[tuple[Any, ...]]:
     """Every combination of a part's knobs, defaults filled in, sorted by name."""
     declared = {field.name: field for module in modules for field in fields(getattr(module, "Options", _NoOptions))}
-    _known_keys(f"knob of {where}", knobs, declared)
+    knobs.known_keys(f"knob of {where}", given, declared)
     axes: dict[str, tuple[Scalar, ...]] = {}
     for name, field in sorted(declared.items()):
-        given = _axis(f"{where}.{name}", knobs[name]) if name in knobs else (field.default,)
-        axes[name] = tuple(_typed(f"{where}.{name}", value, _type_of(field.type), LIST_TOO) for value in given)
-    return (tuple(choice.items()) for choice in _product(axes))
+        values = knobs.axis(f"{where}.{name}", given[name]) if name in given else (field.default,)
+        axes[name] = tuple(
+            knobs.typed(f"{where}.{name}", each, _type_of(field.type), knobs.LIST_TOO) for each in values
+        )
+    return (tuple(choice.items()) for choice in knobs.product(axes))
 
 
 @dataclass(frozen=True)
@@ -165,81 +165,9 @@ def _type_of(annotation: Any) -> type:
 
 
 def _precisions(node: Mapping[str, Any]) -> Iterable[dict[str, str]]:
-    _known_keys("precision knob", node, CHOICES)
+    knobs.known_keys("precision knob", node, CHOICES)
     axes = {}
     for place, value in node.items():
         if value is not None:
-            axes[place] = _choices(f"precision.{place}", value, CHOICES[place])
-    return _product(axes)
-
-
-def _product(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-
-
-def _axis(where: str, value: Any) -> tuple[Any, ...]:
-    values = tuple(value) if isinstance(value, list | tuple) else (value,)
-    if not values:
-        raise ConfigError(f"{where}=[] is empty; give one value or a list of values")
-    return values
-
-
-def _choices(where: str, value: Any, allowed: Iterable[str]) -> tuple[str, ...]:
-    allowed = tuple(allowed)
-    for each in _axis(where, value):
-        if each not in allowed:
-            raise unknown(where, each, allowed)
-    return _axis(where, value)
-
-
-def _choice(where: str, value: Any, allowed: Iterable[str]) -> str:
-    """One of `allowed`, of a knob that is no axis."""
-    values = _choices(where, value, allowed)
-    if len(values) > 1:
-        raise ConfigError(f"{where}={list(values)} is no axis of the grid; give one value")
-    return str(values[0])
-
-
-def _integers(where: str, value: Any, least: int) -> tuple[int, ...]:
-    values = tuple(_typed(where, each, int, LIST_TOO) for each in _axis(where, value))
-    for each in values:
-        if not least <= each < 2**63:
-            raise ConfigError(f"{where}={each}; allowed: whole numbers from {least}, below 2^63")
-    return values
-
-
-def _typed(where: str, value: Any, kind: type, list_too: str = "") -> Any:
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        names = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
-        raise ConfigError(f"{where}={value!r}; allowed: {names[kind]}{list_too}")
-    return value
-
-
-def _path(where: str, value: Any) -> Path | None:
-    if isinstance(value, list | Mapping):
-        raise ConfigError(f"{where}={value}; allowed: one path, or null")
-    return None if value is None else Path(str(value)).expanduser()
-
-
-def _word(where: str, value: Any) -> str:
-    if not isinstance(value, str) or not value.replace("_", "").replace("-", "").isalnum():
-        raise ConfigError(f"{where}={value!r}; allowed: letters, digits, - and _")
-    return value
-
-
-def _exact_keys(what: str, given: Any, expected: Sequence[str]) -> None:
-    _known_keys(what, given, expected)
-    missing = [key for key in expected if key not in given]
-    if missing:
-        raise ConfigError(f"{what} {missing[0]!r} has no value; give one (accuracy --help lists every choice and key)")
-
-
-def _known_keys(what: str, given: Any, allowed: Iterable[str]) -> None:
-    allowed = tuple(allowed)
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"{what}s expected, not {given!r}; allowed: {', '.join(allowed)}")
-    for key in given:
-        if key not in allowed:
-            raise unknown(what, key, allowed)
+            axes[place] = knobs.choices(f"precision.{place}", value, CHOICES[place])
+    return knobs.product(axes)

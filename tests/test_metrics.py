@@ -9,7 +9,7 @@ import torch
 
 from accuracy import metrics
 from accuracy.dtype import FORMATS
-from accuracy.pipeline import worst_place
+from accuracy.rows import worst_place
 from accuracy.sharding import SHARDINGS, cut, token_map
 
 ULP = 2.0**-52

@@ -15,7 +15,8 @@ from accuracy import yardsticks
 from accuracy.case import Case
 from accuracy.grid import plan
 from accuracy.kernel.base import Kernel
-from accuracy.pipeline import Pipeline, run_variant
+from accuracy.pipeline import Pipeline
+from accuracy.program import run_variant
 from accuracy.reference.cache import Cache
 from tests.measuring import configuration
 

@@ -1,0 +1,84 @@
+"""From a case's metrics to rows of the table: plain values by column name."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from accuracy import device, metrics, provenance
+from accuracy.case import Case
+from accuracy.table import ALL_RANKS, Row
+
+
+def about_case(case: Case, experiment: str, status: str, reason: str) -> dict[str, Any]:
+    """The columns that every row of a case has, and all that a case without numbers has."""
+    return {
+        **case.identity(),
+        "experiment": experiment,
+        "device": device.name(case.device),
+        "code": provenance.code_of(case),
+        "rank": ALL_RANKS,
+        "status": status,
+        "reason": reason,
+    }
+
+
+def metric_rows(
+    about: Row,
+    case: Case,
+    tensor: str,
+    columns: dict[str, Any],
+    shape: torch.Size,
+    tokens: Tensor,
+    cost: device.Cost,
+) -> Iterator[Row]:
+    """One row a rank, and one for all ranks. columns: `metrics.metric_columns` of an error (W, B, S/W, heads[, D])."""
+    about = {**about, "tensor": tensor, "seconds": cost.seconds, "peak_bytes": cost.peak_bytes}
+    worst = columns.pop("worst")
+    top = int(columns["error_max"][:-1].argmax())
+    for index in range(case.world_size + 1):
+        rank = ALL_RANKS if index == case.world_size else index
+        place = worst_place(int(worst[index]), shape, tokens[top if rank == ALL_RANKS else rank])
+        values = {name: float(column[index]) for name, column in columns.items()}
+        yield {**about, "rank": rank, **values, "nonfinite": int(values["nonfinite"]), **place}
+
+
+def worst_place(flat: int, shape: torch.Size, tokens: Tensor) -> dict[str, int]:
+    """Global batch, token, head and dim of a flat index into one rank's shard; dim -1 where a tensor has none."""
+    sizes = shape[1:]
+    index: list[int] = []
+    for size in reversed(sizes):
+        flat, position = divmod(flat, size)
+        index.insert(0, position)
+    batch, local, head, *dim = index
+    return {
+        "worst_batch": batch,
+        "worst_token": int(tokens[local]),
+        "worst_head": head,
+        "worst_dim": dim[0] if dim else -1,
+    }
+
+
+def position_rows(case: Case, tensor: str, error: Tensor, tokens: Tensor) -> Iterator[Row]:
+    """One row a bin of the global sequence."""
+    borders = metrics.position_bins(case.problem.seqlen)
+    rms, largest = metrics.by_position(error, tokens)
+    owners = metrics.bin_owners(borders, tokens)
+    for begin, end, owner, root_mean_square, maximum in zip(
+        borders[:-1].tolist(),
+        borders[1:].tolist(),
+        owners.tolist(),
+        rms.tolist(),
+        largest.tolist(),
+        strict=True,
+    ):
+        yield {
+            "case_id": case.id,
+            "tensor": tensor,
+            "token_begin": begin,
+            "token_end": end,
+            "rank": owner,
+            "error_rms": root_mean_square,
+            "error_max": maximum,
+        }
