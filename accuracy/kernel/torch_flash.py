@@ -121,10 +121,14 @@ def _heads_first(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 def _mask(q: Tensor, k: Tensor) -> Tensor | None:
     """The bottom-right causal mask where the operator's own, top left, would be another one."""
-    return None if q.shape[1] == k.shape[1] else _bottom_right(q.shape[1], k.shape[1], q.dtype)
+    rows, keys = q.shape[1], k.shape[1]
+    if rows == keys:
+        return None
+    width = 1 << (keys - 1).bit_length()  # few widths: the mask of fewer keys is the right part of a wider one
+    return _bottom_right(rows, width, q.dtype)[..., width - keys :]
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def _bottom_right(rows: int, keys: int, dtype: torch.dtype) -> Tensor:
     """0 where a row sees a key, -inf elsewhere: (1, 1, Sq, Sk)."""
     hidden = torch.ones(rows, keys, dtype=torch.bool).triu(keys - rows + 1)
