@@ -20,7 +20,8 @@ PACKAGE = Path(accuracy.__file__).parent
 PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "hydra-core", "omegaconf", "flash-attn", "triton")
 MEASURING = ("inputs", "kernel", "reference", "variant", "world")  # folders; with the top-level files but these:
 NOT_MEASURING = (  # what they decide is in the case's id, or nowhere in a number
-    "claim.py", "configuration.py", "errors.py", "grid.py", "knobs.py", "locations.py", "memory.py", "provenance.py", "run.py",
+    "claim.py", "configuration.py", "errors.py", "grid.py", "knobs.py",
+    "locations.py", "memory.py", "provenance.py", "run.py",
 )  # fmt: skip
 ENVIRONMENT = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 
