@@ -4,6 +4,7 @@ In: the resolved Hydra configuration as plain dicts and lists. Out: `Configurati
 of its values. A knob that was given one value is an axis of one.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -20,6 +21,7 @@ from accuracy.sharding import SHARDINGS
 
 PACKAGE = Path(__file__).parent
 MASKS = ("causal", "full")
+WORLDS = ("simulated", "processes")
 PROBLEM_KEYS = ("batch", "seqlen", "heads", "heads_kv", "head_dim", "mask", "softmax_scale")
 SCHEDULE = ("SHARDINGS", "PRECISION", "FORWARD_PLACES", "BACKWARD_PLACES", "decline", "forward", "backward")
 CONTENTS = {"kernel": ("abilities", "build"), "inputs": ("draw",)}  # what the module of a part must have
@@ -41,6 +43,7 @@ class Configuration:
     problems: tuple[dict[str, Any], ...]  # raw fields; the grid checks and resolves them
     dtypes: tuple[str, ...]
     world: str
+    case_seconds: float  # how long real ranks may take for a case
     world_sizes: tuple[int, ...]
     seeds: tuple[int, ...]
     device: str
@@ -69,7 +72,8 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
         inputs=tuple(_parts("inputs", config["inputs"], folders)),
         problems=tuple(knobs.product({key: knobs.axis(f"problem.{key}", problem[key]) for key in PROBLEM_KEYS})),
         dtypes=knobs.choices("dtype", config["dtype"], FORMATS),
-        world=knobs.choice("world", list(config["world"]), ("simulated",)),
+        world=knobs.choice("world", list(config["world"]), WORLDS),
+        case_seconds=_case_seconds(config["world"]),
         world_sizes=knobs.integers("world_size", config["world_size"], 1),
         seeds=knobs.integers("seed", config["seed"], 0),
         device=devices.choose(knobs.choice("device", config["device"], devices.DEVICES)),
@@ -162,6 +166,17 @@ class _NoOptions:
 
 def _type_of(annotation: Any) -> type:
     return {"int": int, "float": float, "bool": bool, "str": str}.get(str(annotation), annotation)
+
+
+def _case_seconds(node: Mapping[str, Any]) -> float:
+    """The time limit of a world of real ranks; none in a simulated one."""
+    if "processes" not in node:
+        return math.inf
+    knobs.exact_keys("knob of world.processes", node["processes"], ("timeout_seconds",))
+    seconds: float = knobs.typed("world.processes.timeout_seconds", node["processes"]["timeout_seconds"], float)
+    if not seconds > 0:
+        raise ConfigError(f"world.processes.timeout_seconds={seconds}; allowed: a number above 0")
+    return seconds
 
 
 def _precisions(node: Mapping[str, Any]) -> Iterable[dict[str, str]]:

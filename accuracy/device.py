@@ -44,6 +44,11 @@ def name(device: str) -> str:
     return model or platform.processor() or platform.machine()
 
 
+def count() -> int:
+    """How many GPUs torch sees."""
+    return int(torch.cuda.device_count())
+
+
 def free_bytes(device: str) -> int | None:
     """Memory that can still be taken; None where the system does not say."""
     if device == "cuda":

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
 
+from accuracy import device as devices
 from accuracy import parts, sharding
 from accuracy.case import Case, Part, Problem, Variant, default_softmax_scale
 from accuracy.configuration import MASKS, Configuration
@@ -134,6 +135,7 @@ def _judge(case: Case, free_bytes: int | None) -> Planned:
         lambda: forward.decline(case),
         lambda: backward.decline(case),
         lambda: kernel_decline(case),
+        lambda: _world_decline(case),
         lambda: _memory_decline(case, free_bytes),
     )
     return Planned(case, next((reason for check in reasons if (reason := check())), None))
@@ -147,6 +149,13 @@ def kernel_decline(case: Case) -> str | None:
     }
     abilities = _abilities(case.kernel, case.device)
     return abilities.decline(case.kernel.name, case.dtype, case.problem.head_dim, partials)
+
+
+def _world_decline(case: Case) -> str | None:
+    """Real ranks on GPUs have one each."""
+    if case.world != "processes" or case.device != "cuda" or case.world_size <= devices.count():
+        return None
+    return f"world=processes has {devices.count()} GPUs for world_size {case.world_size}; use world=simulated"
 
 
 @cache

@@ -12,13 +12,13 @@ from accuracy import device, metrics
 from accuracy.case import Case, Part, Problem
 from accuracy.dtype import tensor_dtype
 from accuracy.inputs import base as inputs_base
-from accuracy.program import run_variant
+from accuracy.program import RunRanks, simulate
 from accuracy.reference.cache import Cache
 from accuracy.rows import about_case, metric_rows, position_rows
 from accuracy.sharding import cut, token_map
 from accuracy.table import DECLINED, FAILED, OK, TENSORS, Row
 from accuracy.world.simulated import RankFailed
-from accuracy.yardsticks import Named, Yardsticks
+from accuracy.yardsticks import Named, Yardsticks, in_token_layout
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,10 @@ class Measured:
 class Pipeline:
     """Measures cases one after another; keeps what neighbours in the grid share."""
 
-    def __init__(self, experiment: str, truth_cache: Cache) -> None:
+    def __init__(self, experiment: str, truth_cache: Cache, run_ranks: RunRanks = simulate) -> None:
         self.experiment = experiment
         self.truth_cache = truth_cache
+        self.run_ranks = run_ranks
         self._drawn: tuple[object, dict[str, Tensor]] | None = None
         self._yardsticks: tuple[object, Yardsticks] | None = None
 
@@ -57,9 +58,11 @@ class Pipeline:
     def _walk(self, case: Case) -> Measured:
         yardsticks = self.yardsticks(case)
         yardsticks.one_shot(case)  # outside the measured stretch; it also warms the kernel up
-        with device.measured(case.device) as cost:
-            shards = run_variant(case, yardsticks)
-        return self._compare(case, yardsticks, shards, cost)
+        layout = case.variant.sharding, case.world_size
+        shards = [cut(x, *layout) for x in yardsticks.inputs.tensors]
+        ran = self.run_ranks(case, list(zip(*shards, strict=True)))
+        stacked = tuple(torch.stack(same) for same in zip(*ran.results, strict=True))
+        return self._compare(case, yardsticks, in_token_layout(stacked, shards[-1]), ran.cost)
 
     def yardsticks(self, case: Case) -> Yardsticks:
         """Inputs, truth and all that is compared with, for the case's problem, seed and dtype."""

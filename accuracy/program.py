@@ -1,43 +1,52 @@
-"""A case's schedules as a program of ranks: from inputs to what every rank returns, as stored."""
+"""A case's schedules as the program of one rank, and how the simulated world runs it as all of them."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 
 import torch
 
-from accuracy import parts
+from accuracy import device, parts
 from accuracy.case import Case
 from accuracy.kernel.base import Kernel
 from accuracy.precision import Precision
-from accuracy.sharding import cut
 from accuracy.variant.base import Rank
 from accuracy.world import simulated
-from accuracy.world.base import Tensors, World
-from accuracy.yardsticks import Named, Yardsticks, build_kernel, in_token_layout
+from accuracy.world.base import Program, Tensors, World
 
 
-def run_variant(case: Case, yardsticks: Yardsticks, kernel: Kernel | None = None) -> Named:
-    """The case's schedules over all ranks: shards (W, B, S/W, ...) of out, lse, dq, dk, dv, delta, as stored.
+@dataclass(frozen=True)
+class Ran:
+    """out, lse, dq, dk, dv of every rank as stored, in rank order, and what the run took."""
 
-    kernel: to be used in place of the case's own, by benchmarks and traces.
-    """
-    layout = case.variant.sharding, case.world_size
-    q, k, v, dout = (cut(x, *layout) for x in yardsticks.inputs.tensors)
+    results: list[Tensors]
+    cost: device.Cost
+
+
+RunRanks = Callable[[Case, Sequence[Tensors]], Ran]
+"""Runs a case on the shards (q, k, v, dout) of every rank."""
+
+
+def build_kernel(case: Case) -> Kernel:
+    """The case's kernel, its knobs set."""
+    module = parts.load(case.kernel.source)
+    kernel: Kernel = module.build(case.device, parts.build_options(module, case.kernel.options))
+    return kernel
+
+
+def rank_program(case: Case, kernel: Kernel, shards: Sequence[Tensors]) -> Program:
+    """Forward, then backward, of the rank that the world says; shards: (q, k, v, dout), at the rank's place."""
     forward, backward = (parts.load(part.source) for part in (case.variant.forward, case.variant.backward))
-    kernel = kernel or build_kernel(case.kernel, case.device)
-    versions = [x._version for x in (q, k, v, dout)]
 
     async def program(world: World) -> Tensors:
-        mine = q[world.rank], k[world.rank], v[world.rank]
-        out, lse = await forward.forward(_rank(case, world, kernel, forward, case.forward_precision), *mine)
+        q, k, v, dout = shards[world.rank]
+        rank = _rank(case, world, kernel, forward, case.forward_precision)
+        out, lse = await forward.forward(rank, q, k, v)
         rank = _rank(case, world, kernel, backward, case.backward_precision)
-        gradients = await backward.backward(rank, dout[world.rank], *mine, out, lse)
+        gradients = await backward.backward(rank, dout, q, k, v, out, lse)
         return out, lse, *gradients
 
-    results = simulated.run(program, case.world_size)
-    if [x._version for x in (q, k, v, dout)] != versions:
-        raise RuntimeError("the variant wrote to its inputs")
-    stacked = tuple(torch.stack(same) for same in zip(*results, strict=True))
-    return in_token_layout(stacked, dout)
+    return program
 
 
 def _rank(case: Case, world: World, kernel: Kernel, schedule: ModuleType, precision: Precision) -> Rank:
@@ -51,3 +60,17 @@ def _rank(case: Case, world: World, kernel: Kernel, schedule: ModuleType, precis
         sharding=case.variant.sharding,
         options=parts.build_options(schedule, case.variant.options),
     )
+
+
+def simulate(case: Case, shards: Sequence[Tensors], kernel: Kernel | None = None) -> Ran:
+    """All ranks in this process. kernel: in place of the case's own, for benchmarks and traces.
+
+    Raises RuntimeError where a schedule writes to its inputs, and what `simulated.run` raises.
+    """
+    program = rank_program(case, kernel or build_kernel(case), shards)
+    versions = [tensor._version for mine in shards for tensor in mine]
+    with device.measured(case.device) as cost:
+        results = simulated.run(program, case.world_size)
+    if [tensor._version for mine in shards for tensor in mine] != versions:
+        raise RuntimeError("the variant wrote to its inputs")
+    return Ran(results, cost)

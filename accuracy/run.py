@@ -4,7 +4,8 @@ import datetime
 import json
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from accuracy.configuration import Configuration
 from accuracy.errors import ConfigError
 from accuracy.grid import Planned
 from accuracy.pipeline import Measured, Pipeline
+from accuracy.program import RunRanks, simulate
 from accuracy.provenance import code_of, fingerprint, provenance
 from accuracy.reference.cache import Cache
+from accuracy.world.pool import Pool
 
 NOT_NUMBERS = ("output_dir", "report", "dry_run", "truth")  # configuration keys that leave every number alone
 
@@ -82,17 +85,18 @@ def execute(
     done = _done(folder, plans)
     pending = [each for each in plans if each.case.id not in done]
     cache = Cache(configuration.truth_folder, configuration.truth_min_seconds)
-    pipeline = Pipeline(configuration.name, cache)
     counts = dict.fromkeys((table.OK, table.DECLINED, table.FAILED), 0)
     interrupted = False
     progress = tqdm(total=len(plans), initial=len(plans) - len(pending), unit="case", dynamic_ncols=True)
     try:
-        for each in pending:
-            progress.set_postfix_str(f"{each.case.variant.name} {each.case.dtype} W={each.case.world_size}")
-            measured = pipeline.decline(each.case, each.decline) if each.decline else pipeline.measure(each.case)
-            table.write_case(folder, each.case.id, measured.rows, measured.positions)
-            counts[_status(measured)] += 1
-            progress.update()
+        with _ranks(configuration, pending) as run_ranks:
+            pipeline = Pipeline(configuration.name, cache, run_ranks)
+            for each in pending:
+                progress.set_postfix_str(f"{each.case.variant.name} {each.case.dtype} W={each.case.world_size}")
+                measured = pipeline.decline(each.case, each.decline) if each.decline else pipeline.measure(each.case)
+                table.write_case(folder, each.case.id, measured.rows, measured.positions)
+                counts[_status(measured)] += 1
+                progress.update()
     except KeyboardInterrupt:
         interrupted = True
     finally:
@@ -100,6 +104,22 @@ def execute(
     table.write_json(folder / "run.json", about | {"ended": None if interrupted else _now()})
     earlier_ok = sum(status == table.OK for status in done.values())
     return Outcome(folder, counts["ok"], counts["declined"], counts["failed"], len(done), earlier_ok, interrupted)
+
+
+@contextmanager
+def _ranks(configuration: Configuration, pending: Sequence[Planned]) -> Iterator[RunRanks]:
+    """What runs a case over its ranks; real ranks live as long as the run."""
+    if configuration.world == "simulated":
+        yield simulate
+        return
+    sizes = sorted({each.case.world_size for each in pending if each.decline is None})
+    backend = "nccl" if configuration.device == "cuda" else "gloo"
+    pool = Pool(tuple(sizes), backend, configuration.case_seconds)
+    try:
+        yield pool.run
+        pool.close()
+    finally:
+        pool.kill()
 
 
 def _done(folder: Path, plans: Sequence[Planned]) -> dict[str, str]:

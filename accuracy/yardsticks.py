@@ -9,25 +9,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from accuracy import parts
 from accuracy.case import Case, Part
 from accuracy.dtype import tensor_dtype
 from accuracy.inputs.base import Inputs
-from accuracy.kernel.base import Kernel
 from accuracy.metrics import Sums, error_of, floor_sums, sums
+from accuracy.program import build_kernel
 from accuracy.reference.float64 import Truth
 from accuracy.sharding import cut
 from accuracy.world.base import Tensors
 
 Layout = tuple[str, int]  # sharding, world size
 Named = dict[str, Tensor]
-
-
-def build_kernel(part: Part, device: str) -> Kernel:
-    """The kernel of a case, its knobs set."""
-    module = parts.load(part.source)
-    kernel: Kernel = module.build(device, parts.build_options(module, part.options))
-    return kernel
 
 
 def in_token_layout(results: Tensors, dout: Tensor) -> Named:
@@ -62,7 +54,7 @@ class Yardsticks:
     def one_shot(self, case: Case) -> Named:
         """The case's kernel on the whole sequence, in the case's dtype."""
         if case.kernel not in self.one_shots:
-            kernel = build_kernel(case.kernel, case.device)
+            kernel = build_kernel(case)
             q, k, v, dout = self.inputs.tensors
             problem, dtype = case.problem, self.inputs.q.dtype
             how = {"scale": problem.softmax_scale, "causal": problem.causal}

@@ -20,8 +20,15 @@ Program = Callable[["World"], Coroutine[Any, Any, Tensors]]
 class World(Protocol):
     """One rank's view of all ranks. Every operation starts at once and returns something to await."""
 
-    rank: int
-    size: int
+    @property
+    def rank(self) -> int:
+        """This rank, 0 to size - 1."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        ...
 
     def ring_shift(self, tensors: Sequence[Tensor], distance: int = 1) -> Awaitable[Tensors]:
         """Send tensors to rank + distance, receive those of rank - distance (both modulo the size)."""

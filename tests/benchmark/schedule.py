@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from accuracy import yardsticks
 from accuracy.case import Case
 from accuracy.grid import plan
 from accuracy.kernel.base import Kernel
 from accuracy.pipeline import Pipeline
-from accuracy.program import run_variant
+from accuracy.program import build_kernel, simulate
 from accuracy.reference.cache import Cache
+from accuracy.sharding import cut
 from tests.measuring import configuration
 
 VARIANTS = ("ring", "zigzag", "striped", "llama3", "llama3_ring", "llama3_zigzag", "bpt_ring", "ulysses")
@@ -75,16 +75,11 @@ def best(pipeline: Pipeline, case: Case) -> tuple[float, float]:
     on_gpu = case.device == "cuda"
     sticks = pipeline.yardsticks(case)
     sticks.one_shot(case)
-    seconds, inside = [], []
+    shards = list(zip(*(cut(x, case.variant.sharding, case.world_size) for x in sticks.inputs.tensors), strict=True))
+    seconds = [simulate(case, shards).cost.seconds for _ in range(REPEATS)]
+    inside = []
     for _ in range(REPEATS):
-        begin = time.perf_counter()
-        run_variant(case, sticks)
-        if on_gpu:
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - begin)
-    plain = yardsticks.build_kernel(case.kernel, case.device)
-    for _ in range(REPEATS):
-        timed = Timed(plain, on_gpu)
-        run_variant(case, sticks, kernel=timed)
+        timed = Timed(build_kernel(case), on_gpu)
+        simulate(case, shards, kernel=timed)
         inside.append(timed.seconds)
     return min(seconds), min(inside)

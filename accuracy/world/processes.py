@@ -1,0 +1,103 @@
+"""One process a rank over torch.distributed: gloo on CPUs, NCCL on GPUs; the schedules' code is the simulated world's.
+
+An operation starts when it is called and runs while the rank computes; awaiting it waits for the wire. Sent tensors
+are kept alive until then. Summation orders are fixed by this file, not by the backend, so that both worlds agree bit
+for bit.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from accuracy.world.base import Program, Tensors
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Work under way. sent: kept until the wire is done with it; received: what `join` makes the result of."""
+
+    works: Sequence[dist.Work]
+    sent: Tensors
+    received: Tensors
+    join: Callable[[Tensor], Tensor]
+
+    def __await__(self) -> Generator[None, None, Tensors]:
+        """Wait for the wire; the rank's own stream goes on where the backend has one."""
+        for work in self.works:
+            work.wait()
+        return tuple(self.join(tensor) for tensor in self.received)
+        yield  # never reached: makes this a generator, which awaiting asks for
+
+
+@dataclass(frozen=True)
+class ProcessesWorld:
+    """One rank's view; see `accuracy.world.base.World`. group: of the ranks 0 to size - 1 of all processes."""
+
+    rank: int
+    size: int
+    group: dist.ProcessGroup
+
+    def ring_shift(self, tensors: Sequence[Tensor], distance: int = 1) -> Transfer:
+        """See `World.ring_shift`."""
+        sent = tuple(tensor.contiguous() for tensor in tensors)
+        if self.size == 1:
+            return Transfer((), (), sent, _unchanged)
+        received = tuple(torch.empty_like(tensor) for tensor in sent)
+        to, source = (self.rank + distance) % self.size, (self.rank - distance) % self.size
+        operations = [dist.P2POp(dist.isend, tensor, group=self.group, group_peer=to) for tensor in sent]
+        operations += [dist.P2POp(dist.irecv, tensor, group=self.group, group_peer=source) for tensor in received]
+        return Transfer(dist.batch_isend_irecv(operations), sent, received, _unchanged)
+
+    def all_gather(self, tensors: Sequence[Tensor]) -> Transfer:
+        """See `World.all_gather`."""
+        sent = tuple(tensor.contiguous() for tensor in tensors)
+        received = tuple(tensor.new_empty(self.size, *tensor.shape) for tensor in sent)
+        works = [
+            dist.all_gather(list(whole.unbind()), mine, group=self.group, async_op=True)
+            for whole, mine in zip(received, sent, strict=True)
+        ]
+        return Transfer(works, sent, received, _unchanged)
+
+    def all_to_all(self, tensors: Sequence[Tensor]) -> Transfer:
+        """See `World.all_to_all`."""
+        return self._exchange(tensors, _unchanged)
+
+    def reduce_scatter(self, tensors: Sequence[Tensor]) -> Transfer:
+        """See `World.reduce_scatter`: an exchange of slices and a sum in the contract's order. The bytes on the wire
+        are those of a ring reduce-scatter; a backend's own may add in any order."""
+        return self._exchange(tensors, self._sum)
+
+    def _exchange(self, tensors: Sequence[Tensor], join: Callable[[Tensor], Tensor]) -> Transfer:
+        sent = tuple(tensor.contiguous() for tensor in tensors)
+        received = tuple(torch.empty_like(tensor) for tensor in sent)
+        works = [
+            dist.all_to_all_single(theirs, mine, group=self.group, async_op=True)
+            for theirs, mine in zip(received, sent, strict=True)
+        ]
+        return Transfer(works, sent, received, join)
+
+    def _sum(self, slices: Tensor) -> Tensor:
+        total = slices[(self.rank + 1) % self.size]
+        for hop in range(1, self.size):
+            total = total + slices[(self.rank + 1 + hop) % self.size]
+        return total
+
+
+def _unchanged(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def run_rank(program: Program, world: ProcessesWorld) -> Tensors:
+    """Run a program as one rank of real processes: its awaits block, so it runs through in one go."""
+    coroutine = program(world)
+    try:
+        coroutine.send(None)
+    except StopIteration as finished:
+        result: Tensors = finished.value
+        return result
+    finally:
+        coroutine.close()
+    raise RuntimeError("a schedule waited for something that is no transfer of its world")
