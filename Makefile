@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# A torch that sees a GPU is kept: it fits the machine's CUDA, and flash-attn is built for it.
+CUDA := $(shell $(PYTHON) -c 'import torch; print(int(torch.cuda.is_available()))' 2>/dev/null || echo 0)
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
@@ -11,7 +13,8 @@ help: ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(VENV)/.package: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(if $(filter 1,$(CUDA)),--system-site-packages) $(VENV)
+	grep -v $(if $(filter 1,$(CUDA)),-e '^torch==' -e '^numpy==',-e '^$$') constraints.txt > $(VENV)/constraints.txt
 	$(PIP) -e .
 	touch $@
 

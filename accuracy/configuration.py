@@ -4,6 +4,7 @@ In: the resolved Hydra configuration as plain dicts and lists. Out: `Configurati
 of its values. A knob that was given one value is an axis of one.
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -146,7 +147,7 @@ def _module(kind: str, part: Part, contents: Iterable[str]) -> ModuleType:
     return module
 
 
-def _options(where: str, given: Mapping[str, Any], modules: Iterable[ModuleType]) -> Iterable[tuple[Any, ...]]:
+def _options(where: str, given: Mapping[str, Any], modules: Sequence[ModuleType]) -> Iterable[tuple[Any, ...]]:
     """Every combination of a part's knobs, defaults filled in, sorted by name."""
     declared = {field.name: field for module in modules for field in fields(getattr(module, "Options", _NoOptions))}
     knobs.known_keys(f"knob of {where}", given, declared)
@@ -156,7 +157,13 @@ def _options(where: str, given: Mapping[str, Any], modules: Iterable[ModuleType]
         axes[name] = tuple(
             knobs.typed(f"{where}.{name}", each, _type_of(field.type), knobs.LIST_TOO) for each in values
         )
-    return (tuple(choice.items()) for choice in knobs.product(axes))
+    combinations = [tuple(choice.items()) for choice in knobs.product(axes)]
+    for module, options in itertools.product(modules, combinations):
+        try:
+            parts.build_options(module, options)
+        except ValueError as error:
+            raise ConfigError(f"{where}: {error}") from error
+    return combinations
 
 
 @dataclass(frozen=True)

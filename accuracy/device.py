@@ -1,5 +1,6 @@
 """The device of a run: which one, its name, its free memory, and arithmetic that does exactly what it says."""
 
+import ctypes
 import os
 import platform
 import time
@@ -53,7 +54,8 @@ def free_bytes(device: str) -> int | None:
     """Memory that can still be taken; None where the system does not say."""
     if device == "cuda":
         return int(torch.cuda.mem_get_info()[0])
-    return _status_bytes("/proc/meminfo", "MemAvailable")
+    known = [each for each in (_status_bytes("/proc/meminfo", "MemAvailable"), _group_bytes()) if each is not None]
+    return min(known, default=None)
 
 
 @dataclass
@@ -84,8 +86,9 @@ def _reset_peak(device: str) -> int | None:
         torch.cuda.reset_peak_memory_stats()
         return int(torch.cuda.memory_allocated())
     try:
+        ctypes.CDLL(None).malloc_trim(0)  # freed memory goes back first: reusing it would not show as growth
         Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak of the resident set starts anew
-    except OSError:
+    except (OSError, AttributeError):
         return None
     return _status_bytes("/proc/self/status", "VmRSS")
 
@@ -94,6 +97,15 @@ def _peak(device: str) -> int | None:
     if device == "cuda":
         return int(torch.cuda.max_memory_allocated())
     return _status_bytes("/proc/self/status", "VmHWM")
+
+
+def _group_bytes() -> int | None:
+    """What a container's memory limit leaves (control groups, version 2)."""
+    try:
+        limit, used = (Path(f"/sys/fs/cgroup/memory.{each}").read_text().strip() for each in ("max", "current"))
+        return None if limit == "max" else int(limit) - int(used)
+    except (OSError, ValueError):
+        return None
 
 
 def _status_bytes(path: str, key: str) -> int | None:

@@ -1,7 +1,7 @@
 """How much memory a case needs at most: an estimate by counting tensors, before anything is allocated."""
 
 from accuracy import parts
-from accuracy.case import Case
+from accuracy.case import Case, Part
 from accuracy.dtype import FORMATS, accumulation_dtype
 from accuracy.reference.float64 import BLOCK_ELEMENTS
 
@@ -20,8 +20,15 @@ def bytes_needed(case: Case) -> int:
     one_shot = (2 * query + 2 * key) * stored * 2
     variant = (2 * query + 4 * key) * accumulated + 2 * (2 * query + 2 * key) * stored
     metrics = 6 * max(query, key) * FLOAT64
+    held = case.world_size * max(_held_bytes(case, part) for part in (case.variant.forward, case.variant.backward))
     block = 5 * min(BLOCK_ELEMENTS, 1024 * problem.seqlen) * FLOAT64
-    return inputs + truth + one_shot + max(variant + _kernel_bytes(case), metrics, block)
+    return inputs + truth + one_shot + max(variant + held + _kernel_bytes(case), metrics, block)
+
+
+def _held_bytes(case: Case, schedule: Part) -> int:
+    """What a schedule says a rank keeps while it waits for others, beyond shards and accumulators."""
+    held = getattr(parts.load(schedule.source), "held_bytes", None)
+    return 0 if held is None else int(held(case))
 
 
 def _kernel_bytes(case: Case) -> int:

@@ -77,8 +77,7 @@ class Running:
             if seen:
                 self._merge(rows, block_out[:, part], block_lse[:, part])
             else:
-                self.out[:, rows] = block_out[:, part]
-                self.lse[:, rows] = block_lse[:, part]
+                self._assign(rows, block_out[:, part], block_lse[:, part])
         self.seen[block.query] = b"\1" * (block.query.stop - block.query.start)
 
     def result(self, out_dtype: torch.dtype, lse_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -93,6 +92,12 @@ class Running:
         borders = [i for i in range(1, len(seen)) if seen[i] != seen[i - 1]]
         edges = [0, *borders, len(seen)]
         return [(rows.start + a, rows.start + b, bool(seen[a])) for a, b in pairwise(edges)]
+
+    def _assign(self, rows: slice, block_out: Tensor, block_lse: Tensor) -> None:
+        self.out[:, rows], self.lse[:, rows] = block_out, block_lse
+        if self.out_lost is not None and self.lse_lost is not None:
+            self.out_lost[:, rows] = block_out - self.out[:, rows]
+            self.lse_lost[:, rows] = block_lse - self.lse[:, rows]
 
     def _merge(self, rows: slice, block_out: Tensor, block_lse: Tensor) -> None:
         out, lse = self.out[:, rows], self.lse[:, rows]
@@ -111,4 +116,5 @@ def _kahan(total: Tensor, lost: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
     """total + lost + step, and what rounding the sum to total's dtype lost this time."""
     step = step + lost
     new = (total + step).to(total.dtype)
-    return new, step - (new - total)
+    taken = new - total  # Knuth's two-sum: right also where the step outweighs the total
+    return new, (total - (new - taken)) + (step - taken)

@@ -71,20 +71,24 @@ def sums(error: Tensor, x: Tensor, truth: Tensor) -> Sums:
 
 
 def floor_sums(truth: Tensor, rounded: Tensor, dtype: str) -> Sums:
-    """The error of the truth rounded to a dtype. In float64, where the truth is itself rounded, the bound u |truth|."""
+    """The error of the truth rounded to a dtype. In float64, where the truth is itself rounded, what rounding is
+    expected to cost: spacing / sqrt(12), the root mean square of an error spread evenly over one spacing."""
     if dtype != "float64":
         return sums(error_of(rounded, truth), rounded, truth)
-    bound = truth.abs() * FORMATS[dtype].unit_roundoff
-    return sums(bound.nan_to_num_(nan=0.0, posinf=0.0), truth, truth)  # what is not finite is not rounded
+    expected = (spacing(truth, dtype) / math.sqrt(12)).masked_fill_(~truth.isfinite(), 0.0)  # that is not rounded
+    return sums(expected, truth, truth)
+
+
+def spacing(x: Tensor, dtype: str) -> Tensor:
+    """The distance of neighbouring numbers of `dtype` next to x (float64)."""
+    form = FORMATS[dtype]
+    exponent = (torch.frexp(x).exponent - 1).masked_fill_(x == 0, form.min_exponent).clamp_min_(form.min_exponent)
+    return torch.exp2(exponent.double() - (form.precision - 1))
 
 
 def ulp_max(error: Tensor, truth: Tensor, dtype: str) -> Array:
     """The largest |error| of each rank in units of the spacing of `dtype`'s numbers next to the truth: (W,)."""
-    form = FORMATS[dtype]
-    exponent = (torch.frexp(truth).exponent - 1).masked_fill_(truth == 0, form.min_exponent)
-    exponent = exponent.clamp_min_(form.min_exponent)
-    spacing = torch.exp2(exponent.double() - (form.precision - 1))
-    return (error.abs() / spacing).flatten(1).amax(1).cpu().numpy()
+    return (error.abs() / spacing(truth, dtype)).flatten(1).amax(1).cpu().numpy()
 
 
 def with_all_ranks(each: Sums) -> Sums:

@@ -48,17 +48,22 @@ def folder_of(configuration: Configuration, config: Mapping[str, Any]) -> Path:
     return Path("outputs") / f"{configuration.name}-{identity[:8]}"
 
 
-def open_folder(folder: Path, device: str) -> None:
-    """Make the folder, and refuse one that cannot be written or that holds another code's or device's rows.
-
-    Raises ConfigError.
-    """
+def make_writable(where: str, folder: Path) -> None:
+    """Make a folder and see that files can be made in it. Raises ConfigError; where: the knob that names it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise ConfigError(f"output_dir={folder} cannot be written ({error.strerror}); choose another") from error
+        raise ConfigError(f"{where}={folder} cannot be written ({error.strerror}); choose another") from error
+
+
+def open_folder(folder: Path, device: str) -> None:
+    """Make the folder, and refuse one that cannot be written or that holds another code's or device's rows.
+
+    Raises ConfigError.
+    """
+    make_writable("output_dir", folder)
     if not (folder / "run.json").exists():
         return
     try:

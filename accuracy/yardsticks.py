@@ -15,7 +15,9 @@ from accuracy.inputs.base import Inputs
 from accuracy.metrics import Sums, error_of, floor_sums, sums
 from accuracy.program import build_kernel
 from accuracy.reference.float64 import Truth
+from accuracy.rounding import round_to
 from accuracy.sharding import cut
+from accuracy.table import TENSORS
 from accuracy.world.base import Tensors
 
 Layout = tuple[str, int]  # sharding, world size
@@ -45,11 +47,12 @@ class Yardsticks:
     @classmethod
     def of(cls, inputs: Inputs, truth: Truth, dtype: str) -> "Yardsticks":
         """delta's floor is that of a rounded out: no implementation that stores out in `dtype` can have less."""
-        named = in_token_layout((truth.out, truth.lse, truth.dq, truth.dk, truth.dv), inputs.dout)
-        rounded = {name: x.to(getattr(torch, tensor_dtype(name, dtype))) for name, x in named.items()}
-        rounded["delta"] = (inputs.dout.double() * rounded["out"].double()).sum(-1)
-        named["delta"] = truth.delta.transpose(-1, -2)
-        return cls(inputs, named, rounded)
+        results = (truth.out, truth.lse, truth.dq, truth.dk, truth.dv)
+        rounded = [
+            round_to(x, getattr(torch, tensor_dtype(name, dtype))) for name, x in zip(TENSORS, results, strict=False)
+        ]
+        exact = in_token_layout(results, inputs.dout) | {"delta": truth.delta.transpose(-1, -2)}
+        return cls(inputs, exact, in_token_layout(tuple(rounded), inputs.dout))
 
     def one_shot(self, case: Case) -> Named:
         """The case's kernel on the whole sequence, in the case's dtype."""

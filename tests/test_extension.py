@@ -35,7 +35,7 @@ from accuracy.kernel.base import Abilities
 
 
 def abilities(device, options):
-    return Abilities(dtypes=("float32",), quadratic_memory=True)
+    return Abilities(dtypes=("float32",))
 
 
 def build(device, options):
@@ -151,3 +151,17 @@ def test_the_contracts_hold_parts_of_ones_own(folder: Path) -> None:
         ("PASSED", f"mine-{folder}/kernel/mine.py-cpu"),
         ("PASSED", "mine-causal_gqa"),
     ]
+
+
+@pytest.mark.parametrize("package", ["# @package variant.ring\n", ""])
+def test_a_yaml_with_another_ones_package_line_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], package: str
+) -> None:
+    """Copied from ring.yaml, it would measure under ring's name."""
+    yaml = folder / "variant" / "mine.yaml"
+    yaml.write_text(package + "forward: mine\nbackward: mine\nsharding: contiguous\n")
+    accuracy = CommandLine(folder.parent, monkeypatch, capsys)
+    answer = accuracy("--config-dir=parts", *TINY, "variant=[ring,mine]", "world_size=1")
+    assert answer.status == 2
+    assert "its first line must be '# @package variant.mine'" in answer.err
+    assert len(answer.err.splitlines()) == 1

@@ -18,6 +18,7 @@ from accuracy.grid import Planned, plan
 from accuracy.inputs import base as inputs_base
 from accuracy.locations import PACKAGE
 from accuracy.memory import bytes_needed
+from accuracy.rounding import round_to
 from accuracy.table import METRICS
 from tests.measuring import configuration, measure
 
@@ -222,7 +223,7 @@ def test_inputs_of_all_dtypes_are_roundings_of_the_same_numbers() -> None:
         drawn[dtype] = inputs_base.round_to(inputs_base.draw(case.inputs, case.problem, case.seed), dtype, "cpu")
     for dtype, inputs in drawn.items():
         for rounded, exact in zip(inputs.tensors, drawn["float64"].tensors, strict=True):
-            assert torch.equal(rounded, exact.to(getattr(torch, dtype)))
+            assert torch.equal(rounded, round_to(exact, getattr(torch, dtype)))
 
 
 def test_inputs_are_named_by_problem_seed_distribution_and_tensor_alone() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from accuracy.masks import Block
-from accuracy.merge import FORMULAS, Running
+from accuracy.merge import FORMULAS, Running, _kahan
 
 ALL = ["sigmoid", "logsumexp", "double", "compensated"]
 
@@ -68,3 +68,11 @@ def test_empty_partials_are_allowed_on_both_sides(formula: str) -> None:
 def test_the_published_formula_is_not_safe_there_which_is_why_rows_are_tracked() -> None:
     nothing, empty = torch.zeros(1, 3, 1, 2), torch.full((1, 3, 1, 1), -torch.inf)
     assert FORMULAS["sigmoid"](nothing, empty, nothing, empty)[0].isnan().all()
+
+
+def test_compensation_keeps_what_a_step_above_the_total_loses() -> None:
+    """Knuth's two-sum is exact: new + lost = total + step, also where the step is the larger (Dekker's is not)."""
+    total, step = torch.tensor([1e-3, 3.0]), torch.tensor([1.2345678, -1e-4])
+    new, lost = _kahan(total, torch.zeros(2), step)
+    assert torch.equal(new.double() + lost.double(), total.double() + step.double())
+    assert (lost != 0).all()

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from accuracy import metrics
-from accuracy.dtype import FORMATS
 from accuracy.rows import worst_place
 from accuracy.sharding import SHARDINGS, cut, token_map
 
@@ -177,12 +176,13 @@ def test_ulp_max_knows_bfloat16() -> None:
     assert metrics.ulp_max(error, truth, "bfloat16").item() == 1.0
 
 
-def test_the_floor_of_float64_is_the_bound_u() -> None:
-    """The truth is float64 itself: what it lost cannot be computed, only bounded by u |truth|."""
+def test_the_floor_of_float64_is_what_rounding_is_expected_to_cost() -> None:
+    """The truth is float64 itself: what it lost cannot be computed. Spread evenly over a spacing, its root mean square
+    is spacing / sqrt(12); the spacing is 2^-52 next to 1, 2^-51 next to 2 and 3, 2^-1074 next to 0."""
     truth = shards([1, -2], [0, 3])
     floor = metrics.floor_sums(truth, truth, "float64")
-    assert floor.largest.tolist() == [2.0**-52, 3 * 2.0**-53]
-    assert metrics.relative(floor).tolist() == [FORMATS["float64"].unit_roundoff] * 2
+    assert floor.largest.tolist() == [2.0**-51 / math.sqrt(12)] * 2
+    assert floor.square[0] == pytest.approx((2.0**-104 + 2.0**-102) / 12)
 
 
 def test_the_floor_of_other_formats_is_their_rounding() -> None:

@@ -22,7 +22,7 @@ Any knob given a list becomes an axis of the grid. Quote lists with spaces or br
 def text(folders: Sequence[Path]) -> str:
     """The whole help, groups of user folders included."""
     places = (CONFIGS, *folders)
-    groups = sorted({path.name for place in places for path in place.glob("*/") if path.is_dir()})
+    groups = sorted({path.name for place in places for path in place.glob("*/") if any(path.glob("*.yaml"))})
     sections = [USAGE, *(f"{group}:\n" + "\n".join(_choices(group, places)) for group in groups)]
     return "\n\n".join([*sections, "Keys and their defaults (config.yaml):\n" + _keys(), "Hydra's own: --hydra-help"])
 

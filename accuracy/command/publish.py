@@ -31,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def publish(folder: Path, to: Path) -> Path:
     """Copy a run's tables and run.json; make its report and figure. Raises ValueError for a run that is not whole."""
+    from accuracy.provenance import code_digest
     from accuracy.report.build import write_report
     from accuracy.report.figure import write_growth_figure
 
@@ -41,6 +42,9 @@ def publish(folder: Path, to: Path) -> Path:
     missing = set(about["cases"]) - set(results["case_id"])
     if missing or about["ended"] is None:
         raise ValueError(f"{folder} is not finished ({len(missing)} cases are missing); repeat its command first")
+    if about["fingerprint"]["code"] != code_digest():
+        code = about["fingerprint"]["code"]
+        raise ValueError(f"{folder} was measured by other code ({code}); publish from its checkout")
     target = to / about["experiment"] / _slug(str(about["fingerprint"]["device"]))
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)

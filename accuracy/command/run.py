@@ -4,7 +4,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -66,7 +66,9 @@ def _run_job(config: DictConfig) -> int:
     """One run: Hydra calls it once, or once for each job of a sweep, where a mistake in one leaves the others alone."""
     try:
         _check_groups(HydraConfig.get().overrides.task)
-        return measure(OmegaConf.to_container(config, resolve=True), user_folders(), overrides())
+        composed: Any = OmegaConf.to_container(config, resolve=True)
+        check_nodes(composed, HydraConfig.get().runtime.choices)
+        return measure(composed, user_folders(), overrides())
     except (ConfigError, OmegaConfBaseException) as error:
         return _complain(error)
 
@@ -84,6 +86,19 @@ def _check_groups(words: Iterable[str]) -> None:
 def _complain(error: BaseException) -> int:
     print(f"accuracy: {one_line(error)}", file=sys.stderr)
     return USAGE_ERROR
+
+
+def check_nodes(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
+    """Every chosen YAML of these groups fills the node of its own name; one copied with another's package line would
+    measure under that one's name. Raises ConfigError."""
+    for group in ("variant", "kernel", "inputs", "world"):
+        for name in re.findall(r"[^\[\], ']+", str(choices.get(group) or "")):
+            nodes = config.get(group)
+            if isinstance(nodes, Mapping) and nodes and name not in nodes:
+                raise ConfigError(
+                    f"{group}/{name}.yaml fills {', '.join(nodes)}, not {group}.{name}; its first line must be"
+                    f" '# @package {group}.{name}'"
+                )
 
 
 def user_folders() -> list[Path]:
@@ -114,6 +129,8 @@ def measure(config: Any, folders: list[Path], command: list[str]) -> int:
         print(plan_text.plan(plans, folder))
         return 0
     run.open_folder(folder, configuration.device)
+    if configuration.truth_folder is not None:
+        run.make_writable("truth.folder", configuration.truth_folder)
     print(plan_text.plan_line(plans, configuration.device), file=sys.stderr)
     outcome = run.execute(configuration, config, plans, folder, command)
     print(plan_text.outcome(outcome))

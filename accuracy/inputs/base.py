@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from accuracy import parts
+from accuracy import parts, rounding
 from accuracy.case import Part, Problem
 
 
@@ -40,7 +40,7 @@ def draw(part: Part, problem: Problem, seed: int) -> dict[str, Tensor]:
 
 def round_to(drawn: dict[str, Tensor], dtype: str, device: str) -> Inputs:
     """The inputs of a case: rounded once, then moved."""
-    return Inputs(**{name: tensor.to(getattr(torch, dtype)).to(device) for name, tensor in drawn.items()})
+    return Inputs(**{name: rounding.round_to(x, getattr(torch, dtype)).to(device) for name, x in drawn.items()})
 
 
 def _generator(part: Part, shape: tuple[int, ...], seed: int, tensor: str) -> np.random.Generator:

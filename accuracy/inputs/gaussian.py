@@ -11,6 +11,11 @@ class Options:
 
     std: float = 1.0
 
+    def __post_init__(self) -> None:
+        """Raises ValueError."""
+        if not 0 < self.std < float("inf"):
+            raise ValueError(f"std={self.std}; allowed: numbers above 0")
+
 
 def draw(generator: np.random.Generator, shape: tuple[int, ...], tensor: str, options: Options) -> np.ndarray:
     """N(0, std^2), float64, shape (B, S, heads, D)."""

@@ -15,6 +15,11 @@ class Options:
     rate: float = 0.001
     scale: float = 10.0
 
+    def __post_init__(self) -> None:
+        """Raises ValueError."""
+        if not 0 <= self.rate <= 1 or not 0 < self.scale < float("inf"):
+            raise ValueError(f"rate={self.rate}, scale={self.scale}; allowed: a rate from 0 to 1, a scale above 0")
+
 
 def draw(generator: np.random.Generator, shape: tuple[int, ...], tensor: str, options: Options) -> np.ndarray:
     """float64, shape (B, S, heads, D)."""

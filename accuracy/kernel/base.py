@@ -51,7 +51,6 @@ class Abilities:
     head_dim_max: int | None = None
     head_dim_multiple: int = 1
     deterministic: bool = True
-    quadratic_memory: bool = False
     missing: str = ""
 
     def decline(self, kernel: str, dtype: str, head_dim: int, partials: set[str]) -> str | None:

@@ -34,7 +34,7 @@ def abilities(device: str, options: Options) -> Abilities:
         word = getattr(options, key)
         if word not in ("input", "accumulate", *FORMATS):
             missing = f"does not know {key} {word!r}; allowed: input, accumulate, {', '.join(FORMATS)}"
-    return Abilities(dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, quadratic_memory=True, missing=missing)
+    return Abilities(dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, missing=missing)
 
 
 def build(device: str, options: Options) -> "Eager":

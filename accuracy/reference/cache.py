@@ -7,6 +7,7 @@ took less than `min_seconds` is not kept: reading it would not be faster.
 import hashlib
 import os
 import time
+import warnings
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -39,7 +40,10 @@ class Cache:
         if truth.out.is_cuda:
             torch.cuda.synchronize()
         if time.perf_counter() - begin >= self.min_seconds:
-            _write(path, truth)
+            try:
+                _write(path, truth)
+            except OSError as error:  # a full disk costs the next run's time, not this run's case
+                warnings.warn(f"truth not kept in {self.folder}: {error}", stacklevel=2)
         return truth
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from accuracy import sharding
 from accuracy.case import Case
+from accuracy.dtype import FORMATS
 from accuracy.masks import Block
 from accuracy.precision import Precision
 from accuracy.variant.base import Rank
@@ -38,6 +39,14 @@ def decline(case: Case) -> str | None:
     if not isinstance(stride, int) or stride < 1 or case.problem.heads_kv % stride:
         return f"heads_stride={stride} must divide problem.heads_kv={case.problem.heads_kv}"
     return None
+
+
+def held_bytes(case: Case) -> int:
+    """Gathered keys and values, the next ones under way, and the sums of dk and dv with the slices sent of them."""
+    problem, stride = case.problem, dict(case.variant.options).get("heads_stride", 1)
+    whole = problem.batch * problem.seqlen * int(stride or 1) * problem.head_dim
+    stored, summed = FORMATS[case.dtype], FORMATS[case.backward_precision.dtype("dkv_accumulator", case.dtype)]
+    return 4 * whole * stored.bytes + 4 * whole * summed.bytes
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ BACKWARD_PLACES = (
     "wire",
     "gradient_wire",
     "ring_direction",
+    "ring_order",
 )
 
 Blocks = Callable[[Rank, int, int], list[Block]]  # (rank, source of the keys, tokens a rank) -> local blocks
@@ -94,27 +95,42 @@ async def ring_backward(
     dq = torch.zeros_like(q, dtype=rank.place("dq_accumulator"))
     dk = torch.zeros_like(k, dtype=rank.place("dkv_accumulator"))
     dv = torch.zeros_like(dk)
+    diagonal_last = rank.precision.ring_order == "diagonal_last"
     own = k, v
+
+    def gradients(source: int, k: Tensor, v: Tensor) -> list[tuple[slice, list[Tensor]]]:
+        """Add to dq; dk and dv of each block, with the keys they are for."""
+        found = []
+        for block in blocks(rank, source, q.shape[1]):
+            dq_block, *dkv_block = rank.differentiate(block, dout, q, k, v, out, lse)
+            dq[:, block.query] += dq_block
+            found.append((block.key, dkv_block))
+        return found
+
+    def add(found: list[tuple[slice, list[Tensor]]]) -> None:
+        for key, (dk_block, dv_block) in found:
+            dk[:, key] += dk_block
+            dv[:, key] += dv_block
+
     k, v = k.to(rank.place("wire")), v.to(rank.place("wire"))
     travelling = None
     for step, source in enumerate(sources(rank)):
         arriving = rank.world.ring_shift((k, v), _distance(rank)) if step + 1 < rank.world.size else None
-        keys = own if source == rank.world.rank else (k.to(rank.dtype), v.to(rank.dtype))
-        gradients = []
-        for block in blocks(rank, source, q.shape[1]):
-            dq_block, *dkv_block = rank.differentiate(block, dout, q, *keys, out, lse)
-            dq[:, block.query] += dq_block
-            gradients.append((block.key, dkv_block))
+        found = []
+        if source != rank.world.rank:
+            found = gradients(source, k.to(rank.dtype), v.to(rank.dtype))
+        elif not diagonal_last:
+            found = gradients(source, *own)
         if travelling is not None:
             dk, dv = (x.to(rank.place("dkv_accumulator")) for x in await travelling)
-        for key, (dk_block, dv_block) in gradients:
-            dk[:, key] += dk_block
-            dv[:, key] += dv_block
+        add(found)
         if arriving is not None:
             k, v = await arriving
         if rank.world.size > 1:
             wire = rank.place("gradient_wire")
             travelling = rank.world.ring_shift((dk.to(wire), dv.to(wire)), _distance(rank))
     if travelling is not None:
-        dk, dv = await travelling
+        dk, dv = (x.to(rank.place("dkv_accumulator")) for x in await travelling)
+    if diagonal_last:
+        add(gradients(rank.world.rank, *own))
     return dq.to(rank.dtype), dk.to(rank.dtype), dv.to(rank.dtype)

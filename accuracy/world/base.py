@@ -45,7 +45,7 @@ class World(Protocol):
     def reduce_scatter(self, tensors: Sequence[Tensor]) -> Awaitable[Tensors]:
         """Slice j of each tensor, summed over the ranks, goes to rank j: (W, ...) -> (...).
 
-        The order of summation is a ring's: rank j+1's slice first, then j+2's, ..., j's own last, each partial sum
-        rounded to the tensors' dtype, as a ring of sends and adds in that dtype does.
+        The order of summation is a ring's, as NCCL's ring algorithm has it (a tree or a switch would round otherwise):
+        rank j+1's slice first, then j+2's, ..., j's own last, each partial sum rounded to the tensors' dtype.
         """
         ...

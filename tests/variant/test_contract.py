@@ -6,9 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from accuracy import parts
 from accuracy.dtype import FORMATS
 from accuracy.locations import CONFIGS
-from tests.measuring import measure
+from tests.measuring import configuration, measure
 
 SIZES = "world_size=[1,2,3,4]"
 SHAPES = {
@@ -18,7 +19,8 @@ SHAPES = {
     "full_mha": ["problem.mask=full", "problem.heads_kv=4"],
 }
 SMALL_CHUNKS = {"bpt": ["variant.bpt.query_chunk=20", "variant.bpt.key_chunk=36"],
-                "bpt_ring": ["variant.bpt_ring.query_chunk=20", "variant.bpt_ring.key_chunk=7"]}  # fmt: skip
+                "llama3_ring": ["variant.llama3_ring.heads_stride=[1,2]"],
+    "bpt_ring": ["variant.bpt_ring.query_chunk=20", "variant.bpt_ring.key_chunk=7"]}  # fmt: skip
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -43,6 +45,14 @@ def run(variant: str, request: pytest.FixtureRequest):
         return results[results["status"] == "ok"]
 
     return measured
+
+
+def places(variant: str, request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """The rounding places that the variant's schedules state."""
+    folder: Path | None = request.config.getoption("--config-dir")
+    chosen = configuration(f"variant={variant}", folders=[folder.resolve()] if folder else [])
+    forward, backward = chosen.variants[0].forward, chosen.variants[0].backward
+    return (*parts.load(forward.source).FORWARD_PLACES, *parts.load(backward.source).BACKWARD_PLACES)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -80,16 +90,18 @@ def test_the_same_case_twice_gives_the_same_bits(run) -> None:
 
 
 @pytest.mark.parametrize("merge", ["logsumexp", "double", "compensated"])
-def test_every_merge_formula_is_the_same_function(variant: str, run, merge: str) -> None:
-    if variant not in ("ring", "zigzag", "striped", "bpt", "bpt_ring"):
+def test_every_merge_formula_is_the_same_function(variant: str, run, merge: str, request) -> None:
+    if "merge" not in places(variant, request):
         pytest.skip("joins no partials")
     assert run("dtype=float64", f"precision.merge={merge}")["error_rel"].max() < 1e-12
 
 
 @pytest.mark.parametrize("order", ["diagonal_first", "diagonal_last"])
 @pytest.mark.parametrize("direction", ["next", "previous"])
-def test_direction_and_order_of_the_ring_change_no_meaning(variant: str, run, order: str, direction: str) -> None:
-    if variant not in ("ring", "zigzag", "striped", "bpt_ring"):
+def test_direction_and_order_of_the_ring_change_no_meaning(
+    variant: str, run, order: str, direction: str, request
+) -> None:
+    if "ring_order" not in places(variant, request):
         pytest.skip("has no ring in its forward")
     words = f"precision.ring_order={order}", f"precision.ring_direction={direction}"
     assert run("dtype=float64", *words)["error_rel"].max() < 1e-12

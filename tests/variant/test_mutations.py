@@ -25,7 +25,7 @@ MUTATIONS = [
     ("ring", "dv[:, key] += dv_block", "dv[:, key] += dk_block", {"dv"}),
     ("ring", "dq[:, block.query] += dq_block", "dq[:, block.query] = dq_block", {"dq"}),
     ("ring", "ring_shift((dk.to(wire), dv.to(wire))", "ring_shift((dv.to(wire), dk.to(wire))", {"dk", "dv"}),
-    ("ring", "        dk, dv = await travelling\n    return", "        await travelling\n    return", {"dk", "dv"}),
+    ("ring", "add(found)", "add(found[1:])", {"dk", "dv"}),
     ("zigzag", "length // 2), slice(length // 2", "length // 2 - 1), slice(length // 2 - 1", {"out", "lse"}),
     ("zigzag", "Block(whole, front, causal=False)", "Block(whole, back, causal=False)", {"out", "dk", "dv"}),
     ("zigzag", "Block(back, whole, causal=False)", "Block(front, whole, causal=False)", {"out", "dq"}),

@@ -1,0 +1,30 @@
+"""The memory estimate is none too small: a run that would not fit is refused before it starts."""
+
+import pytest
+
+from accuracy.grid import plan
+from accuracy.memory import bytes_needed
+from accuracy.pipeline import Pipeline
+from accuracy.reference.cache import Cache
+from tests.measuring import configuration
+
+WORDS = ("problem.seqlen=2048", "problem.heads=8", "problem.heads_kv=8", "problem.head_dim=64")
+VARIANTS = "variant=[ring,zigzag,striped,llama3,llama3_zigzag,bpt_ring]"
+
+
+@pytest.mark.parametrize("size", [1, 32])
+def test_the_estimate_covers_what_a_case_takes(size: int) -> None:
+    """What is measured is the variant's own part of what is estimated."""
+    words = (*WORDS, VARIANTS, f"world_size={size}", "variant.llama3.heads_stride=8")
+    pipeline = Pipeline("test", Cache(None, 0))
+    for each in plan(configuration(*words), None):
+        row = pipeline.measure(each.case).rows[0]
+        assert row["status"] == "ok"
+        assert row["peak_bytes"] is None or row["peak_bytes"] <= bytes_needed(each.case), each.case.variant.name
+
+
+def test_gathering_on_many_ranks_of_one_device_is_counted() -> None:
+    words = (*WORDS, "variant=llama3", "world_size=[1,64]", "variant.llama3.heads_stride=8")
+    one, many = (bytes_needed(each.case) for each in plan(configuration(*words), None))
+    gathered = 2 * 2048 * 8 * 64 * 2  # k and v in bfloat16 on each rank
+    assert many - one >= 63 * gathered
