@@ -163,5 +163,5 @@ def test_a_yaml_with_another_ones_package_line_is_refused(
     accuracy = CommandLine(folder.parent, monkeypatch, capsys)
     answer = accuracy("--config-dir=parts", *TINY, "variant=[ring,mine]", "world_size=1")
     assert answer.status == 2
-    assert "its first line must be '# @package variant.mine'" in answer.err
+    assert "mine.yaml: its first line must be '# @package variant.mine'" in answer.err
     assert len(answer.err.splitlines()) == 1

@@ -4,7 +4,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -66,9 +66,8 @@ def _run_job(config: DictConfig) -> int:
     """One run: Hydra calls it once, or once for each job of a sweep, where a mistake in one leaves the others alone."""
     try:
         _check_groups(HydraConfig.get().overrides.task)
-        composed: Any = OmegaConf.to_container(config, resolve=True)
-        check_nodes(composed, HydraConfig.get().runtime.choices)
-        return measure(composed, user_folders(), overrides())
+        check_package_lines(user_folders())
+        return measure(OmegaConf.to_container(config, resolve=True), user_folders(), overrides())
     except (ConfigError, OmegaConfBaseException) as error:
         return _complain(error)
 
@@ -88,17 +87,14 @@ def _complain(error: BaseException) -> int:
     return USAGE_ERROR
 
 
-def check_nodes(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
-    """Every chosen YAML of these groups fills the node of its own name; one copied with another's package line would
-    measure under that one's name. Raises ConfigError."""
-    for group in ("variant", "kernel", "inputs", "world"):
-        for name in re.findall(r"[^\[\], ']+", str(choices.get(group) or "")):
-            nodes = config.get(group)
-            if isinstance(nodes, Mapping) and nodes and name not in nodes:
-                raise ConfigError(
-                    f"{group}/{name}.yaml fills {', '.join(nodes)}, not {group}.{name}; its first line must be"
-                    f" '# @package {group}.{name}'"
-                )
+def check_package_lines(folders: list[Path]) -> None:
+    """Every part of a user fills the node of its own name: one copied with another's package line would measure under
+    that one's name. Raises ConfigError."""
+    for group in ("variant", "kernel", "inputs"):
+        for path in (path for folder in folders for path in sorted((folder / group).glob("*.yaml"))):
+            line = f"# @package {group}.{path.stem}"
+            if line not in (given.strip() for given in path.read_text().splitlines()):
+                raise ConfigError(f"{path}: its first line must be {line!r}, so that it is recorded under its own name")
 
 
 def user_folders() -> list[Path]:

@@ -1,13 +1,16 @@
 """What does a schedule cost above its kernel calls, at 16 ranks?
 
 Target: a case takes at most 1.5 times one-shot's time plus the unavoidable extra work, which is what the kernel
-itself takes longer for many small blocks than for one large one (measured in the same run, inside the same calls).
+itself takes longer for many small blocks than for one large one, and what gathering and scattering must copy and add
+(both measured in the same run, inside the same calls).
 """
 
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -18,6 +21,7 @@ from accuracy.pipeline import Pipeline
 from accuracy.program import build_kernel, simulate
 from accuracy.reference.cache import Cache
 from accuracy.sharding import cut
+from accuracy.world import simulated
 from tests.measuring import configuration
 
 VARIANTS = ("ring", "zigzag", "striped", "llama3", "llama3_ring", "llama3_zigzag", "bpt_ring", "ulysses")
@@ -35,12 +39,12 @@ class Timed:
     seconds: float = 0.0
 
     def forward(self, *tensors: Tensor, **how: object) -> tuple[Tensor, Tensor]:
-        return self._timed(self.kernel.forward, *tensors, **how)
+        return self.timed(self.kernel.forward, *tensors, **how)
 
     def backward(self, *tensors: Tensor, **how: object) -> tuple[Tensor, Tensor, Tensor]:
-        return self._timed(self.kernel.backward, *tensors, **how)
+        return self.timed(self.kernel.backward, *tensors, **how)
 
-    def _timed(self, call, *tensors, **how):
+    def timed(self, call, *tensors, **how):
         begin = self._now()
         result = call(*tensors, **how)
         self.seconds += self._now() - begin
@@ -57,30 +61,44 @@ def lines(device: str) -> Iterator[str]:
     plans = plan(configuration(*words, *PROBLEM[device], f"device={device}"), None)
     cases = {each.case.variant.name: each.case for each in plans if each.decline is None}
     pipeline = Pipeline("benchmark", Cache(None, 0.0))
-    one_shot, _ = best(pipeline, cases["one_shot"])
-    yield f"schedules at 16 ranks on {device}, best of {REPEATS}; one-shot forward and backward {one_shot * 1e3:.1f} ms"
+    one_shot = profile(pipeline, cases["one_shot"])
     target = "; target <= 1" if device == "cpu" else ""
-    yield "variant         case ms  in kernels ms  kernel share  case / (1.5 one-shot + extra kernel time)" + target
+    yield f"schedules at 16 ranks on {device}, best of {REPEATS}; one-shot {one_shot.case * 1e3:.1f} ms"
+    yield f"{'variant':15} case ms  kernels ms  collectives ms  case / (1.5 one-shot + unavoidable){target}"
     for name in VARIANTS:
-        case_seconds, kernel_seconds = best(pipeline, cases[name])
-        bound = 1.5 * one_shot + max(0.0, kernel_seconds - one_shot)
+        took = profile(pipeline, cases[name])
+        bound = 1.5 * one_shot.case + max(0.0, took.kernels - one_shot.case) + took.collectives
         yield (
-            f"{name:15} {case_seconds * 1e3:7.1f}  {kernel_seconds * 1e3:13.1f}  {kernel_seconds / case_seconds:12.2f}"
-            f"  {case_seconds / bound:.2f}"
+            f"{name:15} {took.case * 1e3:7.1f}  {took.kernels * 1e3:10.1f}  {took.collectives * 1e3:14.1f}"
+            f"  {took.case / bound:.2f}"
         )
     yield ""
 
 
-def best(pipeline: Pipeline, case: Case) -> tuple[float, float]:
-    """Seconds of a case's variant, and of the kernel calls inside it, each the best of several runs."""
+@dataclass(frozen=True)
+class Profile:
+    """Seconds of a case, and of what in it is kernel calls and the copies and sums of gathers and scatters."""
+
+    case: float
+    kernels: float
+    collectives: float
+
+
+def profile(pipeline: Pipeline, case: Case) -> Profile:
+    """The best of several runs; parts are timed in runs of their own, so that timing does not lengthen the case."""
     on_gpu = case.device == "cuda"
     sticks = pipeline.yardsticks(case)
     sticks.one_shot(case)
     shards = list(zip(*(cut(x, case.variant.sharding, case.world_size) for x in sticks.inputs.tensors), strict=True))
     seconds = [simulate(case, shards).cost.seconds for _ in range(REPEATS)]
-    inside = []
+    kernels, collectives = [], []
     for _ in range(REPEATS):
         timed = Timed(build_kernel(case), on_gpu)
-        simulate(case, shards, kernel=timed)
-        inside.append(timed.seconds)
-    return min(seconds), min(inside)
+        clock = Timed(timed.kernel, on_gpu)
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("_stack", "_sum"):
+                patch.setattr(simulated, name, partial(clock.timed, getattr(simulated, name)))
+            simulate(case, shards, kernel=timed)
+        kernels.append(timed.seconds)
+        collectives.append(clock.seconds)
+    return Profile(min(seconds), min(kernels), min(collectives))
