@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -57,10 +58,17 @@ def publish(folder: Path, to: Path) -> Path:
             target / f"{name}.parquet",
             compression="zstd",
         )
-    shutil.copy(folder / "run.json", target)
+    table.write_json(target / "run.json", _without_places(about))
     write_report(target)
     write_growth_figure(results, target / "growth.svg")
     return target
+
+
+def _without_places(about: dict[str, Any]) -> dict[str, Any]:
+    """run.json without what was local to the machine that measured: where it wrote, and its process."""
+    kept = [word for word in about["argv"] if word.split("=")[0] not in ("output_dir", "report", "truth.folder")]
+    config = {key: value for key, value in about["config"].items() if key not in ("output_dir", "report", "truth")}
+    return {**about, "argv": kept, "command": " ".join(kept), "config": config, "process": None}
 
 
 def _slug(device: str) -> str:
