@@ -3,28 +3,19 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import hydra
 import pandas as pd
-from omegaconf import DictConfig, OmegaConf
 
 from accuracy.configuration import Configuration, read
 from accuracy.grid import plan
-from accuracy.locations import CONFIGS
 from accuracy.pipeline import Pipeline
 from accuracy.reference.cache import Cache
+from tests.composing import composed
 
 TINY = ("problem.seqlen=96", "problem.heads=4", "problem.heads_kv=2", "problem.head_dim=8", "problem.batch=2")
 
 
-def compose(*overrides: str, folders: Sequence[Path] = ()) -> tuple[DictConfig, Configuration]:
-    search = [f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in folders)}]"] if folders else []
-    with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        composed = hydra.compose("config", overrides=[*search, *overrides])
-    return composed, read(OmegaConf.to_container(composed, resolve=True), folders)  # type: ignore[arg-type]
-
-
 def configuration(*overrides: str, folders: Sequence[Path] = ()) -> Configuration:
-    return compose(*overrides, folders=folders)[1]
+    return read(composed(*overrides, folders=tuple(folders)), folders)
 
 
 def measure(*overrides: str, folders: Sequence[Path] = ()) -> pd.DataFrame:

@@ -10,23 +10,23 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
 from accuracy import run
 from accuracy.grid import plan
-from tests.measuring import compose
+from tests.composing import composed
+from tests.measuring import configuration
 
 TARGET = 150  # cases a minute on an H200; separate torchrun scripts give 3.7
 
 
 def lines(device: str) -> Iterator[str]:
     experiment = "world_size_growth" if device == "cuda" else "demo"
-    composed, chosen = compose(f"experiment={experiment}", "seed=0", f"device={device}")
+    words = (f"experiment={experiment}", "seed=0", f"device={device}")
+    chosen = configuration(*words)
     plans = plan(chosen, None)
     measured = sum(each.decline is None for each in plans)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
         begin = time.perf_counter()
-        run.execute(chosen, OmegaConf.to_container(composed, resolve=True), plans, Path(folder), [])  # type: ignore[arg-type]
+        run.execute(chosen, composed(*words), plans, Path(folder), [])
         seconds = time.perf_counter() - begin
     target = f"; target >= {TARGET}" if device == "cuda" else ""
     rate = measured / seconds * 60
