@@ -88,6 +88,8 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
 
 def _variants(nodes: Mapping[str, Any], folders: Sequence[Path]) -> Iterable[Variant]:
     for name, node in nodes.items():
+        if isinstance(node, str):
+            continue  # a shorthand that a variant's YAML refers to: variant.fn is variant.callable.fn
         missing = {"forward", "backward", "sharding"} - set(node if isinstance(node, Mapping) else ())
         if missing:
             raise ConfigError(f"variant.{name} lacks {', '.join(sorted(missing))}; see configs/variant/ring.yaml")

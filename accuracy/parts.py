@@ -7,7 +7,8 @@ import hashlib
 import importlib
 import importlib.util
 import sys
-from dataclasses import fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +30,30 @@ def load(source: str) -> ModuleType:
     sys.modules[name] = module  # dataclasses look their module up by name
     spec.loader.exec_module(module)
     return module
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function somebody named, and the module that holds it."""
+
+    function: Callable[..., Any]
+    module: ModuleType
+
+
+@cache
+def load_function(name: str) -> Function:
+    """The function at `package.module.function` or `FILE.py:function`. Raises ValueError."""
+    source, _, function = name.rpartition(":" if ":" in name else ".")
+    if not source:
+        raise ValueError(f"fn={name!r} names no function; allowed: package.module.function or FILE.py:function")
+    try:
+        module = load(str(Path(source).resolve()) if source.endswith(".py") else source)
+    except Exception as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(f"fn={name} cannot be loaded ({text}); correct it or set PYTHONPATH") from error
+    if not callable(getattr(module, function, None)):
+        raise ValueError(f"fn={name}: {source} has no function {function!r}; correct the name")
+    return Function(getattr(module, function), module)
 
 
 def default_options(module: ModuleType) -> tuple[tuple[str, Scalar], ...]:

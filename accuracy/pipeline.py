@@ -3,6 +3,7 @@
 case -> inputs -> world -> variant (kernel) -> reference -> metrics -> rows of the table
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -61,7 +62,7 @@ class Pipeline:
         layout = case.variant.sharding, case.world_size
         shards = [cut(x, *layout) for x in yardsticks.inputs.tensors]
         ran = self.run_ranks(case, list(zip(*shards, strict=True)))
-        stacked = tuple(torch.stack(same) for same in zip(*ran.results, strict=True))
+        stacked = tuple(_stack(name, same) for name, same in zip(TENSORS, zip(*ran.results, strict=True), strict=False))
         return self._compare(case, yardsticks, in_token_layout(stacked, shards[-1]), ran.cost)
 
     def yardsticks(self, case: Case) -> Yardsticks:
@@ -88,6 +89,9 @@ class Pipeline:
         positions: list[Row] = []
         broken = []
         for name in TENSORS:
+            if name not in shards:
+                rows.append({**about, "tensor": name, "status": DECLINED, "reason": f"the variant returns no {name}"})
+                continue
             x = shards[name]
             truth, baseline = (
                 cut(whole[name], case.variant.sharding, case.world_size) for whole in (yardsticks.truth, one_shot)
@@ -108,6 +112,14 @@ class Pipeline:
         if broken:
             rows = [{**row, "status": FAILED, "reason": "; ".join(broken)} for row in rows]
         return Measured(rows, positions)
+
+
+def _stack(name: str, ranks: Sequence[Tensor | None]) -> Tensor | None:
+    """The ranks' results, ranks first; None where the variant gives none away."""
+    given = [x for x in ranks if x is not None]
+    if given and len(given) < len(ranks):
+        raise RuntimeError(f"only some ranks returned {name}")
+    return torch.stack(given) if given else None
 
 
 def check_result(name: str, x: Tensor, truth: Tensor, case: Case) -> None:

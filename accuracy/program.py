@@ -12,14 +12,14 @@ from accuracy.kernel.base import Kernel
 from accuracy.precision import Precision
 from accuracy.variant.base import Rank
 from accuracy.world import simulated
-from accuracy.world.base import Program, Tensors, World
+from accuracy.world.base import Program, Results, Tensors, World
 
 
 @dataclass(frozen=True)
 class Ran:
     """out, lse, dq, dk, dv of every rank as stored, in rank order, and what the run took."""
 
-    results: list[Tensors]
+    results: list[Results]
     cost: device.Cost
 
 
@@ -35,15 +35,22 @@ def build_kernel(case: Case) -> Kernel:
 
 
 def rank_program(case: Case, kernel: Kernel, shards: Sequence[Tensors]) -> Program:
-    """Forward, then backward, of the rank that the world says; shards: (q, k, v, dout), at the rank's place."""
+    """Forward, then backward, of the rank that the world says; shards: (q, k, v, dout), at the rank's place.
+
+    What a forward returns beyond out and lse is handed to its backward. Raises RuntimeError where a schedule writes
+    to its inputs.
+    """
     forward, backward = (parts.load(part.source) for part in (case.variant.forward, case.variant.backward))
 
-    async def program(world: World) -> Tensors:
-        q, k, v, dout = shards[world.rank]
+    async def program(world: World) -> Results:
+        q, k, v, dout = mine = shards[world.rank]
+        versions = [tensor._version for tensor in mine]
         rank = _rank(case, world, kernel, forward, case.forward_precision)
-        out, lse = await forward.forward(rank, q, k, v)
+        out, lse, *saved = await forward.forward(rank, q, k, v)
         rank = _rank(case, world, kernel, backward, case.backward_precision)
-        gradients = await backward.backward(rank, dout, q, k, v, out, lse)
+        gradients = await backward.backward(rank, dout, q, k, v, out, lse, *saved)
+        if [tensor._version for tensor in mine] != versions:
+            raise RuntimeError("the variant wrote to its inputs")
         return out, lse, *gradients
 
     return program
@@ -65,12 +72,9 @@ def _rank(case: Case, world: World, kernel: Kernel, schedule: ModuleType, precis
 def simulate(case: Case, shards: Sequence[Tensors], kernel: Kernel | None = None) -> Ran:
     """All ranks in this process. kernel: in place of the case's own, for benchmarks and traces.
 
-    Raises RuntimeError where a schedule writes to its inputs, and what `simulated.run` raises.
+    Raises what `simulated.run` raises.
     """
     program = rank_program(case, kernel or build_kernel(case), shards)
-    versions = [tensor._version for mine in shards for tensor in mine]
     with device.measured(case.device) as cost:
         results = simulated.run(program, case.world_size)
-    if [tensor._version for mine in shards for tensor in mine] != versions:
-        raise RuntimeError("the variant wrote to its inputs")
     return Ran(results, cost)

@@ -18,8 +18,16 @@ from accuracy.case import Case
 
 PACKAGE = Path(accuracy.__file__).parent
 PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "hydra-core", "omegaconf", "flash-attn", "triton")
-MEASURING = ("inputs", "kernel", "reference", "variant", "world")  # folders; with the top-level files but these:
-NOT_MEASURING = (  # what they decide is in the case's id, or nowhere in a number
+THIRD_PARTY = ("ring-flash-attn", "yunchang", "ring-attention-pytorch", "axolotl-ringmaster")
+MEASURING = (
+    "inputs",
+    "kernel",
+    "ranks",
+    "reference",
+    "variant",
+    "world",
+)  # folders, beside the top-level files
+NOT_MEASURING = (  # of the top-level files: what they decide is in the case's id, or nowhere in a number
     "claim.py", "configuration.py", "errors.py", "grid.py", "knobs.py",
     "locations.py", "memory.py", "provenance.py", "run.py",
 )  # fmt: skip
@@ -40,11 +48,13 @@ def code_digest() -> str:
 
 
 def code_of(case: Case) -> str:
-    """The package's digest and, where parts of the case lie outside of it, `+` and eight digits of theirs."""
+    """The package's digest and, where parts of the case lie outside of it, `+` and what tells those apart."""
     schedules = case.variant.forward, case.variant.backward
     sources = sorted({part.source for part in (case.inputs, case.kernel, *schedules)})
     own = [source for source in sources if not source.startswith("accuracy.")]
-    return code_digest() + (f"+{_files_digest(tuple(own))}" if own else "")
+    texts = [code_digest(), *([_files_digest(tuple(own))] if own else [])]
+    says = getattr(parts.load(case.variant.forward.source), "code", None)
+    return "+".join([*texts, *([says(case)] if says else [])])
 
 
 @cache
@@ -74,7 +84,7 @@ def provenance(device: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "system": platform.platform(),
         "processors": os.cpu_count(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: _version(name) for name in (*PACKAGES, *THIRD_PARTY)},
         "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
         **(_cuda() if device == "cuda" else {}),
     }

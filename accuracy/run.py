@@ -20,8 +20,8 @@ from accuracy.grid import Planned
 from accuracy.pipeline import Measured, Pipeline
 from accuracy.program import RunRanks, simulate
 from accuracy.provenance import code_of, fingerprint, provenance
+from accuracy.ranks.pool import Pool
 from accuracy.reference.cache import Cache
-from accuracy.world.pool import Pool
 
 NOT_NUMBERS = ("output_dir", "report", "dry_run", "truth")  # configuration keys that leave every number alone
 

@@ -18,20 +18,21 @@ from accuracy.reference.float64 import Truth
 from accuracy.rounding import round_to
 from accuracy.sharding import cut
 from accuracy.table import TENSORS
-from accuracy.world.base import Tensors
+from accuracy.world.base import Results
 
-Layout = tuple[str, int]  # sharding, world size
 Named = dict[str, Tensor]
 
 
-def in_token_layout(results: Tensors, dout: Tensor) -> Named:
+def in_token_layout(results: Results, dout: Tensor) -> Named:
     """Name a schedule's results out, lse, dq, dk, dv; lse (..., H, S) -> (..., S, H); delta from dout and out.
 
-    delta is what the variant's stored out makes it, computed in float64: an out that is right gives a right delta.
+    A missing result stays missing. delta is what the variant's stored out makes it, computed in float64: an out that
+    is right gives a right delta.
     """
-    out, lse, dq, dk, dv = results
-    delta = (dout.double() * out.double()).sum(-1)
-    return {"out": out, "lse": lse.transpose(-1, -2), "dq": dq, "dk": dk, "dv": dv, "delta": delta}
+    named = {name: x for name, x in zip(TENSORS, results, strict=False) if x is not None}
+    if "lse" in named:
+        named["lse"] = named["lse"].transpose(-1, -2)
+    return named | {"delta": (dout.double() * named["out"].double()).sum(-1)}
 
 
 @dataclass

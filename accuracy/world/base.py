@@ -14,7 +14,8 @@ from typing import Any, Protocol
 from torch import Tensor
 
 Tensors = tuple[Tensor, ...]
-Program = Callable[["World"], Coroutine[Any, Any, Tensors]]
+Results = tuple[Tensor | None, ...]  # out, lse, dq, dk, dv of a rank; lse None where the variant gives none away
+Program = Callable[["World"], Coroutine[Any, Any, Results]]
 
 
 class World(Protocol):

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from accuracy.world.base import Program, Tensors
+from accuracy.world.base import Program, Results, Tensors
 
 
 @dataclass(frozen=True)
@@ -90,13 +90,13 @@ def _unchanged(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def run_rank(program: Program, world: ProcessesWorld) -> Tensors:
+def run_rank(program: Program, world: ProcessesWorld) -> Results:
     """Run a program as one rank of real processes: its awaits block, so it runs through in one go."""
     coroutine = program(world)
     try:
         coroutine.send(None)
     except StopIteration as finished:
-        result: Tensors = finished.value
+        result: Results = finished.value
         return result
     finally:
         coroutine.close()

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy.world.base import Program, Tensors
+from accuracy.world.base import Program, Results, Tensors
 
 
 class Deadlock(RuntimeError):
@@ -126,14 +126,14 @@ def _sum(received: list[Tensors]) -> Tensors:
     return total
 
 
-def run(program: Program, size: int) -> list[Tensors]:
+def run(program: Program, size: int) -> list[Results]:
     """Run `program` as every rank of a world of `size`; the results in rank order.
 
     Raises RankFailed when a rank raises, Deadlock when none can go on.
     """
     mail = Mail()
     ranks = [program(SimulatedWorld(rank, size, mail)) for rank in range(size)]
-    results: dict[int, Tensors] = {}
+    results: dict[int, Results] = {}
     try:
         while len(results) < size:
             before = mail.events, len(results)
@@ -146,7 +146,7 @@ def run(program: Program, size: int) -> list[Tensors]:
     return [results[rank] for rank in range(size)]
 
 
-def _turn(rank: int, coroutine: Coroutine[Any, Any, Tensors], results: dict[int, Tensors]) -> str | None:
+def _turn(rank: int, coroutine: Coroutine[Any, Any, Results], results: dict[int, Results]) -> str | None:
     """Run a rank until it waits (what for is returned) or finishes (its result is kept)."""
     try:
         return str(coroutine.send(None))

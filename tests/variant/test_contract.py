@@ -8,8 +8,8 @@ import pytest
 
 from accuracy import parts
 from accuracy.dtype import FORMATS
-from accuracy.locations import CONFIGS
 from tests.measuring import configuration, measure
+from tests.variants import schedules
 
 SIZES = "world_size=[1,2,3,4]"
 SHAPES = {
@@ -25,9 +25,7 @@ SMALL_CHUNKS = {"bpt": ["variant.bpt.query_chunk=20", "variant.bpt.key_chunk=36"
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     folder = metafunc.config.getoption("--config-dir")
-    places = [CONFIGS, *([folder] if folder else [])]
-    names = sorted({path.stem for place in places for path in (place / "variant").glob("*.yaml")})
-    metafunc.parametrize("variant", names)
+    metafunc.parametrize("variant", schedules(*([folder] if folder else [])))
 
 
 @pytest.fixture

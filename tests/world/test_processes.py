@@ -18,14 +18,13 @@ import pytest
 
 from accuracy import table
 from accuracy.grid import Planned, plan
-from accuracy.locations import CONFIGS
 from accuracy.pipeline import Pipeline
+from accuracy.ranks.pool import Pool, WorldFailed
 from accuracy.reference.cache import Cache
-from accuracy.world.pool import Pool, WorldFailed
 from tests.measuring import TINY, configuration
+from tests.variants import schedules
 
 pytestmark = pytest.mark.xdist_group("processes")  # one pool serves all of them
-VARIANTS = sorted(path.stem for path in (CONFIGS / "variant").glob("*.yaml"))
 COSTS = ["seconds", "peak_bytes"]
 
 
@@ -45,7 +44,7 @@ def rows_of(pipeline: Pipeline, planned: Planned) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", schedules())
 def test_both_worlds_give_the_same_bits(pool: Pool, variant: str, dtype: str) -> None:
     """Every metric of every rank and tensor: one differing bit in an element moves at least the sum of squares."""
     here, there = Pipeline("test", Cache(None, 0)), Pipeline("test", Cache(None, 0), pool.run)

@@ -20,8 +20,8 @@ from typing import Any
 from accuracy import device
 from accuracy.case import Case
 from accuracy.program import Ran
+from accuracy.ranks.worker import Failed, Job, Start, serve
 from accuracy.world.base import Tensors
-from accuracy.world.worker import Failed, Job, Start, serve
 
 START_SECONDS = 120.0  # for all ranks to import torch and to find each other
 
@@ -68,7 +68,7 @@ class Pool:
         where = shards[0][0].device
         peaks = [answer.cost.peak_bytes for answer in answers]
         return Ran(
-            results=[tuple(tensor.to(where) for tensor in answer.results) for answer in answers],
+            results=[tuple(x if x is None else x.to(where) for x in answer.results) for answer in answers],
             cost=device.Cost(
                 seconds=max(answer.cost.seconds for answer in answers),
                 peak_bytes=None if None in peaks else max(peak for peak in peaks if peak is not None),
@@ -98,7 +98,7 @@ class Pool:
 
     def _start(self) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["accuracy.world.worker"])
+        context.set_forkserver_preload(["accuracy.ranks.worker"])
         self.folder = tempfile.TemporaryDirectory(prefix="accuracy-")  # new groups meet there too
         store = str(Path(self.folder.name) / "store")
         threads = max(1, (os.cpu_count() or 1) // self.sizes[-1])

@@ -1,6 +1,6 @@
 """A rank of its own: joins the others, then waits for cases, runs its part of them and hands the results back.
 
-Started by `accuracy.world.pool`, one process a rank. It ends when the pool says so, and when the pool's process is
+Started by `accuracy.ranks.pool`, one process a rank. It ends when the pool says so, and when the pool's process is
 gone, however that happened: a thread waits on a pipe that closes with it.
 """
 
@@ -18,7 +18,7 @@ import torch.distributed as dist
 from accuracy import device
 from accuracy.case import Case
 from accuracy.program import build_kernel, rank_program
-from accuracy.world.base import Tensors
+from accuracy.world.base import Results, Tensors
 from accuracy.world.processes import ProcessesWorld, run_rank
 
 
@@ -49,7 +49,7 @@ class Job:
 class Done:
     """out, lse, dq, dk, dv of this rank as stored, and what they took."""
 
-    results: Tensors
+    results: Results
     cost: device.Cost
 
 

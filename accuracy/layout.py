@@ -1,0 +1,53 @@
+"""How a callable takes q, k, v and gives back out and lse, and how that becomes ours: (B, S, H, D) and (B, H, S).
+
+Every adapter is made of views and copies that autograd follows, so gradients arrive in our layout too.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """arguments: what the callable gets for q (B, S, H, D), k, v (B, S, Hk, D); out, lse: its results made ours, with
+    the batch size."""
+
+    arguments: Callable[[Tensor, Tensor, Tensor], tuple[tuple[Tensor, ...], dict[str, Any]]]
+    out: Callable[[Tensor, int], Tensor]
+    lse: Callable[[Tensor, int], Tensor]
+
+
+def _same(x: Tensor, batch: int) -> Tensor:
+    return x
+
+
+def _by_head(x: Tensor) -> Tensor:
+    return x.transpose(1, 2).contiguous()
+
+
+def _packed_sequences(q: Tensor, k: Tensor, v: Tensor) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+    """The batch as sequences of equal length, one behind the other: (T, heads, D) and where each begins."""
+    batch, length = q.shape[:2]
+    borders = torch.arange(0, (batch + 1) * length, length, dtype=torch.int32, device=q.device)
+    return tuple(x.flatten(0, 1) for x in (q, k, v)), {"cu_seqlens": borders, "max_seqlen": length}
+
+
+LAYOUTS = {
+    "bshd": Layout(lambda q, k, v: ((q, k, v), {}), _same, _same),
+    "bhsd": Layout(
+        lambda q, k, v: ((_by_head(q), _by_head(k), _by_head(v)), {}),
+        lambda out, batch: out.transpose(1, 2),
+        _same,
+    ),
+    "kvpacked": Layout(lambda q, k, v: ((q, torch.stack((k, v), dim=2)), {}), _same, _same),
+    "qkvpacked": Layout(lambda q, k, v: ((torch.stack((q, k, v), dim=2),), {}), _same, _same),
+    "varlen": Layout(  # out (T, H, D), lse (H, T)
+        _packed_sequences,
+        lambda out, batch: out.unflatten(0, (batch, -1)),
+        lambda lse, batch: lse.unflatten(1, (batch, -1)).transpose(0, 1),
+    ),
+}

@@ -1,0 +1,110 @@
+"""Somebody else's attention as a system under test: any callable, its gradients from autograd.
+
+    fn(q, k, v, *, causal, softmax_scale, group) -> out or (out, lse)
+
+q (B, S/W, H, D), k, v (B, S/W, Hk, D) and out are one rank's shards in the variant's sharding; group is the torch
+process group of the case's ranks; lse (B, H, S/W) is natural log. Other layouts: `accuracy.layout`. The module that
+holds fn may say more:
+
+    DISTRIBUTION              the installed distribution whose version belongs to the numbers, "ring-flash-attn"
+    decline(case)             why fn cannot serve a case, or None
+    surroundings(rank)        a context manager in which forward and backward run
+"""
+
+import hashlib
+import importlib.metadata
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from accuracy import parts
+from accuracy.case import Case
+from accuracy.layout import LAYOUTS
+from accuracy.precision import Precision
+from accuracy.variant.base import Rank
+from accuracy.world.processes import ProcessesWorld
+
+SHARDINGS = ("contiguous", "zigzag", "striped")
+PRECISION = Precision()
+FORWARD_PLACES = ()
+BACKWARD_PLACES = ()
+
+
+@dataclass(frozen=True)
+class Options:
+    """fn: `package.module.function`, or `FILE.py:function`; layout: how it takes tensors (`accuracy.layout`)."""
+
+    fn: str = ""
+    layout: str = "bshd"
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where fn cannot be loaded or the layout is unknown."""
+        parts.load_function(self.fn)
+        if self.layout not in LAYOUTS:
+            raise ValueError(f"layout={self.layout!r} is unknown; allowed: {', '.join(LAYOUTS)}")
+
+
+@dataclass(frozen=True)
+class Graph:
+    """What autograd keeps between forward and backward: out and the q, k, v that it was made of."""
+
+    out: Tensor
+    leaves: tuple[Tensor, Tensor, Tensor]
+
+
+def decline(case: Case) -> str | None:
+    """Needs process groups, one callable for both directions, and whatever the callable's module asks for."""
+    variant, problem = case.variant, case.problem
+    if variant.forward != variant.backward:
+        return f"variant {variant.name} takes its gradients from autograd: set forward and backward to {__name__}"
+    if case.world != "processes":
+        return f"variant {variant.name} talks over torch.distributed; use world=processes"
+    if dict(variant.options)["layout"] == "qkvpacked" and problem.heads != problem.heads_kv:
+        return f"layout=qkvpacked needs problem.heads_kv={problem.heads}, not {problem.heads_kv}"
+    says = getattr(_module(case), "decline", None)
+    return None if says is None else says(case)
+
+
+def code(case: Case) -> str:
+    """What decided the numbers beside this package: the callable's file and the version of what it calls."""
+    module = _module(case)
+    digest = hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest()[:8]
+    distribution = getattr(module, "DISTRIBUTION", None)
+    return f"{digest}+{distribution}=={importlib.metadata.version(distribution)}" if distribution else digest
+
+
+def _module(case: Case) -> Any:
+    return parts.load_function(str(dict(case.variant.options)["fn"])).module
+
+
+async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None, Graph]:
+    """Shards of q (B, S/W, H, D), k, v (B, S/W, Hk, D) -> out (B, S/W, H, D), lse (B, H, S/W) or None, the graph."""
+    world = rank.world
+    if not isinstance(world, ProcessesWorld):
+        raise TypeError("a callable needs ranks of torch.distributed")
+    layout = LAYOUTS[rank.options.layout]
+    leaves = q.detach().requires_grad_(), k.detach().requires_grad_(), v.detach().requires_grad_()
+    arguments, keywords = layout.arguments(*leaves)
+    fn = parts.load_function(rank.options.fn).function
+    with _surroundings(rank):
+        result = fn(*arguments, causal=rank.causal, softmax_scale=rank.scale, group=world.group, **keywords)
+    out, lse = result if isinstance(result, tuple) else (result, None)
+    out = layout.out(out, q.shape[0])
+    return out.detach(), None if lse is None else layout.lse(lse.detach(), q.shape[0]), Graph(out, leaves)
+
+
+async def backward(
+    rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None, graph: Graph
+) -> tuple[Tensor, ...]:
+    """dq (B, S/W, H, D), dk, dv (B, S/W, Hk, D) as autograd gives them."""
+    with _surroundings(rank):
+        return torch.autograd.grad(graph.out, graph.leaves, dout)
+
+
+def _surroundings(rank: Rank) -> AbstractContextManager[Any]:
+    given = getattr(parts.load_function(rank.options.fn).module, "surroundings", None)
+    return nullcontext() if given is None else given(rank)

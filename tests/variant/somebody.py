@@ -1,0 +1,75 @@
+"""Attention as a user might have written it: gathers keys and values, lets autograd find the gradients."""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class AllGather(torch.autograd.Function):
+    """(B, S/W, ...) of every rank -> (B, S, ...); the gradient of a rank's part is the sum over all ranks."""
+
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        parts = [torch.empty_like(x) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(parts, x.contiguous(), group=group)
+        return torch.cat(parts, dim=1)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gradient = gradient.contiguous()
+        dist.all_reduce(gradient, group=ctx.group)
+        return gradient.chunk(dist.get_world_size(ctx.group), dim=1)[dist.get_rank(ctx.group)], None
+
+
+def contiguous(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup):
+    """q (B, S/W, H, D) -> out (B, S/W, H, D), lse (B, H, S/W)."""
+    k, v = (AllGather.apply(x, group) for x in (k, v))
+    k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], dim=2) for x in (k, v))
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * softmax_scale
+    if causal:
+        first = dist.get_rank(group) * q.shape[1]
+        rows = torch.arange(first, first + q.shape[1])
+        scores = scores.masked_fill(torch.arange(k.shape[1]) > rows[:, None], -torch.inf)
+    lse = scores.logsumexp(-1)
+    lse = lse if q.dtype == torch.float64 else lse.float()
+    return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v), lse
+
+
+def without_lse(q: Tensor, k: Tensor, v: Tensor, **how):
+    return contiguous(q, k, v, **how)[0]
+
+
+def bhsd(q: Tensor, k: Tensor, v: Tensor, **how):
+    out, lse = contiguous(*(x.transpose(1, 2) for x in (q, k, v)), **how)
+    return out.transpose(1, 2), lse
+
+
+def kvpacked(q: Tensor, kv: Tensor, **how):
+    return contiguous(q, *kv.unbind(2), **how)
+
+
+def qkvpacked(qkv: Tensor, **how):
+    return contiguous(*qkv.unbind(2), **how)
+
+
+def varlen(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, max_seqlen: int, **how):
+    """q (T, H, D) -> out (T, H, D), lse (H, T)."""
+    assert cu_seqlens.dtype == torch.int32
+    assert int(cu_seqlens.diff().max()) == max_seqlen
+    batch = len(cu_seqlens) - 1
+    out, lse = contiguous(*(x.unflatten(0, (batch, max_seqlen)) for x in (q, k, v)), **how)
+    return out.flatten(0, 1), lse.transpose(0, 1).flatten(1, 2)
+
+
+def rank_one_doubles_dq(q: Tensor, k: Tensor, v: Tensor, *, group: dist.ProcessGroup, **how):
+    if dist.get_rank(group) == 1:
+        q = q * 2 - q.detach()
+    return contiguous(q, k, v, group=group, **how)
+
+
+def writes_to_its_inputs(q: Tensor, k: Tensor, v: Tensor, **how):
+    k.data.mul_(1.0)
+    with torch.no_grad():
+        q.add_(0.0)
+    return contiguous(q, k, v, **how)
