@@ -12,6 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch.distributed as dist
+
 from accuracy import device as devices
 from accuracy import knobs, parts
 from accuracy.case import Part, Scalar, Variant
@@ -44,6 +46,7 @@ class Configuration:
     problems: tuple[dict[str, Any], ...]  # raw fields; the grid checks and resolves them
     dtypes: tuple[str, ...]
     world: str
+    backend: str  # of torch.distributed: gloo or nccl; "" in a simulated world
     case_seconds: float  # how long real ranks may take for a case
     world_sizes: tuple[int, ...]
     seeds: tuple[int, ...]
@@ -65,6 +68,7 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
     knobs.exact_keys("truth key", truth, ("folder", "min_seconds"))
     problem = config["problem"]
     knobs.exact_keys("problem key", problem, PROBLEM_KEYS)
+    device = devices.choose(knobs.choice("device", config["device"], devices.DEVICES))
     return Configuration(
         name=knobs.word("name", config["name"]),
         variants=tuple(_variants(config["variant"], folders)),
@@ -74,10 +78,11 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
         problems=tuple(knobs.product({key: knobs.axis(f"problem.{key}", problem[key]) for key in PROBLEM_KEYS})),
         dtypes=knobs.choices("dtype", config["dtype"], FORMATS),
         world=knobs.choice("world", list(config["world"]), WORLDS),
+        backend=_backend(config["world"], device),
         case_seconds=_case_seconds(config["world"]),
         world_sizes=knobs.integers("world_size", config["world_size"], 1),
         seeds=knobs.integers("seed", config["seed"], 0),
-        device=devices.choose(knobs.choice("device", config["device"], devices.DEVICES)),
+        device=device,
         truth_folder=knobs.path("truth.folder", truth["folder"]),
         truth_min_seconds=knobs.typed("truth.min_seconds", truth["min_seconds"], float),
         output_dir=knobs.path("output_dir", config["output_dir"]),
@@ -177,11 +182,24 @@ def _type_of(annotation: Any) -> type:
     return {"int": int, "float": float, "bool": bool, "str": str}.get(str(annotation), annotation)
 
 
+def _backend(node: Mapping[str, Any], device: str) -> str:
+    """What carries tensors between real ranks: `auto` is gloo on CPUs and nccl on GPUs, and nothing else serves."""
+    if "processes" not in node:
+        return ""
+    knobs.exact_keys("knob of world.processes", node["processes"], ("backend", "timeout_seconds"))
+    word = knobs.choice("world.processes.backend", node["processes"]["backend"], ("auto", "gloo", "nccl"))
+    fitting = "nccl" if device == "cuda" else "gloo"
+    if word not in ("auto", fitting):
+        raise ConfigError(f"world.processes.backend={word} carries no tensors of device={device}; use {fitting}")
+    if not getattr(dist, f"is_{fitting}_available")():
+        raise ConfigError(f"world=processes needs {fitting}, which this torch was built without; use world=simulated")
+    return fitting
+
+
 def _case_seconds(node: Mapping[str, Any]) -> float:
     """The time limit of a world of real ranks; none in a simulated one."""
     if "processes" not in node:
         return math.inf
-    knobs.exact_keys("knob of world.processes", node["processes"], ("timeout_seconds",))
     seconds: float = knobs.typed("world.processes.timeout_seconds", node["processes"]["timeout_seconds"], float)
     if not seconds > 0:
         raise ConfigError(f"world.processes.timeout_seconds={seconds}; allowed: a number above 0")

@@ -10,7 +10,6 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any
 
-from accuracy import device as devices
 from accuracy import parts, sharding
 from accuracy.case import Case, Part, Problem, Variant, default_softmax_scale
 from accuracy.configuration import MASKS, Configuration
@@ -27,16 +26,16 @@ class Planned:
     decline: str | None
 
 
-def plan(configuration: Configuration, free_bytes: int | None) -> list[Planned]:
+def plan(configuration: Configuration, free_bytes: int | None, ranks: int | None = None) -> list[Planned]:
     """Every case of the grid once, cases that share inputs and truth next to each other.
 
-    Raises ConfigError.
+    ranks: how many a world of processes can have; None: as many as are asked for. Raises ConfigError.
     """
     _stop_at_useless_knobs(configuration)
     problems = [problem_of(given) for given in configuration.problems]
     planned: dict[str, Planned] = {}
     for case in _cases(configuration, problems):
-        planned.setdefault(case.id, _judge(case, free_bytes))
+        planned.setdefault(case.id, _judge(case, free_bytes, ranks))
     plans = list(planned.values())
     _stop_at_useless_values(configuration, plans)
     return plans
@@ -128,14 +127,14 @@ def _resolve_kernel(case: Case) -> Case:
     return next((each for each in candidates if kernel_decline(each) is None), candidates[0])
 
 
-def _judge(case: Case, free_bytes: int | None) -> Planned:
+def _judge(case: Case, free_bytes: int | None, ranks: int | None) -> Planned:
     forward, backward = (parts.load(part.source) for part in (case.variant.forward, case.variant.backward))
     reasons: Iterable[Callable[[], str | None]] = (
         lambda: sharding.decline(case.variant.sharding, case.problem.seqlen, case.world_size),
         lambda: forward.decline(case),
         lambda: backward.decline(case),
         lambda: kernel_decline(case),
-        lambda: _world_decline(case),
+        lambda: _world_decline(case, ranks),
         lambda: _memory_decline(case, free_bytes),
     )
     return Planned(case, next((reason for check in reasons if (reason := check())), None))
@@ -151,11 +150,14 @@ def kernel_decline(case: Case) -> str | None:
     return abilities.decline(case.kernel.name, case.dtype, case.problem.head_dim, partials)
 
 
-def _world_decline(case: Case) -> str | None:
-    """Real ranks on GPUs have one each."""
-    if case.world != "processes" or case.device != "cuda" or case.world_size <= devices.count():
+def _world_decline(case: Case, ranks: int | None) -> str | None:
+    """Real ranks have a GPU each, and under a launcher a process each."""
+    if case.world != "processes" or ranks is None or case.world_size <= ranks:
         return None
-    return f"world=processes has {devices.count()} GPUs for world_size {case.world_size}; use world=simulated"
+    return (
+        f"world=processes has {ranks} ranks here (one a GPU, or one a launched process), not {case.world_size};"
+        " lower world_size or use world=simulated"
+    )
 
 
 @cache

@@ -20,6 +20,8 @@ from accuracy.grid import Planned
 from accuracy.pipeline import Measured, Pipeline
 from accuracy.program import RunRanks, simulate
 from accuracy.provenance import code_of, fingerprint, provenance
+from accuracy.ranks.base import Launcher
+from accuracy.ranks.local import ThisMachine
 from accuracy.ranks.pool import Pool
 from accuracy.reference.cache import Cache
 
@@ -83,8 +85,12 @@ def execute(
     plans: Sequence[Planned],
     folder: Path,
     command: list[str],
+    launcher: Launcher | None = None,
 ) -> Outcome:
-    """Measure every planned case that the folder does not have; each case's rows are on disk before the next."""
+    """Measure every planned case that the folder does not have; each case's rows are on disk before the next.
+
+    launcher: where the processes of real ranks come from; None: from this machine.
+    """
     about = _about(configuration, config, plans, command)
     table.write_json(folder / "run.json", about)
     done = _done(folder, plans)
@@ -94,7 +100,7 @@ def execute(
     interrupted = False
     progress = tqdm(total=len(plans), initial=len(plans) - len(pending), unit="case", dynamic_ncols=True)
     try:
-        with _ranks(configuration, pending) as run_ranks:
+        with _ranks(configuration, pending, launcher or ThisMachine()) as run_ranks:
             pipeline = Pipeline(configuration.name, cache, run_ranks)
             for each in pending:
                 progress.set_postfix_str(f"{each.case.variant.name} {each.case.dtype} W={each.case.world_size}")
@@ -112,14 +118,13 @@ def execute(
 
 
 @contextmanager
-def _ranks(configuration: Configuration, pending: Sequence[Planned]) -> Iterator[RunRanks]:
+def _ranks(configuration: Configuration, pending: Sequence[Planned], launcher: Launcher) -> Iterator[RunRanks]:
     """What runs a case over its ranks; real ranks live as long as the run."""
     if configuration.world == "simulated":
         yield simulate
         return
     sizes = sorted({each.case.world_size for each in pending if each.decline is None})
-    backend = "nccl" if configuration.device == "cuda" else "gloo"
-    pool = Pool(tuple(sizes), backend, configuration.case_seconds)
+    pool = Pool(tuple(sizes), configuration.backend, configuration.case_seconds, launcher)
     try:
         yield pool.run
         pool.close()

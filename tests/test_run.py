@@ -291,7 +291,7 @@ async def forward(rank, q, k, v):
     q.mul_(2)
     return result
 """,
-        "RuntimeError: the variant wrote to its inputs",
+        "rank 0: RuntimeError: the variant wrote to its inputs",
     ),
 }
 

@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import hydra
 from hydra._internal.utils import get_args_parser
@@ -17,8 +17,12 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from accuracy.command import listing
+from accuracy.command.launched import with_crew
 from accuracy.errors import ConfigError, unknown
 from accuracy.locations import CONFIGS
+
+if TYPE_CHECKING:
+    from accuracy.ranks.crew import Crew
 
 USAGE_ERROR, NOTHING_MEASURED, INTERRUPTED = 2, 3, 130
 
@@ -29,26 +33,43 @@ def main() -> None:
     if {"-h", "--help"} & set(arguments):
         print(listing.text(listing.folders_of(arguments)))
         return
+    try:
+        sys.exit(with_crew(lambda crew: _run_application(arguments, crew)))
+    except ConfigError as error:
+        sys.exit(_complain(error))
+
+
+class JobEnded(Exception):
+    """How a job that a launcher ran in another process has ended: its exit status."""
+
+
+def _run_application(arguments: list[str], crew: "Crew | None") -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands its errors over instead of printing them
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is measured stays, and is reported
     statuses: list[int] = []
+    process = os.getpid()
     started = False
 
     def job(config: DictConfig) -> None:
         nonlocal started
         started = True
-        statuses.append(_run_job(config))
+        statuses.append(_run_job(config, crew))
+        if os.getpid() != process and statuses[-1]:
+            raise JobEnded(statuses[-1])
 
     try:
         _check_flags(arguments)
         hydra.main(config_path=str(CONFIGS), config_name="config", version_base="1.3")(job)()
+    except JobEnded as ended:
+        statuses.append(ended.args[0])
+        print(f"accuracy: a job ended with status {ended.args[0]}; its launcher's log says why", file=sys.stderr)
     except (ConfigError, HydraException, OmegaConfBaseException, YAMLError) as error:
         statuses.append(_complain(error))
     except ValueError as error:  # Hydra's for `kernel=null`; one of ours from inside a job is a bug and shows as such
         if started:
             raise
         statuses.append(_complain(error))
-    sys.exit(max(statuses, default=0))
+    return max(statuses, default=0)
 
 
 def _check_flags(arguments: list[str]) -> None:
@@ -62,14 +83,23 @@ def _check_flags(arguments: list[str]) -> None:
     parser.parse_args(arguments)
 
 
-def _run_job(config: DictConfig) -> int:
-    """One run: Hydra calls it once, or once for each job of a sweep, where a mistake in one leaves the others alone."""
+def _run_job(config: DictConfig, crew: "Crew | None") -> int:
+    """One run: Hydra calls it once, or once for each job of a sweep, where a mistake in one leaves the others alone.
+
+    A launcher may run it in processes of its own, several a job: they become a crew here.
+    """
     try:
-        _check_groups(HydraConfig.get().overrides.task)
-        check_package_lines(user_folders())
-        return measure(OmegaConf.to_container(config, resolve=True), user_folders(), overrides())
+        if crew is None:
+            return with_crew(lambda gathered: _checked_job(config, gathered))
+        return _checked_job(config, crew)
     except (ConfigError, OmegaConfBaseException) as error:
         return _complain(error)
+
+
+def _checked_job(config: DictConfig, crew: "Crew | None") -> int:
+    _check_groups(HydraConfig.get().overrides.task)
+    check_package_lines(user_folders())
+    return measure(OmegaConf.to_container(config, resolve=True), user_folders(), overrides(), crew)
 
 
 def _check_groups(words: Iterable[str]) -> None:
@@ -110,8 +140,9 @@ def overrides() -> list[str]:
     return [*folders, *(f"'{word}'" if "[" in word else word for word in HydraConfig.get().overrides.task)]
 
 
-def measure(config: Any, folders: list[Path], command: list[str]) -> int:
-    """Plan, measure, report; the exit status. Raises ConfigError before any work."""
+def measure(config: Any, folders: list[Path], command: list[str], crew: "Crew | None" = None) -> int:
+    """Plan, measure, report; the exit status. crew: of ranks that a launcher started. Raises ConfigError before any
+    work."""
     from accuracy import device, run  # torch is imported only now: help and spelling mistakes answer at once
     from accuracy.command import plan_text
     from accuracy.configuration import read
@@ -119,7 +150,11 @@ def measure(config: Any, folders: list[Path], command: list[str]) -> int:
 
     configuration = read(config, folders)
     device.make_arithmetic_exact()
-    plans = plan(configuration, device.free_bytes(configuration.device))
+    ranks = device.count() if configuration.device == "cuda" else None
+    if crew is not None:
+        crew.check(configuration.world, configuration.device)
+        ranks = crew.size
+    plans = plan(configuration, device.free_bytes(configuration.device), ranks)
     folder = run.folder_of(configuration, config)
     if configuration.dry_run:
         print(plan_text.plan(plans, folder))
@@ -128,7 +163,7 @@ def measure(config: Any, folders: list[Path], command: list[str]) -> int:
     if configuration.truth_folder is not None:
         run.make_writable("truth.folder", configuration.truth_folder)
     print(plan_text.plan_line(plans, configuration.device), file=sys.stderr)
-    outcome = run.execute(configuration, config, plans, folder, command)
+    outcome = run.execute(configuration, config, plans, folder, command, crew)
     print(plan_text.outcome(outcome))
     if configuration.report:
         print(_report(folder))

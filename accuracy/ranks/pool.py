@@ -1,4 +1,4 @@
-"""The ranks of a processes world on this machine: started once, used by every case, rebuilt after a fault.
+"""The ranks of a processes world: started once, used by every case, rebuilt after a fault.
 
 World sizes below the pool's are served by its first ranks, so a grid pays for starting processes once. A rank that
 raises, dies, or does not answer in time ends its case with the reason; the others may wait for it in the middle of a
@@ -6,38 +6,20 @@ transfer, so all are stopped, and the next case finds new ones.
 """
 
 import contextlib
-import multiprocessing
-import os
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from pathlib import Path
+from multiprocessing.connection import wait
 from typing import Any
 
 from accuracy import device
 from accuracy.case import Case
 from accuracy.program import Ran
-from accuracy.ranks.worker import Failed, Job, Start, serve
+from accuracy.ranks.base import START_SECONDS, Failed, Job, Launcher, Worker, WorldFailed
+from accuracy.ranks.local import ThisMachine
 from accuracy.world.base import Tensors
 
-START_SECONDS = 120.0  # for all ranks to import torch and to find each other
-
-
-class WorldFailed(RuntimeError):
-    """Ranks of real processes could not finish a case: which, and why."""
-
-
-@dataclass(frozen=True)
-class Worker:
-    """A rank's process, its pipe, and the end of the pipe whose closing ends it."""
-
-    rank: int
-    process: BaseProcess
-    jobs: Connection
-    lifeline: Connection
+CLOSE_SECONDS = 5.0  # for a rank that has nothing to do to end
 
 
 @dataclass
@@ -47,8 +29,8 @@ class Pool:
     sizes: tuple[int, ...]
     backend: str
     timeout: float
+    launcher: Launcher = field(default_factory=ThisMachine)
     workers: list[Worker] = field(default_factory=list)
-    folder: tempfile.TemporaryDirectory[str] | None = None
 
     def run(self, case: Case, shards: Sequence[Tensors]) -> Ran:
         """Run a case on its shards (q, k, v, dout) of every rank, results on the device of the shards.
@@ -60,7 +42,7 @@ class Pool:
                 self._start()
             members = self.workers[: case.world_size]
             for worker, mine in zip(members, shards, strict=True):
-                _send(worker, Job(case, mine))
+                worker.send(Job(case, mine))
             answers = self._collect(members, self.timeout)
         except BaseException:
             self.kill()
@@ -79,31 +61,24 @@ class Pool:
         """Let the workers end by themselves, then see to it."""
         for worker in self.workers:
             with contextlib.suppress(WorldFailed):
-                _send(worker, None)
+                worker.send(None)
         for worker in self.workers:
-            worker.process.join(timeout=5)
+            wait(worker.signs, timeout=CLOSE_SECONDS)
         self.kill()
 
     def kill(self) -> None:
         """No worker is left behind, whatever it is doing."""
         for worker in self.workers:
-            worker.process.kill()
+            worker.kill()
         for worker in self.workers:
-            worker.process.join()
-            worker.jobs.close()
-            worker.lifeline.close()
+            worker.join()
+        if self.workers:
+            self.launcher.clean()
         self.workers = []
-        if self.folder is not None:
-            self.folder.cleanup()
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["accuracy.ranks.worker"])
-        self.folder = tempfile.TemporaryDirectory(prefix="accuracy-")  # new groups meet there too
-        store = str(Path(self.folder.name) / "store")
-        threads = max(1, (os.cpu_count() or 1) // self.sizes[-1])
-        for rank in range(self.sizes[-1]):
-            self.workers.append(_worker(context, Start(rank, self.sizes, self.backend, store, threads)))
+        for worker in self.launcher.start(self.sizes, self.backend):
+            self.workers.append(worker)
         self._collect(self.workers, START_SECONDS)
 
     def _collect(self, members: Sequence[Worker], seconds: float) -> list[Any]:
@@ -113,50 +88,19 @@ class Pool:
         while len(answers) < len(members):
             waiting = [worker for worker in members if worker.rank not in answers]
             ready = wait(
-                [each for worker in waiting for each in (worker.jobs, worker.process.sentinel)],
+                [sign for worker in waiting for sign in worker.signs],
                 timeout=max(0.0, deadline - time.monotonic()),
             )
             if not ready:
                 raise WorldFailed(f"no answer from {_names(waiting)} within {seconds:g} s")
             for worker in waiting:
-                if worker.jobs in ready or worker.process.sentinel in ready:
-                    answers[worker.rank] = _receive(worker)
+                if any(sign in ready for sign in worker.signs):
+                    answers[worker.rank] = _answer(worker)
         return [answers[worker.rank] for worker in members]
 
 
-def _worker(context: Any, start: Start) -> Worker:
-    ours, theirs = context.Pipe()
-    lifeline, watched = context.Pipe()
-    process = context.Process(target=serve, args=(start, theirs, watched), daemon=True)
-    process.start()
-    theirs.close()
-    watched.close()
-    return Worker(start.rank, process, ours, lifeline)
-
-
-def _send(worker: Worker, message: Job | None) -> None:
-    try:
-        worker.jobs.send(message)
-    except OSError as error:
-        raise _gone(worker) from error
-
-
-def _gone(worker: Worker) -> WorldFailed:
-    """How a process that no longer answers has ended."""
-    worker.process.join(timeout=5)
-    code = worker.process.exitcode
-    how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with status {code}"
-    return WorldFailed(f"rank {worker.rank} {how}")
-
-
-def _receive(worker: Worker) -> Any:
-    """The worker's answer. Raises WorldFailed where there is none to come."""
-    try:
-        answer = worker.jobs.recv() if worker.jobs.poll() else None
-    except (EOFError, OSError):
-        answer = None
-    if answer is None:
-        raise _gone(worker)
+def _answer(worker: Worker) -> Any:
+    answer = worker.receive()
     if isinstance(answer, Failed):
         raise WorldFailed(f"rank {worker.rank}: {answer.reason}")
     return answer

@@ -19,7 +19,8 @@ import pytest
 from accuracy import table
 from accuracy.grid import Planned, plan
 from accuracy.pipeline import Pipeline
-from accuracy.ranks.pool import Pool, WorldFailed
+from accuracy.ranks.base import WorldFailed
+from accuracy.ranks.pool import Pool
 from accuracy.reference.cache import Cache
 from tests.measuring import TINY, configuration
 from tests.variants import schedules

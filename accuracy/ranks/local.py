@@ -1,0 +1,95 @@
+"""Ranks as child processes on this machine."""
+
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from accuracy.ranks.base import Job, Start, WorldFailed
+from accuracy.ranks.worker import serve
+
+
+@dataclass(frozen=True)
+class LocalWorker:
+    """A child process, its pipe, and the end of the pipe whose closing ends it; see `accuracy.ranks.base.Worker`."""
+
+    rank: int
+    process: BaseProcess
+    jobs: Connection
+    lifeline: Connection
+
+    @property
+    def signs(self) -> tuple[Any, ...]:
+        """See `Worker.signs`."""
+        return self.jobs, self.process.sentinel
+
+    def send(self, message: Job | None) -> None:
+        """See `Worker.send`."""
+        try:
+            self.jobs.send(message)
+        except OSError as error:
+            raise self._gone() from error
+
+    def receive(self) -> Any:
+        """See `Worker.receive`."""
+        try:
+            answer = self.jobs.recv() if self.jobs.poll() else None
+        except (EOFError, OSError):
+            answer = None
+        if answer is None:
+            raise self._gone()
+        return answer
+
+    def kill(self) -> None:
+        """See `Worker.kill`."""
+        self.process.kill()
+
+    def join(self) -> None:
+        """See `Worker.join`."""
+        self.process.join()
+        self.jobs.close()
+        self.lifeline.close()
+
+    def _gone(self) -> WorldFailed:
+        """How a process that no longer answers has ended."""
+        self.process.join(timeout=5)
+        code = self.process.exitcode
+        how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with status {code}"
+        return WorldFailed(f"rank {self.rank} {how}")
+
+
+def start(how: Start) -> LocalWorker:
+    """A new child process that joins the others as `how` says."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["accuracy.ranks.worker"])
+    ours, theirs = context.Pipe()
+    lifeline, watched = context.Pipe()
+    process = context.Process(target=serve, args=(how, theirs, watched), daemon=True)
+    process.start()
+    theirs.close()
+    watched.close()
+    return LocalWorker(how.rank, process, ours, lifeline)
+
+
+class ThisMachine:
+    """All ranks on this machine; they meet in a file. See `accuracy.ranks.base.Launcher`."""
+
+    folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def start(self, sizes: tuple[int, ...], backend: str) -> Iterator[LocalWorker]:
+        """See `Launcher.start`."""
+        self.folder = tempfile.TemporaryDirectory(prefix="accuracy-")  # new groups meet there too
+        store = f"file://{Path(self.folder.name) / 'store'}"
+        threads = max(1, (os.cpu_count() or 1) // sizes[-1])
+        for rank in range(sizes[-1]):
+            yield start(Start(rank, sizes, backend, store, threads, gpu=rank))
+
+    def clean(self) -> None:
+        """See `Launcher.clean`."""
+        if self.folder is not None:
+            self.folder.cleanup()
