@@ -6,8 +6,11 @@ partial, and returns the joined pair in the kept dtypes. In exact arithmetic all
     lse' = ln(exp(lse) + exp(block_lse)),   out' = exp(lse - lse') out + exp(block_lse - lse') block_out.
 """
 
+import importlib
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
+from types import ModuleType
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +21,17 @@ from accuracy.masks import Block
 
 def sigmoid(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> tuple[Tensor, Tensor]:
     """The published form of ring-flash-attention PR #34: no overflow; NaN where both partials are empty."""
-    weight = torch.sigmoid(block_lse - lse)
-    return out - weight * (out - block_out), lse - F.logsigmoid(lse - block_lse)
+    return out - sigmoid_weight(lse, block_lse) * (out - block_out), sigmoid_lse(lse, block_lse)
+
+
+def sigmoid_weight(lse: Tensor, block_lse: Tensor) -> Tensor:
+    """The block's share of the joined out."""
+    return torch.sigmoid(block_lse - lse)
+
+
+def sigmoid_lse(lse: Tensor, block_lse: Tensor) -> Tensor:
+    """The joined lse."""
+    return lse - F.logsigmoid(lse - block_lse)
 
 
 def logsumexp(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> tuple[Tensor, Tensor]:
@@ -41,8 +53,9 @@ FORMULAS = {"sigmoid": sigmoid, "logsumexp": logsumexp, "double": double}
 class Running:
     """The running partial of a rank's queries, as blocks arrive. Rows not yet seen are assigned, not merged.
 
-    out: (B, S, H, D); lse: (B, S, H, 1); seen: for each row, whether a block has reached it. With the formula
-    `compensated`, what each rounding of out and lse lost is kept beside them (Kahan 1965) and added in the next merge.
+    out: (B, S, H, D); lse: (B, S, H, 1); seen: for each row, whether a block has reached it; first: a first block of
+    all rows, which is copied to out no sooner than the next block asks for it. With the formula `compensated`, what
+    each rounding of out and lse lost is kept beside them (Kahan 1965) and added in the next merge.
     """
 
     formula: str
@@ -51,12 +64,13 @@ class Running:
     out_lost: Tensor | None
     lse_lost: Tensor | None
     seen: bytearray
+    first: Tensor | None = None
 
     @classmethod
     def empty(cls, like: Tensor, out_dtype: torch.dtype, lse_dtype: torch.dtype, formula: str) -> "Running":
         """No keys seen yet, for queries shaped `like` (B, S, H, D)."""
         batch, length, heads, _ = like.shape
-        out = torch.zeros_like(like, dtype=out_dtype)
+        out = torch.empty_like(like, dtype=out_dtype)  # rows are assigned before they are read
         lse = like.new_full((batch, length, heads, 1), -torch.inf, dtype=lse_dtype)
         compensated = formula == "compensated"
         return cls(
@@ -71,6 +85,11 @@ class Running:
     def add(self, block: Block, block_out: Tensor, block_lse: Tensor) -> None:
         """Merge a block: out (B, S', H, D) and lse (B, H, S') of the rows `block.query`."""
         block_lse = block_lse.transpose(1, 2).unsqueeze(-1)
+        if self._can_wait(block, block_out):
+            self.first = block_out
+            self.lse.copy_(block_lse)
+            self.seen[:] = b"\1" * len(self.seen)
+            return
         for begin, end, seen in self._runs(block.query):
             part = slice(begin - block.query.start, end - block.query.start)
             rows = slice(begin, end)
@@ -81,8 +100,18 @@ class Running:
         self.seen[block.query] = b"\1" * (block.query.stop - block.query.start)
 
     def result(self, out_dtype: torch.dtype, lse_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """out (B, S, H, D) and lse (B, H, S), rounded once to the stored dtypes."""
-        return self.out.to(out_dtype), self.lse.squeeze(-1).transpose(1, 2).to(lse_dtype).contiguous()
+        """out (B, S, H, D) and lse (B, H, S), rounded once to the stored dtypes; 0 and -inf where no block was seen."""
+        for begin, end, seen in self._runs(slice(0, len(self.seen))):
+            if not seen:
+                self.out[:, begin:end] = 0
+        out = self.out if self.first is None else self.first
+        return out.to(out_dtype), self.lse.squeeze(-1).transpose(1, 2).to(lse_dtype).contiguous()
+
+    def _can_wait(self, block: Block, block_out: Tensor) -> bool:
+        """Whether a block is the first of all rows and out would hold it as it is."""
+        whole = block.query == slice(0, len(self.seen)) and 1 not in self.seen
+        exact = torch.promote_types(block_out.dtype, self.out.dtype) == self.out.dtype
+        return whole and exact and self.formula != "compensated"
 
     def _runs(self, rows: slice) -> list[tuple[int, int, bool]]:
         """The rows cut where `seen` changes: (begin, end, seen). Nearly always one piece."""
@@ -102,14 +131,40 @@ class Running:
     def _merge(self, rows: slice, block_out: Tensor, block_lse: Tensor) -> None:
         out, lse = self.out[:, rows], self.lse[:, rows]
         if self.out_lost is None or self.lse_lost is None:
-            new_out, new_lse = FORMULAS[self.formula](out, lse, block_out, block_lse)
-            self.out[:, rows], self.lse[:, rows] = new_out, new_lse
+            self._join(out, self._before(rows), lse, block_out, block_lse)
             return
         out_lost, lse_lost = self.out_lost[:, rows], self.lse_lost[:, rows]
         gap = (block_lse - lse) - lse_lost
         step = torch.sigmoid(gap) * ((block_out - out) - out_lost)
         self.out[:, rows], self.out_lost[:, rows] = _kahan(out, out_lost, step)
         self.lse[:, rows], self.lse_lost[:, rows] = _kahan(lse, lse_lost, -F.logsigmoid(-gap))
+
+    def _before(self, rows: slice) -> Tensor:
+        """What out holds of the rows; a first block that has waited is copied, but for the rows to be merged."""
+        if self.first is None:
+            return self.out[:, rows]
+        first, self.first = self.first, None
+        self.out[:, : rows.start], self.out[:, rows.stop :] = first[:, : rows.start], first[:, rows.stop :]
+        return first[:, rows]
+
+    def _join(self, out: Tensor, before: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> None:
+        """Merge by the formula into out and lse; on CUDA the published one is a single pass with the same roundings."""
+        if self.formula == "sigmoid" and out.is_cuda and (fused := _fused()) and fused.serves(out, lse, block_out):
+            fused.update(out, before, sigmoid_weight(lse, block_lse), block_out)
+            lse.copy_(sigmoid_lse(lse, block_lse))
+            return
+        new_out, new_lse = FORMULAS[self.formula](before.to(out.dtype), lse, block_out, block_lse)
+        out.copy_(new_out)
+        lse.copy_(new_lse)
+
+
+@cache
+def _fused() -> ModuleType | None:
+    """The one-pass form of the published formula, where there is triton."""
+    try:
+        return importlib.import_module("accuracy.fused_merge")
+    except ImportError:
+        return None
 
 
 def _kahan(total: Tensor, lost: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,11 +4,11 @@ Liu et al. 2023 (arXiv 2310.01889), block for block as ring-flash-attention's `r
 serves every ring: `zigzag`, `striped` and `bpt_ring` differ in the blocks that a rank computes of a source's keys.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
-import torch
 from torch import Tensor
 
+from accuracy.accumulator import Accumulator
 from accuracy.case import Case
 from accuracy.masks import Block
 from accuracy.precision import Precision
@@ -92,9 +92,8 @@ async def ring_backward(
     rank: Rank, blocks: Blocks, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
 ) -> Tensors:
     """The backward ring: dk and dv travel with the keys they belong to, one step behind, and end at home."""
-    dq = torch.zeros_like(q, dtype=rank.place("dq_accumulator"))
-    dk = torch.zeros_like(k, dtype=rank.place("dkv_accumulator"))
-    dv = torch.zeros_like(dk)
+    dq = Accumulator(q, rank.place("dq_accumulator"))
+    dk, dv = (Accumulator(x, rank.place("dkv_accumulator")) for x in (k, v))
     diagonal_last = rank.precision.ring_order == "diagonal_last"
     own = k, v
 
@@ -103,14 +102,18 @@ async def ring_backward(
         found = []
         for block in blocks(rank, source, q.shape[1]):
             dq_block, *dkv_block = rank.differentiate(block, dout, q, k, v, out, lse)
-            dq[:, block.query] += dq_block
+            dq.add(block.query, dq_block)
             found.append((block.key, dkv_block))
         return found
 
     def add(found: list[tuple[slice, list[Tensor]]]) -> None:
         for key, (dk_block, dv_block) in found:
-            dk[:, key] += dk_block
-            dv[:, key] += dv_block
+            dk.add(key, dk_block)
+            dv.add(key, dv_block)
+
+    async def receive(travelling: Awaitable[Tensors]) -> None:
+        for total, received in zip((dk, dv), await travelling, strict=True):
+            total.take(received)
 
     k, v = k.to(rank.place("wire")), v.to(rank.place("wire"))
     travelling = None
@@ -122,15 +125,15 @@ async def ring_backward(
         elif not diagonal_last:
             found = gradients(source, *own)
         if travelling is not None:
-            dk, dv = (x.to(rank.place("dkv_accumulator")) for x in await travelling)
+            await receive(travelling)
         add(found)
         if arriving is not None:
             k, v = await arriving
         if rank.world.size > 1:
             wire = rank.place("gradient_wire")
-            travelling = rank.world.ring_shift((dk.to(wire), dv.to(wire)), _distance(rank))
+            travelling = rank.world.ring_shift((dk.value().to(wire), dv.value().to(wire)), _distance(rank))
     if travelling is not None:
-        dk, dv = (x.to(rank.place("dkv_accumulator")) for x in await travelling)
+        await receive(travelling)
     if diagonal_last:
         add(gradients(rank.world.rank, *own))
-    return dq.to(rank.dtype), dk.to(rank.dtype), dv.to(rank.dtype)
+    return dq.value().to(rank.dtype), dk.value().to(rank.dtype), dv.value().to(rank.dtype)
