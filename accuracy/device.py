@@ -24,16 +24,46 @@ def choose(word: str) -> str:
     return ("cuda" if available else "cpu") if word == "auto" else word
 
 
+@dataclass(frozen=True)
+class Switches:
+    """What a process lets torch do to arithmetic. The defaults: exactly what was asked for."""
+
+    tf32_products: bool = False
+    tf32_convolutions: bool = False
+    reduced_bfloat16_sums: bool = False
+    reduced_float16_sums: bool = False
+    reduced_attention_sums: bool = False
+    float32_products: str = "highest"
+
+
+def switches() -> Switches:
+    """As they stand in this process."""
+    matmul = torch.backends.cuda.matmul
+    return Switches(
+        matmul.allow_tf32,
+        torch.backends.cudnn.allow_tf32,
+        bool(matmul.allow_bf16_reduced_precision_reduction),
+        bool(matmul.allow_fp16_reduced_precision_reduction),
+        bool(torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()),
+        torch.get_float32_matmul_precision(),
+    )
+
+
+def set_switches(given: Switches) -> None:
+    """Set all of them for this process."""
+    torch.set_float32_matmul_precision(given.float32_products)
+    torch.backends.cuda.matmul.allow_tf32 = given.tf32_products
+    torch.backends.cudnn.allow_tf32 = given.tf32_convolutions
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = given.reduced_bfloat16_sums
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = given.reduced_float16_sums
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(given.reduced_attention_sums)
+
+
 def make_arithmetic_exact() -> None:
     """No TF32, no reduced-precision reductions, nowhere in this process; kernels opt in one call at a time."""
     if os.environ.get("NVIDIA_TF32_OVERRIDE") == "1":
         raise ConfigError("NVIDIA_TF32_OVERRIDE=1 forces TF32 on every product; unset it")
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
-    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(False)
-    torch.set_float32_matmul_precision("highest")
+    set_switches(Switches())
 
 
 def name(device: str) -> str:

@@ -110,7 +110,7 @@ def _case(
         world_size=size,
         device=configuration.device,
     )
-    return _resolve_kernel(case) if kernel.name == "auto" else case
+    return resolve_kernel(case) if kernel.name == "auto" else case
 
 
 def _override(published: Precision, places: Sequence[str], overrides: dict[str, str]) -> Precision:
@@ -118,7 +118,7 @@ def _override(published: Precision, places: Sequence[str], overrides: dict[str, 
     return replace(published, **{place: word for place, word in overrides.items() if place in places})
 
 
-def _resolve_kernel(case: Case) -> Case:
+def resolve_kernel(case: Case) -> Case:
     """The first candidate that can serve the case; the first of all where none can."""
     candidates = []
     for source in case.kernel.source.split(","):

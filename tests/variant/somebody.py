@@ -22,13 +22,14 @@ class AllGather(torch.autograd.Function):
         return gradient.chunk(dist.get_world_size(ctx.group), dim=1)[dist.get_rank(ctx.group)], None
 
 
-def contiguous(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup):
-    """q (B, S/W, H, D) -> out (B, S/W, H, D), lse (B, H, S/W)."""
-    k, v = (AllGather.apply(x, group) for x in (k, v))
+def contiguous(q, k, v, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup | None = None):
+    """q (B, S/W, H, D) -> out (B, S/W, H, D), lse (B, H, S/W); group None: alone."""
+    if group is not None:
+        k, v = (AllGather.apply(x, group) for x in (k, v))
     k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], dim=2) for x in (k, v))
     scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * softmax_scale
     if causal:
-        first = dist.get_rank(group) * q.shape[1]
+        first = 0 if group is None else dist.get_rank(group) * q.shape[1]
         rows = torch.arange(first, first + q.shape[1])
         scores = scores.masked_fill(torch.arange(k.shape[1]) > rows[:, None], -torch.inf)
     lse = scores.logsumexp(-1)
@@ -66,6 +67,13 @@ def rank_one_doubles_dq(q: Tensor, k: Tensor, v: Tensor, *, group: dist.ProcessG
     if dist.get_rank(group) == 1:
         q = q * 2 - q.detach()
     return contiguous(q, k, v, group=group, **how)
+
+
+def rank_one_raises(q: Tensor, k: Tensor, v: Tensor, *, group: dist.ProcessGroup, **how):
+    result = contiguous(q, k, v, group=group, **how)
+    if dist.get_rank(group) == 1:
+        raise ValueError("on purpose")
+    return result
 
 
 def writes_to_its_inputs(q: Tensor, k: Tensor, v: Tensor, **how):
