@@ -75,7 +75,7 @@ def _machine(about: dict[str, Any]) -> str:
     """`nvidia-h200`; where real ranks had a GPU each, how many GPUs there were: `nvidia-h200-x4`."""
     device = re.sub(r"[^a-z0-9]+", "-", str(about["fingerprint"]["device"]).lower()).strip("-")
     gpus = about["provenance"].get("device_count")
-    return f"{device}-x{gpus}" if "processes" in about["config"]["world"] and gpus else device
+    return f"{device}-x{gpus}" if "processes" in about["config"].get("world", ()) and gpus else device
 
 
 if __name__ == "__main__":
