@@ -56,7 +56,7 @@ def _launch(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["rows", "keys", "heads", "group"])
+@triton.jit(do_not_specialize=["rows", "keys", "heads", "group", "statistic_batch", "statistic_head"])
 def _forward(
     q, k, v, out, statistic, row_sum, scale, rows, keys, heads, group,
     q_batch, q_row, q_head, k_batch, k_row, k_head, v_batch, v_row, v_head, out_batch, out_row, out_head,
@@ -99,9 +99,9 @@ def _forward(
         dim, padded, key_tile, True,
     )  # fmt: skip
     if ends:
-        empty = total == 0.0
-        accumulator = accumulator / tl.where(empty, 1.0, total)[:, None]
-        row_max = tl.where(empty, float("-inf"), (row_max + tl.log2(total)) * LN_2)
+        divisor = tl.where(total == 0.0, 1.0, total)  # a row without a key has row_max -inf
+        accumulator = accumulator / divisor[:, None]
+        row_max = (row_max + tl.log2(divisor)) * LN_2
     else:
         tl.store(row_sum + batch * statistic_batch + head * statistic_head + row, total, mask=row < rows)
     store_rows(out, out_row, present, accumulator, row_tile, dim, padded)

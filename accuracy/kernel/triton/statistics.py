@@ -32,7 +32,7 @@ def row_statistics(dout: Tensor, out: Tensor, lse: Tensor) -> tuple[Tensor, Tens
     return lse_bits, delta
 
 
-@triton.jit(do_not_specialize=["rows", "heads"])
+@triton.jit(do_not_specialize=["rows", "heads", "lse_batch", "lse_head", "lse_row"])
 def _row_statistics(
     lse_bits, delta, dout, out, lse, rows, stored, heads,
     dout_batch, dout_row, dout_head, out_batch, out_row, out_head, lse_batch, lse_head, lse_row,
