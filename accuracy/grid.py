@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from accuracy import parts, sharding
+from accuracy.carried import CARRIED_PLACES
 from accuracy.case import Case, Part, Problem, Variant, default_softmax_scale
 from accuracy.configuration import MASKS, Configuration
 from accuracy.errors import ConfigError, unknown
@@ -147,7 +148,22 @@ def kernel_decline(case: Case) -> str | None:
         case.backward_precision.dtype("gradient_partial", case.dtype),
     }
     abilities = _abilities(case.kernel, case.device)
-    return abilities.decline(case.kernel.name, case.dtype, case.problem.head_dim, partials)
+    declined: str | None = abilities.decline(case.kernel.name, case.dtype, case.problem.head_dim, partials)
+    return declined or (_carried_decline(case) if abilities.carries else None)
+
+
+def _carried_decline(case: Case) -> str | None:
+    """Where a kernel carries the state of a schedule that merges, nothing is rounded in between: no such knob works."""
+    schedule = parts.load(case.variant.forward.source)
+    if "merge" not in schedule.FORWARD_PLACES:
+        return None
+    for place in CARRIED_PLACES:
+        if getattr(case.forward_precision, place) != getattr(schedule.PRECISION, place):
+            return (
+                f"kernel {case.kernel.name} carries the running state through its calls, unrounded: precision.{place}"
+                " changes nothing; drop it or use another kernel"
+            )
+    return None
 
 
 def _world_decline(case: Case, ranks: int | None) -> str | None:

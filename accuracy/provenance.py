@@ -27,12 +27,18 @@ MEASURING = (
     "reference",
     "variant",
     "world",
-)  # folders, beside the top-level files
+)  # folders with all that is in them, beside the top-level files
 NOT_MEASURING = (  # of the top-level files: what they decide is in the case's id, or nowhere in a number
     "claim.py", "configuration.py", "errors.py", "grid.py", "knobs.py",
     "locations.py", "memory.py", "provenance.py", "run.py",
 )  # fmt: skip
-ENVIRONMENT = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
+ENVIRONMENT = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    "NVIDIA_TF32_OVERRIDE",
+    "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+    "TRITON_INTERPRET",
+)
 
 
 @cache
@@ -40,7 +46,7 @@ def code_digest() -> str:
     """Twelve hexadecimal digits of the sources that decide a measured number (not of reports and commands)."""
     paths = [
         *(path for path in PACKAGE.glob("*.py") if path.name not in NOT_MEASURING),
-        *(path for folder in MEASURING for path in (PACKAGE / folder).glob("*.py")),
+        *(path for folder in MEASURING for path in (PACKAGE / folder).rglob("*.py")),
     ]
     content = hashlib.sha256()
     for path in sorted(paths):

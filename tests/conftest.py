@@ -7,6 +7,7 @@ import torch
 
 from accuracy import device
 from tests.command_line import CommandLine
+from tests import interpreter
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -24,6 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure() -> None:
+    interpreter.prepare()
     torch.set_num_threads(1)  # the tests run in as many processes as there are processors
 
 

@@ -33,7 +33,9 @@ def code_names(kind: str) -> set[str]:
 @pytest.mark.parametrize(("group", "name"), CHOICES)
 def test_every_choice_composes_and_plans(group: str, name: str) -> None:
     """Alone in its group, everything else as by default; what needs a GPU says so where there is none."""
-    composition = configuration(f"{group}={name}", "world_size=1" if group != "experiment" else "seed=0")
+    words = ["world_size=1" if group != "experiment" else "seed=0"]
+    words += ["dtype=float16"] if group == "kernel" else []  # which every kernel knows on every device
+    composition = configuration(f"{group}={name}", *words)
     if name in NEED_CUDA and not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="needs a CUDA device"):
             plan(composition, free_bytes=None)

@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from accuracy.carried import State
 from accuracy.dtype import FORMATS
 
 
@@ -42,6 +43,17 @@ class Kernel(Protocol):
         ...
 
 
+class CarryingKernel(Kernel, Protocol):
+    """A kernel that can go on from a running state; schedules that merge partials let it, see `accuracy.carried`."""
+
+    def carry(self, state: State, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, begins: bool) -> None:
+        """Bring the keys k, v (B, Sk, Hk, D) into the state of the queries q (B, Sq, H, D), in place and unrounded.
+
+        begins: the state holds nothing yet and is not read.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Abilities:
     """What a kernel can do on a device. missing: why it cannot run at all, or empty."""
@@ -51,6 +63,7 @@ class Abilities:
     head_dim_max: int | None = None
     head_dim_multiple: int = 1
     deterministic: bool = True
+    carries: bool = False  # is a CarryingKernel
     missing: str = ""
 
     def decline(self, kernel: str, dtype: str, head_dim: int, partials: set[str]) -> str | None:
