@@ -6,7 +6,7 @@ import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -57,6 +57,17 @@ def set_switches(given: Switches) -> None:
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = given.reduced_bfloat16_sums
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = given.reduced_float16_sums
     torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(given.reduced_attention_sums)
+
+
+@contextmanager
+def switched(**changes: bool) -> Iterator[None]:
+    """Some switches as given, the others as they stand, and all of them back again."""
+    before = switches()
+    set_switches(replace(before, **changes))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        set_switches(before)
 
 
 def make_arithmetic_exact() -> None:
