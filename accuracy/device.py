@@ -6,7 +6,7 @@ import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -45,8 +45,16 @@ def switches() -> Switches:
         bool(matmul.allow_bf16_reduced_precision_reduction),
         bool(matmul.allow_fp16_reduced_precision_reduction),
         bool(torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()),
-        torch.get_float32_matmul_precision(),
+        _float32_products(),
     )
+
+
+def _float32_products() -> str:
+    """torch 2.13 refuses to say where allow_tf32 was set by itself; the other switches then stand as for `highest`."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return "highest"
 
 
 def set_switches(given: Switches) -> None:
@@ -60,14 +68,17 @@ def set_switches(given: Switches) -> None:
 
 
 @contextmanager
-def switched(**changes: bool) -> Iterator[None]:
-    """Some switches as given, the others as they stand, and all of them back again."""
-    before = switches()
-    set_switches(replace(before, **changes))  # type: ignore[arg-type]
+def switched(tf32_products: bool = False, reduced_attention_sums: bool = False) -> Iterator[None]:
+    """What a kernel's knobs say of these two, whatever the process had, and back again."""
+    matmul, attention = torch.backends.cuda.matmul, torch.backends.cuda
+    before = matmul.allow_tf32, attention.fp16_bf16_reduction_math_sdp_allowed()
+    matmul.allow_tf32 = tf32_products
+    attention.allow_fp16_bf16_reduction_math_sdp(reduced_attention_sums)
     try:
         yield
     finally:
-        set_switches(before)
+        matmul.allow_tf32 = before[0]
+        attention.allow_fp16_bf16_reduction_math_sdp(before[1])
 
 
 def make_arithmetic_exact() -> None:

@@ -38,4 +38,4 @@ def _kernel_bytes(case: Case) -> int:
     chunk = getattr(kernel, "CHUNK_ELEMENTS", 0)
     problem = case.problem
     scores = problem.batch * problem.heads * problem.seqlen**2
-    return _held_bytes(case, case.kernel) + 5 * min(chunk, scores) * FORMATS[accumulation_dtype(case.dtype)].bytes
+    return _held_bytes(case, case.kernel) + 7 * min(chunk, scores) * FORMATS[accumulation_dtype(case.dtype)].bytes

@@ -42,9 +42,9 @@ def build(device: str, options: Options) -> "TorchMath":
 
 
 def held_bytes(case: Case) -> int:
-    """Scores, softmax, mask, their gradients and those of lse: eight times all scores of all heads."""
+    """Scores, softmax, mask, their gradients and those of lse: ten times all scores of all heads."""
     problem = case.problem
-    return 8 * problem.batch * problem.heads * problem.seqlen**2 * FORMATS[accumulation_dtype(case.dtype)].bytes
+    return 10 * problem.batch * problem.heads * problem.seqlen**2 * FORMATS[accumulation_dtype(case.dtype)].bytes
 
 
 @dataclass(frozen=True)
