@@ -30,7 +30,7 @@ SCHEDULE = ("SHARDINGS", "PRECISION", "FORWARD_PLACES", "BACKWARD_PLACES", "decl
 CONTENTS = {"kernel": ("abilities", "build"), "inputs": ("draw",)}  # what the module of a part must have
 KEYS = (
     "name", "variant", "kernel", "precision", "inputs", "problem", "world", "dtype", "world_size", "seed",
-    "device", "truth", "output_dir", "report", "dry_run",
+    "device", "unusable", "truth", "output_dir", "report", "dry_run",
 )  # fmt: skip
 
 
@@ -51,6 +51,7 @@ class Configuration:
     world_sizes: tuple[int, ...]
     seeds: tuple[int, ...]
     device: str
+    record_unusable: bool  # a value that no case can use: rows that say why, instead of a mistake
     truth_folder: Path | None
     truth_min_seconds: float
     output_dir: Path | None
@@ -83,12 +84,19 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
         world_sizes=knobs.integers("world_size", config["world_size"], 1),
         seeds=knobs.integers("seed", config["seed"], 0),
         device=device,
+        record_unusable=_record_unusable(config),
         truth_folder=knobs.path("truth.folder", truth["folder"]),
         truth_min_seconds=knobs.typed("truth.min_seconds", truth["min_seconds"], float),
         output_dir=knobs.path("output_dir", config["output_dir"]),
         report=knobs.typed("report", config["report"], bool),
         dry_run=knobs.typed("dry_run", config["dry_run"], bool),
     )
+
+
+def _record_unusable(config: Mapping[str, Any]) -> bool:
+    """Asked for, or what `kernel=every` means: a kernel that nobody named is nobody's mistake."""
+    word = knobs.choice("unusable", config["unusable"], ("stop", "record"))
+    return word == "record" or "every" in config["kernel"]
 
 
 def _variants(nodes: Mapping[str, Any], folders: Sequence[Path]) -> Iterable[Variant]:
@@ -119,9 +127,23 @@ def _parts(kind: str, nodes: Mapping[str, Any], folders: Sequence[Path]) -> Iter
             candidates = knobs.axis("kernel.auto.candidates", given["candidates"])
             yield Part("auto", ",".join(_part(kind, candidate, folders).source for candidate in candidates))
             continue
+        if kind == "kernel" and name == "every":
+            yield from _every_kernel(given, folders)
+            continue
         part = _part(kind, name, folders)
         for options in _options(f"{kind}.{name}", given or {}, [_module(kind, part, CONTENTS[kind])]):
             yield Part(name, part.source, options)
+
+
+def _every_kernel(given: Mapping[str, Any], folders: Sequence[Path]) -> Iterable[Part]:
+    """Every kernel on disk at its defaults, but those that are excluded."""
+    knobs.exact_keys("knob of kernel.every", given, ("exclude",))
+    names = sorted({path.stem for path in _files("kernel", folders)})
+    excluded = given["exclude"] and knobs.choices("kernel.every.exclude", given["exclude"], names)
+    for name in names:
+        if name not in (excluded or ()):
+            part = _part("kernel", name, folders)
+            yield Part(name, part.source, parts.default_options(_module("kernel", part, CONTENTS["kernel"])))
 
 
 def _part(kind: str, name: Any, folders: Sequence[Path]) -> Part:
@@ -135,8 +157,13 @@ def _part(kind: str, name: Any, folders: Sequence[Path]) -> Part:
         path = folder / kind / f"{name}.py"
         if path.exists():
             return Part(name, str(path.resolve()))
-    known = [path.stem for place in (PACKAGE, *folders) for path in (place / kind).glob("[a-z]*.py")]
-    raise unknown(f"code of {kind}", name, [stem for stem in known if stem != "base"])
+    raise unknown(f"code of {kind}", name, [path.stem for path in _files(kind, folders)])
+
+
+def _files(kind: str, folders: Sequence[Path]) -> list[Path]:
+    """The Python files of a kind's parts, the package's first."""
+    found = [path for place in (PACKAGE, *folders) for path in sorted((place / kind).glob("[a-z]*.py"))]
+    return [path for path in found if path.stem != "base"]
 
 
 def _module(kind: str, part: Part, contents: Iterable[str]) -> ModuleType:

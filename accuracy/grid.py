@@ -1,7 +1,8 @@
 """From axes to cases: the product of all axes, each case checked against what its parts can do.
 
 A combination that its parts decline stays in the plan with the reason, and becomes a row. An axis value that no case
-can use, and a problem that is none, are mistakes: they stop the run at once with one line.
+can use, and a problem that is none, are mistakes: they stop the run at once with one line. An experiment that lists
+what some machine may lack says `unusable=record`: such a value is no mistake then, unless nothing else is left.
 """
 
 import math
@@ -209,6 +210,8 @@ AXES: dict[str, Callable[[Case], Any]] = {
 def _stop_at_useless_values(configuration: Configuration, plans: list[Planned]) -> None:
     if plans[0].decline is not None and all(each.decline == plans[0].decline for each in plans):
         raise ConfigError(plans[0].decline)
+    if configuration.record_unusable and any(each.decline is None for each in plans):
+        return
     for axis, value_of in AXES.items():
         usable = {value_of(each.case) for each in plans if each.decline is None}
         for each in plans:

@@ -25,16 +25,17 @@ def bytes_needed(case: Case) -> int:
     return inputs + truth + one_shot + max(variant + held + _kernel_bytes(case), metrics, block)
 
 
-def _held_bytes(case: Case, schedule: Part) -> int:
-    """What a schedule says a rank keeps while it waits for others, beyond shards and accumulators."""
-    held = getattr(parts.load(schedule.source), "held_bytes", None)
+def _held_bytes(case: Case, part: Part) -> int:
+    """What a schedule says a rank keeps while it waits for others, beyond shards and accumulators; what a kernel says
+    it takes beyond its arguments and results."""
+    held = getattr(parts.load(part.source), "held_bytes", None)
     return 0 if held is None else int(held(case))
 
 
 def _kernel_bytes(case: Case) -> int:
-    """A kernel that forms whole score blocks holds several of them."""
+    """What a kernel says it takes; one that forms whole score blocks holds several of them."""
     kernel = parts.load(case.kernel.source)
     chunk = getattr(kernel, "CHUNK_ELEMENTS", 0)
     problem = case.problem
     scores = problem.batch * problem.heads * problem.seqlen**2
-    return 5 * min(chunk, scores) * FORMATS[accumulation_dtype(case.dtype)].bytes
+    return _held_bytes(case, case.kernel) + 7 * min(chunk, scores) * FORMATS[accumulation_dtype(case.dtype)].bytes

@@ -17,7 +17,7 @@ from accuracy import parts
 from accuracy.case import Case
 
 PACKAGE = Path(accuracy.__file__).parent
-PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "hydra-core", "omegaconf", "flash-attn", "triton")
+PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "hydra-core", "omegaconf", "flash-attn", "flash-attn-4", "triton")
 THIRD_PARTY = ("ring-flash-attn", "yunchang", "ring-attention-pytorch", "axolotl-ringmaster")
 MEASURING = (
     "inputs",
@@ -79,6 +79,7 @@ def fingerprint(device: str) -> dict[str, Any]:
         "torch": torch.__version__,
         "cuda": torch.version.cuda if device == "cuda" else None,
         "flash_attn": _version("flash-attn") if device == "cuda" else None,
+        "flash_attn_4": _version("flash-attn-4") if device == "cuda" else None,
         "knobs": knobs(device),
     }
 
@@ -117,6 +118,7 @@ def _cuda() -> dict[str, Any]:
     properties = torch.cuda.get_device_properties(0)
     return {
         "compute_capability": f"{properties.major}.{properties.minor}",
+        "cudnn": torch.backends.cudnn.version(),
         "device_memory_bytes": properties.total_memory,
         "device_count": torch.cuda.device_count(),
         "driver": _command("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0],

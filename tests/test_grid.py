@@ -137,6 +137,31 @@ def test_a_value_that_nothing_can_use_stops_the_run(words: list[str], told: str)
     assert str(stopped.value).startswith(told)
 
 
+def test_a_value_that_nothing_can_use_is_recorded_where_that_is_asked_for() -> None:
+    """An experiment names kernels that a machine may lack; the user's own kernel=every names none at all."""
+    for words in (("kernel=[eager,flash_attn]", "unusable=record"), ("kernel=every",)):
+        plans = planned("device=cpu", "variant=one_shot", "world_size=1", *words)
+        reasons = {each.case.kernel.name: each.decline for each in plans}
+        assert reasons["eager"] is None
+        assert str(reasons["flash_attn"]).startswith("kernel flash_attn needs a CUDA device")
+
+
+@pytest.mark.parametrize("kernels", ["flash_attn", "[flash_attn,torch_efficient]"])
+def test_recorded_or_not_a_run_of_nothing_stops(kernels: str) -> None:
+    with pytest.raises(ConfigError, match="needs a CUDA device"):
+        planned("device=cpu", "unusable=record", f"kernel={kernels}")
+
+
+def test_every_kernel_is_every_file_but_those_left_out() -> None:
+    words = ("device=cpu", "variant=one_shot", "world_size=1", "kernel=every")
+    every = {each.case.kernel.name for each in planned(*words)}
+    assert every == {path.stem for path in (PACKAGE / "kernel").glob("*.py")} - {"__init__", "base"}
+    fewer = {each.case.kernel.name for each in planned(*words, "kernel.every.exclude=[eager,torch_math]")}
+    assert every - fewer == {"eager", "torch_math"}
+    with pytest.raises(ConfigError, match="eagre"):
+        planned(*words, "kernel.every.exclude=[eagre]")
+
+
 def test_auto_is_the_first_kernel_that_can_and_is_not_recorded_as_auto() -> None:
     """eager is the only one that returns float32 partials."""
     words = ("device=cpu", "kernel=auto")

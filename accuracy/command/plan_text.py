@@ -62,6 +62,8 @@ def ratios(results: pd.DataFrame) -> str:
     rows = results[(results["rank"] == table.ALL_RANKS) & results["tensor"].notna()]
     if rows.empty:
         return "nothing was measured"
+    if (rows["variant"] == "one_shot").all():
+        return _floors(rows)
     largest = rows.groupby(["dtype", "variant"])["world_size"].transform("max")
     rows = rows[rows["world_size"] == largest]
     shown = rows.pivot_table(
@@ -70,6 +72,14 @@ def ratios(results: pd.DataFrame) -> str:
     shown = shown[list(_present(shown.columns))]
     title = "error / one-shot's error (relative Frobenius, all ranks, worst seed)"
     return f"{title}\n{shown.to_string(float_format=lambda value: f'{value:.3g}')}"
+
+
+def _floors(rows: pd.DataFrame) -> str:
+    """Of a run of kernels alone, which are their own one-shot."""
+    shown = rows.pivot_table(index=["dtype", "kernel"], columns="tensor", values="x_floor", aggfunc="max")
+    title = "error / floor (relative Frobenius, worst seed and problem)"
+    table_text = shown[list(_present(shown.columns))].to_string(float_format=lambda value: f"{value:.3g}")
+    return f"{title}\n{table_text}"
 
 
 def _present(columns: Iterable[str]) -> Iterable[str]:

@@ -60,6 +60,7 @@ class Abilities:
 
     dtypes: tuple[str, ...] = ()
     partial_dtypes: tuple[str, ...] = ()  # beyond the inputs' own dtype: what out and gradients can come in
+    head_dim_min: int = 1
     head_dim_max: int | None = None
     head_dim_multiple: int = 1
     deterministic: bool = True
@@ -72,6 +73,8 @@ class Abilities:
             return f"kernel {kernel} {self.missing}"
         if dtype not in self.dtypes:
             return f"kernel {kernel} has no {dtype} here; it has {', '.join(self.dtypes)}"
+        if head_dim < self.head_dim_min:
+            return f"kernel {kernel} takes head_dim from {self.head_dim_min}, not {head_dim}"
         if self.head_dim_max is not None and head_dim > self.head_dim_max:
             return f"kernel {kernel} takes head_dim up to {self.head_dim_max}, not {head_dim}"
         if head_dim % self.head_dim_multiple:
