@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from accuracy import device
-from tests.command_line import CommandLine
 from tests import interpreter
+from tests.command_line import CommandLine
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
