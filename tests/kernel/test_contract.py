@@ -139,7 +139,8 @@ def test_it_is_right_for_every_dtype_it_states(subject: Subject, dtype: str, sha
 
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_partials_come_unrounded_where_it_states_so(subject: Subject, dtype: str) -> None:
-    """A float32 partial of 16-bit inputs is at least 8 times nearer to the truth than its 16-bit rounding."""
+    """A float32 partial of 16-bit inputs is nearer to the truth than its own 16-bit rounding; at least 8 times where a
+    knob of the kernel leaves P unrounded, too."""
     if dtype not in subject.abilities.dtypes or "float32" not in subject.abilities.partial_dtypes:
         pytest.skip("states no float32 partials")
     if FORMATS[dtype].bytes > 2:
@@ -150,8 +151,12 @@ def test_partials_come_unrounded_where_it_states_so(subject: Subject, dtype: str
     finer = replace(subject, kernel=subject.module.build(subject.device, options))
     for name, x in zip(("out", "lse", "dq"), run(finer, tensors, True, torch.float32), strict=False):
         assert x.dtype == torch.float32
-        error = (x.double() - getattr(truth, name)).norm() / getattr(truth, name).norm()
-        assert error < FORMATS[dtype].unit_roundoff * (0.4 / 8 if name != "dq" else 1), name
+        expected = getattr(truth, name)
+        error = (x.double() - expected).norm() / expected.norm()
+        rounded = (x.to(tensors[0].dtype).double() - expected).norm() / expected.norm()
+        assert error < rounded, name
+        if "probability_dtype" in dict(parts.default_options(subject.module)):
+            assert error < FORMATS[dtype].unit_roundoff * (0.4 / 8 if name != "dq" else 1), name
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
