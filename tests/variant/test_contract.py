@@ -8,9 +8,8 @@ import pytest
 
 from accuracy import parts
 from accuracy.dtype import FORMATS
-from accuracy.errors import ConfigError
 from tests.measuring import configuration, measure
-from tests.variants import schedules
+from tests.variants import schedules, skip_if_bound_to_a_kernel
 
 SIZES = "world_size=[1,2,3,4]"
 SHAPES = {
@@ -32,17 +31,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def run(variant: str, request: pytest.FixtureRequest):
     folder: Path | None = request.config.getoption("--config-dir")
+    skip_if_bound_to_a_kernel(variant, *([folder] if folder else []))
 
     def measured(*overrides: str) -> pd.DataFrame:
         # the ring beside it can use every world size, so that a variant of one device may decline some
         names = variant if variant == "ring" else f"[{variant},ring]"
         words = [f"variant={names}", SIZES, *SMALL_CHUNKS.get(variant, []), *overrides]
-        try:
-            results = measure(*words, folders=[folder.resolve()] if folder else [])
-        except ConfigError as error:
-            if "use kernel=flash_attn" not in str(error):
-                raise
-            pytest.skip(str(error))  # tests/variant/test_flash_attn_split.py
+        results = measure(*words, folders=[folder.resolve()] if folder else [])
         results = results[results["variant"] == variant]
         assert not (results["status"] == "failed").any(), results["reason"].unique()
         assert (results["status"] == "ok").any(), results["reason"].unique()
