@@ -25,7 +25,7 @@ from accuracy.sharding import SHARDINGS
 PACKAGE = Path(__file__).parent
 MASKS = ("causal", "full")
 WORLDS = ("simulated", "processes")
-PROBLEM_KEYS = ("batch", "seqlen", "heads", "heads_kv", "head_dim", "mask", "softmax_scale")
+PROBLEM_KEYS = ("batch", "seqlen", "seqlen_q", "heads", "heads_kv", "head_dim", "mask", "softmax_scale")
 SCHEDULE = ("SHARDINGS", "PRECISION", "FORWARD_PLACES", "BACKWARD_PLACES", "decline", "forward", "backward")
 CONTENTS = {"kernel": ("abilities", "build"), "inputs": ("draw",)}  # what the module of a part must have
 KEYS = (
@@ -68,6 +68,8 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
     truth = config["truth"]
     knobs.exact_keys("truth key", truth, ("folder", "min_seconds"))
     problem = config["problem"]
+    if isinstance(problem, Mapping):
+        problem = {"seqlen_q": None, **problem}  # a problem of a user's own need not say it
     knobs.exact_keys("problem key", problem, PROBLEM_KEYS)
     device = devices.choose(knobs.choice("device", config["device"], devices.DEVICES))
     return Configuration(

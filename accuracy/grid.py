@@ -44,7 +44,7 @@ def plan(configuration: Configuration, free_bytes: int | None, ranks: int | None
 
 
 def problem_of(given: dict[str, Any]) -> Problem:
-    """A checked problem; heads_kv null means heads, softmax_scale null means 1/sqrt(head_dim)."""
+    """A checked problem; seqlen_q null means seqlen, heads_kv null heads, softmax_scale null 1/sqrt(head_dim)."""
     for key in ("batch", "seqlen", "heads", "head_dim"):
         if not isinstance(given[key], int) or isinstance(given[key], bool) or given[key] < 1:
             raise ConfigError(f"problem.{key}={given[key]!r}; allowed: whole numbers from 1")
@@ -59,7 +59,25 @@ def problem_of(given: dict[str, Any]) -> Problem:
     scale = default_softmax_scale(given["head_dim"]) if scale is None else scale
     if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < math.inf:
         raise ConfigError(f"problem.softmax_scale={scale!r}; allowed: a number above 0, or null for 1/sqrt(head_dim)")
-    return Problem(given["batch"], given["seqlen"], heads, heads_kv, given["head_dim"], given["mask"], float(scale))
+    return Problem(
+        given["batch"], given["seqlen"], heads, heads_kv, given["head_dim"], given["mask"], float(scale),
+        _other_length(given),
+    )  # fmt: skip
+
+
+def _other_length(given: dict[str, Any]) -> int | None:
+    """The number of queries where it is not the number of keys."""
+    queries, keys = given.get("seqlen_q"), given["seqlen"]
+    if queries is None or (type(queries) is int and queries == keys):
+        return None
+    if type(queries) is not int or queries < 1:
+        raise ConfigError(f"problem.seqlen_q={queries!r}; allowed: whole numbers from 1, or null for problem.seqlen")
+    if given["mask"] == "causal" and queries > keys:
+        raise ConfigError(
+            f"problem.seqlen_q={queries} is above problem.seqlen={keys}: under a causal mask the first queries"
+            f" would see no key; allowed: 1 to {keys}, or problem.mask=full"
+        )
+    return queries
 
 
 def _cases(configuration: Configuration, problems: list[Problem]) -> Iterator[Case]:
@@ -132,6 +150,7 @@ def resolve_kernel(case: Case) -> Case:
 def _judge(case: Case, free_bytes: int | None, ranks: int | None) -> Planned:
     forward, backward = (parts.load(part.source) for part in (case.variant.forward, case.variant.backward))
     reasons: Iterable[Callable[[], str | None]] = (
+        lambda: _length_decline(case),
         lambda: sharding.decline(case.variant.sharding, case.problem.seqlen, case.world_size),
         lambda: forward.decline(case),
         lambda: backward.decline(case),
@@ -140,6 +159,17 @@ def _judge(case: Case, free_bytes: int | None, ranks: int | None) -> Planned:
         lambda: _memory_decline(case, free_bytes),
     )
     return Planned(case, next((reason for check in reasons if (reason := check())), None))
+
+
+def _length_decline(case: Case) -> str | None:
+    """Only schedules that say so take another number of queries than of keys."""
+    modules = (parts.load(part.source) for part in (case.variant.forward, case.variant.backward))
+    if case.problem.seqlen_q is None or all(getattr(module, "CROSS_LENGTHS", False) for module in modules):
+        return None
+    return (
+        f"variant {case.variant.name} takes as many queries as keys: use problem.seqlen_q=null, or one_shot or split_kv"
+        f" for problem.seqlen_q={case.problem.seqlen_q}"
+    )
 
 
 def kernel_decline(case: Case) -> str | None:
@@ -199,6 +229,7 @@ AXES: dict[str, Callable[[Case], Any]] = {
     "dtype": lambda case: case.dtype,
     "world_size": lambda case: case.world_size,
     "problem.seqlen": lambda case: case.problem.seqlen,
+    "problem.seqlen_q": lambda case: case.problem.queries,
     "problem.heads": lambda case: case.problem.heads,
     "problem.heads_kv": lambda case: case.problem.heads_kv,
     "problem.head_dim": lambda case: case.problem.head_dim,

@@ -21,6 +21,7 @@ from tests.variants import schedules
 CHOOSE_KERNELS = {"auto", "every"}  # name others
 EVERYTHING = sorted((path.parent.name, path.stem) for path in CONFIGS.glob("*/*.yaml"))
 CHOICES = [(group, name) for group, name in EVERYTHING if group != "variant" or name in schedules()]
+NEED_CUDA = ("flash_attn_split",)
 EXPERIMENT_NAMES = [name for group, name in CHOICES if group == "experiment"]
 
 
@@ -43,13 +44,17 @@ def code_names(kind: str) -> set[str]:
 
 @pytest.mark.parametrize(("group", "name"), CHOICES)
 def test_every_choice_composes_and_plans(group: str, name: str) -> None:
-    """Alone in its group, everything else as by default; a kernel that this device lacks says why."""
+    """Alone in its group, everything else as by default; what this device lacks says why."""
     words = ["world_size=1" if group != "experiment" else "seed=0"]
     words += ["dtype=float16"] if group == "kernel" else []  # which every kernel knows on every device
+    words += ["variant=one_shot"] if (group, name) == ("problem", "decode") else []  # no ring decodes
     composition = configuration(f"{group}={name}", *words)
     missing = missing_kernel(name) if group == "kernel" else ""
     if missing:
         with pytest.raises(ConfigError, match=re.escape(f"kernel {name} {missing}")):
+            plan(composition, free_bytes=None)
+    elif name in NEED_CUDA and not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="needs a CUDA device"):
             plan(composition, free_bytes=None)
     else:
         assert any(each.decline is None for each in planned(composition))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from accuracy import table
+from accuracy.case import Problem
 from accuracy.grid import Planned
 from accuracy.memory import bytes_needed
 from accuracy.run import Outcome
@@ -36,9 +37,15 @@ def _case_line(each: Planned) -> str:
     words = [
         case.id, case.variant.name, case.variant.options_text, case.precision_text, case.kernel.name, case.inputs.name,
         case.dtype, f"W={case.world_size}", f"seed={case.seed}",
-        f"B={problem.batch} S={problem.seqlen} H={problem.heads}/{problem.heads_kv} D={problem.head_dim}", problem.mask,
+        _shape(problem), problem.mask,
     ]  # fmt: skip
     return "  ".join(word for word in words if word)
+
+
+def _shape(problem: Problem) -> str:
+    queries = "" if problem.seqlen_q is None else f" Sq={problem.seqlen_q}"
+    heads = f"{problem.heads}/{problem.heads_kv}"
+    return f"B={problem.batch} S={problem.seqlen}{queries} H={heads} D={problem.head_dim}"
 
 
 def plan_line(plans: Sequence[Planned], device: str) -> str:

@@ -16,7 +16,7 @@ MISTAKES = {  # words, and what the line must contain
     "unknown kernel": ("kernel=cudnn", "kernel 'cudnn' is unknown; allowed: auto, eager, flash_attn"),
     "unknown inputs": ("inputs=uniform", "inputs 'uniform' is unknown; allowed: gaussian, outliers"),
     "unknown experiment": ("experiment=demos", "experiment 'demos' is unknown", "did you mean demo?"),
-    "unknown problem": ("problem=large", "problem 'large' is unknown; allowed: issue42"),
+    "unknown problem": ("problem=large", "problem 'large' is unknown; allowed: decode, issue42"),
     "unknown world": ("world=mpi", "world 'mpi' is unknown; allowed: processes, simulated"),
     "unknown precision": ("precision=exact", "precision 'exact' is unknown; allowed: float32_partials"),
     "unknown key": ("world_sizes=2", "key 'world_sizes' is unknown", "--help"),
@@ -46,6 +46,25 @@ MISTAKES = {  # words, and what the line must contain
     "an unknown dtype": ("dtype=float8", "dtype 'float8' is unknown; allowed: bfloat16, float16, float32, float64"),
     "no dtype": ("dtype=null", "dtype None is unknown; allowed: bfloat16"),
     "no tokens": ("problem.seqlen=0", "problem.seqlen=0; allowed: whole numbers from 1"),
+    "queries in words": ("problem.seqlen_q=one", "problem.seqlen_q='one'; allowed: whole numbers from 1, or null"),
+    "no queries": ("problem.seqlen_q=0", "problem.seqlen_q=0; allowed: whole numbers from 1, or null"),
+    "queries that are true": ("problem.seqlen_q=true", "problem.seqlen_q=True; allowed: whole numbers from 1"),
+    "queries without keys": (
+        "problem.seqlen_q=33", "problem.seqlen_q=33 is above problem.seqlen=32: under", "allowed: 1 to 32",
+    ),
+    "few queries on a ring": (
+        "variant=ring problem.seqlen_q=1", "variant ring takes as many queries as keys: use problem.seqlen_q=null",
+    ),
+    "no split": ("variant=split_kv variant.split_kv.splits=0", "splits=0; allowed: whole numbers from 1"),
+    "more splits than keys": (
+        "variant=split_kv world_size=1 variant.split_kv.splits=33", "cannot cut problem.seqlen=32 keys into splits=33",
+    ),
+    "flash-attn's splits without it": (
+        "variant=flash_attn_split world_size=1 kernel=eager", "needs a CUDA device: use kernel=flash_attn, not eager",
+    ),
+    "too many splits for flash-attn": (
+        "variant=flash_attn_split variant.flash_attn_split.splits=129", "splits=129; allowed: whole numbers from 0",
+    ),
     "tokens in words": ("problem.seqlen=many", "problem.seqlen='many'; allowed: whole numbers from 1"),
     "a batch that is true": ("problem.batch=true", "problem.batch=True; allowed: whole numbers from 1"),
     "a softmax scale of zero": ("problem.softmax_scale=0", "problem.softmax_scale=0; allowed: a number above 0"),
