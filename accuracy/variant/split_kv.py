@@ -59,7 +59,7 @@ async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
     """q (B, Sq, H, D), k, v (B, S, Hk, D) -> out (B, Sq, H, D), lse (B, H, Sq)."""
     running = rank.running(q)
     for block in blocks(rank.options.splits, q.shape[1], k.shape[1], rank.causal):
-        running.add(block, *rank.attend(block, q, k, v))
+        rank.join(running, block, q, k, v)
     return running.result(rank.dtype, rank.lse_dtype)
 
 
