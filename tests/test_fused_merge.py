@@ -26,7 +26,6 @@ def test_every_bit_is_that_of_the_torch_expression(dim: int, dtype: torch.dtype)
     lse, block_lse = normal(2, 300, 3, 1) * 30, (normal(2, 3, 150, 1) * 30).transpose(1, 2)
     block_lse[:, 7] = -torch.inf
     block_lse[:, 8] = lse[:, 109]
-    lse[:, 120] = -torch.inf
     rows = slice(101, 251)
     assert fused_merge.serves(out[:, rows], lse[:, rows], block_out, block_lse)
     expected = sigmoid(out[:, rows], lse[:, rows], block_out, block_lse)

@@ -21,6 +21,7 @@ from accuracy.world.processes import ProcessesWorld
 
 DISTRIBUTION = "ring-attention-pytorch"
 BUCKET_SIZE = 1024  # keys and queries at a time, as published
+TRITON = "triton-nightly"  # a plain triton does not count
 TRITON_DTYPES = ("bfloat16", "float16", "float32")
 
 
@@ -42,6 +43,8 @@ def _decline_triton(case: Case) -> str | None:
         return f"{DISTRIBUTION}'s Triton kernel needs CUDA; use ring_attention_pytorch_ring or _striped"
     if case.dtype not in TRITON_DTYPES:
         return f"{DISTRIBUTION}'s Triton kernel has no {case.dtype}; use one of {', '.join(TRITON_DTYPES)}"
+    if installed.decline(TRITON):
+        return f"{DISTRIBUTION}'s Triton kernel ends the process where it does not find {TRITON}; install that"
     return None
 
 

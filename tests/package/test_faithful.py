@@ -1,6 +1,5 @@
 """Our schedules round where ring-flash-attn's do: the same bits on the same kernel."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +24,7 @@ OURS = {
     "yunchang_zigzag": "zigzag",
     "yunchang_stripe": "striped",
 }
+RING_FLASH_ATTN = [name for name in OURS if name.startswith("ring_flash_attn")]
 EVERYTHING = {"out", "lse", "dq", "dk", "dv"}
 CAST_DQ = ("ring_flash_attn_ring", "ring_flash_attn_llama3_ring", "yunchang_ring")  # to bfloat16, whatever comes
 ALIASED = [name for name in OURS if name.startswith(("ring_flash", "yunchang")) and name != "ring_flash_attn_llama3"]
@@ -107,20 +107,35 @@ def test_a_schedule_that_rounds_elsewhere_has_other_bits(pool: Pool, variant: st
 
 @pytest.fixture(scope="module")
 def gpus() -> Iterator[Pool]:
-    """Ranks without TorchScript: its fuser would compile the package's merge with fused multiply-adds."""
-    os.environ["PYTORCH_JIT"] = "0"
-    sizes = tuple(size for size in (1, 2, 4) if size <= torch.cuda.device_count())
-    ranks = Pool(sizes, "nccl", timeout=120.0)
+    ranks = Pool(tuple(size for size in (1, 2, 4) if size <= torch.cuda.device_count()), "nccl", timeout=120.0)
     yield ranks
     ranks.close()
-    del os.environ["PYTORCH_JIT"]
+
+
+UNFUSED = Path(__file__).with_name("unfused.py")
+SHARDINGS = {"ring": "contiguous", "zigzag": "zigzag", "striped": "striped"}
+
+
+def unfused(variant: str) -> list[str]:
+    function, sharding = variant.removeprefix("ring_flash_attn_"), SHARDINGS.get(OURS[variant], "contiguous")
+    return [f"variant.fn={UNFUSED}:{function}", f"variant.sharding={sharding}"]
+
+
+@pytest.mark.parametrize("variant", RING_FLASH_ATTN)
+def test_without_the_fuser_the_package_is_the_same_on_cpus(pool: Pool, variant: str) -> None:
+    words = "dtype=bfloat16", "world_size=3"
+    fused, plain = (results_of(pool, case_of(*case, *words)) for case in ([variant], ["callable", *unfused(variant)]))
+    assert all(torch.equal(a[name], b[name]) for a, b in zip(fused, plain, strict=True) for name in a)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kernel", ["flash_attn", "eager"])
-@pytest.mark.parametrize("variant", [name for name in OURS if name.startswith("ring_flash_attn")])
+@pytest.mark.parametrize("variant", RING_FLASH_ATTN)
 def test_on_gpus_our_schedule_has_the_package_s_bits(gpus: Pool, variant: str, kernel: str) -> None:
     pytest.importorskip("flash_attn")
     for size in gpus.sizes:
         words = "device=cuda", f"kernel={kernel}", "dtype=bfloat16", f"world_size={size}"
-        assert not differing(gpus, variant, OURS[variant], *words) & comparable(variant, "bfloat16", size), size
+        theirs = results_of(gpus, case_of("callable", *unfused(variant), *words))
+        own = results_of(gpus, case_of(OURS[variant], *words))
+        differing = {name for a, b in zip(theirs, own, strict=True) for name in a if not torch.equal(a[name], b[name])}
+        assert not differing & comparable(variant, "bfloat16", size), size
