@@ -36,9 +36,10 @@ class Chosen:
 
 
 def sources(folders: Sequence[Path] = ()) -> dict[str, str]:
-    """Every kernel's source by name; `auto` is a choice among them and none itself."""
+    """Every kernel's source by name; `auto` and `every` choose among them and are none."""
     found = {path.stem: f"accuracy.kernel.{path.stem}" for path in sorted((CONFIGS / "kernel").glob("*.yaml"))}
-    found.pop("auto")
+    for chooser in ("auto", "every"):
+        found.pop(chooser, None)
     for folder in folders:
         for path in sorted((folder / "kernel").glob("*.yaml")):
             found[path.stem] = str(path.with_suffix(".py").resolve())
