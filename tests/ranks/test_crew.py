@@ -78,7 +78,7 @@ def test_a_killed_rank_of_torchrun_costs_its_case_only(tmp_path: Path) -> None:
     results = table.read_results(folder)
     faulty = results[results["variant"] == "faulty"]
     assert list(faulty["status"]) == ["failed"]
-    assert faulty["reason"].iloc[0] == "WorldFailed: rank 1 was killed by signal 9"
+    assert faulty["reason"].iloc[0] == "RankEnded: rank 1 was killed by signal 9"
     assert set(results.loc[results["variant"] == "ring", "status"]) == {"ok"}
 
 
