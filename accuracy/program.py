@@ -75,9 +75,7 @@ def _rank(
     )
 
 
-def simulate(
-    case: Case, shards: Sequence[Tensors], kernel: Kernel | None = None, rank_type: MakeRank = Rank
-) -> Ran:
+def simulate(case: Case, shards: Sequence[Tensors], kernel: Kernel | None = None, rank_type: MakeRank = Rank) -> Ran:
     """All ranks in this process. kernel: in place of the case's own, for benchmarks and traces.
 
     Raises what `simulated.run` raises.

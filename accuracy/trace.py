@@ -16,18 +16,14 @@ from torch import Tensor
 from accuracy import metrics
 from accuracy.accumulator import Accumulator
 from accuracy.case import Case
-from accuracy.dtype import FORMATS, accumulation_dtype
+from accuracy.dtype import rounding_band
 from accuracy.masks import Block
 from accuracy.merge import Running
 from accuracy.program import simulate
 from accuracy.table import Row
 from accuracy.variant.base import Rank
 from accuracy.world.base import Tensors
-from accuracy.yardsticks import Named, Yardsticks
-
-FEW, MANY = 8, 1000
-"""The band in unit roundoffs: of 16-bit formats, whose sums are kept in float32, a result's relative error is one or
-two; in float32 and float64 sums of S terms are kept in the format itself, and 1000 is the ladder's own limit."""
+from accuracy.yardsticks import Yardsticks
 
 
 def steps(case: Case, yardsticks: Yardsticks, shards: Sequence[Tensors]) -> list[Row]:
@@ -84,7 +80,7 @@ class Watch:
                     **_extent(met),
                     "error_rel": float(metrics.relative(each)[0]),
                     "error_max": float(each.largest[0]),
-                    "band": band(name, self.case.dtype),
+                    "band": rounding_band(name, self.case.dtype),
                     "nonfinite": int((expected & ~x.isfinite()).sum()),
                 }
             )
@@ -147,9 +143,7 @@ class WatchedRank(Rank):
         watch.last = met = watch.met(q[:, block.query], k[:, block.key])
         if met is not None:
             truth = watch.forward_truth(met, watch.visible(met))
-            watch.note(
-                "forward", self.world.rank, "partial", met, {"out": (out, truth[0]), "lse": _seen(lse, truth[1])}
-            )
+            watch.note("forward", self.world.rank, "partial", met, {"out": (out, truth[0]), "lse": (lse, truth[1])})
         return out, lse
 
     def differentiate(
@@ -214,7 +208,7 @@ class WatchedRunning(Running):
         truth = watch.forward_truth(whole, joined)
         out = (self.out if self.first is None else self.first)[:, block.query]
         lse = self.lse[:, block.query].squeeze(-1).transpose(1, 2)
-        pairs = {"out": (out, truth[0]), "lse": _seen(lse, truth[1])}
+        pairs = {"out": (out, truth[0]), "lse": (lse, truth[1])}
         watch.note("forward", self.rank.world.rank, "running", met, pairs)
 
 
@@ -248,17 +242,6 @@ class WatchedAccumulator(Accumulator):
             self.watch.note("backward", self.rank, "running", mine[-1][1], pairs)
 
 
-def band(tensor: str, dtype: str) -> float:
-    """The relative error that rounding alone stays below."""
-    effective = accumulation_dtype(dtype) if tensor == "lse" else dtype
-    return (MANY if FORMATS[effective].precision > 11 else FEW) * FORMATS[effective].unit_roundoff
-
-
-def _seen(lse: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows without a key are -inf on both sides; where they are not, the error is infinite."""
-    return lse, truth
-
-
 def _places(x: Tensor) -> dict[bytes, tuple[int, int]]:
     """Of every row of the first batch item, by its bits: (token, head)."""
     host = x[0].detach().cpu().contiguous().view(torch.uint8).numpy()
@@ -282,9 +265,7 @@ def _extent(met: Met | None) -> dict[str, int]:
     if met is None:
         return dict.fromkeys(("query_begin", "query_last", "key_begin", "key_last"), -1)
     ends = {"query": met.queries, "key": met.keys}
-    return {
-        f"{what}_{side}": int(tokens[place]) for what, tokens in ends.items() for side, place in _ENDS
-    }
+    return {f"{what}_{side}": int(tokens[place]) for what, tokens in ends.items() for side, place in _ENDS}
 
 
 _ENDS = (("begin", 0), ("last", -1))
