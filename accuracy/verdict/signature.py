@@ -59,7 +59,7 @@ def _exact_in_format(pattern: Pattern) -> bool:
 
 
 def _empty_merge(pattern: Pattern) -> bool:
-    everywhere = "gaussian" in pattern.inputs and "poisoned" not in pattern.numbers
+    everywhere = "gaussian" in pattern.inputs and "poisoned" not in pattern.numbers and pattern.sound_at_one
     return (
         pattern.label == INVALID and everywhere and pattern.sound_at_one and bool({"out", "lse"} & set(pattern.tensors))
     )
