@@ -20,6 +20,7 @@ TINY = (
     "truth.folder=null",
     "report=false",
 )
+SHORT = (*TINY, "device=cpu", "variant=ring", "world_size=2", "dtype=float32")
 
 
 @dataclass(frozen=True)

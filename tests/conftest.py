@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from accuracy import device
+from tests.command_line import CommandLine
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -29,3 +30,9 @@ def pytest_configure() -> None:
 @pytest.fixture(autouse=True)
 def _exact_arithmetic() -> None:
     device.make_arithmetic_exact()
+
+
+@pytest.fixture
+def accuracy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """The console command, in a folder of its own."""
+    return CommandLine(tmp_path, monkeypatch, capsys)

@@ -121,11 +121,6 @@ MISTAKES = {  # words, and what the line must contain
 }  # fmt: skip
 
 
-@pytest.fixture
-def accuracy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(tmp_path, monkeypatch, capsys)
-
-
 def assert_one_line(answer: Answer, *told: str) -> None:
     assert answer.status == command.USAGE_ERROR
     assert answer.out == ""
