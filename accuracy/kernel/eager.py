@@ -1,8 +1,8 @@
 """Plain attention out of torch products, in any dtype, with every rounding place of a kernel as a knob.
 
 Rows are computed in chunks so that no more than `CHUNK_ELEMENTS` scores exist at once; a row's arithmetic does not
-depend on the chunking. Standard formulas (Dao et al. 2022, algorithm 4, without the tiling over keys): as in flash kernels, weights are
-rounded before they are normalised, and their sum is of the unrounded ones.
+depend on the chunking. Standard formulas (Dao et al. 2022, algorithm 4, without the tiling over keys): as in flash
+kernels, weights are rounded before they are normalised, and their sum is of the unrounded ones.
 """
 
 from collections.abc import Iterator
