@@ -61,7 +61,7 @@ def _verdict(run: Run, diagnoses: list[Diagnosis]) -> str:
     if not diagnoses or (run.experiment != DIAGNOSE and not any(each.label in (INVALID, LOGIC) for each in grave)):
         return ""
     first = diagnoses[0]
-    text = first.sentence[:1].upper() + first.sentence[1:]
+    text = first.sentence
     if len(diagnoses) > 1 and first.label != ROUNDING:
         text = f"{first.variant}: {first.sentence}"
         others = [each.variant for each in grave[1:]]

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import pandas as pd
 
 from accuracy.verdict.growth import Growth
-from accuracy.verdict.label import LABELS, LOGIC, MEANING, NOT_MEASURED, ROUNDING
+from accuracy.verdict.label import INVALID, LABELS, LOGIC, MEANING, NOT_MEASURED, ROUNDING
 from accuracy.verdict.pattern import Pattern, pattern_of
 from accuracy.verdict.signature import signature_of
 
-PLURAL = {"is": "are", "gives": "give", "stops": "stop", "rounds": "round", "errs": "err", "differs": "differ"}
+PLURAL = {
+    "is": "are", "comes": "come", "gives": "give", "stops": "stop", "rounds": "round", "errs": "err", "differs": "differ",
+}  # fmt: skip
 VARIANT = ("variant", "options", "precision")
 
 
@@ -55,7 +57,7 @@ def _sentence(pattern: Pattern, verdicts: pd.DataFrame) -> str:
     if pattern.label == ROUNDING:
         return _healthy(pattern, verdicts)
     known = signature_of(pattern)
-    verb = MEANING[pattern.label]
+    verb = _meaning_of(pattern)
     if len(pattern.tensors) > 1:
         first, rest = verb.split(" ", 1)
         verb = f"{PLURAL[first]} {rest}"
@@ -64,6 +66,15 @@ def _sentence(pattern: Pattern, verdicts: pd.DataFrame) -> str:
     where = [part for part in (_inputs(pattern), _ranks(pattern), _sizes(pattern), _trend(pattern)) if part]
     text = ", ".join([f"{_names(pattern)} {verb}", *where])
     return f"{text}: looks like {known.cause}." if known else f"{text}; this matches no known fault."
+
+
+def _meaning_of(pattern: Pattern) -> str:
+    """The label in words; of `invalid`, what of it."""
+    if pattern.label != INVALID:
+        return MEANING[pattern.label]
+    if "poisoned" in pattern.numbers:
+        return "comes from memory that nobody wrote"
+    return "is not finite" if "nonfinite" in pattern.numbers else MEANING[INVALID]
 
 
 def _healthy(pattern: Pattern, verdicts: pd.DataFrame) -> str:
@@ -94,7 +105,7 @@ def _ranks(pattern: Pattern) -> str:
         return ""
     if wrong == tuple(range(wrong[0], pattern.size)):
         return f"from rank {wrong[0]} on"
-    if wrong == tuple(range(wrong[-1] + 1)):
+    if len(wrong) > 1 and wrong == tuple(range(wrong[-1] + 1)):
         return f"up to rank {wrong[-1]}"
     return f"on rank{'s' if len(wrong) > 1 else ''} {_and([str(rank) for rank in wrong])} of {pattern.size}"
 

@@ -15,13 +15,14 @@ MEANING = {
     INVALID: "gives values that are not finite, of a wrong shape or dtype, or from memory that nobody wrote",
     LOGIC: "is wrong at any precision",
     PRECISION_FLOOR: "stops getting better at a coarser dtype than the case's",
-    EXCESS_ROUNDING: "rounds more than its schedule explains",
     BIASED: "errs to one side",
+    EXCESS_ROUNDING: "rounds more than the schedule explains",
     NONDETERMINISTIC: "differs from run to run",
     ROUNDING: "merely rounds",
     NOT_MEASURED: "was not measured",
 }
 LABELS = tuple(MEANING)
+BUGS = (INVALID, LOGIC)
 
 
 @dataclass(frozen=True)

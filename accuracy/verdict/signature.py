@@ -42,7 +42,8 @@ def _from_rank_one(pattern: Pattern) -> bool:
 
 def _uncleared(pattern: Pattern) -> bool:
     last_right = all(pattern.size - 1 not in pattern.ranks_wrong.get(name, ()) for name in ("dk", "dv"))
-    return pattern.label == LOGIC and _only_gradients(pattern) and _from_rank_one(pattern) and last_right
+    rising = pattern.trend.get("dq") == "rising"
+    return pattern.label == LOGIC and _only_gradients(pattern) and _from_rank_one(pattern) and last_right and rising
 
 
 def _alias(pattern: Pattern) -> bool:
@@ -71,16 +72,21 @@ def _heads_summed(pattern: Pattern) -> bool:
 
 
 TABLE = (
-    Signature("uncleared accumulator", _uncleared, "an accumulator that is not cleared between steps"),
     Signature(
         "aliased accumulator",
         _alias,
         "an accumulator that shares memory with a buffer of its own dtype: a cast to the same dtype is no copy",
     ),
+    Signature("uncleared accumulator", _uncleared, "an accumulator that is not cleared between steps"),
     Signature(
         "lse to base 2",
-        lambda p: p.label == LOGIC and abs(p.ratios.get("lse", 0) / BASE_2 - 1) < 0.05,
+        lambda p: p.label == LOGIC and abs(p.ratios_least.get("lse", 0) / BASE_2 - 1) < 0.05,
         "a logarithm to base 2 that is taken for a natural one",
+    ),
+    Signature(
+        "lse read wrongly",
+        lambda p: p.label == LOGIC and "lse" in p.at_one and "out" not in p.at_one and "out" in p.tensors,
+        "an lse that comes in another layout or padding than it is read in: one rank's out is right, the merge is not",
     ),
     Signature(
         "leaking mask",

@@ -58,7 +58,8 @@ def _probe(evidence: Evidence, name: str, rows: pd.DataFrame) -> Finding | None:
 def _count_keys(evidence: Evidence, rows: pd.DataFrame) -> Finding | None:
     worst = rows.loc[rows["error_max"].idxmax()]
     keys_off = float(worst["error_max"]) * float(evidence.key["seqlen"])
-    if keys_off <= HALF_A_KEY or _like_rounding(float(worst["error_rel"]), evidence):
+    short = not rows["significand_bits"].max() > 11  # else it was not kept in 16 bits
+    if keys_off <= HALF_A_KEY or (short and _like_rounding(float(worst["error_rel"]), evidence)):
         return None
     whole = rows[rows["rank"] == ALL_RANKS].iloc[0]
     seen = int(worst["worst_token"]) + 1 if evidence.key["mask"] == "causal" else int(evidence.key["seqlen"])
