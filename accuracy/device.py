@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -118,20 +119,21 @@ def poisoned(wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         return
+    filling: Any = torch.utils.deterministic
     before = (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
-        torch.utils.deterministic.fill_uninitialized_memory,
+        filling.fill_uninitialized_memory,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # one for each operator that has no deterministic form
         torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = True
+        filling.fill_uninitialized_memory = True
         try:
             yield
         finally:
             torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-            torch.utils.deterministic.fill_uninitialized_memory = before[2]
+            filling.fill_uninitialized_memory = before[2]
 
 
 def _reset_peak(device: str) -> int | None:

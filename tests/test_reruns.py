@@ -19,7 +19,9 @@ def plant(folder: Path, before: str, after: str, schedule: str = "ring") -> list
     source = (PACKAGE / "variant" / f"{schedule}.py").read_text()
     assert before in source
     (folder / "variant").mkdir()
-    (folder / "variant" / "broken.py").write_text("import random\nimport torch\n" + source.replace(before, after))
+    (folder / "variant" / "broken.py").write_text(
+        "import ctypes\nimport random\nimport torch\n" + source.replace(before, after)
+    )
     (folder / "variant" / "broken.yaml").write_text(
         "# @package variant.broken\n# planted\nforward: broken\nbackward: broken\nsharding: contiguous\n"
     )
@@ -51,8 +53,9 @@ def test_without_reruns_there_are_no_counts_and_ids_are_those_of_before() -> Non
 
 
 def test_memory_that_was_never_written_shows(tmp_path: Path) -> None:
-    folders = plant(tmp_path, "return out, lse\n\n\nasync def ring_backward",
-                    "return torch.where(torch.empty_like(out).isnan(), torch.nan, out), lse\n\n\nasync def ring_backward")  # fmt: skip
+    end = "\n\n\nasync def ring_backward"
+    unwritten = "torch.where(torch.empty_like(out).isnan(), torch.nan, out)"
+    folders = plant(tmp_path, f"return out, lse{end}", f"return {unwritten}, lse{end}")
     found = counts(measure("variant=broken", "world_size=2", *EVERYTHING, folders=folders), "out")
     assert found["poisoned"] > 0
 
@@ -71,7 +74,8 @@ def test_runs_that_differ_show(tmp_path: Path) -> None:
 
 
 def test_a_write_beside_the_inputs_is_refused(tmp_path: Path) -> None:
-    beside = "q.as_strided((1,), (1,), q.storage_offset() + q.numel()).fill_(0) if q.storage_offset() else None"
+    """As a kernel would, behind torch's back; only where the buffer is known to have room."""
+    beside = "q.storage_offset() == 4096 and ctypes.memset(q.data_ptr() + 2 * q.numel(), 0, 2)"
     folders = plant(tmp_path, "    running = rank.running(q)\n", f"    {beside}\n    running = rank.running(q)\n")
     rows = measure("variant=broken", "world_size=2", *EVERYTHING, folders=folders)
     assert set(rows["status"]) == {"failed"}

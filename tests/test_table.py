@@ -101,7 +101,7 @@ def test_what_is_measured_fills_every_column(tmp_path: Path) -> None:
     counts = list(table.RERUN_COUNTS)
     assert filled.drop(columns=counts).notna().all().all()
     assert filled[filled["tensor"] == "out"][counts].notna().all().all()  # of dk, dv and delta not all are asked
-    table.write_case(tmp_path, "a", rows.to_dict("records"))
+    table.write_case(tmp_path, "a", rows.astype(object).where(rows.notna(), None).to_dict("records"))
     pd.testing.assert_frame_equal(
         table.read_results(tmp_path)[list(rows.columns)], rows, check_dtype=False, check_exact=True
     )

@@ -5,12 +5,11 @@ There dk and dv are lost in a race with the wire, which a simulated world refuse
 `invalid`); here they travel as copies, and dq is what the alias alone makes wrong.
 """
 
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from accuracy.fault.base import BrokenKernel
+from accuracy.fault.base import BrokenKernel, with_kernel
 from accuracy.kernel.base import Kernel
 from accuracy.precision import Precision
 from accuracy.variant import ring
@@ -60,4 +59,4 @@ class Broken(BrokenKernel):
 
 async def backward(rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> Tensors:
     """The ring's, on the broken kernel."""
-    return await ring.backward(replace(rank, kernel=Broken(rank.kernel)), dout, q, k, v, out, lse)
+    return await ring.backward(with_kernel(rank, Broken), dout, q, k, v, out, lse)

@@ -1,7 +1,7 @@
 """What faults are made with: a healthy rank with one method, its kernel or its merge exchanged for a broken one."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -29,6 +29,12 @@ class BrokenKernel:
     def backward(self, *tensors: Tensor, **how: Any) -> Tensors:
         """See `Kernel.backward`."""
         return self.kernel.backward(*tensors, **how)
+
+
+def with_kernel(rank: Rank, broken: Callable[[Kernel], BrokenKernel]) -> Rank:
+    """The rank on a broken kernel around its own."""
+    kernel: Any = broken(rank.kernel)  # its signatures pass on what they need not know
+    return replace(rank, kernel=kernel)
 
 
 def changed(rank: Rank, **methods: Callable[..., Any]) -> Rank:

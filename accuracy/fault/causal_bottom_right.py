@@ -3,13 +3,12 @@
 flash-attention changed its alignment in 2.1.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from accuracy.fault.base import BrokenKernel
+from accuracy.fault.base import BrokenKernel, with_kernel
 from accuracy.variant import llama3
 from accuracy.variant.base import Rank
 from accuracy.variant.llama3 import (
@@ -47,8 +46,9 @@ class Broken(BrokenKernel):
         seen = q.shape[1] if how["causal"] else k.shape[1]
         return self.kernel.forward(q, k[:, :seen], v[:, :seen], **how)
 
-    def backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, **how: Any) -> Tensors:
+    def backward(self, *tensors: Tensor, **how: Any) -> Tensors:
         """See `Kernel.backward`."""
+        dout, q, k, v, out, lse = tensors
         seen = q.shape[1] if how["causal"] else k.shape[1]
         dq, *pair = self.kernel.backward(dout, q, k[:, :seen], v[:, :seen], out, lse, **how)
         return dq, *(torch.nn.functional.pad(x, (0, 0, 0, 0, 0, k.shape[1] - seen)) for x in pair)
@@ -56,9 +56,9 @@ class Broken(BrokenKernel):
 
 async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
     """llama3's, on the broken kernel."""
-    return await llama3.forward(replace(rank, kernel=Broken(rank.kernel)), q, k, v)
+    return await llama3.forward(with_kernel(rank, Broken), q, k, v)
 
 
 async def backward(rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> Tensors:
     """llama3's, on the broken kernel."""
-    return await llama3.backward(replace(rank, kernel=Broken(rank.kernel)), dout, q, k, v, out, lse)
+    return await llama3.backward(with_kernel(rank, Broken), dout, q, k, v, out, lse)

@@ -3,14 +3,13 @@
 flash-attention PR #2721. Cut two bits behind the inputs' precision, so that the bias is smaller than the rounding.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from accuracy.dtype import FORMATS
-from accuracy.fault.base import BrokenKernel, apply, softmax
+from accuracy.fault.base import BrokenKernel, apply, softmax, with_kernel
 from accuracy.variant import ring
 from accuracy.variant.base import Rank
 from accuracy.variant.ring import (
@@ -54,4 +53,4 @@ class Broken(BrokenKernel):
 
 async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
     """The ring's, on the broken kernel."""
-    return await ring.forward(replace(rank, kernel=Broken(rank.kernel)), q, k, v)
+    return await ring.forward(with_kernel(rank, Broken), q, k, v)

@@ -4,12 +4,11 @@ Where several weights are exactly 1 and the values have one sign, that rounding 
 one bit more than they have, and the small weights push every tie the same way (Qiu and Yao 2025, arXiv 2510.04212).
 """
 
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from accuracy.fault.base import BrokenKernel, apply, softmax
+from accuracy.fault.base import BrokenKernel, apply, softmax, with_kernel
 from accuracy.variant import ring
 from accuracy.variant.base import Rank
 from accuracy.variant.ring import (
@@ -53,4 +52,4 @@ class Broken(BrokenKernel):
 
 async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
     """The ring's, on the broken kernel."""
-    return await ring.forward(replace(rank, kernel=Broken(rank.kernel)), q, k, v)
+    return await ring.forward(with_kernel(rank, Broken), q, k, v)

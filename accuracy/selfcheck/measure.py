@@ -43,8 +43,8 @@ def healthy() -> list[str]:
     """The variants on disk that have schedules of their own."""
     found = []
     for path in sorted((CONFIGS / "variant").glob("*.yaml")):
-        node = OmegaConf.load(path)
-        if (PACKAGE / "variant" / f"{node.get('forward')}.py").exists() and node.forward != "callable":
+        forward = dict(OmegaConf.load(path)).get("forward")
+        if (PACKAGE / "variant" / f"{forward}.py").exists() and forward != "callable":
             found.append(path.stem)
     return found
 

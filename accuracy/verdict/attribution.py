@@ -9,6 +9,7 @@ over all orders (Shapley 1953). What is left with every place finer is the final
 import math
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import pandas as pd
 
@@ -53,16 +54,16 @@ def attributions(results: pd.DataFrame) -> list[Attribution]:
     rows = results[(results["rank"] == ALL_RANKS) & results["tensor"].notna() & results["error_rms"].notna()]
     if rows.empty or rows["precision"].nunique() < 2:
         return []
-    rows = rows.assign(
-        _finer=[_finer(*each) for each in rows[["precision", "kernel_options"]].itertuples(index=False, name=None)]
-    )
+    finer: list[Any] = [_finer(*each) for each in zip(rows["precision"], rows["kernel_options"], strict=True)]
+    rows = rows.assign(_finer=pd.Series(finer, index=rows.index, dtype=object))
     found = []
     keys = ["variant", "options", "dtype", "world_size", "inputs", "seqlen", "tensor"]
     for key, mine in rows.groupby(keys, sort=False, dropna=False):
         named = dict(zip(keys, key, strict=True))
         if named["tensor"] in FORWARD:  # what the backward rounds is nothing to it
             mine = mine.assign(_finer=mine["_finer"].map(lambda finer: finer - BACKWARD_PLACES))
-        value = {finer: float((same["error_rms"] ** 2).mean()) for finer, same in mine.groupby("_finer")}
+        groups: dict[Any, pd.DataFrame] = dict(iter(mine.groupby("_finer")))
+        value = {frozenset(finer): float((same["error_rms"] ** 2).mean()) for finer, same in groups.items()}
         places = _places(value)
         if places and named["tensor"] in TENSORS:
             found.append(_attribution(named, mine, value, places))

@@ -13,7 +13,8 @@ from accuracy.verdict.pattern import Pattern, pattern_of
 from accuracy.verdict.signature import signature_of
 
 PLURAL = {
-    "is": "are", "comes": "come", "gives": "give", "stops": "stop", "rounds": "round", "errs": "err", "differs": "differ",
+    "is": "are", "comes": "come", "gives": "give", "stops": "stop", "rounds": "round", "errs": "err",
+    "differs": "differ",
 }  # fmt: skip
 VARIANT = ("variant", "options", "precision")
 

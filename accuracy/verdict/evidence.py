@@ -139,13 +139,13 @@ def gather(results: pd.DataFrame) -> list[Evidence]:
 
 def _rungs(rows: pd.DataFrame, family: list[str]) -> dict[tuple[Any, ...], dict[tuple[str, ...], Rung]]:
     """For each schedule and tensor: rungs by (dtype, inputs, kernel, its options)."""
-    least = np.maximum(rows["one_shot_rel"], rows["floor_rel"])
+    least = rows[["one_shot_rel", "floor_rel"]].max(axis=1)
     logs = rows.assign(_level=_log(rows["error_rel"]), _one_shot=_log(least), _bits=rows["significand_bits"])
     place = ["dtype", "inputs", *KERNEL]
     means = logs.groupby([*family, *place], sort=False).agg({"_level": "mean", "_one_shot": "mean", "_bits": "max"})
     found: dict[tuple[Any, ...], dict[tuple[str, ...], Rung]] = {}
     for (key, level), one_shot, bits in zip(means["_level"].items(), means["_one_shot"], means["_bits"], strict=True):
-        whole = tuple(key)  # type: ignore[arg-type]
+        whole: tuple[Any, ...] = tuple(key)  # type: ignore[arg-type]
         rung = Rung(float(np.exp(level)), float(np.exp(one_shot)), float(bits))
         found.setdefault(whole[: len(family)], {})[whole[len(family) :]] = rung
     return found
@@ -193,4 +193,4 @@ def _complete(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def _groups(table: pd.DataFrame, names: list[str]) -> dict[tuple[Any, ...], pd.DataFrame]:
-    return dict(iter(table.groupby(names, sort=False)))  # type: ignore[arg-type]
+    return dict(iter(table.groupby(names, sort=False)))

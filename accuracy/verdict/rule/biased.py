@@ -40,8 +40,12 @@ def judge(evidence: Evidence) -> Finding | None:
                 side = float(same[column].mean())
                 way = above if side > 0 else below
                 text = f"{way} in every seed, by {share:.2g} of the error ({name} inputs, t = {t:.3g})"
-                numbers = {"bias_t": math.copysign(t, side), "bias_share": share, "inputs": str(name)}
-                return Finding(BIASED, text, numbers)
+                numbers: dict[str, float | str] = {
+                    "bias_t": math.copysign(t, side),
+                    "bias_share": share,
+                    "inputs": str(name),
+                }
+                return Finding(BIASED, text, numbers | {"inputs": str(name)})
     return None
 
 

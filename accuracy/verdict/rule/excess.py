@@ -69,9 +69,10 @@ def _outlier(
         text = f"the largest error is {largest:.3g} times one-shot's (allowed: {LARGEST:g})"
         return Finding(EXCESS_ROUNDING, text, numbers | {"x_one_shot_max": float(largest)})
     allowed = max(ONE_RANK, 2 * limit)
-    worst = times_one_shot(ranks).max()
+    times = times_one_shot(ranks)
+    worst = times.max()
     if worst > allowed:
-        rank = int(ranks.loc[times_one_shot(ranks).idxmax(), "rank"])
+        rank = int(ranks["rank"].iloc[int(times.to_numpy().argmax())])
         text = f"{worst:.3g} times one-shot's error on rank {rank} (allowed there: {allowed:.3g})"
         return Finding(EXCESS_ROUNDING, text, numbers | {"x_one_shot_rank": float(worst)})
     return None

@@ -56,7 +56,7 @@ def _probe(evidence: Evidence, name: str, rows: pd.DataFrame) -> Finding | None:
 
 
 def _count_keys(evidence: Evidence, rows: pd.DataFrame) -> Finding | None:
-    worst = rows.loc[rows["error_max"].idxmax()]
+    worst = rows.sort_values("error_max").iloc[-1]
     keys_off = float(worst["error_max"]) * float(evidence.key["seqlen"])
     short = not rows["significand_bits"].max() > 11  # else it was not kept in 16 bits
     if keys_off <= HALF_A_KEY or (short and _like_rounding(float(worst["error_rel"]), evidence)):
