@@ -14,7 +14,7 @@ help: ## list the commands
 
 $(VENV)/.package: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(if $(filter 1,$(CUDA)),--system-site-packages) $(VENV)
-	grep -v $(if $(filter 1,$(CUDA)),-e '^torch==' -e '^numpy==',-e '^$$') constraints.txt > $(VENV)/constraints.txt
+	grep -v $(if $(filter 1,$(CUDA)),-e '^torch==' -e '^numpy==' -e '^triton==',-e '^$$') constraints.txt > $(VENV)/constraints.txt
 	$(PIP) -e .
 	touch $@
 

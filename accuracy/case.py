@@ -1,6 +1,7 @@
 """A case: one fully resolved measurement. Frozen, hashable, serialisable; nothing reads the environment later.
 
-Legend: B batch, S global sequence length, H query heads, Hk key/value heads, D head dim, W world size.
+Legend: B batch, S global sequence length (Sq of the queries where that is another one), H query heads, Hk key/value
+heads, D head dim, W world size.
 """
 
 import hashlib
@@ -17,7 +18,10 @@ Scalar = bool | int | float | str | None
 
 @dataclass(frozen=True)
 class Problem:
-    """What is computed: q (B, S, H, D), k and v (B, S, Hk, D), mask `causal` or `full`."""
+    """What is computed: q (B, Sq, H, D), k and v (B, S, Hk, D), mask `causal` or `full`.
+
+    A causal mask is aligned at the bottom right: the last query sees the last key (flash-attention since 2.1).
+    """
 
     batch: int
     seqlen: int
@@ -26,11 +30,21 @@ class Problem:
     head_dim: int
     mask: str
     softmax_scale: float  # resolved: never None
+    seqlen_q: int | None = None  # Sq where it is not S, else None: equal cases are one case
 
     @property
     def causal(self) -> bool:
-        """Whether token i sees tokens up to i only."""
+        """Whether a query sees keys up to its own position only."""
         return self.mask == "causal"
+
+    @property
+    def queries(self) -> int:
+        """Sq, the number of query tokens."""
+        return self.seqlen if self.seqlen_q is None else self.seqlen_q
+
+    def length(self, tensor: str) -> int:
+        """How many tokens a tensor has: those of the keys for k, v, dk and dv, else those of the queries."""
+        return self.seqlen if tensor in ("k", "v", "dk", "dv") else self.queries
 
 
 def default_softmax_scale(head_dim: int) -> float:
@@ -112,6 +126,8 @@ class Case:
         schedules = content["variant"]["forward"], content["variant"]["backward"]
         for part in (content["inputs"], content["kernel"], *schedules):
             part["source"] = part["source"].rpartition("/")[2]
+        if content["problem"]["seqlen_q"] is None:  # as before there was such a field: published ids stay
+            del content["problem"]["seqlen_q"]
         return digest(content)[:12]
 
     def identity(self) -> dict[str, object]:
@@ -134,6 +150,7 @@ class Case:
             "mask": problem.mask,
             "batch": problem.batch,
             "seqlen": problem.seqlen,
+            "seqlen_q": problem.queries,
             "heads": problem.heads,
             "heads_kv": problem.heads_kv,
             "head_dim": problem.head_dim,

@@ -25,12 +25,12 @@ from accuracy.sharding import SHARDINGS
 PACKAGE = Path(__file__).parent
 MASKS = ("causal", "full")
 WORLDS = ("simulated", "processes")
-PROBLEM_KEYS = ("batch", "seqlen", "heads", "heads_kv", "head_dim", "mask", "softmax_scale")
+PROBLEM_KEYS = ("batch", "seqlen", "seqlen_q", "heads", "heads_kv", "head_dim", "mask", "softmax_scale")
 SCHEDULE = ("SHARDINGS", "PRECISION", "FORWARD_PLACES", "BACKWARD_PLACES", "decline", "forward", "backward")
 CONTENTS = {"kernel": ("abilities", "build"), "inputs": ("draw",)}  # what the module of a part must have
 KEYS = (
     "name", "variant", "kernel", "precision", "inputs", "problem", "world", "dtype", "world_size", "seed",
-    "device", "reruns", "also", "truth", "output_dir", "report", "dry_run",
+    "device", "reruns", "also", "unusable", "truth", "output_dir", "report", "dry_run",
 )  # fmt: skip
 ALSO_KEYS = ("variant", "kernel", "precision", "inputs", "problem", "dtype", "world_size", "seed", "reruns")
 
@@ -54,6 +54,7 @@ class Configuration:
     device: str
     reruns: Reruns
     also: tuple["Configuration", ...]  # more grids, each the configuration with some keys changed
+    record_unusable: bool  # a value that no case can use: rows that say why, instead of a mistake
     truth_folder: Path | None
     truth_min_seconds: float
     output_dir: Path | None
@@ -70,6 +71,8 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
     truth = config["truth"]
     knobs.exact_keys("truth key", truth, ("folder", "min_seconds"))
     problem = config["problem"]
+    if isinstance(problem, Mapping):
+        problem = {"seqlen_q": None, **problem}  # a problem of a user's own need not say it
     knobs.exact_keys("problem key", problem, PROBLEM_KEYS)
     device = devices.choose(knobs.choice("device", config["device"], devices.DEVICES))
     return Configuration(
@@ -88,6 +91,7 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
         device=device,
         reruns=_reruns(config["reruns"], list(config["world"])),
         also=tuple(_also(config, folders)),
+        record_unusable=_record_unusable(config),
         truth_folder=knobs.path("truth.folder", truth["folder"]),
         truth_min_seconds=knobs.typed("truth.min_seconds", truth["min_seconds"], float),
         output_dir=knobs.path("output_dir", config["output_dir"]),
@@ -119,6 +123,12 @@ def _also(config: Mapping[str, Any], folders: Sequence[Path]) -> Iterable[Config
         yield read({**config, **merged, "also": {}}, folders)
 
 
+def _record_unusable(config: Mapping[str, Any]) -> bool:
+    """Asked for, or what `kernel=every` means: a kernel that nobody named is nobody's mistake."""
+    word = knobs.choice("unusable", config["unusable"], ("stop", "record"))
+    return word == "record" or "every" in config["kernel"]
+
+
 def _variants(nodes: Mapping[str, Any], folders: Sequence[Path]) -> Iterable[Variant]:
     for name, node in nodes.items():
         if isinstance(node, str):
@@ -147,9 +157,23 @@ def _parts(kind: str, nodes: Mapping[str, Any], folders: Sequence[Path]) -> Iter
             candidates = knobs.axis("kernel.auto.candidates", given["candidates"])
             yield Part("auto", ",".join(_part(kind, candidate, folders).source for candidate in candidates))
             continue
+        if kind == "kernel" and name == "every":
+            yield from _every_kernel(given, folders)
+            continue
         part = _part(kind, name, folders)
         for options in _options(f"{kind}.{name}", given or {}, [_module(kind, part, CONTENTS[kind])]):
             yield Part(name, part.source, options)
+
+
+def _every_kernel(given: Mapping[str, Any], folders: Sequence[Path]) -> Iterable[Part]:
+    """Every kernel on disk at its defaults, but those that are excluded."""
+    knobs.exact_keys("knob of kernel.every", given, ("exclude",))
+    names = sorted({path.stem for path in _files("kernel", folders)})
+    excluded = given["exclude"] and knobs.choices("kernel.every.exclude", given["exclude"], names)
+    for name in names:
+        if name not in (excluded or ()):
+            part = _part("kernel", name, folders)
+            yield Part(name, part.source, parts.default_options(_module("kernel", part, CONTENTS["kernel"])))
 
 
 def _part(kind: str, name: Any, folders: Sequence[Path]) -> Part:
@@ -163,8 +187,13 @@ def _part(kind: str, name: Any, folders: Sequence[Path]) -> Part:
         path = folder / kind / f"{name}.py"
         if path.exists():
             return Part(name, str(path.resolve()))
-    known = [path.stem for place in (PACKAGE, *folders) for path in (place / kind).glob("[a-z]*.py")]
-    raise unknown(f"code of {kind}", name, [stem for stem in known if stem != "base"])
+    raise unknown(f"code of {kind}", name, [path.stem for path in _files(kind, folders)])
+
+
+def _files(kind: str, folders: Sequence[Path]) -> list[Path]:
+    """The Python files of a kind's parts, the package's first."""
+    found = [path for place in (PACKAGE, *folders) for path in sorted((place / kind).glob("[a-z]*.py"))]
+    return [path for path in found if path.stem != "base"]
 
 
 def _module(kind: str, part: Part, contents: Iterable[str]) -> ModuleType:

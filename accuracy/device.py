@@ -47,8 +47,16 @@ def switches() -> Switches:
         bool(matmul.allow_bf16_reduced_precision_reduction),
         bool(matmul.allow_fp16_reduced_precision_reduction),
         bool(torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()),
-        torch.get_float32_matmul_precision(),
+        _float32_products(),
     )
+
+
+def _float32_products() -> str:
+    """torch 2.13 refuses to say where allow_tf32 was set by itself; the other switches then stand as for `highest`."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return "highest"
 
 
 def set_switches(given: Switches) -> None:
@@ -59,6 +67,20 @@ def set_switches(given: Switches) -> None:
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = given.reduced_bfloat16_sums
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = given.reduced_float16_sums
     torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(given.reduced_attention_sums)
+
+
+@contextmanager
+def switched(tf32_products: bool = False, reduced_attention_sums: bool = False) -> Iterator[None]:
+    """What a kernel's knobs say of these two, whatever the process had, and back again."""
+    matmul, attention = torch.backends.cuda.matmul, torch.backends.cuda
+    before = matmul.allow_tf32, attention.fp16_bf16_reduction_math_sdp_allowed()
+    matmul.allow_tf32 = tf32_products
+    attention.allow_fp16_bf16_reduction_math_sdp(reduced_attention_sums)
+    try:
+        yield
+    finally:
+        matmul.allow_tf32 = before[0]
+        attention.allow_fp16_bf16_reduction_math_sdp(before[1])
 
 
 def make_arithmetic_exact() -> None:

@@ -1,7 +1,8 @@
 """From axes to cases: the product of all axes, each case checked against what its parts can do.
 
 A combination that its parts decline stays in the plan with the reason, and becomes a row. An axis value that no case
-can use, and a problem that is none, are mistakes: they stop the run at once with one line.
+can use, and a problem that is none, are mistakes: they stop the run at once with one line. An experiment that lists
+what some machine may lack says `unusable=record`: such a value is no mistake then, unless nothing else is left.
 """
 
 import math
@@ -11,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from accuracy import parts, sharding
+from accuracy.carried import CARRIED_PLACES
 from accuracy.case import Case, Part, Problem, Variant, default_softmax_scale
 from accuracy.configuration import MASKS, Configuration
 from accuracy.errors import ConfigError, unknown
@@ -42,7 +44,7 @@ def plan(configuration: Configuration, free_bytes: int | None, ranks: int | None
 
 
 def problem_of(given: dict[str, Any]) -> Problem:
-    """A checked problem; heads_kv null means heads, softmax_scale null means 1/sqrt(head_dim)."""
+    """A checked problem; seqlen_q null means seqlen, heads_kv null heads, softmax_scale null 1/sqrt(head_dim)."""
     for key in ("batch", "seqlen", "heads", "head_dim"):
         if not isinstance(given[key], int) or isinstance(given[key], bool) or given[key] < 1:
             raise ConfigError(f"problem.{key}={given[key]!r}; allowed: whole numbers from 1")
@@ -57,7 +59,25 @@ def problem_of(given: dict[str, Any]) -> Problem:
     scale = default_softmax_scale(given["head_dim"]) if scale is None else scale
     if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < math.inf:
         raise ConfigError(f"problem.softmax_scale={scale!r}; allowed: a number above 0, or null for 1/sqrt(head_dim)")
-    return Problem(given["batch"], given["seqlen"], heads, heads_kv, given["head_dim"], given["mask"], float(scale))
+    return Problem(
+        given["batch"], given["seqlen"], heads, heads_kv, given["head_dim"], given["mask"], float(scale),
+        _other_length(given),
+    )  # fmt: skip
+
+
+def _other_length(given: dict[str, Any]) -> int | None:
+    """The number of queries where it is not the number of keys."""
+    queries, keys = given.get("seqlen_q"), given["seqlen"]
+    if queries is None or (type(queries) is int and queries == keys):
+        return None
+    if type(queries) is not int or queries < 1:
+        raise ConfigError(f"problem.seqlen_q={queries!r}; allowed: whole numbers from 1, or null for problem.seqlen")
+    if given["mask"] == "causal" and queries > keys:
+        raise ConfigError(
+            f"problem.seqlen_q={queries} is above problem.seqlen={keys}: under a causal mask the first queries"
+            f" would see no key; allowed: 1 to {keys}, or problem.mask=full"
+        )
+    return queries
 
 
 def _cases(configuration: Configuration, problems: list[Problem]) -> Iterator[Case]:
@@ -131,6 +151,7 @@ def resolve_kernel(case: Case) -> Case:
 def _judge(case: Case, free_bytes: int | None, ranks: int | None) -> Planned:
     forward, backward = (parts.load(part.source) for part in (case.variant.forward, case.variant.backward))
     reasons: Iterable[Callable[[], str | None]] = (
+        lambda: _length_decline(case),
         lambda: sharding.decline(case.variant.sharding, case.problem.seqlen, case.world_size),
         lambda: forward.decline(case),
         lambda: backward.decline(case),
@@ -141,6 +162,17 @@ def _judge(case: Case, free_bytes: int | None, ranks: int | None) -> Planned:
     return Planned(case, next((reason for check in reasons if (reason := check())), None))
 
 
+def _length_decline(case: Case) -> str | None:
+    """Only schedules that say so take another number of queries than of keys."""
+    modules = (parts.load(part.source) for part in (case.variant.forward, case.variant.backward))
+    if case.problem.seqlen_q is None or all(getattr(module, "CROSS_LENGTHS", False) for module in modules):
+        return None
+    return (
+        f"variant {case.variant.name} takes as many queries as keys: use problem.seqlen_q=null, or one_shot or split_kv"
+        f" for problem.seqlen_q={case.problem.seqlen_q}"
+    )
+
+
 def kernel_decline(case: Case) -> str | None:
     """Why the kernel cannot serve the case, or None."""
     partials = {
@@ -148,7 +180,22 @@ def kernel_decline(case: Case) -> str | None:
         case.backward_precision.dtype("gradient_partial", case.dtype),
     }
     abilities = _abilities(case.kernel, case.device)
-    return abilities.decline(case.kernel.name, case.dtype, case.problem.head_dim, partials)
+    declined: str | None = abilities.decline(case.kernel.name, case.dtype, case.problem.head_dim, partials)
+    return declined or (_carried_decline(case) if abilities.carries else None)
+
+
+def _carried_decline(case: Case) -> str | None:
+    """Where a kernel carries the state of a schedule that merges, nothing is rounded in between: no such knob works."""
+    schedule = parts.load(case.variant.forward.source)
+    if "merge" not in schedule.FORWARD_PLACES:
+        return None
+    for place in CARRIED_PLACES:
+        if getattr(case.forward_precision, place) != getattr(schedule.PRECISION, place):
+            return (
+                f"kernel {case.kernel.name} carries the running state through its calls, unrounded: precision.{place}"
+                " changes nothing; drop it or use another kernel"
+            )
+    return None
 
 
 def _world_decline(case: Case, ranks: int | None) -> str | None:
@@ -183,6 +230,7 @@ AXES: dict[str, Callable[[Case], Any]] = {
     "dtype": lambda case: case.dtype,
     "world_size": lambda case: case.world_size,
     "problem.seqlen": lambda case: case.problem.seqlen,
+    "problem.seqlen_q": lambda case: case.problem.queries,
     "problem.heads": lambda case: case.problem.heads,
     "problem.heads_kv": lambda case: case.problem.heads_kv,
     "problem.head_dim": lambda case: case.problem.head_dim,
@@ -194,6 +242,8 @@ AXES: dict[str, Callable[[Case], Any]] = {
 def _stop_at_useless_values(configuration: Configuration, plans: list[Planned]) -> None:
     if plans[0].decline is not None and all(each.decline == plans[0].decline for each in plans):
         raise ConfigError(plans[0].decline)
+    if configuration.record_unusable and any(each.decline is None for each in plans):
+        return
     for axis, value_of in AXES.items():
         usable = {value_of(each.case) for each in plans if each.decline is None}
         for each in plans:

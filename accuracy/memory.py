@@ -11,7 +11,7 @@ FLOAT64 = 8
 def bytes_needed(case: Case) -> int:
     """Upper estimate of the device memory of a case, everything that lives at once counted."""
     problem = case.problem
-    query = problem.batch * problem.seqlen * problem.heads * problem.head_dim
+    query = problem.batch * problem.queries * problem.heads * problem.head_dim
     key = problem.batch * problem.seqlen * problem.heads_kv * problem.head_dim
     stored = FORMATS[case.dtype].bytes
     accumulated = FORMATS[accumulation_dtype(case.dtype)].bytes
@@ -21,20 +21,21 @@ def bytes_needed(case: Case) -> int:
     variant = (2 * query + 4 * key) * accumulated + 2 * (2 * query + 2 * key) * stored
     metrics = 6 * max(query, key) * FLOAT64
     held = case.world_size * max(_held_bytes(case, part) for part in (case.variant.forward, case.variant.backward))
-    block = 5 * min(BLOCK_ELEMENTS, 1024 * problem.seqlen) * FLOAT64
+    block = 5 * min(BLOCK_ELEMENTS, min(1024, problem.queries) * problem.seqlen) * FLOAT64
     return inputs + truth + one_shot + max(variant + held + _kernel_bytes(case), metrics, block)
 
 
-def _held_bytes(case: Case, schedule: Part) -> int:
-    """What a schedule says a rank keeps while it waits for others, beyond shards and accumulators."""
-    held = getattr(parts.load(schedule.source), "held_bytes", None)
+def _held_bytes(case: Case, part: Part) -> int:
+    """What a schedule says a rank keeps while it waits for others, beyond shards and accumulators; what a kernel says
+    it takes beyond its arguments and results."""
+    held = getattr(parts.load(part.source), "held_bytes", None)
     return 0 if held is None else int(held(case))
 
 
 def _kernel_bytes(case: Case) -> int:
-    """A kernel that forms whole score blocks holds several of them."""
+    """What a kernel says it takes; one that forms whole score blocks holds several of them."""
     kernel = parts.load(case.kernel.source)
     chunk = getattr(kernel, "CHUNK_ELEMENTS", 0)
     problem = case.problem
-    scores = problem.batch * problem.heads * problem.seqlen**2
-    return 5 * min(chunk, scores) * FORMATS[accumulation_dtype(case.dtype)].bytes
+    scores = problem.batch * problem.heads * problem.queries * problem.seqlen
+    return _held_bytes(case, case.kernel) + 7 * min(chunk, scores) * FORMATS[accumulation_dtype(case.dtype)].bytes

@@ -88,7 +88,6 @@ class Pipeline:
     def _compare(
         self, case: Case, yardsticks: Yardsticks, shards: Named, cost: device.Cost, counts: reruns.Counts
     ) -> Measured:
-        tokens = token_map(case.variant.sharding, case.problem.seqlen, case.world_size)
         one_shot = yardsticks.one_shot(case)
         about = about_case(case, self.experiment, OK, "")
         rows: list[Row] = []
@@ -99,6 +98,7 @@ class Pipeline:
                 rows.append({**about, "tensor": name, "status": DECLINED, "reason": f"the variant returns no {name}"})
                 continue
             x = shards[name]
+            tokens = token_map(case.variant.sharding, case.problem.length(name), case.world_size)
             truth, baseline = (
                 cut(whole[name], case.variant.sharding, case.world_size) for whole in (yardsticks.truth, one_shot)
             )

@@ -17,7 +17,7 @@ from accuracy import parts
 from accuracy.case import Case
 
 PACKAGE = Path(accuracy.__file__).parent
-PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "hydra-core", "omegaconf", "flash-attn", "triton")
+PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "hydra-core", "omegaconf", "flash-attn", "flash-attn-4", "triton")
 THIRD_PARTY = ("ring-flash-attn", "yunchang", "ring-attention-pytorch", "axolotl-ringmaster")
 MEASURING = (
     "fault",
@@ -28,12 +28,18 @@ MEASURING = (
     "reference",
     "variant",
     "world",
-)  # folders, beside the top-level files
+)  # folders with all that is in them, beside the top-level files
 NOT_MEASURING = (  # of the top-level files: what they decide is in the case's id, or nowhere in a number
     "claim.py", "configuration.py", "errors.py", "grid.py", "knobs.py",
     "locations.py", "memory.py", "provenance.py", "run.py",
 )  # fmt: skip
-ENVIRONMENT = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
+ENVIRONMENT = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    "NVIDIA_TF32_OVERRIDE",
+    "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+    "TRITON_INTERPRET",
+)
 
 
 @cache
@@ -41,7 +47,7 @@ def code_digest() -> str:
     """Twelve hexadecimal digits of the sources that decide a measured number (not of reports and commands)."""
     paths = [
         *(path for path in PACKAGE.glob("*.py") if path.name not in NOT_MEASURING),
-        *(path for folder in MEASURING for path in (PACKAGE / folder).glob("*.py")),
+        *(path for folder in MEASURING for path in (PACKAGE / folder).rglob("*.py")),
     ]
     content = hashlib.sha256()
     for path in sorted(paths):
@@ -74,6 +80,7 @@ def fingerprint(device: str) -> dict[str, Any]:
         "torch": torch.__version__,
         "cuda": torch.version.cuda if device == "cuda" else None,
         "flash_attn": _version("flash-attn") if device == "cuda" else None,
+        "flash_attn_4": _version("flash-attn-4") if device == "cuda" else None,
         "knobs": knobs(device),
     }
 
@@ -112,6 +119,7 @@ def _cuda() -> dict[str, Any]:
     properties = torch.cuda.get_device_properties(0)
     return {
         "compute_capability": f"{properties.major}.{properties.minor}",
+        "cudnn": torch.backends.cudnn.version(),
         "device_memory_bytes": properties.total_memory,
         "device_count": torch.cuda.device_count(),
         "driver": _command("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0],

@@ -91,12 +91,14 @@ def _other_future(
     case: Case, shards: Sequence[Tensors], results: Sequence[Results], run_ranks: RunRanks
 ) -> list[dict[str, int]]:
     """Other keys and values from a token on: out, lse and dq of the tokens before it see none of them."""
-    tokens = token_map(case.variant.sharding, case.problem.seqlen, case.world_size)
-    first = 5 * case.problem.seqlen // 8 + 1  # inside a shard, whether there are 1, 2, 4 or 8 of them
-    past = [(tokens[rank] < first).to(shards[rank][0].device) for rank in range(case.world_size)]
+    problem, layout = case.problem, case.variant.sharding
+    first = 5 * problem.seqlen // 8 + 1  # a key inside a shard, whether there are 1, 2, 4 or 8 of them
+    keys = token_map(layout, problem.seqlen, case.world_size) < first
+    rows = token_map(layout, problem.queries, case.world_size) + (problem.seqlen - problem.queries) < first
+    past = [row.to(shards[rank][0].device) for rank, row in enumerate(rows)]
     other = []
     for rank, (q, k, v, dout) in enumerate(shards):
-        sign = torch.where(past[rank], 1.0, -1.0).to(k.dtype)[:, None, None]
+        sign = torch.where(keys[rank].to(k.device), 1.0, -1.0).to(k.dtype)[:, None, None]
         other.append((q, k * sign, v * sign, dout))
 
     def leaked(rank: int, name: str, x: Tensor, y: Tensor) -> Tensor:

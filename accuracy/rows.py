@@ -48,7 +48,10 @@ def metric_rows(
 
 
 def worst_place(flat: int, shape: torch.Size, tokens: Tensor) -> dict[str, int]:
-    """Global batch, token, head and dim of a flat index into one rank's shard; dim -1 where a tensor has none."""
+    """Global batch, token, head and dim of a flat index into one rank's shard; dim -1 where a tensor has none.
+
+    A token counts from the tensor's own first: queries and keys have their own counts where they are not as many.
+    """
     sizes = shape[1:]
     index: list[int] = []
     for size in reversed(sizes):
@@ -64,8 +67,8 @@ def worst_place(flat: int, shape: torch.Size, tokens: Tensor) -> dict[str, int]:
 
 
 def position_rows(case: Case, tensor: str, error: Tensor, tokens: Tensor) -> Iterator[Row]:
-    """One row a bin of the global sequence."""
-    borders = metrics.position_bins(case.problem.seqlen)
+    """One row a bin of the tensor's global sequence."""
+    borders = metrics.position_bins(tokens.numel())
     rms, largest = metrics.by_position(error, tokens)
     owners = metrics.bin_owners(borders, tokens)
     for begin, end, owner, root_mean_square, maximum in zip(

@@ -19,7 +19,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 SCHEMA_VERSION = 2
-"""1: of the first release. 2: more columns. A reader of a later version reads earlier files, new columns empty."""
+"""1: of the first release. 2: seqlen_q and more metrics. Earlier files are read, their new columns empty."""
 
 TENSORS = ("out", "lse", "dq", "dk", "dv", "delta")
 ALL_RANKS = -1
@@ -44,6 +44,7 @@ _IDENTITY = [
     ("mask", pa.string()),
     ("batch", pa.int32()),
     ("seqlen", pa.int64()),
+    ("seqlen_q", pa.int64()),  # query tokens; as many as seqlen, the keys, in tables of version 1
     ("heads", pa.int32()),
     ("heads_kv", pa.int32()),
     ("head_dim", pa.int32()),
@@ -165,7 +166,10 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def read_results(folder: Path) -> pd.DataFrame:
     """Every row of a run folder (`results/`) or of a published one (`results.parquet`)."""
-    return _read(folder, "results", RESULTS_SCHEMA)
+    results = _read(folder, "results", RESULTS_SCHEMA)
+    if results["seqlen_q"].isna().any() and results["seqlen"].notna().all():
+        results["seqlen_q"] = results["seqlen_q"].fillna(results["seqlen"]).astype("int64")
+    return results
 
 
 def read_positions(folder: Path) -> pd.DataFrame:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from accuracy import metrics
 from accuracy.accumulator import Accumulator
+from accuracy.carried import Carried
 from accuracy.case import Case
 from accuracy.dtype import rounding_band
 from accuracy.masks import Block
@@ -112,7 +113,8 @@ class Watch:
         """(S', S''): whether a query sees a key under the problem's mask."""
         if not self.case.problem.causal:
             return torch.ones(len(met.queries), len(met.keys), dtype=torch.bool, device=met.queries.device)
-        return met.keys <= met.queries[:, None]
+        problem = self.case.problem  # the mask is aligned at the bottom right
+        return met.keys <= met.queries[:, None] + (problem.seqlen - problem.queries)
 
     def _of(self, met: Met) -> Tensors:
         """q, k, v, dout of the block in float64, a key/value head for each query head."""
@@ -162,9 +164,10 @@ class WatchedRank(Rank):
                 watch.pending.setdefault((name, rank), []).append((x, met, truth))
         return gradients
 
-    def running(self, q: Tensor) -> Running:
-        """See `Rank.running`."""
-        return WatchedRunning.watching(super().running(q), self)
+    def running(self, q: Tensor) -> Running | Carried:
+        """See `Rank.running`; a state that the kernel carries stays in the kernel."""
+        plain = super().running(q)
+        return plain if isinstance(plain, Carried) else WatchedRunning.watching(plain, self)
 
     def accumulator(self, name: str, like: Tensor) -> Accumulator:
         """See `Rank.accumulator`."""

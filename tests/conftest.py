@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from accuracy import device
+from tests import interpreter
 from tests.command_line import CommandLine
 
 
@@ -24,6 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure() -> None:
+    interpreter.prepare()
     torch.set_num_threads(1)  # the tests run in as many processes as there are processors
 
 

@@ -1,5 +1,6 @@
 """The configuration tree: every choice works, every name on one side has its twin on the other."""
 
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from accuracy import parts
 from accuracy.configuration import KEYS, PROBLEM_KEYS, Configuration
 from accuracy.errors import ConfigError
 from accuracy.grid import Planned, plan
@@ -16,14 +18,24 @@ from tests.composing import composed
 from tests.measuring import configuration
 from tests.variants import schedules
 
+CHOOSE_KERNELS = {"auto", "every"}  # name others
 EVERYTHING = sorted((path.parent.name, path.stem) for path in CONFIGS.glob("*/*.yaml"))
 CHOICES = [(group, name) for group, name in EVERYTHING if group != "variant" or name in schedules()]
-NEED_CUDA = ("flash_attn",)
+NEED_CUDA = ("flash_attn_split",)
 EXPERIMENT_NAMES = [name for group, name in CHOICES if group == "experiment"]
 
 
 def config_names(group: str) -> set[str]:
     return {name for kind, name in CHOICES if kind == group}
+
+
+def missing_kernel(name: str) -> str:
+    """Why a kernel cannot run on this device at all, or nothing."""
+    if name in CHOOSE_KERNELS:
+        return ""
+    module = parts.load(f"accuracy.kernel.{name}")
+    options = parts.build_options(module, ())
+    return str(module.abilities("cuda" if torch.cuda.is_available() else "cpu", options).missing)
 
 
 def code_names(kind: str) -> set[str]:
@@ -32,9 +44,16 @@ def code_names(kind: str) -> set[str]:
 
 @pytest.mark.parametrize(("group", "name"), CHOICES)
 def test_every_choice_composes_and_plans(group: str, name: str) -> None:
-    """Alone in its group, everything else as by default; what needs a GPU says so where there is none."""
-    composition = configuration(f"{group}={name}", "world_size=1" if group != "experiment" else "seed=0")
-    if name in NEED_CUDA and not torch.cuda.is_available():
+    """Alone in its group, everything else as by default; what this device lacks says why."""
+    words = ["world_size=1" if group != "experiment" else "seed=0"]
+    words += ["dtype=float16"] if group == "kernel" else []  # which every kernel knows on every device
+    words += ["variant=one_shot"] if (group, name) == ("problem", "decode") else []  # no ring decodes
+    composition = configuration(f"{group}={name}", *words)
+    missing = missing_kernel(name) if group == "kernel" else ""
+    if missing:
+        with pytest.raises(ConfigError, match=re.escape(f"kernel {name} {missing}")):
+            plan(composition, free_bytes=None)
+    elif name in NEED_CUDA and not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="needs a CUDA device"):
             plan(composition, free_bytes=None)
     else:
@@ -53,7 +72,7 @@ def planned(composition: Configuration) -> list[Planned]:
 
 @pytest.mark.parametrize("kind", ["kernel", "inputs"])
 def test_configs_and_code_have_the_same_names(kind: str) -> None:
-    assert config_names(kind) - {"auto"} == code_names(kind)
+    assert config_names(kind) - CHOOSE_KERNELS == code_names(kind)
 
 
 @pytest.mark.parametrize("name", sorted(config_names("variant")))

@@ -137,6 +137,31 @@ def test_a_value_that_nothing_can_use_stops_the_run(words: list[str], told: str)
     assert str(stopped.value).startswith(told)
 
 
+def test_a_value_that_nothing_can_use_is_recorded_where_that_is_asked_for() -> None:
+    """An experiment names kernels that a machine may lack; the user's own kernel=every names none at all."""
+    for words in (("kernel=[eager,flash_attn]", "unusable=record"), ("kernel=every",)):
+        plans = planned("device=cpu", "variant=one_shot", "world_size=1", *words)
+        reasons = {each.case.kernel.name: each.decline for each in plans}
+        assert reasons["eager"] is None
+        assert str(reasons["flash_attn"]).startswith("kernel flash_attn needs a CUDA device")
+
+
+@pytest.mark.parametrize("kernels", ["flash_attn", "[flash_attn,torch_efficient]"])
+def test_recorded_or_not_a_run_of_nothing_stops(kernels: str) -> None:
+    with pytest.raises(ConfigError, match="needs a CUDA device"):
+        planned("device=cpu", "unusable=record", f"kernel={kernels}")
+
+
+def test_every_kernel_is_every_file_but_those_left_out() -> None:
+    words = ("device=cpu", "variant=one_shot", "world_size=1", "kernel=every")
+    every = {each.case.kernel.name for each in planned(*words)}
+    assert every == {path.stem for path in (PACKAGE / "kernel").glob("*.py")} - {"__init__", "base"}
+    fewer = {each.case.kernel.name for each in planned(*words, "kernel.every.exclude=[eager,torch_math]")}
+    assert every - fewer == {"eager", "torch_math"}
+    with pytest.raises(ConfigError, match="eagre"):
+        planned(*words, "kernel.every.exclude=[eagre]")
+
+
 def test_auto_is_the_first_kernel_that_can_and_is_not_recorded_as_auto() -> None:
     """eager is the only one that returns float32 partials."""
     words = ("device=cpu", "kernel=auto")
@@ -169,6 +194,8 @@ def leaf_changes(value: Any) -> Iterator[tuple[str, Any]]:
             others = [(field.name, (*content, ("knob", 1)))]
         elif isinstance(content, str):
             others = [(field.name, content + "x")]
+        elif content is None:
+            others = [(field.name, 7)]
         else:
             others = [(field.name, content + 1)]
         yield from ((path, replace(value, **{field.name: other})) for path, other in others)
@@ -182,6 +209,32 @@ CASE = one_case("variant=bpt_ring")
 )
 def test_any_field_that_changes_numbers_changes_the_id(path: str, other: Case) -> None:
     assert other.id != CASE.id
+
+
+def test_a_length_of_queries_left_every_earlier_id_as_it_was() -> None:
+    """Read from the plan of a version without problem.seqlen_q; as many queries as keys is the same case."""
+    words = ("experiment=demo", "device=cpu", "variant=ring", "dtype=bfloat16", "world_size=1", "seed=0")
+    for more in ((), ("problem.seqlen_q=512",)):
+        (only,) = plan(configuration(*words, *more), None)
+        assert only.case.id == "3a6e3cf89831"
+
+
+def test_a_schedule_for_equal_lengths_declines_others() -> None:
+    plans = planned("variant=[one_shot,ring,llama3]", "world_size=1", "problem.seqlen_q=[null,8]")
+    assert [(each.case.variant.name, each.case.problem.seqlen_q) for each in plans if each.decline] == [
+        ("ring", 8), ("llama3", 8)
+    ]  # fmt: skip
+    assert plans[-1].decline == (
+        "variant llama3 takes as many queries as keys: use problem.seqlen_q=null, or one_shot or split_kv for"
+        " problem.seqlen_q=8"
+    )
+
+
+def test_inputs_have_as_many_tokens_as_the_problem_says() -> None:
+    (only,) = planned("variant=one_shot", "world_size=1", "problem.seqlen_q=8")
+    case = only.case
+    drawn = inputs_base.draw(case.inputs, case.problem, case.seed)
+    assert {name: x.shape[1] for name, x in drawn.items()} == {"q": 8, "k": 64, "v": 64, "dout": 8}
 
 
 def test_ids_of_a_grid_are_all_different() -> None:

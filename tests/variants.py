@@ -4,14 +4,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from omegaconf import OmegaConf
 
-from accuracy.locations import CONFIGS
+from accuracy import parts
+from accuracy.locations import CONFIGS, PACKAGE
 
 
 def schedules(*folders: Path) -> list[str]:
     """Variants whose forward and backward are schedules; they run in every world."""
     return sorted(name for name, node in _nodes((CONFIGS, *folders)).items() if node["forward"] != "callable")
+
+
+def skip_if_bound_to_a_kernel(variant: str, *folders: Path) -> None:
+    """A variant of one kernel cannot do what tests ask of variants on any kernel; it has tests of its own."""
+    forward = _nodes((CONFIGS, *folders))[variant]["forward"]
+    if (PACKAGE / "variant" / f"{forward}.py").exists():
+        kernel = getattr(parts.load(f"accuracy.variant.{forward}"), "KERNEL", None)
+        if kernel is not None:
+            pytest.skip(f"runs on kernel {kernel} only: tests/variant/test_{variant}.py")
 
 
 def packages() -> list[str]:

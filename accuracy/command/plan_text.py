@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from accuracy import table
+from accuracy.case import Problem
 from accuracy.grid import Planned
 from accuracy.memory import bytes_needed
 from accuracy.run import Outcome
@@ -36,9 +37,15 @@ def _case_line(each: Planned) -> str:
     words = [
         case.id, case.variant.name, case.variant.options_text, case.precision_text, case.kernel.name, case.inputs.name,
         case.dtype, f"W={case.world_size}", f"seed={case.seed}",
-        f"B={problem.batch} S={problem.seqlen} H={problem.heads}/{problem.heads_kv} D={problem.head_dim}", problem.mask,
+        _shape(problem), problem.mask,
     ]  # fmt: skip
     return "  ".join(word for word in words if word)
+
+
+def _shape(problem: Problem) -> str:
+    queries = "" if problem.seqlen_q is None else f" Sq={problem.seqlen_q}"
+    heads = f"{problem.heads}/{problem.heads_kv}"
+    return f"B={problem.batch} S={problem.seqlen}{queries} H={heads} D={problem.head_dim}"
 
 
 def plan_line(plans: Sequence[Planned], device: str) -> str:
@@ -62,6 +69,8 @@ def ratios(results: pd.DataFrame) -> str:
     rows = results[(results["rank"] == table.ALL_RANKS) & results["tensor"].notna()]
     if rows.empty:
         return "nothing was measured"
+    if (rows["variant"] == "one_shot").all():
+        return _floors(rows)
     largest = rows.groupby(["dtype", "variant"])["world_size"].transform("max")
     rows = rows[rows["world_size"] == largest]
     shown = rows.pivot_table(
@@ -70,6 +79,14 @@ def ratios(results: pd.DataFrame) -> str:
     shown = shown[list(_present(shown.columns))]
     title = "error / one-shot's error (relative Frobenius, all ranks, worst seed)"
     return f"{title}\n{shown.to_string(float_format=lambda value: f'{value:.3g}')}"
+
+
+def _floors(rows: pd.DataFrame) -> str:
+    """Of a run of kernels alone, which are their own one-shot."""
+    shown = rows.pivot_table(index=["dtype", "kernel"], columns="tensor", values="x_floor", aggfunc="max")
+    title = "error / floor (relative Frobenius, worst seed and problem)"
+    table_text = shown[list(_present(shown.columns))].to_string(float_format=lambda value: f"{value:.3g}")
+    return f"{title}\n{table_text}"
 
 
 def _present(columns: Iterable[str]) -> Iterable[str]:

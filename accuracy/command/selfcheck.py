@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from accuracy.errors import ConfigError
 
 USAGE_ERROR, FAILED = 2, 1
-EPILOG = "KEY=VALUE words choose the problem of --tolerance as for `accuracy`: problem.mask=full inputs=uniform"
+EPILOG = "KEY=VALUE words choose the problem of --tolerance as for `accuracy`: problem.mask=full inputs=sum_loss"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -13,7 +13,7 @@ from accuracy.case import Part, Problem
 
 @dataclass(frozen=True)
 class Inputs:
-    """q, dout (B, S, H, D) and k, v (B, S, Hk, D) in one dtype on one device."""
+    """q, dout (B, Sq, H, D) and k, v (B, S, Hk, D) in one dtype on one device."""
 
     q: Tensor
     k: Tensor
@@ -33,7 +33,7 @@ def draw(part: Part, problem: Problem, seed: int) -> dict[str, Tensor]:
     drawn = {}
     for name in ("q", "k", "v", "dout"):
         heads = problem.heads_kv if name in "kv" else problem.heads
-        shape = (problem.batch, problem.seqlen, heads, problem.head_dim)
+        shape = (problem.batch, problem.length(name), heads, problem.head_dim)
         drawn[name] = torch.from_numpy(module.draw(_generator(part, shape, seed, name), shape, name, options))
     return drawn
 

@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from accuracy.carried import State
 from accuracy.dtype import FORMATS
 
 
@@ -42,15 +43,28 @@ class Kernel(Protocol):
         ...
 
 
+class CarryingKernel(Kernel, Protocol):
+    """A kernel that can go on from a running state; schedules that merge partials let it, see `accuracy.carried`."""
+
+    def carry(self, state: State, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, begins: bool) -> None:
+        """Bring the keys k, v (B, Sk, Hk, D) into the state of the queries q (B, Sq, H, D), in place and unrounded.
+
+        begins: the state holds nothing yet and is not read.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Abilities:
     """What a kernel can do on a device. missing: why it cannot run at all, or empty."""
 
     dtypes: tuple[str, ...] = ()
     partial_dtypes: tuple[str, ...] = ()  # beyond the inputs' own dtype: what out and gradients can come in
+    head_dim_min: int = 1
     head_dim_max: int | None = None
     head_dim_multiple: int = 1
     deterministic: bool = True
+    carries: bool = False  # is a CarryingKernel
     missing: str = ""
 
     def decline(self, kernel: str, dtype: str, head_dim: int, partials: set[str]) -> str | None:
@@ -59,6 +73,8 @@ class Abilities:
             return f"kernel {kernel} {self.missing}"
         if dtype not in self.dtypes:
             return f"kernel {kernel} has no {dtype} here; it has {', '.join(self.dtypes)}"
+        if head_dim < self.head_dim_min:
+            return f"kernel {kernel} takes head_dim from {self.head_dim_min}, not {head_dim}"
         if self.head_dim_max is not None and head_dim > self.head_dim_max:
             return f"kernel {kernel} takes head_dim up to {self.head_dim_max}, not {head_dim}"
         if head_dim % self.head_dim_multiple:

@@ -6,13 +6,14 @@ kernels, weights are rounded before they are normalised, and their sum is of the
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from accuracy import device as devices
 from accuracy.dtype import FORMATS, accumulation_dtype
+from accuracy.heads import by_group, by_kv_head, by_token
 from accuracy.kernel.base import ALL_DTYPES, Abilities
 
 CHUNK_ELEMENTS = 2**24
@@ -54,10 +55,10 @@ class Eager:
     ) -> tuple[Tensor, Tensor]:
         """See `Kernel.forward`."""
         compute, probability = self._dtypes(q)
-        keys, values = _by_head(k, compute), _by_head(v, compute)
+        keys, values = by_kv_head(k, compute), by_kv_head(v, compute)
         out = torch.empty_like(q, dtype=out_dtype)
         lse = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=_lse_dtype(q))
-        with _tf32(self.options.tf32):
+        with devices.switched(tf32_products=self.options.tf32):
             for rows, limit in _chunks(q, k, causal):
                 scores = _scores(q[:, rows], keys[:, :, :limit], scale, causal, rows.stop, q.shape[1], k.shape[1])
                 top = scores.amax(dim=-1, keepdim=True)
@@ -65,7 +66,7 @@ class Eager:
                 total = weights.sum(dim=-1, keepdim=True)
                 normaliser = top + torch.log(total)
                 product = weights.to(probability).to(compute) @ values[:, :, :limit]
-                out[:, rows] = _by_token(product / total).to(out_dtype)
+                out[:, rows] = by_token(product / total).to(out_dtype)
                 lse[:, :, rows] = normaliser.flatten(1, 2).squeeze(-1).to(lse.dtype)
         return out, lse
 
@@ -84,26 +85,26 @@ class Eager:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See `Kernel.backward`."""
         compute, probability = self._dtypes(q)
-        keys, values = _by_head(k, compute), _by_head(v, compute)
+        keys, values = by_kv_head(k, compute), by_kv_head(v, compute)
         heads_kv = k.shape[2]
         dq = torch.empty_like(q, dtype=gradient_dtype)
         dk, dv = torch.zeros_like(keys), torch.zeros_like(values)
-        with _tf32(self.options.tf32):
+        with devices.switched(tf32_products=self.options.tf32):
             for rows, limit in _chunks(q, k, causal):
                 query, dout_rows = (
-                    _by_group(q[:, rows], heads_kv, compute),
-                    _by_group(dout[:, rows], heads_kv, compute),
+                    by_group(q[:, rows], heads_kv, compute),
+                    by_group(dout[:, rows], heads_kv, compute),
                 )
                 scores = _scores(q[:, rows], keys[:, :, :limit], scale, causal, rows.stop, q.shape[1], k.shape[1])
                 normaliser = lse[:, :, rows].to(compute).unflatten(1, (heads_kv, -1)).unsqueeze(-1)
                 weights = torch.exp(scores - normaliser)
-                delta = (dout_rows * _by_group(out[:, rows], heads_kv, compute)).sum(-1, keepdim=True)
+                delta = (dout_rows * by_group(out[:, rows], heads_kv, compute)).sum(-1, keepdim=True)
                 slope = weights * (dout_rows @ values[:, :, :limit].mT - delta)
                 weights, slope = weights.to(probability).to(compute), slope.to(probability).to(compute)
-                dq[:, rows] = _by_token((slope @ keys[:, :, :limit]) * scale).to(gradient_dtype)
+                dq[:, rows] = by_token((slope @ keys[:, :, :limit]) * scale).to(gradient_dtype)
                 dk[:, :, :limit] += (slope.mT @ query).sum(2, keepdim=True)
                 dv[:, :, :limit] += (weights.mT @ dout_rows).sum(2, keepdim=True)
-        return dq, _by_token(dk * scale).to(gradient_dtype), _by_token(dv).to(gradient_dtype)
+        return dq, by_token(dk * scale).to(gradient_dtype), by_token(dv).to(gradient_dtype)
 
     def _dtypes(self, q: Tensor) -> tuple[torch.dtype, torch.dtype]:
         case = str(q.dtype).removeprefix("torch.")
@@ -115,21 +116,6 @@ class Eager:
 
 def _lse_dtype(q: Tensor) -> torch.dtype:
     return torch.float64 if q.dtype == torch.float64 else torch.float32
-
-
-def _by_head(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """(B, S, Hk, D) -> (B, Hk, 1, S, D): broadcasts over the query heads of a group."""
-    return x.to(dtype).transpose(1, 2).unsqueeze(2)
-
-
-def _by_group(x: Tensor, heads_kv: int, dtype: torch.dtype) -> Tensor:
-    """(B, S, H, D) -> (B, Hk, H/Hk, S, D)."""
-    return x.to(dtype).transpose(1, 2).unflatten(1, (heads_kv, -1))
-
-
-def _by_token(x: Tensor) -> Tensor:
-    """(B, Hk, G, S, D) -> (B, S, Hk G, D)."""
-    return x.flatten(1, 2).transpose(1, 2)
 
 
 def _chunks(q: Tensor, k: Tensor, causal: bool) -> Iterator[tuple[slice, int]]:
@@ -144,21 +130,10 @@ def _chunks(q: Tensor, k: Tensor, causal: bool) -> Iterator[tuple[slice, int]]:
 
 def _scores(q: Tensor, keys: Tensor, scale: float, causal: bool, end: int, length: int, total: int) -> Tensor:
     """Scaled scores (B, Hk, G, rows, limit) of the rows that stop at `end`, hidden ones at -inf."""
-    scores = (_by_group(q, keys.shape[1], keys.dtype) @ keys.mT) * scale
+    scores = (by_group(q, keys.shape[1], keys.dtype) @ keys.mT) * scale
     if not causal:
         return scores
     rows, limit = scores.shape[-2:]
     last_seen = torch.arange(end - rows, end, device=q.device) + (total - length)
     hidden = torch.arange(limit, device=q.device) > last_seen[:, None]
     return scores.masked_fill_(hidden, -torch.inf)
-
-
-@contextmanager
-def _tf32(allowed: bool) -> Iterator[None]:
-    """TF32 as the knob says, whatever the process had, and back again."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = allowed
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before

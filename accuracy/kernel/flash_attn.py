@@ -40,7 +40,10 @@ def build(device: str, options: Options) -> "FlashAttn":
     """The package's functions without the dispatcher's wrapper, which costs more time than a small block."""
     interface = _interface()
     return FlashAttn(
-        _plain(interface._flash_attn_forward), _plain(interface._flash_attn_backward), options.deterministic
+        _plain(interface._flash_attn_forward),
+        _plain(interface._flash_attn_backward),
+        options.deterministic,
+        interface.flash_attn_with_kvcache,
     )
 
 
@@ -60,6 +63,16 @@ class FlashAttn:
     forward_function: Any
     backward_function: Any
     deterministic: bool
+    cache_function: Any = None
+
+    def forward_split(
+        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, splits: int
+    ) -> tuple[Tensor, Tensor]:
+        """As `forward`, the keys cut into `splits` parts that are joined in float32 (0: its own choice of a number)."""
+        out, lse = self.cache_function(
+            q, k, v, softmax_scale=scale, causal=causal, num_splits=splits, return_softmax_lse=True
+        )
+        return out, lse
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype

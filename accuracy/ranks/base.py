@@ -15,6 +15,10 @@ class WorldFailed(RuntimeError):
     """Ranks of real processes could not finish a case: which, and why."""
 
 
+class RankEnded(WorldFailed):
+    """A rank's process is gone."""
+
+
 @dataclass(frozen=True)
 class Start:
     """How a worker joins the others.
@@ -78,7 +82,7 @@ class Worker(Protocol):
         ...
 
     def receive(self) -> Any:
-        """READY, Done or Failed. Raises WorldFailed where the process has ended instead."""
+        """READY, Done or Failed. Raises RankEnded where the process has ended instead."""
         ...
 
     def kill(self) -> None:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from accuracy.errors import ConfigError
 from accuracy.ranks import local, meeting
-from accuracy.ranks.base import START_SECONDS, Job, Start, Worker, WorldFailed
+from accuracy.ranks.base import START_SECONDS, Job, RankEnded, Start, Worker, WorldFailed
 from accuracy.ranks.keeper import Ended, Hello, Kill, Killed, hello
 from accuracy.ranks.launch import Launch
 from accuracy.ranks.wire import Wire
@@ -44,7 +44,7 @@ class RemoteWorker:
         except (EOFError, OSError) as error:
             raise self._gone() from error
         if isinstance(answer, Ended):
-            raise WorldFailed(answer.how)
+            raise RankEnded(answer.how)
         return answer
 
     def kill(self) -> None:
@@ -66,8 +66,8 @@ class RemoteWorker:
         except OSError as error:
             raise self._gone() from error
 
-    def _gone(self) -> WorldFailed:
-        return WorldFailed(f"rank {self.rank}: its launched process is gone")
+    def _gone(self) -> RankEnded:
+        return RankEnded(f"rank {self.rank}: its launched process is gone")
 
 
 @dataclass

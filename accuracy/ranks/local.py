@@ -10,7 +10,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from accuracy.ranks.base import Job, Start, WorldFailed
+from accuracy.ranks.base import Job, RankEnded, Start
 from accuracy.ranks.worker import serve
 
 
@@ -55,12 +55,12 @@ class LocalWorker:
         self.jobs.close()
         self.lifeline.close()
 
-    def _gone(self) -> WorldFailed:
+    def _gone(self) -> RankEnded:
         """How a process that no longer answers has ended."""
         self.process.join(timeout=5)
         code = self.process.exitcode
         how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with status {code}"
-        return WorldFailed(f"rank {self.rank} {how}")
+        return RankEnded(f"rank {self.rank} {how}")
 
 
 def start(how: Start) -> LocalWorker:

@@ -15,11 +15,12 @@ from typing import Any
 from accuracy import device
 from accuracy.case import Case
 from accuracy.program import Ran
-from accuracy.ranks.base import START_SECONDS, Failed, Job, Launcher, Worker, WorldFailed
+from accuracy.ranks.base import START_SECONDS, Failed, Job, Launcher, RankEnded, Worker, WorldFailed
 from accuracy.ranks.local import ThisMachine
 from accuracy.world.base import Tensors
 
 CLOSE_SECONDS = 5.0  # for a rank that has nothing to do to end
+PEER_SECONDS = 1.0  # between a rank's complaint about another and the news of that one's end
 
 
 @dataclass
@@ -95,15 +96,24 @@ class Pool:
                 raise WorldFailed(f"no answer from {_names(waiting)} within {seconds:g} s")
             for worker in waiting:
                 if any(sign in ready for sign in worker.signs):
-                    answers[worker.rank] = _answer(worker)
+                    answer = answers[worker.rank] = worker.receive()
+                    if isinstance(answer, Failed):
+                        raise _cause(worker, answer, [each for each in waiting if each is not worker])
         return [answers[worker.rank] for worker in members]
 
 
-def _answer(worker: Worker) -> Any:
-    answer = worker.receive()
-    if isinstance(answer, Failed):
-        raise WorldFailed(f"rank {worker.rank}: {answer.reason}")
-    return answer
+def _cause(worker: Worker, failed: Failed, others: Sequence[Worker]) -> WorldFailed:
+    """A rank that has lost another says that it lost a connection: the other's end is the reason, if it shows soon."""
+    deadline = time.monotonic() + PEER_SECONDS
+    others = list(others)
+    while others and (ready := wait([sign for each in others for sign in each.signs], deadline - time.monotonic())):
+        for other in [each for each in others if any(sign in ready for sign in each.signs)]:
+            others.remove(other)
+            try:
+                other.receive()
+            except RankEnded as ended:
+                return ended
+    return WorldFailed(f"rank {worker.rank}: {failed.reason}")
 
 
 def _names(workers: Sequence[Worker]) -> str:

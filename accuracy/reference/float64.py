@@ -20,7 +20,7 @@ BLOCK_ELEMENTS = 2**25
 
 @dataclass(frozen=True)
 class Truth:
-    """out, dq (B, S, H, D), dk, dv (B, S, Hk, D), lse (B, H, S), delta (B, H, S), all float64."""
+    """out, dq (B, Sq, H, D), dk, dv (B, S, Hk, D), lse (B, H, Sq), delta (B, H, Sq), all float64."""
 
     out: Tensor
     lse: Tensor
@@ -31,12 +31,15 @@ class Truth:
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, *, scale: float, causal: bool) -> Truth:
-    """The truth for q, dout (B, S, H, D) and k, v (B, S, Hk, D) of any dtype.
+    """The truth for q, dout (B, Sq, H, D) and k, v (B, S, Hk, D) of any dtype.
 
-    Raises RuntimeError when TF32 or autocast could touch the computation.
+    Causal: query i sees keys up to i + S - Sq, so that the last query sees the last key. Raises ValueError where a
+    query would see none, and RuntimeError when TF32 or autocast could touch the computation.
     """
     assert_exact_arithmetic(q.device.type)
     batch, length, heads, _ = q.shape
+    if causal and length > k.shape[1]:
+        raise ValueError(f"{length} queries on {k.shape[1]} keys: under a causal mask the first ones see no key")
     truth = Truth(
         out=_empty(q),
         lse=q.new_empty(batch, heads, length, dtype=torch.float64),
@@ -73,12 +76,13 @@ def _one_head(
     query, gradient = q[item, :, head].double(), dout[item, :, head].double()
     key, value = k[item, :, head_kv].double(), v[item, :, head_kv].double()
     dk, dv = torch.zeros_like(key), torch.zeros_like(value)
-    for first, last in _row_blocks(query.shape[0]):
-        seen = last if causal else key.shape[0]
+    ahead = key.shape[0] - query.shape[0]  # keys before that of the first query
+    for first, last in _row_blocks(query.shape[0], key.shape[0]):
+        seen = last + ahead if causal else key.shape[0]
         scores = (query[first:last] @ key[:seen].T).mul_(scale)
         if causal:
             future = torch.ones(last - first, last - first, dtype=torch.bool, device=q.device).triu_(1)
-            scores[:, first:last].masked_fill_(future, -torch.inf)
+            scores[:, first + ahead :].masked_fill_(future, -torch.inf)
         top = scores.amax(dim=1, keepdim=True)
         lse = scores.sub(top).exp_().sum(dim=1, keepdim=True).log_().add_(top)
         weights = scores.sub_(lse).exp_()
@@ -95,6 +99,6 @@ def _one_head(
     truth.dv[item, :, head_kv] += dv
 
 
-def _row_blocks(length: int) -> Iterator[tuple[int, int]]:
-    rows = max(1, min(1024, BLOCK_ELEMENTS // length))
+def _row_blocks(length: int, keys: int) -> Iterator[tuple[int, int]]:
+    rows = max(1, min(1024, BLOCK_ELEMENTS // keys))
     return ((first, min(first + rows, length)) for first in range(0, length, rows))

@@ -70,6 +70,8 @@ def _verdict(run: Run, diagnoses: list[Diagnosis]) -> str:
 
 
 def _worst(whole: pd.DataFrame) -> str:
+    if (whole["variant"] == ONE_SHOT).all():
+        return _furthest_kernel(whole)
     rounded = whole[(whole["dtype"] != EXACT) & (whole["variant"] != ONE_SHOT)]
     found = worst_cells(rounded if len(rounded) else whole, 1)
     if found.empty:
@@ -78,6 +80,19 @@ def _worst(whole: pd.DataFrame) -> str:
     return (
         f"Worst cell: {cell['tensor']} of {spoken(cell['series'])} in {spoken(cell['facet'])} at world size "
         f"{cell['world_size']} is {plain(cell['x_one_shot'])}x as far from the truth as the one-shot kernel "
+        f"(relative error {scientific(cell['error_rel'])})."
+    )
+
+
+def _furthest_kernel(whole: pd.DataFrame) -> str:
+    """Of a run of kernels alone: they are their own one-shot, and only the floor tells them apart."""
+    rounded = whole[(whole["dtype"] != EXACT) & whole["x_floor"].map(math.isfinite).astype(bool)]
+    if rounded.empty:
+        return "No case has a finite ratio to the floor."
+    cell = rounded.iloc[int(rounded["x_floor"].to_numpy().argmax())]
+    return (
+        f"Furthest from the floor: {cell['tensor']} of {cell['kernel']} in {spoken(cell['facet'])} is "
+        f"{plain(cell['x_floor'])} times as far from the truth as the truth rounded to its dtype "
         f"(relative error {scientific(cell['error_rel'])})."
     )
 

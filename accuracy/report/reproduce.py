@@ -20,12 +20,19 @@ def command(row: Mapping[Any, Any]) -> str:
     if _present(row.get("world")) and row["world"] != _DEFAULT_WORLD:
         words.append(f"world={_text(row['world'])}")
     words += [f"problem.{name}={_text(row[name])}" for name in _PROBLEM if _present(row.get(name))]
+    words += _other_length(row)
     words += _softmax_scale(row)
     words += _knobs(f"variant.{row.get('variant')}", row.get("options"))
     words += _knobs("precision", row.get("precision"))
     words += _knobs(f"kernel.{row.get('kernel')}", row.get("kernel_options"))
     words += _knobs(f"inputs.{row.get('inputs')}", row.get("inputs_options"))
     return shlex.join(["accuracy", *words])
+
+
+def _other_length(row: Mapping[Any, Any]) -> list[str]:
+    """The number of queries, where it is not that of the keys."""
+    queries = row.get("seqlen_q")
+    return [f"problem.seqlen_q={_text(queries)}"] if _present(queries) and queries != row.get("seqlen") else []
 
 
 def _softmax_scale(row: Mapping[Any, Any]) -> list[str]:

@@ -25,6 +25,7 @@ _FACET_DETAILS = (
     "mask",
     "batch",
     "seqlen",
+    "seqlen_q",
     "heads",
     "heads_kv",
     "head_dim",
@@ -91,6 +92,8 @@ def with_labels(results: pd.DataFrame) -> pd.DataFrame:
     every = results.drop_duplicates("case_id")
     cases = every[every["status"] == OK] if (every["status"] == OK).any() else every
     facet_details = _varying(cases, _FACET_DETAILS)
+    if "seqlen_q" in facet_details and (cases["seqlen_q"] == cases["seqlen"]).all():
+        facet_details.remove("seqlen_q")  # says nothing that seqlen does not say
     facet = [_label(row, "dtype", facet_details) for row in cases.to_dict("records")]
     inside = {name for _, rows in cases.groupby(facet) for name in _varying(rows, _SERIES_DETAILS)}
     series_details = [name for name in _SERIES_DETAILS if name in inside]

@@ -62,7 +62,7 @@ def tolerance(text: str, metric: str = "max", tokens: int | None = None, against
 
 def accepted(limits: Tolerance, problem: Problem, inputs: Inputs) -> dict[str, dict[str, bool]]:
     """By wrong answer and tensor: does it pass? Raises ConfigError where the problem is too large for a dense check."""
-    scores = problem.batch * problem.heads * problem.seqlen**2
+    scores = problem.batch * problem.heads * problem.queries * problem.seqlen
     if scores > MOST_SCORES:
         raise ConfigError(f"{scores:,} scores are too many at once (allowed: {MOST_SCORES:,}); lower problem.seqlen")
     truth = answer("right", problem, inputs)
@@ -80,12 +80,14 @@ def answer(kind: str, problem: Problem, inputs: Inputs) -> dict[str, Tensor]:
     share = problem.heads // problem.heads_kv
     keys, values = (x.repeat_interleave(share, dim=2) for x in (k, v))
     scores = torch.einsum("bqhd,bkhd->bhqk", q, keys) * problem.softmax_scale
-    hidden = torch.zeros(problem.seqlen, problem.seqlen, dtype=torch.bool, device=q.device)
+    shift = problem.seqlen - problem.queries  # the mask is aligned at the bottom right
+    hidden = torch.zeros(problem.queries, problem.seqlen, dtype=torch.bool, device=q.device)
     if problem.causal:
-        hidden = torch.ones_like(hidden).triu(1)
+        hidden = torch.ones_like(hidden).triu(1 + shift)
     if kind == "dropped_key":
         place = problem.seqlen // 2
-        hidden[:, place] = torch.arange(problem.seqlen, device=q.device) != place  # its own row keeps it: none is empty
+        rows = torch.arange(problem.queries, device=q.device) + shift
+        hidden[:, place] = rows != place  # its own row keeps it: none is empty
     if kind == "no_softmax":
         weights = scores.masked_fill(hidden, 0.0)
     else:

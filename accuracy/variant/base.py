@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from accuracy.accumulator import Accumulator
+from accuracy.carried import Carried
 from accuracy.kernel.base import Kernel
 from accuracy.masks import Block
 from accuracy.merge import Running
@@ -36,13 +37,23 @@ class Rank:
         """In which lse is stored: float32, float64 in a float64 case."""
         return torch.float64 if self.dtype == torch.float64 else torch.float32
 
-    def running(self, q: Tensor) -> Running:
-        """An empty running partial for the queries q (B, S, H, D)."""
+    def running(self, q: Tensor) -> Running | Carried:
+        """An empty running partial for the queries q (B, S, H, D); the kernel's own state where it carries one."""
+        carry = getattr(self.kernel, "carry", None)
+        if carry is not None:
+            return Carried(carry, q)
         return Running.empty(q, self.place("out_accumulator"), self.place("lse"), self.precision.merge)
 
     def accumulator(self, name: str, like: Tensor) -> Accumulator:
         """An empty sum of the gradient `name` (dq, dk, dv), shaped `like` (B, S, heads, D)."""
         return Accumulator(like, self.place("dq_accumulator" if name == "dq" else "dkv_accumulator"))
+
+    def join(self, running: Running | Carried, block: Block, q: Tensor, k: Tensor, v: Tensor) -> None:
+        """Bring a block into the running partial: by going on in the kernel, or by merging what the kernel returns."""
+        if isinstance(running, Carried):
+            running.add(block, k[:, block.key], v[:, block.key], self.scale)
+        else:
+            running.add(block, *self.attend(block, q, k, v))
 
     def attend(self, block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """The kernel's partial of one block: out (B, S', H, D) and lse (B, H, S')."""

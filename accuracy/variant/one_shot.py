@@ -12,6 +12,7 @@ SHARDINGS = ("contiguous",)
 PRECISION = Precision()
 FORWARD_PLACES = ("partial",)
 BACKWARD_PLACES = ("gradient_partial",)
+CROSS_LENGTHS = True
 
 
 def decline(case: Case) -> str | None:
@@ -27,17 +28,16 @@ def one_device_only(case: Case) -> str | None:
 
 
 async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
-    """q (B, S, H, D), k, v (B, S, Hk, D) -> out (B, S, H, D), lse (B, H, S)."""
-    out, lse = rank.attend(_whole(rank, q), q, k, v)
+    """q (B, Sq, H, D), k, v (B, S, Hk, D) -> out (B, Sq, H, D), lse (B, H, Sq)."""
+    out, lse = rank.attend(_whole(rank, q, k), q, k, v)
     return out.to(rank.dtype), lse.to(rank.lse_dtype)
 
 
 async def backward(rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> Tensors:
-    """-> dq (B, S, H, D), dk, dv (B, S, Hk, D)."""
-    dq, dk, dv = rank.differentiate(_whole(rank, q), dout, q, k, v, out, lse)
+    """-> dq (B, Sq, H, D), dk, dv (B, S, Hk, D)."""
+    dq, dk, dv = rank.differentiate(_whole(rank, q, k), dout, q, k, v, out, lse)
     return dq.to(rank.dtype), dk.to(rank.dtype), dv.to(rank.dtype)
 
 
-def _whole(rank: Rank, q: Tensor) -> Block:
-    everything = slice(0, q.shape[1])
-    return Block(everything, everything, rank.causal)
+def _whole(rank: Rank, q: Tensor, k: Tensor) -> Block:
+    return Block(slice(0, q.shape[1]), slice(0, k.shape[1]), rank.causal)

@@ -70,7 +70,7 @@ async def ring_forward(rank: Rank, blocks: Blocks, q: Tensor, k: Tensor, v: Tens
 
     def join(source: int, k: Tensor, v: Tensor) -> None:
         for block in blocks(rank, source, q.shape[1]):
-            running.add(block, *rank.attend(block, q, k.to(rank.dtype), v.to(rank.dtype)))
+            rank.join(running, block, q, k.to(rank.dtype), v.to(rank.dtype))
 
     k, v = k.to(rank.place("wire")), v.to(rank.place("wire"))
     for step, source in enumerate(sources(rank)):

@@ -21,7 +21,7 @@ PROBES = {  # inputs whose exact answer is known, and the tensors that it is kno
 }
 TRUTH_ERROR = 1e-14  # of the truth itself, relative (tests/reference holds it to that against 50 digits)
 _SETTING = (
-    "variant", "options", "precision", "world", "mask", "batch", "seqlen", "heads", "heads_kv", "head_dim",
+    "variant", "options", "precision", "world", "mask", "batch", "seqlen", "seqlen_q", "heads", "heads_kv", "head_dim",
     "softmax_scale", "device",
 )  # fmt: skip
 _INPUTS = ["inputs", "inputs_options"]
@@ -189,6 +189,7 @@ def _complete(results: pd.DataFrame) -> pd.DataFrame:
     table = results.assign(**absent)
     texts = ["options", "precision", "kernel", "kernel_options", "inputs_options", "world", "device"]
     table = table.assign(**{name: table[name].fillna("").astype(str) for name in texts})
+    table = table.assign(seqlen_q=table["seqlen_q"].fillna(table["seqlen"]))
     return table.assign(softmax_scale=table["softmax_scale"].fillna(0.0))
 
 

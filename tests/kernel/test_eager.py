@@ -41,16 +41,3 @@ def test_chunks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eager, "CHUNK_ELEMENTS", 2 * 128 * 10)
     parts = errors(eager.Options())
     assert parts["out"] == pytest.approx(whole["out"], rel=0.1)  # other shapes of products may round otherwise
-
-
-def test_tf32_is_declined_on_the_cpu() -> None:
-    assert "tf32" in eager.abilities("cpu", eager.Options(tf32=True)).missing
-
-
-@pytest.mark.gpu
-def test_tf32_is_seen_and_put_back() -> None:
-    """TF32 keeps 11 bits of the products' factors: between 2^-11 / 16 and 2^-11 * 16; float32 is 2^13 finer."""
-    allowed, forbidden = errors(eager.Options(tf32=True), "cuda"), errors(eager.Options(), "cuda")
-    assert not torch.backends.cuda.matmul.allow_tf32
-    assert 2**-15 < allowed["out"] < 2**-7
-    assert forbidden["out"] < 2**-20

@@ -16,14 +16,17 @@ TENSORS = ("out", "lse", "dq", "dk", "dv", "delta")
 
 
 def exact(q, k, v, dout, scale, causal) -> dict[str, list]:
-    """Attention and its gradients of one head in 50-digit arithmetic; scale is the exact value of the float."""
+    """Attention and its gradients of one head in 50-digit arithmetic; scale is the exact value of the float.
+
+    Causal: the last query sees the last key.
+    """
     q, k, v, dout = (mpmath.matrix(x.tolist()) for x in (q, k, v, dout))
     length, keys, scale = q.rows, k.rows, mpmath.mpf(scale)
     scores = q * k.T * scale
     weights = mpmath.matrix(length, keys)
     lse = []
     for i in range(length):
-        seen = range(i + 1 if causal else keys)
+        seen = range(i + 1 + keys - length if causal else keys)
         total = mpmath.fsum(mpmath.exp(scores[i, j]) for j in seen)
         lse.append(mpmath.log(total))
         for j in seen:
@@ -93,6 +96,40 @@ def test_on_peaked_logits_the_error_stays_within_the_condition_number(causal: bo
         assert relative_error(head(truth, name, 0), expected[name]) < 1e-14 * condition, name
 
 
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("queries", [1, 5, 23])
+def test_fewer_queries_than_keys_agree_with_fifty_digits(queries: int, causal: bool) -> None:
+    q, k, v, dout = problem(seed=3, heads=1)
+    q, dout = q[:, :queries], dout[:, :queries]
+    truth = attention(q, k, v, dout, scale=0.1, causal=causal)
+    expected = exact(q[0, :, 0], k[0, :, 0], v[0, :, 0], dout[0, :, 0], 0.1, causal)
+    for name in TENSORS:
+        assert relative_error(head(truth, name, 0), expected[name]) < 1e-14, name
+
+
+def test_more_queries_than_keys_agree_with_fifty_digits() -> None:
+    q, k, v, dout = problem(seed=3, heads=1)
+    k, v = k[:, :7], v[:, :7]
+    truth = attention(q, k, v, dout, scale=0.1, causal=False)
+    expected = exact(q[0, :, 0], k[0, :, 0], v[0, :, 0], dout[0, :, 0], 0.1, False)
+    for name in TENSORS:
+        assert relative_error(head(truth, name, 0), expected[name]) < 1e-14, name
+
+
+def test_a_query_without_a_key_is_refused() -> None:
+    q, k, v, dout = problem(seed=3, heads=1)
+    with pytest.raises(ValueError, match="24 queries on 7 keys"):
+        attention(q, k[:, :7], v[:, :7], dout, scale=0.1, causal=True)
+
+
+def test_a_mask_aligned_at_the_top_left_would_be_seen() -> None:
+    """The planted fault: the square problem's first rows, which is what the other alignment computes."""
+    q, k, v, dout = problem(seed=3, heads=1)
+    truth = attention(q, k, v, dout, scale=0.1, causal=True)
+    expected = exact(q[0, :5, 0], k[0, :, 0], v[0, :, 0], dout[0, :5, 0], 0.1, True)
+    assert relative_error(truth.lse[0, 0, :5], expected["lse"]) > 0.1
+
+
 def test_a_scale_in_float32_would_be_seen() -> None:
     """The planted fault: 0.1 rounded to float32 is wrong by 1.5e-8, a million times the bound."""
     q, k, v, dout = problem(seed=3, heads=1)
@@ -138,6 +175,7 @@ def test_probe_constant_values_have_no_gradient_of_scores() -> None:
 
 def test_blocks_of_rows_do_not_change_the_truth(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v, dout = problem(seed=5, length=50)
+    q, dout = q[:, :40], dout[:, :40]
     whole = attention(q, k, v, dout, scale=0.3, causal=True)
     monkeypatch.setattr(float64, "BLOCK_ELEMENTS", 50 * 7)
     parts = attention(q, k, v, dout, scale=0.3, causal=True)

@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from accuracy.report.folder import Run, read_folder
+from accuracy.report.headline import headline
 from accuracy.report.section.heatmap import heat_cell, heatmap_panel
 from accuracy.report.section.missing import reasons
 from accuracy.report.section.positions import borders, chosen_world, position_panel
@@ -102,3 +103,14 @@ def test_reasons_are_grouped_with_failures_first(tmp_path: Path) -> None:
         ("2 cases declined", "no float64"),
     ]
     assert found[0].commands[0].startswith("accuracy variant=ring dtype=float64 world_size=32")
+
+
+def test_a_run_of_kernels_alone_is_compared_with_the_floor(tmp_path: Path) -> None:
+    """Every kernel is its own one-shot: a ratio of 1 everywhere would say nothing. (Synthetic floors are 0.8.)"""
+    run = read_folder(write_run(tmp_path / "kernels", Shape(variants=("one_shot",), dtypes=("bfloat16",), reasons=())))
+    labelled = with_labels(run.results)
+    panel = heatmap_panel(facets_of(labelled[labelled["tensor"].notna()])[0])
+    assert "multiple of the floor" in panel.tables[0].caption
+    assert {cell.text.rstrip("\u00d7") for row in panel.tables[0].rows for cell in row[1:]} == {"1.25"}
+    whole = labelled[(labelled["rank"] == -1) & labelled["tensor"].notna()]
+    assert headline(run, whole, []).sentence.startswith("Furthest from the floor: ")

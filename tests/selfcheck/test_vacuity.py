@@ -6,7 +6,7 @@ from accuracy.command import selfcheck
 from accuracy.errors import ConfigError
 from accuracy.selfcheck.vacuity import WRONG, tolerance
 
-CP = ("inputs=uniform", "problem.mask=full", "problem.seqlen=1024", "problem.heads=2", "problem.heads_kv=2",
+CP = ("inputs=sum_loss", "problem.mask=full", "problem.seqlen=1024", "problem.heads=2", "problem.heads_kv=2",
       "problem.head_dim=64")  # fmt: skip
 SMALL = ("problem.seqlen=256", "problem.heads=2", "problem.heads_kv=2", "problem.head_dim=16")
 

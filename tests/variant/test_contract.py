@@ -9,7 +9,7 @@ import pytest
 from accuracy import parts
 from accuracy.dtype import FORMATS
 from tests.measuring import configuration, measure
-from tests.variants import schedules
+from tests.variants import schedules, skip_if_bound_to_a_kernel
 
 SIZES = "world_size=[1,2,3,4]"
 SHAPES = {
@@ -31,6 +31,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def run(variant: str, request: pytest.FixtureRequest):
     folder: Path | None = request.config.getoption("--config-dir")
+    skip_if_bound_to_a_kernel(variant, *([folder] if folder else []))
 
     def measured(*overrides: str) -> pd.DataFrame:
         # the ring beside it can use every world size, so that a variant of one device may decline some
@@ -45,6 +46,15 @@ def run(variant: str, request: pytest.FixtureRequest):
     return measured
 
 
+def tensors(variant: str, request: pytest.FixtureRequest) -> set[str]:
+    """What the variant states that it returns."""
+    folder: Path | None = request.config.getoption("--config-dir")
+    chosen = configuration(f"variant={variant}", folders=[folder.resolve()] if folder else [])
+    forward_only = {"out", "lse", "delta"}
+    gradients = getattr(parts.load(chosen.variants[0].backward.source), "GRADIENTS", True)
+    return forward_only | ({"dq", "dk", "dv"} if gradients else set())
+
+
 def places(variant: str, request: pytest.FixtureRequest) -> tuple[str, ...]:
     """The rounding places that the variant's schedules state."""
     folder: Path | None = request.config.getoption("--config-dir")
@@ -54,10 +64,10 @@ def places(variant: str, request: pytest.FixtureRequest) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_in_float64_it_is_the_truth_on_every_rank_and_tensor(run, shape: str) -> None:
+def test_in_float64_it_is_the_truth_on_every_rank_and_tensor(variant: str, run, shape: str, request) -> None:
     """1e-12 is 10^4 units of float64 and 10^-7 of what a lost key or a float32 sum would cost."""
     results = run("dtype=float64", *SHAPES[shape])
-    assert set(results["tensor"]) == {"out", "lse", "dq", "dk", "dv", "delta"}
+    assert set(results["tensor"]) == tensors(variant, request)
     worst = results.loc[results["error_rel"].idxmax()]
     assert worst["error_rel"] < 1e-12, worst[["tensor", "rank", "world_size", "error_rel"]].to_dict()
 

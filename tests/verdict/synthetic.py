@@ -18,7 +18,7 @@ def row(tensor: str, dtype: str, size: int, rank: int, seed: int, **changes: Any
         "case_id": f"{dtype}-{size}-{seed}-{changes.get('inputs', 'gaussian')}", "variant": "v", "options": "",
         "precision": "", "kernel": "eager", "kernel_options": "", "inputs": "gaussian", "inputs_options": "",
         "dtype": dtype, "world": "simulated", "world_size": size, "sharding": "contiguous", "seed": seed,
-        "mask": "causal", "batch": 1, "seqlen": 512, "heads": 4, "heads_kv": 4, "head_dim": 16, "softmax_scale": 0.25,
+        "mask": "causal", "batch": 1, "seqlen": 512, "seqlen_q": 512, "heads": 4, "heads_kv": 4, "head_dim": 16, "softmax_scale": 0.25,
         "device": "cpu", "tensor": tensor, "rank": rank, "status": "ok", "reason": "", "nonfinite": 0,
         "error_rel": 1.32 * floor, "one_shot_rel": 1.2 * floor, "floor_rel": floor, "error_rms": 1.32 * floor,
         "error_max": 5 * floor, "one_shot_max": 5 * floor, "error_bias": 0.001 * floor, "one_shot_bias": 0.0,

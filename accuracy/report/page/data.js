@@ -30,8 +30,8 @@ function distinct(data, name) {
   return [...found].sort(column.kind === "number" ? (a, b) => a - b : undefined);
 }
 
-const WHOLE_NUMBERS = new Set(["world_size", "seed", "rank", "batch", "seqlen", "heads", "heads_kv", "head_dim", "nonfinite",
-  "worst_batch", "worst_token", "worst_head", "worst_dim"]);
+const WHOLE_NUMBERS = new Set(["world_size", "seed", "rank", "batch", "seqlen", "seqlen_q", "heads", "heads_kv", "head_dim",
+  "nonfinite", "worst_batch", "worst_token", "worst_head", "worst_dim"]);
 
 /** A value as the tables of this page write it. */
 function written(name, value) {

@@ -1,4 +1,7 @@
-"""Section: how far is each variant from the truth, as a multiple of what the one-shot kernel is?"""
+"""Section: how far is each variant from the truth, as a multiple of what the one-shot kernel is?
+
+Where nothing but kernels was run once, they are compared with the floor.
+"""
 
 import math
 
@@ -14,6 +17,9 @@ SATURATED_OCTAVES = 2.0  # a quarter of the one-shot error, or four times it, ha
 def heatmap_panel(facet: Facet) -> Panel:
     """Every variant at its largest world size in the open, every world size as further tables."""
     largest, widest = facet.largest_world, facet.widest
+    if (widest["variant"] == ONE_SHOT).all():
+        caption = f"Error as a multiple of the floor, {facet.label}"
+        return Panel(f"heatmap-{facet.slug}", facet.label, tables=(_table(facet, widest, caption, column="x_floor"),))
     caption = f"Error as a multiple of the one-shot kernel's, {facet.label}, world size"
     sizes = sorted((int(size) for size in facet.whole["world_size"].unique()), reverse=True)
     further = [_table(facet, facet.whole[facet.whole["world_size"] == size], f"{caption} {size}") for size in sizes]
@@ -25,9 +31,11 @@ def heatmap_panel(facet: Facet) -> Panel:
     )
 
 
-def _table(facet: Facet, rows: pd.DataFrame, caption: str, expected: int | None = None) -> Table:
+def _table(
+    facet: Facet, rows: pd.DataFrame, caption: str, expected: int | None = None, column: str = "x_one_shot"
+) -> Table:
     """Series x tensors; a series at another world size than `expected` says so."""
-    ratios = rows.groupby(["series", "tensor"])["x_one_shot"].agg(geometric_mean)
+    ratios = rows.groupby(["series", "tensor"])[column].agg(geometric_mean)
     sizes = rows.groupby("series")["world_size"].max().to_dict()
     body = []
     for label in facet.series:

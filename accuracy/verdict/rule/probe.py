@@ -62,7 +62,8 @@ def _count_keys(evidence: Evidence, rows: pd.DataFrame) -> Finding | None:
     if keys_off <= HALF_A_KEY or (short and _like_rounding(float(worst["error_rel"]), evidence)):
         return None
     whole = rows[rows["rank"] == ALL_RANKS].iloc[0]
-    seen = int(worst["worst_token"]) + 1 if evidence.key["mask"] == "causal" else int(evidence.key["seqlen"])
+    length, queries = int(evidence.key["seqlen"]), int(evidence.key["seqlen_q"])
+    seen = int(worst["worst_token"]) + 1 + length - queries if evidence.key["mask"] == "causal" else length
     counted = seen * float(np.exp(math.copysign(float(worst["error_max"]), float(whole["error_bias"]))))
     return Finding(
         LOGIC,

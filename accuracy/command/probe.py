@@ -1,0 +1,94 @@
+"""`accuracy-probe`: what installed kernels really do, by inputs that give it away, in seconds."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from accuracy.errors import ConfigError, unknown
+
+USAGE_ERROR = 2
+EXAMPLES = """examples:
+  accuracy-probe                                            every kernel on this machine
+  accuracy-probe kernel=flash_attn,eager dtype=bfloat16
+  accuracy-probe kernel=flash_attn kernel.flash_attn.deterministic=false question=repeats
+  accuracy-probe --config-dir MINE kernel=my_kernel         MINE/kernel/my_kernel.py and my_kernel.yaml
+  accuracy-probe --json reports/probe/nvidia-h200/probe.json
+"""
+KEYS = ("kernel", "dtype", "question", "device")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a table and perhaps write JSON; 0, or 2 for a mistake in the command."""
+    parser = argparse.ArgumentParser(
+        prog="accuracy-probe",
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "words", nargs="*", metavar="KEY=VALUE", help="kernel, dtype, question (lists with commas), device"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the answers with the numbers behind them")
+    parser.add_argument("--config-dir", type=Path, metavar="FOLDER", help="a folder with kernels of your own")
+    given = parser.parse_args(arguments)
+    try:
+        probe(*_read(given.words), given.json, [given.config_dir] if given.config_dir else [], list(given.words))
+    except (ConfigError, OSError) as error:
+        print(f"accuracy-probe: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    return 0
+
+
+def _read(words: Sequence[str]) -> tuple[dict[str, list[str]], dict[str, dict[str, str]]]:
+    """What was chosen by key, and knobs by kernel."""
+    chosen: dict[str, list[str]] = {}
+    options: dict[str, dict[str, str]] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        kind, _, knob = key.partition(".")
+        if not equals or not value or (knob and kind != "kernel"):
+            raise ConfigError(f"{word!r} cannot be read; write KEY=VALUE, KEY one of {', '.join(KEYS)}")
+        if knob:
+            name, _, option = knob.partition(".")
+            options.setdefault(name, {})[option] = value
+        elif key not in KEYS:
+            raise unknown("key", key, KEYS)
+        else:
+            chosen[key] = [each.strip() for each in value.strip("[]").split(",")]
+    return chosen, options
+
+
+def probe(
+    chosen: dict[str, list[str]], options: dict[str, dict[str, str]], json: Path | None, folders: Sequence[Path],
+    words: list[str],
+) -> None:  # fmt: skip
+    """Ask the chosen kernels the chosen questions. Raises ConfigError."""
+    from accuracy import device as devices  # torch is imported only now
+    from accuracy import knobs, table
+    from accuracy.dtype import FORMATS
+    from accuracy.probe import ask, subjects, text
+
+    device = devices.choose(knobs.choice("device", chosen.get("device", ["auto"]), devices.DEVICES))
+    dtypes = knobs.choices("dtype", chosen.get("dtype", list(FORMATS)), FORMATS)
+    questions = knobs.choices("question", chosen.get("question", list(ask.QUESTIONS)), ask.QUESTIONS)
+    kernels = subjects.chosen(chosen.get("kernel", []), options, device, folders)
+    if json is not None:
+        json.parent.mkdir(parents=True, exist_ok=True)
+    devices.make_arithmetic_exact()
+    reports = [ask.report(kernel, dtypes, questions) for kernel in kernels]
+    print(f"{devices.name(device)}\n\n{text.table(reports)}")
+    if json is not None:
+        table.write_json(json, _content(device, words, [each.plain() for each in reports]))
+
+
+def _content(device: str, words: list[str], kernels: list[dict[str, Any]]) -> dict[str, Any]:
+    from accuracy.provenance import provenance
+
+    return {"schema_version": 1, "command": " ".join(["accuracy-probe", *words]), "provenance": provenance(device),
+            "kernels": kernels}  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""Memory-efficient attention out of torch products: keys in chunks, a running maximum and running sums.
+
+Rabe and Staats 2021 (arXiv 2112.05682), section 3: a chunk of keys adds exp(s - m) v and exp(s - m) to sums that are
+rescaled when the maximum m grows; one division at the end. No more than query_chunk x key_chunk scores a head exist at
+once, for any length. The backward recomputes the scores chunk by chunk from lse. P is not rounded before P V.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from accuracy import device as devices
+from accuracy import heads, parts
+from accuracy.case import Case
+from accuracy.dtype import FORMATS, accumulation_dtype
+from accuracy.kernel.base import ALL_DTYPES, Abilities
+
+
+@dataclass(frozen=True)
+class Options:
+    """query_chunk, key_chunk: the paper's; accumulator_dtype: of the running sums (out, its denominator, dq, dk, dv);
+    tf32: products of float32 in TF32 (CUDA)."""
+
+    query_chunk: int = 1024
+    key_chunk: int = 4096
+    accumulator_dtype: str = "accumulate"
+    tf32: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises ValueError."""
+        if min(self.query_chunk, self.key_chunk) < 1:
+            raise ValueError(f"query_chunk={self.query_chunk}, key_chunk={self.key_chunk}; allowed: from 1")
+        words = ("input", "accumulate", *FORMATS)
+        if self.accumulator_dtype not in words:
+            raise ValueError(f"accumulator_dtype={self.accumulator_dtype!r}; allowed: {', '.join(words)}")
+
+
+def abilities(device: str, options: Options) -> Abilities:
+    """Everything, except TF32 without a GPU."""
+    missing = "has no tf32 on the CPU; set kernel.chunked.tf32=false" if options.tf32 and device == "cpu" else ""
+    return Abilities(dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, missing=missing)
+
+
+def build(device: str, options: Options) -> "Chunked":
+    """The kernel with its knobs set."""
+    return Chunked(options)
+
+
+def held_bytes(case: Case) -> int:
+    """Scores, weights, their gradients and two copies of one chunk."""
+    options = parts.build_options(parts.load(case.kernel.source), case.kernel.options)
+    rows, keys = (min(case.problem.seqlen, size) for size in (options.query_chunk, options.key_chunk))
+    return 6 * case.problem.batch * case.problem.heads * rows * keys * FORMATS[accumulation_dtype(case.dtype)].bytes
+
+
+@dataclass(frozen=True)
+class Chunked:
+    """See `accuracy.kernel.base.Kernel`."""
+
+    options: Options
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """See `Kernel.forward`."""
+        compute, kept = self._dtypes(q)
+        keys, values = heads.by_kv_head(k, compute), heads.by_kv_head(v, compute)
+        out = torch.empty_like(q, dtype=out_dtype)
+        lse = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=compute)
+        with devices.switched(tf32_products=self.options.tf32):
+            for rows in _slices(q.shape[1], self.options.query_chunk):
+                query = heads.by_group(q[:, rows], k.shape[2], compute)
+                largest = query.new_full((*query.shape[:-1], 1), -torch.inf)
+                total, sums = torch.zeros_like(largest, dtype=kept), torch.zeros_like(query, dtype=kept)
+                for columns, hidden in self._visible(q, k, rows, causal):
+                    scores = _scores(query, keys[:, :, :, columns], scale, hidden)
+                    grown = torch.maximum(largest, scores.amax(-1, keepdim=True))
+                    weights, rescale = torch.exp(scores - grown), torch.exp(largest - grown)
+                    total = (total * rescale + weights.sum(-1, keepdim=True)).to(kept)
+                    sums = (sums * rescale + weights @ values[:, :, :, columns]).to(kept)
+                    largest = grown
+                out[:, rows] = heads.by_token(sums / total).to(out_dtype)
+                lse[:, :, rows] = (largest + total.to(compute).log()).flatten(1, 2).squeeze(-1)
+        return out, lse
+
+    def backward(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        *,
+        scale: float,
+        causal: bool,
+        gradient_dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """See `Kernel.backward`."""
+        compute, kept = self._dtypes(q)
+        keys, values = heads.by_kv_head(k, compute), heads.by_kv_head(v, compute)
+        dq = torch.empty_like(q, dtype=gradient_dtype)
+        dk, dv = torch.zeros_like(keys, dtype=kept), torch.zeros_like(values, dtype=kept)
+        with devices.switched(tf32_products=self.options.tf32):
+            for rows in _slices(q.shape[1], self.options.query_chunk):
+                query, dout_rows, out_rows = (heads.by_group(x[:, rows], k.shape[2], compute) for x in (q, dout, out))
+                normaliser = lse[:, :, rows].to(compute).unflatten(1, (k.shape[2], -1)).unsqueeze(-1)
+                delta = (dout_rows * out_rows).sum(-1, keepdim=True)
+                dquery = torch.zeros_like(query, dtype=kept)
+                for columns, hidden in self._visible(q, k, rows, causal):
+                    weights = torch.exp(_scores(query, keys[:, :, :, columns], scale, hidden) - normaliser)
+                    slope = weights * (dout_rows @ values[:, :, :, columns].mT - delta)
+                    dquery = (dquery + slope @ keys[:, :, :, columns]).to(kept)
+                    dk[:, :, :, columns] += (slope.mT @ query).sum(2, keepdim=True)
+                    dv[:, :, :, columns] += (weights.mT @ dout_rows).sum(2, keepdim=True)
+                dq[:, rows] = heads.by_token(dquery * scale).to(gradient_dtype)
+        return dq, heads.by_token(dk * scale).to(gradient_dtype), heads.by_token(dv).to(gradient_dtype)
+
+    def _dtypes(self, q: Tensor) -> tuple[torch.dtype, torch.dtype]:
+        """Of the arithmetic, and of the running sums."""
+        case = str(q.dtype).removeprefix("torch.")
+        compute = accumulation_dtype(case)
+        word = self.options.accumulator_dtype
+        return getattr(torch, compute), getattr(torch, {"input": case, "accumulate": compute}.get(word, word))
+
+    def _visible(self, q: Tensor, k: Tensor, rows: slice, causal: bool) -> Iterator[tuple[slice, Tensor | None]]:
+        """Chunks of keys that some row of `rows` sees, and where they are hidden from one (None: nowhere)."""
+        ahead = k.shape[1] - q.shape[1]  # row i sees keys up to i + ahead
+        for columns in _slices(rows.stop + ahead if causal else k.shape[1], self.options.key_chunk):
+            if not causal or columns.stop <= rows.start + ahead + 1:
+                yield columns, None
+                continue
+            last_seen = torch.arange(rows.start, rows.stop, device=q.device) + ahead
+            yield columns, torch.arange(columns.start, columns.stop, device=q.device) > last_seen[:, None]
+
+
+def _slices(length: int, size: int) -> Iterator[slice]:
+    return (slice(begin, min(begin + size, length)) for begin in range(0, length, size))
+
+
+def _scores(query: Tensor, keys: Tensor, scale: float, hidden: Tensor | None) -> Tensor:
+    """Scaled scores (B, Hk, G, rows, columns), hidden ones at -inf, of query (B, Hk, G, rows, D)."""
+    scores = (query @ keys.mT) * scale
+    return scores if hidden is None else scores.masked_fill_(hidden, -torch.inf)

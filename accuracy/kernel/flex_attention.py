@@ -1,0 +1,119 @@
+"""torch's flex_attention, compiled to Triton kernels on CUDA; with lse (natural logarithm).
+
+On the CPU torch gives it no backward. Its own backward is autograd's and knows the block's lse only; see
+`accuracy.by_autograd` for what makes it one for all keys. Every shape is compiled for itself, once a process; one that
+cannot be compiled is an error, for torch would otherwise fall back on an unfused form that rounds elsewhere.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import flex_attention as flex
+
+from accuracy import by_autograd, heads
+from accuracy.case import Case
+from accuracy.kernel.base import Abilities
+
+COMPILED_SHAPES = 4096  # torch's own limit of 8 is for shapes that come by accident
+
+
+@dataclass(frozen=True)
+class Options:
+    """tf32: products of float32 in TF32; false: in float32."""
+
+    tf32: bool = False
+
+
+def abilities(device: str, options: Options) -> Abilities:
+    """CUDA: float32, bfloat16, float16, head_dim from 16 to 256."""
+    if device != "cuda":
+        return Abilities(missing="has no backward on the CPU; use kernel=torch_math or kernel=eager")
+    return Abilities(dtypes=("float32", "bfloat16", "float16"), head_dim_min=16, head_dim_max=256)
+
+
+def build(device: str, options: Options) -> "FlexAttention":
+    """Compiled on CUDA; on the CPU the unfused form, forward only."""
+    return FlexAttention(options.tf32, device == "cuda")
+
+
+def held_bytes(case: Case) -> int:
+    """The mask from which the blocks' mask is made: booleans, and their sums as 64-bit integers."""
+    return 9 * case.problem.seqlen**2 if case.problem.causal else 0
+
+
+@dataclass(frozen=True)
+class FlexAttention:
+    """See `accuracy.kernel.base.Kernel`."""
+
+    tf32: bool
+    compiled: bool
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """See `Kernel.forward`."""
+        if self.compiled:  # with a graph that is thrown away: one compilation serves forward and backward
+            q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
+        out, lse = self._attend(q, k, v, scale, causal)
+        return out.detach().to(out_dtype), lse.detach()
+
+    def backward(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        *,
+        scale: float,
+        causal: bool,
+        gradient_dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """See `Kernel.backward`."""
+        gradients = by_autograd.gradients(lambda q, k, v: self._attend(q, k, v, scale, causal), dout, q, k, v, out, lse)
+        dq, dk, dv = (gradient.to(gradient_dtype) for gradient in gradients)
+        return dq, dk, dv
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
+        function: Any = _compiled() if self.compiled else flex.flex_attention
+        with _room_for_shapes():
+            out, lse = function(
+                *heads.first(q, k, v),
+                block_mask=_mask(q.shape[1], k.shape[1], str(q.device)) if causal else None,
+                scale=scale,
+                enable_gqa=q.shape[2] != k.shape[2],
+                kernel_options={"FLOAT32_PRECISION": "'tf32'" if self.tf32 else "'ieee'"},
+                **_asking_for_lse(),
+            )
+        return out.transpose(1, 2), getattr(lse, "lse", lse)
+
+
+@cache
+def _compiled() -> Callable[..., Any]:
+    return torch.compile(flex.flex_attention, dynamic=False, fullgraph=True)  # fullgraph: no silent fallback
+
+
+def _room_for_shapes() -> Any:
+    limits = {"recompile_limit": COMPILED_SHAPES, "accumulated_recompile_limit": COMPILED_SHAPES}
+    return torch._dynamo.config.patch(limits)
+
+
+def _asking_for_lse() -> dict[str, Any]:
+    """return_aux since torch 2.9, return_lse before."""
+    return {"return_aux": flex.AuxRequest(lse=True)} if hasattr(flex, "AuxRequest") else {"return_lse": True}
+
+
+@lru_cache(maxsize=16)
+def _mask(rows: int, keys: int, device: str) -> Any:
+    """Causal, aligned at the bottom right."""
+    ahead = keys - rows
+
+    def seen(batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
+        return row + ahead >= key
+
+    return flex.create_block_mask(seen, None, None, rows, keys, device=device)

@@ -1,0 +1,97 @@
+"""cuDNN's attention, as torch calls it: CUDA, 16-bit.
+
+Its causal mask is aligned at the top left. Where Sq < Sk, queries are padded at the front with Sk - Sq rows of zeros,
+which makes the two alignments one; the rows' dout is zero, so they add nothing to any gradient. dq is summed by atomic
+adds, in the order in which they come; torch offers no other.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from accuracy import heads
+from accuracy.kernel.base import Abilities
+
+aten = torch.ops.aten
+HEAD_DIMS = (256, 192, 128, 64)
+
+
+def abilities(device: str, options: None) -> Abilities:
+    """CUDA: bfloat16 and float16, head_dim in multiples of 8 as far as the installed cuDNN takes it on this GPU."""
+    if device != "cuda":
+        return Abilities(missing="needs a CUDA device; use kernel=torch_flash or kernel=eager")
+    largest = next((head_dim for head_dim in HEAD_DIMS if _takes(head_dim)), None)
+    if largest is None:
+        return Abilities(missing="is refused by torch on this GPU (torch.backends.cuda.can_use_cudnn_attention)")
+    return Abilities(dtypes=("bfloat16", "float16"), head_dim_max=largest, head_dim_multiple=8, deterministic=False)
+
+
+def build(device: str, options: None) -> "TorchCudnn":
+    """The kernel; it has no knobs."""
+    return TorchCudnn()
+
+
+@cache
+def _takes(head_dim: int) -> bool:
+    """What torch itself asks before it chooses cuDNN, gradients included."""
+    x = torch.zeros(1, 1, 128, head_dim, dtype=torch.float16, device="cuda", requires_grad=True)
+    params = torch.backends.cuda.SDPAParams(x, x, x, None, 0.0, True, False)
+    return bool(torch.backends.cuda.can_use_cudnn_attention(params, False))
+
+
+@dataclass(frozen=True)
+class TorchCudnn:
+    """See `accuracy.kernel.base.Kernel`."""
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """See `Kernel.forward`."""
+        rows = q.shape[1]
+        (q,) = _square(causal, k, q)
+        out, lse, *_ = aten._scaled_dot_product_cudnn_attention(
+            *heads.first(q, k, v), None, True, 0.0, causal, False, scale=scale
+        )
+        lse = lse.reshape(out.shape[:3])  # (B, H, S) or (B, H, S, 1), by torch's version
+        return out.transpose(1, 2)[:, -rows:].to(out_dtype), lse[..., -rows:].contiguous()
+
+    def backward(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        *,
+        scale: float,
+        causal: bool,
+        gradient_dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """See `Kernel.backward`."""
+        rows = q.shape[1]
+        dout, q, out = _square(causal, k, dout, q, out)
+        lse = F.pad(lse, (q.shape[1] - rows, 0)).contiguous()
+        no_dropout = torch.zeros((), dtype=torch.int64, device=q.device)
+        gradients = aten._scaled_dot_product_cudnn_attention_backward(
+            *heads.first(dout, q, k, v, out), lse.unsqueeze(-1) if _has_four_dimensions() else lse, no_dropout,
+            no_dropout, None, None, None, q.shape[1], k.shape[1], 0.0, causal, scale=scale,
+        )  # fmt: skip
+        dq, dk, dv = (gradient.transpose(1, 2).to(gradient_dtype) for gradient in gradients)
+        return dq[:, -rows:], dk, dv
+
+
+def _square(causal: bool, k: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Tensors (B, Sq, H, D) with rows of zeros in front, as many as keys, where the mask is causal."""
+    missing = k.shape[1] - tensors[0].shape[1] if causal else 0
+    return tuple(F.pad(x, (0, 0, 0, 0, missing, 0)) if missing else x for x in tensors)
+
+
+@cache
+def _has_four_dimensions() -> bool:
+    """Whether this torch's backward takes lse as (B, H, S, 1): as its own forward returns it."""
+    x = torch.zeros(1, 1, 128, 64, dtype=torch.float16, device="cuda")
+    return bool(aten._scaled_dot_product_cudnn_attention(x, x, x, None, True)[1].dim() == 4)

@@ -1,0 +1,109 @@
+"""The unfused form inside torch, which `scaled_dot_product_attention` falls back on: any dtype, CPU and CUDA.
+
+It scales q and k each by the root of the scale, forms all scores, and computes 16-bit inputs in float32 unless reduced
+sums are allowed, when everything is rounded to 16 bits after every step. Its backward is autograd's. It returns no lse:
+lse is computed beside it, from the same scaled q and k in the accumulation dtype, and says nothing about the kernel.
+"""
+
+import math
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from accuracy import by_autograd, heads
+from accuracy import device as devices
+from accuracy.case import Case
+from accuracy.dtype import FORMATS, accumulation_dtype
+from accuracy.kernel.base import ALL_DTYPES, Abilities
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Options:
+    """reduced_sums: 16-bit inputs are computed in 16 bits (torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp, on
+    the CPU too); tf32: products of float32 in TF32 (CUDA)."""
+
+    reduced_sums: bool = False
+    tf32: bool = False
+
+
+def abilities(device: str, options: Options) -> Abilities:
+    """Every dtype and head dim; TF32 on CUDA only."""
+    missing = "has no tf32 on the CPU; set kernel.torch_math.tf32=false" if options.tf32 and device == "cpu" else ""
+    return Abilities(dtypes=ALL_DTYPES, missing=missing)
+
+
+def build(device: str, options: Options) -> "TorchMath":
+    """The kernel with its knobs set."""
+    return TorchMath(options)
+
+
+def held_bytes(case: Case) -> int:
+    """Scores, softmax, mask, their gradients and those of lse: ten times all scores of all heads."""
+    problem = case.problem
+    return 10 * problem.batch * problem.heads * problem.seqlen**2 * FORMATS[accumulation_dtype(case.dtype)].bytes
+
+
+@dataclass(frozen=True)
+class TorchMath:
+    """See `accuracy.kernel.base.Kernel`."""
+
+    options: Options
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """See `Kernel.forward`."""
+        out, lse = self._attend(q, k, v, scale, causal)
+        return out.to(out_dtype), lse
+
+    def backward(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        *,
+        scale: float,
+        causal: bool,
+        gradient_dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """See `Kernel.backward`."""
+        with self._arithmetic():
+            gradients = by_autograd.gradients(
+                lambda q, k, v: self._attend(q, k, v, scale, causal), dout, q, k, v, out, lse
+            )
+        dq, dk, dv = (gradient.to(gradient_dtype) for gradient in gradients)
+        return dq, dk, dv
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
+        mask = _bottom_right(q, k) if causal else None
+        with self._arithmetic():
+            out, _ = aten._scaled_dot_product_attention_math(
+                *heads.first(q, k, v), mask, 0.0, False, scale=scale, enable_gqa=q.shape[2] != k.shape[2]
+            )
+            return out.transpose(1, 2), _lse(q, k, scale, mask)
+
+    def _arithmetic(self) -> AbstractContextManager[None]:
+        return devices.switched(reduced_attention_sums=self.options.reduced_sums, tf32_products=self.options.tf32)
+
+
+def _bottom_right(q: Tensor, k: Tensor) -> Tensor:
+    """0 where a row sees a key, -inf elsewhere: (Sq, Sk). The operator would add booleans as numbers."""
+    hidden = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool, device=q.device).triu(k.shape[1] - q.shape[1] + 1)
+    return torch.zeros_like(hidden, dtype=q.dtype).masked_fill_(hidden, -torch.inf)
+
+
+def _lse(q: Tensor, k: Tensor, scale: float, mask: Tensor | None) -> Tensor:
+    """(B, H, Sq) in the accumulation dtype."""
+    dtype = getattr(torch, accumulation_dtype(str(q.dtype).removeprefix("torch.")))
+    root = math.sqrt(scale)
+    scores = (heads.by_group(q, k.shape[2], dtype) * root) @ (heads.by_kv_head(k, dtype) * root).mT
+    if mask is not None:
+        scores = scores + mask
+    return torch.logsumexp(scores, dim=-1).flatten(1, 2)

@@ -1,0 +1,4 @@
+"""Flash attention in Triton: forward with a state that can be carried on, and the backward in two forms.
+
+Only `available.py` may be imported where there is no triton.
+"""

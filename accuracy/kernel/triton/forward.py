@@ -1,0 +1,132 @@
+"""Triton: attention by online softmax, from nothing or from a running state; the state comes back unrounded.
+
+Dao 2023 (FlashAttention-2, arXiv 2307.08691, algorithm 1): for each tile of rows, over tiles of keys, all in float32,
+
+    m' = max(m, max_j s_j),   l' = l 2^(m - m') + sum_j 2^(s_j - m'),   a' = a 2^(m - m') + sum_j 2^(s_j - m') v_j
+
+with s = log2(e) scale q k^T, so that powers of two serve for the exponential; out = a / l, lse = ln(2) (m + log2 l).
+The weights are rounded to the inputs' dtype before they meet v, as flash-attention does; l sums them unrounded.
+
+Triton takes Python floats as float32. log2(e) scale is so rounded once, which moves every s by 2^-24 of itself: no more
+than the rounding of s, which is kept in float32, does anyway. Inputs finer than float32 have no place here.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from accuracy.carried import State
+from accuracy.kernel.triton.tile import LN_2, LOG2_E, key_ranges, last_keys, load_rows, store_rows, strides
+from accuracy.kernel.triton.tiles import FORWARD, choose, padded_dim
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """See `accuracy.kernel.base.Kernel.forward`. Rows that see no key: out 0, lse -inf.
+
+    Raises ValueError where scale is not above 0 or head dims are not contiguous.
+    """
+    out = torch.empty(q.shape, dtype=out_dtype, device=q.device)
+    lse = torch.empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32, device=q.device)
+    _launch(q, k, v, out, lse, None, scale, causal, begins=True, ends=True)
+    return out, lse
+
+
+def carry(state: State, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, begins: bool) -> None:
+    """See `accuracy.kernel.base.CarryingKernel.carry`."""
+    _launch(q, k, v, state.accumulator, state.row_max, state.row_sum, scale, causal, begins=begins, ends=False)
+
+
+def _launch(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, statistic: Tensor, row_sum: Tensor | None,
+    scale: float, causal: bool, *, begins: bool, ends: bool,
+) -> None:  # fmt: skip
+    if scale <= 0:  # the largest score must be that of the largest product
+        raise ValueError(f"scale={scale}; allowed: above 0")
+    batch, rows, heads, dim = q.shape
+    padded = padded_dim(dim)
+    tiles = choose(FORWARD, q.dtype, padded)
+    _forward[(triton.cdiv(rows, tiles.rows) * batch * heads,)](
+        q, k, v, out, statistic, row_sum, scale * LOG2_E.value, rows, k.shape[1], heads, heads // k.shape[2],
+        *strides(q, k, v, out), *statistic.stride()[:2],
+        dim, padded, tiles.rows, tiles.keys, causal, begins, ends,
+        num_warps=tiles.warps, num_stages=tiles.stages,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["rows", "keys", "heads", "group", "statistic_batch", "statistic_head"])
+def _forward(
+    q, k, v, out, statistic, row_sum, scale, rows, keys, heads, group,
+    q_batch, q_row, q_head, k_batch, k_row, k_head, v_batch, v_row, v_head, out_batch, out_row, out_head,
+    statistic_batch, statistic_head,
+    dim: tl.constexpr, padded: tl.constexpr, row_tile: tl.constexpr, key_tile: tl.constexpr, causal: tl.constexpr,
+    begins: tl.constexpr, ends: tl.constexpr,
+):  # fmt: skip
+    """One tile of rows of one head. out, statistic: out and lse where it ends, the accumulator and the row maxima
+    where it is carried on, with row_sum beside them. Long rows first: the short ones fill the device's last gaps."""
+    tiles = tl.cdiv(rows, row_tile)
+    place = tl.program_id(0) % tiles
+    head = (tl.program_id(0) // tiles % heads).to(tl.int64)
+    batch = (tl.program_id(0) // tiles // heads).to(tl.int64)
+    first_row = (tiles - 1 - place) * row_tile
+    begin = first_row.to(tl.int64)
+    row = first_row + tl.arange(0, row_tile)
+    present = rows - first_row
+    q += batch * q_batch + head * q_head + begin * q_row
+    k += batch * k_batch + head // group * k_head
+    v += batch * v_batch + head // group * v_head
+    out += batch * out_batch + head * out_head + begin * out_row
+    statistic += batch * statistic_batch + head * statistic_head + row
+    query = load_rows(q, q_row, present, row_tile, dim, padded, False)
+    if begins:
+        accumulator = tl.zeros((row_tile, padded), tl.float32)
+        row_max = tl.full((row_tile,), float("-inf"), tl.float32)
+        total = tl.zeros((row_tile,), tl.float32)
+    else:
+        accumulator = load_rows(out, out_row, present, row_tile, dim, padded, False)
+        row_max = tl.load(statistic, mask=row < rows, other=float("-inf"))
+        total = tl.load(row_sum + batch * statistic_batch + head * statistic_head + row, mask=row < rows, other=0.0)
+    whole, end = key_ranges(first_row, rows, keys, row_tile, key_tile, causal)
+    last = last_keys(row, rows, keys, causal)
+    accumulator, row_max, total = _over_keys(
+        accumulator, row_max, total, query, k, v, k_row, v_row, 0, whole, keys, last, scale,
+        dim, padded, key_tile, False,
+    )  # fmt: skip
+    accumulator, row_max, total = _over_keys(
+        accumulator, row_max, total, query, k, v, k_row, v_row, whole, end, keys, last, scale,
+        dim, padded, key_tile, True,
+    )  # fmt: skip
+    if ends:
+        divisor = tl.where(total == 0.0, 1.0, total)  # a row without a key has row_max -inf
+        accumulator = accumulator / divisor[:, None]
+        row_max = (row_max + tl.log2(divisor)) * LN_2
+    else:
+        tl.store(row_sum + batch * statistic_batch + head * statistic_head + row, total, mask=row < rows)
+    store_rows(out, out_row, present, accumulator, row_tile, dim, padded)
+    tl.store(statistic, row_max, mask=row < rows)
+
+
+@triton.jit
+def _over_keys(
+    accumulator, row_max, total, query, k, v, k_row, v_row, begin, end, keys, last, scale,
+    dim: tl.constexpr, padded: tl.constexpr, key_tile: tl.constexpr, masked: tl.constexpr,
+):  # fmt: skip
+    """Go on over keys [begin, end). masked: some rows do not see them all, or there are fewer keys than a tile has."""
+    for first in tl.range(begin, end, key_tile, num_stages=1 if masked else None):  # see `key_ranges`
+        place = tl.cast(first, tl.int64)
+        key = load_rows(k + place * k_row, k_row, keys - first, key_tile, dim, padded, not masked)
+        value = load_rows(v + place * v_row, v_row, keys - first, key_tile, dim, padded, not masked)
+        scores = tl.dot(query, tl.trans(key), input_precision="ieee")
+        if masked:
+            visible = (first + tl.arange(0, key_tile))[None, :] <= last[:, None]
+            scores = tl.where(visible, scores, float("-inf"))
+        new_max = tl.maximum(row_max, tl.max(scores, 1) * scale)
+        base = tl.where(new_max == float("-inf"), 0.0, new_max) if masked else new_max  # a row without a key yet
+        weights = tl.exp2(scores * scale - base[:, None])
+        fade = tl.exp2(row_max - base)
+        total = total * fade + tl.sum(weights, 1)
+        accumulator = tl.dot(weights.to(value.dtype), value, accumulator * fade[:, None], input_precision="ieee")
+        row_max = new_max
+    return accumulator, row_max, total

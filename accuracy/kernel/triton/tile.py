@@ -1,0 +1,72 @@
+"""Triton: what every kernel here does with a tile of a (B, S, heads, D) tensor: load, store, and see.
+
+Offsets inside a tile are 32-bit; where a tile begins is 64-bit, so that tensors above 2^31 elements are right.
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+"""Bits in a natural unit of information: scores and lse times this are powers of two."""
+LN_2 = tl.constexpr(0.6931471805599453)
+
+
+def strides(*tensors: Tensor | None) -> list[int]:
+    """Of batch, row and head of each (B, S, heads, D), in elements. Raises ValueError unless D is contiguous."""
+    for x in tensors:
+        if x is not None and x.stride(-1) != 1:
+            raise ValueError(f"a tensor with strides {x.stride()}; allowed: head dim contiguous; use .contiguous()")
+    return [stride for x in tensors for stride in ((0, 0, 0) if x is None else x.stride()[:3])]
+
+
+@triton.jit
+def load_rows(
+    pointer, stride, present, tile: tl.constexpr, dim: tl.constexpr, padded: tl.constexpr, whole: tl.constexpr
+):
+    """(tile, padded): the rows at `pointer`, zero from row `present` and column `dim` on. whole: no row is missing."""
+    row = tl.arange(0, tile)[:, None]
+    column = tl.arange(0, padded)[None, :]
+    places = pointer + row * stride + column
+    if whole and dim == padded:
+        rows = tl.load(places)
+    elif whole:
+        rows = tl.load(places, mask=column < dim, other=0.0)
+    elif dim == padded:
+        rows = tl.load(places, mask=row < present, other=0.0)
+    else:
+        rows = tl.load(places, mask=(row < present) & (column < dim), other=0.0)
+    return rows
+
+
+@triton.jit
+def store_rows(
+    pointer, stride, present, rows, tile: tl.constexpr, dim: tl.constexpr, padded: tl.constexpr
+):  # fmt: skip
+    """Round to the tensor's dtype and write the first `present` rows and `dim` columns of (tile, padded)."""
+    row = tl.arange(0, tile)[:, None]
+    column = tl.arange(0, padded)[None, :]
+    inside = (row < present) & (column < dim)
+    tl.store(pointer + row * stride + column, rows.to(pointer.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def last_keys(row, rows, keys, causal: tl.constexpr):
+    """The last key that each row sees; -1 and below: none. Causal masks are aligned at the bottom right."""
+    return tl.minimum(row + keys - rows, keys - 1) if causal else row * 0 + keys - 1
+
+
+@triton.jit
+def key_ranges(first_row, rows, keys, row_tile: tl.constexpr, key_tile: tl.constexpr, causal: tl.constexpr):
+    """(whole, end): the rows of a tile all see keys [0, whole), a multiple of key_tile; none sees keys from `end` on.
+
+    The keys in between need masks; a loop over them must have num_stages=1: where two loops in a row are pipelined,
+    ptxas serialises every wgmma of both.
+    """
+    if causal:
+        whole = tl.minimum(tl.maximum(first_row + 1 + keys - rows, 0), keys) // key_tile * key_tile
+        end = tl.minimum(tl.maximum(first_row + row_tile + keys - rows, 0), keys)
+    else:
+        whole = keys // key_tile * key_tile
+        end = keys
+    return whole, end

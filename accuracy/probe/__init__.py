@@ -1,0 +1,1 @@
+"""What does an installed kernel really do? Inputs whose results give it away, one question a file in `question/`."""

@@ -1,0 +1,1 @@
+"""The questions, one a file, found on disk: each has `ask(subject) -> Answer`; its name is its file's."""

@@ -1,0 +1,81 @@
+"""Which kernels can be asked: those with a YAML file in configs/kernel, and those of a user's folder."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from accuracy import knobs, parts
+from accuracy.case import Scalar
+from accuracy.errors import ConfigError, unknown
+from accuracy.kernel.base import Abilities, Kernel
+from accuracy.locations import CONFIGS
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A kernel on a device with its knobs set. source: a module's dotted name, or the path of a Python file."""
+
+    name: str
+    source: str
+    options: tuple[tuple[str, Scalar], ...]
+    device: str
+
+    @property
+    def abilities(self) -> Abilities:
+        """What it states that it can do here."""
+        module = parts.load(self.source)
+        abilities: Abilities = module.abilities(self.device, parts.build_options(module, self.options))
+        return abilities
+
+    def build(self) -> Kernel:
+        """The kernel itself."""
+        module = parts.load(self.source)
+        kernel: Kernel = module.build(self.device, parts.build_options(module, self.options))
+        return kernel
+
+
+def sources(folders: Sequence[Path] = ()) -> dict[str, str]:
+    """Every kernel's source by name; `auto` and `every` choose among them and are none."""
+    found = {path.stem: f"accuracy.kernel.{path.stem}" for path in sorted((CONFIGS / "kernel").glob("*.yaml"))}
+    for chooser in ("auto", "every"):
+        found.pop(chooser, None)
+    for folder in folders:
+        for path in sorted((folder / "kernel").glob("*.yaml")):
+            found[path.stem] = str(path.with_suffix(".py").resolve())
+    return found
+
+
+def chosen(
+    names: Sequence[str], options: dict[str, dict[str, str]], device: str, folders: Sequence[Path] = ()
+) -> list[Chosen]:
+    """The kernels called `names` (none: all). options: knobs by kernel, as written. Raises ConfigError."""
+    known = sources(folders)
+    for name in (*names, *options):
+        if name not in known:
+            raise unknown("kernel", name, known)
+    return [Chosen(name, known[name], _options(name, known[name], options.get(name, {})), device)
+            for name in names or known]  # fmt: skip
+
+
+def _options(name: str, source: str, given: dict[str, str]) -> tuple[tuple[str, Scalar], ...]:
+    try:
+        module = parts.load(source)
+    except Exception as error:
+        raise ConfigError(f"kernel {name} cannot be loaded ({type(error).__name__}: {error}); correct it") from error
+    declared = {field.name: field.type for field in fields(module.Options)} if hasattr(module, "Options") else {}
+    knobs.known_keys(f"knob of kernel.{name}", given, declared)
+    values = dict(parts.default_options(module))
+    for key, text in given.items():
+        values[key] = _typed(f"kernel.{name}.{key}", text, values[key])
+    return tuple(sorted(values.items()))
+
+
+def _typed(where: str, text: str, default: Any) -> Scalar:
+    """A word as a value of the default's type."""
+    if isinstance(default, bool):
+        return knobs.choice(where, text.lower(), ("true", "false")) == "true"
+    try:
+        return type(default)(text)
+    except ValueError as error:
+        raise ConfigError(f"{where}={text!r}; allowed: a value like {default!r}") from error

@@ -1,0 +1,61 @@
+"""flash-attn's own split-KV: the parts are cut and joined inside its kernel, partials in float32.
+
+`flash_attn_with_kvcache(num_splits=...)`, which is forward only. Unlike `one_shot` with kernel=flash_attn, which lets
+flash-attn choose a number of splits for few queries, this sets it: splits=1 is the kernel that does not split at all.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from accuracy.case import Case
+from accuracy.precision import Precision
+from accuracy.variant.base import Rank
+from accuracy.variant.one_shot import one_device_only
+from accuracy.world.base import Results, Tensors
+
+SHARDINGS = ("contiguous",)
+PRECISION = Precision()
+FORWARD_PLACES = ()
+BACKWARD_PLACES = ()
+CROSS_LENGTHS = True
+GRADIENTS = False
+KERNEL = "flash_attn"
+MOST_SPLITS = 128  # that flash-attn 2 joins
+
+
+@dataclass(frozen=True)
+class Options:
+    """splits: parts of the keys, cut at flash-attn's block borders; 0: as many as it finds best for the device."""
+
+    splits: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises ValueError."""
+        if not 0 <= self.splits <= MOST_SPLITS:
+            raise ValueError(
+                f"splits={self.splits}; allowed: whole numbers from 0 (flash-attn's choice) to {MOST_SPLITS}"
+            )
+
+
+def decline(case: Case) -> str | None:
+    """One device and flash-attn only."""
+    if case.kernel.name != KERNEL:
+        return (
+            f"{case.variant.name} is the splitting inside flash-attn, which needs a CUDA device: use kernel={KERNEL},"
+            f" not {case.kernel.name}"
+        )
+    return one_device_only(case)
+
+
+async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
+    """q (B, Sq, H, D), k, v (B, S, Hk, D) -> out (B, Sq, H, D), lse (B, H, Sq)."""
+    kernel: Any = rank.kernel
+    out, lse = kernel.forward_split(q, k, v, scale=rank.scale, causal=rank.causal, splits=rank.options.splits)
+    return out, lse
+
+
+async def backward(rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> Results:
+    """Nothing: flash-attn has no backward for it."""
+    return None, None, None

@@ -1,0 +1,66 @@
+"""What kernels claims about every kernel's own rounding, checked against its table."""
+
+import pandas as pd
+
+from accuracy.claim import Claim
+
+ROUNDED = ("out", "dq", "dk", "dv")
+SIXTEEN = ("bfloat16", "float16")
+ONLY_THE_RESULT = ("chunked", "torch_math")  # round nothing on the way
+
+
+def claims(results: pd.DataFrame) -> list[Claim]:
+    rows = results[(results["rank"] == -1) & results["tensor"].notna()]
+    sixteen = rows[rows["dtype"].isin(SIXTEEN) & rows["tensor"].isin(ROUNDED)]
+    on_cpu = (rows["kernel"] == "torch_flash") & ~rows["device"].str.contains("NVIDIA", regex=False)
+    return [
+        _whole(results),
+        _below("In float64 every kernel agrees with the truth to 1e-12.", rows[rows["dtype"] == "float64"], 1e-12),
+        _below(
+            "In 16 bits no kernel's out, dq, dk or dv is 2 floors away (torch's CPU flash kernel apart).",
+            sixteen[~on_cpu.loc[sixteen.index]], 2.0, "x_floor",
+        ),
+        _below(
+            "Kernels that round nothing but the result (chunked, torch_math) are within 1.05 floors in 16 bits.",
+            sixteen[sixteen["kernel"].isin(ONLY_THE_RESULT)], 1.05, "x_floor",
+        ),
+        _below(
+            "(Added after the run.) torch_math is, and chunked's out and dv; its delta takes the stored, rounded out.",
+            sixteen[
+                (sixteen["kernel"] == "torch_math")
+                | (sixteen["kernel"] == "chunked") & sixteen["tensor"].isin(("out", "dv"))
+            ],
+            1.05, "x_floor",
+        ),
+        _below("In float32 every tensor's relative error is below 2^-20.", rows[rows["dtype"] == "float32"], 2**-20),
+        _below(
+            "lse of 16-bit inputs is within 16 floors of float32 (torch's CPU flash kernel apart).",
+            rows[rows["dtype"].isin(SIXTEEN) & (rows["tensor"] == "lse") & ~on_cpu], 16.0, "x_floor",
+        ),
+        _alike(sixteen),
+    ]  # fmt: skip
+
+
+def _whole(results: pd.DataFrame) -> Claim:
+    failed = results[results["status"] == "failed"]
+    names = sorted(failed["kernel"].unique())
+    evidence = f"{failed['case_id'].nunique()} failed of {results['case_id'].nunique()}"
+    return Claim("No case fails.", failed.empty, f"{evidence} ({', '.join(names)})" if names else evidence)
+
+
+def _below(statement: str, rows: pd.DataFrame, bound: float, column: str = "error_rel") -> Claim:
+    if rows.empty:
+        return Claim(statement, None, "not measured")
+    worst = rows.loc[rows[column].idxmax()]
+    where = f"{worst['tensor']} of {worst['kernel']}, {worst['dtype']}, head_dim {worst['head_dim']}, {worst['mask']}"
+    return Claim(statement, bool(worst[column] < bound), f"largest {column}: {worst[column]:.3g} ({where})")
+
+
+def _alike(rows: pd.DataFrame) -> Claim:
+    """Largest over smallest mean x_floor among masks and head dims, kernel by kernel."""
+    statement = "Mask and head dim change no kernel's x_floor in 16 bits by 1.5 times."
+    if rows.empty:
+        return Claim(statement, None, "not measured")
+    means = rows.groupby(["kernel", "dtype", "tensor", "mask", "head_dim"])["x_floor"].mean()
+    spread = means.groupby(["kernel", "dtype", "tensor"]).agg(lambda each: each.max() / each.min())
+    return Claim(statement, bool(spread.max() < 1.5), f"largest: {spread.max():.2f} ({', '.join(spread.idxmax())})")

@@ -1,0 +1,185 @@
+"""How fast and how exact is each kernel on one GPU? By hand: `python -m tests.benchmark.kernels`, about a minute.
+
+Speeds are ratios to flash-attn 2 as it comes (backward not deterministic) in the same run: above 1 is faster. Targets
+on an H200, causal: forward at least 0.70, carried or not; split backward at least 0.60.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from accuracy import device, parts
+from accuracy.carried import State
+from accuracy.kernel.base import Kernel
+from accuracy.reference.float64 import attention
+
+LENGTH, HEADS, HEADS_KV, DIM = 8192, 32, 8, 128
+SCALE = DIM**-0.5
+REPEATS, RUNS = 20, 10
+SWEEP = (1, 2, 4, 8, 16, 32, 64)
+KERNELS = {
+    "flash_attn": ("flash_attn", {"deterministic": False}),
+    "flash_attn_deterministic": ("flash_attn", {"deterministic": True}),
+    "torch_flash": ("torch_flash", {"deterministic": False}),
+    "triton_carry": ("triton_carry", {}),
+    "triton_split_backward": ("triton_split_backward", {}),
+    "triton_fused_backward": ("triton_fused_backward", {}),
+}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    dout: Tensor
+    causal: bool
+
+    @classmethod
+    def draw(cls, length: int, heads: int, heads_kv: int, causal: bool) -> "Inputs":
+        generator = torch.Generator("cuda").manual_seed(0)
+        tensors = (
+            torch.randn(1, length, count, DIM, generator=generator, device="cuda", dtype=torch.bfloat16)
+            for count in (heads, heads_kv, heads_kv, heads)
+        )
+        return cls(*tensors, causal)
+
+    def forward(self, kernel: Kernel) -> tuple[Tensor, Tensor]:
+        return kernel.forward(self.q, self.k, self.v, scale=SCALE, causal=self.causal, out_dtype=self.q.dtype)
+
+    def backward(self, kernel: Kernel, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        tensors = (self.dout, self.q, self.k, self.v, out, lse)
+        return kernel.backward(*tensors, scale=SCALE, causal=self.causal, gradient_dtype=self.q.dtype)
+
+
+def main() -> None:
+    if not torch.cuda.is_available():
+        raise SystemExit("needs a CUDA device")
+    device.make_arithmetic_exact()
+    begin = time.perf_counter()
+    say(f"{device.name('cuda')}, torch {torch.__version__}, bfloat16, D={DIM}, median of {REPEATS}")
+    for causal in (True, False):
+        speeds(causal)
+    errors()
+    sweep()
+    say(f"\n{time.perf_counter() - begin:.0f} s in all")
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def kernels(names: tuple[str, ...] = tuple(KERNELS)) -> Iterator[tuple[str, Kernel]]:
+    """Those that can run here; the others say why not."""
+    for name in names:
+        source, options = KERNELS[name]
+        module = parts.load(f"accuracy.kernel.{source}")
+        built: Any = parts.build_options(module, tuple(options.items()))
+        missing = module.abilities("cuda", built).missing
+        if missing:
+            say(f"{name:26} {missing}")
+        else:
+            yield name, module.build("cuda", built)
+
+
+def milliseconds(call: Callable[[], object]) -> float:
+    """The median of several calls, each between two events."""
+    for _ in range(3):
+        call()
+    times = []
+    for _ in range(REPEATS):
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        call()
+        last.record()
+        last.synchronize()
+        times.append(first.elapsed_time(last))
+    return statistics.median(times)
+
+
+def attempt(name: str, call: Callable[[], object]) -> Any:
+    """The call's result; None, and the reason in a line, where it fails."""
+    try:
+        return call()
+    except Exception as error:
+        say(f"{name:26} failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+        return None
+
+
+def speeds(causal: bool) -> None:
+    inputs = Inputs.draw(LENGTH, HEADS, HEADS_KV, causal)
+    say(f"\nS={LENGTH} H={HEADS} Hk={HEADS_KV}, {'causal' if causal else 'full'}")
+    say(f"{'':26} forward ms  ratio   backward ms  ratio")
+    base: tuple[float, float] | None = None
+    for name, kernel in kernels():
+        found = attempt(name, partial(both_ways, inputs, kernel))
+        if found is None:
+            continue
+        base = base or found
+        say(f"{name:26} {found[0]:10.3f}  {base[0] / found[0]:5.2f}  {found[1]:12.3f}  {base[1] / found[1]:5.2f}")
+        if name == "triton_carry":
+            state = State.empty(inputs.q)
+            took = attempt(name, partial(milliseconds, partial(go_on, kernel, state, inputs)))
+            if took is not None:
+                say(f"{'  from a state':26} {took:10.3f}  {base[0] / took:5.2f}")
+
+
+def both_ways(inputs: Inputs, kernel: Kernel) -> tuple[float, float]:
+    out, lse = inputs.forward(kernel)
+    forward = milliseconds(partial(inputs.forward, kernel))
+    return forward, milliseconds(partial(inputs.backward, kernel, out, lse))
+
+
+def go_on(kernel: Any, state: State, inputs: Inputs) -> None:
+    kernel.carry(state, inputs.q, inputs.k, inputs.v, scale=SCALE, causal=inputs.causal, begins=False)
+
+
+def errors() -> None:
+    """Against float64 at S = 2048."""
+    inputs = Inputs.draw(2048, HEADS, HEADS_KV, True)
+    truth = attention(inputs.q, inputs.k, inputs.v, inputs.dout, scale=SCALE, causal=True)
+    expected = (truth.out, truth.lse, truth.dq, truth.dk, truth.dv)
+    say(f"\nS=2048 H={HEADS} Hk={HEADS_KV}, causal: relative Frobenius error")
+    say(f"{'':26} " + "".join(f"{name:>10}" for name in ("out", "lse", "dq", "dk", "dv")))
+    for name, kernel in kernels():
+        found = attempt(name, partial(results, inputs, kernel))
+        if found is not None:
+            ratios = [float((x.double() - y).norm() / y.norm()) for x, y in zip(found, expected, strict=True)]
+            say(f"{name:26} " + "".join(f"{ratio:10.2e}" for ratio in ratios))
+
+
+def results(inputs: Inputs, kernel: Kernel) -> tuple[Tensor, ...]:
+    out, lse = inputs.forward(kernel)
+    return out, lse, *inputs.backward(kernel, out, lse)
+
+
+def sweep() -> None:
+    """Where does each form of the backward win, and how much does dq vary from run to run?"""
+    say(f"\nbackward, S=4096 causal, Hk=H, over batch x heads; spread: largest |dq - dq'| / |dq| of {RUNS} runs")
+    say(f"{'':26} B x H          ms  ratio    spread  runs of other bits")
+    for heads in SWEEP:
+        inputs = Inputs.draw(4096, heads, heads, True)
+        base = None
+        for name, kernel in kernels(("flash_attn", "triton_split_backward", "triton_fused_backward")):
+            found = attempt(name, partial(spread, inputs, kernel))
+            if found is not None:
+                took, largest, others = found
+                base = base or took
+                say(f"{name:26} {heads:5} {took:11.3f}  {base / took:5.2f}  {largest:8.1e}  {others}")
+
+
+def spread(inputs: Inputs, kernel: Kernel) -> tuple[float, float, int]:
+    out, lse = inputs.forward(kernel)
+    first, *others = (inputs.backward(kernel, out, lse)[0] for _ in range(RUNS))
+    differences = [float((x.double() - first.double()).norm() / first.double().norm()) for x in others]
+    return milliseconds(partial(inputs.backward, kernel, out, lse)), max(differences), sum(d > 0 for d in differences)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""TF32 is used where a kernel's knob says so, nowhere else, and the process's own switch is put back."""
+
+import pytest
+import torch
+
+from accuracy import parts
+from accuracy.kernel import torch_efficient
+from accuracy.kernel.base import Kernel
+from accuracy.locations import PACKAGE
+from accuracy.reference.float64 import attention
+
+KERNELS = {path.stem: parts.load(f"accuracy.kernel.{path.stem}") for path in (PACKAGE / "kernel").glob("[a-z]*.py")}
+WITH_KNOB = sorted(name for name, module in KERNELS.items() if hasattr(getattr(module, "Options", None), "tf32"))
+
+
+def results(kernel: Kernel, dim: int = 64) -> tuple[list[torch.Tensor], dict[str, float]]:
+    """What the kernel returns on CUDA for float32 inputs, and its relative errors by tensor."""
+    generator = torch.Generator().manual_seed(1)
+    q, k, v, dout = (torch.randn(1, 130, 2, dim, generator=generator).cuda() for _ in range(4))
+    how = {"scale": dim**-0.5, "causal": True}
+    out, lse = kernel.forward(q, k, v, **how, out_dtype=torch.float32)
+    gradients = kernel.backward(dout, q, k, v, out, lse, **how, gradient_dtype=torch.float32)
+    truth = attention(q, k, v, dout, **how)
+    named = dict(zip(("out", "lse", "dq", "dk", "dv"), (out, lse, *gradients), strict=True))
+    errors = {
+        name: float((x.double() - getattr(truth, name)).norm() / getattr(truth, name).norm())
+        for name, x in named.items()
+    }
+    return list(named.values()), errors
+
+
+@pytest.mark.parametrize("name", WITH_KNOB)
+def test_tf32_is_declined_on_the_cpu(name: str) -> None:
+    module = KERNELS[name]
+    assert module.abilities("cpu", module.Options(tf32=True)).missing
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", WITH_KNOB)
+def test_the_knob_decides_and_the_switch_is_put_back(name: str) -> None:
+    """TF32 keeps 11 bits of the products' factors: scores of size 1 and V are off by about u = 2^-11, and so is out;
+    between u / 16 and 16 u. Float32 keeps 24: 16 u = 2^-20, 2^9 below."""
+    module = KERNELS[name]
+    for before in (False, True):
+        torch.backends.cuda.matmul.allow_tf32 = before
+        _, allowed = results(module.build("cuda", module.Options(tf32=True)))
+        _, forbidden = results(module.build("cuda", module.Options(tf32=False)))
+        assert torch.backends.cuda.matmul.allow_tf32 is before
+        for tensor in ("out", "dq", "dk", "dv"):
+            assert 2**-15 < allowed[tensor] < 2**-7, tensor
+            assert forbidden[tensor] < 2**-20, tensor
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dim", [32, 64, 128, 256])
+def test_torch_efficient_uses_three_products_whatever_the_switch_says(dim: int) -> None:
+    """Three products of factors split into 11 + 11 bits lose the product of the two low parts: u = 2^-22 of each
+    product, and its factors' last two bits. One product in TF32 would lose 2^-11: the bound of 16 u = 2^-18 tells them
+    apart. The same bits with the switch on and off: it is not read."""
+    kernel = torch_efficient.build("cuda", torch_efficient.Options())
+    runs = []
+    for allowed in (False, True):
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+        tensors, errors = results(kernel, dim)
+        runs.append(tensors)
+        assert max(errors.values()) < 2**-18, errors
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))

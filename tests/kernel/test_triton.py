@@ -1,0 +1,152 @@
+"""The Triton kernels at every mask, length, head dim and layout: in the interpreter at tiny sizes, on a GPU at all."""
+
+import importlib.util
+import os
+
+import pytest
+import torch
+
+from accuracy.kernel import triton_carry, triton_fused_backward, triton_split_backward
+from accuracy.kernel.triton import available
+from tests.kernel.triton_problem import Problem, errors, within
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
+BACKWARDS = {"split": triton_split_backward, "fused": triton_fused_backward}
+TINY = {
+    "causal": Problem(),
+    "full": Problem(causal=False),
+    "more_queries_than_keys": Problem(queries=75, keys=41),
+    "one_query": Problem(queries=1, keys=67),
+    "one_key": Problem(queries=35, keys=1),
+    "one_each": Problem(queries=1, keys=1),
+    "square_of_whole_tiles": Problem(queries=128, keys=128, dim=32),
+    "mqa": Problem(queries=33, keys=65, heads=4),
+    "mha": Problem(queries=33, keys=65, heads_kv=2),
+    "narrow": Problem(queries=40, keys=40, dim=8),
+    "wide": Problem(queries=17, keys=50, dim=256),
+    "between_powers_of_two": Problem(queries=33, keys=64, dim=96, causal=False),
+    "batch": Problem(queries=20, keys=20, dim=32, batch=3),
+    "large_scale": Problem(scale=3.0),
+    "half": Problem(queries=150, keys=200, dim=64, dtype=torch.float16),
+    "half_full": Problem(queries=70, keys=130, dim=64, dtype=torch.float16, causal=False),
+}
+DIMS = {torch.bfloat16: (32, 64, 96, 128, 256), torch.float16: (128,), torch.float32: (64, 256)}
+GRID = [
+    Problem(queries=rows, keys=keys, heads=8, heads_kv=heads_kv, dim=dim, causal=causal, dtype=dtype, batch=2)
+    for dtype, dims in DIMS.items()
+    for dim in dims
+    for rows, keys, heads_kv in ((512, 512, 2), (333, 777, 8), (1025, 511, 1))
+    for causal in (True, False)
+]
+
+
+def run(problem: Problem, name: str, tensors: list[torch.Tensor], dtype: torch.dtype) -> list[torch.Tensor]:
+    """out, lse, dq, dk, dv, in `dtype`."""
+    kernel = BACKWARDS[name].build(tensors[0].device.type, None)
+    q, k, v, dout = tensors
+    out, lse = kernel.forward(q, k, v, scale=problem.scale, causal=problem.causal, out_dtype=dtype)
+    how = {"scale": problem.scale, "causal": problem.causal, "gradient_dtype": dtype}
+    return [out, lse, *kernel.backward(dout, q, k, v, out, lse, **how)]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter is for machines without a GPU")
+@pytest.mark.parametrize("backward", BACKWARDS)
+@pytest.mark.parametrize("name", TINY)
+def test_it_is_right_in_the_interpreter(name: str, backward: str, poisoned: None) -> None:
+    problem = TINY[name]
+    tensors = problem.draw("cpu")
+    found = errors(run(problem, backward, tensors, problem.dtype), problem.truth(*tensors), problem.dtype)
+    assert within(found), found
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backward", BACKWARDS)
+@pytest.mark.parametrize("problem", GRID, ids=str)
+def test_it_is_right_on_the_gpu(problem: Problem, backward: str, poisoned: None) -> None:
+    tensors = problem.draw("cuda")
+    found = errors(run(problem, backward, tensors, problem.dtype), problem.truth(*tensors), problem.dtype)
+    assert within(found), found
+
+
+@pytest.fixture
+def device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fresh memory is NaN."""
+    for name in ("empty", "empty_like"):
+        original = getattr(torch, name)
+        monkeypatch.setattr(
+            torch, name, lambda *args, original=original, **how: original(*args, **how).fill_(torch.nan)
+        )
+
+
+@pytest.mark.parametrize("backward", BACKWARDS)
+def test_strided_inputs_give_the_bits_of_contiguous_ones(backward: str, device: str) -> None:
+    """Heads first in memory, rows out of a longer tensor, NaN in what lies around them."""
+    problem = Problem(queries=33, keys=40, dtype=torch.float16)
+    tensors = problem.draw(device)
+    strided = []
+    for x in tensors:
+        longer = x.new_full((x.shape[0], x.shape[2] + 1, x.shape[1] + 7, x.shape[3] + 8), torch.nan)
+        strided.append(longer[:, :-1, 3:-4, :-8].transpose(1, 2))
+        strided[-1].copy_(x)
+    expected, found = (run(problem, backward, each, torch.float16) for each in (tensors, strided))
+    for name, x, y in zip(("out", "lse", "dq", "dk", "dv"), expected, found, strict=True):
+        if name != "dq" or backward == "split" or device == "cpu":
+            assert torch.equal(x, y), name
+
+
+@pytest.mark.parametrize("backward", BACKWARDS)
+def test_float32_partials_of_16_bit_inputs_are_finer_than_their_rounding(backward: str, device: str) -> None:
+    """A float32 result is not a widened 16-bit one: rounding it to float16 changes nearly every element."""
+    problem = Problem(queries=40, keys=40, dim=32, dtype=torch.float16)
+    tensors = problem.draw(device)
+    for x in run(problem, backward, tensors, torch.float32):
+        assert x.dtype == torch.float32
+        assert (x != x.half().float()).double().mean() > 0.9
+    found = errors(run(problem, backward, tensors, torch.float32), problem.truth(*tensors), torch.float16)
+    assert within(found), found
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_forward_agrees_with_eager_on_the_same_rounding_places(causal: bool, device: str) -> None:
+    """Both round P to float16 and keep the rest in float32. P differs by a factor of at most 1 (the running maximum),
+    so that its roundings differ: 2 u of float16 each at most, averaged over keys."""
+    from accuracy.kernel import eager
+
+    problem = Problem(dtype=torch.float16, causal=causal)
+    q, k, v, _ = problem.draw(device)
+    how = {"scale": problem.scale, "causal": causal, "out_dtype": torch.float32}
+    ours, _ = triton_split_backward.build(device, None).forward(q, k, v, **how)
+    theirs, _ = eager.build(device, eager.Options()).forward(q, k, v, **how)
+    assert (ours - theirs).norm() / theirs.norm() < 4 * 2**-11
+
+
+def test_what_it_cannot_take_is_an_error(device: str) -> None:
+    kernel = triton_carry.build(device, None)
+    q, k, v, _ = Problem(dim=32, queries=4, keys=4).draw(device)
+    with pytest.raises(ValueError, match="head dim contiguous"):
+        kernel.forward(q[..., ::2], k[..., ::2], v[..., ::2], scale=1.0, causal=True, out_dtype=q.dtype)
+    with pytest.raises(ValueError, match=r"scale=-1\.0; allowed: above 0"):
+        kernel.forward(q, k, v, scale=-1.0, causal=True, out_dtype=q.dtype)
+
+
+def test_without_a_gpu_or_triton_it_declines(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert available.abilities("cuda", deterministic=True).dtypes
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert "needs a CUDA device" in available.abilities("cpu", deterministic=True).missing
+    assert available.abilities("cuda", deterministic=True).dtypes == ("bfloat16", "float16", "float32")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert "needs triton" in available.abilities("cuda", deterministic=True).missing
+
+
+def test_tests_use_the_interpreter_only_without_a_gpu() -> None:
+    assert (os.environ.get("TRITON_INTERPRET") == "1") is not torch.cuda.is_available()
+
+
+def test_only_the_split_backward_is_called_deterministic() -> None:
+    stated = {name: module.abilities("cuda", None).deterministic for name, module in BACKWARDS.items()}
+    assert stated == {"split": True, "fused": False}

@@ -1,0 +1,229 @@
+"""Kernels with one fault each: plain attention, wrong in the one way that a question must notice."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from accuracy.kernel.eager import Eager, Options
+
+HEALTHY = Eager(Options())
+
+
+class Healthy:
+    """The kernel that the faults are made of."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+        return HEALTHY.forward(q, k, v, **how)
+
+    def backward(self, *tensors: Tensor, **how: Any) -> tuple[Tensor, ...]:
+        return HEALTHY.backward(*tensors, **how)
+
+
+@dataclass
+class LseInBase(Healthy):
+    base: float
+
+    def forward(self, q, k, v, **how):
+        out, lse = HEALTHY.forward(q, k, v, **how)
+        return out, lse / math.log(self.base)
+
+
+class LseTransposed(Healthy):
+    def forward(self, q, k, v, **how):
+        out, lse = HEALTHY.forward(q, k, v, **how)
+        return out, lse.transpose(1, 2).contiguous()
+
+
+class LseScrambled(Healthy):
+    """The right shape, the values in another order."""
+
+    def forward(self, q, k, v, **how):
+        out, lse = HEALTHY.forward(q, k, v, **how)
+        return out, lse.transpose(1, 2).reshape(lse.shape)
+
+
+class TopLeft(Healthy):
+    def forward(self, q, k, v, *, causal, **how):
+        queries, keys = q.shape[1], k.shape[1]
+        if not causal or queries == keys:
+            return HEALTHY.forward(q, k, v, causal=causal, **how)
+        if queries < keys:
+            return HEALTHY.forward(q, k[:, :queries], v[:, :queries], causal=True, **how)
+        head = HEALTHY.forward(q[:, :keys], k, v, causal=True, **how)
+        tail = HEALTHY.forward(q[:, keys:], k, v, causal=False, **how)
+        return torch.cat([head[0], tail[0]], 1), torch.cat([head[1], tail[1]], 2)
+
+
+class NoMask(Healthy):
+    def forward(self, q, k, v, *, causal, **how):
+        return HEALTHY.forward(q, k, v, causal=False, **how)
+
+
+@dataclass
+class EmptyRows(Healthy):
+    """flash-attention's convention, or any other: what out and lse are where a query sees no key."""
+
+    out: float
+    lse: float
+
+    def forward(self, q, k, v, **how):
+        out, lse = HEALTHY.forward(q, k, v, **how)
+        empty = max(0, q.shape[1] - k.shape[1]) if how["causal"] else 0
+        out[:, :empty], lse[:, :, :empty] = self.out, self.lse
+        return out, lse
+
+
+class ScaleIgnored(Healthy):
+    def forward(self, q, k, v, *, scale, **how):
+        return HEALTHY.forward(q, k, v, scale=0.125, **how)
+
+
+class ScaleIgnoredInBackward(Healthy):
+    def backward(self, *tensors, scale, **how):
+        return HEALTHY.backward(*tensors, scale=0.125, **how)
+
+
+class ScaleInFloat32(Healthy):
+    def forward(self, q, k, v, *, scale, **how):
+        return HEALTHY.forward(q, k, v, scale=float(torch.tensor(scale, dtype=torch.float32)), **how)
+
+
+@dataclass
+class ShortSums(Healthy):
+    """Sums over blocks of keys (or queries, in the backward) are kept in a short dtype between the blocks."""
+
+    dtype: torch.dtype
+    block: int
+    what: str  # output, denominator, gradients
+
+    def forward(self, q, k, v, *, scale, causal, out_dtype):
+        assert not causal
+        scores = torch.einsum("bqhd,bkhd->bhqk", q.float(), k.float()) * scale
+        top = scores.amax(-1, keepdim=True)
+        weights = torch.exp(scores - top)
+        total = self._summed(weights, weights.new_ones(1, 1, k.shape[1], 1), "denominator")
+        values = v.float().transpose(1, 2)
+        out = self._summed(weights, values, "output") / total
+        return out.transpose(1, 2).to(out_dtype), (total.log() + top).squeeze(-1)
+
+    def _summed(self, weights: Tensor, values: Tensor, what: str) -> Tensor:
+        running: Tensor | None = None
+        for part in range(0, weights.shape[-1], self.block):
+            step = weights[..., part : part + self.block] @ values[..., part : part + self.block, :]
+            running = step if running is None else running + step
+            if what == self.what:
+                running = running.to(self.dtype).float()
+        assert running is not None
+        return running
+
+    def backward(self, dout, q, k, v, out, lse, **how):
+        if self.what != "gradients":
+            return HEALTHY.backward(dout, q, k, v, out, lse, **how)
+        gradients: list[Tensor] = []
+        for row in range(0, q.shape[1], self.block):
+            rows = slice(row, row + self.block)
+            part = HEALTHY.backward(dout[:, rows], q[:, rows], k, v, out[:, rows], lse[:, :, rows], **how)
+            gradients = [*part] if not gradients else self._joined(gradients, part)
+        return tuple(gradients)
+
+    def _joined(self, before: list[Tensor], part: tuple[Tensor, ...]) -> list[Tensor]:
+        sums = [(a.to(self.dtype) + b.to(self.dtype)).to(b.dtype) for a, b in zip(before[1:], part[1:], strict=True)]
+        return [torch.cat([before[0], part[0]], 1), *sums]
+
+
+class ShortScores(Healthy):
+    """Scores are added up channel by channel in bfloat16."""
+
+    def forward(self, q, k, v, *, scale, causal, out_dtype):
+        scores = torch.zeros(q.shape[0], q.shape[2], q.shape[1], k.shape[1])
+        for channel in range(q.shape[-1]):
+            product = (
+                q[..., channel].float().transpose(1, 2)[..., None] * k[..., channel].float().transpose(1, 2)[:, :, None]
+            )
+            scores = (scores + product).bfloat16().float()
+        lse = (scores * scale).logsumexp(-1)
+        weights = torch.exp(scores * scale - lse[..., None])
+        return (weights @ v.float().transpose(1, 2)).transpose(1, 2).to(out_dtype), lse
+
+
+@dataclass
+class Unsteady(Healthy):
+    """One element of one tensor is another in every run."""
+
+    tensor: str
+    runs: list[int] = field(default_factory=list)
+
+    def forward(self, q, k, v, **how):
+        results = HEALTHY.forward(q, k, v, **how)
+        return self._shaken(dict(zip(("out", "lse"), results, strict=True)))
+
+    def backward(self, *tensors, **how):
+        return self._shaken(dict(zip(("dq", "dk", "dv"), HEALTHY.backward(*tensors, **how), strict=True)))
+
+    def _shaken(self, results: dict[str, Tensor]) -> tuple[Any, ...]:
+        if self.tensor in results:
+            self.runs.append(1)
+            results[self.tensor].flatten()[0:1].fill_(len(self.runs))
+        return tuple(results.values())
+
+
+class IgnoresStrides(Healthy):
+    """Reads memory as if every input were contiguous."""
+
+    def forward(self, q, k, v, **how):
+        return HEALTHY.forward(*(self._read(x) for x in (q, k, v)), **how)
+
+    @staticmethod
+    def _read(x: Tensor) -> Tensor:
+        return x.as_strided(x.shape, torch.empty(x.shape).stride(), x.storage_offset())
+
+
+class RefusesStrides(Healthy):
+    def forward(self, q, k, v, **how):
+        if q.stride(-1) != 1:
+            raise RuntimeError("head_dim must be contiguous")
+        return HEALTHY.forward(q, k, v, **how)
+
+
+class LeavesRows(Healthy):
+    """Whole tiles of 16 rows are written, the rest is forgotten."""
+
+    def forward(self, q, k, v, **how):
+        whole, lse = HEALTHY.forward(q, k, v, **how)
+        out = torch.empty(q.shape, dtype=whole.dtype)
+        rows = q.shape[1] // 16 * 16
+        out[:, :rows] = whole[:, :rows]
+        return out, lse
+
+
+class WritesBeyond(Healthy):
+    """Whole tiles of 16 rows are written, also where the last one is not whole."""
+
+    def forward(self, q, k, v, **how):
+        whole, lse = HEALTHY.forward(q, k, v, **how)
+        out = torch.empty(q.shape, dtype=whole.dtype)
+        tiles = -(-q.shape[1] // 16) * 16
+        beyond = out.storage_offset() + tiles * q.shape[2] * q.shape[3]
+        if beyond <= out.untyped_storage().nbytes() // out.element_size():  # else torch itself would object
+            out.as_strided((tiles, *q.shape[2:]), out.stride()[1:], out.storage_offset()).fill_(0)
+        return out.copy_(whole), lse
+
+
+class WritesToInputs(Healthy):
+    def forward(self, q, k, v, *, scale, **how):
+        q.mul_(2)
+        return HEALTHY.forward(q, k, v, scale=scale / 2, **how)
+
+
+class ReadsBeyond(Healthy):
+    """The last, half-filled tile of keys is read whole and its rest multiplied by 0: NaN stays NaN."""
+
+    def forward(self, q, k, v, **how):
+        out, lse = HEALTHY.forward(q, k, v, **how)
+        stop = k.storage_offset() + k.numel()
+        if stop < k.untyped_storage().nbytes() // k.element_size():
+            out += k.as_strided((1,), (1,), stop) * 0
+        return out, lse

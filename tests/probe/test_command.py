@@ -1,0 +1,87 @@
+"""`accuracy-probe`: a table, JSON on request, one line for a mistake."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from accuracy.command.probe import main
+from accuracy.probe.subjects import sources
+
+QUICK = ["kernel=eager,flash_attn", "question=lse_base,scale", "dtype=float32,bfloat16", "device=cpu"]
+
+
+def test_the_table_has_every_answer_and_every_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(QUICK) == 0
+    out = capsys.readouterr().out
+    assert (
+        "eager (compute_dtype=accumulate, probability_dtype=input, tf32=False)\n  lse base  e\n  scale     honoured"
+        in out
+    )
+    assert "flash_attn (deterministic=True)\n  not here: kernel flash_attn needs a CUDA device" in out
+
+
+def test_json_holds_the_numbers_behind_the_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "probe" / "some-cpu" / "probe.json"
+    assert main([*QUICK, "--json", str(path)]) == 0
+    content = json.loads(path.read_text())
+    eager, flash = content["kernels"]
+    assert eager["answers"]["float32"]["lse_base"] == {
+        "text": "e", "details": {"lse_of_64_equal_keys": pytest.approx(4.158883, abs=1e-6)}
+    }  # fmt: skip
+    assert flash["declined"].startswith("kernel flash_attn needs a CUDA device")
+    assert content["command"] == " ".join(["accuracy-probe", *QUICK])
+    assert str(tmp_path) not in path.read_text()
+
+
+def test_a_knob_of_a_kernel_is_respected(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["kernel=eager", "question=probability", "dtype=bfloat16", "device=cpu"]
+    assert main([*words, "kernel.eager.probability_dtype=float32"]) == 0
+    assert "rounded" not in capsys.readouterr().out
+
+
+def test_a_kernel_of_a_users_folder_is_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "kernel").mkdir()
+    (tmp_path / "kernel" / "mine.yaml").write_text("# @package kernel.mine\n# Mine\n{}\n")
+    (tmp_path / "kernel" / "mine.py").write_text(
+        "from accuracy.kernel.eager import Eager, Options, abilities\nfrom tests.probe.faulty import LseInBase\n"
+        "def build(device, options):\n    return LseInBase(2)\n"
+    )
+    assert main(["--config-dir", str(tmp_path), "kernel=mine", "question=lse_base", "device=cpu"]) == 0
+    assert "lse base  2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["kernel=egaer"], "kernel 'egaer' is unknown; allowed: "),
+        (["kernel"], "'kernel' cannot be read; write KEY=VALUE"),
+        (["kernels=eager"], "key 'kernels' is unknown; allowed: device, dtype, kernel, question; did you mean kernel?"),
+        (["dtype=float8"], "dtype 'float8' is unknown; allowed: bfloat16"),
+        (["question=base"], "question 'base' is unknown; allowed: "),
+        (["kernel.eager.tf3=true"], "'tf3' is unknown"),
+        (["kernel.eager.tf32=perhaps"], "kernel.eager.tf32 'perhaps' is unknown; allowed: false, true"),
+        (["kernel.nope.x=1"], "kernel 'nope' is unknown"),
+        (["device=cpu,cuda"], "is no axis of the grid; give one value"),
+        (["kernel=eager", "device=cpu", "question=scale", "--json", "/dev/null/probe.json"], "/dev/null"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    answer = capsys.readouterr()
+    assert answer.err.startswith("accuracy-probe: ")
+    assert answer.err.count("\n") == 1
+    assert told in answer.err
+    assert answer.out == ""
+
+
+def test_every_kernel_on_disk_is_asked_by_default() -> None:
+    assert {"eager", "torch_flash", "flash_attn"} <= set(sources())
+    assert "auto" not in sources()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["device=cuda"]) == 2
+    assert "device=cuda, but torch sees no CUDA device" in capsys.readouterr().err

@@ -1,0 +1,126 @@
+"""Every question is answered rightly for a healthy kernel, and notices the fault that it is there for."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from accuracy.kernel import eager
+from accuracy.probe.ask import QUESTIONS, asked
+from accuracy.probe.base import Subject
+from tests.probe import faulty
+
+HEALTHY = {
+    "bfloat16": {
+        "lse_base": "e",
+        "lse_layout": "(B, H, S), float32",
+        "mask_alignment": "bottom right",
+        "scale": "honoured",
+        "score_sum": "float32 (24 bits)",
+        "denominator_sum": "more than 11 bits",
+        "output_sum": "float32 (24 bits)",
+        "gradient_sum": "float32 (24 bits)",
+        "probability": "rounded to bfloat16",
+        "repeats": "all the same in 30 runs",
+        "strides": "no effect",
+        "memory": "all written, nothing else touched",
+        "empty_rows": "out NaN, lse -inf, dq NaN; dk and dv not finite",
+    },
+    "float16": {
+        "output_sum": "float32 (24 bits)",
+        "gradient_sum": "float32 (24 bits)",
+        "probability": "rounded to float16",
+    },
+    "float64": {
+        "score_sum": "float64 (53 bits)",
+        "output_sum": "float64 (53 bits)",
+        "gradient_sum": "float64 (53 bits)",
+        "lse_layout": "(B, H, S), float64",
+        "probability": "not rounded",
+        "scale": "honoured",
+    },
+}  # fmt: skip
+
+BF16, FP16 = torch.bfloat16, torch.float16
+FAULTS: list[tuple[str, Any, str, str]] = [  # question, kernel, dtype, answer
+    ("lse_base", faulty.LseInBase(2), "bfloat16", "2"),
+    ("lse_base", faulty.LseInBase(10), "float32", "10"),
+    ("lse_base", faulty.LseInBase(3), "float32", "no logarithm: 3.78558 for 64 equal keys"),
+    ("lse_layout", faulty.LseTransposed(), "bfloat16", "(B, S, H), float32"),
+    ("lse_layout", faulty.LseScrambled(), "bfloat16", "(B, S, H), shape (2, 3, 5), float32"),
+    ("mask_alignment", faulty.TopLeft(), "bfloat16", "top left"),
+    ("mask_alignment", faulty.NoMask(), "bfloat16", "no mask at all"),
+    ("empty_rows", faulty.TopLeft(), "bfloat16", "there are none: the first queries see keys"),
+    ("empty_rows", faulty.EmptyRows(0.0, torch.inf), "float32", "out 0, lse inf, dq 0"),
+    ("empty_rows", faulty.EmptyRows(0.0, -torch.inf), "float32", "out 0, lse -inf, dq NaN"),
+    ("scale", faulty.ScaleIgnored(), "bfloat16", "ignored in lse"),
+    ("scale", faulty.ScaleIgnoredInBackward(), "bfloat16", "ignored in dq, dk"),
+    ("scale", faulty.ScaleInFloat32(), "float64", "rounded to fewer bits than float64"),
+    ("score_sum", faulty.ShortScores(), "float16", "bfloat16 (8 bits)"),
+    ("denominator_sum", faulty.ShortSums(BF16, 512, "denominator"), "bfloat16", "bfloat16 (8 bits)"),
+    ("denominator_sum", faulty.ShortSums(FP16, 512, "denominator"), "float32", "float16 (11 bits)"),
+    ("output_sum", faulty.ShortSums(BF16, 1, "output"), "bfloat16", "bfloat16 (8 bits)"),
+    ("output_sum", faulty.ShortSums(BF16, 512, "output"), "float32", "float32 (24 bits) near, bfloat16 (8 bits) far"),
+    ("gradient_sum", faulty.ShortSums(BF16, 512, "gradients"), "float32",
+     "dq: float32 (24 bits); dk dv: float32 (24 bits) near and over heads, bfloat16 (8 bits) far"),
+    ("probability", eager.Eager(eager.Options(probability_dtype="accumulate")), "bfloat16", "kept to "),
+    ("probability", eager.Eager(eager.Options(probability_dtype="bfloat16")), "float16", "rounded to bfloat16"),
+    ("probability", eager.Eager(eager.Options(probability_dtype="float16")), "float32", "rounded to TF32 or float16"),
+    *[("repeats", faulty.Unsteady(name), "bfloat16", f"{name} has 30 results in 30") for name in ("lse", "dq", "dv")],
+    ("strides", faulty.IgnoresStrides(), "bfloat16", "heads before tokens: wrong out lse"),
+    ("strides", faulty.RefusesStrides(), "bfloat16", "every second channel: refused (RuntimeError)"),
+    ("memory", faulty.LeavesRows(), "bfloat16", "1280 of 9472 of out unwritten"),
+    ("memory", faulty.WritesBeyond(), "float32", "writes 2816 elements beside its results"),
+    ("memory", faulty.WritesToInputs(), "float32", "q written to"),
+    ("memory", faulty.ReadsBeyond(), "float32", "9472 of 9472 of out unwritten"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("dtype", "question"), [(dtype, question) for dtype, answers in HEALTHY.items() for question in answers]
+)
+def test_a_healthy_kernel_is_told_as_it_is(dtype: str, question: str) -> None:
+    assert asked(question, Subject(faulty.HEALTHY, dtype, "cpu")).text == HEALTHY[dtype][question]
+
+
+@pytest.mark.parametrize(
+    ("question", "kernel", "dtype", "answer"),
+    FAULTS,
+    ids=[f"{row[0]}-{type(row[1]).__name__}-{row[2]}" for row in FAULTS],
+)
+def test_a_planted_fault_is_noticed(question: str, kernel: Any, dtype: str, answer: str) -> None:
+    text = asked(question, Subject(kernel, dtype, "cpu")).text
+    assert text.startswith(answer)
+    assert text != HEALTHY["bfloat16"][question] or dtype == "float16"
+
+
+def test_every_question_has_a_healthy_answer_and_a_fault() -> None:
+    assert set(HEALTHY["bfloat16"]) == {row[0] for row in FAULTS} == set(QUESTIONS)
+
+
+def test_what_a_kernel_raises_is_its_answer() -> None:
+    class Broken:
+        def forward(self, *tensors: Any, **how: Any) -> Any:
+            raise RuntimeError("no\nsuch shape")
+
+    assert asked("lse_base", Subject(Broken(), "float32", "cpu")).text == "refused: RuntimeError: no such shape"
+
+
+def test_torch_is_left_as_it_was() -> None:
+    before = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
+    asked("memory", Subject(faulty.HEALTHY, "float32", "cpu"))
+    assert (torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory) == before
+
+
+@pytest.mark.gpu
+def test_flash_attn_on_a_gpu_is_what_it_documents() -> None:
+    """Natural log, bottom right, scale honoured, P rounded to the inputs' dtype, sums in float32, deterministic."""
+    from accuracy.probe.subjects import chosen
+
+    (flash,) = chosen(["flash_attn"], {}, "cuda")
+    if flash.abilities.missing:
+        pytest.skip(flash.abilities.missing)
+    subject = Subject(flash.build(), "bfloat16", "cuda")
+    names = ("lse_base", "lse_layout", "mask_alignment", "scale", "probability", "repeats", "memory")
+    expected = {name: HEALTHY["bfloat16"][name] for name in names}
+    assert {name: asked(name, subject).text for name in expected} == expected

@@ -1,0 +1,99 @@
+"""Split-KV decoding: any number of parts is the same answer, on few queries and many, and slips in it are seen."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from accuracy.grid import plan
+from accuracy.pipeline import Pipeline
+from accuracy.program import simulate
+from accuracy.reference.cache import Cache
+from accuracy.variant.split_kv import blocks
+from tests.measuring import configuration, measure
+from tests.variant.test_mutations import plant
+
+SPLITS = "variant.split_kv.splits=[1,2,5,7,96]"  # 5 and 7 do not divide 96 keys; 96: a key a part
+QUERIES = "problem.seqlen_q=[1,5,null]"
+
+
+def run(*words: str) -> pd.DataFrame:
+    results = measure("variant=split_kv", "world_size=1", *words)
+    assert not (results["status"] == "failed").any(), results["reason"].unique()
+    return results
+
+
+@pytest.mark.parametrize("kernel", ["eager", "torch_flash"])
+@pytest.mark.parametrize("heads_kv", [4, 2, 1])
+@pytest.mark.parametrize("mask", ["causal", "full"])
+def test_in_float64_every_number_of_parts_is_the_truth(mask: str, heads_kv: int, kernel: str) -> None:
+    """1e-12 is 10^4 units of float64 and 10^-7 of what a lost key would cost."""
+    words = (f"problem.mask={mask}", f"problem.heads_kv={heads_kv}", f"kernel={kernel}", "device=cpu")
+    results = run(SPLITS, QUERIES, "dtype=float64", *words)
+    measured = results[results["status"] == "ok"]
+    assert set(measured["tensor"]) == {"out", "lse", "delta"}
+    assert measured["case_id"].nunique() == 15
+    assert measured["error_rel"].max() < 1e-12
+
+
+@pytest.mark.parametrize("merge", ["logsumexp", "double", "compensated"])
+def test_every_merge_formula_joins_the_parts(merge: str) -> None:
+    results = run(SPLITS, QUERIES, "dtype=float64", f"precision.merge={merge}")
+    assert results.loc[results["status"] == "ok", "error_rel"].max() < 1e-12
+
+
+def test_gradients_are_rows_that_say_why_there_are_none() -> None:
+    results = run("problem.seqlen_q=1")
+    declined = results[results["status"] == "declined"]
+    assert dict(zip(declined["tensor"], declined["reason"], strict=True)) == {
+        name: f"the variant returns no {name}" for name in ("dq", "dk", "dv")
+    }
+    assert (results["seqlen_q"] == 1).all()
+
+
+def test_rounded_partials_cost_more_than_unrounded_ones() -> None:
+    """The precision policy reaches the parts: a float32 partial is not rounded to bfloat16."""
+    words = ("kernel=eager", "dtype=bfloat16", "variant.split_kv.splits=8", "problem.seqlen_q=4")
+    rounded, finer = (run(*words, f"precision.partial={word}") for word in ("input", "accumulate"))
+    errors = [results.loc[results["tensor"] == "out", "error_rel"].iloc[0] for results in (rounded, finer)]
+    assert errors[1] < errors[0]
+
+
+def test_one_part_is_one_shot_bit_for_bit() -> None:
+    words = ("problem.seqlen_q=5", "variant=[one_shot,split_kv]", "variant.split_kv.splits=1", "world_size=1")
+    plans = plan(configuration("problem.seqlen=96", *words), None)
+    pipeline = Pipeline("test", Cache(None, 0.0))
+    whole, split = (simulate(each.case, [pipeline.yardsticks(each.case).inputs.tensors]).results[0] for each in plans)
+    assert all(torch.equal(a, b) for a, b in zip(whole[:2], split[:2], strict=True))
+
+
+@pytest.mark.parametrize(("splits", "queries", "keys"), [(1, 1, 7), (3, 1, 7), (7, 7, 7), (4, 5, 18), (3, 18, 18)])
+def test_every_query_sees_every_key_up_to_its_own_position_once(splits: int, queries: int, keys: int) -> None:
+    seen = torch.zeros(queries, keys, dtype=torch.int64)
+    for block in blocks(splits, queries, keys, causal=True):
+        part = seen[block.query, block.key]
+        rows, width = part.shape
+        part += torch.ones(rows, width, dtype=torch.int64).tril(width - rows) if block.causal else 1
+    assert torch.equal(seen, torch.ones(queries, keys, dtype=torch.int64).tril(keys - queries))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("(part + 1) * keys // splits", "(part + 1) * keys // splits - 1"),
+        ("ahead = keys - queries", "ahead = keys - queries - 1"),
+        ("slice(block.query.start - ahead, ", "slice(block.query.start - ahead + 1, "),
+        ("Block(rows, block.key, block.causal)", "Block(rows, block.key, False)"),
+        ("range(splits)", "range(splits - 1)"),
+        ("running.add(block, *rank.attend(block, q, k, v))", "running.add(block, *rank.attend(block, q, k, k))"),
+    ],
+)
+def test_a_slip_is_seen(tmp_path: Path, before: str, after: str) -> None:
+    """Seen: an error above 1e-6 where the healthy schedule is held to 1e-12, or a failed row."""
+    plant(tmp_path, "split_kv", before, after)
+    results = measure("variant=broken", "world_size=1", "dtype=float64", "problem.seqlen_q=30", folders=[tmp_path])
+    if (results["status"] == "failed").all():
+        return
+    whole = results[results["rank"] == -1].set_index("tensor")
+    assert whole.loc["out", "error_rel"] > 1e-6
