@@ -145,6 +145,7 @@ def metric_columns(error: Sums, diff: Sums, one_shot: Sums, floor: Sums, ulp: Ar
         "diff_rms": np.sqrt(diff.square / diff.count),
         "diff_rel": relative(diff),
         "one_shot_rel": one_shot_rel,
+        "one_shot_max": one_shot.largest,
         "floor_mean": floor.total / floor.count,
         "floor_rel": floor_rel,
         "x_floor": ratio(error_rel, floor_rel, zero_by_zero=1.0),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 import accuracy
 from accuracy import device as devices
@@ -112,6 +113,8 @@ def _cuda() -> dict[str, Any]:
         "compute_capability": f"{properties.major}.{properties.minor}",
         "device_memory_bytes": properties.total_memory,
         "device_count": torch.cuda.device_count(),
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if dist.is_nccl_available() else None,
+        "cudnn": torch.backends.cudnn.version(),
         "driver": _command("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0],
     }
 

@@ -66,6 +66,7 @@ METRICS = (
     "diff_rms",
     "diff_rel",
     "one_shot_rel",
+    "one_shot_max",
     "floor_mean",
     "floor_rel",
     "x_floor",

@@ -1,0 +1,105 @@
+"""Every cell against its baseline: the tests of `statistics.py` at the levels of `policy.py`, over all cells at once.
+
+The second look is at the cells only that the first left undecided, with fresh seeds and with those of both looks.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from accuracy.check.cell import Cell, Key
+from accuracy.check.item import percent
+from accuracy.check.policy import EFFECT, LEVEL, NEAR
+from accuracy.check.statistics import compare, holm
+
+
+@dataclass(frozen=True)
+class Finding:
+    """label: regression, outlier, undecided, improved, changed, same or identical."""
+
+    label: str
+    reason: str
+    effect: float
+    p: float
+
+
+@dataclass(frozen=True)
+class _Compared:
+    paired: bool
+    seeds: tuple[int, int]
+    identical: bool
+    effect: float
+    rise: float
+    fall: float
+    seed_effect: float
+    seed_rise: float
+
+
+def first_look(cells: Mapping[Key, Cell], baseline: Mapping[Key, Cell]) -> dict[Key, Finding]:
+    """A finding for each cell that has numbers on both sides."""
+    keys = [key for key, cell in cells.items() if cell.y and key in baseline and baseline[key].y]
+    compared = [_compare(cells[key], baseline[key]) for key in keys]
+    if not keys:
+        return {}
+    rises, falls, seeds = (
+        np.array([getattr(each, name) for each in compared]) for name in ("rise", "fall", "seed_rise")
+    )
+    surely, nearly, better, single = holm(rises, LEVEL), holm(rises, NEAR), holm(falls, LEVEL), holm(seeds, LEVEL)
+    return {
+        key: _found(each, surely[place], nearly[place] or math.isnan(each.rise), better[place], single[place])
+        for place, (key, each) in enumerate(zip(keys, compared, strict=True))
+    }
+
+
+def second_look(both: Cell, fresh: Cell, baseline: Cell, family: int) -> Finding:
+    """both: the seeds of both looks; fresh: the second's. family: how many cells the first look had. It is the last."""
+    each, newest = _compare(both, baseline), _compare(fresh, baseline)
+    surely = bool(each.rise <= LEVEL / family)
+    single = bool(newest.seed_rise <= LEVEL / family) and newest.seed_effect > EFFECT
+    found = _found(each, surely, False, bool(each.fall <= LEVEL / family), False)
+    if single and found.label != "regression":
+        found = Finding("outlier", _outlier(newest), newest.effect, newest.seed_rise)
+    return Finding(found.label, f"after two looks: {found.reason}", found.effect, found.p)
+
+
+def _compare(cell: Cell, baseline: Cell) -> _Compared:
+    """Paired where the baseline has every seed of the run, and there are two at least."""
+    paired = len(cell.y) > 1 and set(cell.y) <= set(baseline.y)
+    new, old = cell.values(), baseline.values(cell.seeds if paired else None)
+    found = compare(new, old, paired)
+    single = compare(new, baseline.values(), False)  # one seed stands out from all seeds of the baseline
+    repeated = set(cell.y) <= set(baseline.y)
+    return _Compared(
+        paired=paired,
+        seeds=(len(new), len(old)),
+        identical=repeated and bool((new == baseline.values(cell.seeds)).all()),
+        effect=float(found.effect),
+        rise=float(found.rise),
+        fall=float(found.fall),
+        seed_effect=float(single.seed_effect),
+        seed_rise=float(single.seed_rise),
+    )
+
+
+def _found(each: _Compared, surely: bool, nearly: bool, better: bool, single: bool) -> Finding:
+    m, n = each.seeds
+    how = f"{m} seeds, each against itself" if each.paired else f"{m} seeds against the baseline's {n}"
+    chance = "" if math.isnan(each.rise) else f", p = {min(each.rise, each.fall):.1g}"
+    text = f"{percent(each.effect)} against the baseline ({how}{chance})"
+    if surely and each.effect > EFFECT:
+        return Finding("regression", text, each.effect, each.rise)
+    if single and each.seed_effect > EFFECT:
+        return Finding("outlier", _outlier(each), each.effect, each.seed_rise)
+    if nearly and each.effect > EFFECT:
+        return Finding("undecided", f"{text}: too few seeds to tell", each.effect, each.rise)
+    if each.identical:
+        return Finding("identical", "the baseline's numbers, to the last bit", 0.0, each.rise)
+    if better and each.effect < -EFFECT:
+        return Finding("improved", f"{text}: publish a new baseline", each.effect, each.fall)
+    return Finding("changed" if each.paired else "same", text, each.effect, each.rise)
+
+
+def _outlier(each: _Compared) -> str:
+    return f"one seed is {percent(each.seed_effect)} against the baseline's mean (p = {each.seed_rise:.1g})"
