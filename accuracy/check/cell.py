@@ -66,29 +66,36 @@ def measured(evidence: Evidence) -> dict[Key, Cell]:
     rows = evidence.results
     rows = rows[rows["tensor"].notna() & (rows["status"] != DECLINED)]
     rows = rows.assign(times=_times(rows), max_times=_max_times(rows))
-    found = {}
-    for key, group in rows.groupby(list(KEYS), sort=False, dropna=False):
-        whole = group[group["rank"] == ALL_RANKS]
-        if len(whole):
-            found[key] = _cell(key, whole, group)
-    return found
+    number = rows.groupby(list(KEYS), sort=False, dropna=False).ngroup()
+    worst_rank = rows["times"].groupby(number).max()
+    whole = rows[rows["rank"] == ALL_RANKS]
+    whole = whole.assign(number=number[whole.index], bad=_bad(whole))
+    keys = whole.drop_duplicates("number").set_index("number")[list(KEYS)]
+    columns = whole[["seed", "times", "max_times", "error_rel", "bad"]]
+    groups = {place: columns.loc[found] for place, found in whole.groupby("number", sort=False).groups.items()}
+    return {
+        (key := tuple(keys.loc[place])): _cell(key, groups[place], float(worst_rank[place])) for place in keys.index
+    }
 
 
-def _cell(key: Key, whole: pd.DataFrame, every: pd.DataFrame) -> Cell:
-    """whole: the rows over all ranks; every: those of single ranks too."""
-    good = whole[(whole["nonfinite"].fillna(0) == 0) & np.isfinite(whole["error_rel"])]
+def _bad(whole: pd.DataFrame) -> pd.Series:
+    """How many values of a row are not finite; an infinite error has one at least."""
+    return np.maximum(whole["nonfinite"].fillna(0), ~np.isfinite(whole["error_rel"]))
+
+
+def _cell(key: Key, whole: pd.DataFrame, worst_rank: float) -> Cell:
+    good = whole[whole["bad"] == 0]
     y = dict(zip(good["seed"].astype(int), np.log(good["times"]).astype(float), strict=True))
-    error = float(np.exp(np.mean(np.log(np.maximum(good["error_rel"], TRUTH_ERROR))))) if len(good) else float("inf")
-    own = KEYS.index("variant")
-    ratio = np.exp(np.mean(list(y.values()))) if y else np.nan
+    error = float(np.exp(np.log(np.maximum(good["error_rel"], TRUTH_ERROR)).mean())) if len(good) else np.inf
+    ratio = float(np.exp(np.mean(list(y.values())))) if y else np.nan
     return Cell(
         key=key,
         y=y,
         error=error,
-        yardstick=float(error / ratio),
-        rank_ratio=1.0 if key[own] == ONE_SHOT else float(every["times"].max()),
-        max_ratio=float(good["max_times"].max()) if len(good) else float("nan"),
-        nonfinite=int(whole["nonfinite"].fillna(0).sum() + (~np.isfinite(whole["error_rel"])).sum()),
+        yardstick=error / ratio,
+        rank_ratio=1.0 if key[KEYS.index("variant")] == ONE_SHOT else worst_rank,
+        max_ratio=float(good["max_times"].max()) if len(good) else np.nan,
+        nonfinite=int(whole["bad"].sum()),
     )
 
 
@@ -101,15 +108,19 @@ def _times(rows: pd.DataFrame) -> pd.Series:
 def _max_times(rows: pd.DataFrame) -> pd.Series:
     """Ratio of the largest errors, one-shot's held above the truth's own error."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        scale = np.nan_to_num(np.array(rows["error_rms"] / rows["error_rel"]), posinf=0.0)
-        return rows["error_max"] / np.maximum(rows["one_shot_max"], TRUTH_ERROR * scale)
+        scale = (rows["error_rms"] / rows["error_rel"]).replace(np.inf, 0.0).fillna(0.0)
+        return rows["error_max"] / rows["one_shot_max"].clip(lower=TRUTH_ERROR * scale)
 
 
 def varying(keys: list[Key]) -> list[str]:
     """Entries that must be said to tell the cells apart, beside those that always are."""
-    return [
-        name for place, name in enumerate(KEYS) if name not in ALWAYS_NAMED and len({key[place] for key in keys}) > 1
-    ]
+    always = [KEYS.index(name) for name in ALWAYS_NAMED]
+    alike: dict[Key, Key] = {}
+    found = set()
+    for key in keys:
+        first = alike.setdefault(tuple(key[place] for place in always), key)
+        found |= {name for name, one, other in zip(KEYS, first, key, strict=True) if one != other}
+    return [name for name in KEYS if name in found]
 
 
 def named(key: Key, also: list[str]) -> str:

@@ -8,7 +8,7 @@ from accuracy.errors import ConfigError
 
 
 def baseline(run: Evidence, folder: Path) -> Evidence:
-    """reports/NAME/DEVICE is itself; of reports/NAME, the device whose fingerprint differs least. Raises ConfigError."""
+    """reports/NAME/DEVICE is itself; of reports/NAME, the device that differs least. Raises ConfigError."""
     if not folder.is_dir():
         raise ConfigError(f"--baseline {folder}: no such folder; give reports/NAME or reports/NAME/DEVICE")
     inside = sorted(each.parent for each in folder.glob("*/run.json"))

@@ -25,8 +25,9 @@ MOST_ROWS = 5_000_000
 MOST_SIZE = 2**40  # of a whole number that counts tokens, heads, ranks
 TEXTS = [field.name for field in table.RESULTS_SCHEMA if field.type == pa.string() and field.name != "code"]
 SIZES = ("world_size", "batch", "seqlen", "heads", "heads_kv", "head_dim")
+RATIOS = {"x_one_shot": "one_shot_rel", "x_floor": "floor_rel"}  # of error_rel, as metrics.py divides them
 NUMBERS = ("error_rel", "error_rms", "error_max", "one_shot_rel", "one_shot_max", "floor_rel")
-COLUMNS = [*TEXTS, *SIZES, "seed", "rank", "softmax_scale", "nonfinite", *NUMBERS]
+COLUMNS = [*TEXTS, *SIZES, "seed", "rank", "softmax_scale", "nonfinite", *NUMBERS, *RATIOS]
 LATER_COLUMNS = ("one_shot_max",)  # tables from before it have none: empty
 VERSIONS = range(1, table.SCHEMA_VERSION + 1)
 STATUSES = (table.OK, table.DECLINED, table.FAILED)
@@ -54,9 +55,9 @@ class Evidence:
 def read_run(folder: Path) -> Evidence:
     """A run under test, `results/` or published."""
     _must_be_a_folder(folder)
-    if (folder / "results").is_dir():
+    if not (folder / "results.parquet").exists():
         about = _json(folder, _bytes(folder / "run.json", MOST_JSON_BYTES))
-        return _checked(folder, about, _guarded(folder / "results", lambda: _dataset(folder / "results")))
+        return _checked(folder, about, _guarded(folder / "results", lambda: _dataset(folder / "results")), False)
     return _published(folder, signed=(folder / sums.NAME).exists())
 
 
@@ -83,7 +84,7 @@ def _published(folder: Path, signed: bool) -> Evidence:
         )
     path = folder / "results.parquet"
     about = _json(folder, contents["run.json"])
-    return _checked(folder, about, _guarded(path, lambda: _parquet(contents["results.parquet"])))
+    return _checked(folder, about, _guarded(path, lambda: _parquet(contents["results.parquet"])), signed)
 
 
 def _bytes(path: Path, most: int) -> bytes:
@@ -112,6 +113,9 @@ def _printable(text: str) -> str:
 
 
 def _dataset(path: Path) -> pa.Table:
+    """All cases' files; none where the run ended before its first case."""
+    if not any(path.glob("*.parquet")):
+        return table.RESULTS_SCHEMA.empty_table().select(COLUMNS)
     source = ds.dataset(path, format="parquet", schema=table.RESULTS_SCHEMA)
     if source.count_rows() > MOST_ROWS:
         raise ValueError(f"more than {MOST_ROWS} rows")
@@ -127,9 +131,9 @@ def _parquet(content: bytes) -> pa.Table:
     if version not in map(str, VERSIONS):
         raise ValueError(f"schema version {version}, this reads up to {VERSIONS[-1]}")
     present = [name for name in COLUMNS if name not in LATER_COLUMNS or name in file.schema_arrow.names]
+    if missing := sorted(set(present) - set(file.schema_arrow.names)):
+        raise ValueError(f"column {missing[0]} is missing")
     read = file.read(columns=present)
-    if read.column_names != [name for name in file.schema_arrow.names if name in present]:
-        raise ValueError("columns are missing")
     read = read.select(present).cast(pa.schema([table.RESULTS_SCHEMA.field(name) for name in present]))
     read.validate(full=True)
     return read
@@ -157,10 +161,13 @@ def _json(folder: Path, content: bytes) -> dict[str, Any]:
     return about
 
 
-def _checked(folder: Path, about: dict[str, Any], read: pa.Table) -> Evidence:
+def _checked(folder: Path, about: dict[str, Any], read: pa.Table, published: bool) -> Evidence:
     """Plain columns whose values make sense, of planned cases only."""
     results = _guarded(folder, lambda: read.to_pandas())
-    results = results[results["case_id"].isin(about["cases"])].reset_index(drop=True)
+    planned = results["case_id"].isin(about["cases"])
+    if published and (not planned.all() or results["case_id"].nunique() != len(about["cases"])):
+        raise ConfigError(f"{folder}: its table and its run.json name different cases; publish it again")
+    results = results[planned].reset_index(drop=True)
     for name in LATER_COLUMNS:
         if name not in results:
             results[name] = np.nan
@@ -194,4 +201,8 @@ def _fault(results: pd.DataFrame) -> str | None:
             return f"{name} is missing or below 0"
     if results.duplicated(["case_id", "tensor", "rank"]).any():
         return "rows are repeated"
+    for ratio, below in RATIOS.items():
+        usual = numbers[np.isfinite(numbers["error_rel"]) & (numbers[below] > 0)]
+        if not (usual[ratio] == usual["error_rel"] / usual[below]).all():
+            return f"{ratio} is not error_rel / {below}"
     return None

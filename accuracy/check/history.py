@@ -69,7 +69,8 @@ def _entry(text: str) -> Entry | None:
     if not isinstance(ratios, dict):
         return None
     good = {key: float(ratio) for key, ratio in ratios.items() if _is_ratio(ratio)}
-    return Entry(*(str(content.get(name, "")) for name in ("when", "commit", "reason")), good)
+    when, commit, reason = (str(content.get(name, "")) for name in ("when", "commit", "reason"))
+    return Entry(when, commit, reason, good)
 
 
 def _is_ratio(value: Any) -> bool:

@@ -21,7 +21,8 @@ def without_numbers(
 ) -> list[Item]:
     """Items for all of them; part: cells of the baseline that this run did not plan are not missed."""
     broken, declined = cell.broken(run), cell.declined(run)
-    lost = [case for case in run.planned if case not in set(run.results["case_id"])]
+    found = set(run.results["case_id"])
+    lost = [case for case in run.planned if case not in found]
     names = {**(cell.case_names(baseline) if baseline else {}), **cell.case_names(run)}
     wanted = set(baseline.planned) if baseline else set()
     had = set(cell.declined(baseline)) if baseline else set()

@@ -54,6 +54,7 @@ def publish(folder: Path, to: Path) -> Path:
         ("results", results, table.RESULTS_SCHEMA),
         ("positions", table.read_positions(folder), table.POSITIONS_SCHEMA),
     ):
+        frame = frame[frame["case_id"].isin(about["cases"])]  # the folder may hold cases of another plan
         pq.write_table(
             pa.Table.from_pandas(frame, schema, preserve_index=False),
             target / f"{name}.parquet",
