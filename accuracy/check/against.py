@@ -6,13 +6,16 @@ The second look is at the cells only that the first left undecided, with fresh s
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from accuracy.check.cell import Cell, Key
 from accuracy.check.item import percent
 from accuracy.check.policy import EFFECT, LEVEL, NEAR
-from accuracy.check.statistics import compare, holm
+from accuracy.check.statistics import Comparison, compare, holm
+
+MEASURES = ("effect", "rise", "fall", "seed_effect", "seed_rise")
 
 
 @dataclass(frozen=True)
@@ -43,23 +46,46 @@ def first_look(cells: Mapping[Key, Cell], baseline: Mapping[Key, Cell]) -> dict[
     compared = [_compare(cells[key], baseline[key]) for key in keys]
     if not keys:
         return {}
-    rises, falls, seeds = (
-        np.array([getattr(each, name) for each in compared]) for name in ("rise", "fall", "seed_rise")
-    )
-    surely, nearly, better, single = holm(rises, LEVEL), holm(rises, NEAR), holm(falls, LEVEL), holm(seeds, LEVEL)
+    every = Comparison(*(np.array([getattr(each, name) for each in compared]) for name in MEASURES))
+    found = judged(every)
     return {
-        key: _found(each, surely[place], nearly[place] or math.isnan(each.rise), better[place], single[place])
+        key: _found(each, *(bool(mask[place]) for mask in found))
         for place, (key, each) in enumerate(zip(keys, compared, strict=True))
     }
+
+
+class Judged(NamedTuple):
+    """Masks over cells, the last axis; a cell can be in several, and the first counts."""
+
+    regression: np.ndarray
+    outlier: np.ndarray
+    undecided: np.ndarray
+    improved: np.ndarray
+
+
+def judged(found: Comparison) -> Judged:
+    """The first look, over all cells of a run at once; axes in front are runs of their own."""
+    large = found.effect > EFFECT
+    return Judged(
+        regression=holm(found.rise, LEVEL) & large,
+        outlier=holm(found.seed_rise, LEVEL) & (found.seed_effect > EFFECT),
+        undecided=(holm(found.rise, NEAR) | np.isnan(found.rise)) & large,
+        improved=holm(found.fall, LEVEL) & (found.effect < -EFFECT),
+    )
 
 
 def second_look(both: Cell, fresh: Cell, baseline: Cell, family: int) -> Finding:
     """both: the seeds of both looks; fresh: the second's. family: how many cells the first look had. It is the last."""
     each, newest = _compare(both, baseline), _compare(fresh, baseline)
-    surely = bool(each.rise <= LEVEL / family)
-    single = bool(newest.seed_rise <= LEVEL / family) and newest.seed_effect > EFFECT
-    found = _found(each, surely, False, bool(each.fall <= LEVEL / family), False)
-    if single and found.label != "regression":
+    level = LEVEL / family
+    found = _found(
+        each,
+        regression=each.rise <= level and each.effect > EFFECT,
+        outlier=False,
+        undecided=False,
+        improved=each.fall <= level and each.effect < -EFFECT,
+    )
+    if found.label != "regression" and newest.seed_rise <= level and newest.seed_effect > EFFECT:
         found = Finding("outlier", _outlier(newest), newest.effect, newest.seed_rise)
     return Finding(found.label, f"after two looks: {found.reason}", found.effect, found.p)
 
@@ -83,20 +109,20 @@ def _compare(cell: Cell, baseline: Cell) -> _Compared:
     )
 
 
-def _found(each: _Compared, surely: bool, nearly: bool, better: bool, single: bool) -> Finding:
+def _found(each: _Compared, regression: bool, outlier: bool, undecided: bool, improved: bool) -> Finding:
     m, n = each.seeds
     how = f"{m} seeds, each against itself" if each.paired else f"{m} seeds against the baseline's {n}"
     chance = "" if math.isnan(each.rise) else f", p = {min(each.rise, each.fall):.1g}"
     text = f"{percent(each.effect)} against the baseline ({how}{chance})"
-    if surely and each.effect > EFFECT:
+    if regression:
         return Finding("regression", text, each.effect, each.rise)
-    if single and each.seed_effect > EFFECT:
+    if outlier:
         return Finding("outlier", _outlier(each), each.effect, each.seed_rise)
-    if nearly and each.effect > EFFECT:
+    if undecided:
         return Finding("undecided", f"{text}: too few seeds to tell", each.effect, each.rise)
     if each.identical:
         return Finding("identical", "the baseline's numbers, to the last bit", 0.0, each.rise)
-    if better and each.effect < -EFFECT:
+    if improved:
         return Finding("improved", f"{text}: publish a new baseline", each.effect, each.fall)
     return Finding("changed" if each.paired else "same", text, each.effect, each.rise)
 

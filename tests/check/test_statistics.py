@@ -38,12 +38,18 @@ def test_arrays_and_numbers_agree_and_infinity_is_certain() -> None:
     assert list(within(np.array([0.0, 1.0, math.inf]), 7)) == [0.0, pytest.approx(within(1.0, 7)), 1.0]
 
 
-def test_the_paired_test_is_the_textbook_one() -> None:
+def test_the_paired_test_is_the_textbook_one_doubled() -> None:
     # Differences 1, 2, 3: mean 2, standard error 1/sqrt(3), t = 3.4641 of 2 degrees, one-sided p = 0.03709.
+    # The pooled test sees less: spreads of 2 and 1, t = 1.549 of 4 degrees.
     found = compare(np.array([2.0, 4.0, 6.0]), np.array([1.0, 2.0, 3.0]), paired=True)
     assert found.effect == pytest.approx(2.0)
-    assert found.rise == pytest.approx(0.5 - 3.4641016 / (2 * math.sqrt(2 + 3.4641016**2)), rel=1e-6)
-    assert found.rise + found.fall == pytest.approx(1.0)
+    assert found.rise == pytest.approx(1 - 3.4641016 / math.sqrt(2 + 3.4641016**2), rel=1e-6)
+    assert found.fall == 1.0
+
+
+def test_where_seeds_share_nothing_the_pooled_test_counts_doubled() -> None:
+    new, old = np.array([4.0, 5.0, 6.0]), np.array([3.0, 2.0, 1.0])  # differences 1, 3, 5 spread more than either run
+    assert compare(new, old, paired=True).rise == pytest.approx(2 * compare(new, old, paired=False).rise)
 
 
 def test_the_test_of_two_samples_is_the_textbook_one() -> None:
@@ -58,7 +64,7 @@ def test_the_test_of_two_samples_is_the_textbook_one() -> None:
 def test_no_spread_makes_a_difference_certain_and_none_no_difference() -> None:
     old = np.array([[1.0, 2.0], [1.0, 2.0]])
     found = compare(old + np.array([[0.5], [0.0]]), old, paired=True)
-    assert list(found.rise) == [0.0, 0.5]
+    assert list(found.rise) == [0.0, 1.0]
 
 
 def test_one_seed_on_either_side_says_nothing() -> None:
@@ -87,12 +93,14 @@ def test_axes_in_front_are_runs_of_their_own() -> None:
     assert both.rise[1, 2] == pytest.approx(one.rise)
 
 
-def test_p_values_of_unchanged_seeds_are_uniform() -> None:
-    """20,000 draws; P(p <= 0.01) is within four standard errors of 0.01 (binomial)."""
+def test_unchanged_seeds_are_called_rare_as_often_as_said() -> None:
+    """20,000 draws; P(p <= 0.01) is within four standard errors of 0.01 (binomial); of the better of two, at most."""
     y = np.random.default_rng(7).normal(size=(2, 20_000, 8))
-    for paired in (True, False):
-        share = (compare(y[0], y[1], paired).rise <= 0.01).mean()
-        assert abs(share - 0.01) < 4 * math.sqrt(0.01 * 0.99 / 20_000)
+    error = math.sqrt(0.01 * 0.99 / 20_000)
+    assert abs((compare(y[0], y[1], False).rise <= 0.01).mean() - 0.01) < 4 * error
+    for shared in (0.0, 1.0, 3.0):
+        luck = shared * np.random.default_rng(8).normal(size=(20_000, 8))
+        assert 0.004 < (compare(y[0] + luck, y[1] + luck, True).rise <= 0.01).mean() < 0.01 + 4 * error
 
 
 def test_the_worst_of_eight_seeds_is_rarely_called_rare() -> None:
