@@ -40,14 +40,14 @@ class _Compared:
     seed_rise: float
 
 
-def first_look(cells: Mapping[Key, Cell], baseline: Mapping[Key, Cell]) -> dict[Key, Finding]:
-    """A finding for each cell that has numbers on both sides."""
+def first_look(cells: Mapping[Key, Cell], baseline: Mapping[Key, Cell], family: int = 0) -> dict[Key, Finding]:
+    """A finding for each cell that has numbers on both sides; family: of how many in all, where these are a part."""
     keys = [key for key, cell in cells.items() if cell.y and key in baseline and baseline[key].y]
     compared = [_compare(cells[key], baseline[key]) for key in keys]
     if not keys:
         return {}
     every = Comparison(*(np.array([getattr(each, name) for each in compared]) for name in MEASURES))
-    found = judged(every)
+    found = judged(every, max(family, len(keys)))
     return {
         key: _found(each, *(bool(mask[place]) for mask in found))
         for place, (key, each) in enumerate(zip(keys, compared, strict=True))
@@ -63,14 +63,14 @@ class Judged(NamedTuple):
     improved: np.ndarray
 
 
-def judged(found: Comparison) -> Judged:
+def judged(found: Comparison, family: int | None = None) -> Judged:
     """The first look, over all cells of a run at once; axes in front are runs of their own."""
     large = found.effect > EFFECT
     return Judged(
-        regression=holm(found.rise, LEVEL) & large,
-        outlier=holm(found.seed_rise, LEVEL) & (found.seed_effect > EFFECT),
-        undecided=(holm(found.rise, NEAR) | np.isnan(found.rise)) & large,
-        improved=holm(found.fall, LEVEL) & (found.effect < -EFFECT),
+        regression=holm(found.rise, LEVEL, family) & large,
+        outlier=holm(found.seed_rise, LEVEL, family) & (found.seed_effect > EFFECT),
+        undecided=(holm(found.rise, NEAR, family) | np.isnan(found.rise)) & large,
+        improved=holm(found.fall, LEVEL, family) & (found.effect < -EFFECT),
     )
 
 

@@ -8,9 +8,11 @@ from accuracy.errors import ConfigError
 
 
 def baseline(run: Evidence, folder: Path) -> Evidence:
-    """reports/NAME/DEVICE is itself; of reports/NAME, the device that differs least. Raises ConfigError."""
+    """reports/NAME/DEVICE is itself; of reports or reports/NAME, the device that differs least. Raises ConfigError."""
     if not folder.is_dir():
         raise ConfigError(f"--baseline {folder}: no such folder; give reports/NAME or reports/NAME/DEVICE")
+    if (folder / run.experiment / "").is_dir() and not (folder / "run.json").exists():
+        folder = folder / run.experiment
     inside = sorted(each.parent for each in folder.glob("*/run.json"))
     if (folder / "run.json").exists() or not inside:
         return read_baseline(folder)

@@ -47,7 +47,8 @@ class Decision:
 class Question:
     """What is asked: a run, what it is compared with, and how strictly.
 
-    part: the run is a part of the baseline's matrix, the rest is not missed. verdicts: label and sentence by cell.
+    part: the run is a part of the baseline's matrix, the rest is not missed, and other parts are asked about too.
+    verdicts: label and sentence by cell.
     """
 
     run: Evidence
@@ -66,7 +67,7 @@ def decide(question: Question) -> Decision:
     comparable = baseline if baseline and not apart else None
     cells, base = cell.measured(run), cell.measured(comparable) if comparable else {}
     also = cell.varying([*cells, *base])
-    findings = against.first_look(cells, base)
+    findings = against.first_look(cells, base, len(base) if question.part else 0)
     items = [_judge(key, cells[key], base.get(key), findings.get(key), question, also) for key in cells]
     if question.second is not None:
         items = _look_again(items, question, base, len(findings), also)

@@ -69,6 +69,11 @@ def read_baseline(folder: Path) -> Evidence:
     return _published(folder, signed=True)
 
 
+def of_table(folder: Path, about: dict[str, Any], rows: pa.Table) -> Evidence:
+    """What was measured in this very process. rows: of `table.RESULTS_SCHEMA`."""
+    return _checked(folder, about, rows.select(COLUMNS), False)
+
+
 def _must_be_a_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder; give a run's output_dir or a published folder under reports/")

@@ -31,9 +31,9 @@ class Comparison:
 def compare(new: Array, old: Array, paired: bool) -> Comparison:
     """paired: new[..., i] and old[..., i] have the same seed, hence the same inputs.
 
-    Paired, there are two tests, and the better one counts with its p-value doubled (Bonferroni): differences seed by seed
-    see through the luck of the inputs, and the pooled spread of both runs, twice as many degrees of freedom, sees more
-    where rounding is all there is. What two runs of a seed share only makes the pooled test more careful.
+    Paired, there are two tests, and the better one counts with its p-value doubled (Bonferroni): differences seed by
+    seed see through the luck of the inputs, and the pooled spread of both runs, of twice as many degrees of freedom,
+    sees more where rounding is all there is. What two runs of a seed share only makes the pooled test more careful.
     """
     effect, error, freedom = _two_samples(new, old)
     rise, fall = _tails(effect, error, freedom)
