@@ -16,6 +16,7 @@ import pandas as pd
 from accuracy.check.evidence import SIZES, Evidence
 from accuracy.check.policy import TRUTH_ERROR
 from accuracy.table import ALL_RANKS, DECLINED, OK
+from accuracy.verdict.evidence import PROBES
 
 KEYS = (
     "variant", "options", "precision", "kernel", "kernel_options", "inputs", "inputs_options", "dtype", "world",
@@ -62,9 +63,9 @@ class Cell:
 
 
 def measured(evidence: Evidence) -> dict[Key, Cell]:
-    """Every cell that has numbers, by key."""
+    """Every cell that has numbers, by key; inputs whose exact answer is known are for the verdicts alone."""
     rows = evidence.results
-    rows = rows[rows["tensor"].notna() & (rows["status"] != DECLINED)]
+    rows = rows[rows["tensor"].notna() & (rows["status"] != DECLINED) & ~rows["inputs"].isin(list(PROBES))]
     rows = rows.assign(times=_times(rows), max_times=_max_times(rows))
     number = rows.groupby(list(KEYS), sort=False, dropna=False).ngroup()
     worst_rank = rows["times"].groupby(number).max()

@@ -26,16 +26,16 @@ MOST_SIZE = 2**40  # of a whole number that counts tokens, heads, ranks
 TEXTS = [field.name for field in table.RESULTS_SCHEMA if field.type == pa.string() and field.name != "code"]
 SIZES = ("world_size", "batch", "seqlen", "heads", "heads_kv", "head_dim")
 RATIOS = {"x_one_shot": "one_shot_rel", "x_floor": "floor_rel"}  # of error_rel, as metrics.py divides them
-NUMBERS = ("error_rel", "error_rms", "error_max", "one_shot_rel", "one_shot_max", "floor_rel")
-COLUMNS = [*TEXTS, *SIZES, "seed", "rank", "softmax_scale", "nonfinite", *NUMBERS, *RATIOS]
-LATER_COLUMNS = ("one_shot_max",)  # tables from before it have none: empty
+NUMBERS = ("error_rel", "error_rms", "error_max", "one_shot_rel", "floor_rel")
+REQUIRED = [*TEXTS, *SIZES, "seed", "rank", "softmax_scale", "nonfinite", *NUMBERS, *RATIOS]
+COLUMNS = table.RESULTS_SCHEMA.names  # what else a table has is for the verdicts; earlier ones have less: empty
 VERSIONS = range(1, table.SCHEMA_VERSION + 1)
 STATUSES = (table.OK, table.DECLINED, table.FAILED)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """about: run.json; results: COLUMNS of the planned cases' rows."""
+    """about: run.json; results: the planned cases' rows."""
 
     folder: Path
     about: dict[str, Any]
@@ -135,8 +135,8 @@ def _parquet(content: bytes) -> pa.Table:
     version = (file.schema_arrow.metadata or {}).get(b"schema_version", b"none").decode("ascii", "replace")
     if version not in map(str, VERSIONS):
         raise ValueError(f"schema version {version}, this reads up to {VERSIONS[-1]}")
-    present = [name for name in COLUMNS if name not in LATER_COLUMNS or name in file.schema_arrow.names]
-    if missing := sorted(set(present) - set(file.schema_arrow.names)):
+    present = [name for name in COLUMNS if name in file.schema_arrow.names]
+    if missing := sorted(set(REQUIRED) - set(present)):
         raise ValueError(f"column {missing[0]} is missing")
     read = file.read(columns=present)
     read = read.select(present).cast(pa.schema([table.RESULTS_SCHEMA.field(name) for name in present]))
@@ -173,9 +173,7 @@ def _checked(folder: Path, about: dict[str, Any], read: pa.Table, published: boo
     if published and (not planned.all() or results["case_id"].nunique() != len(about["cases"])):
         raise ConfigError(f"{folder}: its table and its run.json name different cases; publish it again")
     results = results[planned].reset_index(drop=True)
-    for name in LATER_COLUMNS:
-        if name not in results:
-            results[name] = np.nan
+    results = results.reindex(columns=COLUMNS)
     fault = _fault(results)
     if fault:
         raise ConfigError(f"{folder}: {fault}; its table is damaged")
@@ -200,8 +198,8 @@ def _fault(results: pd.DataFrame) -> str | None:
     numbers = results[results["tensor"].notna() & (results["status"] == table.OK)]
     if not numbers["tensor"].isin(table.TENSORS).all():
         return f"tensor is not one of {', '.join(table.TENSORS)}"
-    for name in NUMBERS:
-        given = numbers[name].dropna() if name in LATER_COLUMNS else numbers[name]
+    for name in (*NUMBERS, "one_shot_max"):
+        given = numbers[name].dropna() if name not in REQUIRED else numbers[name]
         if not (given >= 0).all():
             return f"{name} is missing or below 0"
     if results.duplicated(["case_id", "tensor", "rank"]).any():

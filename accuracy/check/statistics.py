@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from accuracy.report.student import within
+from accuracy.verdict.student import within
 
 Array = np.ndarray
 

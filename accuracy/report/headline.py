@@ -7,11 +7,11 @@ import pandas as pd
 
 from accuracy.claim import Claim
 from accuracy.report.folder import Run
-from accuracy.report.growth import Growth, fit_growth
 from accuracy.report.number import as_float, count, plain, scientific
 from accuracy.report.section.heatmap import worst_cells
 from accuracy.report.series import ONE_SHOT, spoken
 from accuracy.table import DECLINED, FAILED
+from accuracy.verdict.growth import Growth, fit_growth
 
 EXACT = "float64"  # its rounding is far below all others': it shows whether the schedule is right
 

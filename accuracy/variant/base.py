@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from accuracy.accumulator import Accumulator
 from accuracy.kernel.base import Kernel
 from accuracy.masks import Block
 from accuracy.merge import Running
@@ -38,6 +39,10 @@ class Rank:
     def running(self, q: Tensor) -> Running:
         """An empty running partial for the queries q (B, S, H, D)."""
         return Running.empty(q, self.place("out_accumulator"), self.place("lse"), self.precision.merge)
+
+    def accumulator(self, name: str, like: Tensor) -> Accumulator:
+        """An empty sum of the gradient `name` (dq, dk, dv), shaped `like` (B, S, heads, D)."""
+        return Accumulator(like, self.place("dq_accumulator" if name == "dq" else "dkv_accumulator"))
 
     def attend(self, block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """The kernel's partial of one block: out (B, S', H, D) and lse (B, H, S')."""

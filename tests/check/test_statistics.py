@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from accuracy.check.statistics import compare, holm
-from accuracy.report.student import within
+from accuracy.verdict.student import within
 
 
 @pytest.mark.parametrize(
