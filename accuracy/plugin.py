@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from accuracy.errors import ConfigError
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -65,7 +67,10 @@ def accuracy_gate(request: pytest.FixtureRequest) -> Callable[..., "pd.DataFrame
         __tracebackhide__ = True
         rows = [row for seed in seeds for row in _measured(fn, seed, **how)]
         recorder.add(rows)
-        complaint = recorder.judge(rows, how.get("limits"))
+        try:
+            complaint = recorder.judge(rows, how.get("limits"))
+        except ConfigError as error:
+            complaint = str(error)
         if complaint is not None:
             pytest.fail(complaint, pytrace=False)
         import pandas as pd

@@ -47,11 +47,9 @@ class MadeUp:
 
 
 def write_run(folder: Path, made: MadeUp = MadeUp()) -> Path:
-    """A run folder as `accuracy` writes it."""
-    for about, rows in _cases(made):
-        kept = made.change(about, rows)
-        if kept is not None:
-            table.write_case(folder, about["case_id"], kept)
+    """A run folder as `accuracy` writes it, its cases in one file."""
+    (folder / "results").mkdir(parents=True, exist_ok=True)
+    pq.write_table(_table(made), folder / "results" / "cases.parquet")
     table.write_json(folder / "run.json", _record(made))
     return folder
 
@@ -59,12 +57,16 @@ def write_run(folder: Path, made: MadeUp = MadeUp()) -> Path:
 def write_baseline(folder: Path, made: MadeUp = MadeUp()) -> Path:
     """A published folder with its sums."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [row for about, each in _cases(made) for row in made.change(about, each) or []]
-    frame = pd.DataFrame(rows).reindex(columns=table.RESULTS_SCHEMA.names)
-    pq.write_table(pa.Table.from_pandas(frame, table.RESULTS_SCHEMA, preserve_index=False), folder / "results.parquet")
+    pq.write_table(_table(made), folder / "results.parquet")
     table.write_json(folder / "run.json", _record(made))
     sums.write(folder)
     return folder
+
+
+def _table(made: MadeUp) -> pa.Table:
+    rows = [row for about, each in _cases(made) for row in made.change(about, each) or []]
+    frame = pd.DataFrame(rows).reindex(columns=table.RESULTS_SCHEMA.names)
+    return pa.Table.from_pandas(frame, table.RESULTS_SCHEMA, preserve_index=False)
 
 
 def _cases(made: MadeUp) -> Iterator[tuple[Row, list[Row]]]:
