@@ -111,8 +111,8 @@ def _compare(cell: Cell, baseline: Cell) -> _Compared:
 
 def _found(each: _Compared, regression: bool, outlier: bool, undecided: bool, improved: bool) -> Finding:
     m, n = each.seeds
-    how = f"{m} seeds, each against itself" if each.paired else f"{m} seeds against the baseline's {n}"
-    chance = "" if math.isnan(each.rise) else f", p = {min(each.rise, each.fall):.1g}"
+    how = f"{m} seeds, paired" if each.paired else f"{m} seeds against the baseline's {n}"
+    chance = "" if math.isnan(each.rise) else f", {_chance(min(each.rise, each.fall))}"
     text = f"{percent(each.effect)} against the baseline ({how}{chance})"
     if regression:
         return Finding("regression", text, each.effect, each.rise)
@@ -128,4 +128,9 @@ def _found(each: _Compared, regression: bool, outlier: bool, undecided: bool, im
 
 
 def _outlier(each: _Compared) -> str:
-    return f"one seed is {percent(each.seed_effect)} against the baseline's mean (p = {each.seed_rise:.1g})"
+    return f"one seed is {percent(each.seed_effect)} against the baseline's mean ({_chance(each.seed_rise)})"
+
+
+def _chance(p: float) -> str:
+    """`p = 2e-7`; what the distribution is not good for is not said."""
+    return f"p = {p:.1g}" if p > 1e-14 else "p < 1e-14"

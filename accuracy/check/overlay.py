@@ -91,6 +91,8 @@ def _chart(slug: str, setting: _Setting, tensor: str, slots: Mapping[str, int]) 
     old = {line: sizes for (line, name), sizes in setting.baseline.items() if name == tensor}
     every = [sizes for lines in (run, old) for sizes in lines.values()]
     drawing.log_y(axes, [1.0, *(cell.ratio for sizes in every for cell in sizes.values())])
+    places = [float(place) for place in axes.get_yticks()]
+    drawing.fix_ticks(axes.yaxis, places, [plain(place, 2) for place in places])
     drawing.world_x(axes, [size for sizes in every for size in sizes])
     axes.axhline(1.0, color=drawing.ONE_SHOT, linewidth=1.1, linestyle=(0, (6, 3)), zorder=1.5)
     for line, sizes in sorted(old.items()):

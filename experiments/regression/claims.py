@@ -29,11 +29,11 @@ def _within(whole: pd.DataFrame) -> Claim:
 
 
 def _agreeing(whole: pd.DataFrame) -> Claim:
-    """The gate forgives 5%: seeds that spread by less than a third of it are told apart by it."""
-    statement = "Over the seeds, the standard deviation of error over one-shot's is below 1.7% in every cell."
+    """At this spread 8 seeds show a rise of 10% with probability 0.99 (experiments/gate_power)."""
+    statement = "Over the seeds, the standard deviation of error over one-shot's is below 1.4% in every cell."
     keys = ["variant", "precision", "dtype", "world_size", "tensor", "seqlen"]
     groups = whole.assign(y=np.log(whole["x_one_shot"])).groupby(keys, dropna=False)["y"]
     spread = groups.std().dropna()
     if spread.empty:
         return Claim(statement, None, "one seed")
-    return Claim(statement, bool(spread.max() < 0.017), f"largest: {spread.max():.2%}, median: {spread.median():.2%}")
+    return Claim(statement, bool(spread.max() < 0.014), f"largest: {spread.max():.2%}, median: {spread.median():.2%}")
