@@ -27,6 +27,7 @@ def update(folder: Path, reason: str, to: Path) -> Path:
     _must_be_clean(run, to)
     _must_be_sound(decide(Question(run, verdicts=verdicts(run))))
     from accuracy.command.publish import publish, target_of  # imports torch, to know the code at hand
+    from accuracy.report.build import write_report
 
     target = target_of(run.about, to)
     before = _baseline(target)
@@ -43,6 +44,7 @@ def update(folder: Path, reason: str, to: Path) -> Path:
     with (target / LOG).open("a", encoding="utf-8") as handle:
         handle.write(f"- {new.when[:10]} {new.commit[:12]}: {reason} ({_change(run, before)})\n")
     sums.write(target)
+    write_report(target)
     return target
 
 
