@@ -19,7 +19,7 @@ $(VENV)/.package: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.development: $(VENV)/.package
-	$(PIP) -e '.[development,cluster]'
+	$(PIP) -e '.[development,cluster,packages]'
 	touch $@
 
 $(VENV)/.browser: $(VENV)/.development

@@ -21,17 +21,8 @@ from accuracy.masks import Block
 
 def sigmoid(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> tuple[Tensor, Tensor]:
     """The published form of ring-flash-attention PR #34: no overflow; NaN where both partials are empty."""
-    return out - sigmoid_weight(lse, block_lse) * (out - block_out), sigmoid_lse(lse, block_lse)
-
-
-def sigmoid_weight(lse: Tensor, block_lse: Tensor) -> Tensor:
-    """The block's share of the joined out."""
-    return torch.sigmoid(block_lse - lse)
-
-
-def sigmoid_lse(lse: Tensor, block_lse: Tensor) -> Tensor:
-    """The joined lse."""
-    return lse - F.logsigmoid(lse - block_lse)
+    weight = torch.sigmoid(block_lse - lse)
+    return out - weight * (out - block_out), lse - F.logsigmoid(lse - block_lse)
 
 
 def logsumexp(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> tuple[Tensor, Tensor]:
@@ -149,9 +140,9 @@ class Running:
 
     def _join(self, out: Tensor, before: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> None:
         """Merge by the formula into out and lse; on CUDA the published one is a single pass with the same roundings."""
-        if self.formula == "sigmoid" and out.is_cuda and (fused := _fused()) and fused.serves(out, lse, block_out):
-            fused.update(out, before, sigmoid_weight(lse, block_lse), block_out)
-            lse.copy_(sigmoid_lse(lse, block_lse))
+        fused = _fused() if self.formula == "sigmoid" and out.is_cuda else None
+        if fused is not None and fused.serves(out, lse, block_out, block_lse):
+            fused.update(out, before, lse, block_out, block_lse)
             return
         new_out, new_lse = FORMULAS[self.formula](before.to(out.dtype), lse, block_out, block_lse)
         out.copy_(new_out)

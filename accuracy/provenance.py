@@ -23,6 +23,7 @@ THIRD_PARTY = ("ring-flash-attn", "yunchang", "ring-attention-pytorch", "axolotl
 MEASURING = (
     "inputs",
     "kernel",
+    "package",
     "ranks",
     "reference",
     "variant",

@@ -7,9 +7,9 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from accuracy.configuration import KEYS, PROBLEM_KEYS
+from accuracy.configuration import KEYS, PROBLEM_KEYS, Configuration
 from accuracy.errors import ConfigError
-from accuracy.grid import plan
+from accuracy.grid import Planned, plan
 from accuracy.locations import CONFIGS, EXPERIMENTS, PACKAGE
 from accuracy.precision import Precision
 from tests.composing import composed
@@ -38,7 +38,17 @@ def test_every_choice_composes_and_plans(group: str, name: str) -> None:
         with pytest.raises(ConfigError, match="needs a CUDA device"):
             plan(composition, free_bytes=None)
     else:
-        assert any(each.decline is None for each in plan(composition, free_bytes=None))
+        assert any(each.decline is None for each in planned(composition))
+
+
+def planned(composition: Configuration) -> list[Planned]:
+    """The plan; a package that an experiment asks for and that is missing here skips the test in its own words."""
+    try:
+        return plan(composition, free_bytes=None)
+    except ConfigError as error:
+        if "is not installed; pip install" not in str(error):
+            raise
+        pytest.skip(str(error))
 
 
 @pytest.mark.parametrize("kind", ["kernel", "inputs"])

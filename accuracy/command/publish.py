@@ -69,7 +69,7 @@ def publish(folder: Path, to: Path) -> Path:
 
 def target_of(about: dict[str, Any], to: Path) -> Path:
     """The folder of a run's evidence: `to`/EXPERIMENT/DEVICE."""
-    return to / re.sub(r"[^\w-]", "-", str(about["experiment"])) / _slug(str(about["fingerprint"]["device"]))
+    return to / re.sub(r"[^\w-]", "-", str(about["experiment"])) / _machine(about)
 
 
 def _without_places(about: dict[str, Any]) -> dict[str, Any]:
@@ -79,8 +79,11 @@ def _without_places(about: dict[str, Any]) -> dict[str, Any]:
     return {**about, "argv": kept, "command": " ".join(kept), "config": config, "process": None}
 
 
-def _slug(device: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+def _machine(about: dict[str, Any]) -> str:
+    """`nvidia-h200`; where real ranks had a GPU each, how many GPUs there were: `nvidia-h200-x4`."""
+    device = re.sub(r"[^a-z0-9]+", "-", str(about["fingerprint"]["device"]).lower()).strip("-")
+    gpus = about["provenance"].get("device_count")
+    return f"{device}-x{gpus}" if "processes" in about["config"].get("world", ()) and gpus else device
 
 
 if __name__ == "__main__":

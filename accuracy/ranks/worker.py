@@ -67,7 +67,7 @@ def _answer(job: Job, start: Start, groups: dict[int, dist.ProcessGroup]) -> Don
         if start.far:
             results = tuple(x if x is None else x.cpu() for x in results)
         return Done(results, cost)
-    except Exception as error:  # whatever happens to a rank is told, not lost
+    except (Exception, SystemExit) as error:  # whatever happens to a rank is told; some packages call exit()
         return Failed(f"{type(error).__name__}: {' '.join(str(error).split())}"[:500])
 
 

@@ -70,6 +70,7 @@ def test_processes_start_once_for_all_world_sizes(pool: Pool) -> None:
 FAULTS = {
     "raises": ("raise ValueError('planted')", r"rank 1: ValueError: planted"),
     "is_killed": ("__import__('os').kill(__import__('os').getpid(), 9)", r"rank 1 was killed by signal 9"),
+    "calls_exit": ("raise SystemExit(0)", r"rank 1: SystemExit: 0"),
     "exits": ("__import__('os')._exit(7)", r"rank 1 ended with status 7"),
     "hangs": ("__import__('time').sleep(60)", r"no answer from (rank|ranks) .* within 3 s"),
     "runs_out_of_memory": ("__import__('torch').empty(2**60)", r"rank 1: RuntimeError: .*(memory|allocate)"),

@@ -1,0 +1,1 @@
+"""Other people's packages as systems under test: one file a package, functions as `accuracy.variant.callable` asks."""

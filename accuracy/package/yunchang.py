@@ -1,0 +1,168 @@
+"""feifeibear/long-context-attention (yunchang) 0.6.4: its rings, ulysses, and both at once (USP).
+
+With kernel=flash_attn its calls go to flash-attn, with any other kernel to that kernel (`flash_attn_stand_in`).
+Ulysses and USP return no lse.
+"""
+
+import importlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from accuracy.case import Case
+from accuracy.kernel.base import Kernel
+from accuracy.package import case_kernel, flash_attn_stand_in, installed, replaced, subgroup
+from accuracy.variant.base import Rank
+
+DISTRIBUTION = "yunchang"
+ULYSSES_DEGREE = 2  # of the hybrid: the other factor of the world size is the ring's
+
+Result = tuple[Tensor, Tensor]
+
+
+def decline(case: Case) -> str | None:
+    """Not installed; float64; masks, heads and ranks that a function cannot serve."""
+    if missing := installed.decline(DISTRIBUTION):
+        return missing
+    name = str(dict(case.variant.options)["fn"]).rpartition(".")[2]
+    if case.dtype == "float64":
+        return f"{DISTRIBUTION} keeps its sums in float32; use dtype=float32 or a 16-bit one"
+    if not case.problem.causal and name in ("zigzag", "stripe", "hybrid"):
+        return f"{DISTRIBUTION}'s {name} computes causal masks only; set problem.mask=causal"
+    return _decline_ranks(case, name)
+
+
+def _decline_ranks(case: Case, name: str) -> str | None:
+    problem, size = case.problem, case.world_size
+    if name == "hybrid" and size % ULYSSES_DEGREE:
+        return f"the hybrid has {ULYSSES_DEGREE} ranks of ulysses in a row; use a multiple of them, not {size}"
+    ring = {"ulysses": 0, "hybrid": size // ULYSSES_DEGREE}.get(name, size)
+    if ring == 1 and case.device == "cpu":
+        return f"{DISTRIBUTION}'s ring of one rank sends to itself, which gloo cannot; use more ranks"
+    shared = {"ulysses": size, "hybrid": ULYSSES_DEGREE}.get(name, 1)
+    if problem.heads % shared or problem.heads_kv % shared:
+        return f"{name} splits heads over {shared} ranks: problem.heads and problem.heads_kv must be multiples of it"
+    return None
+
+
+@contextmanager
+def surroundings(rank: Rank) -> Iterator[None]:
+    """The package's calls of flash-attn go to the kernel of the case."""
+    with case_kernel.of(rank) as kernel, ExitStack() as stack:
+        if not case_kernel.is_flash_attn(kernel):
+            _stand_in(kernel, stack)
+        yield
+
+
+def _stand_in(kernel: Kernel, stack: ExitStack) -> None:
+    """It imports without flash-attn; what it would have imported is put where it looks for it."""
+    interface = flash_attn_stand_in.interface(kernel)
+    attention = importlib.import_module("yunchang.kernels.attention")
+    names = {name: getattr(interface, name) for name in flash_attn_stand_in.LOW_LEVEL[:2]}
+    package = flash_attn_stand_in.package(kernel)
+    stack.enter_context(replaced.names(attention, HAS_FLASH_ATTN=True, flash_attn=package, **names))
+    kernels = importlib.import_module("yunchang.kernels")
+    stack.enter_context(replaced.names(kernels, HAS_FLASH_ATTN=True, flash_attn_func=interface.flash_attn_func))
+
+
+def ring(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup) -> Result:
+    """`ring_flash_attn_func`: contiguous shards."""
+    return _ring("ring_flash_attn_func", q, k, v, causal, softmax_scale, group)
+
+
+def zigzag(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup) -> Result:
+    """`zigzag_ring_flash_attn_func`: zigzag shards, causal."""
+    return _ring("zigzag_ring_flash_attn_func", q, k, v, causal, softmax_scale, group)
+
+
+def stripe(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup) -> Result:
+    """`stripe_flash_attn_func`: striped shards, causal."""
+    return _ring("stripe_flash_attn_func", q, k, v, causal, softmax_scale, group)
+
+
+def _ring(name: str, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, group: dist.ProcessGroup) -> Result:
+    out, lse, _ = getattr(_package(), name)(
+        q, k, v, softmax_scale=scale, causal=causal, return_attn_probs=True, group=group,
+        deterministic=case_kernel.deterministic(),
+    )  # fmt: skip
+    return out, lse
+
+
+def ulysses(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup) -> Tensor:
+    """`UlyssesAttention`: contiguous shards, no lse."""
+    attention = _package().UlyssesAttention(group)
+    out: Tensor = attention(
+        q, k, v, softmax_scale=softmax_scale, causal=causal, deterministic=case_kernel.deterministic()
+    )
+    return out
+
+
+def hybrid(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup) -> Tensor:
+    """`LongContextAttention`, ulysses inside of a zigzag ring: contiguous shards here, no lse.
+
+    The package cuts the sequence into as many chunks as ranks but deals them out in the ring's zigzag order
+    (`zigzag_extract_local`): the shards are exchanged for those, and out for ours, which rounds nothing.
+    """
+    size = dist.get_world_size(group)
+    groups = importlib.import_module("yunchang.globals").PROCESS_GROUP
+    groups.ULYSSES_PG, groups.RING_PG = _groups(group)
+    there = _chunks(size)
+    back = [there.index(rank) for rank in range(size)]
+    attention = _package().LongContextAttention(ring_impl_type="zigzag")
+    out: Tensor = attention(
+        *(_Exchange.apply(x, there, group) for x in (q, k, v)),
+        softmax_scale=softmax_scale, causal=causal, deterministic=case_kernel.deterministic(),
+    )  # fmt: skip
+    exchanged: Tensor = _Exchange.apply(out, back, group)
+    return exchanged
+
+
+def _chunks(size: int) -> list[int]:
+    """Which chunk of the sequence each rank holds: of each pair, the ring's front chunk, then the mirrored back one."""
+    return [chunk for place in range(size // ULYSSES_DEGREE) for chunk in (place, size - 1 - place)]
+
+
+def _groups(group: dist.ProcessGroup) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
+    """This rank's ulysses group (neighbours) and ring group, of the members of `group` only."""
+    members = dist.get_process_group_ranks(group)
+    row, column = divmod(dist.get_rank(group), ULYSSES_DEGREE)
+    rows = members[row * ULYSSES_DEGREE : (row + 1) * ULYSSES_DEGREE]
+    return subgroup.make(rows), subgroup.make(members[column::ULYSSES_DEGREE])
+
+
+class _Exchange(torch.autograd.Function):
+    """Rank r gets the shard of rank sources[r]; gradients go the other way."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, sources: list[int], group: dist.ProcessGroup) -> Tensor:
+        ctx.sources, ctx.group = sources, group
+        return _exchange(x, sources, group)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        back = [ctx.sources.index(rank) for rank in range(len(ctx.sources))]
+        return _exchange(gradients[0], back, ctx.group), None, None
+
+
+def _exchange(x: Tensor, sources: list[int], group: dist.ProcessGroup) -> Tensor:
+    rank = dist.get_rank(group)
+    x = x.contiguous()
+    source, target = sources[rank], sources.index(rank)
+    if source == rank:
+        return x.clone()
+    received = torch.empty_like(x)
+    sides = (dist.isend, x, target), (dist.irecv, received, source)
+    operations = [dist.P2POp(what, tensor, group=group, group_peer=peer) for what, tensor, peer in sides]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    return received
+
+
+@cache
+def _package() -> Any:
+    return importlib.import_module("yunchang")

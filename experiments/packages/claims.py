@@ -1,0 +1,198 @@
+"""What packages claims about published packages, by version, checked against its table.
+
+Versions: ring-flash-attn 0.1.8, yunchang 0.6.4, ring-attention-pytorch 0.5.20, axolotl-ringmaster 0.2.7; a run's own
+stand in its `code` column and in run.json. Each variant is compared with ours of the same kind and case.
+"""
+
+import math
+
+import pandas as pd
+
+from accuracy.claim import Claim
+
+SAME = 0.01  # relative: equal bits give 0; the spread of a relative Frobenius norm over seeds is about this
+WRONG = 0.1  # relative error: float32 rounding is 10^-7
+ONE_MORE_ROUNDING = math.sqrt(2)
+GRADIENTS = ("dq", "dk", "dv")
+OURS = {
+    "ring_flash_attn_ring": "ring",
+    "ring_flash_attn_zigzag": "zigzag",
+    "ring_flash_attn_stripe": "striped",
+    "ring_flash_attn_llama3": "llama3",
+    "ring_flash_attn_llama3_ring": "llama3_ring",
+    "torch_context_parallel_allgather": "ring",
+    "torch_context_parallel_allgather_balanced": "zigzag",
+    "torch_context_parallel_alltoall": "ring",
+    "torch_context_parallel_alltoall_balanced": "zigzag",
+    "torch_context_parallel_public": "zigzag",
+    "yunchang_ring": "ring",
+    "yunchang_zigzag": "zigzag",
+    "yunchang_stripe": "striped",
+    "yunchang_ulysses": "ulysses",
+    "yunchang_hybrid": "zigzag",
+    "ring_attention_pytorch_ring": "ring",
+    "ring_attention_pytorch_striped": "striped",
+    "ringmaster_ring": "ring",
+    "ringmaster_allgather": "llama3",
+    "ringmaster_zigzag": "zigzag",
+    "ringmaster_distflash": "ring",
+}
+CAST_DQ = ("ring_flash_attn_ring", "ring_flash_attn_llama3_ring", "yunchang_ring")
+ALIASED = (
+    *(name for name in OURS if name.startswith("ring_flash_attn_") and name != "ring_flash_attn_llama3"),
+    *("yunchang_ring", "yunchang_zigzag", "yunchang_stripe", "yunchang_hybrid"),
+)
+STACKED = ("ring_attention_pytorch_ring", "ring_attention_pytorch_striped")
+OTHER_SCHEDULES = ("yunchang_hybrid", "torch_context_parallel_public")  # than that of ours beside them
+TWINS = tuple(
+    name
+    for name in OURS
+    if name.startswith(("ring_flash_attn_", "torch_", "yunchang_")) and name not in OTHER_SCHEDULES
+)
+
+
+def claims(results: pd.DataFrame) -> list[Claim]:
+    rows = _beside_ours(results[(results["status"] == "ok") & (results["rank"] == -1) & results["tensor"].notna()])
+    many = rows[rows["world_size"] > 1]
+    return [
+        _same(rows),
+        _cast(many),
+        _aliased_dq(many),
+        _aliased_dkv(many),
+        _stacked(rows),
+        _sums_in_16_bits(many),
+        _nothing_else(rows),
+    ]
+
+
+def _beside_ours(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of the packages, with `ratio`: their relative error over that of ours."""
+    case = ["kernel", "kernel_options", "inputs", "dtype", "world_size", "seed", "mask", "batch", "seqlen", "heads",
+            "heads_kv", "head_dim", "tensor"]  # fmt: skip
+    packages = rows[rows["variant"].isin(OURS)].assign(ours=lambda each: each["variant"].map(OURS))
+    beside = packages.merge(
+        rows[[*case, "variant", "error_rel"]].rename(columns={"variant": "ours", "error_rel": "error_of_ours"}),
+        on=[*case, "ours"],
+    )
+    return beside.assign(ratio=beside["error_rel"] / beside["error_of_ours"])
+
+
+def _known(rows: pd.DataFrame) -> pd.Series:
+    """Rows that one of the faults below explains."""
+    float16, float32 = rows["dtype"] == "float16", rows["dtype"] == "float32"
+    dkv, gradient = rows["tensor"].isin(("dk", "dv")), rows["tensor"].isin(GRADIENTS)
+    many = rows["world_size"] > 1
+    cast = rows["variant"].isin(CAST_DQ) & (rows["tensor"] == "dq") & (float16 | float32)
+    aliased = rows["variant"].isin(ALIASED) & gradient & float32 & many
+    return cast | aliased | (rows["variant"].isin(STACKED) & dkv)
+
+
+def _same(rows: pd.DataFrame) -> Claim:
+    statement = (
+        "Where no fault below interferes, ring-flash-attn 0.1.8, yunchang 0.6.4 and torch's context parallelism are as"
+        " accurate as our variants of the same name, to 1% (apart: llama3's own sums of dk and dv, and the lse of the"
+        " packed flash-attn kernel that it calls)."
+    )
+    rows = rows[rows["variant"].isin(TWINS) & ~_known(rows)]
+    rows = rows[(rows["variant"] != "ring_flash_attn_llama3") | ~rows["tensor"].isin(("dk", "dv"))]
+    packed = rows["variant"].str.startswith("ring_flash_attn_llama3") & (rows["kernel"] == "flash_attn")
+    rows = rows[~packed | (rows["tensor"] != "lse")]
+    if rows.empty:
+        return Claim(statement, None, "not measured")
+    away = (rows["ratio"] - 1).abs()
+    equal = int((away == 0).sum())
+    evidence = f"{equal} of {len(rows)} rows equal in every digit; farthest: {_row(rows.loc[away.idxmax()])}"
+    return Claim(statement, bool(away.max() < SAME), evidence)
+
+
+def _cast(rows: pd.DataFrame) -> Claim:
+    statement = (
+        "ring-flash-attn 0.1.8 and yunchang 0.6.4 round the ring's dq to bfloat16 whatever the inputs are: in"
+        " float16 it is more than twice as wrong as ours."
+    )
+    return _above(statement, rows[rows["variant"].isin(CAST_DQ) & (rows["dtype"] == "float16")], ("dq",), 2.0)
+
+
+def _aliased_dq(rows: pd.DataFrame) -> Claim:
+    statement = (
+        "ring-flash-attn 0.1.8 and yunchang 0.6.4 accumulate float32 gradients in a buffer that the next block"
+        " overwrites: dq of ring, zigzag, stripe (and what is made of them) is wrong wherever a ring has two ranks."
+    )
+    rows = rows[rows["variant"].isin(ALIASED) & (rows["dtype"] == "float32")]
+    one_rank_ring = (rows["variant"] == "yunchang_hybrid") & (rows["world_size"] == 2)
+    return _wrong(statement, rows[~one_rank_ring], ("dq",))
+
+
+def _aliased_dkv(rows: pd.DataFrame) -> Claim:
+    statement = (
+        "By the same buffer their zigzag's and stripe's float32 dk and dv are wrong from 4 ranks on (below, and in the"
+        " ring, it depends on whether the wire is faster than the next block)."
+    )
+    named = ("ring_flash_attn_zigzag", "ring_flash_attn_stripe", "yunchang_zigzag", "yunchang_stripe")
+    rows = rows[rows["variant"].isin(named) & (rows["dtype"] == "float32") & (rows["world_size"] >= 4)]
+    return _wrong(statement, rows, ("dk", "dv"))
+
+
+def _stacked(rows: pd.DataFrame) -> Claim:
+    statement = (
+        "ring-attention-pytorch 0.5.20 returns dk + dv for dk and the next rank's dk + dv for dv at every world size;"
+        " its out and dq are right."
+    )
+    rows = rows[rows["variant"].isin(STACKED)]
+    claim = _wrong(statement, rows, ("dk", "dv"))
+    right = rows[rows["tensor"].isin(("out", "dq"))]["ratio"]
+    return Claim(statement, claim.holds and bool((right < ONE_MORE_ROUNDING).all()), claim.evidence)
+
+
+def _sums_in_16_bits(rows: pd.DataFrame) -> Claim:
+    statement = (
+        "axolotl-ringmaster 0.2.7 adds dk and dv of its zigzag and DistFlashAttention hop by hop in bfloat16: with its"
+        " own float32 blocks their error grows from 2 to 4 ranks, that of its peer-to-peer ring does not (5%)."
+    )
+    rows = rows[(rows["kernel"] == "eager") & (rows["dtype"] == "bfloat16") & rows["tensor"].isin(("dk", "dv"))]
+    errors = rows.pivot_table(index=["variant", "tensor"], columns="world_size", values="error_rel")
+    if not {2, 4} <= set(errors.columns):
+        return Claim(statement, None, "needs world sizes 2 and 4")
+    growth = (errors[4] / errors[2]).dropna()
+    flat = growth[[name == "ringmaster_ring" for name, _ in growth.index]]
+    grown = growth[[name in ("ringmaster_zigzag", "ringmaster_distflash") for name, _ in growth.index]]
+    if flat.empty or grown.empty:
+        return Claim(statement, None, "not measured")
+    evidence = f"least growth {grown.min():.2f} ({' '.join(grown.idxmin())}), the ring's largest {flat.max():.2f}"
+    return Claim(statement, bool(grown.min() > 1.05 > flat.max()), evidence)
+
+
+def _nothing_else(rows: pd.DataFrame) -> Claim:
+    statement = (
+        "Apart from these, no package is worse than our variant of the same kind by a rounding more (1.41 times)."
+    )
+    rows = rows[~_known(rows) & (rows["tensor"] != "delta")]
+    if rows.empty:
+        return Claim(statement, None, "not measured")
+    worst = rows.loc[rows["ratio"].idxmax()]
+    return Claim(statement, bool(worst["ratio"] < ONE_MORE_ROUNDING), f"largest: {_row(worst)}")
+
+
+def _above(statement: str, rows: pd.DataFrame, tensors: tuple[str, ...], bound: float) -> Claim:
+    rows = rows[rows["tensor"].isin(tensors)]
+    if rows.empty:
+        return Claim(statement, None, "not measured")
+    least = rows.loc[rows["ratio"].idxmin()]
+    return Claim(statement, bool(least["ratio"] > bound), f"least of {len(rows)}: {_row(least)}")
+
+
+def _wrong(statement: str, rows: pd.DataFrame, tensors: tuple[str, ...]) -> Claim:
+    rows = rows[rows["tensor"].isin(tensors)]
+    if rows.empty:
+        return Claim(statement, None, "not measured")
+    least = rows.loc[rows["error_rel"].idxmin()]
+    evidence = f"least relative error of {len(rows)}: {least['error_rel']:.2g} ({_where(least)})"
+    return Claim(statement, bool(least["error_rel"] > WRONG), evidence)
+
+
+def _row(row: pd.Series) -> str:
+    return f"{row['ratio']:.4g} times ours ({_where(row)})"
+
+
+def _where(row: pd.Series) -> str:
+    return f"{row['tensor']} of {row['variant']}, {row['kernel']}, {row['dtype']}, world size {row['world_size']}"

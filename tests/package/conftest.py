@@ -1,0 +1,32 @@
+"""One pool of real ranks for the whole folder, and the packages that may be missing."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from accuracy.package import installed
+from accuracy.ranks.pool import Pool
+
+DISTRIBUTIONS = {
+    "ring_flash_attn": "ring-flash-attn",
+    "yunchang": "yunchang",
+    "ring_attention_pytorch": "ring-attention-pytorch",
+    "ringmaster": "axolotl-ringmaster",
+}
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[Pool]:
+    ranks = Pool((1, 2, 3, 4), "gloo", timeout=60.0)
+    yield ranks
+    ranks.close()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that names a variant of a package that is missing is skipped with the package's own words."""
+    for item in items:
+        parameters = getattr(item, "callspec", None)
+        variant = str(parameters.params.get("variant", "")) if parameters else ""
+        for prefix, distribution in DISTRIBUTIONS.items():
+            if variant.startswith(prefix) and (missing := installed.decline(distribution)):
+                item.add_marker(pytest.mark.skip(reason=missing))

@@ -1,0 +1,87 @@
+"""Run a package's variant, or ours, on real ranks: its raw tensors, or its rows of the table."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pandas as pd
+from torch import Tensor
+
+from accuracy.case import Case
+from accuracy.grid import plan
+from accuracy.pipeline import Pipeline
+from accuracy.ranks.pool import Pool
+from accuracy.reference.cache import Cache
+from accuracy.sharding import cut
+from accuracy.table import TENSORS
+from tests.measuring import TINY, configuration
+
+_MEASURED: dict[tuple[str, str], Any] = {}
+WORLD = ("world=processes", "problem.heads=8")  # 8 heads on 2: ulysses of 2 ranks has a key/value head each
+
+
+@cache
+def _pipeline() -> Pipeline:
+    """Inputs and truth are shared by all tests."""
+    return Pipeline("test", Cache(None, 0))
+
+
+def case_of(variant: str, *words: str) -> Case:
+    """The one case that the words make of a variant; kernel=eager unless they say otherwise."""
+    (planned,) = plan(configuration(*TINY, *WORLD, "kernel=eager", f"variant={variant}", *words), None)
+    assert planned.decline is None, planned.decline
+    return planned.case
+
+
+def shards_of(case: Case) -> list[tuple[Tensor, ...]]:
+    """q, k, v, dout of every rank."""
+    whole = _pipeline().yardsticks(case).inputs.tensors
+    return list(zip(*(cut(x, case.variant.sharding, case.world_size) for x in whole), strict=True))
+
+
+def results_of(pool: Pool, case: Case) -> list[dict[str, Tensor]]:
+    """out, dq, dk, dv and, where it is given away, lse of every rank, in rank order."""
+    return _once(case, "results", lambda: _run(pool, case))
+
+
+def _once(case: Case, what: str, measure: Callable[[], Any]) -> Any:
+    """Our schedules stand beside several packages and give the same bits every time; a package is run every time."""
+    if case.variant.forward.name == "callable":
+        return measure()
+    key = case.id, what
+    if key not in _MEASURED:
+        _MEASURED[key] = measure()
+    return _MEASURED[key]
+
+
+def _run(pool: Pool, case: Case) -> list[dict[str, Tensor]]:
+    ran = pool.run(case, shards_of(case))
+    names = [name for name in TENSORS if name != "delta"]
+    return [{name: x for name, x in zip(names, each, strict=True) if x is not None} for each in ran.results]
+
+
+def truth_of(case: Case) -> list[dict[str, Tensor]]:
+    """The true out, lse, dq, dk, dv of every rank, float64."""
+    whole = _pipeline().yardsticks(case).truth
+    shards = {name: cut(x, case.variant.sharding, case.world_size) for name, x in whole.items()}
+    return [{name: x[rank] for name, x in shards.items()} for rank in range(case.world_size)]
+
+
+def rows_of(pool: Pool, case: Case) -> pd.DataFrame:
+    """The rows of all ranks together, by tensor; what is not given away is left out."""
+    return _once(case, "rows", lambda: _measure(pool, case))
+
+
+def _measure(pool: Pool, case: Case) -> pd.DataFrame:
+    pipeline = _pipeline()
+    pipeline.run_ranks = pool.run
+    rows = pd.DataFrame(pipeline.measure(case).rows)
+    failed = rows[rows["status"] == "failed"]
+    assert failed.empty, failed["reason"].iloc[0]
+    return rows[(rows["status"] == "ok") & (rows["rank"] == -1)].set_index("tensor")
+
+
+def with_backward(case: Case, source: str) -> Case:
+    """The case with another backward schedule, of a file."""
+    return replace(case, variant=replace(case.variant, backward=replace(case.variant.backward, source=source)))

@@ -1,0 +1,85 @@
+"""Every package's YAML composes, names a function that is there, and says in one line what it cannot do."""
+
+import importlib.metadata
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from accuracy import parts
+from accuracy.errors import ConfigError
+from accuracy.grid import plan
+from accuracy.locations import CONFIGS
+from accuracy.package import installed
+from tests.composing import composed
+from tests.measuring import TINY, configuration
+from tests.package.conftest import DISTRIBUTIONS
+from tests.package.driving import WORLD
+from tests.variants import packages
+
+VARIANTS = [name for name in packages() if name != "callable"]
+NEED_CUDA = (
+    "torch_context_parallel_public",
+    "ring_attention_pytorch_ring_triton",
+    "ring_attention_pytorch_striped_triton",
+)
+WORDS = (*TINY, *WORLD, "device=cpu", "kernel=eager", "dtype=float32", "world_size=4")
+
+
+def declined(*words: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        plan(configuration(*words), None)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_it_composes_under_its_own_name_and_its_function_is_there(variant: str) -> None:
+    path = CONFIGS / "variant" / f"{variant}.yaml"
+    lines = path.read_text().splitlines()
+    assert lines[0] == f"# @package variant.{variant}"
+    assert lines[1].startswith("# ")
+    assert list(composed(f"variant={variant}")["variant"]) == [variant]
+    assert parts.load_function(OmegaConf.load(path).fn).function.__doc__
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_it_plans_or_says_what_to_do_instead(variant: str) -> None:
+    words = (*WORDS, f"variant={variant}")
+    if variant == "yunchang_ulysses":
+        assert "must be multiples of it" in declined(*words)  # 2 key/value heads on 4 ranks
+    elif variant in NEED_CUDA:
+        assert "CUDA" in declined(*words)
+    else:
+        assert plan(configuration(*words), None)[0].decline is None
+
+
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if name.startswith(tuple(DISTRIBUTIONS))])
+def test_a_missing_package_is_named_with_its_cure(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(installed.importlib.metadata, "version", missing)
+    prefix = next(prefix for prefix in DISTRIBUTIONS if variant.startswith(prefix))
+    reason = f"{DISTRIBUTIONS[prefix]} is not installed; pip install 'attention-accuracy[packages]'"
+    assert declined(*WORDS, f"variant={variant}") == reason
+
+
+DECLINED = {
+    "a full mask in a balanced ring": ("ring_flash_attn_zigzag", "problem.mask=full", "set problem.mask=causal"),
+    "float64 in float32 sums": ("ring_flash_attn_ring", "dtype=float64", "use dtype=float32"),
+    "one rank that sends to itself": ("yunchang_ring", "world_size=1", "which gloo cannot"),
+    "a hybrid of three": ("yunchang_hybrid", "world_size=3", "use a multiple of them, not 3"),
+    "16 bits in float32 products": ("ring_attention_pytorch_ring", "dtype=bfloat16", "use float32"),
+    "a kernel that would not be used": ("ringmaster_ring", "kernel=torch_flash", "use kernel=eager"),
+    "torch's balance of a full mask": ("torch_context_parallel_allgather_balanced", "problem.mask=full", "unbalanced"),
+}
+
+
+@pytest.mark.parametrize("what", DECLINED)
+def test_what_a_package_cannot_do_is_a_line_that_says_what_to_do(what: str) -> None:
+    variant, word, text = DECLINED[what]
+    for prefix, distribution in DISTRIBUTIONS.items():
+        if variant.startswith(prefix) and (missing := installed.decline(distribution)):
+            pytest.skip(missing)
+    assert text in declined(*WORDS, f"variant={variant}", word)
