@@ -81,7 +81,8 @@ def measured(evidence: Evidence) -> dict[Key, Cell]:
 
 def _bad(whole: pd.DataFrame) -> pd.Series:
     """How many values of a row are not finite; an infinite error has one at least."""
-    return np.maximum(whole["nonfinite"].fillna(0), ~np.isfinite(whole["error_rel"]))
+    infinite = (~np.isfinite(whole["error_rel"])).astype("float64")
+    return whole["nonfinite"].fillna(0).clip(lower=infinite)
 
 
 def _cell(key: Key, whole: pd.DataFrame, worst_rank: float) -> Cell:
@@ -103,7 +104,7 @@ def _cell(key: Key, whole: pd.DataFrame, worst_rank: float) -> Cell:
 def _times(rows: pd.DataFrame) -> pd.Series:
     floors = np.maximum(rows["floor_rel"], TRUTH_ERROR)
     yardstick = np.where(rows["variant"] == ONE_SHOT, floors, np.maximum(rows["one_shot_rel"], floors))
-    return np.maximum(rows["error_rel"], TRUTH_ERROR) / yardstick
+    return rows["error_rel"].clip(lower=TRUTH_ERROR) / yardstick
 
 
 def _max_times(rows: pd.DataFrame) -> pd.Series:
@@ -148,5 +149,7 @@ def broken(evidence: Evidence) -> dict[str, str]:
 
 def case_names(evidence: Evidence) -> dict[str, str]:
     """What a case is, by its id: `ring bfloat16 W=4 seed 3`."""
-    rows = evidence.results.drop_duplicates("case_id")
-    return {row.case_id: f"{row.variant} {row.dtype} W={row.world_size} seed {row.seed}" for row in rows.itertuples()}
+    rows = evidence.results.drop_duplicates("case_id").to_dict("records")
+    return {
+        str(row["case_id"]): f"{row['variant']} {row['dtype']} W={row['world_size']} seed {row['seed']}" for row in rows
+    }

@@ -31,7 +31,8 @@ def junit(decision: Decision) -> bytes:
 
 
 def _case(suite: Element, item: Item, experiment: str) -> None:
-    variant, _, setting = item.name.partition(" ")
+    variant = item.name.partition(" ")[0] if item.key is None else str(item.key[KEYS.index("variant")])
+    setting = item.name.removeprefix(variant).strip()
     case = SubElement(suite, "testcase", {"classname": f"{experiment}.{variant}", "name": setting or variant})
     _properties(case, {"label": item.label, **_fingerprint(item), **_metrics(item)})
     if item.state == SKIPPED:

@@ -61,4 +61,6 @@ def _line(words: tuple[str, ...]) -> str:
 def _safe(words: str) -> str:
     """Text that makes no markup, link, mention or HTML; at most 500 characters."""
     short = words if len(words) <= 500 else f"{words[:500]}..."
-    return re.sub(r"([\\`*_{}\[\]<>()#+!|~@$&])", r"\\\1", short).replace("\\@", "@\u200b")
+    for letter, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("@", "@\u200b")):
+        short = short.replace(letter, entity)
+    return re.sub(r"([\\`*_{}\[\]()#!|~$])", r"\\\1", short)

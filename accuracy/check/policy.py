@@ -2,7 +2,7 @@
 
 False alarms are shared out in advance. A run has two tests (the mean over the seeds, the worst single seed) and at
 most two looks, so each of the four has a quarter of FALSE_ALARMS; Holm's procedure holds the quarter over all cells,
-however they depend on each other. Whatever happens, an unchanged run fails with probability at most FALSE_ALARMS.
+however they depend on each other: an unchanged run fails with probability at most FALSE_ALARMS, where y is normal.
 `accuracy experiment=gate_power` measures that, and how surely a rise of 10% is caught.
 """
 

@@ -14,9 +14,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report's path and its most telling lines; 0, or 2 where the folder cannot be reported on."""
     parser = argparse.ArgumentParser(prog="accuracy-report", description="Rebuild report.html from a run's tables.")
     parser.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="folder that holds results/ and run.json")
-    parser.add_argument(
-        "earlier", type=Path, nargs="*", metavar="EARLIER_RUN", help="to look back on, oldest first"
-    )
+    parser.add_argument("earlier", type=Path, nargs="*", metavar="EARLIER_RUN", help="to look back on, oldest first")
     given = parser.parse_args(arguments)
     folder = given.folder
 

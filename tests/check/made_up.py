@@ -111,6 +111,12 @@ def _rows(made: MadeUp, about: Row) -> Iterator[Row]:
             }  # fmt: skip
 
 
+def with_error(row: Row, error: float, one_shot: float) -> Row:
+    """The row with another error and its ratios to match."""
+    ratios = {"x_one_shot": error / one_shot, "x_floor": error / row["floor_rel"]}
+    return {**row, "error_rel": error, "one_shot_rel": one_shot, **ratios}
+
+
 def without_numbers(about: Row, status: str, reason: str) -> list[Row]:
     """The row of a case that failed or was declined."""
     return [{**about, "status": status, "reason": reason}]

@@ -8,7 +8,7 @@ import pytest
 
 from accuracy import table
 from tests.check.conftest import Gate
-from tests.check.made_up import FINGERPRINT, MadeUp, case_id, without_numbers, write_baseline, write_run
+from tests.check.made_up import FINGERPRINT, MadeUp, case_id, with_error, without_numbers, write_baseline, write_run
 
 CELLS = (1 + 3 + 3) * 2 * 6  # settings x dtypes x tensors
 
@@ -54,7 +54,7 @@ def test_a_deterministic_cell_that_crosses_5_percent_fails_without_any_spread(ga
 
 def test_a_kernel_that_got_worse_shows_in_the_one_shot_cells_and_not_in_ratios(gate: Gate) -> None:
     def all_worse(about, rows):
-        return [{**row, "error_rel": row["error_rel"] * 1.1, "one_shot_rel": row["one_shot_rel"] * 1.1} for row in rows]
+        return [with_error(row, row["error_rel"] * 1.1, row["one_shot_rel"] * 1.1) for row in rows]
 
     answer = gate(MadeUp(luck=1, change=all_worse))
     assert answer.status == 1
