@@ -4,13 +4,15 @@ Asked before the error's size: a large bias is an excess too, but names the caus
 Two signed means: of the error, and of the error away from zero (error x sign of the truth, so that a shrunken result
 shows whatever its sign). The unit of the test is the seed: Student's t over at least 4 seeds must pass the 99.9%
 quantile (12.9 for 4 seeds), and the mean must be at least a tenth of the error's root mean square, so that it matters.
-One-shot's own bias on the same inputs is subtracted: the kernel's is not the schedule's. Healthy variants: below 0.01
+What one-shot's bias on the same inputs has of it is the kernel's, not the schedule's: the size beyond that counts.
+Healthy variants: below 0.01
 of the error (reports/world_size_growth). lse is left out: the last bits of kernels' exp and log are biased
 themselves (0.75 of flash-attn's lse error, which is 1e-7).
 """
 
 import math
 
+import numpy as np
 import pandas as pd
 
 from accuracy.verdict.evidence import Evidence
@@ -45,9 +47,10 @@ def judge(evidence: Evidence) -> Finding | None:
 
 def significance(rows: pd.DataFrame, column: str, base: str) -> tuple[float, float]:
     """(t over the seeds, mean as a share of the root mean square error) of the signed error beyond one-shot's."""
-    beyond = rows[column] - rows[base].fillna(0.0)
+    side = np.sign(rows[column].mean())
+    beyond = side * rows[column] - rows[base].fillna(0.0).abs()
     if len(beyond) < FEWEST_SEEDS or not beyond.notna().all():
         return 0.0, 0.0
-    size, error = abs(float(beyond.mean())), float(rows["error_rms"].mean())
+    size, error = max(0.0, float(beyond.mean())), float(rows["error_rms"].mean())
     spread = float(beyond.std()) / math.sqrt(len(beyond))
     return (size / spread if spread > 0 else math.inf if size > 0 else 0.0), (size / error if error > 0 else 0.0)

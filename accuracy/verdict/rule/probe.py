@@ -25,7 +25,8 @@ HALF_A_KEY = 0.5
 
 def judge(evidence: Evidence) -> Finding | None:
     """See `accuracy.verdict.verdict`."""
-    leaks = evidence.reruns["future_differs"].fillna(0)
+    steady = evidence.reruns[~(evidence.reruns["repeats_differ"] > 0)]  # else any rerun differs
+    leaks = steady["future_differs"].fillna(0)
     if (leaks > 0).any():
         count = int(leaks.max())
         return Finding(LOGIC, f"{count} values of earlier rows change with later tokens", {"future_differs": count})
