@@ -51,7 +51,7 @@ def build(device: str, options: Options) -> "Chunked":
 def held_bytes(case: Case) -> int:
     """Scores, weights, their gradients and two copies of one chunk."""
     options = parts.build_options(parts.load(case.kernel.source), case.kernel.options)
-    rows, keys = (min(case.problem.seqlen, size) for size in (options.query_chunk, options.key_chunk))
+    rows, keys = min(case.problem.queries, options.query_chunk), min(case.problem.seqlen, options.key_chunk)
     return 6 * case.problem.batch * case.problem.heads * rows * keys * FORMATS[accumulation_dtype(case.dtype)].bytes
 
 

@@ -44,7 +44,8 @@ def build(device: str, options: Options) -> "TorchMath":
 def held_bytes(case: Case) -> int:
     """Scores, softmax, mask, their gradients and those of lse: ten times all scores of all heads."""
     problem = case.problem
-    return 10 * problem.batch * problem.heads * problem.seqlen**2 * FORMATS[accumulation_dtype(case.dtype)].bytes
+    scores = problem.batch * problem.heads * problem.queries * problem.seqlen
+    return 10 * scores * FORMATS[accumulation_dtype(case.dtype)].bytes
 
 
 @dataclass(frozen=True)
