@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 import accuracy
 from accuracy import device as devices
@@ -30,7 +31,7 @@ MEASURING = (
 )  # folders, beside the top-level files
 NOT_MEASURING = (  # of the top-level files: what they decide is in the case's id, or nowhere in a number
     "claim.py", "configuration.py", "errors.py", "grid.py", "knobs.py",
-    "locations.py", "memory.py", "provenance.py", "run.py",
+    "locations.py", "memory.py", "plugin.py", "provenance.py", "run.py",
 )  # fmt: skip
 ENVIRONMENT = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 
@@ -113,6 +114,8 @@ def _cuda() -> dict[str, Any]:
         "compute_capability": f"{properties.major}.{properties.minor}",
         "device_memory_bytes": properties.total_memory,
         "device_count": torch.cuda.device_count(),
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if dist.is_nccl_available() else None,
+        "cudnn": torch.backends.cudnn.version(),
         "driver": _command("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0],
     }
 
