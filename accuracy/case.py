@@ -10,7 +10,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import accumulate
 
+from accuracy.masks import Visibility
 from accuracy.precision import Precision
 
 Scalar = bool | int | float | str | None
@@ -20,7 +22,8 @@ Scalar = bool | int | float | str | None
 class Problem:
     """What is computed: q (B, Sq, H, D), k and v (B, S, Hk, D), mask `causal` or `full`.
 
-    A causal mask is aligned at the bottom right: the last query sees the last key (flash-attention since 2.1).
+    A causal mask is aligned at the bottom right: the last query sees the last key (flash-attention since 2.1);
+    `causal_top_left`: the first query sees the first key only, where Sq is not S.
     """
 
     batch: int
@@ -31,11 +34,45 @@ class Problem:
     mask: str
     softmax_scale: float  # resolved: never None
     seqlen_q: int | None = None  # Sq where it is not S, else None: equal cases are one case
+    window: int | None = None  # keys on either side of its own position that a query sees at most
+    documents: tuple[int, ...] = ()  # lengths of the documents packed into the sequence; empty: one
+    softcap: float | None = None  # scores become softcap tanh(score / softcap)
 
     @property
     def causal(self) -> bool:
         """Whether a query sees keys up to its own position only."""
-        return self.mask == "causal"
+        return self.mask != "full"
+
+    @property
+    def ahead(self) -> int:
+        """The key position of the first query: S - Sq, as the last one sees the last key, or 0 from the top left."""
+        return 0 if self.mask == "causal_top_left" else self.seqlen - self.queries
+
+    @property
+    def visibility(self) -> Visibility:
+        """Which keys a query sees."""
+        borders = tuple(accumulate(self.documents, initial=0)) if self.documents else ()
+        return Visibility(self.causal, self.window, borders)
+
+    @property
+    def features(self) -> dict[str, str]:
+        """What schedules and kernels have to know beyond causal and full masks of equal lengths, and its setting."""
+        given = {
+            "cross_lengths": f"problem.seqlen_q={self.seqlen_q}" if self.seqlen_q is not None else "",
+            "top_left": f"problem.mask={self.mask}" if self.mask == "causal_top_left" else "",
+            "window": f"problem.window={self.window}" if self.window is not None else "",
+            "documents": f"problem.documents={documents_text(self.documents)}" if self.documents else "",
+            "softcap": f"problem.softcap={self.softcap}" if self.softcap is not None else "",
+        }
+        return {name: setting for name, setting in given.items() if setting}
+
+    @property
+    def mask_text(self) -> str:
+        """The table's column `mask`: `causal`, `causal,window=128`, `causal,documents=100+412`."""
+        parts = [
+            self.features[name].removeprefix("problem.") for name in ("window", "documents") if name in self.features
+        ]
+        return ",".join([self.mask, *parts])
 
     @property
     def queries(self) -> int:
@@ -45,6 +82,11 @@ class Problem:
     def length(self, tensor: str) -> int:
         """How many tokens a tensor has: those of the keys for k, v, dk and dv, else those of the queries."""
         return self.seqlen if tensor in ("k", "v", "dk", "dv") else self.queries
+
+
+def documents_text(lengths: tuple[int, ...]) -> str:
+    """The lengths of packed documents in one word, `100+412`."""
+    return "+".join(str(length) for length in lengths)
 
 
 def default_softmax_scale(head_dim: int) -> float:
@@ -109,8 +151,9 @@ class Case:
         schedules = content["variant"]["forward"], content["variant"]["backward"]
         for part in (content["inputs"], content["kernel"], *schedules):
             part["source"] = part["source"].rpartition("/")[2]
-        if content["problem"]["seqlen_q"] is None:  # as before there was such a field: published ids stay
-            del content["problem"]["seqlen_q"]
+        for name in ("seqlen_q", "window", "documents", "softcap"):  # unset, as before there were such: ids stay
+            if not content["problem"][name]:
+                del content["problem"][name]
         return digest(content)[:12]
 
     def identity(self) -> dict[str, object]:
@@ -130,7 +173,8 @@ class Case:
             "world_size": self.world_size,
             "sharding": self.variant.sharding,
             "seed": self.seed,
-            "mask": problem.mask,
+            "mask": problem.mask_text,
+            "softcap": problem.softcap,
             "batch": problem.batch,
             "seqlen": problem.seqlen,
             "seqlen_q": problem.queries,

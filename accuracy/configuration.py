@@ -23,9 +23,13 @@ from accuracy.precision import CHOICES
 from accuracy.sharding import SHARDINGS
 
 PACKAGE = Path(__file__).parent
-MASKS = ("causal", "full")
+MASKS = ("causal", "causal_top_left", "full")
 WORLDS = ("simulated", "processes")
-PROBLEM_KEYS = ("batch", "seqlen", "seqlen_q", "heads", "heads_kv", "head_dim", "mask", "softmax_scale")
+PROBLEM_KEYS = (
+    "batch", "seqlen", "seqlen_q", "heads", "heads_kv", "head_dim", "mask", "window", "documents", "softmax_scale",
+    "softcap",
+)  # fmt: skip
+OPTIONAL_PROBLEM_KEYS = ("seqlen_q", "window", "documents", "softcap")
 SCHEDULE = ("SHARDINGS", "PRECISION", "FORWARD_PLACES", "BACKWARD_PLACES", "decline", "forward", "backward")
 CONTENTS = {"kernel": ("abilities", "build"), "inputs": ("draw",)}  # what the module of a part must have
 KEYS = (
@@ -69,7 +73,7 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
     knobs.exact_keys("truth key", truth, ("folder", "min_seconds"))
     problem = config["problem"]
     if isinstance(problem, Mapping):
-        problem = {"seqlen_q": None, **problem}  # a problem of a user's own need not say it
+        problem = {**dict.fromkeys(OPTIONAL_PROBLEM_KEYS), **problem}  # a problem of a user's own need not say them
     knobs.exact_keys("problem key", problem, PROBLEM_KEYS)
     device = devices.choose(knobs.choice("device", config["device"], devices.DEVICES))
     return Configuration(

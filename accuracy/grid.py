@@ -5,7 +5,6 @@ can use, and a problem that is none, are mistakes: they stop the run at once wit
 what some machine may lack says `unusable=record`: such a value is no mistake then, unless nothing else is left.
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -13,11 +12,12 @@ from typing import Any
 
 from accuracy import parts, sharding
 from accuracy.carried import CARRIED_PLACES
-from accuracy.case import Case, Part, Problem, Variant, default_softmax_scale
-from accuracy.configuration import MASKS, Configuration
-from accuracy.errors import ConfigError, unknown
+from accuracy.case import Case, Part, Problem, Variant, documents_text
+from accuracy.configuration import Configuration
+from accuracy.errors import ConfigError
 from accuracy.memory import bytes_needed
 from accuracy.precision import Precision
+from accuracy.problem import problem_of
 
 
 @dataclass(frozen=True)
@@ -41,43 +41,6 @@ def plan(configuration: Configuration, free_bytes: int | None, ranks: int | None
     plans = list(planned.values())
     _stop_at_useless_values(configuration, plans)
     return plans
-
-
-def problem_of(given: dict[str, Any]) -> Problem:
-    """A checked problem; seqlen_q null means seqlen, heads_kv null heads, softmax_scale null 1/sqrt(head_dim)."""
-    for key in ("batch", "seqlen", "heads", "head_dim"):
-        if not isinstance(given[key], int) or isinstance(given[key], bool) or given[key] < 1:
-            raise ConfigError(f"problem.{key}={given[key]!r}; allowed: whole numbers from 1")
-    if given["mask"] not in MASKS:
-        raise unknown("problem.mask", given["mask"], MASKS)
-    heads, heads_kv = given["heads"], given["heads_kv"]
-    heads_kv = heads if heads_kv is None else heads_kv
-    if not isinstance(heads_kv, int) or isinstance(heads_kv, bool) or heads_kv < 1 or heads % heads_kv:
-        divisors = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
-        raise ConfigError(f"problem.heads_kv={heads_kv} does not divide problem.heads={heads}; allowed: {divisors}")
-    scale = given["softmax_scale"]
-    scale = default_softmax_scale(given["head_dim"]) if scale is None else scale
-    if isinstance(scale, bool) or not isinstance(scale, int | float) or not 0 < scale < math.inf:
-        raise ConfigError(f"problem.softmax_scale={scale!r}; allowed: a number above 0, or null for 1/sqrt(head_dim)")
-    return Problem(
-        given["batch"], given["seqlen"], heads, heads_kv, given["head_dim"], given["mask"], float(scale),
-        _other_length(given),
-    )  # fmt: skip
-
-
-def _other_length(given: dict[str, Any]) -> int | None:
-    """The number of queries where it is not the number of keys."""
-    queries, keys = given.get("seqlen_q"), given["seqlen"]
-    if queries is None or (type(queries) is int and queries == keys):
-        return None
-    if type(queries) is not int or queries < 1:
-        raise ConfigError(f"problem.seqlen_q={queries!r}; allowed: whole numbers from 1, or null for problem.seqlen")
-    if given["mask"] == "causal" and queries > keys:
-        raise ConfigError(
-            f"problem.seqlen_q={queries} is above problem.seqlen={keys}: under a causal mask the first queries"
-            f" would see no key; allowed: 1 to {keys}, or problem.mask=full"
-        )
-    return queries
 
 
 def _cases(configuration: Configuration, problems: list[Problem]) -> Iterator[Case]:
@@ -150,7 +113,7 @@ def resolve_kernel(case: Case) -> Case:
 def _judge(case: Case, free_bytes: int | None, ranks: int | None) -> Planned:
     forward, backward = (parts.load(part.source) for part in (case.variant.forward, case.variant.backward))
     reasons: Iterable[Callable[[], str | None]] = (
-        lambda: _length_decline(case),
+        lambda: _feature_decline(case),
         lambda: sharding.decline(case.variant.sharding, case.problem.seqlen, case.world_size),
         lambda: forward.decline(case),
         lambda: backward.decline(case),
@@ -161,15 +124,14 @@ def _judge(case: Case, free_bytes: int | None, ranks: int | None) -> Planned:
     return Planned(case, next((reason for check in reasons if (reason := check())), None))
 
 
-def _length_decline(case: Case) -> str | None:
-    """Only schedules that say so take another number of queries than of keys."""
-    modules = (parts.load(part.source) for part in (case.variant.forward, case.variant.backward))
-    if case.problem.seqlen_q is None or all(getattr(module, "CROSS_LENGTHS", False) for module in modules):
-        return None
-    return (
-        f"variant {case.variant.name} takes as many queries as keys: use problem.seqlen_q=null, or one_shot or split_kv"
-        f" for problem.seqlen_q={case.problem.seqlen_q}"
-    )
+def _feature_decline(case: Case) -> str | None:
+    """Schedules know causal and full masks of as many queries as keys, and beyond that what their FEATURES state."""
+    modules = [parts.load(part.source) for part in (case.variant.forward, case.variant.backward)]
+    for feature, setting in case.problem.features.items():
+        if any(feature not in getattr(module, "FEATURES", ()) for module in modules):
+            what = feature.replace("_", " ")
+            return f"variant {case.variant.name} has no {what}: drop {setting} or use variant=one_shot"
+    return None
 
 
 def kernel_decline(case: Case) -> str | None:
@@ -179,7 +141,8 @@ def kernel_decline(case: Case) -> str | None:
         case.backward_precision.dtype("gradient_partial", case.dtype),
     }
     abilities = _abilities(case.kernel, case.device)
-    declined: str | None = abilities.decline(case.kernel.name, case.dtype, case.problem.head_dim, partials)
+    problem = case.problem
+    declined: str | None = abilities.decline(case.kernel.name, case.dtype, problem.head_dim, partials, problem.features)
     return declined or (_carried_decline(case) if abilities.carries else None)
 
 
@@ -234,6 +197,10 @@ AXES: dict[str, Callable[[Case], Any]] = {
     "problem.heads_kv": lambda case: case.problem.heads_kv,
     "problem.head_dim": lambda case: case.problem.head_dim,
     "problem.batch": lambda case: case.problem.batch,
+    "problem.mask": lambda case: case.problem.mask,
+    "problem.window": lambda case: case.problem.window,
+    "problem.documents": lambda case: documents_text(case.problem.documents),
+    "problem.softcap": lambda case: case.problem.softcap,
     "precision": lambda case: case.precision_text,
 }
 

@@ -1,23 +1,71 @@
 """Who sees whom: blocks of queries and keys that a kernel can compute, and how a rectangle falls into them.
 
-Kernels know two masks: full, and causal aligned at the bottom right (the last query sees the last key), as
-flash-attention since 2.1. Every block here is one of the two and has no row without a key.
+Every kernel knows two masks: full, and causal aligned at the bottom right (the last query sees the last key), as
+flash-attention since 2.1; some know windows, aligned there too. No block here has a row without a key. Positions are
+those of the keys: with fewer queries than keys, the first query stands at the position that its alignment gives it.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
+
+Range = tuple[int, int]  # positions [begin, end)
 
 
 @dataclass(frozen=True)
 class Block:
-    """Local query rows and key columns that meet in one kernel call."""
+    """Query rows and key columns that meet in one kernel call.
+
+    window: (left, right), None for no limit: of a block of R rows and K keys, row i sees keys i + K - R - left to
+    i + K - R + right, as flash-attention's `window_size`; None: no window, and `causal` decides.
+    """
 
     query: slice
     key: slice
     causal: bool
+    window: tuple[int | None, int | None] | None = None
+
+    def shifted(self, rows: int, keys: int) -> "Block":
+        """The same block counted from other first positions."""
+        query = slice(self.query.start - rows, self.query.stop - rows)
+        return Block(query, slice(self.key.start - keys, self.key.stop - keys), self.causal, self.window)
 
 
-def visible_blocks(query: tuple[int, int], key: tuple[int, int], causal: bool) -> list[Block]:
-    """The blocks in which queries [a, b) see keys [c, d), all positions global; nothing is seen twice.
+@dataclass(frozen=True)
+class Visibility:
+    """Which keys a query at position p sees: those of its document, up to p if causal, none further than `window`.
+
+    documents: the borders between packed documents, 0 and S included; empty: one document.
+    """
+
+    causal: bool
+    window: int | None = None
+    documents: tuple[int, ...] = ()
+
+    @property
+    def plain(self) -> bool:
+        """Neither windows nor documents."""
+        return self.window is None and not self.documents
+
+    def blocks(self, query: Range, key: Range) -> list[Block]:
+        """The blocks in which queries at [a, b) see keys [c, d); nothing is seen twice."""
+        if not self.documents:
+            return self._in_document(query, key)
+        return [
+            block
+            for document in pairwise(self.documents)
+            for block in self._in_document(_common(query, document), _common(key, document))
+        ]
+
+    def _in_document(self, query: Range, key: Range) -> list[Block]:
+        if query[0] >= query[1] or key[0] >= key[1]:
+            return []
+        if self.window is None:
+            return visible_blocks(query, key, self.causal)
+        return _window_blocks(query, key, self.window, 0 if self.causal else self.window)
+
+
+def visible_blocks(query: Range, key: Range, causal: bool) -> list[Block]:
+    """The blocks in which queries at [a, b) see keys [c, d) without a window; nothing is seen twice.
 
     Rows above the first key see none of them and are left out, as are keys behind the last row. What remains is a
     causal block, and below it, where rows come after the last key, a full one.
@@ -32,3 +80,29 @@ def visible_blocks(query: tuple[int, int], key: tuple[int, int], causal: bool) -
     if end_key < end_row:
         blocks.append(Block(slice(end_key, end_row), slice(first_key, end_key), causal=False))
     return blocks
+
+
+def whole_blocks(visibility: Visibility, ahead: int, queries: int, keys: int) -> list[Block]:
+    """All queries and keys, queries counted from 0; ahead: the position of the first query."""
+    return [block.shifted(ahead, 0) for block in visibility.blocks((ahead, ahead + queries), (0, keys))]
+
+
+def _window_blocks(query: Range, key: Range, before: int, after: int) -> list[Block]:
+    """The one block in which queries at p see keys p - before to p + after, without rows and keys that see nothing.
+
+    Without those, the bottom-right diagonal lies so that neither side of the kernel's window is below 0.
+    """
+    first_key, end_key = max(key[0], query[0] - before), min(key[1], query[1] + after)
+    first_row, end_row = max(query[0], first_key - after), min(query[1], end_key + before)
+    if first_row >= end_row or first_key >= end_key:
+        return []
+    left = before + end_key - end_row if end_row - 1 - before > first_key else None
+    right = after + end_row - end_key if first_row + after < end_key - 1 else None
+    rows, keys = slice(first_row, end_row), slice(first_key, end_key)
+    if left is None and right in (None, 0):
+        return [Block(rows, keys, causal=right == 0)]
+    return [Block(rows, keys, causal=False, window=(left, right))]
+
+
+def _common(one: Range, other: Range) -> Range:
+    return max(one[0], other[0]), min(one[1], other[1])

@@ -9,6 +9,7 @@ import torch
 from accuracy import device, parts
 from accuracy.case import Case
 from accuracy.kernel.base import Kernel
+from accuracy.kernel.block.calls import Scores
 from accuracy.precision import Precision
 from accuracy.variant.base import Rank
 from accuracy.world import simulated
@@ -62,8 +63,9 @@ def _rank(case: Case, world: World, kernel: Kernel, schedule: ModuleType, precis
         kernel=kernel,
         precision=precision,
         dtype=getattr(torch, case.dtype),
-        scale=case.problem.softmax_scale,
-        causal=case.problem.causal,
+        scores=Scores(case.problem.softmax_scale, case.problem.softcap),
+        visibility=case.problem.visibility,
+        ahead=case.problem.ahead,
         sharding=case.variant.sharding,
         options=parts.build_options(schedule, case.variant.options),
     )

@@ -40,7 +40,8 @@ _IDENTITY = [
     ("world_size", pa.int32()),
     ("sharding", pa.string()),
     ("seed", pa.int64()),
-    ("mask", pa.string()),
+    ("mask", pa.string()),  # with its window and documents: causal,window=128
+    ("softcap", pa.float64()),  # null: none
     ("batch", pa.int32()),
     ("seqlen", pa.int64()),
     ("seqlen_q", pa.int64()),  # query tokens; as many as seqlen, the keys, in tables of version 1

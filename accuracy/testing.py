@@ -21,10 +21,11 @@ from accuracy import parts
 from accuracy.case import Case, Part, Variant
 from accuracy.dtype import FORMATS
 from accuracy.errors import ConfigError, unknown
-from accuracy.grid import problem_of, resolve_kernel
+from accuracy.grid import resolve_kernel
 from accuracy.layout import LAYOUTS
 from accuracy.locations import PACKAGE
 from accuracy.precision import Precision
+from accuracy.problem import problem_of
 from accuracy.ranks.present import measure, present
 from accuracy.sharding import SHARDINGS
 from accuracy.sharding import decline as cannot_cut

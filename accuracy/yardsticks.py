@@ -12,6 +12,9 @@ from torch import Tensor
 from accuracy.case import Case, Part
 from accuracy.dtype import tensor_dtype
 from accuracy.inputs.base import Inputs
+from accuracy.kernel.block import calls
+from accuracy.kernel.block.calls import Scores
+from accuracy.masks import whole_blocks
 from accuracy.metrics import Sums, error_of, floor_sums, sums
 from accuracy.program import build_kernel
 from accuracy.reference.float64 import Truth
@@ -61,9 +64,10 @@ class Yardsticks:
             kernel = build_kernel(case)
             q, k, v, dout = self.inputs.tensors
             problem, dtype = case.problem, self.inputs.q.dtype
-            how = {"scale": problem.softmax_scale, "causal": problem.causal}
-            out, lse = kernel.forward(q, k, v, **how, out_dtype=dtype)  # type: ignore[arg-type]
-            gradients = kernel.backward(dout, q, k, v, out, lse, **how, gradient_dtype=dtype)  # type: ignore[arg-type]
+            scores = Scores(problem.softmax_scale, problem.softcap)
+            blocks = whole_blocks(problem.visibility, problem.ahead, problem.queries, problem.seqlen)
+            out, lse = calls.forward_rows(kernel, scores, blocks, q, k, v, dtype)
+            gradients = calls.backward_rows(kernel, scores, blocks, dout, q, k, v, out, lse, dtype)
             self.one_shots[case.kernel] = in_token_layout((out, lse, *gradients), dout)
         return self.one_shots[case.kernel]
 

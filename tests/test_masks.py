@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from accuracy.masks import visible_blocks
+from accuracy.masks import Block, Visibility, visible_blocks
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -28,3 +28,50 @@ def test_blocks_tile_every_rectangle_exactly(causal: bool) -> None:
                 seen = seen.tril(keys - rows)
             covered[block.query, block.key] += seen
         assert torch.equal(covered, expected), (query, key)
+
+
+def seen(block: Block) -> torch.Tensor:
+    """Which keys of a block each row sees, from the definition of a block."""
+    rows, keys = block.query.stop - block.query.start, block.key.stop - block.key.start
+    distance = torch.arange(keys) - torch.arange(rows)[:, None] - (keys - rows)
+    left, right = block.window or (None, 0 if block.causal else None)
+    visible = torch.ones(rows, keys, dtype=torch.bool)
+    if left is not None:
+        visible &= distance >= -left
+    if right is not None:
+        visible &= distance <= right
+    return visible
+
+
+@pytest.mark.parametrize("documents", [(), (0, 3, 4, 9)])
+@pytest.mark.parametrize("window", [None, 0, 1, 2, 5, 8])
+@pytest.mark.parametrize("causal", [True, False])
+def test_blocks_of_windows_and_documents_tile_every_rectangle_exactly(causal, window, documents) -> None:
+    length = 9
+    position = torch.arange(length)
+    distance = position - position[:, None]
+    visible = torch.ones(length, length, dtype=torch.bool)
+    visible &= (distance <= 0) if causal else visible
+    visible &= (distance.abs() <= window) if window is not None else visible
+    if documents:
+        mine = torch.bucketize(position, torch.tensor(documents), right=True)
+        visible &= mine == mine[:, None]
+    ranges = list(itertools.combinations(range(length + 1), 2))
+    for query, key in itertools.product(ranges, ranges):
+        expected = torch.zeros(length, length, dtype=torch.int64)
+        expected[slice(*query), slice(*key)] = visible[slice(*query), slice(*key)].long()
+        covered = torch.zeros_like(expected)
+        for block in Visibility(causal, window, documents).blocks(query, key):
+            sees = seen(block)
+            assert sees.any(1).all(), "a row without a key"
+            assert min(side or 0 for side in block.window or (0,)) >= 0
+            covered[block.query, block.key] += sees
+        assert torch.equal(covered, expected), (query, key)
+
+
+def test_a_window_that_hides_nothing_is_none() -> None:
+    """Kernels without windows can do such blocks, and kernels with them round as if there were none."""
+    (block,) = Visibility(causal=True, window=3).blocks((0, 4), (0, 4))
+    assert block == Block(slice(0, 4), slice(0, 4), causal=True)
+    (block,) = Visibility(causal=True, window=9).blocks((4, 8), (0, 4))
+    assert block == Block(slice(4, 8), slice(0, 4), causal=False)

@@ -4,6 +4,7 @@ A kernel's file has `Options` (a frozen dataclass of its knobs), `abilities(devi
 `build(device, options)`. Nothing else lists it: configs/kernel/NAME.yaml names the file.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,7 +16,12 @@ from accuracy.dtype import FORMATS
 
 
 class Kernel(Protocol):
-    """Attention on one device. Masks: full, or causal aligned at the bottom right (Sq <= Sk)."""
+    """Attention on one device. Masks: full, or causal aligned at the bottom right (Sq <= Sk).
+
+    A kernel whose abilities have the feature `window` also takes `window=(left, right)` with causal=False (see
+    `accuracy.masks.Block`; every row sees a key), in both directions; one with `softcap`, `softcap=c`: scores become
+    c tanh(scale q k^T / c).
+    """
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype
@@ -65,10 +71,13 @@ class Abilities:
     head_dim_multiple: int = 1
     deterministic: bool = True
     carries: bool = False  # is a CarryingKernel
+    features: tuple[str, ...] = ()  # of FEATURES
     missing: str = ""
 
-    def decline(self, kernel: str, dtype: str, head_dim: int, partials: set[str]) -> str | None:
-        """Why the kernel cannot serve such a case, or None."""
+    def decline(
+        self, kernel: str, dtype: str, head_dim: int, partials: set[str], features: Mapping[str, str] | None = None
+    ) -> str | None:
+        """Why the kernel cannot serve such a case, or None. features: `Problem.features`, each with its setting."""
         if self.missing:
             return f"kernel {kernel} {self.missing}"
         if dtype not in self.dtypes:
@@ -79,6 +88,9 @@ class Abilities:
             return f"kernel {kernel} takes head_dim up to {self.head_dim_max}, not {head_dim}"
         if head_dim % self.head_dim_multiple:
             return f"kernel {kernel} takes head_dim in multiples of {self.head_dim_multiple}, not {head_dim}"
+        for feature, setting in (features or {}).items():
+            if feature in FEATURES and feature not in self.features:
+                return f"kernel {kernel} has no {feature} here: drop {setting} or use kernel=eager"
         for partial in sorted(partials - {dtype}):
             if partial not in self.partial_dtypes:
                 allowed = ", ".join(self.partial_dtypes) or f"{dtype} only"
@@ -87,3 +99,5 @@ class Abilities:
 
 
 ALL_DTYPES = tuple(FORMATS)
+FEATURES = ("window", "softcap")
+"""Of a problem's features, those that its blocks hand on to the kernel."""

@@ -15,7 +15,9 @@ from accuracy import device as devices
 from accuracy import heads, parts
 from accuracy.case import Case
 from accuracy.dtype import FORMATS, accumulation_dtype
-from accuracy.kernel.base import ALL_DTYPES, Abilities
+from accuracy.kernel.base import ALL_DTYPES, FEATURES, Abilities
+from accuracy.kernel.block.scores import scores
+from accuracy.kernel.block.sight import Sight, Window
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Options:
 def abilities(device: str, options: Options) -> Abilities:
     """Everything, except TF32 without a GPU."""
     missing = "has no tf32 on the CPU; set kernel.chunked.tf32=false" if options.tf32 and device == "cpu" else ""
-    return Abilities(dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, missing=missing)
+    return Abilities(dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, features=FEATURES, missing=missing)
 
 
 def build(device: str, options: Options) -> "Chunked":
@@ -62,8 +64,9 @@ class Chunked:
     options: Options
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
+        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype,
+        window: Window | None = None, softcap: float | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """See `Kernel.forward`."""
         compute, kept = self._dtypes(q)
         keys, values = heads.by_kv_head(k, compute), heads.by_kv_head(v, compute)
@@ -74,12 +77,13 @@ class Chunked:
                 query = heads.by_group(q[:, rows], k.shape[2], compute)
                 largest = query.new_full((*query.shape[:-1], 1), -torch.inf)
                 total, sums = torch.zeros_like(largest, dtype=kept), torch.zeros_like(query, dtype=kept)
-                for columns, hidden in self._visible(q, k, rows, causal):
-                    scores = _scores(query, keys[:, :, :, columns], scale, hidden)
-                    grown = torch.maximum(largest, scores.amax(-1, keepdim=True))
-                    weights, rescale = torch.exp(scores - grown), torch.exp(largest - grown)
+                for columns, hidden in self._visible(Sight.of(q, k, causal, window), rows, q.device):
+                    found, _ = scores(query, keys[..., columns, :], scale, hidden, softcap)
+                    grown = torch.maximum(largest, found.amax(-1, keepdim=True))
+                    base = grown.masked_fill(grown == -torch.inf, 0.0)  # a row may see nothing of its first chunk
+                    weights, rescale = torch.exp(found - base), torch.exp(largest - base)
                     total = (total * rescale + weights.sum(-1, keepdim=True)).to(kept)
-                    sums = (sums * rescale + weights @ values[:, :, :, columns]).to(kept)
+                    sums = (sums * rescale + weights @ values[..., columns, :]).to(kept)
                     largest = grown
                 out[:, rows] = heads.by_token(sums / total).to(out_dtype)
                 lse[:, :, rows] = (largest + total.to(compute).log()).flatten(1, 2).squeeze(-1)
@@ -97,6 +101,8 @@ class Chunked:
         scale: float,
         causal: bool,
         gradient_dtype: torch.dtype,
+        window: Window | None = None,
+        softcap: float | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See `Kernel.backward`."""
         compute, kept = self._dtypes(q)
@@ -109,12 +115,14 @@ class Chunked:
                 normaliser = lse[:, :, rows].to(compute).unflatten(1, (k.shape[2], -1)).unsqueeze(-1)
                 delta = (dout_rows * out_rows).sum(-1, keepdim=True)
                 dquery = torch.zeros_like(query, dtype=kept)
-                for columns, hidden in self._visible(q, k, rows, causal):
-                    weights = torch.exp(_scores(query, keys[:, :, :, columns], scale, hidden) - normaliser)
-                    slope = weights * (dout_rows @ values[:, :, :, columns].mT - delta)
-                    dquery = (dquery + slope @ keys[:, :, :, columns]).to(kept)
-                    dk[:, :, :, columns] += (slope.mT @ query).sum(2, keepdim=True)
-                    dv[:, :, :, columns] += (weights.mT @ dout_rows).sum(2, keepdim=True)
+                for columns, hidden in self._visible(Sight.of(q, k, causal, window), rows, q.device):
+                    found, slope_of_cap = scores(query, keys[..., columns, :], scale, hidden, softcap)
+                    weights = torch.exp(found - normaliser)
+                    slope = weights * (dout_rows @ values[..., columns, :].mT - delta)
+                    slope = slope if slope_of_cap is None else slope * slope_of_cap
+                    dquery = (dquery + slope @ keys[..., columns, :]).to(kept)
+                    dk[..., columns, :] += (slope.mT @ query).sum(2, keepdim=True)
+                    dv[..., columns, :] += (weights.mT @ dout_rows).sum(2, keepdim=True)
                 dq[:, rows] = heads.by_token(dquery * scale).to(gradient_dtype)
         return dq, heads.by_token(dk * scale).to(gradient_dtype), heads.by_token(dv).to(gradient_dtype)
 
@@ -125,22 +133,13 @@ class Chunked:
         word = self.options.accumulator_dtype
         return getattr(torch, compute), getattr(torch, {"input": case, "accumulate": compute}.get(word, word))
 
-    def _visible(self, q: Tensor, k: Tensor, rows: slice, causal: bool) -> Iterator[tuple[slice, Tensor | None]]:
+    def _visible(self, sight: Sight, rows: slice, device: torch.device) -> Iterator[tuple[slice, Tensor | None]]:
         """Chunks of keys that some row of `rows` sees, and where they are hidden from one (None: nowhere)."""
-        ahead = k.shape[1] - q.shape[1]  # row i sees keys up to i + ahead
-        for columns in _slices(rows.stop + ahead if causal else k.shape[1], self.options.key_chunk):
-            if not causal or columns.stop <= rows.start + ahead + 1:
-                yield columns, None
-                continue
-            last_seen = torch.arange(rows.start, rows.stop, device=q.device) + ahead
-            yield columns, torch.arange(columns.start, columns.stop, device=q.device) > last_seen[:, None]
+        seen = sight.columns(rows)
+        for columns in _slices(seen.stop, self.options.key_chunk):
+            if columns.stop > seen.start:
+                yield columns, sight.hidden(rows, columns, device)
 
 
 def _slices(length: int, size: int) -> Iterator[slice]:
     return (slice(begin, min(begin + size, length)) for begin in range(0, length, size))
-
-
-def _scores(query: Tensor, keys: Tensor, scale: float, hidden: Tensor | None) -> Tensor:
-    """Scaled scores (B, Hk, G, rows, columns), hidden ones at -inf, of query (B, Hk, G, rows, D)."""
-    scores = (query @ keys.mT) * scale
-    return scores if hidden is None else scores.masked_fill_(hidden, -torch.inf)

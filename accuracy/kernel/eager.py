@@ -1,7 +1,8 @@
 """Plain attention out of torch products, in any dtype, with every rounding place of a kernel as a knob.
 
 Rows are computed in chunks so that no more than `CHUNK_ELEMENTS` scores exist at once; a row's arithmetic does not
-depend on the chunking. Standard formulas (Dao et al. 2022, algorithm 4, without the tiling over keys).
+depend on the chunking. Standard formulas (Dao et al. 2022, algorithm 4, without the tiling over keys): as in flash
+kernels, weights are rounded before they are normalised, and their sum is of the unrounded ones.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,9 @@ from torch import Tensor
 from accuracy import device as devices
 from accuracy.dtype import FORMATS, accumulation_dtype
 from accuracy.heads import by_group, by_kv_head, by_token
-from accuracy.kernel.base import ALL_DTYPES, Abilities
+from accuracy.kernel.base import ALL_DTYPES, FEATURES, Abilities
+from accuracy.kernel.block.scores import scores
+from accuracy.kernel.block.sight import Sight, Window
 
 CHUNK_ELEMENTS = 2**24
 
@@ -35,7 +38,7 @@ def abilities(device: str, options: Options) -> Abilities:
         word = getattr(options, key)
         if word not in ("input", "accumulate", *FORMATS):
             missing = f"does not know {key} {word!r}; allowed: input, accumulate, {', '.join(FORMATS)}"
-    return Abilities(dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, missing=missing)
+    return Abilities(dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, features=FEATURES, missing=missing)
 
 
 def build(device: str, options: Options) -> "Eager":
@@ -50,19 +53,24 @@ class Eager:
     options: Options
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
+        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype,
+        window: Window | None = None, softcap: float | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """See `Kernel.forward`."""
         compute, probability = self._dtypes(q)
         keys, values = by_kv_head(k, compute), by_kv_head(v, compute)
         out = torch.empty_like(q, dtype=out_dtype)
         lse = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=_lse_dtype(q))
         with devices.switched(tf32_products=self.options.tf32):
-            for rows, limit in _chunks(q, k, causal):
-                scores = _scores(q[:, rows], keys[:, :, :limit], scale, causal, rows.stop, q.shape[1], k.shape[1])
-                normaliser = torch.logsumexp(scores, dim=-1, keepdim=True)
-                weights = torch.exp(scores - normaliser).to(probability).to(compute)
-                out[:, rows] = by_token(weights @ values[:, :, :limit]).to(out_dtype)
+            for rows, columns, hidden in _chunks(q, k, Sight.of(q, k, causal, window)):
+                query = by_group(q[:, rows], k.shape[2], compute)
+                found, _ = scores(query, keys[..., columns, :], scale, hidden, softcap)
+                top = found.amax(dim=-1, keepdim=True)
+                weights = torch.exp(found - top.masked_fill(top == -torch.inf, 0.0))
+                total = weights.sum(dim=-1, keepdim=True)
+                normaliser = top + torch.log(total)
+                product = weights.to(probability).to(compute) @ values[..., columns, :]
+                out[:, rows] = by_token(product / total).to(out_dtype)
                 lse[:, :, rows] = normaliser.flatten(1, 2).squeeze(-1).to(lse.dtype)
         return out, lse
 
@@ -78,6 +86,8 @@ class Eager:
         scale: float,
         causal: bool,
         gradient_dtype: torch.dtype,
+        window: Window | None = None,
+        softcap: float | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See `Kernel.backward`."""
         compute, probability = self._dtypes(q)
@@ -86,20 +96,21 @@ class Eager:
         dq = torch.empty_like(q, dtype=gradient_dtype)
         dk, dv = torch.zeros_like(keys), torch.zeros_like(values)
         with devices.switched(tf32_products=self.options.tf32):
-            for rows, limit in _chunks(q, k, causal):
+            for rows, columns, hidden in _chunks(q, k, Sight.of(q, k, causal, window)):
                 query, dout_rows = (
                     by_group(q[:, rows], heads_kv, compute),
                     by_group(dout[:, rows], heads_kv, compute),
                 )
-                scores = _scores(q[:, rows], keys[:, :, :limit], scale, causal, rows.stop, q.shape[1], k.shape[1])
+                found, slope_of_cap = scores(query, keys[..., columns, :], scale, hidden, softcap)
                 normaliser = lse[:, :, rows].to(compute).unflatten(1, (heads_kv, -1)).unsqueeze(-1)
-                weights = torch.exp(scores - normaliser)
+                weights = torch.exp(found - normaliser)
                 delta = (dout_rows * by_group(out[:, rows], heads_kv, compute)).sum(-1, keepdim=True)
-                slope = weights * (dout_rows @ values[:, :, :limit].mT - delta)
+                slope = weights * (dout_rows @ values[..., columns, :].mT - delta)
+                slope = slope if slope_of_cap is None else slope * slope_of_cap
                 weights, slope = weights.to(probability).to(compute), slope.to(probability).to(compute)
-                dq[:, rows] = by_token((slope @ keys[:, :, :limit]) * scale).to(gradient_dtype)
-                dk[:, :, :limit] += (slope.mT @ query).sum(2, keepdim=True)
-                dv[:, :, :limit] += (weights.mT @ dout_rows).sum(2, keepdim=True)
+                dq[:, rows] = by_token((slope @ keys[..., columns, :]) * scale).to(gradient_dtype)
+                dk[..., columns, :] += (slope.mT @ query).sum(2, keepdim=True)
+                dv[..., columns, :] += (weights.mT @ dout_rows).sum(2, keepdim=True)
         return dq, by_token(dk * scale).to(gradient_dtype), by_token(dv).to(gradient_dtype)
 
     def _dtypes(self, q: Tensor) -> tuple[torch.dtype, torch.dtype]:
@@ -114,22 +125,11 @@ def _lse_dtype(q: Tensor) -> torch.dtype:
     return torch.float64 if q.dtype == torch.float64 else torch.float32
 
 
-def _chunks(q: Tensor, k: Tensor, causal: bool) -> Iterator[tuple[slice, int]]:
-    """Rows of queries at a time, and the number of leading keys that they can see."""
+def _chunks(q: Tensor, k: Tensor, sight: Sight) -> Iterator[tuple[slice, slice, Tensor | None]]:
+    """Rows of queries at a time, the keys that any of them sees, and where one of those is hidden from a row."""
     batch, length, heads, _ = q.shape
-    keys = k.shape[1]
-    rows = max(1, CHUNK_ELEMENTS // (batch * heads * keys))
+    rows = max(1, CHUNK_ELEMENTS // (batch * heads * k.shape[1]))
     for begin in range(0, length, rows):
-        end = min(begin + rows, length)
-        yield slice(begin, end), (end + keys - length if causal else keys)
-
-
-def _scores(q: Tensor, keys: Tensor, scale: float, causal: bool, end: int, length: int, total: int) -> Tensor:
-    """Scaled scores (B, Hk, G, rows, limit) of the rows that stop at `end`, hidden ones at -inf."""
-    scores = (by_group(q, keys.shape[1], keys.dtype) @ keys.mT) * scale
-    if not causal:
-        return scores
-    rows, limit = scores.shape[-2:]
-    last_seen = torch.arange(end - rows, end, device=q.device) + (total - length)
-    hidden = torch.arange(limit, device=q.device) > last_seen[:, None]
-    return scores.masked_fill_(hidden, -torch.inf)
+        chunk = slice(begin, min(begin + rows, length))
+        columns = sight.columns(chunk)
+        yield chunk, columns, sight.hidden(chunk, columns, q.device)

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy.kernel.base import Abilities
+from accuracy.kernel.base import FEATURES, Abilities
+from accuracy.kernel.block.sight import Window
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ def abilities(device: str, options: Options) -> Abilities:
         head_dim_max=256,
         head_dim_multiple=8,
         deterministic=options.deterministic,
+        features=FEATURES,
     )
 
 
@@ -49,6 +51,12 @@ def build(device: str, options: Options) -> "FlashAttn":
 
 def _interface() -> Any:
     return importlib.import_module("flash_attn.flash_attn_interface")
+
+
+def _sight(window: Window | None, softcap: float | None) -> dict[str, Any]:
+    """-1: no limit; 0.0: no cap."""
+    left, right = (-1 if side is None else side for side in window or (None, None))
+    return {"window_size_left": left, "window_size_right": right, "softcap": softcap or 0.0}
 
 
 def _plain(function: Any) -> Any:
@@ -75,12 +83,13 @@ class FlashAttn:
         return out, lse
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
+        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype,
+        window: Window | None = None, softcap: float | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """See `Kernel.forward`."""
         out, lse, *_ = self.forward_function(
-            q, k, v, dropout_p=0.0, softmax_scale=scale, causal=causal, window_size_left=-1, window_size_right=-1,
-            softcap=0.0, alibi_slopes=None, return_softmax=False,
+            q, k, v, dropout_p=0.0, softmax_scale=scale, causal=causal, **_sight(window, softcap),
+            alibi_slopes=None, return_softmax=False,
         )  # fmt: skip
         return out.to(out_dtype), lse
 
@@ -96,12 +105,13 @@ class FlashAttn:
         scale: float,
         causal: bool,
         gradient_dtype: torch.dtype,
+        window: Window | None = None,
+        softcap: float | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See `Kernel.backward`."""
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         self.backward_function(
             dout, q, k, v, out, lse.contiguous(), dq, dk, dv, dropout_p=0.0, softmax_scale=scale, causal=causal,
-            window_size_left=-1, window_size_right=-1, softcap=0.0, alibi_slopes=None,
-            deterministic=self.deterministic,
+            **_sight(window, softcap), alibi_slopes=None, deterministic=self.deterministic,
         )  # fmt: skip
         return dq.to(gradient_dtype), dk.to(gradient_dtype), dv.to(gradient_dtype)

@@ -16,7 +16,8 @@ from torch.nn.attention import flex_attention as flex
 
 from accuracy import by_autograd, heads
 from accuracy.case import Case
-from accuracy.kernel.base import Abilities
+from accuracy.kernel.base import FEATURES, Abilities
+from accuracy.kernel.block.sight import Sight, Window
 
 COMPILED_SHAPES = 4096  # torch's own limit of 8 is for shapes that come by accident
 
@@ -32,7 +33,7 @@ def abilities(device: str, options: Options) -> Abilities:
     """CUDA: float32, bfloat16, float16, head_dim from 16 to 256."""
     if device != "cuda":
         return Abilities(missing="has no backward on the CPU; use kernel=torch_math or kernel=eager")
-    return Abilities(dtypes=("float32", "bfloat16", "float16"), head_dim_min=16, head_dim_max=256)
+    return Abilities(dtypes=("float32", "bfloat16", "float16"), head_dim_min=16, head_dim_max=256, features=FEATURES)
 
 
 def build(device: str, options: Options) -> "FlexAttention":
@@ -53,12 +54,13 @@ class FlexAttention:
     compiled: bool
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
+        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype,
+        window: Window | None = None, softcap: float | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """See `Kernel.forward`."""
         if self.compiled:  # with a graph that is thrown away: one compilation serves forward and backward
             q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
-        out, lse = self._attend(q, k, v, scale, causal)
+        out, lse = self._attend(q, k, v, scale, Sight.of(q, k, causal, window), softcap)
         return out.detach().to(out_dtype), lse.detach()
 
     def backward(
@@ -73,18 +75,26 @@ class FlexAttention:
         scale: float,
         causal: bool,
         gradient_dtype: torch.dtype,
+        window: Window | None = None,
+        softcap: float | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See `Kernel.backward`."""
-        gradients = by_autograd.gradients(lambda q, k, v: self._attend(q, k, v, scale, causal), dout, q, k, v, out, lse)
+        sight = Sight.of(q, k, causal, window)
+        gradients = by_autograd.gradients(
+            lambda q, k, v: self._attend(q, k, v, scale, sight, softcap), dout, q, k, v, out, lse
+        )
         dq, dk, dv = (gradient.to(gradient_dtype) for gradient in gradients)
         return dq, dk, dv
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, scale: float, sight: Sight, softcap: float | None
+    ) -> tuple[Tensor, Tensor]:
         function: Any = _compiled() if self.compiled else flex.flex_attention
         with _room_for_shapes():
             out, lse = function(
                 *heads.first(q, k, v),
-                block_mask=_mask(q.shape[1], k.shape[1], str(q.device)) if causal else None,
+                block_mask=None if sight.left is sight.right is None else _mask(sight, str(q.device)),
+                score_mod=None if softcap is None else _cap(softcap),
                 scale=scale,
                 enable_gqa=q.shape[2] != k.shape[2],
                 kernel_options={"FLOAT32_PRECISION": "'tf32'" if self.tf32 else "'ieee'"},
@@ -109,11 +119,21 @@ def _asking_for_lse() -> dict[str, Any]:
 
 
 @lru_cache(maxsize=16)
-def _mask(rows: int, keys: int, device: str) -> Any:
-    """Causal, aligned at the bottom right."""
-    ahead = keys - rows
+def _mask(sight: Sight, device: str) -> Any:
+    """Windows and causal masks, aligned at the bottom right."""
+    ahead = sight.keys - sight.rows
+    left = sight.keys if sight.left is None else sight.left
+    right = sight.keys if sight.right is None else sight.right
 
     def seen(batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
-        return row + ahead >= key
+        return (key <= row + ahead + right) & (key >= row + ahead - left)
 
-    return flex.create_block_mask(seen, None, None, rows, keys, device=device)
+    return flex.create_block_mask(seen, None, None, sight.rows, sight.keys, device=device)
+
+
+@cache
+def _cap(softcap: float) -> Callable[..., Tensor]:
+    def capped(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
+        return softcap * torch.tanh(score / softcap)
+
+    return capped

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from accuracy.kernel.base import ALL_DTYPES, Abilities, Kernel
+from accuracy.kernel.block.sight import Sight, Window
 
 aten = torch.ops.aten
 
@@ -28,12 +29,13 @@ class Options:
 def abilities(device: str, options: Options) -> Abilities:
     """CPU: every dtype and head dim. CUDA: bfloat16 and float16, head_dim to 256 in multiples of 8."""
     if device == "cpu":
-        return Abilities(dtypes=ALL_DTYPES)
+        return Abilities(dtypes=ALL_DTYPES, features=("window",))
     return Abilities(
         dtypes=("bfloat16", "float16"),
         head_dim_max=256,
         head_dim_multiple=8,
         deterministic=options.deterministic,
+        features=("window",),
     )
 
 
@@ -47,10 +49,11 @@ class TorchFlashCPU:
     """See `accuracy.kernel.base.Kernel`."""
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
+        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype,
+        window: Window | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """See `Kernel.forward`."""
-        mask = _mask(q, k) if causal else None
+        mask = _mask(q, k, window) if causal or window else None
         out, lse = aten._scaled_dot_product_flash_attention_for_cpu(
             *_heads_first(q, k, v), 0.0, causal and mask is None, attn_mask=mask, scale=scale
         )
@@ -68,9 +71,10 @@ class TorchFlashCPU:
         scale: float,
         causal: bool,
         gradient_dtype: torch.dtype,
+        window: Window | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See `Kernel.backward`."""
-        mask = _mask(q, k) if causal else None
+        mask = _mask(q, k, window) if causal or window else None
         gradients = aten._scaled_dot_product_flash_attention_for_cpu_backward(
             *_heads_first(dout, q, k, v, out), lse, 0.0, causal and mask is None, attn_mask=mask, scale=scale
         )
@@ -85,11 +89,14 @@ class TorchFlashCUDA:
     deterministic: bool
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
+        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype,
+        window: Window | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """See `Kernel.forward`."""
-        out, lse, *_ = aten._scaled_dot_product_flash_attention(*_heads_first(q, k, v), 0.0, causal, False, scale=scale)
-        return out.transpose(1, 2).to(out_dtype), lse
+        out, lse, *_ = aten._flash_attention_forward(
+            q, k, v, None, None, q.shape[1], k.shape[1], 0.0, causal, False, scale=scale, **_sides(window)
+        )
+        return out.to(out_dtype), lse
 
     def backward(
         self,
@@ -103,15 +110,16 @@ class TorchFlashCUDA:
         scale: float,
         causal: bool,
         gradient_dtype: torch.dtype,
+        window: Window | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See `Kernel.backward`."""
         seed = torch.zeros(2, dtype=torch.uint64, device=q.device)
         with _deterministic(self.deterministic):
-            gradients = aten._scaled_dot_product_flash_attention_backward(
-                *_heads_first(dout, q, k, v, out), lse.contiguous(), None, None, q.shape[1], k.shape[1],
-                0.0, causal, seed, seed[:0], scale=scale,
+            gradients = aten._flash_attention_backward(
+                dout, q, k, v, out, lse.contiguous(), None, None, q.shape[1], k.shape[1],
+                0.0, causal, seed, seed[:0], scale=scale, **_sides(window),
             )  # fmt: skip
-        dq, dk, dv = (gradient.transpose(1, 2).to(gradient_dtype) for gradient in gradients)
+        dq, dk, dv = (gradient.to(gradient_dtype) for gradient in gradients)
         return dq, dk, dv
 
 
@@ -119,9 +127,20 @@ def _heads_first(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(tensor.transpose(1, 2) for tensor in tensors)
 
 
-def _mask(q: Tensor, k: Tensor) -> Tensor | None:
-    """The bottom-right causal mask where the operator's own, top left, would be another one."""
+def _sides(window: Window | None) -> dict[str, int]:
+    """-1: no limit. The operator reads a window only where one is given."""
+    if window is None:
+        return {}
+    left, right = (-1 if side is None else side for side in window)
+    return {"window_size_left": left, "window_size_right": right}
+
+
+def _mask(q: Tensor, k: Tensor, window: Window | None) -> Tensor | None:
+    """Windows, and the bottom-right causal mask where the operator's own, top left, would be another one."""
     rows, keys = q.shape[1], k.shape[1]
+    if window is not None:
+        bias = Sight.of(q, k, False, window).bias(q.dtype, q.device)
+        return None if bias is None else bias[None, None]
     if rows == keys:
         return None
     width = 1 << (keys - 1).bit_length()  # few widths: the mask of fewer keys is the right part of a wider one

@@ -17,6 +17,7 @@ from accuracy import device as devices
 from accuracy.case import Case
 from accuracy.dtype import FORMATS, accumulation_dtype
 from accuracy.kernel.base import ALL_DTYPES, Abilities
+from accuracy.kernel.block.sight import Sight, Window
 
 aten = torch.ops.aten
 
@@ -33,7 +34,7 @@ class Options:
 def abilities(device: str, options: Options) -> Abilities:
     """Every dtype and head dim; TF32 on CUDA only."""
     missing = "has no tf32 on the CPU; set kernel.torch_math.tf32=false" if options.tf32 and device == "cpu" else ""
-    return Abilities(dtypes=ALL_DTYPES, missing=missing)
+    return Abilities(dtypes=ALL_DTYPES, features=("window",), missing=missing)
 
 
 def build(device: str, options: Options) -> "TorchMath":
@@ -55,10 +56,11 @@ class TorchMath:
     options: Options
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
+        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype,
+        window: Window | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """See `Kernel.forward`."""
-        out, lse = self._attend(q, k, v, scale, causal)
+        out, lse = self._attend(q, k, v, scale, Sight.of(q, k, causal, window))
         return out.to(out_dtype), lse
 
     def backward(
@@ -73,17 +75,18 @@ class TorchMath:
         scale: float,
         causal: bool,
         gradient_dtype: torch.dtype,
+        window: Window | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See `Kernel.backward`."""
         with self._arithmetic():
             gradients = by_autograd.gradients(
-                lambda q, k, v: self._attend(q, k, v, scale, causal), dout, q, k, v, out, lse
+                lambda q, k, v: self._attend(q, k, v, scale, Sight.of(q, k, causal, window)), dout, q, k, v, out, lse
             )
         dq, dk, dv = (gradient.to(gradient_dtype) for gradient in gradients)
         return dq, dk, dv
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
-        mask = _bottom_right(q, k) if causal else None
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float, sight: Sight) -> tuple[Tensor, Tensor]:
+        mask = sight.bias(q.dtype, q.device)  # the operator would add booleans as numbers
         with self._arithmetic():
             out, _ = aten._scaled_dot_product_attention_math(
                 *heads.first(q, k, v), mask, 0.0, False, scale=scale, enable_gqa=q.shape[2] != k.shape[2]
@@ -92,12 +95,6 @@ class TorchMath:
 
     def _arithmetic(self) -> AbstractContextManager[None]:
         return devices.switched(reduced_attention_sums=self.options.reduced_sums, tf32_products=self.options.tf32)
-
-
-def _bottom_right(q: Tensor, k: Tensor) -> Tensor:
-    """0 where a row sees a key, -inf elsewhere: (Sq, Sk). The operator would add booleans as numbers."""
-    hidden = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool, device=q.device).triu(k.shape[1] - q.shape[1] + 1)
-    return torch.zeros_like(hidden, dtype=q.dtype).masked_fill_(hidden, -torch.inf)
 
 
 def _lse(q: Tensor, k: Tensor, scale: float, mask: Tensor | None) -> Tensor:

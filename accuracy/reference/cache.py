@@ -48,7 +48,11 @@ class Cache:
 
 
 def _compute(problem: Problem, inputs: Inputs) -> Truth:
-    return float64.attention(*inputs.tensors, scale=problem.softmax_scale, causal=problem.causal)
+    return float64.attention(
+        *inputs.tensors, scale=problem.softmax_scale, causal=problem.causal,
+        top_left=problem.mask == "causal_top_left", window=problem.window, documents=problem.documents,
+        softcap=problem.softcap,
+    )  # fmt: skip
 
 
 def _key(problem: Problem, part: Part, seed: int, dtype: str, inputs: Inputs) -> str:

@@ -1,14 +1,16 @@
 """Attention and its gradients in float64, blockwise over query rows, memory linear in the sequence length.
 
-Nothing is imported from the variants, the kernels or the merge: the formulas are written out from the definition,
+Every mask is one interval of keys a query. Nothing is imported from the variants, the kernels or the merge: the
+formulas are written out from the definition,
 
     s = scale q k^T,  lse = ln sum exp s,  p = exp(s - lse),  out = p v,
     dv = p^T dout,  delta = sum_d dout out,  ds = p (dout v^T - delta),  dq = scale ds k,  dk = scale ds^T q,
 
-with whole rows at a time, so that no online softmax is needed. The scale stays a Python float (float64) throughout.
+with whole rows at a time, so that no online softmax is needed. A cap c makes the scores c tanh(s / c), and ds has one
+more factor, 1 - tanh(s / c)^2. The scale stays a Python float (float64) throughout.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,16 +32,18 @@ class Truth:
     delta: Tensor
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, *, scale: float, causal: bool) -> Truth:
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, dout: Tensor, *, scale: float, causal: bool, top_left: bool = False,
+    window: int | None = None, documents: Sequence[int] = (), softcap: float | None = None,
+) -> Truth:  # fmt: skip
     """The truth for q, dout (B, Sq, H, D) and k, v (B, S, Hk, D) of any dtype.
 
-    Causal: query i sees keys up to i + S - Sq, so that the last query sees the last key. Raises ValueError where a
-    query would see none, and RuntimeError when TF32 or autocast could touch the computation.
+    See `seen_keys` for the mask. Raises ValueError where a query would see no key, and RuntimeError when TF32 or
+    autocast could touch the computation.
     """
     assert_exact_arithmetic(q.device.type)
     batch, length, heads, _ = q.shape
-    if causal and length > k.shape[1]:
-        raise ValueError(f"{length} queries on {k.shape[1]} keys: under a causal mask the first ones see no key")
+    seen = seen_keys(length, k.shape[1], causal, top_left, window, documents)
     truth = Truth(
         out=_empty(q),
         lse=q.new_empty(batch, heads, length, dtype=torch.float64),
@@ -52,8 +56,31 @@ def attention(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, *, scale: float, ca
     for item in range(batch):
         for head_kv in range(k.shape[2]):
             for head in range(head_kv * share, (head_kv + 1) * share):
-                _one_head(truth, item, head, head_kv, q, k, v, dout, scale, causal)
+                _one_head(truth, item, head, head_kv, q, k, v, dout, scale, seen, softcap)
     return truth
+
+
+def seen_keys(
+    length: int, keys: int, causal: bool, top_left: bool, window: int | None, documents: Sequence[int]
+) -> Tensor:
+    """The keys [begin, end) that each query sees: int64 (Sq, 2). Raises ValueError where there are none.
+
+    Query i stands at key i + S - Sq (at i if top_left), so that the last query stands at the last key. Causal: it sees
+    no key behind it. window: none further away. documents: their lengths; it sees those of its own.
+    """
+    place = torch.arange(length) + (0 if top_left else keys - length)
+    begin, end = torch.zeros_like(place), torch.full_like(place, keys)
+    if causal:
+        end = end.minimum(place + 1)
+    if window is not None:
+        begin, end = begin.maximum(place - window), end.minimum(place + window + 1)
+    if documents:
+        borders = torch.tensor([0, *documents]).cumsum(0)
+        mine = torch.searchsorted(borders, place, right=True)
+        begin, end = begin.maximum(borders[mine - 1]), end.minimum(borders[mine])
+    if (begin >= end).any():
+        raise ValueError(f"{length} queries on {keys} keys: under this mask some see no key")
+    return torch.stack([begin, end], dim=1)
 
 
 def assert_exact_arithmetic(device: str) -> None:
@@ -70,33 +97,53 @@ def _empty(like: Tensor) -> Tensor:
 
 def _one_head(
     truth: Truth, item: int, head: int, head_kv: int, q: Tensor, k: Tensor, v: Tensor, dout: Tensor,
-    scale: float, causal: bool,
+    scale: float, seen: Tensor, softcap: float | None,
 ) -> None:  # fmt: skip
     """Fill one query head's out, lse, dq, delta; add to its key/value head's dk, dv."""
     query, gradient = q[item, :, head].double(), dout[item, :, head].double()
     key, value = k[item, :, head_kv].double(), v[item, :, head_kv].double()
     dk, dv = torch.zeros_like(key), torch.zeros_like(value)
-    ahead = key.shape[0] - query.shape[0]  # keys before that of the first query
     for first, last in _row_blocks(query.shape[0], key.shape[0]):
-        seen = last + ahead if causal else key.shape[0]
-        scores = (query[first:last] @ key[:seen].T).mul_(scale)
-        if causal:
-            future = torch.ones(last - first, last - first, dtype=torch.bool, device=q.device).triu_(1)
-            scores[:, first + ahead :].masked_fill_(future, -torch.inf)
+        any_row, every_row = _common_keys(seen[first:last])
+        scores = (query[first:last] @ key[any_row].T).mul_(scale)
+        slope_of_cap = None
+        if softcap is not None:
+            scores.div_(softcap).tanh_()
+            slope_of_cap = 1 - scores.square()
+            scores.mul_(softcap)
+        _hide(scores, seen[first:last].to(q.device), any_row.start, every_row)
         top = scores.amax(dim=1, keepdim=True)
         lse = scores.sub(top).exp_().sum(dim=1, keepdim=True).log_().add_(top)
         weights = scores.sub_(lse).exp_()
-        out = weights @ value[:seen]
+        out = weights @ value[any_row]
         delta = (gradient[first:last] * out).sum(dim=1, keepdim=True)
-        slope = (gradient[first:last] @ value[:seen].T).sub_(delta).mul_(weights)
+        slope = (gradient[first:last] @ value[any_row].T).sub_(delta).mul_(weights)
+        if slope_of_cap is not None:
+            slope.mul_(slope_of_cap)
         truth.out[item, first:last, head] = out
         truth.lse[item, head, first:last] = lse.squeeze(1)
         truth.delta[item, head, first:last] = delta.squeeze(1)
-        truth.dq[item, first:last, head] = (slope @ key[:seen]).mul_(scale)
-        dk[:seen] += (slope.T @ query[first:last]).mul_(scale)
-        dv[:seen] += weights.T @ gradient[first:last]
+        truth.dq[item, first:last, head] = (slope @ key[any_row]).mul_(scale)
+        dk[any_row] += (slope.T @ query[first:last]).mul_(scale)
+        dv[any_row] += weights.T @ gradient[first:last]
     truth.dk[item, :, head_kv] += dk
     truth.dv[item, :, head_kv] += dv
+
+
+def _common_keys(seen: Tensor) -> tuple[slice, slice]:
+    """The keys from the first that any of the rows sees to the last, and those that every row sees (maybe none)."""
+    (first, last), (latest, earliest) = (
+        (int(seen[:, 0].min()), int(seen[:, 1].max())), (int(seen[:, 0].max()), int(seen[:, 1].min())),
+    )  # fmt: skip
+    return slice(first, last), slice(latest, max(latest, earliest))
+
+
+def _hide(scores: Tensor, seen: Tensor, first: int, every_row: slice) -> None:
+    """-inf at keys that a row does not see, in place; touches the edges only. scores: (rows, keys from `first`)."""
+    for begin, end in ((first, every_row.start), (every_row.stop, first + scores.shape[1])):
+        key = torch.arange(begin, end, device=scores.device)
+        hidden = (key < seen[:, :1]) | (key >= seen[:, 1:])
+        scores[:, begin - first : end - first].masked_fill_(hidden, -torch.inf)
 
 
 def _row_blocks(length: int, keys: int) -> Iterator[tuple[int, int]]:

@@ -8,7 +8,7 @@ from typing import Any
 from accuracy.report.number import as_float
 
 _CHOICES = ("variant", "dtype", "world_size", "seed", "kernel", "inputs")
-_PROBLEM = ("batch", "seqlen", "heads", "heads_kv", "head_dim", "mask")
+_PROBLEM = ("batch", "seqlen", "heads", "heads_kv", "head_dim", "softcap")
 _DEFAULT_WORLD = "simulated"
 
 
@@ -20,6 +20,7 @@ def command(row: Mapping[Any, Any]) -> str:
     if _present(row.get("world")) and row["world"] != _DEFAULT_WORLD:
         words.append(f"world={_text(row['world'])}")
     words += [f"problem.{name}={_text(row[name])}" for name in _PROBLEM if _present(row.get(name))]
+    words += _mask(row)
     words += _other_length(row)
     words += _softmax_scale(row)
     words += _knobs(f"variant.{row.get('variant')}", row.get("options"))
@@ -27,6 +28,12 @@ def command(row: Mapping[Any, Any]) -> str:
     words += _knobs(f"kernel.{row.get('kernel')}", row.get("kernel_options"))
     words += _knobs(f"inputs.{row.get('inputs')}", row.get("inputs_options"))
     return shlex.join(["accuracy", *words])
+
+
+def _mask(row: Mapping[Any, Any]) -> list[str]:
+    """`causal,window=128` as an override for the mask and one for each setting of it."""
+    mask, *settings = str(row["mask"]).split(",") if _present(row.get("mask")) else [""]
+    return [f"problem.mask={mask}", *(f"problem.{setting}" for setting in settings)] if mask else []
 
 
 def _other_length(row: Mapping[Any, Any]) -> list[str]:

@@ -30,6 +30,7 @@ _FACET_DETAILS = (
     "heads_kv",
     "head_dim",
     "softmax_scale",
+    "softcap",
     "device",
 )
 _UNNAMED = (

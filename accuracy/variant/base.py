@@ -6,9 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from accuracy import sharding as shardings
 from accuracy.carried import Carried
 from accuracy.kernel.base import Kernel
-from accuracy.masks import Block
+from accuracy.kernel.block import calls
+from accuracy.kernel.block.calls import Scores
+from accuracy.masks import Block, Visibility, whole_blocks
 from accuracy.merge import Running
 from accuracy.precision import Precision
 from accuracy.world.base import Tensors, World
@@ -22,10 +25,21 @@ class Rank:
     kernel: Kernel
     precision: Precision
     dtype: torch.dtype
-    scale: float
-    causal: bool
+    scores: Scores
+    visibility: Visibility
+    ahead: int  # the key position of the first query
     sharding: str
     options: Any = None
+
+    @property
+    def scale(self) -> float:
+        """The softmax scale."""
+        return self.scores.scale
+
+    @property
+    def causal(self) -> bool:
+        """Whether a query sees keys up to its own position only."""
+        return self.visibility.causal
 
     def place(self, place: str) -> torch.dtype:
         """The dtype that the precision policy sets for a rounding place."""
@@ -52,17 +66,46 @@ class Rank:
 
     def attend(self, block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """The kernel's partial of one block: out (B, S', H, D) and lse (B, H, S')."""
-        return self.kernel.forward(
-            q[:, block.query], k[:, block.key], v[:, block.key],
-            scale=self.scale, causal=block.causal, out_dtype=self.place("partial"),
-        )  # fmt: skip
+        return calls.forward(self.kernel, self.scores, block, q, k, v, self.place("partial"))
 
     def differentiate(
         self, block: Block, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
     ) -> Tensors:
         """The kernel's dq of the block's rows and dk, dv of its keys, for out and lse over all keys."""
-        return self.kernel.backward(
-            dout[:, block.query], q[:, block.query], k[:, block.key], v[:, block.key],
-            out[:, block.query], lse[:, :, block.query],
-            scale=self.scale, causal=block.causal, gradient_dtype=self.place("gradient_partial"),
-        )  # fmt: skip
+        dtype = self.place("gradient_partial")
+        return calls.backward(self.kernel, self.scores, block, dout, q, k, v, out, lse, dtype)
+
+    def meeting(self, source: int, length: int) -> list[Block]:
+        """The blocks in which this rank's queries see the keys of rank `source`, in local positions.
+
+        length: tokens a rank. Not for striped shards, which have no runs of consecutive tokens.
+        """
+        mine, theirs = (
+            shardings.segments(self.sharding, rank, length, self.world.size) for rank in (self.world.rank, source)
+        )
+        return [
+            block.shifted(query - rows.start, key - columns.start)
+            for rows, query in mine
+            for columns, key in theirs
+            for block in self.visibility.blocks(_run(rows, query), _run(columns, key))
+        ]
+
+    def whole(self, q: Tensor, k: Tensor) -> list[Block]:
+        """The blocks of all queries q (B, Sq, H, D) and keys k (B, S, Hk, D); every row is in one."""
+        return whole_blocks(self.visibility, self.ahead, q.shape[1], k.shape[1])
+
+    def attend_rows(self, blocks: list[Block], q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """out (B, Sq, H, D) and lse (B, H, Sq) of blocks that have every row once: nothing is merged."""
+        return calls.forward_rows(self.kernel, self.scores, blocks, q, k, v, self.place("partial"))
+
+    def differentiate_rows(
+        self, blocks: list[Block], dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
+    ) -> Tensors:
+        """dq (B, Sq, H, D), dk, dv (B, S, Hk, D) of blocks that have every row once."""
+        dtype = self.place("gradient_partial")
+        return calls.backward_rows(self.kernel, self.scores, blocks, dout, q, k, v, out, lse, dtype)
+
+
+def _run(rows: slice, first: int) -> tuple[int, int]:
+    """The positions of local rows that begin at position `first`."""
+    return first, first + rows.stop - rows.start

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from accuracy.case import Case
-from accuracy.masks import Block, visible_blocks
+from accuracy.masks import Block
 from accuracy.variant.base import Rank
 from accuracy.variant.one_shot import one_device_only
 from accuracy.variant.ring import PRECISION, ring_backward, ring_forward
@@ -17,17 +17,19 @@ from accuracy.world.base import Tensors
 
 __all__ = [
     "BACKWARD_PLACES",
+    "FEATURES",
     "FORWARD_PLACES",
     "PRECISION",
     "SHARDINGS",
     "Options",
     "backward",
-    "blocks",
+    "chunked",
     "decline",
     "forward",
 ]
 
 SHARDINGS = ("contiguous",)
+FEATURES = ("window", "documents", "softcap")
 FORWARD_PLACES = ("partial", "out_accumulator", "lse", "merge")  # the ring's, less what only travel rounds
 BACKWARD_PLACES = ("gradient_partial", "dq_accumulator", "dkv_accumulator")
 
@@ -53,30 +55,27 @@ def chunks_too_small(case: Case) -> str | None:
     return None
 
 
-def chunked(rank: Rank, length: int, causal: bool) -> list[Block]:
-    """All pairs of chunks of `length` queries and keys that see each other, keys in order for each row chunk."""
+def chunked(rank: Rank, source: int, length: int) -> list[Block]:
+    """All pairs of chunks of this rank's queries and the keys of rank `source` that see each other, in local positions;
+    keys in order for each row chunk. length: tokens a rank."""
+    rows, columns = rank.world.rank * length, source * length
     return [
-        block
-        for query in _ranges(length, rank.options.query_chunk)
-        for key in _ranges(length, rank.options.key_chunk)
-        for block in visible_blocks(query, key, causal)
+        block.shifted(rows, columns)
+        for query in _ranges(rows, length, rank.options.query_chunk)
+        for key in _ranges(columns, length, rank.options.key_chunk)
+        for block in rank.visibility.blocks(query, key)
     ]
 
 
-def _ranges(length: int, chunk: int) -> list[tuple[int, int]]:
-    return [(begin, min(begin + chunk, length)) for begin in range(0, length, chunk)]
-
-
-def blocks(rank: Rank, source: int, length: int) -> list[Block]:
-    """A world of one rank: all chunks are one's own."""
-    return chunked(rank, length, rank.causal)
+def _ranges(first: int, length: int, chunk: int) -> list[tuple[int, int]]:
+    return [(first + begin, first + min(begin + chunk, length)) for begin in range(0, length, chunk)]
 
 
 async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
     """q (B, S, H, D), k, v (B, S, Hk, D) -> out (B, S, H, D), lse (B, H, S)."""
-    return await ring_forward(rank, blocks, q, k, v)
+    return await ring_forward(rank, chunked, q, k, v)
 
 
 async def backward(rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> Tensors:
     """-> dq (B, S, H, D), dk, dv (B, S, Hk, D)."""
-    return await ring_backward(rank, blocks, dout, q, k, v, out, lse)
+    return await ring_backward(rank, chunked, dout, q, k, v, out, lse)

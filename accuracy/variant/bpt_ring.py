@@ -6,7 +6,6 @@ Every chunk's gradient goes straight into its accumulator; no buffer is reused b
 from torch import Tensor
 
 from accuracy.case import Case
-from accuracy.masks import Block
 from accuracy.variant.base import Rank
 from accuracy.variant.bpt import Options, chunked, chunks_too_small
 from accuracy.variant.ring import BACKWARD_PLACES, FORWARD_PLACES, PRECISION, ring_backward, ring_forward
@@ -14,16 +13,18 @@ from accuracy.world.base import Tensors
 
 __all__ = [
     "BACKWARD_PLACES",
+    "FEATURES",
     "FORWARD_PLACES",
     "PRECISION",
     "SHARDINGS",
     "Options",
     "backward",
-    "blocks",
+    "chunked",
     "decline",
     "forward",
 ]
 
+FEATURES = ("window", "documents", "softcap")
 SHARDINGS = ("contiguous",)
 
 
@@ -32,18 +33,11 @@ def decline(case: Case) -> str | None:
     return chunks_too_small(case)
 
 
-def blocks(rank: Rank, source: int, length: int) -> list[Block]:
-    """The plain ring's block, cut into chunks."""
-    if rank.causal and source > rank.world.rank:
-        return []
-    return chunked(rank, length, causal=rank.causal and source == rank.world.rank)
-
-
 async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
     """Shards of q (B, S/W, H, D), k, v (B, S/W, Hk, D) -> out (B, S/W, H, D), lse (B, H, S/W)."""
-    return await ring_forward(rank, blocks, q, k, v)
+    return await ring_forward(rank, chunked, q, k, v)
 
 
 async def backward(rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> Tensors:
     """Shards -> dq (B, S/W, H, D), dk, dv (B, S/W, Hk, D)."""
-    return await ring_backward(rank, blocks, dout, q, k, v, out, lse)
+    return await ring_backward(rank, chunked, dout, q, k, v, out, lse)

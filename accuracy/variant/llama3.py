@@ -21,6 +21,7 @@ from accuracy.variant.base import Rank
 from accuracy.world.base import Tensors
 
 SHARDINGS = ("contiguous", "zigzag")
+FEATURES = ("window", "documents", "softcap")
 PRECISION = Precision(dkv_accumulator="input", gradient_wire="input")
 FORWARD_PLACES = ("partial", "wire")
 BACKWARD_PLACES = ("gradient_partial", "dkv_accumulator", "wire", "gradient_wire")
@@ -67,11 +68,13 @@ def head_groups(rank: Rank, heads: int, heads_kv: int) -> list[HeadGroup]:
 
 
 def blocks(rank: Rank, length: int) -> list[Block]:
-    """Each run of local rows with the keys it sees: all of them, or those up to its last token."""
+    """Each run of local rows with the keys it sees, in the whole sequence: all of them, or those up to its last token;
+    of its documents and windows only, where there are such. Every row is in one block."""
     total = length * rank.world.size
     return [
-        Block(rows, slice(0, first + rows.stop - rows.start if rank.causal else total), rank.causal)
+        block.shifted(first - rows.start, 0)
         for rows, first in sharding.segments(rank.sharding, rank.world.rank, length, rank.world.size)
+        for block in rank.visibility.blocks((first, first + rows.stop - rows.start), (0, total))
     ]
 
 

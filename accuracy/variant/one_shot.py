@@ -1,9 +1,11 @@
-"""One-shot: the kernel run once on the whole sequence on one device; what all others are compared with."""
+"""One-shot: the kernel run once on the whole sequence on one device; what all others are compared with.
+
+Packed documents are one call each, as a kernel for sequences of several lengths computes them.
+"""
 
 from torch import Tensor
 
 from accuracy.case import Case
-from accuracy.masks import Block
 from accuracy.precision import Precision
 from accuracy.variant.base import Rank
 from accuracy.world.base import Tensors
@@ -12,7 +14,7 @@ SHARDINGS = ("contiguous",)
 PRECISION = Precision()
 FORWARD_PLACES = ("partial",)
 BACKWARD_PLACES = ("gradient_partial",)
-CROSS_LENGTHS = True
+FEATURES = ("cross_lengths", "top_left", "window", "documents", "softcap")
 
 
 def decline(case: Case) -> str | None:
@@ -29,15 +31,11 @@ def one_device_only(case: Case) -> str | None:
 
 async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
     """q (B, Sq, H, D), k, v (B, S, Hk, D) -> out (B, Sq, H, D), lse (B, H, Sq)."""
-    out, lse = rank.attend(_whole(rank, q, k), q, k, v)
+    out, lse = rank.attend_rows(rank.whole(q, k), q, k, v)
     return out.to(rank.dtype), lse.to(rank.lse_dtype)
 
 
 async def backward(rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> Tensors:
     """-> dq (B, Sq, H, D), dk, dv (B, S, Hk, D)."""
-    dq, dk, dv = rank.differentiate(_whole(rank, q, k), dout, q, k, v, out, lse)
+    dq, dk, dv = rank.differentiate_rows(rank.whole(q, k), dout, q, k, v, out, lse)
     return dq.to(rank.dtype), dk.to(rank.dtype), dv.to(rank.dtype)
-
-
-def _whole(rank: Rank, q: Tensor, k: Tensor) -> Block:
-    return Block(slice(0, q.shape[1]), slice(0, k.shape[1]), rank.causal)

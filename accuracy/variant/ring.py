@@ -16,6 +16,7 @@ from accuracy.variant.base import Rank
 from accuracy.world.base import Tensors
 
 SHARDINGS = ("contiguous",)
+FEATURES = ("window", "documents", "softcap")
 PRECISION = Precision()
 FORWARD_PLACES = ("partial", "out_accumulator", "lse", "merge", "wire", "ring_direction", "ring_order")
 BACKWARD_PLACES = (
@@ -37,11 +38,8 @@ def decline(case: Case) -> str | None:
 
 
 def blocks(rank: Rank, source: int, length: int) -> list[Block]:
-    """The diagonal under the mask, everything before it in full, nothing after it."""
-    if rank.causal and source > rank.world.rank:
-        return []
-    whole = slice(0, length)
-    return [Block(whole, whole, causal=rank.causal and source == rank.world.rank)]
+    """The diagonal under the mask, everything before it in full, nothing after it; less with windows or documents."""
+    return rank.meeting(source, length)
 
 
 async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:

@@ -21,7 +21,7 @@ SHARDINGS = ("contiguous",)
 PRECISION = Precision()
 FORWARD_PLACES = ("partial", "out_accumulator", "lse", "merge")
 BACKWARD_PLACES = ()
-CROSS_LENGTHS = True
+FEATURES = ("cross_lengths", "softcap")
 GRADIENTS = False
 
 

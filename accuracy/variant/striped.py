@@ -20,6 +20,7 @@ from accuracy.world.base import Tensors
 
 __all__ = [
     "BACKWARD_PLACES",
+    "FEATURES",
     "FORWARD_PLACES",
     "PRECISION",
     "SHARDINGS",
@@ -30,6 +31,7 @@ __all__ = [
 ]
 
 SHARDINGS = ("striped",)
+FEATURES = ("softcap",)  # a stripe has no runs of consecutive tokens: a window or a document is no mask of a block
 
 
 def blocks(rank: Rank, source: int, length: int) -> list[Block]:

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from accuracy import sharding
 from accuracy.case import Case
-from accuracy.masks import Block
 from accuracy.precision import Precision
 from accuracy.variant.base import Rank
 from accuracy.world.base import Tensors
 
 SHARDINGS = ("contiguous",)
+FEATURES = ("window", "documents", "softcap")
 PRECISION = Precision(gradient_wire="input")
 FORWARD_PLACES = ("partial", "wire")
 BACKWARD_PLACES = ("gradient_partial", "dkv_accumulator", "wire", "gradient_wire")
@@ -33,7 +33,7 @@ def decline(case: Case) -> str | None:
 async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
     """Shards of q (B, S/W, H, D), k, v (B, S/W, Hk, D) -> out (B, S/W, H, D), lse (B, H, S/W)."""
     q, k, v = await _to_heads(rank, q, *_one_per_rank(rank, k, v))
-    out, lse = rank.attend(_whole(rank, q), q, k, v)
+    out, lse = rank.attend_rows(rank.whole(q, k), q, k, v)
     (out,) = await _to_tokens(rank, rank.place("wire"), out.to(rank.dtype))
     (lse,) = await _to_tokens(rank, rank.lse_dtype, lse.transpose(1, 2).unsqueeze(-1))
     return out.to(rank.dtype), lse.squeeze(-1).transpose(1, 2).contiguous()
@@ -45,14 +45,9 @@ async def backward(rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, ou
     dout, q, out, k, v = await _to_heads(rank, dout, q, out, *_one_per_rank(rank, k, v))
     (lse,) = await rank.world.all_to_all([_split_heads(lse.transpose(1, 2).unsqueeze(-1), rank.world.size)])
     lse = sharding.join(lse, "contiguous").squeeze(-1).transpose(1, 2)
-    gradients = rank.differentiate(_whole(rank, q), dout, q, k, v, out, lse)
+    gradients = rank.differentiate_rows(rank.whole(q, k), dout, q, k, v, out, lse)
     dq, dk, dv = await _to_tokens(rank, rank.place("gradient_wire"), *gradients)
     return dq.to(rank.dtype), _sum_copies(rank, dk, heads_kv), _sum_copies(rank, dv, heads_kv)
-
-
-def _whole(rank: Rank, q: Tensor) -> Block:
-    everything = slice(0, q.shape[1])
-    return Block(everything, everything, rank.causal)
 
 
 def _one_per_rank(rank: Rank, *tensors: Tensor) -> Tensors:

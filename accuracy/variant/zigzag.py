@@ -1,7 +1,8 @@
 """Zigzag ring attention: each rank holds one chunk from the front and its mirror from the back.
 
 Block for block as ring-flash-attention's `zigzag_ring_flash_attn_func`: every step computes half of the pairs that a
-full block would, on every rank. Under a full mask every step computes the whole block, as a plain ring.
+full block would, on every rank. Under a full mask every step computes the whole block, as a plain ring. With windows or
+documents, a step computes what is left of each pair of chunks.
 """
 
 from torch import Tensor
@@ -20,6 +21,7 @@ from accuracy.world.base import Tensors
 
 __all__ = [
     "BACKWARD_PLACES",
+    "FEATURES",
     "FORWARD_PLACES",
     "PRECISION",
     "SHARDINGS",
@@ -30,10 +32,13 @@ __all__ = [
 ]
 
 SHARDINGS = ("zigzag",)
+FEATURES = ("window", "documents", "softcap")
 
 
 def blocks(rank: Rank, source: int, length: int) -> list[Block]:
     """Keys of an earlier rank: their front chunk for all rows. Of a later rank: both chunks for the back rows."""
+    if not rank.visibility.plain:
+        return rank.meeting(source, length)
     whole, front, back = slice(0, length), slice(0, length // 2), slice(length // 2, length)
     if not rank.causal:
         return [Block(whole, whole, causal=False)]

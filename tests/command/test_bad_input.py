@@ -31,7 +31,7 @@ MISTAKES = {  # words, and what the line must contain
     "unknown schedule": ("variant.ring.forward=rung", "code of variant 'rung' is unknown", "did you mean ring?"),
     "unknown module": ("variant.ring.forward=no.such", "no.such cannot be loaded", "No module named 'no'"),
     "unknown candidate": ("kernel.auto.candidates=[nope]", "code of kernel 'nope' is unknown; allowed: ", " eager, "),
-    "unknown mask": ("problem.mask=sliding", "problem.mask 'sliding' is unknown; allowed: causal, full"),
+    "unknown mask": ("problem.mask=sliding", "problem.mask 'sliding' is unknown; allowed: causal, causal_top_left, full"),
     "unknown way with what nothing can use": ("unusable=skip", "unusable 'skip' is unknown; allowed: record, stop"),
     "unknown kernel left out": ("kernel=every kernel.every.exclude=[eagre]", "'eagre' is unknown", "mean eager?"),
     "unknown device": ("device=tpu", "device 'tpu' is unknown; allowed: auto, cpu, cuda"),
@@ -50,12 +50,32 @@ MISTAKES = {  # words, and what the line must contain
     "no tokens": ("problem.seqlen=0", "problem.seqlen=0; allowed: whole numbers from 1"),
     "queries in words": ("problem.seqlen_q=one", "problem.seqlen_q='one'; allowed: whole numbers from 1, or null"),
     "no queries": ("problem.seqlen_q=0", "problem.seqlen_q=0; allowed: whole numbers from 1, or null"),
+    "a window in words": ("problem.window=wide", "problem.window='wide'; allowed: whole numbers from 0, or null"),
+    "a window from the top left": (
+        "problem.window=4 problem.seqlen_q=8 problem.mask=causal_top_left variant=one_shot",
+        "problem.window has no problem.mask=causal_top_left",
+    ),
+    "a window to both sides of fewer queries": (
+        "problem.window=4 problem.seqlen_q=8 problem.mask=full variant=one_shot", "needs as many queries as keys",
+    ),
+    "documents that are no lengths": ("problem.documents=a+b", "problem.documents='a+b'; allowed: lengths from 1"),
+    "documents of another length": ("problem.documents=10+10", "that sum to problem.seqlen=32, as 22+10, or null"),
+    "documents of fewer queries": (
+        "problem.documents=16+16 problem.seqlen_q=8 variant=one_shot", "problem.documents needs as many queries",
+    ),
+    "no cap": ("problem.softcap=0", "problem.softcap=0; allowed: a number above 0, or null"),
+    "a kernel without caps": (
+        "problem.softcap=3 kernel=torch_math", "kernel torch_math has no softcap here: drop problem.softcap=3.0 or use",
+    ),
+    "a stripe with a window": (
+        "variant=striped problem.window=4", "variant striped has no window: drop problem.window=4 or use variant=one_shot",
+    ),
     "queries that are true": ("problem.seqlen_q=true", "problem.seqlen_q=True; allowed: whole numbers from 1"),
     "queries without keys": (
         "problem.seqlen_q=33", "problem.seqlen_q=33 is above problem.seqlen=32: under", "allowed: 1 to 32",
     ),
     "few queries on a ring": (
-        "variant=ring problem.seqlen_q=1", "variant ring takes as many queries as keys: use problem.seqlen_q=null",
+        "variant=ring problem.seqlen_q=1", "variant ring has no cross lengths: drop problem.seqlen_q=1 or use variant=one_shot",
     ),
     "no split": ("variant=split_kv variant.split_kv.splits=0", "splits=0; allowed: whole numbers from 1"),
     "more splits than keys": (

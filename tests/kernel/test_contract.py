@@ -137,6 +137,45 @@ def test_it_is_right_for_every_dtype_it_states(subject: Subject, dtype: str, sha
         assert error < units * FORMATS[stored].unit_roundoff, (name, float(error))
 
 
+WINDOWS = [(9, 0), (0, 0), (5, 11), (None, 7), (20, None)]
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.parametrize("softcap", [None, 0.6])
+@pytest.mark.parametrize("window", WINDOWS)
+def test_windows_and_caps_that_it_states_are_right(subject: Subject, window, softcap, dtype: str) -> None:
+    """Held to what its plain masks are; a key too many or too few costs 10^-2 or more, a forgotten cap 10^-1."""
+    asked = {"window": "w"} | ({"softcap": "c"} if softcap else {})
+    if reason := subject.abilities.decline(subject.name, dtype, 64, {dtype}, asked):
+        pytest.skip(reason)
+    q, k, v, dout = draw(SHAPES["more_keys"], dtype, subject.device)
+    how = {"scale": SCALE, "causal": False, "window": window} | ({"softcap": softcap} if softcap else {})
+    out, lse = subject.kernel.forward(q, k, v, **how, out_dtype=q.dtype)
+    gradients = subject.kernel.backward(dout, q, k, v, out, lse, **how, gradient_dtype=q.dtype)
+    truth = by_autograd(q, k, v, dout, window, softcap)
+    for name, x, expected in zip(("out", "lse", "dq", "dk", "dv"), (out, lse, *gradients), truth, strict=True):
+        stored = accumulation_dtype(dtype) if name == "lse" else dtype
+        units = 16 if FORMATS[stored].bytes == 2 else 128
+        error = (x.double() - expected).norm() / expected.norm()
+        assert error < units * FORMATS[stored].unit_roundoff, (name, float(error))
+
+
+def by_autograd(q, k, v, dout, window, softcap) -> tuple[torch.Tensor, ...]:
+    """out, lse, dq, dk, dv in float64 from the definition of a window, gradients by autograd."""
+    q, k, v = (x.double().requires_grad_() for x in (q, k, v))
+    group = q.shape[2] // k.shape[2]
+    query, key, value = (x.transpose(1, 2) for x in (q, k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)))
+    scores = SCALE * query @ key.mT
+    scores = softcap * torch.tanh(scores / softcap) if softcap else scores
+    rows, keys = scores.shape[-2:]
+    distance = torch.arange(keys)[None] - torch.arange(rows)[:, None] - (keys - rows)
+    left, right = (keys if side is None else side for side in window)
+    scores = scores.masked_fill(((distance < -left) | (distance > right)).to(q.device), -torch.inf)
+    out = (scores.softmax(-1) @ value).transpose(1, 2)
+    dq, dk, dv = torch.autograd.grad(out, (q, k, v), dout.double())
+    return out.detach(), scores.logsumexp(-1).detach(), dq, dk, dv
+
+
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_partials_come_unrounded_where_it_states_so(subject: Subject, dtype: str) -> None:
     """A float32 partial of 16-bit inputs is nearer to the truth than its own 16-bit rounding; at least 8 times where a

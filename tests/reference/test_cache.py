@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -31,8 +32,8 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[Truth]:
     truths: list[Truth] = []
     attention = float64.attention
 
-    def counted(*tensors: torch.Tensor, scale: float, causal: bool) -> Truth:
-        truths.append(attention(*tensors, scale=scale, causal=causal))
+    def counted(*tensors: torch.Tensor, **how: Any) -> Truth:
+        truths.append(attention(*tensors, **how))
         return truths[-1]
 
     monkeypatch.setattr(float64, "attention", counted)

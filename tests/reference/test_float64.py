@@ -15,18 +15,20 @@ mpmath.mp.dps = 50
 TENSORS = ("out", "lse", "dq", "dk", "dv", "delta")
 
 
-def exact(q, k, v, dout, scale, causal) -> dict[str, list]:
+def exact(q, k, v, dout, scale, causal, sees=None, cap=None) -> dict[str, list]:
     """Attention and its gradients of one head in 50-digit arithmetic; scale is the exact value of the float.
 
-    Causal: the last query sees the last key.
+    Causal: the last query sees the last key. sees(i, j): another mask. cap: of the scores.
     """
     q, k, v, dout = (mpmath.matrix(x.tolist()) for x in (q, k, v, dout))
     length, keys, scale = q.rows, k.rows, mpmath.mpf(scale)
     scores = q * k.T * scale
+    slope = scores.apply(lambda s: 1 - mpmath.tanh(s / cap) ** 2 if cap else mpmath.mpf(1))
+    scores = scores.apply(lambda s: cap * mpmath.tanh(s / cap)) if cap else scores
     weights = mpmath.matrix(length, keys)
     lse = []
     for i in range(length):
-        seen = range(i + 1 + keys - length if causal else keys)
+        seen = [j for j in range(keys) if (sees(i, j) if sees else not causal or j <= i + keys - length)]
         total = mpmath.fsum(mpmath.exp(scores[i, j]) for j in seen)
         lse.append(mpmath.log(total))
         for j in seen:
@@ -37,7 +39,7 @@ def exact(q, k, v, dout, scale, causal) -> dict[str, list]:
     ds = mpmath.matrix(length, keys)
     for i in range(length):
         for j in range(keys):
-            ds[i, j] = weights[i, j] * (dp[i, j] - delta[i])
+            ds[i, j] = weights[i, j] * (dp[i, j] - delta[i]) * slope[i, j]
     return {
         "out": out.tolist(), "lse": lse, "delta": delta,
         "dq": (ds * k * scale).tolist(), "dk": (ds.T * q * scale).tolist(), "dv": (weights.T * dout).tolist(),
@@ -114,6 +116,42 @@ def test_more_queries_than_keys_agree_with_fifty_digits() -> None:
     expected = exact(q[0, :, 0], k[0, :, 0], v[0, :, 0], dout[0, :, 0], 0.1, False)
     for name in TENSORS:
         assert relative_error(head(truth, name, 0), expected[name]) < 1e-14, name
+
+
+MASKS = {
+    "window": ({"causal": True, "window": 5}, lambda i, j: i - 5 <= j <= i),
+    "window_to_both_sides": ({"causal": False, "window": 3}, lambda i, j: abs(i - j) <= 3),
+    "documents": ({"causal": True, "documents": (5, 1, 18)}, lambda i, j: j <= i and (i < 5) == (j < 5)
+                  and (i < 6) == (j < 6)),
+    "window_in_documents": ({"causal": False, "window": 2, "documents": (10, 14)},
+                            lambda i, j: abs(i - j) <= 2 and (i < 10) == (j < 10)),
+    "capped": ({"causal": True, "softcap": 0.75}, lambda i, j: j <= i),
+    "capped_window": ({"causal": True, "softcap": 2.5, "window": 4}, lambda i, j: i - 4 <= j <= i),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [5, 1024])
+@pytest.mark.parametrize("name", MASKS)
+def test_windows_documents_and_caps_agree_with_fifty_digits(name: str, rows: int, monkeypatch) -> None:
+    """In blocks of 5 rows and in one."""
+    how, sees = MASKS[name]
+    monkeypatch.setattr(float64, "BLOCK_ELEMENTS", 24 * rows)
+    q, k, v, dout = problem(seed=3, heads=1)
+    truth = attention(q, k, v, dout, scale=0.3, **how)
+    expected = exact(q[0, :, 0], k[0, :, 0], v[0, :, 0], dout[0, :, 0], 0.3, None, sees, how.get("softcap"))
+    for tensor in TENSORS:
+        assert relative_error(head(truth, tensor, 0), expected[tensor]) < 1e-14, tensor
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(7, 24), (24, 7)])
+def test_masks_aligned_at_the_top_left_agree_with_fifty_digits(queries: int, keys: int) -> None:
+    """With 7 queries, 17 keys are seen by none: their gradients are 0."""
+    q, k, v, dout = problem(seed=3, heads=1)
+    q, dout, k, v = q[:, :queries], dout[:, :queries], k[:, :keys], v[:, :keys]
+    truth = attention(q, k, v, dout, scale=0.3, causal=True, top_left=True)
+    expected = exact(q[0, :, 0], k[0, :, 0], v[0, :, 0], dout[0, :, 0], 0.3, None, lambda i, j: j <= i)
+    for tensor in TENSORS:
+        assert relative_error(head(truth, tensor, 0), expected[tensor]) < 1e-14, tensor
 
 
 def test_a_query_without_a_key_is_refused() -> None:

@@ -14,10 +14,10 @@ PACKAGE = Path(accuracy.__file__).parent
 
 # schedule, what stands there, what a slip makes of it, tensors that must show it
 MUTATIONS = [
-    ("ring", "source > rank.world.rank", "source >= rank.world.rank", {"out", "dq"}),
-    ("ring", "source > rank.world.rank", "source > rank.world.rank + 1", {"out", "dk"}),
-    ("ring", "rank.causal and source == rank.world.rank", "rank.causal and source == 0", {"out", "dq", "dk", "dv"}),
-    ("ring", "whole = slice(0, length)", "whole = slice(0, length - 1)", {"out", "lse"}),
+    ("ring", "rank.meeting(source, length)", "rank.meeting(source, length) * (source < rank.world.rank)",
+     {"out", "dq"}),
+    ("ring", "rank.meeting(source, length)", "rank.meeting(max(0, source - 1), length)", {"out", "dq", "dk", "dv"}),
+    ("ring", "rank.meeting(source, length)", "rank.meeting(source, length - 1)", {"out", "lse"}),
     ("ring", "- step * _distance(rank)", "+ step * _distance(rank)", {"out", "dk"}),
     ("ring", "dk.add(key, dk_block)", "dk.take(dk_block)", {"dk"}),
     ("ring", "total.take(received)", "total.add(slice(0, len(received[0])), received)", {"dk", "dv"}),
@@ -35,7 +35,8 @@ MUTATIONS = [
     ("striped", "source <= rank.world.rank", "source < rank.world.rank", {"out", "lse"}),
     ("striped", "slice(1, length), slice(0, length - 1)", "slice(0, length - 1), slice(0, length - 1)", {"out"}),
     ("striped", "slice(1, length), slice(0, length - 1)", "slice(1, length), slice(1, length)", {"out", "dk"}),
-    ("llama3", "first + rows.stop - rows.start", "first + rows.stop - rows.start - 1", {"out", "lse"}),
+    ("llama3", "(0, total)", "(0, total - 1)", {"out", "lse"}),
+    ("llama3", "(0, total)", "(1, total)", {"out", "lse"}),
     ("llama3", "torch.zeros(2,", "torch.ones(2,", {"dk", "dv"}),
     ("llama3", "sums[1, :, block.key] += dv_block", "sums[0, :, block.key] += dv_block", {"dk", "dv"}),
     ("llama3", "(head + stride) * share", "(head + 1) * share", {"out", "dq"}),
@@ -45,8 +46,6 @@ MUTATIONS = [
     ("ulysses", "x.repeat_interleave(max(1, rank.world.size // x.shape[2]), dim=2)",
      "x.repeat(1, 1, max(1, rank.world.size // x.shape[2]), 1)", {"out", "dk"}),
     ("ulysses", "for other in others:", "for other in others[1:]:", {"dk", "dv"}),
-    ("bpt_ring", "source > rank.world.rank", "source >= rank.world.rank", {"out", "dq"}),
-    ("bpt_ring", "source == rank.world.rank", "source != rank.world.rank", {"out", "lse"}),
     ("bpt", "min(begin + chunk, length)", "min(begin + chunk, length - 1)", {"out", "lse"}),
     ("bpt", "rank.options.key_chunk)", "rank.options.key_chunk - 1)", set()),
 ]  # fmt: skip

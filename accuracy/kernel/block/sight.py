@@ -1,0 +1,55 @@
+"""Which keys of a block its rows see, as ranges and as tensors: for kernels made of torch's own products.
+
+Row i of R rows sees keys i + K - R - left to i + K - R + right of K keys; None: no limit to that side.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Window = tuple[int | None, int | None]
+
+
+@dataclass(frozen=True)
+class Sight:
+    """rows, keys: of the whole block."""
+
+    rows: int
+    keys: int
+    left: int | None
+    right: int | None
+
+    @classmethod
+    def of(cls, q: Tensor, k: Tensor, causal: bool, window: Window | None = None) -> "Sight":
+        """Of queries q (B, Sq, H, D) and keys k (B, Sk, Hk, D), as a kernel is told."""
+        left, right = window or (None, 0 if causal else None)
+        return cls(q.shape[1], k.shape[1], left, right)
+
+    def columns(self, rows: slice) -> slice:
+        """The keys that any of the rows sees."""
+        ahead = self.keys - self.rows
+        begin = 0 if self.left is None else max(0, rows.start + ahead - self.left)
+        end = self.keys if self.right is None else min(self.keys, rows.stop + ahead + self.right)
+        return slice(begin, end)
+
+    def hidden(self, rows: slice, columns: slice, device: torch.device) -> Tensor | None:
+        """(rows, columns): true where a row does not see a key; None: all see all."""
+        ahead = self.keys - self.rows
+        beyond = self.right is not None and columns.stop - 1 > rows.start + ahead + self.right
+        before = self.left is not None and columns.start < rows.stop - 1 + ahead - self.left
+        if not (beyond or before):
+            return None
+        row = torch.arange(rows.start, rows.stop, device=device)[:, None] + ahead
+        key = torch.arange(columns.start, columns.stop, device=device)
+        hidden = torch.zeros(len(row), len(key), dtype=torch.bool, device=device)
+        if self.right is not None:
+            hidden |= key > row + self.right
+        if self.left is not None:
+            hidden |= key < row - self.left
+        return hidden
+
+    def bias(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:
+        """(rows, keys): 0 where a row sees a key, -inf elsewhere; None: all see all."""
+        hidden = self.hidden(slice(0, self.rows), slice(0, self.keys), device)
+        return None if hidden is None else torch.zeros_like(hidden, dtype=dtype).masked_fill_(hidden, -torch.inf)

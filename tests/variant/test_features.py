@@ -1,0 +1,82 @@
+"""Windows, packed documents, caps and other alignments: a schedule that states one does it rightly, others decline it."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.measuring import measure
+from tests.variant.test_contract import SMALL_CHUNKS
+from tests.variant.test_mutations import plant
+from tests.variants import schedules, skip_if_bound_to_a_kernel
+
+PROBLEMS = {
+    "window": ["problem.window=10"],
+    "window_of_two": ["problem.window=1"],
+    "window_to_both_sides": ["problem.window=37", "problem.mask=full"],
+    "documents": ["problem.documents=10+1+49+36"],
+    "documents_without_causality": ["problem.documents=60+36", "problem.mask=full"],
+    "window_in_documents": ["problem.documents=10+50+36", "problem.window=7", "problem.mask=full"],
+    "softcap": ["problem.softcap=0.7"],
+    "all": ["problem.softcap=1.5", "problem.window=30", "problem.documents=60+36"],
+}
+DO_ALL = {"bpt", "bpt_ring", "llama3", "llama3_ring", "llama3_zigzag", "one_shot", "ring", "ulysses", "zigzag"}
+
+
+def run(variant: str, *words: str) -> pd.DataFrame:
+    skip_if_bound_to_a_kernel(variant)
+    names = variant if variant == "one_shot" else f"[{variant},one_shot]"
+    given = ["world_size=[1,4]", f"variant={names}", *SMALL_CHUNKS.get(variant, []), "dtype=float64", "unusable=record"]
+    results = measure(*given, *words)
+    results = results[results["variant"] == variant]
+    assert not (results["status"] == "failed").any(), results["reason"].unique()
+    return results
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("variant", schedules())
+def test_in_float64_it_is_the_truth_or_declined(variant: str, problem: str) -> None:
+    """1e-12 is 10^4 units of float64 and 10^-7 of what a lost key or a neglected cap would cost."""
+    results = run(variant, *PROBLEMS[problem], "device=cpu")
+    measured = results[results["status"] == "ok"]
+    if measured.empty:
+        assert variant not in DO_ALL
+        assert results["reason"].str.contains("has no ").any()
+        return
+    worst = measured.loc[measured["error_rel"].idxmax()]
+    assert worst["error_rel"] < 1e-12, worst[["tensor", "rank", "world_size", "error_rel"]].to_dict()
+
+
+@pytest.mark.parametrize("queries", [2, 40, 150])
+def test_a_mask_aligned_at_the_top_left_is_the_truth_or_declined(queries: int) -> None:
+    words = ("problem.mask=causal_top_left", f"problem.seqlen_q={queries}", "kernel=[eager,torch_flash]")
+    results = run("one_shot", *words, "world_size=1")
+    assert (results["mask"] == "causal_top_left").all()
+    assert results["error_rel"].max() < 1e-12
+    declined = run("split_kv", *words, "world_size=1")
+    assert set(declined["reason"]) == {
+        "variant split_kv has no top left: drop problem.mask=causal_top_left or use variant=one_shot"
+    }
+
+
+def test_an_error_of_the_mask_is_seen(tmp_path: Path) -> None:
+    """A ring that forgets what lies outside its own pair of shards."""
+    plant(tmp_path, "ring", "rank.meeting(source, length)", "rank.meeting(source, length)[-1:]")
+    words = ("variant=broken", "world_size=2", "dtype=float64", "problem.documents=10+50+36")
+    results = measure(*words, folders=[tmp_path])
+    worst = results[(results["rank"] == -1)].set_index("tensor")["error_rel"]
+    assert worst[["out", "dq"]].min() > 1e-2
+
+
+def test_a_mask_is_told_in_the_table() -> None:
+    results = measure("variant=one_shot", "world_size=1", "problem.window=9", "problem.documents=50+46",
+                      "problem.softcap=3")  # fmt: skip
+    assert set(results["mask"]) == {"causal,window=9,documents=50+46"}
+    assert set(results["softcap"]) == {3.0}
+
+
+def test_settings_that_change_nothing_are_the_same_case() -> None:
+    """A window as wide as the sequence, one document, an alignment of as many queries as keys."""
+    plain = measure("variant=one_shot", "world_size=1")["case_id"].unique()
+    for words in ("problem.window=95", "problem.documents=96", "problem.mask=causal_top_left", "problem.seqlen_q=96"):
+        assert measure("variant=one_shot", "world_size=1", words)["case_id"].unique() == plain
