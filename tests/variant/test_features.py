@@ -1,4 +1,4 @@
-"""Windows, packed documents, caps and other alignments: a schedule that states one does it rightly, others decline it."""
+"""Windows, packed documents, caps and other alignments: a schedule that states one does it rightly or declines it."""
 
 from pathlib import Path
 
