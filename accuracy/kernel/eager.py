@@ -1,7 +1,8 @@
 """Plain attention out of torch products, in any dtype, with every rounding place of a kernel as a knob.
 
 Rows are computed in chunks so that no more than `CHUNK_ELEMENTS` scores exist at once; a row's arithmetic does not
-depend on the chunking. Standard formulas (Dao et al. 2022, algorithm 4, without the tiling over keys).
+depend on the chunking. Standard formulas (Dao et al. 2022, algorithm 4, without the tiling over keys): as in flash
+kernels, weights are rounded before they are normalised, and their sum is of the unrounded ones.
 """
 
 from collections.abc import Iterator
@@ -60,9 +61,12 @@ class Eager:
         with devices.switched(tf32_products=self.options.tf32):
             for rows, limit in _chunks(q, k, causal):
                 scores = _scores(q[:, rows], keys[:, :, :limit], scale, causal, rows.stop, q.shape[1], k.shape[1])
-                normaliser = torch.logsumexp(scores, dim=-1, keepdim=True)
-                weights = torch.exp(scores - normaliser).to(probability).to(compute)
-                out[:, rows] = by_token(weights @ values[:, :, :limit]).to(out_dtype)
+                top = scores.amax(dim=-1, keepdim=True)
+                weights = torch.exp(scores - top)
+                total = weights.sum(dim=-1, keepdim=True)
+                normaliser = top + torch.log(total)
+                product = weights.to(probability).to(compute) @ values[:, :, :limit]
+                out[:, rows] = by_token(product / total).to(out_dtype)
                 lse[:, :, rows] = normaliser.flatten(1, 2).squeeze(-1).to(lse.dtype)
         return out, lse
 

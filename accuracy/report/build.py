@@ -20,12 +20,14 @@ from accuracy.report.block import BUDGET_BYTES, EMPTY, encode_rows
 from accuracy.report.folder import Run, read_folder
 from accuracy.report.headline import headline
 from accuracy.report.section import environment
+from accuracy.report.section.attribution import attribution_panels
 from accuracy.report.section.cost import cost_panel
 from accuracy.report.section.growth import growth_panel
 from accuracy.report.section.heatmap import heatmap_panel
 from accuracy.report.section.missing import reasons
 from accuracy.report.section.positions import position_panel
 from accuracy.report.section.ranks import rank_panel
+from accuracy.report.section.verdict import judge as judge_verdicts
 from accuracy.report.series import (
     MOST_DETAILED_FACETS,
     MOST_FACETS,
@@ -60,11 +62,14 @@ def write_report(folder: Path) -> ReportSummary:
     measured = labelled[labelled["case_id"].isin(run.measured["case_id"]) & labelled["tensor"].notna()]
     whole = measured[measured["rank"] == -1]
     claims = judge(run.experiment, run.results)
-    head = headline(run, whole, claims)
+    judged = judge_verdicts(run.results, run.positions, run.steps)
+    head = headline(run, whole, claims, judged.diagnoses)
     context = {
         "run": run,
         "headline": head,
         "claims": claims,
+        "judged": judged,
+        "attribution": attribution_panels(run.results),
         "passages": experiment.passages(run.experiment),
         "reasons": reasons(run.cases),
         "summary": summary_table(whole),

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from accuracy.accumulator import Accumulator
 from accuracy.carried import Carried
 from accuracy.kernel.base import Kernel
 from accuracy.masks import Block
@@ -42,6 +43,10 @@ class Rank:
         if carry is not None:
             return Carried(carry, q)
         return Running.empty(q, self.place("out_accumulator"), self.place("lse"), self.precision.merge)
+
+    def accumulator(self, name: str, like: Tensor) -> Accumulator:
+        """An empty sum of the gradient `name` (dq, dk, dv), shaped `like` (B, S, heads, D)."""
+        return Accumulator(like, self.place("dq_accumulator" if name == "dq" else "dkv_accumulator"))
 
     def join(self, running: Running | Carried, block: Block, q: Tensor, k: Tensor, v: Tensor) -> None:
         """Bring a block into the running partial: by going on in the kernel, or by merging what the kernel returns."""
