@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 import accuracy
 from accuracy import device as devices
@@ -31,7 +32,7 @@ MEASURING = (
 )  # folders with all that is in them, beside the top-level files
 NOT_MEASURING = (  # of the top-level files: what they decide is in the case's id, or nowhere in a number
     "claim.py", "configuration.py", "errors.py", "grid.py", "knobs.py",
-    "locations.py", "memory.py", "provenance.py", "run.py",
+    "locations.py", "memory.py", "plugin.py", "provenance.py", "run.py",
 )  # fmt: skip
 ENVIRONMENT = (
     "CUBLAS_WORKSPACE_CONFIG",
@@ -122,6 +123,8 @@ def _cuda() -> dict[str, Any]:
         "cudnn": torch.backends.cudnn.version(),
         "device_memory_bytes": properties.total_memory,
         "device_count": torch.cuda.device_count(),
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if dist.is_nccl_available() else None,
+        "cudnn": torch.backends.cudnn.version(),
         "driver": _command("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0],
     }
 

@@ -5,7 +5,7 @@ imported.
 import base64
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from accuracy.report.section.attribution import attribution_panels
 from accuracy.report.section.cost import cost_panel
 from accuracy.report.section.growth import growth_panel
 from accuracy.report.section.heatmap import heatmap_panel
+from accuracy.report.section.history import history_of
 from accuracy.report.section.missing import reasons
 from accuracy.report.section.positions import position_panel
 from accuracy.report.section.ranks import rank_panel
@@ -55,8 +56,11 @@ class ReportSummary:
     lines: tuple[str, ...]
 
 
-def write_report(folder: Path) -> ReportSummary:
-    """Write `folder/report.html`, whole or not at all. Raises NoReport where the folder holds no results."""
+def write_report(folder: Path, earlier: Sequence[Path] = ()) -> ReportSummary:
+    """Write `folder/report.html`, whole or not at all. earlier: runs to look back on, oldest first.
+
+    Raises NoReport where the folder holds no results, ConfigError where one of the earlier cannot be read.
+    """
     run = read_folder(folder)
     labelled = in_reading_order(with_labels(run.results))
     measured = labelled[labelled["case_id"].isin(run.measured["case_id"]) & labelled["tensor"].notna()]
@@ -74,6 +78,7 @@ def write_report(folder: Path) -> ReportSummary:
         "reasons": reasons(run.cases),
         "summary": summary_table(whole),
         "environment": environment,
+        "history": history_of(folder, earlier),
     }
     path = folder / "report.html"
     text = _with_rows(context | _panels(run, measured), labelled)
