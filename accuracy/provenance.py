@@ -34,13 +34,8 @@ NOT_MEASURING = (  # of the top-level files: what they decide is in the case's i
     "claim.py", "configuration.py", "errors.py", "grid.py", "knobs.py",
     "locations.py", "memory.py", "plugin.py", "provenance.py", "run.py",
 )  # fmt: skip
-ENVIRONMENT = (
-    "CUBLAS_WORKSPACE_CONFIG",
-    "NVIDIA_TF32_OVERRIDE",
-    "CUDA_VISIBLE_DEVICES",
-    "OMP_NUM_THREADS",
-    "TRITON_INTERPRET",
-)
+ARITHMETIC = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "TRITON_INTERPRET")  # variables that change results
+ENVIRONMENT = (*ARITHMETIC, "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 
 
 @cache
@@ -74,6 +69,7 @@ def _files_digest(sources: tuple[str, ...]) -> str:
 
 def fingerprint(device: str) -> dict[str, Any]:
     """What must be equal for rows of two runs to stand in one table."""
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     return {
         "accuracy": accuracy.__version__,
         "code": code_digest(),
@@ -82,6 +78,8 @@ def fingerprint(device: str) -> dict[str, Any]:
         "cuda": torch.version.cuda if device == "cuda" else None,
         "flash_attn": _version("flash-attn") if device == "cuda" else None,
         "flash_attn_4": _version("flash-attn-4") if device == "cuda" else None,
+        "triton": _version("triton") if device == "cuda" or interpreted else None,
+        "cudnn": torch.backends.cudnn.version() if device == "cuda" else None,
         "knobs": knobs(device),
     }
 
@@ -105,6 +103,7 @@ def knobs(device: str) -> dict[str, Any]:
     switches: dict[str, Any] = {
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "threads": torch.get_num_threads() if device == "cpu" else None,
+        **{name: os.environ[name] for name in ARITHMETIC if name in os.environ},
     }
     if device == "cuda":
         matmul = torch.backends.cuda.matmul
@@ -120,11 +119,9 @@ def _cuda() -> dict[str, Any]:
     properties = torch.cuda.get_device_properties(0)
     return {
         "compute_capability": f"{properties.major}.{properties.minor}",
-        "cudnn": torch.backends.cudnn.version(),
         "device_memory_bytes": properties.total_memory,
         "device_count": torch.cuda.device_count(),
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if dist.is_nccl_available() else None,
-        "cudnn": torch.backends.cudnn.version(),
         "driver": _command("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0],
     }
 
