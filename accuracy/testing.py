@@ -18,7 +18,6 @@ import torch.distributed as dist
 from accuracy import device as devices
 from accuracy import parts
 from accuracy.case import Case, Part, Variant
-from accuracy.check.policy import TRUTH_ERROR
 from accuracy.check.rules import Limits
 from accuracy.dtype import FORMATS
 from accuracy.errors import ConfigError, unknown
@@ -30,6 +29,7 @@ from accuracy.ranks.present import measure, present
 from accuracy.sharding import SHARDINGS
 from accuracy.sharding import decline as cannot_cut
 from accuracy.table import ALL_RANKS, DECLINED, OK, Row
+from accuracy.verdict.evidence import TRUTH_ERROR
 
 KERNELS = ("flash_attn", "torch_flash", "eager")
 LIMITS = Limits()

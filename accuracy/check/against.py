@@ -5,7 +5,7 @@ The second look is at the cells only that the first left undecided, with fresh s
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -13,19 +13,20 @@ import numpy as np
 from accuracy.check.cell import Cell, Key
 from accuracy.check.item import percent
 from accuracy.check.policy import EFFECT, LEVEL, NEAR
-from accuracy.check.statistics import Comparison, compare, holm
+from accuracy.check.statistics import Comparison, compare, holm, seen
 
-MEASURES = ("effect", "rise", "fall", "seed_effect", "seed_rise")
+JUDGED = ("effect", "rise", "fall", "seed_effect", "seed_rise")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """label: regression, outlier, undecided, improved, changed, same or identical."""
+    """label: regression, outlier, undecided, improved, changed, same or identical. seen: a rise surely caught."""
 
     label: str
     reason: str
     effect: float
     p: float
+    seen: float
 
 
 @dataclass(frozen=True)
@@ -33,21 +34,19 @@ class _Compared:
     paired: bool
     seeds: tuple[int, int]
     identical: bool
-    effect: float
-    rise: float
-    fall: float
-    seed_effect: float
-    seed_rise: float
+    found: Comparison
+    seen: float
 
 
 def first_look(cells: Mapping[Key, Cell], baseline: Mapping[Key, Cell], family: int = 0) -> dict[Key, Finding]:
     """A finding for each cell that has numbers on both sides; family: of how many in all, where these are a part."""
     keys = [key for key, cell in cells.items() if cell.y and key in baseline and baseline[key].y]
-    compared = [_compare(cells[key], baseline[key]) for key in keys]
+    family = max(family, len(keys))
+    compared = [_compare(cells[key], baseline[key], family) for key in keys]
     if not keys:
         return {}
-    every = Comparison(*(np.array([getattr(each, name) for each in compared]) for name in MEASURES))
-    found = judged(every, max(family, len(keys)))
+    every = {name: np.array([getattr(each.found, name) for each in compared]) for name in JUDGED}
+    found = judged(Comparison(**every, error=np.array([]), freedom=0), family)
     return {
         key: _found(each, *(bool(mask[place]) for mask in found))
         for place, (key, each) in enumerate(zip(keys, compared, strict=True))
@@ -76,59 +75,59 @@ def judged(found: Comparison, family: int | None = None) -> Judged:
 
 def second_look(both: Cell, fresh: Cell, baseline: Cell, family: int) -> Finding:
     """both: the seeds of both looks; fresh: the second's. family: how many cells the first look had. It is the last."""
-    each, newest = _compare(both, baseline), _compare(fresh, baseline)
+    each, newest = _compare(both, baseline, family), _compare(fresh, baseline, family)
     level = LEVEL / family
     found = _found(
         each,
-        regression=each.rise <= level and each.effect > EFFECT,
+        regression=bool(each.found.rise <= level and each.found.effect > EFFECT),
         outlier=False,
         undecided=False,
-        improved=each.fall <= level and each.effect < -EFFECT,
+        improved=bool(each.found.fall <= level and each.found.effect < -EFFECT),
     )
-    if found.label != "regression" and newest.seed_rise <= level and newest.seed_effect > EFFECT:
-        found = Finding("outlier", _outlier(newest), newest.effect, newest.seed_rise)
-    return Finding(found.label, f"after two looks: {found.reason}", found.effect, found.p)
+    if found.label != "regression" and newest.found.seed_rise <= level and newest.found.seed_effect > EFFECT:
+        found = _outlier(newest)
+    return replace(found, reason=f"after two looks: {found.reason}")
 
 
-def _compare(cell: Cell, baseline: Cell) -> _Compared:
+def _compare(cell: Cell, baseline: Cell, family: int) -> _Compared:
     """Paired where the baseline has every seed of the run, and there are two at least."""
-    paired = len(cell.y) > 1 and set(cell.y) <= set(baseline.y)
-    new, old = cell.values(), baseline.values(cell.seeds if paired else None)
-    found = compare(new, old, paired)
-    single = compare(new, baseline.values(), False)  # one seed stands out from all seeds of the baseline
+    new, old = cell.values(), baseline.values()
     repeated = set(cell.y) <= set(baseline.y)
+    twins = baseline.values(cell.seeds) if repeated else None
+    paired = twins is not None and len(new) > 1
+    found = compare(new, old, twins if paired else None)
     return _Compared(
         paired=paired,
         seeds=(len(new), len(old)),
-        identical=repeated and bool((new == baseline.values(cell.seeds)).all()),
-        effect=float(found.effect),
-        rise=float(found.rise),
-        fall=float(found.fall),
-        seed_effect=float(single.seed_effect),
-        seed_rise=float(single.seed_rise),
+        identical=twins is not None and bool((new == twins).all()),
+        found=found,
+        seen=float(seen(found.error, found.freedom, LEVEL / family / (1 + paired))),
     )
 
 
 def _found(each: _Compared, regression: bool, outlier: bool, undecided: bool, improved: bool) -> Finding:
     m, n = each.seeds
-    how = f"{m} seeds, paired" if each.paired else f"{m} seeds against the baseline's {n}"
-    chance = "" if math.isnan(each.rise) else f", {_chance(min(each.rise, each.fall))}"
-    text = f"{percent(each.effect)} against the baseline ({how}{chance})"
+    effect, rise, fall = (float(value) for value in (each.found.effect, each.found.rise, each.found.fall))
+    how = f"{m} seeds, {'paired' if each.paired else 'fresh'}, the baseline {n}"
+    chance = "" if math.isnan(rise) else f", {_chance(min(rise, fall))}"
+    text = f"{percent(effect)} against the baseline ({how}{chance})"
     if regression:
-        return Finding("regression", text, each.effect, each.rise)
+        return Finding("regression", text, effect, rise, each.seen)
     if outlier:
-        return Finding("outlier", _outlier(each), each.effect, each.seed_rise)
+        return _outlier(each)
     if undecided:
-        return Finding("undecided", f"{text}: too few seeds to tell", each.effect, each.rise)
+        return Finding("undecided", f"{text}: too few seeds to tell", effect, rise, each.seen)
     if each.identical:
-        return Finding("identical", "the baseline's numbers, to the last bit", 0.0, each.rise)
+        return Finding("identical", "the baseline's numbers, to the last bit", 0.0, rise, each.seen)
     if improved:
-        return Finding("improved", f"{text}: publish a new baseline", each.effect, each.fall)
-    return Finding("changed" if each.paired else "same", text, each.effect, each.rise)
+        return Finding("improved", f"{text}: publish a new baseline", effect, fall, each.seen)
+    return Finding("changed" if each.paired else "same", text, effect, rise, each.seen)
 
 
-def _outlier(each: _Compared) -> str:
-    return f"one seed is {percent(each.seed_effect)} against the baseline's mean ({_chance(each.seed_rise)})"
+def _outlier(each: _Compared) -> Finding:
+    effect, p = float(each.found.seed_effect), float(each.found.seed_rise)
+    text = f"one seed is {percent(effect)} against the baseline's mean ({_chance(p)})"
+    return Finding("outlier", text, float(each.found.effect), p, each.seen)
 
 
 def _chance(p: float) -> str:

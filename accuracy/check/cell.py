@@ -14,9 +14,8 @@ import numpy as np
 import pandas as pd
 
 from accuracy.check.evidence import LATER_SIZES, SIZES, Evidence
-from accuracy.check.policy import TRUTH_ERROR
 from accuracy.table import ALL_RANKS, DECLINED, OK
-from accuracy.verdict.evidence import PROBES
+from accuracy.verdict.evidence import PROBES, TRUTH_ERROR
 
 KEYS = (
     "variant", "options", "precision", "kernel", "kernel_options", "inputs", "inputs_options", "dtype", "world",

@@ -11,6 +11,7 @@ from accuracy.check.exits import GRAVEST_FIRST, Exit
 from accuracy.check.fingerprint import Difference, differences, hard, soft
 from accuracy.check.item import FAILED, GRAVITY, INCOMPLETE, PASSED, SKIPPED, Item
 from accuracy.check.missing import without_numbers
+from accuracy.check.notes import fresh_seeds, notes
 from accuracy.errors import ConfigError
 
 REFUSED = ("logic", "invalid")  # verdicts that no baseline can excuse
@@ -79,7 +80,7 @@ def decide(question: Question) -> Decision:
         items=tuple(sorted(items, key=lambda item: (item.order, item.name))),
         hard=tuple(apart),
         soft=tuple(soft_apart),
-        notes=tuple(_notes(question, items, apart, soft_apart)),
+        notes=tuple(notes(run, baseline, items, apart, soft_apart)),
         exit=_exit(items, bool(cells), question, comparable),
     )
 
@@ -91,7 +92,7 @@ def _judge(
     name = cell.named(key, also)
     item = Item(name, "new", "no baseline: the portable rules alone", key, measured, baseline)
     if found is not None:
-        item = replace(item, label=found.label, reason=found.reason, effect=found.effect, p=found.p)
+        item = replace(item, **vars(found))
     said = [(item.label, item.reason)]
     label, sentence = question.verdicts.get(key, ("", ""))
     if label in REFUSED:
@@ -124,9 +125,7 @@ def _look_again(
             elif item.label == "undecided" and item.key and item.cell and again.y:
                 both = replace(item.cell, y={**item.cell.y, **again.y})
                 settled = against.second_look(both, again, base[item.key], family)
-                item = replace(
-                    item, label=settled.label, reason=settled.reason, effect=settled.effect, p=settled.p, cell=both
-                )
+                item = replace(item, **vars(settled), cell=both)
         looked.append(item)
     return looked
 
@@ -141,35 +140,6 @@ def _must_be_fresh(first: Evidence, second: Evidence) -> None:
     common = sorted(set(first.results["seed"]) & set(second.results["seed"]))
     if common:
         raise ConfigError(f"the second look repeats seed {common[0]}; it needs fresh ones: {fresh_seeds(first)}")
-
-
-def fresh_seeds(run: Evidence) -> str:
-    """As many seeds as the run has, none of them its own: `seed=[8,9]`."""
-    seeds = sorted({int(seed) for seed in run.results["seed"]})
-    first = max(seeds, default=-1) + 1
-    return f"seed=[{','.join(str(first + place) for place in range(max(2, len(seeds))))}]"
-
-
-def _notes(
-    question: Question, items: Sequence[Item], apart: Sequence[Difference], soft_apart: Sequence[Difference]
-) -> list[str]:
-    notes = []
-    if question.baseline is None:
-        notes.append("no baseline was given: the portable rules decide alone")
-    if apart:
-        notes.append(
-            "the baseline is not comparable, the portable rules decide alone: " + "; ".join(str(each) for each in apart)
-        )
-    if soft_apart:
-        notes.append("warning, measured in another environment: " + "; ".join(str(each) for each in soft_apart))
-    if any(item.label == "improved" for item in items):
-        notes.append("some cells improved; accuracy-check update RUN_FOLDER --reason '...' keeps it so")
-    if any(item.label == "undecided" for item in items):
-        seeds = fresh_seeds(question.run)
-        notes.append(f"a second look settles the undecided: the same run with {seeds}, then --second ITS_FOLDER")
-    if not question.run.results["one_shot_max"].notna().any():
-        notes.append("the table has no one_shot_max: the rule of the largest error was not applied")
-    return notes
 
 
 def _exit(items: Sequence[Item], measured: bool, question: Question, comparable: Evidence | None) -> Exit:

@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-HARD = ("device", "torch", "cuda", "flash_attn", "knobs")
-SOFT = ("compute_capability", "driver", "nccl", "cudnn", "system", "python", "environment")
-NOT_COMPARED = ("hydra-core", "omegaconf", "pandas", "pyarrow", "torch", "flash-attn")  # of provenance.packages
+HARD = ("device", "torch", "cuda", "cudnn", "flash_attn", "flash_attn_4", "triton", "knobs")
+SOFT = ("compute_capability", "driver", "nccl", "system", "python", "environment")
+NOT_COMPARED = (  # of provenance.packages: what is hard already, and what measures nothing
+    "torch", "flash-attn", "flash-attn-4", "triton", "hydra-core", "omegaconf", "pandas", "pyarrow",
+)  # fmt: skip
 MISSING = "not recorded"
 
 
@@ -28,7 +30,7 @@ class Difference:
 
 
 def hard(about: Mapping[str, Any]) -> dict[str, str]:
-    """What must be equal for numbers to be compared: GPU, torch, CUDA, flash-attn, arithmetic switches."""
+    """What must be equal for numbers to be compared: GPU, torch, CUDA, cuDNN, every kernel, arithmetic switches."""
     given = about["fingerprint"]
     return {name: _text(given.get(name)) for name in HARD}
 

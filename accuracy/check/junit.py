@@ -47,7 +47,7 @@ def _fingerprint(item: Item) -> dict[str, str]:
 
 
 def _metrics(item: Item) -> dict[str, str]:
-    numbers = {"effect": item.effect, "p": item.p}
+    numbers = {"effect": item.effect, "p": item.p, "seen": item.seen}
     if item.cell is not None and item.cell.y:
         numbers |= {"x_one_shot": item.cell.ratio, "error_rel": item.cell.error, "worst_rank": item.cell.rank_ratio}
     if item.baseline is not None and item.baseline.y:

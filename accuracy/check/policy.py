@@ -8,6 +8,7 @@ however they depend on each other: an unchanged run fails with probability at mo
 
 import math
 
+RISE = math.log(1.10)  # what must be caught
 EFFECT = math.log(1.05)  # a smaller rise is no regression, however sure: half of what must be caught (10%)
 FALSE_ALARMS = 1e-3  # of a whole run of unchanged cells
 LOOKS = 2
@@ -17,5 +18,3 @@ LEVEL = FALSE_ALARMS / (LOOKS * TESTS)
 # A cell above EFFECT that LEVEL does not settle gets a second look if it would fail at this level over all cells:
 # about one unchanged run in twenty is looked at twice at the most, and then by fresh seeds.
 NEAR = 0.05
-
-TRUTH_ERROR = 1e-14  # of the truth itself, relative (tests/reference holds it to that against 50 digits)

@@ -54,6 +54,7 @@ def _item(item: Item) -> dict[str, Any]:
         "key": None if item.key is None else dict(zip(KEYS, map(_plain, item.key), strict=True)),
         "effect": _plain(item.effect),
         "p": _plain(item.p),
+        "seen": _plain(item.seen),
         "run": _numbers(item.cell),
         "baseline": _numbers(item.baseline),
     }

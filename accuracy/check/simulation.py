@@ -1,24 +1,26 @@
 """How often does the gate cry wolf, and what does it miss? Its own tests on made-up runs of known change.
 
 `python -m accuracy.check.simulation` prints the table of reports/gate_power/simulated.txt; experiments/gate_power asks
-the same of measured spreads. Every run has a baseline of its own: 8 seeds on either side, nothing shared.
+the same of measured spreads. Every simulated run, of 8 seeds, has a baseline of its own, of 24 or 8: nothing is shared.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
 from accuracy.check.against import judged
 from accuracy.check.policy import EFFECT, LEVEL, NEAR
-from accuracy.check.statistics import compare
+from accuracy.check.rate import CONFIDENCE, Rate
+from accuracy.check.statistics import Comparison, compare
 
 Array = np.ndarray
-SEEDS = 8
+SEEDS = 8  # of a run
+BASELINE = 24  # of a baseline: measured once for many runs, and what is known of it sharpens every one
 CELLS = 500
 BLOCK = 100  # runs drawn at once
-CONFIDENCE = 0.95
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Array]
 
 
@@ -33,34 +35,26 @@ def heavy(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 
 @dataclass(frozen=True)
-class Rate:
-    """hits of tries, with the one-sided 95% bounds of Clopper and Pearson."""
+class Design:
+    """What is simulated. paired: the run has seeds of the baseline; baseline: how many it has; draw: the noise."""
 
-    hits: int
-    tries: int
+    paired: bool
+    baseline: int = BASELINE
+    draw: Draw = normal
 
-    @property
-    def upper(self) -> float:
-        """No larger rate would be this lucky in more than 5% of experiments."""
-        return 1.0 if self.hits == self.tries else _solve(lambda rate: _at_most(self.hits, self.tries, rate))
-
-    @property
-    def lower(self) -> float:
-        """No smaller rate would hit this often in more than 5%."""
-        return 1 - Rate(self.tries - self.hits, self.tries).upper
-
-    def __str__(self) -> str:
-        return f"{self.hits} of {self.tries:,}"
+    def compared(self, new: Array, old: Array) -> Comparison:
+        """The gate's own tests."""
+        return compare(new, old, old[..., : new.shape[-1]] if self.paired and new.shape[-1] <= self.baseline else None)
 
 
-def false_alarms(spreads: Array, runs: int, paired: bool, draw: Draw = normal, seed: int = 0) -> tuple[Rate, Rate]:
+def false_alarms(spreads: Array, runs: int, design: Design, seed: int = 0) -> tuple[Rate, Rate]:
     """How many runs of unchanged cells fail, and how many ask for a second look. spreads: of y, one a cell."""
     random = np.random.default_rng(seed)
     failed = asked = 0
     for start in range(0, runs, BLOCK):
-        shape = (min(BLOCK, runs - start), len(spreads), SEEDS)
-        new, old = (draw(random, shape) * spreads[:, None] for _ in range(2))
-        found = judged(compare(new, old, paired))
+        shape = (min(BLOCK, runs - start), len(spreads))
+        new, old = (design.draw(random, (*shape, many)) * spreads[:, None] for many in (SEEDS, design.baseline))
+        found = judged(design.compared(new, old))
         fails = (found.regression | found.outlier).any(axis=-1)
         failed += int(fails.sum())
         asked += int((~fails & (found.undecided.any(axis=-1))).sum())
@@ -68,7 +62,7 @@ def false_alarms(spreads: Array, runs: int, paired: bool, draw: Draw = normal, s
 
 
 def caught(
-    spreads: Array, rise: float, runs: int, paired: bool, cells: int = CELLS, draw: Draw = normal, seed: int = 1
+    spreads: Array, rise: float, runs: int, design: Design, cells: int = CELLS, seed: int = 1
 ) -> tuple[Rate, Rate]:
     """How often a rise of one cell among `cells` fails the run, at the first look and after two. spreads: one a run.
 
@@ -76,14 +70,12 @@ def caught(
     """
     random = np.random.default_rng(seed)
     of_run = random.choice(spreads, runs)[:, None]
-    shift = math.log1p(rise)
-    old = draw(random, (runs, SEEDS)) * of_run
-    first = draw(random, (runs, SEEDS)) * of_run + shift
-    fresh = draw(random, (runs, SEEDS)) * of_run + shift
-    look = compare(first, old, paired)
+    old = design.draw(random, (runs, design.baseline)) * of_run
+    first, fresh = (design.draw(random, (runs, SEEDS)) * of_run + math.log1p(rise) for _ in range(2))
+    look = design.compared(first, old)
     fails = _fails(look.effect, look.rise, LEVEL / cells) | _fails(look.seed_effect, look.seed_rise, LEVEL / cells)
     near = _fails(look.effect, look.rise, NEAR / cells)
-    again = compare(np.concatenate([first, fresh], axis=-1), old, False)
+    again = design.compared(np.concatenate([first, fresh], axis=-1), old)
     later = fails | (near & _fails(again.effect, again.rise, LEVEL / cells))
     return Rate(int(fails.sum()), runs), Rate(int(later.sum()), runs)
 
@@ -92,42 +84,23 @@ def _fails(effect: Array, p: Array, level: float) -> Array:
     return (p <= level) & (effect > EFFECT)
 
 
-def _at_most(hits: int, tries: int, rate: float) -> float:
-    """P(X <= hits) of a binomial."""
-    if rate <= 0 or rate >= 1:
-        return float(rate <= 0)
-    log, other = math.log(rate), math.log1p(-rate)
-    terms = (
-        math.lgamma(tries + 1) - math.lgamma(k + 1) - math.lgamma(tries - k + 1) + k * log + (tries - k) * other
-        for k in range(hits + 1)
-    )
-    return math.fsum(math.exp(term) for term in terms)
-
-
-def _solve(chance: Callable[[float], float]) -> float:
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if chance(middle) > 1 - CONFIDENCE else (low, middle)
-    return high
-
-
 def table(runs: int = 10_000) -> str:
     """Alarms and catches at several spreads and tails."""
     lines = [
-        f"{CELLS} cells, {SEEDS} seeds on either side; {runs:,} runs a line; bounds at {CONFIDENCE:.0%} confidence",
-        "spread  noise   seeds  false alarms (at most)     second look  10% caught (at least)  after two looks",
+        f"{CELLS} cells, {SEEDS} seeds a run; {runs:,} runs a line; bounds at {CONFIDENCE:.0%} confidence",
+        "spread  noise   seeds  baseline  false alarms (at most)   second look  10% caught (at least)  after two looks",
     ]
-    for spread in (0.004, 0.01, 0.02, 0.05, 0.18):
-        for draw in (normal, heavy):
-            for paired in (False, True):
-                alarms, asked = false_alarms(np.full(CELLS, spread), runs, paired, draw)
-                first, later = caught(np.array([spread]), 0.10, runs, paired, draw=draw)
-                lines.append(
-                    f"{spread:6.1%}  {draw.__name__:6}  {'same' if paired else 'fresh':5}"
-                    f"  {alarms!s:>12} ({alarms.upper:.4f})  {asked.hits / runs:15.4f}"
-                    f"  {first.hits / runs:.4f} ({first.lower:.4f})  {later.hits / runs:.4f} ({later.lower:.4f})"
-                )
+    for spread, draw, paired, baseline in product(
+        (0.004, 0.01, 0.014, 0.024, 0.05), (normal, heavy), (False, True), (BASELINE, SEEDS)
+    ):
+        design = Design(paired, baseline, draw)
+        alarms, asked = false_alarms(np.full(CELLS, spread), runs, design)
+        first, later = caught(np.array([spread]), 0.10, runs, design)
+        lines.append(
+            f"{spread:6.1%}  {draw.__name__:6}  {'same' if paired else 'fresh':5}  {baseline:8}"
+            f"  {alarms!s:>12} ({alarms.upper:.4f})  {asked.hits / runs:13.4f}"
+            f"  {first.hits / runs:.4f} ({first.lower:.4f})  {later.hits / runs:.4f} ({later.lower:.4f})"
+        )
     return "\n".join(lines)
 
 

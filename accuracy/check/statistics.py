@@ -1,47 +1,66 @@
 """Is a cell's error larger than the baseline's? Student's t on y = ln(error / yardstick), seeds as the unit.
 
 In: y of the new run (..., m) and of the baseline (..., n), any leading axes: cells, or simulated runs of cells.
-Out: how much larger, and the probability of seeing as much where nothing changed.
+Out: how much larger, the probability of seeing as much where nothing changed, and how large a rise must be to be seen.
 """
 
+import math
 from dataclasses import dataclass
+from functools import cache
+from statistics import NormalDist
 
 import numpy as np
 
-from accuracy.verdict.student import within
+from accuracy.verdict.student import quantile, within
 
 Array = np.ndarray
+_quantile = cache(quantile)
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Arrays over cells. rise, fall: one-sided p-values of the mean; NaN where there are too few seeds for one.
 
-    effect: difference of the means, 0.0953 is 10% more. seed_effect, seed_rise: of the single seed that stands out
-    most from the baseline's seeds, its p-value multiplied by the number of seeds it was picked from (Bonferroni).
+    effect: difference of the means, 0.0953 is 10% more. error, freedom: standard error of the difference with the
+    spread pooled over both runs, and its degrees of freedom. seed_effect, seed_rise: of the single seed that stands
+    out most from the baseline's, its p-value multiplied by the number of seeds it was picked from (Bonferroni).
     """
 
     effect: Array
     rise: Array
     fall: Array
+    error: Array
+    freedom: int
     seed_effect: Array
     seed_rise: Array
 
 
-def compare(new: Array, old: Array, paired: bool) -> Comparison:
-    """paired: new[..., i] and old[..., i] have the same seed, hence the same inputs.
+def compare(new: Array, old: Array, twins: Array | None = None) -> Comparison:
+    """twins: the baseline's y at the very seeds of new, hence of the same inputs: (..., m); None where it lacks one.
 
-    Paired, there are two tests, and the better one counts with its p-value doubled (Bonferroni): differences seed by
-    seed see through the luck of the inputs, and the pooled spread of both runs, of twice as many degrees of freedom,
+    With twins there are two tests, and the better one counts with its p-value doubled (Bonferroni): differences seed by
+    seed see through the luck of the inputs, and the spread pooled over both runs, of many more degrees of freedom,
     sees more where rounding is all there is. What two runs of a seed share only makes the pooled test more careful.
     """
     effect, error, freedom = _two_samples(new, old)
     rise, fall = _tails(effect, error, freedom)
-    if paired:
-        both = zip((rise, fall), _tails(*_paired(new, old)), strict=True)
+    if twins is not None:
+        effect, *_ = seed_by_seed = _paired(new, twins)
+        both = zip((rise, fall), _tails(*seed_by_seed), strict=True)
         rise, fall = (np.minimum(1.0, 2 * np.fmin(*pair)) for pair in both)
-    excess, seed_rise = _single_seed(new, old)
-    return Comparison(effect, rise, fall, excess, seed_rise)
+    return Comparison(effect, rise, fall, error, freedom, *_single_seed(new, old))
+
+
+def seen(error: Array, freedom: int, level: float, chance: float = 0.99) -> Array:
+    """The rise that a t test at `level` catches with that chance: of its logarithm, as `error` is.
+
+    By the mean and variance of the non-central t (Johnson & Welch 1940): the quantile c of the level is reached by a
+    rise of c (1 - 1 / 4f) + z sqrt(1 + c^2 / 2f) standard errors, z the normal quantile of the chance.
+    """
+    if freedom < 1:
+        return np.full(np.shape(error), np.inf)
+    c, z = _quantile(freedom, 1 - 2 * level), NormalDist().inv_cdf(chance)
+    return error * (c * (1 - 1 / (4 * freedom)) + z * math.sqrt(1 + c**2 / (2 * freedom)))
 
 
 def _paired(new: Array, old: Array) -> tuple[Array, Array, int]:
@@ -62,9 +81,10 @@ def _two_samples(new: Array, old: Array) -> tuple[Array, Array, int]:
 
 
 def _single_seed(new: Array, old: Array) -> tuple[Array, Array]:
-    """The new seed furthest above the baseline's, as a prediction: t of n - 1 degrees, (y - mean) / (s sqrt(1 + 1/n)).
+    """The new seed furthest above the baseline's, by the one-sided tolerance factor k = t sqrt(1 + 1/n), n - 1 degrees.
 
-    A prediction and not the customary tolerance factor of 99% content: of 500 cells of 8 seeds, 1% is 40 seeds a run.
+    The factor is the one of expected content (Guttman 1970): beyond mean + k s lies a seed of the baseline's own kind
+    with the probability of the level. With the customary 99% content, 1% of 500 cells of 8 seeds is 40 seeds a run.
     """
     n = old.shape[-1]
     excess = new.max(axis=-1) - old.mean(axis=-1)

@@ -16,7 +16,7 @@ from accuracy.check import sums
 
 FINGERPRINT = {
     "accuracy": "0.1.0", "code": "c0de", "device": "Some GPU", "torch": "2.11.0", "cuda": "13.0",
-    "flash_attn": "2.8.3", "knobs": {"allow_tf32": False},
+    "cudnn": 91300, "flash_attn": "2.8.3", "flash_attn_4": None, "triton": "3.6.0", "knobs": {"allow_tf32": False},
 }  # fmt: skip
 TRUE = {"out": 1.1, "lse": 1.3, "dq": 1.15, "dk": 1.2, "dv": 1.22, "delta": 1.08}  # a ring's error over one-shot's
 Row = dict[str, Any]

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from accuracy import table
+from accuracy.check.fingerprint import HARD
+from accuracy.provenance import fingerprint
 from tests.check.conftest import Gate
 from tests.check.made_up import FINGERPRINT, MadeUp, case_id, with_error, without_numbers, write_baseline, write_run
 
@@ -146,6 +148,9 @@ def test_values_that_are_not_finite_fail(gate: Gate) -> None:
         ({"torch": "2.12.0"}, "torch was 2.11.0, is 2.12.0"),
         ({"cuda": "12.8"}, "cuda was 13.0, is 12.8"),
         ({"flash_attn": None}, "flash_attn was 2.8.3, is not recorded"),
+        ({"flash_attn_4": "4.0.0"}, "flash_attn_4 was not recorded, is 4.0.0"),
+        ({"triton": "3.7.0"}, "triton was 3.6.0, is 3.7.0"),
+        ({"cudnn": 92000}, "cudnn was 91300, is 92000"),
         ({"knobs": {"allow_tf32": True}}, 'knobs was {"allow_tf32": false}, is {"allow_tf32": true}'),
     ],
 )
@@ -179,8 +184,22 @@ def test_without_a_baseline_the_rules_decide_and_it_is_said(gate: Gate) -> None:
 
 def test_a_cell_without_baseline_is_new_and_not_enough_where_one_is_required(gate: Gate) -> None:
     run = MadeUp(variants=("one_shot", "ring", "llama3", "striped"))
-    assert gate(run).status == 0
+    answer = gate(run)
+    assert answer.status == 0
+    assert "36 cells not in the baseline: the portable rules alone decide on them" in answer.out
     assert gate(run, "--require-baseline").status == 4
+
+
+def test_seeds_too_few_to_see_10_percent_are_said_to_be(gate: Gate) -> None:
+    """Eight seeds on either side see 10% up to a spread of 1.4%; here it is 3%, and 0.4% else."""
+    noisy = MadeUp(luck=1, spread=0.03, seeds=range(100, 108))
+    assert "for a rise of 10% to be caught surely" in gate(noisy).out
+    assert "for a rise of 10%" not in gate(noisy.but(spread=0.004)).out
+
+
+def test_the_gate_knows_every_entry_of_a_run_s_fingerprint() -> None:
+    """What tells the code apart is the question itself; all else must fit."""
+    assert set(fingerprint("cpu")) - set(HARD) == {"accuracy", "code"}
 
 
 def test_of_several_devices_the_comparable_one_is_taken(gate: Gate, baseline: Path) -> None:
