@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from accuracy.check.evidence import LATER_SIZES, SIZES, Evidence
+from accuracy.check.damage import LATER_SIZES, SIZES
+from accuracy.check.evidence import Evidence
 from accuracy.table import ALL_RANKS, DECLINED, OK
 from accuracy.verdict.evidence import PROBES, TRUTH_ERROR
 

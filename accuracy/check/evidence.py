@@ -9,29 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from accuracy import table
-from accuracy.check import sums
+from accuracy.check import damage, sums
+from accuracy.check.damage import LATER_SIZES, REQUIRED, SIZES, TEXTS, VERSIONS
+from accuracy.check.printable import printable
 from accuracy.errors import ConfigError
 
 MOST_JSON_BYTES = 32 * 2**20
 MOST_TABLE_BYTES = 512 * 2**20
 MOST_ROWS = 5_000_000
-MOST_SIZE = 2**40  # of a whole number that counts tokens, heads, ranks
-TEXTS = [field.name for field in table.RESULTS_SCHEMA if field.type == pa.string() and field.name != "code"]
-LATER_SIZES = tuple(name for name in ("seqlen_q",) if name in table.RESULTS_SCHEMA.names)  # as seqlen in older tables
-SIZES = ("world_size", "batch", "seqlen", "heads", "heads_kv", "head_dim")
-RATIOS = {"x_one_shot": "one_shot_rel", "x_floor": "floor_rel"}  # of error_rel, as metrics.py divides them
-NUMBERS = ("error_rel", "error_rms", "error_max", "one_shot_rel", "floor_rel")
-REQUIRED = [*TEXTS, *SIZES, "seed", "rank", "softmax_scale", "nonfinite", *NUMBERS, *RATIOS]
 COLUMNS = table.RESULTS_SCHEMA.names  # what else a table has is for the verdicts; earlier ones have less: empty
-VERSIONS = range(1, table.SCHEMA_VERSION + 1)
-STATUSES = (table.OK, table.DECLINED, table.FAILED)
 
 
 @dataclass(frozen=True)
@@ -110,12 +102,8 @@ def _guarded(path: Path, read: Callable[[], Any]) -> Any:
     except ConfigError:
         raise
     except Exception as error:
-        why = _printable(" ".join(str(error).split())[:160])
+        why = printable(" ".join(str(error).split())[:160])
         raise ConfigError(f"{path} cannot be read ({type(error).__name__}: {why}); publish it again") from error
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _dataset(path: Path) -> pa.Table:
@@ -150,20 +138,8 @@ def _json(folder: Path, content: bytes) -> dict[str, Any]:
     about = _guarded(path, lambda: json.loads(content.decode("utf-8")))
     if not isinstance(about, dict):
         raise ConfigError(f"{path} holds no object; give a run's folder")
-    version = about.get("schema_version")
-    if not isinstance(version, int) or isinstance(version, bool) or version not in VERSIONS:
-        raise ConfigError(
-            f"{path} has schema version {_printable(str(version)[:20])}; this reads up to {VERSIONS[-1]}: "
-            "use the accuracy that wrote it, or measure again"
-        )
-    for key, kind in (("experiment", str), ("cases", list), ("fingerprint", dict), ("provenance", dict)):
-        if not isinstance(about.get(key), kind):
-            raise ConfigError(f"{path} has no {key}; it is damaged, or no run of this version")
-    cases = about["cases"]
-    if not all(isinstance(case, str) and case.isprintable() and len(case) < 100 for case in cases):
-        raise ConfigError(f"{path}: cases are no ids; it is damaged")
-    if len(set(cases)) != len(cases) or not about["experiment"].isprintable() or len(about["experiment"]) > 200:
-        raise ConfigError(f"{path}: cases are repeated or the experiment has no name; it is damaged")
+    if fault := damage.of_record(about):
+        raise ConfigError(f"{path} {fault}")
     return about
 
 
@@ -177,38 +153,9 @@ def _checked(folder: Path, about: dict[str, Any], read: pa.Table, published: boo
     results = results.reindex(columns=COLUMNS)
     for name in LATER_SIZES:
         results[name] = results[name].fillna(results["seqlen"])
-    fault = _fault(results)
-    if fault:
+    if fault := damage.of_table(results):
         raise ConfigError(f"{folder}: {fault}; its table is damaged")
     whole = dict.fromkeys((*SIZES, *LATER_SIZES, "seed", "rank"), "int64")
     return Evidence(
         folder, about, results.astype(whole).fillna(dict.fromkeys([name for name in TEXTS if name != "tensor"], ""))
     )
-
-
-def _fault(results: pd.DataFrame) -> str | None:
-    """What cannot be in a table that `accuracy` wrote; None where nothing is."""
-    for name in TEXTS:
-        texts = results[name].dropna().unique()
-        if not all(isinstance(text, str) and len(text) <= 2000 and text.isprintable() for text in texts):
-            return f"{name} holds control characters or is too long"
-    if not results["status"].isin(STATUSES).all():
-        return f"status is not one of {', '.join(STATUSES)}"
-    for name, least in (*((size, 1) for size in (*SIZES, *LATER_SIZES)), ("seed", 0), ("rank", table.ALL_RANKS)):
-        most = 2**63 - 1 if name == "seed" else MOST_SIZE
-        if not results[name].between(least, most).all():
-            return f"{name} is missing or below {least}"
-    numbers = results[results["tensor"].notna() & (results["status"] == table.OK)]
-    if not numbers["tensor"].isin(table.TENSORS).all():
-        return f"tensor is not one of {', '.join(table.TENSORS)}"
-    for name in (*NUMBERS, "one_shot_max"):
-        given = numbers[name].dropna() if name not in REQUIRED else numbers[name]
-        if not (given >= 0).all():
-            return f"{name} is missing or below 0"
-    if results.duplicated(["case_id", "tensor", "rank"]).any():
-        return "rows are repeated"
-    for ratio, below in RATIOS.items():
-        usual = numbers[np.isfinite(numbers["error_rel"]) & (numbers[below] > 0)]
-        if not (usual[ratio] == usual["error_rel"] / usual[below]).all():
-            return f"{ratio} is not error_rel / {below}"
-    return None

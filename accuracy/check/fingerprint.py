@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from accuracy.check.printable import printable
+
 HARD = ("device", "torch", "cuda", "cudnn", "flash_attn", "flash_attn_4", "triton", "knobs")
 SOFT = ("compute_capability", "driver", "nccl", "system", "python", "environment")
 NOT_COMPARED = (  # of provenance.packages: what is hard already, and what measures nothing
@@ -55,4 +57,4 @@ def _text(value: object) -> str:
     if value is None:
         return MISSING
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
-    return "".join(letter if letter.isprintable() else "?" for letter in text)[:400]
+    return printable(text)[:400]

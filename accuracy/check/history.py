@@ -6,7 +6,6 @@ shown, never judged by.
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from markupsafe import Markup, escape
 
 from accuracy.check.cell import KEYS, Cell, Key, measured
 from accuracy.check.evidence import Evidence
+from accuracy.check.printable import printable
 from accuracy.report.number import plain
 
 NAME = "history.jsonl"
@@ -101,4 +101,4 @@ def sparkline(values: Sequence[float]) -> Markup:
 
 def word(reason: str) -> str:
     """A reason as one printable line."""
-    return re.sub(r"\s+", " ", "".join(letter if letter.isprintable() else " " for letter in reason)).strip()
+    return " ".join(printable(reason, " ").split())

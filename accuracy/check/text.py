@@ -5,6 +5,7 @@ import math
 from accuracy.check.decision import Decision
 from accuracy.check.exits import WORDS
 from accuracy.check.item import INCOMPLETE, SKIPPED, STATE_OF, Item, percent
+from accuracy.check.printable import printable
 from accuracy.report.number import count, plain, scientific
 
 HEAD = ("cell", "label", "x one-shot", "baseline", "change", "error", "reason")
@@ -37,11 +38,6 @@ def compared(decision: Decision) -> str:
     commit = str(decision.baseline.about["provenance"].get("git_commit") or "unknown")[:12]
     fitting = "not comparable" if decision.hard else "same fingerprint"
     return f"against: {decision.baseline.folder} (commit {printable(commit)}, {fitting})"
-
-
-def printable(text: str) -> str:
-    """Without control characters."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def worst(decision: Decision, most: int) -> list[Item]:
