@@ -108,7 +108,7 @@ def _compare(cell: Cell, baseline: Cell, family: int) -> _Compared:
 def _found(each: _Compared, regression: bool, outlier: bool, undecided: bool, improved: bool) -> Finding:
     m, n = each.seeds
     effect, rise, fall = (float(value) for value in (each.found.effect, each.found.rise, each.found.fall))
-    how = f"{m} seeds, {'paired' if each.paired else 'fresh'}, the baseline {n}"
+    how = f"{m} of the baseline's {n} seeds, paired" if each.paired else f"{m} seeds against the baseline's {n}"
     chance = "" if math.isnan(rise) else f", {_chance(min(rise, fall))}"
     text = f"{percent(effect)} against the baseline ({how}{chance})"
     if regression:
