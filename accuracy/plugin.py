@@ -21,6 +21,7 @@ from accuracy.errors import ConfigError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from accuracy.check.cell import Key
     from accuracy.check.evidence import Evidence
 
 EXPERIMENT = "pytest"
@@ -40,7 +41,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Nothing is read before a test asks for it."""
+    """Nothing is read before a test asks for it. Several workers would each write a run.json of their own tests."""
+    if config.getoption("--accuracy-record") and (
+        hasattr(config, "workerinput") or config.getoption("dist", "no") != "no"
+    ):
+        raise pytest.UsageError("--accuracy-record writes one run from one process; give no -n, or -n 0")
     config.stash[RECORDER] = Recorder(config.getoption("--accuracy-baseline"), config.getoption("--accuracy-record"))
 
 
@@ -51,7 +56,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """What a reader must know of the baseline."""
-    for note in dict.fromkeys(config.stash[RECORDER].notes):
+    recorder = config.stash[RECORDER]
+    for note in dict.fromkeys([*recorder.notes, *recorder.left_out()]):
         terminalreporter.write_line(f"accuracy: {note}")
 
 
@@ -99,6 +105,8 @@ class Recorder:
     def __init__(self, baseline: Path | None, folder: Path | None) -> None:
         self.baseline, self.folder = baseline, folder
         self.notes: list[str] = []
+        self.judged: set[Key] = set()
+        self.expected: set[Key] = set()
         self.cases: list[str] = []
         self.started = _now()
         self._device = "cpu"
@@ -131,6 +139,7 @@ class Recorder:
     def judge(self, rows: Rows, limits: Any) -> str | None:
         """What is wrong with a test's rows, as accuracy-check prints it; None where nothing is."""
         from accuracy.check import choice
+        from accuracy.check.cell import measured
         from accuracy.check.decision import Question, decide
         from accuracy.check.exits import Exit
         from accuracy.check.rules import Limits
@@ -142,7 +151,14 @@ class Recorder:
         decision = decide(Question(run, baseline, part=True, limits=limits or Limits(), verdicts=verdicts(run)))
         if baseline is not None:
             self.notes += decision.notes
+            self.judged |= {item.key for item in decision.items if item.key is not None}
+            self.expected |= set() if decision.hard else set(measured(baseline))
         return None if decision.exit is Exit.OK else terminal(decision)
+
+    def left_out(self) -> list[str]:
+        """What the baseline has and no test of this session measured."""
+        number = len(self.expected - self.judged)
+        return [f"{number} cells of the baseline were measured by no test of this session"] if number else []
 
     def _evidence(self, rows: Rows) -> "Evidence":
         import json

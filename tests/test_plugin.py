@@ -95,3 +95,17 @@ def test_a_suite_that_measures_nothing_does_not_import_torch(tmp_path: Path) -> 
     suite = "import sys\n\n\ndef test_fast():\n    assert 'torch' not in sys.modules\n"
     assert "1 passed" in pytest_in(tmp_path / "suite", suite, "--accuracy-record=run")
     assert not (tmp_path / "suite" / "run").exists()
+
+
+def test_a_record_by_several_workers_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("xdist")
+    said = pytest_in(tmp_path / "suite", SUITE, "--accuracy-record=run", "-n", "2")
+    assert "--accuracy-record writes one run from one process" in said
+    assert not (tmp_path / "suite" / "run").exists()
+
+
+def test_cells_of_the_baseline_that_no_test_measured_are_counted(baseline: Path, tmp_path: Path) -> None:
+    other = SUITE.replace('"dtype": "bfloat16"', '"dtype": "float16"')
+    said = pytest_in(tmp_path / "suite", other, f"--accuracy-baseline={baseline}")
+    assert "cells of the baseline were measured by no test of this session" in said
+    assert "2 passed" in said

@@ -11,6 +11,7 @@ from statistics import NormalDist
 
 import numpy as np
 
+from accuracy.check.policy import TAIL
 from accuracy.verdict.student import quantile, within
 
 Array = np.ndarray
@@ -81,17 +82,18 @@ def _two_samples(new: Array, old: Array) -> tuple[Array, Array, int]:
 
 
 def _single_seed(new: Array, old: Array) -> tuple[Array, Array]:
-    """The new seed furthest above the baseline's, by the one-sided tolerance factor k = t sqrt(1 + 1/n), n - 1 degrees.
+    """The new seed furthest above the baseline's, by the one-sided tolerance factor k = t sqrt(1 + 1/n).
 
     The factor is the one of expected content (Guttman 1970): beyond mean + k s lies a seed of the baseline's own kind
     with the probability of the level. With the customary 99% content, 1% of 500 cells of 8 seeds is 40 seeds a run.
+    t has n - 1 degrees and never more than TAIL, however many seeds the baseline has: no mean tames one seed's tail.
     """
     n = old.shape[-1]
     excess = new.max(axis=-1) - old.mean(axis=-1)
     if n < 2:
         return excess, np.full(excess.shape, np.nan)
     error = old.std(axis=-1, ddof=1) * np.sqrt(1 + 1 / n)
-    rise, _ = _tails(excess, error, n - 1)
+    rise, _ = _tails(excess, error, min(n - 1, TAIL))
     return excess, np.minimum(1.0, rise * new.shape[-1])
 
 
