@@ -1,5 +1,6 @@
 """What must a reader of the decision know beside its items? One sentence each."""
 
+import math
 from collections.abc import Iterable, Sequence
 
 from accuracy.check.evidence import Evidence
@@ -57,10 +58,10 @@ def _of_power(items: Sequence[Item]) -> list[str]:
     if not blind:
         return []
     worst = max(blind, key=lambda item: item.seen)
-    least = percent(worst.seen)
+    least = f"it takes {percent(worst.seen)}" if worst.seen < math.log(2) else "it takes more than twice the error"
     return [
         f"{count(len(blind), 'cell')} spread too much over too few seeds for a rise of 10% to be caught surely"
-        f" (in {worst.name} {'none is' if least == 'no number' else f'it takes {least}'}); more seeds, or a larger"
+        f" (in {worst.name} {least}); more seeds, or a larger"
         " problem, show it"
     ]
 
