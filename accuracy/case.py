@@ -128,6 +128,20 @@ class Variant:
 
 
 @dataclass(frozen=True)
+class Reruns:
+    """What a case is run again for, beyond its numbers: each asks for something that must not change a bit.
+
+    repeat: so many more times as it is; poison: with unwritten memory, and memory around the inputs, full of NaN;
+    future: with other keys and values behind a token (causal masks only); trace: with every ring step watched.
+    """
+
+    repeat: int = 0
+    poison: bool = False
+    future: bool = False
+    trace: bool = False
+
+
+@dataclass(frozen=True)
 class Case:
     """Everything that decides the numbers of one measurement."""
 
@@ -143,11 +157,14 @@ class Case:
     world: str
     world_size: int
     device: str  # "cpu" or "cuda"
+    reruns: Reruns = Reruns()
 
     @cached_property
     def id(self) -> str:
         """Twelve hexadecimal digits of the case's content, whatever its origin on disk."""
         content = asdict(self)
+        if self.reruns == Reruns():  # a case of before there were reruns keeps its id
+            del content["reruns"]
         schedules = content["variant"]["forward"], content["variant"]["backward"]
         for part in (content["inputs"], content["kernel"], *schedules):
             part["source"] = part["source"].rpartition("/")[2]

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from accuracy import device as devices
 from accuracy import knobs, parts
-from accuracy.case import Part, Scalar, Variant
+from accuracy.case import Part, Reruns, Scalar, Variant
 from accuracy.dtype import FORMATS
 from accuracy.errors import ConfigError, unknown
 from accuracy.precision import CHOICES
@@ -34,8 +34,9 @@ SCHEDULE = ("SHARDINGS", "PRECISION", "FORWARD_PLACES", "BACKWARD_PLACES", "decl
 CONTENTS = {"kernel": ("abilities", "build"), "inputs": ("draw",)}  # what the module of a part must have
 KEYS = (
     "name", "variant", "kernel", "precision", "inputs", "problem", "world", "dtype", "world_size", "seed",
-    "device", "unusable", "truth", "output_dir", "report", "dry_run",
+    "device", "reruns", "also", "unusable", "truth", "output_dir", "report", "dry_run",
 )  # fmt: skip
+ALSO_KEYS = ("variant", "kernel", "precision", "inputs", "problem", "dtype", "world_size", "seed", "reruns")
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ class Configuration:
     world_sizes: tuple[int, ...]
     seeds: tuple[int, ...]
     device: str
+    reruns: Reruns
+    also: tuple["Configuration", ...]  # more grids, each the configuration with some keys changed
     record_unusable: bool  # a value that no case can use: rows that say why, instead of a mistake
     truth_folder: Path | None
     truth_min_seconds: float
@@ -90,6 +93,8 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
         world_sizes=knobs.integers("world_size", config["world_size"], 1),
         seeds=knobs.integers("seed", config["seed"], 0),
         device=device,
+        reruns=_reruns(config["reruns"], list(config["world"])),
+        also=tuple(_also(config, folders)),
         record_unusable=_record_unusable(config),
         truth_folder=knobs.path("truth.folder", truth["folder"]),
         truth_min_seconds=knobs.typed("truth.min_seconds", truth["min_seconds"], float),
@@ -97,6 +102,29 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
         report=knobs.typed("report", config["report"], bool),
         dry_run=knobs.typed("dry_run", config["dry_run"], bool),
     )
+
+
+def _reruns(node: Any, worlds: list[str]) -> Reruns:
+    names = [field.name for field in fields(Reruns)]
+    knobs.exact_keys("knob of reruns", node, names)
+    flags = {name: knobs.typed(f"reruns.{name}", node[name], bool) for name in names if name != "repeat"}
+    (repeat,) = knobs.integers("reruns.repeat", [node["repeat"]], 0)
+    if flags["trace"] and worlds != ["simulated"]:
+        raise ConfigError("reruns.trace=true watches all ranks at once; use world=simulated")
+    return Reruns(repeat=repeat, **flags)
+
+
+def _also(config: Mapping[str, Any], folders: Sequence[Path]) -> Iterable[Configuration]:
+    """The further grids, by name: a key given anew replaces the configuration's; problem and reruns are merged."""
+    if not isinstance(config["also"], Mapping):
+        raise ConfigError(f"also={config['also']!r}; allowed: grids by name, each a mapping of keys to change")
+    for name, changes in config["also"].items():
+        knobs.known_keys(f"key of also.{name}", changes, ALSO_KEYS)
+        merged = {
+            key: {**config[key], **value} if key in ("problem", "reruns", "precision") else value
+            for key, value in changes.items()
+        }
+        yield read({**config, **merged, "also": {}}, folders)
 
 
 def _record_unusable(config: Mapping[str, Any]) -> bool:

@@ -4,10 +4,12 @@ import ctypes
 import os
 import platform
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -130,6 +132,30 @@ def measured(device: str) -> Iterator[Cost]:
     cost.seconds = time.perf_counter() - begin
     peak = _peak(device)
     cost.peak_bytes = None if before is None or peak is None else max(0, peak - before)
+
+
+@contextmanager
+def poisoned(wanted: bool) -> Iterator[None]:
+    """Memory that torch takes in the body comes full of NaN, also inside its operators; what reads it before it is
+    written, shows. torch ties this to its deterministic algorithms, which are preferred in the body, not required."""
+    if not wanted:
+        yield
+        return
+    filling: Any = torch.utils.deterministic
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        filling.fill_uninitialized_memory,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # one for each operator that has no deterministic form
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        filling.fill_uninitialized_memory = True
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+            filling.fill_uninitialized_memory = before[2]
 
 
 def _reset_peak(device: str) -> int | None:

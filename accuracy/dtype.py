@@ -41,6 +41,22 @@ def accumulation_dtype(dtype: str) -> str:
     return "float64" if dtype == "float64" else "float32"
 
 
+def effective_dtype(tensor: str, dtype: str) -> str:
+    """The precision that a case of `dtype` can give `tensor`: delta, computed from the stored out, has out's."""
+    return dtype if tensor == "delta" else tensor_dtype(tensor, dtype)
+
+
+def rounding_band(tensor: str, dtype: str) -> float:
+    """The relative error (Frobenius) that rounding alone stays below in a case of `dtype`, whatever the schedule.
+
+    16-bit formats: 8 u. Their sums are kept in float32, so an element sees a handful of roundings of u / sqrt(6) each
+    (root mean square of a uniform error); healthy variants measure 0.4 to 2 u. float32 and float64: 1000 u. Their sums
+    are kept in the format itself, over S terms and W merges; the smallest fault worth the name is far above (1e-10).
+    """
+    form = FORMATS[effective_dtype(tensor, dtype)]
+    return (8 if form.bytes == 2 else 1000) * form.unit_roundoff
+
+
 def tensor_dtype(tensor: str, dtype: str) -> str:
     """The dtype in which a case of `dtype` stores `tensor`: lse and delta are kept in the accumulation dtype."""
     return accumulation_dtype(dtype) if tensor in ("lse", "delta") else dtype

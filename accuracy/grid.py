@@ -33,11 +33,11 @@ def plan(configuration: Configuration, free_bytes: int | None, ranks: int | None
 
     ranks: how many a world of processes can have; None: as many as are asked for. Raises ConfigError.
     """
-    _stop_at_useless_knobs(configuration)
-    problems = [problem_of(given) for given in configuration.problems]
     planned: dict[str, Planned] = {}
-    for case in _cases(configuration, problems):
-        planned.setdefault(case.id, _judge(case, free_bytes, ranks))
+    for grid in (configuration, *configuration.also):
+        _stop_at_useless_knobs(grid)
+        for case in _cases(grid, [problem_of(given) for given in grid.problems]):
+            planned.setdefault(case.id, _judge(case, free_bytes, ranks))
     plans = list(planned.values())
     _stop_at_useless_values(configuration, plans)
     return plans
@@ -92,6 +92,7 @@ def _case(
         world=configuration.world,
         world_size=size,
         device=configuration.device,
+        reruns=configuration.reruns,
     )
     return resolve_kernel(case) if kernel.name == "auto" else case
 

@@ -31,7 +31,8 @@ def error_of(x: Tensor, truth: Tensor) -> Tensor:
 class Sums:
     """What can be added over ranks, each an array (W,) of float64.
 
-    total: sum of |e|; square: of e^2; signed: of e where finite; signed_square: of its squares; largest: max |e|;
+    total: sum of |e|; square: of e^2; signed: of e where finite; signed_square: of its squares; outward: of e where
+    finite, times the truth's sign; largest: max |e|;
     worst: flat local index of the largest; norm_square: of the truth, squared, where finite; nonfinite: elements of x
     that are not finite; count: elements.
     """
@@ -40,6 +41,7 @@ class Sums:
     square: Array
     signed: Array
     signed_square: Array
+    outward: Array
     largest: Array
     worst: Array
     norm_square: Array
@@ -60,6 +62,7 @@ def sums(error: Tensor, x: Tensor, truth: Tensor) -> Sums:
             square,
             finite.sum(1),
             finite.square().sum(1),
+            (finite * truth.flatten(1).sign().nan_to_num(nan=0.0)).sum(1),
             largest,
             worst.double(),
             truth.flatten(1).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).square().sum(1),
@@ -98,7 +101,7 @@ def with_all_ranks(each: Sums) -> Sums:
         return np.append(values, last)
 
     top = int(each.largest.argmax())
-    added = ("total", "square", "signed", "signed_square", "norm_square", "nonfinite", "count")
+    added = ("total", "square", "signed", "signed_square", "outward", "norm_square", "nonfinite", "count")
     return Sums(
         **{name: appended(getattr(each, name), getattr(each, name).sum()) for name in added},
         largest=appended(each.largest, each.largest[top]),
@@ -129,6 +132,17 @@ def significance(each: Sums) -> Array:
     return np.copysign(size, mean)
 
 
+def significand_bits(x: Tensor) -> Array:
+    """The fewest significant bits in which every value of a rank's shard is exact: (W,); 0 where all are zero.
+
+    A tensor that somebody rounded to bfloat16 on its way has 8, whatever dtype it is stored in.
+    """
+    mantissa, _ = torch.frexp(x.double().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).flatten(1))
+    whole = (mantissa * 2.0**53).long()
+    lowest = torch.frexp((whole & -whole).double()).exponent  # 1 + trailing zeros; 0 of a zero
+    return torch.where(whole == 0, 0, 54 - lowest).amax(1).cpu().numpy()
+
+
 def metric_columns(error: Sums, diff: Sums, one_shot: Sums, floor: Sums, ulp: Array) -> dict[str, Array]:
     """The table's metrics, each an array (W + 1,), the last for all ranks. Arguments: sums of each rank."""
     error, diff, one_shot, floor = (with_all_ranks(each) for each in (error, diff, one_shot, floor))
@@ -140,16 +154,21 @@ def metric_columns(error: Sums, diff: Sums, one_shot: Sums, floor: Sums, ulp: Ar
         "error_rel": error_rel,
         "error_bias": error.signed / error.count,
         "error_bias_t": significance(error),
+        "error_outward": error.outward / error.count,
         "diff_max": diff.largest,
         "diff_mean": diff.total / diff.count,
         "diff_rms": np.sqrt(diff.square / diff.count),
         "diff_rel": relative(diff),
         "one_shot_rel": one_shot_rel,
+        "one_shot_max": one_shot.largest,
+        "one_shot_bias": one_shot.signed / one_shot.count,
+        "one_shot_outward": one_shot.outward / one_shot.count,
         "floor_mean": floor.total / floor.count,
         "floor_rel": floor_rel,
         "x_floor": ratio(error_rel, floor_rel, zero_by_zero=1.0),
         "x_one_shot": ratio(error_rel, one_shot_rel, zero_by_zero=1.0),
         "ulp_max": np.append(ulp, ulp.max()),
+        "truth_rms": np.sqrt(error.norm_square / error.count),
         "nonfinite": error.nonfinite,
         "worst": error.worst,
     }

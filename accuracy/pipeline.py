@@ -4,13 +4,13 @@ case -> inputs -> world -> variant (kernel) -> reference -> metrics -> rows of t
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from accuracy import device, metrics
-from accuracy.case import Case, Part, Problem
+from accuracy import device, metrics, reruns, trace
+from accuracy.case import Case, Part, Problem, Reruns
 from accuracy.dtype import tensor_dtype
 from accuracy.inputs import base as inputs_base
 from accuracy.program import RunRanks, simulate
@@ -24,10 +24,11 @@ from accuracy.yardsticks import Named, Yardsticks, in_token_layout
 
 @dataclass(frozen=True)
 class Measured:
-    """A case's rows for `results/` and for `positions/`."""
+    """A case's rows for `results/`, `positions/` and, of a traced case, `steps/`."""
 
     rows: list[Row]
     positions: list[Row]
+    steps: Sequence[Row] = ()
 
 
 class Pipeline:
@@ -61,9 +62,12 @@ class Pipeline:
         yardsticks.one_shot(case)  # outside the measured stretch; it also warms the kernel up
         layout = case.variant.sharding, case.world_size
         shards = [cut(x, *layout) for x in yardsticks.inputs.tensors]
-        ran = self.run_ranks(case, list(zip(*shards, strict=True)))
+        by_rank = list(zip(*shards, strict=True))
+        ran = self.run_ranks(replace(case, reruns=Reruns()), by_rank)
         stacked = tuple(_stack(name, same) for name, same in zip(TENSORS, zip(*ran.results, strict=True), strict=False))
-        return self._compare(case, yardsticks, in_token_layout(stacked, shards[-1]), ran.cost)
+        counts = reruns.counts(case, by_rank, ran.results, self.run_ranks)
+        measured = self._compare(case, yardsticks, in_token_layout(stacked, shards[-1]), ran.cost, counts)
+        return replace(measured, steps=trace.steps(case, yardsticks, by_rank) if case.reruns.trace else ())
 
     def yardsticks(self, case: Case) -> Yardsticks:
         """Inputs, truth and all that is compared with, for the case's problem, seed and dtype."""
@@ -81,7 +85,9 @@ class Pipeline:
             self._drawn = key, inputs_base.draw(part, problem, seed)
         return self._drawn[1]
 
-    def _compare(self, case: Case, yardsticks: Yardsticks, shards: Named, cost: device.Cost) -> Measured:
+    def _compare(
+        self, case: Case, yardsticks: Yardsticks, shards: Named, cost: device.Cost, counts: reruns.Counts
+    ) -> Measured:
         one_shot = yardsticks.one_shot(case)
         about = about_case(case, self.experiment, OK, "")
         rows: list[Row] = []
@@ -105,7 +111,9 @@ class Pipeline:
                 floor=yardsticks.floor_sums(case, name, truth),
                 ulp=metrics.ulp_max(error, truth, tensor_dtype(name, case.dtype)),
             )
-            rows += metric_rows(about, case, name, columns, error.shape, tokens, cost)
+            bits = metrics.significand_bits(x)
+            whole = {"significand_bits": [*bits, bits.max()], **counts.get(name, {})}
+            rows += metric_rows(about, case, name, columns, error.shape, tokens, cost, whole)
             positions += position_rows(case, name, error, tokens)
             if count := int(columns["nonfinite"][-1]):
                 broken.append(f"{count} non-finite values in {name}")
@@ -126,7 +134,7 @@ def check_result(name: str, x: Tensor, truth: Tensor, case: Case) -> None:
     """A wrong shape or dtype is a fault of the variant, not something to broadcast or cast away."""
     expected = "float64" if name == "delta" else tensor_dtype(name, case.dtype)
     if x.shape != truth.shape or x.dtype != getattr(torch, expected):
-        raise RuntimeError(
+        raise reruns.WrongResult(
             f"{name} came as {tuple(x.shape)} {x.dtype}, expected {tuple(truth.shape)} {expected} (ranks first)"
         )
 

@@ -28,6 +28,9 @@ RunRanks = Callable[[Case, Sequence[Tensors]], Ran]
 """Runs a case on the shards (q, k, v, dout) of every rank."""
 
 
+MakeRank = Callable[..., Rank]
+
+
 def build_kernel(case: Case) -> Kernel:
     """The case's kernel, its knobs set."""
     module = parts.load(case.kernel.source)
@@ -35,10 +38,11 @@ def build_kernel(case: Case) -> Kernel:
     return kernel
 
 
-def rank_program(case: Case, kernel: Kernel, shards: Sequence[Tensors]) -> Program:
+def rank_program(case: Case, kernel: Kernel, shards: Sequence[Tensors], rank_type: MakeRank = Rank) -> Program:
     """Forward, then backward, of the rank that the world says; shards: (q, k, v, dout), at the rank's place.
 
-    What a forward returns beyond out and lse is handed to its backward. Raises RuntimeError where a schedule writes
+    What a forward returns beyond out and lse is handed to its backward. rank_type: what a schedule is given, for traces
+    one that watches. Raises RuntimeError where a schedule writes
     to its inputs.
     """
     forward, backward = (parts.load(part.source) for part in (case.variant.forward, case.variant.backward))
@@ -46,9 +50,9 @@ def rank_program(case: Case, kernel: Kernel, shards: Sequence[Tensors]) -> Progr
     async def program(world: World) -> Results:
         q, k, v, dout = mine = shards[world.rank]
         versions = [tensor._version for tensor in mine]
-        rank = _rank(case, world, kernel, forward, case.forward_precision)
+        rank = _rank(rank_type, case, world, kernel, forward, case.forward_precision)
         out, lse, *saved = await forward.forward(rank, q, k, v)
-        rank = _rank(case, world, kernel, backward, case.backward_precision)
+        rank = _rank(rank_type, case, world, kernel, backward, case.backward_precision)
         gradients = await backward.backward(rank, dout, q, k, v, out, lse, *saved)
         if [tensor._version for tensor in mine] != versions:
             raise RuntimeError("the variant wrote to its inputs")
@@ -57,8 +61,10 @@ def rank_program(case: Case, kernel: Kernel, shards: Sequence[Tensors]) -> Progr
     return program
 
 
-def _rank(case: Case, world: World, kernel: Kernel, schedule: ModuleType, precision: Precision) -> Rank:
-    return Rank(
+def _rank(
+    rank_type: MakeRank, case: Case, world: World, kernel: Kernel, schedule: ModuleType, precision: Precision
+) -> Rank:
+    return rank_type(
         world=world,
         kernel=kernel,
         precision=precision,
@@ -71,12 +77,12 @@ def _rank(case: Case, world: World, kernel: Kernel, schedule: ModuleType, precis
     )
 
 
-def simulate(case: Case, shards: Sequence[Tensors], kernel: Kernel | None = None) -> Ran:
+def simulate(case: Case, shards: Sequence[Tensors], kernel: Kernel | None = None, rank_type: MakeRank = Rank) -> Ran:
     """All ranks in this process. kernel: in place of the case's own, for benchmarks and traces.
 
     Raises what `simulated.run` raises.
     """
-    program = rank_program(case, kernel or build_kernel(case), shards)
-    with device.measured(case.device) as cost:
+    program = rank_program(case, kernel or build_kernel(case), shards, rank_type)
+    with device.measured(case.device) as cost, device.poisoned(case.reruns.poison):
         results = simulated.run(program, case.world_size)
     return Ran(results, cost)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 import accuracy
 from accuracy import device as devices
@@ -20,6 +21,7 @@ PACKAGE = Path(accuracy.__file__).parent
 PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "hydra-core", "omegaconf", "flash-attn", "flash-attn-4", "triton")
 THIRD_PARTY = ("ring-flash-attn", "yunchang", "ring-attention-pytorch", "axolotl-ringmaster")
 MEASURING = (
+    "fault",
     "inputs",
     "kernel",
     "package",
@@ -30,15 +32,10 @@ MEASURING = (
 )  # folders with all that is in them, beside the top-level files
 NOT_MEASURING = (  # of the top-level files: what they decide is in the case's id, or nowhere in a number
     "claim.py", "configuration.py", "errors.py", "grid.py", "knobs.py",
-    "locations.py", "memory.py", "provenance.py", "run.py",
+    "locations.py", "memory.py", "plugin.py", "provenance.py", "run.py",
 )  # fmt: skip
-ENVIRONMENT = (
-    "CUBLAS_WORKSPACE_CONFIG",
-    "NVIDIA_TF32_OVERRIDE",
-    "CUDA_VISIBLE_DEVICES",
-    "OMP_NUM_THREADS",
-    "TRITON_INTERPRET",
-)
+ARITHMETIC = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "TRITON_INTERPRET")  # variables that change results
+ENVIRONMENT = (*ARITHMETIC, "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 
 
 @cache
@@ -72,6 +69,7 @@ def _files_digest(sources: tuple[str, ...]) -> str:
 
 def fingerprint(device: str) -> dict[str, Any]:
     """What must be equal for rows of two runs to stand in one table."""
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     return {
         "accuracy": accuracy.__version__,
         "code": code_digest(),
@@ -80,6 +78,8 @@ def fingerprint(device: str) -> dict[str, Any]:
         "cuda": torch.version.cuda if device == "cuda" else None,
         "flash_attn": _version("flash-attn") if device == "cuda" else None,
         "flash_attn_4": _version("flash-attn-4") if device == "cuda" else None,
+        "triton": _version("triton") if device == "cuda" or interpreted else None,
+        "cudnn": torch.backends.cudnn.version() if device == "cuda" else None,
         "knobs": knobs(device),
     }
 
@@ -103,6 +103,7 @@ def knobs(device: str) -> dict[str, Any]:
     switches: dict[str, Any] = {
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "threads": torch.get_num_threads() if device == "cpu" else None,
+        **{name: os.environ[name] for name in ARITHMETIC if name in os.environ},
     }
     if device == "cuda":
         matmul = torch.backends.cuda.matmul
@@ -118,9 +119,9 @@ def _cuda() -> dict[str, Any]:
     properties = torch.cuda.get_device_properties(0)
     return {
         "compute_capability": f"{properties.major}.{properties.minor}",
-        "cudnn": torch.backends.cudnn.version(),
         "device_memory_bytes": properties.total_memory,
         "device_count": torch.cuda.device_count(),
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if dist.is_nccl_available() else None,
         "driver": _command("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0],
     }
 

@@ -1,6 +1,6 @@
 """From a case's metrics to rows of the table: plain values by column name."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,8 +32,10 @@ def metric_rows(
     shape: torch.Size,
     tokens: Tensor,
     cost: device.Cost,
+    counts: Mapping[str, Sequence[int]],
 ) -> Iterator[Row]:
-    """One row a rank, and one for all ranks. columns: `metrics.metric_columns` of an error (W, B, S/W, heads[, D])."""
+    """One row a rank, and one for all ranks. columns: `metrics.metric_columns` of an error (W, B, S/W, heads[, D]);
+    counts: whole numbers of each rank and, last, of all together."""
     about = {**about, "tensor": tensor, "seconds": cost.seconds, "peak_bytes": cost.peak_bytes}
     worst = columns.pop("worst")
     top = int(columns["error_max"][:-1].argmax())
@@ -41,7 +43,8 @@ def metric_rows(
         rank = ALL_RANKS if index == case.world_size else index
         place = worst_place(int(worst[index]), shape, tokens[top if rank == ALL_RANKS else rank])
         values = {name: float(column[index]) for name, column in columns.items()}
-        yield {**about, "rank": rank, **values, "nonfinite": int(values["nonfinite"]), **place}
+        whole = {name: int(count[index]) for name, count in counts.items()}
+        yield {**about, "rank": rank, **values, "nonfinite": int(values["nonfinite"]), **whole, **place}
 
 
 def worst_place(flat: int, shape: torch.Size, tokens: Tensor) -> dict[str, int]:

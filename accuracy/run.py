@@ -105,7 +105,7 @@ def execute(
             for each in pending:
                 progress.set_postfix_str(f"{each.case.variant.name} {each.case.dtype} W={each.case.world_size}")
                 measured = pipeline.decline(each.case, each.decline) if each.decline else pipeline.measure(each.case)
-                table.write_case(folder, each.case.id, measured.rows, measured.positions)
+                table.write_case(folder, each.case.id, measured.rows, measured.positions, measured.steps)
                 counts[_status(measured)] += 1
                 progress.update()
     except KeyboardInterrupt:

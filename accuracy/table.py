@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-SCHEMA_VERSION = 2  # 1: no seqlen_q
+SCHEMA_VERSION = 2
+"""1: of the first release. 2: seqlen_q and more metrics. Earlier files are read, their new columns empty."""
 
 TENSORS = ("out", "lse", "dq", "dk", "dv", "delta")
 ALL_RANKS = -1
@@ -63,18 +64,26 @@ METRICS = (
     "error_rel",
     "error_bias",
     "error_bias_t",
+    "error_outward",  # mean of error x sign(truth): above 0, away from zero
     "diff_max",
     "diff_mean",
     "diff_rms",
     "diff_rel",
     "one_shot_rel",
+    "one_shot_max",
+    "one_shot_bias",
+    "one_shot_outward",
     "floor_mean",
     "floor_rel",
     "x_floor",
     "x_one_shot",
     "ulp_max",
+    "truth_rms",
 )
+RERUN_COUNTS = ("repeats_differ", "poisoned", "future_differs")  # elements; null: not asked for
 _COUNTS = (
+    "significand_bits",  # the fewest in which all values are exact: 8 is bfloat16, 11 float16, 24 float32
+    *RERUN_COUNTS,
     "nonfinite",
     "worst_batch",
     "worst_token",
@@ -101,14 +110,36 @@ POSITIONS_SCHEMA = pa.schema(
     metadata={"schema_version": str(SCHEMA_VERSION)},
 )
 
+STEPS_SCHEMA = pa.schema(
+    [
+        ("case_id", pa.string()),
+        ("way", pa.string()),  # forward, backward
+        ("rank", pa.int32()),
+        ("step", pa.int32()),  # number of the rank's kernel call
+        ("tensor", pa.string()),
+        ("state", pa.string()),  # partial: what the kernel gave for the block; running: what has been joined so far
+        ("query_begin", pa.int64()),  # global tokens of the block's first and last query and key; -1: not known
+        ("query_last", pa.int64()),
+        ("key_begin", pa.int64()),
+        ("key_last", pa.int64()),
+        ("error_rel", pa.float64()),
+        ("error_max", pa.float64()),
+        ("band", pa.float64()),  # the error_rel that rounding alone stays below
+        ("nonfinite", pa.int64()),
+    ],
+    metadata={"schema_version": str(SCHEMA_VERSION)},
+)
+
 Row = Mapping[str, Any]
 
 
-def write_case(folder: Path, case_id: str, rows: Iterable[Row], positions: Iterable[Row] = ()) -> None:
-    """Store a finished case for good; results last, so a case that has results has its positions too."""
-    positions = list(positions)
-    if positions:
-        _write(folder / "positions" / f"{case_id}.parquet", positions, POSITIONS_SCHEMA)
+def write_case(
+    folder: Path, case_id: str, rows: Iterable[Row], positions: Iterable[Row] = (), steps: Iterable[Row] = ()
+) -> None:
+    """Store a finished case for good; results last, so a case that has results has its positions and steps too."""
+    for name, found, schema in (("positions", positions, POSITIONS_SCHEMA), ("steps", steps, STEPS_SCHEMA)):
+        if found := list(found):
+            _write(folder / name / f"{case_id}.parquet", found, schema)
     _write(folder / "results" / f"{case_id}.parquet", list(rows), RESULTS_SCHEMA)
 
 
@@ -145,6 +176,11 @@ def read_results(folder: Path) -> pd.DataFrame:
 def read_positions(folder: Path) -> pd.DataFrame:
     """Error along the sequence, of a run folder or of a published one."""
     return _read(folder, "positions", POSITIONS_SCHEMA)
+
+
+def read_steps(folder: Path) -> pd.DataFrame:
+    """Every ring step of the traced cases, of a run folder or of a published one."""
+    return _read(folder, "steps", STEPS_SCHEMA)
 
 
 def _read(folder: Path, name: str, schema: pa.Schema) -> pd.DataFrame:

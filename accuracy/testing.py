@@ -9,7 +9,6 @@ Under plain pytest that is one rank; under `torchrun --nproc-per-node 4 -m pytes
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -19,6 +18,7 @@ import torch.distributed as dist
 from accuracy import device as devices
 from accuracy import parts
 from accuracy.case import Case, Part, Variant
+from accuracy.check.rules import Limits
 from accuracy.dtype import FORMATS
 from accuracy.errors import ConfigError, unknown
 from accuracy.grid import resolve_kernel
@@ -30,29 +30,11 @@ from accuracy.ranks.present import measure, present
 from accuracy.sharding import SHARDINGS
 from accuracy.sharding import decline as cannot_cut
 from accuracy.table import ALL_RANKS, DECLINED, OK, Row
+from accuracy.verdict.evidence import TRUTH_ERROR
 
 KERNELS = ("flash_attn", "torch_flash", "eager")
+LIMITS = Limits()
 SCHEDULE = Part("callable", "accuracy.variant.callable")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How many times one-shot's error (relative Frobenius norm) is allowed.
-
-    Rings of 2 to 64 ranks that round every block to 16 bits once more reach 1.27 over all ranks and 1.39 on one
-    (reports/world_size_growth); a wrong gradient or a dropped key costs hundreds. lse is kept in float32 and merged
-    with every block, so its error grows like a random walk, to 2.8 at 64 ranks; a dropped key of 1024 moves it 10^4.
-    """
-
-    all_ranks: float = 1.5
-    one_rank: float = 3.0
-    lse: float = 10.0
-
-    def of(self, row: Row) -> float:
-        """The limit of a row of the table."""
-        if row["tensor"] == "lse":
-            return self.lse
-        return self.all_ranks if row["rank"] == ALL_RANKS else self.one_rank
 
 
 def assert_accurate(
@@ -73,13 +55,15 @@ def assert_accurate(
     kernels: Sequence[str] = KERNELS,
     device: str = "auto",
     group: dist.ProcessGroup | None = None,
-    limits: Limits = Limits(),
+    limits: Limits = LIMITS,
+    record: Callable[[list[Row]], None] | None = None,
 ) -> pd.DataFrame:
     """Measure fn against float64 and against a one-shot kernel in the same dtype; its rows, the same on every rank.
 
     fn(q, k, v, *, causal, softmax_scale, group) -> out or (out, lse), as `accuracy.variant.callable` says; gradients
     come from autograd. sharding: which tokens a rank gets; seqlen: over all ranks, 512 a rank by default; kernels:
-    the first that can serve is the one-shot's; group: default, all ranks of torch.distributed.
+    the first that can serve is the one-shot's; group: default, all ranks of torch.distributed; limits: what is allowed
+    (`accuracy.check.rules`); record: is given the rows before they are judged.
 
     Raises AssertionError on every rank, with the worst rank, tensor and position, and ConfigError for a wrong argument.
     """
@@ -95,6 +79,8 @@ def assert_accurate(
         kernels=kernels, size=ranks.size, device=device,
     )  # fmt: skip
     rows = measure(fn, case, ranks)
+    if record is not None:
+        record(rows)
     complaint = complaint_about(rows, limits)
     if complaint is not None:
         raise AssertionError(complaint)
@@ -107,10 +93,10 @@ def complaint_about(rows: Sequence[Row], limits: Limits) -> str | None:
     if failed:
         return f"{_named(failed[0])}: {failed[0]['reason']}"
     judged = [row for row in rows if row["status"] == OK and row["tensor"] != "delta"]  # delta follows from out
-    over = [row for row in judged if _times(row) > limits.of(row)]
+    over = [row for row in judged if _times(row) > _limit(row, limits)]
     if not over:
         return None
-    worst = max(over, key=lambda row: _times(row) / limits.of(row))["tensor"]
+    worst = max(over, key=lambda row: _times(row) / _limit(row, limits))["tensor"]
     others = sorted({row["tensor"] for row in over} - {worst})
     lines = _described([row for row in judged if row["tensor"] == worst], limits)
     return "\n".join([*lines, *([f"also over the limit: {', '.join(others)}"] if others else [])])
@@ -124,7 +110,8 @@ def _described(rows: list[Row], limits: Limits) -> list[str]:
     kernel = whole["kernel"]
     return [
         f"{_named(whole)}: {whole['tensor']} is {_times(whole):.3g} times as far from float64 as {kernel} run once"
-        f" (allowed: {limits.of(whole):g}), on rank {worst['rank']} {_times(worst):.3g} times ({limits.of(worst):g})",
+        f" (allowed: {_limit(whole, limits):g}), on rank {worst['rank']} {_times(worst):.3g} times"
+        f" ({_limit(worst, limits):g})",
         f"relative error {whole['error_rel']:.3g}; of {kernel} {whole['one_shot_rel']:.3g}; of the true answer rounded"
         f" {whole['floor_rel']:.3g}",
         f"largest error {place['error_max']:.3g} on rank {place['rank']}, at batch {place['worst_batch']}, token"
@@ -132,7 +119,8 @@ def _described(rows: list[Row], limits: Limits) -> list[str]:
     ]
 
 
-TRUTH_ERROR = 1e-14  # of the truth itself, relative (tests/reference holds it to that against 50 digits)
+def _limit(row: Row, limits: Limits) -> float:
+    return limits.of(row["tensor"], whole=row["rank"] == ALL_RANKS)
 
 
 def _times(row: Row) -> float:

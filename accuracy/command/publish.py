@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from accuracy import table
+from accuracy.check import sums
 
 USAGE_ERROR = 2
 
@@ -46,13 +47,14 @@ def publish(folder: Path, to: Path) -> Path:
     if about["fingerprint"]["code"] != code_digest():
         code = about["fingerprint"]["code"]
         raise ValueError(f"{folder} was measured by other code ({code}); publish from its checkout")
-    target = to / about["experiment"] / _machine(about)
+    target = target_of(about, to)
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     for name, frame, schema in (
         ("results", results, table.RESULTS_SCHEMA),
         ("positions", table.read_positions(folder), table.POSITIONS_SCHEMA),
     ):
+        frame = frame[frame["case_id"].isin(about["cases"])]  # the folder may hold cases of another plan
         pq.write_table(
             pa.Table.from_pandas(frame, schema, preserve_index=False),
             target / f"{name}.parquet",
@@ -61,7 +63,13 @@ def publish(folder: Path, to: Path) -> Path:
     table.write_json(target / "run.json", _without_places(about))
     write_report(target)
     write_growth_figure(results, target / "growth.svg")
+    sums.write(target)
     return target
+
+
+def target_of(about: dict[str, Any], to: Path) -> Path:
+    """The folder of a run's evidence: `to`/EXPERIMENT/DEVICE."""
+    return to / re.sub(r"[^\w-]", "-", str(about["experiment"])) / _machine(about)
 
 
 def _without_places(about: dict[str, Any]) -> dict[str, Any]:

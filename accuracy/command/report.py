@@ -5,6 +5,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from accuracy.errors import ConfigError
+
 USAGE_ERROR = 2
 
 
@@ -12,14 +14,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report's path and its most telling lines; 0, or 2 where the folder cannot be reported on."""
     parser = argparse.ArgumentParser(prog="accuracy-report", description="Rebuild report.html from a run's tables.")
     parser.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="folder that holds results/ and run.json")
-    folder = parser.parse_args(arguments).folder
+    parser.add_argument("earlier", type=Path, nargs="*", metavar="EARLIER_RUN", help="to look back on, oldest first")
+    given = parser.parse_args(arguments)
+    folder = given.folder
 
     from accuracy.report.build import write_report  # here, so that --help answers at once
     from accuracy.report.folder import NoReport
 
     try:
-        summary = write_report(folder)
-    except NoReport as error:
+        summary = write_report(folder, given.earlier)
+    except (NoReport, ConfigError) as error:
         print(f"accuracy-report: {error}", file=sys.stderr)
         return USAGE_ERROR
     except OSError as error:

@@ -62,7 +62,7 @@ def _answer(job: Job, start: Start, groups: dict[int, dist.ProcessGroup]) -> Don
         mine[rank] = shards
         program = rank_program(job.case, build_kernel(job.case), mine)
         dist.barrier(group)
-        with device.measured(job.case.device) as cost:
+        with device.measured(job.case.device) as cost, device.poisoned(job.case.reruns.poison):
             results = run_rank(program, ProcessesWorld(rank, job.case.world_size, group))
         if start.far:
             results = tuple(x if x is None else x.cpu() for x in results)

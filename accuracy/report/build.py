@@ -5,7 +5,7 @@ imported.
 import base64
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,15 @@ from accuracy.report.block import BUDGET_BYTES, EMPTY, encode_rows
 from accuracy.report.folder import Run, read_folder
 from accuracy.report.headline import headline
 from accuracy.report.section import environment
+from accuracy.report.section.attribution import attribution_panels
 from accuracy.report.section.cost import cost_panel
 from accuracy.report.section.growth import growth_panel
 from accuracy.report.section.heatmap import heatmap_panel
+from accuracy.report.section.history import history_of
 from accuracy.report.section.missing import reasons
 from accuracy.report.section.positions import position_panel
 from accuracy.report.section.ranks import rank_panel
+from accuracy.report.section.verdict import judge as judge_verdicts
 from accuracy.report.series import (
     MOST_DETAILED_FACETS,
     MOST_FACETS,
@@ -53,22 +56,29 @@ class ReportSummary:
     lines: tuple[str, ...]
 
 
-def write_report(folder: Path) -> ReportSummary:
-    """Write `folder/report.html`, whole or not at all. Raises NoReport where the folder holds no results."""
+def write_report(folder: Path, earlier: Sequence[Path] = ()) -> ReportSummary:
+    """Write `folder/report.html`, whole or not at all. earlier: runs to look back on, oldest first.
+
+    Raises NoReport where the folder holds no results, ConfigError where one of the earlier cannot be read.
+    """
     run = read_folder(folder)
     labelled = in_reading_order(with_labels(run.results))
     measured = labelled[labelled["case_id"].isin(run.measured["case_id"]) & labelled["tensor"].notna()]
     whole = measured[measured["rank"] == -1]
     claims = judge(run.experiment, run.results)
-    head = headline(run, whole, claims)
+    judged = judge_verdicts(run.results, run.positions, run.steps)
+    head = headline(run, whole, claims, judged.diagnoses)
     context = {
         "run": run,
         "headline": head,
         "claims": claims,
+        "judged": judged,
+        "attribution": attribution_panels(run.results),
         "passages": experiment.passages(run.experiment),
         "reasons": reasons(run.cases),
         "summary": summary_table(whole),
         "environment": environment,
+        "history": history_of(folder, earlier),
     }
     path = folder / "report.html"
     text = _with_rows(context | _panels(run, measured), labelled)

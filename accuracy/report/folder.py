@@ -5,7 +5,7 @@ Only results are required. Everything else may be missing, and the report says w
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ class Run:
     positions: pd.DataFrame
     record: dict[str, Any]  # run.json; empty where it is missing or unreadable
     problem: str | None  # what is wrong with run.json, if anything
+    steps: pd.DataFrame = field(default_factory=lambda: table.STEPS_SCHEMA.empty_table().to_pandas())
 
     @property
     def experiment(self) -> str:
@@ -75,6 +76,7 @@ def read_folder(folder: Path) -> Run:
         raise NoReport(f"{folder}: no such folder; {advice}")
     try:
         results, positions = table.read_results(folder), table.read_positions(folder)
+        steps = table.read_steps(folder)
     except (OSError, pa.ArrowException) as error:
         raise NoReport(f"{folder}: its table cannot be read ({_one_line(error)}); {advice}") from error
     results = results[results["case_id"].notna()]
@@ -84,7 +86,7 @@ def read_folder(folder: Path) -> Run:
     record, problem = _read_record(folder)
     order = [column for column in ("case_id", "tensor", "rank") if column in results]
     results = results.sort_values(order, kind="stable", ignore_index=True)
-    return Run(results, positions, record, problem)
+    return Run(results, positions, record, problem, steps)
 
 
 def _read_record(folder: Path) -> tuple[dict[str, Any], str | None]:

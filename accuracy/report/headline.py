@@ -7,12 +7,15 @@ import pandas as pd
 
 from accuracy.claim import Claim
 from accuracy.report.folder import Run
-from accuracy.report.growth import Growth, fit_growth
 from accuracy.report.number import as_float, count, plain, scientific
 from accuracy.report.section.heatmap import worst_cells
 from accuracy.report.series import ONE_SHOT, spoken
 from accuracy.table import DECLINED, FAILED
+from accuracy.verdict.diagnosis import Diagnosis
+from accuracy.verdict.growth import Growth, fit_growth
+from accuracy.verdict.label import INVALID, LOGIC, ROUNDING
 
+DIAGNOSE = "diagnose"
 EXACT = "float64"  # its rounding is far below all others': it shows whether the schedule is right
 
 
@@ -36,19 +39,34 @@ class Headline:
     lines: tuple[str, ...]
 
 
-def headline(run: Run, whole: pd.DataFrame, claims: list[Claim]) -> Headline:
-    """whole: the labelled rows over all ranks."""
+def headline(run: Run, whole: pd.DataFrame, claims: list[Claim], diagnoses: list[Diagnosis]) -> Headline:
+    """whole: the labelled rows over all ranks. A diagnosis leads where one was asked for, or finds a bug."""
+    verdict = _verdict(run, diagnoses)
     growth = _fastest(whole)
     worst = _worst(whole)
     missing, declined = _incomplete(run, whole), _declined(run)
     exact, claimed = _agreement(whole), _claims(claims)
     state = " ".join(filter(None, (claimed, exact, missing, declined))) or "Every planned case was measured."
     return Headline(
-        sentence=" ".join(filter(None, (missing, worst))),
-        further=tuple(filter(None, (growth, exact, claimed, declined))),
+        sentence=" ".join(filter(None, (missing, verdict or worst))),
+        further=tuple(filter(None, (worst if verdict else "", growth, exact, claimed, declined))),
         chips=tuple(_chips(run, whole, claims)),
-        lines=(growth, worst, state),
+        lines=(verdict or growth, worst, state),
     )
+
+
+def _verdict(run: Run, diagnoses: list[Diagnosis]) -> str:
+    """The gravest variant's sentence, and how many others are not mere rounding."""
+    grave = [each for each in diagnoses if each.label != ROUNDING]
+    if not diagnoses or (run.experiment != DIAGNOSE and not any(each.label in (INVALID, LOGIC) for each in grave)):
+        return ""
+    first = diagnoses[0]
+    text = first.sentence
+    if len(diagnoses) > 1 and first.label != ROUNDING:
+        text = f"{first.variant}: {first.sentence}"
+        others = [each.variant for each in grave[1:]]
+        text += f" Also not mere rounding: {', '.join(others)}." if others else ""
+    return text
 
 
 def _worst(whole: pd.DataFrame) -> str:

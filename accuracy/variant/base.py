@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from accuracy import sharding as shardings
+from accuracy.accumulator import Accumulator
 from accuracy.carried import Carried
 from accuracy.kernel.base import Kernel
 from accuracy.kernel.block import calls
@@ -56,6 +57,10 @@ class Rank:
         if carry is not None:
             return Carried(carry, q)
         return Running.empty(q, self.place("out_accumulator"), self.place("lse"), self.precision.merge)
+
+    def accumulator(self, name: str, like: Tensor) -> Accumulator:
+        """An empty sum of the gradient `name` (dq, dk, dv), shaped `like` (B, S, heads, D)."""
+        return Accumulator(like, self.place("dq_accumulator" if name == "dq" else "dkv_accumulator"))
 
     def join(self, running: Running | Carried, block: Block, q: Tensor, k: Tensor, v: Tensor) -> None:
         """Bring a block into the running partial: by going on in the kernel, or by merging what the kernel returns."""

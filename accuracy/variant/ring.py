@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from torch import Tensor
 
-from accuracy.accumulator import Accumulator
 from accuracy.case import Case
 from accuracy.masks import Block
 from accuracy.precision import Precision
@@ -90,8 +89,7 @@ async def ring_backward(
     rank: Rank, blocks: Blocks, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
 ) -> Tensors:
     """The backward ring: dk and dv travel with the keys they belong to, one step behind, and end at home."""
-    dq = Accumulator(q, rank.place("dq_accumulator"))
-    dk, dv = (Accumulator(x, rank.place("dkv_accumulator")) for x in (k, v))
+    dq, dk, dv = (rank.accumulator(name, x) for name, x in (("dq", q), ("dk", k), ("dv", v)))
     diagonal_last = rank.precision.ring_order == "diagonal_last"
     own = k, v
 

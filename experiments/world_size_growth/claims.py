@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from accuracy.claim import Claim
-from accuracy.report.growth import Growth, fit_growth
+from accuracy.verdict.growth import Growth, fit_growth
 
 RINGS = ("ring", "zigzag", "striped", "bpt_ring", "llama3_ring", "llama3_zigzag")
 ROUNDED = ("out", "dq", "dk", "dv")  # lse is kept in float32

@@ -122,6 +122,7 @@ def rows_of(shape: Shape, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 "diff_mean": diff * 0.25,
                 "diff_rms": diff * 0.3,
                 "diff_rel": diff,
+                "one_shot_max": one_shot * 10,
                 "one_shot_rel": one_shot,
                 "floor_mean": floor * 0.3,
                 "floor_rel": floor,

@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from accuracy.report.growth import Growth, fit_growth
-from accuracy.report.student import quantile
+from accuracy.verdict.growth import Growth, fit_growth
+from accuracy.verdict.student import quantile
 
 # Two-sided 95% points of Student's t: Fisher & Yates, Statistical Tables, table III.
 PUBLISHED = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 9: 2.262, 10: 2.228, 30: 2.042, 120: 1.980}

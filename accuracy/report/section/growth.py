@@ -8,11 +8,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from accuracy.report import drawing, mark
-from accuracy.report.growth import FLAT, Growth, fit_growth
 from accuracy.report.number import MISSING, as_float, geometric_mean, scientific, signed
 from accuracy.report.series import Facet
 from accuracy.report.svg import to_svg
 from accuracy.report.view import Cell, Chart, Panel, Table, cells
+from accuracy.verdict.growth import FLAT, Growth, fit_growth
 
 
 @dataclass(frozen=True)

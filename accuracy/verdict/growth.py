@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from accuracy.report.number import count, signed
-from accuracy.report.student import quantile
+from accuracy.verdict.student import quantile
 
 SMALLEST_WORLD_SIZE = 2  # W = 1 has no merge: it is one-shot attention
 FEWEST_WORLD_SIZES = 3

@@ -1,0 +1,25 @@
+"""How does the gate end? One number for a machine, one word for a person."""
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """Exit statuses of `accuracy-check`. Public: CI files of others depend on them."""
+
+    OK = 0
+    REGRESSION = 1
+    USAGE = 2
+    INCOMPLETE = 3
+    NO_BASELINE = 4
+    LOGIC = 5
+
+
+WORDS = {
+    Exit.OK: "ok",
+    Exit.REGRESSION: "regression",
+    Exit.USAGE: "usage or configuration",
+    Exit.INCOMPLETE: "incomplete",
+    Exit.NO_BASELINE: "no comparable baseline",
+    Exit.LOGIC: "logic bug",
+}
+GRAVEST_FIRST = (Exit.LOGIC, Exit.REGRESSION, Exit.INCOMPLETE, Exit.NO_BASELINE)

@@ -1,0 +1,135 @@
+"""Section: bug or rounding? The verdict of every tensor, the evidence, and the traced steps."""
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from accuracy.dtype import FORMATS
+from accuracy.report.number import MISSING, plain, ratio, scientific, signed
+from accuracy.report.view import Cell, Panel, Table, cells
+from accuracy.table import TENSORS
+from accuracy.verdict.diagnosis import Diagnosis, diagnoses
+from accuracy.verdict.label import LABELS, NOT_MEASURED, ROUNDING
+from accuracy.verdict.verdict import verdicts
+
+MOST_FINDINGS = 60
+MOST_STEPS = 40
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The verdicts of a run and what they amount to, gravest variant first."""
+
+    verdicts: pd.DataFrame
+    diagnoses: list[Diagnosis]
+    panel: Panel | None
+
+
+def judge(results: pd.DataFrame, positions: pd.DataFrame, steps: pd.DataFrame) -> Judged:
+    """Of a whole run."""
+    found = verdicts(results)
+    measured = found[found["label"] != NOT_MEASURED]
+    if measured.empty:
+        return Judged(found, [], None)
+    said = [each for each in diagnoses(measured, results, steps) if each.label != NOT_MEASURED]
+    tables = [_overview(measured), _findings(measured)]
+    data = [_chunks(results, positions), _traced(steps)]
+    panel = Panel(
+        slug="verdict-all",
+        label="Every tensor",
+        note="The gravest label over the world sizes; numbers are times the one-shot kernel's error.",
+        tables=tuple(table for table in tables if table.rows),
+        data=tuple(table for table in data if table.rows),
+    )
+    return Judged(found, said, panel)
+
+
+def _overview(measured: pd.DataFrame) -> Table:
+    """A row per variant and dtype, a column per tensor: the gravest label over world sizes."""
+    order = measured.assign(
+        _grave=measured["label"].map(LABELS.index), _bits=measured["dtype"].map(lambda name: FORMATS[name].precision)
+    )
+    rows = []
+    for (variant, options, precision, _, dtype), mine in order.groupby(
+        ["variant", "options", "precision", "_bits", "dtype"], sort=True
+    ):
+        name = " · ".join(filter(None, (str(variant), str(options), str(precision))))
+        rows.append(cells(name, dtype, *(_label_cell(mine[mine["tensor"] == tensor]) for tensor in TENSORS)))
+    return Table("Verdict of every tensor", ("variant", "dtype", *TENSORS), tuple(rows))
+
+
+def _label_cell(rows: pd.DataFrame) -> Cell:
+    if rows.empty:
+        return Cell(MISSING, kind="absent")
+    worst = rows.sort_values(["_grave", "x_one_shot"], ascending=[True, False]).iloc[0]
+    detail = f"{plain(rows['x_one_shot'].max())}" if worst["label"] == ROUNDING else f"W = {worst['world_size']}"
+    return Cell(str(worst["label"]), detail, "" if worst["label"] == ROUNDING else "alarm", hint=str(worst["sentence"]))
+
+
+def _findings(measured: pd.DataFrame) -> Table:
+    """Everything that is not mere rounding, with its evidence."""
+    wrong = measured[measured["label"] != ROUNDING]
+    wrong = wrong.assign(_grave=wrong["label"].map(LABELS.index)).sort_values(["_grave", "variant"], kind="stable")
+    rows = tuple(
+        cells(
+            row["variant"],
+            row["tensor"],
+            row["dtype"],
+            row["world_size"],
+            row["label"],
+            row["rule"],
+            row["sentence"],
+            scientific(row["error_rel"]),
+            ratio(row["x_one_shot"]),
+            signed(row["slope"]),
+        )
+        for row in wrong.head(MOST_FINDINGS).to_dict("records")
+    )
+    head = ("variant", "tensor", "dtype", "world size", "label", "rule", "evidence", "error", "x one-shot", "slope")
+    left = len(wrong) - len(rows)
+    return Table("What is not mere rounding" + (f", the first {len(rows)}; {left} more" if left else ""), head, rows)
+
+
+def _chunks(results: pd.DataFrame, positions: pd.DataFrame) -> Table:
+    """Under zigzag, the two chunks of each rank apart: the front one and its mirror from the back."""
+    head = ("variant", "dtype", "tensor", "front chunks", "back chunks", "back / front")
+    zigzag = results[(results["sharding"] == "zigzag") & (results["rank"] == -1) & (results["world_size"] > 1)]
+    cases = zigzag.drop_duplicates("case_id").set_index("case_id")[["variant", "dtype", "world_size", "seqlen"]]
+    if cases.empty or positions.empty:
+        return Table("Zigzag chunks", head, ())
+    bins = positions[positions["case_id"].isin(cases.index)].join(cases, on="case_id")
+    bins = bins[bins["world_size"] == bins["world_size"].max()]
+    bins = bins.assign(back=bins["token_begin"] >= bins["seqlen"] / 2)
+    means = bins.groupby(["variant", "dtype", "tensor", "back"], sort=True)["error_rms"].mean().unstack("back")
+    rows = tuple(
+        cells(*key, scientific(front), scientific(back), ratio(back / front if front > 0 else float("nan")))
+        for key, front, back in means.itertuples(name=None)
+    )
+    return Table("Zigzag: root mean square error of the front and the back chunks", head, rows)
+
+
+def _traced(steps: pd.DataFrame) -> Table:
+    """Traced steps outside of the rounding band, first ones first; where none is, the worst inside."""
+    head = ("way", "rank", "block", "tensor", "state", "queries", "keys", "error", "band")
+    if steps.empty:
+        return Table("Traced steps", head, ())
+    off = steps[~(steps["error_rel"] <= steps["band"])]
+    caption = "Traced steps outside of the rounding band" if len(off) else "Traced steps: all are inside the band"
+    shown = off.sort_values(["way", "step", "rank"], ascending=[False, True, True]) if len(off) else (
+        steps.assign(_share=steps["error_rel"] / steps["band"]).nlargest(12, "_share")
+    )  # fmt: skip
+    rows = tuple(
+        cells(
+            row["way"],
+            row["rank"],
+            row["step"],
+            row["tensor"],
+            row["state"],
+            f"{row['query_begin']} to {row['query_last']}",
+            f"{row['key_begin']} to {row['key_last']}",
+            scientific(row["error_rel"]),
+            scientific(row["band"]),
+        )
+        for row in shown.head(MOST_STEPS).to_dict("records")
+    )
+    return Table(caption, head, rows)

@@ -1,0 +1,80 @@
+"""The diagnose experiment on a small problem, for all planted faults and all healthy variants at once."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hydra
+import pandas as pd
+from omegaconf import OmegaConf
+
+from accuracy import parts
+from accuracy.configuration import PACKAGE, read
+from accuracy.grid import plan
+from accuracy.locations import CONFIGS
+from accuracy.pipeline import Pipeline
+from accuracy.reference.cache import Cache
+
+SMALL = (
+    "experiment=diagnose", "problem.seqlen=144", "problem.heads=4", "problem.heads_kv=2", "problem.head_dim=16",
+    "problem.softmax_scale=0.3", "world_size=[1,4]", "device=cpu",
+    # weights stay unrounded: the kernel's own rounding would be one-shot's too, and hide a schedule's
+    "kernel=eager", "kernel.eager.probability_dtype=accumulate", "~kernel.auto",
+)  # fmt: skip
+KNOBS = {"query_chunk": 24, "key_chunk": 16}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A planted fault: what the verdict must say of which tensors, in some dtype and world size."""
+
+    name: str
+    expected: dict[str, str]
+
+
+def faults() -> list[Fault]:
+    """All of accuracy/fault, by name."""
+    stems = sorted(path.stem for path in (PACKAGE / "fault").glob("[a-z]*.py"))
+    return [Fault(stem, parts.load(f"accuracy.fault.{stem}").EXPECTED) for stem in stems if stem != "base"]
+
+
+def healthy() -> list[str]:
+    """The variants on disk that have schedules of their own."""
+    found = []
+    for path in sorted((CONFIGS / "variant").glob("*.yaml")):
+        forward = dict(OmegaConf.load(path)).get("forward")
+        if (PACKAGE / "variant" / f"{forward}.py").exists() and forward != "callable":
+            found.append(path.stem)
+    return found
+
+
+def results(names: Iterable[str], *overrides: str, done: Callable[[], Any] = lambda: None) -> pd.DataFrame:
+    """The table of the faults and healthy variants so named. done: called after each case."""
+    config = compose(*SMALL, *overrides)
+    config["variant"] = {name: _node(name) for name in names}
+    rows: list[Any] = []
+    pipeline = Pipeline("selfcheck", Cache(None, 0.0))
+    for each in plan(read(config), free_bytes=None):
+        measured = pipeline.decline(each.case, each.decline) if each.decline else pipeline.measure(each.case)
+        rows += measured.rows
+        done()
+    return pd.DataFrame(rows)
+
+
+def compose(*overrides: str) -> dict[str, Any]:
+    """The configuration of a command, as plain dicts and lists. Raises Hydra's errors."""
+    with hydra.initialize_config_dir(str(CONFIGS.resolve()), version_base="1.3"):
+        composed = hydra.compose("config", overrides=list(overrides))
+    return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
+
+
+def _node(name: str) -> dict[str, Any]:
+    path = Path(CONFIGS / "variant" / f"{name}.yaml")
+    source = f"accuracy.fault.{name}"
+    if path.exists():
+        node: dict[str, Any] = OmegaConf.to_container(OmegaConf.load(path))  # type: ignore[assignment]
+    else:
+        node = {"forward": source, "backward": source, "sharding": parts.load(source).SHARDING}
+    options = parts.default_options(parts.load(source if not path.exists() else f"accuracy.variant.{node['forward']}"))
+    return node | {name: KNOBS[name] for name, _ in options if name in KNOBS}

@@ -1,0 +1,197 @@
+"""What a table holds on one tensor of one variant: its rows, the probes', the other dtypes' and the reruns'.
+
+In: the results table. Out: an `Evidence` for each (variant as configured, problem, dtype, world size, tensor). Rows
+that stand under a non-finite case are kept: the numbers of its other tensors are as good as any.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from accuracy.dtype import FORMATS, effective_dtype, rounding_band
+from accuracy.table import ALL_RANKS, FAILED, RERUN_COUNTS, TENSORS
+
+PROBES = {  # inputs whose exact answer is known, and the tensors that it is known of
+    "zero_query": ("out", "lse"),
+    "index_value": ("out", "lse"),
+    "one_value": ("out",),
+    "one_gradient": ("dq", "dk"),
+}
+TRUTH_ERROR = 1e-14  # of the truth itself, relative (tests/reference holds it to that against 50 digits)
+_SETTING = (
+    "variant", "options", "precision", "world", "mask", "batch", "seqlen", "seqlen_q", "heads", "heads_kv", "head_dim",
+    "softmax_scale", "device",
+)  # fmt: skip
+_INPUTS = ["inputs", "inputs_options"]
+KERNEL = ("kernel", "kernel_options")
+SUBJECT = (*_SETTING, *KERNEL, "dtype", "world_size")
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A schedule's error over all ranks in one dtype on one distribution: geometric means over the seeds.
+
+    one_shot: of the kernel run once, or of the floor where that is larger; bits: the most that a value needs.
+    """
+
+    level: float
+    one_shot: float
+    bits: float
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that bears on one tensor. Frames hold rows of the results table.
+
+    whole, ranks: this tensor's rows of ordinary inputs, over all ranks and of each rank; probes: rows over all ranks
+    and of each rank under probe inputs; rungs: by dtype and ordinary inputs, the same schedule in that dtype (this one
+    included); reruns: rows of any dtype at this world size; failures: reasons of failed
+    cases that have no numbers.
+    """
+
+    key: dict[str, Any]
+    tensor: str
+    whole: pd.DataFrame
+    ranks: pd.DataFrame
+    probes: pd.DataFrame
+    rungs: dict[str, dict[str, Rung]]
+    reruns: pd.DataFrame
+    failures: tuple[str, ...] = ()
+    declines: tuple[str, ...] = ()
+    _cache: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def dtype(self) -> str:
+        """The case's."""
+        return str(self.key["dtype"])
+
+    @property
+    def effective(self) -> str:
+        """The precision that the tensor can have in it."""
+        return effective_dtype(self.tensor, self.dtype)
+
+    @property
+    def unit_roundoff(self) -> float:
+        """Of the effective precision."""
+        return FORMATS[self.effective].unit_roundoff
+
+    def one_shot_has_digits(self, dtype: str) -> bool:
+        """Whether the one-shot kernel is near the truth in that dtype on some inputs; else the kernel is broken."""
+        least = min(rung.one_shot for rung in self.rungs[dtype].values())
+        return least <= 100 * rounding_band(self.tensor, dtype)
+
+    @property
+    def merges(self) -> int:
+        """How many partials a row may be joined from, less one: ranks times chunks of keys within a rank."""
+        size = int(self.key["world_size"])
+        chunk = dict(pair.split("=") for pair in str(self.key["options"] or "").split(",") if "=" in pair)
+        chunks = int(self.key["seqlen"]) // size // int(chunk["key_chunk"]) if "key_chunk" in chunk else 1
+        return max(1, chunks) * size - 1
+
+    def by_inputs(self) -> list[tuple[str, pd.DataFrame, pd.DataFrame]]:
+        """(inputs, rows over all ranks, rows of each rank) for every ordinary distribution."""
+        if "inputs" not in self._cache:
+            ranks = dict(iter(self.ranks.groupby(_INPUTS, sort=True)))
+            none = self.ranks.iloc[:0]
+            self._cache["inputs"] = [
+                (str(key[0]), rows, ranks.get(key, none)) for key, rows in self.whole.groupby(_INPUTS, sort=True)
+            ]
+        return self._cache["inputs"]
+
+
+def gather(results: pd.DataFrame) -> list[Evidence]:
+    """Every tensor of every subject of the table, in the table's order; a subject without numbers has them too."""
+    table = _complete(results)
+    numbers = table[table["tensor"].notna() & table["error_rel"].notna()]
+    probing, everywhere = numbers["inputs"].isin(list(PROBES)), numbers["rank"] == ALL_RANKS
+    own = [*SUBJECT, "tensor"]
+    wholes = _groups(numbers[everywhere & ~probing], own)
+    ranks = _groups(numbers[~everywhere & ~probing], own)
+    probes = _groups(numbers[probing], own)
+    family = [*_SETTING, "world_size", "tensor"]
+    rungs = _rungs(numbers[everywhere & ~probing], family)
+    reruns = _groups(numbers[numbers[list(RERUN_COUNTS)].notna().any(axis=1)], family)
+    bares = _groups(table[table["tensor"].isna()], list(SUBJECT))
+    none = numbers.iloc[:0]
+    found = []
+    for key in table[list(SUBJECT)].drop_duplicates().itertuples(index=False, name=None):
+        named = dict(zip(SUBJECT, key, strict=True))
+        bare = bares.get(key, none)
+        for tensor in TENSORS:
+            shared = (*(named[name] for name in _SETTING), named["world_size"], tensor)
+            found.append(
+                Evidence(
+                    key=named,
+                    tensor=tensor,
+                    whole=wholes.get((*key, tensor), none),
+                    ranks=ranks.get((*key, tensor), none),
+                    probes=probes.get((*key, tensor), none),
+                    rungs=_same_kernel(rungs.get(shared, {}), named),
+                    reruns=reruns.get(shared, none),
+                    failures=tuple(bare.loc[bare["status"] == FAILED, "reason"].dropna().unique()),
+                    declines=tuple(bare.loc[bare["status"] != FAILED, "reason"].dropna().unique()),
+                )
+            )
+    return found
+
+
+def _rungs(rows: pd.DataFrame, family: list[str]) -> dict[tuple[Any, ...], dict[tuple[str, ...], Rung]]:
+    """For each schedule and tensor: rungs by (dtype, inputs, kernel, its options)."""
+    least = rows[["one_shot_rel", "floor_rel"]].max(axis=1)
+    logs = rows.assign(_level=_log(rows["error_rel"]), _one_shot=_log(least), _bits=rows["significand_bits"])
+    place = ["dtype", "inputs", *KERNEL]
+    means = logs.groupby([*family, *place], sort=False).agg({"_level": "mean", "_one_shot": "mean", "_bits": "max"})
+    found: dict[tuple[Any, ...], dict[tuple[str, ...], Rung]] = {}
+    for (key, level), one_shot, bits in zip(means["_level"].items(), means["_one_shot"], means["_bits"], strict=True):
+        whole: tuple[Any, ...] = tuple(key)  # type: ignore[arg-type]
+        rung = Rung(float(np.exp(level)), float(np.exp(one_shot)), float(bits))
+        found.setdefault(whole[: len(family)], {})[whole[len(family) :]] = rung
+    return found
+
+
+def _same_kernel(rungs: dict[tuple[str, ...], Rung], key: dict[str, Any]) -> dict[str, dict[str, Rung]]:
+    """By dtype and inputs, the rungs of the subject's kernel; where it lacks the dtype, another's stand in."""
+    mine = tuple(key[name] for name in KERNEL)
+    chosen: dict[str, dict[str, Rung]] = {}
+    for own in (False, True):  # the subject's own kernel comes last and stays
+        for (dtype, inputs, *kernel), rung in rungs.items():
+            if (tuple(kernel) == mine) == own:
+                chosen.setdefault(dtype, {})[inputs] = rung
+    return chosen
+
+
+def _log(values: pd.Series) -> pd.Series:
+    return np.log(values.clip(lower=5e-324))
+
+
+def times_one_shot(rows: pd.DataFrame) -> pd.Series:
+    """Each row's error over one-shot's, or over the floor where one-shot happens to be better than that."""
+    least = np.maximum(np.maximum(rows["one_shot_rel"], rows["floor_rel"]), TRUTH_ERROR)
+    return rows["error_rel"] / least
+
+
+def typical(values: pd.Series) -> float:
+    """Geometric mean over the seeds; infinite if one is, the least number above 0 for zero."""
+    present = values.to_numpy(dtype="float64")
+    present = present[~np.isnan(present)]
+    return float(np.exp(np.log(np.maximum(present, 5e-324)).mean())) if len(present) else float("nan")
+
+
+def _complete(results: pd.DataFrame) -> pd.DataFrame:
+    """Columns that tables of an earlier schema lack, as missing; missing texts as empty ones."""
+    names = [
+        *SUBJECT, "inputs", "inputs_options", "one_shot_max", "one_shot_bias", "one_shot_outward", "error_outward",
+        "truth_rms", "significand_bits", *RERUN_COUNTS,
+    ]  # fmt: skip
+    absent = {name: np.nan for name in names if name not in results}
+    table = results.assign(**absent)
+    texts = ["options", "precision", "kernel", "kernel_options", "inputs_options", "world", "device"]
+    table = table.assign(**{name: table[name].fillna("").astype(str) for name in texts})
+    table = table.assign(seqlen_q=table["seqlen_q"].fillna(table["seqlen"]))
+    return table.assign(softmax_scale=table["softmax_scale"].fillna(0.0))
+
+
+def _groups(table: pd.DataFrame, names: list[str]) -> dict[tuple[Any, ...], pd.DataFrame]:
+    return dict(iter(table.groupby(names, sort=False)))

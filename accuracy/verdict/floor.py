@@ -1,0 +1,32 @@
+"""Did somebody round to a coarser format on the way? The two marks that a known format leaves in a finer case."""
+
+import math
+
+import pandas as pd
+
+from accuracy.dtype import FORMATS
+
+LEVEL = 0.41
+"""Relative error (Frobenius) of rounding once to nearest, in unit roundoffs: the root mean square of a uniform error
+over a mantissa spread like 1/x, sqrt(1 / (6 ln 2) (1/2 ... )) = 0.41; measured floors are 0.40 to 0.42 u."""
+WITHIN = 4.0  # from a quarter of that level (partials average) to four times (a few of them add)
+WITHIN_EXACT = 16.0  # where every value is exact in the format, more roundings may have added up
+SPREAD = 4.0  # rounding strikes all ranks alike; bugs localise
+
+
+def coarser_format(level: float, bits: float, ranks: pd.Series, effective: str) -> tuple[str, str] | None:
+    """(format, the mark) of the coarser format to which a tensor was rounded, or None.
+
+    level: relative error over all ranks; bits: the most that a value needs (NaN: not recorded); ranks: relative
+    errors of the ranks; effective: the precision that the tensor could have had. The marks: all values are exact in
+    the format; or the error is as large as one to ten roundings to it, on all ranks alike.
+    """
+    for form in sorted(FORMATS.values(), key=lambda form: form.precision):
+        if form.precision >= FORMATS[effective].precision:
+            return None
+        expected = LEVEL * form.unit_roundoff
+        if not math.isnan(bits) and 0 < bits <= form.precision and level <= WITHIN_EXACT * expected:
+            return form.name, f"every value is exact in {form.name}"
+        if expected / WITHIN <= level <= expected * WITHIN and (ranks.empty or ranks.max() <= SPREAD * ranks.min()):
+            return form.name, f"the error is {level / form.unit_roundoff:.2g} unit roundoffs of {form.name}"
+    return None

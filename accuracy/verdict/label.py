@@ -1,0 +1,34 @@
+"""The words of a verdict, gravest first, and what each means."""
+
+from dataclasses import dataclass, field
+
+INVALID = "invalid"
+LOGIC = "logic"
+PRECISION_FLOOR = "precision_floor"
+EXCESS_ROUNDING = "excess_rounding"
+BIASED = "biased"
+NONDETERMINISTIC = "nondeterministic"
+ROUNDING = "rounding"
+NOT_MEASURED = "not_measured"
+
+MEANING = {
+    INVALID: "gives values that are not finite, of a wrong shape or dtype, or from memory that nobody wrote",
+    LOGIC: "is wrong at any precision",
+    PRECISION_FLOOR: "stops getting better at a coarser dtype than the case's",
+    BIASED: "errs to one side",
+    EXCESS_ROUNDING: "rounds more than the schedule explains",
+    NONDETERMINISTIC: "differs from run to run",
+    ROUNDING: "merely rounds",
+    NOT_MEASURED: "was not measured",
+}
+LABELS = tuple(MEANING)
+BUGS = (INVALID, LOGIC)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a rule says of a tensor. sentence: the evidence in plain words; numbers: by name, for the table."""
+
+    label: str
+    sentence: str
+    numbers: dict[str, float | str] = field(default_factory=dict)

@@ -1,0 +1,144 @@
+"""Where is it wrong? The marks that a fault leaves over tensors, ranks, dtypes, inputs and world sizes.
+
+In: the verdicts and the results of one variant in one problem. Out: a `Pattern` for its gravest label, of plain
+values, from which a signature is read.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from accuracy.dtype import FORMATS
+from accuracy.table import ALL_RANKS, TENSORS
+from accuracy.verdict.evidence import PROBES, times_one_shot
+from accuracy.verdict.growth import Growth, fit_growth
+from accuracy.verdict.label import BUGS, INVALID, LABELS, NOT_MEASURED, ROUNDING
+
+FORWARD = ("out", "lse")
+RIGHT = 3.0  # a rank whose error is below 3 times one-shot's is right (rule 5's limit for one rank)
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """What is wrong with a variant, where the label is gravest.
+
+    tensors: with that label, in the table's order; dtypes, world_sizes: where they have it; sound_dtypes: measured
+    ones where no tensor has it; sound_at_one: whether one rank is right; at_one: tensors that are wrong there; inputs:
+    the distributions that show it; ranks_wrong: of the largest world size, with `size` ranks; trend: of each tensor's
+    error over those ranks: rising, falling, or neither; growth: over the world size, of each tensor; ratios,
+    ratios_least: relative errors of all tensors at the largest and the least world size that is wrong; numbers: of the
+    verdicts.
+    """
+
+    variant: str
+    label: str
+    tensors: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    sound_dtypes: tuple[str, ...]
+    world_sizes: tuple[int, ...]
+    sound_at_one: bool
+    at_one: tuple[str, ...]
+    inputs: tuple[str, ...]
+    size: int
+    ranks_wrong: dict[str, tuple[int, ...]]
+    trend: dict[str, str]
+    growth: dict[str, Growth]
+    ratios: dict[str, float]
+    ratios_least: dict[str, float]
+    rules: tuple[str, ...]
+    numbers: dict[str, float | str]
+    sentence: str
+    grouped_heads: bool
+
+
+def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> Pattern:
+    """Of one variant's verdicts (at least one row) and results."""
+    judged = verdicts[verdicts["label"] != NOT_MEASURED]
+    judged = judged if len(judged) else verdicts
+    label, wrong = _gravest(judged)
+    tensors = tuple(name for name in TENSORS if (wrong["tensor"] == name).any())
+    dtypes = _by_precision(wrong["dtype"])
+    size = int(wrong["world_size"].max())
+    finest = dtypes[-1]
+    rows = results[results["tensor"].notna() & results["error_rel"].notna() & ~results["inputs"].isin(list(PROBES))]
+    shown = _shown(rows, wrong)
+    profile = {name: _profile(rows, name, finest, size, shown) for name in tensors}
+    first = wrong.sort_values("world_size").iloc[-1]
+    return Pattern(
+        variant=str(judged["variant"].iloc[0]),
+        label=label,
+        tensors=tensors,
+        dtypes=dtypes,
+        sound_dtypes=tuple(dtype for dtype in _by_precision(judged["dtype"]) if dtype not in dtypes),
+        world_sizes=tuple(sorted(map(int, wrong["world_size"].unique()))),
+        sound_at_one=bool((judged["world_size"] == 1).any() and not (wrong["world_size"] == 1).any()),
+        at_one=tuple(wrong.loc[wrong["world_size"] == 1, "tensor"].unique()),
+        inputs=shown,
+        size=size,
+        ranks_wrong={name: tuple(map(int, found.index[found > RIGHT])) for name, found in profile.items()},
+        trend={name: _trend(found[found > RIGHT]) for name, found in profile.items()},
+        growth=_growth(rows, tensors if label != ROUNDING else TENSORS, finest if label != ROUNDING else dtypes[0]),
+        ratios=_ratios(rows, finest, size),
+        ratios_least=_ratios(rows, finest, int(wrong["world_size"].min())),
+        rules=tuple(dict.fromkeys(wrong["rule"])),
+        numbers={key: value for numbers in wrong["numbers"] for key, value in numbers.items()} | first["numbers"],
+        sentence=str(first["sentence"]),
+        grouped_heads=bool((results["heads_kv"] < results["heads"]).any()),
+    )
+
+
+def _gravest(judged: pd.DataFrame) -> tuple[str, pd.DataFrame]:
+    """The label that leads, and its verdicts: bugs before the rest, and of equals what comes first in the data's flow:
+    gradients made of a wrong out or lse are wrong for its reason."""
+    bugs = judged[judged["label"].isin(BUGS)]
+    wrong = bugs if len(bugs) else judged[judged["label"] != ROUNDING]
+    upstream = wrong[wrong["tensor"].isin(FORWARD)]
+    candidates = upstream if len(upstream) else wrong if len(wrong) else judged
+    label = min(candidates["label"], key=LABELS.index)
+    return label, judged[judged["label"] == label]
+
+
+def _by_precision(dtypes: pd.Series) -> tuple[str, ...]:
+    return tuple(sorted(set(map(str, dtypes)), key=lambda dtype: FORMATS[dtype].precision))
+
+
+def _shown(rows: pd.DataFrame, wrong: pd.DataFrame) -> tuple[str, ...]:
+    """The distributions that show what is wrong, as far as the findings name them."""
+    named = {str(numbers["inputs"]) for numbers in wrong["numbers"] if "inputs" in numbers}
+    if (wrong["label"] == INVALID).any():
+        named |= set(rows.loc[rows["nonfinite"] > 0, "inputs"])
+    return tuple(sorted(named))
+
+
+def _profile(rows: pd.DataFrame, tensor: str, dtype: str, size: int, inputs: tuple[str, ...]) -> pd.Series:
+    """Times one-shot's error on each rank, mean over seeds; infinite where values are not finite."""
+    mine = rows[(rows["tensor"] == tensor) & (rows["dtype"] == dtype) & (rows["world_size"] == size)]
+    mine = mine[(mine["rank"] != ALL_RANKS) & (mine["inputs"].isin(inputs) if inputs else True)]
+    return times_one_shot(mine).groupby(mine["rank"]).mean()
+
+
+def _trend(errors: pd.Series) -> str:
+    """Over at least three ranks: whether every step goes the same way."""
+    if len(errors) < 3 or not np.isfinite(errors).all():
+        return ""
+    steps = np.diff(errors.to_numpy())
+    return "rising" if (steps > 0).all() else "falling" if (steps < 0).all() else ""
+
+
+def _growth(rows: pd.DataFrame, tensors: tuple[str, ...], dtype: str) -> dict[str, Growth]:
+    whole = rows[(rows["rank"] == ALL_RANKS) & (rows["dtype"] == dtype)]
+    found = {}
+    for name in tensors:
+        mine = whole[(whole["tensor"] == name) & (whole["inputs"] == "gaussian")]
+        fit = fit_growth(zip(mine["world_size"], mine["error_rel"], strict=True))
+        if isinstance(fit, Growth):
+            found[name] = fit
+    return found
+
+
+def _ratios(rows: pd.DataFrame, dtype: str, size: int) -> dict[str, float]:
+    """Relative errors over all ranks in the finest wrong dtype: their ratios tell one cause from another."""
+    mine = rows[(rows["rank"] == ALL_RANKS) & (rows["dtype"] == dtype) & (rows["world_size"] == size)]
+    mine = mine[mine["inputs"] == "gaussian"] if (mine["inputs"] == "gaussian").any() else mine
+    return {str(name): float(values.mean()) for name, values in mine.groupby("tensor")["error_rel"]}

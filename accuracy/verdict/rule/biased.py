@@ -1,0 +1,60 @@
+"""Rule 4: errors to one side. Rounding to nearest has none; a bias adds up over layers where rounding averages out.
+
+Asked before the error's size: a large bias is an excess too, but names the cause.
+Two signed means: of the error, and of the error away from zero (error x sign of the truth, so that a shrunken result
+shows whatever its sign). The unit of the test is the seed: Student's t over at least 4 seeds must pass the 99.9%
+quantile (12.9 for 4 seeds), and the mean must be at least a tenth of the error's root mean square, so that it matters.
+What one-shot's bias on the same inputs has of it is the kernel's, not the schedule's: the size beyond that counts.
+Healthy variants: below 0.01
+of the error (reports/world_size_growth). lse is left out: the last bits of kernels' exp and log are biased
+themselves (0.75 of flash-attn's lse error, which is 1e-7).
+"""
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from accuracy.verdict.evidence import Evidence
+from accuracy.verdict.label import BIASED, Finding
+from accuracy.verdict.student import quantile
+
+FEWEST_SEEDS = 4
+LEVEL = 0.999
+SHARE = 0.1
+SIDES = {  # column of the error -> one-shot's, and what a value below and above zero means
+    "error_bias": ("one_shot_bias", "too small", "too large"),
+    "error_outward": ("one_shot_outward", "too near zero", "too far from zero"),
+}
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """See `accuracy.verdict.verdict`."""
+    if evidence.tensor == "lse" or evidence.effective == "float64":
+        return None
+    rows = pd.concat([evidence.whole, evidence.probes[evidence.probes["rank"] == -1]])
+    for name, same in rows.groupby("inputs", sort=False):
+        for column, (base, below, above) in SIDES.items():
+            t, share = significance(same, column, base)
+            if share > SHARE and t > quantile(len(same) - 1, LEVEL):
+                side = float(same[column].mean())
+                way = above if side > 0 else below
+                text = f"{way} in every seed, by {share:.2g} of the error ({name} inputs, t = {t:.3g})"
+                numbers: dict[str, float | str] = {
+                    "bias_t": math.copysign(t, side),
+                    "bias_share": share,
+                    "inputs": str(name),
+                }
+                return Finding(BIASED, text, numbers | {"inputs": str(name)})
+    return None
+
+
+def significance(rows: pd.DataFrame, column: str, base: str) -> tuple[float, float]:
+    """(t over the seeds, mean as a share of the root mean square error) of the signed error beyond one-shot's."""
+    side = np.sign(rows[column].mean())
+    beyond = side * rows[column] - rows[base].fillna(0.0).abs()
+    if len(beyond) < FEWEST_SEEDS or not beyond.notna().all():
+        return 0.0, 0.0
+    size, error = max(0.0, float(beyond.mean())), float(rows["error_rms"].mean())
+    spread = float(beyond.std()) / math.sqrt(len(beyond))
+    return (size / spread if spread > 0 else math.inf if size > 0 else 0.0), (size / error if error > 0 else 0.0)

@@ -1,0 +1,78 @@
+"""Rule 5: against the one-shot kernel on the same inputs, over the seeds.
+
+How much may a schedule round beyond its kernel? In 16-bit cases a block's result is rounded to the format once more
+than one-shot's, independently: errors add in squares, so at most sqrt(1 + (floor / one-shot)^2) <= sqrt 2 times
+one-shot's. Where nothing is joined (one rank, no chunks) it may not round more at all. In float32 and float64, and
+for lse in every dtype, each of n merges rounds in the format itself, about twice: sqrt(1 + 2 n). Room above that:
+0.1 + 0.1 / sqrt(seeds), since blocks' results are not quite orthogonal and seeds spread (1% in large problems, ten
+times that in small ones); 20% where nothing is joined, 50% of the walk of n merges. sqrt 2 and its room are 1.63 for
+four seeds; AWS Neuron's gate allows 1.5.
+
+Beyond that, over single seeds and ranks: the largest element over 5 times one-shot's, or a rank's norm over 3 times
+(AWS Neuron's accuracy guide). Published rings stay within 1.27, and 1.39 on one rank (reports/world_size_growth).
+
+Without a finer dtype in the table, a ratio beyond 3 (1 + n) is no rounding either: n + 1 roundings that all push one
+way reach n + 1.
+"""
+
+import math
+
+import pandas as pd
+
+from accuracy.dtype import FORMATS
+from accuracy.verdict.evidence import Evidence, times_one_shot, typical
+from accuracy.verdict.label import EXCESS_ROUNDING, LOGIC, Finding
+
+EXACT = "float64"  # the truth's own dtype: a ratio of two errors of its size says nothing
+NOTHING_JOINED, WALK = 1.2, 1.5
+LARGEST, ONE_RANK = 5.0, 3.0
+COHERENT = 3.0
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """See `accuracy.verdict.verdict`."""
+    if evidence.effective == EXACT:
+        return None
+    for name, rows, ranks in evidence.by_inputs():
+        ratio = typical(times_one_shot(rows))
+        limit = limit_of(evidence, rows)
+        numbers: dict[str, float | str] = {"x_one_shot": ratio, "limit": limit, "inputs": name}
+        if len(evidence.rungs) == 1 and ratio > COHERENT * (1 + evidence.merges):
+            text = f"{ratio:.3g} times one-shot's error: more than {evidence.merges + 1} roundings can add up to"
+            return Finding(LOGIC, text, numbers)
+        if ratio > limit:
+            text = f"{ratio:.3g} times one-shot's error over {len(rows)} seeds; the schedule explains {limit:.3g}"
+            return Finding(EXCESS_ROUNDING, text, numbers)
+        if finding := _outlier(evidence, rows, ranks, limit, numbers):
+            return finding
+    return None
+
+
+def limit_of(evidence: Evidence, rows: pd.DataFrame) -> float:
+    """The ratio to one-shot that the schedule's extra roundings explain."""
+    merges = evidence.merges
+    if merges == 0:
+        return NOTHING_JOINED
+    if evidence.tensor == "lse" or FORMATS[evidence.effective].bytes > 2:
+        return WALK * math.sqrt(1 + 2 * merges)
+    room = 1.1 + 0.1 / math.sqrt(len(rows))
+    floor = typical(rows["floor_rel"]) / max(typical(rows["one_shot_rel"]), typical(rows["floor_rel"]))
+    return max(NOTHING_JOINED, room * math.sqrt(1 + floor**2))
+
+
+def _outlier(
+    evidence: Evidence, rows: pd.DataFrame, ranks: pd.DataFrame, limit: float, numbers: dict[str, float | str]
+) -> Finding | None:
+    """A single seed or rank far beyond the limit of the whole."""
+    largest = (rows["error_max"] / rows["one_shot_max"]).max()
+    if largest > LARGEST * max(1.0, limit / NOTHING_JOINED / math.sqrt(2)):
+        text = f"the largest error is {largest:.3g} times one-shot's (allowed: {LARGEST:g})"
+        return Finding(EXCESS_ROUNDING, text, numbers | {"x_one_shot_max": float(largest)})
+    allowed = max(ONE_RANK, 2 * limit)
+    times = times_one_shot(ranks)
+    worst = times.max()
+    if worst > allowed:
+        rank = int(ranks["rank"].iloc[int(times.to_numpy().argmax())])
+        text = f"{worst:.3g} times one-shot's error on rank {rank} (allowed there: {allowed:.3g})"
+        return Finding(EXCESS_ROUNDING, text, numbers | {"x_one_shot_rank": float(worst)})
+    return None

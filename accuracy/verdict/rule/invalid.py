@@ -1,0 +1,43 @@
+"""Rule 1: values that no rounding makes. No threshold: a single one is enough.
+
+Non-finite where the truth is finite; a wrong shape or dtype; writing to memory that is not the variant's; elements
+that turn non-finite when unwritten memory, or memory around the inputs (padding), is filled with NaN.
+"""
+
+from accuracy.verdict.evidence import Evidence
+from accuracy.verdict.label import INVALID, Finding
+
+MARKS = ("WrongResult:", "wrote to", "wrote next to")  # in the reasons of failed cases
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """See `accuracy.verdict.verdict`."""
+    for reason in evidence.failures:
+        if any(mark in reason for mark in MARKS) and _concerns(evidence.tensor, reason):
+            return Finding(INVALID, reason)
+    rows = evidence.whole if evidence.whole["nonfinite"].gt(0).any() else evidence.probes
+    broken = rows[rows["nonfinite"] > 0]
+    if len(broken):
+        first = broken.iloc[0]
+        where = ", ".join(sorted(broken["inputs"].unique()))
+        return Finding(
+            INVALID,
+            f"{int(first['nonfinite'])} values are not finite (inputs {where}, seed {first['seed']})",
+            {"nonfinite": float(first["nonfinite"]), "inputs": where},
+        )
+    poisoned = evidence.reruns[evidence.reruns["poisoned"] > 0]
+    if len(poisoned):
+        count = int(poisoned["poisoned"].max())
+        return Finding(
+            INVALID,
+            f"{count} values come from memory that nobody wrote or from beside the inputs: filled with NaN, it shows",
+            {"poisoned": float(count)},
+        )
+    return None
+
+
+def _concerns(tensor: str, reason: str) -> bool:
+    """A reason that names a tensor is about that one; another one is about all."""
+    _, mark, rest = reason.partition("WrongResult: ")
+    named = rest.split(" ", 1)[0] if mark else ""
+    return named == tensor or " came as " not in reason

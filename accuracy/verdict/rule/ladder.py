@@ -1,0 +1,105 @@
+"""Rule 3: the same schedule in finer dtypes. Rounding falls with the unit roundoff, a fault stays where it is.
+
+The axis is each tensor's effective precision (lse is float32 in a bfloat16 case). Thresholds:
+
+- beyond the band: an error above `rounding_band` of its dtype, and above 30 times one-shot's (inputs that cancel cost
+  every kernel digits; but a one-shot without digits on any inputs is broken itself and excuses nothing), is no
+  rounding in that dtype;
+- slope, in 16-bit dtypes, whose band is wide enough to hide a coarser format: log2 of the fall per bit from the next
+  coarser dtype. 1 is rounding, 0 a constant: below 1/2, with the error at least twice one-shot's, something constant
+  outweighs rounding;
+- a fault seen in a finer dtype is in a coarser one too if the error there is at least half as large.
+
+What does not fall is `precision_floor` where it bears the mark of a known format (see `accuracy.verdict.floor`), else
+`logic`.
+"""
+
+import math
+
+import pandas as pd
+
+from accuracy.dtype import FORMATS, effective_dtype, rounding_band
+from accuracy.verdict.evidence import Evidence, Rung
+from accuracy.verdict.floor import coarser_format
+from accuracy.verdict.label import LOGIC, PRECISION_FLOOR, Finding
+
+TIMES_ONE_SHOT = 30.0
+LEAST_SLOPE = 0.5
+TWICE = 2.0
+PRESENT = 0.5
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """See `accuracy.verdict.verdict`."""
+    own = evidence.rungs.get(evidence.dtype, {})
+    for name, _, ranks in evidence.by_inputs():
+        rung = own[name]
+        slope = _slope_to(evidence, name)
+        short = FORMATS[evidence.effective].bytes == 2
+        flat = short and slope is not None and slope < LEAST_SLOPE and rung.level > TWICE * rung.one_shot
+        if not flat and not _beyond(evidence, evidence.dtype, rung):
+            if finding := _fault_of_finer(evidence, name, rung):
+                return finding
+            continue
+        numbers: dict[str, float | str] = {"error_rel": rung.level, "inputs": name}
+        if slope is not None:
+            numbers["slope"] = slope
+        if found := coarser_format(rung.level, rung.bits, ranks["error_rel"], evidence.effective):
+            form, mark = found
+            text = f"only as good as {form} in {evidence.dtype}: {mark}"
+            return Finding(PRECISION_FLOOR, text, numbers | {"floor": form})
+        return Finding(LOGIC, f"the relative error is {rung.level:.2g} in {evidence.dtype} ({name} inputs)", numbers)
+    return None
+
+
+def slope_of(evidence: Evidence) -> float:
+    """Fall of the error per bit from the coarsest to the finest dtype measured; NaN where there is but one."""
+    levels = _levels(evidence, next(iter(evidence.rungs.get(evidence.dtype, {})), ""))
+    if len(levels) < 2:
+        return math.nan
+    low, high = min(levels), max(levels)
+    return _fall(levels[low], levels[high], high - low)
+
+
+def _levels(evidence: Evidence, name: str) -> dict[int, float]:
+    """Error by bits of the effective precision; where two dtypes have the same, the case's own."""
+    dtypes = sorted(evidence.rungs, key=lambda dtype: dtype == evidence.dtype)
+    return {
+        FORMATS[effective_dtype(evidence.tensor, dtype)].precision: evidence.rungs[dtype][name].level
+        for dtype in dtypes
+        if name in evidence.rungs[dtype]
+    }
+
+
+def _slope_to(evidence: Evidence, name: str) -> float | None:
+    """The fall from the next coarser dtype to this one."""
+    levels, mine = _levels(evidence, name), FORMATS[evidence.effective].precision
+    below = [bits for bits in levels if bits < mine]
+    return _fall(levels[max(below)], levels[mine], mine - max(below)) if below else None
+
+
+def _fault_of_finer(evidence: Evidence, name: str, rung: Rung) -> Finding | None:
+    """A fault that a finer dtype shows, hidden under this dtype's rounding."""
+    for dtype, others in evidence.rungs.items():
+        effective = effective_dtype(evidence.tensor, dtype)
+        fine = others.get(name)
+        if fine is None or FORMATS[effective].precision <= FORMATS[evidence.effective].precision:
+            continue
+        if not _beyond(evidence, dtype, fine) or rung.level < PRESENT * fine.level:
+            continue
+        if coarser_format(fine.level, fine.bits, pd.Series(dtype=float), effective) is None:
+            text = f"the relative error is {rung.level:.2g} and still {fine.level:.2g} in {dtype} ({name} inputs)"
+            return Finding(LOGIC, text, {"error_rel": rung.level, "finer": fine.level, "inputs": name})
+    return None
+
+
+def _beyond(evidence: Evidence, dtype: str, rung: Rung) -> bool:
+    band = rounding_band(evidence.tensor, dtype)
+    excused = TIMES_ONE_SHOT * rung.one_shot if evidence.one_shot_has_digits(dtype) else 0.0
+    return rung.level > max(band, excused)
+
+
+def _fall(coarse: float, fine: float, bits: int) -> float:
+    if not (math.isfinite(coarse) and math.isfinite(fine)) or coarse <= 0 or fine <= 0:
+        return 1.0 if fine == 0 else 0.0
+    return math.log2(coarse / fine) / bits

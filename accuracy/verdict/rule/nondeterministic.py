@@ -1,0 +1,13 @@
+"""Rule 6: the same run again. No threshold: the harness itself repeats bit for bit, so one differing element counts."""
+
+from accuracy.verdict.evidence import Evidence
+from accuracy.verdict.label import NONDETERMINISTIC, Finding
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """See `accuracy.verdict.verdict`."""
+    repeats = evidence.reruns[evidence.reruns["repeats_differ"] > 0]
+    if repeats.empty:
+        return None
+    count, dtype = int(repeats["repeats_differ"].max()), repeats["dtype"].iloc[0]
+    return Finding(NONDETERMINISTIC, f"{count} values differ between runs ({dtype})", {"repeats_differ": float(count)})

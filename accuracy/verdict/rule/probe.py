@@ -1,0 +1,79 @@
+"""Rule 2: exact-answer probes and a changed future. What is counted cannot be rounded away.
+
+- Key counts (q = 0): lse is ln of the number of visible keys; an lse that is off by more than half a key in the whole
+  sequence, 0.5 / S, has lost or gained one. (float32 holds ln S to 5e-7: good for S to 10^6.)
+- Exact answers: beyond `rounding_band` of the dtype (8 u of 16-bit formats, 1000 u of others), unless the error is one
+  that rounding to a coarser format leaves: then the ladder names that format.
+- dq = dk = 0 (V = dout = 1): dP and delta are D each and cancel where Gaussian ones are sqrt(D); so what is left may
+  be sqrt(D) bands of the Gaussian gradient.
+- A future token changed: not one bit of an earlier row may change.
+"""
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from accuracy.dtype import FORMATS, rounding_band
+from accuracy.table import ALL_RANKS
+from accuracy.verdict.evidence import PROBES, Evidence
+from accuracy.verdict.floor import LEVEL, WITHIN
+from accuracy.verdict.label import LOGIC, Finding
+
+HALF_A_KEY = 0.5
+
+
+def judge(evidence: Evidence) -> Finding | None:
+    """See `accuracy.verdict.verdict`."""
+    steady = evidence.reruns[~(evidence.reruns["repeats_differ"] > 0)]  # else any rerun differs
+    leaks = steady["future_differs"].fillna(0)
+    if (leaks > 0).any():
+        count = int(leaks.max())
+        return Finding(LOGIC, f"{count} values of earlier rows change with later tokens", {"future_differs": count})
+    for name, rows in evidence.probes.groupby("inputs", sort=False):
+        if evidence.tensor in PROBES[str(name)] and (finding := _probe(evidence, str(name), rows)):
+            return finding
+    return None
+
+
+def _probe(evidence: Evidence, name: str, rows: pd.DataFrame) -> Finding | None:
+    if evidence.tensor == "lse":
+        return _count_keys(evidence, rows)
+    band = rounding_band(evidence.tensor, evidence.dtype)
+    if name == "one_gradient":
+        size = evidence.whole.loc[evidence.whole["inputs"] == "gaussian", "truth_rms"].mean()
+        off = float(rows["error_rms"].max())
+        limit = band * math.sqrt(float(evidence.key["head_dim"])) * size
+        if not off > limit or _like_rounding(off / size / math.sqrt(float(evidence.key["head_dim"])), evidence):
+            return None
+        return Finding(LOGIC, f"{evidence.tensor} should be 0 with V = dout = 1 and is {off:.2g}", {"probe": off})
+    off = float(rows["error_rel"].max())
+    if off <= band or _like_rounding(off, evidence):
+        return None
+    exact = {"one_value": "1 with V = 1", "zero_query": "the mean of the values with Q = 0"}
+    answer = exact.get(name, "the mean of the visible positions' codes with Q = 0")
+    return Finding(LOGIC, f"out should be {answer} and is off by {off:.2g} of it", {"probe": off})
+
+
+def _count_keys(evidence: Evidence, rows: pd.DataFrame) -> Finding | None:
+    worst = rows.sort_values("error_max").iloc[-1]
+    keys_off = float(worst["error_max"]) * float(evidence.key["seqlen"])
+    short = not rows["significand_bits"].max() > 11  # else it was not kept in 16 bits
+    if keys_off <= HALF_A_KEY or (short and _like_rounding(float(worst["error_rel"]), evidence)):
+        return None
+    whole = rows[rows["rank"] == ALL_RANKS].iloc[0]
+    length, queries = int(evidence.key["seqlen"]), int(evidence.key["seqlen_q"])
+    seen = int(worst["worst_token"]) + 1 + length - queries if evidence.key["mask"] == "causal" else length
+    counted = seen * float(np.exp(math.copysign(float(worst["error_max"]), float(whole["error_bias"]))))
+    return Finding(
+        LOGIC,
+        f"with Q = 0 lse counts keys: token {int(worst['worst_token'])} sees {seen} and counts {counted:.4g}",
+        {"probe": float(worst["error_max"]), "keys_seen": seen, "keys_counted": counted},
+    )
+
+
+def _like_rounding(level: float, evidence: Evidence) -> bool:
+    """Whether a coarser format's rounding would leave such an error; equal weights round alike, so it may be small."""
+    finer = FORMATS[evidence.effective].precision
+    coarser = [form for form in FORMATS.values() if form.precision < finer]
+    return any(LEVEL * form.unit_roundoff / 16 <= level <= WITHIN * form.unit_roundoff for form in coarser)

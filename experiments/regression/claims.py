@@ -1,0 +1,48 @@
+"""What the regression matrix claims of itself: it is whole, it keeps the portable rules, it is sharp."""
+
+import numpy as np
+import pandas as pd
+
+from accuracy.check.policy import LEVEL, RISE
+from accuracy.check.rules import Limits
+from accuracy.check.simulation import CELLS, SEEDS
+from accuracy.check.statistics import seen
+from accuracy.claim import Claim
+
+
+def claims(results: pd.DataFrame) -> list[Claim]:
+    whole = results[(results["rank"] == -1) & results["tensor"].notna() & (results["variant"] != "one_shot")]
+    return [_complete(results), _within(whole), _sharp(whole)]
+
+
+def _complete(results: pd.DataFrame) -> Claim:
+    failed = results[results["status"] == "failed"]["case_id"].nunique()
+    return Claim("No case fails.", failed == 0, f"{failed} failed of {results['case_id'].nunique()}")
+
+
+def _within(whole: pd.DataFrame) -> Claim:
+    statement = "Up to eight ranks no schedule breaks a portable rule: 1.5 times one-shot, lse 10 times."
+    if whole.empty:
+        return Claim(statement, None, "not measured")
+    limits = whole["tensor"].map(lambda tensor: Limits().of(tensor, whole=True))
+    part = whole["x_one_shot"] / limits
+    worst = whole.loc[part.idxmax()]
+    where = f"{worst['tensor']} of {worst['variant']}, {worst['dtype']}, world size {worst['world_size']}"
+    return Claim(statement, bool(part.max() <= 1), f"nearest: {worst['x_one_shot']:.2f} ({where})")
+
+
+def _sharp(whole: pd.DataFrame) -> Claim:
+    """By the formula that experiments/gate_power holds against simulation and reruns."""
+    statement = "With this as the baseline, 8 seeds show a rise of any cell by 10% with probability 0.99."
+    keys = ["variant", "precision", "dtype", "world_size", "tensor", "seqlen"]
+    groups = whole.assign(y=np.log(whole["x_one_shot"])).groupby(keys, dropna=False)["y"]
+    spread, seeds = groups.std(), int(groups.size().min()) if len(groups) else 0
+    if seeds < 2:
+        return Claim(statement, None, "one seed")
+    level = LEVEL / max(CELLS, len(spread)) / 2
+    least = seen(spread * np.sqrt(1 / SEEDS + 1 / seeds), SEEDS + seeds - 2, level)
+    evidence = (
+        f"in the noisiest cell a rise of {np.expm1(least.max()):.1%}, in the median {np.expm1(least.median()):.1%};"
+        f" {seeds} seeds, spreads of {spread.median():.2%} in the median, {spread.max():.2%} at most"
+    )
+    return Claim(statement, bool(least.max() <= RISE), evidence)

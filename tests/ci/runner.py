@@ -1,0 +1,98 @@
+"""A stand-in for GitHub's runner, as far as a machine without the service can be one: the shell steps of the action, as
+they stand, with their environment, outputs and step summary. `if:` is evaluated where it asks for inputs only."""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+ACTION = ROOT / ".github" / "actions" / "gate" / "action.yml"
+SHELL = ["bash", "--noprofile", "--norc", "-eo", "pipefail"]  # what `shell: bash` means, by GitHub's documentation
+COMMANDS = {"accuracy": "accuracy", "accuracy-check": "accuracy.command.check"}
+
+
+def read(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load(path.read_text())
+    return content
+
+
+@dataclass
+class Runner:
+    """Runs the action in `folder`; gone: exit status of each shell step; said: what they printed."""
+
+    folder: Path
+    inputs: dict[str, str]
+    gone: dict[str, int] = field(default_factory=dict)
+    outputs: dict[str, str] = field(default_factory=dict)
+    said: str = ""
+
+    def run(self) -> int:
+        """The job's outcome: 0, or the status of the first step that failed; `always()` steps run all the same."""
+        action = read(ACTION)
+        self.inputs = {name: str(each.get("default", "")) for name, each in action["inputs"].items()} | self.inputs
+        failed = 0
+        for step in action["runs"]["steps"]:
+            condition = step.get("if", "")
+            if "run" not in step or (failed and "always()" not in condition) or not self._wanted(condition):
+                continue
+            status = self._step(step)
+            self.gone[step["name"]] = status
+            failed = failed or status
+        return failed
+
+    def _wanted(self, condition: str) -> bool:
+        asked = re.findall(r"inputs\.([\w-]+) == '(\w+)'", condition)
+        return all(self.inputs[name] == value for name, value in asked) and "github.event" not in condition
+
+    def _step(self, step: dict[str, Any]) -> int:
+        script = self.folder / "step.sh"
+        script.write_text(step["run"])
+        done = subprocess.run(
+            [*SHELL, str(script)],
+            cwd=self.folder,
+            env=self._environment(step),
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        self.said += done.stdout + done.stderr
+        written = self.folder / "github_output"
+        self.outputs |= (
+            dict(line.split("=", 1) for line in written.read_text().splitlines()) if written.exists() else {}
+        )
+        return done.returncode
+
+    def _environment(self, step: dict[str, Any]) -> dict[str, str]:
+        given = {name: self._filled(str(value)) for name, value in step.get("env", {}).items()}
+        return os.environ | given | {
+            "PATH": f"{self._commands()}:{os.environ['PATH']}",
+            "PYTHONPATH": f"{ROOT}:{self.folder}",
+            "OMP_NUM_THREADS": "1",
+            "XDG_CACHE_HOME": str(self.folder / "cache"),
+            "GITHUB_ACTION_PATH": str(ACTION.parent),
+            "GITHUB_OUTPUT": str(self.folder / "github_output"),
+            "GITHUB_STEP_SUMMARY": str(self.folder / "github_summary"),
+        }  # fmt: skip
+
+    def _filled(self, text: str) -> str:
+        text = re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda found: self.inputs[found[1]], text)
+        return re.sub(r"\$\{\{ steps\.gate\.outputs\.(\w+) \}\}", lambda found: self.outputs[found[1]], text)
+
+    def _commands(self) -> Path:
+        """The console commands as pip would install them, and a `python` that only writes down what pip was asked."""
+        folder = self.folder / "bin"
+        folder.mkdir(exist_ok=True)
+        scripts = {name: f'exec "{sys.executable}" -m {module} "$@"' for name, module in COMMANDS.items()}
+        scripts["python"] = (
+            f'if [ "$1 $2" = "-m pip" ]; then echo "$@" >> "{self.folder}/pip"; else exec "{sys.executable}" "$@"; fi'
+        )
+        for name, script in scripts.items():
+            (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+            (folder / name).chmod(0o755)
+        return folder

@@ -1,0 +1,57 @@
+"""A results table by hand: one healthy variant, to be bent by a test."""
+
+from typing import Any
+
+import pandas as pd
+
+from accuracy.dtype import FORMATS, effective_dtype
+from accuracy.table import ALL_RANKS, TENSORS
+
+DTYPES = ("bfloat16", "float16", "float32", "float64")
+
+
+def row(tensor: str, dtype: str, size: int, rank: int, seed: int, **changes: Any) -> dict[str, Any]:
+    """A healthy row: 1.1 times one-shot's error, which is 1.2 floors."""
+    u = FORMATS[effective_dtype(tensor, dtype)].unit_roundoff
+    floor = 0.41 * u
+    content = {
+        "case_id": f"{dtype}-{size}-{seed}-{changes.get('inputs', 'gaussian')}", "variant": "v", "options": "",
+        "precision": "", "kernel": "eager", "kernel_options": "", "inputs": "gaussian", "inputs_options": "",
+        "dtype": dtype, "world": "simulated", "world_size": size, "sharding": "contiguous", "seed": seed,
+        "mask": "causal", "batch": 1, "seqlen": 512, "seqlen_q": 512, "heads": 4, "heads_kv": 4, "head_dim": 16, "softmax_scale": 0.25,
+        "device": "cpu", "tensor": tensor, "rank": rank, "status": "ok", "reason": "", "nonfinite": 0,
+        "error_rel": 1.32 * floor, "one_shot_rel": 1.2 * floor, "floor_rel": floor, "error_rms": 1.32 * floor,
+        "error_max": 5 * floor, "one_shot_max": 5 * floor, "error_bias": 0.001 * floor, "one_shot_bias": 0.0,
+        "error_outward": 0.0, "one_shot_outward": 0.0, "x_floor": 1.32, "truth_rms": 1.0, "worst_token": 100,
+        "significand_bits": float(FORMATS[effective_dtype(tensor, dtype)].precision),
+        "repeats_differ": None, "poisoned": None, "future_differs": None,
+    }  # fmt: skip
+    return content | changes
+
+
+def healthy(sizes: tuple[int, ...] = (4,), dtypes: tuple[str, ...] = DTYPES, seeds: int = 4) -> pd.DataFrame:
+    """Every tensor and rank of a variant that merely rounds."""
+    return pd.DataFrame(
+        [
+            row(tensor, dtype, size, rank, seed)
+            for dtype in dtypes
+            for size in sizes
+            for seed in range(seeds)
+            for tensor in TENSORS
+            for rank in (ALL_RANKS, *range(size))
+        ]
+    )
+
+
+def bend(table: pd.DataFrame, where: dict[str, Any], **changes: Any) -> pd.DataFrame:
+    """The table with columns changed in the rows that match; a function gets the old values."""
+    match = pd.Series(True, index=table.index)
+    for name, value in where.items():
+        match &= table[name].isin(value if isinstance(value, tuple) else (value,))
+    table = table.copy()
+    for name, value in changes.items():
+        new = value(table.loc[match, name]) if callable(value) else value
+        table[name] = table[name].astype(object if table[name].isna().all() else table[name].dtype)
+        table.loc[match, name] = new
+        table[name] = table[name].infer_objects()
+    return table

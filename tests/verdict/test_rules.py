@@ -1,0 +1,119 @@
+"""Each rule fires on what it is for, in its order, and on nothing else."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from accuracy import table as tables
+from accuracy.verdict.label import NOT_MEASURED, ROUNDING
+from accuracy.verdict.verdict import verdicts
+from tests.verdict.synthetic import bend, healthy, row
+
+REPORTS = Path(__file__).parents[2] / "reports"
+
+
+def label(results: pd.DataFrame, tensor: str, dtype: str, size: int = 4) -> str:
+    found = verdicts(results)
+    mine = found[(found["tensor"] == tensor) & (found["dtype"] == dtype) & (found["world_size"] == size)]
+    return str(mine["label"].iloc[0])
+
+
+def test_a_healthy_table_is_rounding_throughout() -> None:
+    assert set(verdicts(healthy((1, 2, 4)))["label"]) == {ROUNDING}
+
+
+BIASED_OUT = {"error_bias": lambda old: old * 0 - 0.3 * 1.32 * 0.41 * 2.0**-8}
+BENT: list[tuple[str, dict[str, Any], dict[str, Any], dict[tuple[str, str], str]]] = [
+    ("non-finite values", {"tensor": "out", "dtype": "bfloat16", "rank": -1}, {"nonfinite": 3},
+     {("out", "bfloat16"): "invalid", ("out", "float32"): "rounding"}),
+    ("unwritten memory", {"tensor": "dk", "dtype": "float32", "rank": -1}, {"poisoned": 1.0},
+     {("dk", "bfloat16"): "invalid", ("dk", "float32"): "invalid", ("dv", "float32"): "rounding"}),
+    ("a leak from the future", {"tensor": "out", "dtype": "float32", "rank": -1}, {"future_differs": 1.0},
+     {("out", "float32"): "logic"}),
+    ("an error that does not fall", {"tensor": "dq"}, {"error_rel": 0.3},
+     {("dq", "bfloat16"): "logic", ("dq", "float64"): "logic"}),
+    ("a fault in wide dtypes only", {"tensor": "dq", "dtype": ("float32", "float64")}, {"error_rel": 0.3},
+     {("dq", "bfloat16"): "rounding", ("dq", "float32"): "logic"}),
+    ("a cast to bfloat16", {"tensor": "dq", "dtype": ("float16", "float32", "float64")},
+     {"error_rel": 1.6e-3, "significand_bits": 8.0},
+     {("dq", "bfloat16"): "rounding", ("dq", "float16"): "precision_floor", ("dq", "float64"): "precision_floor"}),
+    ("a partial in bfloat16", {"tensor": "out", "dtype": ("float16", "float32", "float64")}, {"error_rel": 1.2e-3},
+     {("out", "float32"): "precision_floor", ("out", "float16"): "precision_floor"}),
+    ("an lse in bfloat16", {"tensor": "lse"}, {"error_rel": 1.6e-3, "significand_bits": 8.0},
+     {("lse", "bfloat16"): "precision_floor"}),
+    ("twice one-shot's error", {"tensor": "dv", "dtype": "bfloat16"}, {"error_rel": 2.4 * 0.41 * 2.0**-8},
+     {("dv", "bfloat16"): "excess_rounding", ("dv", "float16"): "rounding"}),
+    ("one element far off", {"tensor": "dv", "dtype": "bfloat16", "rank": -1, "seed": 2}, {"error_max": 1.0},
+     {("dv", "bfloat16"): "excess_rounding"}),
+    ("one rank far off", {"tensor": "dv", "dtype": "bfloat16", "rank": 1}, {"error_rel": 5 * 0.41 * 2.0**-8},
+     {("dv", "bfloat16"): "excess_rounding"}),
+    ("a bias", {"tensor": "out", "dtype": "bfloat16", "rank": -1}, BIASED_OUT, {("out", "bfloat16"): "biased"}),
+    ("differing repeats", {"tensor": "dq", "dtype": "float32", "rank": -1}, {"repeats_differ": 2.0},
+     {("dq", "float32"): "nondeterministic", ("dq", "bfloat16"): "nondeterministic", ("dk", "float32"): "rounding"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("where", "changes", "expected"), [each[1:] for each in BENT], ids=[each[0] for each in BENT])
+def test_a_rule_fires_on_what_it_is_for(
+    where: dict[str, Any], changes: dict[str, Any], expected: dict[tuple[str, str], str]
+) -> None:
+    bent = bend(healthy(), where, **changes)
+    assert {key: label(bent, *key) for key in expected} == expected
+
+
+def test_a_spread_that_bugs_have_is_no_precision_floor() -> None:
+    """The level of one bfloat16 rounding, but on one rank only: bugs localise, rounding does not."""
+    bent = bend(healthy(), {"tensor": "out", "dtype": ("float32", "float64"), "rank": (-1, 2)}, error_rel=1.6e-3)
+    assert label(bent, "out", "float32") == "logic"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "tensor", "changes"),
+    [
+        ("zero_query", "lse", {"error_max": 1 / 101, "error_bias": -1e-4}),
+        ("one_value", "out", {"error_rel": 0.2}),
+        ("index_value", "out", {"error_rel": 0.2}),
+        ("one_gradient", "dq", {"error_rms": 1.0}),
+    ],
+)
+def test_a_probe_that_is_off_is_logic(inputs: str, tensor: str, changes: dict[str, float]) -> None:
+    probe = pd.DataFrame([row(tensor, "bfloat16", 4, -1, 0, inputs=inputs)])
+    assert label(pd.concat([healthy(), probe]), tensor, "bfloat16") == "rounding"
+    assert label(pd.concat([healthy(), probe.assign(**changes)]), tensor, "bfloat16") == "logic"
+
+
+def test_a_lost_key_is_counted() -> None:
+    probe = row("lse", "float32", 4, -1, 0, inputs="zero_query", error_max=0.00995, error_bias=-1e-4)
+    found = verdicts(pd.concat([healthy(), pd.DataFrame([probe])]))
+    sentence = found[(found["tensor"] == "lse") & (found["dtype"] == "float32")]["sentence"].iloc[0]
+    assert "token 100 sees 101 and counts 100" in sentence
+
+
+def test_what_failed_without_numbers_is_not_measured_and_a_wrong_shape_is_invalid() -> None:
+    bare = {**row("out", "bfloat16", 4, -1, 0), "tensor": None, "error_rel": None, "status": "failed"}
+    assert label(pd.DataFrame([bare | {"reason": "OutOfMemoryError: no"}]), "out", "bfloat16") == NOT_MEASURED
+    wrong = pd.DataFrame([bare | {"reason": "WrongResult: dq came as (1,) torch.float32, expected (2,)"}])
+    assert label(wrong, "dq", "bfloat16") == "invalid"
+    assert label(wrong, "out", "bfloat16") == NOT_MEASURED
+    inputs = pd.DataFrame([bare | {"reason": "rank 0: RuntimeError: the variant wrote to its inputs"}])
+    assert label(inputs, "out", "bfloat16") == "invalid"
+
+
+def test_a_table_of_the_first_schema_is_judged() -> None:
+    """Published in 2026 with fewer columns: rings round, llama3's 16-bit sums round more, nothing is a bug."""
+    published = pd.read_parquet(REPORTS / "world_size_growth" / "nvidia-h200" / "results.parquet")
+    assert "repeats_differ" not in published.columns or published["repeats_differ"].isna().all()
+    found = verdicts(published[published["dtype"] == "bfloat16"])
+    found = found[found["label"] != NOT_MEASURED]
+    wrong = found[found["label"] != ROUNDING]
+    assert set(zip(wrong["variant"], wrong["tensor"], strict=True)) == {("llama3", "dk"), ("llama3", "dv")}
+    assert set(wrong["label"]) == {"excess_rounding"}
+    assert wrong["world_size"].min() >= 8
+
+
+def test_judging_reads_old_files_through_the_table(tmp_path: Path) -> None:
+    old = healthy((1,), ("bfloat16",), 1).drop(columns=["significand_bits", "one_shot_max", "repeats_differ"])
+    old.to_parquet(tmp_path / "results.parquet")
+    assert set(verdicts(tables.read_results(tmp_path))["label"]) == {ROUNDING}
