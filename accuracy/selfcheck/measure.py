@@ -19,6 +19,7 @@ from accuracy.reference.cache import Cache
 SMALL = (
     "experiment=diagnose", "problem.seqlen=144", "problem.heads=4", "problem.heads_kv=2", "problem.head_dim=16",
     "problem.softmax_scale=0.3", "world_size=[1,4]", "device=cpu",
+    "unusable=record",  # what a variant of a package or of CUDA lacks here is a row with the reason
     # weights stay unrounded: the kernel's own rounding would be one-shot's too, and hide a schedule's
     "kernel=eager", "kernel.eager.probability_dtype=accumulate", "~kernel.auto",
 )  # fmt: skip
