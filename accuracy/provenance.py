@@ -120,7 +120,6 @@ def _cuda() -> dict[str, Any]:
     properties = torch.cuda.get_device_properties(0)
     return {
         "compute_capability": f"{properties.major}.{properties.minor}",
-        "cudnn": torch.backends.cudnn.version(),
         "device_memory_bytes": properties.total_memory,
         "device_count": torch.cuda.device_count(),
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if dist.is_nccl_available() else None,

@@ -56,6 +56,7 @@ _IDENTITY = [
     ("status", pa.string()),
     ("reason", pa.string()),
 ]
+IDENTITY = tuple(name for name, _ in _IDENTITY)
 METRICS = (
     "error_max",
     "error_mean",

@@ -62,7 +62,7 @@ class Eager:
             for rows, limit in _chunks(q, k, causal):
                 scores = _scores(q[:, rows], keys[:, :, :limit], scale, causal, rows.stop, q.shape[1], k.shape[1])
                 top = scores.amax(dim=-1, keepdim=True)
-                weights = torch.exp(scores - top)
+                weights = torch.exp(scores - top.masked_fill(top == -torch.inf, 0.0))
                 total = weights.sum(dim=-1, keepdim=True)
                 normaliser = top + torch.log(total)
                 product = weights.to(probability).to(compute) @ values[:, :, :limit]

@@ -12,6 +12,7 @@ from accuracy.report.section.heatmap import worst_cells
 from accuracy.report.series import ONE_SHOT, spoken
 from accuracy.table import DECLINED, FAILED
 from accuracy.verdict.diagnosis import Diagnosis
+from accuracy.verdict.evidence import PROBES
 from accuracy.verdict.growth import Growth, fit_growth
 from accuracy.verdict.label import INVALID, LOGIC, ROUNDING
 
@@ -72,6 +73,7 @@ def _verdict(run: Run, diagnoses: list[Diagnosis]) -> str:
 def _worst(whole: pd.DataFrame) -> str:
     if (whole["variant"] == ONE_SHOT).all():
         return _furthest_kernel(whole)
+    whole = whole[~whole["inputs"].isin(list(PROBES))]  # exact answers: one-shot may happen to have no error at all
     rounded = whole[(whole["dtype"] != EXACT) & (whole["variant"] != ONE_SHOT)]
     found = worst_cells(rounded if len(rounded) else whole, 1)
     if found.empty:

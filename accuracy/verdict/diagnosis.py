@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from accuracy.verdict.growth import Growth
-from accuracy.verdict.label import INVALID, LABELS, LOGIC, MEANING, NOT_MEASURED, ROUNDING
+from accuracy.verdict.label import INVALID, LABELS, LOGIC, MEANING, NOT_MEASURED, PRECISION_FLOOR, ROUNDING
 from accuracy.verdict.pattern import Pattern, pattern_of
 from accuracy.verdict.signature import signature_of
 
@@ -70,7 +70,10 @@ def _sentence(pattern: Pattern, verdicts: pd.DataFrame) -> str:
 
 
 def _meaning_of(pattern: Pattern) -> str:
-    """The label in words; of `invalid`, what of it."""
+    """The label in words; of `invalid`, what of it; of `precision_floor`, which."""
+    if pattern.label == PRECISION_FLOOR and pattern.floors:
+        each = [f"{floor} in {_and(dtypes)}" for floor, dtypes in pattern.floors.items()]
+        return f"is only as good as {_and(each)}"
     if pattern.label != INVALID:
         return MEANING[pattern.label]
     if "poisoned" in pattern.numbers:
