@@ -117,6 +117,7 @@ STEPS_SCHEMA = pa.schema(
         ("rank", pa.int32()),
         ("step", pa.int32()),  # number of the rank's kernel call
         ("tensor", pa.string()),
+        ("source", pa.int32()),  # the rank that owns the block's keys; -1: several
         ("state", pa.string()),  # partial: what the kernel gave for the block; running: what has been joined so far
         ("query_begin", pa.int64()),  # global tokens of the block's first and last query and key; -1: not known
         ("query_last", pa.int64()),

@@ -12,6 +12,7 @@ from torch import Tensor
 from accuracy import metrics
 from accuracy.case import Case
 from accuracy.dtype import rounding_band
+from accuracy.sharding import token_map
 from accuracy.table import Row
 from accuracy.world.base import Tensors
 from accuracy.yardsticks import Yardsticks
@@ -40,13 +41,23 @@ class Watch:
     last: Met | None = None
 
     def __post_init__(self) -> None:
-        """Index every row of q and k by its bits."""
+        """Index every row of q and k by its bits, and every key by its owner."""
+        tokens = token_map(self.case.variant.sharding, self.case.problem.seqlen, self.case.world_size)
+        self.owners = torch.empty(tokens.numel(), dtype=torch.int64)
+        self.owners[tokens] = torch.arange(len(tokens))[:, None].expand_as(tokens)
         self.places = {name: _places(getattr(self.yardsticks.inputs, name)) for name in "qk"}
 
     def met(self, q: Tensor, k: Tensor) -> Met | None:
         """Which tokens q (B, S', H', D) and k (B, S'', Hk', D) are; None where rows are no rows of the inputs."""
         queries, keys = _tokens(q, self.places["q"]), _tokens(k, self.places["k"])
         return None if queries is None or keys is None else Met(queries[0], keys[0], queries[1], keys[1])
+
+    def source(self, met: Met | None) -> int:
+        """The rank that owns the block's keys; -1 where several do, or the keys are not known."""
+        if met is None:
+            return -1
+        owners = self.owners[met.keys.cpu()].unique()
+        return int(owners[0]) if len(owners) == 1 else -1
 
     def note(self, way: str, rank: int, state: str, met: Met | None, pairs: dict[str, tuple[Tensor, Tensor]]) -> None:
         """A row for each tensor: what came, and what the truth is."""
@@ -59,6 +70,7 @@ class Watch:
                     "way": way,
                     "rank": rank,
                     "step": self.calls[way, rank] - 1,
+                    "source": self.source(met),
                     "tensor": name,
                     "state": state,
                     **_extent(met),

@@ -40,9 +40,12 @@ class Headline:
     lines: tuple[str, ...]
 
 
-def headline(run: Run, whole: pd.DataFrame, claims: list[Claim], diagnoses: list[Diagnosis]) -> Headline:
-    """whole: the labelled rows over all ranks. A diagnosis leads where one was asked for, or finds a bug."""
-    verdict = _verdict(run, diagnoses)
+def headline(
+    run: Run, whole: pd.DataFrame, claims: list[Claim], diagnoses: list[Diagnosis], attribution: str = ""
+) -> Headline:
+    """whole: the labelled rows over all ranks. A diagnosis leads where one was asked for, or finds a bug; else the
+    attribution, where there is one."""
+    verdict = _verdict(run, diagnoses) or attribution
     growth = _fastest(whole)
     worst = _worst(whole)
     missing, declined = _incomplete(run, whole), _declined(run)

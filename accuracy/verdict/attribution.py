@@ -33,6 +33,7 @@ NAMES = {
 FORWARD = ("out", "lse", "delta")
 BACKWARD_PLACES = frozenset(("gradient_partial", "dq_accumulator", "dkv_accumulator", "gradient_wire"))
 PUBLISHED_KERNEL = "input"
+WORTH_SAYING = 1.02  # twice the 1% that errors spread over seeds
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,17 @@ def attributions(results: pd.DataFrame) -> list[Attribution]:
         if places and named["tensor"] in TENSORS:
             found.append(_attribution(named, mine, value, places))
     return found
+
+
+def sentence(found: list[Attribution]) -> str:
+    """Of each variant's tensors that are worse than one-shot's: which place makes most of what is beyond it."""
+    said: dict[str, list[str]] = {}
+    for each in sorted(found, key=lambda each: TENSORS.index(each.tensor)):
+        if each.tensor not in ("lse", "delta") and each.x_one_shot > WORTH_SAYING and each.excess:
+            place = max(each.excess, key=lambda name: each.excess[name])
+            share = min(1.0, each.excess[place])  # one-shot's own seed may be a little worse than its places alone
+            said.setdefault(each.variant, []).append(f"{each.tensor} {share:.0%} the {NAMES[place]}")
+    return " ".join(f"Of what {variant} has beyond one-shot: {', '.join(parts)}." for variant, parts in said.items())
 
 
 def shapley(value: dict[frozenset[str], float], places: tuple[str, ...]) -> dict[str, float]:

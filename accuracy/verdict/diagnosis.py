@@ -134,10 +134,13 @@ def _first_step(steps: pd.DataFrame) -> str:
         return "Traced step by step, no partial and no running state leaves the rounding band."
     order = off.assign(_way=off["way"] != "forward", _state=off["state"] != "partial")
     first = order.sort_values(["_way", "step", "rank", "_state"], kind="stable").iloc[0]
+    rank = f"rank {first['rank']}"
+    if 0 <= first["source"] != first["rank"]:
+        rank += f" with the keys of rank {first['source']}"
     place = f"queries {first['query_begin']} to {first['query_last']}, keys {first['key_begin']} to {first['key_last']}"
     state = "what the kernel gives" if first["state"] == "partial" else "what has been joined so far"
     return (
-        f"The first step that leaves the rounding band: {first['way']} of rank {first['rank']}, block {first['step']} "
+        f"The first step that leaves the rounding band: {first['way']} of {rank}, block {first['step']} "
         f"({place}): {state} of {first['tensor']} is off by {first['error_rel']:.2g}."
     )
 

@@ -1,22 +1,20 @@
 """Section: which rounding makes how much of the error? Bars of Shapley shares, a chart a tensor."""
 
-import pandas as pd
-
 from accuracy.report import drawing
 from accuracy.report.number import plain
 from accuracy.report.svg import to_svg
 from accuracy.report.view import Chart, Panel, Table, cells
-from accuracy.verdict.attribution import FINAL, KERNEL_PLACE, NAMES, Attribution, attributions
+from accuracy.verdict.attribution import FINAL, KERNEL_PLACE, NAMES, Attribution
 
 BAR = 0.7
 
 
-def attribution_panels(results: pd.DataFrame) -> list[Panel]:
+def attribution_panels(found: list[Attribution]) -> list[Panel]:
     """A panel for each variant, dtype and world size whose rounding places were switched in all combinations."""
     groups: dict[tuple[str, str, int], list[Attribution]] = {}
-    for each in attributions(results):
+    for each in found:
         groups.setdefault((each.variant, each.dtype, each.world_size), []).append(each)
-    return [_panel(f"attribution-{place}", *key, found) for place, (key, found) in enumerate(groups.items())]
+    return [_panel(f"attribution-{place}", *key, same) for place, (key, same) in enumerate(groups.items())]
 
 
 def _panel(slug: str, variant: str, dtype: str, size: int, found: list[Attribution]) -> Panel:
