@@ -96,18 +96,21 @@ def _chunks(results: pd.DataFrame, positions: pd.DataFrame) -> Table:
     """Under zigzag, the two chunks of each rank apart: the front one and its mirror from the back."""
     head = ("variant", "dtype", "tensor", "front chunks", "back chunks", "back / front")
     zigzag = results[(results["sharding"] == "zigzag") & (results["rank"] == -1) & (results["world_size"] > 1)]
-    cases = zigzag.drop_duplicates("case_id").set_index("case_id")[["variant", "dtype", "world_size", "seqlen"]]
-    if cases.empty or positions.empty:
+    if zigzag.empty or positions.empty:
         return Table("Zigzag chunks", head, ())
+    inputs = zigzag["inputs"].mode()[0]
+    cases = zigzag[zigzag["inputs"] == inputs].drop_duplicates("case_id").set_index("case_id")
+    cases = cases[["variant", "dtype", "world_size", "seqlen"]]
     bins = positions[positions["case_id"].isin(cases.index)].join(cases, on="case_id")
     bins = bins[bins["world_size"] == bins["world_size"].max()]
     bins = bins.assign(back=bins["token_begin"] >= bins["seqlen"] / 2)
     means = bins.groupby(["variant", "dtype", "tensor", "back"], sort=True)["error_rms"].mean().unstack("back")
+    order = sorted(means.index, key=lambda key: (key[0], FORMATS[key[1]].precision, TENSORS.index(key[2])))
     rows = tuple(
         cells(*key, scientific(front), scientific(back), ratio(back / front if front > 0 else float("nan")))
-        for key, front, back in means.itertuples(name=None)
+        for key, front, back in means.loc[order].itertuples(name=None)
     )
-    return Table("Zigzag: root mean square error of the front and the back chunks", head, rows)
+    return Table(f"Zigzag: rms error of the front and the back chunks, {inputs} inputs", head, rows)
 
 
 def _by_step(results: pd.DataFrame, steps: pd.DataFrame) -> Table:
