@@ -59,6 +59,13 @@ def test_a_stale_buffer_is_found_at_the_second_step_of_the_first_rank_that_has_o
     assert found["rank"].min() == 1
 
 
+def test_a_step_says_whose_keys_it_saw() -> None:
+    found = steps("variant=zigzag", "dtype=float64", "world_size=4", "problem.mask=full")
+    assert set(found["source"]) == {0, 1, 2, 3}
+    assert (found[found["step"] == 0]["source"] == found[found["step"] == 0]["rank"]).all()
+    assert set(steps("variant=llama3", "dtype=float64", "world_size=2", "problem.mask=full")["source"]) == {-1}
+
+
 def test_a_wrong_mask_is_found_in_the_first_partial() -> None:
     first = outside(fault("diagonal_not_causal", "dtype=float64", "world_size=2")).iloc[0]
     assert (first["way"], first["rank"], first["step"], first["state"]) == ("forward", 0, 0, "partial")
