@@ -191,7 +191,7 @@ class Case:
             "sharding": self.variant.sharding,
             "seed": self.seed,
             "mask": problem.mask_text,
-            "softcap": problem.softcap,
+            "softcap": problem.softcap or 0.0,
             "batch": problem.batch,
             "seqlen": problem.seqlen,
             "seqlen_q": problem.queries,

@@ -93,7 +93,7 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
         world_sizes=knobs.integers("world_size", config["world_size"], 1),
         seeds=knobs.integers("seed", config["seed"], 0),
         device=device,
-        reruns=_reruns(config["reruns"], list(config["world"])),
+        reruns=_reruns(config["reruns"]),
         also=tuple(_also(config, folders)),
         record_unusable=_record_unusable(config),
         truth_folder=knobs.path("truth.folder", truth["folder"]),
@@ -104,13 +104,11 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
     )
 
 
-def _reruns(node: Any, worlds: list[str]) -> Reruns:
+def _reruns(node: Any) -> Reruns:
     names = [field.name for field in fields(Reruns)]
     knobs.exact_keys("knob of reruns", node, names)
     flags = {name: knobs.typed(f"reruns.{name}", node[name], bool) for name in names if name != "repeat"}
     (repeat,) = knobs.integers("reruns.repeat", [node["repeat"]], 0)
-    if flags["trace"] and worlds != ["simulated"]:
-        raise ConfigError("reruns.trace=true watches all ranks at once; use world=simulated")
     return Reruns(repeat=repeat, **flags)
 
 

@@ -6,7 +6,7 @@ those of the keys: with fewer queries than keys, the first query stands at the p
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 Range = tuple[int, int]  # positions [begin, end)
 
@@ -56,12 +56,33 @@ class Visibility:
             for block in self._in_document(_common(query, document), _common(key, document))
         ]
 
+    def interval(self, place: int, keys: int) -> Range:
+        """The keys, of `keys`, that the query at position `place` sees."""
+        begin, end = 0, min(keys, place + 1) if self.causal else keys
+        if self.window is not None:
+            begin, end = max(begin, place - self.window), min(end, place + self.window + 1)
+        for document in pairwise(self.documents):
+            if document[0] <= place < document[1]:
+                begin, end = _common((begin, end), document)
+        return begin, end
+
     def _in_document(self, query: Range, key: Range) -> list[Block]:
         if query[0] >= query[1] or key[0] >= key[1]:
             return []
         if self.window is None:
             return visible_blocks(query, key, self.causal)
         return _window_blocks(query, key, self.window, 0 if self.causal else self.window)
+
+
+def keys_seen(mask: str, query: int, queries: int, keys: int) -> int:
+    """How many keys a query sees under a mask as tables write it: `full`, `causal,window=128`, `causal,documents=1+9`."""
+    word, *settings = mask.split(",")
+    given = dict(setting.split("=") for setting in settings)
+    window = int(given["window"]) if "window" in given else None
+    lengths = [int(length) for length in given["documents"].split("+")] if "documents" in given else []
+    seen = Visibility(word != "full", window, tuple(accumulate(lengths, initial=0)) if lengths else ())
+    begin, end = seen.interval(query + (0 if word == "causal_top_left" else keys - queries), keys)
+    return end - begin
 
 
 def visible_blocks(query: Range, key: Range, causal: bool) -> list[Block]:

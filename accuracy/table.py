@@ -42,7 +42,7 @@ _IDENTITY = [
     ("sharding", pa.string()),
     ("seed", pa.int64()),
     ("mask", pa.string()),  # with its window and documents: causal,window=128
-    ("softcap", pa.float64()),  # null: none
+    ("softcap", pa.float64()),  # 0: none
     ("batch", pa.int32()),
     ("seqlen", pa.int64()),
     ("seqlen_q", pa.int64()),  # query tokens; as many as seqlen, the keys, in tables of version 1
@@ -57,6 +57,7 @@ _IDENTITY = [
     ("status", pa.string()),
     ("reason", pa.string()),
 ]
+IDENTITY = tuple(name for name, _ in _IDENTITY)
 METRICS = (
     "error_max",
     "error_mean",
@@ -117,6 +118,7 @@ STEPS_SCHEMA = pa.schema(
         ("rank", pa.int32()),
         ("step", pa.int32()),  # number of the rank's kernel call
         ("tensor", pa.string()),
+        ("source", pa.int32()),  # the rank that owns the block's keys; -1: several
         ("state", pa.string()),  # partial: what the kernel gave for the block; running: what has been joined so far
         ("query_begin", pa.int64()),  # global tokens of the block's first and last query and key; -1: not known
         ("query_last", pa.int64()),
@@ -170,6 +172,7 @@ def read_results(folder: Path) -> pd.DataFrame:
     results = _read(folder, "results", RESULTS_SCHEMA)
     if results["seqlen_q"].isna().any() and results["seqlen"].notna().all():
         results["seqlen_q"] = results["seqlen_q"].fillna(results["seqlen"]).astype("int64")
+    results["softcap"] = results["softcap"].fillna(0.0)  # tables of before there were caps
     return results
 
 

@@ -91,7 +91,7 @@ def test_parts_of_ones_own_run_from_the_command_line(folder: Path, tmp_path: Pat
     assert set(results["inputs_options"]) == {"width=1.0", "width=2.0"}
     assert set(results[results["variant"] == "mine"]["options"]) == {"flavour=sweet"}
     assert results["x_one_shot"].notna().all()
-    assert str(tmp_path) not in " ".join(results.astype(str).to_numpy().ravel())
+    assert str(tmp_path) not in " ".join(map(str, results.to_numpy().ravel()))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ import itertools
 import pytest
 import torch
 
-from accuracy.masks import Block, Visibility, visible_blocks
+from accuracy.masks import Block, Visibility, keys_seen, visible_blocks
+from accuracy.reference.float64 import seen_keys
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -75,3 +76,14 @@ def test_a_window_that_hides_nothing_is_none() -> None:
     assert block == Block(slice(0, 4), slice(0, 4), causal=True)
     (block,) = Visibility(causal=True, window=9).blocks((4, 8), (0, 4))
     assert block == Block(slice(4, 8), slice(0, 4), causal=False)
+
+
+@pytest.mark.parametrize(
+    "mask", ["full", "causal", "causal,window=2", "full,window=1,documents=3+2+4", "causal,documents=1+8"]
+)
+def test_keys_are_counted_as_the_reference_counts_them(mask: str) -> None:
+    word, *settings = mask.split(",")
+    given = dict(setting.split("=") for setting in settings)
+    documents = [int(length) for length in given.get("documents", "9").split("+")]
+    intervals = seen_keys(9, 9, word == "causal", False, int(given["window"]) if "window" in given else None, documents)
+    assert [keys_seen(mask, query, 9, 9) for query in range(9)] == (intervals[:, 1] - intervals[:, 0]).tolist()

@@ -47,16 +47,21 @@ EXPECTED = {  # rank 0, rank 1, all ranks together
     "error_rel": (math.sqrt(0.25 / 5), math.sqrt(1 / 25), math.sqrt(1.25 / 30)),
     "error_bias": (0.25, -0.5, -0.125),
     "error_bias_t": (math.sqrt(2), -math.sqrt(2), -0.125 / math.sqrt((0.3125 - 0.015625) / 4)),
+    "error_outward": (0.25, -0.5, -0.125),
     "diff_max": (0.25, 0, 0.25),
     "diff_mean": (0.125, 0, 0.0625),
     "diff_rms": (math.sqrt(0.03125), 0, math.sqrt(0.015625)),
     "diff_rel": (math.sqrt(0.0625 / 5.5625), 0, math.sqrt(0.0625 / 23.5625)),
     "one_shot_rel": (math.sqrt(1 / 5), math.sqrt(0.25 / 25), math.sqrt(1.25 / 30)),
+    "one_shot_max": (1, 0.5, 1),
+    "one_shot_bias": (0.5, -0.25, 0.125),
+    "one_shot_outward": (0.5, -0.25, 0.125),
     "floor_mean": (0.125, 0.25, 0.1875),
     "floor_rel": (math.sqrt(0.0625 / 5), math.sqrt(0.25 / 25), math.sqrt(0.3125 / 30)),
     "x_floor": (2, 2, 2),
     "x_one_shot": (0.5, 2, 1),
     "ulp_max": (0.5 / 2**-23, 1 / 2**-21, 0.5 / 2**-23),  # next to 1, and next to 4
+    "truth_rms": (math.sqrt(5 / 2), math.sqrt(25 / 2), math.sqrt(30 / 4)),
     "nonfinite": (0, 0, 0),
     "worst": (0, 1, 1),
 }
@@ -70,6 +75,12 @@ def test_worked_example(columns: dict[str, np.ndarray], name: str) -> None:
 
 def test_the_worked_example_covers_every_column(columns: dict[str, np.ndarray]) -> None:
     assert set(columns) == set(EXPECTED)
+
+
+def test_outward_is_away_from_zero_whatever_the_sign() -> None:
+    """A shrunken result is too near zero everywhere, while its signed errors cancel."""
+    found = sums_of(shards([0.5, -0.5], [1, -1]), shards([1, -1], [1, -1]))
+    assert (found.signed[0], found.outward[0]) == (0.0, -1.0)
 
 
 def test_all_ranks_together_equal_one_rank_that_holds_everything() -> None:

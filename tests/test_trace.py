@@ -1,14 +1,18 @@
 """A trace sees healthy steps inside the rounding band, and names the first step of a broken run that leaves it."""
 
+import importlib.util
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
 from accuracy.dtype import FORMATS, rounding_band
 from accuracy.grid import plan
 from accuracy.pipeline import Pipeline
+from accuracy.ranks.pool import Pool
 from accuracy.reference.cache import Cache
 from tests.measuring import TINY, configuration
-from tests.variants import schedules
+from tests.variants import schedules, skip_if_bound_to_a_kernel
 
 
 def steps(*overrides: str) -> pd.DataFrame:
@@ -33,8 +37,8 @@ def outside(found: pd.DataFrame) -> pd.DataFrame:
 @pytest.mark.parametrize("variant", schedules())
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 def test_a_healthy_step_stays_inside_the_band(variant: str, dtype: str) -> None:
-    size = 1 if variant in ("one_shot", "bpt") else 4
-    found = steps(f"variant={variant}", f"dtype={dtype}", f"world_size={size}")
+    skip_if_bound_to_a_kernel(variant)
+    found = steps(f"variant={variant}", f"dtype={dtype}", "world_size=[1,4]", "unusable=record")
     assert len(found)
     assert outside(found).empty, outside(found).head().to_string()
 
@@ -55,9 +59,38 @@ def test_a_stale_buffer_is_found_at_the_second_step_of_the_first_rank_that_has_o
     assert found["rank"].min() == 1
 
 
+def test_a_step_says_whose_keys_it_saw() -> None:
+    found = steps("variant=zigzag", "dtype=float64", "world_size=4", "problem.mask=full")
+    assert set(found["source"]) == {0, 1, 2, 3}
+    assert (found[found["step"] == 0]["source"] == found[found["step"] == 0]["rank"]).all()
+    assert set(steps("variant=llama3", "dtype=float64", "world_size=2", "problem.mask=full")["source"]) == {-1}
+
+
 def test_a_wrong_mask_is_found_in_the_first_partial() -> None:
     first = outside(fault("diagonal_not_causal", "dtype=float64", "world_size=2")).iloc[0]
     assert (first["way"], first["rank"], first["step"], first["state"]) == ("forward", 0, 0, "partial")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
+def test_a_state_that_the_kernel_carries_is_seen_after_every_block() -> None:
+    found = steps("variant=ring", "kernel=triton_carry", "dtype=float32", "world_size=3", "problem.batch=1")
+    forward = found[found["way"] == "forward"]
+    assert set(forward["state"]) == {"running"}
+    assert len(forward[forward["tensor"] == "out"]) == 3 * 4 // 2
+    assert outside(found).empty, outside(found).head().to_string()
+
+
+def test_an_attention_that_needs_ranks_of_its_own_has_no_steps() -> None:
+    fn = f"variant.fn={Path(__file__).parent / 'variant' / 'somebody.py'}:contiguous"
+    chosen = configuration(*TINY, "variant=callable", fn, "world=processes", "world_size=1", "reruns.trace=true")
+    pool = Pool((1,), "gloo", timeout=60.0)
+    try:
+        (each,) = plan(chosen, free_bytes=None)
+        found = Pipeline("test", Cache(None, 0.0), pool.run).measure(each.case)
+    finally:
+        pool.close()
+    assert found.rows[0]["status"] == "ok", found.rows[0]["reason"]
+    assert found.steps == []
 
 
 def test_the_band_is_between_rounding_and_faults() -> None:

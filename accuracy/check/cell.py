@@ -20,7 +20,7 @@ from accuracy.verdict.evidence import PROBES, TRUTH_ERROR
 
 KEYS = (
     "variant", "options", "precision", "kernel", "kernel_options", "inputs", "inputs_options", "dtype", "world",
-    "sharding", "mask", *SIZES, *LATER_SIZES, "softmax_scale", "tensor",
+    "sharding", "mask", *SIZES, *LATER_SIZES, "softmax_scale", "softcap", "tensor",
 )  # fmt: skip
 ALWAYS_NAMED = ("variant", "dtype", "world_size", "tensor")
 ONE_SHOT = "one_shot"

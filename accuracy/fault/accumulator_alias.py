@@ -1,15 +1,18 @@
 """Gradients come in a buffer that every step reuses; `.to(float32)` of one that is float32 already is no copy.
 
 ring-flash-attention's ring, zigzag and stripe backward with float32 inputs: dq, dk, dv wrong by 0.4 to 4.8.
-There dk and dv are lost in a race with the wire, which a simulated world refuses (a tensor on its way was written to:
-`invalid`); here they travel as copies, and dq is what the alias alone makes wrong.
+There dk and dv are lost on the wire, which still reads the buffer while the next block is written to it. A simulated
+world refuses that (a tensor on its way was written to: `invalid`); here they travel as copies, and are lost where they
+are received into the buffer that holds the next block.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from accuracy.fault.base import BrokenKernel, with_kernel
+from accuracy.accumulator import Accumulator
+from accuracy.fault.base import BrokenKernel, changed, with_kernel
 from accuracy.kernel.base import Kernel
 from accuracy.precision import Precision
 from accuracy.variant import ring
@@ -37,7 +40,7 @@ __all__ = [
 
 SHARDING = "contiguous"
 PRECISION = Precision(dq_accumulator="float32", dkv_accumulator="float32", gradient_wire="float64")  # a wire copies
-EXPECTED = {"dq": "logic"}
+EXPECTED = {"dq": "logic", "dk": "logic", "dv": "logic"}
 
 
 class Broken(BrokenKernel):
@@ -57,6 +60,21 @@ class Broken(BrokenKernel):
         return self.buffers
 
 
+@dataclass
+class Received(Accumulator):
+    """A sum that is received into the memory it began in, the kernel's buffer."""
+
+    def take(self, received: Tensor) -> None:
+        """See `Accumulator.take`."""
+        self.value().copy_(received)
+
+
 async def backward(rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> Tensors:
     """The ring's, on the broken kernel."""
-    return await ring.backward(with_kernel(rank, Broken), dout, q, k, v, out, lse)
+
+    def accumulator(self: Rank, name: str, like: Tensor) -> Accumulator:
+        plain = type(rank).accumulator(self, name, like)
+        return Received(plain.like, plain.dtype)
+
+    broken = changed(with_kernel(rank, Broken), accumulator=accumulator)
+    return await ring.backward(broken, dout, q, k, v, out, lse)

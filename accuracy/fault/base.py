@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from accuracy.carried import Carried
 from accuracy.kernel.base import Kernel
 from accuracy.masks import Block
+from accuracy.merge import Running
 from accuracy.variant.base import Rank
 from accuracy.variant.ring import blocks, ring_forward
 from accuracy.world.base import Tensors
@@ -44,10 +46,12 @@ def changed(rank: Rank, **methods: Callable[..., Any]) -> Rank:
 
 
 def joined_by(rank: Rank, formula: Formula) -> Rank:
-    """The rank with another formula that joins two partials."""
+    """The rank with another formula that joins two partials. A case on a kernel that merges nothing fails."""
 
-    def running(self: Rank, q: Tensor) -> Any:
+    def running(self: Rank, q: Tensor) -> Running:
         partial = type(rank).running(self, q)
+        if isinstance(partial, Carried):
+            raise RuntimeError("the fault is in the merge, and this kernel carries its state unmerged: use another")
 
         def join(out: Tensor, before: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> None:
             new_out, new_lse = formula(before.to(out.dtype), lse, block_out, block_lse)

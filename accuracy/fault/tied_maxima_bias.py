@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 SHARDING = "contiguous"
-EXPECTED = {"out": "biased"}
+EXPECTED = {"out": "biased", "delta": "biased"}
 
 
 class Broken(BrokenKernel):

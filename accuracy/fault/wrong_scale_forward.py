@@ -37,4 +37,4 @@ EXPECTED = {"out": "logic", "lse": "logic"}
 
 async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
     """The ring's, with the inverse scale."""
-    return await ring.forward(replace(rank, scale=1 / rank.scale), q, k, v)
+    return await ring.forward(replace(rank, scores=replace(rank.scores, scale=1 / rank.scale)), q, k, v)

@@ -41,6 +41,7 @@ from accuracy.report.series import (
 )
 from accuracy.report.summary import summary_table
 from accuracy.report.view import Panel
+from accuracy.verdict.attribution import attributions, sentence
 
 PAGE = Path(__file__).parent / "page"
 SCRIPTS = ("facets.js", "data.js", "ranks.js", "rows.js", "start.js")
@@ -67,13 +68,14 @@ def write_report(folder: Path, earlier: Sequence[Path] = ()) -> ReportSummary:
     whole = measured[measured["rank"] == -1]
     claims = judge(run.experiment, run.results)
     judged = judge_verdicts(run.results, run.positions, run.steps)
-    head = headline(run, whole, claims, judged.diagnoses)
+    attributed = attributions(run.results)
+    head = headline(run, whole, claims, judged.diagnoses, sentence(attributed))
     context = {
         "run": run,
         "headline": head,
         "claims": claims,
         "judged": judged,
-        "attribution": attribution_panels(run.results),
+        "attribution": attribution_panels(attributed),
         "passages": experiment.passages(run.experiment),
         "reasons": reasons(run.cases),
         "summary": summary_table(whole),

@@ -12,6 +12,7 @@ from accuracy.report.section.heatmap import worst_cells
 from accuracy.report.series import ONE_SHOT, spoken
 from accuracy.table import DECLINED, FAILED
 from accuracy.verdict.diagnosis import Diagnosis
+from accuracy.verdict.evidence import PROBES
 from accuracy.verdict.growth import Growth, fit_growth
 from accuracy.verdict.label import INVALID, LOGIC, ROUNDING
 
@@ -39,9 +40,12 @@ class Headline:
     lines: tuple[str, ...]
 
 
-def headline(run: Run, whole: pd.DataFrame, claims: list[Claim], diagnoses: list[Diagnosis]) -> Headline:
-    """whole: the labelled rows over all ranks. A diagnosis leads where one was asked for, or finds a bug."""
-    verdict = _verdict(run, diagnoses)
+def headline(
+    run: Run, whole: pd.DataFrame, claims: list[Claim], diagnoses: list[Diagnosis], attribution: str = ""
+) -> Headline:
+    """whole: the labelled rows over all ranks. A diagnosis leads where one was asked for, or finds a bug; else the
+    attribution, where there is one."""
+    verdict = _verdict(run, diagnoses) or attribution
     growth = _fastest(whole)
     worst = _worst(whole)
     missing, declined = _incomplete(run, whole), _declined(run)
@@ -72,6 +76,7 @@ def _verdict(run: Run, diagnoses: list[Diagnosis]) -> str:
 def _worst(whole: pd.DataFrame) -> str:
     if (whole["variant"] == ONE_SHOT).all():
         return _furthest_kernel(whole)
+    whole = whole[~whole["inputs"].isin(list(PROBES))]  # exact answers: one-shot may happen to have no error at all
     rounded = whole[(whole["dtype"] != EXACT) & (whole["variant"] != ONE_SHOT)]
     found = worst_cells(rounded if len(rounded) else whole, 1)
     if found.empty:

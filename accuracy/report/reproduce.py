@@ -8,7 +8,7 @@ from typing import Any
 from accuracy.report.number import as_float
 
 _CHOICES = ("variant", "dtype", "world_size", "seed", "kernel", "inputs")
-_PROBLEM = ("batch", "seqlen", "heads", "heads_kv", "head_dim", "softcap")
+_PROBLEM = ("batch", "seqlen", "heads", "heads_kv", "head_dim")
 _DEFAULT_WORLD = "simulated"
 
 
@@ -23,6 +23,7 @@ def command(row: Mapping[Any, Any]) -> str:
     words += _mask(row)
     words += _other_length(row)
     words += _softmax_scale(row)
+    words += [f"problem.softcap={_text(row['softcap'])}"] if row.get("softcap") else []
     words += _knobs(f"variant.{row.get('variant')}", row.get("options"))
     words += _knobs("precision", row.get("precision"))
     words += _knobs(f"kernel.{row.get('kernel')}", row.get("kernel_options"))

@@ -33,6 +33,7 @@ NAMES = {
 FORWARD = ("out", "lse", "delta")
 BACKWARD_PLACES = frozenset(("gradient_partial", "dq_accumulator", "dkv_accumulator", "gradient_wire"))
 PUBLISHED_KERNEL = "input"
+WORTH_SAYING = 1.02  # twice the 1% that errors spread over seeds
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Attribution:
 
 
 def attributions(results: pd.DataFrame) -> list[Attribution]:
-    """Every tensor of every variant whose places were switched in all combinations."""
+    """Every tensor of every variant whose places were switched in all combinations; tensors in the table's order."""
     rows = results[(results["rank"] == ALL_RANKS) & results["tensor"].notna() & results["error_rms"].notna()]
     if rows.empty or rows["precision"].nunique() < 2:
         return []
@@ -67,7 +68,18 @@ def attributions(results: pd.DataFrame) -> list[Attribution]:
         places = _places(value)
         if places and named["tensor"] in TENSORS:
             found.append(_attribution(named, mine, value, places))
-    return found
+    return sorted(found, key=lambda each: TENSORS.index(each.tensor))
+
+
+def sentence(found: list[Attribution]) -> str:
+    """Of each variant's tensors that are worse than one-shot's: which place makes most of what is beyond it."""
+    said: dict[str, list[str]] = {}
+    for each in found:
+        if each.tensor not in ("lse", "delta") and each.x_one_shot > WORTH_SAYING and each.excess:
+            place = max(each.excess, key=lambda name: each.excess[name])
+            share = min(1.0, each.excess[place])  # one-shot's own seed may be a little worse than its places alone
+            said.setdefault(each.variant, []).append(f"{each.tensor} {share:.0%} the {NAMES[place]}")
+    return " ".join(f"Of what {variant} has beyond one-shot: {', '.join(parts)}." for variant, parts in said.items())
 
 
 def shapley(value: dict[frozenset[str], float], places: tuple[str, ...]) -> dict[str, float]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from accuracy.verdict.growth import Growth
-from accuracy.verdict.label import INVALID, LABELS, LOGIC, MEANING, NOT_MEASURED, ROUNDING
+from accuracy.verdict.label import INVALID, LABELS, LOGIC, MEANING, NOT_MEASURED, PRECISION_FLOOR, ROUNDING
 from accuracy.verdict.pattern import Pattern, pattern_of
 from accuracy.verdict.signature import signature_of
 
@@ -70,7 +70,10 @@ def _sentence(pattern: Pattern, verdicts: pd.DataFrame) -> str:
 
 
 def _meaning_of(pattern: Pattern) -> str:
-    """The label in words; of `invalid`, what of it."""
+    """The label in words; of `invalid`, what of it; of `precision_floor`, which."""
+    if pattern.label == PRECISION_FLOOR and pattern.floors:
+        each = [f"{floor} in {_and(dtypes)}" for floor, dtypes in pattern.floors.items()]
+        return f"is only as good as {_and(each)}"
     if pattern.label != INVALID:
         return MEANING[pattern.label]
     if "poisoned" in pattern.numbers:
@@ -131,10 +134,13 @@ def _first_step(steps: pd.DataFrame) -> str:
         return "Traced step by step, no partial and no running state leaves the rounding band."
     order = off.assign(_way=off["way"] != "forward", _state=off["state"] != "partial")
     first = order.sort_values(["_way", "step", "rank", "_state"], kind="stable").iloc[0]
+    rank = f"rank {first['rank']}"
+    if 0 <= first["source"] != first["rank"]:
+        rank += f" with the keys of rank {first['source']}"
     place = f"queries {first['query_begin']} to {first['query_last']}, keys {first['key_begin']} to {first['key_last']}"
     state = "what the kernel gives" if first["state"] == "partial" else "what has been joined so far"
     return (
-        f"The first step that leaves the rounding band: {first['way']} of rank {first['rank']}, block {first['step']} "
+        f"The first step that leaves the rounding band: {first['way']} of {rank}, block {first['step']} "
         f"({place}): {state} of {first['tensor']} is off by {first['error_rel']:.2g}."
     )
 

@@ -4,14 +4,16 @@ In: the results table. Out: an `Evidence` for each (variant as configured, probl
 that stand under a non-finite case are kept: the numbers of its other tensors are as good as any.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from accuracy.dtype import FORMATS, effective_dtype, rounding_band
-from accuracy.table import ALL_RANKS, FAILED, RERUN_COUNTS, TENSORS
+from accuracy.table import ALL_RANKS, FAILED, IDENTITY, RERUN_COUNTS, RESULTS_SCHEMA, TENSORS
 
 PROBES = {  # inputs whose exact answer is known, and the tensors that it is known of
     "zero_query": ("out", "lse"),
@@ -20,13 +22,15 @@ PROBES = {  # inputs whose exact answer is known, and the tensors that it is kno
     "one_gradient": ("dq", "dk"),
 }
 TRUTH_ERROR = 1e-14  # of the truth itself, relative (tests/reference holds it to that against 50 digits)
-_SETTING = (
-    "variant", "options", "precision", "world", "mask", "batch", "seqlen", "seqlen_q", "heads", "heads_kv", "head_dim",
-    "softmax_scale", "device",
-)  # fmt: skip
 _INPUTS = ["inputs", "inputs_options"]
 KERNEL = ("kernel", "kernel_options")
-SUBJECT = (*_SETTING, *KERNEL, "dtype", "world_size")
+_LADDER = (*KERNEL, "dtype", "world_size")
+_OF_A_ROW = ("case_id", "experiment", *_INPUTS, "seed", "code", "tensor", "rank", "status", "reason")
+_SETTING = tuple(name for name in IDENTITY if name not in (*_LADDER, *_OF_A_ROW))
+SUBJECT = (*_SETTING, *_LADDER)
+"""What is judged as one: the variant as configured and the problem, whatever columns they have, kernel, dtype, size."""
+PARTS = ("splits", "key_chunk")
+"""Knobs of schedules that join partials within a rank: into how many parts keys are cut, or how long a part is."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +88,13 @@ class Evidence:
 
     @property
     def merges(self) -> int:
-        """How many partials a row may be joined from, less one: ranks times chunks of keys within a rank."""
+        """How many partials a row may be joined from, less one: ranks times parts of the keys within a rank."""
         size = int(self.key["world_size"])
-        chunk = dict(pair.split("=") for pair in str(self.key["options"] or "").split(",") if "=" in pair)
-        chunks = int(self.key["seqlen"]) // size // int(chunk["key_chunk"]) if "key_chunk" in chunk else 1
-        return max(1, chunks) * size - 1
+        options = dict(pair.split("=", 1) for pair in str(self.key["options"]).split(",") if "=" in pair)
+        parts, chunk = (int(options.get(name, 0)) for name in PARTS)
+        if chunk:
+            parts = math.ceil(int(self.key["seqlen"]) / size / chunk)
+        return max(1, parts) * size - 1
 
     def by_inputs(self) -> list[tuple[str, pd.DataFrame, pd.DataFrame]]:
         """(inputs, rows over all ranks, rows of each rank) for every ordinary distribution."""
@@ -180,17 +186,17 @@ def typical(values: pd.Series) -> float:
 
 
 def _complete(results: pd.DataFrame) -> pd.DataFrame:
-    """Columns that tables of an earlier schema lack, as missing; missing texts as empty ones."""
-    names = [
-        *SUBJECT, "inputs", "inputs_options", "one_shot_max", "one_shot_bias", "one_shot_outward", "error_outward",
-        "truth_rms", "significand_bits", *RERUN_COUNTS,
-    ]  # fmt: skip
-    absent = {name: np.nan for name in names if name not in results}
+    """Columns that tables of an earlier schema lack, as missing; what tells subjects apart always has a value."""
+    absent = {name: np.nan for name in RESULTS_SCHEMA.names if name not in results}
     table = results.assign(**absent)
-    texts = ["options", "precision", "kernel", "kernel_options", "inputs_options", "world", "device"]
-    table = table.assign(**{name: table[name].fillna("").astype(str) for name in texts})
     table = table.assign(seqlen_q=table["seqlen_q"].fillna(table["seqlen"]))
-    return table.assign(softmax_scale=table["softmax_scale"].fillna(0.0))
+    texts = {name for name in RESULTS_SCHEMA.names if RESULTS_SCHEMA.field(name).type == pa.string()}
+    return table.assign(
+        **{
+            name: table[name].fillna("").astype(str) if name in texts else table[name].fillna(0)
+            for name in (*SUBJECT, *_INPUTS)
+        }
+    )
 
 
 def _groups(table: pd.DataFrame, names: list[str]) -> dict[tuple[Any, ...], pd.DataFrame]:

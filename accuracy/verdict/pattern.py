@@ -27,8 +27,8 @@ class Pattern:
     ones where no tensor has it; sound_at_one: whether one rank is right; at_one: tensors that are wrong there; inputs:
     the distributions that show it; ranks_wrong: of the largest world size, with `size` ranks; trend: of each tensor's
     error over those ranks: rising, falling, or neither; growth: over the world size, of each tensor; ratios,
-    ratios_least: relative errors of all tensors at the largest and the least world size that is wrong; numbers: of the
-    verdicts.
+    ratios_least: relative errors of all tensors at the largest and the least world size that is wrong; floors: of a
+    `precision_floor`, by the format that shows, the dtypes in which it does; numbers: of the verdicts.
     """
 
     variant: str
@@ -47,6 +47,7 @@ class Pattern:
     ratios: dict[str, float]
     ratios_least: dict[str, float]
     rules: tuple[str, ...]
+    floors: dict[str, tuple[str, ...]]
     numbers: dict[str, float | str]
     sentence: str
     grouped_heads: bool
@@ -82,6 +83,7 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> Pattern:
         ratios=_ratios(rows, finest, size),
         ratios_least=_ratios(rows, finest, int(wrong["world_size"].min())),
         rules=tuple(dict.fromkeys(wrong["rule"])),
+        floors=_floors(wrong),
         numbers={key: value for numbers in wrong["numbers"] for key, value in numbers.items()} | first["numbers"],
         sentence=str(first["sentence"]),
         grouped_heads=bool((results["heads_kv"] < results["heads"]).any()),
@@ -97,6 +99,15 @@ def _gravest(judged: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     candidates = upstream if len(upstream) else wrong if len(wrong) else judged
     label = min(candidates["label"], key=LABELS.index)
     return label, judged[judged["label"] == label]
+
+
+def _floors(wrong: pd.DataFrame) -> dict[str, tuple[str, ...]]:
+    named = [(str(numbers["floor"]), dtype) for numbers, dtype in zip(wrong["numbers"], wrong["dtype"], strict=True)
+             if "floor" in numbers]  # fmt: skip
+    return {
+        floor: _by_precision(pd.Series([dtype for other, dtype in named if other == floor]))
+        for floor in _by_precision(pd.Series([floor for floor, _ in named], dtype=object))
+    }
 
 
 def _by_precision(dtypes: pd.Series) -> tuple[str, ...]:

@@ -56,7 +56,9 @@ def _growing(pattern: Pattern) -> bool:
 
 
 def _exact_in_format(pattern: Pattern) -> bool:
-    return pattern.label == PRECISION_FLOOR and "every value" in pattern.sentence
+    """Every value is, and not only in cases of that format, where lse may just have been kept in the inputs' dtype."""
+    coarser = any(dtype != floor for floor, dtypes in pattern.floors.items() for dtype in dtypes)
+    return pattern.label == PRECISION_FLOOR and "every value" in pattern.sentence and coarser
 
 
 def _empty_merge(pattern: Pattern) -> bool:

@@ -113,4 +113,4 @@ def test_a_run_of_kernels_alone_is_compared_with_the_floor(tmp_path: Path) -> No
     assert "multiple of the floor" in panel.tables[0].caption
     assert {cell.text.rstrip("\u00d7") for row in panel.tables[0].rows for cell in row[1:]} == {"1.25"}
     whole = labelled[(labelled["rank"] == -1) & labelled["tensor"].notna()]
-    assert headline(run, whole, []).sentence.startswith("Furthest from the floor: ")
+    assert headline(run, whole, [], []).sentence.startswith("Furthest from the floor: ")

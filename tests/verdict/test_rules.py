@@ -7,9 +7,11 @@ import pandas as pd
 import pytest
 
 from accuracy import table as tables
+from accuracy.dtype import FORMATS
+from accuracy.verdict.diagnosis import diagnoses
 from accuracy.verdict.label import NOT_MEASURED, ROUNDING
 from accuracy.verdict.verdict import verdicts
-from tests.verdict.synthetic import bend, healthy, row
+from tests.verdict.synthetic import DTYPES, bend, healthy, row
 
 REPORTS = Path(__file__).parents[2] / "reports"
 
@@ -61,6 +63,40 @@ def test_a_rule_fires_on_what_it_is_for(
 ) -> None:
     bent = bend(healthy(), where, **changes)
     assert {key: label(bent, *key) for key in expected} == expected
+
+
+def test_much_rounding_is_no_bug() -> None:
+    """Twenty u in every dtype, beyond the band of 16 bits, but it falls as u does: an ill-conditioned schedule."""
+    table = healthy()
+    for dtype in DTYPES:
+        table = bend(table, {"tensor": "dv", "dtype": dtype}, error_rel=20 * FORMATS[dtype].unit_roundoff)
+    assert label(table, "dv", "bfloat16") == "excess_rounding"
+    alone = bend(healthy(), {"tensor": "dv", "dtype": "bfloat16"}, error_rel=20 * 2.0**-8)
+    assert label(alone, "dv", "bfloat16") == "logic"  # in one dtype only: not how rounding falls
+
+
+def test_keys_cut_into_parts_on_one_rank_are_joined_too() -> None:
+    """1.32 times one-shot's error: what joining explains, and a lone kernel does not."""
+    worse = bend(healthy((1,)), {"tensor": "out", "dtype": "bfloat16"}, error_rel=1.32 * 1.2 * 0.41 * 2.0**-8)
+    assert label(worse, "out", "bfloat16", 1) == "excess_rounding"
+    for options in ("splits=8", "key_chunk=64,query_chunk=128"):
+        assert label(worse.assign(options=options), "out", "bfloat16", 1) == "rounding"
+
+
+def test_subjects_are_told_apart_by_every_column_that_a_case_has() -> None:
+    """Whatever a problem will have more: two masks, or two lengths, are two subjects."""
+    both = pd.concat([healthy((4,), ("bfloat16",)), healthy((4,), ("bfloat16",)).assign(mask="full")])
+    assert len(verdicts(both)) == 2 * len(verdicts(healthy((4,), ("bfloat16",))))
+
+
+def test_a_floor_is_named_with_the_dtypes_that_show_it() -> None:
+    cast = {"error_rel": 1.6e-3, "significand_bits": 8.0}
+    bent = bend(healthy(), {"tensor": "dq", "dtype": ("float16", "float32", "float64")}, **cast)
+    (said,) = diagnoses(verdicts(bent), bent, tables.STEPS_SCHEMA.empty_table().to_pandas())
+    assert said.sentence == (
+        "dq is only as good as bfloat16 in float16, float32 and float64: looks like a cast to a fixed dtype, whatever"
+        " the inputs' is."
+    )
 
 
 def test_a_spread_that_bugs_have_is_no_precision_floor() -> None:

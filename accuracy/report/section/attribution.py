@@ -1,22 +1,20 @@
 """Section: which rounding makes how much of the error? Bars of Shapley shares, a chart a tensor."""
 
-import pandas as pd
-
 from accuracy.report import drawing
 from accuracy.report.number import plain
 from accuracy.report.svg import to_svg
 from accuracy.report.view import Chart, Panel, Table, cells
-from accuracy.verdict.attribution import FINAL, KERNEL_PLACE, NAMES, Attribution, attributions
+from accuracy.verdict.attribution import FINAL, KERNEL_PLACE, NAMES, Attribution
 
 BAR = 0.7
 
 
-def attribution_panels(results: pd.DataFrame) -> list[Panel]:
+def attribution_panels(found: list[Attribution]) -> list[Panel]:
     """A panel for each variant, dtype and world size whose rounding places were switched in all combinations."""
     groups: dict[tuple[str, str, int], list[Attribution]] = {}
-    for each in attributions(results):
+    for each in found:
         groups.setdefault((each.variant, each.dtype, each.world_size), []).append(each)
-    return [_panel(f"attribution-{place}", *key, found) for place, (key, found) in enumerate(groups.items())]
+    return [_panel(f"attribution-{place}", *key, same) for place, (key, same) in enumerate(groups.items())]
 
 
 def _panel(slug: str, variant: str, dtype: str, size: int, found: list[Attribution]) -> Panel:
@@ -29,7 +27,8 @@ def _panel(slug: str, variant: str, dtype: str, size: int, found: list[Attributi
     return Panel(
         slug=slug,
         label=f"{variant}, {dtype}, world size {size}",
-        note="Share of the mean square error; one-shot has the kernel's rounding and the final one too.",
+        note="Share of the mean square error; one-shot has the kernel's rounding and the final one too. Keys and values"
+        " travel in the inputs' dtype, which rounds nothing.",
         charts=charts,
         tables=(Table("Share of what is beyond one-shot", head, excess),),
         data=(Table("Share of the whole mean square error", head, shares),),
@@ -53,4 +52,4 @@ def _chart(name: str, each: Attribution) -> Chart:
 
 
 def _percent(share: float | None) -> str:
-    return "\N{EN DASH}" if share is None else f"{100 * share:.1f}%"
+    return "\N{EN DASH}" if share is None else f"{round(100 * share, 1) + 0.0:.1f}%"  # no minus zero

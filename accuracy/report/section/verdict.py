@@ -33,7 +33,7 @@ def judge(results: pd.DataFrame, positions: pd.DataFrame, steps: pd.DataFrame) -
         return Judged(found, [], None)
     said = [each for each in diagnoses(measured, results, steps) if each.label != NOT_MEASURED]
     tables = [_overview(measured), _findings(measured)]
-    data = [_chunks(results, positions), _traced(steps)]
+    data = [_by_step(results, steps), _chunks(results, positions), _traced(steps)]
     panel = Panel(
         slug="verdict-all",
         label="Every tensor",
@@ -67,45 +67,71 @@ def _label_cell(rows: pd.DataFrame) -> Cell:
 
 
 def _findings(measured: pd.DataFrame) -> Table:
-    """Everything that is not mere rounding, with its evidence."""
+    """Everything that is not mere rounding: a row for world sizes with the same label, with the largest's evidence."""
     wrong = measured[measured["label"] != ROUNDING]
-    wrong = wrong.assign(_grave=wrong["label"].map(LABELS.index)).sort_values(["_grave", "variant"], kind="stable")
-    rows = tuple(
-        cells(
-            row["variant"],
-            row["tensor"],
-            row["dtype"],
-            row["world_size"],
-            row["label"],
-            row["rule"],
-            row["sentence"],
-            scientific(row["error_rel"]),
-            ratio(row["x_one_shot"]),
-            signed(row["slope"]),
-        )
-        for row in wrong.head(MOST_FINDINGS).to_dict("records")
+    wrong = wrong.assign(
+        _grave=wrong["label"].map(LABELS.index),
+        _bits=wrong["dtype"].map(lambda name: FORMATS[name].precision),
+        _place=wrong["tensor"].map(TENSORS.index),
     )
+    rows = []
+    for _, same in wrong.groupby(["_grave", "variant", "options", "precision", "_place", "_bits", "rule"], sort=True):
+        last = same.sort_values("world_size").iloc[-1]
+        sizes = ", ".join(map(str, sorted(same["world_size"].unique())))
+        rows.append(
+            cells(
+                last["variant"], last["tensor"], last["dtype"], sizes, last["label"], last["rule"], last["sentence"],
+                scientific(last["error_rel"]), ratio(last["x_one_shot"]), signed(last["slope"]),
+            )
+        )  # fmt: skip
     head = ("variant", "tensor", "dtype", "world size", "label", "rule", "evidence", "error", "x one-shot", "slope")
-    left = len(wrong) - len(rows)
-    return Table("What is not mere rounding" + (f", the first {len(rows)}; {left} more" if left else ""), head, rows)
+    left = len(rows) - MOST_FINDINGS
+    more = f", the first {MOST_FINDINGS}; {left} more" if left > 0 else ""
+    return Table(
+        f"What is not mere rounding{more} (numbers of the largest world size)", head, tuple(rows[:MOST_FINDINGS])
+    )
 
 
 def _chunks(results: pd.DataFrame, positions: pd.DataFrame) -> Table:
     """Under zigzag, the two chunks of each rank apart: the front one and its mirror from the back."""
     head = ("variant", "dtype", "tensor", "front chunks", "back chunks", "back / front")
     zigzag = results[(results["sharding"] == "zigzag") & (results["rank"] == -1) & (results["world_size"] > 1)]
-    cases = zigzag.drop_duplicates("case_id").set_index("case_id")[["variant", "dtype", "world_size", "seqlen"]]
-    if cases.empty or positions.empty:
+    if zigzag.empty or positions.empty:
         return Table("Zigzag chunks", head, ())
+    inputs = zigzag["inputs"].mode()[0]
+    cases = zigzag[zigzag["inputs"] == inputs].drop_duplicates("case_id").set_index("case_id")
+    cases = cases[["variant", "dtype", "world_size", "seqlen"]]
     bins = positions[positions["case_id"].isin(cases.index)].join(cases, on="case_id")
     bins = bins[bins["world_size"] == bins["world_size"].max()]
     bins = bins.assign(back=bins["token_begin"] >= bins["seqlen"] / 2)
     means = bins.groupby(["variant", "dtype", "tensor", "back"], sort=True)["error_rms"].mean().unstack("back")
+    order = sorted(means.index, key=lambda key: (key[0], FORMATS[key[1]].precision, TENSORS.index(key[2])))
     rows = tuple(
         cells(*key, scientific(front), scientific(back), ratio(back / front if front > 0 else float("nan")))
-        for key, front, back in means.itertuples(name=None)
+        for key, front, back in means.loc[order].itertuples(name=None)
     )
-    return Table("Zigzag: root mean square error of the front and the back chunks", head, rows)
+    return Table(f"Zigzag: rms error of the front and the back chunks, {inputs} inputs", head, rows)
+
+
+def _by_step(results: pd.DataFrame, steps: pd.DataFrame) -> Table:
+    """How far the keys have come, over all ranks: the greatest error of what was computed, and of what was joined."""
+    head = ("tensor", "state", "band")
+    sizes = results.drop_duplicates("case_id").set_index("case_id")["world_size"]
+    known = steps[steps["source"] >= 0].join(sizes, on="case_id") if len(steps) else steps
+    if known.empty or known["world_size"].max() < 2:
+        return Table("Steps", head, ())
+    known = known[known["world_size"] == known["world_size"].max()]
+    known = known.assign(step=(known["rank"] - known["source"]) % known["world_size"])
+    numbers = sorted(known["step"].unique())
+    profile = known.groupby(["tensor", "state", "step"])["error_rel"].max()
+    bands = known.groupby("tensor")["band"].max()
+    rows = tuple(
+        cells(tensor, state, scientific(bands[tensor]),
+              *(scientific(profile.get((tensor, state, number), float("nan"))) for number in numbers))
+        for tensor in TENSORS for state in ("partial", "running") if (tensor, state) in profile.index.droplevel("step")
+    )  # fmt: skip
+    caption = f"Greatest relative error by ring step, world size {int(known['world_size'].max())}, traced cases"
+    return Table(caption, (*head, *(f"step {number}" for number in numbers)), rows)
 
 
 def _traced(steps: pd.DataFrame) -> Table:

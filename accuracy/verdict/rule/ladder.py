@@ -4,7 +4,8 @@ The axis is each tensor's effective precision (lse is float32 in a bfloat16 case
 
 - beyond the band: an error above `rounding_band` of its dtype, and above 30 times one-shot's (inputs that cancel cost
   every kernel digits; but a one-shot without digits on any inputs is broken itself and excuses nothing), is no
-  rounding in that dtype;
+  rounding in that dtype, unless it falls to a finer one as rounding does: by at least the root of u, and to no less
+  than a quarter of as many u (kernels of two dtypes do not round at the same places). Then it is much rounding;
 - slope, in 16-bit dtypes, whose band is wide enough to hide a coarser format: log2 of the fall per bit from the next
   coarser dtype. 1 is rounding, 0 a constant: below 1/2, with the error at least twice one-shot's, something constant
   outweighs rounding;
@@ -26,6 +27,7 @@ from accuracy.verdict.label import LOGIC, PRECISION_FLOOR, Finding
 TIMES_ONE_SHOT = 30.0
 LEAST_SLOPE = 0.5
 TWICE = 2.0
+QUARTER = 4.0
 PRESENT = 0.5
 
 
@@ -37,7 +39,7 @@ def judge(evidence: Evidence) -> Finding | None:
         slope = _slope_to(evidence, name)
         short = FORMATS[evidence.effective].bytes == 2
         flat = short and slope is not None and slope < LEAST_SLOPE and rung.level > TWICE * rung.one_shot
-        if not flat and not _beyond(evidence, evidence.dtype, rung):
+        if not flat and not _beyond(evidence, evidence.dtype, name):
             if finding := _fault_of_finer(evidence, name, rung):
                 return finding
             continue
@@ -85,7 +87,7 @@ def _fault_of_finer(evidence: Evidence, name: str, rung: Rung) -> Finding | None
         fine = others.get(name)
         if fine is None or FORMATS[effective].precision <= FORMATS[evidence.effective].precision:
             continue
-        if not _beyond(evidence, dtype, fine) or rung.level < PRESENT * fine.level:
+        if not _beyond(evidence, dtype, name) or rung.level < PRESENT * fine.level:
             continue
         if coarser_format(fine.level, fine.bits, pd.Series(dtype=float), effective) is None:
             text = f"the relative error is {rung.level:.2g} and still {fine.level:.2g} in {dtype} ({name} inputs)"
@@ -93,10 +95,17 @@ def _fault_of_finer(evidence: Evidence, name: str, rung: Rung) -> Finding | None
     return None
 
 
-def _beyond(evidence: Evidence, dtype: str, rung: Rung) -> bool:
-    band = rounding_band(evidence.tensor, dtype)
+def _beyond(evidence: Evidence, dtype: str, name: str) -> bool:
+    """Whether the error in a dtype, on some inputs, is none that rounding in it makes."""
+    rung, form = evidence.rungs[dtype][name], FORMATS[effective_dtype(evidence.tensor, dtype)]
     excused = TIMES_ONE_SHOT * rung.one_shot if evidence.one_shot_has_digits(dtype) else 0.0
-    return rung.level > max(band, excused)
+    if rung.level <= max(rounding_band(evidence.tensor, dtype), excused):
+        return False
+    for bits, level in _levels(evidence, name).items():
+        finer = bits - form.precision
+        if finer > 0 and _fall(rung.level, level, finer) >= LEAST_SLOPE and level * 2**finer >= rung.level / QUARTER:
+            return False
+    return True
 
 
 def _fall(coarse: float, fine: float, bits: int) -> float:

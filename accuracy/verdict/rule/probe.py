@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from accuracy.dtype import FORMATS, rounding_band
+from accuracy.masks import keys_seen
 from accuracy.table import ALL_RANKS
 from accuracy.verdict.evidence import PROBES, Evidence
 from accuracy.verdict.floor import LEVEL, WITHIN
@@ -63,7 +64,7 @@ def _count_keys(evidence: Evidence, rows: pd.DataFrame) -> Finding | None:
         return None
     whole = rows[rows["rank"] == ALL_RANKS].iloc[0]
     length, queries = int(evidence.key["seqlen"]), int(evidence.key["seqlen_q"])
-    seen = int(worst["worst_token"]) + 1 + length - queries if evidence.key["mask"] == "causal" else length
+    seen = keys_seen(str(evidence.key["mask"]), int(worst["worst_token"]), queries, length)
     counted = seen * float(np.exp(math.copysign(float(worst["error_max"]), float(whole["error_bias"]))))
     return Finding(
         LOGIC,
