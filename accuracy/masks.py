@@ -75,7 +75,7 @@ class Visibility:
 
 
 def keys_seen(mask: str, query: int, queries: int, keys: int) -> int:
-    """How many keys a query sees under a mask as tables write it: `full`, `causal,window=128`, `causal,documents=1+9`."""
+    """How many keys a query sees under a mask as tables write it, `causal,window=128` or `full,documents=1+9`."""
     word, *settings = mask.split(",")
     given = dict(setting.split("=") for setting in settings)
     window = int(given["window"]) if "window" in given else None

@@ -153,6 +153,7 @@ def _checked(folder: Path, about: dict[str, Any], read: pa.Table, published: boo
     results = results.reindex(columns=COLUMNS)
     for name in LATER_SIZES:
         results[name] = results[name].fillna(results["seqlen"])
+    results["softcap"] = results["softcap"].fillna(0.0)
     if fault := damage.of_table(results):
         raise ConfigError(f"{folder}: {fault}; its table is damaged")
     whole = dict.fromkeys((*SIZES, *LATER_SIZES, "seed", "rank"), "int64")
