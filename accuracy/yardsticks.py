@@ -66,8 +66,12 @@ class Yardsticks:
             problem, dtype = case.problem, self.inputs.q.dtype
             scores = Scores(problem.softmax_scale, problem.softcap)
             blocks = whole_blocks(problem.visibility, problem.ahead, problem.queries, problem.seqlen)
-            out, lse = calls.forward_rows(kernel, scores, blocks, q, k, v, dtype)
-            gradients = calls.backward_rows(kernel, scores, blocks, dout, q, k, v, out, lse, dtype)
+            out, lse = calls.forward_rows(
+                lambda block: calls.forward(kernel, scores, block, q, k, v, dtype), blocks, q, k
+            )
+            gradients = calls.backward_rows(
+                lambda block: calls.backward(kernel, scores, block, dout, q, k, v, out, lse, dtype), blocks, q, k
+            )
             self.one_shots[case.kernel] = in_token_layout((out, lse, *gradients), dout)
         return self.one_shots[case.kernel]
 

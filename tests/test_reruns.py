@@ -61,7 +61,10 @@ def test_memory_that_was_never_written_shows(tmp_path: Path) -> None:
 
 
 def test_a_leak_from_the_future_shows(tmp_path: Path) -> None:
-    folders = plant(tmp_path, "causal=rank.causal and source == rank.world.rank", "causal=False")
+    folders = plant(
+        tmp_path, "return rank.meeting(source, length)",
+        "return [Block(each.query, each.key, causal=False) for each in rank.meeting(source, length)]",
+    )  # fmt: skip
     found = counts(measure("variant=broken", "world_size=2", *EVERYTHING, folders=folders), "out")
     assert found["future_differs"] > 0
 

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -77,10 +78,16 @@ def probe(
     if json is not None:
         json.parent.mkdir(parents=True, exist_ok=True)
     devices.make_arithmetic_exact()
-    reports = [ask.report(kernel, dtypes, questions) for kernel in kernels]
-    print(f"{devices.name(device)}\n\n{text.table(reports)}")
-    if json is not None:
-        table.write_json(json, _content(device, words, [each.plain() for each in reports]))
+    print(devices.name(device))
+    plain: list[dict[str, Any]] = []
+    for kernel in kernels:
+        began = time.perf_counter()
+        report = ask.report(kernel, dtypes, questions)
+        seconds = time.perf_counter() - began
+        print(f"\n{text.block(report)}\n  ({seconds:.0f} s)", flush=True)
+        plain.append(report.plain() | {"seconds": round(seconds, 1)})
+        if json is not None:  # after each: what one kernel said is not lost with the next
+            table.write_json(json, _content(device, words, plain))
 
 
 def _content(device: str, words: list[str], kernels: list[dict[str, Any]]) -> dict[str, Any]:

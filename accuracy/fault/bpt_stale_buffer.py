@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from accuracy.fault.base import changed
-from accuracy.masks import Block
+from accuracy.masks import Block, Visibility
 from accuracy.variant import ring
 from accuracy.variant.base import Rank
-from accuracy.variant.bpt import chunked
+from accuracy.variant.bpt import pairs
 from accuracy.variant.bpt_ring import (
     BACKWARD_PLACES,
     FORWARD_PLACES,
@@ -45,7 +45,8 @@ async def backward(rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, ou
     buffers = tuple(torch.zeros_like(x, dtype=rank.place("dq_accumulator")) for x in (q, k, v))
 
     def differentiate(self: Rank, block: Block, *tensors: Tensor) -> Tensors:
-        for chunk in chunked(self, tensors[0].shape[1], block.causal):
+        query, key = ((part.start, part.stop) for part in (block.query, block.key))
+        for chunk in pairs(self.options, Visibility(block.causal), query, key):
             dq, dk, dv = type(rank).differentiate(self, chunk, *tensors)
             for buffer, rows, x in zip(buffers, (chunk.query, chunk.key, chunk.key), (dq, dk, dv), strict=True):
                 buffer[:, rows] += x

@@ -2,7 +2,9 @@
 
 On the CPU torch gives it no backward. Its own backward is autograd's and knows the block's lse only; see
 `accuracy.by_autograd` for what makes it one for all keys. Every shape is compiled for itself, once a process; one that
-cannot be compiled is an error, for torch would otherwise fall back on an unfused form that rounds elsewhere.
+cannot be compiled is an error, for torch would otherwise fall back on an unfused form that rounds elsewhere. Its other
+kernel, for fewer than 128 queries, is left out: it rounds elsewhere too, and is not there for more than 128 rows in all
+the heads of a group.
 """
 
 from collections.abc import Callable
@@ -97,7 +99,10 @@ class FlexAttention:
                 score_mod=None if softcap is None else _cap(softcap),
                 scale=scale,
                 enable_gqa=q.shape[2] != k.shape[2],
-                kernel_options={"FLOAT32_PRECISION": "'tf32'" if self.tf32 else "'ieee'"},
+                kernel_options={
+                    "FORCE_USE_FLEX_ATTENTION": True,
+                    "FLOAT32_PRECISION": "'tf32'" if self.tf32 else "'ieee'",
+                },
                 **_asking_for_lse(),
             )
         return out.transpose(1, 2), getattr(lse, "lse", lse)

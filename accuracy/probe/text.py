@@ -1,16 +1,16 @@
 """Answers as a table for the terminal: a block a kernel, a line a question, dtypes that agree in one line."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from accuracy.probe.ask import Report
 
 
-def table(reports: Sequence[Report]) -> str:
-    """All kernels; those that cannot run here with their reason."""
-    return "\n\n".join("\n".join(_block(report)) for report in reports)
+def block(report: Report) -> str:
+    """A kernel's answers; of one that cannot run here, the reason."""
+    return "\n".join(_lines(report))
 
 
-def _block(report: Report) -> Iterator[str]:
+def _lines(report: Report) -> Iterator[str]:
     options = ", ".join(f"{key}={value}" for key, value in report.options.items())
     yield f"{report.kernel}{f' ({options})' if options else ''}"
     if report.declined:

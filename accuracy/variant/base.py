@@ -101,14 +101,13 @@ class Rank:
 
     def attend_rows(self, blocks: list[Block], q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """out (B, Sq, H, D) and lse (B, H, Sq) of blocks that have every row once: nothing is merged."""
-        return calls.forward_rows(self.kernel, self.scores, blocks, q, k, v, self.place("partial"))
+        return calls.forward_rows(lambda block: self.attend(block, q, k, v), blocks, q, k)
 
     def differentiate_rows(
         self, blocks: list[Block], dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
     ) -> Tensors:
         """dq (B, Sq, H, D), dk, dv (B, S, Hk, D) of blocks that have every row once."""
-        dtype = self.place("gradient_partial")
-        return calls.backward_rows(self.kernel, self.scores, blocks, dout, q, k, v, out, lse, dtype)
+        return calls.backward_rows(lambda block: self.differentiate(block, dout, q, k, v, out, lse), blocks, q, k)
 
 
 def _run(rows: slice, first: int) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from accuracy.case import Case
-from accuracy.masks import Block
+from accuracy.masks import Block, Range, Visibility
 from accuracy.variant.base import Rank
 from accuracy.variant.one_shot import one_device_only
 from accuracy.variant.ring import PRECISION, ring_backward, ring_forward
@@ -56,19 +56,27 @@ def chunks_too_small(case: Case) -> str | None:
 
 
 def chunked(rank: Rank, source: int, length: int) -> list[Block]:
-    """All pairs of chunks of this rank's queries and the keys of rank `source` that see each other, in local positions;
-    keys in order for each row chunk. length: tokens a rank."""
+    """All pairs of chunks of this rank's queries and the keys of rank `source` that see each other, in local positions.
+
+    length: tokens a rank.
+    """
     rows, columns = rank.world.rank * length, source * length
+    found = pairs(rank.options, rank.visibility, (rows, rows + length), (columns, columns + length))
+    return [block.shifted(rows, columns) for block in found]
+
+
+def pairs(options: Options, visibility: Visibility, query: Range, key: Range) -> list[Block]:
+    """All pairs of chunks of queries [a, b) and keys [c, d) that see each other, keys in order for each row chunk."""
     return [
-        block.shifted(rows, columns)
-        for query in _ranges(rows, length, rank.options.query_chunk)
-        for key in _ranges(columns, length, rank.options.key_chunk)
-        for block in rank.visibility.blocks(query, key)
+        block
+        for rows in _chunks(query, options.query_chunk)
+        for columns in _chunks(key, options.key_chunk)
+        for block in visibility.blocks(rows, columns)
     ]
 
 
-def _ranges(first: int, length: int, chunk: int) -> list[tuple[int, int]]:
-    return [(first + begin, first + min(begin + chunk, length)) for begin in range(0, length, chunk)]
+def _chunks(whole: Range, chunk: int) -> list[Range]:
+    return [(begin, min(begin + chunk, whole[1])) for begin in range(*whole, chunk)]
 
 
 async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:

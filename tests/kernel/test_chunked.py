@@ -44,21 +44,21 @@ def test_running_sums_in_sixteen_bits_cost_every_sum_and_the_more_the_more_chunk
 
 def test_no_more_scores_than_a_chunk_exist_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    compute = chunked._scores
+    compute = chunked.scores
 
-    def recorded(*arguments) -> torch.Tensor:
-        seen.append(compute(*arguments))
-        return seen[-1]
+    def recorded(*arguments) -> tuple[torch.Tensor, None]:
+        seen.append(compute(*arguments)[0])
+        return seen[-1], None
 
-    monkeypatch.setattr(chunked, "_scores", recorded)
+    monkeypatch.setattr(chunked, "scores", recorded)
     errors(chunked.Options(query_chunk=16, key_chunk=24))
     assert max(scores.shape[-2] * scores.shape[-1] for scores in seen) == 16 * 24
 
 
 def test_chunks_that_no_row_sees_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    compute = chunked._scores
-    monkeypatch.setattr(chunked, "_scores", lambda *arguments: calls.append(0) or compute(*arguments))
+    compute = chunked.scores
+    monkeypatch.setattr(chunked, "scores", lambda *arguments: calls.append(0) or compute(*arguments))
     errors(chunked.Options(query_chunk=65, key_chunk=65))
     assert len(calls) == 2 * 3  # of 2 x 2 chunks the causal mask leaves 3, forward and backward
 

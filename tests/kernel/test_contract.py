@@ -144,7 +144,10 @@ WINDOWS = [(9, 0), (5, 11), (None, 7), (20, None)]
 @pytest.mark.parametrize("softcap", [None, 0.6])
 @pytest.mark.parametrize("window", WINDOWS)
 def test_windows_and_caps_that_it_states_are_right(subject: Subject, window, softcap, dtype: str) -> None:
-    """Held to what its plain masks are; a key too many or too few costs 10^-2 or more, a forgotten cap 10^-1."""
+    """Held to what its plain masks are; a key too many or too few costs 10^-2 or more, a forgotten cap 10^-1.
+
+    lse of a few keys is smaller than that of all, ln 10 for ln 112, and its relative error so twice as large.
+    """
     asked = {"window": "w"} | ({"softcap": "c"} if softcap else {})
     if reason := subject.abilities.decline(subject.name, dtype, 64, {dtype}, asked):
         pytest.skip(reason)
@@ -155,7 +158,7 @@ def test_windows_and_caps_that_it_states_are_right(subject: Subject, window, sof
     truth = by_autograd(q, k, v, dout, window, softcap)
     for name, x, expected in zip(("out", "lse", "dq", "dk", "dv"), (out, lse, *gradients), truth, strict=True):
         stored = accumulation_dtype(dtype) if name == "lse" else dtype
-        units = 16 if FORMATS[stored].bytes == 2 else 128
+        units = 256 if name == "lse" else 16 if FORMATS[stored].bytes == 2 else 128
         error = (x.double() - expected).norm() / expected.norm()
         assert error < units * FORMATS[stored].unit_roundoff, (name, float(error))
 

@@ -46,8 +46,8 @@ MUTATIONS = [
     ("ulysses", "x.repeat_interleave(max(1, rank.world.size // x.shape[2]), dim=2)",
      "x.repeat(1, 1, max(1, rank.world.size // x.shape[2]), 1)", {"out", "dk"}),
     ("ulysses", "for other in others:", "for other in others[1:]:", {"dk", "dv"}),
-    ("bpt", "min(begin + chunk, length)", "min(begin + chunk, length - 1)", {"out", "lse"}),
-    ("bpt", "rank.options.key_chunk)", "rank.options.key_chunk - 1)", set()),
+    ("bpt", "min(begin + chunk, whole[1])", "min(begin + chunk, whole[1] - 1)", {"out", "lse"}),
+    ("bpt", "options.key_chunk)", "options.key_chunk - 1)", set()),
 ]  # fmt: skip
 SHARDING = {"zigzag": "zigzag", "striped": "striped"}
 KNOBS = {"bpt": "query_chunk: 20\nkey_chunk: 36\n", "bpt_ring": "query_chunk: 20\nkey_chunk: 7\n",

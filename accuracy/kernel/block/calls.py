@@ -3,7 +3,7 @@
 A kernel that does not state an ability is never given the argument for it (`accuracy.grid` declines such cases).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,42 +51,43 @@ def backward(
 
 
 def forward_rows(
-    kernel: Kernel, scores: Scores, blocks: Sequence[Block], q: Tensor, k: Tensor, v: Tensor, out_dtype: torch.dtype
+    attend: Callable[[Block], tuple[Tensor, Tensor]], blocks: Sequence[Block], q: Tensor, k: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """out (B, Sq, H, D) and lse (B, H, Sq) where every row is in one block, so that nothing is merged."""
+    """out (B, Sq, H, D) and lse (B, H, Sq) where every row is in one block, so that nothing is merged.
+
+    attend: a block's out (B, S', H, D) and lse (B, H, S').
+    """
     if _is_whole(blocks, q, k):
-        return forward(kernel, scores, blocks[0], q, k, v, out_dtype)
+        return attend(blocks[0])
     _assert_each_row_once(blocks, q.shape[1])
-    out = torch.empty_like(q, dtype=out_dtype)
-    lse: Tensor | None = None
-    for block in blocks:
-        out[:, block.query], part = forward(kernel, scores, block, q, k, v, out_dtype)
-        lse = part.new_empty(*part.shape[:2], q.shape[1]) if lse is None else lse
-        lse[:, :, block.query] = part
-    assert lse is not None
-    return out, lse
+    parts = [attend(block) for block in sorted(blocks, key=lambda block: block.query.start)]
+    out, lse = zip(*parts, strict=True)
+    return torch.cat(out, dim=1), torch.cat(lse, dim=2)
 
 
 def backward_rows(
-    kernel: Kernel, scores: Scores, blocks: Sequence[Block], dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor,
-    lse: Tensor, gradient_dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    differentiate: Callable[[Block], Sequence[Tensor]], blocks: Sequence[Block], q: Tensor, k: Tensor
+) -> tuple[Tensor, ...]:
     """dq (B, Sq, H, D), dk, dv (B, S, Hk, D) where every row is in one block; 0 for keys that no row sees.
 
-    Keys of several blocks: their gradients are summed in the accumulation dtype, which adds no rounding to one.
+    differentiate: a block's dq, dk, dv. Keys of several blocks: their gradients are summed in the accumulation dtype,
+    which adds no rounding to a single one.
     """
     if _is_whole(blocks, q, k):
-        return backward(kernel, scores, blocks[0], dout, q, k, v, out, lse, gradient_dtype)
-    wide = getattr(torch, accumulation_dtype(str(gradient_dtype).removeprefix("torch.")))
-    dq = torch.empty_like(q, dtype=gradient_dtype)
-    dk, dv = (torch.zeros_like(x, dtype=wide) for x in (k, v))
-    for block in blocks:
-        dq[:, block.query], dk_block, dv_block = backward(
-            kernel, scores, block, dout, q, k, v, out, lse, gradient_dtype
-        )
-        dk[:, block.key] += dk_block
-        dv[:, block.key] += dv_block
-    return dq, dk.to(gradient_dtype), dv.to(gradient_dtype)
+        return tuple(differentiate(blocks[0]))
+    _assert_each_row_once(blocks, q.shape[1])
+    blocks = sorted(blocks, key=lambda block: block.query.start)
+    dq, dk, dv = zip(*(differentiate(block) for block in blocks), strict=True)
+    return torch.cat(dq, dim=1), *(_summed([block.key for block in blocks], parts, k.shape) for parts in (dk, dv))
+
+
+def _summed(keys: Sequence[slice], parts: Sequence[Tensor], shape: torch.Size) -> Tensor:
+    dtype = parts[0].dtype
+    wide = getattr(torch, accumulation_dtype(str(dtype).removeprefix("torch.")))
+    total = parts[0].new_zeros(shape, dtype=wide)
+    for key, part in zip(keys, parts, strict=True):
+        total[:, key] += part
+    return total.to(dtype)
 
 
 def _is_whole(blocks: Sequence[Block], q: Tensor, k: Tensor) -> bool:
