@@ -20,7 +20,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from accuracy import device
+from accuracy.kernel.block.calls import Scores
 from accuracy.kernel.flash_attn import FlashAttn, Options, build
+from accuracy.masks import Visibility
 from accuracy.precision import Precision
 from accuracy.variant import ring, striped, zigzag
 from accuracy.variant.base import Rank
@@ -59,7 +61,7 @@ def alone(kernel: FlashAttn, q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> t
 def ours(module: Any, kernel: FlashAttn, q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> tuple[Step, Step]:
     """A schedule of ours over all ranks."""
     world = ProcessesWorld(dist.get_rank(), dist.get_world_size(), dist.group.WORLD)
-    rank = Rank(world, kernel, Precision(), q.dtype, SCALE, True, module.SHARDINGS[0])
+    rank = Rank(world, kernel, Precision(), q.dtype, Scores(SCALE), Visibility(True), 0, module.SHARDINGS[0])
 
     def forward() -> Any:
         return run_rank(lambda world: module.forward(rank, q, k, v), world)

@@ -19,6 +19,8 @@ from torch import Tensor
 
 from accuracy import device
 from accuracy.kernel import flash_attn
+from accuracy.kernel.block.calls import Scores
+from accuracy.masks import Visibility
 from accuracy.precision import Precision
 from accuracy.variant import split_kv
 from accuracy.variant.base import Rank
@@ -67,7 +69,7 @@ def own_splits(kernel: flash_attn.FlashAttn, splits: int) -> Attend:
 def one_after_other(kernel: flash_attn.FlashAttn, splits: int) -> Attend:
     """The variant split_kv as it is measured: a kernel call a part, each joined to the running result."""
     options = split_kv.Options(splits)
-    rank = Rank(None, kernel, Precision(), DTYPE, SCALE, True, "contiguous", options)  # type: ignore[arg-type]
+    rank = Rank(None, kernel, Precision(), DTYPE, Scores(SCALE), Visibility(True), 0, "contiguous", options)  # type: ignore[arg-type]
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         try:
