@@ -7,6 +7,7 @@ size, the seeds, the ranks.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -55,12 +56,12 @@ class Facet:
     dtype: str
     rows: pd.DataFrame
 
-    @property
+    @cached_property
     def whole(self) -> pd.DataFrame:
         """The rows over all ranks together."""
         return self.rows[self.rows["rank"] == -1]
 
-    @property
+    @cached_property
     def widest(self) -> pd.DataFrame:
         """The rows over all ranks of every series at its own largest world size: bpt and one_shot know
         only 1.
@@ -68,17 +69,17 @@ class Facet:
         whole = self.whole
         return whole[whole["world_size"] == whole.groupby("series")["world_size"].transform("max")]
 
-    @property
+    @cached_property
     def series(self) -> list[str]:
         """Labels of the lines, the one-shot kernel first."""
         return series_order(self.rows)
 
-    @property
+    @cached_property
     def tensors(self) -> list[str]:
         """The tensors measured here, in the order of the table's contract."""
         return tensor_order(self.rows["tensor"])
 
-    @property
+    @cached_property
     def largest_world(self) -> int:
         """The largest world size measured here."""
         return int(self.rows["world_size"].max())

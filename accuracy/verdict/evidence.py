@@ -5,7 +5,9 @@ that stand under a non-finite case are kept: the numbers of its other tensors ar
 """
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import pyarrow as pa
 
 from accuracy.dtype import FORMATS, effective_dtype, rounding_band
 from accuracy.table import ALL_RANKS, FAILED, IDENTITY, RERUN_COUNTS, RESULTS_SCHEMA, TENSORS
+from accuracy.verdict.rows import Rows, columns_of
 
 PROBES = {  # inputs whose exact answer is known, and the tensors that it is known of
     "zero_query": ("out", "lse"),
@@ -45,9 +48,9 @@ class Rung:
     bits: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Evidence:
-    """All that bears on one tensor. Frames hold rows of the results table.
+    """All that bears on one tensor, as rows of the results table.
 
     whole, ranks: this tensor's rows of ordinary inputs, over all ranks and of each rank; probes: rows over all ranks
     and of each rank under probe inputs; rungs: by dtype and ordinary inputs, the same schedule in that dtype (this one
@@ -57,14 +60,13 @@ class Evidence:
 
     key: dict[str, Any]
     tensor: str
-    whole: pd.DataFrame
-    ranks: pd.DataFrame
-    probes: pd.DataFrame
+    whole: Rows
+    ranks: Rows
+    probes: Rows
     rungs: dict[str, dict[str, Rung]]
-    reruns: pd.DataFrame
+    reruns: Rows
     failures: tuple[str, ...] = ()
     declines: tuple[str, ...] = ()
-    _cache: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def dtype(self) -> str:
@@ -96,35 +98,39 @@ class Evidence:
             parts = math.ceil(int(self.key["seqlen"]) / size / chunk)
         return max(1, parts) * size - 1
 
-    def by_inputs(self) -> list[tuple[str, pd.DataFrame, pd.DataFrame]]:
+    @cached_property
+    def by_inputs(self) -> list[tuple[str, Rows, Rows]]:
         """(inputs, rows over all ranks, rows of each rank) for every ordinary distribution."""
-        if "inputs" not in self._cache:
-            ranks = dict(iter(self.ranks.groupby(_INPUTS, sort=True)))
-            none = self.ranks.iloc[:0]
-            self._cache["inputs"] = [
-                (str(key[0]), rows, ranks.get(key, none)) for key, rows in self.whole.groupby(_INPUTS, sort=True)
-            ]
-        return self._cache["inputs"]
+        whole, ranks = self.whole.by(*_INPUTS), self.ranks.by(*_INPUTS)
+        return [(str(key[0]), whole[key], ranks.get(key, self.ranks.none)) for key in sorted(whole)]
 
 
 def gather(results: pd.DataFrame) -> list[Evidence]:
     """Every tensor of every subject of the table, in the table's order; a subject without numbers has them too."""
     table = _complete(results)
-    numbers = table[table["tensor"].notna() & table["error_rel"].notna()]
-    probing, everywhere = numbers["inputs"].isin(list(PROBES)), numbers["rank"] == ALL_RANKS
-    own = [*SUBJECT, "tensor"]
-    wholes = _groups(numbers[everywhere & ~probing], own)
-    ranks = _groups(numbers[~everywhere & ~probing], own)
-    probes = _groups(numbers[probing], own)
-    family = [*_SETTING, "world_size", "tensor"]
-    rungs = _rungs(numbers[everywhere & ~probing], family)
-    reruns = _groups(numbers[numbers[list(RERUN_COUNTS)].notna().any(axis=1)], family)
-    bares = _groups(table[table["tensor"].isna()], list(SUBJECT))
-    none = numbers.iloc[:0]
+    columns = columns_of(table)
+    bare = table["tensor"].isna()
+    numbers = ~bare & table["error_rel"].notna()
+    probing, everywhere = table["inputs"].isin(list(PROBES)), table["rank"] == ALL_RANKS
+    ordinary = numbers & everywhere & ~probing
+    rerun = numbers & table[list(RERUN_COUNTS)].notna().any(axis=1)
+    family, own = [*_SETTING, "world_size", "tensor"], [*SUBJECT, "tensor"]
+
+    def groups(chosen: pd.Series, names: Sequence[str]) -> dict[tuple[Any, ...], Rows]:
+        places = np.flatnonzero(chosen)
+        found = table.loc[chosen, list(names)].groupby(list(names), sort=False).indices
+        return {key: Rows(columns, places[mine]) for key, mine in found.items()}  # type: ignore[misc]
+
+    wholes, ranks = groups(ordinary, own), groups(numbers & ~everywhere & ~probing, own)
+    probes, reruns, bares = groups(numbers & probing, own), groups(rerun, family), groups(bare, SUBJECT)
+    rungs = _rungs(table[ordinary], family)
+    none = Rows(columns, np.empty(0, int))
     found = []
     for key in table[list(SUBJECT)].drop_duplicates().itertuples(index=False, name=None):
         named = dict(zip(SUBJECT, key, strict=True))
-        bare = bares.get(key, none)
+        without = bares.get(key, none)
+        failed = without["status"] == FAILED
+        failures, declines = _reasons(without.where(failed)), _reasons(without.where(~failed))
         for tensor in TENSORS:
             shared = (*(named[name] for name in _SETTING), named["world_size"], tensor)
             found.append(
@@ -136,11 +142,15 @@ def gather(results: pd.DataFrame) -> list[Evidence]:
                     probes=probes.get((*key, tensor), none),
                     rungs=_same_kernel(rungs.get(shared, {}), named),
                     reruns=reruns.get(shared, none),
-                    failures=tuple(bare.loc[bare["status"] == FAILED, "reason"].dropna().unique()),
-                    declines=tuple(bare.loc[bare["status"] != FAILED, "reason"].dropna().unique()),
+                    failures=failures,
+                    declines=declines,
                 )
             )
     return found
+
+
+def _reasons(rows: Rows) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(reason for reason in rows["reason"] if pd.notna(reason)))
 
 
 def _rungs(rows: pd.DataFrame, family: list[str]) -> dict[tuple[Any, ...], dict[tuple[str, ...], Rung]]:
@@ -172,17 +182,10 @@ def _log(values: pd.Series) -> pd.Series:
     return np.log(values.clip(lower=5e-324))
 
 
-def times_one_shot(rows: pd.DataFrame) -> pd.Series:
+def times_one_shot(rows: Rows | pd.DataFrame) -> Any:
     """Each row's error over one-shot's, or over the floor where one-shot happens to be better than that."""
     least = np.maximum(np.maximum(rows["one_shot_rel"], rows["floor_rel"]), TRUTH_ERROR)
     return rows["error_rel"] / least
-
-
-def typical(values: pd.Series) -> float:
-    """Geometric mean over the seeds; infinite if one is, the least number above 0 for zero."""
-    present = values.to_numpy(dtype="float64")
-    present = present[~np.isnan(present)]
-    return float(np.exp(np.log(np.maximum(present, 5e-324)).mean())) if len(present) else float("nan")
 
 
 def _complete(results: pd.DataFrame) -> pd.DataFrame:
@@ -197,7 +200,3 @@ def _complete(results: pd.DataFrame) -> pd.DataFrame:
             for name in (*SUBJECT, *_INPUTS)
         }
     )
-
-
-def _groups(table: pd.DataFrame, names: list[str]) -> dict[tuple[Any, ...], pd.DataFrame]:
-    return dict(iter(table.groupby(names, sort=False)))

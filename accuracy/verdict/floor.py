@@ -2,7 +2,7 @@
 
 import math
 
-import pandas as pd
+import numpy as np
 
 from accuracy.dtype import FORMATS
 
@@ -14,7 +14,7 @@ WITHIN_EXACT = 16.0  # where every value is exact in the format, more roundings 
 SPREAD = 4.0  # rounding strikes all ranks alike; bugs localise
 
 
-def coarser_format(level: float, bits: float, ranks: pd.Series, effective: str) -> tuple[str, str] | None:
+def coarser_format(level: float, bits: float, ranks: np.ndarray, effective: str) -> tuple[str, str] | None:
     """(format, the mark) of the coarser format to which a tensor was rounded, or None.
 
     level: relative error over all ranks; bits: the most that a value needs (NaN: not recorded); ranks: relative
@@ -27,6 +27,6 @@ def coarser_format(level: float, bits: float, ranks: pd.Series, effective: str) 
         expected = LEVEL * form.unit_roundoff
         if not math.isnan(bits) and 0 < bits <= form.precision and level <= WITHIN_EXACT * expected:
             return form.name, f"every value is exact in {form.name}"
-        if expected / WITHIN <= level <= expected * WITHIN and (ranks.empty or ranks.max() <= SPREAD * ranks.min()):
+        if expected / WITHIN <= level <= expected * WITHIN and (not len(ranks) or ranks.max() <= SPREAD * ranks.min()):
             return form.name, f"the error is {level / form.unit_roundoff:.2g} unit roundoffs of {form.name}"
     return None

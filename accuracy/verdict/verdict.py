@@ -6,10 +6,13 @@ tensor of each subject: label, rule, sentence, and the numbers behind it.
 
 from types import ModuleType
 
+import numpy as np
 import pandas as pd
 
-from accuracy.verdict.evidence import SUBJECT, Evidence, gather, times_one_shot, typical
+from accuracy.table import ALL_RANKS
+from accuracy.verdict.evidence import SUBJECT, Evidence, gather, times_one_shot
 from accuracy.verdict.label import NOT_MEASURED, ROUNDING, Finding
+from accuracy.verdict.rows import typical
 from accuracy.verdict.rule import biased, excess, invalid, ladder, nondeterministic, probe
 
 RULES: tuple[ModuleType, ...] = (invalid, probe, ladder, biased, excess, nondeterministic)
@@ -32,7 +35,8 @@ COLUMNS = (
 
 def verdicts(results: pd.DataFrame) -> pd.DataFrame:
     """The verdicts of a results table."""
-    return pd.DataFrame([_row(evidence) for evidence in gather(results)], columns=list(COLUMNS))
+    with np.errstate(all="ignore"):  # a fault's numbers may be infinite
+        return pd.DataFrame([_row(evidence) for evidence in gather(results)], columns=list(COLUMNS))
 
 
 def judge(evidence: Evidence) -> tuple[str, Finding]:
@@ -40,7 +44,7 @@ def judge(evidence: Evidence) -> tuple[str, Finding]:
     for rule in RULES:
         if (finding := rule.judge(evidence)) is not None:
             return rule.__name__.rpartition(".")[2], finding
-    if evidence.whole.empty and evidence.probes.empty:
+    if not len(evidence.whole) and not len(evidence.probes):
         reasons = (*evidence.failures, *evidence.declines) or ("no numbers in the table",)
         return "", Finding(NOT_MEASURED, reasons[0])
     ratio = typical(times_one_shot(evidence.whole))
@@ -60,6 +64,6 @@ def _row(evidence: Evidence) -> dict[str, object]:
         "x_floor": typical(rows["x_floor"]),
         "x_one_shot": typical(times_one_shot(rows)) if len(rows) else float("nan"),
         "slope": ladder.slope_of(evidence),
-        "cases": len(rows) + len(evidence.probes[evidence.probes["rank"] == -1]),
+        "cases": len(rows) + np.count_nonzero(evidence.probes["rank"] == ALL_RANKS),
         "numbers": finding.numbers,
     }

@@ -57,7 +57,7 @@ def growth_panel(facet: Facet, slots: dict[str, int]) -> Panel:
 def lines_of(rows: pd.DataFrame, slots: dict[str, int]) -> list[Line]:
     """One line per series of one tensor's rows over all ranks."""
     lines = []
-    for label, found in rows.groupby("series", sort=False):
+    for label, found in rows[["series", "world_size", "error_rel"]].groupby("series", sort=False):
         by_size = [
             (int(as_float(size)), group["error_rel"].map(as_float)) for size, group in found.groupby("world_size")
         ]

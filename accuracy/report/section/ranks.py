@@ -4,6 +4,7 @@ size.
 
 import math
 from collections.abc import Iterable
+from itertools import islice
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -19,6 +20,7 @@ AGAINST = {"error": "error against float64", "diff": "diff against the one-shot 
 MARKERS_PER_LINE = 5
 MOST_RANK_LABELS = 8
 MOST_TABLE_ROWS = 700
+MOST_DESCRIBED = 12
 
 
 def rank_panel(facet: Facet, slots: dict[str, int]) -> Panel | None:
@@ -89,18 +91,19 @@ def _draw(axes: Axes, rows: pd.DataFrame, against: str, slot: int) -> None:
 
 def _describe(rows: pd.DataFrame, against: str) -> str:
     texts = []
-    for label, found in rows.groupby("series"):
+    for label, found in islice(rows.groupby("series"), MOST_DESCRIBED):
         low, high = _extremes(found, f"{against}_mean")
         texts.append(f"{label} mean from {low} to {high}")
-    return "Logarithmic in value. " + "; ".join(texts[:12]) + "."
+    return "Logarithmic in value. " + "; ".join(texts) + "."
 
 
 def _extremes(rows: pd.DataFrame, column: str) -> tuple[str, str]:
     """Least and greatest value with the rank that has it."""
-    ordered = rows[rows[column].notna()].sort_values([column, "rank"])
-    if ordered.empty:
+    values = zip(rows[column].map(as_float), rows["rank"], strict=True)
+    ordered = sorted((value, rank) for value, rank in values if not math.isnan(value))
+    if not ordered:
         return MISSING, MISSING
-    first, last = (f"{scientific(row[column])} (rank {row['rank']})" for _, row in ordered.iloc[[0, -1]].iterrows())
+    first, last = (f"{scientific(value)} (rank {rank})" for value, rank in (ordered[0], ordered[-1]))
     return first, last
 
 

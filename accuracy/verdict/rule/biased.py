@@ -13,10 +13,11 @@ themselves (0.75 of flash-attn's lse error, which is 1e-7).
 import math
 
 import numpy as np
-import pandas as pd
 
+from accuracy.table import ALL_RANKS
 from accuracy.verdict.evidence import Evidence
 from accuracy.verdict.label import BIASED, Finding
+from accuracy.verdict.rows import Rows, mean
 from accuracy.verdict.student import quantile
 
 FEWEST_SEEDS = 4
@@ -32,29 +33,24 @@ def judge(evidence: Evidence) -> Finding | None:
     """See `accuracy.verdict.verdict`."""
     if evidence.tensor == "lse" or evidence.effective == "float64":
         return None
-    rows = pd.concat([evidence.whole, evidence.probes[evidence.probes["rank"] == -1]])
-    for name, same in rows.groupby("inputs", sort=False):
+    rows = evidence.whole.joined(evidence.probes.where(evidence.probes["rank"] == ALL_RANKS))
+    for (name,), same in rows.by("inputs").items():
         for column, (base, below, above) in SIDES.items():
             t, share = significance(same, column, base)
             if share > SHARE and t > quantile(len(same) - 1, LEVEL):
-                side = float(same[column].mean())
+                side = mean(same[column])
                 way = above if side > 0 else below
                 text = f"{way} in every seed, by {share:.2g} of the error ({name} inputs, t = {t:.3g})"
-                numbers: dict[str, float | str] = {
-                    "bias_t": math.copysign(t, side),
-                    "bias_share": share,
-                    "inputs": str(name),
-                }
-                return Finding(BIASED, text, numbers | {"inputs": str(name)})
+                return Finding(BIASED, text, {"bias_t": math.copysign(t, side), "bias_share": share, "inputs": name})
     return None
 
 
-def significance(rows: pd.DataFrame, column: str, base: str) -> tuple[float, float]:
+def significance(rows: Rows, column: str, base: str) -> tuple[float, float]:
     """(t over the seeds, mean as a share of the root mean square error) of the signed error beyond one-shot's."""
-    side = np.sign(rows[column].mean())
-    beyond = side * rows[column] - rows[base].fillna(0.0).abs()
-    if len(beyond) < FEWEST_SEEDS or not beyond.notna().all():
+    biases = rows[column]
+    beyond = np.sign(mean(biases)) * biases - np.abs(np.nan_to_num(rows[base], nan=0.0, posinf=np.inf, neginf=-np.inf))
+    if len(beyond) < FEWEST_SEEDS or np.isnan(beyond).any():
         return 0.0, 0.0
-    size, error = max(0.0, float(beyond.mean())), float(rows["error_rms"].mean())
-    spread = float(beyond.std()) / math.sqrt(len(beyond))
+    size, error = max(0.0, mean(beyond)), mean(rows["error_rms"])
+    spread = float(beyond.std(ddof=1)) / math.sqrt(len(beyond))
     return (size / spread if spread > 0 else math.inf if size > 0 else 0.0), (size / error if error > 0 else 0.0)

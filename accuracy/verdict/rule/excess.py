@@ -17,11 +17,12 @@ way reach n + 1.
 
 import math
 
-import pandas as pd
+import numpy as np
 
 from accuracy.dtype import FORMATS
-from accuracy.verdict.evidence import Evidence, times_one_shot, typical
+from accuracy.verdict.evidence import Evidence, times_one_shot
 from accuracy.verdict.label import EXCESS_ROUNDING, LOGIC, Finding
+from accuracy.verdict.rows import Rows, largest, typical
 
 EXACT = "float64"  # the truth's own dtype: a ratio of two errors of its size says nothing
 NOTHING_JOINED, WALK = 1.2, 1.5
@@ -33,7 +34,7 @@ def judge(evidence: Evidence) -> Finding | None:
     """See `accuracy.verdict.verdict`."""
     if evidence.effective == EXACT:
         return None
-    for name, rows, ranks in evidence.by_inputs():
+    for name, rows, ranks in evidence.by_inputs:
         ratio = typical(times_one_shot(rows))
         limit = limit_of(evidence, rows)
         numbers: dict[str, float | str] = {"x_one_shot": ratio, "limit": limit, "inputs": name}
@@ -48,7 +49,7 @@ def judge(evidence: Evidence) -> Finding | None:
     return None
 
 
-def limit_of(evidence: Evidence, rows: pd.DataFrame) -> float:
+def limit_of(evidence: Evidence, rows: Rows) -> float:
     """The ratio to one-shot that the schedule's extra roundings explain."""
     merges = evidence.merges
     if merges == 0:
@@ -61,18 +62,18 @@ def limit_of(evidence: Evidence, rows: pd.DataFrame) -> float:
 
 
 def _outlier(
-    evidence: Evidence, rows: pd.DataFrame, ranks: pd.DataFrame, limit: float, numbers: dict[str, float | str]
+    evidence: Evidence, rows: Rows, ranks: Rows, limit: float, numbers: dict[str, float | str]
 ) -> Finding | None:
     """A single seed or rank far beyond the limit of the whole."""
-    largest = (rows["error_max"] / rows["one_shot_max"]).max()
-    if largest > LARGEST * max(1.0, limit / NOTHING_JOINED / math.sqrt(2)):
-        text = f"the largest error is {largest:.3g} times one-shot's (allowed: {LARGEST:g})"
-        return Finding(EXCESS_ROUNDING, text, numbers | {"x_one_shot_max": float(largest)})
+    element = largest(rows["error_max"] / rows["one_shot_max"])
+    if element > LARGEST * max(1.0, limit / NOTHING_JOINED / math.sqrt(2)):
+        text = f"the largest error is {element:.3g} times one-shot's (allowed: {LARGEST:g})"
+        return Finding(EXCESS_ROUNDING, text, numbers | {"x_one_shot_max": element})
     allowed = max(ONE_RANK, 2 * limit)
     times = times_one_shot(ranks)
-    worst = times.max()
+    worst = largest(times)
     if worst > allowed:
-        rank = int(ranks["rank"].iloc[int(times.to_numpy().argmax())])
+        rank = int(ranks["rank"][np.nanargmax(times)])
         text = f"{worst:.3g} times one-shot's error on rank {rank} (allowed there: {allowed:.3g})"
-        return Finding(EXCESS_ROUNDING, text, numbers | {"x_one_shot_rank": float(worst)})
+        return Finding(EXCESS_ROUNDING, text, numbers | {"x_one_shot_rank": worst})
     return None

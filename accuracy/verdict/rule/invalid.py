@@ -15,17 +15,17 @@ def judge(evidence: Evidence) -> Finding | None:
     for reason in evidence.failures:
         if any(mark in reason for mark in MARKS) and _concerns(evidence.tensor, reason):
             return Finding(INVALID, reason)
-    rows = evidence.whole if evidence.whole["nonfinite"].gt(0).any() else evidence.probes
-    broken = rows[rows["nonfinite"] > 0]
+    rows = evidence.whole if (evidence.whole["nonfinite"] > 0).any() else evidence.probes
+    broken = rows.where(rows["nonfinite"] > 0)
     if len(broken):
-        first = broken.iloc[0]
-        where = ", ".join(sorted(broken["inputs"].unique()))
+        count, seed = int(broken["nonfinite"][0]), broken["seed"][0]
+        where = ", ".join(sorted(set(broken["inputs"])))
         return Finding(
             INVALID,
-            f"{int(first['nonfinite'])} values are not finite (inputs {where}, seed {first['seed']})",
-            {"nonfinite": float(first["nonfinite"]), "inputs": where},
+            f"{count} values are not finite (inputs {where}, seed {seed})",
+            {"nonfinite": float(count), "inputs": where},
         )
-    poisoned = evidence.reruns[evidence.reruns["poisoned"] > 0]
+    poisoned = evidence.reruns.where(evidence.reruns["poisoned"] > 0)
     if len(poisoned):
         count = int(poisoned["poisoned"].max())
         return Finding(

@@ -17,7 +17,7 @@ What does not fall is `precision_floor` where it bears the mark of a known forma
 
 import math
 
-import pandas as pd
+import numpy as np
 
 from accuracy.dtype import FORMATS, effective_dtype, rounding_band
 from accuracy.verdict.evidence import Evidence, Rung
@@ -34,7 +34,7 @@ PRESENT = 0.5
 def judge(evidence: Evidence) -> Finding | None:
     """See `accuracy.verdict.verdict`."""
     own = evidence.rungs.get(evidence.dtype, {})
-    for name, _, ranks in evidence.by_inputs():
+    for name, _, ranks in evidence.by_inputs:
         rung = own[name]
         slope = _slope_to(evidence, name)
         short = FORMATS[evidence.effective].bytes == 2
@@ -89,7 +89,7 @@ def _fault_of_finer(evidence: Evidence, name: str, rung: Rung) -> Finding | None
             continue
         if not _beyond(evidence, dtype, name) or rung.level < PRESENT * fine.level:
             continue
-        if coarser_format(fine.level, fine.bits, pd.Series(dtype=float), effective) is None:
+        if coarser_format(fine.level, fine.bits, np.empty(0), effective) is None:
             text = f"the relative error is {rung.level:.2g} and still {fine.level:.2g} in {dtype} ({name} inputs)"
             return Finding(LOGIC, text, {"error_rel": rung.level, "finer": fine.level, "inputs": name})
     return None

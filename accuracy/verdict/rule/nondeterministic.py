@@ -6,8 +6,8 @@ from accuracy.verdict.label import NONDETERMINISTIC, Finding
 
 def judge(evidence: Evidence) -> Finding | None:
     """See `accuracy.verdict.verdict`."""
-    repeats = evidence.reruns[evidence.reruns["repeats_differ"] > 0]
-    if repeats.empty:
+    repeats = evidence.reruns.where(evidence.reruns["repeats_differ"] > 0)
+    if not len(repeats):
         return None
-    count, dtype = int(repeats["repeats_differ"].max()), repeats["dtype"].iloc[0]
+    count, dtype = int(repeats["repeats_differ"].max()), repeats["dtype"][0]
     return Finding(NONDETERMINISTIC, f"{count} values differ between runs ({dtype})", {"repeats_differ": float(count)})

@@ -12,7 +12,6 @@
 import math
 
 import numpy as np
-import pandas as pd
 
 from accuracy.dtype import FORMATS, rounding_band
 from accuracy.masks import keys_seen
@@ -20,35 +19,36 @@ from accuracy.table import ALL_RANKS
 from accuracy.verdict.evidence import PROBES, Evidence
 from accuracy.verdict.floor import LEVEL, WITHIN
 from accuracy.verdict.label import LOGIC, Finding
+from accuracy.verdict.rows import Rows, largest, mean
 
 HALF_A_KEY = 0.5
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """See `accuracy.verdict.verdict`."""
-    steady = evidence.reruns[~(evidence.reruns["repeats_differ"] > 0)]  # else any rerun differs
-    leaks = steady["future_differs"].fillna(0)
-    if (leaks > 0).any():
-        count = int(leaks.max())
+    steady = evidence.reruns.where(~(evidence.reruns["repeats_differ"] > 0))  # else any rerun differs
+    leaks = largest(steady["future_differs"])
+    if leaks > 0:
+        count = int(leaks)
         return Finding(LOGIC, f"{count} values of earlier rows change with later tokens", {"future_differs": count})
-    for name, rows in evidence.probes.groupby("inputs", sort=False):
-        if evidence.tensor in PROBES[str(name)] and (finding := _probe(evidence, str(name), rows)):
+    for (name,), rows in evidence.probes.by("inputs").items():
+        if evidence.tensor in PROBES[name] and (finding := _probe(evidence, name, rows)):
             return finding
     return None
 
 
-def _probe(evidence: Evidence, name: str, rows: pd.DataFrame) -> Finding | None:
+def _probe(evidence: Evidence, name: str, rows: Rows) -> Finding | None:
     if evidence.tensor == "lse":
         return _count_keys(evidence, rows)
     band = rounding_band(evidence.tensor, evidence.dtype)
     if name == "one_gradient":
-        size = evidence.whole.loc[evidence.whole["inputs"] == "gaussian", "truth_rms"].mean()
-        off = float(rows["error_rms"].max())
+        size = mean(evidence.whole.where(evidence.whole["inputs"] == "gaussian")["truth_rms"])
+        off = largest(rows["error_rms"])
         limit = band * math.sqrt(float(evidence.key["head_dim"])) * size
         if not off > limit or _like_rounding(off / size / math.sqrt(float(evidence.key["head_dim"])), evidence):
             return None
         return Finding(LOGIC, f"{evidence.tensor} should be 0 with V = dout = 1 and is {off:.2g}", {"probe": off})
-    off = float(rows["error_rel"].max())
+    off = largest(rows["error_rel"])
     if off <= band or _like_rounding(off, evidence):
         return None
     exact = {"one_value": "1 with V = 1", "zero_query": "the mean of the values with Q = 0"}
@@ -56,20 +56,21 @@ def _probe(evidence: Evidence, name: str, rows: pd.DataFrame) -> Finding | None:
     return Finding(LOGIC, f"out should be {answer} and is off by {off:.2g} of it", {"probe": off})
 
 
-def _count_keys(evidence: Evidence, rows: pd.DataFrame) -> Finding | None:
-    worst = rows.sort_values("error_max").iloc[-1]
-    keys_off = float(worst["error_max"]) * float(evidence.key["seqlen"])
-    short = not rows["significand_bits"].max() > 11  # else it was not kept in 16 bits
-    if keys_off <= HALF_A_KEY or (short and _like_rounding(float(worst["error_rel"]), evidence)):
+def _count_keys(evidence: Evidence, rows: Rows) -> Finding | None:
+    worst = np.argsort(rows["error_max"])[-1]
+    off, token = float(rows["error_max"][worst]), int(rows["worst_token"][worst])
+    short = not largest(rows["significand_bits"]) > 11  # else it was not kept in 16 bits
+    keys_off = off * float(evidence.key["seqlen"])
+    if keys_off <= HALF_A_KEY or (short and _like_rounding(float(rows["error_rel"][worst]), evidence)):
         return None
-    whole = rows[rows["rank"] == ALL_RANKS].iloc[0]
+    side = rows["error_bias"][rows["rank"] == ALL_RANKS][0]
     length, queries = int(evidence.key["seqlen"]), int(evidence.key["seqlen_q"])
-    seen = keys_seen(str(evidence.key["mask"]), int(worst["worst_token"]), queries, length)
-    counted = seen * float(np.exp(math.copysign(float(worst["error_max"]), float(whole["error_bias"]))))
+    seen = keys_seen(str(evidence.key["mask"]), token, queries, length)
+    counted = seen * float(np.exp(math.copysign(off, side)))
     return Finding(
         LOGIC,
-        f"with Q = 0 lse counts keys: token {int(worst['worst_token'])} sees {seen} and counts {counted:.4g}",
-        {"probe": float(worst["error_max"]), "keys_seen": seen, "keys_counted": counted},
+        f"with Q = 0 lse counts keys: token {token} sees {seen} and counts {counted:.4g}",
+        {"probe": off, "keys_seen": seen, "keys_counted": counted},
     )
 
 
