@@ -169,7 +169,7 @@ class Case:
         for part in (content["inputs"], content["kernel"], *schedules):
             part["source"] = part["source"].rpartition("/")[2]
         for name in ("seqlen_q", "window", "documents", "softcap"):  # unset, as before there were such: ids stay
-            if not content["problem"][name]:
+            if content["problem"][name] in (None, ()):
                 del content["problem"][name]
         return digest(content)[:12]
 

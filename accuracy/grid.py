@@ -19,6 +19,15 @@ from accuracy.memory import bytes_needed
 from accuracy.precision import Precision
 from accuracy.problem import problem_of
 
+LACKS = {
+    "cross_lengths": "takes as many queries as keys",
+    "top_left": "has no mask aligned at the top left",
+    "window": "has no windows",
+    "documents": "has no packed documents",
+    "softcap": "has no capped scores",
+}
+"""What a schedule that does not state one of a problem's features is said to lack."""
+
 
 @dataclass(frozen=True)
 class Planned:
@@ -130,8 +139,7 @@ def _feature_decline(case: Case) -> str | None:
     modules = [parts.load(part.source) for part in (case.variant.forward, case.variant.backward)]
     for feature, setting in case.problem.features.items():
         if any(feature not in getattr(module, "FEATURES", ()) for module in modules):
-            what = feature.replace("_", " ")
-            return f"variant {case.variant.name} has no {what}: drop {setting} or use variant=one_shot"
+            return f"variant {case.variant.name} {LACKS[feature]}: drop {setting} or use variant=one_shot world_size=1"
     return None
 
 

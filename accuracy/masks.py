@@ -9,20 +9,21 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 Range = tuple[int, int]  # positions [begin, end)
+Window = tuple[int | None, int | None]  # keys to the left and to the right of the bottom-right diagonal; None: no limit
 
 
 @dataclass(frozen=True)
 class Block:
     """Query rows and key columns that meet in one kernel call.
 
-    window: (left, right), None for no limit: of a block of R rows and K keys, row i sees keys i + K - R - left to
-    i + K - R + right, as flash-attention's `window_size`; None: no window, and `causal` decides.
+    window: of a block of R rows and K >= R keys, row i sees keys i + K - R - left to i + K - R + right, as
+    flash-attention's `window_size`; None: no window, and `causal` decides.
     """
 
     query: slice
     key: slice
     causal: bool
-    window: tuple[int | None, int | None] | None = None
+    window: Window | None = None
 
     def shifted(self, rows: int, keys: int) -> "Block":
         """The same block counted from other first positions."""
@@ -109,9 +110,10 @@ def whole_blocks(visibility: Visibility, ahead: int, queries: int, keys: int) ->
 
 
 def _window_blocks(query: Range, key: Range, before: int, after: int) -> list[Block]:
-    """The one block in which queries at p see keys p - before to p + after, without rows and keys that see nothing.
+    """The blocks in which queries at p see keys p - before to p + after, without rows and keys that see nothing.
 
-    Without those, the bottom-right diagonal lies so that neither side of the kernel's window is below 0.
+    Without those, the bottom-right diagonal lies so that neither side of the kernel's window is below 0. Rows beyond as
+    many as there are keys are a block of their own: flash-attention takes a right side of as many for no limit.
     """
     first_key, end_key = max(key[0], query[0] - before), min(key[1], query[1] + after)
     first_row, end_row = max(query[0], first_key - after), min(query[1], end_key + before)
@@ -122,6 +124,12 @@ def _window_blocks(query: Range, key: Range, before: int, after: int) -> list[Bl
     rows, keys = slice(first_row, end_row), slice(first_key, end_key)
     if left is None and right in (None, 0):
         return [Block(rows, keys, causal=right == 0)]
+    if end_row - first_row > end_key - first_key:
+        cut, keys_left = first_row + end_key - first_key, (first_key, end_key)
+        return [
+            *_window_blocks((first_row, cut), keys_left, before, after),
+            *_window_blocks((cut, end_row), keys_left, before, after),
+        ]
     return [Block(rows, keys, causal=False, window=(left, right))]
 
 

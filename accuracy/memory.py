@@ -38,4 +38,5 @@ def _kernel_bytes(case: Case) -> int:
     chunk = getattr(kernel, "CHUNK_ELEMENTS", 0)
     problem = case.problem
     scores = problem.batch * problem.heads * problem.queries * problem.seqlen
-    return _held_bytes(case, case.kernel) + 7 * min(chunk, scores) * FORMATS[accumulation_dtype(case.dtype)].bytes
+    copies = 7 if problem.softcap is None else 9  # a cap keeps its ratio and its slope
+    return _held_bytes(case, case.kernel) + copies * min(chunk, scores) * FORMATS[accumulation_dtype(case.dtype)].bytes

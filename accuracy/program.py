@@ -42,8 +42,7 @@ def rank_program(case: Case, kernel: Kernel, shards: Sequence[Tensors], rank_typ
     """Forward, then backward, of the rank that the world says; shards: (q, k, v, dout), at the rank's place.
 
     What a forward returns beyond out and lse is handed to its backward. rank_type: what a schedule is given, for traces
-    one that watches. Raises RuntimeError where a schedule writes
-    to its inputs.
+    one that watches. Raises RuntimeError where a schedule writes to its inputs.
     """
     forward, backward = (parts.load(part.source) for part in (case.variant.forward, case.variant.backward))
 

@@ -94,7 +94,7 @@ def _other_future(
     problem, layout = case.problem, case.variant.sharding
     first = 5 * problem.seqlen // 8 + 1  # a key inside a shard, whether there are 1, 2, 4 or 8 of them
     keys = token_map(layout, problem.seqlen, case.world_size) < first
-    rows = token_map(layout, problem.queries, case.world_size) + (problem.seqlen - problem.queries) < first
+    rows = token_map(layout, problem.queries, case.world_size) + problem.ahead < first
     past = [row.to(shards[rank][0].device) for rank, row in enumerate(rows)]
     other = []
     for rank, (q, k, v, dout) in enumerate(shards):

@@ -12,6 +12,7 @@ from torch import Tensor
 from accuracy import metrics
 from accuracy.case import Case
 from accuracy.dtype import rounding_band
+from accuracy.reference.float64 import seen_keys
 from accuracy.sharding import token_map
 from accuracy.table import Row
 from accuracy.world.base import Tensors
@@ -45,6 +46,11 @@ class Watch:
         tokens = token_map(self.case.variant.sharding, self.case.problem.seqlen, self.case.world_size)
         self.owners = torch.empty(tokens.numel(), dtype=torch.int64)
         self.owners[tokens] = torch.arange(len(tokens))[:, None].expand_as(tokens)
+        problem = self.case.problem
+        self.seen = seen_keys(
+            problem.queries, problem.seqlen, problem.causal, problem.mask == "causal_top_left", problem.window,
+            problem.documents,
+        )  # fmt: skip
         self.places = {name: _places(getattr(self.yardsticks.inputs, name)) for name in "qk"}
 
     def met(self, q: Tensor, k: Tensor) -> Met | None:
@@ -115,11 +121,7 @@ class Watch:
 
     def visible(self, met: Met) -> Tensor:
         """(S', S''): whether a query sees a key under the problem's mask."""
-        problem, device = self.case.problem, met.queries.device
-        intervals = [
-            problem.visibility.interval(place + problem.ahead, problem.seqlen) for place in range(problem.queries)
-        ]
-        begin, end = torch.tensor(intervals, device=device)[met.queries].T[..., None]
+        begin, end = self.seen.to(met.queries.device)[met.queries].T[..., None]
         return (met.keys >= begin) & (met.keys < end)
 
     def _of(self, met: Met) -> Tensors:

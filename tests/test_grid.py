@@ -224,7 +224,9 @@ def test_a_schedule_for_equal_lengths_declines_others() -> None:
     assert [(each.case.variant.name, each.case.problem.seqlen_q) for each in plans if each.decline] == [
         ("ring", 8), ("llama3", 8)
     ]  # fmt: skip
-    assert plans[-1].decline == ("variant llama3 has no cross lengths: drop problem.seqlen_q=8 or use variant=one_shot")
+    assert plans[-1].decline == (
+        "variant llama3 takes as many queries as keys: drop problem.seqlen_q=8 or use variant=one_shot world_size=1"
+    )
 
 
 def test_inputs_have_as_many_tokens_as_the_problem_says() -> None:

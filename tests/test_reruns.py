@@ -91,3 +91,10 @@ def test_poison_is_only_in_the_body() -> None:
     assert not torch.are_deterministic_algorithms_enabled()
     with device.poisoned(False):
         assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_mask_aligned_at_the_top_left_leaks_nothing() -> None:
+    words = ("variant=one_shot", "world_size=1", "problem.mask=causal_top_left", "problem.seqlen_q=[40,150]")
+    found = measure(*words, "kernel=eager", "reruns.future=true")
+    assert (found[found["rank"] == -1]["future_differs"].fillna(0) == 0).all()
+    assert found["future_differs"].notna().any()

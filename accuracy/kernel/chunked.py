@@ -17,7 +17,8 @@ from accuracy.case import Case
 from accuracy.dtype import FORMATS, accumulation_dtype
 from accuracy.kernel.base import ALL_DTYPES, FEATURES, Abilities
 from accuracy.kernel.block.scores import scores
-from accuracy.kernel.block.sight import Sight, Window
+from accuracy.kernel.block.sight import Sight
+from accuracy.masks import Window
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,12 @@ def build(device: str, options: Options) -> "Chunked":
 
 
 def held_bytes(case: Case) -> int:
-    """Scores, weights, their gradients and two copies of one chunk."""
+    """Scores, weights, their gradients and two copies of one chunk; a cap keeps two more."""
     options = parts.build_options(parts.load(case.kernel.source), case.kernel.options)
     rows, keys = min(case.problem.queries, options.query_chunk), min(case.problem.seqlen, options.key_chunk)
-    return 6 * case.problem.batch * case.problem.heads * rows * keys * FORMATS[accumulation_dtype(case.dtype)].bytes
+    scores = case.problem.batch * case.problem.heads * rows * keys
+    copies = 6 if case.problem.softcap is None else 8
+    return copies * scores * FORMATS[accumulation_dtype(case.dtype)].bytes
 
 
 @dataclass(frozen=True)

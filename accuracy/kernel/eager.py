@@ -16,7 +16,8 @@ from accuracy.dtype import FORMATS, accumulation_dtype
 from accuracy.heads import by_group, by_kv_head, by_token
 from accuracy.kernel.base import ALL_DTYPES, FEATURES, Abilities
 from accuracy.kernel.block.scores import scores
-from accuracy.kernel.block.sight import Sight, Window
+from accuracy.kernel.block.sight import Sight
+from accuracy.masks import Window
 
 CHUNK_ELEMENTS = 2**24
 

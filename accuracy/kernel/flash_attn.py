@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from accuracy.kernel.base import FEATURES, Abilities
-from accuracy.kernel.block.sight import Window
+from accuracy.masks import Window
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from torch.nn.attention import flex_attention as flex
 from accuracy import by_autograd, heads
 from accuracy.case import Case
 from accuracy.kernel.base import FEATURES, Abilities
-from accuracy.kernel.block.sight import Sight, Window
+from accuracy.kernel.block.sight import Sight
+from accuracy.masks import Window
 
 COMPILED_SHAPES = 4096  # torch's own limit of 8 is for shapes that come by accident
 
@@ -45,7 +46,8 @@ def build(device: str, options: Options) -> "FlexAttention":
 
 def held_bytes(case: Case) -> int:
     """The mask from which the blocks' mask is made: booleans, and their sums as 64-bit integers."""
-    return 9 * case.problem.queries * case.problem.seqlen if case.problem.causal else 0
+    masked = case.problem.causal or case.problem.window is not None
+    return 9 * case.problem.queries * case.problem.seqlen if masked else 0
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ def _mask(sight: Sight, device: str) -> Any:
     """Windows and causal masks, aligned at the bottom right."""
     ahead = sight.keys - sight.rows
     left = sight.keys if sight.left is None else sight.left
-    right = sight.keys if sight.right is None else sight.right
+    right = sight.rows if sight.right is None else sight.right
 
     def seen(batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
         return (key <= row + ahead + right) & (key >= row + ahead - left)

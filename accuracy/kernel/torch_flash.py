@@ -13,8 +13,12 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from accuracy import heads
+from accuracy.case import Case
+from accuracy.dtype import FORMATS
 from accuracy.kernel.base import ALL_DTYPES, Abilities, Kernel
-from accuracy.kernel.block.sight import Sight, Window
+from accuracy.kernel.block.sight import Sight
+from accuracy.masks import Window
 
 aten = torch.ops.aten
 
@@ -44,6 +48,14 @@ def build(device: str, options: Options) -> Kernel:
     return TorchFlashCPU() if device == "cpu" else TorchFlashCUDA(options.deterministic)
 
 
+def held_bytes(case: Case) -> int:
+    """On the CPU, a mask as a tensor where the operator's own is another one: booleans and two copies of 0 and -inf."""
+    problem = case.problem
+    if case.device != "cpu" or (problem.window is None and (problem.seqlen_q is None or not problem.causal)):
+        return 0
+    return problem.queries * problem.seqlen * (1 + 2 * FORMATS[case.dtype].bytes)
+
+
 @dataclass(frozen=True)
 class TorchFlashCPU:
     """See `accuracy.kernel.base.Kernel`."""
@@ -55,7 +67,7 @@ class TorchFlashCPU:
         """See `Kernel.forward`."""
         mask = _mask(q, k, window) if causal or window else None
         out, lse = aten._scaled_dot_product_flash_attention_for_cpu(
-            *_heads_first(q, k, v), 0.0, causal and mask is None, attn_mask=mask, scale=scale
+            *heads.first(q, k, v), 0.0, causal and mask is None, attn_mask=mask, scale=scale
         )
         return out.transpose(1, 2).to(out_dtype), lse
 
@@ -76,7 +88,7 @@ class TorchFlashCPU:
         """See `Kernel.backward`."""
         mask = _mask(q, k, window) if causal or window else None
         gradients = aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            *_heads_first(dout, q, k, v, out), lse, 0.0, causal and mask is None, attn_mask=mask, scale=scale
+            *heads.first(dout, q, k, v, out), lse, 0.0, causal and mask is None, attn_mask=mask, scale=scale
         )
         dq, dk, dv = (gradient.transpose(1, 2).to(gradient_dtype) for gradient in gradients)
         return dq, dk, dv
@@ -121,10 +133,6 @@ class TorchFlashCUDA:
             )  # fmt: skip
         dq, dk, dv = (gradient.to(gradient_dtype) for gradient in gradients)
         return dq, dk, dv
-
-
-def _heads_first(*tensors: Tensor) -> tuple[Tensor, ...]:
-    return tuple(tensor.transpose(1, 2) for tensor in tensors)
 
 
 def _sides(window: Window | None) -> dict[str, int]:

@@ -17,7 +17,8 @@ from accuracy import device as devices
 from accuracy.case import Case
 from accuracy.dtype import FORMATS, accumulation_dtype
 from accuracy.kernel.base import ALL_DTYPES, Abilities
-from accuracy.kernel.block.sight import Sight, Window
+from accuracy.kernel.block.sight import Sight
+from accuracy.masks import Window
 
 aten = torch.ops.aten
 

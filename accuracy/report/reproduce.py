@@ -23,7 +23,7 @@ def command(row: Mapping[Any, Any]) -> str:
     words += _mask(row)
     words += _other_length(row)
     words += _softmax_scale(row)
-    words += [f"problem.softcap={_text(row['softcap'])}"] if row.get("softcap") else []
+    words += [f"problem.softcap={_text(row['softcap'])}"] if (as_float(row.get("softcap")) or 0) > 0 else []
     words += _knobs(f"variant.{row.get('variant')}", row.get("options"))
     words += _knobs("precision", row.get("precision"))
     words += _knobs(f"kernel.{row.get('kernel')}", row.get("kernel_options"))

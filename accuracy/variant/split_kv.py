@@ -51,8 +51,7 @@ def blocks(splits: int, queries: int, keys: int, causal: bool) -> Iterator[Block
     for part in range(splits):
         bounds = part * keys // splits, (part + 1) * keys // splits
         for block in visible_blocks((ahead, keys), bounds, causal):
-            rows = slice(block.query.start - ahead, block.query.stop - ahead)
-            yield Block(rows, block.key, block.causal)
+            yield block.shifted(ahead, 0)
 
 
 async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:

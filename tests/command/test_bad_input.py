@@ -68,14 +68,14 @@ MISTAKES = {  # words, and what the line must contain
         "problem.softcap=3 kernel=torch_math", "kernel torch_math has no softcap here: drop problem.softcap=3.0 or use",
     ),
     "a stripe with a window": (
-        "variant=striped problem.window=4", "variant striped has no window: drop problem.window=4 or use",
+        "variant=striped problem.window=4", "variant striped has no windows: drop problem.window=4 or use",
     ),
     "queries that are true": ("problem.seqlen_q=true", "problem.seqlen_q=True; allowed: whole numbers from 1"),
     "queries without keys": (
         "problem.seqlen_q=33", "problem.seqlen_q=33 is above problem.seqlen=32: under", "allowed: 1 to 32",
     ),
     "few queries on a ring": (
-        "variant=ring problem.seqlen_q=1", "variant ring has no cross lengths: drop problem.seqlen_q=1 or use",
+        "variant=ring problem.seqlen_q=1", "variant ring takes as many queries as keys: drop problem.seqlen_q=1 or use",
     ),
     "no split": ("variant=split_kv variant.split_kv.splits=0", "splits=0; allowed: whole numbers from 1"),
     "more splits than keys": (

@@ -172,7 +172,7 @@ def by_autograd(q, k, v, dout, window, softcap) -> tuple[torch.Tensor, ...]:
     scores = softcap * torch.tanh(scores / softcap) if softcap else scores
     rows, keys = scores.shape[-2:]
     distance = torch.arange(keys)[None] - torch.arange(rows)[:, None] - (keys - rows)
-    left, right = (keys if side is None else side for side in window)
+    left, right = (rows + keys if side is None else side for side in window)
     scores = scores.masked_fill(((distance < -left) | (distance > right)).to(q.device), -torch.inf)
     out = (scores.softmax(-1) @ value).transpose(1, 2)
     dq, dk, dv = torch.autograd.grad(out, (q, k, v), dout.double())

@@ -83,8 +83,8 @@ def test_every_query_sees_every_key_up_to_its_own_position_once(splits: int, que
     [
         ("(part + 1) * keys // splits", "(part + 1) * keys // splits - 1"),
         ("ahead = keys - queries", "ahead = keys - queries - 1"),
-        ("slice(block.query.start - ahead, ", "slice(block.query.start - ahead + 1, "),
-        ("Block(rows, block.key, block.causal)", "Block(rows, block.key, False)"),
+        ("block.shifted(ahead, 0)", "block.shifted(ahead - 1, 0)"),
+        ("block.shifted(ahead, 0)", "Block(block.shifted(ahead, 0).query, block.key, False)"),
         ("range(splits)", "range(splits - 1)"),
         ("rank.join(running, block, q, k, v)", "rank.join(running, block, q, k, k)"),
     ],

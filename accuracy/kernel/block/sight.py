@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-Window = tuple[int | None, int | None]
+from accuracy.masks import Window
 
 
 @dataclass(frozen=True)
