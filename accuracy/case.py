@@ -10,9 +10,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import accumulate
 
-from accuracy.masks import Visibility
+from accuracy.masks import Visibility, borders
 from accuracy.precision import Precision
 
 Scalar = bool | int | float | str | None
@@ -51,8 +50,7 @@ class Problem:
     @property
     def visibility(self) -> Visibility:
         """Which keys a query sees."""
-        borders = tuple(accumulate(self.documents, initial=0)) if self.documents else ()
-        return Visibility(self.causal, self.window, borders)
+        return Visibility(self.causal, self.window, borders(self.documents))
 
     @property
     def features(self) -> dict[str, str]:
@@ -69,10 +67,9 @@ class Problem:
     @property
     def mask_text(self) -> str:
         """The table's column `mask`: `causal`, `causal,window=128`, `causal,documents=100+412`."""
-        parts = [
-            self.features[name].removeprefix("problem.") for name in ("window", "documents") if name in self.features
-        ]
-        return ",".join([self.mask, *parts])
+        given = self.features
+        settings = [given[name].removeprefix("problem.") for name in ("window", "documents") if name in given]
+        return ",".join([self.mask, *settings])
 
     @property
     def queries(self) -> int:

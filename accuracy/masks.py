@@ -5,6 +5,7 @@ flash-attention since 2.1; some know windows, aligned there too. No block here h
 those of the keys: with fewer queries than keys, the first query stands at the position that its alignment gives it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -75,13 +76,18 @@ class Visibility:
         return _window_blocks(query, key, self.window, 0 if self.causal else self.window)
 
 
+def borders(lengths: Sequence[int]) -> tuple[int, ...]:
+    """Where documents of these lengths begin and end, 0 and S included; none for no documents."""
+    return tuple(accumulate(lengths, initial=0)) if lengths else ()
+
+
 def keys_seen(mask: str, query: int, queries: int, keys: int) -> int:
     """How many keys a query sees under a mask as tables write it, `causal,window=128` or `full,documents=1+9`."""
     word, *settings = mask.split(",")
     given = dict(setting.split("=") for setting in settings)
     window = int(given["window"]) if "window" in given else None
     lengths = [int(length) for length in given["documents"].split("+")] if "documents" in given else []
-    seen = Visibility(word != "full", window, tuple(accumulate(lengths, initial=0)) if lengths else ())
+    seen = Visibility(word != "full", window, borders(lengths))
     begin, end = seen.interval(query + (0 if word == "causal_top_left" else keys - queries), keys)
     return end - begin
 

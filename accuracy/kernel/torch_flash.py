@@ -53,7 +53,7 @@ def held_bytes(case: Case) -> int:
     problem = case.problem
     if case.device != "cpu" or (problem.window is None and (problem.seqlen_q is None or not problem.causal)):
         return 0
-    return problem.queries * problem.seqlen * (1 + 2 * FORMATS[case.dtype].bytes)
+    return problem.queries * _width(problem.seqlen) * (1 + 2 * FORMATS[case.dtype].bytes)
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class TorchFlashCPU:
         window: Window | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """See `Kernel.forward`."""
-        mask = _mask(q, k, window) if causal or window else None
+        own, mask = _masks(q, k, causal, window)
         out, lse = aten._scaled_dot_product_flash_attention_for_cpu(
-            *heads.first(q, k, v), 0.0, causal and mask is None, attn_mask=mask, scale=scale
+            *heads.first(q, k, v), 0.0, own, attn_mask=mask, scale=scale
         )
         return out.transpose(1, 2).to(out_dtype), lse
 
@@ -86,9 +86,9 @@ class TorchFlashCPU:
         window: Window | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See `Kernel.backward`."""
-        mask = _mask(q, k, window) if causal or window else None
+        own, mask = _masks(q, k, causal, window)
         gradients = aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            *heads.first(dout, q, k, v, out), lse, 0.0, causal and mask is None, attn_mask=mask, scale=scale
+            *heads.first(dout, q, k, v, out), lse, 0.0, own, attn_mask=mask, scale=scale
         )
         dq, dk, dv = (gradient.transpose(1, 2).to(gradient_dtype) for gradient in gradients)
         return dq, dk, dv
@@ -143,23 +143,27 @@ def _sides(window: Window | None) -> dict[str, int]:
     return {"window_size_left": left, "window_size_right": right}
 
 
-def _mask(q: Tensor, k: Tensor, window: Window | None) -> Tensor | None:
-    """Windows, and the bottom-right causal mask where the operator's own, top left, would be another one."""
+def _masks(q: Tensor, k: Tensor, causal: bool, window: Window | None) -> tuple[bool, Tensor | None]:
+    """Whether the operator masks by itself, and the mask that it is given: its own causal one is aligned top left."""
     rows, keys = q.shape[1], k.shape[1]
-    if window is not None:
-        bias = Sight.of(q, k, False, window).bias(q.dtype, q.device)
-        return None if bias is None else bias[None, None]
-    if rows == keys:
-        return None
-    width = 1 << (keys - 1).bit_length()  # few widths: the mask of fewer keys is the right part of a wider one
-    return _bottom_right(rows, width, q.dtype)[..., width - keys :]
+    if window is None and (rows == keys or not causal):
+        return causal, None
+    width = _width(keys)
+    left, right = window or (None, 0)
+    bias = _bias(Sight(rows, width, left, right), q.dtype)
+    return False, None if bias is None else bias[..., width - keys :]
+
+
+def _width(keys: int) -> int:
+    """Few widths, so that few masks are kept: the mask of fewer keys is the right part of a wider one."""
+    return 1 << (keys - 1).bit_length()
 
 
 @lru_cache(maxsize=16)
-def _bottom_right(rows: int, keys: int, dtype: torch.dtype) -> Tensor:
-    """0 where a row sees a key, -inf elsewhere: (1, 1, Sq, Sk)."""
-    hidden = torch.ones(rows, keys, dtype=torch.bool).triu(keys - rows + 1)
-    return torch.zeros(1, 1, rows, keys, dtype=dtype).masked_fill_(hidden, -torch.inf)
+def _bias(sight: Sight, dtype: torch.dtype) -> Tensor | None:
+    """0 where a row sees a key, -inf elsewhere: (1, 1, Sq, Sk); None: all see all."""
+    bias = sight.bias(dtype, torch.device("cpu"))
+    return None if bias is None else bias[None, None]
 
 
 @contextmanager

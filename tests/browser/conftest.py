@@ -1,6 +1,28 @@
-"""The browser tests read the same made-up runs as the tests of the report."""
+"""A real headless Chromium, one for each file of tests."""
 
-import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "report"))
+import pytest
+
+CHROMIUM = Path("/usr/bin/chromium")
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if not CHROMIUM.exists():
+        pytest.skip(f"{CHROMIUM} is missing: apt-get install chromium")
+    with playwright.sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
+        yield running
+        running.close()

@@ -1,28 +1,14 @@
 """The gate's page in a real headless Chromium: quiet, without a script, readable at any width, light and dark."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from accuracy.command import check
-from tests.browser.test_report_in_chromium import ARGUMENTS, CHROMIUM
 from tests.check.made_up import MadeUp, write_baseline, write_run
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(not CHROMIUM.exists(), reason=f"{CHROMIUM} is missing: apt-get install chromium"),
-]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
-        yield running
-        running.close()
+pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")

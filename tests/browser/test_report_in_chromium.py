@@ -10,28 +10,7 @@ import pytest
 from accuracy.report.build import write_report
 from tests.report.synthetic import HOSTILE, Shape, write_run
 
-CHROMIUM = Path("/usr/bin/chromium")
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(not CHROMIUM.exists(), reason=f"{CHROMIUM} is missing: apt-get install chromium"),
-]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
-        yield running
-        running.close()
+pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
