@@ -20,6 +20,7 @@ from accuracy.case import Part, Reruns, Scalar, Variant
 from accuracy.dtype import FORMATS
 from accuracy.errors import ConfigError, unknown
 from accuracy.precision import CHOICES
+from accuracy.reference.choice import METHODS
 from accuracy.sharding import SHARDINGS
 
 PACKAGE = Path(__file__).parent
@@ -61,6 +62,7 @@ class Configuration:
     record_unusable: bool  # a value that no case can use: rows that say why, instead of a mistake
     truth_folder: Path | None
     truth_min_seconds: float
+    truth_method: str
     output_dir: Path | None
     report: bool
     dry_run: bool
@@ -73,7 +75,7 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
     """
     knobs.exact_keys("configuration key", config, KEYS)
     truth = config["truth"]
-    knobs.exact_keys("truth key", truth, ("folder", "min_seconds"))
+    knobs.exact_keys("truth key", truth, ("folder", "min_seconds", "method"))
     problem = config["problem"]
     if isinstance(problem, Mapping):
         problem = {**dict.fromkeys(OPTIONAL_PROBLEM_KEYS), **problem}  # a problem of a user's own need not say them
@@ -98,6 +100,7 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
         record_unusable=_record_unusable(config),
         truth_folder=knobs.path("truth.folder", truth["folder"]),
         truth_min_seconds=knobs.typed("truth.min_seconds", truth["min_seconds"], float),
+        truth_method=knobs.choice("truth.method", truth["method"], METHODS),
         output_dir=knobs.path("output_dir", config["output_dir"]),
         report=knobs.typed("report", config["report"], bool),
         dry_run=knobs.typed("dry_run", config["dry_run"], bool),

@@ -3,7 +3,7 @@
 from accuracy import parts
 from accuracy.case import Case, Part
 from accuracy.dtype import FORMATS, accumulation_dtype
-from accuracy.reference.float64 import BLOCK_ELEMENTS
+from accuracy.reference import choice
 
 FLOAT64 = 8
 
@@ -21,7 +21,7 @@ def bytes_needed(case: Case) -> int:
     variant = (2 * query + 4 * key) * accumulated + 2 * (2 * query + 2 * key) * stored
     metrics = 6 * max(query, key) * FLOAT64
     held = case.world_size * max(_held_bytes(case, part) for part in (case.variant.forward, case.variant.backward))
-    block = 5 * min(BLOCK_ELEMENTS, min(1024, problem.queries) * problem.seqlen) * FLOAT64
+    block = choice.held_bytes(problem, case.device)
     return inputs + truth + one_shot + max(variant + held + _kernel_bytes(case), metrics, block)
 
 

@@ -76,7 +76,12 @@ class Pipeline:
             self._yardsticks = None  # free the old ones first
             inputs = inputs_base.round_to(self._draw(case.inputs, case.problem, case.seed), case.dtype, case.device)
             truth = self.truth_cache.truth(case.problem, case.inputs, case.seed, case.dtype, inputs)
-            self._yardsticks = key, Yardsticks.of(inputs, truth, case.dtype)
+            self._yardsticks = (
+                key,
+                Yardsticks.of(
+                    inputs, truth, case.dtype, self.truth_cache.method_for(case.problem, inputs.q.device.type)
+                ),
+            )
         return self._yardsticks[1]
 
     def _draw(self, part: Part, problem: Problem, seed: int) -> dict[str, Tensor]:
@@ -89,7 +94,7 @@ class Pipeline:
         self, case: Case, yardsticks: Yardsticks, shards: Named, cost: device.Cost, counts: reruns.Counts
     ) -> Measured:
         one_shot = yardsticks.one_shot(case)
-        about = about_case(case, self.experiment, OK, "")
+        about = {**about_case(case, self.experiment, OK, ""), "truth": yardsticks.method}
         rows: list[Row] = []
         positions: list[Row] = []
         broken = []

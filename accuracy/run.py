@@ -95,7 +95,7 @@ def execute(
     table.write_json(folder / "run.json", about)
     done = _done(folder, plans)
     pending = [each for each in plans if each.case.id not in done]
-    cache = Cache(configuration.truth_folder, configuration.truth_min_seconds)
+    cache = Cache(configuration.truth_folder, configuration.truth_min_seconds, configuration.truth_method)
     counts = dict.fromkeys((table.OK, table.DECLINED, table.FAILED), 0)
     interrupted = False
     progress = tqdm(total=len(plans), initial=len(plans) - len(pending), unit="case", dynamic_ncols=True)

@@ -52,6 +52,7 @@ _IDENTITY = [
     ("softmax_scale", pa.float64()),
     ("device", pa.string()),
     ("code", pa.string()),  # digest of the sources that measured the row, parts of one's own after a +
+    ("truth", pa.string()),  # which reference: fused or torch; null where nothing was measured, and in older tables
     ("tensor", pa.string()),  # null where the case has no numbers (declined, failed)
     ("rank", pa.int32()),  # -1: all ranks together
     ("status", pa.string()),

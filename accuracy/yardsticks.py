@@ -45,18 +45,19 @@ class Yardsticks:
     inputs: Inputs
     truth: Named
     rounded: Named  # the truth, merely rounded to each tensor's dtype
+    method: str  # which code computed the truth
     one_shots: dict[Part, Named] = field(default_factory=dict)
     _sums: dict[tuple[object, ...], Sums] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, inputs: Inputs, truth: Truth, dtype: str) -> "Yardsticks":
+    def of(cls, inputs: Inputs, truth: Truth, dtype: str, method: str) -> "Yardsticks":
         """delta's floor is that of a rounded out: no implementation that stores out in `dtype` can have less."""
         results = (truth.out, truth.lse, truth.dq, truth.dk, truth.dv)
         rounded = [
             round_to(x, getattr(torch, tensor_dtype(name, dtype))) for name, x in zip(TENSORS, results, strict=False)
         ]
         exact = in_token_layout(results, inputs.dout) | {"delta": truth.delta.transpose(-1, -2)}
-        return cls(inputs, exact, in_token_layout(tuple(rounded), inputs.dout))
+        return cls(inputs, exact, in_token_layout(tuple(rounded), inputs.dout), method)
 
     def one_shot(self, case: Case) -> Named:
         """The case's kernel on the whole sequence, in the case's dtype."""

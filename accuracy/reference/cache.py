@@ -16,27 +16,30 @@ import torch
 
 from accuracy.case import Part, Problem, digest
 from accuracy.inputs.base import Inputs
-from accuracy.reference import float64
+from accuracy.reference import choice
 from accuracy.reference.float64 import Truth
 
 
 @dataclass(frozen=True)
 class Cache:
-    """folder: where truths are kept; None: nowhere. min_seconds: how long a truth must take to be kept."""
+    """folder: where truths are kept; None: nowhere. min_seconds: how long a truth must take to be kept. method: one of
+    `choice.METHODS`."""
 
     folder: Path | None
     min_seconds: float
+    method: str = "auto"
 
     def truth(self, problem: Problem, part: Part, seed: int, dtype: str, inputs: Inputs) -> Truth:
         """The truth of a problem's inputs, from disk or computed."""
+        method = self.method_for(problem, inputs.q.device.type)
         if self.folder is None:
-            return _compute(problem, inputs)
-        path = self.folder / f"{_key(problem, part, seed, dtype, inputs)}.npz"
+            return choice.compute(method, problem, inputs)
+        path = self.folder / f"{_key(method, problem, part, seed, dtype, inputs)}.npz"
         found = _read(path, inputs.q.device)
         if found is not None:
             return found
         begin = time.perf_counter()
-        truth = _compute(problem, inputs)
+        truth = choice.compute(method, problem, inputs)
         if truth.out.is_cuda:
             torch.cuda.synchronize()
         if time.perf_counter() - begin >= self.min_seconds:
@@ -46,16 +49,12 @@ class Cache:
                 warnings.warn(f"truth not kept in {self.folder}: {error}", stacklevel=2)
         return truth
 
-
-def _compute(problem: Problem, inputs: Inputs) -> Truth:
-    return float64.attention(
-        *inputs.tensors, scale=problem.softmax_scale, causal=problem.causal,
-        top_left=problem.mask == "causal_top_left", window=problem.window, documents=problem.documents,
-        softcap=problem.softcap,
-    )  # fmt: skip
+    def method_for(self, problem: Problem, device: str) -> str:
+        """Which code computes a problem's truth on a device: fused or torch."""
+        return choice.choose(problem, device, self.method)
 
 
-def _key(problem: Problem, part: Part, seed: int, dtype: str, inputs: Inputs) -> str:
+def _key(method: str, problem: Problem, part: Part, seed: int, dtype: str, inputs: Inputs) -> str:
     """Names what the truth depends on, and the code and library that compute it."""
     content = {
         "problem": asdict(problem),
@@ -64,7 +63,7 @@ def _key(problem: Problem, part: Part, seed: int, dtype: str, inputs: Inputs) ->
         "dtype": dtype,
         "device": inputs.q.device.type,
         "torch": torch.__version__,
-        "code": hashlib.sha256(Path(float64.__file__).read_bytes()).hexdigest(),
+        "code": hashlib.sha256(b"".join(Path(each).read_bytes() for each in choice.sources(method))).hexdigest(),
     }
     return digest(content)[:24]
 

@@ -28,7 +28,7 @@ TRUTH_ERROR = 1e-14  # of the truth itself, relative (tests/reference holds it t
 _INPUTS = ["inputs", "inputs_options"]
 KERNEL = ("kernel", "kernel_options")
 _LADDER = (*KERNEL, "dtype", "world_size")
-_OF_A_ROW = ("case_id", "experiment", *_INPUTS, "seed", "code", "tensor", "rank", "status", "reason")
+_OF_A_ROW = ("case_id", "experiment", *_INPUTS, "seed", "code", "truth", "tensor", "rank", "status", "reason")
 _SETTING = tuple(name for name in IDENTITY if name not in (*_LADDER, *_OF_A_ROW))
 SUBJECT = (*_SETTING, *_LADDER)
 """What is judged as one: the variant as configured and the problem, whatever columns they have, kernel, dtype, size."""

@@ -1,0 +1,73 @@
+"""Which code computes a truth: the fused kernels where they run, else torch's products, row block by row block."""
+
+import importlib.util
+from types import ModuleType
+
+from accuracy.case import Problem
+from accuracy.errors import ConfigError
+from accuracy.inputs.base import Inputs
+from accuracy.reference import float64
+from accuracy.reference.float64 import Truth
+
+METHODS = ("auto", "fused", "torch")
+FUSED_HEAD_DIM = 256
+
+
+def decline(problem: Problem, device: str) -> str | None:
+    """Why the fused kernels cannot compute a problem's truth; None: they can."""
+    if device != "cuda":
+        return "need a CUDA device"
+    if importlib.util.find_spec("triton") is None:
+        return "need triton"
+    if problem.softcap is not None:
+        return "know no softcap"
+    if problem.head_dim > FUSED_HEAD_DIM:
+        return f"know head dims to {FUSED_HEAD_DIM}"
+    return None
+
+
+def choose(problem: Problem, device: str, wanted: str) -> str:
+    """fused or torch. Raises ConfigError where fused is asked for and cannot be."""
+    reason = decline(problem, device)
+    if wanted == "fused" and reason:
+        raise ConfigError(f"truth.method=fused: its kernels {reason}; use truth.method=auto")
+    return "torch" if reason or wanted == "torch" else "fused"
+
+
+def module(method: str) -> ModuleType:
+    """The code of a method; fused needs triton."""
+    if method == "torch":
+        return float64
+    from accuracy.reference import fused
+
+    return fused
+
+
+def compute(method: str, problem: Problem, inputs: Inputs) -> Truth:
+    """The truth of a problem's inputs."""
+    cap = {} if problem.softcap is None else {"softcap": problem.softcap}
+    truth: Truth = module(method).attention(
+        *inputs.tensors, scale=problem.softmax_scale, causal=problem.causal,
+        top_left=problem.mask == "causal_top_left", window=problem.window, documents=problem.documents, **cap,
+    )  # fmt: skip
+    return truth
+
+
+def held_bytes(problem: Problem, device: str) -> int:
+    """What either method takes at most beyond inputs and results."""
+    rows = min(1024, problem.queries)
+    by_rows = 5 * min(float64.BLOCK_ELEMENTS, rows * problem.seqlen) * 8
+    if decline(problem, device):
+        return by_rows
+    sizes = problem.queries, problem.seqlen, problem.heads, problem.heads_kv, problem.head_dim
+    return max(by_rows, int(module("fused").held_bytes(problem.batch, *sizes)))
+
+
+def sources(method: str) -> list[str]:
+    """The files whose code decides a method's numbers."""
+    of_all = [float64.__file__]
+    if method == "torch":
+        return of_all
+    from accuracy.reference import fused, fused_kernels
+
+    return [*of_all, str(fused.__file__), str(fused_kernels.__file__)]

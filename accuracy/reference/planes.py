@@ -1,0 +1,63 @@
+"""How the fused kernels want tensors: head by head, rows and head dims padded with zeros to whole tiles."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from accuracy.reference.float64 import Truth
+
+MULTIPLE = 128
+"""Rows and keys are padded to a multiple of it, which every tile divides."""
+
+
+def padded_length(length: int) -> int:
+    """To whole tiles."""
+    return -(-length // MULTIPLE) * MULTIPLE
+
+
+def padded_dim(head_dim: int) -> int:
+    """To a power of two, at least the 16 that a product needs."""
+    return max(16, 1 << (head_dim - 1).bit_length())
+
+
+def padded(x: Tensor) -> Tensor:
+    """(length, heads, D) -> float64 (heads, length up to a multiple, D up to a power of two), zeros beyond."""
+    length, heads, head_dim = x.shape
+    padded = torch.zeros(heads, padded_length(length), padded_dim(head_dim), dtype=torch.float64, device=x.device)
+    padded[:, :length, :head_dim] = x.transpose(0, 1)
+    return padded
+
+
+@dataclass(frozen=True)
+class Planes:
+    """Results head by head, rows and head dims padded: out, dq (B, H, Sq, D), dk, dv (B, Hk, S, D), lse, delta
+    (B, H, Sq); of a group of heads of one item, the same without B."""
+
+    out: Tensor
+    lse: Tensor
+    dq: Tensor
+    dk: Tensor
+    dv: Tensor
+    delta: Tensor
+
+    @classmethod
+    def empty(cls, q: Tensor, k: Tensor) -> "Planes":
+        """All zero."""
+        of_query, of_key = ((x.shape[0], x.shape[2], padded_length(x.shape[1]), padded_dim(x.shape[3])) for x in (q, k))
+        shapes = (of_query, of_query[:3], of_query, of_key, of_key, of_query[:3])
+        return cls(*(torch.zeros(shape, dtype=torch.float64, device=q.device) for shape in shapes))
+
+    def of(self, item: int, heads: slice, heads_kv: slice) -> "Planes":
+        """Those of some heads, as views."""
+        return Planes(
+            out=self.out[item, heads], lse=self.lse[item, heads], dq=self.dq[item, heads],
+            dk=self.dk[item, heads_kv], dv=self.dv[item, heads_kv], delta=self.delta[item, heads],
+        )  # fmt: skip
+
+    def truth(self, q: Tensor, k: Tensor) -> Truth:
+        """Without the padding, as views."""
+        (_, rows, _, dim), keys = q.shape, k.shape[1]
+        out, dq = (x[:, :, :rows, :dim].transpose(1, 2) for x in (self.out, self.dq))
+        dk, dv = (x[:, :, :keys, :dim].transpose(1, 2) for x in (self.dk, self.dv))
+        return Truth(out, self.lse[:, :, :rows], dq, dk, dv, self.delta[:, :, :rows])

@@ -1,0 +1,199 @@
+"""The fused truth is the torch one's equal, to the digits that both can have: in Triton's interpreter, and on a GPU."""
+
+import importlib.util
+import math
+from dataclasses import replace
+from typing import Any
+
+import mpmath
+import pytest
+import torch
+
+from accuracy.case import Problem, default_softmax_scale
+from accuracy.errors import ConfigError
+from accuracy.inputs.base import Inputs
+from accuracy.reference import choice, float64
+from accuracy.reference.cache import Cache
+from accuracy.reference.float64 import Truth
+from tests.reference.exact import MASKS, TENSORS, exact, head, problem, relative_error
+
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("triton is not installed", allow_module_level=True)
+
+from accuracy.reference import fused
+
+HERE = "cuda" if torch.cuda.is_available() else "cpu"
+PLAIN_MASKS = {name: mask for name, mask in MASKS.items() if "softcap" not in mask[0]}
+BOUNDS = {"out": 1e-14, "lse": 1e-14, "delta": 1e-14, "dq": 1e-12, "dk": 1e-12, "dv": 1e-12}
+"""Relative: 90 units of float64 for sums of at most a few thousand terms; gradients multiply differences."""
+
+
+def there(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    return [x.to(HERE) for x in tensors]
+
+
+def differences(a: Truth, b: Truth) -> dict[str, float]:
+    """Relative, Frobenius."""
+    return {
+        name: float((getattr(a, name) - getattr(b, name)).norm() / getattr(b, name).norm()) for name in TENSORS
+    }  # fmt: skip
+
+
+def assert_equals_torchs(*tensors: torch.Tensor, **how: Any) -> None:
+    found = differences(fused.attention(*tensors, **how), float64.attention(*tensors, **how))
+    assert all(found[name] < BOUNDS[name] for name in TENSORS), found
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("scale", [0.1, 1 / math.sqrt(8)])
+def test_agrees_with_fifty_digits_to_1e_14(causal: bool, scale: float) -> None:
+    q, k, v, dout = problem(seed=3, heads=1)
+    truth = fused.attention(*there(q, k, v, dout), scale=scale, causal=causal)
+    expected = exact(q[0, :, 0], k[0, :, 0], v[0, :, 0], dout[0, :, 0], scale, causal)
+    for name in TENSORS:
+        assert relative_error(head(truth, name, 0), expected[name]) < 1e-14, name
+
+
+@pytest.mark.parametrize("name", PLAIN_MASKS)
+def test_windows_and_documents_agree_with_fifty_digits(name: str) -> None:
+    how, sees = PLAIN_MASKS[name]
+    q, k, v, dout = problem(seed=3, heads=1)
+    truth = fused.attention(*there(q, k, v, dout), scale=0.3, **how)
+    expected = exact(q[0, :, 0], k[0, :, 0], v[0, :, 0], dout[0, :, 0], 0.3, None, sees)
+    for name in TENSORS:
+        assert relative_error(head(truth, name, 0), expected[name]) < 1e-14, name
+
+
+@pytest.mark.parametrize("queries", [1, 5, 23])
+def test_fewer_queries_than_keys_agree_with_fifty_digits(queries: int) -> None:
+    q, k, v, dout = problem(seed=3, heads=1)
+    q, dout = q[:, :queries], dout[:, :queries]
+    truth = fused.attention(*there(q, k, v, dout), scale=0.1, causal=True)
+    expected = exact(q[0, :, 0], k[0, :, 0], v[0, :, 0], dout[0, :, 0], 0.1, True)
+    for name in TENSORS:
+        assert relative_error(head(truth, name, 0), expected[name]) < 1e-14, name
+
+
+def test_a_scale_in_float32_would_be_seen() -> None:
+    """The planted fault: what Triton would make of a Python float."""
+    q, k, v, dout = problem(seed=3, heads=1)
+    rounded = float(torch.tensor(0.1, dtype=torch.float32))
+    truth = fused.attention(*there(q, k, v, dout), scale=rounded, causal=True)
+    expected = exact(q[0, :, 0], k[0, :, 0], v[0, :, 0], dout[0, :, 0], 0.1, True)
+    assert relative_error(head(truth, "lse", 0), expected["lse"]) > 1e-10
+
+
+@pytest.mark.parametrize("online", [True, False])
+@pytest.mark.parametrize("held", [2**27, 8 * 128**2])
+def test_tiles_squares_and_groups_of_heads_agree_with_torchs(online: bool, held: int, monkeypatch) -> None:
+    """More rows than a tile and, with little memory, more than a square; heads that share keys; batches; a head dim
+    that is no power of two."""
+    monkeypatch.setattr(fused, "HELD", held)
+    monkeypatch.setattr(fused, "HELD_INPUTS", 1 if held < 2**27 else 2**29)
+    monkeypatch.setattr(fused, "PLAIN_BITS", 0 if online else 450)
+    tensors = there(*problem(seed=1, heads=4, heads_kv=2, batch=2, length=200, dim=24))
+    assert_equals_torchs(*tensors, scale=0.2, causal=True)
+
+
+@pytest.mark.parametrize("mask", [
+    {"causal": True, "window": 30}, {"causal": False, "window": 70}, {"causal": True, "documents": (100, 1, 199)},
+    {"causal": True, "top_left": True}, {"causal": False},
+], ids=str)  # fmt: skip
+def test_masks_agree_with_torchs_across_tiles(mask: dict, monkeypatch) -> None:
+    monkeypatch.setattr(fused, "HELD", 4 * 128**2)
+    q, k, v, dout = there(*problem(seed=1, heads=2, heads_kv=1, length=300, dim=16))
+    assert_equals_torchs(q[:, 100:], k, v, dout[:, 100:], scale=0.3, **mask)
+
+
+def test_logits_beyond_the_exponents_range_agree_with_torchs() -> None:
+    """Scores of thousands: without the running maximum 2^s would be infinite. The condition number is the largest
+    score; nearly all weights are one or none, so that gradients of scores cancel: only out, lse, dv are compared."""
+    q, k, v, dout = there(*problem(seed=2, heads=1, length=150, dim=16, spread=40.0))
+    how = {"scale": 1.0, "causal": True}
+    ours, theirs = fused.attention(q, k, v, dout, **how), float64.attention(q, k, v, dout, **how)
+    largest = float((q[0, :, 0].double() @ k[0, :, 0].double().T).abs().max())
+    assert largest > 1024 * math.log(2)
+    for name in ("out", "lse", "dv"):
+        assert differences(ours, theirs)[name] < 1e-16 * largest * 10, name
+
+
+def test_powers_of_two_are_right_to_the_last_digit() -> None:
+    """V = 1 and equal scores are exact whatever 2^x does; so: one key beside another, out = 1 / (1 + e^d)."""
+    gaps = torch.linspace(-300.0, 300.0, 601, dtype=torch.float64)
+    q = torch.stack([gaps, torch.zeros_like(gaps)], 1)[None, :, None]
+    k = torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)[None, :, None]
+    v = torch.tensor([[0.0, 0.0], [1.0, 1.0]], dtype=torch.float64)[None, :, None]
+    out = fused.attention(*there(q, k, v, torch.ones_like(q)), scale=1.0, causal=False).out[0, :, 0, 0]
+    expected = [1 / (1 + mpmath.exp(float(gap))) for gap in gaps]
+    worst = max(abs(mpmath.mpf(a) - b) / b for a, b in zip(out.tolist(), expected, strict=True))
+    assert worst < 300 / math.log(2) * 2**-52 + 8 * 2**-53  # the rounding of s = 433 bits, then a few of p and the sum
+
+
+def test_equal_inputs_give_equal_bits() -> None:
+    tensors = there(*problem(seed=1, heads=2, length=150, dim=16))
+    first, second = (fused.attention(*tensors, scale=0.2, causal=True) for _ in range(2))
+    assert all(torch.equal(getattr(first, name), getattr(second, name)) for name in TENSORS)
+
+
+def test_refuses_tf32() -> None:
+    tensors = there(*problem(seed=0))
+    torch.backends.cuda.matmul.allow_tf32 = True
+    with pytest.raises(RuntimeError, match="TF32"):
+        fused.attention(*tensors, scale=1.0, causal=True)
+
+
+PROBLEM = Problem(
+    batch=1, seqlen=8, heads=2, heads_kv=1, head_dim=4, mask="causal", softmax_scale=default_softmax_scale(4)
+)
+
+
+def test_fused_where_it_runs_torch_elsewhere() -> None:
+    assert choice.choose(PROBLEM, "cuda", "auto") == "fused"
+    assert choice.choose(PROBLEM, "cuda", "torch") == "torch"
+    assert choice.choose(PROBLEM, "cpu", "auto") == "torch"
+    assert choice.choose(replace(PROBLEM, softcap=2.0), "cuda", "auto") == "torch"
+    with pytest.raises(ConfigError, match=r"truth.method=fused: its kernels know no softcap; use truth.method=auto"):
+        choice.choose(replace(PROBLEM, softcap=2.0), "cuda", "fused")
+
+
+def test_a_cache_never_hands_one_methods_truth_to_the_other(tmp_path, monkeypatch) -> None:
+    """Kept apart by the key: a check of fused by torch must not read back fused's own numbers."""
+    monkeypatch.setattr(choice, "decline", lambda problem, device: None)
+    from accuracy.case import Part
+
+    part = Part("gaussian", "accuracy.inputs.gaussian", (("std", 1.0),))
+    inputs = Inputs(*there(*problem(seed=1, length=8, dim=4)))
+    for method in ("fused", "torch"):
+        Cache(tmp_path, 0.0, method).truth(PROBLEM, part, 0, "bfloat16", inputs)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dim", [16, 64, 80, 128, 256])
+@pytest.mark.parametrize("mask", [
+    {"causal": True}, {"causal": False}, {"causal": True, "window": 300}, {"causal": True, "documents": (700, 1, 1299)},
+], ids=str)  # fmt: skip
+def test_agrees_with_torchs_at_sizes_of_many_tiles(dim: int, mask: dict) -> None:
+    tensors = there(*problem(seed=4, heads=4, heads_kv=2, batch=2, length=2000, dim=dim))
+    assert_equals_torchs(*tensors, scale=default_softmax_scale(dim), **mask)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("spread", [1.0, 10.0])
+def test_squares_of_a_long_sequence_agree_with_torchs(spread: float) -> None:
+    """Ten times larger q and k are scores of hundreds, with the running maximum."""
+    q, k, v, dout = there(*problem(seed=5, heads=2, heads_kv=1, length=9000, dim=128))
+    q, k = q * spread, k * spread
+    ours, theirs = (each.attention(q, k, v, dout, scale=0.09, causal=True) for each in (fused, float64))
+    found = differences(ours, theirs)
+    assert all(found[name] < BOUNDS[name] * spread**2 for name in TENSORS), found
+
+
+@pytest.mark.gpu
+def test_memory_stays_within_what_is_planned() -> None:
+    q, k, v, dout = (torch.randn(1, 32768, 8, 96, dtype=torch.bfloat16, device="cuda") for _ in range(4))
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    truth = fused.attention(q, k, v, dout, scale=0.1, causal=True)
+    results = sum(getattr(truth, name).nbytes for name in TENSORS)
+    assert torch.cuda.max_memory_allocated() - before - results <= fused.held_bytes(1, 32768, 32768, 8, 8, 96)
