@@ -10,9 +10,8 @@ from accuracy import table
 from accuracy.check.printable import printable
 
 VERSIONS = range(1, table.SCHEMA_VERSION + 1)
-TEXTS = [
-    field.name for field in table.RESULTS_SCHEMA if field.type == pa.string() and field.name not in ("code", "truth")
-]
+_CODE = ("code", "truth")  # how a row came about: no text of the gate
+TEXTS = [field.name for field in table.RESULTS_SCHEMA if field.type == pa.string() and field.name not in _CODE]
 SIZES = ("world_size", "batch", "seqlen", "heads", "heads_kv", "head_dim")
 LATER_SIZES = tuple(name for name in ("seqlen_q",) if name in table.RESULTS_SCHEMA.names)  # as seqlen in older tables
 RATIOS = {"x_one_shot": "one_shot_rel", "x_floor": "floor_rel"}  # of error_rel, as metrics.py divides them
