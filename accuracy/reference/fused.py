@@ -37,7 +37,7 @@ class Tiles:
 
 
 # By the padded head dim's upper limit; the fastest of those tried on an H200.
-FORWARD = {64: Tiles(128, 32, 8, 3), 128: Tiles(128, 16, 8, 3), 256: Tiles(64, 16, 8, 2)}
+FORWARD = {64: Tiles(64, 32, 4, 3), 128: Tiles(128, 16, 8, 3), 256: Tiles(32, 16, 4, 3)}
 BACKWARD = Tiles(64, 64, 4, 4)
 
 
@@ -123,15 +123,8 @@ def forward(part: Planes, group: Group) -> None:
 
 def backward(part: Planes, group: Group) -> None:
     """dq, dk and dv but for their constant factors, from what the forward left."""
-    (heads, length, _), (heads_kv, seqlen, _) = group.query.shape, group.key.shape
-    for rows, keys in group.intervals.squares(_side(heads, max(length, seqlen))):
-        weights, slopes, query, gradient = (  # heads that share keys beside each other
-            x.unflatten(0, (heads_kv, -1)).flatten(1, 2)
-            for x in (*_weights_and_slopes(part, group, rows, keys), group.query[:, rows], group.gradient[:, rows])
-        )
-        part.dv[:, keys].baddbmm_(weights.transpose(1, 2), gradient)
-        part.dk[:, keys].baddbmm_(slopes.transpose(1, 2), query)
-        part.dq[:, rows] += torch.bmm(slopes, group.key[:, keys]).view(part.dq[:, rows].shape)
+    for rows, keys in group.intervals.squares(_side(len(group.query), max(group.query.shape[1], group.key.shape[1]))):
+        _add_square(part, group, rows, keys)
 
 
 def _side(heads: int, length: int) -> int:
@@ -139,6 +132,17 @@ def _side(heads: int, length: int) -> int:
     is wasted."""
     side = min(math.isqrt(HELD // heads), max(2048, length // 16))
     return max(MULTIPLE, side // MULTIPLE * MULTIPLE)
+
+
+def _add_square(part: Planes, group: Group, rows: slice, keys: slice) -> None:
+    """The gradients of a square; heads that share keys stand beside each other. Its memory is free when it returns."""
+    weights, slopes, query, gradient = (
+        x.unflatten(0, (len(group.key), -1)).flatten(1, 2)
+        for x in (*_weights_and_slopes(part, group, rows, keys), group.query[:, rows], group.gradient[:, rows])
+    )
+    part.dv[:, keys].baddbmm_(weights.transpose(1, 2), gradient)
+    part.dk[:, keys].baddbmm_(slopes.transpose(1, 2), query)
+    part.dq[:, rows] += torch.bmm(slopes, group.key[:, keys]).view(part.dq[:, rows].shape)
 
 
 def _weights_and_slopes(part: Planes, group: Group, rows: slice, keys: slice) -> tuple[Tensor, Tensor]:
