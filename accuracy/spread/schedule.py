@@ -8,7 +8,7 @@ the others would need longer for what is left than the newcomer for its preparat
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from accuracy.case import Case
 from accuracy.pipeline import shared
@@ -28,18 +28,17 @@ class Group:
 
     left: deque[Case]
     members: set[int] = field(default_factory=set)
-    preparing: dict[int, float] = field(default_factory=dict)  # seconds, of each worker's first case
-    running: float = 1.0  # seconds, of the last case; as long as none is known, the unit of all
+    spent: Spent = Spent(1.0, 1.0)  # preparing: a member's first case; running: the last case
 
     @property
     def remaining(self) -> float:
         """Seconds until its members are through: what is left has no larger worlds than the last case had."""
-        return len(self.left) * self.running / max(1, len(self.members))
+        return len(self.left) * self.spent.running / max(1, len(self.members))
 
     @property
     def worth_joining(self) -> bool:
         """Whether a newcomer would be ready before the members are through."""
-        return self.remaining > min(self.preparing.values(), default=1.0)
+        return self.remaining > self.spent.preparing
 
 
 class Schedule:
@@ -53,6 +52,8 @@ class Schedule:
         groups = [Group(deque(sorted(each, key=lambda case: -case.world_size))) for each in by_share.values()]
         self._groups = sorted(groups, key=_scores, reverse=True)
         self._at: dict[int, Group] = {}
+        self._new: set[int] = set()  # workers at their first case of a group
+        self._first = Spent(1.0, 1.0)  # of the latest such case: what the next group is taken to need
 
     def __len__(self) -> int:
         return sum(len(group.left) for group in self._groups)
@@ -65,21 +66,26 @@ class Schedule:
             group = self._open() or self._most_left()
             if group is None:
                 return None
+            if not group.members:
+                group.spent = self._first
             group.members.add(worker)
+            self._new.add(worker)
             self._at[worker] = group
         return group.left.popleft()
 
     def note(self, worker: int, spent: Spent) -> None:
         """What the worker's case took."""
         group = self._at[worker]
-        group.running = spent.running
-        group.preparing.setdefault(worker, spent.preparing)
+        if worker in self._new:
+            self._new.remove(worker)
+            self._first = group.spent = spent
+        group.spent = replace(group.spent, running=spent.running)
 
     def leave(self, worker: int) -> None:
         """The worker is gone, or at another group."""
-        group = self._at.pop(worker, None)
-        if group is not None:
-            group.members.discard(worker)
+        self._new.discard(worker)
+        if worker in self._at:
+            self._at.pop(worker).members.remove(worker)
 
     def _open(self) -> Group | None:
         return next((group for group in self._groups if group.left and not group.members), None)
