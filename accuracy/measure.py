@@ -50,19 +50,23 @@ def _one_by_one(
 def _side_by_side(
     configuration: Configuration, folder: Path, pending: Sequence[Planned], workers: int, begin: Begin
 ) -> Generator[str, None, None]:
-    """Declined cases need no GPU. On a CPU all workers count with as many threads as one would: its bits stay."""
-    cache = _cache(configuration)
-    pipeline = Pipeline(configuration.name, cache)
+    """Declined cases need no GPU."""
+    pipeline = Pipeline(configuration.name, _cache(configuration))
     for each in pending:
         if each.decline is not None:
             begin(each.case)
             yield _write(folder, each.case, _road(pipeline, each))
+    runnable = [each.case for each in pending if each.decline is None]
+    yield from crowd.measure(runnable, starts(configuration, folder, workers), begin)
+
+
+def starts(configuration: Configuration, folder: Path, workers: int) -> list[Start]:
+    """How so many workers measure. Where the CPU computes, each has as many threads as one process: its bits stay."""
     gpus: Sequence[int | None] = [None] * workers
     threads = torch.get_num_threads()
     if configuration.device == "cuda":
         gpus, threads = device.alike()[:workers], max(1, threads // workers)
-    starts = [Start(configuration.name, folder, cache, gpu, threads) for gpu in gpus]
-    yield from crowd.measure([each.case for each in pending if each.decline is None], starts, begin)
+    return [Start(configuration.name, folder, _cache(configuration), gpu, threads) for gpu in gpus]
 
 
 def _road(pipeline: Pipeline, each: Planned) -> Measured:
