@@ -270,6 +270,8 @@ def _case_seconds(node: Mapping[str, Any]) -> float:
 def _workers(config: Mapping[str, Any], device: str) -> int:
     """How many processes measure side by side: `auto` is one for each GPU where a simulated world lives on one."""
     given = config["workers"]
+    if given != "auto" and (not isinstance(given, int) or given < 1 or given is True):
+        raise ConfigError(f"workers={given!r}; allowed: a whole number from 1, or auto")
     if "processes" in config["world"]:
         if given not in ("auto", 1):
             raise ConfigError(
@@ -280,11 +282,9 @@ def _workers(config: Mapping[str, Any], device: str) -> int:
     gpus = len(devices.alike()) if device == "cuda" else None
     if given == "auto":
         return gpus or 1
-    if not isinstance(given, int) or given < 1 or given is True:
-        raise ConfigError(f"workers={given!r}; allowed: a whole number from 1, or auto")
     if gpus is not None and given > gpus:
         raise ConfigError(f"workers={given}, but each needs a GPU and {gpus} of one model are here; use workers=auto")
-    return given
+    return int(given)
 
 
 def _precisions(node: Mapping[str, Any]) -> Iterable[dict[str, str]]:

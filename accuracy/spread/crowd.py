@@ -3,7 +3,6 @@
 In: the cases, and how each worker is to measure. Out: how every case ended, its rows on disk.
 """
 
-import contextlib
 import sys
 from collections.abc import Callable, Generator, Sequence
 from multiprocessing.connection import wait
@@ -32,10 +31,15 @@ class Place:
         self.ready = False
         self.worker: local.LocalWorker | None = local.child(serve, self.start, self.number, self.title)
 
-    def close(self) -> None:
-        """See to it that there is none."""
+    def kill(self) -> None:
+        """End the worker, whatever it is doing; does not wait."""
         if self.worker is not None:
             self.worker.kill()
+
+    def close(self) -> None:
+        """See to it that there is none."""
+        self.kill()
+        if self.worker is not None:
             self.worker.join()
             self.worker = None
 
@@ -64,17 +68,24 @@ def measure(
             yield _without_worker(case, starts[0], "no worker could be started: the terminal says why")
     finally:
         for place in places:
+            place.kill()
+        for place in places:
             place.close()
 
 
 def _hand_out(place: Place, schedule: Schedule, begin: Callable[[Case], None]) -> None:
     if place.worker is None or not place.ready or place.case is not None:
         return
-    place.case = schedule.take(place.number)
-    if place.case is not None:
-        begin(place.case)
-        with contextlib.suppress(RankEnded):  # its sign is ready, too
-            place.worker.send(place.case)
+    case = schedule.take(place.number)
+    if case is None:
+        return
+    try:
+        place.worker.send(case)
+    except RankEnded:  # while it had no case: its sign is ready, too
+        schedule.put_back(place.number, case)
+    else:
+        place.case = case
+        begin(case)
 
 
 def _hear(place: Place, schedule: Schedule) -> Generator[str, None, None]:

@@ -81,6 +81,10 @@ class Schedule:
             self._first = group.spent = spent
         group.spent = replace(group.spent, running=spent.running)
 
+    def put_back(self, worker: int, case: Case) -> None:
+        """The worker could not be given the case."""
+        self._at[worker].left.appendleft(case)
+
     def leave(self, worker: int) -> None:
         """The worker is gone, or at another group."""
         self._new.discard(worker)

@@ -21,26 +21,24 @@ class Simulated:
 
     def __init__(self, given: list[Case], workers: int, preparing: float, running: float = 1.0) -> None:
         schedule = Schedule(given)
-        clock = dict.fromkeys(range(workers), 0.0)
         at: dict[int, object] = {}
-        hands: dict[int, tuple[float, Case, Spent]] = {}
-        self.measured: list[tuple[int, Case]] = []
+        hands: dict[int, tuple[float, Spent]] = {}  # when it ends, and what it took
+        self.measured: list[Case] = []
         self.truths: Counter[object] = Counter()
         self.end = 0.0
         while len(schedule) or hands:
-            for worker in sorted(set(clock) - set(hands)):
+            for worker in sorted(set(range(workers)) - set(hands)):
                 case = schedule.take(worker)
                 if case is None:
                     continue
                 new = at.get(worker) != shared(case)
                 at[worker] = shared(case)
                 self.truths[shared(case)] += new
-                self.measured.append((worker, case))
+                self.measured.append(case)
                 spent = Spent(preparing if new else 0.0, running)
-                hands[worker] = max(clock[worker], self.end) + spent.preparing + spent.running, case, spent
+                hands[worker] = self.end + spent.preparing + spent.running, spent
             worker = min(hands, key=lambda each: hands[each][0])
-            clock[worker], _, spent = hands.pop(worker)
-            self.end = clock[worker]
+            self.end, spent = hands.pop(worker)
             schedule.note(worker, spent)
 
 
@@ -48,7 +46,7 @@ class Simulated:
 @pytest.mark.parametrize("preparing", [0.0, 1.5, 1000.0])
 def test_every_case_is_measured_once(workers: int, preparing: float) -> None:
     given = cases("seed=[0,1,2]", "world_size=[1,2,4]", "dtype=[bfloat16,float32]")
-    told = [case.id for _, case in Simulated(given, workers, preparing).measured]
+    told = [case.id for case in Simulated(given, workers, preparing).measured]
     assert sorted(told) == sorted(case.id for case in given)
 
 
@@ -73,6 +71,15 @@ def test_the_group_with_most_to_compute_and_its_largest_world_come_first() -> No
     assert first is not None
     assert first.problem.seqlen == 96
     assert first.world_size == 4
+
+
+def test_a_case_that_could_not_be_given_is_the_next_one() -> None:
+    schedule = Schedule(cases("seed=0"))
+    case = schedule.take(0)
+    assert case is not None
+    schedule.put_back(0, case)
+    schedule.leave(0)
+    assert schedule.take(1) == case
 
 
 def test_the_cases_of_a_worker_that_is_gone_are_another_s() -> None:
