@@ -35,7 +35,7 @@ SCHEDULE = ("SHARDINGS", "PRECISION", "FORWARD_PLACES", "BACKWARD_PLACES", "decl
 CONTENTS = {"kernel": ("abilities", "build"), "inputs": ("draw",)}  # what the module of a part must have
 KEYS = (
     "name", "variant", "kernel", "precision", "inputs", "problem", "world", "dtype", "world_size", "seed",
-    "device", "reruns", "also", "unusable", "truth", "output_dir", "report", "dry_run",
+    "device", "workers", "reruns", "also", "unusable", "truth", "output_dir", "report", "dry_run",
 )  # fmt: skip
 ALSO_KEYS = ("variant", "kernel", "precision", "inputs", "problem", "dtype", "world_size", "seed", "reruns")
 
@@ -57,6 +57,7 @@ class Configuration:
     world_sizes: tuple[int, ...]
     seeds: tuple[int, ...]
     device: str
+    workers: int  # processes that measure cases side by side, each on a GPU of its own
     reruns: Reruns
     also: tuple["Configuration", ...]  # more grids, each the configuration with some keys changed
     record_unusable: bool  # a value that no case can use: rows that say why, instead of a mistake
@@ -95,6 +96,7 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
         world_sizes=knobs.integers("world_size", config["world_size"], 1),
         seeds=knobs.integers("seed", config["seed"], 0),
         device=device,
+        workers=_workers(config, device),
         reruns=_reruns(config["reruns"]),
         also=tuple(_also(config, folders)),
         record_unusable=_record_unusable(config),
@@ -266,6 +268,26 @@ def _case_seconds(node: Mapping[str, Any]) -> float:
     if not seconds > 0:
         raise ConfigError(f"world.processes.timeout_seconds={seconds}; allowed: a number above 0")
     return seconds
+
+
+def _workers(config: Mapping[str, Any], device: str) -> int:
+    """How many processes measure side by side: `auto` is one for each GPU where a simulated world lives on one."""
+    given = config["workers"]
+    if given != "auto" and (not isinstance(given, int) or given < 1 or given is True):
+        raise ConfigError(f"workers={given!r}; allowed: a whole number from 1, or auto")
+    if "processes" in config["world"]:
+        if given not in ("auto", 1):
+            raise ConfigError(
+                f"workers={given}, but world=processes takes the GPUs for the ranks of one case;"
+                " use workers=auto or world=simulated"
+            )
+        return 1
+    gpus = len(devices.alike()) if device == "cuda" else None
+    if given == "auto":
+        return gpus or 1
+    if gpus is not None and given > gpus:
+        raise ConfigError(f"workers={given}, but each needs a GPU and {gpus} of one model are here; use workers=auto")
+    return int(given)
 
 
 def _precisions(node: Mapping[str, Any]) -> Iterable[dict[str, str]]:

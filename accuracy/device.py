@@ -104,6 +104,12 @@ def count() -> int:
     return int(torch.cuda.device_count())
 
 
+def alike() -> tuple[int, ...]:
+    """The GPUs that torch sees and that are of the first one's model: rows of another do not belong in one table."""
+    names = [torch.cuda.get_device_name(index) for index in range(count())]
+    return tuple(index for index, each in enumerate(names) if each == names[0])
+
+
 def free_bytes(device: str) -> int | None:
     """Memory that can still be taken; None where the system does not say."""
     if device == "cuda":

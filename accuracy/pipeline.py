@@ -30,6 +30,16 @@ class Measured:
     positions: list[Row]
     steps: Sequence[Row] = ()
 
+    @property
+    def status(self) -> str:
+        """How the case ended."""
+        return str(self.rows[0]["status"])
+
+
+def shared(case: Case) -> tuple[object, ...]:
+    """What cases have in common that share yardsticks."""
+    return case.problem, case.inputs, case.seed, case.dtype, case.device
+
 
 class Pipeline:
     """Measures cases one after another; keeps what neighbours in the grid share."""
@@ -71,7 +81,7 @@ class Pipeline:
 
     def yardsticks(self, case: Case) -> Yardsticks:
         """Inputs, truth and all that is compared with, for the case's problem, seed and dtype."""
-        key = (case.problem, case.inputs, case.seed, case.dtype, case.device)
+        key = shared(case)
         if self._yardsticks is None or self._yardsticks[0] != key:
             self._yardsticks = None  # free the old ones first
             inputs = inputs_base.round_to(self._draw(case.inputs, case.problem, case.seed), case.dtype, case.device)

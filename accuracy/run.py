@@ -4,8 +4,8 @@ import datetime
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,15 @@ from typing import Any
 from tqdm import tqdm
 
 from accuracy import table
-from accuracy.case import digest
+from accuracy.case import Case, digest
 from accuracy.configuration import Configuration
 from accuracy.errors import ConfigError
 from accuracy.grid import Planned
-from accuracy.pipeline import Measured, Pipeline
-from accuracy.program import RunRanks, simulate
+from accuracy.measure import measure
 from accuracy.provenance import code_of, fingerprint, provenance
 from accuracy.ranks.base import Launcher
-from accuracy.ranks.local import ThisMachine
-from accuracy.ranks.pool import Pool
-from accuracy.reference.cache import Cache
 
-NOT_NUMBERS = ("output_dir", "report", "dry_run", "truth")  # configuration keys that leave every number alone
+NOT_NUMBERS = ("output_dir", "report", "dry_run", "truth", "workers")  # keys that leave every number alone
 
 
 @dataclass(frozen=True)
@@ -95,18 +91,17 @@ def execute(
     table.write_json(folder / "run.json", about)
     done = _done(folder, plans)
     pending = [each for each in plans if each.case.id not in done]
-    cache = Cache(configuration.truth_folder, configuration.truth_min_seconds, configuration.truth_method)
     counts = dict.fromkeys((table.OK, table.DECLINED, table.FAILED), 0)
     interrupted = False
     progress = tqdm(total=len(plans), initial=len(plans) - len(pending), unit="case", dynamic_ncols=True)
+
+    def begin(case: Case) -> None:
+        progress.set_postfix_str(f"{case.variant.name} {case.dtype} W={case.world_size}")
+
     try:
-        with _ranks(configuration, pending, launcher or ThisMachine()) as run_ranks:
-            pipeline = Pipeline(configuration.name, cache, run_ranks)
-            for each in pending:
-                progress.set_postfix_str(f"{each.case.variant.name} {each.case.dtype} W={each.case.world_size}")
-                measured = pipeline.decline(each.case, each.decline) if each.decline else pipeline.measure(each.case)
-                table.write_case(folder, each.case.id, measured.rows, measured.positions, measured.steps)
-                counts[_status(measured)] += 1
+        with closing(measure(configuration, folder, pending, launcher, begin)) as ended:
+            for status in ended:
+                counts[status] += 1
                 progress.update()
     except KeyboardInterrupt:
         interrupted = True
@@ -115,21 +110,6 @@ def execute(
     table.write_json(folder / "run.json", about | {"ended": None if interrupted else _now()})
     earlier_ok = sum(status == table.OK for status in done.values())
     return Outcome(folder, counts["ok"], counts["declined"], counts["failed"], len(done), earlier_ok, interrupted)
-
-
-@contextmanager
-def _ranks(configuration: Configuration, pending: Sequence[Planned], launcher: Launcher) -> Iterator[RunRanks]:
-    """What runs a case over its ranks; real ranks live as long as the run."""
-    if configuration.world == "simulated":
-        yield simulate
-        return
-    sizes = sorted({each.case.world_size for each in pending if each.decline is None})
-    pool = Pool(tuple(sizes), configuration.backend, configuration.case_seconds, launcher)
-    try:
-        yield pool.run
-        pool.close()
-    finally:
-        pool.kill()
 
 
 def _done(folder: Path, plans: Sequence[Planned]) -> dict[str, str]:
@@ -143,10 +123,6 @@ def _done(folder: Path, plans: Sequence[Planned]) -> dict[str, str]:
     }
 
 
-def _status(measured: Measured) -> str:
-    return str(measured.rows[0]["status"])
-
-
 def _about(
     configuration: Configuration, config: Mapping[str, Any], plans: Sequence[Planned], command: list[str]
 ) -> dict[str, Any]:
@@ -158,6 +134,7 @@ def _about(
         "config": dict(config),
         "started": _now(),
         "ended": None,
+        "workers": configuration.workers,
         "planned": len(plans),
         "cases": [each.case.id for each in plans],
         "fingerprint": fingerprint(configuration.device),

@@ -209,9 +209,14 @@ class Finished:
 
 def finished_cases(folder: Path) -> dict[str, Finished]:
     """By id, the cases that need no second run: measured or declined. A failed case is tried again."""
-    done = {}
-    for path in (folder / "results").glob("*.parquet"):
-        first = pq.read_table(path, columns=["status", "code"]).slice(0, 1).to_pylist()[0]
-        if first["status"] != FAILED:
-            done[path.stem] = Finished(**first)
-    return done
+    found = {path.stem: finished_case(folder, path.stem) for path in (folder / "results").glob("*.parquet")}
+    return {case_id: each for case_id, each in found.items() if each is not None}
+
+
+def finished_case(folder: Path, case_id: str) -> Finished | None:
+    """How a case ended that needs no second run; None where it does."""
+    path = folder / "results" / f"{case_id}.parquet"
+    if not path.exists():
+        return None
+    first = pq.read_table(path, columns=["status", "code"]).slice(0, 1).to_pylist()[0]
+    return None if first["status"] == FAILED else Finished(**first)

@@ -52,7 +52,9 @@ def folder_for(*words: str) -> Path:
     return folder_of(read(config), config)
 
 
-@pytest.mark.parametrize("knob", ["report=false", "dry_run=true", "truth.folder=null", "truth.min_seconds=5"])
+@pytest.mark.parametrize(
+    "knob", ["report=false", "dry_run=true", "truth.folder=null", "truth.min_seconds=5", "workers=2"]
+)
 def test_a_knob_that_leaves_the_numbers_alone_leaves_the_default_folder_alone(knob: str) -> None:
     assert folder_for(knob) == folder_for()
 

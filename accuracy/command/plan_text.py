@@ -49,10 +49,11 @@ def _shape(problem: Problem) -> str:
     return f"B={problem.batch} S={problem.seqlen}{queries} H={heads} D={problem.head_dim}"
 
 
-def plan_line(plans: Sequence[Planned], device: str) -> str:
+def plan_line(plans: Sequence[Planned], device: str, workers: int) -> str:
     """One line before the progress bar."""
+    where = device if workers == 1 else f"{workers} {device} workers"
     declined = sum(each.decline is not None for each in plans)
-    return f"{len(plans)} cases on {device}, {declined} of them declined (their rows say why)"
+    return f"{len(plans)} cases on {where}, {declined} of them declined (their rows say why)"
 
 
 def outcome(result: Outcome) -> str:

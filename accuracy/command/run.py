@@ -154,7 +154,10 @@ def measure(config: Any, folders: list[Path], command: list[str], crew: "Crew | 
     if crew is not None:
         crew.check(configuration.world, configuration.device)
         ranks = crew.size
-    plans = plan(configuration, device.free_bytes(configuration.device), ranks)
+    free = device.free_bytes(configuration.device)
+    if free is not None and configuration.device == "cpu":
+        free //= configuration.workers  # which share it; GPUs have memory of their own
+    plans = plan(configuration, free, ranks)
     folder = run.folder_of(configuration, config)
     if configuration.dry_run:
         print(plan_text.plan(plans, folder))
@@ -162,7 +165,7 @@ def measure(config: Any, folders: list[Path], command: list[str], crew: "Crew | 
     run.open_folder(folder, configuration.device)
     if configuration.truth_folder is not None:
         run.make_writable("truth.folder", configuration.truth_folder)
-    print(plan_text.plan_line(plans, configuration.device), file=sys.stderr)
+    print(plan_text.plan_line(plans, configuration.device, configuration.workers), file=sys.stderr)
     outcome = run.execute(configuration, config, plans, folder, command, crew)
     print(plan_text.outcome(outcome))
     if configuration.report:

@@ -1,24 +1,28 @@
-"""Ranks as child processes on this machine."""
+"""Ranks, and other workers, as child processes on this machine."""
 
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from accuracy.ranks.base import Job, RankEnded, Start
+from accuracy.ranks.base import RankEnded, Start
 from accuracy.ranks.worker import serve
 
 
 @dataclass(frozen=True)
 class LocalWorker:
-    """A child process, its pipe, and the end of the pipe whose closing ends it; see `accuracy.ranks.base.Worker`."""
+    """A child process, its pipe, and the end of the pipe whose closing ends it; see `accuracy.ranks.base.Worker`.
+
+    title: what it is called where it is the reason that something failed.
+    """
 
     rank: int
+    title: str
     process: BaseProcess
     jobs: Connection
     lifeline: Connection
@@ -28,7 +32,7 @@ class LocalWorker:
         """See `Worker.signs`."""
         return self.jobs, self.process.sentinel
 
-    def send(self, message: Job | None) -> None:
+    def send(self, message: Any) -> None:
         """See `Worker.send`."""
         try:
             self.jobs.send(message)
@@ -60,20 +64,25 @@ class LocalWorker:
         self.process.join(timeout=5)
         code = self.process.exitcode
         how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with status {code}"
-        return RankEnded(f"rank {self.rank} {how}")
+        return RankEnded(f"{self.title} {how}")
 
 
 def start(how: Start) -> LocalWorker:
     """A new child process that joins the others as `how` says."""
+    return child(serve, how, how.rank, f"rank {how.rank}")
+
+
+def child(life: Callable[[Any, Connection, Connection], None], how: Any, number: int, title: str) -> LocalWorker:
+    """A new child process that lives `life`: how, its pipe, and a pipe that closes when this process is gone."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["accuracy.ranks.worker"])
+    context.set_forkserver_preload([life.__module__])  # imported once, not by each child
     ours, theirs = context.Pipe()
     lifeline, watched = context.Pipe()
-    process = context.Process(target=serve, args=(how, theirs, watched), daemon=True)
+    process = context.Process(target=life, args=(how, theirs, watched), name=title, daemon=True)
     process.start()
     theirs.close()
     watched.close()
-    return LocalWorker(how.rank, process, ours, lifeline)
+    return LocalWorker(number, title, process, ours, lifeline)
 
 
 class ThisMachine:

@@ -24,7 +24,7 @@ from accuracy.world.processes import ProcessesWorld, run_rank
 def serve(start: Start, jobs: Connection, lifeline: Connection) -> None:
     """The worker's life: READY once joined, then Done or Failed for every Job, until None comes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the pool's to handle
-    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+    end_with(lifeline)
     device.make_arithmetic_exact()
     torch.set_num_threads(start.threads)
     if start.one_host:
@@ -71,8 +71,13 @@ def _answer(job: Job, start: Start, groups: dict[int, dist.ProcessGroup]) -> Don
         return Failed(f"{type(error).__name__}: {' '.join(str(error).split())}"[:500])
 
 
-def _end_with(lifeline: Connection) -> None:
-    try:
-        lifeline.recv()
-    except (EOFError, OSError):
-        os._exit(1)
+def end_with(lifeline: Connection) -> None:
+    """From now on this process ends, whatever it is doing, when the other end of the pipe is closed."""
+
+    def watch() -> None:
+        try:
+            lifeline.recv()
+        except (EOFError, OSError):
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

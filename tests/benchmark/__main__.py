@@ -6,15 +6,16 @@ Every line says what was measured, the value, and the target it is held against;
 import torch
 
 from accuracy import device
-from tests.benchmark import ranks, schedule, throughput, truth
+from tests.benchmark import many_gpus, ranks, schedule, throughput, truth
 
 
 def main() -> None:
     device.make_arithmetic_exact()
     here = device.choose("auto")
     print(f"{device.name(here)}, torch {torch.__version__}\n")
-    for line in (*schedule.lines(here), *truth.lines(here), *throughput.lines(here), *ranks.lines(here)):
-        print(line, flush=True)
+    for part in (schedule, truth, throughput, many_gpus, ranks):
+        for line in part.lines(here):
+            print(line, flush=True)
 
 
 if __name__ == "__main__":  # processes that a benchmark starts import this module

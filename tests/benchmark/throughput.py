@@ -18,9 +18,14 @@ from tests.measuring import configuration
 TARGET = 150  # cases a minute on an H200; separate torchrun scripts give 3.7
 
 
-def lines(device: str) -> Iterator[str]:
+def grid(device: str) -> tuple[str, ...]:
+    """Its words on the command line."""
     experiment = "world_size_growth" if device == "cuda" else "demo"
-    words = (f"experiment={experiment}", "seed=0", f"device={device}")
+    return f"experiment={experiment}", "seed=0", f"device={device}", "workers=1"
+
+
+def lines(device: str) -> Iterator[str]:
+    words = grid(device)
     chosen = configuration(*words)
     plans = plan(chosen, None)
     measured = sum(each.decline is None for each in plans)
@@ -30,4 +35,4 @@ def lines(device: str) -> Iterator[str]:
         seconds = time.perf_counter() - begin
     target = f"; target >= {TARGET}" if device == "cuda" else ""
     rate = measured / seconds * 60
-    yield f"{experiment}, one seed: {measured} measured cases in {seconds:.1f} s, {rate:.0f} a minute{target}"
+    yield f"{chosen.name}, one seed: {measured} measured cases in {seconds:.1f} s, {rate:.0f} a minute{target}"

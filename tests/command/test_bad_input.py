@@ -45,6 +45,13 @@ MISTAKES = {  # words, and what the line must contain
     "a world size that is true": ("world_size=true", "world_size=True; allowed: a whole number"),
     "a negative seed": ("seed=-1", "seed=-1; allowed: whole numbers from 0"),
     "a seed beyond the table": ("seed=99999999999999999999", "seed=99999999999999999999; allowed: whole", "2^63"),
+    "no worker": ("workers=0", "workers=0; allowed: a whole number from 1, or auto"),
+    "workers in words": ("workers=all", "workers='all'; allowed: a whole number from 1, or auto"),
+    "a list of workers": ("workers=[0,1]", "workers=[0, 1]; allowed: a whole number from 1, or auto"),
+    "workers that are true": ("workers=true", "workers=True; allowed: a whole number from 1, or auto"),
+    "workers beside real ranks": (
+        "workers=2 world=processes", "workers=2, but world=processes takes the GPUs for the ranks", "use workers=auto",
+    ),
     "an unknown dtype": ("dtype=float8", "dtype 'float8' is unknown; allowed: bfloat16, float16, float32, float64"),
     "no dtype": ("dtype=null", "dtype None is unknown; allowed: bfloat16"),
     "no tokens": ("problem.seqlen=0", "problem.seqlen=0; allowed: whole numbers from 1"),

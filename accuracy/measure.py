@@ -1,0 +1,97 @@
+"""Planned cases measured: one after another in this process, or side by side by a worker on every GPU.
+
+In: the configuration and the cases still to do. Out: the status of each as it ends, its rows in the run folder by then.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from accuracy import device, table
+from accuracy.case import Case
+from accuracy.configuration import Configuration
+from accuracy.grid import Planned
+from accuracy.pipeline import Measured, Pipeline
+from accuracy.program import RunRanks, simulate
+from accuracy.ranks.base import Launcher
+from accuracy.ranks.local import ThisMachine
+from accuracy.ranks.pool import Pool
+from accuracy.reference.cache import Cache
+from accuracy.spread import crowd
+from accuracy.spread.worker import Start
+
+Begin = Callable[[Case], None]
+"""Told which case is measured next."""
+
+
+def measure(
+    configuration: Configuration, folder: Path, pending: Sequence[Planned], launcher: Launcher | None, begin: Begin
+) -> Generator[str, None, None]:
+    """To be closed, so that no process stays. launcher: of real ranks' processes; None: this machine."""
+    runnable = sum(each.decline is None for each in pending)
+    workers = min(configuration.workers, runnable)
+    if workers > 1:
+        return _side_by_side(configuration, folder, pending, workers, begin)
+    return _one_by_one(configuration, folder, pending, launcher or ThisMachine(), begin)
+
+
+def _one_by_one(
+    configuration: Configuration, folder: Path, pending: Sequence[Planned], launcher: Launcher, begin: Begin
+) -> Generator[str, None, None]:
+    with _ranks(configuration, pending, launcher) as run_ranks:
+        pipeline = Pipeline(configuration.name, _cache(configuration), run_ranks)
+        for each in pending:
+            begin(each.case)
+            yield _write(folder, each.case, _road(pipeline, each))
+
+
+def _side_by_side(
+    configuration: Configuration, folder: Path, pending: Sequence[Planned], workers: int, begin: Begin
+) -> Generator[str, None, None]:
+    """Declined cases need no GPU."""
+    pipeline = Pipeline(configuration.name, _cache(configuration))
+    for each in pending:
+        if each.decline is not None:
+            begin(each.case)
+            yield _write(folder, each.case, _road(pipeline, each))
+    runnable = [each.case for each in pending if each.decline is None]
+    yield from crowd.measure(runnable, starts(configuration, folder, workers), begin)
+
+
+def starts(configuration: Configuration, folder: Path, workers: int) -> list[Start]:
+    """How so many workers measure. Where the CPU computes, each has as many threads as one process: its bits stay."""
+    gpus: Sequence[int | None] = [None] * workers
+    threads = torch.get_num_threads()
+    if configuration.device == "cuda":
+        gpus, threads = device.alike()[:workers], max(1, threads // workers)
+    return [Start(configuration.name, folder, _cache(configuration), gpu, threads) for gpu in gpus]
+
+
+def _road(pipeline: Pipeline, each: Planned) -> Measured:
+    return pipeline.decline(each.case, each.decline) if each.decline else pipeline.measure(each.case)
+
+
+def _write(folder: Path, case: Case, measured: Measured) -> str:
+    table.write_case(folder, case.id, measured.rows, measured.positions, measured.steps)
+    return measured.status
+
+
+def _cache(configuration: Configuration) -> Cache:
+    return Cache(configuration.truth_folder, configuration.truth_min_seconds, configuration.truth_method)
+
+
+@contextmanager
+def _ranks(configuration: Configuration, pending: Sequence[Planned], launcher: Launcher) -> Iterator[RunRanks]:
+    """What runs a case over its ranks; real ranks live as long as the run."""
+    if configuration.world == "simulated":
+        yield simulate
+        return
+    sizes = sorted({each.case.world_size for each in pending if each.decline is None})
+    pool = Pool(tuple(sizes), configuration.backend, configuration.case_seconds, launcher)
+    try:
+        yield pool.run
+        pool.close()
+    finally:
+        pool.kill()

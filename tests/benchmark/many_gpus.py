@@ -1,0 +1,75 @@
+"""How much faster is a grid on all GPUs of the machine than on one? The grid of `throughput`, truths not kept.
+
+`python -m tests.benchmark.many_gpus [KEY=VALUE ...]` runs it alone, on a CPU with two processes in place of GPUs. One
+GPU is one worker here, too: all lines have the same road, and all workers are new processes that have yet to load their
+kernels, which is the part that more GPUs do not shorten: `seed=[0,1,2]` is the experiment as published.
+"""
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from accuracy import device as devices
+from accuracy import measure
+from accuracy.case import Case
+from accuracy.configuration import Configuration
+from accuracy.grid import plan
+from accuracy.spread import crowd
+from tests.benchmark import throughput
+from tests.measuring import configuration
+
+TARGETS = {4: 3.5}  # times one GPU, by the number of GPUs
+
+
+def lines(device: str, most: int | None = None, words: Sequence[str] = ()) -> Iterator[str]:
+    """most: workers; None: as many as GPUs."""
+    most = most or (len(devices.alike()) if device == "cuda" else 0)
+    if most < 2:
+        yield f"many GPUs: not measured, there is {most} GPU"
+        return
+    chosen = replace(configuration(*throughput.grid(device), *words), truth_folder=None)
+    cases = [each.case for each in plan(chosen, None) if each.decline is None]
+    spent(chosen, [case for case in cases if case.world_size == 2], 1)  # what is compiled to the disk is there now
+    one: list[float] = []
+    for workers in [number for number in (1, 2, 4, 8) if number <= most]:
+        whole, measuring = spent(chosen, cases, workers)
+        one = one or [whole, measuring]
+        what = "GPU" if device == "cuda" else "process"
+        target = f"; target >= {TARGETS[workers]}" if workers in TARGETS and device == "cuda" else ""
+        yield (
+            f"{chosen.name}, {len(cases)} cases, {what} x {workers}: {measuring:.1f} s from the first case on,"
+            f" {one[1] / measuring:.2f} times one{target}; {whole:.1f} s with the start of processes,"
+            f" {one[0] / whole:.2f} times one"
+        )
+
+
+def spent(chosen: Configuration, cases: Sequence[Case], workers: int) -> tuple[float, float]:
+    """Seconds with and without the start of the workers, which ends when the first of them takes a case; torch has been
+    imported for all of them by then, where it is not the first call."""
+    begun: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        starts = measure.starts(chosen, Path(folder), workers)
+        start = time.perf_counter()
+        with closing(crowd.measure(cases, starts, lambda case: begun.append(time.perf_counter()))) as ended:
+            statuses = set(ended)
+        end = time.perf_counter()
+    assert statuses == {"ok"}, statuses
+    return end - start, end - begun[0]
+
+
+def main() -> None:
+    devices.make_arithmetic_exact()
+    here = devices.choose("auto")
+    print(f"{devices.name(here)}, torch {torch.__version__}, {torch.get_num_threads()} threads\n")
+    for line in lines(here, None if here == "cuda" else 2, sys.argv[1:]):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":  # the workers import this module
+    main()
