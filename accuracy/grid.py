@@ -18,6 +18,7 @@ from accuracy.errors import ConfigError
 from accuracy.memory import bytes_needed
 from accuracy.precision import Precision
 from accuracy.problem import problem_of
+from accuracy.reference import choice
 
 LACKS = {
     "cross_lengths": "takes as many queries as keys",
@@ -48,6 +49,8 @@ def plan(configuration: Configuration, free_bytes: int | None, ranks: int | None
         for case in _cases(grid, [problem_of(given) for given in grid.problems]):
             planned.setdefault(case.id, _judge(case, free_bytes, ranks))
     plans = list(planned.values())
+    for problem in {each.case.problem for each in plans}:
+        choice.choose(problem, configuration.device, configuration.truth_method)
     _stop_at_useless_values(configuration, plans)
     return plans
 

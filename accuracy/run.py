@@ -42,6 +42,8 @@ def folder_of(configuration: Configuration, config: Mapping[str, Any]) -> Path:
     if configuration.output_dir is not None:
         return configuration.output_dir
     content = {key: value for key, value in config.items() if key not in NOT_NUMBERS}
+    if configuration.truth_method != "auto":  # the truths agree, but for their last digits
+        content["truth"] = configuration.truth_method
     identity = digest({"config": content, "fingerprint": fingerprint(configuration.device)})
     return Path("outputs") / f"{configuration.name}-{identity[:8]}"
 
