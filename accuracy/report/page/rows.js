@@ -105,7 +105,7 @@ function exploreRows(data, place) {
     const open = button.ariaExpanded !== "true";
     button.ariaExpanded = String(open);
     if (!open) { line.nextSibling.remove(); return; }
-    const command = data.commands.get(at("case_id", row)) ?? "";
+    const command = data.command(row);
     const code = make("code", { textContent: command });
     const copy = make("button", { type: "button", className: "plain", textContent: "Copy command" });
     copy.onclick = async () => {

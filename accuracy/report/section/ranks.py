@@ -4,7 +4,6 @@ size.
 
 import math
 from collections.abc import Iterable
-from itertools import islice
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -19,15 +18,14 @@ from accuracy.report.view import Chart, Panel, Table, cells
 AGAINST = {"error": "error against float64", "diff": "diff against the one-shot kernel"}
 MARKERS_PER_LINE = 5
 MOST_RANK_LABELS = 8
-MOST_TABLE_ROWS = 700
-MOST_DESCRIBED = 12
+MOST_TABLE_ROWS = 160
 
 
 def rank_panel(facet: Facet, slots: dict[str, int]) -> Panel | None:
-    """A chart per tensor for error and for diff, and the numbers by rank; None without per-rank rows."""
+    """A chart per tensor for error and for diff, and the numbers by rank; None without rows of two ranks or more."""
     size = facet.largest_world
     rows = facet.rows[(facet.rows["world_size"] == size) & (facet.rows["rank"] >= 0)]
-    if rows.empty:
+    if rows.empty or size == 1:
         return None
     profile = profile_of(rows)
     charts = tuple(
@@ -91,7 +89,7 @@ def _draw(axes: Axes, rows: pd.DataFrame, against: str, slot: int) -> None:
 
 def _describe(rows: pd.DataFrame, against: str) -> str:
     texts = []
-    for label, found in islice(rows.groupby("series"), MOST_DESCRIBED):
+    for label, found in rows.groupby("series"):
         low, high = _extremes(found, f"{against}_mean")
         texts.append(f"{label} mean from {low} to {high}")
     return "Logarithmic in value. " + "; ".join(texts) + "."
