@@ -6,14 +6,20 @@ Every line says what was measured, the value, and the target it is held against;
 import torch
 
 from accuracy import device
-from tests.benchmark import ranks, schedule, throughput, truth
+from tests.benchmark import ranks, report, schedule, throughput, truth
 
 
 def main() -> None:
     device.make_arithmetic_exact()
     here = device.choose("auto")
     print(f"{device.name(here)}, torch {torch.__version__}\n")
-    for line in (*schedule.lines(here), *truth.lines(here), *throughput.lines(here), *ranks.lines(here)):
+    for line in (
+        *schedule.lines(here),
+        *truth.lines(here),
+        *throughput.lines(here),
+        *ranks.lines(here),
+        *report.lines(),
+    ):
         print(line, flush=True)
 
 
