@@ -48,6 +48,7 @@ PAGE = Path(__file__).parent / "page"
 SCRIPTS = ("facets.js", "data.js", "ranks.js", "rows.js", "start.js")
 LIMIT_BYTES = 5_000_000
 ROOM_FOR_NOTES = 2_000
+MOST_DIAGNOSES = 12  # in the open, gravest first
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ def write_report(folder: Path, earlier: Sequence[Path] = ()) -> ReportSummary:
         "headline": head,
         "claims": claims,
         "judged": judged,
+        "most_diagnoses": MOST_DIAGNOSES,
         "attribution": attribution_panels(attributed),
         "passages": experiment.passages(run.experiment),
         "reasons": reasons(run.cases),

@@ -74,6 +74,14 @@ def test_a_picture_holds_one_shot_and_the_lines_furthest_from_it_and_says_so(run
     assert len({row[0].text for row in panel.data[0].rows}) == 42
 
 
+def test_of_lines_that_are_written_alike_the_first_is_drawn(run: Run) -> None:
+    rows = many_lines(run)
+    alike = rows["variant"].str.startswith("v") & (rows["variant"] < "v36")
+    rows.loc[alike, "x_one_shot"] = 100.0 + rows.loc[alike, "x_one_shot"] / 1e4
+    drawn = legible(facets_of(rows)[0]).series
+    assert drawn == ["one_shot", "v00", "v36", "v37", "v38", "v39", "zigzag"]
+
+
 def test_few_lines_are_all_drawn(run: Run) -> None:
     facet = facets(run)[0]
     assert legible(facet) is facet

@@ -46,7 +46,14 @@ def growth_panel(facet: Facet, drawn: Facet, slots: dict[str, int]) -> Panel:
     )
     legend = [mark.series_key(label, slots[label]) for label in drawn.series]
     legend += [mark.reference_key(label) for label in mark.REFERENCES]
-    return replace(plain, legend=tuple(legend), charts=charts, tables=(_exponents(facet, lines),))
+    fitted = any(isinstance(line.growth, Growth) for found in lines.values() for line in found)
+    return replace(
+        plain,
+        note="" if fitted else "No exponent is fitted: there are too few world sizes of two or more.",
+        legend=tuple(legend),
+        charts=charts,
+        tables=(_exponents(facet, lines),) if fitted else (),
+    )
 
 
 def lines_of(facet: Facet, tensor: str) -> list[Line]:
