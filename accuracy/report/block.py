@@ -69,22 +69,23 @@ def _fitting(results: pd.DataFrame, budget: int, digits: int, size: int) -> Bloc
 
 
 def _note(kept: int, total: int, digits: int) -> str:
-    rounded = f"Numbers are rounded to {digits} significant digits; results.parquet has all of them."
+    rounded = f"Numbers are rounded to {digits} significant digits; results.parquet has every row in full."
     if kept == total:
         return f"All {count(total, 'row')}. {rounded}"
     return (
         f"This file holds {kept:,} of {count(total, 'row')}: {total - kept:,} were left out to keep it small, "
-        f"per-rank rows of the later seeds first; results.parquet has them. {rounded}"
+        f"per-rank rows of the later seeds first. {rounded}"
     )
 
 
 def _encoded(rows: pd.DataFrame, digits: int) -> str:
     """The head names the columns in order; the bytes of those that vary within a case follow it in that order."""
     case, _ = pd.factorize(rows["case_id"])
-    firsts = rows[~rows.duplicated("case_id")]
+    _, first = np.unique(case, return_index=True)
+    firsts = rows.iloc[first]
     columns, bodies = [], [_bytes(case, _WHOLE_BYTES)]
     for name in rows:
-        if _same_in_each_case(rows[name], firsts[name], case):
+        if _same_in_each_case(rows[name], first[case]):
             columns.append({"name": name, "text": _is_text(rows[name]), "cases": [_plain(v) for v in firsts[name]]})
         else:
             column, body = _by_row(rows[name], digits)
@@ -97,11 +98,10 @@ def _encoded(rows: pd.DataFrame, digits: int) -> str:
     return base64.b64encode(packed).decode()
 
 
-def _same_in_each_case(values: pd.Series, firsts: pd.Series, case: npt.NDArray[np.intp]) -> bool:
-    """Whether the first row of a case says it for all."""
+def _same_in_each_case(values: pd.Series, first: npt.NDArray[np.intp]) -> bool:
+    """first: for every row the place of the first row of its case."""
     codes, _ = pd.factorize(values)
-    expected = codes[values.index.get_indexer(firsts.index)][case]
-    return bool((codes == expected).all())
+    return bool((codes == codes[first]).all())
 
 
 def _is_text(values: pd.Series) -> bool:

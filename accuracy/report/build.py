@@ -122,7 +122,7 @@ def _panels(run: Run, measured: pd.DataFrame, most: int = MOST_FACETS) -> dict[s
 
 
 def _with_note(view: Panel, left: str) -> Panel:
-    """Charts say which lines they leave out; tables leave out none."""
+    """Charts say which lines they leave out."""
     return replace(view, note=f"{view.note} {left}".strip()) if view.charts else view
 
 

@@ -40,7 +40,7 @@ def position_panel(facet: Facet, positions: pd.DataFrame, slots: dict[str, int])
     return Panel(
         slug=f"positions-{facet.slug}",
         label=facet.label,
-        note=f"World size {size}; rms over seeds, heads and dims in bins of tokens.",
+        note=f"World size {size}; rms over seeds, heads and dims in bins of tokens. positions.parquet has all.",
         legend=tuple(legend),
         charts=charts,
         data=(_table(facet, profile, size),),

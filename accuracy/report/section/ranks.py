@@ -3,7 +3,6 @@ size.
 """
 
 import math
-from collections.abc import Iterable
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -34,14 +33,16 @@ def rank_panel(facet: Facet, slots: dict[str, int]) -> Panel | None:
         for tensor in facet.tensors
         if (chart := _chart(facet, tensor, against, profile, size, slots)) is not None
     )
+    by_rank = _by_rank(facet, profile, size)
+    note = f"World size {size}. Solid: mean, dashed: maximum of the absolute value, over all seeds."
     present = [label for label in facet.series if label in set(rows["series"])]
     return Panel(
         slug=f"ranks-{facet.slug}",
         label=facet.label,
-        note=f"World size {size}. Solid: mean, dashed: maximum of the absolute value, over all seeds.",
+        note=note if by_rank else f"{note} The numbers of every rank are in the table of all rows.",
         legend=tuple(mark.series_key(label, slots[label]) for label in present),
         charts=charts,
-        data=(_spread(facet, profile, size), *_by_rank(facet, profile, size)),
+        data=(_spread(facet, profile, size), *by_rank),
     )
 
 
@@ -116,7 +117,7 @@ def _spread(facet: Facet, profile: pd.DataFrame, size: int) -> Table:
     return Table(f"Most and least accurate rank, {facet.label}, world size {size}", head, rows)
 
 
-def _by_rank(facet: Facet, profile: pd.DataFrame, size: int) -> Iterable[Table]:
+def _by_rank(facet: Facet, profile: pd.DataFrame, size: int) -> list[Table]:
     """Every rank of every variant, as long as that is a table one would print."""
     if len(profile.drop_duplicates(["series", "rank"])) > MOST_TABLE_ROWS:
         return []
