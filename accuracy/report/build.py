@@ -6,7 +6,7 @@ import base64
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from accuracy.report import experiment
 from accuracy.report.block import BUDGET_BYTES, EMPTY, encode_rows
 from accuracy.report.folder import Run, read_folder
 from accuracy.report.headline import headline
+from accuracy.report.legible import left_out, legible
 from accuracy.report.section import environment
 from accuracy.report.section.attribution import attribution_panels
 from accuracy.report.section.cost import cost_panel
@@ -47,6 +48,7 @@ PAGE = Path(__file__).parent / "page"
 SCRIPTS = ("facets.js", "data.js", "ranks.js", "rows.js", "start.js")
 LIMIT_BYTES = 5_000_000
 ROOM_FOR_NOTES = 2_000
+MOST_DIAGNOSES = 12  # in the open, gravest first
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ def write_report(folder: Path, earlier: Sequence[Path] = ()) -> ReportSummary:
         "headline": head,
         "claims": claims,
         "judged": judged,
+        "most_diagnoses": MOST_DIAGNOSES,
         "attribution": attribution_panels(attributed),
         "passages": experiment.passages(run.experiment),
         "reasons": reasons(run.cases),
@@ -99,21 +102,28 @@ def _with_rows(context: dict[str, Any], labelled: pd.DataFrame) -> bytes:
 def _panels(run: Run, measured: pd.DataFrame, most: int = MOST_FACETS) -> dict[str, Any]:
     """Every section's panels, one per facet."""
     facets = facets_of(measured)
-    slots = slots_of(measured)
+    pairs = [(facet, legible(facet)) for facet in facets[:most]]
+    slots = slots_of(pd.concat([drawn.rows for _, drawn in pairs] or [measured]))
     few = min(most, MOST_DETAILED_FACETS)
 
-    def each(panel: Callable[[Facet], Panel | None], number: int = most) -> list[Panel]:
-        return [made for facet in facets[:number] if (made := panel(facet)) is not None]
+    def each(panel: Callable[[Facet, Facet], Panel | None], number: int = most) -> list[Panel]:
+        made = [(panel(facet, drawn), left_out(facet, drawn)) for facet, drawn in pairs[:number]]
+        return [_with_note(view, left) for view, left in made if view is not None]
 
     return {
         "omitted": omitted_facets(facets, most),
         "omitted_details": omitted_facets(facets, few),
-        "growth": each(lambda facet: growth_panel(facet, slots)),
-        "heatmap": each(heatmap_panel),
-        "ranks": each(lambda facet: rank_panel(facet, slots), few),
-        "positions": each(lambda facet: position_panel(facet, run.positions, slots), few),
-        "cost": each(lambda facet: cost_panel(facet, slots)),
+        "growth": each(lambda facet, drawn: growth_panel(facet, drawn, slots)),
+        "heatmap": each(lambda facet, _: heatmap_panel(facet)),
+        "ranks": each(lambda _, drawn: rank_panel(drawn, slots), few),
+        "positions": each(lambda _, drawn: position_panel(drawn, run.positions, slots), few),
+        "cost": each(lambda facet, drawn: cost_panel(facet, drawn, slots)),
     }
+
+
+def _with_note(view: Panel, left: str) -> Panel:
+    """Charts say which lines they leave out."""
+    return replace(view, note=f"{view.note} {left}".strip()) if view.charts else view
 
 
 def _render(context: dict[str, Any]) -> bytes:

@@ -80,6 +80,11 @@ class Facet:
         return tensor_order(self.rows["tensor"])
 
     @cached_property
+    def kernels_alone(self) -> bool:
+        """Whether nothing but kernels was run once: then they are compared with the floor."""
+        return bool((self.rows["variant"] == ONE_SHOT).all())
+
+    @cached_property
     def largest_world(self) -> int:
         """The largest world size measured here."""
         return int(self.rows["world_size"].max())
@@ -138,13 +143,15 @@ def spoken(label: str) -> str:
 
 
 def in_reading_order(labelled: pd.DataFrame) -> pd.DataFrame:
-    """Rows by dtype from coarse to fine, then along the case's axes, tensors in the order of the contract."""
+    """Rows by dtype from coarse to fine, then along the case's axes, tensors in the order of the contract; the seeds
+    of one number stand together.
+    """
     tensors = {name: place for place, name in enumerate(TENSORS)}
     keys = labelled.assign(
         _coarseness=labelled["dtype"].map(lambda dtype: -_unit_roundoff(str(dtype))),
         _tensor=labelled["tensor"].map(lambda name: tensors.get(name, len(tensors))),
     )
-    order = ["_coarseness", "facet", "series", "world_size", "seed", "case_id", "_tensor", "rank"]
+    order = ["_coarseness", "facet", "series", "world_size", "_tensor", "rank", "seed", "case_id"]
     return labelled.loc[keys.sort_values(order, kind="stable").index].reset_index(drop=True)
 
 

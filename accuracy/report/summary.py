@@ -5,7 +5,7 @@ import pandas as pd
 from accuracy.report.number import count, geometric_mean, ratio, scientific
 from accuracy.report.view import Table, cells
 
-MOST_ROWS = 1500
+MOST_ROWS = 800
 _KEYS = ["facet", "series", "world_size", "tensor"]
 
 

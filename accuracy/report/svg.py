@@ -18,6 +18,9 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 
 from accuracy.report.drawing import SETTINGS, VARIABLES
 
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+_STRAIGHT = re.compile(r"[MLz\d.\s-]*")
+
 
 def to_svg(axes: Axes, name: str, title: str, description: str) -> Markup:
     """The figure of `axes` as an `<svg role="img">`. name: an identifier, unique in the page."""
@@ -29,9 +32,10 @@ def to_svg(axes: Axes, name: str, title: str, description: str) -> Markup:
     for child in list(root):
         if child.tag in ("metadata", "defs"):
             root.remove(child)
-    used = {element.get("href", "").removeprefix("#") for element in root.iter("use")}
+    uses = dict.fromkeys(element.get("href", "").removeprefix("#") for element in root.iter("use"))
+    used = {identifier: f"{name}-{place}" for place, identifier in enumerate(uses)}
     for element in root.iter():
-        _simplify(element, name, used)
+        _simplify(element, used)
     _unwrap(root)
     content = "".join(ElementTree.tostring(child, encoding="unicode") for child in root)
     return Markup(
@@ -53,22 +57,24 @@ def _strip_namespaces(root: Element) -> None:
             element.text = None
 
 
-def _simplify(element: Element, name: str, used: set[str]) -> None:
+def _simplify(element: Element, used: dict[str, str]) -> None:
     """Page colours and fonts, short paths, private identifiers; the ids of series become classes."""
     identifier = element.attrib.pop("id", "")
     if identifier in used:
-        element.set("id", f"{name}-{identifier}")
+        element.set("id", used[identifier])
     elif found := re.fullmatch(r"(s\d+|one-shot|floor)(?:_band)?", identifier):
         element.set("class", found[1])
     if "href" in element.attrib:
-        element.set("href", f"#{name}-{element.get('href', '')[1:]}")
+        element.set("href", f"#{used[element.get('href', '')[1:]]}")
     if "style" in element.attrib:
         element.set("style", _page_style(element.attrib["style"]))
     if element.get("transform", "").startswith("rotate(-0"):
         del element.attrib["transform"]
-    for key in ("x", "y", "d"):
+    for key in ("x", "y"):
         if key in element.attrib:
             element.set(key, _short(element.attrib[key]))
+    if "d" in element.attrib:
+        element.set("d", _short_path(element.attrib["d"]))
 
 
 def _page_style(style: str) -> str:
@@ -83,11 +89,27 @@ def _font(found: re.Match[str]) -> str:
 
 
 def _short(places: str) -> str:
-    """Coordinates to a tenth of a point; a run of straight lines needs no further letters."""
-    places = re.sub(r"(\d\.\d)\d+", r"\1", places)
-    if "C" not in places:
-        places = places.replace("\nL ", " ")
-    return " ".join(places.split())
+    """Coordinates to a tenth of a point."""
+    return " ".join(re.sub(r"(\d\.\d)\d+", r"\1", places).split())
+
+
+def _short_path(path: str) -> str:
+    """Straight lines as steps from point to point, in whole tenths so that no error adds up; curves as they are."""
+    if not _STRAIGHT.fullmatch(path):
+        return _short(path)
+    return "".join(_steps(part) + ("z" if "z" in part else "") for part in path.split("M")[1:])
+
+
+def _steps(part: str) -> str:
+    places = [round(10 * float(number)) for number in _NUMBER.findall(part)]
+    steps = [now - before for before, now in zip(places, places[2:], strict=False)]
+    return f"M{_tenths(places[:2])}" + (f"l{_tenths(steps)}" if steps else "")
+
+
+def _tenths(numbers: list[int]) -> str:
+    """`40.3 117.2`, `3.3-.4`: a sign separates as a space does, and a zero before the point says nothing."""
+    texts = (f"{number / 10:g}" for number in numbers)
+    return re.sub(r"(?<!\d)0\.", ".", " ".join(texts)).replace(" -", "-")
 
 
 def _unwrap(parent: Element) -> None:

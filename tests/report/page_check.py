@@ -1,12 +1,8 @@
 """Checkers of a report page, on Python's own HTML parser. Each returns its complaints: none is fine."""
 
-import base64
-import gzip
-import json
 import re
 from dataclasses import dataclass
 from html.parser import HTMLParser
-from typing import Any
 
 VOID = {"meta", "link", "input", "br", "hr", "img"}
 LOADING = ("src", "href", "xlink:href", "action", "data", "poster", "srcset")
@@ -94,11 +90,3 @@ def dangerous(page: str) -> list[str]:
         + [e.tag for e in found if e.tag in ("img", "iframe", "object", "embed", "form", "base")]
         + [name for e in found for name in e.attributes if name.startswith("on")]
     )
-
-
-def embedded(page: str) -> dict[str, Any]:
-    """The rows inside the page."""
-    text = re.search(r'<script type="text/plain" id="rows-data"[^>]*>([^<]*)</script>', page)
-    assert text is not None
-    content: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(text[1])))
-    return content

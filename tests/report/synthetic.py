@@ -180,14 +180,22 @@ def write_run(folder: Path, shape: Shape = Shape(), positions: bool = True) -> P
     return folder
 
 
-def write_large_run(folder: Path, shape: Shape, rows: int) -> Path:
-    """About so many rows in one results.parquet, with digits that do not compress."""
+LARGE = Shape(tuple(EXPONENTS), ("bfloat16", "float16"), (1, 2, 4, 8, 16, 32, 64), (0, 1, 2, 3, 4))
+
+
+def write_large_run(folder: Path, shape: Shape = LARGE, rows: int = 50_000) -> Path:
+    """So many rows, those of early seeds first, as a published folder has them; their digits do not compress."""
     folder.mkdir(parents=True, exist_ok=True)
-    found = [row for case in cases(shape) for row in rows_of(shape, case)][:rows]
+    by_seed = sorted(cases(shape), key=lambda case: case["seed"])
+    found = [row for case in by_seed for row in rows_of(shape, case)][:rows]
     frame = pd.DataFrame(found).reindex(columns=table.RESULTS_SCHEMA.names)
     noise = np.random.default_rng(0)
     for name in table.METRICS:
         frame[name] *= noise.uniform(0.99, 1.01, len(frame))
+    measured = set(frame["case_id"])
+    bins = pd.DataFrame([each for case in by_seed if case["case_id"] in measured for each in positions_of(shape, case)])
+    bins["error_rms"] *= noise.uniform(0.9, 1.1, len(bins))
+    bins.to_parquet(folder / "positions.parquet", schema=table.POSITIONS_SCHEMA)
     for name in ("worst_token", "worst_head", "worst_dim"):
         frame[name] = noise.integers(0, 8192 if name == "worst_token" else 64, len(frame))
     frame.to_parquet(folder / "results.parquet", schema=table.RESULTS_SCHEMA)

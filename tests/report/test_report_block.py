@@ -1,13 +1,13 @@
-import base64
-import gzip
-import json
+import math
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 from accuracy.report.block import encode_rows
 from accuracy.report.folder import read_folder
 from accuracy.report.series import with_labels
+from tests.report.embedded_rows import decoded
 from tests.report.synthetic import Shape, write_large_run
 
 BUDGET = 200_000
@@ -16,17 +16,6 @@ BUDGET = 200_000
 def large(folder: Path) -> pd.DataFrame:
     write_large_run(folder, Shape(), 8_000)
     return with_labels(read_folder(folder).results)
-
-
-def decoded(encoded: str) -> dict[str, list[object]]:
-    """Column name -> values."""
-    columns = json.loads(gzip.decompress(base64.b64decode(encoded)))["columns"]
-    return {
-        column["name"]: column["numbers"]
-        if "numbers" in column
-        else [None if code < 0 else column["texts"][code] for code in column["codes"]]
-        for column in columns
-    }
 
 
 def test_what_does_not_fit_is_left_out_and_said(tmp_path: Path) -> None:
@@ -57,3 +46,38 @@ def test_numbers_survive_to_six_digits(tmp_path: Path) -> None:
 def test_the_same_rows_give_the_same_bytes(tmp_path: Path) -> None:
     rows = large(tmp_path)
     assert encode_rows(rows).encoded == encode_rows(rows.copy()).encoded
+
+
+ODD = [0.0, -0.0, 1.0, 2.5, -3.25e-9, 1.234567e-300, 5e-324, 1.7e308, 0.99999996, math.inf, -math.inf, math.nan]
+WHOLE = [0, 1, -1, 127, -128, 65536, 2**31 - 1, None, 7, 8, 9, 10]
+
+
+@pytest.mark.parametrize(("room", "dtype"), [(10**8, "Int64"), (BUDGET, "float64")])
+def test_every_size_of_number_survives(room: int, dtype: str, tmp_path: Path) -> None:
+    """With six digits and, where there is less room, with four; whole numbers, which may arrive as floats, exactly."""
+    first = large(tmp_path).sort_values("rank", kind="stable", ignore_index=True)
+    rows = first.assign(error_bias=first["error_bias"].where(first.index >= len(ODD)))
+    rows.loc[: len(ODD) - 1, "error_bias"] = ODD
+    rows["worst_token"] = rows["worst_token"].astype(dtype)
+    rows.loc[: len(WHOLE) - 1, "worst_token"] = pd.array(WHOLE, dtype="Int64").astype(dtype)
+    block = encode_rows(rows, room)
+    digits = 6 if "rounded to 6" in block.note else 4
+    assert digits == (6 if room > BUDGET else 4)
+    kept = decoded(block.encoded)
+    assert kept["worst_token"][: len(WHOLE)] == WHOLE
+    for given, found in zip(ODD, kept["error_bias"], strict=False):
+        if math.isnan(given):
+            assert found is None
+        elif math.isinf(given):
+            assert found == given
+        else:  # half a unit of the last digit
+            assert found == pytest.approx(given, rel=0.5001 * 10.0 ** (1 - digits), abs=0)
+
+
+def test_what_a_case_says_once_is_in_each_of_its_rows(tmp_path: Path) -> None:
+    rows = large(tmp_path)
+    kept = decoded(encode_rows(rows).encoded)
+    for name in ("case_id", "series", "world_size", "peak_bytes", "tensor", "rank"):
+        assert kept[name] == rows[name].tolist()
+    rows.loc[5, "peak_bytes"] = 7  # one row of a case disagrees: the column is no longer the case's
+    assert decoded(encode_rows(rows).encoded)["peak_bytes"] == rows["peak_bytes"].tolist()

@@ -5,10 +5,12 @@ import pytest
 
 from accuracy.report.folder import Run, read_folder
 from accuracy.report.headline import headline
+from accuracy.report.legible import left_out, legible
+from accuracy.report.section.growth import growth_panel
 from accuracy.report.section.heatmap import heat_cell, heatmap_panel
 from accuracy.report.section.missing import reasons
 from accuracy.report.section.positions import borders, chosen_world, position_panel
-from accuracy.report.section.ranks import profile_of, rank_table
+from accuracy.report.section.ranks import profile_of, rank_panel, rank_table
 from accuracy.report.series import Facet, facets_of, slots_of, with_labels
 from accuracy.report.view import Table
 from tests.report.synthetic import Shape, write_run
@@ -48,6 +50,52 @@ def test_kernels_side_by_side_are_lines_of_their_own(run: Run) -> None:
     changed = run.results.copy()
     changed.loc[changed["seed"] == 1, "kernel"] = "eager"
     assert {"zigzag · eager", "zigzag · torch_flash"} <= set(with_labels(changed)["series"])
+
+
+def many_lines(run: Run) -> pd.DataFrame:
+    """Forty variants, each further from one-shot than the one before, beside the run's own."""
+    rows = run.results[run.results["variant"].isin(["one_shot", "zigzag"]) & (run.results["dtype"] == "bfloat16")]
+    zigzag = rows[rows["variant"] == "zigzag"]
+    copies = [
+        zigzag.assign(variant=f"v{n:02}", case_id=zigzag["case_id"] + f"v{n}", x_one_shot=zigzag["x_one_shot"] + n)
+        for n in range(40)
+    ]
+    return with_labels(pd.concat([rows, *copies], ignore_index=True))
+
+
+def test_a_picture_holds_one_shot_and_the_lines_furthest_from_it_and_says_so(run: Run) -> None:
+    facet = facets_of(many_lines(run))[0]
+    drawn = legible(facet)
+    assert drawn.series == ["one_shot", *(f"v{n}" for n in range(29, 40))]
+    assert "12 of 42 variants" in left_out(facet, drawn)
+    panel = growth_panel(facet, drawn, slots_of(drawn.rows))
+    assert len(panel.legend) == 12 + 2  # and the references
+    assert len({row[0].text for row in panel.data[0].rows}) == 42
+
+
+def test_of_lines_that_are_written_alike_the_first_is_drawn(run: Run) -> None:
+    rows = many_lines(run)
+    alike = rows["variant"].str.startswith("v") & (rows["variant"] < "v36")
+    rows.loc[alike, "x_one_shot"] = 100.0 + rows.loc[alike, "x_one_shot"] / 1e4
+    drawn = legible(facets_of(rows)[0]).series
+    assert drawn == ["one_shot", "v00", "v36", "v37", "v38", "v39", "zigzag"]
+
+
+def test_few_lines_are_all_drawn(run: Run) -> None:
+    facet = facets(run)[0]
+    assert legible(facet) is facet
+    assert left_out(facet, facet) == ""
+
+
+def test_one_world_size_draws_no_growth_and_one_rank_no_profile(run: Run) -> None:
+    every = with_labels(run.results).loc[run.measured.index]
+    for size, panels in ((4, 1), (1, 0)):
+        facet = facets_of(every[(every["world_size"] == size) & (every["dtype"] == "bfloat16")])[0]
+        growth = growth_panel(facet, facet, slots_of(facet.rows))
+        assert growth.charts == growth.tables == ()
+        assert "no growth to draw" in growth.note
+        assert growth.data[0].rows
+        assert (rank_panel(facet, slots_of(facet.rows)) is not None) == panels
 
 
 def test_the_heatmap_has_every_variant_at_its_largest_world_size(run: Run) -> None:

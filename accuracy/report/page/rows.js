@@ -93,8 +93,11 @@ function exploreRows(data, place) {
 
   function drawRow(row) {
     const button = make("button", { type: "button", className: "row-button", ariaExpanded: "false", textContent: at("series", row), title: "Command that measures this row" });
-    const line = make("tr", {}, make("th", { scope: "row" }, button), ...columns().map((name) =>
-      make("td", { className: data.columns.get(name).kind === "text" ? "text" : "", textContent: written(name, at(name, row)) })));
+    const line = make("tr", {}, make("th", { scope: "row" }, button), ...columns().map((name) => {
+      const text = written(name, at(name, row));
+      const kind = data.columns.get(name).kind === "text" ? (text.length > 30 ? "text long" : "text") : "";
+      return make("td", { className: kind, textContent: text });
+    }));
     button.onclick = (event) => { event.stopPropagation(); openRow(line, button, row); };
     line.onclick = () => { if (!String(getSelection())) openRow(line, button, row); };
     return line;
@@ -105,7 +108,7 @@ function exploreRows(data, place) {
     const open = button.ariaExpanded !== "true";
     button.ariaExpanded = String(open);
     if (!open) { line.nextSibling.remove(); return; }
-    const command = data.commands.get(at("case_id", row)) ?? "";
+    const command = data.command(row);
     const code = make("code", { textContent: command });
     const copy = make("button", { type: "button", className: "plain", textContent: "Copy command" });
     copy.onclick = async () => {

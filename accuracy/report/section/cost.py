@@ -16,16 +16,19 @@ _COSTS = {"seconds": "seconds per case", "peak_bytes": "peak memory in MiB"}
 _BYTES_PER_MIB = 2.0**20
 
 
-def cost_panel(facet: Facet, slots: dict[str, int]) -> Panel | None:
-    """Scatter of cost against error at the largest world size, and the same as a table."""
+def cost_panel(facet: Facet, drawn: Facet, slots: dict[str, int]) -> Panel | None:
+    """Scatter of cost against error at the largest world size, and the same as a table. drawn: the facet with the
+    series of the charts; the table has all.
+    """
     size = facet.largest_world
     costs = cost_of(facet.widest)
+    shown = costs[costs["series"].isin(drawn.series)]
     tensors = [tensor for tensor in facet.tensors if tensor in ("out", "dq")] or facet.tensors[:1]
     charts = tuple(
         chart
         for tensor in tensors
         for column in _COSTS
-        if (chart := _chart(facet, tensor, column, costs, size, slots)) is not None
+        if (chart := _chart(facet, tensor, column, shown, size, slots)) is not None
     )
     if costs.empty:
         return None
@@ -33,7 +36,7 @@ def cost_panel(facet: Facet, slots: dict[str, int]) -> Panel | None:
         slug=f"cost-{facet.slug}",
         label=facet.label,
         note=f"World size {size}, or the largest that the variant has; median over seeds.",
-        legend=tuple(mark.series_key(label, slots[label]) for label in facet.series if label in set(costs["series"])),
+        legend=tuple(mark.series_key(label, slots[label]) for label in drawn.series if label in set(shown["series"])),
         charts=charts,
         data=(_table(facet, costs, size),),
     )
@@ -82,7 +85,7 @@ def _chart(
         for label, place, error in zip(rows["series"], spent, rows["error_rel"], strict=True)
     ]
     name = f"cost-{facet.slug}-{column.replace('_', '')}-{tensor}"
-    return Chart(to_svg(axes, name, title, "; ".join(parts[:16]) + "."), title)
+    return Chart(to_svg(axes, name, title, "; ".join(parts) + "."), title)
 
 
 def _linear_x(axes: object, places: list[float]) -> None:

@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import pandas as pd
 from matplotlib.axes import Axes
 
 from accuracy.report import drawing, mark
@@ -20,7 +19,6 @@ class Line:
     """A series over the world size: geometric mean, least and greatest error over the seeds."""
 
     label: str
-    slot: int
     sizes: list[int]
     middle: list[float]
     low: list[float]
@@ -34,30 +32,35 @@ class Line:
         return f"{self.label} {first} at {self.sizes[0]} to {last} at {self.sizes[-1]}"
 
 
-def growth_panel(facet: Facet, slots: dict[str, int]) -> Panel:
-    """The growth of one facet: a chart per tensor, the fitted exponents, the numbers behind."""
-    whole = facet.whole
-    lines = {tensor: lines_of(whole[whole["tensor"] == tensor], slots) for tensor in facet.tensors}
+def growth_panel(facet: Facet, drawn: Facet, slots: dict[str, int]) -> Panel:
+    """The growth of one facet: a chart per tensor, the fitted exponents, the numbers behind; the numbers alone where
+    no series has two world sizes. drawn: the facet with the series of the charts; the tables have all.
+    """
+    lines = {tensor: lines_of(facet, tensor) for tensor in facet.tensors}
+    plain = Panel(f"growth-{facet.slug}", facet.label, data=(_numbers(facet, lines),))
+    if not any(len(line.sizes) > 1 for found in lines.values() for line in found):
+        return replace(plain, note="Every variant was measured at one world size: there is no growth to draw.")
     charts = tuple(
-        _chart(f"growth-{facet.slug}-{tensor}", facet, tensor, lines[tensor], whole[whole["tensor"] == tensor])
+        _chart(drawn, tensor, [line for line in lines[tensor] if line.label in drawn.series], slots)
         for tensor in facet.tensors
     )
-    legend = [mark.series_key(label, slots[label]) for label in facet.series]
+    legend = [mark.series_key(label, slots[label]) for label in drawn.series]
     legend += [mark.reference_key(label) for label in mark.REFERENCES]
-    return Panel(
-        slug=f"growth-{facet.slug}",
-        label=facet.label,
+    fitted = any(isinstance(line.growth, Growth) for found in lines.values() for line in found)
+    return replace(
+        plain,
+        note="" if fitted else "No exponent is fitted: there are too few world sizes of two or more.",
         legend=tuple(legend),
         charts=charts,
-        tables=(_exponents(facet, lines),),
-        data=(_numbers(facet, lines),),
+        tables=(_exponents(facet, lines),) if fitted else (),
     )
 
 
-def lines_of(rows: pd.DataFrame, slots: dict[str, int]) -> list[Line]:
+def lines_of(facet: Facet, tensor: str) -> list[Line]:
     """One line per series of one tensor's rows over all ranks."""
+    rows = facet.whole.loc[facet.whole["tensor"] == tensor, ["series", "world_size", "error_rel"]]
     lines = []
-    for label, found in rows[["series", "world_size", "error_rel"]].groupby("series", sort=False):
+    for label, found in rows.groupby("series"):
         by_size = [
             (int(as_float(size)), group["error_rel"].map(as_float)) for size, group in found.groupby("world_size")
         ]
@@ -65,7 +68,6 @@ def lines_of(rows: pd.DataFrame, slots: dict[str, int]) -> list[Line]:
         lines.append(
             Line(
                 label=str(label),
-                slot=slots[str(label)],
                 sizes=[size for size, _ in by_size],
                 middle=[geometric_mean(errors) for _, errors in by_size],
                 low=[float(errors.min()) for _, errors in by_size],
@@ -73,7 +75,7 @@ def lines_of(rows: pd.DataFrame, slots: dict[str, int]) -> list[Line]:
                 growth=fit_growth(points),
             )
         )
-    return sorted(lines, key=lambda line: line.slot)
+    return sorted(lines, key=lambda line: facet.series.index(line.label))
 
 
 def drawable(places: Sequence[float], values: Sequence[float]) -> tuple[list[float], list[float]]:
@@ -82,8 +84,9 @@ def drawable(places: Sequence[float], values: Sequence[float]) -> tuple[list[flo
     return [x for x, _ in kept], [y for _, y in kept]
 
 
-def _chart(name: str, facet: Facet, tensor: str, lines: list[Line], rows: pd.DataFrame) -> Chart:
+def _chart(facet: Facet, tensor: str, lines: list[Line], slots: dict[str, int]) -> Chart:
     axes = drawing.new_axes(tensor, "world size W")
+    rows = facet.whole[facet.whole["tensor"] == tensor]
     floor = geometric_mean(rows["floor_rel"])
     one_shot = [geometric_mean(group["one_shot_rel"]) for _, group in rows.groupby("kernel")]
     drawing.log_y(axes, [floor, *one_shot, *(value for line in lines for value in line.low + line.high)])
@@ -91,10 +94,11 @@ def _chart(name: str, facet: Facet, tensor: str, lines: list[Line], rows: pd.Dat
     _reference(axes, [floor], drawing.FLOOR, "floor", (0, (1.2, 2)))
     _reference(axes, one_shot, drawing.ONE_SHOT, "one-shot", (0, (6, 3)))
     for place, line in enumerate(lines):
-        _draw(axes, line, (len(lines) - place) / len(lines))
+        _draw(axes, line, slots[line.label], (len(lines) - place) / len(lines))
     title = f"Relative error of {tensor} over world size, {facet.label}"
-    described = "; ".join(line.text for line in lines[:12])
+    described = "; ".join(line.text for line in lines)
     references = f"one-shot kernel {', '.join(map(scientific, one_shot))}; floor {scientific(floor)}"
+    name = f"growth-{facet.slug}-{tensor}"
     return Chart(to_svg(axes, name, title, f"Log-log. {described}; {references}."), title)
 
 
@@ -104,19 +108,19 @@ def _reference(axes: Axes, values: list[float], colour: str, css: str, dash: obj
             axes.axhline(value, color=colour, linewidth=1.1, linestyle=dash, gid=css, zorder=1.5, clip_on=False)
 
 
-def _draw(axes: Axes, line: Line, width: float) -> None:
+def _draw(axes: Axes, line: Line, slot: int, width: float) -> None:
     """width: 1 for the first line, less for each later one, so that equal lines show through each other."""
-    colour = drawing.series_colour(line.slot)
+    colour = drawing.series_colour(slot)
     places, values = drawable(line.sizes, line.middle)
     axes.plot(
         places,
         values,
         color=colour,
-        marker=mark.marker(line.slot),
+        marker=mark.marker(slot),
         markersize=3.2 + 1.8 * width,
         linewidth=1.0 + 1.3 * width,
-        linestyle=mark.dash(line.slot),
-        gid=f"s{line.slot}",
+        linestyle=mark.dash(slot),
+        gid=f"s{slot}",
         clip_on=False,
     )
     spread = [low < high and low > 0 and math.isfinite(high) for low, high in zip(line.low, line.high, strict=True)]
@@ -131,7 +135,7 @@ def _draw(axes: Axes, line: Line, width: float) -> None:
             linewidth=0,
             clip_on=False,
         )
-        band.set_gid(f"s{line.slot}_band")
+        band.set_gid(f"s{slot}_band")
 
 
 def _exponents(facet: Facet, lines: dict[str, list[Line]]) -> Table:

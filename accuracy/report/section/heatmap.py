@@ -17,7 +17,7 @@ SATURATED_OCTAVES = 2.0  # a quarter of the one-shot error, or four times it, ha
 def heatmap_panel(facet: Facet) -> Panel:
     """Every variant at its largest world size in the open, every world size as further tables."""
     largest, widest = facet.largest_world, facet.widest
-    if (widest["variant"] == ONE_SHOT).all():
+    if facet.kernels_alone:
         caption = f"Error as a multiple of the floor, {facet.label}"
         return Panel(f"heatmap-{facet.slug}", facet.label, tables=(_table(facet, widest, caption, column="x_floor"),))
     caption = f"Error as a multiple of the one-shot kernel's, {facet.label}, world size"

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from itertools import islice
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -16,7 +15,6 @@ from accuracy.report.view import Chart, Panel, Table, cells
 
 MOST_LEGIBLE_WORLD = 16
 TABLE_RANGES = 16
-MOST_DESCRIBED = 12
 
 
 def position_panel(facet: Facet, positions: pd.DataFrame, slots: dict[str, int]) -> Panel | None:
@@ -42,7 +40,7 @@ def position_panel(facet: Facet, positions: pd.DataFrame, slots: dict[str, int])
     return Panel(
         slug=f"positions-{facet.slug}",
         label=facet.label,
-        note=f"World size {size}; rms over seeds, heads and dims in bins of tokens.",
+        note=f"World size {size}; rms over seeds, heads and dims in bins of tokens. positions.parquet has all.",
         legend=tuple(legend),
         charts=charts,
         data=(_table(facet, profile, size),),
@@ -118,7 +116,7 @@ def _draw(axes: Axes, rows: pd.DataFrame, colour: str, css: str, weight: float) 
 
 def _describe(rows: pd.DataFrame) -> str:
     texts = []
-    for label, found in islice(rows.groupby("series"), MOST_DESCRIBED):
+    for label, found in rows.groupby("series"):
         worst = found.sort_values("error_rms").iloc[-1]
         texts.append(f"{label} greatest {scientific(worst['error_rms'])} near token {int(worst['token_begin'])}")
     return "; ".join(texts) + "."

@@ -3,8 +3,6 @@ size.
 """
 
 import math
-from collections.abc import Iterable
-from itertools import islice
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -19,15 +17,14 @@ from accuracy.report.view import Chart, Panel, Table, cells
 AGAINST = {"error": "error against float64", "diff": "diff against the one-shot kernel"}
 MARKERS_PER_LINE = 5
 MOST_RANK_LABELS = 8
-MOST_TABLE_ROWS = 700
-MOST_DESCRIBED = 12
+MOST_TABLE_ROWS = 160
 
 
 def rank_panel(facet: Facet, slots: dict[str, int]) -> Panel | None:
-    """A chart per tensor for error and for diff, and the numbers by rank; None without per-rank rows."""
+    """A chart per tensor for error and for diff, and the numbers by rank; None without rows of two ranks or more."""
     size = facet.largest_world
     rows = facet.rows[(facet.rows["world_size"] == size) & (facet.rows["rank"] >= 0)]
-    if rows.empty:
+    if rows.empty or size == 1:
         return None
     profile = profile_of(rows)
     charts = tuple(
@@ -36,14 +33,16 @@ def rank_panel(facet: Facet, slots: dict[str, int]) -> Panel | None:
         for tensor in facet.tensors
         if (chart := _chart(facet, tensor, against, profile, size, slots)) is not None
     )
+    by_rank = _by_rank(facet, profile, size)
+    note = f"World size {size}. Solid: mean, dashed: maximum of the absolute value, over all seeds."
     present = [label for label in facet.series if label in set(rows["series"])]
     return Panel(
         slug=f"ranks-{facet.slug}",
         label=facet.label,
-        note=f"World size {size}. Solid: mean, dashed: maximum of the absolute value, over all seeds.",
+        note=note if by_rank else f"{note} The numbers of every rank are in the table of all rows.",
         legend=tuple(mark.series_key(label, slots[label]) for label in present),
         charts=charts,
-        data=(_spread(facet, profile, size), *_by_rank(facet, profile, size)),
+        data=(_spread(facet, profile, size), *by_rank),
     )
 
 
@@ -91,7 +90,7 @@ def _draw(axes: Axes, rows: pd.DataFrame, against: str, slot: int) -> None:
 
 def _describe(rows: pd.DataFrame, against: str) -> str:
     texts = []
-    for label, found in islice(rows.groupby("series"), MOST_DESCRIBED):
+    for label, found in rows.groupby("series"):
         low, high = _extremes(found, f"{against}_mean")
         texts.append(f"{label} mean from {low} to {high}")
     return "Logarithmic in value. " + "; ".join(texts) + "."
@@ -118,7 +117,7 @@ def _spread(facet: Facet, profile: pd.DataFrame, size: int) -> Table:
     return Table(f"Most and least accurate rank, {facet.label}, world size {size}", head, rows)
 
 
-def _by_rank(facet: Facet, profile: pd.DataFrame, size: int) -> Iterable[Table]:
+def _by_rank(facet: Facet, profile: pd.DataFrame, size: int) -> list[Table]:
     """Every rank of every variant, as long as that is a table one would print."""
     if len(profile.drop_duplicates(["series", "rank"])) > MOST_TABLE_ROWS:
         return []

@@ -1,0 +1,43 @@
+"""Which lines does a picture hold where a run has more than an eye can follow? One-shot's, and of those that differ
+the furthest from it.
+"""
+
+from dataclasses import replace
+
+import pandas as pd
+
+from accuracy.report.number import count, geometric_mean, plain
+from accuracy.report.series import ONE_SHOT, Facet
+
+MOST_LINES = 12
+
+
+def legible(facet: Facet, most: int = MOST_LINES) -> Facet:
+    """The facet with the rows of so many series. Of series that the tables write alike in every tensor, the first."""
+    if len(facet.series) <= most:
+        return facet
+    column = "x_floor" if facet.kernels_alone else "x_one_shot"
+    ratios = facet.widest.groupby(["series", "tensor"])[column].agg(geometric_mean).unstack().reindex(facet.series)
+    different = ratios[~ratios.map(plain).duplicated()]
+    furthest = different.max(axis="columns").fillna(0.0).sort_values(ascending=False, kind="stable").index
+    first = [] if facet.kernels_alone else _one_shot(facet)
+    kept = [*first, *(label for label in furthest if label not in first)][:most]
+    return replace(facet, rows=facet.rows[facet.rows["series"].isin(kept)])
+
+
+def _one_shot(facet: Facet) -> list[str]:
+    """What all others are compared with."""
+    compared: pd.Series = facet.rows.loc[facet.rows["variant"] == ONE_SHOT, "series"]
+    return sorted(compared.unique())
+
+
+def left_out(facet: Facet, drawn: Facet) -> str:
+    """A sentence on the lines that are not drawn; empty where all are."""
+    if len(drawn.series) == len(facet.series):
+        return ""
+    compared = "the floor" if facet.kernels_alone else "one-shot"
+    return (
+        f"Drawn are {len(drawn.series)} of {count(len(facet.series), 'variant')}: of those with the same three digits "
+        f"in every tensor the first, and of these the furthest from {compared}. Every one is in the tables against "
+        "one-shot, of growth, of cost and of all rows."
+    )
