@@ -62,9 +62,9 @@ def _cases(configuration: Configuration, problems: list[Problem]) -> Iterator[Ca
             for seed in configuration.seeds:
                 for dtype in configuration.dtypes:
                     for kernel in configuration.kernels:
-                        for variant in configuration.variants:
-                            for overrides in configuration.precisions:
-                                for size in configuration.world_sizes:
+                        for size in configuration.world_sizes:
+                            for variant in configuration.variants:
+                                for overrides in configuration.precisions:
                                     yield _case(
                                         configuration,
                                         problem,

@@ -65,7 +65,7 @@ def sums(error: Tensor, x: Tensor, truth: Tensor) -> Sums:
             (finite * truth.flatten(1).sign().nan_to_num(nan=0.0)).sum(1),
             largest,
             worst.double(),
-            truth.flatten(1).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).square().sum(1),
+            norm_square(truth),
             x.isfinite().logical_not_().flatten(1).sum(1).double(),
             torch.full_like(square, flat.shape[1]),
         ]
@@ -73,12 +73,15 @@ def sums(error: Tensor, x: Tensor, truth: Tensor) -> Sums:
     return Sums(*stacked.cpu().numpy())
 
 
-def floor_sums(truth: Tensor, rounded: Tensor, dtype: str) -> Sums:
-    """The error of the truth rounded to a dtype. In float64, where the truth is itself rounded, what rounding is
-    expected to cost: spacing / sqrt(12), the root mean square of an error spread evenly over one spacing."""
-    if dtype != "float64":
-        return sums(error_of(rounded, truth), rounded, truth)
-    expected = (spacing(truth, dtype) / math.sqrt(12)).masked_fill_(~truth.isfinite(), 0.0)  # that is not rounded
+def norm_square(truth: Tensor) -> Tensor:
+    """Of each rank's finite values: (W,)."""
+    return truth.flatten(1).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).square().sum(1)
+
+
+def rounding_sums(truth: Tensor) -> Sums:
+    """What rounding is expected to cost a truth that is itself rounded to float64: spacing / sqrt(12), the root mean
+    square of an error spread evenly over one spacing."""
+    expected = (spacing(truth, "float64") / math.sqrt(12)).masked_fill_(~truth.isfinite(), 0.0)  # that is not rounded
     return sums(expected, truth, truth)
 
 
@@ -135,12 +138,23 @@ def significance(each: Sums) -> Array:
 def significand_bits(x: Tensor) -> Array:
     """The fewest significant bits in which every value of a rank's shard is exact: (W,); 0 where all are zero.
 
-    A tensor that somebody rounded to bfloat16 on its way has 8, whatever dtype it is stored in.
+    A tensor that somebody rounded to bfloat16 on its way has 8, whatever dtype it is stored in. Mostly a few elements
+    show that all bits of the tensor's dtype are in use, and no others need be looked at.
     """
+    most = FORMATS[str(x.dtype).removeprefix("torch.")].precision
+    few = _significand_bits(x.flatten(1)[:, :SAMPLE])
+    return few if (few == most).all() else _significand_bits(x)
+
+
+def _significand_bits(x: Tensor) -> Array:
     mantissa, _ = torch.frexp(x.double().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).flatten(1))
     whole = (mantissa * 2.0**53).long()
     lowest = torch.frexp((whole & -whole).double()).exponent  # 1 + trailing zeros; 0 of a zero
     return torch.where(whole == 0, 0, 54 - lowest).amax(1).cpu().numpy()
+
+
+SAMPLE = 256
+"""Elements of a rank: in a tensor with all of its bits, none of so many has the last one with a chance of 2^-256."""
 
 
 def metric_columns(error: Sums, diff: Sums, one_shot: Sums, floor: Sums, ulp: Array) -> dict[str, Array]:
@@ -191,16 +205,15 @@ def bin_owners(borders: Array, token_map: Tensor) -> Array:
     return np.where(lowest == highest, lowest, ALL_RANKS)
 
 
-def by_position(error: Tensor, token_map: Tensor) -> tuple[Array, Array]:
-    """Root mean square and largest |error| in each bin of the global sequence. token_map: (W, S/W), global tokens."""
-    size, local = token_map.shape
-    seqlen = size * local
-    each = error.movedim(2, 1).flatten(2).flatten(0, 1)  # (S, rest), in rank order
-    place = token_map.flatten().to(each.device)
-    bins = len(position_bins(seqlen)) - 1
-    target = place * bins // seqlen
-    empty = torch.zeros(bins, dtype=torch.float64, device=each.device)
-    square = empty.index_add(0, target, each.square().sum(1))
-    largest = empty.scatter_reduce(0, target, each.abs().amax(1), "amax")
-    count = empty.index_add(0, target, torch.full_like(target, each.shape[1], dtype=torch.float64))
-    return (square / count).sqrt().cpu().numpy(), largest.cpu().numpy()
+def by_position(token_square: Array, token_largest: Array, elements: int, token_map: Tensor) -> tuple[Array, Array]:
+    """Root mean square and largest |error| in each bin of the global sequence.
+
+    token_square, token_largest: of each token's errors, (W, S/W); elements: that a token has; token_map: (W, S/W), the
+    global tokens.
+    """
+    borders = position_bins(token_map.numel())
+    place = token_map.flatten().numpy()
+    squares, sizes = (np.empty(len(place)) for _ in range(2))
+    squares[place], sizes[place] = token_square.ravel(), token_largest.ravel()
+    count = np.diff(borders) * elements
+    return np.sqrt(np.add.reduceat(squares, borders[:-1]) / count), np.maximum.reduceat(sizes, borders[:-1])

@@ -5,17 +5,19 @@ case -> inputs -> world -> variant (kernel) -> reference -> metrics -> rows of t
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from accuracy import device, metrics, reruns, trace
 from accuracy.case import Case, Part, Problem, Reruns
+from accuracy.distance import distance
 from accuracy.dtype import tensor_dtype
 from accuracy.inputs import base as inputs_base
 from accuracy.program import RunRanks, simulate
 from accuracy.reference.cache import Cache
-from accuracy.rows import about_case, metric_rows, position_rows
+from accuracy.rows import about_case, metric_rows, position_columns
 from accuracy.sharding import cut, token_map
 from accuracy.table import DECLINED, FAILED, OK, TENSORS, Row
 from accuracy.world.simulated import RankFailed
@@ -27,7 +29,7 @@ class Measured:
     """A case's rows for `results/`, `positions/` and, of a traced case, `steps/`."""
 
     rows: list[Row]
-    positions: list[Row]
+    positions: dict[str, list[Any]]  # by column
     steps: Sequence[Row] = ()
 
     @property
@@ -53,7 +55,7 @@ class Pipeline:
 
     def decline(self, case: Case, reason: str) -> Measured:
         """The row of a case that its parts cannot do."""
-        return Measured([about_case(case, self.experiment, DECLINED, reason)], [])
+        return Measured([about_case(case, self.experiment, DECLINED, reason)], {})
 
     def measure(self, case: Case) -> Measured:
         """Walk the road. Whatever goes wrong in it becomes a row with the reason."""
@@ -65,7 +67,7 @@ class Pipeline:
         if out_of_memory:  # only here, where the error no longer holds the tensors
             self._yardsticks = None
             torch.cuda.empty_cache()
-        return Measured([about_case(case, self.experiment, FAILED, reason)], [])
+        return Measured([about_case(case, self.experiment, FAILED, reason)], {})
 
     def _walk(self, case: Case) -> Measured:
         yardsticks = self.yardsticks(case)
@@ -103,10 +105,9 @@ class Pipeline:
     def _compare(
         self, case: Case, yardsticks: Yardsticks, shards: Named, cost: device.Cost, counts: reruns.Counts
     ) -> Measured:
-        one_shot = yardsticks.one_shot(case)
         about = {**about_case(case, self.experiment, OK, ""), "truth": yardsticks.method}
         rows: list[Row] = []
-        positions: list[Row] = []
+        positions: dict[str, list[Any]] = {}
         broken = []
         for name in TENSORS:
             if name not in shards:
@@ -114,22 +115,23 @@ class Pipeline:
                 continue
             x = shards[name]
             tokens = token_map(case.variant.sharding, case.problem.length(name), case.world_size)
-            truth, baseline = (
-                cut(whole[name], case.variant.sharding, case.world_size) for whole in (yardsticks.truth, one_shot)
-            )
-            check_result(name, x, truth, case)
-            error = metrics.error_of(x, truth)
+            truth = yardsticks.truth_target(case, name)
+            check_result(name, x, truth.values, case)
+            apart = distance(x, truth, ulp_dtype=tensor_dtype(name, case.dtype))
+            assert apart.ulp is not None
             columns = metrics.metric_columns(
-                error=metrics.sums(error, x, truth),
-                diff=metrics.sums(metrics.error_of(x, baseline.double()), x, baseline.double()),
-                one_shot=yardsticks.one_shot_sums(case, name, truth),
-                floor=yardsticks.floor_sums(case, name, truth),
-                ulp=metrics.ulp_max(error, truth, tensor_dtype(name, case.dtype)),
+                error=apart.sums,
+                diff=distance(x, yardsticks.one_shot_target(case, name), signed=False).sums,
+                one_shot=yardsticks.one_shot_sums(case, name),
+                floor=yardsticks.floor_sums(case, name),
+                ulp=apart.ulp,
             )
             bits = metrics.significand_bits(x)
             whole = {"significand_bits": [*bits, bits.max()], **counts.get(name, {})}
-            rows += metric_rows(about, case, name, columns, error.shape, tokens, cost, whole)
-            positions += position_rows(case, name, error, tokens)
+            rows += metric_rows(about, case, name, columns, x.shape, tokens, cost, whole)
+            elements = x[0].numel() // x.shape[2]
+            for column, values in position_columns(case, name, apart, elements, tokens).items():
+                positions.setdefault(column, []).extend(values)
             if count := int(columns["nonfinite"][-1]):
                 broken.append(f"{count} non-finite values in {name}")
         if broken:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from accuracy import device, metrics, provenance
 from accuracy.case import Case
+from accuracy.distance import Distance
 from accuracy.table import ALL_RANKS, Row
 
 
@@ -66,25 +67,22 @@ def worst_place(flat: int, shape: torch.Size, tokens: Tensor) -> dict[str, int]:
     }
 
 
-def position_rows(case: Case, tensor: str, error: Tensor, tokens: Tensor) -> Iterator[Row]:
-    """One row a bin of the tensor's global sequence."""
+def position_columns(case: Case, tensor: str, apart: Distance, elements: int, tokens: Tensor) -> dict[str, list[Any]]:
+    """Rows of the table of positions, column by column: one a bin of the tensor's global sequence.
+
+    elements: that a token has; tokens: (W, S/W), global.
+    """
+    assert apart.token_square is not None
+    assert apart.token_largest is not None
     borders = metrics.position_bins(tokens.numel())
-    rms, largest = metrics.by_position(error, tokens)
-    owners = metrics.bin_owners(borders, tokens)
-    for begin, end, owner, root_mean_square, maximum in zip(
-        borders[:-1].tolist(),
-        borders[1:].tolist(),
-        owners.tolist(),
-        rms.tolist(),
-        largest.tolist(),
-        strict=True,
-    ):
-        yield {
-            "case_id": case.id,
-            "tensor": tensor,
-            "token_begin": begin,
-            "token_end": end,
-            "rank": owner,
-            "error_rms": root_mean_square,
-            "error_max": maximum,
-        }
+    rms, largest = metrics.by_position(apart.token_square, apart.token_largest, elements, tokens)
+    bins = len(rms)
+    return {
+        "case_id": [case.id] * bins,
+        "tensor": [tensor] * bins,
+        "token_begin": borders[:-1].tolist(),
+        "token_end": borders[1:].tolist(),
+        "rank": metrics.bin_owners(borders, tokens).tolist(),
+        "error_rms": rms.tolist(),
+        "error_max": largest.tolist(),
+    }

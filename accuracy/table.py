@@ -8,7 +8,7 @@ No torch here: the report and the gate read tables only.
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,20 +134,28 @@ STEPS_SCHEMA = pa.schema(
 )
 
 Row = Mapping[str, Any]
+Columns = Mapping[str, Sequence[Any]]
+"""Many rows, column by column."""
 
 
 def write_case(
-    folder: Path, case_id: str, rows: Iterable[Row], positions: Iterable[Row] = (), steps: Iterable[Row] = ()
+    folder: Path, case_id: str, rows: Iterable[Row], positions: Columns | None = None, steps: Iterable[Row] = ()
 ) -> None:
     """Store a finished case for good; results last, so a case that has results has its positions and steps too."""
-    for name, found, schema in (("positions", positions, POSITIONS_SCHEMA), ("steps", steps, STEPS_SCHEMA)):
-        if found := list(found):
-            _write(folder / name / f"{case_id}.parquet", found, schema)
-    _write(folder / "results" / f"{case_id}.parquet", list(rows), RESULTS_SCHEMA)
+    if positions:
+        _write(folder / "positions" / f"{case_id}.parquet", _from_columns(positions, POSITIONS_SCHEMA))
+    if steps := list(steps):
+        _write(folder / "steps" / f"{case_id}.parquet", pa.Table.from_pylist(steps, STEPS_SCHEMA))
+    _write(folder / "results" / f"{case_id}.parquet", pa.Table.from_pylist(list(rows), RESULTS_SCHEMA))
 
 
-def _write(path: Path, rows: list[Row], schema: pa.Schema) -> None:
-    table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+def _from_columns(columns: Columns, schema: pa.Schema) -> pa.Table:
+    """Columns that are not given are null."""
+    rows = len(next(iter(columns.values())))
+    return pa.Table.from_pydict({name: columns.get(name, [None] * rows) for name in schema.names}, schema)
+
+
+def _write(path: Path, table: pa.Table) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
     pq.write_table(table, hidden, compression="zstd")

@@ -4,18 +4,20 @@ All tensors here are in token layout: (B, S, heads, D), and (B, S, H) for lse an
 them all along dimension 1. S is the tensor's own number of tokens, of queries or of keys.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from accuracy.case import Case, Part
+from accuracy.distance import Target, distance
 from accuracy.dtype import tensor_dtype
 from accuracy.inputs.base import Inputs
 from accuracy.kernel.block import calls
 from accuracy.kernel.block.calls import Scores
 from accuracy.masks import whole_blocks
-from accuracy.metrics import Sums, error_of, floor_sums, sums
+from accuracy.metrics import Sums, rounding_sums
 from accuracy.program import build_kernel
 from accuracy.reference.float64 import Truth
 from accuracy.rounding import round_to
@@ -24,6 +26,9 @@ from accuracy.table import TENSORS
 from accuracy.world.base import Results
 
 Named = dict[str, Tensor]
+
+KEPT_ELEMENTS = 2**24
+"""Of a target that is kept for the next cases: 128 MiB, and as much again of spacings."""
 
 
 def in_token_layout(results: Results, dout: Tensor) -> Named:
@@ -48,6 +53,8 @@ class Yardsticks:
     method: str  # which code computed the truth
     one_shots: dict[Part, Named] = field(default_factory=dict)
     _sums: dict[tuple[object, ...], Sums] = field(default_factory=dict)
+    _targets: dict[object, Target] = field(default_factory=dict)
+    _world_size: int = 0  # of the targets
 
     @classmethod
     def of(cls, inputs: Inputs, truth: Truth, dtype: str, method: str) -> "Yardsticks":
@@ -76,18 +83,41 @@ class Yardsticks:
             self.one_shots[case.kernel] = in_token_layout((out, lse, *gradients), dout)
         return self.one_shots[case.kernel]
 
-    def one_shot_sums(self, case: Case, tensor: str, truth: Tensor) -> Sums:
-        """The one-shot kernel's own error on each rank's tokens; truth: the tensor's shards."""
-        key = (case.variant.sharding, case.world_size, tensor, case.kernel)
-        if key not in self._sums:
-            shards = cut(self.one_shot(case)[tensor], case.variant.sharding, case.world_size)
-            self._sums[key] = sums(error_of(shards, truth), shards, truth)
-        return self._sums[key]
+    def truth_target(self, case: Case, tensor: str) -> Target:
+        """The truth in the case's shards."""
+        return self._target(("truth", tensor), case, lambda: self.truth[tensor])
 
-    def floor_sums(self, case: Case, tensor: str, truth: Tensor) -> Sums:
+    def one_shot_target(self, case: Case, tensor: str) -> Target:
+        """The one-shot kernel's result in the case's shards."""
+        return self._target((case.kernel, tensor), case, lambda: self.one_shot(case)[tensor])
+
+    def one_shot_sums(self, case: Case, tensor: str) -> Sums:
+        """The one-shot kernel's own error on each rank's tokens."""
+        return self._kept_sums(case, tensor, case.kernel, lambda: self.one_shot(case)[tensor])
+
+    def floor_sums(self, case: Case, tensor: str) -> Sums:
         """The least error that any implementation can have on each rank's tokens."""
-        key = (case.variant.sharding, case.world_size, tensor)
+        return self._kept_sums(case, tensor, "floor", lambda: self.rounded[tensor])
+
+    def _target(self, what: object, case: Case, whole: Callable[[], Tensor]) -> Target:
+        """Kept while neighbours in the grid have the same world size, unless it is large."""
+        key = what, case.variant.sharding, case.world_size
+        if self._world_size != case.world_size:
+            self._targets.clear()
+            self._world_size = case.world_size
+        if key in self._targets:
+            return self._targets[key]
+        made = Target(cut(whole(), case.variant.sharding, case.world_size).double())
+        if made.values.numel() <= KEPT_ELEMENTS:
+            self._targets[key] = made
+        return made
+
+    def _kept_sums(self, case: Case, tensor: str, what: object, whole: Callable[[], Tensor]) -> Sums:
+        key = (case.variant.sharding, case.world_size, tensor, what)
         if key not in self._sums:
-            shards = cut(self.rounded[tensor], case.variant.sharding, case.world_size)
-            self._sums[key] = floor_sums(truth, shards, case.dtype)
+            truth = self.truth_target(case, tensor)
+            if what == "floor" and case.dtype == "float64":
+                self._sums[key] = rounding_sums(truth.values)
+            else:
+                self._sums[key] = distance(cut(whole(), case.variant.sharding, case.world_size), truth).sums
         return self._sums[key]

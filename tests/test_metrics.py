@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from accuracy import metrics
+from accuracy.distance import Target, distance
 from accuracy.rows import worst_place
 from accuracy.sharding import SHARDINGS, cut, token_map
 
@@ -35,7 +36,7 @@ def columns() -> dict[str, np.ndarray]:
         error=sums_of(x, truth),
         diff=sums_of(x, diff_against),
         one_shot=sums_of(one_shot, truth),
-        floor=metrics.floor_sums(truth, rounded, "float32"),
+        floor=sums_of(rounded, truth),
         ulp=metrics.ulp_max(metrics.error_of(x, truth), truth, "float32"),
     )
 
@@ -106,7 +107,7 @@ def test_no_value_on_either_side_makes_a_metric_nan(x: float, truth: float) -> N
             error=sums_of(xs, truths),
             diff=sums_of(xs, one_shot),
             one_shot=sums_of(one_shot, truths),
-            floor=metrics.floor_sums(truths, truths, "float64"),
+            floor=metrics.rounding_sums(truths),
             ulp=metrics.ulp_max(metrics.error_of(xs, truths), truths, "float64"),
         )
         for name, column in columns.items():
@@ -191,7 +192,7 @@ def test_the_floor_of_float64_is_what_rounding_is_expected_to_cost() -> None:
     """The truth is float64 itself: what it lost cannot be computed. Spread evenly over a spacing, its root mean square
     is spacing / sqrt(12); the spacing is 2^-52 next to 1, 2^-51 next to 2 and 3, 2^-1074 next to 0."""
     truth = shards([1, -2], [0, 3])
-    floor = metrics.floor_sums(truth, truth, "float64")
+    floor = metrics.rounding_sums(truth)
     assert floor.largest.tolist() == [2.0**-51 / math.sqrt(12)] * 2
     assert floor.square[0] == pytest.approx((2.0**-104 + 2.0**-102) / 12)
 
@@ -199,7 +200,7 @@ def test_the_floor_of_float64_is_what_rounding_is_expected_to_cost() -> None:
 def test_the_floor_of_other_formats_is_their_rounding() -> None:
     truth = shards([1 + 2.0**-9, 1])
     rounded = truth.to(torch.bfloat16)
-    assert metrics.floor_sums(truth, rounded, "bfloat16").largest.tolist() == [2.0**-9]
+    assert sums_of(rounded, truth).largest.tolist() == [2.0**-9]
 
 
 @pytest.mark.parametrize("sharding", SHARDINGS)
@@ -242,7 +243,9 @@ def test_errors_by_position_fall_into_the_bins_of_their_tokens(sharding: str) ->
     world_size, seqlen = 2, 300
     whole = torch.randn(2, seqlen, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     tokens = token_map(sharding, seqlen, world_size)
-    rms, largest = metrics.by_position(cut(whole, sharding, world_size), tokens)
+    found = distance(cut(whole, sharding, world_size), Target(cut(torch.zeros_like(whole), sharding, world_size)),
+                     ulp_dtype="float64")  # fmt: skip
+    rms, largest = metrics.by_position(found.token_square, found.token_largest, 2 * 3 * 4, tokens)
     borders = metrics.position_bins(seqlen)
     for index, (begin, end) in enumerate(itertools.pairwise(borders)):
         assert largest[index] == whole[:, begin:end].abs().max()

@@ -15,6 +15,7 @@ from accuracy import table
 from accuracy.locations import PACKAGE
 from accuracy.report.build import write_report
 from tests.measuring import measure
+from tests.report.synthetic import by_column
 
 REPORTS = PACKAGE.parent / "reports"
 STABLE_COLUMNS = [
@@ -77,7 +78,7 @@ def test_rows_come_back_bit_for_bit(tmp_path: Path) -> None:
     values = [0.1, math.inf, 5e-324, -0.0, 2.0**-1074, 1e308]
     rows = [row("a", tensor="dq", error_max=value, seed=2**62, nonfinite=3) for value in values]
     positions = [{"case_id": "a", "tensor": "dq", "token_begin": 0, "token_end": 4, "rank": 1, "error_rms": 0.5}]
-    table.write_case(tmp_path, "a", rows, positions)
+    table.write_case(tmp_path, "a", rows, by_column(positions))
     read = table.read_results(tmp_path)
     assert list(read.columns) == table.RESULTS_SCHEMA.names
     assert [value.hex() for value in read["error_max"]] == [value.hex() for value in values]
@@ -114,7 +115,7 @@ def test_what_is_measured_fills_every_column(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1 and half of a file"])
 def test_what_an_interrupted_write_left_is_not_seen(tmp_path: Path, content: bytes) -> None:
-    table.write_case(tmp_path, "a", [row("a")], [{"case_id": "a"}])
+    table.write_case(tmp_path, "a", [row("a")], {"case_id": ["a"]})
     for folder in ("results", "positions"):
         (tmp_path / folder / ".b.parquet.4711").write_bytes(content)
     assert list(pd.read_parquet(tmp_path / "results")["case_id"]) == ["a"]
@@ -135,7 +136,7 @@ def test_a_kill_between_writing_and_naming_leaves_the_case_unfinished(
 
     monkeypatch.setattr(os, "replace", killed_at_results)
     with pytest.raises(KeyboardInterrupt):
-        table.write_case(tmp_path, "a", [row("a")], [{"case_id": "a"}])
+        table.write_case(tmp_path, "a", [row("a")], {"case_id": ["a"]})
     assert table.finished_cases(tmp_path) == {}
     assert table.read_results(tmp_path).empty
     assert len(table.read_positions(tmp_path)) == 1  # positions come first: results never lack theirs

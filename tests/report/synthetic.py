@@ -167,11 +167,16 @@ def unmeasured(shape: Shape, status: str, reason: str, seed: int) -> dict[str, A
     return {**row, "case_id": f"{status}{seed}", "status": status, "reason": reason}
 
 
+def by_column(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """The same rows as columns."""
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
 def write_run(folder: Path, shape: Shape = Shape(), positions: bool = True) -> Path:
     """A run folder as the pipeline writes it, one file a case."""
     measured = list(cases(shape))
     for row in measured:
-        bins = positions_of(shape, row) if positions else ()
+        bins = by_column(list(positions_of(shape, row))) if positions else None
         table.write_case(folder, row["case_id"], rows_of(shape, row), bins)
     for place, reason in enumerate(shape.reasons):
         row = unmeasured(shape, table.FAILED if place % 2 else table.DECLINED, reason, place)

@@ -1,0 +1,104 @@
+"""A distance in few passes is the distance: whatever is compared, and whatever is not finite."""
+
+import math
+from dataclasses import fields
+
+import numpy as np
+import pytest
+import torch
+
+from accuracy import distance as module
+from accuracy import metrics
+from accuracy.distance import Distance, Target, distance
+
+ULP = 2.0**-52
+SHAPES = [(1, 1, 1, 1, 1), (3, 1, 8, 2, 4), (2, 2, 5, 3), (4, 3, 6, 2, 5)]
+ADDED = ("total", "square", "signed", "signed_square", "outward", "norm_square")  # in another order: as many roundings
+
+
+def pair(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    truth = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(len(shape)))
+    return truth.clone().to(dtype), truth
+
+
+def by_definition(x: torch.Tensor, truth: torch.Tensor, dtype: str) -> Distance:
+    error = metrics.error_of(x, truth)
+    over = [1, *range(3, error.dim())]
+    return Distance(
+        metrics.sums(error, x, truth), metrics.ulp_max(error, truth, dtype),
+        error.square().sum(over).numpy(), error.abs().amax(over).numpy(),
+    )  # fmt: skip
+
+
+def assert_same(found: Distance, expected: Distance) -> None:
+    for each in fields(metrics.Sums):
+        a, b = getattr(found.sums, each.name), getattr(expected.sums, each.name)
+        bound = expected.sums.count.max() * ULP * (expected.sums.total.max() + b.max()) if each.name in ADDED else 0
+        if np.isfinite(bound):
+            np.testing.assert_allclose(a, b, rtol=0, atol=bound, err_msg=each.name)
+    np.testing.assert_array_equal(found.ulp, expected.ulp)
+    np.testing.assert_array_equal(found.token_largest, expected.token_largest)
+    np.testing.assert_allclose(found.token_square, expected.token_square, rtol=60 * ULP)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+def test_it_is_what_the_definitions_say(shape: tuple[int, ...], dtype: str) -> None:
+    x, truth = pair(shape, getattr(torch, dtype))
+    if dtype == "float64":
+        x = x + 1e-15 * torch.arange(x.numel()).reshape(shape)
+    assert_same(distance(x, Target(truth), ulp_dtype=dtype), by_definition(x, truth, dtype))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("of", ["x", "truth", "both"])
+def test_what_is_not_finite_is_counted_as_ever(bad: float, of: str) -> None:
+    x, truth = pair((2, 1, 4, 2, 3), torch.float32)
+    if of != "truth":
+        x[1, 0, 2, 1, 0] = bad
+    if of != "x":
+        truth[1, 0, 2, 1, 0] = bad
+    found, expected = distance(x, Target(truth), ulp_dtype="float32"), by_definition(x, truth, "float32")
+    for each in fields(metrics.Sums):
+        np.testing.assert_array_equal(getattr(found.sums, each.name), getattr(expected.sums, each.name), each.name)
+    np.testing.assert_array_equal(found.token_largest, expected.token_largest)
+
+
+def test_an_overflowing_error_is_not_lost() -> None:
+    """Finite values whose distance is not: float64's largest and its opposite."""
+    most = torch.finfo(torch.float64).max
+    x, truth = (torch.full((1, 1, 2, 1, 1), sign * most, dtype=torch.float64) for sign in (1, -1))
+    assert distance(x, Target(truth)).sums.largest.tolist() == [math.inf]
+
+
+@pytest.mark.parametrize("place", [(0, 0, 0, 0), (1, 3, 1, 2), (1, 0, 2, 4), (0, 4, 0, 1)])
+def test_the_worst_element_is_found_by_way_of_its_token(place: tuple[int, ...]) -> None:
+    x, truth = pair((2, 2, 5, 3, 5), torch.float64)
+    x[(1, *place)] += 9.0
+    worst = int(distance(x, Target(truth)).sums.worst[1])
+    assert np.unravel_index(worst, (2, 5, 3, 5)) == place
+
+
+def test_a_token_mistaken_for_another_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted fault: the place inside of a token, taken for that in the shard."""
+    monkeypatch.setattr(module, "_worst", lambda size, largest: largest.argmax(1))
+    x, truth = pair((1, 1, 4, 2, 3), torch.float64)
+    x[0, 0, 2, 1, 1] += 9.0
+    assert int(distance(x, Target(truth)).sums.worst[0]) != int(by_definition(x, truth, "float64").sums.worst[0])
+
+
+def test_without_signs_the_sizes_are_the_same() -> None:
+    x, truth = pair((3, 1, 8, 2, 4), torch.float32)
+    plain, whole = distance(x, Target(truth), signed=False).sums, distance(x, Target(truth)).sums
+    for name in ("total", "square", "largest", "worst", "norm_square", "nonfinite", "count"):
+        np.testing.assert_array_equal(getattr(plain, name), getattr(whole, name), name)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+def test_bits_are_those_of_all_elements_wherever_they_are(dtype: str) -> None:
+    """Only the last of many elements has all bits; only the first has; none has."""
+    kind, most = getattr(torch, dtype), metrics.FORMATS[dtype].precision
+    x = torch.ones(3, 1, 2 * metrics.SAMPLE, 1, 1, dtype=kind)
+    full = 2.0 - 2.0 ** (1 - most)
+    x[0, 0, -1], x[1, 0, 0] = full, full
+    assert metrics.significand_bits(x).tolist() == [most, most, 1]
