@@ -158,7 +158,7 @@ def _from_columns(columns: Columns, schema: pa.Schema) -> pa.Table:
 def _write(path: Path, table: pa.Table) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
-    pq.write_table(table, hidden, compression="zstd")
+    pq.write_table(table, hidden, compression="zstd", use_dictionary=False, write_statistics=False)  # a few rows
     _replace(hidden, path)
 
 
