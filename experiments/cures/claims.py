@@ -1,0 +1,70 @@
+"""What cures claims about policies of precision, checked against its table: a policy is a precision text and a kernel."""
+
+import pandas as pd
+
+from accuracy.claim import Claim
+
+CARRIED = "triton_carry"
+OUT_PARTIALS = "partial=accumulate"
+PARTIALS = "partial=accumulate,gradient_partial=accumulate"
+GRADIENTS = "gradient_partial=accumulate"
+COMPENSATED = "merge=compensated"
+WIRE = "dkv_accumulator=accumulate,gradient_wire=accumulate"
+LAST = "ring_order=diagonal_last"
+RINGS = ("ring", "zigzag")
+GRADIENT_TENSORS = ("dq", "dk", "dv")
+
+
+def claims(results: pd.DataFrame) -> list[Claim]:
+    rows = results[(results["rank"] == -1) & results["tensor"].notna() & (results["world_size"] >= 8)]
+    rings = rows[rows["variant"].isin(RINGS)]
+    carried = rings[(rings["kernel"] == CARRIED) & (rings["precision"] == GRADIENTS)]
+    llama3 = rows[rows["variant"] == "llama3"]
+    return [
+        _within("Float32 out partials bring a ring's out to one-shot's, within 2%.", _of(rings, OUT_PARTIALS, ("out",))),
+        _within("Float32 partials bring out, dq, dk and dv of a ring to one-shot's, within 2%.",
+                _of(rings, PARTIALS, ("out", *GRADIENT_TENSORS))),
+        _within("Carried accumulators bring a ring's out to one-shot's, within 2%.", carried[carried["tensor"] == "out"]),
+        _unchanged("A compensated merge changes nothing by 1%.", rings, COMPENSATED),
+        _unchanged("The order of the ring changes nothing by 3%.", rings, LAST, 0.03),
+        _within("Float32 sums and wires bring dk and dv of llama3 below 1.3 times one-shot.",
+                _of(llama3, WIRE, ("dk", "dv")), 1.3),
+        _within("llama3_ring's out is one-shot's as it is, within 2%.", _of(rows[rows["variant"] == "llama3_ring"], "", ("out",))),
+        _time(rings),
+    ]  # fmt: skip
+
+
+def _of(rows: pd.DataFrame, precision: str, tensors: tuple[str, ...]) -> pd.DataFrame:
+    return rows[(rows["precision"] == precision) & (rows["kernel"] != CARRIED) & rows["tensor"].isin(tensors)]
+
+
+def _within(statement: str, rows: pd.DataFrame, bound: float = 1.02) -> Claim:
+    if rows.empty:
+        return Claim(statement, None, "not measured")
+    worst = rows.loc[rows["x_one_shot"].idxmax()]
+    where = f"{worst['tensor']} of {worst['variant']}, {worst['dtype']}, world size {worst['world_size']}"
+    return Claim(statement, bool(worst["x_one_shot"] <= bound), f"largest: {worst['x_one_shot']:.3f} ({where})")
+
+
+def _unchanged(statement: str, rows: pd.DataFrame, precision: str, bound: float = 0.01) -> Claim:
+    keys = ["variant", "dtype", "world_size", "seed", "tensor"]
+    plain = rows[(rows["precision"] == "") & rows["tensor"].isin(("out", *GRADIENT_TENSORS))]
+    both = plain.merge(rows[rows["precision"] == precision], on=keys, suffixes=("", "_changed"))
+    if both.empty:
+        return Claim(statement, None, "not measured")
+    change = (both["error_rel_changed"] / both["error_rel"] - 1).abs()
+    worst = both.loc[change.idxmax()]
+    where = f"{worst['tensor']} of {worst['variant']}, {worst['dtype']}, world size {worst['world_size']}"
+    return Claim(statement, bool(change.max() <= bound), f"largest change: {change.max():.1%} ({where})")
+
+
+def _time(rows: pd.DataFrame) -> Claim:
+    statement = "Float32 partials take a ring 5 to 20% longer, carrying no longer than publishing does (8 ranks)."
+    eight = rows[rows["world_size"] == 8].groupby(["kernel", "precision"])["seconds"].median()
+    try:
+        plain, partials = eight["triton_split_backward", ""], eight["triton_split_backward", PARTIALS]
+        carried = eight[CARRIED, GRADIENTS]
+    except KeyError:
+        return Claim(statement, None, "not measured")
+    slower, carries = partials / plain - 1, carried / plain - 1
+    return Claim(statement, bool(0.05 <= slower <= 0.2 and carries <= 0.05), f"{slower:+.0%}, carrying {carries:+.0%}")
