@@ -45,8 +45,8 @@ class Running:
     """The running partial of a rank's queries, as blocks arrive. Rows not yet seen are assigned, not merged.
 
     out: (B, S, H, D); lse: (B, S, H, 1); seen: for each row, whether a block has reached it; first: a first block of
-    all rows, which is copied to out no sooner than the next block asks for it, if it may wait. With the formula `compensated`, what
-    each rounding of out and lse lost is kept beside them (Kahan 1965) and added in the next merge.
+    all rows, which if it may wait is copied to out no sooner than the next block asks for it. With the formula
+    `compensated`, what each rounding of out and lse lost is kept beside them (Kahan 1965) and added in the next merge.
     """
 
     formula: str
@@ -106,8 +106,9 @@ class Running:
 
     def part(self, items: slice, progress: bytes) -> "Running":
         """The partial of some items of the batch, in the same memory; progress: that of the items."""
-        kept = (None if x is None else x[items] for x in (self.out_lost, self.lse_lost))
-        return Running(self.formula, self.out[items], self.lse[items], *kept, bytearray(progress), may_wait=False)
+        out_lost, lse_lost = (None if lost is None else lost[items] for lost in (self.out_lost, self.lse_lost))
+        seen = bytearray(progress)
+        return Running(self.formula, self.out[items], self.lse[items], out_lost, lse_lost, seen, may_wait=False)
 
     def _can_wait(self, block: Block, block_out: Tensor) -> bool:
         """Whether a block is the first of all rows and out would hold it as it is."""

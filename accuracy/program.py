@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -58,8 +59,7 @@ class Work:
         part, precision = self.case.variant.forward, self.case.forward_precision
         mine = self.shards[world.rank]
         with _unwritten(mine):
-            forwarded: Results = await parts.load(part.source).forward(self.rank(world, part, precision), *mine[:3])
-        return forwarded
+            return tuple(await parts.load(part.source).forward(self.rank(world, part, precision), *mine[:3]))
 
     async def backward(self, world: World, forwarded: Results) -> Results:
         """Of one rank, after its forward: dq, dk, dv. Raises as `forward` does."""
@@ -67,8 +67,7 @@ class Work:
         q, k, v, dout = mine = self.shards[world.rank]
         with _unwritten(mine):
             rank = self.rank(world, part, precision)
-            gradients: Results = await parts.load(part.source).backward(rank, dout, q, k, v, *forwarded)
-        return gradients
+            return tuple(await parts.load(part.source).backward(rank, dout, q, k, v, *forwarded))
 
     def rank(self, world: World, part: Part, precision: Precision) -> Rank:
         """What the schedule of a part is given."""
@@ -102,7 +101,7 @@ def rank_program(case: Case, kernel: Kernel, shards: Sequence[Tensors]) -> Progr
 
     async def program(world: World) -> Results:
         forwarded = await work.forward(world)
-        return *forwarded[:2], *await work.backward(world, forwarded)
+        return forwarded[:2] + await work.backward(world, forwarded)
 
     return program
 
@@ -117,7 +116,7 @@ def simulate(case: Case, shards: Sequence[Tensors], kernel: Kernel | None = None
     with device.measured(case.device) as cost, device.poisoned(case.reruns.poison):
         forwarded = _forward(work)
         gradients = _backward(work, forwarded)
-    return Ran([(*outs[:2], *rest) for outs, rest in zip(forwarded, gradients, strict=True)], cost)
+    return Ran([outs[:2] + rest for outs, rest in zip(forwarded, gradients, strict=True)], cost)
 
 
 def _forward(work: Work) -> list[Results]:
@@ -133,8 +132,8 @@ def _backward(work: Work, forwarded: list[Results]) -> list[Results]:
     if (blocks := _blocks(work, part)) is None:
         return simulated.run(lambda world: work.backward(world, forwarded[world.rank]), size)
     rank = work.rank(_anywhere(size), part, work.case.backward_precision)
-    shards = zip(work.shards, forwarded, strict=True)
-    return together.backward(rank, blocks, [(dout, q, k, v, *outs) for (q, k, v, dout), outs in shards])
+    shards: list[Any] = [(dout, q, k, v, *outs) for (q, k, v, dout), outs in zip(work.shards, forwarded, strict=True)]
+    return together.backward(rank, blocks, shards)
 
 
 def _anywhere(size: int) -> World:

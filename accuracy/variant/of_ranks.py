@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any, Generic, Protocol, TypeVar
 
-from torch import Tensor
-
 
 class Kept(Protocol):
     """`Running`, `Carried` or `Accumulator`, of several ranks. progress: what the next block's fate depends on."""

@@ -42,12 +42,10 @@ def steps(rank: Rank, blocks: Blocks, length: int) -> tuple[tuple[Run, ...], ...
 
     rank: any; length: tokens a rank. Kept for cases that differ in what a plan does not know: numbers and rounding.
     """
-    nobody: Any = Place(0, rank.world.size)
+    unknown: dict[str, Any] = {"kernel": None, "dtype": torch.float64, "scores": Scores(1.0)}
     direction = Precision(ring_direction=rank.precision.ring_direction)
-    layout = replace(
-        rank, world=nobody, kernel=None, precision=direction, dtype=torch.float64, scores=Scores(1.0)
-    )  # type: ignore[arg-type]
-    return _steps(layout, blocks, length)
+    place: Any = Place(0, rank.world.size)
+    return _steps(replace(rank, world=place, precision=direction, **unknown), blocks, length)
 
 
 @lru_cache(maxsize=32)

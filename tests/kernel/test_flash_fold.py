@@ -14,9 +14,9 @@ def test_keys_of_one_tile_are_never_cut(keys: int, dim: int) -> None:
 
 
 def test_a_full_device_cuts_nothing() -> None:
-    """264 slots, of which 0.8 are 211.2: 212 tiles of rows leave the keys whole, 64 are spread over 4 parts."""
+    """264 slots, of which 0.8 are 211.2: 212 tiles of rows leave the keys whole, 64 with 4 parts fill 256 (3: 192)."""
     assert forward_splits(212, 64, 4096, 128, PROCESSORS) == 1
-    assert forward_splits(64, 64, 4096, 128, PROCESSORS) == 4  # 256 of 264 slots; 3 parts fill 192, 5 need a second wave
+    assert forward_splits(64, 64, 4096, 128, PROCESSORS) == 4
 
 
 def test_partial_sums_of_dq_are_dealt_out_over_the_processors() -> None:

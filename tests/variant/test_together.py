@@ -3,13 +3,15 @@
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from accuracy import parts
+from accuracy import parts, program
 from accuracy.case import Case
 from accuracy.grid import plan
 from accuracy.kernel.base import Kernel
@@ -97,8 +99,8 @@ def test_both_roads_give_the_same_bits(policy: str, mask: str) -> None:
         assert differing(case, shards) == []
 
 
-def test_a_forward_of_coroutines_may_go_before(policy: str = "wires") -> None:
-    knobs = [f"precision.{knob}" for knob in POLICIES[policy]]
+def test_a_forward_of_coroutines_may_go_before() -> None:
+    knobs = [f"precision.{knob}" for knob in POLICIES["wires"]]
     for case, shards in cases("variant=[llama3_ring,llama3_zigzag]", "world_size=[2,5]", *knobs, "dtype=bfloat16"):
         assert differing(case, shards) == []
 
@@ -141,7 +143,8 @@ def test_folded_calls_merges_and_sums_give_the_same_bits(places_alike: None, lim
     grid = ("variant=[ring,zigzag,striped,bpt_ring]", "world_size=[3,5]")
     for policy in POLICIES.values():
         knobs = [f"precision.{knob}" for knob in policy]
-        for case, shards in cases(*WIDE, *CHUNKS, "kernel=eager", *grid, *MASKS[mask], *knobs, "unusable=record", "dtype=bfloat16"):
+        words = (*WIDE, *CHUNKS, "kernel=eager", "dtype=bfloat16", *MASKS[mask], *knobs)
+        for case, shards in cases(*grid, *words, "unusable=record"):
             kernel = Folding(build_kernel(case), limit)
             assert differing(case, shards, kernel) == []
             assert kernel.most > 1 or case.problem.documents
@@ -155,6 +158,77 @@ def test_folded_triton_kernels_give_the_same_bits(places_alike: None, kernel: st
         words = (*WIDE, f"kernel={kernel}", "problem.head_dim=8", "dtype=float16", "problem.seqlen=24", *knobs)
         for case, shards in cases(*words, "variant=[ring,zigzag,striped]", "world_size=3"):
             assert differing(case, shards) == []
+
+
+SLIPS = [
+    ("q[mine], k[theirs], v[theirs])", "q[mine], k[mine], v[mine])"),
+    ("return k.to(wire).to(rank.dtype), v.to(wire).to(rank.dtype)", "return k, v"),
+    ('value.copy_(value.to(rank.place("gradient_wire")))', "pass"),
+    ("step(runs, *arrived)\n            hop()", "step(runs, *arrived)"),
+    ("for total in (dk, dv) if size > 1 else ():", "for total in (dk, dv):"),
+    ("_add(dk, sources,", "_add(dk, call.ranks,"),
+    ("range(some.start - ranks.start, some.stop - ranks.start)", "range(0, len(some))"),
+    ("range(ranks.start + self.shift, ranks.stop + self.shift)", "range(ranks.start, ranks.stop)"),
+    ("run.ranks[begin : begin + at_once]", "run.ranks[:at_once]"),
+    ("        if not diagonal_last:\n            step(own, k, v)\n        for", "        step(own, k, v)\n        for"),
+]
+
+
+def differ_with(slip: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether any case differs from its coroutines once `together` has a slip."""
+    source = Path(together.__file__).read_text()
+    assert slip[0] in source, f"together no longer says {slip[0]!r}"
+    broken = ModuleType("broken")
+    exec(source.replace(*slip), vars(broken))
+    monkeypatch.setattr(broken, "_places_are_alike", lambda x: True)
+    monkeypatch.setattr(program, "together", broken)
+    wires = ("dtype=float16", "precision.wire=bfloat16", "precision.gradient_wire=bfloat16")
+    grid = ("variant=ring", "world_size=[1,4]", "problem.seqlen=48", "kernel=eager")
+    orders = ("precision.ring_order=[diagonal_first,diagonal_last]", "problem.mask=[full,causal]")
+    for case, shards in cases(*WIDE, *grid, *wires, *orders):
+        if differing(case, shards, Folding(build_kernel(case), 3)):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_a_slip_is_seen(slip: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert differ_with(slip, monkeypatch)
+
+
+def test_no_slip_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not differ_with(("def _add(", "def _add("), monkeypatch)
+
+
+class Writing(Folding):
+    """A kernel that writes to its queries."""
+
+    def forward(self, *tensors: Tensor, **how: Any) -> Tensors:
+        tensors[0].mul_(1)
+        return super().forward(*tensors, **how)
+
+
+class Failing(Folding):
+    """A kernel that has no full blocks."""
+
+    def forward(self, *tensors: Tensor, **how: Any) -> Tensors:
+        if not how["causal"]:
+            raise ValueError("no full block")
+        return super().forward(*tensors, **how)
+
+
+def test_a_schedule_that_writes_to_its_inputs_is_refused() -> None:
+    ((case, shards),) = cases("variant=ring", "world_size=3")
+    with pytest.raises(RankFailed, match="the variant wrote to its inputs"):
+        simulate(case, shards, Writing(build_kernel(case), 1))
+
+
+def test_an_error_says_whose_call_it_was(places_alike: None) -> None:
+    ((case, shards),) = cases("variant=ring", "world_size=4")
+    with pytest.raises(RankFailed, match=r"^ranks 1 to 2: ValueError: no full block"):
+        simulate(case, shards, Failing(build_kernel(case), 2))
+    with pytest.raises(RankFailed, match=r"^rank 1: ValueError: no full block"):
+        simulate(case, shards, Failing(build_kernel(case), 1))
 
 
 GPU_KERNELS = ("flash_attn", "torch_flash", "triton_carry", "triton_split_backward")
