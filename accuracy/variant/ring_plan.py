@@ -16,17 +16,18 @@ from accuracy.kernel.block.calls import Scores
 from accuracy.masks import Block
 from accuracy.precision import Precision
 from accuracy.variant.base import Rank
+from accuracy.variant.column import Column, columns
 
 Blocks = Callable[[Rank, int, int], list[Block]]  # (rank, source of the keys, tokens a rank) -> local blocks
 
 
 @dataclass(frozen=True)
 class Run:
-    """Ranks in a row; rank r computes `blocks` of the keys of rank r + shift."""
+    """Ranks in a row; rank r computes the blocks of `columns` of the keys of rank r + shift."""
 
     ranks: range
     shift: int
-    blocks: tuple[Block, ...]
+    columns: tuple[Column, ...]
 
 
 @dataclass(frozen=True)
@@ -66,4 +67,4 @@ def _runs(ranks: list[Rank], blocks: Blocks, length: int, distance: int) -> Iter
     for (shift, found), run in groupby(work, key=lambda each: each[1]):
         numbers = [number for number, _ in run]
         if found:
-            yield Run(range(numbers[0], numbers[-1] + 1), shift, found)
+            yield Run(range(numbers[0], numbers[-1] + 1), shift, columns(found))

@@ -3,20 +3,19 @@
 In: the shards of all ranks. Out: their results, in rank order. The ranks lie beside each other in the batch of one
 tensor, (W B, S/W, ...). Keys and values stay where they are and are looked up where they would have come from; what
 travel would have rounded is rounded. Ranks in a row that compute the same blocks of sources in a row are one kernel
-call, one merge and one sum, or as few as the kernel's `foldable` says keep every bit.
+call, one merge and one sum, or as few as the kernel's `foldable` says keep every bit; so are blocks of one rank below
+each other (`accuracy.variant.column`).
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from accuracy.accumulator import Accumulator
-from accuracy.masks import Block
-from accuracy.variant import ring
+from accuracy.variant import folded, ring
 from accuracy.variant.base import Rank
 from accuracy.variant.of_ranks import OfRanks, items
 from accuracy.variant.ring_plan import Blocks, Run, steps
@@ -47,11 +46,11 @@ def forward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Resul
         arrived = _arrived(rank, k, v)
 
         def step(runs: Sequence[Run], k: Tensor, v: Tensor) -> None:
-            for call in _calls(rank, "forward", runs, q, k, batch):
+            for call in folded.calls(rank, "forward", runs, q[:batch], k[:batch]):
                 for ranks, partial in partials.parts(call.ranks):
                     mine, theirs = items(ranks, batch), items(call.sources(ranks), batch)
                     with _named(ranks):
-                        rank.join(partial, call.block, q[mine], k[theirs], v[theirs])
+                        folded.join(rank, partial, call.column, q[mine], k[theirs], v[theirs])
 
         own, *others = steps(rank, blocks, q.shape[1])
         diagonal_last = rank.precision.ring_order == "diagonal_last"
@@ -76,16 +75,19 @@ def backward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Resu
         arrived = _arrived(rank, k, v)
 
         def step(runs: Sequence[Run], k: Tensor, v: Tensor) -> None:
-            for call in _calls(rank, "backward", runs, q, k, batch):
+            for call in folded.calls(rank, "backward", runs, q[:batch], k[:batch]):
                 sources = call.sources(call.ranks)
                 mine, theirs = items(call.ranks, batch), items(sources, batch)
                 with _named(call.ranks):
-                    dq_block, dk_block, dv_block = rank.differentiate(
-                        call.block, dout[mine], q[mine], k[theirs], v[theirs], out[mine], lse[mine]
+                    dq_rows, dk_blocks, dv_blocks = folded.differentiate(
+                        rank, call.column, dout[mine], q[mine], k[theirs], v[theirs], out[mine], lse[mine]
                     )
-                _add(dq, call.ranks, call.block.query, dq_block)
-                _add(dk, sources, call.block.key, dk_block)
-                _add(dv, sources, call.block.key, dv_block)
+                if call.column.count > 1:
+                    _value(dq, call.ranks)  # a first block is taken as it is only where it has all rows
+                _add(dq, call.ranks, call.column.whole.query, dq_rows)
+                for total, found in ((dk, dk_blocks), (dv, dv_blocks)):
+                    for block in found:
+                        _add(total, sources, call.column.block.key, block)
 
         def hop() -> None:
             for total in (dk, dv) if size > 1 else ():
@@ -105,49 +107,15 @@ def backward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Resu
     return _by_rank(batch, [_value(total).to(rank.dtype) for total in (dq, dk, dv)])
 
 
-@dataclass(frozen=True)
-class _Call:
-    """A block of ranks in a row and the keys of the ranks `shift` further on."""
-
-    block: Block
-    ranks: range
-    shift: int
-
-    def sources(self, ranks: range) -> range:
-        """Whose keys some of the ranks read."""
-        return range(ranks.start + self.shift, ranks.stop + self.shift)
-
-
-def _calls(rank: Rank, way: str, runs: Sequence[Run], q: Tensor, k: Tensor, batch: int) -> Iterator[_Call]:
-    """A step's kernel calls, the blocks of each rank in their order."""
-    for run in runs:
-        for block in run.blocks:
-            at_once = _at_once(rank, way, len(run.ranks), q[:batch, block.query], k[:batch, block.key])
-            for begin in range(0, len(run.ranks), at_once):
-                yield _Call(block, run.ranks[begin : begin + at_once], run.shift)
-
-
-def _at_once(rank: Rank, way: str, ranks: int, q: Tensor, k: Tensor) -> int:
-    """How many ranks may be one call on tensors like one rank's q and k."""
-    foldable = getattr(rank.kernel, "foldable", None)
-    return foldable(way, ranks, q, k) if foldable is not None and _places_are_alike(q) else 1
-
-
-def _places_are_alike(x: Tensor) -> bool:
-    """Whether torch's functions of an element give the same bits wherever it lies: on the CPU, those at the end of a
-    tensor, which fill no vector register, are computed by another exponential (sigmoid, logaddexp)."""
-    return x.is_cuda
-
-
 def _add(total: OfRanks[Accumulator], ranks: range, rows: slice, block: Tensor) -> None:
     batch = len(block) // len(ranks)
     for some, part in total.parts(ranks):
         part.add(rows, block[items(range(some.start - ranks.start, some.stop - ranks.start), batch)])
 
 
-def _value(total: OfRanks[Accumulator]) -> Tensor:
-    """The sums of all ranks, zero where none has begun."""
-    for _, part in total.parts(range(len(total.each))):
+def _value(total: OfRanks[Accumulator], ranks: range | None = None) -> Tensor:
+    """The sums of all ranks, zero where those of `ranks` (all) have not begun."""
+    for _, part in total.parts(range(len(total.each)) if ranks is None else ranks):
         part.value()
     assert total.whole.memory is not None
     return total.whole.memory
