@@ -15,6 +15,7 @@ from accuracy import parts, program
 from accuracy.case import Case
 from accuracy.grid import plan
 from accuracy.kernel.base import Kernel
+from accuracy.kernel.block import flash_fold
 from accuracy.pipeline import Pipeline
 from accuracy.program import build_kernel, simulate
 from accuracy.reference.cache import Cache
@@ -251,7 +252,12 @@ def test_gpu_kernels_fold_without_changing_a_bit(kernel: str, heads: int, keys: 
     folded = []
     for size in (2, 7, 16):
         shape = (f"problem.seqlen={keys * size}", f"problem.heads={heads}", "problem.batch=1", "device=cuda")
-        grid = ("variant=[ring,striped,bpt_ring]", f"world_size={size}", "dtype=bfloat16", f"problem.heads_kv=[1,{heads}]")
+        grid = (
+            "variant=[ring,striped,bpt_ring]",
+            f"world_size={size}",
+            "dtype=bfloat16",
+            f"problem.heads_kv=[1,{heads}]",
+        )
         for dim in (64, 128, 256):
             words = (*shape, *grid, f"problem.head_dim={dim}", f"kernel={kernel}", "problem.mask=[causal,full]")
             for case, shards in cases(*words, "unusable=record"):
@@ -259,3 +265,15 @@ def test_gpu_kernels_fold_without_changing_a_bit(kernel: str, heads: int, keys: 
                 q, k = shards[0][:2]
                 folded.append(build_kernel(case).foldable("backward", size - 1, q, k))  # type: ignore[attr-defined]
     assert max(folded) > 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", ["flash_attn", "torch_flash"])
+def test_gpu_calls_that_flash_attention_would_cut_otherwise_do_differ(kernel: str, monkeypatch) -> None:
+    """What `flash_fold` holds back is held back for a reason: all calls as one change bits."""
+    words = ("problem.seqlen=3584", "problem.heads=5", "problem.heads_kv=5", "problem.head_dim=128", "problem.batch=1")
+    grid = ("variant=ring", "world_size=7", "problem.mask=full", "dtype=bfloat16", "device=cuda", f"kernel={kernel}")
+    ((case, shards),) = cases(*words, *grid)
+    assert differing(case, shards) == []
+    monkeypatch.setattr(flash_fold, "foldable", lambda way, calls, q, k: calls)
+    assert differing(case, shards) != []
