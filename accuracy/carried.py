@@ -36,12 +36,19 @@ class State:
 
     @classmethod
     def empty(cls, q: Tensor) -> "State":
-        """No keys seen yet."""
-        state = cls.unwritten(q)
-        state.accumulator.zero_()
-        state.row_max.fill_(-torch.inf)
-        state.row_sum.zero_()
-        return state
+        """No keys seen yet, for queries q (B, S, H, D)."""
+        return cls.unwritten(q).cleared()
+
+    def cleared(self) -> "State":
+        """The same memory, of rows that have seen no keys."""
+        self.accumulator.zero_()
+        self.row_max.fill_(-torch.inf)
+        self.row_sum.zero_()
+        return self
+
+    def items(self, items: slice) -> "State":
+        """The state of some items of the batch, in the same memory."""
+        return State(self.accumulator[items], self.row_max[items], self.row_sum[items])
 
     def rows(self, rows: slice) -> "State":
         """The state of some rows, in the same memory."""
@@ -58,17 +65,22 @@ class State:
 
 @dataclass
 class Carried:
-    """The running state of a rank's queries q (B, S, H, D), as blocks arrive. carry: the kernel's own."""
+    """The running state of a rank's queries q (B, S, H, D), as blocks arrive. carry: the kernel's own.
+
+    memory: where the state is to be once it begins, or None.
+    """
 
     carry: Callable[..., None]
     q: Tensor
     state: State | None = None
+    memory: State | None = None
 
     def add(self, block: Block, k: Tensor, v: Tensor, scale: float) -> None:
         """Go on over a block's keys: k, v (B, S', Hk, D). A first block of all rows finds no state and reads none."""
         begins = self.state is None and block.query == slice(0, self.q.shape[1])
         if self.state is None:
-            self.state = State.unwritten(self.q) if begins else State.empty(self.q)
+            memory = State.unwritten(self.q) if self.memory is None else self.memory
+            self.state = memory if begins else memory.cleared()
         rows = self.state.rows(block.query)
         self.carry(rows, self.q[:, block.query], k, v, scale=scale, causal=block.causal, begins=begins)
 
@@ -76,3 +88,15 @@ class Carried:
         """out (B, S, H, D) and lse (B, H, S), each rounded once; 0 and -inf where no block was seen."""
         state = State.empty(self.q) if self.state is None else self.state
         return state.result(out_dtype, lse_dtype)
+
+    @property
+    def progress(self) -> bool:
+        """Whether the state has begun."""
+        return self.state is not None
+
+    def part(self, items: slice, progress: bool) -> "Carried":
+        """The state of some items of the batch, in the memory of the whole; progress: that of the items."""
+        if self.memory is None:
+            self.memory = State.unwritten(self.q)
+        memory = self.memory.items(items)
+        return Carried(self.carry, self.q[items], memory if progress else None, memory)

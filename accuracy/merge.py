@@ -45,8 +45,8 @@ class Running:
     """The running partial of a rank's queries, as blocks arrive. Rows not yet seen are assigned, not merged.
 
     out: (B, S, H, D); lse: (B, S, H, 1); seen: for each row, whether a block has reached it; first: a first block of
-    all rows, which is copied to out no sooner than the next block asks for it. With the formula `compensated`, what
-    each rounding of out and lse lost is kept beside them (Kahan 1965) and added in the next merge.
+    all rows, which if it may wait is copied to out no sooner than the next block asks for it. With the formula
+    `compensated`, what each rounding of out and lse lost is kept beside them (Kahan 1965) and added in the next merge.
     """
 
     formula: str
@@ -56,6 +56,7 @@ class Running:
     lse_lost: Tensor | None
     seen: bytearray
     first: Tensor | None = None
+    may_wait: bool = True
 
     @classmethod
     def empty(cls, like: Tensor, out_dtype: torch.dtype, lse_dtype: torch.dtype, formula: str) -> "Running":
@@ -98,9 +99,20 @@ class Running:
         out = self.out if self.first is None else self.first
         return out.to(out_dtype), self.lse.squeeze(-1).transpose(1, 2).to(lse_dtype).contiguous()
 
+    @property
+    def progress(self) -> bytes:
+        """Which rows a block has reached."""
+        return bytes(self.seen)
+
+    def part(self, items: slice, progress: bytes) -> "Running":
+        """The partial of some items of the batch, in the same memory; progress: that of the items."""
+        out_lost, lse_lost = (None if lost is None else lost[items] for lost in (self.out_lost, self.lse_lost))
+        seen = bytearray(progress)
+        return Running(self.formula, self.out[items], self.lse[items], out_lost, lse_lost, seen, may_wait=False)
+
     def _can_wait(self, block: Block, block_out: Tensor) -> bool:
         """Whether a block is the first of all rows and out would hold it as it is."""
-        whole = block.query == slice(0, len(self.seen)) and 1 not in self.seen
+        whole = self.may_wait and block.query == slice(0, len(self.seen)) and 1 not in self.seen
         exact = torch.promote_types(block_out.dtype, self.out.dtype) == self.out.dtype
         return whole and exact and self.formula != "compensated"
 

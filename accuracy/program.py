@@ -1,17 +1,20 @@
 """A case's schedules as the program of one rank, and how the simulated world runs it as all of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import ModuleType
+from typing import Any
 
 import torch
 
 from accuracy import device, parts
-from accuracy.case import Case
+from accuracy.case import Case, Part
 from accuracy.kernel.base import Kernel
 from accuracy.kernel.block.calls import Scores
 from accuracy.precision import Precision
+from accuracy.variant import together
 from accuracy.variant.base import Rank
+from accuracy.variant.ring_plan import Blocks
 from accuracy.world import simulated
 from accuracy.world.base import Program, Results, Tensors, World
 
@@ -38,50 +41,108 @@ def build_kernel(case: Case) -> Kernel:
     return kernel
 
 
-def rank_program(case: Case, kernel: Kernel, shards: Sequence[Tensors], rank_type: MakeRank = Rank) -> Program:
+@dataclass(frozen=True)
+class Work:
+    """What the ranks are to do: a case's schedules on a kernel and the shards (q, k, v, dout) of every rank.
+
+    rank_type: what a schedule is given, for traces one that watches.
+    """
+
+    case: Case
+    kernel: Kernel
+    shards: Sequence[Tensors]
+    rank_type: MakeRank = Rank
+
+    async def forward(self, world: World) -> Results:
+        """Of one rank: out, lse and whatever else the schedule returns for its backward. Raises RuntimeError where the
+        schedule writes to its inputs."""
+        part, precision = self.case.variant.forward, self.case.forward_precision
+        mine = self.shards[world.rank]
+        with _unwritten(mine):
+            return tuple(await parts.load(part.source).forward(self.rank(world, part, precision), *mine[:3]))
+
+    async def backward(self, world: World, forwarded: Results) -> Results:
+        """Of one rank, after its forward: dq, dk, dv. Raises as `forward` does."""
+        part, precision = self.case.variant.backward, self.case.backward_precision
+        q, k, v, dout = mine = self.shards[world.rank]
+        with _unwritten(mine):
+            rank = self.rank(world, part, precision)
+            return tuple(await parts.load(part.source).backward(rank, dout, q, k, v, *forwarded))
+
+    def rank(self, world: World, part: Part, precision: Precision) -> Rank:
+        """What the schedule of a part is given."""
+        return self.rank_type(
+            world=world,
+            kernel=self.kernel,
+            precision=precision,
+            dtype=getattr(torch, self.case.dtype),
+            scores=Scores(self.case.problem.softmax_scale, self.case.problem.softcap),
+            visibility=self.case.problem.visibility,
+            ahead=self.case.problem.ahead,
+            sharding=self.case.variant.sharding,
+            options=parts.build_options(parts.load(part.source), self.case.variant.options),
+        )
+
+
+@contextmanager
+def _unwritten(tensors: Tensors) -> Iterator[None]:
+    versions = [tensor._version for tensor in tensors]
+    yield
+    if [tensor._version for tensor in tensors] != versions:
+        raise RuntimeError("the variant wrote to its inputs")
+
+
+def rank_program(case: Case, kernel: Kernel, shards: Sequence[Tensors]) -> Program:
     """Forward, then backward, of the rank that the world says; shards: (q, k, v, dout), at the rank's place.
 
-    What a forward returns beyond out and lse is handed to its backward. rank_type: what a schedule is given, for traces
-    one that watches. Raises RuntimeError where a schedule writes to its inputs.
+    What a forward returns beyond out and lse is handed to its backward.
     """
-    forward, backward = (parts.load(part.source) for part in (case.variant.forward, case.variant.backward))
+    work = Work(case, kernel, shards)
 
     async def program(world: World) -> Results:
-        q, k, v, dout = mine = shards[world.rank]
-        versions = [tensor._version for tensor in mine]
-        rank = _rank(rank_type, case, world, kernel, forward, case.forward_precision)
-        out, lse, *saved = await forward.forward(rank, q, k, v)
-        rank = _rank(rank_type, case, world, kernel, backward, case.backward_precision)
-        gradients = await backward.backward(rank, dout, q, k, v, out, lse, *saved)
-        if [tensor._version for tensor in mine] != versions:
-            raise RuntimeError("the variant wrote to its inputs")
-        return out, lse, *gradients
+        forwarded = await work.forward(world)
+        return forwarded[:2] + await work.backward(world, forwarded)
 
     return program
 
 
-def _rank(
-    rank_type: MakeRank, case: Case, world: World, kernel: Kernel, schedule: ModuleType, precision: Precision
-) -> Rank:
-    return rank_type(
-        world=world,
-        kernel=kernel,
-        precision=precision,
-        dtype=getattr(torch, case.dtype),
-        scores=Scores(case.problem.softmax_scale, case.problem.softcap),
-        visibility=case.problem.visibility,
-        ahead=case.problem.ahead,
-        sharding=case.variant.sharding,
-        options=parts.build_options(schedule, case.variant.options),
-    )
-
-
 def simulate(case: Case, shards: Sequence[Tensors], kernel: Kernel | None = None, rank_type: MakeRank = Rank) -> Ran:
-    """All ranks in this process. kernel: in place of the case's own, for benchmarks and traces.
+    """All ranks in this process: together where the schedule allows it and nothing looks at single ranks, else each as
+    its own coroutine. The bits are the same.
 
-    Raises what `simulated.run` raises.
+    kernel: in place of the case's own, for benchmarks and traces. Raises what `simulated.run` raises.
     """
-    program = rank_program(case, kernel or build_kernel(case), shards, rank_type)
+    work = Work(case, kernel or build_kernel(case), shards, rank_type)
     with device.measured(case.device) as cost, device.poisoned(case.reruns.poison):
-        results = simulated.run(program, case.world_size)
-    return Ran(results, cost)
+        forwarded = _forward(work)
+        gradients = _backward(work, forwarded)
+    return Ran([outs[:2] + rest for outs, rest in zip(forwarded, gradients, strict=True)], cost)
+
+
+def _forward(work: Work) -> list[Results]:
+    part, size = work.case.variant.forward, work.case.world_size
+    if (blocks := _blocks(work, part)) is None:
+        return simulated.run(work.forward, size)
+    rank = work.rank(_anywhere(size), part, work.case.forward_precision)
+    return together.forward(rank, blocks, [(q, k, v) for q, k, v, _ in work.shards])
+
+
+def _backward(work: Work, forwarded: list[Results]) -> list[Results]:
+    part, size = work.case.variant.backward, work.case.world_size
+    if (blocks := _blocks(work, part)) is None:
+        return simulated.run(lambda world: work.backward(world, forwarded[world.rank]), size)
+    rank = work.rank(_anywhere(size), part, work.case.backward_precision)
+    shards: list[Any] = [(dout, q, k, v, *outs) for (q, k, v, dout), outs in zip(work.shards, forwarded, strict=True)]
+    return together.backward(rank, blocks, shards)
+
+
+def _anywhere(size: int) -> World:
+    return simulated.SimulatedWorld(0, size, simulated.Mail())
+
+
+def _blocks(work: Work, part: Part) -> Blocks | None:
+    """The blocks of ranks that may run together. Not where each is watched, nor in a poisoned world: there the NaN
+    around a rank's inputs shows what a kernel reads beside them, and other ranks' tensors would not."""
+    if work.rank_type is not Rank or work.case.reruns.poison:
+        return None
+    return together.ring_blocks(parts.load(part.source))

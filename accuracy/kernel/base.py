@@ -60,6 +60,15 @@ class CarryingKernel(Kernel, Protocol):
         ...
 
 
+class FoldingKernel(Kernel, Protocol):
+    """A kernel that may do several calls as one, side by side in its batch; of others, a call stays a call."""
+
+    def foldable(self, way: str, calls: int, q: Tensor, k: Tensor) -> int:
+        """At most how many of `calls` calls on q (B, Sq, H, D), k (B, Sk, Hk, D) give the same bits as one call; so do
+        any fewer. way: forward or backward."""
+        ...
+
+
 @dataclass(frozen=True)
 class Abilities:
     """What a kernel can do on a device. missing: why it cannot run at all, or empty."""

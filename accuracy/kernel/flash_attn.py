@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from accuracy.kernel.base import FEATURES, Abilities
+from accuracy.kernel.block import flash_fold
 from accuracy.masks import Window
 
 
@@ -72,6 +73,10 @@ class FlashAttn:
     backward_function: Any
     deterministic: bool
     cache_function: Any = None
+
+    def foldable(self, way: str, calls: int, q: Tensor, k: Tensor) -> int:
+        """See `accuracy.kernel.base.FoldingKernel`."""
+        return flash_fold.foldable(way, calls, q, k)
 
     def forward_split(
         self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, splits: int

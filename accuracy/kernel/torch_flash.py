@@ -17,6 +17,7 @@ from accuracy import heads
 from accuracy.case import Case
 from accuracy.dtype import FORMATS
 from accuracy.kernel.base import ALL_DTYPES, Abilities, Kernel
+from accuracy.kernel.block import flash_fold
 from accuracy.kernel.block.sight import Sight
 from accuracy.masks import Window
 
@@ -99,6 +100,10 @@ class TorchFlashCUDA:
     """See `accuracy.kernel.base.Kernel`."""
 
     deterministic: bool
+
+    def foldable(self, way: str, calls: int, q: Tensor, k: Tensor) -> int:
+        """See `accuracy.kernel.base.FoldingKernel`."""
+        return flash_fold.foldable(way, calls, q, k)
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype,

@@ -20,6 +20,7 @@ __all__ = [
     "FEATURES",
     "FORWARD_PLACES",
     "PRECISION",
+    "RING_BLOCKS",
     "SHARDINGS",
     "Options",
     "backward",
@@ -77,6 +78,9 @@ def pairs(options: Options, visibility: Visibility, query: Range, key: Range) ->
 
 def _chunks(whole: Range, chunk: int) -> list[Range]:
     return [(begin, min(begin + chunk, whole[1])) for begin in range(*whole, chunk)]
+
+
+RING_BLOCKS = chunked
 
 
 async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:

@@ -16,6 +16,7 @@ __all__ = [
     "FEATURES",
     "FORWARD_PLACES",
     "PRECISION",
+    "RING_BLOCKS",
     "SHARDINGS",
     "Options",
     "backward",
@@ -31,6 +32,9 @@ SHARDINGS = ("contiguous",)
 def decline(case: Case) -> str | None:
     """Chunks of at least one token."""
     return chunks_too_small(case)
+
+
+RING_BLOCKS = chunked
 
 
 async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:

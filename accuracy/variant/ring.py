@@ -4,7 +4,7 @@ Liu et al. 2023 (arXiv 2310.01889), block for block as ring-flash-attention's `r
 serves every ring: `zigzag`, `striped` and `bpt_ring` differ in the blocks that a rank computes of a source's keys.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 
 from torch import Tensor
 
@@ -12,6 +12,7 @@ from accuracy.case import Case
 from accuracy.masks import Block
 from accuracy.precision import Precision
 from accuracy.variant.base import Rank
+from accuracy.variant.ring_plan import Blocks
 from accuracy.world.base import Tensors
 
 SHARDINGS = ("contiguous",)
@@ -28,8 +29,6 @@ BACKWARD_PLACES = (
     "ring_order",
 )
 
-Blocks = Callable[[Rank, int, int], list[Block]]  # (rank, source of the keys, tokens a rank) -> local blocks
-
 
 def decline(case: Case) -> str | None:
     """Runs everywhere."""
@@ -39,6 +38,9 @@ def decline(case: Case) -> str | None:
 def blocks(rank: Rank, source: int, length: int) -> list[Block]:
     """The diagonal under the mask, everything before it in full, nothing after it; less with windows or documents."""
     return rank.meeting(source, length)
+
+
+RING_BLOCKS = blocks  # these loops over them, nothing else: a simulated world may run all ranks together
 
 
 async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:

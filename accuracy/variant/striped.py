@@ -23,6 +23,7 @@ __all__ = [
     "FEATURES",
     "FORWARD_PLACES",
     "PRECISION",
+    "RING_BLOCKS",
     "SHARDINGS",
     "backward",
     "blocks",
@@ -41,6 +42,9 @@ def blocks(rank: Rank, source: int, length: int) -> list[Block]:
     if length == 1:
         return []
     return [Block(slice(1, length), slice(0, length - 1), causal=True)]
+
+
+RING_BLOCKS = blocks
 
 
 async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:

@@ -24,6 +24,7 @@ __all__ = [
     "FEATURES",
     "FORWARD_PLACES",
     "PRECISION",
+    "RING_BLOCKS",
     "SHARDINGS",
     "backward",
     "blocks",
@@ -47,6 +48,9 @@ def blocks(rank: Rank, source: int, length: int) -> list[Block]:
     if source < rank.world.rank:
         return [Block(whole, front, causal=False)]
     return [Block(back, whole, causal=False)]
+
+
+RING_BLOCKS = blocks
 
 
 async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:

@@ -5,7 +5,8 @@ simulated world an await lets the other ranks of the same process run; in a worl
 wire. The schedule's code is the same.
 
 Ownership: a tensor given to the world must not be written until the transfer is awaited, and if it is an accumulator
-it belongs to the receiver from then on. A received tensor that was an input of another rank (k, v) is read only.
+it belongs to the receiver from then on. A received tensor that was an input of another rank (k, v), or that was
+gathered, is read only: in the simulated world others read the same.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence

@@ -2,7 +2,8 @@
 
 Each rank is a coroutine. The ranks take turns in rank order; a turn ends where the rank awaits something that has not
 been sent. Tensors are handed over by reference: the ownership rules of `accuracy.world.base` make that safe, and a
-write to a tensor on its way is caught by its version counter.
+write to a tensor on its way is caught by its version counter. What is gathered is stacked once, for all ranks to read.
+Rings need no coroutines here: `accuracy.variant.together` runs all of their ranks as one.
 """
 
 from collections.abc import Callable, Coroutine, Generator, Sequence
@@ -23,17 +24,31 @@ class RankFailed(RuntimeError):
     """A rank raised; the cause is chained."""
 
 
+Sent = tuple[Tensors, tuple[int, ...]]  # tensors on their way, and their versions when they were sent
+
+
+@dataclass
+class Collective:
+    """An operation of all ranks at once: what each rank gives, and what each gets once all have given."""
+
+    given: dict[int, Sent] = field(default_factory=dict)
+    results: Sequence[Tensors] = ()
+    taken: int = 0
+
+
 @dataclass
 class Mail:
-    """Messages on their way, by (sender, receiver, number of the operation); every rank calls the same operations."""
+    """Messages on their way, by (sender, receiver, number of the operation), and operations of all ranks, by number;
+    every rank calls the same operations."""
 
-    messages: dict[tuple[int, int, int], tuple[Tensors, tuple[int, ...]]] = field(default_factory=dict)
+    messages: dict[tuple[int, int, int], Sent] = field(default_factory=dict)
+    collectives: dict[int, Collective] = field(default_factory=dict)
     events: int = 0
 
     def send(self, sender: int, receiver: int, number: int, tensors: Tensors) -> None:
         """Put a message on its way."""
         self.events += 1
-        self.messages[sender, receiver, number] = tensors, tuple(tensor._version for tensor in tensors)
+        self.messages[sender, receiver, number] = _sent(tensors)
 
     def take(self, sender: int, receiver: int, number: int) -> Tensors | None:
         """The message, or None if it has not been sent."""
@@ -41,10 +56,40 @@ class Mail:
         if message is None:
             return None
         self.events += 1
-        tensors, versions = message
-        if any(tensor._version != version for tensor, version in zip(tensors, versions, strict=True)):
-            raise RuntimeError(f"rank {sender} wrote to a tensor on its way to rank {receiver}")
-        return tensors
+        return _unwritten(message, f"rank {sender} wrote to a tensor on its way to rank {receiver}")
+
+    def give(self, rank: int, number: int, tensors: Tensors) -> None:
+        """A rank's part of an operation of all."""
+        self.events += 1
+        self.collectives.setdefault(number, Collective()).given[rank] = _sent(tensors)
+
+    def get(self, rank: int, number: int, join: Callable[[list[Tensors]], Sequence[Tensors]]) -> Tensors:
+        """What a rank gets once all have given. The first makes it for all: join turns their tensors into results."""
+        self.events += 1
+        operation = self.collectives[number]
+        given = [operation.given[each] for each in range(len(operation.given))]
+        if not operation.taken:
+            checked = [
+                _unwritten(each, f"rank {sender} wrote to a tensor on its way") for sender, each in enumerate(given)
+            ]
+            operation.results = join(checked)
+        _unwritten(given[rank], f"rank {rank} wrote to a tensor on its way")
+        operation.taken += 1
+        if operation.taken == len(given):
+            del self.collectives[number]
+        return operation.results[rank]
+
+
+def _sent(tensors: Tensors) -> Sent:
+    return tensors, tuple(tensor._version for tensor in tensors)
+
+
+def _unwritten(sent: Sent, otherwise: str) -> Tensors:
+    """The tensors as they were sent. Raises RuntimeError with what to say otherwise."""
+    tensors, versions = sent
+    if any(tensor._version != version for tensor, version in zip(tensors, versions, strict=True)):
+        raise RuntimeError(otherwise)
+    return tensors
 
 
 @dataclass(frozen=True)
@@ -67,6 +112,25 @@ class Transfer:
         return self.join(received)
 
 
+@dataclass(frozen=True)
+class Joint:
+    """What a rank awaits of an operation of all ranks."""
+
+    mail: Mail
+    rank: int
+    size: int
+    number: int
+    join: Callable[[list[Tensors]], Sequence[Tensors]]
+
+    def __await__(self) -> Generator[str, None, Tensors]:
+        """Let the other ranks run until each has given its part."""
+        given = self.mail.collectives[self.number].given
+        while len(given) < self.size:
+            missing = next(rank for rank in range(self.size) if rank not in given)
+            yield f"rank {self.rank} waits for operation {self.number} of rank {missing}"
+        return self.mail.get(self.rank, self.number, self.join)
+
+
 @dataclass
 class SimulatedWorld:
     """One rank's view; see `accuracy.world.base.World`."""
@@ -82,33 +146,29 @@ class SimulatedWorld:
         self.mail.send(self.rank, (self.rank + distance) % self.size, number, tuple(tensors))
         return Transfer(self.mail, self.rank, [(self.rank - distance) % self.size], number, _only)
 
-    def all_gather(self, tensors: Sequence[Tensor]) -> Transfer:
+    def all_gather(self, tensors: Sequence[Tensor]) -> Joint:
         """See `World.all_gather`."""
-        number = self._next()
-        for receiver in range(self.size):
-            self.mail.send(self.rank, receiver, number, tuple(tensors))
-        return Transfer(self.mail, self.rank, range(self.size), number, _stack)
+        return self._jointly(tensors, _gathered)
 
     def all_to_all(self, tensors: Sequence[Tensor]) -> Transfer:
         """See `World.all_to_all`."""
         number = self._next()
-        self._scatter(tensors, number)
+        for receiver in range(self.size):
+            self.mail.send(self.rank, receiver, number, tuple(tensor[receiver] for tensor in tensors))
         return Transfer(self.mail, self.rank, range(self.size), number, _stack)
 
-    def reduce_scatter(self, tensors: Sequence[Tensor]) -> Transfer:
+    def reduce_scatter(self, tensors: Sequence[Tensor]) -> Joint:
         """See `World.reduce_scatter`."""
-        number = self._next()
-        self._scatter(tensors, number)
-        ring = [(self.rank + 1 + hop) % self.size for hop in range(self.size)]
-        return Transfer(self.mail, self.rank, ring, number, _sum)
+        return self._jointly(tensors, _sum)
 
     def _next(self) -> int:
         self.number += 1
         return self.number
 
-    def _scatter(self, tensors: Sequence[Tensor], number: int) -> None:
-        for receiver in range(self.size):
-            self.mail.send(self.rank, receiver, number, tuple(tensor[receiver] for tensor in tensors))
+    def _jointly(self, tensors: Sequence[Tensor], join: Callable[[list[Tensors]], Sequence[Tensors]]) -> Joint:
+        number = self._next()
+        self.mail.give(self.rank, number, tuple(tensors))
+        return Joint(self.mail, self.rank, self.size, number, join)
 
 
 def _only(received: list[Tensors]) -> Tensors:
@@ -119,11 +179,22 @@ def _stack(received: list[Tensors]) -> Tensors:
     return tuple(torch.stack(same) for same in zip(*received, strict=True))
 
 
-def _sum(received: list[Tensors]) -> Tensors:
-    total = received[0]
-    for tensors in received[1:]:
-        total = tuple(a + b for a, b in zip(total, tensors, strict=True))
-    return total
+def _gathered(given: list[Tensors]) -> list[Tensors]:
+    """One stack, the same for each rank."""
+    return [_stack(given)] * len(given)
+
+
+def _sum(given: list[Tensors]) -> list[Tensors]:
+    """Each rank's sums; every addition is one of all ranks' slices, at the same hop of their rings."""
+    size = len(given)
+    totals = []
+    for same in zip(*given, strict=True):
+        slices = [tensor.unbind() for tensor in same]
+        total = torch.stack([slices[(rank + 1) % size][rank] for rank in range(size)])
+        for hop in range(1, size):
+            total += torch.stack([slices[(rank + 1 + hop) % size][rank] for rank in range(size)])
+        totals.append([part.clone() for part in total.unbind()])
+    return list(zip(*totals, strict=True))
 
 
 def run(program: Program, size: int) -> list[Results]:

@@ -44,6 +44,10 @@ class Timed:
     def backward(self, *tensors: Tensor, **how: object) -> tuple[Tensor, Tensor, Tensor]:
         return self.timed(self.kernel.backward, *tensors, **how)
 
+    def foldable(self, way: str, calls: int, q: Tensor, k: Tensor) -> int:
+        fold = getattr(self.kernel, "foldable", None)
+        return 1 if fold is None else fold(way, calls, q, k)
+
     def timed(self, call, *tensors, **how):
         begin = self._now()
         result = call(*tensors, **how)
@@ -96,7 +100,7 @@ def profile(pipeline: Pipeline, case: Case) -> Profile:
         timed = Timed(build_kernel(case), on_gpu)
         clock = Timed(timed.kernel, on_gpu)
         with pytest.MonkeyPatch.context() as patch:
-            for name in ("_stack", "_sum"):
+            for name in ("_stack", "_gathered", "_sum"):
                 patch.setattr(simulated, name, partial(clock.timed, getattr(simulated, name)))
             simulate(case, shards, kernel=timed)
         kernels.append(timed.seconds)

@@ -18,6 +18,10 @@ class TritonKernel:
     forward: Callable[..., tuple[Tensor, Tensor]]
     backward: Callable[..., tuple[Tensor, Tensor, Tensor]]
 
+    def foldable(self, way: str, calls: int, q: Tensor, k: Tensor) -> int:
+        """See `accuracy.kernel.base.FoldingKernel`. All: a program has one tile of one item, and no tile is cut."""
+        return calls
+
 
 def abilities(device: str, *, deterministic: bool, **more: Any) -> Abilities:
     """bfloat16, float16 and float32 (no TF32), head_dim to 256 in multiples of 8, float32 partials and gradients.

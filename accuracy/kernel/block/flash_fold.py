@@ -1,0 +1,65 @@
+"""How many calls of flash-attention 2's kernels can be one call, side by side in the batch, without changing a bit?
+
+A row's sums do not depend on the batch but for two numbers that the library derives from it, to fill the device:
+
+- forward: into how many parts the keys are cut (`num_splits_heuristic` of csrc/flash_attn/flash_api.cpp);
+- deterministic backward: over how many partial sums of dq the tiles of keys are dealt out (gridDimx of
+  csrc/flash_attn/src/flash_bwd_launch_template.h).
+
+torch carries the same sources. A number never exceeds that of the tiles of keys, so that keys of one tile fold always.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+GRID_LIMIT = 65535
+"""CUDA's for the second dimension of a grid, which is the batch."""
+
+
+def foldable(way: str, calls: int, q: Tensor, k: Tensor) -> int:
+    """See `accuracy.kernel.base.FoldingKernel`."""
+    batch, rows, heads, dim = q.shape
+    processors = torch.cuda.get_device_properties(q.device).multi_processor_count
+    return most(way, calls, (batch, rows, heads, dim), k.shape[1], processors)
+
+
+@lru_cache(maxsize=4096)
+def most(way: str, calls: int, queries: tuple[int, int, int, int], keys: int, processors: int) -> int:
+    """The most calls up to `calls` that have, as have all fewer, the parts of one. queries: (B, Sq, H, D) of one."""
+    batch, rows, heads, dim = queries
+
+    def parts(folded: int) -> int:
+        if way == "forward":
+            return forward_splits(folded * batch * heads, rows, keys, dim, processors)
+        return backward_parts(folded * batch * heads, keys, dim, processors)
+
+    return _last_alike(parts, min(calls, GRID_LIMIT // batch))
+
+
+def forward_splits(planes: int, rows: int, keys: int, dim: int, processors: int) -> int:
+    """The forward's parts of the keys, for `planes` heads of the whole batch."""
+    tiles = -(-keys // (256 if dim <= 64 else 128 if dim <= 128 else 64))
+    if rows == 1 and tiles > 1:
+        return -planes  # the query heads of a key/value head become rows: not counted here, so never alike
+    work, slots = planes * -(-rows // 64), 2 * processors
+    if work >= 0.8 * slots or tiles == 1:
+        return 1
+    eligible = [n for n in range(1, min(128, slots, tiles) + 1) if n == 1 or -(-tiles // n) != -(-tiles // (n - 1))]
+    efficiency = {n: work * n / slots / -(-work * n // slots) for n in eligible}
+    best = max(efficiency.values())
+    return next(n for n in eligible if efficiency[n] >= 0.85 * best)
+
+
+def backward_parts(planes: int, keys: int, dim: int, processors: int) -> int:
+    """The deterministic backward's partial sums of dq that get a tile of keys. The tiles are those of the devices with
+    least shared memory: smaller ones than there are can only tell apart what is alike."""
+    tiles = -(-keys // (128 if dim <= 96 else 64 if dim <= 192 else 32))
+    return min(tiles, -(-processors // planes))
+
+
+def _last_alike(parts: Callable[[int], int], calls: int) -> int:
+    alone = parts(1)
+    return next((folded - 1 for folded in range(2, calls + 1) if parts(folded) != alone), max(1, calls))

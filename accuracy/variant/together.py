@@ -1,0 +1,151 @@
+"""The rings of `accuracy.variant.ring` for all ranks of a simulated world at once: every bit of theirs, in few calls.
+
+In: the shards of all ranks. Out: their results, in rank order. The ranks lie beside each other in the batch of one
+tensor, (W B, S/W, ...). Keys and values stay where they are and are looked up where they would have come from; what
+travel would have rounded is rounded. Ranks in a row that compute the same blocks of sources in a row are one kernel
+call, one merge and one sum, or as few as the kernel's `foldable` says keep every bit; so are blocks of one rank below
+each other (`accuracy.variant.column`).
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from accuracy.accumulator import Accumulator
+from accuracy.variant import folded, ring
+from accuracy.variant.base import Rank
+from accuracy.variant.of_ranks import OfRanks, items
+from accuracy.variant.ring_plan import Blocks, Run, steps
+from accuracy.world.base import Results, Tensors
+from accuracy.world.simulated import RankFailed
+
+
+def ring_blocks(schedule: ModuleType) -> Blocks | None:
+    """The blocks of a schedule that says it is the ring's two loops over them and nothing else (RING_BLOCKS), or None.
+
+    A copy of the ring with loops of its own is run by its own.
+    """
+    loops = [getattr(schedule, name, None) for name in ("ring_forward", "ring_backward")]
+    if loops != [ring.ring_forward, ring.ring_backward]:
+        return None
+    found: Blocks | None = getattr(schedule, "RING_BLOCKS", None)
+    return found
+
+
+def forward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Results]:
+    """`ring_forward` on q, k, v of every rank: out, lse of each. rank: any of them, for what all share.
+
+    Raises RankFailed with the ranks of a call that raised.
+    """
+    size, batch = len(shards), len(shards[0][0])
+    with _side_by_side(shards) as (q, k, v):
+        partials = OfRanks(rank.running(q), size, batch)
+        arrived = _arrived(rank, k, v)
+
+        def step(runs: Sequence[Run], k: Tensor, v: Tensor) -> None:
+            for call in folded.calls(rank, "forward", runs, q[:batch], k[:batch]):
+                for ranks, partial in partials.parts(call.ranks):
+                    mine, theirs = items(ranks, batch), items(call.sources(ranks), batch)
+                    with _named(ranks):
+                        folded.join(rank, partial, call.column, q[mine], k[theirs], v[theirs])
+
+        own, *others = steps(rank, blocks, q.shape[1])
+        diagonal_last = rank.precision.ring_order == "diagonal_last"
+        if not diagonal_last:
+            step(own, k, v)
+        for runs in others:
+            step(runs, *arrived)
+        if diagonal_last:
+            step(own, k, v)
+        parts = [partial.result(rank.dtype, rank.lse_dtype) for _, partial in partials.parts(range(size))]
+    return _by_rank(batch, [same[0] if len(same) == 1 else torch.cat(same) for same in zip(*parts, strict=True)])
+
+
+def backward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Results]:
+    """`ring_backward` on dout, q, k, v, out, lse of every rank: dq, dk, dv of each. rank, errors: as for `forward`.
+
+    dk and dv stay with the keys they belong to, and are rounded at each hop as the wire does.
+    """
+    size, batch = len(shards), len(shards[0][0])
+    with _side_by_side(shards) as (dout, q, k, v, out, lse):
+        dq, dk, dv = (OfRanks(rank.accumulator(*each), size, batch) for each in (("dq", q), ("dk", k), ("dv", v)))
+        arrived = _arrived(rank, k, v)
+
+        def step(runs: Sequence[Run], k: Tensor, v: Tensor) -> None:
+            for call in folded.calls(rank, "backward", runs, q[:batch], k[:batch]):
+                sources = call.sources(call.ranks)
+                mine, theirs = items(call.ranks, batch), items(sources, batch)
+                with _named(call.ranks):
+                    dq_rows, dk_blocks, dv_blocks = folded.differentiate(
+                        rank, call.column, dout[mine], q[mine], k[theirs], v[theirs], out[mine], lse[mine]
+                    )
+                if call.column.count > 1:
+                    _value(dq, call.ranks)  # a first block is taken as it is only where it has all rows
+                _add(dq, call.ranks, call.column.whole.query, dq_rows)
+                for total, found in ((dk, dk_blocks), (dv, dv_blocks)):
+                    for block in found:
+                        _add(total, sources, call.column.block.key, block)
+
+        def hop() -> None:
+            for total in (dk, dv) if size > 1 else ():
+                value = _value(total)
+                value.copy_(value.to(rank.place("gradient_wire")))
+
+        own, *others = steps(rank, blocks, q.shape[1])
+        diagonal_last = rank.precision.ring_order == "diagonal_last"
+        if not diagonal_last:
+            step(own, k, v)
+        hop()
+        for runs in others:
+            step(runs, *arrived)
+            hop()
+        if diagonal_last:
+            step(own, k, v)
+    return _by_rank(batch, [_value(total).to(rank.dtype) for total in (dq, dk, dv)])
+
+
+def _add(total: OfRanks[Accumulator], ranks: range, rows: slice, block: Tensor) -> None:
+    batch = len(block) // len(ranks)
+    for some, part in total.parts(ranks):
+        part.add(rows, block[items(range(some.start - ranks.start, some.stop - ranks.start), batch)])
+
+
+def _value(total: OfRanks[Accumulator], ranks: range | None = None) -> Tensor:
+    """The sums of all ranks, zero where those of `ranks` (all) have not begun."""
+    for _, part in total.parts(range(len(total.each)) if ranks is None else ranks):
+        part.value()
+    assert total.whole.memory is not None
+    return total.whole.memory
+
+
+def _arrived(rank: Rank, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values as another rank gets them: rounded to the wire's dtype, then read in the case's."""
+    wire = rank.place("wire")
+    return k.to(wire).to(rank.dtype), v.to(wire).to(rank.dtype)
+
+
+@contextmanager
+def _side_by_side(shards: Sequence[Tensors]) -> Iterator[Tensors]:
+    """Each tensor of all ranks, (W B, ...); nobody may write to them."""
+    together = tuple(torch.cat(same) for same in zip(*shards, strict=True))
+    versions = [x._version for x in together]
+    yield together
+    if [x._version for x in together] != versions:
+        raise RankFailed("all ranks together: RuntimeError: the variant wrote to its inputs")
+
+
+def _by_rank(batch: int, together: Sequence[Tensor]) -> list[Results]:
+    return list(zip(*(x.split(batch) for x in together), strict=True))
+
+
+@contextmanager
+def _named(ranks: range) -> Iterator[None]:
+    """An error says whose call it was."""
+    try:
+        yield
+    except Exception as error:
+        whose = f"rank {ranks.start}" if len(ranks) == 1 else f"ranks {ranks.start} to {ranks.stop - 1}"
+        raise RankFailed(f"{whose}: {type(error).__name__}: {error}") from error

@@ -1,0 +1,34 @@
+"""How far flash-attention's calls fold, from its own rules: worked by hand for the 132 processors of an H200."""
+
+import pytest
+
+from accuracy.kernel.block.flash_fold import GRID_LIMIT, backward_parts, forward_splits, most
+
+PROCESSORS = 132
+
+
+@pytest.mark.parametrize(("keys", "dim"), [(256, 64), (128, 128), (64, 256)])
+def test_keys_of_one_tile_are_never_cut(keys: int, dim: int) -> None:
+    assert {forward_splits(planes, 64, keys, dim, PROCESSORS) for planes in range(1, 400)} == {1}
+    assert forward_splits(1, 64, keys + 1, dim, PROCESSORS) == 2
+
+
+def test_a_full_device_cuts_nothing() -> None:
+    """264 slots, of which 0.8 are 211.2: 212 tiles of rows leave the keys whole, 64 with 4 parts fill 256 (3: 192)."""
+    assert forward_splits(212, 64, 4096, 128, PROCESSORS) == 1
+    assert forward_splits(64, 64, 4096, 128, PROCESSORS) == 4
+
+
+def test_partial_sums_of_dq_are_dealt_out_over_the_processors() -> None:
+    """5 heads: 27 partial sums for 27 and more tiles of keys, but never more than there are tiles."""
+    assert backward_parts(5, 128 * 40, 64, PROCESSORS) == 27
+    assert backward_parts(5, 128 * 3, 64, PROCESSORS) == 3
+
+
+def test_calls_fold_as_long_as_nothing_is_cut_otherwise() -> None:
+    """Three tiles of keys: 5 heads a call, so that 13 calls have 65 heads and 3 partial sums, 14 have 70 and 2."""
+    one = (1, 384, 5, 64)
+    assert most("backward", 64, one, 384, PROCESSORS) == 13
+    assert most("backward", 64, (1, 128, 5, 64), 128, PROCESSORS) == 64
+    assert most("forward", 64, (1, 1, 8, 64), 4096, PROCESSORS) == 1
+    assert most("forward", 10**6, (2, 64, 8, 64), 64, PROCESSORS) == GRID_LIMIT // 2
