@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from accuracy import sharding
+from accuracy import parts, sharding
 from accuracy.case import Case
 from accuracy.dtype import FORMATS
 from accuracy.masks import Block
@@ -43,11 +43,15 @@ def decline(case: Case) -> str | None:
 
 
 def held_bytes(case: Case) -> int:
-    """Gathered keys and values, the next ones under way, and the sums of dk and dv with the slices sent of them."""
+    """Of each rank while it waits: the slices of dk and dv that it has given to a reduce-scatter. Of all ranks of a
+    simulated world together, as they take turns: gathers, the present one in sequence, and a turn's sums."""
     problem, stride = case.problem, dict(case.variant.options).get("heads_stride", 1)
     whole = problem.batch * problem.seqlen * int(stride or 1) * problem.head_dim
-    stored, summed = FORMATS[case.dtype], FORMATS[case.backward_precision.dtype("dkv_accumulator", case.dtype)]
-    return 4 * whole * stored.bytes + 4 * whole * summed.bytes
+    policy = case.backward_precision
+    sums, wire = (FORMATS[policy.dtype(place, case.dtype)].bytes for place in ("dkv_accumulator", "gradient_wire"))
+    here = parts.load(case.variant.backward.source).__name__ == __name__
+    turn = 6 * whole * FORMATS[case.dtype].bytes + 4 * whole * sums
+    return (2 * whole * wire if here else 0) + (turn if case.world == "processes" else -(-turn // case.world_size))
 
 
 @dataclass(frozen=True)
@@ -94,14 +98,20 @@ async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
     groups = head_groups(rank, q.shape[2], k.shape[2])
     arriving = _gather(rank, k, v, groups[0])
     for group, following in zip(groups, [*groups[1:], None], strict=True):
-        keys, values = _in_sequence(rank, await arriving)
+        gathered = await arriving
         if following is not None:
             arriving = _gather(rank, k, v, following)
-        for block in blocks(rank, q.shape[1]):
-            out_block, lse_block = rank.attend(block, q[:, :, group.query], keys, values)
-            out[:, block.query, group.query] = out_block
-            lse[:, group.query, block.query] = lse_block
+        _attend(rank, gathered, group, q, out, lse)
     return out, lse
+
+
+def _attend(rank: Rank, gathered: Tensors, group: HeadGroup, q: Tensor, out: Tensor, lse: Tensor) -> None:
+    """Fill in a group's out and lse; keys in sequence are held no longer than this."""
+    keys, values = _in_sequence(rank, gathered)
+    for block in blocks(rank, q.shape[1]):
+        out_block, lse_block = rank.attend(block, q[:, :, group.query], keys, values)
+        out[:, block.query, group.query] = out_block
+        lse[:, group.query, block.query] = lse_block
 
 
 async def backward(rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> Tensors:
@@ -110,19 +120,26 @@ async def backward(rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, ou
     groups = head_groups(rank, q.shape[2], k.shape[2])
     arriving = _gather(rank, k, v, groups[0])
     for group, following in zip(groups, [*groups[1:], None], strict=True):
-        keys, values = _in_sequence(rank, await arriving)
+        gathered = await arriving
         if following is not None:
             arriving = _gather(rank, k, v, following)
         heads = group.query
-        sums = torch.zeros(2, *keys.shape, dtype=rank.place("dkv_accumulator"), device=keys.device)
-        for block in blocks(rank, q.shape[1]):
-            dq_block, dk_block, dv_block = rank.differentiate(
-                block, dout[:, :, heads], q[:, :, heads], keys, values, out[:, :, heads], lse[:, heads]
-            )
-            dq[:, block.query, heads] = dq_block
-            sums[0, :, block.key] += dk_block
-            sums[1, :, block.key] += dv_block
-        shards = sharding.cut(sums.flatten(0, 1).to(rank.place("gradient_wire")), rank.sharding, rank.world.size)
+        of_heads = dout[:, :, heads], q[:, :, heads], out[:, :, heads], lse[:, heads]
+        dq[:, :, heads], shards = _differentiate(rank, gathered, *of_heads)
         (mine,) = await rank.world.reduce_scatter([shards])
         dk[:, :, group.kv], dv[:, :, group.kv] = mine.unflatten(0, (2, -1))
     return dq, dk, dv
+
+
+def _differentiate(
+    rank: Rank, gathered: Tensors, dout: Tensor, q: Tensor, out: Tensor, lse: Tensor
+) -> tuple[Tensor, Tensor]:
+    """A group's dq, and its dk and dv of all keys in the shards of a reduce-scatter (W, 2 B, S/W, Hk', D)."""
+    keys, values = _in_sequence(rank, gathered)
+    dq = torch.empty_like(q)
+    sums = torch.zeros(2, *keys.shape, dtype=rank.place("dkv_accumulator"), device=keys.device)
+    for block in blocks(rank, q.shape[1]):
+        dq[:, block.query], dk_block, dv_block = rank.differentiate(block, dout, q, keys, values, out, lse)
+        sums[0, :, block.key] += dk_block
+        sums[1, :, block.key] += dv_block
+    return dq, sharding.cut(sums.flatten(0, 1).to(rank.place("gradient_wire")), rank.sharding, rank.world.size)
