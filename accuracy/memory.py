@@ -19,7 +19,7 @@ def bytes_needed(case: Case) -> int:
     truth = (2 * query + 2 * key) * FLOAT64 * 2  # whole and as shards
     one_shot = (2 * query + 2 * key) * stored * 2
     variant = (2 * query + 4 * key) * accumulated + 2 * (2 * query + 2 * key) * stored
-    variant += (3 * query + 2 * key) * stored + (query + 2 * key) * accumulated  # ranks and blocks side by side
+    variant += 2 * (3 * query + 2 * key) * stored + (query + 2 * key) * accumulated  # ranks, blocks side by side
     metrics = 6 * max(query, key) * FLOAT64
     held = case.world_size * max(_held_bytes(case, part) for part in (case.variant.forward, case.variant.backward))
     block = choice.held_bytes(problem, case.device)

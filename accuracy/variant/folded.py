@@ -27,12 +27,15 @@ class Call:
 
 
 def calls(rank: Rank, way: str, runs: Sequence[Run], q: Tensor, k: Tensor) -> Iterator[Call]:
-    """A step's kernel calls, each rank's columns in their order. q, k: of one rank, for their shapes."""
+    """A step's kernel calls, each rank's columns in their order. q, k: of one rank, for their shapes.
+
+    A column's keys are repeated for each of its blocks: to as many as a rank has, no more.
+    """
     for run in runs:
         for column in run.columns:
-            tensors = q[:, column.block.query], k[:, column.block.key]
-            at_once = _at_once(rank, way, len(run.ranks) * column.count, *tensors)
-            high = 1 if _carries(rank, way) else min(at_once, column.count)
+            queries, keys = q[:, column.block.query], k[:, column.block.key]
+            at_once = _at_once(rank, way, len(run.ranks) * column.count, queries, keys)
+            high = 1 if _carries(rank, way) else min(at_once, column.count, k.shape[1] // keys.shape[1])
             wide = max(1, at_once // high)
             for begin in range(0, len(run.ranks), wide):
                 for piece in column.pieces(high):

@@ -41,25 +41,14 @@ def forward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Resul
     Raises RankFailed with the ranks of a call that raised.
     """
     size, batch = len(shards), len(shards[0][0])
-    with _side_by_side(shards) as (q, k, v):
+    with _side_by_side(shards) as (q, *kv):
         partials = OfRanks(rank.running(q), size, batch)
-        arrived = _arrived(rank, k, v)
-
-        def step(runs: Sequence[Run], k: Tensor, v: Tensor) -> None:
+        for runs, k, v in _turns(rank, blocks, *kv):
             for call in folded.calls(rank, "forward", runs, q[:batch], k[:batch]):
                 for ranks, partial in partials.parts(call.ranks):
                     mine, theirs = items(ranks, batch), items(call.sources(ranks), batch)
                     with _named(ranks):
                         folded.join(rank, partial, call.column, q[mine], k[theirs], v[theirs])
-
-        own, *others = steps(rank, blocks, q.shape[1])
-        diagonal_last = rank.precision.ring_order == "diagonal_last"
-        if not diagonal_last:
-            step(own, k, v)
-        for runs in others:
-            step(runs, *arrived)
-        if diagonal_last:
-            step(own, k, v)
         parts = [partial.result(rank.dtype, rank.lse_dtype) for _, partial in partials.parts(range(size))]
     return _by_rank(batch, [same[0] if len(same) == 1 else torch.cat(same) for same in zip(*parts, strict=True)])
 
@@ -67,44 +56,51 @@ def forward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Resul
 def backward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Results]:
     """`ring_backward` on dout, q, k, v, out, lse of every rank: dq, dk, dv of each. rank, errors: as for `forward`.
 
-    dk and dv stay with the keys they belong to, and are rounded at each hop as the wire does.
+    dk and dv stay with the keys they belong to, and are rounded at each of their hops as the wire does.
     """
     size, batch = len(shards), len(shards[0][0])
-    with _side_by_side(shards) as (dout, q, k, v, out, lse):
-        dq, dk, dv = (OfRanks(rank.accumulator(*each), size, batch) for each in (("dq", q), ("dk", k), ("dv", v)))
-        arrived = _arrived(rank, k, v)
-
-        def step(runs: Sequence[Run], k: Tensor, v: Tensor) -> None:
+    with _side_by_side(shards) as (dout, q, *kv, out, lse):
+        named = zip(("dq", "dk", "dv"), (q, *kv), strict=True)
+        sums = [OfRanks(rank.accumulator(name, x), size, batch) for name, x in named]
+        for turn, (runs, k, v) in enumerate(_turns(rank, blocks, *kv)):
             for call in folded.calls(rank, "backward", runs, q[:batch], k[:batch]):
-                sources = call.sources(call.ranks)
-                mine, theirs = items(call.ranks, batch), items(sources, batch)
+                mine, theirs = items(call.ranks, batch), items(call.sources(call.ranks), batch)
                 with _named(call.ranks):
-                    dq_rows, dk_blocks, dv_blocks = folded.differentiate(
+                    gradients = folded.differentiate(
                         rank, call.column, dout[mine], q[mine], k[theirs], v[theirs], out[mine], lse[mine]
                     )
-                if call.column.count > 1:
-                    _value(dq, call.ranks)  # a first block is taken as it is only where it has all rows
-                _add(dq, call.ranks, call.column.whole.query, dq_rows)
-                for total, found in ((dk, dk_blocks), (dv, dv_blocks)):
-                    for block in found:
-                        _add(total, sources, call.column.block.key, block)
+                _add_all(sums, call, *gradients)
+            if size > 1 and turn < size:
+                for total in sums[1:]:
+                    value = _value(total)
+                    value.copy_(value.to(rank.place("gradient_wire")))
+    return _by_rank(batch, [_value(total).to(rank.dtype) for total in sums])
 
-        def hop() -> None:
-            for total in (dk, dv) if size > 1 else ():
-                value = _value(total)
-                value.copy_(value.to(rank.place("gradient_wire")))
 
-        own, *others = steps(rank, blocks, q.shape[1])
-        diagonal_last = rank.precision.ring_order == "diagonal_last"
-        if not diagonal_last:
-            step(own, k, v)
-        hop()
-        for runs in others:
-            step(runs, *arrived)
-            hop()
-        if diagonal_last:
-            step(own, k, v)
-    return _by_rank(batch, [_value(total).to(rank.dtype) for total in (dq, dk, dv)])
+def _turns(rank: Rank, blocks: Blocks, k: Tensor, v: Tensor) -> Iterator[tuple[Sequence[Run], Tensor, Tensor]]:
+    """The runs of each step and the keys and values that they read: the ranks' own, or as they arrive, rounded to the
+    wire's dtype and read in the case's. Own keys that come last leave the first step empty."""
+    wire = rank.place("wire")
+    arrived = k.to(wire).to(rank.dtype), v.to(wire).to(rank.dtype)
+    own, *others = steps(rank, blocks, k.shape[1])
+    diagonal_last = rank.precision.ring_order == "diagonal_last"
+    yield () if diagonal_last else own, k, v
+    for runs in others:
+        yield runs, *arrived
+    if diagonal_last:
+        yield own, k, v
+
+
+def _add_all(
+    sums: Sequence[OfRanks[Accumulator]], call: folded.Call, dq_rows: Tensor, dk_blocks: Tensors, dv_blocks: Tensors
+) -> None:
+    dq, *dkv = sums
+    if call.column.count > 1:
+        _value(dq, call.ranks)  # a first block is taken as it is only where it has all rows
+    _add(dq, call.ranks, call.column.whole.query, dq_rows)
+    for total, found in zip(dkv, (dk_blocks, dv_blocks), strict=True):
+        for block in found:
+            _add(total, call.sources(call.ranks), call.column.block.key, block)
 
 
 def _add(total: OfRanks[Accumulator], ranks: range, rows: slice, block: Tensor) -> None:
@@ -119,12 +115,6 @@ def _value(total: OfRanks[Accumulator], ranks: range | None = None) -> Tensor:
         part.value()
     assert total.whole.memory is not None
     return total.whole.memory
-
-
-def _arrived(rank: Rank, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values as another rank gets them: rounded to the wire's dtype, then read in the case's."""
-    wire = rank.place("wire")
-    return k.to(wire).to(rank.dtype), v.to(wire).to(rank.dtype)
 
 
 @contextmanager
