@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from accuracy import device, metrics, reruns, trace
+from accuracy import condition, device, metrics, reruns, trace
 from accuracy.case import Case, Part, Problem, Reruns
 from accuracy.dtype import tensor_dtype
 from accuracy.inputs import base as inputs_base
@@ -126,6 +126,8 @@ class Pipeline:
                 floor=yardsticks.floor_sums(case, name, truth),
                 ulp=metrics.ulp_max(error, truth, tensor_dtype(name, case.dtype)),
             )
+            if case.conditions:
+                columns |= condition.columns(case, yardsticks.magnitudes(case.problem), name, truth)
             bits = metrics.significand_bits(x)
             whole = {"significand_bits": [*bits, bits.max()], **counts.get(name, {})}
             rows += metric_rows(about, case, name, columns, error.shape, tokens, cost, whole)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from accuracy.case import Case, Part
+from accuracy import condition
+from accuracy.case import Case, Part, Problem
 from accuracy.dtype import tensor_dtype
 from accuracy.inputs.base import Inputs
 from accuracy.kernel.block import calls
@@ -48,6 +49,7 @@ class Yardsticks:
     method: str  # which code computed the truth
     one_shots: dict[Part, Named] = field(default_factory=dict)
     _sums: dict[tuple[object, ...], Sums] = field(default_factory=dict)
+    _magnitudes: condition.Magnitudes | None = None
 
     @classmethod
     def of(cls, inputs: Inputs, truth: Truth, dtype: str, method: str) -> "Yardsticks":
@@ -75,6 +77,12 @@ class Yardsticks:
             )
             self.one_shots[case.kernel] = in_token_layout((out, lse, *gradients), dout)
         return self.one_shots[case.kernel]
+
+    def magnitudes(self, problem: Problem) -> condition.Magnitudes:
+        """What condition numbers are made of; problem: that of the inputs."""
+        if self._magnitudes is None:
+            self._magnitudes = condition.magnitudes(problem, self.inputs, self.truth)
+        return self._magnitudes
 
     def one_shot_sums(self, case: Case, tensor: str, truth: Tensor) -> Sums:
         """The one-shot kernel's own error on each rank's tokens; truth: the tensor's shards."""
