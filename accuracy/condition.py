@@ -1,17 +1,18 @@
 """How hard is a case, whoever computes it? Condition numbers of its softmax and of its sums, in float64.
 
-In: inputs and truth. Out: numbers that say how far roundings of relative size u move a result: error_rel is about u times
-condition_rounding, and at most u times condition_sum where nothing but the terms of the sum is rounded.
+In: inputs and truth. Out: numbers that say how far roundings of relative size u move a result: error_rel is about u
+times condition_rounding, and at most u times condition_sum where nothing but the terms of the sum is rounded.
 
-- condition_softmax: of a row of scores s, 2 (1 - max p) max |s|, as root mean square over rows. It is the condition number
-  of the softmax in the maximum norm, |G| |s| / |p| with G = diag(p) - p p^T (Blanchard, Higham and Higham 2021, IMA Journal
-  of Numerical Analysis 41, section 3): the absolute row sums of G are 2 p (1 - p), the largest of which is that of max p.
-- condition_sum: || sum |terms| || / || sum terms ||, Frobenius norms (Higham 2002, section 4.2): every rounding error on the
-  same side. Terms: out p_j v_j; dq ds_j k_j; dk ds_i q_i; dv p_i dout_i; delta dout_d p_j v_jd; and of lse, which a relative
-  error e of p_j or of s_j moves by e p_j or e p_j s_j: 1 + sum p_j |s_j|.
+- condition_softmax: of a row of scores s, 2 (1 - max p) max |s|, as root mean square over rows. It is the condition
+  number of the softmax in the maximum norm, |G| |s| / |p| with G = diag(p) - p p^T (Blanchard, Higham and Higham
+  2021, IMA Journal of Numerical Analysis 41, section 3): the absolute row sums of G are 2 p (1 - p), the largest of
+  which is that of max p.
+- condition_sum: || sum |terms| || / || sum terms ||, Frobenius norms (Higham 2002, section 4.2): every rounding error
+  on the same side. Terms: out p_j v_j; dq ds_j k_j; dk ds_i q_i; dv p_i dout_i; delta dout_d p_j v_jd; and of lse,
+  which a relative error e of p_j or of s_j moves by e p_j or e p_j s_j: 1 + sum p_j |s_j|.
 - condition_rounding: || (sum terms^2 + result^2)^(1/2) || / || result ||: errors of the terms and of the result as
-  independent, which add in squares (Higham and Mary 2019, SIAM Journal on Scientific Computing 41). delta has the errors of
-  the rounded out that it is made of, and ds has delta's beside its own, one for a whole row.
+  independent, which add in squares (Higham and Mary 2019, SIAM Journal on Scientific Computing 41). delta has the
+  errors of the rounded out that it is made of, and ds has delta's beside its own, one for a whole row.
 
 Everything in blocks of rows, as the reference: memory linear in the sequence length.
 """
@@ -37,8 +38,8 @@ BLOCK_ELEMENTS = 2**25
 
 @dataclass(frozen=True)
 class Magnitudes:
-    """In token layout. softmax: of every row, (B, Sq, H); by tensor, of every element, absolute: sum |terms|, squares: sum
-    of the squares of independent errors."""
+    """In token layout. softmax: of every row, (B, Sq, H); by tensor, of every element, absolute: sum |terms|, squares:
+    sum of the squares of independent errors."""
 
     softmax: Tensor
     absolute: Named

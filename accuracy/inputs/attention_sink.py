@@ -23,7 +23,9 @@ class Options:
     def __post_init__(self) -> None:
         """Raises ValueError."""
         if not 0 < self.weight < 1 or not 0 <= self.value < float("inf"):
-            raise ValueError(f"weight={self.weight}, value={self.value}; allowed: a weight between 0 and 1, a value from 0")
+            raise ValueError(
+                f"weight={self.weight}, value={self.value}; allowed: a weight between 0 and 1, a value from 0"
+            )
 
 
 def draw(generator: np.random.Generator, shape: tuple[int, ...], tensor: str, options: Options) -> np.ndarray:

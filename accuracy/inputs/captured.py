@@ -1,9 +1,10 @@
 """q, k, v and dout of a trained model, read from a safetensors file: by default of a tiny language model, shipped here.
 
-A file holds `LAYER.q`, `LAYER.dout` (B, S, H, D) and `LAYER.k`, `LAYER.v` (B, S, Hk, D), of the same B, S and D: q and k as
-they enter the scores (after RoPE), dout the gradient of a loss with respect to the attention's output. A problem has the
-file's heads, key/value heads and head dim, and takes the first of its sequences and tokens: at most as many as there are.
-There is no chance in it, so it has seed 0 alone. `experiments/inputs_that_matter/train.py` made the shipped file.
+A file holds `LAYER.q`, `LAYER.dout` (B, S, H, D) and `LAYER.k`, `LAYER.v` (B, S, Hk, D), of the same B, S and D: q
+and k as they enter the scores (after RoPE), dout the gradient of a loss with respect to the attention's output. A
+problem has the file's heads, key/value heads and head dim, and takes the first of its sequences and tokens: at most
+as many as there are. There is no chance in it, so it has seed 0 alone. `experiments/inputs_that_matter/train.py` made
+the shipped file.
 """
 
 import hashlib

@@ -1,9 +1,10 @@
 """Scores that rise along the keys: every block of keys has a larger row maximum than all before it.
 
-An online softmax (Milakov and Gimelshein 2018, arXiv 1805.02867) rescales what it has summed at every block then, where on
-Gaussian inputs the first block nearly settles the maximum; FlashAttention-4 rescales only past a threshold, so a rise
-decides whether it ever does. Keys and queries have a part along (1, ..., 1) / sqrt(D), the keys' growing with their
-position: under the default scale the score of key j is N(0, 1 - 1/D) + rise j / S. v and dout are standard normal.
+An online softmax (Milakov and Gimelshein 2018, arXiv 1805.02867) rescales what it has summed at every block then,
+where on Gaussian inputs the first block nearly settles the maximum; FlashAttention-4 rescales only past a threshold,
+so a rise decides whether it ever does. Keys and queries have a part along (1, ..., 1) / sqrt(D), the keys' growing
+with their position: under the default scale the score of key j is N(0, 1 - 1/D) + rise j / S. v and dout are standard
+normal.
 """
 
 import math

@@ -80,7 +80,9 @@ def _rings(rows: pd.DataFrame) -> Claim:
 
 
 def _nearer(rows: pd.DataFrame) -> Claim:
-    statement = "Where weights sit in few keys, rings at their most ranks are nearer to one-shot in out than on Gaussian."
+    statement = (
+        "Where weights sit in few keys, rings at their most ranks are nearer to one-shot in out than on Gaussian."
+    )
     widest = rows[(rows["world_size"] == rows["world_size"].max()) & (rows["tensor"] == "out")]
     means = widest.groupby("inputs")["x_one_shot"].mean()
     few = [name for name in ("peaked", "tied", "attention_sink", "rising_maxima", "captured") if name in means]

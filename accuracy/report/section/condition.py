@@ -27,7 +27,7 @@ def condition_panels(measured: pd.DataFrame, slots: dict[str, int]) -> list[Pane
     if rows.empty:
         return []
     rows = rows[rows["world_size"] == rows.groupby([*SIZES, "series"], dropna=False)["world_size"].transform("max")]
-    found = []
+    found: list[Panel] = []
     for _, group in rows.groupby(SIZES, sort=False, dropna=False):
         named = group.assign(what=_names(group))
         if named["what"].nunique() > 1:
@@ -41,8 +41,7 @@ def _names(rows: pd.DataFrame) -> pd.Series:
     options = rows["inputs_options"].where(several, "")
     masks = rows["mask"].str.replace(r"documents=\S+", "packed documents", regex=True)
     masks = masks if rows["mask"].nunique() > 1 else pd.Series("", index=rows.index)
-    names = rows["inputs"].str.cat([options, masks], sep=" ")
-    return names.str.split().str.join(" ")
+    return (rows["inputs"] + " " + options + " " + masks).str.split().str.join(" ")
 
 
 def _label(rows: pd.DataFrame) -> str:
@@ -52,7 +51,7 @@ def _label(rows: pd.DataFrame) -> str:
 
 
 def _means(rows: pd.DataFrame) -> pd.DataFrame:
-    """Geometric means over the seeds, by inputs, series and tensor, with what an error is in units of its condition."""
+    """Geometric means over the seeds by inputs, series and tensor, and errors in units of their condition."""
     values = ["error_rel", *NUMBERS]
     how: dict[str, Any] = dict.fromkeys(values, geometric_mean)
     means = rows.groupby(["what", "series", "variant", "dtype", "tensor"], sort=False).agg(how).reset_index()
@@ -90,7 +89,9 @@ def _chart(name: str, rows: pd.DataFrame, tensor: str, slots: dict[str, int], la
     drawing.log_x(axes, [0.1, 1.0, *rows[column].map(as_float)])  # at least a decade, so that what is near looks near
     for place, what in enumerate(whats):
         axes.axhline(-place, color=drawing.RULE, linewidth=0.6, zorder=0.5)
-        axes.text(0, -place + 0.32, what, transform=axes.get_yaxis_transform(), va="center", fontsize=7.5, color=drawing.INK)
+        axes.text(
+            0, -place + 0.32, what, transform=axes.get_yaxis_transform(), va="center", fontsize=7.5, color=drawing.INK
+        )
     axes.axvline(EXPECTED, color=drawing.FLOOR, linewidth=1.1, linestyle=(0, (1.2, 2)), gid="floor", zorder=1)
     for series, mine in rows.groupby("series", sort=False):
         slot = slots[str(series)]
