@@ -1,4 +1,4 @@
-"""Captured inputs: the shipped file is trained attention, any file is read as it is, a damaged one refused in a line."""
+"""Captured inputs: the shipped file is trained attention, any other is read as it is, or refused in a line."""
 
 import json
 import math

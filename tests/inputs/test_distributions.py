@@ -67,8 +67,8 @@ def test_level_scores_do_not_pass_for_rising_ones() -> None:
 
 def test_key_channels_have_scales_that_stay_over_the_tokens() -> None:
     """The logarithms of D channels' scales spread by sigma within 1 / sqrt(2 D) of it; a channel's scale in one half of
-    the tokens is that in the other within sqrt(2 / S) = 4%; the mean square of a head's keys is 1, were all of it in one
-    channel within sqrt(2 / S). 5 sigma each."""
+    the tokens is that in the other within sqrt(2 / S) = 4%; the mean square of a head's keys is 1, were all of it in
+    one channel within sqrt(2 / S). 5 sigma each."""
     keys = drawn(heavy_channels, "k", sigma=1.0)
     halves = [np.sqrt(np.mean(half**2, axis=0)) for half in (keys[: S // 2], keys[S // 2 :])]
     assert np.abs(np.log(halves[0] / halves[1])).max() < 5 * math.sqrt(2 / S)

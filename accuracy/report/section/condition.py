@@ -1,5 +1,6 @@
 """Section: is an error what the case's condition foretells, on every inputs? Error over condition number times u."""
 
+import re
 from typing import Any
 
 import pandas as pd
@@ -16,6 +17,7 @@ NUMBERS = ("condition_softmax", "condition_sum", "condition_rounding")
 DRAWN = ("out", "dq", "dk", "dv")
 EXPECTED = 6**-0.5  # standard deviation of a uniform rounding error, u / sqrt(3), averaged over a binade
 ROW_INCH = 0.34
+MOST_LETTERS = 48
 
 
 def condition_panels(measured: pd.DataFrame, slots: dict[str, int]) -> list[Panel]:
@@ -69,7 +71,7 @@ def _panel(slug: str, means: pd.DataFrame, slots: dict[str, int], label: str) ->
     return Panel(
         slug=slug,
         label=label,
-        note="Each variant at its largest world size. The line is at 1 / √6, one rounding of every term and of the sum.",
+        note="Each variant at its largest world size. The line is at 1 / √6: one rounding of every term and the sum.",
         legend=tuple(mark.series_key(name, slots[name]) for name in series),
         charts=tuple(
             _chart(f"{slug}-{tensor}", drawn[drawn["tensor"] == tensor], tensor, slots, label)
@@ -90,7 +92,13 @@ def _chart(name: str, rows: pd.DataFrame, tensor: str, slots: dict[str, int], la
     for place, what in enumerate(whats):
         axes.axhline(-place, color=drawing.RULE, linewidth=0.6, zorder=0.5)
         axes.text(
-            0, -place + 0.32, what, transform=axes.get_yaxis_transform(), va="center", fontsize=7.5, color=drawing.INK
+            0,
+            -place + 0.32,
+            _drawable(what),
+            transform=axes.get_yaxis_transform(),
+            va="center",
+            fontsize=7.5,
+            color=drawing.INK,
         )
     axes.axvline(EXPECTED, color=drawing.FLOOR, linewidth=1.1, linestyle=(0, (1.2, 2)), gid="floor", zorder=1)
     for series, mine in rows.groupby("series", sort=False):
@@ -108,6 +116,11 @@ def _chart(name: str, rows: pd.DataFrame, tensor: str, slots: dict[str, int], la
     return Chart(to_svg(axes, name, title, "; ".join(parts) + "."), title)
 
 
+def _drawable(name: str) -> str:
+    """A table's text is anyone's: letters, digits and a few signs are drawn, the rest is not."""
+    return re.sub(r"[^\w .,=+-]", "?", name, flags=re.ASCII)[:MOST_LETTERS]
+
+
 def _conditions(means: pd.DataFrame, tensors: list[str], label: str) -> Table:
     """The condition numbers: those of a case are the same for every variant."""
     first = means.drop_duplicates(["what", "tensor"]).set_index(["what", "tensor"])
@@ -122,10 +135,12 @@ def _conditions(means: pd.DataFrame, tensors: list[str], label: str) -> Table:
 
 def _quotients(means: pd.DataFrame, tensors: list[str], name: str, label: str) -> Table:
     found = means.set_index(["what", "series", "tensor"])
-    keys = dict.fromkeys(zip(means["what"], means["series"], strict=True))
+    measured = set(zip(means["what"], means["series"], strict=True))
     rows = tuple(
         cells(what, series, *(_quotient(found, (what, series, tensor), name) for tensor in tensors))
-        for what, series in keys
+        for what in dict.fromkeys(means["what"])
+        for series in series_order(means)
+        if (what, series) in measured
     )
     return Table(f"Relative error / ({name} x u), {label}, and the error", ("inputs", "variant", *tensors), rows)
 
