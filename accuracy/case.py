@@ -155,6 +155,7 @@ class Case:
     world_size: int
     device: str  # "cpu" or "cuda"
     reruns: Reruns = Reruns()
+    conditions: bool = False  # whether its condition numbers are recorded
 
     @cached_property
     def id(self) -> str:
@@ -162,6 +163,8 @@ class Case:
         content = asdict(self)
         if self.reruns == Reruns():  # a case of before there were reruns keeps its id
             del content["reruns"]
+        if not self.conditions:
+            del content["conditions"]
         schedules = content["variant"]["forward"], content["variant"]["backward"]
         for part in (content["inputs"], content["kernel"], *schedules):
             part["source"] = part["source"].rpartition("/")[2]

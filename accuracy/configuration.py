@@ -35,7 +35,7 @@ SCHEDULE = ("SHARDINGS", "PRECISION", "FORWARD_PLACES", "BACKWARD_PLACES", "decl
 CONTENTS = {"kernel": ("abilities", "build"), "inputs": ("draw",)}  # what the module of a part must have
 KEYS = (
     "name", "variant", "kernel", "precision", "inputs", "problem", "world", "dtype", "world_size", "seed",
-    "device", "workers", "reruns", "also", "unusable", "truth", "output_dir", "report", "dry_run",
+    "device", "workers", "reruns", "conditions", "also", "unusable", "truth", "output_dir", "report", "dry_run",
 )  # fmt: skip
 ALSO_KEYS = ("variant", "kernel", "precision", "inputs", "problem", "dtype", "world_size", "seed", "reruns")
 
@@ -59,6 +59,7 @@ class Configuration:
     device: str
     workers: int  # processes that measure cases side by side, each on a GPU of its own
     reruns: Reruns
+    conditions: bool
     also: tuple["Configuration", ...]  # more grids, each the configuration with some keys changed
     record_unusable: bool  # a value that no case can use: rows that say why, instead of a mistake
     truth_folder: Path | None
@@ -98,6 +99,7 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
         device=device,
         workers=_workers(config, device),
         reruns=_reruns(config["reruns"]),
+        conditions=knobs.typed("conditions", config["conditions"], bool),
         also=tuple(_also(config, folders)),
         record_unusable=_record_unusable(config),
         truth_folder=knobs.path("truth.folder", truth["folder"]),

@@ -105,6 +105,7 @@ def _case(
         world_size=size,
         device=configuration.device,
         reruns=configuration.reruns,
+        conditions=configuration.conditions,
     )
     return resolve_kernel(case) if kernel.name == "auto" else case
 
@@ -127,6 +128,7 @@ def _judge(case: Case, free_bytes: int | None, ranks: int | None) -> Planned:
     forward, backward = (parts.load(part.source) for part in (case.variant.forward, case.variant.backward))
     reasons: Iterable[Callable[[], str | None]] = (
         lambda: _feature_decline(case),
+        lambda: _inputs_decline(case),
         lambda: sharding.decline(case.variant.sharding, case.problem.seqlen, case.world_size),
         lambda: forward.decline(case),
         lambda: backward.decline(case),
@@ -144,6 +146,13 @@ def _feature_decline(case: Case) -> str | None:
         if any(feature not in getattr(module, "FEATURES", ()) for module in modules):
             return f"variant {case.variant.name} {LACKS[feature]}: drop {setting} or use variant=one_shot world_size=1"
     return None
+
+
+def _inputs_decline(case: Case) -> str | None:
+    """Inputs that are read, not drawn, may not have what a case asks for."""
+    module = parts.load(case.inputs.source)
+    decline: Callable[[Case, Any], str | None] = getattr(module, "decline", lambda case, options: None)
+    return decline(case, parts.build_options(module, case.inputs.options))
 
 
 def kernel_decline(case: Case) -> str | None:

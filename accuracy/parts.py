@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from accuracy.case import Scalar
+from accuracy.case import Part, Scalar
 
 
 @cache
@@ -54,6 +54,13 @@ def load_function(name: str) -> Function:
     if not callable(getattr(module, function, None)):
         raise ValueError(f"fn={name}: {source} has no function {function!r}; correct the name")
     return Function(getattr(module, function), module)
+
+
+def read_digest(part: Part) -> str:
+    """Of what a part reads beside its source, as its `code(options)` says; empty where it reads nothing."""
+    module = load(part.source)
+    says: Callable[[Any], str] | None = getattr(module, "code", None)
+    return "" if says is None else says(build_options(module, part.options))
 
 
 def default_options(module: ModuleType) -> tuple[tuple[str, Scalar], ...]:

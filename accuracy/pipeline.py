@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy import device, metrics, reruns, trace
+from accuracy import condition, device, metrics, reruns, trace
 from accuracy.case import Case, Part, Problem, Reruns
 from accuracy.distance import distance
 from accuracy.dtype import tensor_dtype
@@ -126,6 +126,8 @@ class Pipeline:
                 floor=yardsticks.floor_sums(case, name),
                 ulp=apart.ulp,
             )
+            if case.conditions:
+                columns |= condition.columns(case, yardsticks.magnitudes(case.problem), name, truth.values)
             bits = metrics.significand_bits(x)
             whole = {"significand_bits": [*bits, bits.max()], **counts.get(name, {})}
             rows += metric_rows(about, case, name, columns, x.shape, tokens, cost, whole)

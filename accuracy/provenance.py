@@ -56,7 +56,11 @@ def code_of(case: Case) -> str:
     schedules = case.variant.forward, case.variant.backward
     sources = sorted({part.source for part in (case.inputs, case.kernel, *schedules)})
     own = [source for source in sources if not source.startswith("accuracy.")]
-    texts = [code_digest(), *([_files_digest(tuple(own))] if own else [])]
+    texts = [
+        code_digest(),
+        *([_files_digest(tuple(own))] if own else []),
+        *filter(None, [parts.read_digest(case.inputs)]),
+    ]
     says = getattr(parts.load(case.variant.forward.source), "code", None)
     return "+".join([*texts, *([says(case)] if says else [])])
 

@@ -81,6 +81,9 @@ METRICS = (
     "x_one_shot",
     "ulp_max",
     "truth_rms",
+    "condition_softmax",  # these three: see condition.py; null: not asked for, and in older tables
+    "condition_sum",
+    "condition_rounding",
 )
 RERUN_COUNTS = ("repeats_differ", "poisoned", "future_differs")  # elements; null: not asked for
 _COUNTS = (

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from accuracy.case import Case, Part
+from accuracy import condition
+from accuracy.case import Case, Part, Problem
 from accuracy.distance import Target, distance
 from accuracy.dtype import tensor_dtype
 from accuracy.inputs.base import Inputs
@@ -55,6 +56,7 @@ class Yardsticks:
     _sums: dict[tuple[object, ...], Sums] = field(default_factory=dict)
     _targets: dict[object, Target] = field(default_factory=dict)
     _world_size: int = 0  # of the targets
+    _magnitudes: condition.Magnitudes | None = None
 
     @classmethod
     def of(cls, inputs: Inputs, truth: Truth, dtype: str, method: str) -> "Yardsticks":
@@ -82,6 +84,12 @@ class Yardsticks:
             )
             self.one_shots[case.kernel] = in_token_layout((out, lse, *gradients), dout)
         return self.one_shots[case.kernel]
+
+    def magnitudes(self, problem: Problem) -> condition.Magnitudes:
+        """What condition numbers are made of; problem: that of the inputs."""
+        if self._magnitudes is None:
+            self._magnitudes = condition.magnitudes(problem, self.inputs, self.truth)
+        return self._magnitudes
 
     def truth_target(self, case: Case, tensor: str) -> Target:
         """The truth in the case's shards."""

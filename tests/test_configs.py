@@ -48,6 +48,7 @@ def test_every_choice_composes_and_plans(group: str, name: str) -> None:
     words = ["world_size=1" if group != "experiment" else "seed=0"]
     words += ["dtype=float16"] if group == "kernel" else []  # which every kernel knows on every device
     words += ["variant=one_shot"] if (group, name) == ("problem", "decode") else []  # no ring decodes
+    words += ["problem=captured"] if (group, name) == ("inputs", "captured") else []  # of the shipped file's size
     composition = configuration(f"{group}={name}", *words)
     missing = missing_kernel(name) if group == "kernel" else ""
     if missing:

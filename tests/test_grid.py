@@ -256,8 +256,9 @@ def test_an_id_does_not_know_where_a_part_lies() -> None:
 
 def test_other_cases_beside_it_leave_a_case_its_numbers() -> None:
     metrics = list(METRICS)
-    alone = measure("variant=ring", "world_size=2", "dtype=float32", "seed=1")
+    alone = measure("variant=ring", "world_size=2", "dtype=float32", "seed=1", "conditions=true")
     crowd = measure(
+        "conditions=true",
         "variant=[zigzag,ring]",
         "world_size=[1,2]",
         "dtype=[bfloat16,float32]",

@@ -100,7 +100,7 @@ def test_pandas_reads_a_run_folder_as_one_table_with_its_declined_and_failed_row
 
 def test_what_is_measured_fills_every_column(tmp_path: Path) -> None:
     """A column that no row fills, or a value without a column, would be lost without a word."""
-    reruns = ("reruns.repeat=1", "reruns.poison=true", "reruns.future=true")
+    reruns = ("reruns.repeat=1", "reruns.poison=true", "reruns.future=true", "conditions=true")
     rows = measure("variant=ring", "world_size=2", "dtype=float32", *reruns)
     assert set(rows.columns) == set(table.RESULTS_SCHEMA.names)
     filled = rows.drop(columns="peak_bytes")  # unknown where the system does not tell

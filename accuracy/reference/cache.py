@@ -71,7 +71,8 @@ def _key(method: str, problem: Problem, part: Part, seed: int, dtype: str, input
 def _source_digest(part: Part) -> str:
     from accuracy import parts
 
-    return hashlib.sha256(Path(str(parts.load(part.source).__file__)).read_bytes()).hexdigest()
+    module = parts.load(part.source)
+    return hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest() + parts.read_digest(part)
 
 
 def _write(path: Path, truth: Truth) -> None:

@@ -22,6 +22,7 @@ from accuracy.report.headline import headline
 from accuracy.report.legible import left_out, legible
 from accuracy.report.section import environment
 from accuracy.report.section.attribution import attribution_panels
+from accuracy.report.section.condition import condition_panels
 from accuracy.report.section.cost import cost_panel
 from accuracy.report.section.growth import growth_panel
 from accuracy.report.section.heatmap import heatmap_panel
@@ -117,6 +118,7 @@ def _panels(run: Run, measured: pd.DataFrame, most: int = MOST_FACETS) -> dict[s
         "heatmap": each(lambda facet, _: heatmap_panel(facet)),
         "ranks": each(lambda _, drawn: rank_panel(drawn, slots), few),
         "positions": each(lambda _, drawn: position_panel(drawn, run.positions, slots), few),
+        "conditions": condition_panels(measured, slots),
         "cost": each(lambda facet, drawn: cost_panel(facet, drawn, slots)),
     }
 

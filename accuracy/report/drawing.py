@@ -74,16 +74,27 @@ def fix_ticks(axis: object, places: Sequence[float], labels: Sequence[str]) -> N
 
 def log_y(axes: Axes, values: Iterable[float]) -> None:
     """A logarithmic y axis around the positive finite values, with a grid."""
+    axes.set_yscale("log")
+    axes.set_ylim(*_log_limits(axes.yaxis, values))
+    axes.grid(axis="y", color=RULE, linewidth=0.6, clip_on=False)
+    axes.set_axisbelow(True)
+
+
+def log_x(axes: Axes, values: Iterable[float]) -> None:
+    """A logarithmic x axis around the positive finite values."""
+    axes.set_xscale("log")
+    axes.set_xlim(*_log_limits(axes.xaxis, values))
+
+
+def _log_limits(axis: object, values: Iterable[float]) -> tuple[float, float]:
+    """Sets the ticks; returns where the axis ends."""
     drawn = [value for value in values if value > 0 and math.isfinite(value)]
     low, high = (min(drawn), max(drawn)) if drawn else (0.1, 1.0)
     room = max(0.08, 0.07 * math.log10(high / low))
     bottom, top = math.log10(low) - room, math.log10(high) + room
-    axes.set_yscale("log")
     places = _log_places(bottom, top)
-    fix_ticks(axes.yaxis, places, [_log_label(place) for place in places])
-    axes.set_ylim(10**bottom, 10**top)
-    axes.grid(axis="y", color=RULE, linewidth=0.6, clip_on=False)
-    axes.set_axisbelow(True)
+    fix_ticks(axis, places, [_log_label(place) for place in places])
+    return 10**bottom, 10**top
 
 
 def _log_places(bottom: float, top: float) -> list[float]:

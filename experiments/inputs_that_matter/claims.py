@@ -1,0 +1,121 @@
+"""What inputs_that_matter claims about errors and condition numbers, checked against its table."""
+
+import numpy as np
+import pandas as pd
+
+from accuracy.claim import Claim
+from accuracy.dtype import FORMATS
+
+GATED = ("out", "dq", "dk", "dv")
+SHORT = ("bfloat16", "float16")
+LOW, HIGH, WITH_A_SIDE = 0.2, 0.6, 1.0  # of error / (condition_rounding u), where 1 / sqrt(6) is expected
+EXCESS = 1.5  # the portable rule of the gate
+
+
+def claims(results: pd.DataFrame) -> list[Claim]:
+    rows = results[(results["rank"] == -1) & results["tensor"].isin(GATED) & (results["status"] == "ok")]
+    rows = rows[rows["dtype"].isin(SHORT) & rows["condition_rounding"].notna()].copy()
+    unit = rows["dtype"].map(lambda dtype: FORMATS[dtype].unit_roundoff)
+    rows["by_rounding"] = rows["error_rel"] / (rows["condition_rounding"] * unit)
+    rows["by_sum"] = rows["error_rel"] / (rows["condition_sum"] * unit)
+    rows["in_units"] = rows["error_rel"] / unit
+    one_shot = rows[rows["variant"] == "one_shot"]
+    return [
+        _foretold(one_shot),
+        _together(one_shot),
+        _apart(one_shot),
+        _softmax(one_shot),
+        _rings(rows[rows["variant"].isin(("ring", "zigzag", "striped", "llama3_ring"))]),
+        _nearer(rows[rows["variant"].isin(("ring", "zigzag", "striped"))]),
+        _largest(rows),
+        _cancelling(one_shot),
+    ]
+
+
+def _foretold(rows: pd.DataFrame) -> Claim:
+    statement = (
+        f"One-shot's error is {LOW} to {HIGH} times condition_rounding x u on all inputs, to {WITH_A_SIDE:g} on tied."
+    )
+    if rows.empty:
+        return Claim(statement, None, "not measured")
+    most = np.where(rows["inputs"] == "tied", WITH_A_SIDE, HIGH)
+    low, high = _row(rows, "by_rounding", "idxmin"), _row(rows, "by_rounding", "idxmax")
+    return Claim(statement, bool(rows["by_rounding"].between(LOW, most).all()), f"from {low} to {high}")
+
+
+def _together(rows: pd.DataFrame) -> Claim:
+    statement = "Over condition_rounding the inputs of one tensor and dtype lie within a factor of 3."
+    return _spread(statement, rows, "by_rounding", lambda spread: spread.max() < 3)
+
+
+def _apart(rows: pd.DataFrame) -> Claim:
+    statement = "Over condition_sum they spread over a factor of more than 10, in every tensor and dtype."
+    return _spread(statement, rows, "by_sum", lambda spread: spread.min() > 10)
+
+
+def _spread(statement: str, rows: pd.DataFrame, column: str, test: object) -> Claim:
+    if rows["inputs"].nunique() < 2:
+        return Claim(statement, None, "fewer than two inputs")
+    largest = rows[rows["seqlen"] == rows["seqlen"].max()]  # condition_sum grows with the length
+    grouped = largest.groupby(["tensor", "dtype"])[column]
+    spread = grouped.max() / grouped.min()
+    listed = ", ".join(f"{tensor} in {dtype} {value:.3g}" for (tensor, dtype), value in spread.items())
+    return Claim(statement, bool(test(spread)), listed)  # type: ignore[operator]
+
+
+def _softmax(rows: pd.DataFrame) -> Claim:
+    statement = "condition_softmax does not foretell 16-bit errors: rank correlation over all inputs below 0.5."
+    ranks = rows[["condition_softmax", "condition_rounding", "in_units"]].rank()
+    if rows["inputs"].nunique() < 3:
+        return Claim(statement, None, "fewer than three inputs")
+    softmax, rounding = (ranks[name].corr(ranks["in_units"]) for name in ranks.columns[:2])
+    return Claim(statement, bool(softmax < 0.5), f"{softmax:.2f}; of condition_rounding {rounding:.2f}")
+
+
+def _rings(rows: pd.DataFrame) -> Claim:
+    statement = f"Every ring stays below {EXCESS} times one-shot in out, dq, dk and dv on all inputs."
+    if rows.empty:
+        return Claim(statement, None, "not measured")
+    return Claim(statement, bool((rows["x_one_shot"] < EXCESS).all()), f"largest: {_row(rows, 'x_one_shot', 'idxmax')}")
+
+
+def _nearer(rows: pd.DataFrame) -> Claim:
+    statement = (
+        "Where weights sit in few keys, rings at their most ranks are nearer to one-shot in out than on Gaussian."
+    )
+    widest = rows[(rows["world_size"] == rows["world_size"].max()) & (rows["tensor"] == "out")]
+    means = widest.groupby("inputs")["x_one_shot"].mean()
+    few = [name for name in ("peaked", "tied", "attention_sink", "rising_maxima", "captured") if name in means]
+    if "gaussian" not in means or not few or widest["world_size"].max() < 2:
+        return Claim(statement, None, "not measured")
+    listed = ", ".join(f"{name} {means[name]:.2f}" for name in ("gaussian", *few))
+    return Claim(statement, bool((means[few] < means["gaussian"]).all()), listed)
+
+
+def _largest(rows: pd.DataFrame) -> Claim:
+    statement = "The worst of all cells against one-shot is dk or dv of llama3 on Gaussian inputs."
+    if not (rows["variant"] == "llama3").any() or rows["world_size"].max() < 2:
+        return Claim(statement, None, "not measured")
+    worst = rows.loc[rows["x_one_shot"].idxmax()]
+    holds = worst["variant"] == "llama3" and worst["tensor"] in ("dk", "dv") and worst["inputs"] == "gaussian"
+    return Claim(statement, bool(holds), _row(rows, "x_one_shot", "idxmax"))
+
+
+def _cancelling(rows: pd.DataFrame) -> Claim:
+    statement = "One-shot's largest relative errors are dq and dk of tied and uniform, 10 times those on other inputs."
+    slopes = rows[rows["tensor"].isin(("dq", "dk"))]
+    cancel = slopes["inputs"].isin(("tied", "uniform"))
+    if cancel.all() or not cancel.any():
+        return Claim(statement, None, "not measured")
+    means = slopes.groupby(["tensor", "inputs"])["in_units"].mean()
+    least = {t: min(means[t, name] for name in ("tied", "uniform") if (t, name) in means) for t in ("dq", "dk")}
+    most = slopes[~cancel].groupby("tensor")["in_units"].max()
+    listed = "; ".join(f"{t}: at least {least[t]:.3g} u, others at most {most[t]:.3g} u" for t in ("dq", "dk"))
+    return Claim(statement, all(least[t] > 10 * most[t] for t in ("dq", "dk")), listed)
+
+
+def _row(rows: pd.DataFrame, column: str, which: str) -> str:
+    """A row's value and what it is of."""
+    row = rows.loc[getattr(rows[column], which)()]
+    where = f"{row['variant']}, {row['world_size']} ranks, {row['inputs']} {row['inputs_options']}, {row['dtype']}"
+    return f"{row[column]:.3g} ({row['tensor']} of {' '.join(where.split())})"
