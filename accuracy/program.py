@@ -12,9 +12,9 @@ from accuracy.case import Case, Part
 from accuracy.kernel.base import Kernel
 from accuracy.kernel.block.calls import Scores
 from accuracy.precision import Precision
-from accuracy.variant import together
 from accuracy.variant.base import Rank
-from accuracy.variant.ring_plan import Blocks
+from accuracy.variant.together import rings
+from accuracy.variant.together.plan import Blocks
 from accuracy.world import simulated
 from accuracy.world.base import Program, Results, Tensors, World
 
@@ -124,7 +124,7 @@ def _forward(work: Work) -> list[Results]:
     if (blocks := _blocks(work, part)) is None:
         return simulated.run(work.forward, size)
     rank = work.rank(_anywhere(size), part, work.case.forward_precision)
-    return together.forward(rank, blocks, [(q, k, v) for q, k, v, _ in work.shards])
+    return rings.forward(rank, blocks, [(q, k, v) for q, k, v, _ in work.shards])
 
 
 def _backward(work: Work, forwarded: list[Results]) -> list[Results]:
@@ -133,7 +133,7 @@ def _backward(work: Work, forwarded: list[Results]) -> list[Results]:
         return simulated.run(lambda world: work.backward(world, forwarded[world.rank]), size)
     rank = work.rank(_anywhere(size), part, work.case.backward_precision)
     shards: list[Any] = [(dout, q, k, v, *outs) for (q, k, v, dout), outs in zip(work.shards, forwarded, strict=True)]
-    return together.backward(rank, blocks, shards)
+    return rings.backward(rank, blocks, shards)
 
 
 def _anywhere(size: int) -> World:
@@ -145,4 +145,4 @@ def _blocks(work: Work, part: Part) -> Blocks | None:
     around a rank's inputs shows what a kernel reads beside them, and other ranks' tensors would not."""
     if work.rank_type is not Rank or work.case.reruns.poison:
         return None
-    return together.ring_blocks(parts.load(part.source))
+    return rings.ring_blocks(parts.load(part.source))

@@ -12,7 +12,7 @@ from accuracy.case import Case
 from accuracy.masks import Block
 from accuracy.precision import Precision
 from accuracy.variant.base import Rank
-from accuracy.variant.ring_plan import Blocks
+from accuracy.variant.together.plan import Blocks
 from accuracy.world.base import Tensors
 
 SHARDINGS = ("contiguous",)

@@ -20,8 +20,8 @@ from accuracy.pipeline import Pipeline
 from accuracy.program import build_kernel, simulate
 from accuracy.reference.cache import Cache
 from accuracy.sharding import cut
-from accuracy.variant import folded, together
 from accuracy.variant.base import Rank
+from accuracy.variant.together import folded, rings
 from accuracy.world.base import Tensors
 from accuracy.world.simulated import RankFailed
 from tests.measuring import TINY, configuration
@@ -86,7 +86,7 @@ def bits(x: Tensor) -> bytes:
 def test_every_ring_on_disk_runs_together() -> None:
     for variant in VARIANTS:
         (chosen,) = configuration(f"variant={variant}").variants
-        assert together.ring_blocks(parts.load(chosen.backward.source)) is not None
+        assert rings.ring_blocks(parts.load(chosen.backward.source)) is not None
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -169,14 +169,14 @@ def test_folded_triton_kernels_give_the_same_bits(places_alike: None, kernel: st
 
 
 SLIPS = [
-    (together, "q[mine], k[theirs], v[theirs])", "q[mine], k[mine], v[mine])"),
-    (together, "arrived = k.to(wire).to(rank.dtype), v.to(wire).to(rank.dtype)", "arrived = k, v"),
-    (together, 'value.copy_(value.to(rank.place("gradient_wire")))', "pass"),
-    (together, "if size > 1 and turn < size", "if size > 1 and turn < size - 1"),
-    (together, "if size > 1 and turn < size", "if turn < size"),
-    (together, "yield () if diagonal_last else own, k, v", "yield own, k, v"),
-    (together, "_add(total, call.sources(call.ranks)", "_add(total, call.ranks"),
-    (together, "range(some.start - ranks.start, some.stop - ranks.start)", "range(0, len(some))"),
+    (rings, "q[mine], k[theirs], v[theirs])", "q[mine], k[mine], v[mine])"),
+    (rings, "arrived = k.to(wire).to(rank.dtype), v.to(wire).to(rank.dtype)", "arrived = k, v"),
+    (rings, 'value.copy_(value.to(rank.place("gradient_wire")))', "pass"),
+    (rings, "if size > 1 and turn < size", "if size > 1 and turn < size - 1"),
+    (rings, "if size > 1 and turn < size", "if turn < size"),
+    (rings, "yield () if diagonal_last else own, k, v", "yield own, k, v"),
+    (rings, "_add(total, call.sources(call.ranks)", "_add(total, call.ranks"),
+    (rings, "range(some.start - ranks.start, some.stop - ranks.start)", "range(0, len(some))"),
     (folded, "range(ranks.start + self.shift, ranks.stop + self.shift)", "range(ranks.start, ranks.stop)"),
     (folded, "run.ranks[begin : begin + wide]", "run.ranks[:wide]"),
     (folded, "for piece in column.pieces(high)", "for piece in column.pieces(high)[:1]"),
@@ -193,7 +193,7 @@ def differ_with(module: ModuleType, before: str, after: str, monkeypatch: pytest
     exec(source.replace(before, after), vars(broken))
     monkeypatch.setattr(folded, "places_are_alike", lambda x: True)
     monkeypatch.setattr(broken, "places_are_alike", lambda x: True, raising=False)
-    monkeypatch.setattr(*((program, "together", broken) if module is together else (together, "folded", broken)))
+    monkeypatch.setattr(*((program, "rings", broken) if module is rings else (rings, "folded", broken)))
     wires = ("dtype=float16", "precision.wire=bfloat16", "precision.gradient_wire=bfloat16")
     sums = ("precision.dkv_accumulator=input",)  # in 16 bits no order of a sum is another's
     grid = ("variant=[ring,bpt_ring]", "world_size=[1,4]", "problem.seqlen=48", "kernel=eager", *CHUNKS)
@@ -209,7 +209,7 @@ def test_a_slip_is_seen(slip: tuple[ModuleType, str, str], monkeypatch: pytest.M
     assert differ_with(*slip, monkeypatch)
 
 
-@pytest.mark.parametrize("module", [together, folded])
+@pytest.mark.parametrize("module", [rings, folded])
 def test_no_slip_is_none(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not differ_with(module, "def ", "def ", monkeypatch)
 

@@ -16,7 +16,7 @@ from accuracy.kernel.block.calls import Scores
 from accuracy.masks import Block
 from accuracy.precision import Precision
 from accuracy.variant.base import Rank
-from accuracy.variant.column import Column, columns
+from accuracy.variant.together.column import Column, columns
 
 Blocks = Callable[[Rank, int, int], list[Block]]  # (rank, source of the keys, tokens a rank) -> local blocks
 

@@ -4,7 +4,7 @@ In: the shards of all ranks. Out: their results, in rank order. The ranks lie be
 tensor, (W B, S/W, ...). Keys and values stay where they are and are looked up where they would have come from; what
 travel would have rounded is rounded. Ranks in a row that compute the same blocks of sources in a row are one kernel
 call, one merge and one sum, or as few as the kernel's `foldable` says keep every bit; so are blocks of one rank below
-each other (`accuracy.variant.column`).
+each other (`accuracy.variant.together.column`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from accuracy.accumulator import Accumulator
-from accuracy.variant import folded, ring
+from accuracy.variant import ring
 from accuracy.variant.base import Rank
-from accuracy.variant.of_ranks import OfRanks, items
-from accuracy.variant.ring_plan import Blocks, Run, steps
+from accuracy.variant.together import folded
+from accuracy.variant.together.of_ranks import OfRanks, items
+from accuracy.variant.together.plan import Blocks, Run, steps
 from accuracy.world.base import Results, Tensors
 from accuracy.world.simulated import RankFailed
 

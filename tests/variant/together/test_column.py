@@ -4,7 +4,7 @@ import torch
 
 from accuracy.masks import Block, Visibility
 from accuracy.variant.bpt import Options, pairs
-from accuracy.variant.column import Column, columns
+from accuracy.variant.together.column import Column, columns
 
 
 def unfolded(found: tuple[Column, ...]) -> list[Block]:

@@ -8,8 +8,8 @@ from torch import Tensor
 from accuracy.carried import Carried
 from accuracy.merge import Running
 from accuracy.variant.base import Rank
-from accuracy.variant.column import Column
-from accuracy.variant.ring_plan import Run
+from accuracy.variant.together.column import Column
+from accuracy.variant.together.plan import Run
 from accuracy.world.base import Tensors
 
 

@@ -1,0 +1,1 @@
+"""How a simulated world runs the ranks of a ring together: side by side in a batch, every bit the same."""
