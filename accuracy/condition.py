@@ -89,6 +89,13 @@ def _with_all(each: Array) -> Array:
     return np.append(each, each.sum())
 
 
+def held_bytes(problem: Problem) -> int:
+    """At most: two magnitudes of every result, and ten blocks of scores."""
+    tokens = problem.queries * problem.heads + problem.seqlen * problem.heads_kv
+    results = 2 * problem.batch * tokens * problem.head_dim
+    return 8 * (2 * results + 10 * min(BLOCK_ELEMENTS, min(1024, problem.queries) * problem.seqlen))
+
+
 def magnitudes(problem: Problem, inputs: Inputs, truth: Named) -> Magnitudes:
     """Of all elements. truth: in token layout."""
     seen = seen_keys(

@@ -1,6 +1,6 @@
 """How much memory a case needs at most: an estimate by counting tensors, before anything is allocated."""
 
-from accuracy import parts
+from accuracy import condition, parts
 from accuracy.case import Case, Part
 from accuracy.dtype import FORMATS, accumulation_dtype
 from accuracy.reference import choice
@@ -23,7 +23,8 @@ def bytes_needed(case: Case) -> int:
     metrics = 6 * max(query, key) * FLOAT64
     held = case.world_size * max(_held_bytes(case, part) for part in (case.variant.forward, case.variant.backward))
     block = choice.held_bytes(problem, case.device)
-    return inputs + truth + one_shot + max(variant + held + _kernel_bytes(case), metrics, block)
+    conditions = condition.held_bytes(problem) if case.conditions else 0
+    return inputs + truth + one_shot + conditions + max(variant + held + _kernel_bytes(case), metrics, block)
 
 
 def _held_bytes(case: Case, part: Part) -> int:

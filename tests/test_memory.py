@@ -69,3 +69,13 @@ def test_the_estimate_covers_what_every_kernel_takes(dtype: str) -> None:
             row = pipeline.measure(each.case).rows[0]
             assert row["status"] == "ok", row["reason"]
             assert row["peak_bytes"] <= bytes_needed(each.case), each.case.kernel.name
+
+
+def test_condition_numbers_are_counted() -> None:
+    """Two float64 magnitudes of every result at the very least."""
+    plain, asked = (
+        bytes_needed(each.case)
+        for words in ((), ("conditions=true",))
+        for each in plan(configuration(*WORDS, "variant=one_shot", "world_size=1", *words), None)
+    )
+    assert asked - plain > 2 * 8 * 4 * 2048 * 8 * 64

@@ -29,7 +29,7 @@ class Options:
     """path: of a safetensors file, empty for the shipped one; layer: what stands before `.q` in its tensors' names."""
 
     path: str = ""
-    layer: str = "0"
+    layer: str = "layer_0"
 
     def __post_init__(self) -> None:
         """Raises ValueError."""
@@ -49,7 +49,7 @@ def decline(case: Case, options: Options) -> str | None:
     if (problem.heads, problem.heads_kv, problem.head_dim) != (heads, heads_kv, head_dim):
         return (
             f"inputs captured have problem.heads={heads} problem.heads_kv={heads_kv} problem.head_dim={head_dim}, not"
-            f" {problem.heads}, {problem.heads_kv} and {problem.head_dim}"
+            f" {problem.heads}, {problem.heads_kv} and {problem.head_dim}; use those"
         )
     for name, given, most in (("batch", problem.batch, batch), ("seqlen", problem.seqlen, length)):
         if given > most:

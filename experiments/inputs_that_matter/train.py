@@ -132,13 +132,13 @@ def train(model: Model, text: Tensor, steps: int) -> None:
 
 
 def capture(model: Model, text: Tensor) -> dict[str, Tensor]:
-    """LAYER.q, .k, .v, .dout, each (1, S, heads, D) in bfloat16, whose range the gradients need."""
+    """layer_NUMBER.q, .k, .v, .dout, each (1, S, heads, D) in bfloat16, whose range the gradients need."""
     loss = loss_of(model, text[None]) * SEQLEN
     kept = {layer: model.layers[layer].attention.kept for layer in CAPTURED}
     gradients = torch.autograd.grad(loss, [out for *_, out in kept.values()])
     found = {}
     for (layer, (q, k, v, _)), dout in zip(kept.items(), gradients, strict=True):
-        found |= {f"{layer}.{name}": x for name, x in (("q", q), ("k", k), ("v", v), ("dout", dout))}
+        found |= {f"layer_{layer}.{name}": x for name, x in (("q", q), ("k", k), ("v", v), ("dout", dout))}
     return {name: x.detach().bfloat16().contiguous() for name, x in found.items()}
 
 

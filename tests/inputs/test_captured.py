@@ -24,7 +24,7 @@ B, S, H, HK, D = 2, 12, 4, 2, 8
 SHIPPED = ("inputs=captured", "problem=captured", "variant=one_shot", "world_size=1", "dtype=bfloat16")
 
 
-def tensors(layer: str = "0") -> dict[str, torch.Tensor]:
+def tensors(layer: str = "layer_0") -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
     shapes = {"q": H, "k": HK, "v": HK, "dout": H}
     return {f"{layer}.{name}": torch.randn(B, S, heads, D, generator=generator) for name, heads in shapes.items()}
@@ -54,14 +54,14 @@ def test_what_the_file_holds_is_what_is_measured_on(tmp_path: Path, dtype: torch
     case = case_of(*asked(write(tmp_path, held)))
     drawn = base.draw(case.inputs, case.problem, case.seed)
     for name, x in drawn.items():
-        assert torch.equal(x, held[f"0.{name}"].double())
+        assert torch.equal(x, held[f"layer_0.{name}"].double())
 
 
 def test_a_smaller_problem_takes_the_first_sequences_and_tokens(tmp_path: Path) -> None:
     held = tensors()
     case = case_of(*asked(write(tmp_path, held), batch=1, seqlen=5))
     drawn = base.draw(case.inputs, case.problem, 0)
-    assert torch.equal(drawn["k"], held["0.k"][:1, :5].double())
+    assert torch.equal(drawn["k"], held["layer_0.k"][:1, :5].double())
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_smaller_problem_takes_the_first_sequences_and_tokens(tmp_path: Path) 
     [
         (["problem.seqlen=13"], "problem.seqlen=13; allowed: 1 to 12"),
         (["problem.batch=3"], "problem.batch=3; allowed: 1 to 2"),
-        (["problem.heads_kv=4"], "problem.heads=4 problem.heads_kv=2 problem.head_dim=8, not 4, 4 and 8"),
+        (["problem.heads_kv=4"], "problem.heads=4 problem.heads_kv=2 problem.head_dim=8, not 4, 4 and 8; use those"),
         (["problem.head_dim=16"], "not 4, 2 and 16"),
         (["problem.seqlen_q=6"], "drop problem.seqlen_q"),
         (["seed=1"], "there is no seed=1; allowed: 0"),
@@ -112,26 +112,28 @@ def endless_header(folder: Path) -> Path:
 
 
 def no_json(folder: Path) -> Path:
-    return with_header(folder, b'{"0.q": ')
+    return with_header(folder, b'{"layer_0.q": ')
 
 
 def beyond_the_end(folder: Path) -> Path:
     entry = {"dtype": "F32", "shape": [1, 4, 1, 1], "data_offsets": [0, 16]}
-    return with_header(folder, json.dumps({"0.q": entry}).encode(), body=b"\0" * 8)
+    return with_header(folder, json.dumps({"layer_0.q": entry}).encode(), body=b"\0" * 8)
 
 
 def overlapping(folder: Path) -> Path:
     entry = {"dtype": "F32", "shape": [1, 1, 1, 1], "data_offsets": [0, 4]}
-    return with_header(folder, json.dumps({f"0.{name}": entry for name in captured.NAMES}).encode(), body=b"\0" * 4)
+    return with_header(
+        folder, json.dumps({f"layer_0.{name}": entry for name in captured.NAMES}).encode(), body=b"\0" * 4
+    )
 
 
 def huge_shape(folder: Path) -> Path:
     entry = {"dtype": "F32", "shape": [2**40, 2**40, 1, 1], "data_offsets": [0, 4]}
-    return with_header(folder, json.dumps({"0.q": entry}).encode(), body=b"\0" * 4)
+    return with_header(folder, json.dumps({"layer_0.q": entry}).encode(), body=b"\0" * 4)
 
 
 def lacking_dout(folder: Path) -> Path:
-    return write(folder, {name: x for name, x in tensors().items() if name != "0.dout"})
+    return write(folder, {name: x for name, x in tensors().items() if name != "layer_0.dout"})
 
 
 def other_layers(folder: Path) -> Path:
@@ -147,11 +149,11 @@ def flattened(folder: Path) -> Path:
 
 
 def values_of_another_length(folder: Path) -> Path:
-    return write(folder, {**tensors(), "0.v": torch.zeros(B, S - 1, HK, D)})
+    return write(folder, {**tensors(), "layer_0.v": torch.zeros(B, S - 1, HK, D)})
 
 
 def three_key_heads(folder: Path) -> Path:
-    return write(folder, {**tensors(), "0.k": torch.zeros(B, S, 3, D), "0.v": torch.zeros(B, S, 3, D)})
+    return write(folder, {**tensors(), "layer_0.k": torch.zeros(B, S, 3, D), "layer_0.v": torch.zeros(B, S, 3, D)})
 
 
 @pytest.mark.parametrize(
@@ -165,9 +167,9 @@ def three_key_heads(folder: Path) -> Path:
         (beyond_the_end, "cannot be read as safetensors"),
         (overlapping, "cannot be read as safetensors"),
         (huge_shape, "cannot be read as safetensors"),
-        (lacking_dout, "lacks 0.dout; allowed: 0"),
-        (other_layers, "lacks 0.q, 0.k, 0.v, 0.dout; allowed: model.layers.7"),
-        (whole_numbers, "0.q is I16"),
+        (lacking_dout, "lacks layer_0.dout; allowed: layer_0"),
+        (other_layers, "lacks layer_0.q, layer_0.k, layer_0.v, layer_0.dout; allowed: model.layers.7"),
+        (whole_numbers, "layer_0.q is I16"),
         (flattened, "allowed: q and dout (B, S, H, D)"),
         (values_of_another_length, "v [2, 11, 2, 8]"),
         (three_key_heads, "Hk a divisor of H"),
@@ -184,17 +186,17 @@ def test_a_file_that_is_no_capture_is_refused_in_one_line(tmp_path: Path, damage
 
 def test_values_that_are_not_finite_fail_the_case(tmp_path: Path) -> None:
     held = tensors()
-    held["0.v"][1, 3, 0, 2] = torch.nan
+    held["layer_0.v"][1, 3, 0, 2] = torch.nan
     (row,) = measure(*asked(write(tmp_path, held)), "dtype=float32").to_dict("records")
     assert row["status"] == "failed"
-    assert "0.v in" in row["reason"]
+    assert "layer_0.v in" in row["reason"]
     assert "not finite" in row["reason"]
 
 
 def test_another_content_of_one_path_is_another_code(tmp_path: Path) -> None:
     """So that neither a kept truth nor a finished case stands for it."""
     case = case_of(*asked(write(tmp_path, tensors())))
-    moved = replace(case.inputs, options=(("layer", "0"), ("path", str(tmp_path / "other.safetensors"))))
+    moved = replace(case.inputs, options=(("layer", "layer_0"), ("path", str(tmp_path / "other.safetensors"))))
     other = {name: x + 1 for name, x in tensors().items()}
     save_file(other, tmp_path / "other.safetensors")
     assert parts.read_digest(case.inputs) != parts.read_digest(moved)
@@ -203,7 +205,7 @@ def test_another_content_of_one_path_is_another_code(tmp_path: Path) -> None:
 
 
 def shipped(layer: str) -> tuple[base.Inputs, float]:
-    case = case_of(*SHIPPED, f"inputs.captured.layer='{layer}'")
+    case = case_of(*SHIPPED, f"inputs.captured.layer={layer}")
     return base.round_to(base.draw(case.inputs, case.problem, 0), "float64", "cpu"), case.problem.softmax_scale
 
 
@@ -216,7 +218,7 @@ def test_the_shipped_file_is_small_and_says_where_it_comes_from() -> None:
     assert after < before / 2
 
 
-@pytest.mark.parametrize("layer", ["0", "2"])
+@pytest.mark.parametrize("layer", ["layer_0", "layer_2"])
 def test_the_shipped_attention_is_trained(layer: str) -> None:
     """Its weights sit in fewer keys than those of Gaussian inputs, which have ln n - 1/2 nats over n keys, by a nat and
     more (measured: 1.7 and 3.8 against 5.4), and it is queries and keys that do it: not so with shuffled keys."""
