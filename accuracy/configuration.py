@@ -17,6 +17,7 @@ import torch.distributed as dist
 from accuracy import device as devices
 from accuracy import knobs, parts
 from accuracy.case import Part, Reruns, Scalar, Variant
+from accuracy.depth.stack import Stack, stacks_of
 from accuracy.dtype import FORMATS
 from accuracy.errors import ConfigError, unknown
 from accuracy.precision import CHOICES
@@ -35,9 +36,9 @@ SCHEDULE = ("SHARDINGS", "PRECISION", "FORWARD_PLACES", "BACKWARD_PLACES", "decl
 CONTENTS = {"kernel": ("abilities", "build"), "inputs": ("draw",)}  # what the module of a part must have
 KEYS = (
     "name", "variant", "kernel", "precision", "inputs", "problem", "world", "dtype", "world_size", "seed",
-    "device", "workers", "reruns", "also", "unusable", "truth", "output_dir", "report", "dry_run",
+    "device", "workers", "reruns", "stack", "also", "unusable", "truth", "output_dir", "report", "dry_run",
 )  # fmt: skip
-ALSO_KEYS = ("variant", "kernel", "precision", "inputs", "problem", "dtype", "world_size", "seed", "reruns")
+ALSO_KEYS = ("variant", "kernel", "precision", "inputs", "problem", "dtype", "world_size", "seed", "reruns", "stack")
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class Configuration:
     device: str
     workers: int  # processes that measure cases side by side, each on a GPU of its own
     reruns: Reruns
+    stacks: tuple[Stack, ...]  # what attention is part of; none: it stands alone
     also: tuple["Configuration", ...]  # more grids, each the configuration with some keys changed
     record_unusable: bool  # a value that no case can use: rows that say why, instead of a mistake
     truth_folder: Path | None
@@ -98,6 +100,7 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
         device=device,
         workers=_workers(config, device),
         reruns=_reruns(config["reruns"]),
+        stacks=stacks_of(config["stack"]),
         also=tuple(_also(config, folders)),
         record_unusable=_record_unusable(config),
         truth_folder=knobs.path("truth.folder", truth["folder"]),
@@ -118,13 +121,13 @@ def _reruns(node: Any) -> Reruns:
 
 
 def _also(config: Mapping[str, Any], folders: Sequence[Path]) -> Iterable[Configuration]:
-    """The further grids, by name: a key given anew replaces the configuration's; problem and reruns are merged."""
+    """The further grids, by name: a key given anew replaces the configuration's; problem, reruns and stack merge."""
     if not isinstance(config["also"], Mapping):
         raise ConfigError(f"also={config['also']!r}; allowed: grids by name, each a mapping of keys to change")
     for name, changes in config["also"].items():
         knobs.known_keys(f"key of also.{name}", changes, ALSO_KEYS)
         merged = {
-            key: {**config[key], **value} if key in ("problem", "reruns", "precision") else value
+            key: {**config[key], **value} if key in ("problem", "reruns", "precision", "stack") else value
             for key, value in changes.items()
         }
         yield read({**config, **merged, "also": {}}, folders)

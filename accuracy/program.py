@@ -49,9 +49,9 @@ def rank_program(case: Case, kernel: Kernel, shards: Sequence[Tensors], rank_typ
     async def program(world: World) -> Results:
         q, k, v, dout = mine = shards[world.rank]
         versions = [tensor._version for tensor in mine]
-        rank = _rank(rank_type, case, world, kernel, forward, case.forward_precision)
+        rank = make_rank(rank_type, case, world, kernel, forward, case.forward_precision)
         out, lse, *saved = await forward.forward(rank, q, k, v)
-        rank = _rank(rank_type, case, world, kernel, backward, case.backward_precision)
+        rank = make_rank(rank_type, case, world, kernel, backward, case.backward_precision)
         gradients = await backward.backward(rank, dout, q, k, v, out, lse, *saved)
         if [tensor._version for tensor in mine] != versions:
             raise RuntimeError("the variant wrote to its inputs")
@@ -60,9 +60,10 @@ def rank_program(case: Case, kernel: Kernel, shards: Sequence[Tensors], rank_typ
     return program
 
 
-def _rank(
+def make_rank(
     rank_type: MakeRank, case: Case, world: World, kernel: Kernel, schedule: ModuleType, precision: Precision
 ) -> Rank:
+    """What a schedule is given of a case: one rank's side."""
     return rank_type(
         world=world,
         kernel=kernel,

@@ -59,6 +59,7 @@ _IDENTITY = [
     ("reason", pa.string()),
 ]
 IDENTITY = tuple(name for name, _ in _IDENTITY)
+
 METRICS = (
     "error_max",
     "error_mean",
@@ -142,11 +143,12 @@ def write_case(
     """Store a finished case for good; results last, so a case that has results has its positions and steps too."""
     for name, found, schema in (("positions", positions, POSITIONS_SCHEMA), ("steps", steps, STEPS_SCHEMA)):
         if found := list(found):
-            _write(folder / name / f"{case_id}.parquet", found, schema)
-    _write(folder / "results" / f"{case_id}.parquet", list(rows), RESULTS_SCHEMA)
+            write_rows(folder / name / f"{case_id}.parquet", found, schema)
+    write_rows(folder / "results" / f"{case_id}.parquet", list(rows), RESULTS_SCHEMA)
 
 
-def _write(path: Path, rows: list[Row], schema: pa.Schema) -> None:
+def write_rows(path: Path, rows: list[Row], schema: pa.Schema) -> None:
+    """Write a file of a table whole or not at all."""
     table = pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
     path.parent.mkdir(parents=True, exist_ok=True)
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
@@ -215,7 +217,11 @@ def finished_cases(folder: Path) -> dict[str, Finished]:
 
 def finished_case(folder: Path, case_id: str) -> Finished | None:
     """How a case ended that needs no second run; None where it does."""
-    path = folder / "results" / f"{case_id}.parquet"
+    return finished_in(folder / "results" / f"{case_id}.parquet")
+
+
+def finished_in(path: Path) -> Finished | None:
+    """`finished_case` of a case's own file."""
     if not path.exists():
         return None
     first = pq.read_table(path, columns=["status", "code"]).slice(0, 1).to_pylist()[0]
