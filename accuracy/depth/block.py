@@ -61,8 +61,9 @@ def normalised(x: Tensor, gain: Tensor | None, dtype: torch.dtype) -> Tensor:
 
 
 def rotated(x: Tensor) -> Tensor:
-    """RoPE (Su et al. 2021) of (B, S, heads, D), D even: pairs (i, i + D / 2), as Llama's released checkpoints pair them
-    in transformers. Angles in float64, so that every dtype rotates by the same."""
+    """RoPE (Su et al. 2021) of (B, S, heads, D), D even: pairs (i, i + D / 2), as transformers runs Llama.
+
+    Angles in float64, so that every dtype rotates by the same."""
     half = x.shape[-1] // 2
     place = torch.arange(x.shape[1], dtype=torch.float64, device=x.device)
     angle = place[:, None] * ROPE_BASE ** (-torch.arange(half, dtype=torch.float64, device=x.device) / half)

@@ -1,4 +1,4 @@
-"""The table of stacks: one row per (case, layer, tensor), in a run folder's `layers/`, one file a case. No torch here."""
+"""The table of stacks: a row per (case, layer, tensor), in a run folder's `layers/`, one file a case. No torch here."""
 
 from pathlib import Path
 

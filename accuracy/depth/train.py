@@ -1,8 +1,10 @@
-"""`python -m accuracy.depth.train`: train the small model on the reference text that comes with Python, seeded, minutes.
+"""`python -m accuracy.depth.train`: train the small model on the reference text that comes with Python, in minutes.
 
-Next byte, float32 weights, AdamW. What is kept is rounded to bfloat16, with the end of the text, which is not trained on.
+Next byte, float32 weights, AdamW, seeded. Kept are the weights rounded to bfloat16, and the end of the text, which is
+not trained on.
 """
 
+import hashlib
 import math
 
 import torch
@@ -85,6 +87,7 @@ def main() -> None:
             print(f"step {step}: {found.item():.3f} nats a byte", flush=True)
     rounded = {name: x.detach().bfloat16() for name, x in weights.items()}
     torch.save({**rounded, "text": kept.clone()}, trained.FILE)
+    print(f'DIGEST = "{hashlib.sha256(trained.FILE.read_bytes()).hexdigest()}"')
     with torch.no_grad():
         held = loss({name: x.float() for name, x in rounded.items()}, kept[: 8 * 257].view(8, 257).long())
     print(f"text kept from the training: {held.item():.3f} nats a byte")

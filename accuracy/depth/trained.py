@@ -3,12 +3,15 @@
 Bytes are its words. `python -m accuracy.depth.train` makes the file again.
 """
 
+import hashlib
 from functools import cache
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+DIGEST = "d4b0729d2fc3f7c7f867b5d83c2f274b12df002109e50b183e01bfb49ed9f314"
+"""SHA-256 of the file: it decides numbers as code does."""
 FILE = Path(__file__).with_name("trained.pt")
 LAYERS = 8
 SHAPE = {"width": 64, "feed_forward": 192, "vocabulary": 256, "heads": 4, "heads_kv": 2, "head_dim": 32}
@@ -16,6 +19,10 @@ SHAPE = {"width": 64, "feed_forward": 192, "vocabulary": 256, "heads": 4, "heads
 
 @cache
 def _content() -> dict[str, Tensor]:
+    if hashlib.sha256(FILE.read_bytes()).hexdigest() != DIGEST:
+        raise RuntimeError(
+            f"{FILE.name} is damaged or was trained anew: `python -m accuracy.depth.train` prints its DIGEST"
+        )
     content: dict[str, Tensor] = torch.load(FILE, weights_only=True)
     return content
 

@@ -16,7 +16,6 @@ from accuracy.depth.block import Weights
 from accuracy.depth.stack import Stack
 
 
-
 @dataclass(frozen=True)
 class Model:
     """layers: see `accuracy.depth.block`; embedding (V, E), head (E, V), norm (E) or None; words (B, S + 1)."""
@@ -72,9 +71,7 @@ def _random(case: Case, stack: Stack) -> Model:
 def _trained(case: Case, stack: Stack) -> Model:
     given = {name: x.to(getattr(torch, case.dtype)).to(case.device) for name, x in trained.weights().items()}
     stacked = {name.removeprefix("layers."): x for name, x in given.items() if name.startswith("layers.")}
-    layers = tuple(
-        {name: x[index % trained.LAYERS] for name, x in stacked.items()} for index in range(stack.layers)
-    )
+    layers = tuple({name: x[index % trained.LAYERS] for name, x in stacked.items()} for index in range(stack.layers))
     words = trained.words(case.problem.batch, case.problem.seqlen + 1, case.seed).to(case.device)
     return Model(layers, given["embedding"], given["head"], given["norm"], words)
 

@@ -112,7 +112,9 @@ def _misattributed(rows: pd.DataFrame) -> Claim:
     if found.empty:
         return Claim(statement, None, "no ring differs so much")
     ratio = found["diff_rel"] / found["exact_diff_rel"]
-    evidence = f"{len(found)} gradients; ring's difference is {ratio.median():.2f} times exact's, at most {ratio.max():.2f}"
+    evidence = (
+        f"{len(found)} gradients; ring's difference is {ratio.median():.2f} times exact's, at most {ratio.max():.2f}"
+    )
     return Claim(statement, bool(ratio.max() < EXCESS), evidence)
 
 
@@ -125,7 +127,9 @@ def _low_lse(rows: pd.DataFrame) -> Claim:
     worst = found.loc[found["error_rel"].idxmax()]
     loss = _loss(low)
     bad = worst["error_rel"] > CATASTROPHIC and worst["x_one_shot"] > 2
-    evidence = f"worst {worst['error_rel']:.2g}, {worst['x_one_shot']:.1f} times one-shot ({_where(worst)}); loss {loss:.2g}"
+    evidence = (
+        f"worst {worst['error_rel']:.2g}, {worst['x_one_shot']:.1f} times one-shot ({_where(worst)}); loss {loss:.2g}"
+    )
     return Claim(statement, bool(bad and loss < REASONABLE), evidence)
 
 
