@@ -24,6 +24,10 @@ from accuracy.world import simulated
 from accuracy.world.base import Results, Tensors, World
 
 
+class NoGradients(ValueError):
+    """A variant that is for inference only."""
+
+
 class Halves(Protocol):
     """Forward and backward of attention, apart. q, out, dout (B, S, H, D), k, v (B, S, Hk, D)."""
 
@@ -67,6 +71,8 @@ class Ranks:
             return gradients
 
         found = simulated.run(program, self.case.world_size)
+        if any(gradient is None for each in found for gradient in each):
+            raise NoGradients(f"variant {self.case.variant.name} gives no gradients; use one with a backward")
         return tuple(self._joined(found, index) for index in range(3))
 
     def _shards(self, *whole: Tensor) -> list[Tensors]:
@@ -113,5 +119,5 @@ class _Function(torch.autograd.Function):
 
 def known_to_autograd(halves: Halves) -> Attention:
     """A block's attention."""
-    apply: Callable[..., Tensor] = _Function.apply  # type: ignore[assignment]
+    apply: Callable[..., Tensor] = _Function.apply
     return lambda q, k, v: apply(halves, q, k, v)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from accuracy import device as devices
 from accuracy import provenance
-from accuracy.depth.attention import Exact, Halves, Ranks
+from accuracy.depth.attention import Exact, Halves, NoGradients, Ranks
 from accuracy.depth.case import StackCase
 from accuracy.depth.table import METRICS
 from accuracy.depth.walk import DIFFERENTIATED, Quantity, walk
@@ -54,6 +54,8 @@ class Measurer:
             begin = time.perf_counter()
             kernel = build_kernel(each.case)
             return list(self._rows(each, yardsticks, Ranks(each.case, kernel), begin))
+        except NoGradients as error:
+            return [self._about(each, DECLINED, str(error))]
         except Exception as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:500]
             out_of_memory = isinstance(error.__cause__ or error, torch.OutOfMemoryError)

@@ -1,6 +1,8 @@
 """`accuracy stack.layers=L` as a user runs it: rows on disk, resumed, reported; a mistake is one line."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -87,6 +89,13 @@ def test_the_report_has_every_setting_and_is_the_same_again_from_the_tables(comm
     assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org", "")
     assert report.main([str(folder)]) == 0
     assert (folder / "report.html").read_text() == page
+
+
+def test_the_report_needs_no_torch(command: CommandLine) -> None:
+    assert command(*STACK, "output_dir=run").status == 0
+    program = "import sys; sys.modules['torch'] = None; from accuracy.command.report import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", program, str(command.folder / "run")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_published_run_of_stacks_is_read_and_reported_again(command: CommandLine) -> None:

@@ -19,9 +19,11 @@ STALE = "{forward: accuracy.fault.bpt_stale_buffer, backward: accuracy.fault.bpt
 def test_in_float64_every_variant_is_exact(variant: str) -> None:
     skip_if_bound_to_a_kernel(variant)
     rows = measured(f"variant={variant}", "dtype=float64", "world_size=[1,2,3,4]")
-    rows = rows[rows["status"] != table.DECLINED]  # of one device, or heads that do not divide
-    assert set(rows["status"]) == {table.OK}
-    assert rows["error_rel"].max() < EXACT
+    declined = rows["status"] == table.DECLINED  # of one device, or heads that do not divide
+    if rows.loc[declined, "reason"].str.contains("gives no gradients").any():
+        pytest.skip("for inference only")
+    assert set(rows.loc[~declined, "status"]) == {table.OK}
+    assert rows.loc[~declined, "error_rel"].max() < EXACT
 
 
 def test_a_stack_in_bfloat16_rounds_as_bfloat16_does() -> None:

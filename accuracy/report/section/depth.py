@@ -6,12 +6,13 @@ from dataclasses import dataclass
 import pandas as pd
 
 from accuracy.report import drawing, mark
-from accuracy.report.number import MISSING, as_float, geometric_mean, plain, scientific
+from accuracy.report.number import as_float, geometric_mean, plain, scientific
 from accuracy.report.section.growth import drawable
 from accuracy.report.svg import to_svg
 from accuracy.report.view import Chart, Panel, Table, cells
 
 SETTING = ("weights", "gain", "residual", "norm", "dtype", "kernel", "seqlen", "heads", "width")
+GRADIENTS = ("dx", "d_query", "d_key", "d_value", "d_output")
 CHARTED = ("x", "dx", "d_query", "d_key")
 REFERENCES = {"one_shot_rel": (drawing.ONE_SHOT, "one-shot", (6, 3)), "exact_rel": (drawing.FLOOR, "floor", (1.2, 2))}
 
@@ -85,8 +86,10 @@ def _chart(setting: Setting, rows: pd.DataFrame, column: str, title: str) -> Cha
     said = []
     for slot, series in enumerate(setting.series, 1):
         places, middle = _points(rows[rows["series"] == series], column, "error_rel")
-        style = {"marker": mark.marker(slot), "markersize": 3, "linestyle": mark.dash(slot), "linewidth": 1.4}
-        axes.plot(places, middle, color=drawing.series_colour(slot), gid=f"s{slot}", clip_on=False, **style)
+        axes.plot(
+            places, middle, color=drawing.series_colour(slot), marker=mark.marker(slot), markersize=3,
+            linestyle=mark.dash(slot), linewidth=1.4, gid=f"s{slot}", clip_on=False,
+        )  # fmt: skip
         if middle:
             said.append(
                 f"{series} {scientific(middle[0])} at {places[0]:.0f} to {scientific(middle[-1])} at {places[-1]:.0f}"
@@ -123,15 +126,12 @@ def losses(rows: pd.DataFrame) -> Table:
     made = []
     for setting in _settings(rows):
         for series, found in setting.rows.groupby("series"):
-            gradients = found[found["tensor"].str.startswith("d")]
-            worst = gradients.loc[gradients["error_rel"].idxmax()] if len(gradients) else None
+            gradients = found[found["tensor"].isin(GRADIENTS)]
+            worst = max(gradients.to_dict("records"), key=lambda row: row["error_rel"])
             loss = found.loc[found["tensor"] == "loss", "error_rel"].max()
-            where = (
-                MISSING if worst is None else f"{worst['tensor']} of layer {worst['layer']}, W={worst['world_size']}"
-            )
-            numbers = (MISSING,) * 3 if worst is None else (
-                scientific(worst["error_rel"]), scientific(worst["one_shot_rel"]), plain(gradients["x_one_shot"].max())
-            )  # fmt: skip
-            made.append(cells(f"{setting.label}: {series}", scientific(loss), *numbers, where))
+            numbers = scientific(loss), scientific(worst["error_rel"]), scientific(worst["one_shot_rel"])
+            where = f"{worst['tensor']} of layer {worst['layer']}/{worst['layers']}, W={worst['world_size']}"
+            most = plain(gradients["x_one_shot"].max())
+            made.append(cells(f"{setting.label}: {series}", *numbers, most, where))
     head = ("setting and variant", "loss", "worst gradient", "one-shot's there", "most x one-shot", "where")
     return Table("Relative error of the loss and of the worst gradient", head, tuple(made))
