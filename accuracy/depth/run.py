@@ -115,12 +115,12 @@ def _line(each: StackCase) -> str:
 
 
 def _worst(rows: pd.DataFrame) -> str:
-    """Of every variant and policy, the gradient at the bottom of its deepest stack on most ranks."""
-    keys = ["weights", "gain", "residual", "norm", "variant", "precision"]
+    """Of every variant and policy, the gradient at the bottom of its deepest stack on most ranks: median over seeds."""
+    keys = ["dtype", "weights", "gain", "residual", "norm", "variant", "precision"]
     bottom = rows[(rows["status"] == table.OK) & (rows["tensor"] == "dx") & (rows["layer"] == 1)]
     if bottom.empty:
         return ""
-    last = bottom.sort_values(["layers", "world_size"]).groupby(keys, sort=False, dropna=False).tail(1)
-    return str(last[[*keys, "layers", "world_size", "error_rel", "x_one_shot", "x_exact", "diff_rel"]].to_string(
-        index=False, float_format=lambda value: f"{value:.3g}"
-    ))  # fmt: skip
+    deepest = bottom["layers"] == bottom.groupby(keys)["layers"].transform("max")
+    numbers = ["error_rel", "x_one_shot", "x_exact", "diff_rel"]
+    middle = bottom[deepest].groupby([*keys, "layers", "world_size"])[numbers].median().reset_index()
+    return str(middle.groupby(keys).tail(1).to_string(index=False, float_format=lambda value: f"{value:.3g}"))

@@ -14,18 +14,25 @@ STALE = "bpt_ring_stale"
 
 def claims(results: pd.DataFrame) -> list[Claim]:
     rows = results[results["status"] == "ok"]
-    healthy = rows[(rows["variant"] != STALE) & (rows["precision"] == "")]
+    short = rows[rows["dtype"] == "bfloat16"]
+    healthy = short[(short["variant"] != STALE) & (short["precision"] == "")]
     plain = healthy[healthy["norm"] & (healthy["residual"] != "none")]
+    usual = plain[plain["gain"] == 1]
     return [
-        _excess(plain[plain["gain"] == 1]),
-        _level(plain[plain["gain"] == 1]),
-        _attention_is_minor(plain[plain["gain"] == 1]),
-        _sublinear(plain[plain["gain"] == 1]),
+        _excess(usual),
+        _level(usual),
+        _attention_is_minor(usual),
+        _sublinear(usual),
         _sharp(plain),
         _misattributed(healthy),
-        _low_lse(rows),
-        _sums(rows),
-        *_bug(rows),
+        _low_lse(short),
+        _sums(short),
+        *_bug(short),
+        _excess_over_seeds(usual),
+        _diff_is_no_error(usual),
+        _workaround(usual),
+        _sharp_for_all(plain),
+        _ladder(rows),
     ]
 
 
@@ -161,3 +168,73 @@ def _bug(rows: pd.DataFrame) -> list[Claim]:
         Claim(statements[0], bool((errors > CATASTROPHIC).all() and loss < REASONABLE), f"{said}; loss {loss:.2g}"),
         Claim(statements[1], bool((one["x_one_shot"] < EXCESS).all()), f"{one['x_one_shot'].max():.2f} times one-shot"),
     ]
+
+
+def _middle(values: pd.Series) -> float:
+    return float(np.exp(np.log(values).mean()))
+
+
+def _excess_over_seeds(rows: pd.DataFrame) -> Claim:
+    statement = "(Added after the run.) Over seeds, layers and gradients no ring's mean is beyond 1.25 times one-shot."
+    found = _gradients(rows).groupby(["weights", "residual", "variant", "layers", "world_size"])["x_one_shot"]
+    if rows["seed"].nunique() < 3:
+        return Claim(statement, None, "fewer than three seeds")
+    means = found.apply(_middle)
+    evidence = f"{means.min():.2f} to {means.max():.2f}; largest {means.idxmax()}"
+    return Claim(statement, bool(means.max() < 1.25), evidence)
+
+
+def _diff_is_no_error(rows: pd.DataFrame) -> Claim:
+    statement = (
+        "(Added after the run.) From 2 to 8 ranks the ring's difference to one-shot grows by 30% and more, its error by"
+        " less than 10%."
+    )
+    ring = _gradients(rows[(rows["variant"] == "ring") & (rows["residual"] == "input") & (rows["layers"] >= 8)])
+    by_size = ring.groupby("world_size")[["diff_rel", "error_rel"]].agg(_middle)
+    if not {2, 8} <= set(by_size.index):
+        return Claim(statement, None, "not measured at 2 and 8 ranks")
+    growth = by_size.loc[8] / by_size.loc[2]
+    holds = bool(growth["diff_rel"] > 1.3 and growth["error_rel"] < 1.1)
+    return Claim(statement, holds, f"difference times {growth['diff_rel']:.2f}, error times {growth['error_rel']:.2f}")
+
+
+def _workaround(rows: pd.DataFrame) -> Claim:
+    statement = (
+        "(Added after the run.) llama3's forward with a ring's backward is nearer to one-shot than a ring by a third and"
+        " more, at 8 ranks, and no nearer to the truth by 10%."
+    )
+    many = _gradients(rows[(rows["world_size"] == 8) & (rows["residual"] == "input") & (rows["layers"] >= 8)])
+    by_variant = many.groupby("variant")[["diff_rel", "error_rel"]].agg(_middle)
+    if not {"ring", "llama3_ring"} <= set(by_variant.index):
+        return Claim(statement, None, "not measured")
+    share = by_variant.loc["llama3_ring"] / by_variant.loc["ring"]
+    holds = bool(share["diff_rel"] < 2 / 3 and share["error_rel"] > 0.9)
+    return Claim(
+        statement, holds, f"difference {share['diff_rel']:.2f} of the ring's, error {share['error_rel']:.2f} of it"
+    )
+
+
+def _sharp_for_all(rows: pd.DataFrame) -> Claim:
+    statement = (
+        "(Added after the run.) From gain 4 on the middle gradient is catastrophic for one-shot and exact attention as for"
+        " the ring, and ring, one-shot and exact differ from each other by as much."
+    )
+    found = _gradients(rows[rows["gain"] >= 4])
+    if found.empty:
+        return Claim(statement, None, "not measured")
+    names = ["error_rel", "one_shot_rel", "exact_rel", "diff_rel", "exact_diff_rel"]
+    middle = found.groupby("weights")[names].median()
+    said = "; ".join(f"{weights} " + ", ".join(f"{x:.2g}" for x in row) for weights, row in middle.iterrows())
+    evidence = f"medians of ring's, one-shot's, exact's error, ring to one-shot, exact to one-shot: {said}"
+    return Claim(statement, bool((middle > CATASTROPHIC).all(axis=None)), evidence)
+
+
+def _ladder(rows: pd.DataFrame) -> Claim:
+    statement = "(Added after the run.) Float32 takes the catastrophe out of sharp logits, below 1%, and out of no bug."
+    fine = _gradients(rows[rows["dtype"] == "float32"])
+    sharp = fine[(fine["variant"] == "ring") & (fine["gain"] == 4)]["error_rel"]
+    stale = fine[fine["variant"] == STALE]["error_rel"]
+    if sharp.empty or stale.empty:
+        return Claim(statement, None, "not measured in float32")
+    evidence = f"ring at gain 4 at most {sharp.max():.2g}, stale buffer at gain 1 at the median {stale.median():.2g}"
+    return Claim(statement, bool(sharp.max() < 0.01 and stale.median() > CATASTROPHIC), evidence)
