@@ -113,8 +113,7 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
 
 
 def _reruns(node: Any) -> Reruns:
-    names = [field.name for field in fields(Reruns)]
-    knobs.exact_keys("knob of reruns", node, names)
+    knobs.exact_keys("knob of reruns", node, names := [field.name for field in fields(Reruns)])
     flags = {name: knobs.typed(f"reruns.{name}", node[name], bool) for name in names if name != "repeat"}
     (repeat,) = knobs.integers("reruns.repeat", [node["repeat"]], 0)
     return Reruns(repeat=repeat, **flags)
@@ -122,9 +121,10 @@ def _reruns(node: Any) -> Reruns:
 
 def _also(config: Mapping[str, Any], folders: Sequence[Path]) -> Iterable[Configuration]:
     """The further grids, by name: a key given anew replaces the configuration's; problem, reruns and stack merge."""
-    if not isinstance(config["also"], Mapping):
-        raise ConfigError(f"also={config['also']!r}; allowed: grids by name, each a mapping of keys to change")
-    for name, changes in config["also"].items():
+    grids = {} if config["also"] is None else config["also"]
+    if not isinstance(grids, Mapping):
+        raise ConfigError(f"also={grids!r}; allowed: null, or grids by name, each a mapping of keys to change")
+    for name, changes in grids.items():
         knobs.known_keys(f"key of also.{name}", changes, ALSO_KEYS)
         merged = {
             key: {**config[key], **value} if key in ("problem", "reruns", "precision", "stack") else value
@@ -135,8 +135,7 @@ def _also(config: Mapping[str, Any], folders: Sequence[Path]) -> Iterable[Config
 
 def _record_unusable(config: Mapping[str, Any]) -> bool:
     """Asked for, or what `kernel=every` means: a kernel that nobody named is nobody's mistake."""
-    word = knobs.choice("unusable", config["unusable"], ("stop", "record"))
-    return word == "record" or "every" in config["kernel"]
+    return knobs.choice("unusable", config["unusable"], ("stop", "record")) == "record" or "every" in config["kernel"]
 
 
 def _variants(nodes: Mapping[str, Any], folders: Sequence[Path]) -> Iterable[Variant]:

@@ -7,7 +7,7 @@ from accuracy.memory import bytes_needed as attention_bytes
 
 
 def bytes_needed(case: Case, stack: Stack) -> int:
-    """Weights; x, dx and the compared gradients of all layers in float64 and of one-shot's; a layer at work."""
+    """Weights; x, dx and the compared gradients of all layers, of the truth and of one-shot; a layer at work."""
     problem, size = case.problem, FORMATS[case.dtype].bytes
     tokens = problem.batch * problem.seqlen
     across = (problem.heads + problem.heads_kv) * problem.head_dim
@@ -15,7 +15,8 @@ def bytes_needed(case: Case, stack: Stack) -> int:
     others = 3 * stack.width * stack.feed_forward
     stream = tokens * stack.width
     weights = stack.layers * (compared + others) * size + 2 * stack.vocabulary * stack.width * size
-    kept = stack.layers * ((2 * stream + compared) * (8 + size) + stream * 8)
+    truth = 4 if size == 2 else 8
+    kept = stack.layers * ((2 * stream + compared) * (truth + size) + stream * 8)
     at_work = 8 * (3 * (compared + others) + tokens * (8 * stack.width + 8 * across + 6 * stack.feed_forward))
     ends = 3 * 8 * tokens * stack.vocabulary
     return weights + kept + max(at_work, ends) + attention_bytes(case)

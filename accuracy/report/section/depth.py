@@ -1,7 +1,7 @@
 """Section: how do errors grow from layer to layer, with the depth of the stack and with the world size?"""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -71,7 +71,7 @@ def _panel(setting: Setting) -> Panel:
         if rows[column].nunique() > 1:
             charts.append(_chart(setting, rows, column, title))
     legend = [mark.series_key(name, slot) for slot, name in enumerate(setting.series, 1)]
-    legend += [mark.reference_key("one-shot kernel"), mark.reference_key("floor")]
+    legend += [mark.reference_key("one-shot kernel"), replace(mark.reference_key("floor"), label="exact attention")]
     return Panel(setting.slug, setting.label, legend=tuple(legend), charts=tuple(charts), data=(_numbers(setting),))
 
 
