@@ -180,7 +180,7 @@ def _excess_over_seeds(rows: pd.DataFrame) -> Claim:
     if rows["seed"].nunique() < 3:
         return Claim(statement, None, "fewer than three seeds")
     means = found.apply(_middle)
-    evidence = f"{means.min():.2f} to {means.max():.2f}; largest {means.idxmax()}"
+    evidence = f"{means.min():.2f} to {means.max():.2f}; largest {', '.join(map(str, means.idxmax()))}"
     return Claim(statement, bool(means.max() < 1.25), evidence)
 
 
