@@ -17,6 +17,7 @@ import torch.distributed as dist
 from accuracy import device as devices
 from accuracy import knobs, parts
 from accuracy.case import Part, Reruns, Scalar, Variant
+from accuracy.depth.stack import Stack, stacks_of
 from accuracy.dtype import FORMATS
 from accuracy.errors import ConfigError, unknown
 from accuracy.precision import CHOICES
@@ -35,9 +36,10 @@ SCHEDULE = ("SHARDINGS", "PRECISION", "FORWARD_PLACES", "BACKWARD_PLACES", "decl
 CONTENTS = {"kernel": ("abilities", "build"), "inputs": ("draw",)}  # what the module of a part must have
 KEYS = (
     "name", "variant", "kernel", "precision", "inputs", "problem", "world", "dtype", "world_size", "seed",
-    "device", "workers", "reruns", "conditions", "also", "unusable", "truth", "output_dir", "report", "dry_run",
+    "device", "workers", "reruns", "conditions", "stack", "also", "unusable",
+    "truth", "output_dir", "report", "dry_run",
 )  # fmt: skip
-ALSO_KEYS = ("variant", "kernel", "precision", "inputs", "problem", "dtype", "world_size", "seed", "reruns")
+ALSO_KEYS = ("variant", "kernel", "precision", "inputs", "problem", "dtype", "world_size", "seed", "reruns", "stack")
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Configuration:
     workers: int  # processes that measure cases side by side, each on a GPU of its own
     reruns: Reruns
     conditions: bool
+    stacks: tuple[Stack, ...]  # what attention is part of; none: it stands alone
     also: tuple["Configuration", ...]  # more grids, each the configuration with some keys changed
     record_unusable: bool  # a value that no case can use: rows that say why, instead of a mistake
     truth_folder: Path | None
@@ -100,6 +103,7 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
         workers=_workers(config, device),
         reruns=_reruns(config["reruns"]),
         conditions=knobs.typed("conditions", config["conditions"], bool),
+        stacks=stacks_of(config["stack"]),
         also=tuple(_also(config, folders)),
         record_unusable=_record_unusable(config),
         truth_folder=knobs.path("truth.folder", truth["folder"]),
@@ -112,21 +116,21 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
 
 
 def _reruns(node: Any) -> Reruns:
-    names = [field.name for field in fields(Reruns)]
-    knobs.exact_keys("knob of reruns", node, names)
+    knobs.exact_keys("knob of reruns", node, names := [field.name for field in fields(Reruns)])
     flags = {name: knobs.typed(f"reruns.{name}", node[name], bool) for name in names if name != "repeat"}
     (repeat,) = knobs.integers("reruns.repeat", [node["repeat"]], 0)
     return Reruns(repeat=repeat, **flags)
 
 
 def _also(config: Mapping[str, Any], folders: Sequence[Path]) -> Iterable[Configuration]:
-    """The further grids, by name: a key given anew replaces the configuration's; problem and reruns are merged."""
-    if not isinstance(config["also"], Mapping):
-        raise ConfigError(f"also={config['also']!r}; allowed: grids by name, each a mapping of keys to change")
-    for name, changes in config["also"].items():
+    """The further grids, by name: a key given anew replaces the configuration's; problem, reruns and stack merge."""
+    grids = {} if config["also"] is None else config["also"]
+    if not isinstance(grids, Mapping):
+        raise ConfigError(f"also={grids!r}; allowed: null, or grids by name, each a mapping of keys to change")
+    for name, changes in grids.items():
         knobs.known_keys(f"key of also.{name}", changes, ALSO_KEYS)
         merged = {
-            key: {**config[key], **value} if key in ("problem", "reruns", "precision") else value
+            key: {**config[key], **value} if key in ("problem", "reruns", "precision", "stack") else value
             for key, value in changes.items()
         }
         yield read({**config, **merged, "also": {}}, folders)
@@ -134,8 +138,7 @@ def _also(config: Mapping[str, Any], folders: Sequence[Path]) -> Iterable[Config
 
 def _record_unusable(config: Mapping[str, Any]) -> bool:
     """Asked for, or what `kernel=every` means: a kernel that nobody named is nobody's mistake."""
-    word = knobs.choice("unusable", config["unusable"], ("stop", "record"))
-    return word == "record" or "every" in config["kernel"]
+    return knobs.choice("unusable", config["unusable"], ("stop", "record")) == "record" or "every" in config["kernel"]
 
 
 def _variants(nodes: Mapping[str, Any], folders: Sequence[Path]) -> Iterable[Variant]:

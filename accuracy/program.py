@@ -43,7 +43,8 @@ def build_kernel(case: Case) -> Kernel:
 
 @dataclass(frozen=True)
 class Work:
-    """What the ranks are to do: a case's schedules on a kernel and the shards (q, k, v, dout) of every rank.
+    """What the ranks are to do: a case's schedules on a kernel and the shards (q, k, v, dout) of every rank; for a
+    forward alone (q, k, v).
 
     rank_type: what a schedule is given, for traces one that watches.
     """
@@ -114,20 +115,22 @@ def simulate(case: Case, shards: Sequence[Tensors], kernel: Kernel | None = None
     """
     work = Work(case, kernel or build_kernel(case), shards, rank_type)
     with device.measured(case.device) as cost, device.poisoned(case.reruns.poison):
-        forwarded = _forward(work)
-        gradients = _backward(work, forwarded)
+        forwarded = forward(work)
+        gradients = backward(work, forwarded)
     return Ran([outs[:2] + rest for outs, rest in zip(forwarded, gradients, strict=True)], cost)
 
 
-def _forward(work: Work) -> list[Results]:
+def forward(work: Work) -> list[Results]:
+    """Out, lse and whatever else the schedule keeps for its backward, of every rank in this process."""
     part, size = work.case.variant.forward, work.case.world_size
     if (blocks := _blocks(work, part)) is None:
         return simulated.run(work.forward, size)
     rank = work.rank(_anywhere(size), part, work.case.forward_precision)
-    return rings.forward(rank, blocks, [(q, k, v) for q, k, v, _ in work.shards])
+    return rings.forward(rank, blocks, [each[:3] for each in work.shards])
 
 
-def _backward(work: Work, forwarded: list[Results]) -> list[Results]:
+def backward(work: Work, forwarded: Sequence[Results]) -> list[Results]:
+    """dq, dk, dv of every rank, after the forward."""
     part, size = work.case.variant.backward, work.case.world_size
     if (blocks := _blocks(work, part)) is None:
         return simulated.run(lambda world: work.backward(world, forwarded[world.rank]), size)

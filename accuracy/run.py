@@ -109,7 +109,7 @@ def execute(
         interrupted = True
     finally:
         progress.close()
-    table.write_json(folder / "run.json", about | {"ended": None if interrupted else _now()})
+    table.write_json(folder / "run.json", about | {"ended": None if interrupted else now()})
     earlier_ok = sum(status == table.OK for status in done.values())
     return Outcome(folder, counts["ok"], counts["declined"], counts["failed"], len(done), earlier_ok, interrupted)
 
@@ -134,7 +134,7 @@ def _about(
         "command": " ".join(["accuracy", *command]),
         "argv": ["accuracy", *command],
         "config": dict(config),
-        "started": _now(),
+        "started": now(),
         "ended": None,
         "workers": configuration.workers,
         "planned": len(plans),
@@ -145,5 +145,6 @@ def _about(
     }
 
 
-def _now() -> str:
+def now() -> str:
+    """UTC, ISO 8601, to the second."""
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

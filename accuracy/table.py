@@ -59,6 +59,7 @@ _IDENTITY = [
     ("reason", pa.string()),
 ]
 IDENTITY = tuple(name for name, _ in _IDENTITY)
+
 METRICS = (
     "error_max",
     "error_mean",
@@ -148,14 +149,19 @@ def write_case(
     if positions:
         _write(folder / "positions" / f"{case_id}.parquet", _from_columns(positions, POSITIONS_SCHEMA))
     if steps := list(steps):
-        _write(folder / "steps" / f"{case_id}.parquet", pa.Table.from_pylist(steps, STEPS_SCHEMA))
-    _write(folder / "results" / f"{case_id}.parquet", pa.Table.from_pylist(list(rows), RESULTS_SCHEMA))
+        write_rows(folder / "steps" / f"{case_id}.parquet", steps, STEPS_SCHEMA)
+    write_rows(folder / "results" / f"{case_id}.parquet", list(rows), RESULTS_SCHEMA)
 
 
 def _from_columns(columns: Columns, schema: pa.Schema) -> pa.Table:
     """Columns that are not given are null."""
     rows = len(next(iter(columns.values())))
     return pa.Table.from_pydict({name: columns.get(name, [None] * rows) for name in schema.names}, schema)
+
+
+def write_rows(path: Path, rows: Sequence[Row], schema: pa.Schema) -> None:
+    """Write a file of a table whole or not at all."""
+    _write(path, pa.Table.from_pylist([dict(row) for row in rows], schema))
 
 
 def _write(path: Path, table: pa.Table) -> None:
@@ -226,7 +232,11 @@ def finished_cases(folder: Path) -> dict[str, Finished]:
 
 def finished_case(folder: Path, case_id: str) -> Finished | None:
     """How a case ended that needs no second run; None where it does."""
-    path = folder / "results" / f"{case_id}.parquet"
+    return finished_in(folder / "results" / f"{case_id}.parquet")
+
+
+def finished_in(path: Path) -> Finished | None:
+    """`finished_case` of a case's own file."""
     if not path.exists():
         return None
     first = pq.read_table(path, columns=["status", "code"]).slice(0, 1).to_pylist()[0]

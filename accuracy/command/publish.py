@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from accuracy import table
 from accuracy.check import sums
+from accuracy.depth import table as layers
 
 USAGE_ERROR = 2
 
@@ -34,14 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def publish(folder: Path, to: Path) -> Path:
     """Copy a run's tables and run.json; make its report and figure. Raises ValueError for a run that is not whole."""
     from accuracy.provenance import code_digest
-    from accuracy.report.build import write_report
-    from accuracy.report.figure import write_growth_figure
 
     if not (folder / "run.json").exists():
         raise ValueError(f"{folder} has no run.json; give the output_dir of a run")
     about = table.read_run(folder)
-    results = table.read_results(folder)
-    missing = set(about["cases"]) - set(results["case_id"])
+    (_, first, _), *_ = tables = _tables(folder)
+    missing = set(about["cases"]) - set(first["case_id"])
     if missing or about["ended"] is None:
         raise ValueError(f"{folder} is not finished ({len(missing)} cases are missing); repeat its command first")
     if about["fingerprint"]["code"] != code_digest():
@@ -50,10 +50,7 @@ def publish(folder: Path, to: Path) -> Path:
     target = target_of(about, to)
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
-    for name, frame, schema in (
-        ("results", results, table.RESULTS_SCHEMA),
-        ("positions", table.read_positions(folder), table.POSITIONS_SCHEMA),
-    ):
+    for name, frame, schema in tables:
         frame = frame[frame["case_id"].isin(about["cases"])]  # the folder may hold cases of another plan
         pq.write_table(
             pa.Table.from_pandas(frame, schema, preserve_index=False),
@@ -61,10 +58,29 @@ def publish(folder: Path, to: Path) -> Path:
             compression="zstd",
         )
     table.write_json(target / "run.json", _without_places(about))
-    write_report(target)
-    write_growth_figure(results, target / "growth.svg")
-    sums.write(target)
+    _write_pages(target, first)
     return target
+
+
+def _tables(folder: Path) -> list[tuple[str, pd.DataFrame, pa.Schema]]:
+    """Name, rows and schema of a run's tables; first the one that has a row of every case."""
+    if layers.has(folder):
+        return [(layers.FOLDER, layers.read(folder), layers.SCHEMA)]
+    return [
+        ("results", table.read_results(folder), table.RESULTS_SCHEMA),
+        ("positions", table.read_positions(folder), table.POSITIONS_SCHEMA),
+    ]
+
+
+def _write_pages(target: Path, rows: pd.DataFrame) -> None:
+    from accuracy.report import build, depth, figure
+
+    if layers.has(target):
+        depth.write_report(target)
+        return
+    build.write_report(target)
+    figure.write_growth_figure(rows, target / "growth.svg")
+    sums.write(target)  # of what the gate reads: attention alone
 
 
 def target_of(about: dict[str, Any], to: Path) -> Path:

@@ -18,11 +18,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     folder = given.folder
 
-    from accuracy.report.build import write_report  # here, so that --help answers at once
+    from accuracy.depth import table as layers  # here, so that --help answers at once
+    from accuracy.report import build, depth
     from accuracy.report.folder import NoReport
 
     try:
-        summary = write_report(folder, given.earlier)
+        summary = depth.write_report(folder) if layers.has(folder) else build.write_report(folder, given.earlier)
     except (NoReport, ConfigError) as error:
         print(f"accuracy-report: {error}", file=sys.stderr)
         return USAGE_ERROR

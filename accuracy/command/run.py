@@ -150,6 +150,10 @@ def measure(config: Any, folders: list[Path], command: list[str], crew: "Crew | 
 
     configuration = read(config, folders)
     device.make_arithmetic_exact()
+    if configuration.stacks or any(grid.stacks for grid in configuration.also):
+        from accuracy.depth import run as depth
+
+        return depth.measure(configuration, config, command)
     ranks = device.count() if configuration.device == "cuda" else None
     if crew is not None:
         crew.check(configuration.world, configuration.device)

@@ -90,7 +90,7 @@ def write_report(folder: Path, earlier: Sequence[Path] = ()) -> ReportSummary:
     text = _with_rows(context | _panels(run, measured), labelled)
     if len(text) > LIMIT_BYTES:  # a run of very many variants and settings: draw the first setting only
         text = _with_rows(context | _panels(run, measured, most=1), labelled)
-    _write(path, text)
+    write_whole(path, text)
     return ReportSummary(path, head.lines)
 
 
@@ -130,6 +130,12 @@ def _with_note(view: Panel, left: str) -> Panel:
 
 def _render(context: dict[str, Any]) -> bytes:
     script = "".join((PAGE / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return page("report.html.jinja", {**context, "script": Markup(script), "script_digest": digest})
+
+
+def page(template: str, context: dict[str, Any]) -> bytes:
+    """A page of this folder, filled in; `style` is given to all."""
     pages = jinja2.Environment(
         loader=jinja2.FileSystemLoader(PAGE),
         autoescape=True,
@@ -137,17 +143,12 @@ def _render(context: dict[str, Any]) -> bytes:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    text = pages.get_template("report.html.jinja").render(
-        **context,
-        script=Markup(script),
-        script_digest=digest,
-        style=Markup((PAGE / "report.css").read_text(encoding="utf-8")),
-    )
-    return text.encode("utf-8", errors="replace")
+    style = Markup((PAGE / "report.css").read_text(encoding="utf-8"))
+    return pages.get_template(template).render(**context, style=style).encode("utf-8", errors="replace")
 
 
-def _write(path: Path, text: bytes) -> None:
+def write_whole(path: Path, text: bytes) -> None:
+    """Write a page whole or not at all."""
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
     hidden.write_bytes(text)
     os.replace(hidden, path)

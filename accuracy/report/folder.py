@@ -83,13 +83,14 @@ def read_folder(folder: Path) -> Run:
     results = results.assign(rank=results["rank"].fillna(table.ALL_RANKS).astype("int64"))
     if results.empty:
         raise NoReport(f"{folder}: holds no results; {advice}")
-    record, problem = _read_record(folder)
+    record, problem = read_record(folder)
     order = [column for column in ("case_id", "tensor", "rank") if column in results]
     results = results.sort_values(order, kind="stable", ignore_index=True)
     return Run(results, positions, record, problem, steps)
 
 
-def _read_record(folder: Path) -> tuple[dict[str, Any], str | None]:
+def read_record(folder: Path) -> tuple[dict[str, Any], str | None]:
+    """run.json, empty where it cannot be read, and then why."""
     try:
         record = table.read_run(folder)
     except FileNotFoundError:

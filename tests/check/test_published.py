@@ -1,4 +1,4 @@
-"""Everything published under reports/ can be a baseline: its sums fit and the gate reads it."""
+"""Every run of attention alone published under reports/ can be a baseline: its sums fit and the gate reads it."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from accuracy.check.cell import measured
 from accuracy.check.evidence import read_baseline
 
 REPORTS = Path(__file__).parents[2] / "reports"
-PUBLISHED = sorted(path.parent for path in REPORTS.glob("*/*/run.json"))
+PUBLISHED = sorted(path.parent for path in REPORTS.glob("*/*/results.parquet"))
 
 
 @pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: f"{folder.parent.name}/{folder.name}")

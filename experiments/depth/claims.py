@@ -1,0 +1,242 @@
+"""What depth claims about errors through a stack of layers, checked against its table of layers."""
+
+import numpy as np
+import pandas as pd
+
+from accuracy.claim import Claim
+
+GRADIENTS = ("dx", "d_query", "d_key", "d_value", "d_output")
+CATASTROPHIC = 0.5  # half of the gradient itself
+REASONABLE = 0.01  # of the loss
+EXCESS = 1.5  # the portable rule of the gate
+STALE = "bpt_ring_stale"
+
+
+def claims(results: pd.DataFrame) -> list[Claim]:
+    rows = results[results["status"] == "ok"]
+    short = rows[rows["dtype"] == "bfloat16"]
+    healthy = short[(short["variant"] != STALE) & (short["precision"] == "")]
+    plain = healthy[healthy["norm"] & (healthy["residual"] != "none")]
+    usual = plain[plain["gain"] == 1]
+    return [
+        _excess(usual),
+        _level(usual),
+        _attention_is_minor(usual),
+        _sublinear(usual),
+        _sharp(plain),
+        _misattributed(healthy),
+        _low_lse(short),
+        _sums(short),
+        *_bug(short),
+        _excess_over_seeds(usual),
+        _diff_is_no_error(usual),
+        _workaround(usual),
+        _sharp_for_all(plain),
+        _ladder(rows),
+    ]
+
+
+def _gradients(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows[rows["tensor"].isin(GRADIENTS)]
+
+
+def _loss(rows: pd.DataFrame) -> float:
+    """The largest relative error of a loss."""
+    return float(rows.loc[rows["tensor"] == "loss", "error_rel"].max())
+
+
+def _where(row: pd.Series) -> str:
+    changed = f" {row['precision']}" if row["precision"] else ""
+    return (
+        f"{row['tensor']} of layer {row['layer']}/{row['layers']}, {row['variant']}{changed}, W={row['world_size']},"
+        f" {row['weights']} weights, gain {row['gain']:g}"
+    )
+
+
+def _excess(rows: pd.DataFrame) -> Claim:
+    statement = f"Published policies at gain 1: no layer's gradient is beyond {EXCESS} times the one-shot stack's."
+    found = _gradients(rows)
+    if found.empty:
+        return Claim(statement, None, "not measured")
+    worst = found.loc[found["x_one_shot"].idxmax()]
+    middle = found["x_one_shot"].median()
+    evidence = f"largest {worst['x_one_shot']:.2f} ({_where(worst)}), median {middle:.2f}"
+    return Claim(statement, bool(worst["x_one_shot"] < EXCESS), evidence)
+
+
+def _level(rows: pd.DataFrame) -> Claim:
+    statement = "That ratio does not grow with the depth: its median over the layers differs by less than 10%."
+    by_depth = _gradients(rows).groupby(["weights", "layers"])["x_one_shot"].median()
+    spans = [group.max() / group.min() for _, group in by_depth.groupby("weights") if len(group) > 1]
+    if not spans:
+        return Claim(statement, None, "fewer than two depths")
+    medians = ", ".join(f"{weights} L={layers} {value:.3f}" for (weights, layers), value in by_depth.items())
+    return Claim(statement, bool(max(spans) < 1.1), medians)
+
+
+def _attention_is_minor(rows: pd.DataFrame) -> Claim:
+    statement = f"The one-shot stack's gradients are within {EXCESS} times those with exact attention."
+    found = _gradients(rows)
+    if found.empty:
+        return Claim(statement, None, "not measured")
+    ratio = found["one_shot_rel"] / found["exact_rel"]
+    return Claim(statement, bool(ratio.max() < EXCESS), f"largest {ratio.max():.2f}, median {ratio.median():.2f}")
+
+
+def _sublinear(rows: pd.DataFrame) -> Claim:
+    statement = "The bottom gradient's error grows with the depth, slower than linearly, for ring and one-shot alike."
+    bottom = rows[(rows["tensor"] == "dx") & (rows["layer"] == 1) & (rows["weights"] == "random")]
+    bottom = bottom[(bottom["variant"] == "ring") & (bottom["residual"] == "input")]
+    found = bottom.groupby("layers")[["error_rel", "one_shot_rel", "exact_rel"]].median()
+    if len(found) < 3:
+        return Claim(statement, None, "fewer than three depths")
+    depth = np.log(found.index.to_numpy(dtype=float))
+    slopes = {name: np.polyfit(depth, np.log(found[name]), 1)[0] for name in found}
+    evidence = ", ".join(f"{name.removesuffix('_rel')} L^{slope:.2f}" for name, slope in slopes.items())
+    return Claim(statement, all(0 < slope < 1 for slope in slopes.values()), evidence)
+
+
+def _sharp(rows: pd.DataFrame) -> Claim:
+    statement = "Gain 8: d_query is catastrophic in the one-shot stack too, ring below 2 times it, the loss within 1%."
+    sharp = rows[rows["gain"] == 8]
+    found = sharp[sharp["tensor"] == "d_query"]
+    if found.empty:
+        return Claim(statement, None, "not measured")
+    least = found.groupby("weights")["one_shot_rel"].max()
+    ratio, loss = found["x_one_shot"].max(), _loss(sharp)
+    said = ", ".join(f"{weights} {value:.2g}" for weights, value in least.items())
+    holds = bool((least > CATASTROPHIC).all() and ratio < 2 and loss < REASONABLE)
+    return Claim(statement, holds, f"one-shot's largest error: {said}; ring at most {ratio:.2f} times; loss {loss:.2g}")
+
+
+def _misattributed(rows: pd.DataFrame) -> Claim:
+    statement = (
+        "Wherever a published ring differs from one-shot by half of a gradient, the stack with exact attention differs"
+        f" from one-shot by as much, within {EXCESS} times."
+    )
+    found = _gradients(rows)
+    found = found[found["diff_rel"] > CATASTROPHIC]
+    if found.empty:
+        return Claim(statement, None, "no ring differs so much")
+    ratio = found["diff_rel"] / found["exact_diff_rel"]
+    evidence = (
+        f"{len(found)} gradients; ring's difference is {ratio.median():.2f} times exact's, at most {ratio.max():.2f}"
+    )
+    return Claim(statement, bool(ratio.max() < EXCESS), evidence)
+
+
+def _low_lse(rows: pd.DataFrame) -> Claim:
+    statement = "lse in bfloat16 at gain 4: gradients catastrophic and beyond 2 times one-shot, the loss within 1%."
+    low = rows[(rows["precision"] == "lse=bfloat16") & (rows["gain"] == 4)]
+    found = _gradients(low)
+    if found.empty:
+        return Claim(statement, None, "not measured")
+    worst = found.loc[found["error_rel"].idxmax()]
+    loss = _loss(low)
+    bad = worst["error_rel"] > CATASTROPHIC and worst["x_one_shot"] > 2
+    evidence = (
+        f"worst {worst['error_rel']:.2g}, {worst['x_one_shot']:.1f} times one-shot ({_where(worst)}); loss {loss:.2g}"
+    )
+    return Claim(statement, bool(bad and loss < REASONABLE), evidence)
+
+
+def _sums(rows: pd.DataFrame) -> Claim:
+    statement = "Sums of gradients or of out in bfloat16 at gain 1 stay below 3 times one-shot: not catastrophic."
+    found = _gradients(rows[rows["precision"].str.contains("accumulator=bfloat16") & (rows["gain"] == 1)])
+    if found.empty:
+        return Claim(statement, None, "not measured")
+    worst = found.loc[found["x_one_shot"].idxmax()]
+    holds = bool(worst["x_one_shot"] < 3 and found["error_rel"].max() < CATASTROPHIC)
+    return Claim(statement, holds, f"largest {worst['x_one_shot']:.2f} ({_where(worst)})")
+
+
+def _bug(rows: pd.DataFrame) -> list[Claim]:
+    statements = (
+        "An uncleared buffer in the backward: at W=4 and 8 the loss is as a healthy ring's, the bottom gradient wrong"
+        " by half and more.",
+        "At W=1 the same code merely rounds.",
+    )
+    stale = rows[rows["variant"] == STALE]
+    bottom = stale[(stale["tensor"] == "dx") & (stale["layer"] == 1)]
+    many, one = bottom[bottom["world_size"] >= 4], bottom[bottom["world_size"] == 1]
+    if many.empty or one.empty:
+        return [Claim(statement, None, "not measured") for statement in statements]
+    loss = _loss(stale[stale["world_size"] >= 4])
+    errors = many.groupby("world_size")["error_rel"].min()
+    said = ", ".join(f"W={size} {error:.2g}" for size, error in errors.items())
+    return [
+        Claim(statements[0], bool((errors > CATASTROPHIC).all() and loss < REASONABLE), f"{said}; loss {loss:.2g}"),
+        Claim(statements[1], bool((one["x_one_shot"] < EXCESS).all()), f"{one['x_one_shot'].max():.2f} times one-shot"),
+    ]
+
+
+def _middle(values: pd.Series) -> float:
+    return float(np.exp(np.log(values).mean()))
+
+
+def _excess_over_seeds(rows: pd.DataFrame) -> Claim:
+    statement = "(Added after the run.) Over seeds, layers and gradients no ring's mean is beyond 1.25 times one-shot."
+    found = _gradients(rows).groupby(["weights", "residual", "variant", "layers", "world_size"])["x_one_shot"]
+    if rows["seed"].nunique() < 3:
+        return Claim(statement, None, "fewer than three seeds")
+    means = found.apply(_middle)
+    evidence = f"{means.min():.2f} to {means.max():.2f}; largest {', '.join(map(str, means.idxmax()))}"
+    return Claim(statement, bool(means.max() < 1.25), evidence)
+
+
+def _diff_is_no_error(rows: pd.DataFrame) -> Claim:
+    statement = (
+        "(Added after the run.) From 2 to 8 ranks the ring's difference to one-shot grows by 30% and more, its error by"
+        " less than 10%."
+    )
+    ring = _gradients(rows[(rows["variant"] == "ring") & (rows["residual"] == "input") & (rows["layers"] >= 8)])
+    by_size = ring.groupby("world_size")[["diff_rel", "error_rel"]].median()
+    if not {2, 8} <= set(by_size.index):
+        return Claim(statement, None, "not measured at 2 and 8 ranks")
+    growth = by_size.loc[8] / by_size.loc[2]
+    holds = bool(growth["diff_rel"] > 1.3 and growth["error_rel"] < 1.1)
+    return Claim(statement, holds, f"difference times {growth['diff_rel']:.2f}, error times {growth['error_rel']:.2f}")
+
+
+def _workaround(rows: pd.DataFrame) -> Claim:
+    statement = (
+        "(Added after the run.) llama3's forward with a ring's backward is nearer to one-shot than a ring by a third"
+        " and more, at 8 ranks, and no nearer to the truth by 10%."
+    )
+    many = _gradients(rows[(rows["world_size"] == 8) & (rows["residual"] == "input") & (rows["layers"] >= 8)])
+    by_variant = many.groupby("variant")[["diff_rel", "x_one_shot"]].median()
+    if not {"ring", "llama3_ring"} <= set(by_variant.index):
+        return Claim(statement, None, "not measured")
+    share = by_variant.loc["llama3_ring"] / by_variant.loc["ring"]
+    holds = bool(share["diff_rel"] < 2 / 3 and share["x_one_shot"] > 0.9)
+    return Claim(
+        statement,
+        holds,
+        f"difference {share['diff_rel']:.2f} of the ring's, times one-shot {share['x_one_shot']:.2f} of its",
+    )
+
+
+def _sharp_for_all(rows: pd.DataFrame) -> Claim:
+    statement = (
+        "(Added after the run.) From gain 4 on the middle gradient is catastrophic for one-shot and exact attention as"
+        " for the ring, and ring, one-shot and exact differ from each other by as much."
+    )
+    found = _gradients(rows[rows["gain"] >= 4])
+    if found.empty:
+        return Claim(statement, None, "not measured")
+    names = ["error_rel", "one_shot_rel", "exact_rel", "diff_rel", "exact_diff_rel"]
+    middle = found.groupby("weights")[names].median()
+    said = "; ".join(f"{weights} " + ", ".join(f"{x:.2g}" for x in row) for weights, row in middle.iterrows())
+    evidence = f"medians of ring's, one-shot's, exact's error, ring to one-shot, exact to one-shot: {said}"
+    return Claim(statement, bool((middle > CATASTROPHIC).all(axis=None)), evidence)
+
+
+def _ladder(rows: pd.DataFrame) -> Claim:
+    statement = "(Added after the run.) Float32 takes the catastrophe out of sharp logits, below 1%, and out of no bug."
+    fine = _gradients(rows[rows["dtype"] == "float32"])
+    sharp = fine[(fine["variant"] == "ring") & (fine["gain"] == 4)]["error_rel"]
+    stale = fine[fine["variant"] == STALE]["error_rel"]
+    if sharp.empty or stale.empty:
+        return Claim(statement, None, "not measured in float32")
+    evidence = f"ring at gain 4 at most {sharp.max():.2g}, stale buffer at gain 1 at the median {stale.median():.2g}"
+    return Claim(statement, bool(sharp.max() < 0.01 and stale.median() > CATASTROPHIC), evidence)
