@@ -1,7 +1,6 @@
 """A case's schedules as the program of one rank, and how the simulated world runs it as all of them."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +32,8 @@ RunRanks = Callable[[Case, Sequence[Tensors]], Ran]
 
 MakeRank = Callable[..., Rank]
 
+WROTE = "the variant wrote to its inputs"
+
 
 def build_kernel(case: Case) -> Kernel:
     """The case's kernel, its knobs set."""
@@ -55,20 +56,17 @@ class Work:
     rank_type: MakeRank = Rank
 
     async def forward(self, world: World) -> Results:
-        """Of one rank: out, lse and whatever else the schedule returns for its backward. Raises RuntimeError where the
-        schedule writes to its inputs."""
-        part, precision = self.case.variant.forward, self.case.forward_precision
-        mine = self.shards[world.rank]
-        with _unwritten(mine):
-            return tuple(await parts.load(part.source).forward(self.rank(world, part, precision), *mine[:3]))
+        """Of one rank: out, lse and whatever else the schedule returns for its backward."""
+        part = self.case.variant.forward
+        rank = self.rank(world, part, self.case.forward_precision)
+        return tuple(await parts.load(part.source).forward(rank, *self.shards[world.rank][:3]))
 
     async def backward(self, world: World, forwarded: Results) -> Results:
-        """Of one rank, after its forward: dq, dk, dv. Raises as `forward` does."""
-        part, precision = self.case.variant.backward, self.case.backward_precision
-        q, k, v, dout = mine = self.shards[world.rank]
-        with _unwritten(mine):
-            rank = self.rank(world, part, precision)
-            return tuple(await parts.load(part.source).backward(rank, dout, q, k, v, *forwarded))
+        """Of one rank, after its forward: dq, dk, dv."""
+        part = self.case.variant.backward
+        rank = self.rank(world, part, self.case.backward_precision)
+        q, k, v, dout = self.shards[world.rank]
+        return tuple(await parts.load(part.source).backward(rank, dout, q, k, v, *forwarded))
 
     def rank(self, world: World, part: Part, precision: Precision) -> Rank:
         """What the schedule of a part is given."""
@@ -85,24 +83,21 @@ class Work:
         )
 
 
-@contextmanager
-def _unwritten(tensors: Tensors) -> Iterator[None]:
-    versions = [tensor._version for tensor in tensors]
-    yield
-    if [tensor._version for tensor in tensors] != versions:
-        raise RuntimeError("the variant wrote to its inputs")
-
-
 def rank_program(case: Case, kernel: Kernel, shards: Sequence[Tensors]) -> Program:
     """Forward, then backward, of the rank that the world says; shards: (q, k, v, dout), at the rank's place.
 
-    What a forward returns beyond out and lse is handed to its backward.
+    What a forward returns beyond out and lse is handed to its backward. Raises RuntimeError where a schedule writes to
+    its inputs.
     """
     work = Work(case, kernel, shards)
 
     async def program(world: World) -> Results:
+        before = _versions(shards[world.rank])
         forwarded = await work.forward(world)
-        return forwarded[:2] + await work.backward(world, forwarded)
+        gradients = await work.backward(world, forwarded)
+        if _versions(shards[world.rank]) != before:
+            raise RuntimeError(WROTE)
+        return forwarded[:2] + gradients
 
     return program
 
@@ -115,9 +110,17 @@ def simulate(case: Case, shards: Sequence[Tensors], kernel: Kernel | None = None
     """
     work = Work(case, kernel or build_kernel(case), shards, rank_type)
     with device.measured(case.device) as cost, device.poisoned(case.reruns.poison):
+        before = [_versions(tensors) for tensors in shards]
         forwarded = forward(work)
         gradients = backward(work, forwarded)
+        for rank, tensors in enumerate(shards):
+            if _versions(tensors) != before[rank]:
+                raise simulated.RankFailed(f"rank {rank}: RuntimeError: {WROTE}")
     return Ran([outs[:2] + rest for outs, rest in zip(forwarded, gradients, strict=True)], cost)
+
+
+def _versions(tensors: Tensors) -> list[int]:
+    return [tensor._version for tensor in tensors]
 
 
 def forward(work: Work) -> list[Results]:
