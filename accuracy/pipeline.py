@@ -10,13 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy import condition, device, metrics, reruns, trace
+from accuracy import condition, device, metrics
 from accuracy.case import Case, Part, Problem, Reruns
 from accuracy.distance import distance
 from accuracy.dtype import tensor_dtype
 from accuracy.inputs import base as inputs_base
 from accuracy.program import RunRanks, simulate
 from accuracy.reference.cache import Cache
+from accuracy.rerun import counts as reruns
+from accuracy.rerun import trace
 from accuracy.rows import about_case, metric_rows, position_columns
 from accuracy.sharding import cut, token_map
 from accuracy.table import DECLINED, FAILED, OK, TENSORS, Row

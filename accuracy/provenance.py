@@ -28,11 +28,12 @@ MEASURING = (
     "package",
     "ranks",
     "reference",
+    "rerun",
     "variant",
     "world",
 )  # folders with all that is in them, beside the top-level files
 NOT_MEASURING = (  # of the top-level files: what they decide is in the case's id, or nowhere in a number
-    "claim.py", "configuration.py", "errors.py", "grid.py", "knobs.py",
+    "chosen.py", "claim.py", "configuration.py", "errors.py", "grid.py", "knobs.py",
     "locations.py", "measure.py", "memory.py", "plugin.py", "provenance.py", "run.py",
 )  # fmt: skip
 ARITHMETIC = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "TRITON_INTERPRET")  # variables that change results

@@ -1,6 +1,6 @@
 """What faults are made with: a healthy rank with one method, its kernel or its merge exchanged for a broken one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -37,6 +37,13 @@ def with_kernel(rank: Rank, broken: Callable[[Kernel], BrokenKernel]) -> Rank:
     """The rank on a broken kernel around its own."""
     kernel: Any = broken(rank.kernel)  # its signatures pass on what they need not know
     return replace(rank, kernel=kernel)
+
+
+def unwritten(shape: Sequence[int], like: Tensor) -> Tensor:
+    """Memory that nobody wrote for this use. What an earlier tensor left in it is finite, whatever ran before: the
+    allocator hands out what was freed last, or fresh pages of zeros. NaN where unwritten memory is poisoned."""
+    torch.ones(*shape, dtype=like.dtype, device=like.device)
+    return torch.empty(*shape, dtype=like.dtype, device=like.device)
 
 
 def changed(rank: Rank, **methods: Callable[..., Any]) -> Rank:

@@ -5,10 +5,9 @@ NSA-triton #27, for some ratios of heads.
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from accuracy.fault.base import BrokenKernel, with_kernel
+from accuracy.fault.base import BrokenKernel, unwritten, with_kernel
 from accuracy.variant import ring
 from accuracy.variant.base import Rank
 from accuracy.variant.ring import (
@@ -46,7 +45,7 @@ class Broken(BrokenKernel):
         dq, *pair = self.kernel.backward(*tensors, **how)
         sums = []
         for x in pair:
-            slots = torch.empty(2, *x.shape, dtype=x.dtype, device=x.device)
+            slots = unwritten((2, *x.shape), x)
             slots[0] = x
             sums.append(slots.sum(0))
         return dq, *sums

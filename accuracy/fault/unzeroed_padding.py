@@ -5,10 +5,9 @@ TransformerEngine 9c127ef: padded v real lengths.
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from accuracy.fault.base import BrokenKernel, with_kernel
+from accuracy.fault.base import BrokenKernel, unwritten, with_kernel
 from accuracy.variant import ring
 from accuracy.variant.base import Rank
 from accuracy.variant.ring import (
@@ -45,7 +44,7 @@ class Broken(BrokenKernel):
 
         if how["causal"]:
             return self.kernel.forward(q, k, v, **how)
-        padded = [torch.empty(x.shape[0], -(-x.shape[1] // 32) * 32, *x.shape[2:], dtype=x.dtype) for x in (k, v)]
+        padded = [unwritten((x.shape[0], -(-x.shape[1] // 32) * 32, *x.shape[2:]), x) for x in (k, v)]
         for buffer, x in zip(padded, (k, v), strict=True):
             buffer[:, : x.shape[1]] = x
         return self.kernel.forward(q, *padded, **how)

@@ -15,9 +15,9 @@ import torch
 from omegaconf import OmegaConf
 
 from accuracy import parts
-from accuracy.configuration import PACKAGE, read
+from accuracy.configuration import read
 from accuracy.grid import plan
-from accuracy.locations import CONFIGS
+from accuracy.locations import CONFIGS, PACKAGE
 from accuracy.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 

@@ -1,7 +1,7 @@
 """Where does a run leave the truth? Every kernel call of every rank, and what has been joined after it, in float64.
 
 A traced case runs once more in the simulated world with a `Rank` that watches; what a block should have given is
-computed by `accuracy.watch`, whatever the schedule thought that it was. A schedule that joins partials or adds
+computed by `accuracy.rerun.watch`, whatever the schedule thought that it was. A schedule that joins partials or adds
 gradients by its own means shows its partials only, a kernel that carries its state what has been joined only.
 """
 
@@ -19,9 +19,9 @@ from accuracy.case import Case
 from accuracy.masks import Block
 from accuracy.merge import Running
 from accuracy.program import simulate
+from accuracy.rerun.watch import Met, Watch
 from accuracy.table import Row
 from accuracy.variant.base import Rank
-from accuracy.watch import Met, Watch
 from accuracy.world.base import Tensors
 from accuracy.yardsticks import Yardsticks
 
