@@ -24,6 +24,15 @@ class Claim:
     evidence: str
 
 
+def largest_below(statement: str, rows: pd.DataFrame, bound: float, column: str = "x_one_shot") -> Claim:
+    """Whether a column's largest value is below a bound; the evidence says what it is and where."""
+    if rows.empty:
+        return Claim(statement, None, "not measured")
+    worst = rows.iloc[int(rows[column].argmax())]
+    where = f"{worst['tensor']} of {worst['variant']}, {worst['dtype']}, world size {worst['world_size']}"
+    return Claim(statement, bool(worst[column] < bound), f"largest: {worst[column]:.2f} ({where})")
+
+
 def experiment_folder(name: object) -> Path | None:
     """The folder of the experiment called `name`, or None. The name comes from a file: it is not trusted."""
     if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9_]+", name):

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from accuracy.claim import Claim
+from accuracy.claim import Claim, largest_below
 
 ROUNDED = ("out", "dq", "dk", "dv")
 RINGS = ("ring", "zigzag", "llama3_ring")
@@ -23,12 +23,12 @@ def claims(results: pd.DataFrame) -> list[Claim]:
 
 def _one_shot(rows: pd.DataFrame) -> Claim:
     statement = "One-shot over a million tokens stays below 2 floors in out, dq, dk and dv."
-    return _largest(statement, rows, "x_floor", 2.0)
+    return largest_below(statement, rows, 2.0, "x_floor")
 
 
 def _below(rows: pd.DataFrame, bound: float) -> Claim:
     statement = f"Every ring stays below {bound} times one-shot in out, dq, dk and dv."
-    return _largest(statement, rows, "x_one_shot", bound)
+    return largest_below(statement, rows, bound)
 
 
 def _flat(rows: pd.DataFrame, bound: float) -> Claim:
@@ -56,12 +56,4 @@ def _lse(rows: pd.DataFrame) -> Claim:
 
 def _forward(rows: pd.DataFrame) -> Claim:
     statement = "llama3_ring, whose forward merges nothing, has one-shot's out within 3%."
-    return _largest(statement, rows, "x_one_shot", 1.03)
-
-
-def _largest(statement: str, rows: pd.DataFrame, column: str, bound: float) -> Claim:
-    if rows.empty:
-        return Claim(statement, None, "not measured")
-    worst = rows.loc[rows[column].idxmax()]
-    where = f"{worst['tensor']} of {worst['variant']}, world size {worst['world_size']}"
-    return Claim(statement, bool(worst[column] < bound), f"largest: {worst[column]:.2f} ({where})")
+    return largest_below(statement, rows, 1.03)

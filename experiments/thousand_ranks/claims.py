@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from accuracy.claim import Claim
+from accuracy.claim import Claim, largest_below
 from accuracy.verdict.growth import Growth, fit_growth
 
 RINGS = ("ring", "zigzag", "striped", "llama3_ring")
@@ -30,11 +30,7 @@ def claims(results: pd.DataFrame) -> list[Claim]:
 
 def _bounded(rows: pd.DataFrame) -> Claim:
     statement = f"Every ring stays below {EXCESS} times one-shot in out, dq, dk and dv at every world size."
-    if rows.empty:
-        return Claim(statement, None, "not measured")
-    worst = rows.loc[rows["x_one_shot"].idxmax()]
-    where = f"{worst['tensor']} of {worst['variant']}, world size {worst['world_size']}"
-    return Claim(statement, bool(worst["x_one_shot"] < EXCESS), f"largest: {worst['x_one_shot']:.2f} ({where})")
+    return largest_below(statement, rows, EXCESS)
 
 
 def _exponents(statement: str, rows: pd.DataFrame, least: float, most: float) -> Claim:

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from accuracy.claim import Claim
+from accuracy.claim import Claim, largest_below
 from accuracy.verdict.growth import Growth, fit_growth
 
 RINGS = ("ring", "zigzag", "striped", "bpt_ring", "llama3_ring", "llama3_zigzag")
@@ -26,7 +26,7 @@ def claims(results: pd.DataFrame) -> list[Claim]:
 def _bounded(rows: pd.DataFrame) -> Claim:
     statement = f"Every ring stays below {EXCESS} times one-shot in out, dq, dk and dv at every world size."
     rings = rows[rows["variant"].isin(RINGS) & rows["tensor"].isin(ROUNDED)]
-    return _largest(statement, rings, EXCESS)
+    return largest_below(statement, rings, EXCESS)
 
 
 def _saturated(rows: pd.DataFrame) -> Claim:
@@ -61,21 +61,13 @@ def _llama3_exponents(statement: str, rows: pd.DataFrame) -> Claim:
 def _cured(rows: pd.DataFrame) -> Claim:
     statement = f"llama3 forward with a ring backward keeps dk and dv below {EXCESS} times one-shot."
     hybrids = rows[rows["variant"].isin(("llama3_ring", "llama3_zigzag")) & rows["tensor"].isin(("dk", "dv"))]
-    return _largest(statement, hybrids, EXCESS)
+    return largest_below(statement, hybrids, EXCESS)
 
 
 def _forward_only(rows: pd.DataFrame) -> Claim:
     statement = "Where nothing is merged (llama3's forward, ulysses), out is as accurate as one-shot's, within 3%."
     unmerged = rows[rows["variant"].isin(("llama3", "llama3_ring", "llama3_zigzag", "ulysses"))]
-    return _largest(statement, unmerged[unmerged["tensor"] == "out"], 1.03)
-
-
-def _largest(statement: str, rows: pd.DataFrame, bound: float) -> Claim:
-    if rows.empty:
-        return Claim(statement, None, "not measured")
-    worst = rows.loc[rows["x_one_shot"].idxmax()]
-    where = f"{worst['tensor']} of {worst['variant']}, {worst['dtype']}, world size {worst['world_size']}"
-    return Claim(statement, bool(worst["x_one_shot"] < bound), f"largest: {worst['x_one_shot']:.2f} ({where})")
+    return largest_below(statement, unmerged[unmerged["tensor"] == "out"], 1.03)
 
 
 def _exponents(rows: pd.DataFrame) -> pd.Series:
