@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import Any
 
 from accuracy.masks import Visibility, borders
 from accuracy.precision import Precision
@@ -51,6 +52,12 @@ class Problem:
     def visibility(self) -> Visibility:
         """Which keys a query sees."""
         return Visibility(self.causal, self.window, borders(self.documents))
+
+    @property
+    def seen_by(self) -> dict[str, Any]:
+        """The mask as the reference is told it, see `accuracy.reference.float64.seen_keys`."""
+        top_left = self.mask == "causal_top_left"
+        return {"causal": self.causal, "top_left": top_left, "window": self.window, "documents": self.documents}
 
     @property
     def features(self) -> dict[str, str]:

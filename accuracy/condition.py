@@ -98,10 +98,7 @@ def held_bytes(problem: Problem) -> int:
 
 def magnitudes(problem: Problem, inputs: Inputs, truth: Named) -> Magnitudes:
     """Of all elements. truth: in token layout."""
-    seen = seen_keys(
-        problem.queries, problem.seqlen, problem.causal, problem.mask == "causal_top_left", problem.window,
-        problem.documents,
-    )  # fmt: skip
+    seen = seen_keys(problem.queries, problem.seqlen, **problem.seen_by)
     absolute, squares = ({name: torch.zeros_like(truth[name]) for name in TENSORS} for _ in range(2))
     found = Magnitudes(torch.zeros_like(truth["lse"]), absolute, squares)
     share = problem.heads // problem.heads_kv

@@ -90,12 +90,7 @@ class Pipeline:
             self._yardsticks = None  # free the old ones first
             inputs = inputs_base.round_to(self._draw(case.inputs, case.problem, case.seed), case.dtype, case.device)
             truth = self.truth_cache.truth(case.problem, case.inputs, case.seed, case.dtype, inputs)
-            self._yardsticks = (
-                key,
-                Yardsticks.of(
-                    inputs, truth, case.dtype, self.truth_cache.method_for(case.problem, inputs.q.device.type)
-                ),
-            )
+            self._yardsticks = key, Yardsticks.of(inputs, truth, case.dtype)
         return self._yardsticks[1]
 
     def _draw(self, part: Part, problem: Problem, seed: int) -> dict[str, Tensor]:
@@ -107,7 +102,8 @@ class Pipeline:
     def _compare(
         self, case: Case, yardsticks: Yardsticks, shards: Named, cost: device.Cost, counts: reruns.Counts
     ) -> Measured:
-        about = {**about_case(case, self.experiment, OK, ""), "truth": yardsticks.method}
+        method = self.truth_cache.method_for(case.problem, case.device)
+        about = {**about_case(case, self.experiment, OK, ""), "truth": method}
         rows: list[Row] = []
         positions: dict[str, list[Any]] = {}
         broken = []

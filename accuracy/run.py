@@ -89,7 +89,10 @@ def execute(
 
     launcher: where the processes of real ranks come from; None: from this machine.
     """
-    about = _about(configuration, config, plans, command)
+    about = record(configuration, config, [each.case.id for each in plans], command) | {
+        "workers": configuration.workers,
+        "process": os.getpid(),
+    }
     table.write_json(folder / "run.json", about)
     done = _done(folder, plans)
     pending = [each for each in plans if each.case.id not in done]
@@ -125,9 +128,10 @@ def _done(folder: Path, plans: Sequence[Planned]) -> dict[str, str]:
     }
 
 
-def _about(
-    configuration: Configuration, config: Mapping[str, Any], plans: Sequence[Planned], command: list[str]
+def record(
+    configuration: Configuration, config: Mapping[str, Any], cases: Sequence[str], command: list[str]
 ) -> dict[str, Any]:
+    """What `run.json` says of a run that begins. cases: the ids of those that are planned."""
     return {
         "schema_version": table.SCHEMA_VERSION,
         "experiment": configuration.name,
@@ -136,12 +140,10 @@ def _about(
         "config": dict(config),
         "started": now(),
         "ended": None,
-        "workers": configuration.workers,
-        "planned": len(plans),
-        "cases": [each.case.id for each in plans],
+        "planned": len(cases),
+        "cases": list(cases),
         "fingerprint": fingerprint(configuration.device),
         "provenance": provenance(configuration.device),
-        "process": os.getpid(),
     }
 
 

@@ -51,7 +51,6 @@ class Yardsticks:
     inputs: Inputs
     truth: Named
     rounded: Named  # the truth, merely rounded to each tensor's dtype
-    method: str  # which code computed the truth
     one_shots: dict[Part, Named] = field(default_factory=dict)
     _sums: dict[tuple[object, ...], Sums] = field(default_factory=dict)
     _targets: dict[object, Target] = field(default_factory=dict)
@@ -59,14 +58,14 @@ class Yardsticks:
     _magnitudes: condition.Magnitudes | None = None
 
     @classmethod
-    def of(cls, inputs: Inputs, truth: Truth, dtype: str, method: str) -> "Yardsticks":
+    def of(cls, inputs: Inputs, truth: Truth, dtype: str) -> "Yardsticks":
         """delta's floor is that of a rounded out: no implementation that stores out in `dtype` can have less."""
         results = (truth.out, truth.lse, truth.dq, truth.dk, truth.dv)
         rounded = [
             round_to(x, getattr(torch, tensor_dtype(name, dtype))) for name, x in zip(TENSORS, results, strict=False)
         ]
         exact = in_token_layout(results, inputs.dout) | {"delta": truth.delta.transpose(-1, -2)}
-        return cls(inputs, exact, in_token_layout(tuple(rounded), inputs.dout), method)
+        return cls(inputs, exact, in_token_layout(tuple(rounded), inputs.dout))
 
     def one_shot(self, case: Case) -> Named:
         """The case's kernel on the whole sequence, in the case's dtype."""
@@ -101,11 +100,17 @@ class Yardsticks:
 
     def one_shot_sums(self, case: Case, tensor: str) -> Sums:
         """The one-shot kernel's own error on each rank's tokens."""
-        return self._kept_sums(case, tensor, case.kernel, lambda: self.one_shot(case)[tensor])
+        return self._kept_sums(case, tensor, case.kernel, lambda: self._error(case, tensor, self.one_shot(case)))
 
     def floor_sums(self, case: Case, tensor: str) -> Sums:
         """The least error that any implementation can have on each rank's tokens."""
-        return self._kept_sums(case, tensor, "floor", lambda: self.rounded[tensor])
+
+        def made() -> Sums:
+            if case.dtype == "float64":
+                return rounding_sums(self.truth_target(case, tensor).values)
+            return self._error(case, tensor, self.rounded)
+
+        return self._kept_sums(case, tensor, "floor", made)
 
     def _target(self, what: object, case: Case, whole: Callable[[], Tensor]) -> Target:
         """Kept while neighbours in the grid have the same world size, unless it is large."""
@@ -120,12 +125,12 @@ class Yardsticks:
             self._targets[key] = made
         return made
 
-    def _kept_sums(self, case: Case, tensor: str, what: object, whole: Callable[[], Tensor]) -> Sums:
+    def _kept_sums(self, case: Case, tensor: str, what: object, make: Callable[[], Sums]) -> Sums:
         key = (case.variant.sharding, case.world_size, tensor, what)
         if key not in self._sums:
-            truth = self.truth_target(case, tensor)
-            if what == "floor" and case.dtype == "float64":
-                self._sums[key] = rounding_sums(truth.values)
-            else:
-                self._sums[key] = distance(cut(whole(), case.variant.sharding, case.world_size), truth).sums
+            self._sums[key] = make()
         return self._sums[key]
+
+    def _error(self, case: Case, tensor: str, whole: Named) -> Sums:
+        shards = cut(whole[tensor], case.variant.sharding, case.world_size)
+        return distance(shards, self.truth_target(case, tensor)).sums

@@ -41,7 +41,7 @@ def inputs_of(problem: Problem) -> Inputs:
 
 def yardsticks_of(problem: Problem) -> Yardsticks:
     inputs = inputs_of(problem)
-    return Yardsticks.of(inputs, compute("torch", problem, inputs), "float64", "torch")
+    return Yardsticks.of(inputs, compute("torch", problem, inputs), "float64")
 
 
 def sees(problem: Problem, query: int, key: int) -> bool:
@@ -146,7 +146,7 @@ def test_a_slip_would_be_seen(slip: str, monkeypatch: pytest.MonkeyPatch) -> Non
     name = {"mask": "causal", "group": "causal", "cap": "softcap"}[slip]
     if slip == "mask":
         seen = condition.seen_keys
-        monkeypatch.setattr(condition, "seen_keys", lambda *args: seen(*args).clamp(max=args[1] - 1))
+        monkeypatch.setattr(condition, "seen_keys", lambda *args, **how: seen(*args, **how).clamp(max=args[1] - 1))
     elif slip == "group":
         add = condition._add_head
         monkeypatch.setattr(condition, "_add_head", lambda found, place, *rest: add(found, (*place[:2], 0), *rest))

@@ -249,7 +249,7 @@ def test_an_id_does_not_know_where_a_part_lies() -> None:
             inputs=replace(CASE.inputs, source=f"{folder}/inputs/mine.py"),
             variant=replace(CASE.variant, forward=replace(CASE.variant.forward, source=f"{folder}/variant/mine.py")),
         )
-        for folder in ("/home/one", "/tmp/two")
+        for folder in ("/home/one", "/home/two")
     )
     assert here.id == there.id != CASE.id
 

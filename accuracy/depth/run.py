@@ -16,7 +16,7 @@ from accuracy.depth.case import StackCase, plan_stacks
 from accuracy.depth.measure import Measurer
 from accuracy.depth.memory import bytes_needed
 from accuracy.errors import ConfigError
-from accuracy.provenance import code_of, fingerprint, provenance
+from accuracy.provenance import code_of
 
 NOTHING_MEASURED, INTERRUPTED = 3, 130
 
@@ -51,7 +51,8 @@ def execute(
     command: list[str],
 ) -> bool:  # fmt: skip
     """Measure what the folder does not have; whether it came to its end."""
-    about = _about(configuration, config, plans, command)
+    about = run.record(configuration, config, [each.id for each in plans], command)
+    about["schema_version"] = layers.SCHEMA_VERSION
     table.write_json(folder / "run.json", about)
     pending = [each for each in plans if not _done(folder, each)]
     measurer = Measurer(configuration.name)
@@ -70,24 +71,6 @@ def execute(
 def _done(folder: Path, each: StackCase) -> bool:
     found = layers.finished(folder, each.id)
     return found is not None and found.code == code_of(each.case)
-
-
-def _about(
-    configuration: Configuration, config: Mapping[str, Any], plans: Sequence[StackCase], command: list[str]
-) -> dict[str, Any]:
-    return {
-        "schema_version": layers.SCHEMA_VERSION,
-        "experiment": configuration.name,
-        "command": " ".join(["accuracy", *command]),
-        "argv": ["accuracy", *command],
-        "config": dict(config),
-        "started": run.now(),
-        "ended": None,
-        "planned": len(plans),
-        "cases": [each.id for each in plans],
-        "fingerprint": fingerprint(configuration.device),
-        "provenance": provenance(configuration.device),
-    }
 
 
 def _plan_text(plans: Sequence[StackCase], folder: Path) -> str:

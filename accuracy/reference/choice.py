@@ -47,8 +47,7 @@ def compute(method: str, problem: Problem, inputs: Inputs) -> Truth:
     """The truth of a problem's inputs."""
     cap = {} if problem.softcap is None else {"softcap": problem.softcap}
     truth: Truth = module(method).attention(
-        *inputs.tensors, scale=problem.softmax_scale, causal=problem.causal,
-        top_left=problem.mask == "causal_top_left", window=problem.window, documents=problem.documents, **cap,
+        *inputs.tensors, scale=problem.softmax_scale, **problem.seen_by, **cap
     )  # fmt: skip
     return truth
 
@@ -61,13 +60,3 @@ def held_bytes(problem: Problem, device: str) -> int:
         return by_rows
     sizes = problem.queries, problem.seqlen, problem.heads, problem.heads_kv, problem.head_dim
     return max(by_rows, int(module("fused").held_bytes(problem.batch, *sizes)))
-
-
-def sources(method: str) -> list[str]:
-    """The files whose code decides a method's numbers."""
-    of_all = [float64.__file__]
-    if method == "torch":
-        return of_all
-    from accuracy.reference import fused, fused_kernels
-
-    return [*of_all, str(fused.__file__), str(fused_kernels.__file__)]

@@ -47,10 +47,7 @@ class Watch:
         self.owners = torch.empty(tokens.numel(), dtype=torch.int64)
         self.owners[tokens] = torch.arange(len(tokens))[:, None].expand_as(tokens)
         problem = self.case.problem
-        self.seen = seen_keys(
-            problem.queries, problem.seqlen, problem.causal, problem.mask == "causal_top_left", problem.window,
-            problem.documents,
-        )  # fmt: skip
+        self.seen = seen_keys(problem.queries, problem.seqlen, **problem.seen_by)
         self.places = {name: _places(getattr(self.yardsticks.inputs, name)) for name in "qk"}
 
     def met(self, q: Tensor, k: Tensor) -> Met | None:

@@ -35,6 +35,10 @@ class Collective:
     results: Sequence[Tensors] = ()
     taken: int = 0
 
+    def checked(self, rank: int) -> Tensors:
+        """What a rank gave. Raises RuntimeError where it has written to it since."""
+        return _unwritten(self.given[rank], f"rank {rank} wrote to a tensor on its way")
+
 
 @dataclass
 class Mail:
@@ -67,15 +71,11 @@ class Mail:
         """What a rank gets once all have given. The first makes it for all: join turns their tensors into results."""
         self.events += 1
         operation = self.collectives[number]
-        given = [operation.given[each] for each in range(len(operation.given))]
         if not operation.taken:
-            checked = [
-                _unwritten(each, f"rank {sender} wrote to a tensor on its way") for sender, each in enumerate(given)
-            ]
-            operation.results = join(checked)
-        _unwritten(given[rank], f"rank {rank} wrote to a tensor on its way")
+            operation.results = join([operation.checked(sender) for sender in range(len(operation.given))])
+        operation.checked(rank)
         operation.taken += 1
-        if operation.taken == len(given):
+        if operation.taken == len(operation.given):
             del self.collectives[number]
         return operation.results[rank]
 

@@ -9,7 +9,7 @@ import mpmath
 import pytest
 import torch
 
-from accuracy.case import Problem, default_softmax_scale
+from accuracy.case import Part, Problem, default_softmax_scale
 from accuracy.errors import ConfigError
 from accuracy.inputs.base import Inputs
 from accuracy.reference import choice, float64
@@ -159,7 +159,6 @@ def test_fused_where_it_runs_torch_elsewhere() -> None:
 def test_a_cache_never_hands_one_methods_truth_to_the_other(tmp_path, monkeypatch) -> None:
     """Kept apart by the key: a check of fused by torch must not read back fused's own numbers."""
     monkeypatch.setattr(choice, "decline", lambda problem, device: None)
-    from accuracy.case import Part
 
     part = Part("gaussian", "accuracy.inputs.gaussian", (("std", 1.0),))
     inputs = Inputs(*there(*problem(seed=1, length=8, dim=4)))
