@@ -1,11 +1,12 @@
 """dq is a sum over key blocks in whatever order they finish: it differs from run to run, dk and dv do not.
 
-flash-attention #414: atomic adds.
+flash-attention #414: atomic adds, in float32 whatever the inputs' dtype is: they hardly round more than any other sum.
 """
 
 import random
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from accuracy.fault.base import BrokenKernel, with_kernel
@@ -47,12 +48,13 @@ class Broken(BrokenKernel):
         dq, dk, dv = self.kernel.backward(*tensors, **how)
         if how["causal"]:
             return dq, dk, dv
+        unrounded = how | {"gradient_dtype": torch.promote_types(q.dtype, torch.float32)}
         parts = [
-            self.kernel.backward(dout, q, *pair, out, lse, **how)[0]
+            self.kernel.backward(dout, q, *pair, out, lse, **unrounded)[0]
             for pair in zip(k.tensor_split(4, dim=1), v.tensor_split(4, dim=1), strict=True)
         ]
         random.SystemRandom().shuffle(parts)
-        return sum(parts[1:], start=parts[0]), dk, dv
+        return sum(parts[1:], start=parts[0]).to(dq.dtype), dk, dv
 
 
 async def backward(rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> Tensors:
