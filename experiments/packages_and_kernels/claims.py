@@ -1,4 +1,4 @@
-"""What packages_and_kernels claims: whose ring it is does not matter, which kernel does, in dk and dv of shared heads."""
+"""What packages_and_kernels claims: not whose ring it is matters but which kernel, in dk and dv of shared heads."""
 
 import pandas as pd
 
@@ -79,11 +79,9 @@ def _shared_heads(ours: pd.DataFrame) -> Claim:
     if early.empty:
         return Claim(statement, None, "not measured")
     ratio = early["error_rel"] / early["summed_first"]
-    return Claim(
-        statement,
-        bool(ratio.min() > STILL_WORSE),
-        f"{ratio.min():.2f} to {ratio.max():.2f} times over {len(ratio)} cases; least: {_where(early.loc[ratio.idxmin()])}",
-    )
+    least = _where(early.loc[ratio.idxmin()])
+    evidence = f"{ratio.min():.2f} to {ratio.max():.2f} times over {len(ratio)} cases; least: {least}"
+    return Claim(statement, bool(ratio.min() > STILL_WORSE), evidence)
 
 
 def _kernel_before_package(beside: pd.DataFrame, ours: pd.DataFrame) -> Claim:
