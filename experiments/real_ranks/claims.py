@@ -6,18 +6,11 @@ from accuracy.claim import Claim
 from accuracy.table import METRICS
 
 KEYS = ["variant", "dtype", "world_size", "seed", "tensor", "rank"]
-SUMMED_BY_GLOO = 4  # ranks from which gloo's order of a sum is another than NCCL's
 
 
 def claims(results: pd.DataFrame) -> list[Claim]:
     both = _side_by_side(results[(results["status"] == "ok") & results["tensor"].notna()])
-    device = set(results["device"])
-    summed = (both["variant"] == "llama3") & both["tensor"].isin(("dk", "dv")) & (both["world_size"] >= SUMMED_BY_GLOO)
-    by_gloo = summed & (both["device"] == "cpu")
-    statement = "Real ranks give every number of the simulated ones, by rank and tensor, in every digit"
-    if "cpu" in device:
-        statement += " (apart: dk and dv of llama3 from 4 ranks on, which gloo adds in another order)"
-    return [_equal(f"{statement}.", both[~by_gloo]), _no_failure(results)]
+    return [_equal(both), _no_failure(results)]
 
 
 def _side_by_side(rows: pd.DataFrame) -> pd.DataFrame:
@@ -30,7 +23,8 @@ def _side_by_side(rows: pd.DataFrame) -> pd.DataFrame:
     return both.assign(same=pd.concat(same, axis=1).all(axis=1) if len(both) else pd.Series(dtype=bool))
 
 
-def _equal(statement: str, both: pd.DataFrame) -> Claim:
+def _equal(both: pd.DataFrame) -> Claim:
+    statement = "Real ranks give every number of the simulated ones, by rank and tensor, in every digit."
     if both.empty:
         return Claim(statement, None, "not measured in both worlds")
     differing = both[~both["same"]]
