@@ -31,7 +31,7 @@ class Accumulator:
         self.total[:, rows] += block
 
     def add_each(self, rows: slice, blocks: Tensor) -> None:
-        """Add blocks (B, N, rows, heads, D) one after another: what N calls of `add` give, bit for bit. Ours, as there."""
+        """Add blocks (B, N, rows, heads, D) one after another: the bits of N calls of `add`. They may become ours."""
         self.add(rows, blocks[:, 0])
         total, others = self.value()[:, rows], blocks[:, 1:]
         fused = _fused() if total.is_cuda and others.shape[1] else None
