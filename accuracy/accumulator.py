@@ -1,6 +1,9 @@
 """A sum over blocks, kept in one dtype: where gradients of several blocks meet."""
 
+import importlib
 from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -27,6 +30,17 @@ class Accumulator:
             self.total = self._zeros()
         self.total[:, rows] += block
 
+    def add_each(self, rows: slice, blocks: Tensor) -> None:
+        """Add blocks (B, N, rows, heads, D) one after another: the bits of N calls of `add`. They may become ours."""
+        self.add(rows, blocks[:, 0])
+        total, others = self.value()[:, rows], blocks[:, 1:]
+        fused = _fused() if total.is_cuda and others.shape[1] else None
+        if fused is not None and fused.serves(total, others):
+            fused.add(total, others)
+            return
+        for block in others.unbind(1):
+            total += block
+
     def take(self, received: Tensor) -> None:
         """Go on with a sum that another rank has begun."""
         self.total = received.to(self.dtype)
@@ -51,3 +65,12 @@ class Accumulator:
 
     def _zeros(self) -> Tensor:
         return self.like.new_zeros(self.like.shape, dtype=self.dtype) if self.memory is None else self.memory.zero_()
+
+
+@cache
+def _fused() -> ModuleType | None:
+    """All blocks of a float32 sum in one pass, where there is triton."""
+    try:
+        return importlib.import_module("accuracy.fused_sum")
+    except ImportError:
+        return None

@@ -34,7 +34,9 @@ KEYS = (
     "device", "workers", "reruns", "conditions", "stack", "also", "unusable",
     "truth", "output_dir", "report", "dry_run",
 )  # fmt: skip
-ALSO_KEYS = ("variant", "kernel", "precision", "inputs", "problem", "dtype", "world_size", "seed", "reruns", "stack")
+ALSO_KEYS = (
+    "variant", "kernel", "precision", "inputs", "problem", "world", "dtype", "world_size", "seed", "reruns", "stack",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,11 @@ def _also(config: Mapping[str, Any], folders: Sequence[Path]) -> Iterable[Config
         raise ConfigError(f"also={grids!r}; allowed: null, or grids by name, each a mapping of keys to change")
     for name, changes in grids.items():
         knobs.known_keys(f"key of also.{name}", changes, ALSO_KEYS)
+        if "world" in changes and (list(changes["world"]) != ["simulated"] or "simulated" in config["world"]):
+            raise ConfigError(
+                f"also.{name}.world={changes['world']}; allowed: {{simulated: {{}}}}, where the main grid has"
+                " world=processes (a run starts its real ranks for that)"
+            )
         merged = {
             key: {**config[key], **value} if key in ("problem", "reruns", "precision", "stack") else value
             for key, value in changes.items()

@@ -85,13 +85,14 @@ def _cache(configuration: Configuration) -> Cache:
 @contextmanager
 def _ranks(configuration: Configuration, pending: Sequence[Planned], launcher: Launcher) -> Iterator[RunRanks]:
     """What runs a case over its ranks; real ranks live as long as the run."""
-    if configuration.world == "simulated":
+    real = [each.case for each in pending if each.decline is None and each.case.world == "processes"]
+    if not real:
         yield simulate
         return
-    sizes = sorted({each.case.world_size for each in pending if each.decline is None})
+    sizes = sorted({case.world_size for case in real})
     pool = Pool(tuple(sizes), configuration.backend, configuration.case_seconds, launcher)
     try:
-        yield pool.run
+        yield lambda case, shards: (pool.run if case.world == "processes" else simulate)(case, shards)
         pool.close()
     finally:
         pool.kill()

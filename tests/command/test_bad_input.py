@@ -54,6 +54,12 @@ MISTAKES = {  # words, and what the line must contain
     "workers beside real ranks": (
         "workers=2 world=processes", "workers=2, but world=processes takes the GPUs for the ranks", "use workers=auto",
     ),
+    "real ranks in a further grid": (
+        "+also.real.world={processes:{}}", "allowed: {simulated: {}}, where the main grid has world=processes",
+    ),
+    "simulated ranks beside simulated ones": (
+        "+also.more.world={simulated:{}}", "allowed: {simulated: {}}, where the main grid has world=processes",
+    ),
     "an unknown dtype": ("dtype=float8", "dtype 'float8' is unknown; allowed: bfloat16, float16, float32, float64"),
     "no dtype": ("dtype=null", "dtype None is unknown; allowed: bfloat16"),
     "no tokens": ("problem.seqlen=0", "problem.seqlen=0; allowed: whole numbers from 1"),

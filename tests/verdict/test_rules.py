@@ -75,6 +75,26 @@ def test_much_rounding_is_no_bug() -> None:
     assert label(alone, "dv", "bfloat16") == "logic"  # in one dtype only: not how rounding falls
 
 
+def test_what_partials_that_cancel_explain_is_no_excess_and_more_is() -> None:
+    """A sum 30 times as large in its terms, and one-shot at 12 floors: joining explains 1.2 sqrt(1 + (30 / 12)^2) = 3.2
+    times its error, and without the condition numbers nobody can say. Where nothing is joined it is 1.2 times."""
+    floor = 0.41 * 2.0**-8
+
+    def sink(ratio: float, size: int = 4, **more: float) -> str:
+        numbers = {"one_shot_rel": 12 * floor, "error_rel": ratio * 12 * floor, **more}
+        rows = [row("dk", "bfloat16", size, rank, 0, inputs="attention_sink", **numbers) for rank in (-1, *range(size))]
+        return label(pd.DataFrame(rows), "dk", "bfloat16", size)
+
+    known = {"condition_sum": 30.0, "condition_rounding": 20.0}
+    assert [sink(ratio, **known) for ratio in (2.9, 4.0)] == ["rounding", "excess_rounding"]
+    assert [sink(ratio, condition_sum=5.0, condition_rounding=30.0) for ratio in (2.9, 4.0)] == [
+        "rounding",
+        "excess_rounding",
+    ]
+    assert sink(4.0) == "rounding"
+    assert [sink(2.9, 1), sink(2.9, 1, **known)] == ["excess_rounding", "excess_rounding"]
+
+
 def test_keys_cut_into_parts_on_one_rank_are_joined_too() -> None:
     """1.32 times one-shot's error: what joining explains, and a lone kernel does not."""
     worse = bend(healthy((1,)), {"tensor": "out", "dtype": "bfloat16"}, error_rel=1.32 * 1.2 * 0.41 * 2.0**-8)

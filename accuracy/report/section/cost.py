@@ -4,16 +4,19 @@ import math
 from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
 
 from accuracy.report import drawing, mark
 from accuracy.report.number import as_float, geometric_mean, plain, ratio, scientific, seconds, size_in_bytes
 from accuracy.report.section.growth import drawable
+from accuracy.report.section.recommendation import front, recommendation_table
 from accuracy.report.series import ONE_SHOT, Facet
 from accuracy.report.svg import to_svg
 from accuracy.report.view import Chart, Panel, Table, cells
 
 _COSTS = {"seconds": "seconds per case", "peak_bytes": "peak memory in MiB"}
 _BYTES_PER_MIB = 2.0**20
+DRAWN = ("out", "dk")  # dk is what ranks add up: schedules differ there most
 
 
 def cost_panel(facet: Facet, drawn: Facet, slots: dict[str, int]) -> Panel | None:
@@ -23,7 +26,7 @@ def cost_panel(facet: Facet, drawn: Facet, slots: dict[str, int]) -> Panel | Non
     size = facet.largest_world
     costs = cost_of(facet.widest)
     shown = costs[costs["series"].isin(drawn.series)]
-    tensors = [tensor for tensor in facet.tensors if tensor in ("out", "dq")] or facet.tensors[:1]
+    tensors = [tensor for tensor in facet.tensors if tensor in DRAWN] or facet.tensors[:1]
     charts = tuple(
         chart
         for tensor in tensors
@@ -38,6 +41,7 @@ def cost_panel(facet: Facet, drawn: Facet, slots: dict[str, int]) -> Panel | Non
         note=f"World size {size}, or the largest that the variant has; median over seeds.",
         legend=tuple(mark.series_key(label, slots[label]) for label in drawn.series if label in set(shown["series"])),
         charts=charts,
+        tables=tuple(filter(None, [recommendation_table(facet)])),
         data=(_table(facet, costs, size),),
     )
 
@@ -49,6 +53,7 @@ def cost_of(rows: pd.DataFrame) -> pd.DataFrame:
         "peak_bytes": "median",
         "error_rel": geometric_mean,
         "x_one_shot": geometric_mean,
+        "world_size": "max",
     }
     costs = rows.groupby(["series", "variant", "tensor"]).agg(how).reset_index()
     return costs[costs["seconds"].notna() | costs["peak_bytes"].notna()]
@@ -78,6 +83,7 @@ def _chart(
             gid=f"s{slot}",
             clip_on=False,
         )
+    _front(axes, spent, rows["error_rel"].where(rows["world_size"] == size))
     _linear_x(axes, places)
     title = f"Relative error of {tensor} against {_COSTS[column]}, {facet.label}, world size {size}"
     parts = [
@@ -88,14 +94,22 @@ def _chart(
     return Chart(to_svg(axes, name, title, "; ".join(parts) + "."), title)
 
 
-def _linear_x(axes: object, places: list[float]) -> None:
+def _front(axes: Axes, spent: list[float], errors: pd.Series) -> None:
+    """A stair through the variants of this world size that no other beats in both."""
+    points = pd.DataFrame({"spent": spent, "error": errors.map(as_float).to_numpy()}).dropna()
+    edge = points[front(points)].sort_values("spent", kind="stable")
+    if len(edge) > 1:
+        axes.step(edge["spent"], edge["error"], where="post", color=drawing.BORDER, linewidth=1.0, zorder=0.5)
+
+
+def _linear_x(axes: Axes, places: list[float]) -> None:
     """From zero: a bar's worth of cost is read off the axis."""
     top = max(places) * 1.12
     step = 10.0 ** math.floor(math.log10(top))
     step *= next(part for part in (0.2, 0.5, 1.0, 2.0) if top / (step * part) <= 6)
     ticks = [step * place for place in range(int(top / step) + 1)]
-    axes.set_xlim(0, top)  # type: ignore[attr-defined]
-    drawing.fix_ticks(axes.xaxis, ticks, [f"{tick:g}" for tick in ticks])  # type: ignore[attr-defined]
+    axes.set_xlim(0, top)
+    drawing.fix_ticks(axes.xaxis, ticks, [f"{tick:g}" for tick in ticks])
 
 
 def _table(facet: Facet, costs: pd.DataFrame, size: int) -> Table:

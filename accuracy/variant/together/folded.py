@@ -53,15 +53,14 @@ def join(rank: Rank, partial: Running | Carried, column: Column, q: Tensor, k: T
 
 def differentiate(
     rank: Rank, column: Column, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
-) -> tuple[Tensor, Tensors, Tensors]:
-    """`Rank.differentiate` of a column: dq of all its rows; dk, dv of each of its blocks, in order."""
+) -> Tensors:
+    """`Rank.differentiate` of a column: dq of all its rows; dk, dv (N, count, S'', Hk, D) of its blocks, in order."""
     if column.count == 1:
         dq, dk, dv = rank.differentiate(column.block, dout, q, k, v, out, lse)
-        return dq, (dk,), (dv,)
+        return dq, dk.unsqueeze(1), dv.unsqueeze(1)
     tensors = column.rows(dout), column.rows(q), column.keys(k), column.keys(v), column.rows(out), column.lse(lse)
     dq, dk, dv = rank.differentiate(column.one, *tensors)
-    each_dk, each_dv = (x.unflatten(0, (-1, column.count)).unbind(1) for x in (dk, dv))
-    return column.joined_rows(dq), each_dk, each_dv
+    return column.joined_rows(dq), dk.unflatten(0, (-1, column.count)), dv.unflatten(0, (-1, column.count))
 
 
 def _at_once(rank: Rank, way: str, blocks: int, q: Tensor, k: Tensor) -> int:

@@ -93,21 +93,20 @@ def _turns(rank: Rank, blocks: Blocks, k: Tensor, v: Tensor) -> Iterator[tuple[S
 
 
 def _add_all(
-    sums: Sequence[OfRanks[Accumulator]], call: folded.Call, dq_rows: Tensor, dk_blocks: Tensors, dv_blocks: Tensors
+    sums: Sequence[OfRanks[Accumulator]], call: folded.Call, dq_rows: Tensor, dk_blocks: Tensor, dv_blocks: Tensor
 ) -> None:
     dq, *dkv = sums
     if call.column.count > 1:
         _value(dq, call.ranks)  # a first block is taken as it is only where it has all rows
-    _add(dq, call.ranks, call.column.whole.query, dq_rows)
-    for total, found in zip(dkv, (dk_blocks, dv_blocks), strict=True):
-        for block in found:
-            _add(total, call.sources(call.ranks), call.column.block.key, block)
+    _add(dq, call.ranks, call.column.whole.query, dq_rows.unsqueeze(1))
+    for total, blocks in zip(dkv, (dk_blocks, dv_blocks), strict=True):
+        _add(total, call.sources(call.ranks), call.column.block.key, blocks)
 
 
-def _add(total: OfRanks[Accumulator], ranks: range, rows: slice, block: Tensor) -> None:
-    batch = len(block) // len(ranks)
+def _add(total: OfRanks[Accumulator], ranks: range, rows: slice, blocks: Tensor) -> None:
+    batch = len(blocks) // len(ranks)
     for some, part in total.parts(ranks):
-        part.add(rows, block[items(range(some.start - ranks.start, some.stop - ranks.start), batch)])
+        part.add_each(rows, blocks[items(range(some.start - ranks.start, some.stop - ranks.start), batch)])
 
 
 def _value(total: OfRanks[Accumulator], ranks: range | None = None) -> Tensor:

@@ -8,6 +8,13 @@ for lse in every dtype, each of n merges rounds in the format itself, about twic
 times that in small ones); 20% where nothing is joined, 50% of the walk of n merges. sqrt 2 and its room are 1.63 for
 four seeds; AWS Neuron's gate allows 1.5.
 
+That takes the partials for no larger than their sum, in squares, as they are where inputs are independent: Gaussian
+ones. On others partials may cancel: on an attention sink a healthy striped ring's dk errs 3 times as much as one-shot's
+(experiments/inputs_that_matter). How far is bounded by the condition number of the sum, sum |terms| / |sum|, since a
+partial is at most the sum of its terms' sizes, or by condition_rounding where that is more: it has what dq inherits
+from the rounding of out. So where they are recorded (`conditions=true`) the floor counts so many times, and where they
+are not, such inputs are not judged here, but where nothing is joined.
+
 Beyond that, over single seeds and ranks: the largest element over 5 times one-shot's, or a rank's norm over 3 times
 (AWS Neuron's accuracy guide). Published rings stay within 1.27, and 1.39 on one rank (reports/world_size_growth).
 
@@ -24,6 +31,7 @@ from accuracy.verdict.evidence import Evidence, times_one_shot
 from accuracy.verdict.label import EXCESS_ROUNDING, LOGIC, Finding
 from accuracy.verdict.rows import Rows, largest, typical
 
+INDEPENDENT = "gaussian"
 EXACT = "float64"  # the truth's own dtype: a ratio of two errors of its size says nothing
 NOTHING_JOINED, WALK = 1.2, 1.5
 LARGEST, ONE_RANK = 5.0, 3.0
@@ -35,8 +43,11 @@ def judge(evidence: Evidence) -> Finding | None:
     if evidence.effective == EXACT:
         return None
     for name, rows, ranks in evidence.by_inputs:
+        cancelled = cancellation(evidence, name, rows)
+        if math.isnan(cancelled):
+            continue
         ratio = typical(times_one_shot(rows))
-        limit = limit_of(evidence, rows)
+        limit = limit_of(evidence, rows, cancelled)
         numbers: dict[str, float | str] = {"x_one_shot": ratio, "limit": limit, "inputs": name}
         if len(evidence.rungs) == 1 and ratio > COHERENT * (1 + evidence.merges):
             text = f"{ratio:.3g} times one-shot's error: more than {evidence.merges + 1} roundings can add up to"
@@ -49,16 +60,22 @@ def judge(evidence: Evidence) -> Finding | None:
     return None
 
 
-def limit_of(evidence: Evidence, rows: Rows) -> float:
+def cancellation(evidence: Evidence, inputs: str, rows: Rows) -> float:
+    """How many times larger than their sum the partials may be, all together; NaN where nobody knows."""
+    independent = inputs == INDEPENDENT or evidence.tensor == "lse" or evidence.merges == 0
+    return 1.0 if independent else typical(np.fmax(rows["condition_sum"], rows["condition_rounding"]))
+
+
+def limit_of(evidence: Evidence, rows: Rows, cancelled: float) -> float:
     """The ratio to one-shot that the schedule's extra roundings explain."""
     merges = evidence.merges
     if merges == 0:
         return NOTHING_JOINED
     if evidence.tensor == "lse" or FORMATS[evidence.effective].bytes > 2:
-        return WALK * math.sqrt(1 + 2 * merges)
+        return WALK * math.sqrt(1 + 2 * merges * cancelled**2)
     room = 1.1 + 0.1 / math.sqrt(len(rows))
     floor = typical(rows["floor_rel"]) / max(typical(rows["one_shot_rel"]), typical(rows["floor_rel"]))
-    return max(NOTHING_JOINED, room * math.sqrt(1 + floor**2))
+    return max(NOTHING_JOINED, room * math.sqrt(1 + (floor * cancelled) ** 2))
 
 
 def _outlier(

@@ -181,7 +181,7 @@ SLIPS = [
     (folded, "run.ranks[begin : begin + wide]", "run.ranks[:wide]"),
     (folded, "for piece in column.pieces(high)", "for piece in column.pieces(high)[:1]"),
     (folded, "column.keys(k), column.keys(v), column.rows(out)", "column.keys(k), column.keys(k), column.rows(out)"),
-    (folded, "unflatten(0, (-1, column.count)).unbind(1)", "unflatten(0, (-1, column.count)).unbind(1)[::-1]"),
+    (folded, "dk.unflatten(0, (-1, column.count)), dv", "dk.unflatten(0, (-1, column.count)).flip(1), dv"),
 ]
 
 

@@ -1,0 +1,48 @@
+"""A claim that no table can contradict says nothing: each published one that holds fails on some distorted table."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from accuracy.claim import judge
+
+REPORTS = Path(__file__).parents[2] / "reports"
+PUBLISHED = sorted(REPORTS.glob("*/*/results.parquet"))
+SETTINGS = ("softmax_scale",)  # numbers of the case, not of what was measured
+
+
+def _times(results: pd.DataFrame, factor: object) -> pd.DataFrame:
+    changed = results.select_dtypes("float").drop(columns=list(SETTINGS), errors="ignore").mul(factor, axis=0)
+    return results.assign(**{str(name): changed[name] for name in changed})
+
+
+def _scrambled(results: pd.DataFrame) -> pd.DataFrame:
+    """Every row's numbers are another row's."""
+    measured = np.flatnonzero(results["error_rel"].notna())
+    rows = np.arange(len(results))
+    rows[measured] = np.random.default_rng(0).permutation(measured)
+    numbers = results.select_dtypes("float").drop(columns=list(SETTINGS), errors="ignore")
+    return results.assign(**{str(name): numbers[name].to_numpy()[rows] for name in numbers})
+
+
+DISTORTIONS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
+    "everything is worse": lambda results: _times(results, 1e3),
+    "everything is better": lambda results: _times(results, 1e-3),
+    "errors grow with the square of the world size": lambda results: _times(results, results["world_size"] ** 2.0),
+    "errors double from rank to rank": lambda results: _times(results, 2.0 ** results["rank"].clip(lower=0)),
+    "rows are exchanged": _scrambled,
+    "a case failed": lambda results: results.assign(status=["failed", *results["status"].iloc[1:]]),
+}
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: f"{path.parts[-3]}-{path.parts[-2]}")
+def test_every_published_claim_that_holds_fails_on_a_distorted_table(path: Path) -> None:
+    results = pd.read_parquet(path)
+    experiment = path.parts[-3]
+    holding = {claim.statement for claim in judge(experiment, results) if claim.holds}
+    distorted = [judge(experiment, distort(results)) for distort in DISTORTIONS.values()]
+    fallen = {claim.statement for claims in distorted for claim in claims if claim.holds is False}
+    assert holding <= fallen

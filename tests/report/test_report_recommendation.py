@@ -1,0 +1,59 @@
+"""What to take: the fastest of the accurate; what is beaten in everything is not on the front."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from accuracy.report.build import write_report
+from accuracy.report.folder import read_folder
+from accuracy.report.section.recommendation import front, recommendation_table
+from accuracy.report.series import Facet, facets_of, with_labels
+from tests.report.synthetic import Shape, write_run
+
+SHAPE = Shape(("one_shot", "ring", "zigzag", "llama3"), ("bfloat16",), (1, 2, 4), (0, 1), tensors=("out", "lse", "dk"))
+COST = {"ring": (1.20, 3.0, 100), "zigzag": (1.25, 2.0, 200), "llama3": (1.90, 1.0, 50), "one_shot": (1.0, 0.5, 10)}
+
+
+@pytest.fixture
+def facet(tmp_path: Path) -> Facet:
+    """ring is the most accurate, zigzag 4% worse and faster, llama3 far worse, fast and small; lse is bad."""
+    rows = read_folder(write_run(tmp_path, SHAPE)).measured
+    error, seconds, peak = (
+        rows["variant"].map({name: cost[place] for name, cost in COST.items()}) for place in range(3)
+    )
+    error = error.mask(rows["tensor"] == "lse", 99.0).mask(rows["tensor"] == "out", 1.0)
+    rows = rows.assign(x_one_shot=error, seconds=seconds, peak_bytes=peak)
+    (found,) = facets_of(with_labels(rows))
+    return found
+
+
+def names(facet: Facet) -> list[list[str]]:
+    table = recommendation_table(facet)
+    return [[cell.text for cell in row] for row in table.rows] if table else []
+
+
+def test_take_is_the_fastest_of_those_within_5_percent_of_the_best(facet: Facet) -> None:
+    assert names(facet) == [[size, "zigzag", "llama3", "llama3"] for size in ("2", "4")]
+
+
+def test_a_variant_more_than_5_percent_worse_is_not_taken_for_its_speed(facet: Facet) -> None:
+    worse = facet.rows["variant"].eq("zigzag") & facet.rows["tensor"].eq("dk")
+    slower = Facet(facet.slug, facet.label, facet.dtype, facet.rows.assign(
+        x_one_shot=facet.rows["x_one_shot"].mask(worse, 1.27)))  # fmt: skip
+    assert [row[1] for row in names(slower)] == ["ring", "ring"]
+
+
+def test_one_variant_over_ranks_is_no_choice(facet: Facet) -> None:
+    alone = facet.rows[facet.rows["variant"].isin(("one_shot", "ring"))]
+    assert recommendation_table(Facet(facet.slug, facet.label, facet.dtype, alone)) is None
+
+
+def test_the_front_has_what_nothing_beats() -> None:
+    costs = pd.DataFrame({"spent": [1.0, 2.0, 2.0, 3.0, 1.0], "error": [3.0, 2.0, 2.5, 2.0, 3.0]})
+    assert front(costs).tolist() == [True, True, False, False, True]
+
+
+def test_the_page_shows_it(tmp_path: Path) -> None:
+    page = write_report(write_run(tmp_path / "run", SHAPE)).path.read_text(encoding="utf-8")
+    assert "What to take, bfloat16" in page
