@@ -64,7 +64,7 @@ def _rmse(rows: pd.DataFrame) -> Iterable[Claim]:
     )  # fmt: skip
     yield _judged(
         "But then the unfused RMSE is more than 3 times that.",
-        _over(scaled_by_1, "error_rms", UNFUSED, FLASH), lambda found: found > 3,
+        _means(scaled_by_1, "error_rms", UNFUSED), lambda found: found > 3 * FA3_FLASH,
     )  # fmt: skip
     longer = [each[each["seqlen"] >= 256] for each in (with_outliers, without)]
     raised, usual = (_over(each, "error_rms", UNFUSED, FLASH) for each in longer)
@@ -197,9 +197,10 @@ def _by_rank(rows: pd.DataFrame) -> Iterable[Claim]:
         "PR #34: rank 0, which merges nothing, differs as published with flash_attn, within 25%.",
         _means(rows[out & first], "mean", ["flash_attn"]), _within(1, 1.25),
     )  # fmt: skip
+    others = _means(rows[out & ~first], "diff_mean", ["eager"]).min()
     yield _judged(
-        "With eager, which cuts no keys into parts, rank 0 has less than a tenth of that.",
-        _means(rows[out & first], "mean", ["eager"]), lambda found: found < 0.1,
+        "With eager, which cuts no keys into parts, rank 0 has less than a tenth of that, and of any other rank's.",
+        _means(rows[out & first], "diff_mean", ["eager"]), lambda found: found < 0.1 * min(PR34_OUT[0], others),
     )  # fmt: skip
 
 
