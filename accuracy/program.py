@@ -12,8 +12,7 @@ from accuracy.kernel.base import Kernel
 from accuracy.kernel.block.calls import Scores
 from accuracy.precision import Precision
 from accuracy.variant.base import Rank
-from accuracy.variant.together import rings
-from accuracy.variant.together.plan import Blocks
+from accuracy.variant.together import gathered, rings
 from accuracy.world import simulated
 from accuracy.world.base import Program, Results, Tensors, World
 
@@ -126,16 +125,20 @@ def _versions(tensors: Tensors) -> list[int]:
 def forward(work: Work) -> list[Results]:
     """Out, lse and whatever else the schedule keeps for its backward, of every rank in this process."""
     part, size = work.case.variant.forward, work.case.world_size
-    if (blocks := _blocks(work, part)) is None:
+    schedule = parts.load(part.source)
+    blocks = rings.ring_blocks(schedule)
+    if _is_looked_at(work) or (blocks is None and not gathered.gathers(schedule)):
         return simulated.run(work.forward, size)
     rank = work.rank(_anywhere(size), part, work.case.forward_precision)
-    return rings.forward(rank, blocks, [each[:3] for each in work.shards])
+    shards = [each[:3] for each in work.shards]
+    return gathered.forward(rank, shards) if blocks is None else rings.forward(rank, blocks, shards)
 
 
 def backward(work: Work, forwarded: Sequence[Results]) -> list[Results]:
     """dq, dk, dv of every rank, after the forward."""
     part, size = work.case.variant.backward, work.case.world_size
-    if (blocks := _blocks(work, part)) is None:
+    blocks = rings.ring_blocks(parts.load(part.source))
+    if blocks is None or _is_looked_at(work):
         return simulated.run(lambda world: work.backward(world, forwarded[world.rank]), size)
     rank = work.rank(_anywhere(size), part, work.case.backward_precision)
     shards: list[Any] = [(dout, q, k, v, *outs) for (q, k, v, dout), outs in zip(work.shards, forwarded, strict=True)]
@@ -146,9 +149,7 @@ def _anywhere(size: int) -> World:
     return simulated.SimulatedWorld(0, size, simulated.Mail())
 
 
-def _blocks(work: Work, part: Part) -> Blocks | None:
-    """The blocks of ranks that may run together. Not where each is watched, nor in a poisoned world: there the NaN
-    around a rank's inputs shows what a kernel reads beside them, and other ranks' tensors would not."""
-    if work.rank_type is not Rank or work.case.reruns.poison:
-        return None
-    return rings.ring_blocks(parts.load(part.source))
+def _is_looked_at(work: Work) -> bool:
+    """Whether single ranks are watched, so that all may not run together. So in a poisoned world: there the NaN around
+    a rank's inputs shows what a kernel reads beside them, and other ranks' tensors would not."""
+    return work.rank_type is not Rank or work.case.reruns.poison

@@ -83,31 +83,40 @@ def blocks(rank: Rank, length: int) -> list[Block]:
 
 
 def _gather(rank: Rank, k: Tensor, v: Tensor, group: HeadGroup) -> Awaitable[Tensors]:
-    wire = rank.place("wire")
-    return rank.world.all_gather([x[:, :, group.kv].to(wire).contiguous() for x in (k, v)])
+    return rank.world.all_gather([on_the_wire(rank, x, group) for x in (k, v)])
 
 
-def _in_sequence(rank: Rank, gathered: Tensors) -> Tensors:
+def on_the_wire(rank: Rank, x: Tensor, group: HeadGroup) -> Tensor:
+    """What a rank sends of its k or v (B, S/W, Hk, D): (B, S/W, Hk', D)."""
+    return x[:, :, group.kv].to(rank.place("wire")).contiguous()
+
+
+def in_sequence(rank: Rank, gathered: Tensors) -> Tensors:
+    """Shards as they were gathered, (W, B, S/W, Hk', D) on the wire: (B, S, Hk', D) in the case's dtype."""
     return tuple(sharding.join(x, rank.sharding).to(rank.dtype) for x in gathered)
 
 
 async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
     """Shards of q (B, S/W, H, D), k, v (B, S/W, Hk, D) -> out (B, S/W, H, D), lse (B, H, S/W)."""
-    out = torch.empty_like(q)
-    lse = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=rank.lse_dtype)
+    out, lse = unfilled(rank, q)
     groups = head_groups(rank, q.shape[2], k.shape[2])
     arriving = _gather(rank, k, v, groups[0])
     for group, following in zip(groups, [*groups[1:], None], strict=True):
         gathered = await arriving
         if following is not None:
             arriving = _gather(rank, k, v, following)
-        _attend(rank, gathered, group, q, out, lse)
+        attend(rank, in_sequence(rank, gathered), group, q, out, lse)
     return out, lse
 
 
-def _attend(rank: Rank, gathered: Tensors, group: HeadGroup, q: Tensor, out: Tensor, lse: Tensor) -> None:
-    """Fill in a group's out and lse; keys in sequence are held no longer than this."""
-    keys, values = _in_sequence(rank, gathered)
+def unfilled(rank: Rank, q: Tensor) -> tuple[Tensor, Tensor]:
+    """Memory for the out and lse of the queries q (B, S/W, H, D)."""
+    return torch.empty_like(q), q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=rank.lse_dtype)
+
+
+def attend(rank: Rank, everything: Tensors, group: HeadGroup, q: Tensor, out: Tensor, lse: Tensor) -> None:
+    """Fill in the out and lse of a group of heads. everything: all its keys and values (B, S, Hk', D), in sequence."""
+    keys, values = everything
     for block in blocks(rank, q.shape[1]):
         out_block, lse_block = rank.attend(block, q[:, :, group.query], keys, values)
         out[:, block.query, group.query] = out_block
@@ -135,7 +144,7 @@ def _differentiate(
     rank: Rank, gathered: Tensors, dout: Tensor, q: Tensor, out: Tensor, lse: Tensor
 ) -> tuple[Tensor, Tensor]:
     """A group's dq, and its dk and dv of all keys in the shards of a reduce-scatter (W, 2 B, S/W, Hk', D)."""
-    keys, values = _in_sequence(rank, gathered)
+    keys, values = in_sequence(rank, gathered)
     dq = torch.empty_like(q)
     sums = torch.zeros(2, *keys.shape, dtype=rank.place("dkv_accumulator"), device=keys.device)
     for block in blocks(rank, q.shape[1]):

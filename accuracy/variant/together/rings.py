@@ -48,7 +48,7 @@ def forward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Resul
             for call in folded.calls(rank, "forward", runs, q[:batch], k[:batch]):
                 for ranks, partial in partials.parts(call.ranks):
                     mine, theirs = items(ranks, batch), items(call.sources(ranks), batch)
-                    with _named(ranks):
+                    with blamed(ranks):
                         folded.join(rank, partial, call.column, q[mine], k[theirs], v[theirs])
         parts = [partial.result(rank.dtype, rank.lse_dtype) for _, partial in partials.parts(range(size))]
     return _by_rank(batch, [same[0] if len(same) == 1 else torch.cat(same) for same in zip(*parts, strict=True)])
@@ -66,7 +66,7 @@ def backward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Resu
         for turn, (runs, k, v) in enumerate(_turns(rank, blocks, *kv)):
             for call in folded.calls(rank, "backward", runs, q[:batch], k[:batch]):
                 mine, theirs = items(call.ranks, batch), items(call.sources(call.ranks), batch)
-                with _named(call.ranks):
+                with blamed(call.ranks):
                     gradients = folded.differentiate(
                         rank, call.column, dout[mine], q[mine], k[theirs], v[theirs], out[mine], lse[mine]
                     )
@@ -132,8 +132,8 @@ def _by_rank(batch: int, together: Sequence[Tensor]) -> list[Results]:
 
 
 @contextmanager
-def _named(ranks: range) -> Iterator[None]:
-    """An error says whose call it was."""
+def blamed(ranks: range) -> Iterator[None]:
+    """An error of a call for some ranks says whose it was. Raises RankFailed."""
     try:
         yield
     except Exception as error:
