@@ -1,12 +1,11 @@
 """A sum over blocks, kept in one dtype: where gradients of several blocks meet."""
 
-import importlib
 from dataclasses import dataclass
-from functools import cache
-from types import ModuleType
 
 import torch
 from torch import Tensor
+
+from accuracy import one_pass
 
 
 @dataclass
@@ -34,9 +33,9 @@ class Accumulator:
         """Add blocks (B, N, rows, heads, D) one after another: the bits of N calls of `add`. They may become ours."""
         self.add(rows, blocks[:, 0])
         total, others = self.value()[:, rows], blocks[:, 1:]
-        fused = _fused() if total.is_cuda and others.shape[1] else None
-        if fused is not None and fused.serves(total, others):
-            fused.add(total, others)
+        kernel = one_pass.kernel("block_sum") if total.is_cuda and others.shape[1] else None
+        if kernel is not None and kernel.serves(total, others):
+            kernel.add(total, others)
             return
         for block in others.unbind(1):
             total += block
@@ -65,12 +64,3 @@ class Accumulator:
 
     def _zeros(self) -> Tensor:
         return self.like.new_zeros(self.like.shape, dtype=self.dtype) if self.memory is None else self.memory.zero_()
-
-
-@cache
-def _fused() -> ModuleType | None:
-    """All blocks of a float32 sum in one pass, where there is triton."""
-    try:
-        return importlib.import_module("accuracy.fused_sum")
-    except ImportError:
-        return None

@@ -6,16 +6,14 @@ partial, and returns the joined pair in the kept dtypes. In exact arithmetic all
     lse' = ln(exp(lse) + exp(block_lse)),   out' = exp(lse - lse') out + exp(block_lse - lse') block_out.
 """
 
-import importlib
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
-from types import ModuleType
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from accuracy import one_pass
 from accuracy.masks import Block
 
 
@@ -152,22 +150,13 @@ class Running:
 
     def _join(self, out: Tensor, before: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> None:
         """Merge by the formula into out and lse; on CUDA the published one is a single pass with the same roundings."""
-        fused = _fused() if self.formula == "sigmoid" and out.is_cuda else None
-        if fused is not None and fused.serves(out, lse, block_out, block_lse):
-            fused.update(out, before, lse, block_out, block_lse)
+        kernel = one_pass.kernel("merge") if self.formula == "sigmoid" and out.is_cuda else None
+        if kernel is not None and kernel.serves(out, lse, block_out, block_lse):
+            kernel.update(out, before, lse, block_out, block_lse)
             return
         new_out, new_lse = FORMULAS[self.formula](before.to(out.dtype), lse, block_out, block_lse)
         out.copy_(new_out)
         lse.copy_(new_lse)
-
-
-@cache
-def _fused() -> ModuleType | None:
-    """The one-pass form of the published formula, where there is triton."""
-    try:
-        return importlib.import_module("accuracy.fused_merge")
-    except ImportError:
-        return None
 
 
 def _kahan(total: Tensor, lost: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:

@@ -20,19 +20,8 @@ from accuracy.case import Case
 PACKAGE = Path(accuracy.__file__).parent
 PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "hydra-core", "omegaconf", "flash-attn", "flash-attn-4", "triton")
 THIRD_PARTY = ("ring-flash-attn", "yunchang", "ring-attention-pytorch", "axolotl-ringmaster")
-MEASURING = (
-    "depth",
-    "fault",
-    "inputs",
-    "kernel",
-    "package",
-    "ranks",
-    "reference",
-    "rerun",
-    "variant",
-    "world",
-)  # folders with all that is in them, beside the top-level files
-NOT_MEASURING = (  # of the top-level files: what they decide is in the case's id, or nowhere in a number
+NOT_MEASURING = (  # what these decide is in the case's id, or nowhere in a number; whatever is new decides
+    "check/", "command/", "probe/", "report/", "selfcheck/", "spread/", "verdict/",
     "chosen.py", "claim.py", "configuration.py", "errors.py", "grid.py", "knobs.py",
     "locations.py", "measure.py", "memory.py", "plugin.py", "provenance.py", "run.py",
 )  # fmt: skip
@@ -43,13 +32,11 @@ ENVIRONMENT = (*ARITHMETIC, "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 @cache
 def code_digest() -> str:
     """Twelve hexadecimal digits of the sources that decide a measured number (not of reports and commands)."""
-    paths = [
-        *(path for path in PACKAGE.glob("*.py") if path.name not in NOT_MEASURING),
-        *(path for folder in MEASURING for path in (PACKAGE / folder).rglob("*.py")),
-    ]
+    paths = {path.relative_to(PACKAGE).as_posix(): path for path in PACKAGE.rglob("*.py")}
     content = hashlib.sha256()
-    for path in sorted(paths):
-        content.update(path.relative_to(PACKAGE).as_posix().encode() + path.read_bytes())
+    for name, path in sorted(paths.items()):
+        if not name.startswith(NOT_MEASURING):
+            content.update(name.encode() + path.read_bytes())
     return content.hexdigest()[:12]
 
 

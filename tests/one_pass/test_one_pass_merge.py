@@ -5,7 +5,7 @@ import torch
 
 from accuracy.merge import sigmoid
 
-fused_merge = pytest.importorskip("accuracy.fused_merge", reason="needs triton")
+merge = pytest.importorskip("accuracy.one_pass.merge", reason="needs triton")
 
 pytestmark = [
     pytest.mark.gpu,
@@ -27,10 +27,10 @@ def test_every_bit_is_that_of_the_torch_expression(dim: int, dtype: torch.dtype)
     block_lse[:, 7] = -torch.inf
     block_lse[:, 8] = lse[:, 109]
     rows = slice(101, 251)
-    assert fused_merge.serves(out[:, rows], lse[:, rows], block_out, block_lse)
+    assert merge.serves(out[:, rows], lse[:, rows], block_out, block_lse)
     expected = sigmoid(out[:, rows], lse[:, rows], block_out, block_lse)
     whole_out, whole_lse = out.clone(), lse.clone()
-    fused_merge.update(out[:, rows], out[:, rows], lse[:, rows], block_out, block_lse)
+    merge.update(out[:, rows], out[:, rows], lse[:, rows], block_out, block_lse)
     whole_out[:, rows], whole_lse[:, rows] = expected
     assert torch.equal(lse, whole_lse)
     assert torch.equal(out, whole_out)
@@ -44,7 +44,7 @@ def test_every_gap_has_the_bits_of_torch() -> None:
     lse, out = torch.ones_like(gaps), torch.zeros(1, 2**18, 4, 8, device="cuda")
     block_out = torch.randn(1, 2**18, 4, 8, generator=generator, device="cuda").bfloat16()
     expected_out, expected_lse = sigmoid(out, lse, block_out, lse + gaps)
-    fused_merge.update(out, out, lse, block_out, lse + gaps)
+    merge.update(out, out, lse, block_out, lse + gaps)
     assert torch.equal(lse, expected_lse)
     assert torch.equal(out, expected_out)
 
@@ -56,15 +56,15 @@ def test_the_partial_before_may_lie_elsewhere_in_fewer_bits() -> None:
         *torch.randn(2, 1, 64, 2, 1, device="cuda"),
     )
     expected = sigmoid(before.float(), lse, block_out, block_lse)
-    fused_merge.update(out, before, lse, block_out, block_lse)
+    merge.update(out, before, lse, block_out, block_lse)
     assert torch.equal(out, expected[0])
     assert torch.equal(lse, expected[1])
 
 
 def test_other_dtypes_are_left_to_torch() -> None:
     out, lse = torch.zeros(1, 2, 1, 8, device="cuda"), torch.zeros(1, 2, 1, 1, device="cuda")
-    assert fused_merge.serves(out, lse, out, lse)
-    assert not fused_merge.serves(out.double(), lse, out, lse)
-    assert not fused_merge.serves(out, lse.double(), out, lse)
-    assert not fused_merge.serves(out, lse, out.double(), lse)
-    assert not fused_merge.serves(out, lse, out, lse.double())
+    assert merge.serves(out, lse, out, lse)
+    assert not merge.serves(out.double(), lse, out, lse)
+    assert not merge.serves(out, lse.double(), out, lse)
+    assert not merge.serves(out, lse, out.double(), lse)
+    assert not merge.serves(out, lse, out, lse.double())

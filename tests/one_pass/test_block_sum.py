@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-fused_sum = pytest.importorskip("accuracy.fused_sum", reason="needs triton")
+block_sum = pytest.importorskip("accuracy.one_pass.block_sum", reason="needs triton")
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # on the CPU in triton's interpreter
 
@@ -22,16 +22,16 @@ def test_every_bit_is_that_of_one_after_another(dim: int, dtype: torch.dtype) ->
         expected[:, rows] += block
     for block in blocks.flip(1).unbind(1):
         backwards[:, rows] += block
-    assert fused_sum.serves(total[:, rows], blocks)
-    fused_sum.add(total[:, rows], blocks)
+    assert block_sum.serves(total[:, rows], blocks)
+    block_sum.add(total[:, rows], blocks)
     assert torch.equal(total, expected)
     assert not torch.equal(total, backwards)
 
 
 def test_other_dtypes_are_left_to_torch() -> None:
     total, blocks = torch.zeros(1, 2, 1, 8), torch.zeros(1, 2, 2, 1, 8)
-    assert fused_sum.serves(total, blocks)
-    assert not fused_sum.serves(total.double(), blocks)
-    assert not fused_sum.serves(total.bfloat16(), blocks)
-    assert not fused_sum.serves(total, blocks.double())
-    assert not fused_sum.serves(total, blocks.transpose(3, 4))
+    assert block_sum.serves(total, blocks)
+    assert not block_sum.serves(total.double(), blocks)
+    assert not block_sum.serves(total.bfloat16(), blocks)
+    assert not block_sum.serves(total, blocks.double())
+    assert not block_sum.serves(total, blocks.transpose(3, 4))
