@@ -62,4 +62,5 @@ def _least(found: pd.DataFrame, column: str) -> pd.Series:
 
 def _named(choice: pd.Series) -> Cell:
     spent = (ratio(as_float(choice["error"])), seconds(choice["seconds"]), size_in_bytes(choice["peak_bytes"]))
-    return Cell(str(choice["series"]), detail=", ".join(spent))
+    name = str(choice["series"]).replace(",", ", ")  # where a line may break
+    return Cell(name, detail=", ".join(spent), kind="named")
