@@ -10,12 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy import condition, device, metrics
+from accuracy import comparison
 from accuracy.case import Case, Part, Problem, Reruns
-from accuracy.distance import distance
-from accuracy.dtype import tensor_dtype
 from accuracy.inputs import base as inputs_base
-from accuracy.program import RunRanks, simulate
+from accuracy.program import Ran, RunRanks, simulate
 from accuracy.reference.cache import Cache
 from accuracy.rerun import counts as reruns
 from accuracy.rerun import trace
@@ -23,7 +21,7 @@ from accuracy.rows import about_case, metric_rows, position_columns
 from accuracy.sharding import cut, token_map
 from accuracy.table import DECLINED, FAILED, OK, TENSORS, Row
 from accuracy.world.simulated import RankFailed
-from accuracy.yardsticks import Named, Yardsticks, in_token_layout
+from accuracy.yardsticks import Yardsticks
 
 
 @dataclass(frozen=True)
@@ -78,9 +76,8 @@ class Pipeline:
         shards = [cut(x, *layout) for x in yardsticks.inputs.tensors]
         by_rank = list(zip(*shards, strict=True))
         ran = self.run_ranks(replace(case, reruns=Reruns()), by_rank)
-        stacked = tuple(_stack(name, same) for name, same in zip(TENSORS, zip(*ran.results, strict=True), strict=False))
         counts = reruns.counts(case, by_rank, ran.results, self.run_ranks)
-        measured = self._compare(case, yardsticks, in_token_layout(stacked, shards[-1]), ran.cost, counts)
+        measured = self._compare(case, yardsticks, ran, counts)
         return replace(measured, steps=trace.steps(case, yardsticks, by_rank) if case.reruns.trace else ())
 
     def yardsticks(self, case: Case) -> Yardsticks:
@@ -99,61 +96,28 @@ class Pipeline:
             self._drawn = key, inputs_base.draw(part, problem, seed)
         return self._drawn[1]
 
-    def _compare(
-        self, case: Case, yardsticks: Yardsticks, shards: Named, cost: device.Cost, counts: reruns.Counts
-    ) -> Measured:
+    def _compare(self, case: Case, yardsticks: Yardsticks, ran: Ran, counts: reruns.Counts) -> Measured:
         method = self.truth_cache.method_for(case.problem, case.device)
         about = {**about_case(case, self.experiment, OK, ""), "truth": method}
+        found = comparison.compare(case, yardsticks, ran.results)
         rows: list[Row] = []
         positions: dict[str, list[Any]] = {}
         broken = []
         for name in TENSORS:
-            if name not in shards:
+            if name not in found:
                 rows.append({**about, "tensor": name, "status": DECLINED, "reason": f"the variant returns no {name}"})
                 continue
-            x = shards[name]
+            compared = found[name]
             tokens = token_map(case.variant.sharding, case.problem.length(name), case.world_size)
-            truth = yardsticks.truth_target(case, name)
-            check_result(name, x, truth.values, case)
-            apart = distance(x, truth, ulp_dtype=tensor_dtype(name, case.dtype))
-            assert apart.ulp is not None
-            columns = metrics.metric_columns(
-                error=apart.sums,
-                diff=distance(x, yardsticks.one_shot_target(case, name), signed=False).sums,
-                one_shot=yardsticks.one_shot_sums(case, name),
-                floor=yardsticks.floor_sums(case, name),
-                ulp=apart.ulp,
-            )
-            if case.conditions:
-                columns |= condition.columns(case, yardsticks.magnitudes(case.problem), name, truth.values)
-            bits = metrics.significand_bits(x)
-            whole = {"significand_bits": [*bits, bits.max()], **counts.get(name, {})}
-            rows += metric_rows(about, case, name, columns, x.shape, tokens, cost, whole)
-            elements = x[0].numel() // x.shape[2]
-            for column, values in position_columns(case, name, apart, elements, tokens).items():
+            whole = {"significand_bits": compared.significand_bits, **counts.get(name, {})}
+            rows += metric_rows(about, case, name, compared.columns, compared.shape, tokens, ran.cost, whole)
+            for column, values in position_columns(case, name, compared, tokens).items():
                 positions.setdefault(column, []).extend(values)
-            if count := int(columns["nonfinite"][-1]):
+            if count := int(compared.columns["nonfinite"][-1]):
                 broken.append(f"{count} non-finite values in {name}")
         if broken:
             rows = [{**row, "status": FAILED, "reason": "; ".join(broken)} for row in rows]
         return Measured(rows, positions)
-
-
-def _stack(name: str, ranks: Sequence[Tensor | None]) -> Tensor | None:
-    """The ranks' results, ranks first; None where the variant gives none away."""
-    given = [x for x in ranks if x is not None]
-    if given and len(given) < len(ranks):
-        raise RuntimeError(f"only some ranks returned {name}")
-    return torch.stack(given) if given else None
-
-
-def check_result(name: str, x: Tensor, truth: Tensor, case: Case) -> None:
-    """A wrong shape or dtype is a fault of the variant, not something to broadcast or cast away."""
-    expected = "float64" if name == "delta" else tensor_dtype(name, case.dtype)
-    if x.shape != truth.shape or x.dtype != getattr(torch, expected):
-        raise reruns.WrongResult(
-            f"{name} came as {tuple(x.shape)} {x.dtype}, expected {tuple(truth.shape)} {expected} (ranks first)"
-        )
 
 
 def _reason(error: BaseException) -> str:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from accuracy import device, metrics, provenance
 from accuracy.case import Case
-from accuracy.distance import Distance
+from accuracy.comparison import Compared
 from accuracy.table import ALL_RANKS, Row
 
 
@@ -67,13 +67,15 @@ def worst_place(flat: int, shape: torch.Size, tokens: Tensor) -> dict[str, int]:
     }
 
 
-def position_columns(case: Case, tensor: str, apart: Distance, elements: int, tokens: Tensor) -> dict[str, list[Any]]:
+def position_columns(case: Case, tensor: str, compared: Compared, tokens: Tensor) -> dict[str, list[Any]]:
     """Rows of the table of positions, column by column: one a bin of the tensor's global sequence.
 
-    elements: that a token has; tokens: (W, S/W), global.
+    tokens: (W, S/W), global.
     """
+    apart, shape = compared.apart, compared.shape
     assert apart.token_square is not None
     assert apart.token_largest is not None
+    elements = shape.numel() // (shape[0] * shape[2])  # that a token has
     borders = metrics.position_bins(tokens.numel())
     rms, largest = metrics.by_position(apart.token_square, apart.token_largest, elements, tokens)
     bins = len(rms)

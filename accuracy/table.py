@@ -167,7 +167,7 @@ def write_rows(path: Path, rows: Sequence[Row], schema: pa.Schema) -> None:
 def _write(path: Path, table: pa.Table) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
-    pq.write_table(table, hidden, compression="zstd", use_dictionary=False, write_statistics=False)  # a few rows
+    pq.write_table(table, hidden, compression="snappy", use_dictionary=False, write_statistics=False)  # a few rows
     _replace(hidden, path)
 
 
