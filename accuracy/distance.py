@@ -5,7 +5,6 @@ need no care for NaN and infinities; what is not finite takes the road of `metri
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch

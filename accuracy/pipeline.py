@@ -17,25 +17,30 @@ from accuracy.program import Ran, RunRanks, simulate
 from accuracy.reference.cache import Cache
 from accuracy.rerun import counts as reruns
 from accuracy.rerun import trace
-from accuracy.rows import about_case, metric_rows, position_columns
+from accuracy.rows import about_case, joined, metric_columns, position_columns
 from accuracy.sharding import cut, token_map
-from accuracy.table import DECLINED, FAILED, OK, TENSORS, Row
+from accuracy.table import DECLINED, FAILED, OK, TENSORS, Columns, Row
 from accuracy.world.simulated import RankFailed
 from accuracy.yardsticks import Yardsticks
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A case's rows for `results/`, `positions/` and, of a traced case, `steps/`."""
+    """A case's rows for `results/` and `positions/`, column by column, and, of a traced case, for `steps/`."""
 
-    rows: list[Row]
-    positions: dict[str, list[Any]]  # by column
+    results: Columns
+    positions: Columns
     steps: Sequence[Row] = ()
+
+    @property
+    def rows(self) -> list[Row]:
+        """The results row by row."""
+        return [dict(zip(self.results, row, strict=True)) for row in zip(*self.results.values(), strict=True)]
 
     @property
     def status(self) -> str:
         """How the case ended."""
-        return str(self.rows[0]["status"])
+        return str(self.results["status"][0])
 
 
 def shared(case: Case) -> tuple[object, ...]:
@@ -55,7 +60,7 @@ class Pipeline:
 
     def decline(self, case: Case, reason: str) -> Measured:
         """The row of a case that its parts cannot do."""
-        return Measured([about_case(case, self.experiment, DECLINED, reason)], {})
+        return self._unmeasured(case, DECLINED, reason)
 
     def measure(self, case: Case) -> Measured:
         """Walk the road. Whatever goes wrong in it becomes a row with the reason."""
@@ -67,7 +72,11 @@ class Pipeline:
         if out_of_memory:  # only here, where the error no longer holds the tensors
             self._yardsticks = None
             torch.cuda.empty_cache()
-        return Measured([about_case(case, self.experiment, FAILED, reason)], {})
+        return self._unmeasured(case, FAILED, reason)
+
+    def _unmeasured(self, case: Case, status: str, reason: str) -> Measured:
+        about = about_case(case, self.experiment, status, reason)
+        return Measured({name: [value] for name, value in about.items()}, {})
 
     def _walk(self, case: Case) -> Measured:
         yardsticks = self.yardsticks(case)
@@ -97,27 +106,32 @@ class Pipeline:
         return self._drawn[1]
 
     def _compare(self, case: Case, yardsticks: Yardsticks, ran: Ran, counts: reruns.Counts) -> Measured:
-        method = self.truth_cache.method_for(case.problem, case.device)
-        about = {**about_case(case, self.experiment, OK, ""), "truth": method}
+        about = about_case(case, self.experiment, OK, "")
+        about["truth"] = self.truth_cache.method_for(case.problem, case.device)
         found = comparison.compare(case, yardsticks, ran.results)
-        rows: list[Row] = []
-        positions: dict[str, list[Any]] = {}
-        broken = []
+        blocks, positions, broken = [], [], []
         for name in TENSORS:
             if name not in found:
-                rows.append({**about, "tensor": name, "status": DECLINED, "reason": f"the variant returns no {name}"})
+                reason = f"the variant returns no {name}"
+                blocks.append(_block(1, about | {"tensor": name, "status": DECLINED, "reason": reason}))
                 continue
-            compared = found[name]
             tokens = token_map(case.variant.sharding, case.problem.length(name), case.world_size)
-            whole = {"significand_bits": compared.significand_bits, **counts.get(name, {})}
-            rows += metric_rows(about, case, name, compared.columns, compared.shape, tokens, ran.cost, whole)
-            for column, values in position_columns(case, name, compared, tokens).items():
-                positions.setdefault(column, []).extend(values)
-            if count := int(compared.columns["nonfinite"][-1]):
+            columns = metric_columns(case, found[name], tokens, counts.get(name, {}))
+            costs = {"seconds": ran.cost.seconds, "peak_bytes": ran.cost.peak_bytes}
+            blocks.append({**_block(case.world_size + 1, about | {"tensor": name} | costs), **columns})
+            positions.append(position_columns(case, name, found[name], tokens))
+            if count := columns["nonfinite"][-1]:
                 broken.append(f"{count} non-finite values in {name}")
+        results = joined(blocks)
         if broken:
-            rows = [{**row, "status": FAILED, "reason": "; ".join(broken)} for row in rows]
-        return Measured(rows, positions)
+            failed = _block(len(results["status"]), {"status": FAILED, "reason": "; ".join(broken)})
+            results = {**results, **failed}
+        return Measured(results, joined(positions))
+
+
+def _block(rows: int, about: Row) -> dict[str, Sequence[Any]]:
+    """So many rows of the same."""
+    return {name: [value] * rows for name, value in about.items()}
 
 
 def _reason(error: BaseException) -> str:

@@ -5,7 +5,7 @@ The CPU's allocator gives freed memory back to the system, and measuring a case'
 arithmetic on them. CUDA's allocator keeps what was freed by itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor
@@ -18,13 +18,13 @@ class Room:
     """Float64 memory by its use. What was computed for a use is lost when the use is asked for again."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, Tensor] = {}
+        self._kept: dict[Hashable, Tensor] = {}
 
-    def like(self, x: Tensor, use: str) -> Tensor:
+    def like(self, x: Tensor, use: Hashable) -> Tensor:
         """Unwritten, of x's shape and layout."""
         return self._taken(torch.empty_like(x, dtype=torch.float64, device="meta"), x.device, use)
 
-    def stacked(self, ranks: Sequence[Tensor], use: str) -> Tensor:
+    def stacked(self, ranks: Sequence[Tensor], use: Hashable) -> Tensor:
         """Tensors of one shape and any dtype, exact in float64, ranks first."""
         shape = len(ranks), *ranks[0].shape
         together = self._taken(torch.empty(shape, dtype=torch.float64, device="meta"), ranks[0].device, use)
@@ -32,7 +32,7 @@ class Room:
             place.copy_(x)
         return together
 
-    def _taken(self, plan: Tensor, device: torch.device, use: str) -> Tensor:
+    def _taken(self, plan: Tensor, device: torch.device, use: Hashable) -> Tensor:
         if device.type != "cpu" or plan.numel() > KEPT_ELEMENTS:
             return torch.empty_like(plan, device=device)
         if use not in self._kept or self._kept[use].numel() < plan.numel():

@@ -125,8 +125,9 @@ class Yardsticks:
             self._world_size = case.world_size
         if key in self._targets:
             return self._targets[key]
-        made = Target(cut(whole(), *_layout(case)).double())
-        if made.values.numel() <= KEPT_ELEMENTS:
+        shards = cut(whole(), *_layout(case))
+        made = Target(self.room.like(shards, key[:2]).copy_(shards))  # where that of the last world size was
+        if shards.numel() <= KEPT_ELEMENTS:
             self._targets[key] = made
         return made
 

@@ -138,7 +138,7 @@ def _joined(ranks: Sequence[Tensor]) -> Tensor:
         for x, place in zip(ranks, places, strict=False)
     ):
         return first.as_strided((len(ranks) * first.numel(),), (1,)).view(-1, *first.shape[1:])
-    return torch.cat(ranks)
+    return torch.cat(list(ranks))
 
 
 def _by_rank(batch: int, together: Sequence[Tensor]) -> list[Results]:
