@@ -5,6 +5,7 @@ The CPU's allocator gives freed memory back to the system, and measuring a case'
 arithmetic on them. CUDA's allocator keeps what was freed by itself.
 """
 
+import math
 from collections.abc import Hashable, Sequence
 
 import torch
@@ -22,19 +23,22 @@ class Room:
 
     def like(self, x: Tensor, use: Hashable) -> Tensor:
         """Unwritten, of x's shape and layout."""
-        return self._taken(torch.empty_like(x, dtype=torch.float64, device="meta"), x.device, use)
+        stride = x.stride() if x.is_contiguous() else torch.empty_like(x, device="meta").stride()
+        return self._taken(x.shape, stride, x.device, use)
 
     def stacked(self, ranks: Sequence[Tensor], use: Hashable) -> Tensor:
         """Tensors of one shape and any dtype, exact in float64, ranks first."""
-        shape = len(ranks), *ranks[0].shape
-        together = self._taken(torch.empty(shape, dtype=torch.float64, device="meta"), ranks[0].device, use)
+        first = ranks[0]
+        flat = self._taken((len(ranks) * first.numel(),), (1,), first.device, use)
+        together = flat.view(len(ranks), *first.shape)
         for place, x in zip(together, ranks, strict=True):
             place.copy_(x)
         return together
 
-    def _taken(self, plan: Tensor, device: torch.device, use: Hashable) -> Tensor:
-        if device.type != "cpu" or plan.numel() > KEPT_ELEMENTS:
-            return torch.empty_like(plan, device=device)
-        if use not in self._kept or self._kept[use].numel() < plan.numel():
-            self._kept[use] = torch.empty(plan.numel(), dtype=torch.float64)
-        return self._kept[use].as_strided(plan.shape, plan.stride())
+    def _taken(self, shape: Sequence[int], stride: Sequence[int], device: torch.device, use: Hashable) -> Tensor:
+        count = math.prod(shape)
+        if device.type != "cpu" or count > KEPT_ELEMENTS:
+            return torch.empty_strided(shape, stride, dtype=torch.float64, device=device)
+        if use not in self._kept or self._kept[use].numel() < count:
+            self._kept[use] = torch.empty(count, dtype=torch.float64)
+        return self._kept[use].as_strided(shape, stride)

@@ -164,24 +164,24 @@ def write_rows(path: Path, rows: Columns | Sequence[Row], schema: pa.Schema) -> 
         table = pa.Table.from_pydict({name: rows.get(name, [None] * count) for name in schema.names}, schema)
     else:
         table = pa.Table.from_pylist([dict(row) for row in rows], schema)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    hidden = path.with_name(f".{path.name}.{os.getpid()}")
-    pq.write_table(table, hidden, compression="snappy", use_dictionary=False, write_statistics=False)  # a few rows
-    _replace(hidden, path)
-
-
-def _replace(hidden: Path, path: Path) -> None:
-    with open(hidden, "rb") as handle:
-        os.fsync(handle.fileno())
-    os.replace(hidden, path)
+    file = pa.BufferOutputStream()
+    pq.write_table(table, file, compression="snappy", use_dictionary=False, write_statistics=False)  # a few rows
+    _store(path, file.getvalue())
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file whole or not at all."""
+    _store(path, (json.dumps(content, indent=1, sort_keys=True, default=str) + "\n").encode())
+
+
+def _store(path: Path, content: bytes | pa.Buffer) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
-    hidden.write_text(json.dumps(content, indent=1, sort_keys=True, default=str) + "\n")
-    _replace(hidden, path)
+    with open(hidden, "wb") as handle:
+        handle.write(content)
+        handle.flush()
+        os.fsync(handle.fileno())
+    os.replace(hidden, path)
 
 
 def read_results(folder: Path) -> pd.DataFrame:
