@@ -19,7 +19,7 @@ from accuracy.rerun import counts as reruns
 from accuracy.rerun import trace
 from accuracy.rows import about_case, joined, metric_columns, position_columns
 from accuracy.sharding import cut, token_map
-from accuracy.table import DECLINED, FAILED, OK, TENSORS, Columns, Row
+from accuracy.table import ALL_RANKS, DECLINED, FAILED, OK, TENSORS, Columns, Row
 from accuracy.world.simulated import RankFailed
 from accuracy.yardsticks import Yardsticks
 
@@ -113,20 +113,19 @@ class Pipeline:
         for name in TENSORS:
             if name not in found:
                 reason = f"the variant returns no {name}"
-                blocks.append(_block(1, about | {"tensor": name, "status": DECLINED, "reason": reason}))
+                blocks.append(_block(1, {"tensor": name, "rank": ALL_RANKS, "status": DECLINED, "reason": reason}))
                 continue
             tokens = token_map(case.variant.sharding, case.problem.length(name), case.world_size)
             columns = metric_columns(case, found[name], tokens, counts.get(name, {}))
-            costs = {"seconds": ran.cost.seconds, "peak_bytes": ran.cost.peak_bytes}
-            blocks.append({**_block(case.world_size + 1, about | {"tensor": name} | costs), **columns})
+            same = {"tensor": name, "status": OK, "reason": "", **vars(ran.cost)}
+            blocks.append({**_block(len(columns["rank"]), same), **columns})
             positions.append(position_columns(case, name, found[name], tokens))
             if count := columns["nonfinite"][-1]:
                 broken.append(f"{count} non-finite values in {name}")
-        results = joined(blocks)
-        if broken:
-            failed = _block(len(results["status"]), {"status": FAILED, "reason": "; ".join(broken)})
-            results = {**results, **failed}
-        return Measured(results, joined(positions))
+        varying = joined(blocks)
+        rows = len(varying["tensor"])
+        failed = _block(rows, {"status": FAILED, "reason": "; ".join(broken)}) if broken else {}
+        return Measured({**_block(rows, about), **varying, **failed}, joined(positions))
 
 
 def _block(rows: int, about: Row) -> dict[str, Sequence[Any]]:
