@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,7 @@ def make_arithmetic_exact() -> None:
     set_switches(Switches())
 
 
+@cache
 def name(device: str) -> str:
     """The hardware's name: the GPU's, or the CPU's model and architecture."""
     if device == "cuda":

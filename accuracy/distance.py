@@ -4,14 +4,15 @@ Everything works on shards (W, B, S/W, heads[, D]) and keeps the ranks apart. Wh
 need no care for NaN and infinities; what is not finite takes the road of `metrics.sums`, which is total.
 """
 
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from accuracy import metrics
 from accuracy.metrics import Array, Sums
+from accuracy.room import Room
 
 
 @dataclass
@@ -19,23 +20,13 @@ class Target:
     """The shards that results are compared with, float64, and what every comparison takes from them."""
 
     values: Tensor
-    _spacings: dict[str, Tensor] = field(default_factory=dict)
+    _norm_square: Array | None = None
 
-    @cached_property
-    def sign(self) -> Tensor:
-        """1, 0 or -1, in one byte each."""
-        return self.values.sign().to(torch.int8)
-
-    @cached_property
-    def norm_square(self) -> Array:
-        """Of each rank's finite values: (W,)."""
-        return metrics.norm_square(self.values).cpu().numpy()
-
-    def spacing(self, dtype: str) -> Tensor:
-        """See `metrics.spacing`."""
-        if dtype not in self._spacings:
-            self._spacings[dtype] = metrics.spacing(self.values, dtype)
-        return self._spacings[dtype]
+    def norm_square(self, scratch: Tensor) -> Array:
+        """Of each rank's finite values: (W,). scratch: like the values, overwritten."""
+        if self._norm_square is None:
+            self._norm_square = metrics.norm_square(self.values, out=scratch).cpu().numpy()
+        return self._norm_square
 
 
 @dataclass(frozen=True)
@@ -49,30 +40,39 @@ class Distance:
     token_largest: Array | None = None
 
 
-def distance(x: Tensor, target: Target, *, signed: bool = True, ulp_dtype: str | None = None) -> Distance:
+def distance(
+    x: Tensor, target: Target, *, signed: bool = True, ulp_dtype: str | None = None, room: Room | None = None
+) -> Distance:
     """Of x (W, B, S/W, heads[, D]), any dtype. signed: the sums that have signs too (else 0). ulp_dtype: with the error
-    in that format's spacings, and with the errors of each token."""
-    error = torch.sub(x, target.values)
-    size = error.abs()
+    in that format's spacings, with the errors of each token, and with the place of the largest (else 0). room: for
+    intermediates."""
+    room = room or Room()
+    error, scratch = room.like(x, "error"), room.like(x, "scratch")
+    torch.sub(x, target.values, out=error)
     over_token = [1, *range(3, error.dim())]
-    largest, square = size.amax(over_token), error.square().sum(over_token)
-    parts = [size.flatten(1).sum(1), square.sum(1), largest.amax(1), _worst(size, largest).double()]
-    if ulp_dtype is not None:
-        parts.append((size / target.spacing(ulp_dtype)).flatten(1).amax(1))
+    square = torch.mul(error, error, out=scratch).sum(over_token)
+    signs = []
     if signed:
-        parts += [error.flatten(1).sum(1), torch.mul(error, target.sign, out=size).flatten(1).sum(1)]
+        outward = torch.sign(target.values, out=scratch).mul_(error)
+        signs = [error.flatten(1).sum(1), outward.flatten(1).sum(1)]
+    size = error.abs_()
+    largest = size.amax(over_token)
+    parts = [size.flatten(1).sum(1), square.sum(1), largest.amax(1), *signs]
+    if ulp_dtype is not None:
+        in_spacings = torch.div(size, metrics.spacing(target.values, ulp_dtype, out=scratch), out=scratch)
+        parts += [_worst(size, largest).double(), in_spacings.flatten(1).amax(1)]
     by_token = [largest.flatten(), square.flatten()] if ulp_dtype is not None else []
-    sent = torch.cat([torch.stack(parts).flatten(), *by_token]).cpu().numpy()
+    sent = torch.cat([*parts, *by_token]).cpu().numpy()
     ranks = x.shape[0]
-    numbers = sent[: len(parts) * ranks].reshape(len(parts), ranks)
-    if not numbers[0].max() < float("inf"):
+    total, squares, top, *more = sent[: len(parts) * ranks].reshape(len(parts), ranks)
+    if not total.max() < float("inf"):
         return _of_anything(x, target, ulp_dtype)
-    total, squares, top, worst, *more = numbers
-    ulp = more.pop(0) if ulp_dtype is not None else None
-    sums, outward = more if signed else (total * 0, total * 0)
+    none = np.zeros(ranks)
+    signed_sum, outward_sum = (more.pop(0), more.pop(0)) if signed else (none, none)
+    worst, ulp = more or (none, None)
     found = Sums(
-        total=total, square=squares, signed=sums, signed_square=squares, outward=outward, largest=top, worst=worst,
-        norm_square=target.norm_square, nonfinite=total * 0, count=total * 0 + error[0].numel(),
+        total=total, square=squares, signed=signed_sum, signed_square=squares, outward=outward_sum, largest=top,
+        worst=worst, norm_square=target.norm_square(scratch), nonfinite=none, count=none + error[0].numel(),
     )  # fmt: skip
     if ulp_dtype is None:
         return Distance(found)

@@ -74,7 +74,7 @@ def _road(pipeline: Pipeline, each: Planned) -> Measured:
 
 
 def _write(folder: Path, case: Case, measured: Measured) -> str:
-    table.write_case(folder, case.id, measured.rows, measured.positions, measured.steps)
+    table.write_case(folder, case.id, measured.results, measured.positions, measured.steps)
     return measured.status
 
 

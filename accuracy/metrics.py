@@ -8,6 +8,7 @@ Everything works on shards (W, B, S/W, heads[, D]) and keeps the ranks apart; al
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,23 +74,37 @@ def sums(error: Tensor, x: Tensor, truth: Tensor) -> Sums:
     return Sums(*stacked.cpu().numpy())
 
 
-def norm_square(truth: Tensor) -> Tensor:
-    """Of each rank's finite values: (W,)."""
-    return truth.flatten(1).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).square().sum(1)
+def norm_square(truth: Tensor, out: Tensor | None = None) -> Tensor:
+    """Of each rank's finite values: (W,). out: for their squares."""
+    finite = torch.nan_to_num(truth, nan=0.0, posinf=0.0, neginf=0.0, out=out)
+    return finite.mul_(finite).flatten(1).sum(1)
 
 
 def rounding_sums(truth: Tensor) -> Sums:
     """What rounding is expected to cost a truth that is itself rounded to float64: spacing / sqrt(12), the root mean
-    square of an error spread evenly over one spacing."""
-    expected = (spacing(truth, "float64") / math.sqrt(12)).masked_fill_(~truth.isfinite(), 0.0)  # that is not rounded
-    return sums(expected, truth, truth)
+    square of an error spread evenly over one spacing. It has no sign and no place: those fields are 0."""
+    flat = truth.flatten(1)
+    expected = spacing(flat, "float64").div_(math.sqrt(12)).masked_fill_(~flat.isfinite(), 0.0)  # that is not rounded
+    total, largest, square = expected.sum(1), expected.amax(1), expected.square_().sum(1)
+    sent = torch.stack([total, square, largest, norm_square(truth)]).cpu().numpy()
+    none = np.zeros(len(flat))
+    return Sums(
+        total=sent[0], square=sent[1], signed=none, signed_square=none, outward=none, largest=sent[2], worst=none,
+        norm_square=sent[3], nonfinite=none, count=none + flat.shape[1],
+    )  # fmt: skip
 
 
-def spacing(x: Tensor, dtype: str) -> Tensor:
-    """The distance of neighbouring numbers of `dtype` next to x (float64)."""
+def spacing(x: Tensor, dtype: str, out: Tensor | None = None) -> Tensor:
+    """The distance of neighbouring numbers of `dtype` next to x (float64); of its largest where x is not finite."""
     form = FORMATS[dtype]
-    exponent = (torch.frexp(x).exponent - 1).masked_fill_(x == 0, form.min_exponent).clamp_min_(form.min_exponent)
-    return torch.exp2(exponent.double() - (form.precision - 1))
+    digits = form.precision - 1
+    powers = torch.empty_like(x) if out is None else out
+    torch.bitwise_and(x.view(torch.int64), EXPONENT, out=powers.view(torch.int64))  # 2^e <= |x|; 0: below 2^-1022
+    return powers.mul_(2.0**-digits).clamp_(2.0 ** (form.min_exponent - digits), 2.0 ** (1023 - digits))
+
+
+EXPONENT = 0x7FF0000000000000
+"""The bits of a float64's exponent."""
 
 
 def ulp_max(error: Tensor, truth: Tensor, dtype: str) -> Array:
@@ -97,19 +112,26 @@ def ulp_max(error: Tensor, truth: Tensor, dtype: str) -> Array:
     return (error.abs() / spacing(truth, dtype)).flatten(1).amax(1).cpu().numpy()
 
 
+def of_tensors(each: Sequence[Sums]) -> Sums:
+    """Several tensors' sums (W,) as one of arrays (tensors, W)."""
+    return Sums(*(np.array(same) for same in zip(*(vars(sums).values() for sums in each), strict=True)))
+
+
 def with_all_ranks(each: Sums) -> Sums:
-    """The ranks' sums and, appended, those of all ranks together: arrays (W + 1,). worst: of the worst rank."""
-
-    def appended(values: Array, last: float) -> Array:
-        return np.append(values, last)
-
-    top = int(each.largest.argmax())
-    added = ("total", "square", "signed", "signed_square", "outward", "norm_square", "nonfinite", "count")
+    """The ranks' sums (..., W) and, appended, those of all ranks together: (..., W + 1). worst: of the worst rank."""
+    top = each.largest.argmax(-1)[..., None]
+    picked = ("largest", "worst")
     return Sums(
-        **{name: appended(getattr(each, name), getattr(each, name).sum()) for name in added},
-        largest=appended(each.largest, each.largest[top]),
-        worst=appended(each.worst, each.worst[top]),
+        **{
+            name: appended(values, np.take_along_axis(values, top, -1) if name in picked else None)
+            for name, values in vars(each).items()
+        }
     )
+
+
+def appended(values: Array, last: Array | None = None) -> Array:
+    """Values (..., W) and one for all ranks together, their sum if no other is given: (..., W + 1)."""
+    return np.concatenate([values, values.sum(-1, keepdims=True) if last is None else last], -1)
 
 
 def relative(each: Sums) -> Array:
@@ -135,30 +157,33 @@ def significance(each: Sums) -> Array:
     return np.copysign(size, mean)
 
 
-def significand_bits(x: Tensor) -> Array:
-    """The fewest significant bits in which every value of a rank's shard is exact: (W,); 0 where all are zero.
+def significand_bits(x: Tensor, dtype: str) -> Array:
+    """The fewest significant bits in which every value of a rank's shard x (W, ...) is exact: (W,); 0 where all are
+    zero. dtype: in which x is stored; x may be wider.
 
     A tensor that somebody rounded to bfloat16 on its way has 8, whatever dtype it is stored in. Mostly a few elements
     show that all bits of the tensor's dtype are in use, and no others need be looked at.
     """
-    most = FORMATS[str(x.dtype).removeprefix("torch.")].precision
-    few = _significand_bits(x.flatten(1)[:, :SAMPLE])
-    return few if (few == most).all() else _significand_bits(x)
+    flat = x.flatten(1)
+    apart = flat.shape[1] // SAMPLE | 1  # odd, so that they are of many dimensions of a head
+    few = _significand_bits(flat[:, ::apart])
+    return few if (few == FORMATS[dtype].precision).all() else _significand_bits(flat)
 
 
-def _significand_bits(x: Tensor) -> Array:
-    mantissa, _ = torch.frexp(x.double().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).flatten(1))
+def _significand_bits(flat: Tensor) -> Array:
+    mantissa, _ = torch.frexp(flat.double().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0))
     whole = (mantissa * 2.0**53).long()
-    lowest = torch.frexp((whole & -whole).double()).exponent  # 1 + trailing zeros; 0 of a zero
-    return torch.where(whole == 0, 0, 54 - lowest).amax(1).cpu().numpy()
+    lowest = (whole & -whole).masked_fill_(whole == 0, 2**53).amin(1)
+    return (54 - torch.frexp(lowest.double()).exponent).cpu().numpy()  # the exponent is 1 + trailing zeros
 
 
 SAMPLE = 256
-"""Elements of a rank: in a tensor with all of its bits, none of so many has the last one with a chance of 2^-256."""
+"""Elements of a rank, about: in a tensor with all of its bits, none of 171 to 511 has the last one with a chance of
+2^-171 at most."""
 
 
 def metric_columns(error: Sums, diff: Sums, one_shot: Sums, floor: Sums, ulp: Array) -> dict[str, Array]:
-    """The table's metrics, each an array (W + 1,), the last for all ranks. Arguments: sums of each rank."""
+    """The table's metrics, each an array (..., W + 1), the last for all ranks. Arguments: of each rank, (..., W)."""
     error, diff, one_shot, floor = (with_all_ranks(each) for each in (error, diff, one_shot, floor))
     error_rel, one_shot_rel, floor_rel = relative(error), relative(one_shot), relative(floor)
     return {
@@ -181,7 +206,7 @@ def metric_columns(error: Sums, diff: Sums, one_shot: Sums, floor: Sums, ulp: Ar
         "floor_rel": floor_rel,
         "x_floor": ratio(error_rel, floor_rel, zero_by_zero=1.0),
         "x_one_shot": ratio(error_rel, one_shot_rel, zero_by_zero=1.0),
-        "ulp_max": np.append(ulp, ulp.max()),
+        "ulp_max": appended(ulp, ulp.max(-1, keepdims=True)),
         "truth_rms": np.sqrt(error.norm_square / error.count),
         "nonfinite": error.nonfinite,
         "worst": error.worst,

@@ -10,34 +10,37 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy import condition, device, metrics
+from accuracy import comparison
 from accuracy.case import Case, Part, Problem, Reruns
-from accuracy.distance import distance
-from accuracy.dtype import tensor_dtype
 from accuracy.inputs import base as inputs_base
-from accuracy.program import RunRanks, simulate
+from accuracy.program import Ran, RunRanks, simulate
 from accuracy.reference.cache import Cache
 from accuracy.rerun import counts as reruns
 from accuracy.rerun import trace
-from accuracy.rows import about_case, metric_rows, position_columns
+from accuracy.rows import about_case, joined, metric_columns, position_columns
 from accuracy.sharding import cut, token_map
-from accuracy.table import DECLINED, FAILED, OK, TENSORS, Row
+from accuracy.table import ALL_RANKS, DECLINED, FAILED, OK, TENSORS, Columns, Row
 from accuracy.world.simulated import RankFailed
-from accuracy.yardsticks import Named, Yardsticks, in_token_layout
+from accuracy.yardsticks import Yardsticks
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A case's rows for `results/`, `positions/` and, of a traced case, `steps/`."""
+    """A case's rows for `results/` and `positions/`, column by column, and, of a traced case, for `steps/`."""
 
-    rows: list[Row]
-    positions: dict[str, list[Any]]  # by column
+    results: Columns
+    positions: Columns
     steps: Sequence[Row] = ()
+
+    @property
+    def rows(self) -> list[Row]:
+        """The results row by row."""
+        return [dict(zip(self.results, row, strict=True)) for row in zip(*self.results.values(), strict=True)]
 
     @property
     def status(self) -> str:
         """How the case ended."""
-        return str(self.rows[0]["status"])
+        return str(self.results["status"][0])
 
 
 def shared(case: Case) -> tuple[object, ...]:
@@ -57,7 +60,7 @@ class Pipeline:
 
     def decline(self, case: Case, reason: str) -> Measured:
         """The row of a case that its parts cannot do."""
-        return Measured([about_case(case, self.experiment, DECLINED, reason)], {})
+        return self._unmeasured(case, DECLINED, reason)
 
     def measure(self, case: Case) -> Measured:
         """Walk the road. Whatever goes wrong in it becomes a row with the reason."""
@@ -69,7 +72,11 @@ class Pipeline:
         if out_of_memory:  # only here, where the error no longer holds the tensors
             self._yardsticks = None
             torch.cuda.empty_cache()
-        return Measured([about_case(case, self.experiment, FAILED, reason)], {})
+        return self._unmeasured(case, FAILED, reason)
+
+    def _unmeasured(self, case: Case, status: str, reason: str) -> Measured:
+        about = about_case(case, self.experiment, status, reason)
+        return Measured({name: [value] for name, value in about.items()}, {})
 
     def _walk(self, case: Case) -> Measured:
         yardsticks = self.yardsticks(case)
@@ -78,9 +85,8 @@ class Pipeline:
         shards = [cut(x, *layout) for x in yardsticks.inputs.tensors]
         by_rank = list(zip(*shards, strict=True))
         ran = self.run_ranks(replace(case, reruns=Reruns()), by_rank)
-        stacked = tuple(_stack(name, same) for name, same in zip(TENSORS, zip(*ran.results, strict=True), strict=False))
         counts = reruns.counts(case, by_rank, ran.results, self.run_ranks)
-        measured = self._compare(case, yardsticks, in_token_layout(stacked, shards[-1]), ran.cost, counts)
+        measured = self._compare(case, yardsticks, ran, counts)
         return replace(measured, steps=trace.steps(case, yardsticks, by_rank) if case.reruns.trace else ())
 
     def yardsticks(self, case: Case) -> Yardsticks:
@@ -99,61 +105,32 @@ class Pipeline:
             self._drawn = key, inputs_base.draw(part, problem, seed)
         return self._drawn[1]
 
-    def _compare(
-        self, case: Case, yardsticks: Yardsticks, shards: Named, cost: device.Cost, counts: reruns.Counts
-    ) -> Measured:
-        method = self.truth_cache.method_for(case.problem, case.device)
-        about = {**about_case(case, self.experiment, OK, ""), "truth": method}
-        rows: list[Row] = []
-        positions: dict[str, list[Any]] = {}
-        broken = []
+    def _compare(self, case: Case, yardsticks: Yardsticks, ran: Ran, counts: reruns.Counts) -> Measured:
+        about = about_case(case, self.experiment, OK, "")
+        about["truth"] = self.truth_cache.method_for(case.problem, case.device)
+        found = comparison.compare(case, yardsticks, ran.results)
+        blocks, positions, broken = [], [], []
         for name in TENSORS:
-            if name not in shards:
-                rows.append({**about, "tensor": name, "status": DECLINED, "reason": f"the variant returns no {name}"})
+            if name not in found:
+                reason = f"the variant returns no {name}"
+                blocks.append(_block(1, {"tensor": name, "rank": ALL_RANKS, "status": DECLINED, "reason": reason}))
                 continue
-            x = shards[name]
             tokens = token_map(case.variant.sharding, case.problem.length(name), case.world_size)
-            truth = yardsticks.truth_target(case, name)
-            check_result(name, x, truth.values, case)
-            apart = distance(x, truth, ulp_dtype=tensor_dtype(name, case.dtype))
-            assert apart.ulp is not None
-            columns = metrics.metric_columns(
-                error=apart.sums,
-                diff=distance(x, yardsticks.one_shot_target(case, name), signed=False).sums,
-                one_shot=yardsticks.one_shot_sums(case, name),
-                floor=yardsticks.floor_sums(case, name),
-                ulp=apart.ulp,
-            )
-            if case.conditions:
-                columns |= condition.columns(case, yardsticks.magnitudes(case.problem), name, truth.values)
-            bits = metrics.significand_bits(x)
-            whole = {"significand_bits": [*bits, bits.max()], **counts.get(name, {})}
-            rows += metric_rows(about, case, name, columns, x.shape, tokens, cost, whole)
-            elements = x[0].numel() // x.shape[2]
-            for column, values in position_columns(case, name, apart, elements, tokens).items():
-                positions.setdefault(column, []).extend(values)
-            if count := int(columns["nonfinite"][-1]):
+            columns = metric_columns(case, found[name], tokens, counts.get(name, {}))
+            same = {"tensor": name, "status": OK, "reason": "", **vars(ran.cost)}
+            blocks.append({**_block(len(columns["rank"]), same), **columns})
+            positions.append(position_columns(case, name, found[name], tokens))
+            if count := columns["nonfinite"][-1]:
                 broken.append(f"{count} non-finite values in {name}")
-        if broken:
-            rows = [{**row, "status": FAILED, "reason": "; ".join(broken)} for row in rows]
-        return Measured(rows, positions)
+        varying = joined(blocks)
+        rows = len(varying["tensor"])
+        failed = _block(rows, {"status": FAILED, "reason": "; ".join(broken)}) if broken else {}
+        return Measured({**_block(rows, about), **varying, **failed}, joined(positions))
 
 
-def _stack(name: str, ranks: Sequence[Tensor | None]) -> Tensor | None:
-    """The ranks' results, ranks first; None where the variant gives none away."""
-    given = [x for x in ranks if x is not None]
-    if given and len(given) < len(ranks):
-        raise RuntimeError(f"only some ranks returned {name}")
-    return torch.stack(given) if given else None
-
-
-def check_result(name: str, x: Tensor, truth: Tensor, case: Case) -> None:
-    """A wrong shape or dtype is a fault of the variant, not something to broadcast or cast away."""
-    expected = "float64" if name == "delta" else tensor_dtype(name, case.dtype)
-    if x.shape != truth.shape or x.dtype != getattr(torch, expected):
-        raise reruns.WrongResult(
-            f"{name} came as {tuple(x.shape)} {x.dtype}, expected {tuple(truth.shape)} {expected} (ranks first)"
-        )
+def _block(rows: int, about: Row) -> dict[str, Sequence[Any]]:
+    """So many rows of the same."""
+    return {name: [value] * rows for name, value in about.items()}
 
 
 def _reason(error: BaseException) -> str:

@@ -1,15 +1,18 @@
-"""From a case's metrics to rows of the table: plain values by column name."""
+"""From a case's metrics to rows of the table: plain values, column by column."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from accuracy import device, metrics, provenance
 from accuracy.case import Case
-from accuracy.distance import Distance
-from accuracy.table import ALL_RANKS, Row
+from accuracy.comparison import Compared
+from accuracy.metrics import Array
+from accuracy.table import ALL_RANKS, Columns
 
 
 def about_case(case: Case, experiment: str, status: str, reason: str) -> dict[str, Any]:
@@ -25,55 +28,61 @@ def about_case(case: Case, experiment: str, status: str, reason: str) -> dict[st
     }
 
 
-def metric_rows(
-    about: Row,
-    case: Case,
-    tensor: str,
-    columns: dict[str, Any],
-    shape: torch.Size,
-    tokens: Tensor,
-    cost: device.Cost,
-    counts: Mapping[str, Sequence[int]],
-) -> Iterator[Row]:
-    """One row a rank, and one for all ranks. columns: `metrics.metric_columns` of an error (W, B, S/W, heads[, D]);
-    counts: whole numbers of each rank and, last, of all together."""
-    about = {**about, "tensor": tensor, "seconds": cost.seconds, "peak_bytes": cost.peak_bytes}
-    worst = columns.pop("worst")
-    top = int(columns["error_max"][:-1].argmax())
-    for index in range(case.world_size + 1):
-        rank = ALL_RANKS if index == case.world_size else index
-        place = worst_place(int(worst[index]), shape, tokens[top if rank == ALL_RANKS else rank])
-        values = {name: float(column[index]) for name, column in columns.items()}
-        whole = {name: int(count[index]) for name, count in counts.items()}
-        yield {**about, "rank": rank, **values, "nonfinite": int(values["nonfinite"]), **whole, **place}
+def metric_columns(case: Case, compared: Compared, tokens: Tensor, counts: Columns) -> Columns:
+    """A tensor's columns that differ from row to row: one row a rank, and one for all ranks.
 
-
-def worst_place(flat: int, shape: torch.Size, tokens: Tensor) -> dict[str, int]:
-    """Global batch, token, head and dim of a flat index into one rank's shard; dim -1 where a tensor has none.
-
-    A token counts from the tensor's own first: queries and keys have their own counts where they are not as many.
+    tokens: (W, S/W), global; counts: further columns, whole numbers of each rank and, last, of all together.
     """
-    sizes = shape[1:]
-    index: list[int] = []
-    for size in reversed(sizes):
-        flat, position = divmod(flat, size)
-        index.insert(0, position)
-    batch, local, head, *dim = index
+    columns = dict(compared.columns)
+    worst, nonfinite = columns.pop("worst"), columns.pop("nonfinite")
+    top = int(columns["error_max"][:-1].argmax())  # of all ranks, whose worst is the worst
+    owners = [*range(case.world_size), top]
     return {
-        "worst_batch": batch,
-        "worst_token": int(tokens[local]),
-        "worst_head": head,
-        "worst_dim": dim[0] if dim else -1,
+        "rank": [*range(case.world_size), ALL_RANKS],
+        **{name: column.tolist() for name, column in columns.items()},
+        "nonfinite": nonfinite.astype(int).tolist(),
+        "significand_bits": compared.significand_bits.tolist(),
+        **counts,
+        **worst_places(worst, compared.shape, tokens[owners]),
     }
 
 
-def position_columns(case: Case, tensor: str, apart: Distance, elements: int, tokens: Tensor) -> dict[str, list[Any]]:
+def worst_places(flat: Array, shape: torch.Size, tokens: Tensor) -> dict[str, list[int]]:
+    """Global batch, token, head and dim of flat indices into ranks' shards; dim -1 where a tensor has none.
+
+    flat: (N,); shape: (W, B, S/W, heads[, D]); tokens: (N, S/W), of the rank of each. A token counts from the tensor's
+    own first: queries and keys have their own counts where they are not as many.
+    """
+    batch, local, head, *dim = np.unravel_index(flat.astype(int), shape[1:])
+    return {
+        "worst_batch": batch.tolist(),
+        "worst_token": tokens.numpy()[range(len(flat)), local].tolist(),
+        "worst_head": head.tolist(),
+        "worst_dim": dim[0].tolist() if dim else [-1] * len(flat),
+    }
+
+
+def joined(blocks: Sequence[Columns]) -> Columns:
+    """Rows below each other; a column that a block lacks is null there."""
+    lengths = [len(next(iter(block.values()))) for block in blocks]
+    names = dict.fromkeys(chain.from_iterable(blocks))
+
+    def column(name: str) -> list[Any]:
+        each = (block.get(name, [None] * length) for block, length in zip(blocks, lengths, strict=True))
+        return list(chain.from_iterable(each))
+
+    return {name: column(name) for name in names}
+
+
+def position_columns(case: Case, tensor: str, compared: Compared, tokens: Tensor) -> Columns:
     """Rows of the table of positions, column by column: one a bin of the tensor's global sequence.
 
-    elements: that a token has; tokens: (W, S/W), global.
+    tokens: (W, S/W), global.
     """
+    apart, shape = compared.apart, compared.shape
     assert apart.token_square is not None
     assert apart.token_largest is not None
+    elements = shape.numel() // (shape[0] * shape[2])  # that a token has
     borders = metrics.position_bins(tokens.numel())
     rms, largest = metrics.by_position(apart.token_square, apart.token_largest, elements, tokens)
     bins = len(rms)

@@ -8,7 +8,7 @@ No torch here: the report and the gate read tables only.
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,46 +143,45 @@ Columns = Mapping[str, Sequence[Any]]
 
 
 def write_case(
-    folder: Path, case_id: str, rows: Iterable[Row], positions: Columns | None = None, steps: Iterable[Row] = ()
+    folder: Path,
+    case_id: str,
+    results: Columns | Sequence[Row],
+    positions: Columns | None = None,
+    steps: Sequence[Row] = (),
 ) -> None:
     """Store a finished case for good; results last, so a case that has results has its positions and steps too."""
     if positions:
-        _write(folder / "positions" / f"{case_id}.parquet", _from_columns(positions, POSITIONS_SCHEMA))
-    if steps := list(steps):
+        write_rows(folder / "positions" / f"{case_id}.parquet", positions, POSITIONS_SCHEMA)
+    if steps:
         write_rows(folder / "steps" / f"{case_id}.parquet", steps, STEPS_SCHEMA)
-    write_rows(folder / "results" / f"{case_id}.parquet", list(rows), RESULTS_SCHEMA)
+    write_rows(folder / "results" / f"{case_id}.parquet", results, RESULTS_SCHEMA)
 
 
-def _from_columns(columns: Columns, schema: pa.Schema) -> pa.Table:
-    """Columns that are not given are null."""
-    rows = len(next(iter(columns.values())))
-    return pa.Table.from_pydict({name: columns.get(name, [None] * rows) for name in schema.names}, schema)
-
-
-def write_rows(path: Path, rows: Sequence[Row], schema: pa.Schema) -> None:
-    """Write a file of a table whole or not at all."""
-    _write(path, pa.Table.from_pylist([dict(row) for row in rows], schema))
-
-
-def _write(path: Path, table: pa.Table) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    hidden = path.with_name(f".{path.name}.{os.getpid()}")
-    pq.write_table(table, hidden, compression="zstd", use_dictionary=False, write_statistics=False)  # a few rows
-    _replace(hidden, path)
-
-
-def _replace(hidden: Path, path: Path) -> None:
-    with open(hidden, "rb") as handle:
-        os.fsync(handle.fileno())
-    os.replace(hidden, path)
+def write_rows(path: Path, rows: Columns | Sequence[Row], schema: pa.Schema) -> None:
+    """Write a file of a table whole or not at all; columns that are not given are null."""
+    if isinstance(rows, Mapping):
+        count = len(next(iter(rows.values())))
+        table = pa.Table.from_pydict({name: rows.get(name, [None] * count) for name in schema.names}, schema)
+    else:
+        table = pa.Table.from_pylist([dict(row) for row in rows], schema)
+    file = pa.BufferOutputStream()
+    pq.write_table(table, file, compression="snappy", use_dictionary=False, write_statistics=False)  # a few rows
+    _store(path, file.getvalue())
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file whole or not at all."""
+    _store(path, (json.dumps(content, indent=1, sort_keys=True, default=str) + "\n").encode())
+
+
+def _store(path: Path, content: bytes | pa.Buffer) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
-    hidden.write_text(json.dumps(content, indent=1, sort_keys=True, default=str) + "\n")
-    _replace(hidden, path)
+    with open(hidden, "wb") as handle:
+        handle.write(content)
+        handle.flush()
+        os.fsync(handle.fileno())
+    os.replace(hidden, path)
 
 
 def read_results(folder: Path) -> pd.DataFrame:

@@ -21,15 +21,13 @@ from accuracy.masks import whole_blocks
 from accuracy.metrics import Sums, rounding_sums
 from accuracy.program import build_kernel
 from accuracy.reference.float64 import Truth
+from accuracy.room import KEPT_ELEMENTS, Room
 from accuracy.rounding import round_to
 from accuracy.sharding import cut
 from accuracy.table import TENSORS
 from accuracy.world.base import Results
 
 Named = dict[str, Tensor]
-
-KEPT_ELEMENTS = 2**24
-"""Of a target that is kept for the next cases: 128 MiB, and as much again of spacings."""
 
 
 def in_token_layout(results: Results, dout: Tensor) -> Named:
@@ -55,6 +53,7 @@ class Yardsticks:
     _sums: dict[tuple[object, ...], Sums] = field(default_factory=dict)
     _targets: dict[object, Target] = field(default_factory=dict)
     _world_size: int = 0  # of the targets
+    room: Room = field(default_factory=Room)
     _magnitudes: condition.Magnitudes | None = None
 
     @classmethod
@@ -98,9 +97,15 @@ class Yardsticks:
         """The one-shot kernel's result in the case's shards."""
         return self._target((case.kernel, tensor), case, lambda: self.one_shot(case)[tensor])
 
+    def dout(self, case: Case) -> Tensor:
+        """The incoming gradient in the case's shards, float64."""
+        return self._target("dout", case, lambda: self.inputs.dout).values
+
     def one_shot_sums(self, case: Case, tensor: str) -> Sums:
         """The one-shot kernel's own error on each rank's tokens."""
-        return self._kept_sums(case, tensor, case.kernel, lambda: self._error(case, tensor, self.one_shot(case)))
+        return self._kept_sums(
+            case, tensor, case.kernel, lambda: self._error(case, tensor, self.one_shot_target(case, tensor).values)
+        )
 
     def floor_sums(self, case: Case, tensor: str) -> Sums:
         """The least error that any implementation can have on each rank's tokens."""
@@ -108,29 +113,34 @@ class Yardsticks:
         def made() -> Sums:
             if case.dtype == "float64":
                 return rounding_sums(self.truth_target(case, tensor).values)
-            return self._error(case, tensor, self.rounded)
+            return self._error(case, tensor, cut(self.rounded[tensor], *_layout(case)))
 
         return self._kept_sums(case, tensor, "floor", made)
 
     def _target(self, what: object, case: Case, whole: Callable[[], Tensor]) -> Target:
         """Kept while neighbours in the grid have the same world size, unless it is large."""
-        key = what, case.variant.sharding, case.world_size
+        key = what, *_layout(case)
         if self._world_size != case.world_size:
             self._targets.clear()
             self._world_size = case.world_size
         if key in self._targets:
             return self._targets[key]
-        made = Target(cut(whole(), case.variant.sharding, case.world_size).double())
-        if made.values.numel() <= KEPT_ELEMENTS:
+        shards = cut(whole(), *_layout(case))
+        made = Target(self.room.like(shards, key[:2]).copy_(shards))  # where that of the last world size was
+        if shards.numel() <= KEPT_ELEMENTS:
             self._targets[key] = made
         return made
 
     def _kept_sums(self, case: Case, tensor: str, what: object, make: Callable[[], Sums]) -> Sums:
-        key = (case.variant.sharding, case.world_size, tensor, what)
+        key = (*_layout(case), tensor, what)
         if key not in self._sums:
             self._sums[key] = make()
         return self._sums[key]
 
-    def _error(self, case: Case, tensor: str, whole: Named) -> Sums:
-        shards = cut(whole[tensor], case.variant.sharding, case.world_size)
-        return distance(shards, self.truth_target(case, tensor)).sums
+    def _error(self, case: Case, tensor: str, shards: Tensor) -> Sums:
+        return distance(shards, self.truth_target(case, tensor), room=self.room).sums
+
+
+def _layout(case: Case) -> tuple[str, int]:
+    """How shards are cut: a single rank's are the same in every sharding."""
+    return "contiguous" if case.world_size == 1 else case.variant.sharding, case.world_size

@@ -10,6 +10,7 @@ import torch
 from accuracy import distance as module
 from accuracy import metrics
 from accuracy.distance import Distance, Target, distance
+from accuracy.room import Room
 
 ULP = 2.0**-52
 SHAPES = [(1, 1, 1, 1, 1), (3, 1, 8, 2, 4), (2, 2, 5, 3), (4, 3, 6, 2, 5)]
@@ -75,7 +76,7 @@ def test_an_overflowing_error_is_not_lost() -> None:
 def test_the_worst_element_is_found_by_way_of_its_token(place: tuple[int, ...]) -> None:
     x, truth = pair((2, 2, 5, 3, 5), torch.float64)
     x[(1, *place)] += 9.0
-    worst = int(distance(x, Target(truth)).sums.worst[1])
+    worst = int(distance(x, Target(truth), ulp_dtype="float64").sums.worst[1])
     assert np.unravel_index(worst, (2, 5, 3, 5)) == place
 
 
@@ -84,7 +85,8 @@ def test_a_token_mistaken_for_another_would_be_seen(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(module, "_worst", lambda size, largest: largest.argmax(1))
     x, truth = pair((1, 1, 4, 2, 3), torch.float64)
     x[0, 0, 2, 1, 1] += 9.0
-    assert int(distance(x, Target(truth)).sums.worst[0]) != int(by_definition(x, truth, "float64").sums.worst[0])
+    found, expected = distance(x, Target(truth), ulp_dtype="float64"), by_definition(x, truth, "float64")
+    assert int(found.sums.worst[0]) != int(expected.sums.worst[0])
 
 
 def test_without_signs_the_sizes_are_the_same() -> None:
@@ -101,4 +103,26 @@ def test_bits_are_those_of_all_elements_wherever_they_are(dtype: str) -> None:
     x = torch.ones(3, 1, 2 * metrics.SAMPLE, 1, 1, dtype=kind)
     full = 2.0 - 2.0 ** (1 - most)
     x[0, 0, -1], x[1, 0, 0] = full, full
-    assert metrics.significand_bits(x).tolist() == [most, most, 1]
+    assert metrics.significand_bits(x, dtype).tolist() == [most, most, 1]
+    assert metrics.significand_bits(x.double(), dtype).tolist() == [most, most, 1]  # as comparisons hold it
+
+
+def test_zeros_have_no_bits_and_what_is_not_finite_counts_as_zero() -> None:
+    x = torch.tensor([[0.0, 0.0], [-0.0, math.nan], [math.inf, 0.75], [2.0**-1074, 0.0]], dtype=torch.float64)
+    assert metrics.significand_bits(x, "float64").tolist() == [0, 0, 2, 1]
+
+
+@pytest.mark.parametrize("before", [math.nan, math.inf, 7.0])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_what_was_computed_in_the_same_memory_before_changes_no_bit(shape: tuple[int, ...], before: float) -> None:
+    """A transposed tensor too, as lse comes: its sums go through memory in another order."""
+    room = Room()
+    for use in ("error", "scratch"):
+        room.like(torch.empty(1000), use).fill_(before)
+    x, truth = pair(shape, torch.float32)
+    for mine, theirs in ((x, truth), (x.transpose(-1, -2), truth.transpose(-1, -2))):
+        alone, kept = (distance(mine, Target(theirs), ulp_dtype="float32", room=each) for each in (None, room))
+        for each in fields(metrics.Sums):
+            np.testing.assert_array_equal(getattr(kept.sums, each.name), getattr(alone.sums, each.name), each.name)
+        for name in ("ulp", "token_square", "token_largest"):
+            np.testing.assert_array_equal(getattr(kept, name), getattr(alone, name), name)

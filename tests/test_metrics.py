@@ -9,7 +9,7 @@ import torch
 
 from accuracy import metrics
 from accuracy.distance import Target, distance
-from accuracy.rows import worst_place
+from accuracy.rows import worst_places
 from accuracy.sharding import SHARDINGS, cut, token_map
 
 ULP = 2.0**-52
@@ -215,15 +215,36 @@ def test_the_worst_element_keeps_its_global_place(sharding: str, token: int) -> 
     owner = int((tokens == token).any(1).nonzero())
     assert reduced.largest.argmax() == owner
     shape = torch.Size((world_size, 2, 24 // world_size, 4, 5))
-    place = worst_place(int(reduced.worst[owner]), shape, tokens[owner])
-    assert tuple(place.values()) == planted
+    place = worst_places(reduced.worst, shape, tokens)
+    assert tuple(values[owner] for values in place.values()) == planted
     assert list(place) == ["worst_batch", "worst_token", "worst_head", "worst_dim"]
     assert metrics.with_all_ranks(reduced).worst[-1] == reduced.worst[owner]
 
 
 def test_a_tensor_without_head_dim_has_no_worst_dim() -> None:
-    place = worst_place(3 * 4 + 2, torch.Size((1, 1, 6, 4)), torch.arange(6))
-    assert place == {"worst_batch": 0, "worst_token": 3, "worst_head": 2, "worst_dim": -1}
+    place = worst_places(np.array([3 * 4 + 2.0]), torch.Size((1, 1, 6, 4)), torch.arange(6)[None])
+    assert place == {"worst_batch": [0], "worst_token": [3], "worst_head": [2], "worst_dim": [-1]}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 7, 8, 9, 64])
+def test_metrics_of_several_tensors_at_once_are_those_of_each(ranks: int) -> None:
+    """To the last bit, with as many ranks as numpy adds one after another, and more."""
+    generator = torch.Generator().manual_seed(ranks)
+    pairs = [torch.randn(2, ranks, 1, 3, 2, 4, dtype=torch.float64, generator=generator) for _ in range(3)]
+    each = [sums_of(x, truth) for x, truth in pairs]
+    ulp = [metrics.ulp_max(metrics.error_of(x, truth), truth, "float32") for x, truth in pairs]
+    joined = metrics.of_tensors(each)
+    together = metrics.metric_columns(joined, joined, joined, joined, np.array(ulp))
+    for number, sums in enumerate(each):
+        alone = metrics.metric_columns(sums, sums, sums, sums, ulp[number])
+        for name, column in together.items():
+            assert column[number].tobytes() == alone[name].tobytes(), name
+
+
+def test_spacings_of_what_is_not_finite_are_those_of_the_largest_number() -> None:
+    x = torch.tensor([math.nan, math.inf, -math.inf, torch.finfo(torch.float64).max], dtype=torch.float64)
+    for dtype, form in metrics.FORMATS.items():
+        assert set(metrics.spacing(x, dtype).tolist()) == {2.0 ** (1024 - form.precision)}
 
 
 @pytest.mark.parametrize("seqlen", [1, 7, 128, 129, 300, 1024])

@@ -61,6 +61,13 @@ def held_bytes(case: Case) -> int:
 class TorchFlashCPU:
     """See `accuracy.kernel.base.Kernel`."""
 
+    def foldable(self, way: str, calls: int, q: Tensor, k: Tensor) -> int:
+        """See `accuracy.kernel.base.FoldingKernel`. The backward works through the heads of the batch, each by itself,
+        threads beside each other; a single head's products would have all threads to themselves. The forward packs keys
+        where a thread has many heads (`need_pack` of ATen/native/cpu/FlashAttentionKernel.cpp)."""
+        alone = q.shape[0] * k.shape[2] == 1
+        return 1 if way == "forward" or alone else calls
+
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype,
         window: Window | None = None,

@@ -82,7 +82,7 @@ def _measure(pipeline: Pipeline, clock: _Clock, case: Case, start: Start) -> Tol
     clock.ran = None
     begun = time.perf_counter()
     measured = pipeline.measure(case)
-    table.write_case(start.folder, case.id, measured.rows, measured.positions, measured.steps)
+    table.write_case(start.folder, case.id, measured.results, measured.positions, measured.steps)
     ended = time.perf_counter()
     ran = clock.ran or ended
     broken = measured.status == table.FAILED and _is_broken(start.gpu)

@@ -6,7 +6,7 @@ itself takes longer for many small blocks than for one large one, and what gathe
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -35,7 +35,7 @@ class Timed:
     """A kernel that adds up the seconds of its calls."""
 
     kernel: Kernel
-    on_gpu: bool
+    clock: Callable[[], float]
     seconds: float = 0.0
 
     def forward(self, *tensors: Tensor, **how: object) -> tuple[Tensor, Tensor]:
@@ -49,15 +49,16 @@ class Timed:
         return 1 if fold is None else fold(way, calls, q, k)
 
     def timed(self, call, *tensors, **how):
-        begin = self._now()
+        begin = self.clock()
         result = call(*tensors, **how)
-        self.seconds += self._now() - begin
+        self.seconds += self.clock() - begin
         return result
 
-    def _now(self) -> float:
-        if self.on_gpu:
-            torch.cuda.synchronize()
-        return time.perf_counter()
+
+def gpu_clock() -> float:
+    """Seconds, once the GPU has done what it was given."""
+    torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def lines(device: str) -> Iterator[str]:
@@ -90,19 +91,19 @@ class Profile:
 
 def profile(pipeline: Pipeline, case: Case) -> Profile:
     """The best of several runs; parts are timed in runs of their own, so that timing does not lengthen the case."""
-    on_gpu = case.device == "cuda"
+    clock = gpu_clock if case.device == "cuda" else time.perf_counter
     sticks = pipeline.yardsticks(case)
     sticks.one_shot(case)
     shards = list(zip(*(cut(x, case.variant.sharding, case.world_size) for x in sticks.inputs.tensors), strict=True))
     seconds = [simulate(case, shards).cost.seconds for _ in range(REPEATS)]
     kernels, collectives = [], []
     for _ in range(REPEATS):
-        timed = Timed(build_kernel(case), on_gpu)
-        clock = Timed(timed.kernel, on_gpu)
+        timed = Timed(build_kernel(case), clock)
+        copies = Timed(timed.kernel, clock)
         with pytest.MonkeyPatch.context() as patch:
             for name in ("_stack", "_gathered", "_sum"):
-                patch.setattr(simulated, name, partial(clock.timed, getattr(simulated, name)))
+                patch.setattr(simulated, name, partial(copies.timed, getattr(simulated, name)))
             simulate(case, shards, kernel=timed)
         kernels.append(timed.seconds)
-        collectives.append(clock.seconds)
+        collectives.append(copies.seconds)
     return Profile(min(seconds), min(kernels), min(collectives))

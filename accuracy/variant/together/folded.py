@@ -66,7 +66,8 @@ def differentiate(
 def _at_once(rank: Rank, way: str, blocks: int, q: Tensor, k: Tensor) -> int:
     """How many blocks may be one call on tensors like one block's q and k."""
     foldable = getattr(rank.kernel, "foldable", None)
-    return foldable(way, blocks, q, k) if foldable is not None and places_are_alike(q) else 1
+    merged = way == "forward"  # a backward's partials are only added
+    return 1 if foldable is None or (merged and not places_are_alike(q)) else foldable(way, blocks, q, k)
 
 
 def places_are_alike(x: Tensor) -> bool:

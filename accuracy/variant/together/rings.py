@@ -120,11 +120,24 @@ def _value(total: OfRanks[Accumulator], ranks: range | None = None) -> Tensor:
 @contextmanager
 def _side_by_side(shards: Sequence[Tensors]) -> Iterator[Tensors]:
     """Each tensor of all ranks, (W B, ...); nobody may write to them."""
-    together = tuple(torch.cat(same) for same in zip(*shards, strict=True))
+    together = tuple(_joined(same) for same in zip(*shards, strict=True))
     versions = [x._version for x in together]
     yield together
     if [x._version for x in together] != versions:
         raise RankFailed("all ranks together: RuntimeError: the variant wrote to its inputs")
+
+
+def _joined(ranks: Sequence[Tensor]) -> Tensor:
+    """In one batch: where they lie if that is beside each other, as `cut` and `_by_rank` leave them; else copied."""
+    first = ranks[0]
+    places = range(first.storage_offset(), first.storage_offset() + len(ranks) * first.numel(), first.numel() or 1)
+    memory = first.untyped_storage().data_ptr()
+    if all(
+        x.storage_offset() == place and x.untyped_storage().data_ptr() == memory and x.is_contiguous()
+        for x, place in zip(ranks, places, strict=False)
+    ):
+        return first.as_strided((len(ranks) * first.numel(),), (1,)).view(-1, *first.shape[1:])
+    return torch.cat(list(ranks))
 
 
 def _by_rank(batch: int, together: Sequence[Tensor]) -> list[Results]:

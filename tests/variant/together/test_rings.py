@@ -14,6 +14,7 @@ from torch import Tensor
 from accuracy import parts, program
 from accuracy.case import Case
 from accuracy.grid import plan
+from accuracy.kernel import torch_flash
 from accuracy.kernel.base import Kernel
 from accuracy.kernel.block import flash_fold
 from accuracy.pipeline import Pipeline
@@ -149,6 +150,46 @@ def test_folded_calls_merges_and_sums_give_the_same_bits(places_alike: None, lim
             kernel = Folding(build_kernel(case), limit)
             assert differing(case, shards, kernel) == []
             assert kernel.most > 1 or case.problem.documents or case.world_size == 1
+
+
+@pytest.mark.parametrize("mask", ["causal", "full", "window", "documents"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+def test_the_cpu_s_flash_backward_folds_without_changing_a_bit(dtype: str, mask: str) -> None:
+    """Blocks shorter and longer than the operator's tiles, a batch of several, multi-head, grouped, one group."""
+    grid = ("variant=[ring,zigzag,striped,bpt_ring]", "world_size=[2,4]", "problem.heads_kv=[1,2,4]", *CHUNKS)
+    lengths = "problem.seqlen=60" if mask == "documents" else "problem.seqlen=[24,304]"
+    for case, shards in cases(*grid, "kernel=torch_flash", f"dtype={dtype}", lengths, *MASKS[mask], "unusable=record"):
+        assert differing(case, shards) == []
+
+
+def test_on_the_cpu_backwards_fold_and_forwards_which_merge_do_not() -> None:
+    ((case, shards),) = cases("variant=ring", "world_size=4", "problem.mask=full", "kernel=eager", "problem.batch=1")
+    kernel = Folding(build_kernel(case), 4)
+    work = program.Work(case, kernel, shards)
+    forwarded = program.forward(work)
+    assert kernel.most == 1
+    program.backward(work, forwarded)
+    assert kernel.most == 4
+
+
+def test_a_single_head_s_backward_stays_a_call() -> None:
+    """torch gives its products all threads then, and many threads may add in another order than one."""
+    kernel: Any = torch_flash.build("cpu", torch_flash.Options())
+    tensors = {heads: torch.empty(1, 8, heads, 4) for heads in (1, 2)}
+    assert kernel.foldable("backward", 5, tensors[1], tensors[1]) == 1
+    assert kernel.foldable("backward", 5, tensors[2], tensors[2]) == 5
+    assert kernel.foldable("forward", 5, tensors[2], tensors[2]) == 1
+
+
+def test_ranks_beside_each_other_are_joined_where_they_lie() -> None:
+    """Any others are copied: shards apart, in another order, with gaps, of two memories."""
+    whole = torch.arange(48.0).view(3, 1, 4, 4)
+    beside, ranks = rings._joined(list(whole)), list(whole)
+    assert beside.data_ptr() == whole.data_ptr()
+    gaps = list(torch.arange(96.0).view(3, 1, 4, 8)[..., :4])
+    for apart in (ranks[::-1], [*ranks[:2], ranks[2].clone()], gaps, ranks[::2], [ranks[0]] * 2):
+        assert torch.equal(rings._joined(apart), torch.cat(apart))
+        assert rings._joined(apart).data_ptr() not in {x.data_ptr() for x in apart}
 
 
 def test_a_column_repeats_no_more_keys_than_a_rank_has(places_alike: None) -> None:
