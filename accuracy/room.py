@@ -29,6 +29,8 @@ class Room:
     def stacked(self, ranks: Sequence[Tensor], use: Hashable) -> Tensor:
         """Tensors of one shape and any dtype, exact in float64, ranks first."""
         first = ranks[0]
+        if first.device.type != "cpu":  # where a copy a rank would be a kernel a rank
+            return torch.stack(list(ranks)).double()
         flat = self._taken((len(ranks) * first.numel(),), (1,), first.device, use)
         together = flat.view(len(ranks), *first.shape)
         for place, x in zip(together, ranks, strict=True):
