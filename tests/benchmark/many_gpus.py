@@ -31,7 +31,7 @@ def lines(device: str, most: int | None = None, words: Sequence[str] = ()) -> It
     """most: workers; None: as many as GPUs."""
     most = most or (len(devices.alike()) if device == "cuda" else 0)
     if most < 2:
-        yield f"many GPUs: not measured, there is {most or "no"} GPU"
+        yield f"many GPUs: not measured, there is {most or 'no'} GPU"
         return
     chosen = replace(configuration(*throughput.grid(device), *words), truth_folder=None)
     cases = [each.case for each in plan(chosen, None) if each.decline is None]
