@@ -10,8 +10,8 @@ import pytest
 from accuracy.claim import judge
 
 REPORTS = Path(__file__).parents[2] / "reports"
-PUBLISHED = sorted(REPORTS.glob("*/*/results.parquet"))
-SETTINGS = ("softmax_scale",)  # numbers of the case, not of what was measured
+PUBLISHED = sorted(path for name in ("results", "layers") for path in REPORTS.glob(f"*/*/{name}.parquet"))
+SETTINGS = ("softmax_scale", "gain")  # numbers of the case, not of what was measured
 
 
 def _times(results: pd.DataFrame, factor: object) -> pd.DataFrame:
@@ -28,20 +28,21 @@ def _scrambled(results: pd.DataFrame) -> pd.DataFrame:
     return results.assign(**{str(name): numbers[name].to_numpy()[rows] for name in numbers})
 
 
-def _condition(results: pd.DataFrame) -> pd.Series:
-    """Of the softmax, 1 where nobody recorded it."""
-    return results.get("condition_softmax", pd.Series(1.0, results.index)).fillna(1.0)
+def _column(results: pd.DataFrame, name: str) -> pd.Series:
+    """1 where a table lacks it: stacks have layers in place of ranks; conditions are recorded where asked for."""
+    return results.get(name, pd.Series(1.0, results.index)).fillna(1.0)
 
 
 DISTORTIONS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "everything is worse": lambda results: _times(results, 1e3),
     "everything is better": lambda results: _times(results, 1e-3),
     "errors grow with the square of the world size": lambda results: _times(results, results["world_size"] ** 2.0),
-    "errors double from rank to rank": lambda results: _times(results, 2.0 ** results["rank"].clip(lower=0)),
+    "errors grow with the square of the depth": lambda results: _times(results, _column(results, "layers") ** 2),
+    "errors double from rank to rank": lambda results: _times(results, 2.0 ** _column(results, "rank").clip(lower=0)),
     "errors have a side": lambda results: results.assign(
-        error_bias=results["error_rms"], error_outward=results["error_rms"]
+        error_bias=_column(results, "error_rms"), error_outward=_column(results, "error_rms")
     ),
-    "errors follow the softmax": lambda results: _times(results, _condition(results) ** 4),
+    "errors follow the softmax": lambda results: _times(results, _column(results, "condition_softmax") ** 4),
     "rows are exchanged": _scrambled,
     "a case failed": lambda results: results.assign(status=["failed", *results["status"].iloc[1:]]),
 }
