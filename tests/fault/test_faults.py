@@ -90,6 +90,21 @@ def test_healthy_variants_are_not_called_faulty(judged: pd.DataFrame, measured: 
     assert found.combinations >= 1000
 
 
+def test_healthy_rings_are_not_called_faulty_where_their_partials_cancel() -> None:
+    """On attention sinks and outliers rings round far more than one-shot does. Condition numbers say so: with others,
+    as if nothing cancelled, rings would be alarmed, and where there are none nobody is."""
+    rings = ["ring", "zigzag", "striped", "llama3_ring"]
+    found = measure.results(rings, "inputs=[gaussian,attention_sink,outliers]", "conditions=true", "also=null",
+                            "dtype=[bfloat16,float16,float32]")  # fmt: skip
+
+    def alarmed(table: pd.DataFrame) -> int:
+        return rates.false_alarms(rings, verdicts(table), table).alarmed
+
+    assert alarmed(found) == 0
+    assert alarmed(found.assign(condition_sum=1.0, condition_rounding=1.0)) > 10
+    assert alarmed(found.assign(condition_sum=None, condition_rounding=None)) == 0
+
+
 def test_a_missed_fault_and_a_false_alarm_are_counted(judged: pd.DataFrame, measured: pd.DataFrame) -> None:
     """The rates themselves can fail."""
     assert rates.detection("bf16_partials", {"out": "logic"}, judged).missed == ("out",)
