@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from accuracy.verdict.evidence import PROBES
 from accuracy.verdict.growth import Growth
 from accuracy.verdict.label import INVALID, LABELS, LOGIC, MEANING, NOT_MEASURED, PRECISION_FLOOR, ROUNDING
 from accuracy.verdict.pattern import Pattern, pattern_of
+from accuracy.verdict.rule.excess import INDEPENDENT
 from accuracy.verdict.signature import signature_of
 
 PLURAL = {
@@ -50,7 +52,8 @@ def diagnose(verdicts: pd.DataFrame, results: pd.DataFrame, steps: pd.DataFrame)
             pattern.variant, NOT_MEASURED, f"{pattern.variant} was not measured: {pattern.sentence}.", (), pattern
         )
     evidence = [f"{_names(pattern)}: {pattern.sentence}."] if pattern.label != ROUNDING else []
-    evidence += [line for line in (_first_step(steps), _ratios(pattern), _growth_line(pattern)) if line]
+    more = (_first_step(steps), _ratios(pattern), _growth_line(pattern), _unjudged(results))
+    evidence += [line for line in more if line]
     return Diagnosis(pattern.variant, pattern.label, _sentence(pattern, verdicts), tuple(evidence), pattern)
 
 
@@ -159,6 +162,17 @@ def _growth_line(pattern: Pattern) -> str:
         return ""
     each = ", ".join(f"{name} {growth.text} ({_meaning(growth)})" for name, growth in pattern.growth.items())
     return f"Growth over the world size: {each}."
+
+
+def _unjudged(results: pd.DataFrame) -> str:
+    """The inputs that rule 5 cannot judge, for nobody recorded how far partials cancel there."""
+    unknown = results[
+        (results["world_size"] > 1) & results["error_rel"].notna() & ~results["inputs"].isin(list(PROBES))
+    ]
+    if "condition_sum" in unknown:
+        unknown = unknown[unknown["condition_sum"].isna()]
+    names = sorted(set(unknown["inputs"]) - {INDEPENDENT})
+    return f"Not judged for excess rounding on {_and(names)}: that needs conditions=true." if names else ""
 
 
 def _meaning(growth: Growth) -> str:

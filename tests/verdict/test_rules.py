@@ -95,6 +95,17 @@ def test_what_partials_that_cancel_explain_is_no_excess_and_more_is() -> None:
     assert [sink(2.9, 1), sink(2.9, 1, **known)] == ["excess_rounding", "excess_rounding"]
 
 
+def test_inputs_that_nobody_can_judge_for_excess_are_named() -> None:
+    def evidence(**changes: float) -> tuple[str, ...]:
+        table = pd.concat([healthy(), healthy().assign(inputs="attention_sink", **changes)])
+        (said,) = diagnoses(verdicts(table), table, tables.STEPS_SCHEMA.empty_table().to_pandas())
+        return said.evidence
+
+    said = "Not judged for excess rounding on attention_sink: that needs conditions=true."
+    assert said in evidence()
+    assert said not in evidence(condition_sum=2.0, condition_rounding=1.4)
+
+
 def test_keys_cut_into_parts_on_one_rank_are_joined_too() -> None:
     """1.32 times one-shot's error: what joining explains, and a lone kernel does not."""
     worse = bend(healthy((1,)), {"tensor": "out", "dtype": "bfloat16"}, error_rel=1.32 * 1.2 * 0.41 * 2.0**-8)
@@ -138,6 +149,16 @@ def test_a_probe_that_is_off_is_logic(inputs: str, tensor: str, changes: dict[st
     probe = pd.DataFrame([row(tensor, "bfloat16", 4, -1, 0, inputs=inputs)])
     assert label(pd.concat([healthy(), probe]), tensor, "bfloat16") == "rounding"
     assert label(pd.concat([healthy(), probe.assign(**changes)]), tensor, "bfloat16") == "logic"
+
+
+def test_a_rank_that_happens_to_repeat_in_a_case_that_does_not_is_no_leak() -> None:
+    """Three runs, of which two agree on rank 1 by chance: the one with other later tokens differs as any may."""
+    leak = bend(
+        healthy(), {"tensor": "dq", "dtype": "float32", "rank": (1, -1)}, future_differs=5.0, repeats_differ=0.0
+    )
+    assert label(leak, "dq", "float32") == "logic"
+    restless = bend(leak, {"tensor": "dq", "dtype": "float32", "rank": (2, -1)}, repeats_differ=3.0)
+    assert label(restless, "dq", "float32") == "nondeterministic"
 
 
 def test_a_lost_key_is_counted() -> None:

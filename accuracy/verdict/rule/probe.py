@@ -6,7 +6,7 @@
   that rounding to a coarser format leaves: then the ladder names that format.
 - dq = dk = 0 (V = dout = 1): dP and delta are D each and cancel where Gaussian ones are sqrt(D); so what is left may
   be sqrt(D) bands of the Gaussian gradient.
-- A future token changed: not one bit of an earlier row may change.
+- A future token changed: not one bit of an earlier row may change, in a case that repeats bit for bit.
 """
 
 import math
@@ -26,8 +26,7 @@ HALF_A_KEY = 0.5
 
 def judge(evidence: Evidence) -> Finding | None:
     """See `accuracy.verdict.verdict`."""
-    steady = evidence.reruns.where(~(evidence.reruns["repeats_differ"] > 0))  # else any rerun differs
-    leaks = largest(steady["future_differs"])
+    leaks = largest(_steady(evidence.reruns)["future_differs"])
     if leaks > 0:
         count = int(leaks)
         return Finding(LOGIC, f"{count} values of earlier rows change with later tokens", {"future_differs": count})
@@ -35,6 +34,13 @@ def judge(evidence: Evidence) -> Finding | None:
         if evidence.tensor in PROBES[name] and (finding := _probe(evidence, name, rows)):
             return finding
     return None
+
+
+def _steady(reruns: Rows) -> Rows:
+    """Of cases that repeat bit for bit on every rank: of others any rerun differs, and on a rank where two happened to
+    agree the third may not."""
+    restless = reruns["case_id"][reruns["repeats_differ"] > 0]
+    return reruns.where(~np.isin(reruns["case_id"].astype(str), restless.astype(str)))
 
 
 def _probe(evidence: Evidence, name: str, rows: Rows) -> Finding | None:
