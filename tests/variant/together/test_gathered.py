@@ -10,7 +10,7 @@ from accuracy.program import build_kernel, simulate
 from accuracy.variant import llama3
 from accuracy.variant.together import gathered
 from accuracy.world.simulated import RankFailed
-from tests.variant.together.test_rings import MASKS, Failing, cases, differing
+from tests.variant.together.roads import MASKS, Failing, cases, differing, with_slip
 
 GRID = ("variant=[llama3,llama3_ring,llama3_zigzag]", "world_size=[1,2,5]", "kernel=eager", "unusable=record")
 STRIDES = ("variant.llama3.heads_stride=[1,2]", "variant.llama3_ring.heads_stride=2")
@@ -33,10 +33,7 @@ SLIPS = [
 
 
 def differ_with(before: str, after: str, monkeypatch: pytest.MonkeyPatch) -> bool:
-    source = Path(str(gathered.__file__)).read_text()
-    assert before in source, f"gathered.py no longer says {before!r}"
-    broken = ModuleType("broken")
-    exec(source.replace(before, after), vars(broken))
+    broken = with_slip(gathered, before, after)
     monkeypatch.setattr(program, "gathered", broken)
     words = ("variant=llama3", "world_size=3", "kernel=eager", *ROUNDED)
     return any(differing(case, shards) for case, shards in cases(*words))
