@@ -6,7 +6,7 @@ goes the table of a run, out come statements with the evidence for or against ea
 
 import importlib.util
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +30,24 @@ def largest_below(statement: str, rows: pd.DataFrame, bound: float, column: str 
         return Claim(statement, None, "not measured")
     worst = rows.iloc[int(rows[column].argmax())]
     where = f"{worst['tensor']} of {worst['variant']}, {worst['dtype']}, world size {worst['world_size']}"
-    return Claim(statement, bool(worst[column] < bound), f"largest: {worst[column]:.2f} ({where})")
+    return Claim(statement, bool(worst[column] < bound), f"largest: {worst[column]:.3f} ({where})")
+
+
+def no_failure(results: pd.DataFrame) -> Claim:
+    """Whether every case was measured or declined."""
+    failed = results[results["status"] == "failed"]["case_id"].nunique()
+    return Claim("No case fails.", failed == 0, f"{failed} failed of {results['case_id'].nunique()}")
+
+
+def beside(rows: pd.DataFrame, twins: Mapping[str, str]) -> pd.DataFrame:
+    """Rows of the variants that have a twin in the same case, with `ours`, its name, and `ratio`, their relative error
+    over its."""
+    case = ["kernel", "kernel_options", "inputs", "dtype", "world_size", "seed", "mask", "batch", "seqlen", "heads",
+            "heads_kv", "head_dim", "tensor"]  # fmt: skip
+    named = rows[rows["variant"].isin(twins)].assign(ours=lambda each: each["variant"].map(twins))
+    other = rows[[*case, "variant", "error_rel"]].rename(columns={"variant": "ours", "error_rel": "error_of_ours"})
+    both = named.merge(other, on=[*case, "ours"])
+    return both.assign(ratio=both["error_rel"] / both["error_of_ours"])
 
 
 def experiment_folder(name: object) -> Path | None:

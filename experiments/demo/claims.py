@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from accuracy.claim import Claim
+from accuracy.claim import Claim, no_failure
 from accuracy.dtype import FORMATS
 
 LADDER = ("bfloat16", "float16", "float32", "float64")
@@ -13,7 +13,7 @@ LADDER = ("bfloat16", "float16", "float32", "float64")
 
 def claims(results: pd.DataFrame) -> list[Claim]:
     measured = results[(results["status"] != "declined") & results["tensor"].notna()]
-    return [_exact(measured), _ladder(measured), _whole(results)]
+    return [_exact(measured), _ladder(measured), no_failure(results)]
 
 
 def _exact(measured: pd.DataFrame) -> Claim:
@@ -38,8 +38,3 @@ def _ladder(measured: pd.DataFrame) -> Claim:
         [np.log2(errors[a] / errors[b]) / (FORMATS[b].precision - FORMATS[a].precision) for a, b in steps]
     )
     return Claim(statement, bool((slopes > 0.5).all()), f"slopes from {slopes.min():.2f} to {slopes.max():.2f}")
-
-
-def _whole(results: pd.DataFrame) -> Claim:
-    failed = results[results["status"] == "failed"]["case_id"].nunique()
-    return Claim("No case fails.", failed == 0, f"{failed} failed of {results['case_id'].nunique()}")

@@ -8,35 +8,13 @@ import math
 
 import pandas as pd
 
-from accuracy.claim import Claim
+from accuracy.claim import Claim, beside
+from accuracy.package.twins import OURS
 
 SAME = 0.01  # relative: equal bits give 0; the spread of a relative Frobenius norm over seeds is about this
 WRONG = 0.1  # relative error: float32 rounding is 10^-7
 ONE_MORE_ROUNDING = math.sqrt(2)
 GRADIENTS = ("dq", "dk", "dv")
-OURS = {
-    "ring_flash_attn_ring": "ring",
-    "ring_flash_attn_zigzag": "zigzag",
-    "ring_flash_attn_stripe": "striped",
-    "ring_flash_attn_llama3": "llama3",
-    "ring_flash_attn_llama3_ring": "llama3_ring",
-    "torch_context_parallel_allgather": "ring",
-    "torch_context_parallel_allgather_balanced": "zigzag",
-    "torch_context_parallel_alltoall": "ring",
-    "torch_context_parallel_alltoall_balanced": "zigzag",
-    "torch_context_parallel_public": "zigzag",
-    "yunchang_ring": "ring",
-    "yunchang_zigzag": "zigzag",
-    "yunchang_stripe": "striped",
-    "yunchang_ulysses": "ulysses",
-    "yunchang_hybrid": "zigzag",
-    "ring_attention_pytorch_ring": "ring",
-    "ring_attention_pytorch_striped": "striped",
-    "ringmaster_ring": "ring",
-    "ringmaster_allgather": "llama3",
-    "ringmaster_zigzag": "zigzag",
-    "ringmaster_distflash": "ring",
-}
 CAST_DQ = ("ring_flash_attn_ring", "ring_flash_attn_llama3_ring", "yunchang_ring")
 ALIASED = (
     *(name for name in OURS if name.startswith("ring_flash_attn_") and name != "ring_flash_attn_llama3"),
@@ -52,7 +30,7 @@ TWINS = tuple(
 
 
 def claims(results: pd.DataFrame) -> list[Claim]:
-    rows = _beside_ours(results[(results["status"] == "ok") & (results["rank"] == -1) & results["tensor"].notna()])
+    rows = beside(results[(results["status"] == "ok") & (results["rank"] == -1) & results["tensor"].notna()], OURS)
     many = rows[rows["world_size"] > 1]
     return [
         _same(rows),
@@ -63,18 +41,6 @@ def claims(results: pd.DataFrame) -> list[Claim]:
         _sums_in_16_bits(many),
         _nothing_else(rows),
     ]
-
-
-def _beside_ours(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of the packages, with `ratio`: their relative error over that of ours."""
-    case = ["kernel", "kernel_options", "inputs", "dtype", "world_size", "seed", "mask", "batch", "seqlen", "heads",
-            "heads_kv", "head_dim", "tensor"]  # fmt: skip
-    packages = rows[rows["variant"].isin(OURS)].assign(ours=lambda each: each["variant"].map(OURS))
-    beside = packages.merge(
-        rows[[*case, "variant", "error_rel"]].rename(columns={"variant": "ours", "error_rel": "error_of_ours"}),
-        on=[*case, "ours"],
-    )
-    return beside.assign(ratio=beside["error_rel"] / beside["error_of_ours"])
 
 
 def _known(rows: pd.DataFrame) -> pd.Series:

@@ -2,22 +2,10 @@
 
 import pandas as pd
 
-from accuracy.claim import Claim
+from accuracy.claim import Claim, beside
+from accuracy.package.twins import OURS
 from accuracy.table import ALL_RANKS
 
-OURS = {
-    "ring_flash_attn_ring": "ring",
-    "ring_flash_attn_zigzag": "zigzag",
-    "ring_flash_attn_stripe": "striped",
-    "ring_flash_attn_llama3": "llama3",
-    "torch_context_parallel_allgather": "ring",
-    "torch_context_parallel_allgather_balanced": "zigzag",
-    "yunchang_ring": "ring",
-    "yunchang_zigzag": "zigzag",
-    "yunchang_stripe": "striped",
-    "yunchang_ulysses": "ulysses",
-}
-CASE = ["kernel", "inputs", "dtype", "world_size", "tensor"]
 SAME = 0.01  # experiment packages: what is not bit for bit the same differs by about 1e-4
 ALIKE = 1.05  # experiment kernels: one-shot outs of fused kernels are 1.28 to 1.30 floors
 HEAD_BY_HEAD = ("flash_attn", "torch_flash", "torch_efficient", "torch_cudnn")
@@ -33,11 +21,8 @@ def claims(results: pd.DataFrame) -> list[Claim]:
 
 
 def _beside_ours(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of packages without a known fault, with `ratio`: their error over that of our variant in the same case."""
-    packages = rows[rows["variant"].isin(OURS)].assign(ours=lambda each: each["variant"].map(OURS))
-    other = rows[[*CASE, "variant", "error_rel"]].rename(columns={"variant": "ours", "error_rel": "error_of_ours"})
-    both = packages.merge(other, on=[*CASE, "ours"])
-    both = both.assign(ratio=both["error_rel"] / both["error_of_ours"])
+    """Rows of packages without a known fault."""
+    both = beside(rows, OURS)
     cast = both["variant"].isin(("ring_flash_attn_ring", "yunchang_ring")) & (both["dtype"] == "float16")
     packed = (both["variant"] == "ring_flash_attn_llama3") & (both["kernel"] == "flash_attn")
     summed = both["ours"] == "llama3"

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from accuracy.claim import Claim
+from accuracy.claim import Claim, no_failure
 from accuracy.table import METRICS
 
 KEYS = ["variant", "dtype", "world_size", "seed", "tensor", "rank"]
@@ -10,7 +10,7 @@ KEYS = ["variant", "dtype", "world_size", "seed", "tensor", "rank"]
 
 def claims(results: pd.DataFrame) -> list[Claim]:
     both = _side_by_side(results[(results["status"] == "ok") & results["tensor"].notna()])
-    return [_equal(both), _no_failure(results)]
+    return [_equal(both), no_failure(results)]
 
 
 def _side_by_side(rows: pd.DataFrame) -> pd.DataFrame:
@@ -35,8 +35,3 @@ def _equal(both: pd.DataFrame) -> Claim:
         evidence += f"; first that is not: {row['tensor']} of {row['variant']}, {row['dtype']}, rank {row['rank']}"
         evidence += f" of {row['world_size']}"
     return Claim(statement, differing.empty, evidence)
-
-
-def _no_failure(results: pd.DataFrame) -> Claim:
-    failed = results[results["status"] == "failed"].drop_duplicates("case_id")
-    return Claim("No case fails.", failed.empty, f"{len(failed)} failed")

@@ -7,17 +7,12 @@ from accuracy.check.policy import LEVEL, RISE
 from accuracy.check.rules import Limits
 from accuracy.check.simulation import CELLS, SEEDS
 from accuracy.check.statistics import seen
-from accuracy.claim import Claim
+from accuracy.claim import Claim, no_failure
 
 
 def claims(results: pd.DataFrame) -> list[Claim]:
     whole = results[(results["rank"] == -1) & results["tensor"].notna() & (results["variant"] != "one_shot")]
-    return [_complete(results), _within(whole), _sharp(whole)]
-
-
-def _complete(results: pd.DataFrame) -> Claim:
-    failed = results[results["status"] == "failed"]["case_id"].nunique()
-    return Claim("No case fails.", failed == 0, f"{failed} failed of {results['case_id'].nunique()}")
+    return [no_failure(results), _within(whole), _sharp(whole)]
 
 
 def _within(whole: pd.DataFrame) -> Claim:

@@ -63,7 +63,7 @@ BAD = {  # file, change, what the line says
     "truncated table": ("results.parquet", lambda content: content[: len(content) // 2], "cannot be read"),
     "empty table": ("results.parquet", lambda content: b"", "cannot be read"),
     "a table that is text": ("results.parquet", lambda content: b"error_rel,1", "cannot be read"),
-    "a pickle": ("results.parquet", lambda content: b"\x80\x04cos\nsystem\n(S'touch /tmp/x'\ntR.", "cannot be read"),
+    "a pickle": ("results.parquet", lambda content: b"\x80\x04cos\nsystem\n(S'false'\ntR.", "cannot be read"),
     "truncated record": ("run.json", lambda content: content[:-20], "cannot be read"),
     "a record that is no text": ("run.json", lambda content: b"\xff\xfe\x00", "cannot be read"),
     "a record of nested lists": ("run.json", lambda content: b"[" * 100_000, "cannot be read"),

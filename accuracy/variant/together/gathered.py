@@ -5,15 +5,13 @@ before it, so each is a kernel call as before; what is the same for all, keys an
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from types import ModuleType
-from typing import Any
 
 import torch
 
 from accuracy.variant import llama3
 from accuracy.variant.base import Rank
-from accuracy.variant.together.plan import Place
+from accuracy.variant.together.plan import at_every_place
 from accuracy.variant.together.rings import blamed
 from accuracy.world.base import Results, Tensors
 
@@ -28,9 +26,7 @@ def forward(rank: Rank, shards: Sequence[Tensors]) -> list[Results]:
 
     Raises RankFailed with the rank whose call raised.
     """
-    size = len(shards)
-    places: list[Any] = [Place(number, size) for number in range(size)]
-    ranks = [replace(rank, world=place) for place in places]
+    ranks = at_every_place(rank, len(shards))
     queries, *kv = zip(*shards, strict=True)
     found = [llama3.unfilled(rank, q) for q in queries]
     for group in llama3.head_groups(rank, queries[0].shape[2], kv[0][0].shape[2]):

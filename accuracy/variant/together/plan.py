@@ -38,6 +38,12 @@ class Place:
     size: int
 
 
+def at_every_place(rank: Rank, size: int) -> list[Rank]:
+    """The rank as each of so many, for plans: their worlds carry nothing."""
+    places: list[Any] = [Place(number, size) for number in range(size)]
+    return [replace(rank, world=place) for place in places]
+
+
 def steps(rank: Rank, blocks: Blocks, length: int) -> tuple[tuple[Run, ...], ...]:
     """The runs of each step of the ring, the ranks' own keys first. Ranks without a block at a step are in no run.
 
@@ -52,7 +58,7 @@ def steps(rank: Rank, blocks: Blocks, length: int) -> tuple[tuple[Run, ...], ...
 @lru_cache(maxsize=32)
 def _steps(layout: Rank, blocks: Blocks, length: int) -> tuple[tuple[Run, ...], ...]:
     size = layout.world.size
-    ranks: list[Any] = [replace(layout, world=Place(number, size)) for number in range(size)]  # type: ignore[arg-type]
+    ranks = at_every_place(layout, size)
     onward = -1 if layout.precision.ring_direction == "next" else 1
     return tuple(tuple(_runs(ranks, blocks, length, step * onward)) for step in range(size))
 

@@ -1,0 +1,25 @@
+"""Which of our variants has the schedule of which published one. No torch here: claims read it."""
+
+OURS = {
+    "ring_flash_attn_ring": "ring",
+    "ring_flash_attn_zigzag": "zigzag",
+    "ring_flash_attn_stripe": "striped",
+    "ring_flash_attn_llama3": "llama3",
+    "ring_flash_attn_llama3_ring": "llama3_ring",
+    "torch_context_parallel_allgather": "ring",
+    "torch_context_parallel_allgather_balanced": "zigzag",
+    "torch_context_parallel_alltoall": "ring",
+    "torch_context_parallel_alltoall_balanced": "zigzag",
+    "torch_context_parallel_public": "zigzag",
+    "yunchang_ring": "ring",
+    "yunchang_zigzag": "zigzag",
+    "yunchang_stripe": "striped",
+    "yunchang_ulysses": "ulysses",
+    "yunchang_hybrid": "zigzag",
+    "ring_attention_pytorch_ring": "ring",
+    "ring_attention_pytorch_striped": "striped",
+    "ringmaster_ring": "ring",
+    "ringmaster_allgather": "llama3",
+    "ringmaster_zigzag": "zigzag",
+    "ringmaster_distflash": "ring",
+}
