@@ -6,8 +6,9 @@ import pandas as pd
 import pytest
 
 from accuracy.report.build import write_report
+from accuracy.report.costs import front
 from accuracy.report.folder import read_folder
-from accuracy.report.section.recommendation import front, recommendation_table
+from accuracy.report.section.recommendation import recommendation_table
 from accuracy.report.series import Facet, facets_of, with_labels
 from tests.report.synthetic import Shape, write_run
 

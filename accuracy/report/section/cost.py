@@ -1,15 +1,15 @@
 """Section: what does a variant cost in time and memory, beside what it loses in accuracy?"""
 
 import math
-from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 
 from accuracy.report import drawing, mark
-from accuracy.report.number import as_float, geometric_mean, plain, ratio, scientific, seconds, size_in_bytes
+from accuracy.report.costs import cost_of, front
+from accuracy.report.number import as_float, plain, ratio, scientific, seconds, size_in_bytes
 from accuracy.report.section.growth import drawable
-from accuracy.report.section.recommendation import front, recommendation_table
+from accuracy.report.section.recommendation import recommendation_table
 from accuracy.report.series import ONE_SHOT, Facet
 from accuracy.report.svg import to_svg
 from accuracy.report.view import Chart, Panel, Table, cells
@@ -24,7 +24,7 @@ def cost_panel(facet: Facet, drawn: Facet, slots: dict[str, int]) -> Panel | Non
     series of the charts; the table has all.
     """
     size = facet.largest_world
-    costs = cost_of(facet.widest)
+    costs = cost_of(facet.widest, "series", "variant", "world_size")
     shown = costs[costs["series"].isin(drawn.series)]
     tensors = [tensor for tensor in facet.tensors if tensor in DRAWN] or facet.tensors[:1]
     charts = tuple(
@@ -44,19 +44,6 @@ def cost_panel(facet: Facet, drawn: Facet, slots: dict[str, int]) -> Panel | Non
         tables=tuple(filter(None, [recommendation_table(facet)])),
         data=(_table(facet, costs, size),),
     )
-
-
-def cost_of(rows: pd.DataFrame) -> pd.DataFrame:
-    """Per (series, tensor): median seconds and peak bytes, geometric mean error."""
-    how: dict[str, Any] = {
-        "seconds": "median",
-        "peak_bytes": "median",
-        "error_rel": geometric_mean,
-        "x_one_shot": geometric_mean,
-        "world_size": "max",
-    }
-    costs = rows.groupby(["series", "variant", "tensor"]).agg(how).reset_index()
-    return costs[costs["seconds"].notna() | costs["peak_bytes"].notna()]
 
 
 def _chart(

@@ -6,11 +6,11 @@ all four (lse is float32 whatever the case, delta follows from out).
 
 import math
 
-import numpy as np
 import pandas as pd
 
 from accuracy.check.policy import EFFECT
-from accuracy.report.number import MISSING, as_float, geometric_mean, ratio, seconds, size_in_bytes
+from accuracy.report.costs import cost_of
+from accuracy.report.number import MISSING, as_float, ratio, seconds, size_in_bytes
 from accuracy.report.series import Facet
 from accuracy.report.view import Cell, Table, cells
 
@@ -22,20 +22,9 @@ def choices(facet: Facet) -> pd.DataFrame:
     """Per (world_size, series) with two ranks or more: error (times one-shot), seconds, peak_bytes. What has no time or
     no error is left out."""
     rows = facet.whole[(facet.whole["world_size"] > 1) & facet.whole["tensor"].isin(JUDGED)]
-    by_tensor = rows.groupby(["world_size", "series", "tensor"]).agg(
-        x_one_shot=("x_one_shot", geometric_mean), seconds=("seconds", "median"), peak_bytes=("peak_bytes", "median")
-    )
-    found = by_tensor.groupby(["world_size", "series"]).agg(
-        error=("x_one_shot", "max"), seconds=("seconds", "max"), peak_bytes=("peak_bytes", "max")
-    )
+    by_tensor = cost_of(rows, "world_size", "series").rename(columns={"x_one_shot": "error"})
+    found = by_tensor.groupby(["world_size", "series"])[["error", "seconds", "peak_bytes"]].max()
     return found.dropna(subset=["error", "seconds"]).reset_index()
-
-
-def front(costs: pd.DataFrame) -> pd.Series:
-    """Which rows no other row beats: Pareto's front, less being better in every column. No number is missing."""
-    values = costs.to_numpy(dtype=float)
-    beaten = [((values <= row).all(axis=1) & (values < row).any(axis=1)).any() for row in values]
-    return pd.Series(np.logical_not(beaten), index=costs.index, dtype=bool)
 
 
 def recommended(found: pd.DataFrame) -> pd.Series:
