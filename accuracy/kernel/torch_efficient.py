@@ -90,7 +90,7 @@ class TorchEfficient:
         """See `Kernel.backward`."""
         length, keys, heads_kv = q.shape[1], k.shape[1], k.shape[2]
         k, v = (heads.repeated(x, q.shape[2]) for x in (k, v))
-        padded = F.pad(lse, (0, -length % LSE_MULTIPLE), value=math.inf)
+        padded = F.pad(lse, (0, -length % LSE_MULTIPLE), value=math.inf).contiguous()  # it refuses other strides
         no_dropout = torch.zeros((), dtype=torch.int64, device=q.device)
         dq, dk, dv, _ = aten._efficient_attention_backward(
             dout, q, k, v, None, out.contiguous(), None, None, length, keys, padded, 0.0, no_dropout, no_dropout,

@@ -211,6 +211,23 @@ def test_what_it_calls_deterministic_is(subject: Subject, dtype: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
+@pytest.mark.parametrize("rows", [32, 37])
+def test_the_backward_takes_out_and_lse_however_they_lie_in_memory(subject: Subject, rows: int) -> None:
+    """Heads innermost, as ulysses has them from an exchange; and a part of longer ones, as a block has them."""
+    if not subject.abilities.deterministic:
+        pytest.skip("states no determinism")
+    q, k, v, dout = draw(Shape(queries=rows, keys=rows), subject.abilities.dtypes[-1], subject.device)
+    out, lse = subject.kernel.forward(q, k, v, scale=SCALE, causal=True, out_dtype=q.dtype)
+    stored = [
+        (out, lse),
+        (out.transpose(1, 2).contiguous().transpose(1, 2), lse.transpose(1, 2).contiguous().transpose(1, 2)),
+        (torch.cat([out, out], 1)[:, rows:], torch.cat([lse, lse], 2)[:, :, rows:]),
+    ]
+    given = {"scale": SCALE, "causal": True, "gradient_dtype": q.dtype}
+    first, *others = (subject.kernel.backward(dout, q, k, v, *each, **given) for each in stored)
+    assert all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
+
+
 def test_every_element_is_written(subject: Subject) -> None:
     """Fresh memory is poisoned with NaN; none of it may come through."""
     torch.use_deterministic_algorithms(True, warn_only=True)  # torch then fills fresh memory with NaN

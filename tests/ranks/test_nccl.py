@@ -11,7 +11,7 @@ from accuracy.pipeline import Pipeline
 from accuracy.ranks.pool import Pool
 from accuracy.reference.cache import Cache
 from tests.measuring import configuration
-from tests.variants import schedules
+from tests.variants import schedules, skip_if_bound_to_a_kernel
 
 GPUS = torch.cuda.device_count()
 pytestmark = [
@@ -35,8 +35,10 @@ def pool() -> Iterator[Pool]:
 def test_both_worlds_give_the_same_bits(pool: Pool, variant: str, dtype: str) -> None:
     """Every metric of every rank and tensor: one differing bit in an element moves at least the sum of squares.
 
-    float32 runs on the eager kernel, the 16-bit dtypes on the first that the machine has.
+    float32 runs on the eager kernel, the 16-bit dtypes on the first that the machine has. Variants for inference have
+    no gradients, and rows that say so.
     """
+    skip_if_bound_to_a_kernel(variant)
     here, there = Pipeline("test", Cache(None, 0)), Pipeline("test", Cache(None, 0), pool.run)
     words = [f"variant=[{variant},ring]", f"world_size={SIZES}".replace(" ", ""), f"dtype={dtype}", "device=cuda"]
     plans = plan(configuration(*PROBLEM, *words, *(["kernel=eager"] if dtype == "float32" else [])), None)
@@ -47,5 +49,5 @@ def test_both_worlds_give_the_same_bits(pool: Pool, variant: str, dtype: str) ->
             pd.DataFrame(pipeline.measure(case).rows).drop(columns=["seconds", "peak_bytes"], errors="ignore")
             for pipeline in (here, there)
         )
-        assert set(expected["status"]) == {"ok"}, expected["reason"].unique()
+        assert set(expected["reason"]) <= {"", *(f"the variant returns no {name}" for name in ("dq", "dk", "dv"))}
         pd.testing.assert_frame_equal(found, expected, check_exact=True)

@@ -38,7 +38,7 @@ def cost_panel(facet: Facet, drawn: Facet, slots: dict[str, int]) -> Panel | Non
     return Panel(
         slug=f"cost-{facet.slug}",
         label=facet.label,
-        note=f"World size {size}, or the largest that the variant has; median over seeds.",
+        note=f"World size {size}, or the largest that the variant has; time: of the fastest seed.",
         legend=tuple(mark.series_key(label, slots[label]) for label in drawn.series if label in set(shown["series"])),
         charts=charts,
         tables=tuple(filter(None, [recommendation_table(facet)])),
