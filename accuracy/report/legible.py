@@ -13,22 +13,25 @@ MOST_LINES = 12
 
 
 def legible(facet: Facet, most: int = MOST_LINES) -> Facet:
-    """The facet with the rows of so many series. Of series that the tables write alike in every tensor, the first."""
+    """The facet with the rows of so many series. Of series that the tables write alike in every tensor, the one
+    of the shortest name, which is the one that changes the least."""
     if len(facet.series) <= most:
         return facet
     column = "x_floor" if facet.kernels_alone else "x_one_shot"
-    ratios = facet.widest.groupby(["series", "tensor"])[column].agg(geometric_mean).unstack().reindex(facet.series)
+    first = [] if facet.kernels_alone else _one_shot(facet)
+    order = [*first, *sorted((label for label in facet.series if label not in first), key=len)]
+    ratios = facet.widest.groupby(["series", "tensor"])[column].agg(geometric_mean).unstack().reindex(order)
     different = ratios[~ratios.map(plain).duplicated()]
     furthest = different.max(axis="columns").fillna(0.0).sort_values(ascending=False, kind="stable").index
-    first = [] if facet.kernels_alone else _one_shot(facet)
-    kept = [*first, *(label for label in furthest if label not in first)][:most]
+    compared = [label for label in first if label in different.index]
+    kept = [*compared, *(label for label in furthest if label not in compared)][:most]
     return replace(facet, rows=facet.rows[facet.rows["series"].isin(kept)])
 
 
 def _one_shot(facet: Facet) -> list[str]:
     """What all others are compared with."""
     compared: pd.Series = facet.rows.loc[facet.rows["variant"] == ONE_SHOT, "series"]
-    return sorted(compared.unique())
+    return sorted(compared.unique(), key=len)
 
 
 def left_out(facet: Facet, drawn: Facet) -> str:
@@ -38,6 +41,6 @@ def left_out(facet: Facet, drawn: Facet) -> str:
     compared = "the floor" if facet.kernels_alone else "one-shot"
     return (
         f"Drawn are {len(drawn.series)} of {count(len(facet.series), 'variant')}: of those with the same three digits "
-        f"in every tensor the first, and of these the furthest from {compared}. Every one is in the tables against "
+        f"in every tensor the plainest, and of these the furthest from {compared}. Every one is in the tables against "
         "one-shot, of growth, of cost and of all rows."
     )

@@ -58,7 +58,7 @@ def attributions(results: pd.DataFrame) -> list[Attribution]:
     finer: list[Any] = [_finer(*each) for each in zip(rows["precision"], rows["kernel_options"], strict=True)]
     rows = rows.assign(_finer=pd.Series(finer, index=rows.index, dtype=object))
     found = []
-    keys = ["variant", "options", "dtype", "world_size", "inputs", "seqlen", "tensor"]
+    keys = ["variant", "options", "kernel", "dtype", "world_size", "inputs", "seqlen", "tensor"]
     for key, mine in rows.groupby(keys, sort=False, dropna=False):
         named = dict(zip(keys, key, strict=True))
         if named["tensor"] in FORWARD:  # what the backward rounds is nothing to it
@@ -72,14 +72,26 @@ def attributions(results: pd.DataFrame) -> list[Attribution]:
 
 
 def sentence(found: list[Attribution]) -> str:
-    """Of each variant's tensors that are worse than one-shot's: which place makes most of what is beyond it."""
-    said: dict[str, list[str]] = {}
+    """Of each variant's tensors that are worse than one-shot's: which place makes most of what is beyond it. Dtypes and
+    sizes as one, from the least share to the largest."""
+    said: dict[str, dict[str, dict[str, list[float]]]] = {}
     for each in found:
         if each.tensor not in ("lse", "delta") and each.x_one_shot > WORTH_SAYING and each.excess:
             place = max(each.excess, key=lambda name: each.excess[name])
             share = min(1.0, each.excess[place])  # one-shot's own seed may be a little worse than its places alone
-            said.setdefault(each.variant, []).append(f"{each.tensor} {share:.0%} the {NAMES[place]}")
-    return " ".join(f"Of what {variant} has beyond one-shot: {', '.join(parts)}." for variant, parts in said.items())
+            said.setdefault(each.variant, {}).setdefault(place, {}).setdefault(each.tensor, []).append(share)
+    return " ".join(
+        f"Of what {variant} has beyond one-shot, {'; '.join(_made(*each) for each in places.items())}."
+        for variant, places in said.items()
+    )
+
+
+def _made(place: str, shares: dict[str, list[float]]) -> str:
+    """How much of which tensors a place makes."""
+    every = [share for each in shares.values() for share in each]
+    least, most = f"{min(every):.0%}", f"{max(every):.0%}"
+    share = least if least == most else f"{least} to {most}"
+    return f"the {NAMES[place]} makes {share} of {', '.join(shares)}"
 
 
 def shapley(value: dict[frozenset[str], float], places: tuple[str, ...]) -> dict[str, float]:

@@ -117,5 +117,5 @@ def _cancelling(rows: pd.DataFrame) -> Claim:
 def _row(rows: pd.DataFrame, column: str, which: str) -> str:
     """A row's value and what it is of."""
     row = rows.loc[getattr(rows[column], which)()]
-    where = f"{row['variant']}, {row['world_size']} ranks, {row['inputs']} {row['inputs_options']}, {row['dtype']}"
+    where = f"{row['variant']}, world size {row['world_size']}, {row['inputs']} {row['inputs_options']}, {row['dtype']}"
     return f"{row[column]:.3g} ({row['tensor']} of {' '.join(where.split())})"

@@ -48,7 +48,8 @@ def _exponents(statement: str, rows: pd.DataFrame, least: float, most: float) ->
 
 def _cost(rows: pd.DataFrame) -> Claim:
     statement = "The seconds of a case grow no faster than its block pairs, W (W + 1) / 2."
-    each = rows[rows["variant"].isin(RINGS)].groupby(["variant", "world_size"])["seconds"].min().unstack()  # others may compile
+    rings = rows[rows["variant"].isin(RINGS)]
+    each = rings.groupby(["variant", "world_size"])["seconds"].min().unstack()  # of the others one may compile
     each = each[[size for size in each.columns if size >= 16]]
     if each.shape[1] < 2:
         return Claim(statement, None, "fewer than two world sizes from 16 on")

@@ -45,6 +45,12 @@ def test_a_variant_more_than_5_percent_worse_is_not_taken_for_its_speed(facet: F
     assert [row[1] for row in names(slower)] == ["ring", "ring"]
 
 
+def test_a_seed_that_compiled_first_makes_no_variant_slow(facet: Facet) -> None:
+    first = facet.rows["variant"].eq("zigzag") & facet.rows["seed"].eq(0)
+    compiled = facet.rows.assign(seconds=facet.rows["seconds"].mask(first, 1000.0))
+    assert [row[1] for row in names(Facet(facet.slug, facet.label, facet.dtype, compiled))] == ["zigzag", "zigzag"]
+
+
 def test_one_variant_over_ranks_is_no_choice(facet: Facet) -> None:
     alone = facet.rows[facet.rows["variant"].isin(("one_shot", "ring"))]
     assert recommendation_table(Facet(facet.slug, facet.label, facet.dtype, alone)) is None

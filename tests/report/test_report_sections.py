@@ -6,6 +6,7 @@ import pytest
 from accuracy.report.folder import Run, read_folder
 from accuracy.report.headline import headline
 from accuracy.report.legible import left_out, legible
+from accuracy.report.section.cost import cost_panel
 from accuracy.report.section.growth import growth_panel
 from accuracy.report.section.heatmap import heat_cell, heatmap_panel
 from accuracy.report.section.missing import reasons
@@ -73,12 +74,24 @@ def test_a_picture_holds_one_shot_and_the_lines_furthest_from_it_and_says_so(run
     assert len({row[0].text for row in panel.data[0].rows}) == 42
 
 
-def test_of_lines_that_are_written_alike_the_first_is_drawn(run: Run) -> None:
+def test_a_scatter_of_costs_holds_all_of_them(run: Run) -> None:
+    """What errs as others do may cost the least."""
+    facet = facets_of(many_lines(run))[0]
+    drawn = legible(facet)
+    panel = cost_panel(facet, drawn, slots_of(drawn.rows))
+    assert panel is not None
+    assert len(panel.legend) == 12
+    assert all(f"v{n:02} " in chart.svg for chart in panel.charts for n in range(40))
+
+
+def test_of_lines_that_are_written_alike_the_plainest_is_drawn(run: Run) -> None:
     rows = many_lines(run)
     alike = rows["variant"].str.startswith("v") & (rows["variant"] < "v36")
     rows.loc[alike, "x_one_shot"] = 100.0 + rows.loc[alike, "x_one_shot"] / 1e4
     drawn = legible(facets_of(rows)[0]).series
     assert drawn == ["one_shot", "v00", "v36", "v37", "v38", "v39", "zigzag"]
+    rows.loc[rows["variant"] == "v00", "series"] = "v00, changed"
+    assert "v01" in legible(facets_of(rows)[0]).series
 
 
 def test_few_lines_are_all_drawn(run: Run) -> None:

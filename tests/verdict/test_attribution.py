@@ -4,7 +4,7 @@ from itertools import chain, combinations
 
 import pytest
 
-from accuracy.verdict.attribution import FINAL, attributions, shapley
+from accuracy.verdict.attribution import FINAL, Attribution, attributions, sentence, shapley
 from tests.measuring import measure
 
 PLACES = ("a", "b", "c")
@@ -53,3 +53,26 @@ def test_an_accumulator_in_16_bits_is_blamed() -> None:
 
 def test_a_table_without_combinations_has_no_attribution() -> None:
     assert attributions(measure("variant=ring", "world_size=2", "kernel=eager")) == []
+
+
+def test_combinations_of_several_kernels_are_none() -> None:
+    """What one kernel leaves out another has: that is no exchange of one place."""
+    policies = "precision.partial=[input,accumulate]", "precision.gradient_partial=[input,accumulate]"
+    rows = measure("variant=ring", "world_size=2", "kernel=[eager,chunked]", "problem.seqlen=64", *policies)
+    assert attributions(rows)
+    both = (rows["precision"] == "") | (rows["precision"].str.count("accumulate") == 2)
+    assert attributions(rows[both | (rows["kernel"] == "eager")])
+    one_each = {"eager": "partial=accumulate", "chunked": "gradient_partial=accumulate"}
+    assert attributions(rows[both | (rows["precision"] == rows["kernel"].map(one_each))]) == []
+
+
+def test_dtypes_and_sizes_are_one_sentence() -> None:
+    def found(tensor: str, place: str, share: float, dtype: str = "bfloat16") -> Attribution:
+        return Attribution("ring", dtype, 8, tensor, {}, {place: share, "merge": 0.1}, 1.2)
+
+    many = [found("out", "partial", 1.0), found("dq", "gradient_partial", 0.994, "float16"),
+            found("dq", "gradient_partial", 0.98), found("dk", "gradient_partial", 1.02)]  # fmt: skip
+    assert sentence(many) == (
+        "Of what ring has beyond one-shot, the block partial (out) makes 100% of out;"
+        " the block partial (gradients) makes 98% to 100% of dq, dk."
+    )

@@ -1,6 +1,7 @@
 """Section: what does a variant cost in time and memory, beside what it loses in accuracy?"""
 
 import math
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -21,25 +22,25 @@ DRAWN = ("out", "dk")  # dk is what ranks add up: schedules differ there most
 
 def cost_panel(facet: Facet, drawn: Facet, slots: dict[str, int]) -> Panel | None:
     """Scatter of cost against error at the largest world size, and the same as a table. drawn: the facet with the
-    series of the charts; the table has all.
+    series that have a colour of their own; the others are grey, for what costs least may err as others do.
     """
     size = facet.largest_world
     costs = cost_of(facet.widest, "series", "variant", "world_size")
-    shown = costs[costs["series"].isin(drawn.series)]
     tensors = [tensor for tensor in facet.tensors if tensor in DRAWN] or facet.tensors[:1]
     charts = tuple(
         chart
         for tensor in tensors
         for column in _COSTS
-        if (chart := _chart(facet, tensor, column, shown, size, slots)) is not None
+        if (chart := _chart(facet, tensor, column, costs, size, slots)) is not None
     )
     if costs.empty:
         return None
     return Panel(
         slug=f"cost-{facet.slug}",
         label=facet.label,
-        note=f"World size {size}, or the largest that the variant has; time: of the fastest seed.",
-        legend=tuple(mark.series_key(label, slots[label]) for label in drawn.series if label in set(shown["series"])),
+        note=f"World size {size}, or the largest that the variant has; time: of the fastest seed."
+        + (" In grey those that are not drawn elsewhere." if len(drawn.series) < len(facet.series) else ""),
+        legend=tuple(mark.series_key(label, slots[label]) for label in drawn.series if label in set(costs["series"])),
         charts=charts,
         tables=tuple(filter(None, [recommendation_table(facet)])),
         data=(_table(facet, costs, size),),
@@ -59,17 +60,13 @@ def _chart(
     axes = drawing.new_axes(f"relative error of {tensor}", _COSTS[column], height=2.5)
     drawing.log_y(axes, errors)
     for label, place, error in zip(rows["series"], spent, rows["error_rel"], strict=True):
-        slot = slots[str(label)]
-        axes.plot(
-            [place],
-            [error],
-            color=drawing.series_colour(slot),
-            marker=mark.marker(slot),
-            markersize=6,
-            linestyle="none",
-            gid=f"s{slot}",
-            clip_on=False,
+        slot = slots.get(str(label))
+        look: dict[str, Any] = (
+            {"color": drawing.SOFT, "marker": "o", "markersize": 4, "zorder": 1.0}
+            if slot is None
+            else {"color": drawing.series_colour(slot), "marker": mark.marker(slot), "markersize": 6, "gid": f"s{slot}"}
         )
+        axes.plot([place], [error], linestyle="none", clip_on=False, **look)
     _front(axes, spent, rows["error_rel"].where(rows["world_size"] == size))
     _linear_x(axes, places)
     title = f"Relative error of {tensor} against {_COSTS[column]}, {facet.label}, world size {size}"
