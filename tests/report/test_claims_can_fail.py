@@ -11,12 +11,20 @@ from accuracy.claim import judge
 
 REPORTS = Path(__file__).parents[2] / "reports"
 PUBLISHED = sorted(path for name in ("results", "layers") for path in REPORTS.glob(f"*/*/{name}.parquet"))
+YARDSTICKS = ("one_shot_", "exact_", "floor_", "truth_", "condition_")
 SETTINGS = ("softmax_scale", "gain")  # numbers of the case, not of what was measured
 
 
 def _times(results: pd.DataFrame, factor: object) -> pd.DataFrame:
     changed = results.select_dtypes("float").drop(columns=list(SETTINGS), errors="ignore").mul(factor, axis=0)
     return results.assign(**{str(name): changed[name] for name in changed})
+
+
+def _those(results: pd.DataFrame, factor: float, *prefixes: str, others: bool = False) -> pd.DataFrame:
+    """Only the numbers whose names begin so, or only the others."""
+    changed = _times(results, factor)
+    kept = [name for name in changed if name.startswith(prefixes) == others]
+    return changed.assign(**{name: results[name] for name in kept})
 
 
 def _scrambled(results: pd.DataFrame) -> pd.DataFrame:
@@ -36,6 +44,8 @@ def _column(results: pd.DataFrame, name: str) -> pd.Series:
 DISTORTIONS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "everything is worse": lambda results: _times(results, 1e3),
     "everything is better": lambda results: _times(results, 1e-3),
+    "only the variants are worse": lambda results: _those(results, 1e3, *YARDSTICKS, others=True),
+    "only the one-shot kernel is worse": lambda results: _those(results, 1e3, "one_shot_"),
     "errors grow with the square of the world size": lambda results: _times(results, results["world_size"] ** 2.0),
     "errors grow with the square of the depth": lambda results: _times(results, _column(results, "layers") ** 2),
     "errors double from rank to rank": lambda results: _times(results, 2.0 ** _column(results, "rank").clip(lower=0)),
@@ -43,6 +53,9 @@ DISTORTIONS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
         error_bias=_column(results, "error_rms"), error_outward=_column(results, "error_rms")
     ),
     "errors follow the softmax": lambda results: _times(results, _column(results, "condition_softmax") ** 4),
+    "errors are the textbook's bound": lambda results: results.assign(
+        error_rel=1e-3 * _column(results, "condition_sum")
+    ),
     "rows are exchanged": _scrambled,
     "a case failed": lambda results: results.assign(status=["failed", *results["status"].iloc[1:]]),
 }
