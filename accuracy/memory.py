@@ -37,7 +37,7 @@ def _held_bytes(case: Case, part: Part) -> int:
 def _kernel_bytes(case: Case) -> int:
     """What a kernel says it takes; one that forms whole score blocks holds several of them."""
     kernel = parts.load(case.kernel.source)
-    chunk = getattr(kernel, "CHUNK_ELEMENTS", 0)
+    chunk = getattr(kernel, "CHUNK_ELEMENTS", {}).get(case.device, 0)
     problem = case.problem
     scores = problem.batch * problem.heads * problem.queries * problem.seqlen
     copies = 7 if problem.softcap is None else 9  # a cap keeps its ratio and its slope

@@ -38,6 +38,6 @@ def test_computing_finely_leaves_the_final_rounding() -> None:
 
 def test_chunks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = errors(eager.Options())
-    monkeypatch.setattr(eager, "CHUNK_ELEMENTS", 2 * 128 * 10)
+    monkeypatch.setitem(eager.CHUNK_ELEMENTS, "cpu", 2 * 128 * 10)
     parts = errors(eager.Options())
     assert parts["out"] == pytest.approx(whole["out"], rel=0.1)  # other shapes of products may round otherwise

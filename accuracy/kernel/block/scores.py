@@ -11,7 +11,7 @@ def scores(
 
     query (..., rows, D), keys (..., columns, D) in the dtype of the arithmetic; hidden (rows, columns).
     """
-    products = (query @ keys.mT) * scale
+    products = (query @ keys.mT).mul_(scale)
     slope = None
     if softcap is not None:
         ratio = torch.tanh(products / softcap)
