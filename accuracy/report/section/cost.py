@@ -26,12 +26,13 @@ def cost_panel(facet: Facet, drawn: Facet, slots: dict[str, int]) -> Panel | Non
     """
     size = facet.largest_world
     costs = cost_of(facet.widest, "series", "variant", "world_size")
+    coloured = {label: slots[label] for label in drawn.series}
     tensors = [tensor for tensor in facet.tensors if tensor in DRAWN] or facet.tensors[:1]
     charts = tuple(
         chart
         for tensor in tensors
         for column in _COSTS
-        if (chart := _chart(facet, tensor, column, costs, size, slots)) is not None
+        if (chart := _chart(facet, tensor, column, costs, size, coloured)) is not None
     )
     if costs.empty:
         return None
@@ -40,7 +41,7 @@ def cost_panel(facet: Facet, drawn: Facet, slots: dict[str, int]) -> Panel | Non
         label=facet.label,
         note=f"World size {size}, or the largest that the variant has; time: of the fastest seed."
         + (" In grey those that are not drawn elsewhere." if len(drawn.series) < len(facet.series) else ""),
-        legend=tuple(mark.series_key(label, slots[label]) for label in drawn.series if label in set(costs["series"])),
+        legend=tuple(mark.series_key(*each) for each in coloured.items() if each[0] in set(costs["series"])),
         charts=charts,
         tables=tuple(filter(None, [recommendation_table(facet)])),
         data=(_table(facet, costs, size),),
