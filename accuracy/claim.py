@@ -29,8 +29,12 @@ def largest_below(statement: str, rows: pd.DataFrame, bound: float, column: str 
     if rows.empty:
         return Claim(statement, None, "not measured")
     worst = rows.iloc[int(rows[column].argmax())]
-    where = f"{worst['tensor']} of {worst['variant']}, {worst['dtype']}, world size {worst['world_size']}"
-    return Claim(statement, bool(worst[column] < bound), f"largest: {worst[column]:.3f} ({where})")
+    return Claim(statement, bool(worst[column] < bound), f"largest: {worst[column]:.3f} ({place_of(worst)})")
+
+
+def place_of(row: pd.Series) -> str:
+    """Where a row stands, for a claim's evidence."""
+    return f"{row['tensor']} of {row['variant']}, {row['dtype']}, world size {row['world_size']}"
 
 
 def no_failure(results: pd.DataFrame) -> Claim:

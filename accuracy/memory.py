@@ -24,7 +24,8 @@ def bytes_needed(case: Case) -> int:
     held = case.world_size * max(_held_bytes(case, part) for part in (case.variant.forward, case.variant.backward))
     block = choice.held_bytes(problem, case.device)
     conditions = condition.held_bytes(problem) if case.conditions else 0
-    return inputs + truth + one_shot + conditions + max(variant + held + _kernel_bytes(case), metrics, block)
+    kernel = _held_bytes(case, case.kernel)
+    return inputs + truth + one_shot + conditions + max(variant + held + kernel, metrics, block)
 
 
 def _held_bytes(case: Case, part: Part) -> int:
@@ -32,13 +33,3 @@ def _held_bytes(case: Case, part: Part) -> int:
     it takes beyond its arguments and results."""
     held = getattr(parts.load(part.source), "held_bytes", None)
     return 0 if held is None else int(held(case))
-
-
-def _kernel_bytes(case: Case) -> int:
-    """What a kernel says it takes; one that forms whole score blocks holds several of them."""
-    kernel = parts.load(case.kernel.source)
-    chunk = getattr(kernel, "CHUNK_ELEMENTS", {}).get(case.device, 0)
-    problem = case.problem
-    scores = problem.batch * problem.heads * problem.queries * problem.seqlen
-    copies = 7 if problem.softcap is None else 9  # a cap keeps its ratio and its slope
-    return _held_bytes(case, case.kernel) + copies * min(chunk, scores) * FORMATS[accumulation_dtype(case.dtype)].bytes

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from accuracy import device as devices
+from accuracy.case import Case
 from accuracy.dtype import FORMATS, accumulation_dtype
 from accuracy.heads import by_group, by_kv_head, by_token
 from accuracy.kernel.base import ALL_DTYPES, FEATURES, Abilities
@@ -46,6 +47,14 @@ def abilities(device: str, options: Options) -> Abilities:
 def build(device: str, options: Options) -> "Eager":
     """The kernel with its knobs set."""
     return Eager(options)
+
+
+def held_bytes(case: Case) -> int:
+    """Scores, weights, their gradients and copies of one chunk; a cap keeps its ratio and its slope."""
+    problem = case.problem
+    scores = min(CHUNK_ELEMENTS[case.device], problem.batch * problem.heads * problem.queries * problem.seqlen)
+    copies = 7 if problem.softcap is None else 9
+    return copies * scores * FORMATS[accumulation_dtype(case.dtype)].bytes
 
 
 @dataclass(frozen=True)

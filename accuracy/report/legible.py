@@ -4,8 +4,6 @@ the furthest from it.
 
 from dataclasses import replace
 
-import pandas as pd
-
 from accuracy.report.number import count, geometric_mean, plain
 from accuracy.report.series import ONE_SHOT, Facet
 
@@ -18,20 +16,18 @@ def legible(facet: Facet, most: int = MOST_LINES) -> Facet:
     if len(facet.series) <= most:
         return facet
     column = "x_floor" if facet.kernels_alone else "x_one_shot"
-    first = [] if facet.kernels_alone else _one_shot(facet)
-    order = [*first, *sorted((label for label in facet.series if label not in first), key=len)]
-    ratios = facet.widest.groupby(["series", "tensor"])[column].agg(geometric_mean).unstack().reindex(order)
+    compared = set() if facet.kernels_alone else _one_shot(facet)
+    plainest = sorted(facet.series, key=lambda label: (label not in compared, len(label)))
+    ratios = facet.widest.groupby(["series", "tensor"])[column].agg(geometric_mean).unstack().reindex(plainest)
     different = ratios[~ratios.map(plain).duplicated()]
     furthest = different.max(axis="columns").fillna(0.0).sort_values(ascending=False, kind="stable").index
-    compared = [label for label in first if label in different.index]
-    kept = [*compared, *(label for label in furthest if label not in compared)][:most]
+    kept = sorted(furthest, key=lambda label: label not in compared)[:most]
     return replace(facet, rows=facet.rows[facet.rows["series"].isin(kept)])
 
 
-def _one_shot(facet: Facet) -> list[str]:
+def _one_shot(facet: Facet) -> set[str]:
     """What all others are compared with."""
-    compared: pd.Series = facet.rows.loc[facet.rows["variant"] == ONE_SHOT, "series"]
-    return sorted(compared.unique(), key=len)
+    return set(facet.rows.loc[facet.rows["variant"] == ONE_SHOT, "series"])
 
 
 def left_out(facet: Facet, drawn: Facet) -> str:

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from accuracy.claim import Claim, largest_below
+from accuracy.claim import Claim, largest_below, place_of
 
 PUBLISHED, CARRIED = "triton_split_backward", "triton_carry"
 RANKS = 8  # at which time is compared
@@ -68,8 +68,7 @@ def _unchanged(statement: str, rows: pd.DataFrame, precision: str, bound: float 
         return Claim(statement, None, "not measured")
     change = (both["error_rel_changed"] / both["error_rel"] - 1).abs()
     worst = both.loc[change.idxmax()]
-    where = f"{worst['tensor']} of {worst['variant']}, {worst['dtype']}, world size {worst['world_size']}"
-    return Claim(statement, bool(change.max() <= bound), f"largest change: {change.max():.1%} ({where})")
+    return Claim(statement, bool(change.max() <= bound), f"largest change: {change.max():.1%} ({place_of(worst)})")
 
 
 def _time(rows: pd.DataFrame) -> Claim:

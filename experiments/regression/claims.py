@@ -7,7 +7,7 @@ from accuracy.check.policy import LEVEL, RISE
 from accuracy.check.rules import Limits
 from accuracy.check.simulation import CELLS, SEEDS
 from accuracy.check.statistics import seen
-from accuracy.claim import Claim, no_failure
+from accuracy.claim import Claim, no_failure, place_of
 
 
 def claims(results: pd.DataFrame) -> list[Claim]:
@@ -22,8 +22,7 @@ def _within(whole: pd.DataFrame) -> Claim:
     limits = whole["tensor"].map(lambda tensor: Limits().of(tensor, whole=True))
     part = whole["x_one_shot"] / limits
     worst = whole.loc[part.idxmax()]
-    where = f"{worst['tensor']} of {worst['variant']}, {worst['dtype']}, world size {worst['world_size']}"
-    return Claim(statement, bool(part.max() <= 1), f"nearest: {worst['x_one_shot']:.2f} ({where})")
+    return Claim(statement, bool(part.max() <= 1), f"nearest: {worst['x_one_shot']:.2f} ({place_of(worst)})")
 
 
 def _sharp(whole: pd.DataFrame) -> Claim:

@@ -15,11 +15,11 @@ import pytest
 
 from accuracy import table
 from accuracy.locations import CONFIGS
+from tests.ranks.worlds import COSTS
 
 pytestmark = pytest.mark.xdist_group("crew")
 SMALL = ("device=cpu", "kernel=eager", "problem.seqlen=96", "problem.heads=4", "problem.heads_kv=2",
          "problem.head_dim=8", "truth.folder=null", "report=false")  # fmt: skip
-COSTS = ["seconds", "peak_bytes"]
 
 
 def torchrun(ranks: int, *words: str, **environment: str) -> subprocess.Popen[str]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-import pandas as pd
 import pytest
 import torch
 
@@ -11,6 +10,7 @@ from accuracy.pipeline import Pipeline
 from accuracy.ranks.pool import Pool
 from accuracy.reference.cache import Cache
 from tests.measuring import configuration
+from tests.ranks.worlds import assert_same_bits
 from tests.variants import schedules, skip_if_bound_to_a_kernel
 
 GPUS = torch.cuda.device_count()
@@ -33,11 +33,7 @@ def pool() -> Iterator[Pool]:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("variant", schedules())
 def test_both_worlds_give_the_same_bits(pool: Pool, variant: str, dtype: str) -> None:
-    """Every metric of every rank and tensor: one differing bit in an element moves at least the sum of squares.
-
-    float32 runs on the eager kernel, the 16-bit dtypes on the first that the machine has. Variants for inference have
-    no gradients, and rows that say so.
-    """
+    """float32 runs on the eager kernel, the 16-bit dtypes on the first that the machine has."""
     skip_if_bound_to_a_kernel(variant)
     here, there = Pipeline("test", Cache(None, 0)), Pipeline("test", Cache(None, 0), pool.run)
     words = [f"variant=[{variant},ring]", f"world_size={SIZES}".replace(" ", ""), f"dtype={dtype}", "device=cuda"]
@@ -45,9 +41,4 @@ def test_both_worlds_give_the_same_bits(pool: Pool, variant: str, dtype: str) ->
     runnable = [each.case for each in plans if each.case.variant.name == variant and each.decline is None]
     assert runnable
     for case in runnable:
-        expected, found = (
-            pd.DataFrame(pipeline.measure(case).rows).drop(columns=["seconds", "peak_bytes"], errors="ignore")
-            for pipeline in (here, there)
-        )
-        assert set(expected["reason"]) <= {"", *(f"the variant returns no {name}" for name in ("dq", "dk", "dv"))}
-        pd.testing.assert_frame_equal(found, expected, check_exact=True)
+        assert_same_bits(here, there, case)

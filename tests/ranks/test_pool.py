@@ -24,10 +24,10 @@ from accuracy.ranks.base import Failed, RankEnded, WorldFailed
 from accuracy.ranks.pool import Pool
 from accuracy.reference.cache import Cache
 from tests.measuring import TINY, configuration
+from tests.ranks.worlds import assert_same_bits, rows_of
 from tests.variants import schedules, skip_if_bound_to_a_kernel
 
 pytestmark = pytest.mark.xdist_group("processes")  # one pool serves all of them
-COSTS = ["seconds", "peak_bytes"]
 
 
 @pytest.fixture(scope="module")
@@ -41,25 +41,16 @@ def plans_of(*words: str, folder: Path | None = None) -> list[Planned]:
     return plan(configuration(*TINY, *words, folders=[folder] if folder else []), None)
 
 
-def rows_of(pipeline: Pipeline, planned: Planned) -> pd.DataFrame:
-    return pd.DataFrame(pipeline.measure(planned.case).rows).drop(columns=COSTS, errors="ignore")
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("variant", schedules())
 def test_both_worlds_give_the_same_bits(pool: Pool, variant: str, dtype: str) -> None:
-    """Every metric of every rank and tensor: one differing bit in an element moves at least the sum of squares."""
     skip_if_bound_to_a_kernel(variant)
     here, there = Pipeline("test", Cache(None, 0)), Pipeline("test", Cache(None, 0), pool.run)
     runnable = [each for each in plans_of(f"variant=[{variant},ring]", "world_size=[1,2,3,4]", f"dtype={dtype}")
                 if each.case.variant.name == variant and each.decline is None]  # fmt: skip
     assert runnable
     for each in runnable:
-        expected = rows_of(here, each)
-        measured = expected["status"] == "ok"
-        assert measured.any()
-        assert expected.loc[~measured, "reason"].str.match("the variant returns no d[qkv]$").all()
-        pd.testing.assert_frame_equal(rows_of(there, each), expected, check_exact=True)
+        assert_same_bits(here, there, each.case)
 
 
 class Told:
@@ -93,9 +84,9 @@ def test_a_rank_s_end_is_the_reason_and_not_the_complaint_of_one_that_lost_it() 
 def test_processes_start_once_for_all_world_sizes(pool: Pool) -> None:
     pipeline = Pipeline("test", Cache(None, 0), pool.run)
     first, second = plans_of("variant=ring", "world_size=[2,4]")
-    rows_of(pipeline, first)
+    rows_of(pipeline, first.case)
     processes = [worker.process.pid for worker in pool.workers]
-    rows_of(pipeline, second)
+    rows_of(pipeline, second.case)
     assert [worker.process.pid for worker in pool.workers] == processes
 
 
@@ -135,7 +126,7 @@ def test_ranks_killed_at_random_moments_leave_nothing_behind() -> None:
     dice = random.Random(7)
     (planned,) = plans_of("variant=zigzag", "world_size=3")
     pipeline = Pipeline("test", Cache(None, 0))
-    expected = rows_of(pipeline, planned)
+    expected = rows_of(pipeline, planned.case)
     ranks = Pool((3,), "gloo", timeout=20.0)
     pipeline = Pipeline("test", Cache(None, 0), ranks.run)
     seen: set[int] = set()
@@ -155,18 +146,18 @@ def test_ranks_killed_at_random_moments_leave_nothing_behind() -> None:
     for _ in range(20):
         killer = threading.Thread(target=kill_one, args=(dice.uniform(0.0, 0.3), dice.randrange(3)))
         killer.start()
-        rows = rows_of(pipeline, planned)
+        rows = rows_of(pipeline, planned.case)
         seen |= {worker.process.pid for worker in ranks.workers if worker.process.pid}
         while killer.is_alive() and not ranks.workers:
-            rows_of(pipeline, planned)
+            rows_of(pipeline, planned.case)
         killer.join()
         status = rows["status"].iloc[0]
         ended[status] += 1
         if status == table.FAILED:
             assert "rank" in rows["reason"].iloc[0]
     with contextlib.suppress(WorldFailed):  # the last kill may have come after its case
-        rows_of(pipeline, planned)
-    pd.testing.assert_frame_equal(rows_of(pipeline, planned), expected, check_exact=True)
+        rows_of(pipeline, planned.case)
+    pd.testing.assert_frame_equal(rows_of(pipeline, planned.case), expected, check_exact=True)
     seen |= {worker.process.pid for worker in ranks.workers if worker.process.pid}
     ranks.close()
     assert len(killed) >= 18  # a victim may be gone between choosing and killing

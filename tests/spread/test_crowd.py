@@ -23,9 +23,9 @@ from accuracy.spread.worker import Start
 from tests.command_line import TINY, CommandLine
 from tests.measuring import configuration
 from tests.ranks.test_pool import marked, wait_until
+from tests.ranks.worlds import COSTS
 
 pytestmark = pytest.mark.xdist_group("workers")
-COSTS = ["seconds", "peak_bytes"]
 GRID = (*TINY, "variant=[one_shot,ring,zigzag]", "dtype=[bfloat16,float32]", "world_size=[1,2,4]",
         "seed=[0,1]", "reruns.repeat=1", "reruns.trace=true")  # fmt: skip
 NOTING = '''"""A ring that writes down in which process it ran."""
