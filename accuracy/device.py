@@ -85,10 +85,28 @@ def switched(tf32_products: bool = False, reduced_attention_sums: bool = False) 
 
 
 def make_arithmetic_exact() -> None:
-    """No TF32, no reduced-precision reductions, nowhere in this process; kernels opt in one call at a time."""
+    """No TF32, no reduced-precision reductions, nowhere in this process; kernels opt in one call at a time. Functions on
+    the CPU are settled."""
     if os.environ.get("NVIDIA_TF32_OVERRIDE") == "1":
         raise ConfigError("NVIDIA_TF32_OVERRIDE=1 forces TF32 on every product; unset it")
     set_switches(Switches())
+    _settle_functions()
+
+
+def _settle_functions() -> None:
+    """MKL looks for a function's code at its first call. Threads that make it at once can get one with half the digits,
+    for that call only (pytorch #188792; torch 2.13 on two threads, up to 14 processes in 60: exp off by 1.5e-4 in float32 and by
+    3e-9 in float64). A single element is one thread's."""
+    for dtype in (torch.float32, torch.float64):
+        for name in FUNCTIONS:
+            getattr(torch, name)(torch.ones(1, dtype=dtype))
+
+
+FUNCTIONS = (
+    "acos", "asin", "atan", "cos", "cosh", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "lgamma", "log", "log10",
+    "log1p", "log2", "sin", "sinh", "sqrt", "tan", "tanh", "trunc",
+)  # fmt: skip
+"""Those that torch hands to MKL, and their kin."""
 
 
 @cache

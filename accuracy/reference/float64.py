@@ -20,6 +20,12 @@ BLOCK_ELEMENTS = 2**25
 """Scores held at once: 256 MiB in float64; about five such tensors live at a time (1.3 GiB)."""
 
 
+for _function in (torch.exp, torch.log, torch.tanh):
+    # MKL looks for a function's code at its first call; threads that make it at once can get one right to 9 digits only
+    # (pytorch #188792). A single element is one thread's.
+    _function(torch.ones(1, dtype=torch.float64))
+
+
 @dataclass(frozen=True)
 class Truth:
     """out, dq (B, Sq, H, D), dk, dv (B, S, Hk, D), lse (B, H, Sq), delta (B, H, Sq), all float64."""
