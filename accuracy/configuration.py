@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from accuracy import device as devices
@@ -31,7 +32,7 @@ PROBLEM_KEYS = (
 OPTIONAL_PROBLEM_KEYS = ("seqlen_q", "window", "documents", "softcap")
 KEYS = (
     "name", "variant", "kernel", "precision", "inputs", "problem", "world", "dtype", "world_size", "seed",
-    "device", "workers", "reruns", "conditions", "stack", "also", "unusable",
+    "device", "workers", "threads", "reruns", "conditions", "stack", "also", "unusable",
     "truth", "output_dir", "report", "dry_run",
 )  # fmt: skip
 ALSO_KEYS = (
@@ -56,7 +57,8 @@ class Configuration:
     world_sizes: tuple[int, ...]
     seeds: tuple[int, ...]
     device: str
-    workers: int  # processes that measure cases side by side, each on a GPU of its own
+    workers: int  # processes that measure cases side by side, at most
+    threads: int  # of the processor, in each process of a run on a CPU
     reruns: Reruns
     conditions: bool
     stacks: tuple[Stack, ...]  # what attention is part of; none: it stands alone
@@ -83,6 +85,7 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
         problem = {**dict.fromkeys(OPTIONAL_PROBLEM_KEYS), **problem}  # a problem of a user's own need not say them
     knobs.exact_keys("problem key", problem, PROBLEM_KEYS)
     device = devices.choose(knobs.choice("device", config["device"], devices.DEVICES))
+    (threads,) = knobs.integers("threads", [config["threads"]], 1)
     return Configuration(
         name=knobs.word("name", config["name"]),
         variants=tuple(variants(config["variant"], folders)),
@@ -97,7 +100,8 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
         world_sizes=knobs.integers("world_size", config["world_size"], 1),
         seeds=knobs.integers("seed", config["seed"], 0),
         device=device,
-        workers=_workers(config, device),
+        workers=_workers(config, device, threads),
+        threads=threads,
         reruns=_reruns(config["reruns"]),
         conditions=knobs.typed("conditions", config["conditions"], bool),
         stacks=stacks_of(config["stack"]),
@@ -167,8 +171,9 @@ def _case_seconds(node: Mapping[str, Any]) -> float:
     return seconds
 
 
-def _workers(config: Mapping[str, Any], device: str) -> int:
-    """How many processes measure side by side: `auto` is one for each GPU where a simulated world lives on one."""
+def _workers(config: Mapping[str, Any], device: str, threads: int) -> int:
+    """How many processes measure side by side, at most: where a simulated world lives in one process, `auto` is one for
+    each GPU, or as many as share out the threads that torch would use by itself (`OMP_NUM_THREADS`)."""
     given = config["workers"]
     if given != "auto" and (not isinstance(given, int) or given < 1 or given is True):
         raise ConfigError(f"workers={given!r}; allowed: a whole number from 1, or auto")
@@ -181,7 +186,7 @@ def _workers(config: Mapping[str, Any], device: str) -> int:
         return 1
     gpus = len(devices.alike()) if device == "cuda" else None
     if given == "auto":
-        return gpus or 1
+        return gpus or max(1, torch.get_num_threads() // threads)
     if gpus is not None and given > gpus:
         raise ConfigError(f"workers={given}, but each needs a GPU and {gpus} of one model are here; use workers=auto")
     return int(given)

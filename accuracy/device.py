@@ -85,8 +85,8 @@ def switched(tf32_products: bool = False, reduced_attention_sums: bool = False) 
 
 
 def make_arithmetic_exact() -> None:
-    """No TF32, no reduced-precision reductions, nowhere in this process; kernels opt in one call at a time. Functions on
-    the CPU are settled."""
+    """No TF32, no reduced-precision reductions, nowhere in this process; kernels opt in one call at a time. The
+    CPU's functions are settled."""
     if os.environ.get("NVIDIA_TF32_OVERRIDE") == "1":
         raise ConfigError("NVIDIA_TF32_OVERRIDE=1 forces TF32 on every product; unset it")
     set_switches(Switches())
@@ -94,9 +94,9 @@ def make_arithmetic_exact() -> None:
 
 
 def _settle_functions() -> None:
-    """MKL looks for a function's code at its first call. Threads that make it at once can get one with half the digits,
-    for that call only (pytorch #188792; torch 2.13 on two threads, up to 14 processes in 60: exp off by 1.5e-4 in float32 and by
-    3e-9 in float64). A single element is one thread's."""
+    """MKL looks for a function's code at its first call. Threads that make it at once can get one of half the digits,
+    for that call (pytorch #188792; torch 2.13 on two threads, in up to 14 processes of 60: exp was off by 1.5e-4 in
+    float32 and by 3e-9 in float64). A single element is one thread's."""
     for dtype in (torch.float32, torch.float64):
         for name in FUNCTIONS:
             getattr(torch, name)(torch.ones(1, dtype=dtype))
@@ -107,6 +107,17 @@ FUNCTIONS = (
     "log1p", "log2", "sin", "sinh", "sqrt", "tan", "tanh", "trunc",
 )  # fmt: skip
 """Those that torch hands to MKL, and their kin."""
+
+
+@contextmanager
+def computing_with(threads: int, device: str) -> Iterator[None]:
+    """So many threads in this process where its processor is what computes: there, last digits depend on them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads if device == "cpu" else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @cache

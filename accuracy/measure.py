@@ -1,4 +1,4 @@
-"""Planned cases measured: one after another in this process, or side by side by a worker on every GPU.
+"""Planned cases measured: one after another in this process, or side by side by a worker on every GPU or thread.
 
 In: the configuration and the cases still to do. Out: the status of each as it ends, its rows in the run folder by then.
 """
@@ -13,6 +13,7 @@ from accuracy import device, table
 from accuracy.case import Case
 from accuracy.configuration import Configuration
 from accuracy.grid import Planned
+from accuracy.memory import bytes_needed
 from accuracy.pipeline import Measured, Pipeline
 from accuracy.program import RunRanks, simulate
 from accuracy.ranks.base import Launcher
@@ -60,12 +61,26 @@ def _side_by_side(
     yield from crowd.measure(runnable, starts(configuration, folder, workers), begin)
 
 
+def fitting_workers(configuration: Configuration, plans: Sequence[Planned], free_bytes: int | None) -> int:
+    """How many of the configuration's workers there is work for and, where they share one memory, room."""
+    cases = [each.case for each in plans if each.decline is None]
+    most = min(configuration.workers, len(cases))
+    if configuration.device == "cpu" and free_bytes is not None and cases:
+        most = min(most, free_bytes // (max(map(bytes_needed, cases)) + WORKER_BYTES))
+    return max(1, most)
+
+
+WORKER_BYTES = 2**26
+"""Of main memory that a worker has for itself, beside a case's: 61 MB measured in a worker of the demo, its small cases
+among them (`Private_Dirty` of /proc/PID/smaps_rollup; torch itself is shared)."""
+
+
 def starts(configuration: Configuration, folder: Path, workers: int) -> list[Start]:
     """How so many workers measure. Where the CPU computes, each has as many threads as one process: its bits stay."""
     gpus: Sequence[int | None] = [None] * workers
-    threads = torch.get_num_threads()
+    threads = configuration.threads
     if configuration.device == "cuda":
-        gpus, threads = device.alike()[:workers], max(1, threads // workers)
+        gpus, threads = device.alike()[:workers], max(1, torch.get_num_threads() // workers)
     return [Start(configuration.name, folder, _cache(configuration), gpu, threads) for gpu in gpus]
 
 

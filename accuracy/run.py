@@ -101,7 +101,7 @@ def execute(
     progress = tqdm(total=len(plans), initial=len(plans) - len(pending), unit="case", dynamic_ncols=True)
 
     def begin(case: Case) -> None:
-        progress.set_postfix_str(f"{case.variant.name} {case.dtype} W={case.world_size}")
+        progress.set_postfix_str(f"{case.variant.name} {case.dtype} W={case.world_size}", refresh=False)
 
     try:
         with closing(measure(configuration, folder, pending, launcher, begin)) as ended:

@@ -5,6 +5,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,12 +17,13 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from accuracy.command import listing
+from accuracy.command import ahead, listing
 from accuracy.command.launched import with_crew
 from accuracy.errors import ConfigError, unknown
 from accuracy.locations import CONFIGS
 
 if TYPE_CHECKING:
+    from accuracy.configuration import Configuration
     from accuracy.ranks.crew import Crew
 
 USAGE_ERROR, NOTHING_MEASURED, INTERRUPTED = 2, 3, 130
@@ -143,25 +145,34 @@ def overrides() -> list[str]:
 def measure(config: Any, folders: list[Path], command: list[str], crew: "Crew | None" = None) -> int:
     """Plan, measure, report; the exit status. crew: of ranks that a launcher started. Raises ConfigError before any
     work."""
-    from accuracy import device, run  # torch is imported only now: help and spelling mistakes answer at once
-    from accuracy.command import plan_text
+    if crew is None:
+        ahead.start(config)
+    from accuracy import device  # torch is imported only now: help and spelling mistakes answer at once
     from accuracy.configuration import read
-    from accuracy.grid import plan
 
     configuration = read(config, folders)
     device.make_arithmetic_exact()
-    if configuration.stacks or any(grid.stacks for grid in configuration.also):
-        from accuracy.depth import run as depth
+    with device.computing_with(configuration.threads, configuration.device):
+        if configuration.stacks or any(grid.stacks for grid in configuration.also):
+            from accuracy.depth import run as depth
 
-        return depth.measure(configuration, config, command)
+            return depth.measure(configuration, config, command)
+        return _measure(configuration, config, command, crew)
+
+
+def _measure(configuration: "Configuration", config: Any, command: list[str], crew: "Crew | None") -> int:
+    from accuracy import device, run
+    from accuracy.command import plan_text
+    from accuracy.grid import plan
+    from accuracy.measure import fitting_workers
+
     ranks = device.count() if configuration.device == "cuda" else None
     if crew is not None:
         crew.check(configuration.world, configuration.device)
         ranks = crew.size
     free = device.free_bytes(configuration.device)
-    if free is not None and configuration.device == "cpu":
-        free //= configuration.workers  # which share it; GPUs have memory of their own
     plans = plan(configuration, free, ranks)
+    configuration = replace(configuration, workers=fitting_workers(configuration, plans, free))
     folder = run.folder_of(configuration, config)
     if configuration.dry_run:
         print(plan_text.plan(plans, folder))

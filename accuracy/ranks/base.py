@@ -1,8 +1,11 @@
 """The words that a pool and the processes of its ranks exchange, and what a pool asks of a rank's process."""
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+import torch
 
 from accuracy import device
 from accuracy.case import Case
@@ -36,6 +39,12 @@ class Start:
     gpu: int
     one_host: bool = True
     far: bool = False
+
+
+def threads_of(backend: str, neighbours: int) -> int:
+    """Of the processor, for a rank that shares a machine with so many, itself among them. Where the CPU computes they
+    decide last digits: as many as this process has, whose simulated ranks are the measure of real ones."""
+    return torch.get_num_threads() if backend == "gloo" else max(1, (os.cpu_count() or 1) // neighbours)
 
 
 @dataclass(frozen=True)

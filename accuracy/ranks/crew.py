@@ -1,6 +1,5 @@
 """The first of many launched processes as the head of all: it drives the run, the others keep a worker each."""
 
-import os
 import queue
 import time
 from collections import Counter
@@ -13,7 +12,7 @@ import torch.distributed as dist
 
 from accuracy.errors import ConfigError
 from accuracy.ranks import local, meeting
-from accuracy.ranks.base import START_SECONDS, Job, RankEnded, Start, Worker, WorldFailed
+from accuracy.ranks.base import START_SECONDS, Job, RankEnded, Start, Worker, WorldFailed, threads_of
 from accuracy.ranks.keeper import Ended, Hello, Kill, Killed, hello
 from accuracy.ranks.launch import Launch
 from accuracy.ranks.wire import Wire
@@ -120,7 +119,7 @@ class Crew:
                 sizes=sizes,
                 backend=backend,
                 store=store,
-                threads=max(1, (os.cpu_count() or 1) // together[each.host]),
+                threads=threads_of(backend, together[each.host]),
                 gpu=each.gpu,
                 one_host=len(together) == 1,
                 far=each.rank > 0,

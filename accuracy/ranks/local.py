@@ -1,7 +1,6 @@
 """Ranks, and other workers, as child processes on this machine."""
 
 import multiprocessing
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from accuracy.ranks.base import RankEnded, Start
+from accuracy.ranks.base import RankEnded, Start, threads_of
 from accuracy.ranks.worker import serve
 
 
@@ -94,7 +93,7 @@ class ThisMachine:
         """See `Launcher.start`."""
         self.folder = tempfile.TemporaryDirectory(prefix="accuracy-")  # new groups meet there too
         store = f"file://{Path(self.folder.name) / 'store'}"
-        threads = max(1, (os.cpu_count() or 1) // sizes[-1])
+        threads = threads_of(backend, sizes[-1])
         for rank in range(sizes[-1]):
             yield start(Start(rank, sizes, backend, store, threads, gpu=rank))
 

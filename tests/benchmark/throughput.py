@@ -1,7 +1,8 @@
 """How many cases a minute does a grid measure, everything but imports and the report included?
 
-On a GPU the grid of world_size_growth with one seed; on the CPU the demo's with one seed, and how much of its processor
-time is spent inside the attention kernels: the rest is what measuring costs.
+On a GPU the grid of world_size_growth with one seed. On the CPU the demo's: by as many processes as the command would
+start, by one with all threads, and how much of one seed's processor time is spent inside the attention kernels: the
+rest is what measuring costs.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from accuracy import device as devices
 from accuracy import program, run, yardsticks
 from accuracy.case import Case
 from accuracy.grid import plan
@@ -30,30 +32,52 @@ TARGET_SHARE = 0.8  # of the processor time, inside the attention kernels
 def grid(device: str) -> tuple[str, ...]:
     """Its words on the command line."""
     experiment = "world_size_growth" if device == "cuda" else "demo"
-    return f"experiment={experiment}", "seed=0", f"device={device}", "workers=1"
+    return f"experiment={experiment}", "seed=0", f"device={device}"
 
 
 def lines(device: str) -> Iterator[str]:
-    words = grid(device)
-    chosen = configuration(*words)
-    measured = sum(each.decline is None for each in plan(chosen, None))
-    seconds = execute(words, time.perf_counter)
-    target = f"; target >= {TARGET}" if device == "cuda" else ""
-    rate = measured / seconds * 60
-    yield f"{chosen.name}, one seed: {measured} measured cases in {seconds:.1f} s, {rate:.0f} a minute{target}"
-    if device == "cpu":
-        processor, kernels = processor_time(words)
-        yield (
-            f"  in one thread: {processor:.1f} s of processor time, {kernels:.1f} s of it inside attention kernels;"
-            f" ratio {kernels / processor:.2f}; target >= {TARGET_SHARE}"
-        )
+    return on_gpu() if device == "cuda" else on_cpu()
+
+
+def on_gpu() -> Iterator[str]:
+    words = (*grid("cuda"), "workers=1")
+    seconds, count = execute(words, time.perf_counter), measured(words)
+    rate = count / seconds * 60
+    grown = f"{count} measured cases in {seconds:.1f} s, {rate:.0f} a minute"
+    yield f"world_size_growth, one seed: {grown}; target >= {TARGET}"
+
+
+def on_cpu() -> Iterator[str]:
+    threads = torch.get_num_threads()
+    words = grid("cpu")
+    one = execute((*words, "seed=[0,1]", "workers=1", f"threads={threads}"), time.perf_counter)
+    count = measured((*words, "seed=[0,1]"))
+    many = execute((*words, "seed=[0,1]"), time.perf_counter)
+    yield (
+        f"demo: {count} measured cases in {many:.1f} s, {count / many * 60:.0f} a minute, by {threads} processes of one"
+        f" thread, with their start; by one process of {threads} threads in {one:.1f} s, ratio {many / one:.2f}"
+    )
+    processor, kernels = processor_time((*words, "workers=1"))
+    yield (
+        f"  one seed in one thread: {processor:.1f} s of processor time, {kernels:.1f} s of it inside attention"
+        f" kernels; ratio {kernels / processor:.2f}; target >= {TARGET_SHARE}"
+    )
+
+
+def measured(words: tuple[str, ...]) -> int:
+    """Cases that are not declined."""
+    return sum(each.decline is None for each in plan(configuration(*words), None))
 
 
 def execute(words: tuple[str, ...], clock: Callable[[], float]) -> float:
     """What the clock says of measuring the grid into a fresh folder."""
     chosen, config = configuration(*words), composed(*words)
     plans = plan(chosen, None)
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.redirect_stderr(io.StringIO()),
+        devices.computing_with(chosen.threads, chosen.device),
+    ):
         begin = clock()
         run.execute(chosen, config, plans, Path(folder), [])
         return clock() - begin
@@ -67,13 +91,8 @@ def processor_time(words: tuple[str, ...]) -> tuple[float, float]:
         kernels.append(Timed(build_kernel(case), time.process_time))
         return kernels[-1]
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            for module in (program, yardsticks):
-                patch.setattr(module, "build_kernel", timed)
-            seconds = execute(words, time.process_time)
-    finally:
-        torch.set_num_threads(threads)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (program, yardsticks):
+            patch.setattr(module, "build_kernel", timed)
+        seconds = execute(words, time.process_time)
     return seconds, sum(each.seconds for each in kernels)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import uuid
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -17,6 +18,9 @@ import pytest
 from accuracy import device, table
 from accuracy.command import run as command
 from accuracy.grid import plan
+from accuracy.locations import PACKAGE
+from accuracy.measure import WORKER_BYTES, fitting_workers
+from accuracy.memory import bytes_needed
 from accuracy.reference.cache import Cache
 from accuracy.spread import crowd
 from accuracy.spread.worker import Start
@@ -94,6 +98,34 @@ def test_the_rows_are_those_of_one_process_bit_for_bit(accuracy: CommandLine) ->
     assert json.loads((accuracy.folder / "spread" / "run.json").read_text())["workers"] == 3
     again = accuracy(*GRID, "device=cpu", "output_dir=spread")
     assert "0 measured, 0 declined, 0 failed, 36 found done" in again.out
+
+
+def test_the_numbers_are_those_of_one_thread_however_many_there_are(tmp_path: Path) -> None:
+    """On a machine of two threads: two workers by themselves, or a case on both, whose last digits are others."""
+    words = ("device=cpu", "variant=ring", "dtype=float32", "world_size=[1,2]", "problem.seqlen=256", "report=false")
+    commands = {"plain": (), "one worker": ("workers=1",), "two threads": ("workers=1", "threads=2")}
+    tables, fingerprints = {}, {}
+    for name, more in commands.items():
+        line = [sys.executable, "-m", "accuracy", *words, "truth.folder=null", f"output_dir={tmp_path / name}", *more]
+        environment = {**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": str(PACKAGE.parent)}
+        subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, timeout=120, check=True)
+        tables[name] = rows(tmp_path / name)
+        about = json.loads((tmp_path / name / "run.json").read_text())
+        fingerprints[name] = about["workers"], about["fingerprint"]["knobs"]["threads"]
+    assert fingerprints == {"plain": (2, 1), "one worker": (1, 1), "two threads": (1, 2)}
+    pd.testing.assert_frame_equal(tables["plain"], tables["one worker"], check_exact=True)
+    assert not tables["plain"].equals(tables["two threads"])
+
+
+def test_there_are_no_more_workers_than_cases_or_than_memory_holds() -> None:
+    chosen = replace(configuration(*TINY, "device=cpu", "world_size=[1,2,4]", "variant=ring"), workers=8)
+    plans = plan(chosen, None)
+    most = max(bytes_needed(each.case) for each in plans) + WORKER_BYTES
+    assert fitting_workers(chosen, plans, None) == 3
+    assert fitting_workers(chosen, plans, 2 * most) == 2
+    assert fitting_workers(chosen, plans, most // 2) == 1  # the plan has declined what does not fit at all
+    assert fitting_workers(replace(chosen, workers=1), plans, None) == 1
+    assert fitting_workers(replace(chosen, device="cuda"), plans, most) == 3  # GPUs have memory of their own
 
 
 def test_each_truth_is_computed_once_where_that_takes_longer_than_its_cases(accuracy: CommandLine) -> None:

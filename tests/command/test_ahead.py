@@ -1,0 +1,75 @@
+"""The server of child processes is started early where there will be children, and Ctrl-C does not reach it."""
+
+import os
+import signal
+import subprocess
+import sys
+from multiprocessing import forkserver
+from pathlib import Path
+
+import pytest
+
+from accuracy.command import ahead
+from tests.command_line import TINY
+from tests.composing import composed
+from tests.ranks.test_pool import marked, wait_until
+
+
+@pytest.mark.parametrize(
+    ("words", "threads", "gpus", "expected"),
+    [
+        ((), None, 0, True),
+        (("workers=2",), None, 0, True),
+        ((), None, 1, False),
+        ((), None, 2, True),
+        ((), "1", 0, False),
+        (("workers=1",), None, 0, False),
+        (("workers=1", "world=processes"), None, 0, True),
+        (("dry_run=true",), None, 0, False),
+    ],
+)
+def test_it_is_started_where_several_processes_will_measure(
+    words: tuple[str, ...], threads: str | None, gpus: int, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    monkeypatch.setattr(
+        forkserver, "ensure_running", lambda: started.append(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+    )
+    monkeypatch.setattr(ahead, "glob", lambda pattern: [pattern] * gpus)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if threads is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    ahead.start(composed(*words))
+    assert started == ([{signal.SIGINT}] if expected else [])
+    assert signal.SIGINT not in blocked()
+
+
+def blocked() -> set[signal.Signals]:
+    return set(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+
+def test_ctrl_c_while_it_imports_leaves_it_at_work_and_says_nothing(tmp_path: Path) -> None:
+    mark = f"{os.getpid()}-ahead"
+    words = (*TINY, "device=cpu", "variant=ring", "world_size=[1,2]", "workers=2", "output_dir=run")
+    environment = {**os.environ, "ACCURACY_TEST_MARK": mark, "OMP_NUM_THREADS": "2"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "accuracy", *words],
+        cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wait_until(lambda: any("forkserver" in command_of(each) for each in marked(mark)), 60)
+    for each in marked(mark):
+        if "forkserver" in command_of(each):
+            os.kill(each, signal.SIGINT)
+    error = process.communicate(timeout=120)[1]
+    assert process.returncode == 0, error
+    assert "2 cases on 2 cpu workers" in error
+    assert "Traceback" not in error
+    assert "KeyboardInterrupt" not in error
+
+
+def command_of(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text()
+    except OSError:
+        return ""
