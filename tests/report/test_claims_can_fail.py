@@ -41,6 +41,12 @@ def _column(results: pd.DataFrame, name: str) -> pd.Series:
     return results.get(name, pd.Series(1.0, results.index)).fillna(1.0)
 
 
+def _by_kernel(results: pd.DataFrame, factor: float) -> pd.DataFrame:
+    """Each kernel's numbers so many times those of the one before it by name and options."""
+    kernel = results["kernel"].fillna("") + " " + results["kernel_options"].fillna("")
+    return _times(results, factor ** kernel.astype("category").cat.codes.astype(float))
+
+
 DISTORTIONS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "everything is worse": lambda results: _times(results, 1e3),
     "everything is better": lambda results: _times(results, 1e-3),
@@ -56,6 +62,8 @@ DISTORTIONS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "errors are the textbook's bound": lambda results: results.assign(
         error_rel=1e-3 * _column(results, "condition_sum")
     ),
+    "kernels are worse from name to name": lambda results: _by_kernel(results, 4.0),
+    "kernels are better from name to name": lambda results: _by_kernel(results, 0.25),
     "rows are exchanged": _scrambled,
     "a case failed": lambda results: results.assign(status=["failed", *results["status"].iloc[1:]]),
 }
