@@ -40,7 +40,7 @@ def lines(device: str) -> Iterator[str]:
 
 def on_gpu() -> Iterator[str]:
     words = (*grid("cuda"), "workers=1")
-    execute((*words, "seed=0", "world_size=2"), time.perf_counter)
+    execute((*words, "seed=0"), time.perf_counter)
     seconds, count = execute(words, time.perf_counter), measured(words)
     rate = f"{count} measured cases in {seconds:.1f} s, {count / seconds * 60:.0f} a minute"
     yield f"world_size_growth: {rate}; target >= {TARGET}"
