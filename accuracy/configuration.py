@@ -85,7 +85,7 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
         problem = {**dict.fromkeys(OPTIONAL_PROBLEM_KEYS), **problem}  # a problem of a user's own need not say them
     knobs.exact_keys("problem key", problem, PROBLEM_KEYS)
     device = devices.choose(knobs.choice("device", config["device"], devices.DEVICES))
-    (threads,) = knobs.integers("threads", [config["threads"]], 1)
+    threads = knobs.integer("threads", config["threads"], 1)
     return Configuration(
         name=knobs.word("name", config["name"]),
         variants=tuple(variants(config["variant"], folders)),
@@ -119,8 +119,7 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
 def _reruns(node: Any) -> Reruns:
     knobs.exact_keys("knob of reruns", node, names := [field.name for field in fields(Reruns)])
     flags = {name: knobs.typed(f"reruns.{name}", node[name], bool) for name in names if name != "repeat"}
-    (repeat,) = knobs.integers("reruns.repeat", [node["repeat"]], 0)
-    return Reruns(repeat=repeat, **flags)
+    return Reruns(repeat=knobs.integer("reruns.repeat", node["repeat"], 0), **flags)
 
 
 def _also(config: Mapping[str, Any], folders: Sequence[Path]) -> Iterable[Configuration]:

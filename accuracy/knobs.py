@@ -45,11 +45,15 @@ def choice(where: str, value: Any, allowed: Iterable[str]) -> str:
 
 def integers(where: str, value: Any, least: int) -> tuple[int, ...]:
     """Whole numbers of an axis, from `least` on."""
-    values = tuple(typed(where, each, int, LIST_TOO) for each in axis(where, value))
-    for each in values:
-        if not least <= each < 2**63:
-            raise ConfigError(f"{where}={each}; allowed: whole numbers from {least}, below 2^63")
-    return values
+    return tuple(integer(where, each, least, LIST_TOO) for each in axis(where, value))
+
+
+def integer(where: str, value: Any, least: int, list_too: str = "") -> int:
+    """A whole number from `least` on. list_too: what else the message allows."""
+    number: int = typed(where, value, int, list_too)
+    if not least <= number < 2**63:
+        raise ConfigError(f"{where}={number}; allowed: whole numbers from {least}, below 2^63")
+    return number
 
 
 def typed(where: str, value: Any, kind: type, list_too: str = "") -> Any:

@@ -51,6 +51,8 @@ MISTAKES = {  # words, and what the line must contain
     "workers in words": ("workers=all", "workers='all'; allowed: a whole number from 1, or auto"),
     "a list of workers": ("workers=[0,1]", "workers=[0, 1]; allowed: a whole number from 1, or auto"),
     "workers that are true": ("workers=true", "workers=True; allowed: a whole number from 1, or auto"),
+    "no thread": ("threads=0", "threads=0; allowed: whole numbers from 1, below 2^63"),
+    "threads as an axis": ("threads=[1,2]", "threads=[1, 2]; allowed: a whole number"),
     "workers beside real ranks": (
         "workers=2 world=processes", "workers=2, but world=processes takes the GPUs for the ranks", "use workers=auto",
     ),
