@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from accuracy import device
+from accuracy import arithmetic
 from tests import interpreter
 from tests.command_line import CommandLine
 
@@ -31,7 +31,7 @@ def pytest_configure() -> None:
 
 @pytest.fixture(autouse=True)
 def _exact_arithmetic() -> None:
-    device.make_arithmetic_exact()
+    arithmetic.make_exact()
 
 
 @pytest.fixture

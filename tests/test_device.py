@@ -1,6 +1,5 @@
 """What a stretch of work is said to have taken, it took."""
 
-import pytest
 import torch
 
 from accuracy import device
@@ -25,20 +24,3 @@ def test_small_tensors_count_too() -> None:
         assert cost.peak_bytes is not None
         assert 40 * 2**20 < cost.peak_bytes < 56 * 2**20
         del pieces
-
-
-@pytest.mark.parametrize("before", [False, True])
-def test_switches_are_put_back_even_after_an_error(before: bool) -> None:
-    torch.backends.cuda.matmul.allow_tf32 = before
-    standing = device.switches()
-    inside = []
-
-    def fail() -> None:
-        with device.switched(tf32_products=not before, reduced_attention_sums=True):
-            inside.append(device.switches())
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
-    assert (inside[0].tf32_products, inside[0].reduced_attention_sums) == (not before, True)
-    assert device.switches() == standing

@@ -66,8 +66,8 @@ def probe(
     words: list[str],
 ) -> None:  # fmt: skip
     """Ask the chosen kernels the chosen questions. Raises ConfigError."""
-    from accuracy import device as devices  # torch is imported only now
-    from accuracy import knobs, table
+    from accuracy import arithmetic, knobs, table  # torch is imported only now
+    from accuracy import device as devices
     from accuracy.dtype import FORMATS
     from accuracy.probe import ask, subjects, text
 
@@ -77,7 +77,7 @@ def probe(
     kernels = subjects.chosen(chosen.get("kernel", []), options, device, folders)
     if json is not None:
         json.parent.mkdir(parents=True, exist_ok=True)
-    devices.make_arithmetic_exact()
+    arithmetic.make_exact()
     print(devices.name(device))
     plain: list[dict[str, Any]] = []
     for kernel in kernels:

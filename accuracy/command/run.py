@@ -147,12 +147,12 @@ def measure(config: Any, folders: list[Path], command: list[str], crew: "Crew | 
     work."""
     if crew is None:
         ahead.start(config)
-    from accuracy import device  # torch is imported only now: help and spelling mistakes answer at once
+    from accuracy import arithmetic  # torch is imported only now: help and spelling mistakes answer at once
     from accuracy.configuration import read
 
     configuration = read(config, folders)
-    device.make_arithmetic_exact()
-    with device.computing_with(configuration.threads, configuration.device):
+    arithmetic.make_exact()
+    with arithmetic.computing_with(configuration.threads, configuration.device):
         if configuration.stacks or any(grid.stacks for grid in configuration.also):
             from accuracy.depth import run as depth
 

@@ -37,12 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _rates(given: argparse.Namespace) -> int:
     from tqdm import tqdm
 
-    from accuracy import device
+    from accuracy import arithmetic
     from accuracy.errors import unknown
     from accuracy.selfcheck import measure, rates
     from accuracy.verdict.verdict import verdicts
 
-    device.make_arithmetic_exact()
+    arithmetic.make_exact()
     faults = {fault.name: fault for fault in measure.faults()}
     for name in given.fault or ():
         if name not in faults:
@@ -71,13 +71,13 @@ def _rates(given: argparse.Namespace) -> int:
 
 
 def _vacuity(given: argparse.Namespace) -> int:
-    from accuracy import device
+    from accuracy import arithmetic
     from accuracy.configuration import read
     from accuracy.grid import problem_of
     from accuracy.inputs import base as inputs
     from accuracy.selfcheck import measure, vacuity
 
-    device.make_arithmetic_exact()
+    arithmetic.make_exact()
     limits = vacuity.tolerance(given.tolerance, given.metric, given.tokens, given.against)
     configuration = read(measure.compose(*given.words))
     problem = problem_of(configuration.problems[0])

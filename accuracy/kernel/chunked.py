@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from accuracy import device as devices
-from accuracy import heads, parts
+from accuracy import arithmetic, heads, parts
 from accuracy.case import Case
 from accuracy.dtype import FORMATS, accumulation_dtype
 from accuracy.kernel.base import ALL_DTYPES, FEATURES, Abilities
@@ -75,7 +74,7 @@ class Chunked:
         keys, values = heads.by_kv_head(k, compute), heads.by_kv_head(v, compute)
         out = torch.empty_like(q, dtype=out_dtype)
         lse = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=compute)
-        with devices.switched(tf32_products=self.options.tf32):
+        with arithmetic.switched(tf32_products=self.options.tf32):
             for rows in _slices(q.shape[1], self.options.query_chunk):
                 query = heads.by_group(q[:, rows], k.shape[2], compute)
                 largest = query.new_full((*query.shape[:-1], 1), -torch.inf)
@@ -112,7 +111,7 @@ class Chunked:
         keys, values = heads.by_kv_head(k, compute), heads.by_kv_head(v, compute)
         dq = torch.empty_like(q, dtype=gradient_dtype)
         dk, dv = torch.zeros_like(keys, dtype=kept), torch.zeros_like(values, dtype=kept)
-        with devices.switched(tf32_products=self.options.tf32):
+        with arithmetic.switched(tf32_products=self.options.tf32):
             for rows in _slices(q.shape[1], self.options.query_chunk):
                 query, dout_rows, out_rows = (heads.by_group(x[:, rows], k.shape[2], compute) for x in (q, dout, out))
                 normaliser = lse[:, :, rows].to(compute).unflatten(1, (k.shape[2], -1)).unsqueeze(-1)

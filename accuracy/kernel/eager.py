@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from accuracy import device as devices
+from accuracy import arithmetic
 from accuracy.case import Case
 from accuracy.dtype import FORMATS, accumulation_dtype
 from accuracy.heads import by_group, by_kv_head, by_token
@@ -72,7 +72,7 @@ class Eager:
         keys, values = by_kv_head(k, compute), by_kv_head(v, compute)
         out = torch.empty_like(q, dtype=out_dtype)
         lse = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=_lse_dtype(q))
-        with devices.switched(tf32_products=self.options.tf32):
+        with arithmetic.switched(tf32_products=self.options.tf32):
             for rows, columns, hidden in _chunks(q, k, Sight.of(q, k, causal, window)):
                 query = by_group(q[:, rows], k.shape[2], compute)
                 found, _ = scores(query, keys[..., columns, :], scale, hidden, softcap)
@@ -106,7 +106,7 @@ class Eager:
         heads_kv = k.shape[2]
         dq = torch.empty_like(q, dtype=gradient_dtype)
         dk, dv = torch.zeros_like(keys), torch.zeros_like(values)
-        with devices.switched(tf32_products=self.options.tf32):
+        with arithmetic.switched(tf32_products=self.options.tf32):
             for rows, columns, hidden in _chunks(q, k, Sight.of(q, k, causal, window)):
                 query, dout_rows = (
                     by_group(q[:, rows], heads_kv, compute),

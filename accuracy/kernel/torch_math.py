@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from accuracy import by_autograd, heads
-from accuracy import device as devices
+from accuracy import arithmetic, by_autograd, heads
 from accuracy.case import Case
 from accuracy.dtype import FORMATS, accumulation_dtype
 from accuracy.kernel.base import ALL_DTYPES, Abilities
@@ -95,7 +94,7 @@ class TorchMath:
             return out.transpose(1, 2), _lse(q, k, scale, mask)
 
     def _arithmetic(self) -> AbstractContextManager[None]:
-        return devices.switched(reduced_attention_sums=self.options.reduced_sums, tf32_products=self.options.tf32)
+        return arithmetic.switched(reduced_attention_sums=self.options.reduced_sums, tf32_products=self.options.tf32)
 
 
 def _lse(q: Tensor, k: Tensor, scale: float, mask: Tensor | None) -> Tensor:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from accuracy import arithmetic, sharding
 from accuracy import device as devices
-from accuracy import sharding
 from accuracy.case import Case
 from accuracy.inputs import base as inputs_base
 from accuracy.pipeline import Pipeline
@@ -46,8 +46,8 @@ def present(group: dist.ProcessGroup | None, device: str) -> Present:
 def measure(fn: Callable[..., Any], case: Case, ranks: Present) -> list[Row]:
     """The case's rows, the same on every rank. fn runs with the arithmetic switches that the process has; the truth
     and the one-shot kernel with exact ones."""
-    switches = devices.switches()
-    devices.make_arithmetic_exact()
+    switches = arithmetic.switches()
+    arithmetic.make_exact()
     rows: list[list[Row] | None] = [None]
     try:
         if ranks.rank == 0:
@@ -55,13 +55,13 @@ def measure(fn: Callable[..., Any], case: Case, ranks: Present) -> list[Row]:
         else:
             _take_part(fn, case, ranks, switches)
     finally:
-        devices.set_switches(switches)
+        arithmetic.set_switches(switches)
     if ranks.group is not None:
         dist.broadcast_object_list(rows, group_src=0, group=ranks.group)
     return rows[0] or []
 
 
-def _compare(fn: Callable[..., Any], case: Case, ranks: Present, switches: devices.Switches) -> list[Row]:
+def _compare(fn: Callable[..., Any], case: Case, ranks: Present, switches: arithmetic.Switches) -> list[Row]:
     def run_ranks(case: Case, shards: Sequence[Tensors]) -> Ran:
         with devices.measured(case.device) as cost:
             mine = _run(fn, case, shards[0], ranks, switches)
@@ -76,7 +76,7 @@ def _compare(fn: Callable[..., Any], case: Case, ranks: Present, switches: devic
     return Pipeline("assert_accurate", Cache(None, 0.0), run_ranks).measure(case).rows
 
 
-def _take_part(fn: Callable[..., Any], case: Case, ranks: Present, switches: devices.Switches) -> None:
+def _take_part(fn: Callable[..., Any], case: Case, ranks: Present, switches: arithmetic.Switches) -> None:
     drawn = inputs_base.draw(case.inputs, case.problem, case.seed)
     inputs = inputs_base.round_to(drawn, case.dtype, case.device)
     mine = (sharding.cut(x, case.variant.sharding, case.world_size)[ranks.rank] for x in inputs.tensors)
@@ -84,7 +84,7 @@ def _take_part(fn: Callable[..., Any], case: Case, ranks: Present, switches: dev
 
 
 def _run(
-    fn: Callable[..., Any], case: Case, shards: Tensors, ranks: Present, switches: devices.Switches
+    fn: Callable[..., Any], case: Case, shards: Tensors, ranks: Present, switches: arithmetic.Switches
 ) -> Results | str:
     """out, lse, dq, dk, dv of this rank on the CPU, or why there are none.
 
@@ -93,7 +93,7 @@ def _run(
     q, k, v, dout = shards
     layout = str(dict(case.variant.options)["layout"])
     how = {"causal": case.problem.causal, "softmax_scale": case.problem.softmax_scale, "group": ranks.group}
-    devices.set_switches(switches)
+    arithmetic.set_switches(switches)
     try:
         went = _attempted(lambda: callable_variant.attend(fn, layout, q, k, v, **how))
         if not _all_agree(not isinstance(went, str), ranks):
@@ -101,7 +101,7 @@ def _run(
         out, lse, graph = went
         gradients = _attempted(lambda: callable_variant.differentiate(graph, dout))
     finally:
-        devices.make_arithmetic_exact()
+        arithmetic.make_exact()
     if isinstance(gradients, str):
         return gradients
     return tuple(x if x is None else x.detach().cpu() for x in (out, lse, *gradients))

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import torch
 import torch.distributed as dist
 
-from accuracy import device
+from accuracy import arithmetic, device
 from accuracy.program import build_kernel, rank_program
 from accuracy.ranks.base import READY, Done, Failed, Job, Start
 from accuracy.world.processes import ProcessesWorld, run_rank
@@ -25,7 +25,7 @@ def serve(start: Start, jobs: Connection, lifeline: Connection) -> None:
     """The worker's life: READY once joined, then Done or Failed for every Job, until None comes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the pool's to handle
     end_with(lifeline)
-    device.make_arithmetic_exact()
+    arithmetic.make_exact()
     torch.set_num_threads(start.threads)
     if start.one_host:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the ranks meet on the machine's own interface

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from accuracy import device, table
+from accuracy import arithmetic, table
 from accuracy.case import Case
 from accuracy.pipeline import Pipeline
 from accuracy.program import Ran, simulate
@@ -51,7 +51,7 @@ def serve(start: Start, cases: Connection, lifeline: Connection) -> None:
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)  # the process that hands out cases hears of it too, and ends us
     end_with(lifeline)
-    device.make_arithmetic_exact()
+    arithmetic.make_exact()
     torch.set_num_threads(start.threads)
     if start.gpu is not None:
         torch.cuda.set_device(start.gpu)

@@ -5,12 +5,12 @@ Every line says what was measured, the value, and the target it is held against;
 
 import torch
 
-from accuracy import device
+from accuracy import arithmetic, device
 from tests.benchmark import many_gpus, ranks, report, schedule, throughput, truth
 
 
 def main() -> None:
-    device.make_arithmetic_exact()
+    arithmetic.make_exact()
     here = device.choose("auto")
     print(f"{device.name(here)}, torch {torch.__version__}\n")
     for part in (schedule, truth, throughput, many_gpus, ranks, report):

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy import device, parts
+from accuracy import arithmetic, device, parts
 from accuracy.carried import State
 from accuracy.kernel.base import Kernel
 from accuracy.reference.float64 import attention
@@ -61,7 +61,7 @@ class Inputs:
 def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("needs a CUDA device")
-    device.make_arithmetic_exact()
+    arithmetic.make_exact()
     begin = time.perf_counter()
     say(f"{device.name('cuda')}, torch {torch.__version__}, bfloat16, D={DIM}, median of {REPEATS}")
     for causal in (True, False):

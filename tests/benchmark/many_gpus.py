@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
+from accuracy import arithmetic, measure
 from accuracy import device as devices
-from accuracy import measure
 from accuracy.case import Case
 from accuracy.configuration import Configuration
 from accuracy.grid import plan
@@ -64,7 +64,7 @@ def spent(chosen: Configuration, cases: Sequence[Case], workers: int) -> tuple[f
 
 
 def main() -> None:
-    devices.make_arithmetic_exact()
+    arithmetic.make_exact()
     here = devices.choose("auto")
     print(f"{devices.name(here)}, torch {torch.__version__}, {torch.get_num_threads()} threads\n")
     for line in lines(here, None if here == "cuda" else 2, sys.argv[1:]):

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from accuracy import device
+from accuracy import arithmetic
 from accuracy.kernel.block.calls import Scores
 from accuracy.kernel.flash_attn import FlashAttn, Options, build
 from accuracy.masks import Visibility
@@ -135,7 +135,7 @@ def main() -> None:
     local = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(local)
     dist.init_process_group("nccl", device_id=torch.device("cuda", local))
-    device.make_arithmetic_exact()
+    arithmetic.make_exact()
     steps = candidates()
     times: dict[tuple[str, int], list[float]] = {}
     for _ in range(ROUNDS):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy import device
+from accuracy import arithmetic
 from accuracy.kernel import flash_attn
 from accuracy.kernel.block.calls import Scores
 from accuracy.masks import Visibility
@@ -173,7 +173,7 @@ def main() -> None:
     if abilities.missing:
         print(f"nothing to time: flash_attn {abilities.missing}")
         return
-    device.make_arithmetic_exact()
+    arithmetic.make_exact()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}: time of a call, times faster than unsplit\n")
     for heads_kv in HEADS_KV:
         for length in LENGTHS:

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from accuracy import device as devices
-from accuracy import program, run, yardsticks
+from accuracy import arithmetic, program, run, yardsticks
 from accuracy.case import Case
 from accuracy.grid import plan
 from accuracy.kernel.base import Kernel
@@ -74,7 +73,7 @@ def execute(words: tuple[str, ...], clock: Callable[[], float]) -> float:
     with (
         tempfile.TemporaryDirectory() as folder,
         contextlib.redirect_stderr(io.StringIO()),
-        devices.computing_with(chosen.threads, chosen.device),
+        arithmetic.computing_with(chosen.threads, chosen.device),
     ):
         begin = clock()
         run.execute(chosen, config, plans, Path(folder), [])

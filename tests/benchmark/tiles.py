@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 
-from accuracy import device
+from accuracy import arithmetic, device
 from tests.benchmark.kernels import attempt, milliseconds, say
 
 # rows, keys, warps, stages
@@ -31,7 +31,7 @@ def main() -> None:
     from accuracy.kernel.triton.query_gradient import query_gradient
     from accuracy.kernel.triton.statistics import row_statistics
 
-    device.make_arithmetic_exact()
+    arithmetic.make_exact()
     dim = int(sys.argv[1]) if len(sys.argv) > 1 else 128
     q, k, v, dout = (torch.randn(1, 8192, heads, dim, device="cuda", dtype=torch.bfloat16) for heads in (32, 8, 8, 32))
     how = {"scale": dim**-0.5, "causal": True}

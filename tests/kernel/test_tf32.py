@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from accuracy import device as devices
-from accuracy import parts
+from accuracy import arithmetic, parts
 from accuracy.kernel import torch_efficient
 from accuracy.kernel.base import Kernel
 from accuracy.locations import PACKAGE
@@ -24,7 +23,7 @@ def results(kernel: Kernel, dim: int = 64) -> tuple[list[torch.Tensor], dict[str
     how = {"scale": dim**-0.5, "causal": True}
     out, lse = kernel.forward(q, k, v, **how, out_dtype=torch.float32)
     gradients = kernel.backward(dout, q, k, v, out, lse, **how, gradient_dtype=torch.float32)
-    with devices.switched(tf32_products=False):
+    with arithmetic.switched(tf32_products=False):
         truth = attention(q, k, v, dout, **how)
     named = dict(zip(("out", "lse", "dq", "dk", "dv"), (out, lse, *gradients), strict=True))
     errors = {

@@ -1,7 +1,7 @@
-"""Functions on the CPU are first called by one thread: two at once can get MKL's code of half the digits.
+"""Switches are put back; functions on the CPU are first called by one thread.
 
-They do in one process of four to twenty, so what is tested is the order of calls, in a process of its own: each
-function's first call in each dtype is that of a single element.
+Two threads at once can get MKL's code of half the digits. They do in up to one process of four, so what is tested is
+the order of calls, in a process of its own: each function's first call in each dtype is that of a single element.
 """
 
 import json
@@ -9,7 +9,9 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
+from accuracy import arithmetic
 from accuracy.locations import PACKAGE
 
 MKL = (  # IMPLEMENT_VML_MKL of aten/src/ATen/cpu/vml.h in torch 2.13
@@ -39,8 +41,8 @@ from accuracy.reference.float64 import attention
 attention(*(torch.rand(1, 8, 2, 4) for _ in range(4)), scale=0.5, causal=True, softcap=3.0)
 """
 CASES = """
-from accuracy import device
-device.make_arithmetic_exact()
+from accuracy import arithmetic
+arithmetic.make_exact()
 from tests.measuring import measure
 rows = measure("kernel=[eager,chunked]", "variant=[ring,llama3,bpt]", "dtype=[float32,float64]", "world_size=[1,2]",
                "problem.softcap=[null,5]", "unusable=record", "device=cpu")
@@ -55,3 +57,20 @@ def test_a_functions_first_call_is_that_of_one_element(work: str, expected: set[
     elements = {name: count for name, count in json.loads(ended.stdout).items() if name.split()[0] in MKL}
     assert expected <= {name.split()[0] for name in elements}
     assert set(elements.values()) == {1}, elements
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_switches_are_put_back_even_after_an_error(before: bool) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = before
+    standing = arithmetic.switches()
+    inside = []
+
+    def fail() -> None:
+        with arithmetic.switched(tf32_products=not before, reduced_attention_sums=True):
+            inside.append(arithmetic.switches())
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert (inside[0].tf32_products, inside[0].reduced_attention_sums) == (not before, True)
+    assert arithmetic.switches() == standing
