@@ -1,19 +1,16 @@
-"""Many ranks, few tokens each: the simulated world carries 256 ranks through a ring and through gathers, and 64 through
-the schedules that cut blocks smaller (their time grows with the square)."""
+"""Many ranks, few tokens each: the simulated world carries 256 ranks through every schedule that shards tokens."""
 
 import pytest
 
 from tests.measuring import measure
 
 
-@pytest.mark.parametrize(
-    ("variant", "ranks"), [("ring", 256), ("llama3", 256), ("zigzag", 64), ("striped", 64), ("bpt_ring", 64)]
-)
-def test_many_ranks_agree_with_the_truth(variant: str, ranks: int) -> None:
+@pytest.mark.parametrize("variant", ["ring", "zigzag", "striped", "llama3", "bpt_ring"])
+def test_256_ranks_agree_with_the_truth(variant: str) -> None:
     """Float64: sums over up to 256 blocks; 1e-12 as in the contract."""
     results = measure(
         f"variant={variant}",
-        f"world_size={ranks}",
+        "world_size=256",
         "dtype=float64",
         "problem.seqlen=512",
         "problem.batch=1",
@@ -22,4 +19,4 @@ def test_many_ranks_agree_with_the_truth(variant: str, ranks: int) -> None:
     )
     assert (results["status"] == "ok").all(), results["reason"].unique()
     assert results["error_rel"].max() < 1e-12
-    assert set(results["rank"]) == {-1, *range(ranks)}
+    assert set(results["rank"]) == {-1, *range(256)}
