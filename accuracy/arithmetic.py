@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -76,6 +77,7 @@ def make_exact() -> None:
     _settle_functions()
 
 
+@cache  # a process's functions stay settled
 def _settle_functions() -> None:
     """MKL looks for a function's code at its first call. Threads that make it at once can get one of half the digits,
     for that call (pytorch #188792; torch 2.13 on two threads, in up to 14 processes of 60: exp was off by 1.5e-4 in

@@ -56,12 +56,14 @@ class CommandLine:
         return Answer(status, captured.out, captured.err)
 
 
-def start(folder: Path, *words: str) -> "subprocess.Popen[str]":
-    """A real `python -m accuracy WORDS` in `folder`; one thread, so that several fit on a small machine."""
+def start(folder: Path, *words: str, threads: int = 1, **variables: str) -> "subprocess.Popen[str]":
+    """A real `python -m accuracy WORDS` in `folder`; one thread, so that several fit on a small machine. variables: of
+    its environment, further ones."""
     environment = os.environ | {
         "PYTHONPATH": str(PACKAGE.parent),
-        "OMP_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": str(threads),
         "XDG_CACHE_HOME": str(folder / "cache"),
+        **variables,
     }
     return subprocess.Popen(
         [sys.executable, "-m", "accuracy", *words],

@@ -2,15 +2,13 @@
 
 import os
 import signal
-import subprocess
-import sys
 from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
 
 from accuracy.command import ahead
-from tests.command_line import TINY
+from tests.command_line import TINY, finish, start
 from tests.composing import composed
 from tests.ranks.test_pool import marked, wait_until
 
@@ -52,20 +50,16 @@ def blocked() -> set[signal.Signals]:
 def test_ctrl_c_while_it_imports_leaves_it_at_work_and_says_nothing(tmp_path: Path) -> None:
     mark = f"{os.getpid()}-ahead"
     words = (*TINY, "device=cpu", "variant=ring", "world_size=[1,2]", "workers=2", "output_dir=run")
-    environment = {**os.environ, "ACCURACY_TEST_MARK": mark, "OMP_NUM_THREADS": "2"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "accuracy", *words],
-        cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    process = start(tmp_path, *words, threads=2, ACCURACY_TEST_MARK=mark)
     wait_until(lambda: any("forkserver" in command_of(each) for each in marked(mark)), 60)
     for each in marked(mark):
         if "forkserver" in command_of(each):
             os.kill(each, signal.SIGINT)
-    error = process.communicate(timeout=120)[1]
-    assert process.returncode == 0, error
-    assert "2 cases on 2 cpu workers" in error
-    assert "Traceback" not in error
-    assert "KeyboardInterrupt" not in error
+    answer = finish(process)
+    assert answer.status == 0, answer.err
+    assert "2 cases on 2 cpu workers" in answer.err
+    assert "Traceback" not in answer.err
+    assert "KeyboardInterrupt" not in answer.err
 
 
 def command_of(process: int) -> str:

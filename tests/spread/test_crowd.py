@@ -18,13 +18,12 @@ import pytest
 from accuracy import device, table
 from accuracy.command import run as command
 from accuracy.grid import plan
-from accuracy.locations import PACKAGE
 from accuracy.measure import WORKER_BYTES, fitting_workers
 from accuracy.memory import bytes_needed
 from accuracy.reference.cache import Cache
 from accuracy.spread import crowd
 from accuracy.spread.worker import Start
-from tests.command_line import TINY, CommandLine
+from tests.command_line import TINY, CommandLine, finish, start
 from tests.measuring import configuration
 from tests.ranks.test_pool import marked, wait_until
 from tests.ranks.worlds import COSTS
@@ -106,9 +105,8 @@ def test_the_numbers_are_those_of_one_thread_however_many_there_are(tmp_path: Pa
     commands = {"plain": (), "one worker": ("workers=1",), "two threads": ("workers=1", "threads=2")}
     tables, fingerprints = {}, {}
     for name, more in commands.items():
-        line = [sys.executable, "-m", "accuracy", *words, "truth.folder=null", f"output_dir={tmp_path / name}", *more]
-        environment = {**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": str(PACKAGE.parent)}
-        subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, timeout=120, check=True)
+        answer = finish(start(tmp_path, *words, "truth.folder=null", f"output_dir={tmp_path / name}", *more, threads=2))
+        assert answer.status == 0, answer.err
         tables[name] = rows(tmp_path / name)
         about = json.loads((tmp_path / name / "run.json").read_text())
         fingerprints[name] = about["workers"], about["fingerprint"]["knobs"]["threads"]
