@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from accuracy.command import run
-from accuracy.locations import PACKAGE
+from accuracy.cli import run
+from accuracy.core.paths import PACKAGE
 
 TINY = (
     "problem.seqlen=32",
     "problem.heads=2",
     "problem.heads_kv=2",
     "problem.head_dim=8",
-    "truth.folder=null",
+    "reference.folder=null",
     "report=false",
 )
 SHORT = (*TINY, "device=cpu", "variant=ring", "world_size=2", "dtype=float32")

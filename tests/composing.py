@@ -7,7 +7,7 @@ from typing import Any
 import hydra
 from omegaconf import OmegaConf
 
-from accuracy.locations import CONFIGS
+from accuracy.core.paths import CONFIGS
 
 
 @cache

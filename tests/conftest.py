@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from accuracy import arithmetic
+from accuracy.runtime import arithmetic
 from tests import interpreter
 from tests.command_line import CommandLine
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from accuracy.configuration import Configuration, read
-from accuracy.grid import plan
-from accuracy.pipeline import Pipeline
+from accuracy.config.grid import plan
+from accuracy.config.read import Configuration, read
+from accuracy.measure.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from tests.composing import composed
 
@@ -19,11 +19,13 @@ def configuration(*overrides: str, folders: Sequence[Path] = ()) -> Configuratio
 
 
 def measure(*overrides: str, folders: Sequence[Path] = ()) -> pd.DataFrame:
-    """The rows of every planned case, declined ones included."""
+    """The rows of every planned case, unsupported ones included."""
     plans = plan(configuration(*TINY, *overrides, folders=folders), free_bytes=None)
     pipeline = Pipeline("test", Cache(None, 0.0))
     rows = []
     for each in plans:
-        measured = pipeline.decline(each.case, each.decline) if each.decline else pipeline.measure(each.case)
+        measured = (
+            pipeline.unsupported(each.case, each.unsupported) if each.unsupported else pipeline.measure(each.case)
+        )
         rows += measured.rows
     return pd.DataFrame(rows)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from accuracy import parts
-from accuracy.locations import CONFIGS, PACKAGE
+from accuracy.core import plugins
+from accuracy.core.paths import CONFIGS, PACKAGE
 
 
 def schedules(*folders: Path) -> list[str]:
@@ -20,7 +20,7 @@ def skip_if_bound_to_a_kernel(variant: str, *folders: Path) -> None:
     """A variant of one kernel cannot do what tests ask of variants on any kernel; it has tests of its own."""
     forward = _nodes((CONFIGS, *folders))[variant]["forward"]
     if (PACKAGE / "variant" / f"{forward}.py").exists():
-        kernel = getattr(parts.load(f"accuracy.variant.{forward}"), "KERNEL", None)
+        kernel = getattr(plugins.load(f"accuracy.variant.{forward}"), "KERNEL", None)
         if kernel is not None:
             pytest.skip(f"runs on kernel {kernel} only: tests/variant/test_{variant}.py")
 

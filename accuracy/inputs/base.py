@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from accuracy import parts, rounding
-from accuracy.case import Part, Problem
+from accuracy.core import plugins
+from accuracy.core.case import Part, Problem
+from accuracy.runtime import rounding
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class Inputs:
 
 def draw(part: Part, problem: Problem, seed: int) -> dict[str, Tensor]:
     """The unrounded float64 tensors on the CPU, by name."""
-    module = parts.load(part.source)
-    options = parts.build_options(module, part.options)
+    module = plugins.load(part.source)
+    options = plugins.build_options(module, part.options)
     drawn = {}
     for name in ("q", "k", "v", "dout"):
         heads = problem.heads_kv if name in "kv" else problem.heads

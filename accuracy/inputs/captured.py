@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from accuracy.case import Case
+from accuracy.core.case import Case
 
 SHIPPED = Path(__file__).with_suffix(".safetensors")
 NAMES = ("q", "k", "v", "dout")
@@ -41,7 +41,7 @@ class Options:
         return Path(self.path).expanduser() if self.path else SHIPPED
 
 
-def decline(case: Case, options: Options) -> str | None:
+def unsupported(case: Case, options: Options) -> str | None:
     """Why the file has no inputs for a case, or None."""
     problem, shapes = case.problem, _shapes(options.file, options.layer)
     batch, length, heads, head_dim = shapes["q"]

@@ -1,4 +1,4 @@
-"""What every kernel offers, and how its stated abilities turn into a reason to decline.
+"""What every kernel offers, and how its stated abilities turn into a reason to unsupported.
 
 A kernel's file has `Options` (a frozen dataclass of its knobs), `abilities(device, options)` and
 `build(device, options)`. Nothing else lists it: configs/kernel/NAME.yaml names the file.
@@ -11,15 +11,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from accuracy.carried import State
-from accuracy.dtype import FORMATS
+from accuracy.core.dtype import FORMATS
+from accuracy.kernel.block.running_state import State
 
 
 class Kernel(Protocol):
     """Attention on one device. Masks: full, or causal aligned at the bottom right (Sq <= Sk).
 
     A kernel whose abilities have the feature `window` also takes `window=(left, right)` with causal=False (see
-    `accuracy.masks.Block`; every row sees a key), in both directions; one with `softcap`, `softcap=c`: scores become
+    `accuracy.core.masks.Block`; every row sees a key), in both directions; one with `softcap`, `softcap=c`: scores become
     c tanh(scale q k^T / c).
     """
 
@@ -50,7 +50,7 @@ class Kernel(Protocol):
 
 
 class CarryingKernel(Kernel, Protocol):
-    """A kernel that can go on from a running state; schedules that merge partials let it, see `accuracy.carried`."""
+    """A kernel that can go on from a running state; schedules that merge partials let it, see `accuracy.kernel.block.running_state`."""
 
     def carry(self, state: State, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, begins: bool) -> None:
         """Bring the keys k, v (B, Sk, Hk, D) into the state of the queries q (B, Sq, H, D), in place and unrounded.
@@ -83,7 +83,7 @@ class Abilities:
     features: tuple[str, ...] = ()  # of FEATURES
     missing: str = ""
 
-    def decline(
+    def unsupported(
         self, kernel: str, dtype: str, head_dim: int, partials: set[str], features: Mapping[str, str] | None = None
     ) -> str | None:
         """Why the kernel cannot serve such a case, or None. features: `Problem.features`, each with its setting."""

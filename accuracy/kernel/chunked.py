@@ -11,13 +11,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from accuracy import arithmetic, heads, parts
-from accuracy.case import Case
-from accuracy.dtype import FORMATS, accumulation_dtype
+from accuracy.core import plugins
+from accuracy.core.case import Case
+from accuracy.core.dtype import FORMATS, accumulation_dtype
+from accuracy.core.masks import Window
 from accuracy.kernel.base import ALL_DTYPES, FEATURES, Abilities
+from accuracy.kernel.block import heads
 from accuracy.kernel.block.scores import scores
 from accuracy.kernel.block.sight import Sight
-from accuracy.masks import Window
+from accuracy.runtime import arithmetic
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def build(device: str, options: Options) -> "Chunked":
 
 def held_bytes(case: Case) -> int:
     """Scores, weights, their gradients and two copies of one chunk; a cap keeps two more."""
-    options = parts.build_options(parts.load(case.kernel.source), case.kernel.options)
+    options = plugins.build_options(plugins.load(case.kernel.source), case.kernel.options)
     rows, keys = min(case.problem.queries, options.query_chunk), min(case.problem.seqlen, options.key_chunk)
     scores = case.problem.batch * case.problem.heads * rows * keys
     copies = 6 if case.problem.softcap is None else 8

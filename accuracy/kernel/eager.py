@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from accuracy import arithmetic
-from accuracy.case import Case
-from accuracy.dtype import FORMATS, accumulation_dtype
-from accuracy.heads import by_group, by_kv_head, by_token
+from accuracy.core.case import Case
+from accuracy.core.dtype import FORMATS, accumulation_dtype
+from accuracy.core.masks import Window
 from accuracy.kernel.base import ALL_DTYPES, FEATURES, Abilities
+from accuracy.kernel.block.heads import by_group, by_kv_head, by_token
 from accuracy.kernel.block.scores import scores
 from accuracy.kernel.block.sight import Sight
-from accuracy.masks import Window
+from accuracy.runtime import arithmetic
 
 CHUNK_ELEMENTS = {"cpu": 2**19, "cuda": 2**24}
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from accuracy.core.masks import Window
 from accuracy.kernel.base import FEATURES, Abilities
 from accuracy.kernel.block import flash_fold
-from accuracy.masks import Window
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """torch's flex_attention, compiled to Triton kernels on CUDA; with lse (natural logarithm).
 
 On the CPU torch gives it no backward. Its own backward is autograd's and knows the block's lse only; see
-`accuracy.by_autograd` for what makes it one for all keys. Every shape is compiled for itself, once a process; one that
+`accuracy.kernel.block.by_autograd` for what makes it one for all keys. Every shape is compiled for itself, once a process; one that
 cannot be compiled is an error, for torch would otherwise fall back on an unfused form that rounds elsewhere. Its other
 kernel, for fewer than 128 queries, is left out: it rounds elsewhere too, and is not there for more than 128 rows in all
 the heads of a group.
@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as flex
 
-from accuracy import by_autograd, heads
-from accuracy.case import Case
+from accuracy.core.case import Case
+from accuracy.core.masks import Window
 from accuracy.kernel.base import FEATURES, Abilities
+from accuracy.kernel.block import by_autograd, heads
 from accuracy.kernel.block.sight import Sight
-from accuracy.masks import Window
 
 COMPILED_SHAPES = 4096  # torch's own limit of 8 is for shapes that come by accident
 

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from accuracy import heads
 from accuracy.kernel.base import Abilities
+from accuracy.kernel.block import heads
 
 aten = torch.ops.aten
 HEAD_DIMS = (256, 192, 128, 64)

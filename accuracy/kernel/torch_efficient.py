@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from accuracy import heads
-from accuracy.case import Case
-from accuracy.dtype import FORMATS
+from accuracy.core.case import Case
+from accuracy.core.dtype import FORMATS
 from accuracy.kernel.base import Abilities
+from accuracy.kernel.block import heads
 
 aten = torch.ops.aten
 FULL, BOTTOM_RIGHT = 0, 2  # torch's CustomMaskType; 1 is causal aligned at the top left

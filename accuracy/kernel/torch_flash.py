@@ -13,13 +13,12 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from accuracy import heads
-from accuracy.case import Case
-from accuracy.dtype import FORMATS
+from accuracy.core.case import Case
+from accuracy.core.dtype import FORMATS
+from accuracy.core.masks import Window
 from accuracy.kernel.base import ALL_DTYPES, Abilities, Kernel
-from accuracy.kernel.block import flash_fold
+from accuracy.kernel.block import flash_fold, heads
 from accuracy.kernel.block.sight import Sight
-from accuracy.masks import Window
 
 aten = torch.ops.aten
 

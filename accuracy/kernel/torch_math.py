@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from accuracy import arithmetic, by_autograd, heads
-from accuracy.case import Case
-from accuracy.dtype import FORMATS, accumulation_dtype
+from accuracy.core.case import Case
+from accuracy.core.dtype import FORMATS, accumulation_dtype
+from accuracy.core.masks import Window
 from accuracy.kernel.base import ALL_DTYPES, Abilities
+from accuracy.kernel.block import by_autograd, heads
 from accuracy.kernel.block.sight import Sight
-from accuracy.masks import Window
+from accuracy.runtime import arithmetic
 
 aten = torch.ops.aten
 

@@ -3,7 +3,7 @@
 import importlib.metadata
 
 
-def decline(distribution: str) -> str | None:
+def unsupported(distribution: str) -> str | None:
     """Why nothing of the distribution can run, or None."""
     try:
         importlib.metadata.version(distribution)

@@ -1,7 +1,7 @@
 """lucidrains/ring-attention-pytorch 0.5.20: ring and striped ring, in its own torch products or its Triton kernel.
 
 It knows no groups: within `surroundings` its rank, its world size and its transfers are those of the case. It computes
-blocks itself, so only the one-shot beside it depends on the kernel. No lse comes back. Query heads that share a
+blocks itself, so only the single device beside it depends on the kernel. No lse comes back. Query heads that share a
 key/value head lie apart there (head h reads h modulo Hk): they are reordered, which rounds nothing.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from accuracy.case import Case, default_softmax_scale
+from accuracy.core.case import Case, default_softmax_scale
 from accuracy.package import installed, replaced
 from accuracy.variant.base import Rank
 from accuracy.world.processes import ProcessesWorld
@@ -25,30 +25,30 @@ TRITON = "triton-nightly"  # a plain triton does not count
 TRITON_DTYPES = ("bfloat16", "float16", "float32")
 
 
-def decline(case: Case) -> str | None:
+def unsupported(case: Case) -> str | None:
     """Not installed; what its products or its Triton kernel cannot compute; a scale of one's own."""
-    if missing := installed.decline(DISTRIBUTION):
+    if missing := installed.unsupported(DISTRIBUTION):
         return missing
     if case.problem.softmax_scale != default_softmax_scale(case.problem.head_dim):
         return f"{DISTRIBUTION} has 1/sqrt(head_dim) built in; set problem.softmax_scale=null"
     if case.world_size == 1 and case.device == "cpu":
         return f"{DISTRIBUTION} sends to its own rank at world_size 1, which gloo cannot; use 2 or more ranks"
     if str(dict(case.variant.options)["fn"]).endswith("_triton"):
-        return _decline_triton(case)
-    return _decline_products(case)
+        return _unsupported_triton(case)
+    return _unsupported_products(case)
 
 
-def _decline_triton(case: Case) -> str | None:
+def _unsupported_triton(case: Case) -> str | None:
     if case.device != "cuda":
         return f"{DISTRIBUTION}'s Triton kernel needs CUDA; use ring_attention_pytorch_ring or _striped"
     if case.dtype not in TRITON_DTYPES:
         return f"{DISTRIBUTION}'s Triton kernel has no {case.dtype}; use one of {', '.join(TRITON_DTYPES)}"
-    if installed.decline(TRITON):
+    if installed.unsupported(TRITON):
         return f"{DISTRIBUTION}'s Triton kernel ends the process where it does not find {TRITON}; install that"
     return None
 
 
-def _decline_products(case: Case) -> str | None:
+def _unsupported_products(case: Case) -> str | None:
     if case.kernel.name != "eager":
         return f"{DISTRIBUTION} computes blocks with torch products of its own; compare with kernel=eager"
     if case.dtype != "float32":

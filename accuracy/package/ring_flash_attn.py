@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from accuracy.case import Case
+from accuracy.core.case import Case
 from accuracy.kernel.base import Kernel
 from accuracy.package import case_kernel, flash_attn_stand_in, installed, replaced
 from accuracy.variant.base import Rank
@@ -30,9 +30,9 @@ NO_ADAPTERS = ("substitute_hf_flash_attn", "update_ring_flash_attn_params")
 Result = tuple[Tensor, Tensor]
 
 
-def decline(case: Case) -> str | None:
+def unsupported(case: Case) -> str | None:
     """Not installed; float64; a full mask in zigzag and stripe; one rank on gloo in what ends with a ring backward."""
-    if missing := installed.decline(DISTRIBUTION):
+    if missing := installed.unsupported(DISTRIBUTION):
         return missing
     name = str(dict(case.variant.options)["fn"]).rpartition(".")[2]
     if case.dtype == "float64":
@@ -131,7 +131,7 @@ def _borders(q: Tensor, causal: bool, group: dist.ProcessGroup) -> dict[str, Any
 def llama3_ring(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup
 ) -> Result:
-    """`llama3_flash_attn_varlen_forward` and `ring_flash_attn_backward`: the cure that its issue #42 names."""
+    """`llama3_flash_attn_varlen_forward` and `ring_flash_attn_backward`: the remedy that its issue #42 names."""
     how = {"softmax_scale": softmax_scale, "causal": causal}
     out, lse = _Llama3Ring.apply(q, k, v, how, group, case_kernel.deterministic())
     return out, lse

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from accuracy.case import Case
+from accuracy.core.case import Case
 from accuracy.package import case_kernel, installed, replaced
 from accuracy.variant.base import Rank
 
@@ -25,9 +25,9 @@ CAUSAL_ONLY = ("zigzag", "distflash")
 TO_ITSELF = ("zigzag", "distflash")  # at one rank; the others leave their ring out there
 
 
-def decline(case: Case) -> str | None:
+def unsupported(case: Case) -> str | None:
     """Not installed; kernels that it does not know; full masks; one rank on gloo."""
-    if missing := installed.decline(DISTRIBUTION):
+    if missing := installed.unsupported(DISTRIBUTION):
         return missing
     name = str(dict(case.variant.options)["fn"]).rpartition(".")[2]
     if case.kernel.name not in KERNELS:

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from accuracy.case import Case
+from accuracy.core.case import Case
 from accuracy.kernel.base import Kernel
 from accuracy.package import case_kernel, replaced
 from accuracy.variant.base import Rank
@@ -31,7 +31,7 @@ SEQUENCE_DIM = 2  # of (B, H, S, D): the only one the template works with
 Result = tuple[Tensor, Tensor]
 
 
-def decline(case: Case) -> str | None:
+def unsupported(case: Case) -> str | None:
     """A torch without it; a full mask where work is balanced."""
     name = str(dict(case.variant.options)["fn"]).rpartition(".")[2]
     if _module() is None:
@@ -135,7 +135,7 @@ class _Ring:
     @contextmanager
     def _options(self) -> Iterator[Any]:
         module = _module()
-        assert module is not None  # decline() has seen to it
+        assert module is not None  # unsupported() has seen to it
         method = module._RotateMethod[self.rotation]
         with replaced.names(module._cp_options, rotate_method=method, enable_load_balance=self.balance):
             yield module

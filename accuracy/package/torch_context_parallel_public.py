@@ -14,14 +14,14 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from accuracy.case import Case
+from accuracy.core.case import Case
 
 DISTRIBUTION = "torch"
 FLASH_KERNELS = ("torch_flash", "flash_attn")
 DTYPES = ("bfloat16", "float16")
 
 
-def decline(case: Case) -> str | None:
+def unsupported(case: Case) -> str | None:
     """No CUDA, a full mask, or what is not the flash kernel's."""
     if case.device != "cuda":
         return "torch's context_parallel works on CUDA only; use a torch_context_parallel_*_balanced variant"

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from accuracy.case import Case
+from accuracy.core.case import Case
 from accuracy.kernel.base import Kernel
 from accuracy.package import case_kernel, flash_attn_stand_in, installed, replaced, subgroup
 from accuracy.variant.base import Rank
@@ -25,19 +25,19 @@ ULYSSES_DEGREE = 2  # of the hybrid: the other factor of the world size is the r
 Result = tuple[Tensor, Tensor]
 
 
-def decline(case: Case) -> str | None:
+def unsupported(case: Case) -> str | None:
     """Not installed; float64; masks, heads and ranks that a function cannot serve."""
-    if missing := installed.decline(DISTRIBUTION):
+    if missing := installed.unsupported(DISTRIBUTION):
         return missing
     name = str(dict(case.variant.options)["fn"]).rpartition(".")[2]
     if case.dtype == "float64":
         return f"{DISTRIBUTION} keeps its sums in float32; use dtype=float32 or a 16-bit one"
     if not case.problem.causal and name in ("zigzag", "stripe", "hybrid"):
         return f"{DISTRIBUTION}'s {name} computes causal masks only; set problem.mask=causal"
-    return _decline_ranks(case, name)
+    return _unsupported_ranks(case, name)
 
 
-def _decline_ranks(case: Case, name: str) -> str | None:
+def _unsupported_ranks(case: Case, name: str) -> str | None:
     problem, size = case.problem, case.world_size
     if name == "hybrid" and size % ULYSSES_DEGREE:
         return f"the hybrid has {ULYSSES_DEGREE} ranks of ulysses in a row; use a multiple of them, not {size}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from accuracy import parts
+from accuracy.core import plugins
 from accuracy.probe.base import Answer, Subject
 from accuracy.probe.subjects import Chosen
 
@@ -16,11 +16,11 @@ QUESTIONS = tuple(sorted(path.stem for path in (Path(__file__).parent / "questio
 
 @dataclass(frozen=True)
 class Report:
-    """A kernel's answers by dtype and question; declined: why there are none."""
+    """A kernel's answers by dtype and question; unsupported: why there are none."""
 
     kernel: str
     options: dict[str, Any]
-    declined: str = ""
+    unsupported: str = ""
     answers: dict[str, dict[str, Answer]] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def asked(question: str, subject: Subject) -> Answer:
     """A question's answer; what a kernel raises is one too."""
     try:
         with torch.no_grad():
-            answer: Answer = parts.load(f"accuracy.probe.question.{question}").ask(subject)
+            answer: Answer = plugins.load(f"accuracy.probe.question.{question}").ask(subject)
             return answer
     except Exception as error:
         text = " ".join(f"{type(error).__name__}: {error}".split())

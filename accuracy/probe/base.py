@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy.dtype import FORMATS
+from accuracy.core.dtype import FORMATS
 from accuracy.kernel.base import Kernel
 
 DIM = 64

@@ -5,11 +5,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from accuracy import knobs, parts
-from accuracy.case import Scalar
-from accuracy.errors import ConfigError, unknown
+from accuracy.config import checks
+from accuracy.core import plugins
+from accuracy.core.case import Scalar
+from accuracy.core.errors import ConfigError, unknown
+from accuracy.core.paths import CONFIGS
 from accuracy.kernel.base import Abilities, Kernel
-from accuracy.locations import CONFIGS
 
 
 @dataclass(frozen=True)
@@ -24,14 +25,14 @@ class Chosen:
     @property
     def abilities(self) -> Abilities:
         """What it states that it can do here."""
-        module = parts.load(self.source)
-        abilities: Abilities = module.abilities(self.device, parts.build_options(module, self.options))
+        module = plugins.load(self.source)
+        abilities: Abilities = module.abilities(self.device, plugins.build_options(module, self.options))
         return abilities
 
     def build(self) -> Kernel:
         """The kernel itself."""
-        module = parts.load(self.source)
-        kernel: Kernel = module.build(self.device, parts.build_options(module, self.options))
+        module = plugins.load(self.source)
+        kernel: Kernel = module.build(self.device, plugins.build_options(module, self.options))
         return kernel
 
 
@@ -60,12 +61,12 @@ def chosen(
 
 def _options(name: str, source: str, given: dict[str, str]) -> tuple[tuple[str, Scalar], ...]:
     try:
-        module = parts.load(source)
+        module = plugins.load(source)
     except Exception as error:
         raise ConfigError(f"kernel {name} cannot be loaded ({type(error).__name__}: {error}); correct it") from error
     declared = {field.name: field.type for field in fields(module.Options)} if hasattr(module, "Options") else {}
-    knobs.known_keys(f"knob of kernel.{name}", given, declared)
-    values = dict(parts.default_options(module))
+    checks.known_keys(f"knob of kernel.{name}", given, declared)
+    values = dict(plugins.default_options(module))
     for key, text in given.items():
         values[key] = _typed(f"kernel.{name}.{key}", text, values[key])
     return tuple(sorted(values.items()))
@@ -74,7 +75,7 @@ def _options(name: str, source: str, given: dict[str, str]) -> tuple[tuple[str, 
 def _typed(where: str, text: str, default: Any) -> Scalar:
     """A word as a value of the default's type."""
     if isinstance(default, bool):
-        return knobs.choice(where, text.lower(), ("true", "false")) == "true"
+        return checks.choice(where, text.lower(), ("true", "false")) == "true"
     try:
         return type(default)(text)
     except ValueError as error:

@@ -13,8 +13,8 @@ def block(report: Report) -> str:
 def _lines(report: Report) -> Iterator[str]:
     options = ", ".join(f"{key}={value}" for key, value in report.options.items())
     yield f"{report.kernel}{f' ({options})' if options else ''}"
-    if report.declined:
-        yield f"  not here: {report.declined}"
+    if report.unsupported:
+        yield f"  not here: {report.unsupported}"
         return
     questions = next(iter(report.answers.values()))
     width = max(len(name) for name in questions) + 2

@@ -1,6 +1,6 @@
-"""Truths kept on disk, so that a problem's truth is computed once, whatever runs ask for it.
+"""References kept on disk, so that a problem's reference is computed once, whatever runs ask for it.
 
-A file is written whole or not at all and carries a checksum; one that cannot be read is computed again. A truth that
+A file is written whole or not at all and carries a checksum; one that cannot be read is computed again. A reference that
 took less than `min_seconds` is not kept: reading it would not be faster.
 """
 
@@ -14,23 +14,23 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from accuracy.case import Part, Problem, digest
+from accuracy.core.case import Part, Problem, digest
 from accuracy.inputs.base import Inputs
 from accuracy.reference import choice
-from accuracy.reference.float64 import Truth
+from accuracy.reference.float64 import Reference
 
 
 @dataclass(frozen=True)
 class Cache:
-    """folder: where truths are kept; None: nowhere. min_seconds: how long a truth must take to be kept. method: one of
+    """folder: where references are kept; None: nowhere. min_seconds: how long a reference must take to be kept. method: one of
     `choice.METHODS`."""
 
     folder: Path | None
     min_seconds: float
     method: str = "auto"
 
-    def truth(self, problem: Problem, part: Part, seed: int, dtype: str, inputs: Inputs) -> Truth:
-        """The truth of a problem's inputs, from disk or computed."""
+    def reference(self, problem: Problem, part: Part, seed: int, dtype: str, inputs: Inputs) -> Reference:
+        """The reference of a problem's inputs, from disk or computed."""
         method = self.method_for(problem, inputs.q.device.type)
         if self.folder is None:
             return choice.compute(method, problem, inputs)
@@ -39,23 +39,23 @@ class Cache:
         if found is not None:
             return found
         begin = time.perf_counter()
-        truth = choice.compute(method, problem, inputs)
-        if truth.out.is_cuda:
+        reference = choice.compute(method, problem, inputs)
+        if reference.out.is_cuda:
             torch.cuda.synchronize()
         if time.perf_counter() - begin >= self.min_seconds:
             try:
-                _write(path, truth)
+                _write(path, reference)
             except OSError as error:  # a full disk costs the next run's time, not this run's case
-                warnings.warn(f"truth not kept in {self.folder}: {error}", stacklevel=2)
-        return truth
+                warnings.warn(f"reference not kept in {self.folder}: {error}", stacklevel=2)
+        return reference
 
     def method_for(self, problem: Problem, device: str) -> str:
-        """Which code computes a problem's truth on a device: fused or torch."""
+        """Which code computes a problem's reference on a device: fused or torch."""
         return choice.choose(problem, device, self.method)
 
 
 def _key(method: str, problem: Problem, part: Part, seed: int, dtype: str, inputs: Inputs) -> str:
-    """Names what the truth depends on, and the code and library that compute it."""
+    """Names what the reference depends on, and the code and library that compute it."""
     content = {
         "problem": asdict(problem),
         "inputs": (part.name, part.options_text, _source_digest(part)),
@@ -76,14 +76,14 @@ def _code_digest() -> str:
 
 
 def _source_digest(part: Part) -> str:
-    from accuracy import parts
+    from accuracy.core import plugins
 
-    module = parts.load(part.source)
-    return hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest() + parts.read_digest(part)
+    module = plugins.load(part.source)
+    return hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest() + plugins.read_digest(part)
 
 
-def _write(path: Path, truth: Truth) -> None:
-    arrays = {field.name: getattr(truth, field.name).cpu().numpy() for field in fields(truth)}
+def _write(path: Path, reference: Reference) -> None:
+    arrays = {field.name: getattr(reference, field.name).cpu().numpy() for field in fields(reference)}
     path.parent.mkdir(parents=True, exist_ok=True)
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
     with open(hidden, "wb") as handle:
@@ -91,11 +91,13 @@ def _write(path: Path, truth: Truth) -> None:
     os.replace(hidden, path)
 
 
-def _read(path: Path, device: torch.device) -> Truth | None:
+def _read(path: Path, device: torch.device) -> Reference | None:
     if not path.exists():
         return None
     try:
         with np.load(path) as arrays:
-            return Truth(**{field.name: torch.from_numpy(arrays[field.name]).to(device) for field in fields(Truth)})
+            return Reference(
+                **{field.name: torch.from_numpy(arrays[field.name]).to(device) for field in fields(Reference)}
+            )
     except Exception:  # any damage means the same: compute it again
         return None

@@ -1,20 +1,20 @@
-"""Which code computes a truth: the fused kernels where they run, else torch's products, row block by row block."""
+"""Which code computes a reference: the fused kernels where they run, else torch's products, row block by row block."""
 
 import importlib.util
 from types import ModuleType
 
-from accuracy.case import Problem
-from accuracy.errors import ConfigError
+from accuracy.core.case import Problem
+from accuracy.core.errors import ConfigError
 from accuracy.inputs.base import Inputs
 from accuracy.reference import float64
-from accuracy.reference.float64 import Truth
+from accuracy.reference.float64 import Reference
 
 METHODS = ("auto", "fused", "torch")
 FUSED_HEAD_DIM = 256
 
 
-def decline(problem: Problem, device: str) -> str | None:
-    """Why the fused kernels cannot compute a problem's truth; None: they can."""
+def unsupported(problem: Problem, device: str) -> str | None:
+    """Why the fused kernels cannot compute a problem's reference; None: they can."""
     if device != "cuda":
         return "need a CUDA device"
     if importlib.util.find_spec("triton") is None:
@@ -28,9 +28,9 @@ def decline(problem: Problem, device: str) -> str | None:
 
 def choose(problem: Problem, device: str, wanted: str) -> str:
     """fused or torch. Raises ConfigError where fused is asked for and cannot be."""
-    reason = decline(problem, device)
+    reason = unsupported(problem, device)
     if wanted == "fused" and reason:
-        raise ConfigError(f"truth.method=fused: its kernels {reason}; use truth.method=auto")
+        raise ConfigError(f"reference.method=fused: its kernels {reason}; use reference.method=auto")
     return "torch" if reason or wanted == "torch" else "fused"
 
 
@@ -43,20 +43,20 @@ def module(method: str) -> ModuleType:
     return fused
 
 
-def compute(method: str, problem: Problem, inputs: Inputs) -> Truth:
-    """The truth of a problem's inputs."""
+def compute(method: str, problem: Problem, inputs: Inputs) -> Reference:
+    """The reference of a problem's inputs."""
     cap = {} if problem.softcap is None else {"softcap": problem.softcap}
-    truth: Truth = module(method).attention(
+    reference: Reference = module(method).attention(
         *inputs.tensors, scale=problem.softmax_scale, **problem.seen_by, **cap
     )  # fmt: skip
-    return truth
+    return reference
 
 
 def held_bytes(problem: Problem, device: str) -> int:
     """What either method takes at most beyond inputs and results."""
     rows = min(1024, problem.queries)
     by_rows = 5 * min(float64.BLOCK_ELEMENTS, rows * problem.seqlen) * 8
-    if decline(problem, device):
+    if unsupported(problem, device):
         return by_rows
     sizes = problem.queries, problem.seqlen, problem.heads, problem.heads_kv, problem.head_dim
     return max(by_rows, int(module("fused").held_bytes(problem.batch, *sizes)))

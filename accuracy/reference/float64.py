@@ -27,7 +27,7 @@ for _function in (torch.exp, torch.log, torch.tanh):
 
 
 @dataclass(frozen=True)
-class Truth:
+class Reference:
     """out, dq (B, Sq, H, D), dk, dv (B, S, Hk, D), lse (B, H, Sq), delta (B, H, Sq), all float64."""
 
     out: Tensor
@@ -41,8 +41,8 @@ class Truth:
 def attention(
     q: Tensor, k: Tensor, v: Tensor, dout: Tensor, *, scale: float, causal: bool, top_left: bool = False,
     window: int | None = None, documents: Sequence[int] = (), softcap: float | None = None,
-) -> Truth:  # fmt: skip
-    """The truth for q, dout (B, Sq, H, D) and k, v (B, S, Hk, D) of any dtype.
+) -> Reference:  # fmt: skip
+    """The reference for q, dout (B, Sq, H, D) and k, v (B, S, Hk, D) of any dtype.
 
     See `seen_keys` for the mask. Raises ValueError where a query would see no key, and RuntimeError when TF32 or
     autocast could touch the computation.
@@ -50,7 +50,7 @@ def attention(
     assert_exact_arithmetic(q.device.type)
     batch, length, heads, _ = q.shape
     seen = seen_keys(length, k.shape[1], causal, top_left, window, documents)
-    truth = Truth(
+    reference = Reference(
         out=_empty(q),
         lse=q.new_empty(batch, heads, length, dtype=torch.float64),
         dq=_empty(q),
@@ -62,8 +62,8 @@ def attention(
     for item in range(batch):
         for head_kv in range(k.shape[2]):
             for head in range(head_kv * share, (head_kv + 1) * share):
-                _one_head(truth, item, head, head_kv, q, k, v, dout, scale, seen, softcap)
-    return truth
+                _one_head(reference, item, head, head_kv, q, k, v, dout, scale, seen, softcap)
+    return reference
 
 
 def seen_keys(
@@ -102,7 +102,7 @@ def _empty(like: Tensor) -> Tensor:
 
 
 def _one_head(
-    truth: Truth, item: int, head: int, head_kv: int, q: Tensor, k: Tensor, v: Tensor, dout: Tensor,
+    reference: Reference, item: int, head: int, head_kv: int, q: Tensor, k: Tensor, v: Tensor, dout: Tensor,
     scale: float, seen: Tensor, softcap: float | None,
 ) -> None:  # fmt: skip
     """Fill one query head's out, lse, dq, delta; add to its key/value head's dk, dv."""
@@ -126,14 +126,14 @@ def _one_head(
         slope = (gradient[first:last] @ value[any_row].T).sub_(delta).mul_(weights)
         if slope_of_cap is not None:
             slope.mul_(slope_of_cap)
-        truth.out[item, first:last, head] = out
-        truth.lse[item, head, first:last] = lse.squeeze(1)
-        truth.delta[item, head, first:last] = delta.squeeze(1)
-        truth.dq[item, first:last, head] = (slope @ key[any_row]).mul_(scale)
+        reference.out[item, first:last, head] = out
+        reference.lse[item, head, first:last] = lse.squeeze(1)
+        reference.delta[item, head, first:last] = delta.squeeze(1)
+        reference.dq[item, first:last, head] = (slope @ key[any_row]).mul_(scale)
         dk[any_row] += (slope.T @ query[first:last]).mul_(scale)
         dv[any_row] += weights.T @ gradient[first:last]
-    truth.dk[item, :, head_kv] += dk
-    truth.dv[item, :, head_kv] += dv
+    reference.dk[item, :, head_kv] += dk
+    reference.dv[item, :, head_kv] += dv
 
 
 def _common_keys(seen: Tensor) -> tuple[slice, slice]:

@@ -1,4 +1,4 @@
-"""The same truth by fused kernels on a GPU's float64 tensor cores: memory stays linear in the sequence length.
+"""The same reference by fused kernels on a GPU's float64 tensor cores: memory stays linear in the sequence length.
 
 The forward uses each tile of scores at once. The backward computes weights p and slopes p (dp - delta) of one square of
 rows and keys after another and multiplies them by dout, q and k: dv, dk and dq. Sums are in a fixed order: equal inputs
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from accuracy.reference import fused_kernels
-from accuracy.reference.float64 import Truth, assert_exact_arithmetic, seen_keys
+from accuracy.reference.float64 import Reference, assert_exact_arithmetic, seen_keys
 from accuracy.reference.intervals import Intervals
 from accuracy.reference.planes import MULTIPLE, Planes, padded, padded_dim, padded_length
 
@@ -70,7 +70,7 @@ class Group:
 def attention(
     q: Tensor, k: Tensor, v: Tensor, dout: Tensor, *, scale: float, causal: bool, top_left: bool = False,
     window: int | None = None, documents: Sequence[int] = (),
-) -> Truth:  # fmt: skip
+) -> Reference:  # fmt: skip
     """See `float64.attention`. No softcap here; head dims to 256."""
     assert_exact_arithmetic(q.device.type)
     seen = seen_keys(q.shape[1], k.shape[1], causal, top_left, window, documents)
@@ -84,7 +84,7 @@ def attention(
             backward(part, group)
             part.dq.mul_(scale)
             part.dk.mul_(math.log(2))  # its sum ran over queries times scale / ln 2
-    return planes.truth(q, k)
+    return planes.reference(q, k)
 
 
 def held_bytes(batch: int, queries: int, keys: int, heads: int, heads_kv: int, head_dim: int) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from accuracy.reference.float64 import Truth
+from accuracy.reference.float64 import Reference
 
 MULTIPLE = 128
 """Rows and keys are padded to a multiple of it, which every tile divides."""
@@ -55,9 +55,9 @@ class Planes:
             dk=self.dk[item, heads_kv], dv=self.dv[item, heads_kv], delta=self.delta[item, heads],
         )  # fmt: skip
 
-    def truth(self, q: Tensor, k: Tensor) -> Truth:
+    def reference(self, q: Tensor, k: Tensor) -> Reference:
         """Without the padding, as views."""
         (_, rows, _, dim), keys = q.shape, k.shape[1]
         out, dq = (x[:, :, :rows, :dim].transpose(1, 2) for x in (self.out, self.dq))
         dk, dv = (x[:, :, :keys, :dim].transpose(1, 2) for x in (self.dk, self.dv))
-        return Truth(out, self.lse[:, :, :rows], dq, dk, dv, self.delta[:, :, :rows])
+        return Reference(out, self.lse[:, :, :rows], dq, dk, dv, self.delta[:, :, :rows])

@@ -14,12 +14,12 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from accuracy.claim import judge
+from accuracy.chart.legible import left_out, legible
+from accuracy.chart.view import Panel
 from accuracy.report import experiment
 from accuracy.report.block import BUDGET_BYTES, EMPTY, encode_rows
 from accuracy.report.folder import Run, read_folder
 from accuracy.report.headline import headline
-from accuracy.report.legible import left_out, legible
 from accuracy.report.section import environment
 from accuracy.report.section.attribution import attribution_panels
 from accuracy.report.section.condition import condition_panels
@@ -42,7 +42,7 @@ from accuracy.report.series import (
     with_labels,
 )
 from accuracy.report.summary import summary_table
-from accuracy.report.view import Panel
+from accuracy.results.claim import judge
 from accuracy.verdict.attribution import attributions, sentence
 
 PAGE = Path(__file__).parent / "page"
@@ -95,9 +95,9 @@ def write_report(folder: Path, earlier: Sequence[Path] = ()) -> ReportSummary:
 
 
 def _with_rows(context: dict[str, Any], labelled: pd.DataFrame) -> bytes:
-    """The page with as many rows as its other parts leave room for."""
-    room = max(0, LIMIT_BYTES - len(_render({**context, "block": EMPTY})) - ROOM_FOR_NOTES)
-    return _render({**context, "block": encode_rows(labelled, min(BUDGET_BYTES, room))})
+    """The page with as many rows as its other parts leave workspace for."""
+    workspace = max(0, LIMIT_BYTES - len(_render({**context, "block": EMPTY})) - ROOM_FOR_NOTES)
+    return _render({**context, "block": encode_rows(labelled, min(BUDGET_BYTES, workspace))})
 
 
 def _panels(run: Run, measured: pd.DataFrame, most: int = MOST_FACETS) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from accuracy.report.number import geometric_mean
+from accuracy.core.number import geometric_mean
 
 
 def cost_of(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
@@ -15,7 +15,7 @@ def cost_of(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
         "seconds": "min",
         "peak_bytes": "median",
         "error_rel": geometric_mean,
-        "x_one_shot": geometric_mean,
+        "x_single_device": geometric_mean,
     }
     costs = rows.groupby([*keys, "tensor"]).agg(how).reset_index()
     return costs[costs["seconds"].notna() | costs["peak_bytes"].notna()]

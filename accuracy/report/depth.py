@@ -6,13 +6,13 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from accuracy.claim import Claim, judge
-from accuracy.depth import table as layers
 from accuracy.report import experiment
 from accuracy.report.build import ReportSummary, page, write_whole
 from accuracy.report.folder import NoReport, Run, read_record
 from accuracy.report.section import environment
 from accuracy.report.section.depth import losses, settings_panels
+from accuracy.results import layers
+from accuracy.results.claim import Claim, judge
 
 
 def write_report(folder: Path) -> ReportSummary:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from accuracy.claim import experiment_folder
 from accuracy.report.prose import sections, to_html
+from accuracy.results.claim import experiment_folder
 
 TITLES = ("Question", "Prediction", "Finding")
 

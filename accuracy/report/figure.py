@@ -1,4 +1,4 @@
-"""One figure for a README: by what factor is each variant's error above one-shot's, over the world size?
+"""One figure for a README: by what factor is each variant's error above single device's, over the world size?
 
 Stands alone: colours are fixed and the ground is white, so it reads the same on a light and on a dark page.
 """
@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-from accuracy.table import ALL_RANKS
+from accuracy.results.table import ALL_RANKS
 
 TENSORS = ("out", "dq", "dk")
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")  # Okabe and Ito
@@ -26,7 +26,7 @@ SETTINGS: dict[Any, Any] = {
 
 
 def write_growth_figure(results: pd.DataFrame, path: Path) -> None:
-    """x_one_shot of out, dq and dk over the world size in the table's coarsest dtype: a line a variant, a band over
+    """x_single_device of out, dq and dk over the world size in the table's coarsest dtype: a line a variant, a band over
     seeds. Nothing is written where fewer than two world sizes were measured."""
     rows = results[(results["rank"] == ALL_RANKS) & results["tensor"].isin(TENSORS) & (results["world_size"] > 1)]
     if rows["world_size"].nunique() < 2:
@@ -39,7 +39,7 @@ def write_growth_figure(results: pd.DataFrame, path: Path) -> None:
         variants = sorted(rows["variant"].unique())
         for axes, tensor in zip(panels, TENSORS, strict=True):
             _panel(axes, rows[rows["tensor"] == tensor], tensor, variants)
-        panels[0].set_ylabel(f"error / one-shot's error, {dtype}")
+        panels[0].set_ylabel(f"error / single device's error, {dtype}")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
         figure.savefig(path, metadata={"Date": None})
 
@@ -47,7 +47,7 @@ def write_growth_figure(results: pd.DataFrame, path: Path) -> None:
 def _panel(axes: Axes, rows: pd.DataFrame, tensor: str, variants: list[str]) -> None:
     sizes = sorted(rows["world_size"].unique())
     for index, variant in enumerate(variants):
-        found = rows[rows["variant"] == variant].groupby("world_size")["x_one_shot"]
+        found = rows[rows["variant"] == variant].groupby("world_size")["x_single_device"]
         if not len(found):
             continue
         colour = COLOURS[index % len(COLOURS)]

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from accuracy import table
+from accuracy.results import table
 
 
 class NoReport(ValueError):

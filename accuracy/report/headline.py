@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from accuracy.claim import Claim
+from accuracy.core.number import as_float, count, plain, scientific
 from accuracy.report.folder import Run
-from accuracy.report.number import as_float, count, plain, scientific
 from accuracy.report.section.heatmap import worst_cells
-from accuracy.report.series import ONE_SHOT, spoken
-from accuracy.table import DECLINED, FAILED
+from accuracy.report.series import SINGLE_DEVICE, spoken
+from accuracy.results.claim import Claim
+from accuracy.results.table import FAILED, UNSUPPORTED
 from accuracy.verdict.diagnosis import Diagnosis
 from accuracy.verdict.evidence import PROBES
 from accuracy.verdict.growth import Growth, fit_growth
@@ -48,12 +48,12 @@ def headline(
     verdict = _verdict(run, diagnoses) or attribution
     growth = _fastest(whole)
     worst = _worst(whole)
-    missing, declined = _incomplete(run, whole), _declined(run)
+    missing, unsupported = _incomplete(run, whole), _unsupported(run)
     exact, claimed = _agreement(whole), _claims(claims)
-    state = " ".join(filter(None, (claimed, exact, missing, declined))) or "Every planned case was measured."
+    state = " ".join(filter(None, (claimed, exact, missing, unsupported))) or "Every planned case was measured."
     return Headline(
         sentence=" ".join(filter(None, (missing, verdict or worst))),
-        further=tuple(filter(None, (worst if verdict else "", growth, exact, claimed, declined))),
+        further=tuple(filter(None, (worst if verdict else "", growth, exact, claimed, unsupported))),
         chips=tuple(_chips(run, whole, claims)),
         lines=(verdict or growth, worst, state),
     )
@@ -74,37 +74,39 @@ def _verdict(run: Run, diagnoses: list[Diagnosis]) -> str:
 
 
 def _worst(whole: pd.DataFrame) -> str:
-    if (whole["variant"] == ONE_SHOT).all():
+    if (whole["variant"] == SINGLE_DEVICE).all():
         return _furthest_kernel(whole)
-    whole = whole[~whole["inputs"].isin(list(PROBES))]  # exact answers: one-shot may happen to have no error at all
-    rounded = whole[(whole["dtype"] != EXACT) & (whole["variant"] != ONE_SHOT)]
+    whole = whole[
+        ~whole["inputs"].isin(list(PROBES))
+    ]  # exact answers: single device may happen to have no error at all
+    rounded = whole[(whole["dtype"] != EXACT) & (whole["variant"] != SINGLE_DEVICE)]
     found = worst_cells(rounded if len(rounded) else whole, 1)
     if found.empty:
-        return "No case has a finite ratio to the one-shot kernel."
+        return "No case has a finite ratio to the single-device kernel."
     cell = found.iloc[0]
     return (
         f"Worst cell: {cell['tensor']} of {spoken(cell['series'])} in {spoken(cell['facet'])} at world size "
-        f"{cell['world_size']} is {plain(cell['x_one_shot'])}x as far from the truth as the one-shot kernel "
+        f"{cell['world_size']} is {plain(cell['x_single_device'])}x as far from the reference as the single-device kernel "
         f"(relative error {scientific(cell['error_rel'])})."
     )
 
 
 def _furthest_kernel(whole: pd.DataFrame) -> str:
-    """Of a run of kernels alone: they are their own one-shot, and only the floor tells them apart."""
+    """Of a run of kernels alone: they are their own single device, and only the floor tells them apart."""
     rounded = whole[(whole["dtype"] != EXACT) & whole["x_floor"].map(math.isfinite).astype(bool)]
     if rounded.empty:
         return "No case has a finite ratio to the floor."
     cell = rounded.iloc[int(rounded["x_floor"].to_numpy().argmax())]
     return (
         f"Furthest from the floor: {cell['tensor']} of {cell['kernel']} in {spoken(cell['facet'])} is "
-        f"{plain(cell['x_floor'])} times as far from the truth as the truth rounded to its dtype "
+        f"{plain(cell['x_floor'])} times as far from the reference as the reference rounded to its dtype "
         f"(relative error {scientific(cell['error_rel'])})."
     )
 
 
 def _fastest(whole: pd.DataFrame) -> str:
     """The series whose error surely grows fastest: the greatest lower end of the exponent's interval."""
-    rounded = whole[(whole["dtype"] != EXACT) & (whole["variant"] != ONE_SHOT)]
+    rounded = whole[(whole["dtype"] != EXACT) & (whole["variant"] != SINGLE_DEVICE)]
     fits: list[tuple[float, tuple[str, str, str], Growth]] = []
     for key, rows in (rounded if len(rounded) else whole).groupby(["series", "facet", "tensor"], sort=True):
         points = zip(rows["world_size"].map(as_float), rows["error_rel"].map(as_float), strict=True)
@@ -116,9 +118,9 @@ def _fastest(whole: pd.DataFrame) -> str:
     _, (series, facet, tensor), growth = max(fits, key=lambda fit: fit[:2])
     rows = whole[(whole["series"] == series) & (whole["facet"] == facet) & (whole["tensor"] == tensor)]
     last = rows[rows["world_size"] == rows["world_size"].max()]
-    factor = pd.Series(last["x_one_shot"]).median()
+    factor = pd.Series(last["x_single_device"]).median()
     return (
-        f"Fastest growth: {spoken(series)} {spoken(facet)} {tensor}: {plain(factor)}x one-shot at world size "
+        f"Fastest growth: {spoken(series)} {spoken(facet)} {tensor}: {plain(factor)}x single device at world size "
         f"{last['world_size'].iloc[0]}, growing like {growth.text}: {growth.word}."
     )
 
@@ -132,7 +134,7 @@ def _agreement(whole: pd.DataFrame) -> str:
         return "In float64 some error is not finite."
     row = exact.iloc[int(errors.to_numpy().argmax())]
     return (
-        f"In float64 every variant is within {scientific(errors.max())} of the truth "
+        f"In float64 every variant is within {scientific(errors.max())} of the reference "
         f"(furthest: {row['tensor']} of {spoken(row['series'])} at world size {row['world_size']})."
     )
 
@@ -160,9 +162,9 @@ def _incomplete(run: Run, whole: pd.DataFrame) -> str:
     return " ".join(parts)
 
 
-def _declined(run: Run) -> str:
-    declined = int((run.cases["status"] == DECLINED).sum())
-    return f"{count(declined, 'case was', 'cases were')} declined." if declined else ""
+def _unsupported(run: Run) -> str:
+    unsupported = int((run.cases["status"] == UNSUPPORTED).sum())
+    return f"{count(unsupported, 'case was', 'cases were')} unsupported." if unsupported else ""
 
 
 def _nonfinite(whole: pd.DataFrame) -> int:
@@ -174,11 +176,11 @@ def _nonfinite(whole: pd.DataFrame) -> int:
 
 def _chips(run: Run, whole: pd.DataFrame, claims: list[Claim]) -> list[Chip]:
     statuses = run.cases["status"]
-    failed, declined = int((statuses == FAILED).sum()), int((statuses == DECLINED).sum())
+    failed, unsupported = int((statuses == FAILED).sum()), int((statuses == UNSUPPORTED).sum())
     chips = [Chip("partial run", "bad") if run.partial else Chip("complete run", "good")]
     chips.append(Chip(f"{count(failed, 'case')} failed", "bad") if failed else Chip("no case failed", "good"))
-    if declined:
-        chips.append(Chip(f"{count(declined, 'case')} declined", "open"))
+    if unsupported:
+        chips.append(Chip(f"{count(unsupported, 'case')} unsupported", "open"))
     broken = _nonfinite(whole)
     chips.append(Chip(f"{count(broken, 'tensor')} not finite", "bad") if broken else Chip("all finite", "good"))
     if claims:

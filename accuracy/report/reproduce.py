@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from accuracy.report.number import as_float
+from accuracy.core.number import as_float
 
 _CHOICES = ("variant", "dtype", "world_size", "seed", "kernel", "inputs")
 _PROBLEM = ("batch", "seqlen", "heads", "heads_kv", "head_dim")

@@ -12,11 +12,11 @@ from typing import Any
 
 import pandas as pd
 
-from accuracy.dtype import FORMATS
-from accuracy.report.number import count
-from accuracy.table import OK, TENSORS
+from accuracy.core.dtype import FORMATS
+from accuracy.core.number import count
+from accuracy.results.table import OK, TENSORS
 
-ONE_SHOT = "one_shot"
+SINGLE_DEVICE = "single_device"
 MOST_FACETS = 4  # drawn over the world size
 MOST_DETAILED_FACETS = 2  # drawn by rank and by token, where a facet takes a dozen charts and more
 _SERIES_DETAILS = ("precision", "kernel", "kernel_options", "world")
@@ -63,7 +63,7 @@ class Facet:
 
     @cached_property
     def widest(self) -> pd.DataFrame:
-        """The rows over all ranks of every series at its own largest world size: bpt and one_shot know
+        """The rows over all ranks of every series at its own largest world size: bpt and single_device know
         only 1.
         """
         whole = self.whole
@@ -71,7 +71,7 @@ class Facet:
 
     @cached_property
     def series(self) -> list[str]:
-        """Labels of the lines, the one-shot kernel first."""
+        """Labels of the lines, the single-device kernel first."""
         return series_order(self.rows)
 
     @cached_property
@@ -82,7 +82,7 @@ class Facet:
     @cached_property
     def kernels_alone(self) -> bool:
         """Whether nothing but kernels was run once: then they are compared with the floor."""
-        return bool((self.rows["variant"] == ONE_SHOT).all())
+        return bool((self.rows["variant"] == SINGLE_DEVICE).all())
 
     @cached_property
     def largest_world(self) -> int:
@@ -167,15 +167,15 @@ def _unit_roundoff(dtype: str) -> float:
 
 
 def series_order(labelled: pd.DataFrame) -> list[str]:
-    """Series labels, one-shot first, the others by name."""
+    """Series labels, single device first, the others by name."""
     pairs = labelled[["variant", "series"]].drop_duplicates()
-    keyed = sorted((variant != ONE_SHOT, str(series)) for variant, series in pairs.itertuples(index=False))
+    keyed = sorted((variant != SINGLE_DEVICE, str(series)) for variant, series in pairs.itertuples(index=False))
     return list(dict.fromkeys(series for _, series in keyed))
 
 
 def slots_of(labelled: pd.DataFrame) -> dict[str, int]:
-    """Every series' slot of colour and marker; the first is the one-shot kernel's alone."""
-    start = 0 if (labelled["variant"] == ONE_SHOT).any() else 1
+    """Every series' slot of colour and marker; the first is the single-device kernel's alone."""
+    start = 0 if (labelled["variant"] == SINGLE_DEVICE).any() else 1
     return {label: slot for slot, label in enumerate(series_order(labelled), start)}
 
 

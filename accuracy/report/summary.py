@@ -2,21 +2,21 @@
 
 import pandas as pd
 
-from accuracy.report.number import count, geometric_mean, ratio, scientific
-from accuracy.report.view import Table, cells
+from accuracy.chart.view import Table, cells
+from accuracy.core.number import count, geometric_mean, ratio, scientific
 
 MOST_ROWS = 800
 _KEYS = ["facet", "series", "world_size", "tensor"]
 
 
 def summary_table(whole: pd.DataFrame) -> Table:
-    """Rows over all ranks; the furthest from one-shot first where there are too many."""
-    how = dict.fromkeys(("error_rel", "diff_rel", "x_floor", "x_one_shot"), geometric_mean)
+    """Rows over all ranks; the furthest from single device first where there are too many."""
+    how = dict.fromkeys(("error_rel", "diff_rel", "x_floor", "x_single_device"), geometric_mean)
     joined = whole.groupby(_KEYS).agg({**how, "error_max": "max", "diff_max": "max"}).reset_index()
     caption = "Rows over all ranks, geometric mean over seeds (maxima: greatest)"
     if len(joined) > MOST_ROWS:
-        caption += f"; the {MOST_ROWS:,} furthest from one-shot of {count(len(joined), 'row')}"
-        joined = joined.sort_values("x_one_shot", ascending=False, kind="stable").head(MOST_ROWS)
+        caption += f"; the {MOST_ROWS:,} furthest from single device of {count(len(joined), 'row')}"
+        joined = joined.sort_values("x_single_device", ascending=False, kind="stable").head(MOST_ROWS)
     rows = tuple(
         cells(
             row.series,
@@ -28,9 +28,9 @@ def summary_table(whole: pd.DataFrame) -> Table:
             scientific(row.diff_rel),
             scientific(row.diff_max),
             ratio(row.x_floor),
-            ratio(row.x_one_shot),
+            ratio(row.x_single_device),
         )
         for row in joined.itertuples()
     )
     head = ("variant", "setting", "world size", "tensor", "error_rel", "error_max", "diff_rel", "diff_max")
-    return Table(caption, (*head, "x_floor", "x_one_shot"), rows)
+    return Table(caption, (*head, "x_floor", "x_single_device"), rows)

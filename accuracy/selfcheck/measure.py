@@ -14,18 +14,18 @@ import pandas as pd
 import torch
 from omegaconf import OmegaConf
 
-from accuracy import parts
-from accuracy.configuration import read
-from accuracy.grid import plan
-from accuracy.locations import CONFIGS, PACKAGE
-from accuracy.pipeline import Pipeline
+from accuracy.config.grid import plan
+from accuracy.config.read import read
+from accuracy.core import plugins
+from accuracy.core.paths import CONFIGS, PACKAGE
+from accuracy.measure.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 
 SMALL = (
     "experiment=diagnose", "problem.seqlen=144", "problem.heads=4", "problem.heads_kv=2", "problem.head_dim=16",
     "problem.softmax_scale=0.3", "world_size=[1,4]", "device=cpu",
     "unusable=record",  # what a variant of a package or of CUDA lacks here is a row with the reason
-    # weights stay unrounded: the kernel's own rounding would be one-shot's too, and hide a schedule's
+    # weights stay unrounded: the kernel's own rounding would be single device's too, and hide a schedule's
     "kernel=eager", "kernel.eager.probability_dtype=accumulate", "~kernel.auto",
 )  # fmt: skip
 KNOBS = {"query_chunk": 24, "key_chunk": 16}
@@ -42,7 +42,7 @@ class Fault:
 def faults() -> list[Fault]:
     """All of accuracy/fault, by name."""
     stems = sorted(path.stem for path in (PACKAGE / "fault").glob("[a-z]*.py"))
-    return [Fault(stem, parts.load(f"accuracy.fault.{stem}").EXPECTED) for stem in stems if stem != "base"]
+    return [Fault(stem, plugins.load(f"accuracy.selfcheck.fault.{stem}").EXPECTED) for stem in stems if stem != "base"]
 
 
 def healthy() -> list[str]:
@@ -63,7 +63,9 @@ def results(names: Iterable[str], *overrides: str, done: Callable[[], Any] = lam
     pipeline = Pipeline("selfcheck", Cache(None, 0.0))
     with _one_thread():
         for each in plan(read(config), free_bytes=None):
-            measured = pipeline.decline(each.case, each.decline) if each.decline else pipeline.measure(each.case)
+            measured = (
+                pipeline.unsupported(each.case, each.unsupported) if each.unsupported else pipeline.measure(each.case)
+            )
             rows += measured.rows
             done()
     return pd.DataFrame(rows)
@@ -88,10 +90,12 @@ def compose(*overrides: str) -> dict[str, Any]:
 
 def _node(name: str) -> dict[str, Any]:
     path = Path(CONFIGS / "variant" / f"{name}.yaml")
-    source = f"accuracy.fault.{name}"
+    source = f"accuracy.selfcheck.fault.{name}"
     if path.exists():
         node: dict[str, Any] = OmegaConf.to_container(OmegaConf.load(path))  # type: ignore[assignment]
     else:
-        node = {"forward": source, "backward": source, "sharding": parts.load(source).SHARDING}
-    options = parts.default_options(parts.load(source if not path.exists() else f"accuracy.variant.{node['forward']}"))
+        node = {"forward": source, "backward": source, "sharding": plugins.load(source).SHARDING}
+    options = plugins.default_options(
+        plugins.load(source if not path.exists() else f"accuracy.variant.{node['forward']}")
+    )
     return node | {name: KNOBS[name] for name, _ in options if name in KNOBS}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from accuracy.table import ALL_RANKS
+from accuracy.results.table import ALL_RANKS
 from accuracy.verdict.label import NOT_MEASURED, ROUNDING
 
 SIXTEEN_BIT_SUMS = ("llama3", ("dk", "dv"))

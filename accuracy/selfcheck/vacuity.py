@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from accuracy.case import Problem
-from accuracy.errors import ConfigError
+from accuracy.core.case import Problem
+from accuracy.core.errors import ConfigError
 from accuracy.inputs.base import Inputs
 
 TENSORS = ("out", "dq", "dk", "dv")
@@ -20,7 +20,7 @@ WRONG = {
     "no_softmax": "scores are used as weights, without softmax",
 }
 METRICS = ("max", "mean")
-AGAINST = ("truth", "itself")
+AGAINST = ("reference", "itself")
 MOST_SCORES = 2**27
 
 
@@ -36,7 +36,7 @@ class Tolerance:
     rtol: float = 0.0
     metric: str = "max"
     tokens: int | None = None
-    against: str = "truth"
+    against: str = "reference"
 
     def accepts(self, x: Tensor, reference: Tensor) -> bool:
         """Whether x (B, S, heads, D) passes for the reference."""
@@ -46,7 +46,7 @@ class Tolerance:
         return bool(within.all())
 
 
-def tolerance(text: str, metric: str = "max", tokens: int | None = None, against: str = "truth") -> Tolerance:
+def tolerance(text: str, metric: str = "max", tokens: int | None = None, against: str = "reference") -> Tolerance:
     """From `atol=8e-3,rtol=1e-3`. Raises ConfigError."""
     values = {"atol": 0.0, "rtol": 0.0}
     for piece in text.split(","):
@@ -65,11 +65,11 @@ def accepted(limits: Tolerance, problem: Problem, inputs: Inputs) -> dict[str, d
     scores = problem.batch * problem.heads * problem.queries * problem.seqlen
     if scores > MOST_SCORES:
         raise ConfigError(f"{scores:,} scores are too many at once (allowed: {MOST_SCORES:,}); lower problem.seqlen")
-    truth = answer("right", problem, inputs)
+    reference = answer("right", problem, inputs)
     found = {}
     for wrong in WRONG:
         x = answer(wrong, problem, inputs)
-        reference = truth if limits.against == "truth" else x
+        reference = reference if limits.against == "reference" else x
         found[wrong] = {name: limits.accepts(x[name], reference[name]) for name in TENSORS}
     return found
 

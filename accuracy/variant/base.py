@@ -6,15 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy import sharding as shardings
-from accuracy.accumulator import Accumulator
-from accuracy.carried import Carried
+from accuracy.core.masks import Block, Visibility, whole_blocks
+from accuracy.core.precision import Precision
 from accuracy.kernel.base import Kernel
 from accuracy.kernel.block import calls
 from accuracy.kernel.block.calls import Scores
-from accuracy.masks import Block, Visibility, whole_blocks
-from accuracy.merge import Running
-from accuracy.precision import Precision
+from accuracy.kernel.block.running_state import Carried
+from accuracy.runtime import sharding as shardings
+from accuracy.variant.accumulator import Accumulator
+from accuracy.variant.merge import Running
 from accuracy.world.base import Tensors, World
 
 
@@ -28,7 +28,7 @@ class Rank:
     dtype: torch.dtype
     scores: Scores
     visibility: Visibility
-    ahead: int  # the key position of the first query
+    query_offset: int  # the key position of the first query
     sharding: str
     options: Any = None
 
@@ -80,7 +80,7 @@ class Rank:
         dtype = self.place("gradient_partial")
         return calls.backward(self.kernel, self.scores, block, dout, q, k, v, out, lse, dtype)
 
-    def meeting(self, source: int, length: int) -> list[Block]:
+    def blocks_between(self, source: int, length: int) -> list[Block]:
         """The blocks in which this rank's queries see the keys of rank `source`, in local positions.
 
         length: tokens a rank. Not for striped shards, which have no runs of consecutive tokens.
@@ -97,7 +97,7 @@ class Rank:
 
     def whole(self, q: Tensor, k: Tensor) -> list[Block]:
         """The blocks of all queries q (B, Sq, H, D) and keys k (B, S, Hk, D); every row is in one."""
-        return whole_blocks(self.visibility, self.ahead, q.shape[1], k.shape[1])
+        return whole_blocks(self.visibility, self.query_offset, q.shape[1], k.shape[1])
 
     def attend_rows(self, blocks: list[Block], q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """out (B, Sq, H, D) and lse (B, H, Sq) of blocks that have every row once: nothing is merged."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from accuracy.case import Case
-from accuracy.masks import Block, Range, Visibility
+from accuracy.core.case import Case
+from accuracy.core.masks import Block, Range, Visibility
 from accuracy.variant.base import Rank
-from accuracy.variant.one_shot import one_device_only
 from accuracy.variant.ring import PRECISION, ring_backward, ring_forward
+from accuracy.variant.single_device import one_device_only
 from accuracy.world.base import Tensors
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
     "Options",
     "backward",
     "chunked",
-    "decline",
+    "unsupported",
     "forward",
 ]
 
@@ -43,7 +43,7 @@ class Options:
     key_chunk: int = 64
 
 
-def decline(case: Case) -> str | None:
+def unsupported(case: Case) -> str | None:
     """One device only, and chunks of at least one token."""
     return one_device_only(case) or chunks_too_small(case)
 

@@ -5,7 +5,7 @@ Every chunk's gradient goes straight into its accumulator; no buffer is reused b
 
 from torch import Tensor
 
-from accuracy.case import Case
+from accuracy.core.case import Case
 from accuracy.variant.base import Rank
 from accuracy.variant.bpt import Options, chunked, chunks_too_small
 from accuracy.variant.ring import BACKWARD_PLACES, FORWARD_PLACES, PRECISION, ring_backward, ring_forward
@@ -21,7 +21,7 @@ __all__ = [
     "Options",
     "backward",
     "chunked",
-    "decline",
+    "unsupported",
     "forward",
 ]
 
@@ -29,7 +29,7 @@ FEATURES = ("window", "documents", "softcap")
 SHARDINGS = ("contiguous",)
 
 
-def decline(case: Case) -> str | None:
+def unsupported(case: Case) -> str | None:
     """Chunks of at least one token."""
     return chunks_too_small(case)
 

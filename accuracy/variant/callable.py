@@ -3,11 +3,11 @@
     fn(q, k, v, *, causal, softmax_scale, group) -> out or (out, lse)
 
 q (B, S/W, H, D), k, v (B, S/W, Hk, D) and out are one rank's shards in the variant's sharding; group is the torch
-process group of the case's ranks; lse (B, H, S/W) is natural log. Other layouts: `accuracy.layout`. The module that
+process group of the case's ranks; lse (B, H, S/W) is natural log. Other layouts: `accuracy.runtime.layout`. The module that
 holds fn may say more:
 
     DISTRIBUTION              the installed distribution whose version belongs to the numbers, "ring-flash-attn"
-    decline(case)             why fn cannot serve a case, or None
+    unsupported(case)             why fn cannot serve a case, or None
     surroundings(rank)        a context manager in which forward and backward run
 """
 
@@ -22,10 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy import parts
-from accuracy.case import Case
-from accuracy.layout import LAYOUTS
-from accuracy.precision import Precision
+from accuracy.core import plugins
+from accuracy.core.case import Case
+from accuracy.core.precision import Precision
+from accuracy.runtime.layout import LAYOUTS
 from accuracy.variant.base import Rank
 from accuracy.world.processes import ProcessesWorld
 
@@ -37,14 +37,14 @@ BACKWARD_PLACES = ()
 
 @dataclass(frozen=True)
 class Options:
-    """fn: `package.module.function`, or `FILE.py:function`; layout: how it takes tensors (`accuracy.layout`)."""
+    """fn: `package.module.function`, or `FILE.py:function`; layout: how it takes tensors (`accuracy.runtime.layout`)."""
 
     fn: str = ""
     layout: str = "bshd"
 
     def __post_init__(self) -> None:
         """Raises ValueError where fn cannot be loaded or the layout is unknown."""
-        parts.load_function(self.fn)
+        plugins.load_function(self.fn)
         if self.layout not in LAYOUTS:
             raise ValueError(f"layout={self.layout!r} is unknown; allowed: {', '.join(LAYOUTS)}")
 
@@ -57,7 +57,7 @@ class Graph:
     leaves: tuple[Tensor, Tensor, Tensor]
 
 
-def decline(case: Case) -> str | None:
+def unsupported(case: Case) -> str | None:
     """Needs process groups, one callable for both directions, and whatever the callable's module asks for."""
     variant, problem = case.variant, case.problem
     if variant.forward != variant.backward:
@@ -66,14 +66,14 @@ def decline(case: Case) -> str | None:
         return f"variant {variant.name} talks over torch.distributed; use world=processes"
     if dict(variant.options)["layout"] == "qkvpacked" and problem.heads != problem.heads_kv:
         return f"layout=qkvpacked needs problem.heads_kv={problem.heads}, not {problem.heads_kv}"
-    says = getattr(_module(case), "decline", None)
+    says = getattr(_module(case), "unsupported", None)
     return None if says is None else says(case)
 
 
 def code(case: Case) -> str:
     """What decided the numbers beside this package: the callable's file and the version of what it calls."""
     if "fn" not in dict(case.variant.options):
-        return "object"  # handed over by `accuracy.testing`
+        return "object"  # handed over by `accuracy.api.testing`
     module = _module(case)
     digest = hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest()[:8]
     distribution = getattr(module, "DISTRIBUTION", None)
@@ -81,7 +81,7 @@ def code(case: Case) -> str:
 
 
 def _module(case: Case) -> Any:
-    return parts.load_function(str(dict(case.variant.options)["fn"])).module
+    return plugins.load_function(str(dict(case.variant.options)["fn"])).module
 
 
 def attend(
@@ -107,7 +107,7 @@ async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, 
     """Shards of q (B, S/W, H, D), k, v (B, S/W, Hk, D) -> out (B, S/W, H, D), lse (B, H, S/W) or None, the graph."""
     if not isinstance(rank.world, ProcessesWorld):
         raise TypeError("a callable needs ranks of torch.distributed")
-    fn, how = parts.load_function(rank.options.fn).function, {"causal": rank.causal, "softmax_scale": rank.scale}
+    fn, how = plugins.load_function(rank.options.fn).function, {"causal": rank.causal, "softmax_scale": rank.scale}
     with _surroundings(rank):
         return attend(fn, rank.options.layout, q, k, v, group=rank.world.group, **how)
 
@@ -121,5 +121,5 @@ async def backward(
 
 
 def _surroundings(rank: Rank) -> AbstractContextManager[Any]:
-    given = getattr(parts.load_function(rank.options.fn).module, "surroundings", None)
+    given = getattr(plugins.load_function(rank.options.fn).module, "surroundings", None)
     return nullcontext() if given is None else given(rank)

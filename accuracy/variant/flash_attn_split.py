@@ -1,6 +1,6 @@
 """flash-attn's own split-KV: the parts are cut and joined inside its kernel, partials in float32.
 
-`flash_attn_with_kvcache(num_splits=...)`, which is forward only. Unlike `one_shot` with kernel=flash_attn, which lets
+`flash_attn_with_kvcache(num_splits=...)`, which is forward only. Unlike `single_device` with kernel=flash_attn, which lets
 flash-attn choose a number of splits for few queries, this sets it: splits=1 is the kernel that does not split at all.
 """
 
@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
-from accuracy.case import Case
-from accuracy.precision import Precision
+from accuracy.core.case import Case
+from accuracy.core.precision import Precision
 from accuracy.variant.base import Rank
-from accuracy.variant.one_shot import one_device_only
+from accuracy.variant.single_device import one_device_only
 from accuracy.world.base import Results, Tensors
 
 SHARDINGS = ("contiguous",)
@@ -39,7 +39,7 @@ class Options:
             )
 
 
-def decline(case: Case) -> str | None:
+def unsupported(case: Case) -> str | None:
     """One device and flash-attn only."""
     if case.kernel.name != KERNEL:
         return (

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from accuracy import parts, sharding
-from accuracy.case import Case
-from accuracy.dtype import FORMATS
-from accuracy.masks import Block
-from accuracy.precision import Precision
+from accuracy.core import plugins
+from accuracy.core.case import Case
+from accuracy.core.dtype import FORMATS
+from accuracy.core.masks import Block
+from accuracy.core.precision import Precision
+from accuracy.runtime import sharding
 from accuracy.variant.base import Rank
 from accuracy.world.base import Tensors
 
@@ -34,7 +35,7 @@ class Options:
     heads_stride: int = 1
 
 
-def decline(case: Case) -> str | None:
+def unsupported(case: Case) -> str | None:
     """The stride divides the key/value heads."""
     stride = dict(case.variant.options).get("heads_stride", 1)
     if not isinstance(stride, int) or stride < 1 or case.problem.heads_kv % stride:
@@ -49,7 +50,7 @@ def held_bytes(case: Case) -> int:
     whole = problem.batch * problem.seqlen * int(stride or 1) * problem.head_dim
     policy = case.backward_precision
     sums, wire = (FORMATS[policy.dtype(place, case.dtype)].bytes for place in ("dkv_accumulator", "gradient_wire"))
-    here = parts.load(case.variant.backward.source).__name__ == __name__
+    here = plugins.load(case.variant.backward.source).__name__ == __name__
     turn = 6 * whole * FORMATS[case.dtype].bytes + 4 * whole * sums
     return (2 * whole * wire if here else 0) + (turn if case.world == "processes" else -(-turn // case.world_size))
 

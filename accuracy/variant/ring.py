@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Iterator
 
 from torch import Tensor
 
-from accuracy.case import Case
-from accuracy.masks import Block
-from accuracy.precision import Precision
+from accuracy.core.case import Case
+from accuracy.core.masks import Block
+from accuracy.core.precision import Precision
+from accuracy.simulate.batched.plan import Blocks
 from accuracy.variant.base import Rank
-from accuracy.variant.together.plan import Blocks
 from accuracy.world.base import Tensors
 
 SHARDINGS = ("contiguous",)
@@ -30,14 +30,14 @@ BACKWARD_PLACES = (
 )
 
 
-def decline(case: Case) -> str | None:
+def unsupported(case: Case) -> str | None:
     """Runs everywhere."""
     return None
 
 
 def blocks(rank: Rank, source: int, length: int) -> list[Block]:
     """The diagonal under the mask, everything before it in full, nothing after it; less with windows or documents."""
-    return rank.meeting(source, length)
+    return rank.blocks_between(source, length)
 
 
 RING_BLOCKS = blocks  # these loops over them, nothing else: a simulated world may run all ranks together

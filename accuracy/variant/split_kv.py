@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from accuracy.case import Case
-from accuracy.masks import Block, visible_blocks
-from accuracy.precision import Precision
+from accuracy.core.case import Case
+from accuracy.core.masks import Block, visible_blocks
+from accuracy.core.precision import Precision
 from accuracy.variant.base import Rank
-from accuracy.variant.one_shot import one_device_only
+from accuracy.variant.single_device import one_device_only
 from accuracy.world.base import Results, Tensors
 
 SHARDINGS = ("contiguous",)
@@ -37,7 +37,7 @@ class Options:
             raise ValueError(f"splits={self.splits}; allowed: whole numbers from 1")
 
 
-def decline(case: Case) -> str | None:
+def unsupported(case: Case) -> str | None:
     """One device only, and no part without a key."""
     splits = int(dict(case.variant.options).get("splits") or 1)
     if splits > case.problem.seqlen:
@@ -47,11 +47,11 @@ def decline(case: Case) -> str | None:
 
 def blocks(splits: int, queries: int, keys: int, causal: bool) -> Iterator[Block]:
     """What the queries see of each part, parts in the order of the keys; a query is at key position S - Sq + i."""
-    ahead = keys - queries
+    query_offset = keys - queries
     for part in range(splits):
         bounds = part * keys // splits, (part + 1) * keys // splits
-        for block in visible_blocks((ahead, keys), bounds, causal):
-            yield block.shifted(ahead, 0)
+        for block in visible_blocks((query_offset, keys), bounds, causal):
+            yield block.shifted(query_offset, 0)
 
 
 async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:

@@ -6,16 +6,9 @@ later rank are seen from one row further down.
 
 from torch import Tensor
 
-from accuracy.masks import Block
+from accuracy.core.masks import Block
 from accuracy.variant.base import Rank
-from accuracy.variant.ring import (
-    BACKWARD_PLACES,
-    FORWARD_PLACES,
-    PRECISION,
-    decline,
-    ring_backward,
-    ring_forward,
-)
+from accuracy.variant.ring import BACKWARD_PLACES, FORWARD_PLACES, PRECISION, ring_backward, ring_forward, unsupported
 from accuracy.world.base import Tensors
 
 __all__ = [
@@ -27,7 +20,7 @@ __all__ = [
     "SHARDINGS",
     "backward",
     "blocks",
-    "decline",
+    "unsupported",
     "forward",
 ]
 

@@ -7,9 +7,9 @@ merged. With fewer key/value heads than ranks, each head goes to W/Hk ranks, who
 import torch
 from torch import Tensor
 
-from accuracy import sharding
-from accuracy.case import Case
-from accuracy.precision import Precision
+from accuracy.core.case import Case
+from accuracy.core.precision import Precision
+from accuracy.runtime import sharding
 from accuracy.variant.base import Rank
 from accuracy.world.base import Tensors
 
@@ -20,7 +20,7 @@ FORWARD_PLACES = ("partial", "wire")
 BACKWARD_PLACES = ("gradient_partial", "dkv_accumulator", "wire", "gradient_wire")
 
 
-def decline(case: Case) -> str | None:
+def unsupported(case: Case) -> str | None:
     """The ranks divide the query heads, and divide the key/value heads or are divided by them."""
     size, heads, heads_kv = case.world_size, case.problem.heads, case.problem.heads_kv
     if heads % size:

@@ -7,16 +7,9 @@ documents, a step computes what is left of each pair of chunks.
 
 from torch import Tensor
 
-from accuracy.masks import Block
+from accuracy.core.masks import Block
 from accuracy.variant.base import Rank
-from accuracy.variant.ring import (
-    BACKWARD_PLACES,
-    FORWARD_PLACES,
-    PRECISION,
-    decline,
-    ring_backward,
-    ring_forward,
-)
+from accuracy.variant.ring import BACKWARD_PLACES, FORWARD_PLACES, PRECISION, ring_backward, ring_forward, unsupported
 from accuracy.world.base import Tensors
 
 __all__ = [
@@ -28,7 +21,7 @@ __all__ = [
     "SHARDINGS",
     "backward",
     "blocks",
-    "decline",
+    "unsupported",
     "forward",
 ]
 
@@ -39,7 +32,7 @@ FEATURES = ("window", "documents", "softcap")
 def blocks(rank: Rank, source: int, length: int) -> list[Block]:
     """Keys of an earlier rank: their front chunk for all rows. Of a later rank: both chunks for the back rows."""
     if not rank.visibility.plain:
-        return rank.meeting(source, length)
+        return rank.blocks_between(source, length)
     whole, front, back = slice(0, length), slice(0, length // 2), slice(length // 2, length)
     if not rank.causal:
         return [Block(whole, whole, causal=False)]

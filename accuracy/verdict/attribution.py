@@ -13,9 +13,9 @@ from typing import Any
 
 import pandas as pd
 
-from accuracy.table import ALL_RANKS, TENSORS
+from accuracy.results.table import ALL_RANKS, TENSORS
 
-KERNEL_PLACE = "probability_dtype"  # the kernel's own: one-shot has it too
+KERNEL_PLACE = "probability_dtype"  # the kernel's own: single device has it too
 FINAL = "final rounding"
 NAMES = {
     "partial": "block partial (out)",
@@ -38,8 +38,8 @@ WORTH_SAYING = 1.02  # twice the 1% that errors spread over seeds
 
 @dataclass(frozen=True)
 class Attribution:
-    """Of one tensor. shares: by place, of the whole mean square error, adding up to 1; excess: by place that one-shot
-    does not have, of what the variant has beyond one-shot; x_one_shot: of the published policy."""
+    """Of one tensor. shares: by place, of the whole mean square error, adding up to 1; excess: by place that single device
+    does not have, of what the variant has beyond single device; x_single_device: of the published policy."""
 
     variant: str
     dtype: str
@@ -47,7 +47,7 @@ class Attribution:
     tensor: str
     shares: dict[str, float]
     excess: dict[str, float]
-    x_one_shot: float
+    x_single_device: float
 
 
 def attributions(results: pd.DataFrame) -> list[Attribution]:
@@ -72,16 +72,16 @@ def attributions(results: pd.DataFrame) -> list[Attribution]:
 
 
 def sentence(found: list[Attribution]) -> str:
-    """Of each variant's tensors that are worse than one-shot's: which place makes most of what is beyond it. Dtypes and
+    """Of each variant's tensors that are worse than single device's: which place makes most of what is beyond it. Dtypes and
     sizes as one, from the least share to the largest."""
     said: dict[str, dict[str, dict[str, list[float]]]] = {}
     for each in found:
-        if each.tensor not in ("lse", "delta") and each.x_one_shot > WORTH_SAYING and each.excess:
+        if each.tensor not in ("lse", "delta") and each.x_single_device > WORTH_SAYING and each.excess:
             place = max(each.excess, key=lambda name: each.excess[name])
-            share = min(1.0, each.excess[place])  # one-shot's own seed may be a little worse than its places alone
+            share = min(1.0, each.excess[place])  # single device's own seed may be a little worse than its places alone
             said.setdefault(each.variant, {}).setdefault(place, {}).setdefault(each.tensor, []).append(share)
     return " ".join(
-        f"Of what {variant} has beyond one-shot, {'; '.join(_made(*each) for each in places.items())}."
+        f"Of what {variant} has beyond single device, {'; '.join(_made(*each) for each in places.items())}."
         for variant, places in said.items()
     )
 
@@ -132,7 +132,7 @@ def _attribution(
     whole = value[frozenset()]
     absolute = shapley(value, places) | {FINAL: value[frozenset(places)]}
     published = rows[rows["_finer"] == frozenset()]
-    ratio = float((published["error_rel"] / published["one_shot_rel"]).mean())
+    ratio = float((published["error_rel"] / published["single_device_rel"]).mean())
     beyond = whole * (1 - 1 / ratio**2) if ratio > 1 else 0.0
     own = {place: share for place, share in absolute.items() if place not in (KERNEL_PLACE, FINAL)}
     return Attribution(
@@ -142,5 +142,5 @@ def _attribution(
         tensor=str(key["tensor"]),
         shares={place: share / whole for place, share in absolute.items()},
         excess={place: share / beyond for place, share in own.items()} if beyond > 0 else {},
-        x_one_shot=ratio,
+        x_single_device=ratio,
     )

@@ -88,10 +88,10 @@ def _healthy(pattern: Pattern, verdicts: pd.DataFrame) -> str:
     judged = verdicts[(verdicts["label"] == ROUNDING) & (verdicts["tensor"] != "lse")]
     sizes = sorted(map(int, judged["world_size"].unique()))
     short = judged[judged["dtype"].isin(["bfloat16", "float16"])]
-    most = (short if len(short) else judged)["x_one_shot"].max()
+    most = (short if len(short) else judged)["x_single_device"].max()
     ranks = f"at {_and([str(size) for size in sizes])} rank{'s' if sizes != [1] else ''}"
     return (
-        f"{pattern.variant} merely rounds: every tensor is within {most:.2f} times the one-shot kernel's error"
+        f"{pattern.variant} merely rounds: every tensor is within {most:.2f} times the single-device kernel's error"
         f" {ranks} in {_and(pattern.dtypes)}."
     )
 

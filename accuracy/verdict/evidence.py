@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from accuracy.dtype import FORMATS, effective_dtype, rounding_band
-from accuracy.table import ALL_RANKS, FAILED, IDENTITY, RERUN_COUNTS, RESULTS_SCHEMA, TENSORS
+from accuracy.core.dtype import FORMATS, effective_dtype, rounding_band
+from accuracy.results.table import ALL_RANKS, FAILED, IDENTITY, RERUN_COUNTS, RESULTS_SCHEMA, TENSORS
 from accuracy.verdict.rows import Rows, columns_of
 
 PROBES = {  # inputs whose exact answer is known, and the tensors that it is known of
@@ -24,11 +24,11 @@ PROBES = {  # inputs whose exact answer is known, and the tensors that it is kno
     "one_value": ("out",),
     "one_gradient": ("dq", "dk"),
 }
-TRUTH_ERROR = 1e-14  # of the truth itself, relative (tests/reference holds it to that against 50 digits)
+REFERENCE_ERROR = 1e-14  # of the reference itself, relative (tests/reference holds it to that against 50 digits)
 _INPUTS = ["inputs", "inputs_options"]
 KERNEL = ("kernel", "kernel_options")
 _LADDER = (*KERNEL, "dtype", "world_size")
-_OF_A_ROW = ("case_id", "experiment", *_INPUTS, "seed", "code", "truth", "tensor", "rank", "status", "reason")
+_OF_A_ROW = ("case_id", "experiment", *_INPUTS, "seed", "code", "reference", "tensor", "rank", "status", "reason")
 _SETTING = tuple(name for name in IDENTITY if name not in (*_LADDER, *_OF_A_ROW))
 SUBJECT = (*_SETTING, *_LADDER)
 """What is judged as one: the variant as configured and the problem, whatever columns they have, kernel, dtype, size."""
@@ -40,11 +40,11 @@ PARTS = ("splits", "key_chunk")
 class Rung:
     """A schedule's error over all ranks in one dtype on one distribution: geometric means over the seeds.
 
-    one_shot: of the kernel run once, or of the floor where that is larger; bits: the most that a value needs.
+    single_device: of the kernel run once, or of the floor where that is larger; bits: the most that a value needs.
     """
 
     level: float
-    one_shot: float
+    single_device: float
     bits: float
 
 
@@ -66,7 +66,7 @@ class Evidence:
     rungs: dict[str, dict[str, Rung]]
     reruns: Rows
     failures: tuple[str, ...] = ()
-    declines: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()
 
     @property
     def dtype(self) -> str:
@@ -83,9 +83,9 @@ class Evidence:
         """Of the effective precision."""
         return FORMATS[self.effective].unit_roundoff
 
-    def one_shot_has_digits(self, dtype: str) -> bool:
-        """Whether the one-shot kernel is near the truth in that dtype on some inputs; else the kernel is broken."""
-        least = min(rung.one_shot for rung in self.rungs[dtype].values())
+    def single_device_has_digits(self, dtype: str) -> bool:
+        """Whether the single-device kernel is near the reference in that dtype on some inputs; else the kernel is broken."""
+        least = min(rung.single_device for rung in self.rungs[dtype].values())
         return least <= 100 * rounding_band(self.tensor, dtype)
 
     @property
@@ -130,7 +130,7 @@ def gather(results: pd.DataFrame) -> list[Evidence]:
         named = dict(zip(SUBJECT, key, strict=True))
         without = bares.get(key, none)
         failed = without["status"] == FAILED
-        failures, declines = _reasons(without.where(failed)), _reasons(without.where(~failed))
+        failures, unsupported = _reasons(without.where(failed)), _reasons(without.where(~failed))
         for tensor in TENSORS:
             shared = (*(named[name] for name in _SETTING), named["world_size"], tensor)
             found.append(
@@ -143,7 +143,7 @@ def gather(results: pd.DataFrame) -> list[Evidence]:
                     rungs=_same_kernel(rungs.get(shared, {}), named),
                     reruns=reruns.get(shared, none),
                     failures=failures,
-                    declines=declines,
+                    unsupported=unsupported,
                 )
             )
     return found
@@ -155,14 +155,18 @@ def _reasons(rows: Rows) -> tuple[str, ...]:
 
 def _rungs(rows: pd.DataFrame, family: list[str]) -> dict[tuple[Any, ...], dict[tuple[str, ...], Rung]]:
     """For each schedule and tensor: rungs by (dtype, inputs, kernel, its options)."""
-    least = rows[["one_shot_rel", "floor_rel"]].max(axis=1)
-    logs = rows.assign(_level=_log(rows["error_rel"]), _one_shot=_log(least), _bits=rows["significand_bits"])
+    least = rows[["single_device_rel", "floor_rel"]].max(axis=1)
+    logs = rows.assign(_level=_log(rows["error_rel"]), _single_device=_log(least), _bits=rows["significand_bits"])
     place = ["dtype", "inputs", *KERNEL]
-    means = logs.groupby([*family, *place], sort=False).agg({"_level": "mean", "_one_shot": "mean", "_bits": "max"})
+    means = logs.groupby([*family, *place], sort=False).agg(
+        {"_level": "mean", "_single_device": "mean", "_bits": "max"}
+    )
     found: dict[tuple[Any, ...], dict[tuple[str, ...], Rung]] = {}
-    for (key, level), one_shot, bits in zip(means["_level"].items(), means["_one_shot"], means["_bits"], strict=True):
+    for (key, level), single_device, bits in zip(
+        means["_level"].items(), means["_single_device"], means["_bits"], strict=True
+    ):
         whole: tuple[Any, ...] = tuple(key)  # type: ignore[arg-type]
-        rung = Rung(float(np.exp(level)), float(np.exp(one_shot)), float(bits))
+        rung = Rung(float(np.exp(level)), float(np.exp(single_device)), float(bits))
         found.setdefault(whole[: len(family)], {})[whole[len(family) :]] = rung
     return found
 
@@ -182,9 +186,9 @@ def _log(values: pd.Series) -> pd.Series:
     return np.log(values.clip(lower=5e-324))
 
 
-def times_one_shot(rows: Rows | pd.DataFrame) -> Any:
-    """Each row's error over one-shot's, or over the floor where one-shot happens to be better than that."""
-    least = np.maximum(np.maximum(rows["one_shot_rel"], rows["floor_rel"]), TRUTH_ERROR)
+def times_single_device(rows: Rows | pd.DataFrame) -> Any:
+    """Each row's error over single device's, or over the floor where single device happens to be better than that."""
+    least = np.maximum(np.maximum(rows["single_device_rel"], rows["floor_rel"]), REFERENCE_ERROR)
     return rows["error_rel"] / least
 
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from accuracy.dtype import FORMATS
+from accuracy.core.dtype import FORMATS
 
 LEVEL = 0.41
 """Relative error (Frobenius) of rounding once to nearest, in unit roundoffs: the root mean square of a uniform error

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from accuracy.dtype import FORMATS
-from accuracy.table import ALL_RANKS, TENSORS
-from accuracy.verdict.evidence import PROBES, times_one_shot
+from accuracy.core.dtype import FORMATS
+from accuracy.results.table import ALL_RANKS, TENSORS
+from accuracy.verdict.evidence import PROBES, times_single_device
 from accuracy.verdict.growth import Growth, fit_growth
 from accuracy.verdict.label import BUGS, INVALID, LABELS, NOT_MEASURED, ROUNDING
 
 FORWARD = ("out", "lse")
-RIGHT = 3.0  # a rank whose error is below 3 times one-shot's is right (rule 5's limit for one rank)
+RIGHT = 3.0  # a rank whose error is below 3 times single device's is right (rule 5's limit for one rank)
 
 
 @dataclass(frozen=True)
@@ -123,10 +123,10 @@ def _shown(rows: pd.DataFrame, wrong: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _profile(rows: pd.DataFrame, tensor: str, dtype: str, size: int, inputs: tuple[str, ...]) -> pd.Series:
-    """Times one-shot's error on each rank, mean over seeds; infinite where values are not finite."""
+    """Times single device's error on each rank, mean over seeds; infinite where values are not finite."""
     mine = rows[(rows["tensor"] == tensor) & (rows["dtype"] == dtype) & (rows["world_size"] == size)]
     mine = mine[(mine["rank"] != ALL_RANKS) & (mine["inputs"].isin(inputs) if inputs else True)]
-    return times_one_shot(mine).groupby(mine["rank"]).mean()
+    return times_single_device(mine).groupby(mine["rank"]).mean()
 
 
 def _trend(errors: pd.Series) -> str:

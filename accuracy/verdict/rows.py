@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from accuracy.table import IDENTITY, RESULTS_SCHEMA
+from accuracy.results.table import IDENTITY, RESULTS_SCHEMA
 
 
 @dataclass(frozen=True, eq=False)

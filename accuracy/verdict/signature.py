@@ -8,14 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from accuracy.verdict.label import (
-    BIASED,
-    EXCESS_ROUNDING,
-    INVALID,
-    LOGIC,
-    NONDETERMINISTIC,
-    PRECISION_FLOOR,
-)
+from accuracy.verdict.label import BIASED, EXCESS_ROUNDING, INVALID, LOGIC, NONDETERMINISTIC, PRECISION_FLOOR
 from accuracy.verdict.pattern import Pattern
 
 GRADIENTS = {"dq", "dk", "dv"}

@@ -9,8 +9,8 @@ from types import ModuleType
 import numpy as np
 import pandas as pd
 
-from accuracy.table import ALL_RANKS
-from accuracy.verdict.evidence import SUBJECT, Evidence, gather, times_one_shot
+from accuracy.results.table import ALL_RANKS
+from accuracy.verdict.evidence import SUBJECT, Evidence, gather, times_single_device
 from accuracy.verdict.label import NOT_MEASURED, ROUNDING, Finding
 from accuracy.verdict.rows import typical
 from accuracy.verdict.rule import biased, excess, invalid, ladder, nondeterministic, probe
@@ -26,7 +26,7 @@ COLUMNS = (
     "sentence",
     "error_rel",
     "x_floor",
-    "x_one_shot",
+    "x_single_device",
     "slope",
     "cases",
     "numbers",
@@ -45,10 +45,10 @@ def judge(evidence: Evidence) -> tuple[str, Finding]:
         if (finding := rule.judge(evidence)) is not None:
             return rule.__name__.rpartition(".")[2], finding
     if not len(evidence.whole) and not len(evidence.probes):
-        reasons = (*evidence.failures, *evidence.declines) or ("no numbers in the table",)
+        reasons = (*evidence.failures, *evidence.unsupported) or ("no numbers in the table",)
         return "", Finding(NOT_MEASURED, reasons[0])
-    ratio = typical(times_one_shot(evidence.whole))
-    return "", Finding(ROUNDING, f"{ratio:.3g} times one-shot's error", {"x_one_shot": ratio})
+    ratio = typical(times_single_device(evidence.whole))
+    return "", Finding(ROUNDING, f"{ratio:.3g} times single device's error", {"x_single_device": ratio})
 
 
 def _row(evidence: Evidence) -> dict[str, object]:
@@ -62,7 +62,7 @@ def _row(evidence: Evidence) -> dict[str, object]:
         "sentence": finding.sentence,
         "error_rel": typical(rows["error_rel"]),
         "x_floor": typical(rows["x_floor"]),
-        "x_one_shot": typical(times_one_shot(rows)) if len(rows) else float("nan"),
+        "x_single_device": typical(times_single_device(rows)) if len(rows) else float("nan"),
         "slope": ladder.slope_of(evidence),
         "cases": len(rows) + np.count_nonzero(evidence.probes["rank"] == ALL_RANKS),
         "numbers": finding.numbers,

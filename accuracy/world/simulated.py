@@ -3,7 +3,7 @@
 Each rank is a coroutine. The ranks take turns in rank order; a turn ends where the rank awaits something that has not
 been sent. Tensors are handed over by reference: the ownership rules of `accuracy.world.base` make that safe, and a
 write to a tensor on its way is caught by its version counter. What is gathered is stacked once, for all ranks to read.
-Rings need no coroutines here: `accuracy.variant.together.rings` runs all of their ranks as one.
+Rings need no coroutines here: `accuracy.simulate.batched.rings` runs all of their ranks as one.
 """
 
 from collections.abc import Callable, Coroutine, Generator, Sequence

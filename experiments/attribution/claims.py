@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from accuracy.claim import Claim
+from accuracy.results.claim import Claim
 from accuracy.verdict.attribution import Attribution, attributions
 
 BLOCKS = ("partial", "gradient_partial")
@@ -15,14 +15,14 @@ def claims(results: pd.DataFrame) -> list[Claim]:
 
 
 def _blocks(found: list[Attribution]) -> Claim:
-    statement = "At least 80% of what a ring has beyond one-shot is the rounding of blocks' results to 16 bits."
+    statement = "At least 80% of what a ring has beyond single device is the rounding of blocks' results to 16 bits."
     shares = {
         f"{each.variant} {each.tensor}": sum(each.excess.get(place, 0.0) for place in BLOCKS)
         for each in found
-        if each.x_one_shot > 1.02
+        if each.x_single_device > 1.02
     }
     if not shares:
-        return Claim(statement, None, "no tensor is worse than one-shot's, or not every combination was measured")
+        return Claim(statement, None, "no tensor is worse than single device's, or not every combination was measured")
     least = min(shares, key=lambda name: shares[name])
     return Claim(statement, shares[least] > 0.8, f"least of {len(shares)} tensors: {shares[least]:.0%} ({least})")
 

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from accuracy.claim import Claim
+from accuracy.results.claim import Claim
 
 GRADIENTS = ("dq", "dk", "dv")
 SPLIT, FUSED, FLASH = "triton_split_backward", "triton_fused_backward", "flash_attn"
@@ -46,7 +46,7 @@ def _counted(rows: pd.DataFrame) -> str:
 
 
 def _alike(rows: pd.DataFrame) -> Claim:
-    statement = f"Fused and split are equally near to the truth: relative errors within {ALIKE:.0%} of each other."
+    statement = f"Fused and split are equally near to the reference: relative errors within {ALIKE:.0%} of each other."
     mean = rows.groupby(["dtype", "heads", "tensor", "kernel"])["error_rel"].mean().unstack("kernel")
     if mean.shape[1] < 2:
         return Claim(statement, None, "no such rows")
@@ -55,7 +55,7 @@ def _alike(rows: pd.DataFrame) -> Claim:
 
 
 def _within(ours: pd.DataFrame, flash: pd.DataFrame) -> Claim:
-    statement = "Neither is further from the truth than flash-attn in any gradient, by more than 2%."
+    statement = "Neither is further from the reference than flash-attn in any gradient, by more than 2%."
     keys = ["dtype", "heads", "tensor"]
     theirs = flash.groupby(keys)["error_rel"].mean()
     if theirs.empty or ours.empty:

@@ -1,10 +1,10 @@
-"""What bpt_backward claims: the issue's shape over the ranks, the label, the cause, and that the cure cures."""
+"""What bpt_backward claims: the issue's shape over the ranks, the label, the cause, and that the remedy remedies."""
 
 import numpy as np
 import pandas as pd
 
-from accuracy import table
-from accuracy.claim import Claim
+from accuracy.results import table
+from accuracy.results.claim import Claim
 from accuracy.verdict.diagnosis import diagnoses
 from accuracy.verdict.label import LOGIC, NOT_MEASURED, ROUNDING
 from accuracy.verdict.verdict import verdicts
@@ -49,7 +49,7 @@ def _ends(results: pd.DataFrame) -> list[Claim]:
         sign = 1 if way == "rises" else -1
         wrong = [profile.drop(right) for profile in profiles]
         holds = all((np.diff(sign * each) > 0).all() for each in wrong)
-        with np.errstate(divide="ignore"):  # one rank's float16 may agree with one-shot's to the last bit
+        with np.errstate(divide="ignore"):  # one rank's float16 may agree with single device's to the last bit
             least = min(
                 float(np.divide(each.min(), profile[right])) for each, profile in zip(wrong, profiles, strict=True)
             )
@@ -76,6 +76,6 @@ def _forward(judged: pd.DataFrame) -> Claim:
 def _cured(judged: pd.DataFrame) -> Claim:
     statement = "The same ring without the buffer merely rounds in every tensor."
     mine = judged[judged["variant"] == HEALTHY]
-    worst = mine.loc[mine["tensor"] != "lse", "x_one_shot"].max() if len(mine) else float("nan")
+    worst = mine.loc[mine["tensor"] != "lse", "x_single_device"].max() if len(mine) else float("nan")
     holds = bool((mine["label"] == ROUNDING).all()) if len(mine) else None
-    return Claim(statement, holds, f"at most {worst:.2f} times one-shot's error")
+    return Claim(statement, holds, f"at most {worst:.2f} times single device's error")

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from accuracy.claim import Claim
+from accuracy.results.claim import Claim
 
 Test = Callable[[pd.Series], pd.Series]
 AFTER = "(Added after the run.) "
@@ -33,12 +33,12 @@ def claims(results: pd.DataFrame) -> list[Claim]:
     in_sixteen = rows["kernel_options"].str.contains("compute_dtype=input|reduced_sums=True")
     rows["who"] = rows["kernel"].mask(in_sixteen, rows["kernel"] + " in 16 bits")
     whole = rows[rows["rank"] == -1]
-    one_shot = whole[whole["variant"] == "one_shot"]
-    out = one_shot[one_shot["tensor"] == "out"]
+    single_device = whole[whole["variant"] == "single_device"]
+    out = single_device[single_device["tensor"] == "out"]
     return [
         *_rmse(out[out["inputs"] == "outliers"]),
         *_deviation(out[(out["inputs"] == "gaussian") & (out["mask"] == "full")]),
-        *_delta(one_shot[one_shot["dtype"] == "bfloat16"]),
+        *_delta(single_device[single_device["dtype"] == "bfloat16"]),
         *_one_value(out[out["inputs"] == "one_value"]),
         *_by_rank(rows[(rows["variant"] == "ring") & (rows["rank"] >= 0)]),
     ]
@@ -111,7 +111,7 @@ def _deviation(rows: pd.DataFrame) -> Iterable[Claim]:
 
 
 def _delta(rows: pd.DataFrame) -> Iterable[Claim]:
-    """Qiu and Yao: rounding of out, and with it of delta, to one side. Means over seeds, outward of the truth."""
+    """Qiu and Yao: rounding of out, and with it of delta, to one side. Means over seeds, outward of the reference."""
     tied = rows[rows["inputs"] == "tied"]
     shares = {"out": HALF_TIE, "delta": HALF_TIE * math.sqrt(2 * tied["head_dim"].max() / math.pi)}
     biased = tied[tied["tensor"].isin(shares)]
@@ -143,7 +143,7 @@ def _delta(rows: pd.DataFrame) -> Iterable[Claim]:
 def _one_value(rows: pd.DataFrame) -> Iterable[Claim]:
     """Flash-attention PR #2721: V = 1."""
     before, stored = rows[rows["dtype"] == "float32"], rows[rows["dtype"] == "bfloat16"]
-    off = stored[stored["error_max"] > 2.0**-9]  # the truth itself is 1 to float64's rounding
+    off = stored[stored["error_max"] > 2.0**-9]  # the reference itself is 1 to float64's rounding
     off = off.assign(side=off["error_bias"] / off["error_mean"])
     for kernel in ("flash_attn", "flash_attn_4", "torch_flash", "eager"):
         yield _judged(
@@ -173,7 +173,7 @@ def _one_value(rows: pd.DataFrame) -> Iterable[Claim]:
 
 
 def _by_rank(rows: pd.DataFrame) -> Iterable[Claim]:
-    """Ring-flash-attention PR #34: mean diff from one-shot on 8 ranks."""
+    """Ring-flash-attention PR #34: mean diff from single device on 8 ranks."""
     published = {"out": PR34_OUT, "lse": PR34_LSE}
     rows = rows[(rows["world_size"] == 8) & rows["tensor"].isin(published)]
     known = pd.Series({(tensor, rank): mean for tensor, means in published.items() for rank, mean in enumerate(means)})

@@ -5,19 +5,19 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from accuracy.claim import Claim, no_failure
-from accuracy.dtype import FORMATS
+from accuracy.core.dtype import FORMATS
+from accuracy.results.claim import Claim, no_failure
 
 LADDER = ("bfloat16", "float16", "float32", "float64")
 
 
 def claims(results: pd.DataFrame) -> list[Claim]:
-    measured = results[(results["status"] != "declined") & results["tensor"].notna()]
+    measured = results[(results["status"] != "unsupported") & results["tensor"].notna()]
     return [_exact(measured), _ladder(measured), no_failure(results)]
 
 
 def _exact(measured: pd.DataFrame) -> Claim:
-    statement = "In float64 every variant agrees with the truth to 1e-12 on every rank and tensor."
+    statement = "In float64 every variant agrees with the reference to 1e-12 on every rank and tensor."
     rows = measured[measured["dtype"] == "float64"]
     if rows.empty:
         return Claim(statement, None, "no float64 rows")

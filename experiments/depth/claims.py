@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from accuracy.claim import Claim
+from accuracy.results.claim import Claim
 
 GRADIENTS = ("dx", "d_query", "d_key", "d_value", "d_output")
 CATASTROPHIC = 0.5  # half of the gradient itself
@@ -54,19 +54,19 @@ def _where(row: pd.Series) -> str:
 
 
 def _excess(rows: pd.DataFrame) -> Claim:
-    statement = f"Published policies at gain 1: no layer's gradient is beyond {EXCESS} times the one-shot stack's."
+    statement = f"Published policies at gain 1: no layer's gradient is beyond {EXCESS} times the single-device stack's."
     found = _gradients(rows)
     if found.empty:
         return Claim(statement, None, "not measured")
-    worst = found.loc[found["x_one_shot"].idxmax()]
-    middle = found["x_one_shot"].median()
-    evidence = f"largest {worst['x_one_shot']:.2f} ({_where(worst)}), median {middle:.2f}"
-    return Claim(statement, bool(worst["x_one_shot"] < EXCESS), evidence)
+    worst = found.loc[found["x_single_device"].idxmax()]
+    middle = found["x_single_device"].median()
+    evidence = f"largest {worst['x_single_device']:.2f} ({_where(worst)}), median {middle:.2f}"
+    return Claim(statement, bool(worst["x_single_device"] < EXCESS), evidence)
 
 
 def _level(rows: pd.DataFrame) -> Claim:
     statement = "That ratio does not grow with the depth: its median over the layers differs by less than 10%."
-    by_depth = _gradients(rows).groupby(["weights", "layers"])["x_one_shot"].median()
+    by_depth = _gradients(rows).groupby(["weights", "layers"])["x_single_device"].median()
     spans = [group.max() / group.min() for _, group in by_depth.groupby("weights") if len(group) > 1]
     if not spans:
         return Claim(statement, None, "fewer than two depths")
@@ -75,19 +75,21 @@ def _level(rows: pd.DataFrame) -> Claim:
 
 
 def _attention_is_minor(rows: pd.DataFrame) -> Claim:
-    statement = f"The one-shot stack's gradients are within {EXCESS} times those with exact attention."
+    statement = f"The single-device stack's gradients are within {EXCESS} times those with exact attention."
     found = _gradients(rows)
     if found.empty:
         return Claim(statement, None, "not measured")
-    ratio = found["one_shot_rel"] / found["exact_rel"]
+    ratio = found["single_device_rel"] / found["exact_rel"]
     return Claim(statement, bool(ratio.max() < EXCESS), f"largest {ratio.max():.2f}, median {ratio.median():.2f}")
 
 
 def _sublinear(rows: pd.DataFrame) -> Claim:
-    statement = "The bottom gradient's error grows with the depth, slower than linearly, for ring and one-shot alike."
+    statement = (
+        "The bottom gradient's error grows with the depth, slower than linearly, for ring and single device alike."
+    )
     bottom = rows[(rows["tensor"] == "dx") & (rows["layer"] == 1) & (rows["weights"] == "random")]
     bottom = bottom[(bottom["variant"] == "ring") & (bottom["residual"] == "input")]
-    found = bottom.groupby("layers")[["error_rel", "one_shot_rel", "exact_rel"]].median()
+    found = bottom.groupby("layers")[["error_rel", "single_device_rel", "exact_rel"]].median()
     if len(found) < 3:
         return Claim(statement, None, "fewer than three depths")
     depth = np.log(found.index.to_numpy(dtype=float))
@@ -97,22 +99,26 @@ def _sublinear(rows: pd.DataFrame) -> Claim:
 
 
 def _sharp(rows: pd.DataFrame) -> Claim:
-    statement = "Gain 8: d_query is catastrophic in the one-shot stack too, ring below 2 times it, the loss within 1%."
+    statement = (
+        "Gain 8: d_query is catastrophic in the single-device stack too, ring below 2 times it, the loss within 1%."
+    )
     sharp = rows[rows["gain"] == 8]
     found = sharp[sharp["tensor"] == "d_query"]
     if found.empty:
         return Claim(statement, None, "not measured")
-    least = found.groupby("weights")["one_shot_rel"].max()
-    ratio, loss = found["x_one_shot"].max(), _loss(sharp)
+    least = found.groupby("weights")["single_device_rel"].max()
+    ratio, loss = found["x_single_device"].max(), _loss(sharp)
     said = ", ".join(f"{weights} {value:.2g}" for weights, value in least.items())
     holds = bool((least > CATASTROPHIC).all() and ratio < 2 and loss < REASONABLE)
-    return Claim(statement, holds, f"one-shot's largest error: {said}; ring at most {ratio:.2f} times; loss {loss:.2g}")
+    return Claim(
+        statement, holds, f"single device's largest error: {said}; ring at most {ratio:.2f} times; loss {loss:.2g}"
+    )
 
 
 def _misattributed(rows: pd.DataFrame) -> Claim:
     statement = (
-        "Wherever a published ring differs from one-shot by half of a gradient, the stack with exact attention differs"
-        f" from one-shot by as much, within {EXCESS} times."
+        "Wherever a published ring differs from single device by half of a gradient, the stack with exact attention differs"
+        f" from single device by as much, within {EXCESS} times."
     )
     found = _gradients(rows)
     found = found[found["diff_rel"] > CATASTROPHIC]
@@ -126,28 +132,28 @@ def _misattributed(rows: pd.DataFrame) -> Claim:
 
 
 def _low_lse(rows: pd.DataFrame) -> Claim:
-    statement = "lse in bfloat16 at gain 4: gradients catastrophic and beyond 2 times one-shot, the loss within 1%."
+    statement = (
+        "lse in bfloat16 at gain 4: gradients catastrophic and beyond 2 times single device, the loss within 1%."
+    )
     low = rows[(rows["precision"] == "lse=bfloat16") & (rows["gain"] == 4)]
     found = _gradients(low)
     if found.empty:
         return Claim(statement, None, "not measured")
     worst = found.loc[found["error_rel"].idxmax()]
     loss = _loss(low)
-    bad = worst["error_rel"] > CATASTROPHIC and worst["x_one_shot"] > 2
-    evidence = (
-        f"worst {worst['error_rel']:.2g}, {worst['x_one_shot']:.1f} times one-shot ({_where(worst)}); loss {loss:.2g}"
-    )
+    bad = worst["error_rel"] > CATASTROPHIC and worst["x_single_device"] > 2
+    evidence = f"worst {worst['error_rel']:.2g}, {worst['x_single_device']:.1f} times single device ({_where(worst)}); loss {loss:.2g}"
     return Claim(statement, bool(bad and loss < REASONABLE), evidence)
 
 
 def _sums(rows: pd.DataFrame) -> Claim:
-    statement = "Sums of gradients or of out in bfloat16 at gain 1 stay below 3 times one-shot: not catastrophic."
+    statement = "Sums of gradients or of out in bfloat16 at gain 1 stay below 3 times single device: not catastrophic."
     found = _gradients(rows[rows["precision"].str.contains("accumulator=bfloat16") & (rows["gain"] == 1)])
     if found.empty:
         return Claim(statement, None, "not measured")
-    worst = found.loc[found["x_one_shot"].idxmax()]
-    holds = bool(worst["x_one_shot"] < 3 and found["error_rel"].max() < CATASTROPHIC)
-    return Claim(statement, holds, f"largest {worst['x_one_shot']:.2f} ({_where(worst)})")
+    worst = found.loc[found["x_single_device"].idxmax()]
+    holds = bool(worst["x_single_device"] < 3 and found["error_rel"].max() < CATASTROPHIC)
+    return Claim(statement, holds, f"largest {worst['x_single_device']:.2f} ({_where(worst)})")
 
 
 def _bug(rows: pd.DataFrame) -> list[Claim]:
@@ -166,7 +172,11 @@ def _bug(rows: pd.DataFrame) -> list[Claim]:
     said = ", ".join(f"W={size} {error:.2g}" for size, error in errors.items())
     return [
         Claim(statements[0], bool((errors > CATASTROPHIC).all() and loss < REASONABLE), f"{said}; loss {loss:.2g}"),
-        Claim(statements[1], bool((one["x_one_shot"] < EXCESS).all()), f"{one['x_one_shot'].max():.2f} times one-shot"),
+        Claim(
+            statements[1],
+            bool((one["x_single_device"] < EXCESS).all()),
+            f"{one['x_single_device'].max():.2f} times single device",
+        ),
     ]
 
 
@@ -175,8 +185,10 @@ def _middle(values: pd.Series) -> float:
 
 
 def _excess_over_seeds(rows: pd.DataFrame) -> Claim:
-    statement = "(Added after the run.) Over seeds, layers and gradients no ring's mean is beyond 1.25 times one-shot."
-    found = _gradients(rows).groupby(["weights", "residual", "variant", "layers", "world_size"])["x_one_shot"]
+    statement = (
+        "(Added after the run.) Over seeds, layers and gradients no ring's mean is beyond 1.25 times single device."
+    )
+    found = _gradients(rows).groupby(["weights", "residual", "variant", "layers", "world_size"])["x_single_device"]
     if rows["seed"].nunique() < 3:
         return Claim(statement, None, "fewer than three seeds")
     means = found.apply(_middle)
@@ -186,7 +198,7 @@ def _excess_over_seeds(rows: pd.DataFrame) -> Claim:
 
 def _diff_is_no_error(rows: pd.DataFrame) -> Claim:
     statement = (
-        "(Added after the run.) From 2 to 8 ranks the ring's difference to one-shot grows by 30% and more, its error by"
+        "(Added after the run.) From 2 to 8 ranks the ring's difference to single device grows by 30% and more, its error by"
         " less than 10%."
     )
     ring = _gradients(rows[(rows["variant"] == "ring") & (rows["residual"] == "input") & (rows["layers"] >= 8)])
@@ -200,34 +212,36 @@ def _diff_is_no_error(rows: pd.DataFrame) -> Claim:
 
 def _workaround(rows: pd.DataFrame) -> Claim:
     statement = (
-        "(Added after the run.) llama3's forward with a ring's backward is nearer to one-shot than a ring by a third"
-        " and more, at 8 ranks, and no nearer to the truth by 10%."
+        "(Added after the run.) llama3's forward with a ring's backward is nearer to single device than a ring by a third"
+        " and more, at 8 ranks, and no nearer to the reference by 10%."
     )
     many = _gradients(rows[(rows["world_size"] == 8) & (rows["residual"] == "input") & (rows["layers"] >= 8)])
-    by_variant = many.groupby("variant")[["diff_rel", "x_one_shot"]].median()
+    by_variant = many.groupby("variant")[["diff_rel", "x_single_device"]].median()
     if not {"ring", "llama3_ring"} <= set(by_variant.index):
         return Claim(statement, None, "not measured")
     share = by_variant.loc["llama3_ring"] / by_variant.loc["ring"]
-    holds = bool(share["diff_rel"] < 2 / 3 and share["x_one_shot"] > 0.9)
+    holds = bool(share["diff_rel"] < 2 / 3 and share["x_single_device"] > 0.9)
     return Claim(
         statement,
         holds,
-        f"difference {share['diff_rel']:.2f} of the ring's, times one-shot {share['x_one_shot']:.2f} of its",
+        f"difference {share['diff_rel']:.2f} of the ring's, times single device {share['x_single_device']:.2f} of its",
     )
 
 
 def _sharp_for_all(rows: pd.DataFrame) -> Claim:
     statement = (
-        "(Added after the run.) From gain 4 on the middle gradient is catastrophic for one-shot and exact attention as"
-        " for the ring, and ring, one-shot and exact differ from each other by as much."
+        "(Added after the run.) From gain 4 on the middle gradient is catastrophic for single device and exact attention as"
+        " for the ring, and ring, single device and exact differ from each other by as much."
     )
     found = _gradients(rows[rows["gain"] >= 4])
     if found.empty:
         return Claim(statement, None, "not measured")
-    names = ["error_rel", "one_shot_rel", "exact_rel", "diff_rel", "exact_diff_rel"]
+    names = ["error_rel", "single_device_rel", "exact_rel", "diff_rel", "exact_diff_rel"]
     middle = found.groupby("weights")[names].median()
     said = "; ".join(f"{weights} " + ", ".join(f"{x:.2g}" for x in row) for weights, row in middle.iterrows())
-    evidence = f"medians of ring's, one-shot's, exact's error, ring to one-shot, exact to one-shot: {said}"
+    evidence = (
+        f"medians of ring's, single device's, exact's error, ring to single device, exact to single device: {said}"
+    )
     return Claim(statement, bool((middle > CATASTROPHIC).all(axis=None)), evidence)
 
 

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from accuracy.claim import Claim
+from accuracy.results.claim import Claim
 from accuracy.verdict.label import NOT_MEASURED, ROUNDING
 from accuracy.verdict.verdict import verdicts
 

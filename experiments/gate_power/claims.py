@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from accuracy.check import against, cell
-from accuracy.check.cell import KEYS, Cell, Key
-from accuracy.check.evidence import Evidence
-from accuracy.check.policy import RISE
-from accuracy.check.simulation import BASELINE, CELLS, SEEDS, Design, caught, false_alarms
-from accuracy.claim import Claim
+from accuracy.gate import judge
+from accuracy.gate.simulation import BASELINE, CELLS, SEEDS, Design, caught, false_alarms
+from accuracy.results import cell
+from accuracy.results.cell import KEYS, Cell, Key
+from accuracy.results.claim import Claim
+from accuracy.results.policy import RISE
+from accuracy.results.run_table import Evidence
 
 RUNS = 15_000  # a first look may fail 1 run in 2,000: 8 of these, which shows less than 1 in 1,000 with 95% confidence
 PRECISION = KEYS.index("precision")
@@ -74,7 +75,7 @@ def _sharp(spreads: np.ndarray, design: Design, named: str) -> Claim:
 
 def _left_alone(published: Cells) -> Claim:
     reruns, base = _reruns(published), _baseline(published)
-    labels = [found.label for rerun in reruns for found in against.first_look(rerun, base, CELLS).values()]
+    labels = [found.label for rerun in reruns for found in judge.first_look(rerun, base, CELLS).values()]
     bad = [label for label in labels if label in ("regression", "outlier", "undecided")]
     evidence = f"{len(bad)} of {len(labels)} cells in {len(reruns)} reruns were called anything else than the same"
     return Claim("Measured: no rerun of the unchanged code with fresh seeds fails.", not bad, evidence)
@@ -84,7 +85,7 @@ def _raised(published: Cells) -> Claim:
     """Every measured rerun of every cell, with 10% more error put on it, as one cell of 500."""
     base = _baseline(published)
     labels = [
-        against.first_look({key: _raise(each)}, base, CELLS)[key].label
+        judge.first_look({key: _raise(each)}, base, CELLS)[key].label
         for rerun in _reruns(published)
         for key, each in rerun.items()
     ]
@@ -106,7 +107,7 @@ def _caught(published: Cells, planted: Cells) -> Claim:
     if not worse:
         return Claim(statement, None, f"the largest rise is {np.expm1(max(rises.values(), default=0)):+.1%}")
     reruns = _reruns(planted)
-    found = [against.first_look(rerun, base, CELLS) for rerun in reruns]
+    found = [judge.first_look(rerun, base, CELLS) for rerun in reruns]
     parts, held = [], True
     for key, rise in sorted(rises.items(), key=lambda pair: -pair[1]):
         if rise > np.log(1.03):

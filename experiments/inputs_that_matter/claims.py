@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from accuracy.claim import Claim
-from accuracy.dtype import FORMATS
+from accuracy.core.dtype import FORMATS
+from accuracy.results.claim import Claim
 
 GATED = ("out", "dq", "dk", "dv")
 SHORT = ("bfloat16", "float16")
@@ -19,23 +19,21 @@ def claims(results: pd.DataFrame) -> list[Claim]:
     rows["by_rounding"] = rows["error_rel"] / (rows["condition_rounding"] * unit)
     rows["by_sum"] = rows["error_rel"] / (rows["condition_sum"] * unit)
     rows["in_units"] = rows["error_rel"] / unit
-    one_shot = rows[rows["variant"] == "one_shot"]
+    single_device = rows[rows["variant"] == "single_device"]
     return [
-        _foretold(one_shot),
-        _together(one_shot),
-        _apart(one_shot),
-        _softmax(one_shot),
+        _foretold(single_device),
+        _together(single_device),
+        _apart(single_device),
+        _softmax(single_device),
         _rings(rows[rows["variant"].isin(("ring", "zigzag", "striped", "llama3_ring"))]),
         _nearer(rows[rows["variant"].isin(("ring", "zigzag", "striped"))]),
         _largest(rows),
-        _cancelling(one_shot),
+        _cancelling(single_device),
     ]
 
 
 def _foretold(rows: pd.DataFrame) -> Claim:
-    statement = (
-        f"One-shot's error is {LOW} to {HIGH} times condition_rounding x u on all inputs, to {WITH_A_SIDE:g} on tied."
-    )
+    statement = f"Single device's error is {LOW} to {HIGH} times condition_rounding x u on all inputs, to {WITH_A_SIDE:g} on tied."
     if rows.empty:
         return Claim(statement, None, "not measured")
     most = np.where(rows["inputs"] == "tied", WITH_A_SIDE, HIGH)
@@ -73,18 +71,20 @@ def _softmax(rows: pd.DataFrame) -> Claim:
 
 
 def _rings(rows: pd.DataFrame) -> Claim:
-    statement = f"Every ring stays below {EXCESS} times one-shot in out, dq, dk and dv on all inputs."
+    statement = f"Every ring stays below {EXCESS} times single device in out, dq, dk and dv on all inputs."
     if rows.empty:
         return Claim(statement, None, "not measured")
-    return Claim(statement, bool((rows["x_one_shot"] < EXCESS).all()), f"largest: {_row(rows, 'x_one_shot', 'idxmax')}")
+    return Claim(
+        statement, bool((rows["x_single_device"] < EXCESS).all()), f"largest: {_row(rows, 'x_single_device', 'idxmax')}"
+    )
 
 
 def _nearer(rows: pd.DataFrame) -> Claim:
     statement = (
-        "Where weights sit in few keys, rings at their most ranks are nearer to one-shot in out than on Gaussian."
+        "Where weights sit in few keys, rings at their most ranks are nearer to single device in out than on Gaussian."
     )
     widest = rows[(rows["world_size"] == rows["world_size"].max()) & (rows["tensor"] == "out")]
-    means = widest.groupby("inputs")["x_one_shot"].mean()
+    means = widest.groupby("inputs")["x_single_device"].mean()
     few = [name for name in ("peaked", "tied", "attention_sink", "rising_maxima", "captured") if name in means]
     if "gaussian" not in means or not few or widest["world_size"].max() < 2:
         return Claim(statement, None, "not measured")
@@ -93,16 +93,18 @@ def _nearer(rows: pd.DataFrame) -> Claim:
 
 
 def _largest(rows: pd.DataFrame) -> Claim:
-    statement = "The worst of all cells against one-shot is dk or dv of llama3 on Gaussian inputs."
+    statement = "The worst of all cells against single device is dk or dv of llama3 on Gaussian inputs."
     if not (rows["variant"] == "llama3").any() or rows["world_size"].max() < 2:
         return Claim(statement, None, "not measured")
-    worst = rows.loc[rows["x_one_shot"].idxmax()]
+    worst = rows.loc[rows["x_single_device"].idxmax()]
     holds = worst["variant"] == "llama3" and worst["tensor"] in ("dk", "dv") and worst["inputs"] == "gaussian"
-    return Claim(statement, bool(holds), _row(rows, "x_one_shot", "idxmax"))
+    return Claim(statement, bool(holds), _row(rows, "x_single_device", "idxmax"))
 
 
 def _cancelling(rows: pd.DataFrame) -> Claim:
-    statement = "One-shot's largest relative errors are dq and dk of tied and uniform, 10 times those on other inputs."
+    statement = (
+        "Single device's largest relative errors are dq and dk of tied and uniform, 10 times those on other inputs."
+    )
     slopes = rows[rows["tensor"].isin(("dq", "dk"))]
     cancel = slopes["inputs"].isin(("tied", "uniform"))
     if cancel.all() or not cancel.any():

@@ -6,7 +6,7 @@ Text: the sources of the standard library of the Python that runs this, byte by 
 attention (4 query heads over 1 key/value head of 32, RoPE, RMSNorm) and SwiGLU, 0.8 million parameters, float32, on
 the CPU. Out: of the layers that CAPTURED names, q and k after RoPE, v, and dout, the gradient of the loss with
 respect to the attention's output, on one sequence that was not trained on. The loss is summed over the tokens, not
-averaged: a float16 case could not hold 1/1024 of it (which training in float16 cures by scaling the loss in the same
+averaged: a float16 case could not hold 1/1024 of it (which training in float16 remedies by scaling the loss in the same
 way).
 """
 

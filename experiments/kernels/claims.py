@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from accuracy.claim import Claim
+from accuracy.results.claim import Claim
 
 ROUNDED = ("out", "dq", "dk", "dv")
 SIXTEEN = ("bfloat16", "float16")
@@ -15,7 +15,7 @@ def claims(results: pd.DataFrame) -> list[Claim]:
     on_cpu = (rows["kernel"] == "torch_flash") & ~rows["device"].str.contains("NVIDIA", regex=False)
     return [
         _whole(results),
-        _below("In float64 every kernel agrees with the truth to 1e-12.", rows[rows["dtype"] == "float64"], 1e-12),
+        _below("In float64 every kernel agrees with the reference to 1e-12.", rows[rows["dtype"] == "float64"], 1e-12),
         _below(
             "In 16 bits no kernel's out, dq, dk or dv is 2 floors away (torch's CPU flash kernel apart).",
             sixteen[~on_cpu.loc[sixteen.index]], 2.0, "x_floor",

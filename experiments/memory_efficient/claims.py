@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from accuracy.claim import Claim
+from accuracy.results.claim import Claim
 
 ASSERTED = 1e-5  # largest absolute error
 GRADIENTS = ("dq", "dk", "dv")

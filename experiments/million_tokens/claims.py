@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from accuracy.claim import Claim, largest_below
+from accuracy.results.claim import Claim, largest_below
 
 ROUNDED = ("out", "dq", "dk", "dv")
 RINGS = ("ring", "zigzag", "llama3_ring")
@@ -13,7 +13,7 @@ def claims(results: pd.DataFrame) -> list[Claim]:
     rings = rows[rows["variant"].isin(RINGS) & (rows["world_size"] > 1)]
     rounded = rings[rings["tensor"].isin(ROUNDED)]
     return [
-        _one_shot(rows[(rows["variant"] == "one_shot") & rows["tensor"].isin(ROUNDED)]),
+        _single_device(rows[(rows["variant"] == "single_device") & rows["tensor"].isin(ROUNDED)]),
         _below(rounded, 1.3),
         _flat(rounded, 1.05),
         _lse(rings[rings["tensor"] == "lse"]),
@@ -21,13 +21,13 @@ def claims(results: pd.DataFrame) -> list[Claim]:
     ]
 
 
-def _one_shot(rows: pd.DataFrame) -> Claim:
-    statement = "One-shot over a million tokens stays below 2 floors in out, dq, dk and dv."
+def _single_device(rows: pd.DataFrame) -> Claim:
+    statement = "Single device over a million tokens stays below 2 floors in out, dq, dk and dv."
     return largest_below(statement, rows, 2.0, "x_floor")
 
 
 def _below(rows: pd.DataFrame, bound: float) -> Claim:
-    statement = f"Every ring stays below {bound} times one-shot in out, dq, dk and dv."
+    statement = f"Every ring stays below {bound} times single device in out, dq, dk and dv."
     return largest_below(statement, rows, bound)
 
 
@@ -41,9 +41,9 @@ def _flat(rows: pd.DataFrame, bound: float) -> Claim:
 
 
 def _lse(rows: pd.DataFrame) -> Claim:
-    statement = "lse of ring and zigzag is 1.2 to 2.5 times one-shot's at 64 ranks, 1.5 to 2.5 times that at 256."
+    statement = "lse of ring and zigzag is 1.2 to 2.5 times single device's at 64 ranks, 1.5 to 2.5 times that at 256."
     merged = rows[rows["variant"].isin(("ring", "zigzag"))]
-    table = merged.pivot_table(index="variant", columns="world_size", values="x_one_shot")
+    table = merged.pivot_table(index="variant", columns="world_size", values="x_single_device")
     if not {64, 256} <= set(table.columns):
         return Claim(statement, None, "64 and 256 ranks were not both measured")
     growth = table[256] / table[64]
@@ -55,5 +55,5 @@ def _lse(rows: pd.DataFrame) -> Claim:
 
 
 def _forward(rows: pd.DataFrame) -> Claim:
-    statement = "llama3_ring, whose forward merges nothing, has one-shot's out within 3%."
+    statement = "llama3_ring, whose forward merges nothing, has single device's out within 3%."
     return largest_below(statement, rows, 1.03)

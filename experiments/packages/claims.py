@@ -8,8 +8,8 @@ import math
 
 import pandas as pd
 
-from accuracy.claim import Claim, beside
 from accuracy.package.twins import OURS
+from accuracy.results.claim import Claim, beside
 
 SAME = 0.01  # relative: equal bits give 0; the spread of a relative Frobenius norm over seeds is about this
 WRONG = 0.1  # relative error: float32 rounding is 10^-7

@@ -2,12 +2,12 @@
 
 import pandas as pd
 
-from accuracy.claim import Claim, beside
 from accuracy.package.twins import OURS
-from accuracy.table import ALL_RANKS
+from accuracy.results.claim import Claim, beside
+from accuracy.results.table import ALL_RANKS
 
 SAME = 0.01  # experiment packages: what is not bit for bit the same differs by about 1e-4
-ALIKE = 1.05  # experiment kernels: one-shot outs of fused kernels are 1.28 to 1.30 floors
+ALIKE = 1.05  # experiment kernels: single device outs of fused kernels are 1.28 to 1.30 floors
 HEAD_BY_HEAD = ("flash_attn", "torch_flash", "torch_efficient", "torch_cudnn")
 GROUP_AT_ONCE = ("triton_split_backward",)
 STILL_WORSE = 1.1

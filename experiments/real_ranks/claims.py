@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from accuracy.claim import Claim, no_failure
-from accuracy.table import METRICS
+from accuracy.results.claim import Claim, no_failure
+from accuracy.results.table import METRICS
 
 KEYS = ["variant", "dtype", "world_size", "seed", "tensor", "rank"]
 

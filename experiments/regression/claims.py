@@ -3,33 +3,33 @@
 import numpy as np
 import pandas as pd
 
-from accuracy.check.policy import LEVEL, RISE
-from accuracy.check.rules import Limits
-from accuracy.check.simulation import CELLS, SEEDS
-from accuracy.check.statistics import seen
-from accuracy.claim import Claim, no_failure, place_of
+from accuracy.gate.rules import Limits
+from accuracy.gate.simulation import CELLS, SEEDS
+from accuracy.gate.statistics import seen
+from accuracy.results.claim import Claim, no_failure, place_of
+from accuracy.results.policy import LEVEL, RISE
 
 
 def claims(results: pd.DataFrame) -> list[Claim]:
-    whole = results[(results["rank"] == -1) & results["tensor"].notna() & (results["variant"] != "one_shot")]
+    whole = results[(results["rank"] == -1) & results["tensor"].notna() & (results["variant"] != "single_device")]
     return [no_failure(results), _within(whole), _sharp(whole)]
 
 
 def _within(whole: pd.DataFrame) -> Claim:
-    statement = "Up to eight ranks no schedule breaks a portable rule: 1.5 times one-shot, lse 10 times."
+    statement = "Up to eight ranks no schedule breaks a portable rule: 1.5 times single device, lse 10 times."
     if whole.empty:
         return Claim(statement, None, "not measured")
     limits = whole["tensor"].map(lambda tensor: Limits().of(tensor, whole=True))
-    part = whole["x_one_shot"] / limits
+    part = whole["x_single_device"] / limits
     worst = whole.loc[part.idxmax()]
-    return Claim(statement, bool(part.max() <= 1), f"nearest: {worst['x_one_shot']:.2f} ({place_of(worst)})")
+    return Claim(statement, bool(part.max() <= 1), f"nearest: {worst['x_single_device']:.2f} ({place_of(worst)})")
 
 
 def _sharp(whole: pd.DataFrame) -> Claim:
     """By the formula that experiments/gate_power holds against simulation and reruns."""
     statement = "With this as the baseline, 8 seeds show a rise of any cell by 10% with probability 0.99."
     keys = ["variant", "precision", "dtype", "world_size", "tensor", "seqlen"]
-    groups = whole.assign(y=np.log(whole["x_one_shot"])).groupby(keys, dropna=False)["y"]
+    groups = whole.assign(y=np.log(whole["x_single_device"])).groupby(keys, dropna=False)["y"]
     spread, seeds = groups.std(), int(groups.size().min()) if len(groups) else 0
     if seeds < 2:
         return Claim(statement, None, "one seed")

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from accuracy.claim import Claim
+from accuracy.results.claim import Claim
 
 EXCESS = 1.5  # the portable rule of the gate: above it, more than rounding of blocks is at work
 SAME = 0.05  # of one: 3 seeds of 1024 values of out scatter by 1 / sqrt(2 * 3072) = 1.3%, four times that
@@ -30,14 +30,18 @@ def _out(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _bounded(rows: pd.DataFrame) -> Claim:
-    statement = f"With partials in 16 bits out stays below {EXCESS} times one-shot's error at every number of parts."
+    statement = (
+        f"With partials in 16 bits out stays below {EXCESS} times single device's error at every number of parts."
+    )
     rows = _out(rows)
     if rows.empty:
         return Claim(statement, None, "no such rows")
-    worst = rows.loc[rows["x_one_shot"].idxmax()]
+    worst = rows.loc[rows["x_single_device"].idxmax()]
     where = f"{worst['splits']:g} parts of {worst['seqlen']} keys, {worst['dtype']}"
     return Claim(
-        statement, bool(worst["x_one_shot"] < EXCESS), f"largest of {len(rows)}: {worst['x_one_shot']:.3g} ({where})"
+        statement,
+        bool(worst["x_single_device"] < EXCESS),
+        f"largest of {len(rows)}: {worst['x_single_device']:.3g} ({where})",
     )
 
 

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from accuracy.claim import Claim, largest_below
+from accuracy.results.claim import Claim, largest_below
 from accuracy.verdict.growth import Growth, fit_growth
 
 RINGS = ("ring", "zigzag", "striped", "llama3_ring")
@@ -29,7 +29,7 @@ def claims(results: pd.DataFrame) -> list[Claim]:
 
 
 def _bounded(rows: pd.DataFrame) -> Claim:
-    statement = f"Every ring stays below {EXCESS} times one-shot in out, dq, dk and dv at every world size."
+    statement = f"Every ring stays below {EXCESS} times single device in out, dq, dk and dv at every world size."
     return largest_below(statement, rows, EXCESS)
 
 

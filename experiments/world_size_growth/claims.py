@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from accuracy.claim import Claim, largest_below
+from accuracy.results.claim import Claim, largest_below
 from accuracy.verdict.growth import Growth, fit_growth
 
 RINGS = ("ring", "zigzag", "striped", "bpt_ring", "llama3_ring", "llama3_zigzag")
@@ -24,7 +24,7 @@ def claims(results: pd.DataFrame) -> list[Claim]:
 
 
 def _bounded(rows: pd.DataFrame) -> Claim:
-    statement = f"Every ring stays below {EXCESS} times one-shot in out, dq, dk and dv at every world size."
+    statement = f"Every ring stays below {EXCESS} times single device in out, dq, dk and dv at every world size."
     rings = rows[rows["variant"].isin(RINGS) & rows["tensor"].isin(ROUNDED)]
     return largest_below(statement, rings, EXCESS)
 
@@ -59,13 +59,13 @@ def _llama3_exponents(statement: str, rows: pd.DataFrame) -> Claim:
 
 
 def _cured(rows: pd.DataFrame) -> Claim:
-    statement = f"llama3 forward with a ring backward keeps dk and dv below {EXCESS} times one-shot."
+    statement = f"llama3 forward with a ring backward keeps dk and dv below {EXCESS} times single device."
     hybrids = rows[rows["variant"].isin(("llama3_ring", "llama3_zigzag")) & rows["tensor"].isin(("dk", "dv"))]
     return largest_below(statement, hybrids, EXCESS)
 
 
 def _forward_only(rows: pd.DataFrame) -> Claim:
-    statement = "Where nothing is merged (llama3's forward, ulysses), out is as accurate as one-shot's, within 3%."
+    statement = "Where nothing is merged (llama3's forward, ulysses), out is as accurate as single device's, within 3%."
     unmerged = rows[rows["variant"].isin(("llama3", "llama3_ring", "llama3_zigzag", "ulysses"))]
     return largest_below(statement, unmerged[unmerged["tensor"] == "out"], 1.03)
 

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy import arithmetic, device, parts
-from accuracy.carried import State
+from accuracy.core import plugins
 from accuracy.kernel.base import Kernel
+from accuracy.kernel.block.running_state import State
 from accuracy.reference.float64 import attention
+from accuracy.runtime import arithmetic, device
 
 LENGTH, HEADS, HEADS_KV, DIM = 8192, 32, 8, 128
 SCALE = DIM**-0.5
@@ -79,8 +80,8 @@ def kernels(names: tuple[str, ...] = tuple(KERNELS)) -> Iterator[tuple[str, Kern
     """Those that can run here; the others say why not."""
     for name in names:
         source, options = KERNELS[name]
-        module = parts.load(f"accuracy.kernel.{source}")
-        built: Any = parts.build_options(module, tuple(options.items()))
+        module = plugins.load(f"accuracy.kernel.{source}")
+        built: Any = plugins.build_options(module, tuple(options.items()))
         missing = module.abilities("cuda", built).missing
         if missing:
             say(f"{name:26} {missing}")
@@ -143,8 +144,8 @@ def go_on(kernel: Any, state: State, inputs: Inputs) -> None:
 def errors() -> None:
     """Against float64 at S = 2048."""
     inputs = Inputs.draw(2048, HEADS, HEADS_KV, True)
-    truth = attention(inputs.q, inputs.k, inputs.v, inputs.dout, scale=SCALE, causal=True)
-    expected = (truth.out, truth.lse, truth.dq, truth.dk, truth.dv)
+    reference = attention(inputs.q, inputs.k, inputs.v, inputs.dout, scale=SCALE, causal=True)
+    expected = (reference.out, reference.lse, reference.dq, reference.dk, reference.dv)
     say(f"\nS=2048 H={HEADS} Hk={HEADS_KV}, causal: relative Frobenius error")
     say(f"{'':26} " + "".join(f"{name:>10}" for name in ("out", "lse", "dq", "dk", "dv")))
     for name, kernel in kernels():

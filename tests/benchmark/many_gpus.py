@@ -1,4 +1,4 @@
-"""How much faster is a grid on all GPUs of the machine than on one? The grid of `throughput`, truths not kept.
+"""How much faster is a grid on all GPUs of the machine than on one? The grid of `throughput`, references not kept.
 
 `python -m tests.benchmark.many_gpus [KEY=VALUE ...]` runs it alone, on a CPU with two processes in place of GPUs. One
 GPU is one worker here, too: all lines have the same road, and all workers are new processes that have yet to load their
@@ -15,12 +15,13 @@ from pathlib import Path
 
 import torch
 
-from accuracy import arithmetic, measure
-from accuracy import device as devices
-from accuracy.case import Case
-from accuracy.configuration import Configuration
-from accuracy.grid import plan
-from accuracy.spread import crowd
+from accuracy.config.grid import plan
+from accuracy.config.read import Configuration
+from accuracy.core.case import Case
+from accuracy.execute import measure
+from accuracy.execute.spread import pool
+from accuracy.runtime import arithmetic
+from accuracy.runtime import device as devices
 from tests.benchmark import throughput
 from tests.measuring import configuration
 
@@ -33,8 +34,8 @@ def lines(device: str, most: int | None = None, words: Sequence[str] = ()) -> It
     if most < 2:
         yield f"many GPUs: not measured, there is {most or 'no'} GPU"
         return
-    chosen = replace(configuration(*throughput.grid(device), *words), truth_folder=None)
-    cases = [each.case for each in plan(chosen, None) if each.decline is None]
+    chosen = replace(configuration(*throughput.grid(device), *words), reference_folder=None)
+    cases = [each.case for each in plan(chosen, None) if each.unsupported is None]
     spent(chosen, [case for case in cases if case.world_size == 2], 1)  # what is compiled to the disk is there now
     one: list[float] = []
     for workers in [number for number in (1, 2, 4, 8) if number <= most]:
@@ -56,7 +57,7 @@ def spent(chosen: Configuration, cases: Sequence[Case], workers: int) -> tuple[f
     with tempfile.TemporaryDirectory() as folder:
         starts = measure.starts(chosen, Path(folder), workers)
         start = time.perf_counter()
-        with closing(crowd.measure(cases, starts, lambda case: begun.append(time.perf_counter()))) as ended:
+        with closing(pool.measure(cases, starts, lambda case: begun.append(time.perf_counter()))) as ended:
             statuses = set(ended)
         end = time.perf_counter()
     assert statuses == {"ok"}, statuses

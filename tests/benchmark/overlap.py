@@ -2,7 +2,7 @@
 
 torchrun --nproc-per-node 4 -m tests.benchmark.overlap
 
-Per rank S = 8192, H = 32, Hk = 8, D = 128, bfloat16, causal, flash-attn not deterministic (its default). The yardstick
+Per rank S = 8192, H = 32, Hk = 8, D = 128, bfloat16, causal, flash-attn not deterministic (its default). The target
 is flash-attn on one rank's shard, times the world size: the causal work of W shards is W^2 times that of one, shared
 by W ranks. ring-flash-attention's benchmark counts so too. Rounds alternate between all candidates; medians.
 """
@@ -19,11 +19,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from accuracy import arithmetic
+from accuracy.core.masks import Visibility
+from accuracy.core.precision import Precision
 from accuracy.kernel.block.calls import Scores
 from accuracy.kernel.flash_attn import FlashAttn, Options, build
-from accuracy.masks import Visibility
-from accuracy.precision import Precision
+from accuracy.runtime import arithmetic
 from accuracy.variant import ring, striped, zigzag
 from accuracy.variant.base import Rank
 from accuracy.world.processes import ProcessesWorld, run_rank

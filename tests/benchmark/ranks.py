@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 import torch
 
-from accuracy import device as devices
-from accuracy.grid import plan
-from accuracy.pipeline import Pipeline
-from accuracy.program import Ran
-from accuracy.ranks.pool import Pool
+from accuracy.config.grid import plan
+from accuracy.execute.ranks.pool import Pool
+from accuracy.measure.pipeline import Pipeline
 from accuracy.reference.cache import Cache
+from accuracy.runtime import device as devices
+from accuracy.simulate.program import Ran
 from tests.measuring import configuration
 
 TARGET = 10  # milliseconds a case on top of the work, on 4 H200s

@@ -16,7 +16,7 @@ from tests.report.synthetic import write_large_run
 
 TARGET_SECONDS = 30
 TARGET_MILLISECONDS = 200
-SORTED = ("variant", "setting", "tensor", "error_rel", "x_one_shot", "worst_token")
+SORTED = ("variant", "setting", "tensor", "error_rel", "x_single_device", "worst_token")
 SHOWN = "await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));"
 SORT = f"""async (name) => {{
   const button = [...document.querySelectorAll("#row-explorer th button")].find((each) => each.textContent === name);

@@ -1,6 +1,6 @@
 """What does a schedule cost above its kernel calls, at 16 ranks?
 
-Target: a case takes at most 1.5 times one-shot's time plus the unavoidable extra work, which is what the kernel
+Target: a case takes at most 1.5 times single device's time plus the unavoidable extra work, which is what the kernel
 itself takes longer for many small blocks than for one large one, and what gathering and scattering must copy and add
 (both measured in the same run, inside the same calls).
 """
@@ -14,13 +14,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from accuracy.case import Case
-from accuracy.grid import plan
+from accuracy.config.grid import plan
+from accuracy.core.case import Case
 from accuracy.kernel.base import Kernel
-from accuracy.pipeline import Pipeline
-from accuracy.program import build_kernel, simulate
+from accuracy.measure.pipeline import Pipeline
 from accuracy.reference.cache import Cache
-from accuracy.sharding import cut
+from accuracy.runtime.sharding import cut
+from accuracy.simulate.program import build_kernel, simulate
 from accuracy.world import simulated
 from tests.measuring import configuration
 
@@ -62,17 +62,17 @@ def gpu_clock() -> float:
 
 
 def lines(device: str) -> Iterator[str]:
-    words = f"variant=[{','.join(('one_shot', *VARIANTS))}]", "world_size=[1,16]", "dtype=bfloat16"
+    words = f"variant=[{','.join(('single_device', *VARIANTS))}]", "world_size=[1,16]", "dtype=bfloat16"
     plans = plan(configuration(*words, *PROBLEM[device], f"device={device}"), None)
-    cases = {each.case.variant.name: each.case for each in plans if each.decline is None}
+    cases = {each.case.variant.name: each.case for each in plans if each.unsupported is None}
     pipeline = Pipeline("benchmark", Cache(None, 0.0))
-    one_shot = profile(pipeline, cases["one_shot"])
+    single_device = profile(pipeline, cases["single_device"])
     target = "; target <= 1" if device == "cpu" else ""
-    yield f"schedules at 16 ranks on {device}, best of {REPEATS}; one-shot {one_shot.case * 1e3:.1f} ms"
-    yield f"{'variant':15} case ms  kernels ms  collectives ms  case / (1.5 one-shot + unavoidable){target}"
+    yield f"schedules at 16 ranks on {device}, best of {REPEATS}; single device {single_device.case * 1e3:.1f} ms"
+    yield f"{'variant':15} case ms  kernels ms  collectives ms  case / (1.5 single device + unavoidable){target}"
     for name in VARIANTS:
         took = profile(pipeline, cases[name])
-        bound = 1.5 * one_shot.case + max(0.0, took.kernels - one_shot.case) + took.collectives
+        bound = 1.5 * single_device.case + max(0.0, took.kernels - single_device.case) + took.collectives
         yield (
             f"{name:15} {took.case * 1e3:7.1f}  {took.kernels * 1e3:10.1f}  {took.collectives * 1e3:14.1f}"
             f"  {took.case / bound:.2f}"
@@ -92,8 +92,8 @@ class Profile:
 def profile(pipeline: Pipeline, case: Case) -> Profile:
     """The best of several runs; parts are timed in runs of their own, so that timing does not lengthen the case."""
     clock = gpu_clock if case.device == "cuda" else time.perf_counter
-    sticks = pipeline.yardsticks(case)
-    sticks.one_shot(case)
+    sticks = pipeline.targets(case)
+    sticks.single_device(case)
     shards = list(zip(*(cut(x, case.variant.sharding, case.world_size) for x in sticks.inputs.tensors), strict=True))
     seconds = [simulate(case, shards).cost.seconds for _ in range(REPEATS)]
     kernels, collectives = [], []

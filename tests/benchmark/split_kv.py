@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy import arithmetic
+from accuracy.core.masks import Visibility
+from accuracy.core.precision import Precision
 from accuracy.kernel import flash_attn
 from accuracy.kernel.block.calls import Scores
-from accuracy.masks import Visibility
-from accuracy.precision import Precision
+from accuracy.runtime import arithmetic
 from accuracy.variant import split_kv
 from accuracy.variant.base import Rank
 

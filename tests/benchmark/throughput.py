@@ -15,11 +15,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from accuracy import arithmetic, program, run, yardsticks
-from accuracy.case import Case
-from accuracy.grid import plan
+from accuracy.config.grid import plan
+from accuracy.core.case import Case
+from accuracy.execute import run
 from accuracy.kernel.base import Kernel
-from accuracy.program import build_kernel
+from accuracy.measure import targets
+from accuracy.runtime import arithmetic
+from accuracy.simulate import program
+from accuracy.simulate.program import build_kernel
 from tests.benchmark.schedule import Timed
 from tests.composing import composed
 from tests.measuring import configuration
@@ -62,8 +65,8 @@ def on_cpu() -> Iterator[str]:
 
 
 def measured(words: tuple[str, ...]) -> int:
-    """Cases that are not declined."""
-    return sum(each.decline is None for each in plan(configuration(*words), None))
+    """Cases that are not unsupported."""
+    return sum(each.unsupported is None for each in plan(configuration(*words), None))
 
 
 def execute(words: tuple[str, ...], clock: Callable[[], float]) -> float:
@@ -81,7 +84,7 @@ def execute(words: tuple[str, ...], clock: Callable[[], float]) -> float:
 
 
 def processor_time(words: tuple[str, ...]) -> tuple[float, float]:
-    """Seconds of user and system, in one thread: of all, and inside the kernels, the one-shot's among them."""
+    """Seconds of user and system, in one thread: of all, and inside the kernels, the single device's among them."""
     kernels = []
 
     def timed(case: Case) -> Kernel:
@@ -89,7 +92,7 @@ def processor_time(words: tuple[str, ...]) -> tuple[float, float]:
         return kernels[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (program, yardsticks):
+        for module in (program, targets):
             patch.setattr(module, "build_kernel", timed)
         seconds = execute(words, time.process_time)
     return seconds, sum(each.seconds for each in kernels)

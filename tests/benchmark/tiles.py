@@ -11,7 +11,7 @@ from functools import partial
 
 import torch
 
-from accuracy import arithmetic, device
+from accuracy.runtime import arithmetic, device
 from tests.benchmark.kernels import attempt, milliseconds, say
 
 # rows, keys, warps, stages

@@ -1,4 +1,4 @@
-"""How much does the truth cost: speed beside a plain float64 product, and memory above inputs and outputs?
+"""How much does the reference cost: speed beside a plain float64 product, and memory above inputs and outputs?
 
 Two counts of its work: six products of 2 S^2 D operations each are what the definition asks for, and what the torch
 reference does; seven, the customary count, are what the fused one does, which computes the scores again.
@@ -25,7 +25,7 @@ def lines(device: str) -> Iterator[str]:
     length = 32768 if device == "cuda" else 2048
     tensors = draw(length, HEADS, device)
     product = rate(device)
-    yield f"truth, S={length} H={HEADS} D={DIM}, causal; a plain float64 product here: {product / 1e12:.3f} TFLOP/s"
+    yield f"reference, S={length} H={HEADS} D={DIM}, causal; a plain float64 product here: {product / 1e12:.3f} TFLOP/s"
     work = length**2 * DIM * HEADS  # of one product, half of it visible
     yield line("torch, forward and backward", best(lambda: both(float64, tensors), device), work, 6, product)
     if fused:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from accuracy.command import check
-from tests.check.made_up import MadeUp, write_baseline, write_run
+from accuracy.cli import check
+from tests.gate.made_up import MadeUp, write_baseline, write_run
 
 pytestmark = pytest.mark.browser
 

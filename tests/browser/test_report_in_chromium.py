@@ -22,12 +22,12 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shape = Shape(
-        variants=("one_shot", HOSTILE),
+        variants=("single_device", HOSTILE),
         dtypes=("bfloat16",),
         world_sizes=(1, 2),
         tensors=("out",),
         reasons=(HOSTILE, HOSTILE),
-        exponents={"one_shot": 0.0, HOSTILE: 0.5},
+        exponents={"single_device": 0.0, HOSTILE: 0.5},
         record={"command": HOSTILE, "experiment": HOSTILE, "config": {HOSTILE: HOSTILE}},
     )
     return write_report(write_run(tmp_path_factory.mktemp("hostile"), shape)).path
@@ -90,9 +90,9 @@ def test_a_header_sorts_numbers_both_ways(visit: Visit) -> None:
 
 
 def test_the_keyboard_sorts_and_opens_a_row(visit: Visit) -> None:
-    visit.page.locator("#row-explorer th button", has_text="x_one_shot").focus()
+    visit.page.locator("#row-explorer th button", has_text="x_single_device").focus()
     visit.page.keyboard.press("Enter")
-    assert visit.page.locator("th[aria-sort=descending]").inner_text().startswith("x_one_shot")
+    assert visit.page.locator("th[aria-sort=descending]").inner_text().startswith("x_single_device")
     visit.page.locator("#row-explorer .row-button").first.focus()
     visit.page.keyboard.press("Enter")
     command = visit.page.locator("tr.more code").inner_text()

@@ -14,7 +14,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 ACTION = ROOT / ".github" / "actions" / "gate" / "action.yml"
 SHELL = ["bash", "--noprofile", "--norc", "-eo", "pipefail"]  # what `shell: bash` means, by GitHub's documentation
-COMMANDS = {"accuracy": "accuracy", "accuracy-check": "accuracy.command.check"}
+COMMANDS = {"accuracy": "accuracy", "accuracy-check": "accuracy.cli.check"}
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -14,15 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from accuracy import table
-from accuracy.check import sums
+from accuracy.results import sums, table
 from tests.ci.runner import ACTION, ROOT, Runner, read
 
 pytestmark = pytest.mark.xdist_group("ci")
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 MEASURE = (
-    "variant=[one_shot,ring] device=cpu world_size=[1,2] seed=[0,1] dtype=bfloat16 problem.seqlen=64 "
-    "problem.heads=2 problem.heads_kv=2 problem.head_dim=16 truth.folder=null report=false"
+    "variant=[single_device,ring] device=cpu world_size=[1,2] seed=[0,1] dtype=bfloat16 problem.seqlen=64 "
+    "problem.heads=2 problem.heads_kv=2 problem.head_dim=16 reference.folder=null report=false"
 )
 
 
@@ -88,7 +87,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ci")
     runner = Runner(folder, {"measure": MEASURE, "out": "first"})
     assert runner.run() == 0, runner.said
-    command = [sys.executable, "-m", "accuracy.command.publish", "first/run", "--to", "reports"]
+    command = [sys.executable, "-m", "accuracy.cli.publish", "first/run", "--to", "reports"]
     done = subprocess.run(
         command, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
     )
@@ -122,7 +121,7 @@ def better(folder: Path, factors: list[float]) -> None:
     rows = pd.read_parquet(path)
     factor = rows["seed"].map(dict(enumerate(factors))).where(rows["variant"] == "ring", 1.0)
     rows["error_rel"] /= factor
-    for ratio, below in (("x_one_shot", "one_shot_rel"), ("x_floor", "floor_rel")):
+    for ratio, below in (("x_single_device", "single_device_rel"), ("x_floor", "floor_rel")):
         rows[ratio] = np.where(rows[below] > 0, rows["error_rel"] / rows[below], rows[ratio])
     pq.write_table(pa.Table.from_pandas(rows, table.RESULTS_SCHEMA, preserve_index=False), path)
     sums.write(path.parent)
@@ -141,7 +140,7 @@ def test_the_undecided_get_their_second_look_on_fresh_seeds(measured: Path, tmp_
     one = MEASURE.replace("seed=[0,1]", "seed=0")
     first = Runner(tmp_path, {"measure": one, "out": "first"})
     assert first.run() == 0, first.said
-    command = [sys.executable, "-m", "accuracy.command.publish", "first/run", "--to", "reports"]
+    command = [sys.executable, "-m", "accuracy.cli.publish", "first/run", "--to", "reports"]
     subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True, capture_output=True)
     better(tmp_path / "reports", [1.1])
     runner = Runner(tmp_path, {"measure": one, "baseline": "reports/adhoc", "second-look": "[8,9,10,11]"})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pandas as pd
 import pytest
 
-from accuracy.claim import Claim, judge
+from accuracy.results.claim import Claim, judge
 
 KERNELS = {
     "flash_attn": ("flash_attn", "deterministic=True"),
@@ -21,7 +21,7 @@ KERNELS = {
 }
 FLASH, UNFUSED = ("flash_attn", "torch_flash", "eager"), ("eager 16", "torch_math 16")
 USUAL = {
-    "status": "ok", "variant": "one_shot", "world_size": 1, "rank": -1, "seqlen": 1024, "head_dim": 64, "mask": "full",
+    "status": "ok", "variant": "single_device", "world_size": 1, "rank": -1, "seqlen": 1024, "head_dim": 64, "mask": "full",
     "softmax_scale": 0.125, "inputs_options": "", "error_max": 0.0, "error_mean": 1.0, "error_rms": 1.0,
     "error_rel": 1.0, "error_bias": 0.0, "error_outward": 0.0, "diff_mean": 0.0, "diff_max": 0.0,
 }  # fmt: skip
@@ -196,7 +196,7 @@ def test_every_claim_has_a_plant(table: pd.DataFrame) -> None:
 
 @pytest.mark.parametrize("kernel", ["flash_attn", "flash_attn_4", "torch_flash"])
 def test_a_claim_about_a_kernel_that_is_not_in_the_table_is_not_measured(table: pd.DataFrame, kernel: str) -> None:
-    table.loc[table["kernel"] == kernel, "status"] = "declined"
+    table.loc[table["kernel"] == kernel, "status"] = "unsupported"
     about = {claim.statement: claim for claim in judged(table) if kernel in claim.statement.replace(",", " ").split()}
     about = {statement: claim for statement, claim in about.items() if "A flash kernel" not in statement}
     assert about
@@ -212,7 +212,7 @@ def test_rows_that_are_missing_leave_the_claims_about_others_as_they_are(table: 
 
 
 def test_an_out_that_is_1_everywhere_has_no_side(table: pd.DataFrame) -> None:
-    """The truth is 1 to float64's rounding: an error of that is none."""
+    """The reference is 1 to float64's rounding: an error of that is none."""
     stored = table.eval(f"{ONE} and kernel == 'eager'")
     table.loc[stored, ["error_max", "error_mean", "error_bias"]] = [3e-15, 7e-16, 1e-18]
     claim = named("wherever eager does", judged(table))

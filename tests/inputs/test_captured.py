@@ -12,16 +12,16 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from accuracy import parts
-from accuracy.case import Case, Part
-from accuracy.errors import ConfigError
-from accuracy.grid import plan
+from accuracy.config.grid import plan
+from accuracy.core import plugins
+from accuracy.core.case import Case, Part
+from accuracy.core.errors import ConfigError
 from accuracy.inputs import base, captured
-from accuracy.provenance import code_of
+from accuracy.measure.provenance import code_of
 from tests.measuring import configuration, measure
 
 B, S, H, HK, D = 2, 12, 4, 2, 8
-SHIPPED = ("inputs=captured", "problem=captured", "variant=one_shot", "world_size=1", "dtype=bfloat16")
+SHIPPED = ("inputs=captured", "problem=captured", "variant=single_device", "world_size=1", "dtype=bfloat16")
 
 
 def tensors(layer: str = "layer_0") -> dict[str, torch.Tensor]:
@@ -39,12 +39,12 @@ def write(folder: Path, content: dict[str, torch.Tensor]) -> Path:
 def asked(path: Path, **problem: object) -> tuple[str, ...]:
     given = {"batch": B, "seqlen": S, "heads": H, "heads_kv": HK, "head_dim": D, **problem}
     words = [f"problem.{name}={value}" for name, value in given.items()]
-    return ("inputs=captured", f"inputs.captured.path={path}", "variant=one_shot", "world_size=1", *words)
+    return ("inputs=captured", f"inputs.captured.path={path}", "variant=single_device", "world_size=1", *words)
 
 
 def case_of(*words: str) -> Case:
     (planned,) = plan(configuration(*words), free_bytes=None)
-    assert planned.decline is None
+    assert planned.unsupported is None
     return planned.case
 
 
@@ -75,7 +75,7 @@ def test_a_smaller_problem_takes_the_first_sequences_and_tokens(tmp_path: Path) 
         (["seed=1"], "there is no seed=1; allowed: 0"),
     ],
 )
-def test_a_problem_that_the_file_cannot_serve_is_declined_before_any_work(
+def test_a_problem_that_the_file_cannot_serve_is_unsupported_before_any_work(
     tmp_path: Path, words: list[str], message: str
 ) -> None:
     path = write(tmp_path, tensors())
@@ -194,14 +194,14 @@ def test_values_that_are_not_finite_fail_the_case(tmp_path: Path) -> None:
 
 
 def test_another_content_of_one_path_is_another_code(tmp_path: Path) -> None:
-    """So that neither a kept truth nor a finished case stands for it."""
+    """So that neither a kept reference nor a finished case stands for it."""
     case = case_of(*asked(write(tmp_path, tensors())))
     moved = replace(case.inputs, options=(("layer", "layer_0"), ("path", str(tmp_path / "other.safetensors"))))
     other = {name: x + 1 for name, x in tensors().items()}
     save_file(other, tmp_path / "other.safetensors")
-    assert parts.read_digest(case.inputs) != parts.read_digest(moved)
+    assert plugins.read_digest(case.inputs) != plugins.read_digest(moved)
     assert code_of(case) != code_of(replace(case, inputs=moved))
-    assert parts.read_digest(Part("gaussian", "accuracy.inputs.gaussian")) == ""
+    assert plugins.read_digest(Part("gaussian", "accuracy.inputs.gaussian")) == ""
 
 
 def shipped(layer: str) -> tuple[base.Inputs, float]:

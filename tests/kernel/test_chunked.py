@@ -17,9 +17,12 @@ def errors(options: chunked.Options, dtype: torch.dtype = torch.float32) -> dict
     how = {"scale": DIM**-0.5, "causal": True}
     out, lse = kernel.forward(q, k, v, **how, out_dtype=torch.float64)
     gradients = kernel.backward(dout, q, k, v, out, lse, **how, gradient_dtype=torch.float64)
-    truth = attention(q, k, v, dout, **how)
+    reference = attention(q, k, v, dout, **how)
     pairs = zip(("out", "lse", "dq", "dk", "dv"), (out, lse, *gradients), strict=True)
-    return {name: float((x.double() - getattr(truth, name)).norm() / getattr(truth, name).norm()) for name, x in pairs}
+    return {
+        name: float((x.double() - getattr(reference, name)).norm() / getattr(reference, name).norm())
+        for name, x in pairs
+    }
 
 
 @pytest.mark.parametrize(("query_chunk", "key_chunk"), [(1, 1), (7, 33), (33, 7), (130, 32), (4096, 4096)])

@@ -7,12 +7,12 @@ from types import ModuleType
 import pytest
 import torch
 
-from accuracy import parts
-from accuracy.dtype import FORMATS, accumulation_dtype
+from accuracy.core import plugins
+from accuracy.core.dtype import FORMATS, accumulation_dtype
+from accuracy.core.paths import CONFIGS
 from accuracy.kernel.base import Abilities, Kernel
 from accuracy.kernel.triton.available import TritonKernel
-from accuracy.locations import CONFIGS
-from accuracy.reference.float64 import Truth, attention
+from accuracy.reference.float64 import Reference, attention
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 SCALE = 0.3
@@ -45,8 +45,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(params=DEVICES)
 def subject(request: pytest.FixtureRequest, name: str, source: str) -> Subject:
-    module = parts.load(source)
-    options = parts.build_options(module, ())
+    module = plugins.load(source)
+    options = plugins.build_options(module, ())
     abilities = module.abilities(request.param, options)
     if abilities.missing:
         pytest.skip(f"{name} {abilities.missing}")
@@ -88,14 +88,14 @@ def draw(shape: Shape, dtype: str, device: str) -> list[torch.Tensor]:
     ]
 
 
-def truth_of(q, k, v, dout, causal: bool) -> Truth:
+def reference_of(q, k, v, dout, causal: bool) -> Reference:
     """Bottom-right causal with more keys than rows: the square problem with rows added on top, their dout zero."""
     missing = k.shape[1] - q.shape[1]
     padding = [torch.zeros(q.shape[0], missing, *q.shape[2:], dtype=q.dtype, device=q.device)] if causal else []
     whole = attention(torch.cat([*padding, q], 1), k, v, torch.cat([*padding, dout], 1), scale=SCALE, causal=causal)
     if not causal:
         return whole
-    return Truth(
+    return Reference(
         whole.out[:, missing:], whole.lse[:, :, missing:], whole.dq[:, missing:], whole.dk, whole.dv,
         whole.delta[:, :, missing:],
     )  # fmt: skip
@@ -121,14 +121,14 @@ def test_it_is_right_for_every_dtype_it_states(subject: Subject, dtype: str, sha
     sum of D products, sqrt(D) roundings of a size of up to sqrt(D), and its absolute error is P's relative one.
     (torch's CPU kernel stays below with 60 u for lse of 16-bit inputs, for which its exp has 20 bits.)
     """
-    decline = subject.abilities.decline(subject.name, dtype, SHAPES[shape].dim, {dtype})
-    if decline:
-        pytest.skip(decline)
+    unsupported = subject.abilities.unsupported(subject.name, dtype, SHAPES[shape].dim, {dtype})
+    if unsupported:
+        pytest.skip(unsupported)
     tensors = draw(SHAPES[shape], dtype, subject.device)
-    truth = truth_of(*tensors, causal)
+    reference = reference_of(*tensors, causal)
     results = run(subject, tensors, causal, tensors[0].dtype)
     for name, x in zip(("out", "lse", "dq", "dk", "dv"), results, strict=True):
-        expected = getattr(truth, name)
+        expected = getattr(reference, name)
         stored = accumulation_dtype(dtype) if name == "lse" else dtype
         assert x.shape == expected.shape, name
         assert x.dtype == getattr(torch, stored), name
@@ -149,14 +149,14 @@ def test_windows_and_caps_that_it_states_are_right(subject: Subject, window, sof
     lse of a few keys is smaller than that of all, ln 10 for ln 112, and its relative error so twice as large.
     """
     asked = {"window": "w"} | ({"softcap": "c"} if softcap else {})
-    if reason := subject.abilities.decline(subject.name, dtype, 64, {dtype}, asked):
+    if reason := subject.abilities.unsupported(subject.name, dtype, 64, {dtype}, asked):
         pytest.skip(reason)
     q, k, v, dout = draw(SHAPES["more_keys"], dtype, subject.device)
     how = {"scale": SCALE, "causal": False, "window": window} | ({"softcap": softcap} if softcap else {})
     out, lse = subject.kernel.forward(q, k, v, **how, out_dtype=q.dtype)
     gradients = subject.kernel.backward(dout, q, k, v, out, lse, **how, gradient_dtype=q.dtype)
-    truth = by_autograd(q, k, v, dout, window, softcap)
-    for name, x, expected in zip(("out", "lse", "dq", "dk", "dv"), (out, lse, *gradients), truth, strict=True):
+    reference = by_autograd(q, k, v, dout, window, softcap)
+    for name, x, expected in zip(("out", "lse", "dq", "dk", "dv"), (out, lse, *gradients), reference, strict=True):
         stored = accumulation_dtype(dtype) if name == "lse" else dtype
         units = 256 if name == "lse" else 16 if FORMATS[stored].bytes == 2 else 128
         error = (x.double() - expected).norm() / expected.norm()
@@ -181,23 +181,23 @@ def by_autograd(q, k, v, dout, window, softcap) -> tuple[torch.Tensor, ...]:
 
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_partials_come_unrounded_where_it_states_so(subject: Subject, dtype: str) -> None:
-    """A float32 partial of 16-bit inputs is nearer to the truth than its own 16-bit rounding; at least 8 times where a
+    """A float32 partial of 16-bit inputs is nearer to the reference than its own 16-bit rounding; at least 8 times where a
     knob of the kernel leaves P unrounded, too."""
     if dtype not in subject.abilities.dtypes or "float32" not in subject.abilities.partial_dtypes:
         pytest.skip("states no float32 partials")
     if FORMATS[dtype].bytes > 2:
         pytest.skip("float32 is no finer")
-    options = parts.build_options(subject.module, (("probability_dtype", "float32"),))  # where it has that knob
+    options = plugins.build_options(subject.module, (("probability_dtype", "float32"),))  # where it has that knob
     tensors = draw(SHAPES["square"], dtype, subject.device)
-    truth = truth_of(*tensors, True)
+    reference = reference_of(*tensors, True)
     finer = replace(subject, kernel=subject.module.build(subject.device, options))
     for name, x in zip(("out", "lse", "dq"), run(finer, tensors, True, torch.float32), strict=False):
         assert x.dtype == torch.float32
-        expected = getattr(truth, name)
+        expected = getattr(reference, name)
         error = (x.double() - expected).norm() / expected.norm()
         rounded = (x.to(tensors[0].dtype).double() - expected).norm() / expected.norm()
         assert error < rounded, name
-        if "probability_dtype" in dict(parts.default_options(subject.module)):
+        if "probability_dtype" in dict(plugins.default_options(subject.module)):
             assert error < FORMATS[dtype].unit_roundoff * (0.4 / 8 if name != "dq" else 1), name
 
 
@@ -238,16 +238,16 @@ def test_every_element_is_written(subject: Subject) -> None:
         torch.use_deterministic_algorithms(False)
 
 
-def test_it_declines_with_a_reason() -> None:
+def test_it_unsupporteds_with_a_reason() -> None:
     abilities = Abilities(dtypes=("float16",), head_dim_max=256, head_dim_multiple=8)
-    assert abilities.decline("k", "float16", 64, {"float16"}) is None
-    assert abilities.decline("k", "float32", 64, {"float32"}) == "kernel k has no float32 here; it has float16"
-    assert abilities.decline("k", "float16", 512, set()) == "kernel k takes head_dim up to 256, not 512"
-    assert abilities.decline("k", "float16", 60, set()) == "kernel k takes head_dim in multiples of 8, not 60"
-    assert Abilities(dtypes=("float16",), head_dim_min=16).decline("k", "float16", 8, set()) == (
+    assert abilities.unsupported("k", "float16", 64, {"float16"}) is None
+    assert abilities.unsupported("k", "float32", 64, {"float32"}) == "kernel k has no float32 here; it has float16"
+    assert abilities.unsupported("k", "float16", 512, set()) == "kernel k takes head_dim up to 256, not 512"
+    assert abilities.unsupported("k", "float16", 60, set()) == "kernel k takes head_dim in multiples of 8, not 60"
+    assert Abilities(dtypes=("float16",), head_dim_min=16).unsupported("k", "float16", 8, set()) == (
         "kernel k takes head_dim from 16, not 8"
     )
-    assert "float32 partials" in str(abilities.decline("k", "float16", 64, {"float32"}))
+    assert "float32 partials" in str(abilities.unsupported("k", "float16", 64, {"float32"}))
 
 
 @pytest.mark.parametrize("dtype", FORMATS)
@@ -260,8 +260,8 @@ def test_the_gradients_of_blocks_are_those_of_the_whole(subject: Subject, dtype:
     if dtype not in subject.abilities.dtypes:
         pytest.skip(f"states no {dtype}")
     q, k, v, dout = draw(Shape(queries=37, keys=101), dtype, subject.device)
-    truth = truth_of(q, k, v, dout, causal=True)
-    out, lse = truth.out.to(q.dtype), truth.lse.to(getattr(torch, accumulation_dtype(dtype)))
+    reference = reference_of(q, k, v, dout, causal=True)
+    out, lse = reference.out.to(q.dtype), reference.lse.to(getattr(torch, accumulation_dtype(dtype)))
     near, far = (
         [
             x.double()
@@ -273,6 +273,6 @@ def test_the_gradients_of_blocks_are_those_of_the_whole(subject: Subject, dtype:
     )
     whole = near[0] + far[0], torch.cat([far[1], near[1]], 1), torch.cat([far[2], near[2]], 1)
     for name, x in zip(("dq", "dk", "dv"), whole, strict=True):
-        error = (x - getattr(truth, name)).norm() / getattr(truth, name).norm()
+        error = (x - getattr(reference, name)).norm() / getattr(reference, name).norm()
         units = 16 if FORMATS[dtype].bytes == 2 else 128
         assert error < units * FORMATS[dtype].unit_roundoff, (name, float(error))

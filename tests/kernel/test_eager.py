@@ -13,8 +13,8 @@ def errors(options: eager.Options, device: str = "cpu") -> dict[str, float]:
     kernel = eager.build(device, options)
     out, lse = kernel.forward(q, k, v, scale=0.125, causal=True, out_dtype=torch.float32)
     dq, *_ = kernel.backward(dout, q, k, v, out, lse, scale=0.125, causal=True, gradient_dtype=torch.float32)
-    truth = attention(q, k, v, dout, scale=0.125, causal=True)
-    pairs = {"out": (out, truth.out), "lse": (lse, truth.lse), "dq": (dq, truth.dq)}
+    reference = attention(q, k, v, dout, scale=0.125, causal=True)
+    pairs = {"out": (out, reference.out), "lse": (lse, reference.lse), "dq": (dq, reference.dq)}
     return {name: float((x.double() - y).norm() / y.norm()) for name, (x, y) in pairs.items()}
 
 

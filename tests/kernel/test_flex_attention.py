@@ -14,10 +14,10 @@ def test_its_lse_is_natural_and_its_mask_aligned_at_the_bottom_right(dtype: torc
     q = torch.randn(2, 37, 4, 16, generator=generator).to(dtype)
     k, v = (torch.randn(2, 37, 2, 16, generator=generator).to(dtype) for _ in range(2))
     kernel = flex_attention.build("cpu", flex_attention.Options())
-    truth = attention(q, k, v, q, scale=0.3, causal=True)
+    reference = attention(q, k, v, q, scale=0.3, causal=True)
     out, lse = kernel.forward(q[:, -5:], k, v, scale=0.3, causal=True, out_dtype=dtype)
     bound = 32 * torch.finfo(dtype).eps / 2
-    for x, expected in ((out, truth.out[:, -5:]), (lse, truth.lse[:, :, -5:])):
+    for x, expected in ((out, reference.out[:, -5:]), (lse, reference.lse[:, :, -5:])):
         assert x.shape == expected.shape
         assert (x.double() - expected).norm() / expected.norm() < bound
 

@@ -3,20 +3,21 @@
 import pytest
 import torch
 
-from accuracy import arithmetic, parts
+from accuracy.core import plugins
+from accuracy.core.paths import PACKAGE
 from accuracy.kernel import torch_efficient
 from accuracy.kernel.base import Kernel
-from accuracy.locations import PACKAGE
 from accuracy.reference.float64 import attention
+from accuracy.runtime import arithmetic
 
-KERNELS = {path.stem: parts.load(f"accuracy.kernel.{path.stem}") for path in (PACKAGE / "kernel").glob("[a-z]*.py")}
+KERNELS = {path.stem: plugins.load(f"accuracy.kernel.{path.stem}") for path in (PACKAGE / "kernel").glob("[a-z]*.py")}
 WITH_KNOB = sorted(name for name, module in KERNELS.items() if hasattr(getattr(module, "Options", None), "tf32"))
 
 
 def results(kernel: Kernel, dim: int = 64) -> tuple[list[torch.Tensor], dict[str, float]]:
     """What the kernel returns on CUDA for float32 inputs, and its relative errors by tensor.
 
-    The truth refuses to be computed while the process allows TF32; it comes last, when that no longer matters.
+    The reference refuses to be computed while the process allows TF32; it comes last, when that no longer matters.
     """
     generator = torch.Generator().manual_seed(1)
     q, k, v, dout = (torch.randn(1, 130, 2, dim, generator=generator).cuda() for _ in range(4))
@@ -24,17 +25,17 @@ def results(kernel: Kernel, dim: int = 64) -> tuple[list[torch.Tensor], dict[str
     out, lse = kernel.forward(q, k, v, **how, out_dtype=torch.float32)
     gradients = kernel.backward(dout, q, k, v, out, lse, **how, gradient_dtype=torch.float32)
     with arithmetic.switched(tf32_products=False):
-        truth = attention(q, k, v, dout, **how)
+        reference = attention(q, k, v, dout, **how)
     named = dict(zip(("out", "lse", "dq", "dk", "dv"), (out, lse, *gradients), strict=True))
     errors = {
-        name: float((x.double() - getattr(truth, name)).norm() / getattr(truth, name).norm())
+        name: float((x.double() - getattr(reference, name)).norm() / getattr(reference, name).norm())
         for name, x in named.items()
     }
     return list(named.values()), errors
 
 
 @pytest.mark.parametrize("name", WITH_KNOB)
-def test_tf32_is_declined_on_the_cpu(name: str) -> None:
+def test_tf32_is_unsupported_on_the_cpu(name: str) -> None:
     module = KERNELS[name]
     assert module.abilities("cpu", module.Options(tf32=True)).missing
 

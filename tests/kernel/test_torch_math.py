@@ -13,9 +13,12 @@ def errors(options: torch_math.Options, dtype: torch.dtype) -> dict[str, float]:
     kernel = torch_math.build("cpu", options)
     out, lse = kernel.forward(q, k, v, scale=0.3, causal=True, out_dtype=dtype)
     gradients = kernel.backward(dout, q, k, v, out, lse, scale=0.3, causal=True, gradient_dtype=dtype)
-    truth = attention(q, k, v, dout, scale=0.3, causal=True)
+    reference = attention(q, k, v, dout, scale=0.3, causal=True)
     pairs = zip(("out", "lse", "dq", "dk", "dv"), (out, lse, *gradients), strict=True)
-    return {name: float((x.double() - getattr(truth, name)).norm() / getattr(truth, name).norm()) for name, x in pairs}
+    return {
+        name: float((x.double() - getattr(reference, name)).norm() / getattr(reference, name).norm())
+        for name, x in pairs
+    }
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

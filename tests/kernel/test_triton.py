@@ -55,7 +55,7 @@ def run(problem: Problem, name: str, tensors: list[torch.Tensor], dtype: torch.d
 def test_it_is_right_in_the_interpreter(name: str, backward: str, poisoned: None) -> None:
     problem = TINY[name]
     tensors = problem.draw("cpu")
-    found = errors(run(problem, backward, tensors, problem.dtype), problem.truth(*tensors), problem.dtype)
+    found = errors(run(problem, backward, tensors, problem.dtype), problem.reference(*tensors), problem.dtype)
     assert within(found), found
 
 
@@ -64,7 +64,7 @@ def test_it_is_right_in_the_interpreter(name: str, backward: str, poisoned: None
 @pytest.mark.parametrize("problem", GRID, ids=str)
 def test_it_is_right_on_the_gpu(problem: Problem, backward: str, poisoned: None) -> None:
     tensors = problem.draw("cuda")
-    found = errors(run(problem, backward, tensors, problem.dtype), problem.truth(*tensors), problem.dtype)
+    found = errors(run(problem, backward, tensors, problem.dtype), problem.reference(*tensors), problem.dtype)
     assert within(found), found
 
 
@@ -107,7 +107,7 @@ def test_float32_partials_of_16_bit_inputs_are_finer_than_their_rounding(backwar
     for x in run(problem, backward, tensors, torch.float32):
         assert x.dtype == torch.float32
         assert (x != x.half().float()).double().mean() > 0.9
-    found = errors(run(problem, backward, tensors, torch.float32), problem.truth(*tensors), torch.float16)
+    found = errors(run(problem, backward, tensors, torch.float32), problem.reference(*tensors), torch.float16)
     assert within(found), found
 
 
@@ -134,7 +134,7 @@ def test_what_it_cannot_take_is_an_error(device: str) -> None:
         kernel.forward(q, k, v, scale=-1.0, causal=True, out_dtype=q.dtype)
 
 
-def test_without_a_gpu_or_triton_it_declines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_or_triton_it_unsupporteds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert available.abilities("cuda", deterministic=True).dtypes
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     assert "needs a CUDA device" in available.abilities("cpu", deterministic=True).missing

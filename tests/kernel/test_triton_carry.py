@@ -6,9 +6,9 @@ from itertools import pairwise
 import pytest
 import torch
 
-from accuracy.carried import Carried, State
+from accuracy.core.masks import Block
 from accuracy.kernel import triton_carry
-from accuracy.masks import Block
+from accuracy.kernel.block.running_state import Carried, State
 from tests.kernel.triton_problem import Problem, errors, within
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
@@ -66,14 +66,14 @@ RINGS = {
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", RINGS)
-def test_any_blocks_in_any_order_give_the_truth(name: str, dtype: torch.dtype) -> None:
+def test_any_blocks_in_any_order_give_the_reference(name: str, dtype: torch.dtype) -> None:
     """Held to what one call is held to: a rescaling by 2^(m - m') rounds a float32 once, four blocks four times."""
     causal, blocks = RINGS[name]
     problem = Problem(queries=40, keys=133, causal=causal, dtype=dtype)
     tensors = problem.draw(DEVICE)
     state = carried(problem, blocks, tensors)
-    truth = problem.truth(*tensors)[:2]
-    found = errors(state.result(dtype, torch.float32), truth, dtype)
+    reference = problem.reference(*tensors)[:2]
+    found = errors(state.result(dtype, torch.float32), reference, dtype)
     assert within(found), found
     assert state.accumulator.dtype == state.row_max.dtype == state.row_sum.dtype == torch.float32
 
@@ -99,13 +99,13 @@ def test_rows_that_see_no_key_stay_empty_until_they_see_one() -> None:
     out, lse = state.result(torch.float32, torch.float32)
     assert (out[:, :15] == 0).all()
     assert torch.isneginf(lse[:, :, :15]).all()
-    assert within(errors((out, lse), problem.truth(*tensors)[:2], torch.float32))
+    assert within(errors((out, lse), problem.reference(*tensors)[:2], torch.float32))
     rest = [Block(slice(0, 15), slice(0, 25), False)]
     running = Carried(triton_carry.build(DEVICE, None).carry, q, state)
     for block in rest:
         running.add(block, k, v, problem.scale)
     found, _ = running.result(torch.float32, torch.float32)
-    every = Problem(queries=40, keys=25, dim=32, causal=False).truth(*tensors)[0]
+    every = Problem(queries=40, keys=25, dim=32, causal=False).reference(*tensors)[0]
     assert (found[:, :15].double() - every[:, :15]).norm() / every[:, :15].norm() < 128 * 2**-24
 
 

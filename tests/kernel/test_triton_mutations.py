@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import accuracy
-from accuracy import parts
-from accuracy.carried import Carried
-from accuracy.masks import Block
+from accuracy.core import plugins
+from accuracy.core.masks import Block
+from accuracy.kernel.block.running_state import Carried
 from tests.kernel.triton_problem import Problem, errors, within
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
@@ -49,7 +49,7 @@ def broken(folder: Path, file: str, before: str, after: str):
     assert before in source, f"{file} no longer says {before!r}"
     path = folder / f"{file}.py"
     path.write_text(source.replace(before, after))
-    return parts.load(str(path))
+    return plugins.load(str(path))
 
 
 def found_errors(monkeypatch: pytest.MonkeyPatch, file: str, module) -> dict[str, float]:
@@ -65,7 +65,7 @@ def found_errors(monkeypatch: pytest.MonkeyPatch, file: str, module) -> dict[str
     if file != "forward":
         monkeypatch.setattr(backward, name, getattr(module, name))
     gradients = backward.split(dout, q, k, v, *right, **how, gradient_dtype=q.dtype)
-    return errors((out, lse, *gradients), PROBLEM.truth(*tensors), q.dtype)
+    return errors((out, lse, *gradients), PROBLEM.reference(*tensors), q.dtype)
 
 
 @pytest.mark.parametrize(("file", "before", "after", "tensors"), MUTATIONS)
@@ -87,4 +87,4 @@ def test_a_slip_in_the_carried_state_is_seen(tmp_path: Path) -> None:
     running = Carried(module.carry, q)
     for key in (slice(0, 30), slice(30, 50)):
         running.add(Block(slice(0, 20), key, False), k[:, key], v[:, key], problem.scale)
-    assert not within(errors(running.result(q.dtype, q.dtype), problem.truth(*tensors)[:2], q.dtype))
+    assert not within(errors(running.result(q.dtype, q.dtype), problem.reference(*tensors)[:2], q.dtype))

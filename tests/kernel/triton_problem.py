@@ -1,4 +1,4 @@
-"""One attention problem for the Triton kernels: its inputs, the truth, and errors in units of the last place."""
+"""One attention problem for the Triton kernels: its inputs, the reference, and errors in units of the last place."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from accuracy.dtype import FORMATS
+from accuracy.core.dtype import FORMATS
 from accuracy.reference.float64 import attention
 
 NAMES = ("out", "lse", "dq", "dk", "dv")
@@ -37,7 +37,7 @@ class Problem:
             for length, heads in sizes
         ]
 
-    def truth(self, q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> list[Tensor]:
+    def reference(self, q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> list[Tensor]:
         """out, lse, dq, dk, dv in float64: a causal rectangle is the square that has its last rows, or all of them."""
         how = {"scale": self.scale, "causal": self.causal}
         if not self.causal:
@@ -51,20 +51,20 @@ class Problem:
         return [out, lse, dq, square.dk, square.dv]
 
 
-def errors(results: Sequence[Tensor], truth: Sequence[Tensor], dtype: torch.dtype) -> dict[str, float]:
+def errors(results: Sequence[Tensor], reference: Sequence[Tensor], dtype: torch.dtype) -> dict[str, float]:
     """Relative Frobenius error of each tensor over what is allowed: below 1 is right. Infinities must agree.
 
     Where dq and dk vanish (one key: its weight is 1 whatever the score) they are held against the size of dv.
     """
     found = {}
-    for name, x, expected in zip(NAMES, results, truth, strict=False):
+    for name, x, expected in zip(NAMES, results, reference, strict=False):
         stored = torch.float32 if name == "lse" else dtype
         allowed = UNITS[stored] * FORMATS[str(stored).removeprefix("torch.")].unit_roundoff
         same = torch.isinf(expected) & (x == expected)
         difference = (x.double() - expected).masked_fill(same, 0.0)
         size = expected.masked_fill(same, 0.0).norm()
-        if size < 1e-12 * truth[-1].norm():
-            size = truth[-1].norm()
+        if size < 1e-12 * reference[-1].norm():
+            size = reference[-1].norm()
         found[name] = float(difference.norm() / size) / allowed
     return found
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from accuracy.execute.ranks.pool import Pool
 from accuracy.package import installed
-from accuracy.ranks.pool import Pool
 
 DISTRIBUTIONS = {
     "ring_flash_attn": "ring-flash-attn",
@@ -28,5 +28,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         parameters = getattr(item, "callspec", None)
         variant = str(parameters.params.get("variant", "")) if parameters else ""
         for prefix, distribution in DISTRIBUTIONS.items():
-            if variant.startswith(prefix) and (missing := installed.decline(distribution)):
+            if variant.startswith(prefix) and (missing := installed.unsupported(distribution)):
                 item.add_marker(pytest.mark.skip(reason=missing))

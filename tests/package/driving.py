@@ -8,13 +8,13 @@ from typing import Any
 import pandas as pd
 from torch import Tensor
 
-from accuracy.case import Case
-from accuracy.grid import plan
-from accuracy.pipeline import Pipeline
-from accuracy.ranks.pool import Pool
+from accuracy.config.grid import plan
+from accuracy.core.case import Case
+from accuracy.execute.ranks.pool import Pool
+from accuracy.measure.pipeline import Pipeline
 from accuracy.reference.cache import Cache
-from accuracy.sharding import cut
-from accuracy.table import TENSORS
+from accuracy.results.table import TENSORS
+from accuracy.runtime.sharding import cut
 from tests.measuring import TINY, configuration
 
 _MEASURED: dict[tuple[str, str], Any] = {}
@@ -23,20 +23,20 @@ WORLD = ("world=processes", "problem.heads=8")  # 8 heads on 2: ulysses of 2 ran
 
 @cache
 def _pipeline() -> Pipeline:
-    """Inputs and truth are shared by all tests."""
+    """Inputs and reference are shared by all tests."""
     return Pipeline("test", Cache(None, 0))
 
 
 def case_of(variant: str, *words: str) -> Case:
     """The one case that the words make of a variant; kernel=eager unless they say otherwise."""
     (planned,) = plan(configuration(*TINY, *WORLD, "kernel=eager", f"variant={variant}", *words), None)
-    assert planned.decline is None, planned.decline
+    assert planned.unsupported is None, planned.unsupported
     return planned.case
 
 
 def shards_of(case: Case) -> list[tuple[Tensor, ...]]:
     """q, k, v, dout of every rank."""
-    whole = _pipeline().yardsticks(case).inputs.tensors
+    whole = _pipeline().targets(case).inputs.tensors
     return list(zip(*(cut(x, case.variant.sharding, case.world_size) for x in whole), strict=True))
 
 
@@ -61,9 +61,9 @@ def _run(pool: Pool, case: Case) -> list[dict[str, Tensor]]:
     return [{name: x for name, x in zip(names, each, strict=True) if x is not None} for each in ran.results]
 
 
-def truth_of(case: Case) -> list[dict[str, Tensor]]:
+def reference_of(case: Case) -> list[dict[str, Tensor]]:
     """The true out, lse, dq, dk, dv of every rank, float64."""
-    whole = _pipeline().yardsticks(case).truth
+    whole = _pipeline().targets(case).reference
     shards = {name: cut(x, case.variant.sharding, case.world_size) for name, x in whole.items()}
     return [{name: x[rank] for name, x in shards.items()} for rank in range(case.world_size)]
 

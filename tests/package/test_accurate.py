@@ -1,10 +1,10 @@
-"""Every package's variant is as near to the truth as ours of the same kind, except where a fault is known by name."""
+"""Every package's variant is as near to the reference as ours of the same kind, except where a fault is known by name."""
 
 import math
 
 import pytest
 
-from accuracy.ranks.pool import Pool
+from accuracy.execute.ranks.pool import Pool
 from tests.package.driving import case_of, rows_of
 from tests.package.test_faithful import ALIASED, CAST_DQ
 
@@ -64,7 +64,7 @@ def test_it_is_as_accurate_as_ours_but_for_the_known_faults(pool: Pool, variant:
 
 
 @pytest.mark.parametrize("variant", TWINS)
-def test_another_scale_is_respected_or_declined(pool: Pool, variant: str) -> None:
+def test_another_scale_is_respected_or_unsupported(pool: Pool, variant: str) -> None:
     """A scale that is dropped on the way moves out by a tenth; float32 rounding is 10^-6."""
     if variant.startswith("ring_attention_pytorch"):
         with pytest.raises(Exception, match="has 1/sqrt"):

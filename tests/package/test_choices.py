@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from accuracy import parts
-from accuracy.errors import ConfigError
-from accuracy.grid import plan
-from accuracy.locations import CONFIGS
+from accuracy.config.grid import plan
+from accuracy.core import plugins
+from accuracy.core.errors import ConfigError
+from accuracy.core.paths import CONFIGS
 from accuracy.package import installed
 from tests.composing import composed
 from tests.measuring import TINY, configuration
@@ -26,7 +26,7 @@ NEED_CUDA = (
 WORDS = (*TINY, *WORLD, "device=cpu", "kernel=eager", "dtype=float32", "world_size=4")
 
 
-def declined(*words: str) -> str:
+def unsupported(*words: str) -> str:
     with pytest.raises(ConfigError) as caught:
         plan(configuration(*words), None)
     assert "\n" not in str(caught.value)
@@ -40,18 +40,18 @@ def test_it_composes_under_its_own_name_and_its_function_is_there(variant: str) 
     assert lines[0] == f"# @package variant.{variant}"
     assert lines[1].startswith("# ")
     assert list(composed(f"variant={variant}")["variant"]) == [variant]
-    assert parts.load_function(OmegaConf.load(path).fn).function.__doc__
+    assert plugins.load_function(OmegaConf.load(path).fn).function.__doc__
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_it_plans_or_says_what_to_do_instead(variant: str) -> None:
     words = (*WORDS, f"variant={variant}")
     if variant == "yunchang_ulysses":
-        assert "must be multiples of it" in declined(*words)  # 2 key/value heads on 4 ranks
+        assert "must be multiples of it" in unsupported(*words)  # 2 key/value heads on 4 ranks
     elif variant in NEED_CUDA:
-        assert "CUDA" in declined(*words)
+        assert "CUDA" in unsupported(*words)
     else:
-        assert plan(configuration(*words), None)[0].decline is None
+        assert plan(configuration(*words), None)[0].unsupported is None
 
 
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if name.startswith(tuple(DISTRIBUTIONS))])
@@ -62,10 +62,10 @@ def test_a_missing_package_is_named_with_its_cure(variant: str, monkeypatch: pyt
     monkeypatch.setattr(installed.importlib.metadata, "version", missing)
     prefix = next(prefix for prefix in DISTRIBUTIONS if variant.startswith(prefix))
     reason = f"{DISTRIBUTIONS[prefix]} is not installed; pip install 'attention-accuracy[packages]'"
-    assert declined(*WORDS, f"variant={variant}") == reason
+    assert unsupported(*WORDS, f"variant={variant}") == reason
 
 
-DECLINED = {
+UNSUPPORTED = {
     "a full mask in a balanced ring": ("ring_flash_attn_zigzag", "problem.mask=full", "set problem.mask=causal"),
     "float64 in float32 sums": ("ring_flash_attn_ring", "dtype=float64", "use dtype=float32"),
     "one rank that sends to itself": ("yunchang_ring", "world_size=1", "which gloo cannot"),
@@ -76,10 +76,10 @@ DECLINED = {
 }
 
 
-@pytest.mark.parametrize("what", DECLINED)
+@pytest.mark.parametrize("what", UNSUPPORTED)
 def test_what_a_package_cannot_do_is_a_line_that_says_what_to_do(what: str) -> None:
-    variant, word, text = DECLINED[what]
+    variant, word, text = UNSUPPORTED[what]
     for prefix, distribution in DISTRIBUTIONS.items():
-        if variant.startswith(prefix) and (missing := installed.decline(distribution)):
+        if variant.startswith(prefix) and (missing := installed.unsupported(distribution)):
             pytest.skip(missing)
-    assert text in declined(*WORDS, f"variant={variant}", word)
+    assert text in unsupported(*WORDS, f"variant={variant}", word)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from accuracy.ranks.pool import Pool
+from accuracy.execute.ranks.pool import Pool
 from tests.package.driving import case_of, results_of, with_backward
 
 pytestmark = pytest.mark.xdist_group("packages")

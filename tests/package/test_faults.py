@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from accuracy.execute.ranks.pool import Pool
 from accuracy.kernel.eager import Eager, Options
-from accuracy.ranks.pool import Pool
-from tests.package.driving import case_of, results_of, rows_of, shards_of, truth_of
+from tests.package.driving import case_of, reference_of, results_of, rows_of, shards_of
 
 pytestmark = pytest.mark.xdist_group("packages")
 WRONG = 0.1  # relative error: float32 rounding is 10^-7, a gradient that lacks or repeats a block of four 0.3 and more
@@ -60,12 +60,14 @@ def test_lucidrains_dk_is_dk_plus_dv_and_dv_is_the_next_rank_s(pool: Pool, varia
     """`dk, dv = dkv` unpacks what a pass returns, (received, sent), each with dk and dv stacked; autograd then sums
     the stack to the shape of k. 1e-5: float32 sums of 10^3 terms."""
     case = case_of(variant, "dtype=float32", "world_size=4")
-    truth, found = truth_of(case), results_of(pool, case)
+    reference, found = reference_of(case), results_of(pool, case)
     for rank, mine in enumerate(found):
-        following = truth[(rank + 1) % 4]
-        torch.testing.assert_close(mine["dk"].double(), truth[rank]["dk"] + truth[rank]["dv"], rtol=0, atol=1e-5)
+        following = reference[(rank + 1) % 4]
+        torch.testing.assert_close(
+            mine["dk"].double(), reference[rank]["dk"] + reference[rank]["dv"], rtol=0, atol=1e-5
+        )
         torch.testing.assert_close(mine["dv"].double(), following["dk"] + following["dv"], rtol=0, atol=1e-5)
-        torch.testing.assert_close(mine["dq"].double(), truth[rank]["dq"], rtol=0, atol=1e-5)
+        torch.testing.assert_close(mine["dq"].double(), reference[rank]["dq"], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("variant", ["ringmaster_zigzag", "ringmaster_distflash"])

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 import torch
 
 from accuracy.package import ring_flash_attn as package
-from accuracy.package.ring_flash_attn import DISTRIBUTION, decline, llama3, llama3_ring, ring, stripe, zigzag
+from accuracy.package.ring_flash_attn import DISTRIBUTION, llama3, llama3_ring, ring, stripe, unsupported, zigzag
 from accuracy.variant.base import Rank
 
-__all__ = ["DISTRIBUTION", "decline", "llama3", "llama3_ring", "ring", "stripe", "surroundings", "zigzag"]
+__all__ = ["DISTRIBUTION", "unsupported", "llama3", "llama3_ring", "ring", "stripe", "surroundings", "zigzag"]
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from accuracy.command.probe import main
+from accuracy.cli.probe import main
 from accuracy.probe.subjects import sources
 
 QUICK = ["kernel=eager,flash_attn", "question=lse_base,scale", "dtype=float32,bfloat16", "device=cpu"]
@@ -30,7 +30,7 @@ def test_json_holds_the_numbers_behind_the_answers(tmp_path: Path, capsys: pytes
     assert eager["answers"]["float32"]["lse_base"] == {
         "text": "e", "details": {"lse_of_64_equal_keys": pytest.approx(4.158883, abs=1e-6)}
     }  # fmt: skip
-    assert flash["declined"].startswith("kernel flash_attn needs a CUDA device")
+    assert flash["unsupported"].startswith("kernel flash_attn needs a CUDA device")
     assert content["command"] == " ".join(["accuracy-probe", *QUICK])
     assert str(tmp_path) not in path.read_text()
 

@@ -3,7 +3,7 @@
 import mpmath
 import torch
 
-from accuracy.reference.float64 import Truth
+from accuracy.reference.float64 import Reference
 
 mpmath.mp.dps = 50
 TENSORS = ("out", "lse", "dq", "dk", "dv", "delta")
@@ -56,8 +56,8 @@ def problem(seed: int, heads: int = 2, heads_kv: int = 1, batch: int = 1, length
     return draw(heads), draw(heads_kv), draw(heads_kv), draw(heads)
 
 
-def head(truth: Truth, name: str, index: int) -> torch.Tensor:
-    tensor = getattr(truth, name)
+def head(reference: Reference, name: str, index: int) -> torch.Tensor:
+    tensor = getattr(reference, name)
     return tensor[0, index] if name in ("lse", "delta") else tensor[0, :, index]
 
 

@@ -1,4 +1,4 @@
-"""Truths on disk: computed once, recomputed when damaged, and never mistaken for another's."""
+"""References on disk: computed once, recomputed when damaged, and never mistaken for another's."""
 
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from accuracy.case import Part, Problem, default_softmax_scale
+from accuracy.core.case import Part, Problem, default_softmax_scale
 from accuracy.inputs import base as inputs_base
 from accuracy.reference import float64
 from accuracy.reference.cache import Cache
-from accuracy.reference.float64 import Truth
+from accuracy.reference.float64 import Reference
 
 PROBLEM = Problem(
     batch=1, seqlen=8, heads=2, heads_kv=1, head_dim=4, mask="causal", softmax_scale=default_softmax_scale(4)
@@ -27,22 +27,22 @@ def draw(generator, shape, tensor, options):
 
 
 @pytest.fixture
-def computed(monkeypatch: pytest.MonkeyPatch) -> list[Truth]:
-    """Every truth that was really computed."""
-    truths: list[Truth] = []
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[Reference]:
+    """Every reference that was really computed."""
+    references: list[Reference] = []
     attention = float64.attention
 
-    def counted(*tensors: torch.Tensor, **how: Any) -> Truth:
-        truths.append(attention(*tensors, **how))
-        return truths[-1]
+    def counted(*tensors: torch.Tensor, **how: Any) -> Reference:
+        references.append(attention(*tensors, **how))
+        return references[-1]
 
     monkeypatch.setattr(float64, "attention", counted)
-    return truths
+    return references
 
 
 @pytest.fixture
-def ask(tmp_path: Path) -> Callable[..., Truth]:
-    """The truth of a case, from a cache that keeps everything unless told otherwise."""
+def ask(tmp_path: Path) -> Callable[..., Reference]:
+    """The reference of a case, from a cache that keeps everything unless told otherwise."""
 
     def asked(
         problem: Problem = PROBLEM,
@@ -50,51 +50,53 @@ def ask(tmp_path: Path) -> Callable[..., Truth]:
         seed: int = 0,
         dtype: str = "float32",
         min_seconds: float = 0.0,
-        folder: Path | None = tmp_path / "truth",
-    ) -> Truth:
+        folder: Path | None = tmp_path / "reference",
+    ) -> Reference:
         inputs = inputs_base.round_to(inputs_base.draw(part, problem, seed), dtype, "cpu")
-        return Cache(folder, min_seconds).truth(problem, part, seed, dtype, inputs)
+        return Cache(folder, min_seconds).reference(problem, part, seed, dtype, inputs)
 
     return asked
 
 
-def same(a: Truth, b: Truth) -> bool:
-    return all(torch.equal(getattr(a, field.name), getattr(b, field.name)) for field in fields(Truth))
+def same(a: Reference, b: Reference) -> bool:
+    return all(torch.equal(getattr(a, field.name), getattr(b, field.name)) for field in fields(Reference))
 
 
 def the_file(folder: Path) -> Path:
-    (path,) = (folder / "truth").iterdir()
+    (path,) = (folder / "reference").iterdir()
     return path
 
 
-def test_a_truth_is_computed_once_and_read_back_bit_for_bit(ask, computed: list[Truth]) -> None:
+def test_a_reference_is_computed_once_and_read_back_bit_for_bit(ask, computed: list[Reference]) -> None:
     first, second = ask(), ask()
     assert len(computed) == 1
     assert same(first, second)
-    assert all(getattr(second, field.name).dtype == torch.float64 for field in fields(Truth))
+    assert all(getattr(second, field.name).dtype == torch.float64 for field in fields(Reference))
 
 
-def test_without_a_folder_nothing_is_kept(ask, computed: list[Truth], tmp_path: Path) -> None:
+def test_without_a_folder_nothing_is_kept(ask, computed: list[Reference], tmp_path: Path) -> None:
     assert same(ask(folder=None), ask(folder=None))
     assert len(computed) == 2
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_quick_truth_is_not_kept(ask, computed: list[Truth], tmp_path: Path) -> None:
+def test_a_quick_reference_is_not_kept(ask, computed: list[Reference], tmp_path: Path) -> None:
     ask(min_seconds=3600.0)
     ask(min_seconds=3600.0)
     assert len(computed) == 2
-    assert not (tmp_path / "truth").exists()
+    assert not (tmp_path / "reference").exists()
 
 
-def test_a_kept_truth_is_used_however_quick_it_was(ask, computed: list[Truth]) -> None:
+def test_a_kept_reference_is_used_however_quick_it_was(ask, computed: list[Reference]) -> None:
     ask(min_seconds=0.0)
     ask(min_seconds=3600.0)
     assert len(computed) == 1
 
 
 @pytest.mark.parametrize("kept", [0, 1, 0.5, 0.99])
-def test_a_truncated_file_is_computed_again_and_mended(ask, computed: list[Truth], tmp_path: Path, kept: float) -> None:
+def test_a_truncated_file_is_computed_again_and_mended(
+    ask, computed: list[Reference], tmp_path: Path, kept: float
+) -> None:
     whole = ask()
     path = the_file(tmp_path)
     content = path.read_bytes()
@@ -105,7 +107,7 @@ def test_a_truncated_file_is_computed_again_and_mended(ask, computed: list[Truth
     assert len(computed) == 2
 
 
-def test_no_flipped_byte_ever_reaches_a_result(ask, computed: list[Truth], tmp_path: Path) -> None:
+def test_no_flipped_byte_ever_reaches_a_result(ask, computed: list[Reference], tmp_path: Path) -> None:
     """Every 41st byte: numbers, headers and directory. (A flip in a time stamp harms nothing and is not noticed.)"""
     whole = ask()
     path = the_file(tmp_path)
@@ -117,7 +119,7 @@ def test_no_flipped_byte_ever_reaches_a_result(ask, computed: list[Truth], tmp_p
     assert len(computed) > len(places) / 2
 
 
-def test_a_leftover_of_an_interrupted_write_is_not_read(ask, computed: list[Truth], tmp_path: Path) -> None:
+def test_a_leftover_of_an_interrupted_write_is_not_read(ask, computed: list[Reference], tmp_path: Path) -> None:
     whole = ask()
     path = the_file(tmp_path)
     path.rename(path.with_name(f".{path.name}.4711"))
@@ -142,13 +144,13 @@ def test_a_leftover_of_an_interrupted_write_is_not_read(ask, computed: list[Trut
     ],
     ids=str,
 )
-def test_whatever_changes_the_truth_changes_its_key(ask, computed: list[Truth], other: dict) -> None:
+def test_whatever_changes_the_reference_changes_its_key(ask, computed: list[Reference], other: dict) -> None:
     ask()
     ask(**other)
     assert len(computed) == 2
 
 
-def test_a_changed_line_in_an_inputs_file_changes_the_key(ask, computed: list[Truth], tmp_path: Path) -> None:
+def test_a_changed_line_in_an_inputs_file_changes_the_key(ask, computed: list[Reference], tmp_path: Path) -> None:
     """The same name and place: only the file's content tells that the numbers may be others."""
     source = tmp_path / "mine.py"
     source.write_text(MINE)

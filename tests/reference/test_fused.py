@@ -1,4 +1,4 @@
-"""The fused truth is the torch one's equal, to the digits that both can have: in Triton's interpreter, and on a GPU."""
+"""The fused reference is the torch one's equal, to the digits that both can have: in Triton's interpreter, and on a GPU."""
 
 import importlib.util
 import math
@@ -9,12 +9,12 @@ import mpmath
 import pytest
 import torch
 
-from accuracy.case import Part, Problem, default_softmax_scale
-from accuracy.errors import ConfigError
+from accuracy.core.case import Part, Problem, default_softmax_scale
+from accuracy.core.errors import ConfigError
 from accuracy.inputs.base import Inputs
 from accuracy.reference import choice, float64
 from accuracy.reference.cache import Cache
-from accuracy.reference.float64 import Truth
+from accuracy.reference.float64 import Reference
 from tests.reference.exact import MASKS, TENSORS, exact, head, problem, relative_error
 
 if importlib.util.find_spec("triton") is None:
@@ -32,7 +32,7 @@ def there(*tensors: torch.Tensor) -> list[torch.Tensor]:
     return [x.to(HERE) for x in tensors]
 
 
-def differences(a: Truth, b: Truth) -> dict[str, float]:
+def differences(a: Reference, b: Reference) -> dict[str, float]:
     """Relative, Frobenius."""
     return {
         name: float((getattr(a, name) - getattr(b, name)).norm() / getattr(b, name).norm()) for name in TENSORS
@@ -48,39 +48,39 @@ def assert_equals_torchs(*tensors: torch.Tensor, **how: Any) -> None:
 @pytest.mark.parametrize("scale", [0.1, 1 / math.sqrt(8)])
 def test_agrees_with_fifty_digits_to_1e_14(causal: bool, scale: float) -> None:
     q, k, v, dout = problem(seed=3, heads=1)
-    truth = fused.attention(*there(q, k, v, dout), scale=scale, causal=causal)
+    reference = fused.attention(*there(q, k, v, dout), scale=scale, causal=causal)
     expected = exact(q[0, :, 0], k[0, :, 0], v[0, :, 0], dout[0, :, 0], scale, causal)
     for name in TENSORS:
-        assert relative_error(head(truth, name, 0), expected[name]) < 1e-14, name
+        assert relative_error(head(reference, name, 0), expected[name]) < 1e-14, name
 
 
 @pytest.mark.parametrize("name", PLAIN_MASKS)
 def test_windows_and_documents_agree_with_fifty_digits(name: str) -> None:
     how, sees = PLAIN_MASKS[name]
     q, k, v, dout = problem(seed=3, heads=1)
-    truth = fused.attention(*there(q, k, v, dout), scale=0.3, **how)
+    reference = fused.attention(*there(q, k, v, dout), scale=0.3, **how)
     expected = exact(q[0, :, 0], k[0, :, 0], v[0, :, 0], dout[0, :, 0], 0.3, None, sees)
     for name in TENSORS:
-        assert relative_error(head(truth, name, 0), expected[name]) < 1e-14, name
+        assert relative_error(head(reference, name, 0), expected[name]) < 1e-14, name
 
 
 @pytest.mark.parametrize("queries", [1, 5, 23])
 def test_fewer_queries_than_keys_agree_with_fifty_digits(queries: int) -> None:
     q, k, v, dout = problem(seed=3, heads=1)
     q, dout = q[:, :queries], dout[:, :queries]
-    truth = fused.attention(*there(q, k, v, dout), scale=0.1, causal=True)
+    reference = fused.attention(*there(q, k, v, dout), scale=0.1, causal=True)
     expected = exact(q[0, :, 0], k[0, :, 0], v[0, :, 0], dout[0, :, 0], 0.1, True)
     for name in TENSORS:
-        assert relative_error(head(truth, name, 0), expected[name]) < 1e-14, name
+        assert relative_error(head(reference, name, 0), expected[name]) < 1e-14, name
 
 
 def test_a_scale_in_float32_would_be_seen() -> None:
     """The planted fault: what Triton would make of a Python float."""
     q, k, v, dout = problem(seed=3, heads=1)
     rounded = float(torch.tensor(0.1, dtype=torch.float32))
-    truth = fused.attention(*there(q, k, v, dout), scale=rounded, causal=True)
+    reference = fused.attention(*there(q, k, v, dout), scale=rounded, causal=True)
     expected = exact(q[0, :, 0], k[0, :, 0], v[0, :, 0], dout[0, :, 0], 0.1, True)
-    assert relative_error(head(truth, "lse", 0), expected["lse"]) > 1e-10
+    assert relative_error(head(reference, "lse", 0), expected["lse"]) > 1e-10
 
 
 @pytest.mark.parametrize("online", [True, False])
@@ -152,18 +152,20 @@ def test_fused_where_it_runs_torch_elsewhere() -> None:
     assert choice.choose(PROBLEM, "cuda", "torch") == "torch"
     assert choice.choose(PROBLEM, "cpu", "auto") == "torch"
     assert choice.choose(replace(PROBLEM, softcap=2.0), "cuda", "auto") == "torch"
-    with pytest.raises(ConfigError, match=r"truth.method=fused: its kernels know no softcap; use truth.method=auto"):
+    with pytest.raises(
+        ConfigError, match=r"reference.method=fused: its kernels know no softcap; use reference.method=auto"
+    ):
         choice.choose(replace(PROBLEM, softcap=2.0), "cuda", "fused")
 
 
-def test_a_cache_never_hands_one_methods_truth_to_the_other(tmp_path, monkeypatch) -> None:
+def test_a_cache_never_hands_one_methods_reference_to_the_other(tmp_path, monkeypatch) -> None:
     """Kept apart by the key: a check of fused by torch must not read back fused's own numbers."""
-    monkeypatch.setattr(choice, "decline", lambda problem, device: None)
+    monkeypatch.setattr(choice, "unsupported", lambda problem, device: None)
 
     part = Part("gaussian", "accuracy.inputs.gaussian", (("std", 1.0),))
     inputs = Inputs(*there(*problem(seed=1, length=8, dim=4)))
     for method in ("fused", "torch"):
-        Cache(tmp_path, 0.0, method).truth(PROBLEM, part, 0, "bfloat16", inputs)
+        Cache(tmp_path, 0.0, method).reference(PROBLEM, part, 0, "bfloat16", inputs)
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -193,6 +195,6 @@ def test_memory_stays_within_what_is_planned() -> None:
     q, k, v, dout = (torch.randn(1, 32768, 8, 96, dtype=torch.bfloat16, device="cuda") for _ in range(4))
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    truth = fused.attention(q, k, v, dout, scale=0.1, causal=True)
-    results = sum(getattr(truth, name).nbytes for name in TENSORS)
+    reference = fused.attention(q, k, v, dout, scale=0.1, causal=True)
+    results = sum(getattr(reference, name).nbytes for name in TENSORS)
     assert torch.cuda.max_memory_allocated() - before - results <= fused.held_bytes(1, 32768, 32768, 8, 8, 96)

@@ -10,7 +10,7 @@ from tests.report.synthetic import HOSTILE, Shape, write_run
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run with known growth, one declined and one failed case."""
+    """A finished run with known growth, one unsupported and one failed case."""
     shape = Shape(
         dtypes=("bfloat16", "float64"),
         tensors=("out", "lse", "dq"),
@@ -35,11 +35,11 @@ def page(summary: ReportSummary) -> str:
 def hostile_page(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A report where every text that a stranger can choose tries to run a script."""
     shape = Shape(
-        variants=("one_shot", HOSTILE),
+        variants=("single_device", HOSTILE),
         dtypes=("bfloat16",),
         world_sizes=(1, 2),
         reasons=(HOSTILE, HOSTILE),
-        exponents={"one_shot": 0.0, HOSTILE: 0.5},
+        exponents={"single_device": 0.0, HOSTILE: 0.5},
         record={
             "command": HOSTILE,
             "experiment": HOSTILE,

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from accuracy import table
-from accuracy.dtype import FORMATS, tensor_dtype
+from accuracy.core.dtype import FORMATS, tensor_dtype
+from accuracy.results import table
 
 EXPONENTS = {
-    "one_shot": 0.0,
+    "single_device": 0.0,
     "ring": 0.0,
     "zigzag": 0.02,
     "striped": 0.5,
@@ -35,7 +35,7 @@ HOSTILE = '"\'><img src=x onerror="window.hacked=1"><script>window.hacked=1</scr
 class Shape:
     """What the made-up run covers."""
 
-    variants: Sequence[str] = ("one_shot", "ring", "zigzag", "striped", "llama3_ring")
+    variants: Sequence[str] = ("single_device", "ring", "zigzag", "striped", "llama3_ring")
     dtypes: Sequence[str] = ("bfloat16", "float16", "float64")
     world_sizes: Sequence[int] = (1, 2, 4, 8, 16)
     seeds: Sequence[int] = (0, 1, 2)
@@ -51,7 +51,7 @@ def cases(shape: Shape) -> Iterator[dict[str, Any]]:
     """Identity columns of every measured case."""
     for variant in shape.variants:
         for dtype in shape.dtypes:
-            for size in [1] if variant in ("one_shot", "bpt") else shape.world_sizes:
+            for size in [1] if variant in ("single_device", "bpt") else shape.world_sizes:
                 for seed in shape.seeds:
                     yield identity(shape, variant, dtype, size, seed)
 
@@ -94,7 +94,7 @@ def relative_error(shape: Shape, row: dict[str, Any], tensor: str) -> float:
     """a * W^p, with one percent of spread over the seeds."""
     u = FORMATS[tensor_dtype(tensor, row["dtype"])].unit_roundoff
     base = {"out": 0.5, "lse": 0.7, "dq": 0.9, "dk": 0.8, "dv": 0.75, "delta": 1.1}[tensor] * u
-    own = 1.0 if row["variant"] == "one_shot" else 1.15
+    own = 1.0 if row["variant"] == "single_device" else 1.15
     wobble = 1 + 0.01 * (row["seed"] - 1)
     return base * own * wobble * row["world_size"] ** shape.exponents[row["variant"]]
 
@@ -103,11 +103,11 @@ def rows_of(shape: Shape, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Every (tensor, rank) of a measured case."""
     for tensor in shape.tensors:
         error = relative_error(shape, row, tensor)
-        one_shot = relative_error(shape, {**row, "variant": "one_shot", "world_size": 1}, tensor)
-        floor = one_shot * 0.8
+        single_device = relative_error(shape, {**row, "variant": "single_device", "world_size": 1}, tensor)
+        floor = single_device * 0.8
         for rank in range(-1, row["world_size"]):
             here = error * (1 if rank < 0 else 1.6 / math.sqrt(1 + rank))
-            diff = 0.0 if row["variant"] == "one_shot" else here * 0.6
+            diff = 0.0 if row["variant"] == "single_device" else here * 0.6
             yield {
                 **row,
                 "tensor": tensor,
@@ -122,12 +122,12 @@ def rows_of(shape: Shape, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 "diff_mean": diff * 0.25,
                 "diff_rms": diff * 0.3,
                 "diff_rel": diff,
-                "one_shot_max": one_shot * 10,
-                "one_shot_rel": one_shot,
+                "single_device_max": single_device * 10,
+                "single_device_rel": single_device,
                 "floor_mean": floor * 0.3,
                 "floor_rel": floor,
                 "x_floor": here / floor,
-                "x_one_shot": here / one_shot,
+                "x_single_device": here / single_device,
                 "ulp_max": 12.0,
                 "nonfinite": 0,
                 "worst_batch": 0,
@@ -162,7 +162,7 @@ def positions_of(shape: Shape, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def unmeasured(shape: Shape, status: str, reason: str, seed: int) -> dict[str, Any]:
-    """A declined or failed case: one row without a tensor."""
+    """A unsupported or failed case: one row without a tensor."""
     row = identity(shape, "ring", "float64", 32, 100 + seed)
     return {**row, "case_id": f"{status}{seed}", "status": status, "reason": reason}
 
@@ -179,7 +179,7 @@ def write_run(folder: Path, shape: Shape = Shape(), positions: bool = True) -> P
         bins = by_column(list(positions_of(shape, row))) if positions else None
         table.write_case(folder, row["case_id"], rows_of(shape, row), bins)
     for place, reason in enumerate(shape.reasons):
-        row = unmeasured(shape, table.FAILED if place % 2 else table.DECLINED, reason, place)
+        row = unmeasured(shape, table.FAILED if place % 2 else table.UNSUPPORTED, reason, place)
         table.write_case(folder, row["case_id"], [row])
     table.write_json(folder / "run.json", {**record(len(measured) + len(shape.reasons)), **shape.record})
     return folder

@@ -3,18 +3,18 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from accuracy import locations
-from accuracy.claim import Claim, experiment_folder, judge
+from accuracy.core import paths
 from accuracy.report.build import write_report
+from accuracy.results.claim import Claim, experiment_folder, judge
 from tests.report.synthetic import Shape, write_run
 
 RESULTS = pd.DataFrame({"error_rel": [1.0, 2.0]})
-HEAD = "from accuracy.claim import Claim\n\n\ndef claims(results):\n    "
+HEAD = "from accuracy.results.claim import Claim\n\n\ndef claims(results):\n    "
 
 
 @pytest.fixture
 def experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(locations, "EXPERIMENTS", tmp_path)
+    monkeypatch.setattr(paths, "EXPERIMENTS", tmp_path)
     (tmp_path / "made_up").mkdir()
     return tmp_path
 
@@ -31,7 +31,7 @@ def test_claims_are_judged_on_the_table(experiments: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "evidence"),
     [
-        ("raise KeyError('x_one_shot')", "KeyError: 'x_one_shot'"),
+        ("raise KeyError('x_single_device')", "KeyError: 'x_single_device'"),
         ("return ['text']", "returned a str"),
         (":", "Syntax"),
     ],

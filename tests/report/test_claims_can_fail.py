@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from accuracy.claim import judge
+from accuracy.results.claim import judge
 
 REPORTS = Path(__file__).parents[2] / "reports"
 PUBLISHED = sorted(path for name in ("results", "layers") for path in REPORTS.glob(f"*/*/{name}.parquet"))
-YARDSTICKS = ("one_shot_", "exact_", "floor_", "truth_", "condition_")
+YARDSTICKS = ("single_device_", "exact_", "floor_", "reference_", "condition_")
 SETTINGS = ("softmax_scale", "gain")  # numbers of the case, not of what was measured
 
 
@@ -51,7 +51,7 @@ DISTORTIONS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "everything is worse": lambda results: _times(results, 1e3),
     "everything is better": lambda results: _times(results, 1e-3),
     "only the variants are worse": lambda results: _those(results, 1e3, *YARDSTICKS, others=True),
-    "only the one-shot kernel is worse": lambda results: _those(results, 1e3, "one_shot_"),
+    "only the single-device kernel is worse": lambda results: _those(results, 1e3, "single_device_"),
     "errors grow with the square of the world size": lambda results: _times(results, results["world_size"] ** 2.0),
     "errors grow with the square of the depth": lambda results: _times(results, _column(results, "layers") ** 2),
     "errors double from rank to rank": lambda results: _times(results, 2.0 ** _column(results, "rank").clip(lower=0)),

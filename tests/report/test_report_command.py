@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from accuracy.command.report import main
+from accuracy.cli.report import main
 from tests.report.synthetic import Shape, write_run
 
 

@@ -5,16 +5,16 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from accuracy import table
+from accuracy.chart.view import Panel
 from accuracy.report.build import write_report
 from accuracy.report.folder import read_folder
 from accuracy.report.section.condition import condition_panels
 from accuracy.report.series import slots_of, with_labels
-from accuracy.report.view import Panel
+from accuracy.results import table
 from tests.report import page_check
 from tests.report.synthetic import HOSTILE, Shape, write_run
 
-SHAPE = Shape(("one_shot", "ring"), ("bfloat16",), (1, 4), (0, 1), tensors=("out", "lse", "dq"))
+SHAPE = Shape(("single_device", "ring"), ("bfloat16",), (1, 4), (0, 1), tensors=("out", "lse", "dq"))
 
 
 @pytest.fixture(scope="module")
@@ -37,20 +37,20 @@ def test_one_panel_a_dtype_with_a_chart_for_out_and_dq(measured: pd.DataFrame) -
     (panel,) = panels(measured)
     assert panel.label == "bfloat16, 1024 tokens, 4/2 heads of 64"
     assert [chart.title.split()[2] for chart in panel.charts] == ["out", "dq"]
-    assert [key.label for key in panel.legend] == ["one_shot", "ring"]
+    assert [key.label for key in panel.legend] == ["single_device", "ring"]
     assert "gaussian 0." in panel.charts[0].svg
     assert ">tied</text>" in panel.charts[0].svg
 
 
 def test_the_table_without_charts_has_error_over_condition_and_roundoff(measured: pd.DataFrame) -> None:
-    """By hand: of one-shot's out the error is u / 2, of lse 0.7 of float32's u; geometric mean of seeds 0.99 and 1."""
+    """By hand: of single device's out the error is u / 2, of lse 0.7 of float32's u; geometric mean of seeds 0.99 and 1."""
     (panel,) = panels(measured)
     by_sum, by_rounding = ([[cell.text for cell in row] for row in found.rows] for found in panel.data)
     seeds = (0.99 * 1.0) ** 0.5
     expected = [0.5 * seeds / 1.4, 0.7 * seeds / 1.4, 0.9 * seeds / 1.4]
-    assert by_rounding[0][:2] == ["gaussian", "one_shot"]
+    assert by_rounding[0][:2] == ["gaussian", "single_device"]
     assert [float(cell.split()[0]) for cell in by_rounding[0][2:]] == pytest.approx(expected, rel=2e-3)
-    tied = next(row for row in by_rounding if row[:2] == ["tied", "one_shot"])
+    tied = next(row for row in by_rounding if row[:2] == ["tied", "single_device"])
     assert tied[2].split()[0] == by_rounding[0][2].split()[0]
     assert float(by_sum[0][2].split()[0]) == pytest.approx(0.5 * seeds / 40, abs=5e-4)  # three decimals
 

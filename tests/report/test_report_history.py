@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from accuracy.command import report
-from tests.check.made_up import MadeUp, write_run
+from accuracy.cli import report
+from tests.gate.made_up import MadeUp, write_run
 from tests.report import page_check
 
 

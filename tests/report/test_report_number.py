@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from accuracy.report import number
+from accuracy.core import number
 
 ODD = [None, math.nan, math.inf, -math.inf, 0.0, -0.0, 5e-324, 1.7e308, -1e-3, "no number", 1, 1e5, 99999.9]
 WRITERS = [number.scientific, number.plain, number.ratio, number.signed, number.seconds, number.size_in_bytes]

@@ -12,7 +12,7 @@ from tests.report import page_check
 from tests.report.embedded_rows import embedded
 from tests.report.synthetic import Shape, write_large_run, write_run
 
-WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from accuracy.command.report import main; sys.exit(main())"
+WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from accuracy.cli.report import main; sys.exit(main())"
 
 
 def test_the_page_loads_nothing(page: str) -> None:
@@ -72,7 +72,7 @@ def test_the_known_growth_is_in_the_summary(summary: ReportSummary) -> None:
     assert "W^0.50 [0.49, 0.51]: random walk" in growth
     assert "4.60x" in worst  # 1.15 * 16^0.5
     assert "In float64 every variant is within" in state
-    assert "1 case failed. 1 case was declined." in state
+    assert "1 case failed. 1 case was unsupported." in state
 
 
 def test_all_rows_are_inside(folder: Path, page: str) -> None:
@@ -87,12 +87,12 @@ def test_reasons_are_grouped_and_shown(page: str) -> None:
 
 
 def test_infinite_zero_and_missing_numbers_have_a_place(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "odd", Shape(variants=("ring", "one_shot"), dtypes=("bfloat16",), reasons=()))
+    folder = write_run(tmp_path / "odd", Shape(variants=("ring", "single_device"), dtypes=("bfloat16",), reasons=()))
     path = folder / "results"
     rows = pd.read_parquet(path)
-    for name, value in (("error_rel", float("inf")), ("x_one_shot", float("inf")), ("error_max", 0.0)):
+    for name, value in (("error_rel", float("inf")), ("x_single_device", float("inf")), ("error_max", 0.0)):
         rows.loc[(rows["tensor"] == "dq") & (rows["world_size"] > 2), name] = value
-    rows.loc[rows["tensor"] == "dv", ["error_rel", "error_mean", "x_floor", "x_one_shot", "seconds"]] = None
+    rows.loc[rows["tensor"] == "dv", ["error_rel", "error_mean", "x_floor", "x_single_device", "seconds"]] = None
     rows.loc[rows["tensor"] == "lse", "error_rel"] = 0.0
     for file in path.iterdir():
         file.unlink()
@@ -106,7 +106,7 @@ def test_a_run_killed_midway_says_so(tmp_path: Path) -> None:
     shape = Shape(dtypes=("bfloat16",), world_sizes=(1, 2), seeds=(0,), record={"planned": 99, "ended": None})
     summary = write_report(write_run(tmp_path / "killed", shape, positions=False))
     page = summary.path.read_text(encoding="utf-8")
-    assert "Partial run: 6 of 99 planned cases" not in page  # 8 measured and one declined are in the table
+    assert "Partial run: 6 of 99 planned cases" not in page  # 8 measured and one unsupported are in the table
     assert "planned cases are in the table." in page
     assert "Partial run" in summary.lines[-1]
     assert "No growth with the world size is fitted" in summary.lines[0]
@@ -123,7 +123,7 @@ def test_a_broken_record_costs_no_report(tmp_path: Path, record: str | None) -> 
 
 
 def test_a_run_without_any_numbers_is_reported(tmp_path: Path) -> None:
-    summary = write_report(write_run(tmp_path / "declined", Shape(variants=())))
+    summary = write_report(write_run(tmp_path / "unsupported", Shape(variants=())))
     assert "Nothing was measured" in summary.path.read_text(encoding="utf-8")
 
 

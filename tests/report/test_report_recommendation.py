@@ -12,8 +12,15 @@ from accuracy.report.section.recommendation import recommendation_table
 from accuracy.report.series import Facet, facets_of, with_labels
 from tests.report.synthetic import Shape, write_run
 
-SHAPE = Shape(("one_shot", "ring", "zigzag", "llama3"), ("bfloat16",), (1, 2, 4), (0, 1), tensors=("out", "lse", "dk"))
-COST = {"ring": (1.20, 3.0, 100), "zigzag": (1.25, 2.0, 200), "llama3": (1.90, 1.0, 50), "one_shot": (1.0, 0.5, 10)}
+SHAPE = Shape(
+    ("single_device", "ring", "zigzag", "llama3"), ("bfloat16",), (1, 2, 4), (0, 1), tensors=("out", "lse", "dk")
+)
+COST = {
+    "ring": (1.20, 3.0, 100),
+    "zigzag": (1.25, 2.0, 200),
+    "llama3": (1.90, 1.0, 50),
+    "single_device": (1.0, 0.5, 10),
+}
 
 
 @pytest.fixture
@@ -24,7 +31,7 @@ def facet(tmp_path: Path) -> Facet:
         rows["variant"].map({name: cost[place] for name, cost in COST.items()}) for place in range(3)
     )
     error = error.mask(rows["tensor"] == "lse", 99.0).mask(rows["tensor"] == "out", 1.0)
-    rows = rows.assign(x_one_shot=error, seconds=seconds, peak_bytes=peak)
+    rows = rows.assign(x_single_device=error, seconds=seconds, peak_bytes=peak)
     (found,) = facets_of(with_labels(rows))
     return found
 
@@ -41,7 +48,7 @@ def test_take_is_the_fastest_of_those_within_5_percent_of_the_best(facet: Facet)
 def test_a_variant_more_than_5_percent_worse_is_not_taken_for_its_speed(facet: Facet) -> None:
     worse = facet.rows["variant"].eq("zigzag") & facet.rows["tensor"].eq("dk")
     slower = Facet(facet.slug, facet.label, facet.dtype, facet.rows.assign(
-        x_one_shot=facet.rows["x_one_shot"].mask(worse, 1.27)))  # fmt: skip
+        x_single_device=facet.rows["x_single_device"].mask(worse, 1.27)))  # fmt: skip
     assert [row[1] for row in names(slower)] == ["ring", "ring"]
 
 
@@ -52,7 +59,7 @@ def test_a_seed_that_compiled_first_makes_no_variant_slow(facet: Facet) -> None:
 
 
 def test_one_variant_over_ranks_is_no_choice(facet: Facet) -> None:
-    alone = facet.rows[facet.rows["variant"].isin(("one_shot", "ring"))]
+    alone = facet.rows[facet.rows["variant"].isin(("single_device", "ring"))]
     assert recommendation_table(Facet(facet.slug, facet.label, facet.dtype, alone)) is None
 
 

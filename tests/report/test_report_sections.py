@@ -3,9 +3,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from accuracy.chart.legible import left_out, legible
+from accuracy.chart.view import Table
 from accuracy.report.folder import Run, read_folder
 from accuracy.report.headline import headline
-from accuracy.report.legible import left_out, legible
 from accuracy.report.section.cost import cost_panel
 from accuracy.report.section.growth import growth_panel
 from accuracy.report.section.heatmap import heat_cell, heatmap_panel
@@ -13,13 +14,14 @@ from accuracy.report.section.missing import reasons
 from accuracy.report.section.positions import borders, chosen_world, position_panel
 from accuracy.report.section.ranks import profile_of, rank_panel, rank_table
 from accuracy.report.series import Facet, facets_of, slots_of, with_labels
-from accuracy.report.view import Table
 from tests.report.synthetic import Shape, write_run
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    shape = Shape(("bpt", "one_shot", "striped", "zigzag"), ("float16", "bfloat16"), (1, 2, 4), tensors=("out", "dq"))
+    shape = Shape(
+        ("bpt", "single_device", "striped", "zigzag"), ("float16", "bfloat16"), (1, 2, 4), tensors=("out", "dq")
+    )
     return read_folder(write_run(tmp_path_factory.mktemp("run"), shape))
 
 
@@ -31,10 +33,10 @@ def texts(table: Table) -> list[list[str]]:
     return [[cell.text for cell in row] for row in table.rows]
 
 
-def test_facets_go_from_coarse_to_fine_and_one_shot_comes_first(run: Run) -> None:
+def test_facets_go_from_coarse_to_fine_and_single_device_comes_first(run: Run) -> None:
     assert [facet.label for facet in facets(run)] == ["bfloat16", "float16"]
-    assert facets(run)[0].series[0] == "one_shot"
-    assert slots_of(facets(run)[0].rows)["one_shot"] == 0
+    assert facets(run)[0].series[0] == "single_device"
+    assert slots_of(facets(run)[0].rows)["single_device"] == 0
 
 
 def test_a_label_names_what_varies_and_only_that(run: Run) -> None:
@@ -43,7 +45,7 @@ def test_a_label_names_what_varies_and_only_that(run: Run) -> None:
     changed.loc[changed["seed"] == 2, "seqlen"] = 2048
     changed.loc[changed["dtype"] == "float16", "kernel"] = "eager"
     labelled = with_labels(changed)
-    assert set(labelled["series"]) == {"bpt", "one_shot", "striped", "zigzag · merge=logsumexp", "ring"}
+    assert set(labelled["series"]) == {"bpt", "single_device", "striped", "zigzag · merge=logsumexp", "ring"}
     assert {"bfloat16 · seqlen 2048 · torch_flash", "float16 · seqlen 1024 · eager"} <= set(labelled["facet"])
 
 
@@ -54,20 +56,22 @@ def test_kernels_side_by_side_are_lines_of_their_own(run: Run) -> None:
 
 
 def many_lines(run: Run) -> pd.DataFrame:
-    """Forty variants, each further from one-shot than the one before, beside the run's own."""
-    rows = run.results[run.results["variant"].isin(["one_shot", "zigzag"]) & (run.results["dtype"] == "bfloat16")]
+    """Forty variants, each further from single device than the one before, beside the run's own."""
+    rows = run.results[run.results["variant"].isin(["single_device", "zigzag"]) & (run.results["dtype"] == "bfloat16")]
     zigzag = rows[rows["variant"] == "zigzag"]
     copies = [
-        zigzag.assign(variant=f"v{n:02}", case_id=zigzag["case_id"] + f"v{n}", x_one_shot=zigzag["x_one_shot"] + n)
+        zigzag.assign(
+            variant=f"v{n:02}", case_id=zigzag["case_id"] + f"v{n}", x_single_device=zigzag["x_single_device"] + n
+        )
         for n in range(40)
     ]
     return with_labels(pd.concat([rows, *copies], ignore_index=True))
 
 
-def test_a_picture_holds_one_shot_and_the_lines_furthest_from_it_and_says_so(run: Run) -> None:
+def test_a_picture_holds_single_device_and_the_lines_furthest_from_it_and_says_so(run: Run) -> None:
     facet = facets_of(many_lines(run))[0]
     drawn = legible(facet)
-    assert drawn.series == ["one_shot", *(f"v{n}" for n in range(29, 40))]
+    assert drawn.series == ["single_device", *(f"v{n}" for n in range(29, 40))]
     assert "12 of 42 variants" in left_out(facet, drawn)
     panel = growth_panel(facet, drawn, slots_of(drawn.rows))
     assert len(panel.legend) == 12 + 2  # and the references
@@ -87,9 +91,9 @@ def test_a_scatter_of_costs_holds_all_of_them(run: Run) -> None:
 def test_of_lines_that_are_written_alike_the_plainest_is_drawn(run: Run) -> None:
     rows = many_lines(run)
     alike = rows["variant"].str.startswith("v") & (rows["variant"] < "v36")
-    rows.loc[alike, "x_one_shot"] = 100.0 + rows.loc[alike, "x_one_shot"] / 1e4
+    rows.loc[alike, "x_single_device"] = 100.0 + rows.loc[alike, "x_single_device"] / 1e4
     drawn = legible(facets_of(rows)[0]).series
-    assert drawn == ["one_shot", "v00", "v36", "v37", "v38", "v39", "zigzag"]
+    assert drawn == ["single_device", "v00", "v36", "v37", "v38", "v39", "zigzag"]
     rows.loc[rows["variant"] == "v00", "series"] = "v00, changed"
     assert "v01" in legible(facets_of(rows)[0]).series
 
@@ -161,14 +165,16 @@ def test_reasons_are_grouped_with_failures_first(tmp_path: Path) -> None:
     found = reasons(read_folder(write_run(tmp_path, shape)).cases)
     assert [(reason.heading, reason.reason) for reason in found] == [
         ("1 case failed", "out of memory"),
-        ("2 cases declined", "no float64"),
+        ("2 cases unsupported", "no float64"),
     ]
     assert found[0].commands[0].startswith("accuracy variant=ring dtype=float64 world_size=32")
 
 
 def test_a_run_of_kernels_alone_is_compared_with_the_floor(tmp_path: Path) -> None:
-    """Every kernel is its own one-shot: a ratio of 1 everywhere would say nothing. (Synthetic floors are 0.8.)"""
-    run = read_folder(write_run(tmp_path / "kernels", Shape(variants=("one_shot",), dtypes=("bfloat16",), reasons=())))
+    """Every kernel is its own single device: a ratio of 1 everywhere would say nothing. (Synthetic floors are 0.8.)"""
+    run = read_folder(
+        write_run(tmp_path / "kernels", Shape(variants=("single_device",), dtypes=("bfloat16",), reasons=()))
+    )
     labelled = with_labels(run.results)
     panel = heatmap_panel(facets_of(labelled[labelled["tensor"].notna()])[0])
     assert "multiple of the floor" in panel.tables[0].caption

@@ -2,8 +2,8 @@ import re
 
 import pytest
 
-from accuracy.report import drawing
-from accuracy.report.svg import _short_path, to_svg
+from accuracy.chart import drawing
+from accuracy.chart.svg import _short_path, to_svg
 
 
 def points(path: str) -> list[tuple[float, float]]:

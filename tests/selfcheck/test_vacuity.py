@@ -2,8 +2,8 @@
 
 import pytest
 
-from accuracy.command import selfcheck
-from accuracy.errors import ConfigError
+from accuracy.cli import selfcheck
+from accuracy.core.errors import ConfigError
 from accuracy.selfcheck.vacuity import WRONG, tolerance
 
 CP = ("inputs=sum_loss", "problem.mask=full", "problem.seqlen=1024", "problem.heads=2", "problem.heads_kv=2",

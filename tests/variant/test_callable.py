@@ -6,10 +6,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from accuracy.errors import ConfigError
-from accuracy.grid import plan
-from accuracy.pipeline import Pipeline
-from accuracy.ranks.pool import Pool
+from accuracy.config.grid import plan
+from accuracy.core.errors import ConfigError
+from accuracy.execute.ranks.pool import Pool
+from accuracy.measure.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from tests.measuring import TINY, configuration
 
@@ -39,12 +39,12 @@ def words(function: str, layout: str = "bshd", *more: str) -> list[str]:
 def measure(pool: Pool, function: str, layout: str = "bshd", *more: str) -> pd.DataFrame:
     pipeline = Pipeline("test", Cache(None, 0), pool.run)
     plans = plan(configuration(*words(function, layout, *more)), None)
-    assert not [each.decline for each in plans if each.decline]
+    assert not [each.unsupported for each in plans if each.unsupported]
     return pd.DataFrame([row for each in plans for row in pipeline.measure(each.case).rows])
 
 
 @pytest.mark.parametrize("function", LAYOUTS)
-def test_every_layout_is_the_truth_in_float64(pool: Pool, function: str) -> None:
+def test_every_layout_is_the_reference_in_float64(pool: Pool, function: str) -> None:
     """As for our own variants: 1e-12 is 10^4 units of float64 and 10^-7 of a lost key."""
     more = ["problem.heads_kv=4"] if function == "qkvpacked" else []
     rows = measure(pool, function, LAYOUTS[function], "dtype=float64", "world_size=[1,2,3]", *more)
@@ -55,7 +55,7 @@ def test_every_layout_is_the_truth_in_float64(pool: Pool, function: str) -> None
 
 def test_a_function_that_gives_no_lse_has_a_row_that_says_so(pool: Pool) -> None:
     rows = measure(pool, "without_lse", "bshd", "dtype=float64", "world_size=2").set_index("tensor")
-    assert rows.loc["lse", "status"] == "declined"
+    assert rows.loc["lse", "status"] == "unsupported"
     assert rows.loc["lse", "reason"] == "the variant returns no lse"
     assert set(rows.drop(index="lse")["status"]) == {"ok"}
 

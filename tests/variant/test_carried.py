@@ -4,8 +4,8 @@ import importlib.util
 
 import pytest
 
-from accuracy.errors import ConfigError
-from accuracy.grid import plan
+from accuracy.config.grid import plan
+from accuracy.core.errors import ConfigError
 from tests.measuring import TINY, configuration, measure
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
@@ -24,19 +24,19 @@ def test_a_schedule_runs_unchanged(variant: str, mask: str) -> None:
     assert results["error_rel"].max() < 128 * 2**-24
 
 
-def test_a_ring_of_many_ranks_has_the_error_of_one_shot() -> None:
+def test_a_ring_of_many_ranks_has_the_error_of_single_device() -> None:
     """Nothing is rounded between blocks: 1.02, as for merges of float32 partials; 16-bit partials are above 1.05."""
     words = ("variant=ring", "world_size=6", "dtype=float16", *SMALL[1:4])
     ratio = {}
     for kernel in ("triton_carry", "triton_split_backward"):
         results = measure(*words, f"kernel={kernel}")
         chosen = results[(results["rank"] == -1) & (results["tensor"] == "out")]
-        ratio[kernel] = float(chosen["x_one_shot"].mean())
+        ratio[kernel] = float(chosen["x_single_device"].mean())
     assert ratio["triton_carry"] < 1.02 < 1.05 < ratio["triton_split_backward"], ratio
 
 
 @pytest.mark.parametrize(
-    ("knob", "variant", "declined"),
+    ("knob", "variant", "unsupported"),
     [
         ("partial=float32", "ring", True),
         ("out_accumulator=input", "zigzag", True),
@@ -49,15 +49,15 @@ def test_a_ring_of_many_ranks_has_the_error_of_one_shot() -> None:
         ("partial=float32", "llama3", False),
     ],
 )
-def test_a_knob_without_meaning_is_declined_with_a_reason(knob: str, variant: str, declined: bool) -> None:
+def test_a_knob_without_meaning_is_unsupported_with_a_reason(knob: str, variant: str, unsupported: bool) -> None:
     chosen = configuration(*TINY, f"variant={variant}", KERNEL, "dtype=float16", "world_size=2", f"precision.{knob}")
-    if not declined:
-        assert [each.decline for each in plan(chosen, None)] == [None]
+    if not unsupported:
+        assert [each.unsupported for each in plan(chosen, None)] == [None]
         return
     with pytest.raises(ConfigError, match=rf"carries the running state .* precision\.{knob.split('=')[0]} changes no"):
         plan(chosen, None)
 
 
-def test_float64_is_declined() -> None:
+def test_float64_is_unsupported() -> None:
     with pytest.raises(ConfigError, match="kernel triton_carry has no float64 here"):
         plan(configuration(*TINY, "variant=ring", KERNEL, "dtype=float64", "world_size=2"), None)

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from accuracy import parts
-from accuracy.dtype import FORMATS
+from accuracy.core import plugins
+from accuracy.core.dtype import FORMATS
 from tests.measuring import configuration, measure
 from tests.variants import schedules, skip_if_bound_to_a_kernel
 
@@ -34,7 +34,7 @@ def run(variant: str, request: pytest.FixtureRequest):
     skip_if_bound_to_a_kernel(variant, *([folder] if folder else []))
 
     def measured(*overrides: str) -> pd.DataFrame:
-        # the ring beside it can use every world size, so that a variant of one device may decline some
+        # the ring beside it can use every world size, so that a variant of one device may unsupported some
         names = variant if variant == "ring" else f"[{variant},ring]"
         words = [f"variant={names}", SIZES, *SMALL_CHUNKS.get(variant, []), *overrides]
         results = measure(*words, folders=[folder.resolve()] if folder else [])
@@ -51,7 +51,7 @@ def tensors(variant: str, request: pytest.FixtureRequest) -> set[str]:
     folder: Path | None = request.config.getoption("--config-dir")
     chosen = configuration(f"variant={variant}", folders=[folder.resolve()] if folder else [])
     forward_only = {"out", "lse", "delta"}
-    gradients = getattr(parts.load(chosen.variants[0].backward.source), "GRADIENTS", True)
+    gradients = getattr(plugins.load(chosen.variants[0].backward.source), "GRADIENTS", True)
     return forward_only | ({"dq", "dk", "dv"} if gradients else set())
 
 
@@ -60,11 +60,11 @@ def places(variant: str, request: pytest.FixtureRequest) -> tuple[str, ...]:
     folder: Path | None = request.config.getoption("--config-dir")
     chosen = configuration(f"variant={variant}", folders=[folder.resolve()] if folder else [])
     forward, backward = chosen.variants[0].forward, chosen.variants[0].backward
-    return (*parts.load(forward.source).FORWARD_PLACES, *parts.load(backward.source).BACKWARD_PLACES)
+    return (*plugins.load(forward.source).FORWARD_PLACES, *plugins.load(backward.source).BACKWARD_PLACES)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_in_float64_it_is_the_truth_on_every_rank_and_tensor(variant: str, run, shape: str, request) -> None:
+def test_in_float64_it_is_the_reference_on_every_rank_and_tensor(variant: str, run, shape: str, request) -> None:
     """1e-12 is 10^4 units of float64 and 10^-7 of what a lost key or a float32 sum would cost."""
     results = run("dtype=float64", *SHAPES[shape])
     assert set(results["tensor"]) == tensors(variant, request)

@@ -1,4 +1,4 @@
-"""Windows, packed documents, caps and other alignments: a schedule that states one does it rightly or declines it."""
+"""Windows, packed documents, caps and other alignments: a schedule that states one does it rightly or unsupported it."""
 
 from pathlib import Path
 
@@ -20,12 +20,12 @@ PROBLEMS = {
     "softcap": ["problem.softcap=0.7"],
     "all": ["problem.softcap=1.5", "problem.window=30", "problem.documents=60+36"],
 }
-DO_ALL = {"bpt", "bpt_ring", "llama3", "llama3_ring", "llama3_zigzag", "one_shot", "ring", "ulysses", "zigzag"}
+DO_ALL = {"bpt", "bpt_ring", "llama3", "llama3_ring", "llama3_zigzag", "single_device", "ring", "ulysses", "zigzag"}
 
 
 def run(variant: str, *words: str) -> pd.DataFrame:
     skip_if_bound_to_a_kernel(variant)
-    names = variant if variant == "one_shot" else f"[{variant},one_shot]"
+    names = variant if variant == "single_device" else f"[{variant},single_device]"
     given = ["world_size=[1,4]", f"variant={names}", *SMALL_CHUNKS.get(variant, []), "dtype=float64", "unusable=record"]
     results = measure(*given, *words)
     results = results[results["variant"] == variant]
@@ -35,7 +35,7 @@ def run(variant: str, *words: str) -> pd.DataFrame:
 
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("variant", schedules())
-def test_in_float64_it_is_the_truth_or_declined(variant: str, problem: str) -> None:
+def test_in_float64_it_is_the_reference_or_unsupported(variant: str, problem: str) -> None:
     """1e-12 is 10^4 units of float64 and 10^-7 of what a lost key or a neglected cap would cost."""
     results = run(variant, *PROBLEMS[problem], "device=cpu")
     measured = results[results["status"] == "ok"]
@@ -48,21 +48,21 @@ def test_in_float64_it_is_the_truth_or_declined(variant: str, problem: str) -> N
 
 
 @pytest.mark.parametrize("queries", [2, 40, 150])
-def test_a_mask_aligned_at_the_top_left_is_the_truth_or_declined(queries: int) -> None:
+def test_a_mask_aligned_at_the_top_left_is_the_reference_or_unsupported(queries: int) -> None:
     words = ("problem.mask=causal_top_left", f"problem.seqlen_q={queries}", "kernel=[eager,torch_flash]")
-    results = run("one_shot", *words, "world_size=1")
+    results = run("single_device", *words, "world_size=1")
     assert (results["mask"] == "causal_top_left").all()
     assert results["error_rel"].max() < 1e-12
-    declined = run("split_kv", *words, "world_size=1")
-    assert set(declined["reason"]) == {
+    unsupported = run("split_kv", *words, "world_size=1")
+    assert set(unsupported["reason"]) == {
         "variant split_kv has no mask aligned at the top left: drop problem.mask=causal_top_left or use"
-        " variant=one_shot world_size=1"
+        " variant=single_device world_size=1"
     }
 
 
 def test_an_error_of_the_mask_is_seen(tmp_path: Path) -> None:
     """A ring that forgets what lies outside its own pair of shards."""
-    plant(tmp_path, "ring", "rank.meeting(source, length)", "rank.meeting(source, length)[-1:]")
+    plant(tmp_path, "ring", "rank.blocks_between(source, length)", "rank.blocks_between(source, length)[-1:]")
     words = ("variant=broken", "world_size=2", "dtype=float64", "problem.documents=10+50+36")
     results = measure(*words, folders=[tmp_path])
     worst = results[(results["rank"] == -1)].set_index("tensor")["error_rel"]
@@ -70,18 +70,18 @@ def test_an_error_of_the_mask_is_seen(tmp_path: Path) -> None:
 
 
 def test_a_mask_is_told_in_the_table() -> None:
-    results = measure("variant=one_shot", "world_size=1", "problem.window=9", "problem.documents=50+46",
+    results = measure("variant=single_device", "world_size=1", "problem.window=9", "problem.documents=50+46",
                       "problem.softcap=3")  # fmt: skip
     assert set(results["mask"]) == {"causal,window=9,documents=50+46"}
     assert set(results["softcap"]) == {3.0}
 
 
 def test_a_window_of_its_own_token_is_a_case_of_its_own() -> None:
-    assert measure("variant=one_shot", "world_size=1", "problem.window=[null,0]")["case_id"].nunique() == 2
+    assert measure("variant=single_device", "world_size=1", "problem.window=[null,0]")["case_id"].nunique() == 2
 
 
 def test_settings_that_change_nothing_are_the_same_case() -> None:
     """A window as wide as the sequence, one document, an alignment of as many queries as keys."""
-    plain = measure("variant=one_shot", "world_size=1")["case_id"].unique()
+    plain = measure("variant=single_device", "world_size=1")["case_id"].unique()
     for words in ("problem.window=95", "problem.documents=96", "problem.mask=causal_top_left", "problem.seqlen_q=96"):
-        assert measure("variant=one_shot", "world_size=1", words)["case_id"].unique() == plain
+        assert measure("variant=single_device", "world_size=1", words)["case_id"].unique() == plain

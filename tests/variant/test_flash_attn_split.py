@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from accuracy.case import Part, Variant
-from accuracy.grid import plan
+from accuracy.config.grid import plan
+from accuracy.core.case import Part, Variant
 from accuracy.kernel.eager import Eager, Options
 from accuracy.kernel.flash_attn import FlashAttn
-from accuracy.pipeline import Pipeline
-from accuracy.program import simulate
+from accuracy.measure.pipeline import Pipeline
 from accuracy.reference.cache import Cache
+from accuracy.simulate.program import simulate
 from tests.measuring import configuration, measure
 
 SCHEDULE = Part("flash_attn_split", "accuracy.variant.flash_attn_split")
@@ -26,7 +26,7 @@ def test_it_asks_the_package_for_its_number_of_parts() -> None:
         return Eager(Options()).forward(q, k, v, scale=softmax_scale, causal=causal, out_dtype=q.dtype)
 
     words = (
-        "variant=one_shot",
+        "variant=single_device",
         "world_size=1",
         "problem.seqlen=40",
         "problem.seqlen_q=3",
@@ -34,7 +34,7 @@ def test_it_asks_the_package_for_its_number_of_parts() -> None:
     )
     (only,) = plan(configuration(*words, "device=cpu"), None)
     case = replace(only.case, variant=Variant("split", "contiguous", SCHEDULE, SCHEDULE, (("splits", 4),)))
-    shards = [Pipeline("test", Cache(None, 0.0)).yardsticks(case).inputs.tensors]
+    shards = [Pipeline("test", Cache(None, 0.0)).targets(case).inputs.tensors]
     (results,) = simulate(case, shards, FlashAttn(None, None, True, with_cache)).results
     assert asked == [(3, 40, 0.25, True, 4, True)]
     expected = with_cache(*shards[0][:3], softmax_scale=0.25, causal=True, num_splits=0, return_softmax_lse=True)
@@ -49,7 +49,7 @@ WORDS = ("variant=flash_attn_split", "world_size=1", "kernel=flash_attn")
 @pytest.mark.parametrize("heads_kv", [4, 2, 1])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_every_number_of_parts_is_as_right_as_one(dtype: str, heads_kv: int) -> None:
-    """Partials are float32: nothing is rounded more often, so the error over one-shot's stays near 1. 1.5 is the
+    """Partials are float32: nothing is rounded more often, so the error over single device's stays near 1. 1.5 is the
     gate's rule for more than rounding; a lost part costs hundreds. lse is float32: a few roundings more."""
     results = measure(
         *WORDS, f"dtype={dtype}", "problem.seqlen=4096", "problem.seqlen_q=[1,3]", "problem.head_dim=64",
@@ -58,5 +58,5 @@ def test_every_number_of_parts_is_as_right_as_one(dtype: str, heads_kv: int) -> 
     assert not (results["status"] == "failed").any(), results["reason"].unique()
     measured = results[results["status"] == "ok"]
     assert set(measured["tensor"]) == {"out", "lse", "delta"}
-    assert measured.loc[measured["tensor"] == "out", "x_one_shot"].max() < 1.5
+    assert measured.loc[measured["tensor"] == "out", "x_single_device"].max() < 1.5
     assert measured.loc[measured["tensor"] == "lse", "error_rel"].max() < 1e-6

@@ -14,10 +14,10 @@ PACKAGE = Path(accuracy.__file__).parent
 
 # schedule, what stands there, what a slip makes of it, tensors that must show it
 MUTATIONS = [
-    ("ring", "rank.meeting(source, length)", "rank.meeting(source, length) * (source < rank.world.rank)",
+    ("ring", "rank.blocks_between(source, length)", "rank.blocks_between(source, length) * (source < rank.world.rank)",
      {"out", "dq"}),
-    ("ring", "rank.meeting(source, length)", "rank.meeting(max(0, source - 1), length)", {"out", "dq", "dk", "dv"}),
-    ("ring", "rank.meeting(source, length)", "rank.meeting(source, length - 1)", {"out", "lse"}),
+    ("ring", "rank.blocks_between(source, length)", "rank.blocks_between(max(0, source - 1), length)", {"out", "dq", "dk", "dv"}),
+    ("ring", "rank.blocks_between(source, length)", "rank.blocks_between(source, length - 1)", {"out", "lse"}),
     ("ring", "- step * _distance(rank)", "+ step * _distance(rank)", {"out", "dk"}),
     ("ring", "dk.add(key, dk_block)", "dk.take(dk_block)", {"dk"}),
     ("ring", "total.take(received)", "total.add(slice(0, len(received[0])), received)", {"dk", "dv"}),
@@ -69,7 +69,7 @@ def plant(folder: Path, schedule: str, before: str, after: str) -> None:
 
 @pytest.mark.parametrize(("schedule", "before", "after", "tensors"), MUTATIONS)
 def test_a_slip_in_a_schedule_is_seen(tmp_path: Path, schedule: str, before: str, after: str, tensors: set) -> None:
-    """Seen: an error above 1e-6 of the truth, where the healthy schedule is held to 1e-12; or a row that failed."""
+    """Seen: an error above 1e-6 of the reference, where the healthy schedule is held to 1e-12; or a row that failed."""
     plant(tmp_path, schedule, before, after)
     size = 1 if schedule == "bpt" else 4
     results = measure("variant=broken", f"world_size={size}", "dtype=float64", folders=[tmp_path])

@@ -40,13 +40,13 @@ def test_a_place_rounds_what_it_names(place: str, variant: str, suffers: tuple, 
         assert errors[tensor] < 64 * FLOAT32, tensor
 
 
-def test_unrounded_partials_bring_a_ring_back_to_one_shot() -> None:
-    """The eager kernel can hand over float32: then the ring rounds out once, as one-shot does."""
+def test_unrounded_partials_bring_a_ring_back_to_single_device() -> None:
+    """The eager kernel can hand over float32: then the ring rounds out once, as single device does."""
     words = ["variant=ring", "world_size=8", "dtype=bfloat16", "kernel=eager", "seed=[0,1,2]"]
     published = measure(*words)
     finer = measure(*words, "precision.partial=float32")
     ratio = {
-        name: rows[(rows["rank"] == -1) & (rows["tensor"] == "out")]["x_one_shot"].mean()
+        name: rows[(rows["rank"] == -1) & (rows["tensor"] == "out")]["x_single_device"].mean()
         for name, rows in (("published", published), ("finer", finer))
     }
     assert ratio["finer"] < 1.02 < 1.05 < ratio["published"]

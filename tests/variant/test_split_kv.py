@@ -6,10 +6,10 @@ import pandas as pd
 import pytest
 import torch
 
-from accuracy.grid import plan
-from accuracy.pipeline import Pipeline
-from accuracy.program import simulate
+from accuracy.config.grid import plan
+from accuracy.measure.pipeline import Pipeline
 from accuracy.reference.cache import Cache
+from accuracy.simulate.program import simulate
 from accuracy.variant.split_kv import blocks
 from tests.measuring import configuration, measure
 from tests.variant.test_mutations import plant
@@ -27,7 +27,7 @@ def run(*words: str) -> pd.DataFrame:
 @pytest.mark.parametrize("kernel", ["eager", "torch_flash"])
 @pytest.mark.parametrize("heads_kv", [4, 2, 1])
 @pytest.mark.parametrize("mask", ["causal", "full"])
-def test_in_float64_every_number_of_parts_is_the_truth(mask: str, heads_kv: int, kernel: str) -> None:
+def test_in_float64_every_number_of_parts_is_the_reference(mask: str, heads_kv: int, kernel: str) -> None:
     """1e-12 is 10^4 units of float64 and 10^-7 of what a lost key would cost."""
     words = (f"problem.mask={mask}", f"problem.heads_kv={heads_kv}", f"kernel={kernel}", "device=cpu")
     results = run(SPLITS, QUERIES, "dtype=float64", *words)
@@ -45,8 +45,8 @@ def test_every_merge_formula_joins_the_parts(merge: str) -> None:
 
 def test_gradients_are_rows_that_say_why_there_are_none() -> None:
     results = run("problem.seqlen_q=1")
-    declined = results[results["status"] == "declined"]
-    assert dict(zip(declined["tensor"], declined["reason"], strict=True)) == {
+    unsupported = results[results["status"] == "unsupported"]
+    assert dict(zip(unsupported["tensor"], unsupported["reason"], strict=True)) == {
         name: f"the variant returns no {name}" for name in ("dq", "dk", "dv")
     }
     assert (results["seqlen_q"] == 1).all()
@@ -60,11 +60,11 @@ def test_rounded_partials_cost_more_than_unrounded_ones() -> None:
     assert errors[1] < errors[0]
 
 
-def test_one_part_is_one_shot_bit_for_bit() -> None:
-    words = ("problem.seqlen_q=5", "variant=[one_shot,split_kv]", "variant.split_kv.splits=1", "world_size=1")
+def test_one_part_is_single_device_bit_for_bit() -> None:
+    words = ("problem.seqlen_q=5", "variant=[single_device,split_kv]", "variant.split_kv.splits=1", "world_size=1")
     plans = plan(configuration("problem.seqlen=96", *words), None)
     pipeline = Pipeline("test", Cache(None, 0.0))
-    whole, split = (simulate(each.case, [pipeline.yardsticks(each.case).inputs.tensors]).results[0] for each in plans)
+    whole, split = (simulate(each.case, [pipeline.targets(each.case).inputs.tensors]).results[0] for each in plans)
     assert all(torch.equal(a, b) for a, b in zip(whole[:2], split[:2], strict=True))
 
 
@@ -82,9 +82,9 @@ def test_every_query_sees_every_key_up_to_its_own_position_once(splits: int, que
     ("before", "after"),
     [
         ("(part + 1) * keys // splits", "(part + 1) * keys // splits - 1"),
-        ("ahead = keys - queries", "ahead = keys - queries - 1"),
-        ("block.shifted(ahead, 0)", "block.shifted(ahead - 1, 0)"),
-        ("block.shifted(ahead, 0)", "Block(block.shifted(ahead, 0).query, block.key, False)"),
+        ("query_offset = keys - queries", "query_offset = keys - queries - 1"),
+        ("block.shifted(query_offset, 0)", "block.shifted(ahead - 1, 0)"),
+        ("block.shifted(query_offset, 0)", "Block(block.shifted(query_offset, 0).query, block.key, False)"),
         ("range(splits)", "range(splits - 1)"),
         ("rank.join(running, block, q, k, v)", "rank.join(running, block, q, k, k)"),
     ],

@@ -4,14 +4,14 @@ from typing import Any
 
 import pandas as pd
 
-from accuracy.dtype import FORMATS, effective_dtype
-from accuracy.table import ALL_RANKS, TENSORS
+from accuracy.core.dtype import FORMATS, effective_dtype
+from accuracy.results.table import ALL_RANKS, TENSORS
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 
 
 def row(tensor: str, dtype: str, size: int, rank: int, seed: int, **changes: Any) -> dict[str, Any]:
-    """A healthy row: 1.1 times one-shot's error, which is 1.2 floors."""
+    """A healthy row: 1.1 times single device's error, which is 1.2 floors."""
     u = FORMATS[effective_dtype(tensor, dtype)].unit_roundoff
     floor = 0.41 * u
     content = {
@@ -21,9 +21,9 @@ def row(tensor: str, dtype: str, size: int, rank: int, seed: int, **changes: Any
         "mask": "causal", "batch": 1, "seqlen": 512, "seqlen_q": 512, "heads": 4, "heads_kv": 4, "head_dim": 16,
         "softmax_scale": 0.25, "device": "cpu", "tensor": tensor, "rank": rank, "status": "ok", "reason": "",
         "nonfinite": 0,
-        "error_rel": 1.32 * floor, "one_shot_rel": 1.2 * floor, "floor_rel": floor, "error_rms": 1.32 * floor,
-        "error_max": 5 * floor, "one_shot_max": 5 * floor, "error_bias": 0.001 * floor, "one_shot_bias": 0.0,
-        "error_outward": 0.0, "one_shot_outward": 0.0, "x_floor": 1.32, "truth_rms": 1.0, "worst_token": 100,
+        "error_rel": 1.32 * floor, "single_device_rel": 1.2 * floor, "floor_rel": floor, "error_rms": 1.32 * floor,
+        "error_max": 5 * floor, "single_device_max": 5 * floor, "error_bias": 0.001 * floor, "single_device_bias": 0.0,
+        "error_outward": 0.0, "single_device_outward": 0.0, "x_floor": 1.32, "reference_rms": 1.0, "worst_token": 100,
         "significand_bits": float(FORMATS[effective_dtype(tensor, dtype)].precision),
         "repeats_differ": None, "poisoned": None, "future_differs": None,
     }  # fmt: skip

@@ -6,8 +6,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from accuracy import table as tables
-from accuracy.dtype import FORMATS
+from accuracy.core.dtype import FORMATS
+from accuracy.results import table as tables
 from accuracy.verdict.diagnosis import diagnoses
 from accuracy.verdict.label import NOT_MEASURED, ROUNDING
 from accuracy.verdict.verdict import verdicts
@@ -45,7 +45,7 @@ BENT: list[tuple[str, dict[str, Any], dict[str, Any], dict[tuple[str, str], str]
      {("out", "float32"): "precision_floor", ("out", "float16"): "precision_floor"}),
     ("an lse in bfloat16", {"tensor": "lse"}, {"error_rel": 1.6e-3, "significand_bits": 8.0},
      {("lse", "bfloat16"): "precision_floor"}),
-    ("twice one-shot's error", {"tensor": "dv", "dtype": "bfloat16"}, {"error_rel": 2.4 * 0.41 * 2.0**-8},
+    ("twice single device's error", {"tensor": "dv", "dtype": "bfloat16"}, {"error_rel": 2.4 * 0.41 * 2.0**-8},
      {("dv", "bfloat16"): "excess_rounding", ("dv", "float16"): "rounding"}),
     ("one element far off", {"tensor": "dv", "dtype": "bfloat16", "rank": -1, "seed": 2}, {"error_max": 1.0},
      {("dv", "bfloat16"): "excess_rounding"}),
@@ -76,12 +76,12 @@ def test_much_rounding_is_no_bug() -> None:
 
 
 def test_what_partials_that_cancel_explain_is_no_excess_and_more_is() -> None:
-    """A sum 30 times as large in its terms, and one-shot at 12 floors: joining explains 1.2 sqrt(1 + (30 / 12)^2) = 3.2
+    """A sum 30 times as large in its terms, and single device at 12 floors: joining explains 1.2 sqrt(1 + (30 / 12)^2) = 3.2
     times its error, and without the condition numbers nobody can say. Where nothing is joined it is 1.2 times."""
     floor = 0.41 * 2.0**-8
 
     def sink(ratio: float, size: int = 4, **more: float) -> str:
-        numbers = {"one_shot_rel": 12 * floor, "error_rel": ratio * 12 * floor, **more}
+        numbers = {"single_device_rel": 12 * floor, "error_rel": ratio * 12 * floor, **more}
         rows = [row("dk", "bfloat16", size, rank, 0, inputs="attention_sink", **numbers) for rank in (-1, *range(size))]
         return label(pd.DataFrame(rows), "dk", "bfloat16", size)
 
@@ -107,7 +107,7 @@ def test_inputs_that_nobody_can_judge_for_excess_are_named() -> None:
 
 
 def test_keys_cut_into_parts_on_one_rank_are_joined_too() -> None:
-    """1.32 times one-shot's error: what joining explains, and a lone kernel does not."""
+    """1.32 times single device's error: what joining explains, and a lone kernel does not."""
     worse = bend(healthy((1,)), {"tensor": "out", "dtype": "bfloat16"}, error_rel=1.32 * 1.2 * 0.41 * 2.0**-8)
     assert label(worse, "out", "bfloat16", 1) == "excess_rounding"
     for options in ("splits=8", "key_chunk=64,query_chunk=128"):
@@ -191,6 +191,6 @@ def test_a_table_of_the_first_schema_is_judged() -> None:
 
 
 def test_judging_reads_old_files_through_the_table(tmp_path: Path) -> None:
-    old = healthy((1,), ("bfloat16",), 1).drop(columns=["significand_bits", "one_shot_max", "repeats_differ"])
+    old = healthy((1,), ("bfloat16",), 1).drop(columns=["significand_bits", "single_device_max", "repeats_differ"])
     old.to_parquet(tmp_path / "results.parquet")
     assert set(verdicts(tables.read_results(tmp_path))["label"]) == {ROUNDING}

@@ -1,6 +1,6 @@
 """A kernel on blocks of a sequence: the one place where a block's mask and the scores' form become its arguments.
 
-A kernel that does not state an ability is never given the argument for it (`accuracy.grid` declines such cases).
+A kernel that does not state an ability is never given the argument for it (`accuracy.config.grid` unsupported such cases).
 """
 
 from collections.abc import Callable, Sequence
@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy.dtype import accumulation_dtype
+from accuracy.core.dtype import accumulation_dtype
+from accuracy.core.masks import Block
 from accuracy.kernel.base import Kernel
-from accuracy.masks import Block
 
 
 @dataclass(frozen=True)

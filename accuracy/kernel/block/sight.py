@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from accuracy.masks import Window
+from accuracy.core.masks import Window
 
 
 @dataclass(frozen=True)

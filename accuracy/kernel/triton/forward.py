@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from accuracy.carried import State
+from accuracy.kernel.block.running_state import State
 from accuracy.kernel.triton.tile import LN_2, LOG2_E, key_ranges, last_keys, load_rows, store_rows, strides
 from accuracy.kernel.triton.tiles import FORWARD, choose, padded_dim
 

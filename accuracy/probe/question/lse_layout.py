@@ -23,18 +23,18 @@ def ask(subject: Subject) -> Answer:
     details = {"shape": list(lse.shape), "dtype": dtype}
     for order in permutations(range(3)):
         axes = "(" + ", ".join(AXES[axis] for axis in order) + ")"
-        truth = expected.permute(order)
-        for length in {truth.shape[-1], lse.shape[-1]}:  # some kernels pad the last dimension
-            values = lse[..., : truth.shape[-1]] if length > truth.shape[-1] else lse
-            if _agree(values, truth):
-                shape = "" if tuple(lse.shape) == tuple(truth.shape) else f", shape {tuple(lse.shape)}"
+        reference = expected.permute(order)
+        for length in {reference.shape[-1], lse.shape[-1]}:  # some kernels pad the last dimension
+            values = lse[..., : reference.shape[-1]] if length > reference.shape[-1] else lse
+            if _agree(values, reference):
+                shape = "" if tuple(lse.shape) == tuple(reference.shape) else f", shape {tuple(lse.shape)}"
                 return Answer(f"{axes}{shape}, {dtype}", details)
     return Answer(f"values in no order known, shape {tuple(lse.shape)}, {dtype}", details)
 
 
-def _agree(lse: Tensor, truth: Tensor) -> bool:
+def _agree(lse: Tensor, reference: Tensor) -> bool:
     """In any base; 1e-3 is far above rounding and far below what tells rows apart (0.1)."""
-    if lse.numel() != truth.numel():
+    if lse.numel() != reference.numel():
         return False
-    flat, expected = lse.double().flatten(), truth.flatten()
+    flat, expected = lse.double().flatten(), reference.flatten()
     return any(torch.allclose(flat, expected * factor, rtol=0, atol=1e-3) for factor in BASES.values())

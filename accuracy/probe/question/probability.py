@@ -9,7 +9,7 @@ import math
 
 import torch
 
-from accuracy.dtype import FORMATS
+from accuracy.core.dtype import FORMATS
 from accuracy.probe.base import Answer, Subject
 
 ITEMS = 256

@@ -8,7 +8,7 @@ function exploreRanks(data, place) {
   const plain = (values) => values.map((value) => [value, value]);
   const draw = () => table.replaceChildren(...rankTable());
   const sizes = kept("world_size").sort((a, b) => b - a);
-  const against = selector("Against", [["error", "float64 (error)"], ["diff", "one-shot (diff)"]], draw);
+  const against = selector("Against", [["error", "float64 (error)"], ["diff", "single device (diff)"]], draw);
   const series = selector("Variant", plain(kept("series").sort()), draw);
   const facet = selector("Setting", plain(kept("facet")), draw);
   const size = selector("World size", plain(sizes), draw);

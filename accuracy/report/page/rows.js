@@ -1,6 +1,6 @@
 const PAGE_ROWS = 50;
 const FIRST_COLUMNS = ["facet", "world_size", "seed", "tensor", "rank", "status", "error_rel", "error_max", "error_mean",
-  "diff_rel", "diff_max", "x_floor", "x_one_shot", "ulp_max", "worst_token", "seconds", "peak_bytes"];
+  "diff_rel", "diff_max", "x_floor", "x_single_device", "ulp_max", "worst_token", "seconds", "peak_bytes"];
 const SEARCHED = ["series", "facet", "tensor", "status", "reason", "case_id"];
 
 /** The sortable, filterable table of all rows, a page at a time. */

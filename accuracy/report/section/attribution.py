@@ -1,9 +1,9 @@
 """Section: which rounding makes how much of the error? Bars of Shapley shares, a chart a tensor."""
 
-from accuracy.report import drawing
-from accuracy.report.number import plain
-from accuracy.report.svg import to_svg
-from accuracy.report.view import Chart, Panel, Table, cells
+from accuracy.chart import drawing
+from accuracy.chart.svg import to_svg
+from accuracy.chart.view import Chart, Panel, Table, cells
+from accuracy.core.number import plain
 from accuracy.verdict.attribution import FINAL, KERNEL_PLACE, NAMES, Attribution
 
 BAR = 0.7
@@ -23,22 +23,24 @@ def _panel(slug: str, variant: str, dtype: str, size: int, found: list[Attributi
     shares = tuple(cells(NAMES[place], *(_percent(each.shares.get(place)) for each in found)) for place in places)
     own = [place for place in places if place not in (KERNEL_PLACE, FINAL)]
     excess = tuple(cells(NAMES[place], *(_percent(each.excess.get(place)) for each in found)) for place in own)
-    head = ("place", *(f"{each.tensor} ({plain(each.x_one_shot)}x)" for each in found))
+    head = ("place", *(f"{each.tensor} ({plain(each.x_single_device)}x)" for each in found))
     return Panel(
         slug=slug,
         label=f"{variant}, {dtype}, world size {size}",
-        note="Share of the mean square error; one-shot has the kernel's rounding and the final one too. Keys and values"
+        note="Share of the mean square error; single device has the kernel's rounding and the final one too. Keys and values"
         " travel in the inputs' dtype, which rounds nothing.",
         charts=charts,
-        tables=(Table("Share of what is beyond one-shot", head, excess),),
+        tables=(Table("Share of what is beyond single device", head, excess),),
         data=(Table("Share of the whole mean square error", head, shares),),
     )
 
 
 def _chart(name: str, each: Attribution) -> Chart:
-    """Horizontal bars, the largest on top, one-shot's own in the softer colour."""
+    """Horizontal bars, the largest on top, single device's own in the softer colour."""
     ordered = sorted(each.shares.items(), key=lambda item: item[1])
-    axes = drawing.new_axes(f"{each.tensor}: {plain(each.x_one_shot)}x one-shot", "share of the mean square error, %")
+    axes = drawing.new_axes(
+        f"{each.tensor}: {plain(each.x_single_device)}x single device", "share of the mean square error, %"
+    )
     for place, (key, share) in enumerate(ordered):
         colour = drawing.SOFT if key in (KERNEL_PLACE, FINAL) else drawing.series_colour(1)
         axes.barh(place, 100 * share, height=BAR, color=colour)

@@ -5,12 +5,12 @@ from typing import Any
 
 import pandas as pd
 
-from accuracy.dtype import FORMATS, effective_dtype
-from accuracy.report import drawing, mark
-from accuracy.report.number import as_float, geometric_mean, plain, scientific
+from accuracy.chart import drawing, mark
+from accuracy.chart.svg import to_svg
+from accuracy.chart.view import Chart, Panel, Table, cells
+from accuracy.core.dtype import FORMATS, effective_dtype
+from accuracy.core.number import as_float, geometric_mean, plain, scientific
 from accuracy.report.series import series_order, tensor_order
-from accuracy.report.svg import to_svg
-from accuracy.report.view import Chart, Panel, Table, cells
 
 SIZES = ["dtype", "batch", "seqlen", "seqlen_q", "heads", "heads_kv", "head_dim", "softmax_scale", "softcap", "device"]
 NUMBERS = ("condition_softmax", "condition_sum", "condition_rounding")

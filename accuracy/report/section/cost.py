@@ -6,14 +6,14 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from accuracy.report import drawing, mark
+from accuracy.chart import drawing, mark
+from accuracy.chart.svg import to_svg
+from accuracy.chart.view import Chart, Panel, Table, cells
+from accuracy.core.number import as_float, plain, ratio, scientific, seconds, size_in_bytes
 from accuracy.report.costs import cost_of, front
-from accuracy.report.number import as_float, plain, ratio, scientific, seconds, size_in_bytes
 from accuracy.report.section.growth import drawable
 from accuracy.report.section.recommendation import recommendation_table
-from accuracy.report.series import ONE_SHOT, Facet
-from accuracy.report.svg import to_svg
-from accuracy.report.view import Chart, Panel, Table, cells
+from accuracy.report.series import SINGLE_DEVICE, Facet
 
 _COSTS = {"seconds": "seconds per case", "peak_bytes": "peak memory in MiB"}
 _BYTES_PER_MIB = 2.0**20
@@ -98,7 +98,7 @@ def _linear_x(axes: Axes, places: list[float]) -> None:
 
 
 def _table(facet: Facet, costs: pd.DataFrame, size: int) -> Table:
-    first = costs[costs["variant"] == ONE_SHOT]
+    first = costs[costs["variant"] == SINGLE_DEVICE]
     base_seconds, base_bytes = first["seconds"].median(), first["peak_bytes"].median()
     errors = {(row.series, row.tensor): row.error_rel for row in costs.itertuples()}
     rows = []
@@ -117,5 +117,5 @@ def _table(facet: Facet, costs: pd.DataFrame, size: int) -> Table:
                 *(scientific(errors.get((label, tensor))) for tensor in facet.tensors),
             )
         )
-    head = ("variant", "time", "of one-shot", "peak memory", "of one-shot", *facet.tensors)
+    head = ("variant", "time", "of single device", "peak memory", "of single device", *facet.tensors)
     return Table(f"Time and memory beside relative error, {facet.label}, world size {size}", head, tuple(rows))

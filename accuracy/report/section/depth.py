@@ -5,16 +5,19 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from accuracy.report import drawing, mark
-from accuracy.report.number import as_float, geometric_mean, plain, scientific
+from accuracy.chart import drawing, mark
+from accuracy.chart.svg import to_svg
+from accuracy.chart.view import Chart, Panel, Table, cells
+from accuracy.core.number import as_float, geometric_mean, plain, scientific
 from accuracy.report.section.growth import drawable
-from accuracy.report.svg import to_svg
-from accuracy.report.view import Chart, Panel, Table, cells
 
 SETTING = ("weights", "gain", "residual", "norm", "dtype", "kernel", "seqlen", "heads", "width")
 GRADIENTS = ("dx", "d_query", "d_key", "d_value", "d_output")
 CHARTED = ("x", "dx", "d_query", "d_key")
-REFERENCES = {"one_shot_rel": (drawing.ONE_SHOT, "one-shot", (6, 3)), "exact_rel": (drawing.FLOOR, "floor", (1.2, 2))}
+REFERENCES = {
+    "single_device_rel": (drawing.SINGLE_DEVICE, "single device", (6, 3)),
+    "exact_rel": (drawing.FLOOR, "floor", (1.2, 2)),
+}
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,10 @@ def _panel(setting: Setting) -> Panel:
         if rows[column].nunique() > 1:
             charts.append(_chart(setting, rows, column, title))
     legend = [mark.series_key(name, slot) for slot, name in enumerate(setting.series, 1)]
-    legend += [mark.reference_key("one-shot kernel"), replace(mark.reference_key("floor"), label="exact attention")]
+    legend += [
+        mark.reference_key("single-device kernel"),
+        replace(mark.reference_key("floor"), label="exact attention"),
+    ]
     return Panel(setting.slug, setting.label, legend=tuple(legend), charts=tuple(charts), data=(_numbers(setting),))
 
 
@@ -106,13 +112,23 @@ def _points(rows: pd.DataFrame, column: str, name: str) -> tuple[list[float], li
 
 def _numbers(setting: Setting) -> Table:
     """The bottom gradient and the worst gradient of every stack."""
-    head = ("series", "W", "L", "dx of layer 1", "x one-shot", "x exact", "diff to one-shot", "exact's diff", "cosine")
+    head = (
+        "series",
+        "W",
+        "L",
+        "dx of layer 1",
+        "x single device",
+        "x exact",
+        "diff to single device",
+        "exact's diff",
+        "cosine",
+    )
     order = {name: place for place, name in enumerate(setting.series)}
     rows = sorted(
         setting.bottom().to_dict("records"), key=lambda row: (order[row["series"]], row["layers"], row["world_size"])
     )
     ways: Sequence[tuple[str, Callable[[object], str]]] = (
-        ("error_rel", scientific), ("x_one_shot", plain), ("x_exact", plain), ("diff_rel", scientific),
+        ("error_rel", scientific), ("x_single_device", plain), ("x_exact", plain), ("diff_rel", scientific),
         ("exact_diff_rel", scientific), ("cosine", plain),
     )  # fmt: skip
     made = [
@@ -129,9 +145,9 @@ def losses(rows: pd.DataFrame) -> Table:
             gradients = found[found["tensor"].isin(GRADIENTS)]
             worst = max(gradients.to_dict("records"), key=lambda row: row["error_rel"])
             loss = found.loc[found["tensor"] == "loss", "error_rel"].max()
-            numbers = scientific(loss), scientific(worst["error_rel"]), scientific(worst["one_shot_rel"])
+            numbers = scientific(loss), scientific(worst["error_rel"]), scientific(worst["single_device_rel"])
             where = f"{worst['tensor']} of layer {worst['layer']}/{worst['layers']}, W={worst['world_size']}"
-            most = plain(gradients["x_one_shot"].max())
+            most = plain(gradients["x_single_device"].max())
             made.append(cells(f"{setting.label}: {series}", *numbers, most, where))
-    head = ("setting and variant", "loss", "worst gradient", "one-shot's there", "most x one-shot", "where")
+    head = ("setting and variant", "loss", "worst gradient", "single device's there", "most x single device", "where")
     return Table("Relative error of the loss and of the worst gradient", head, tuple(made))

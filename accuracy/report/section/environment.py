@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from accuracy.chart.view import Table, cells
+from accuracy.core.number import count
 from accuracy.report.folder import Run
-from accuracy.report.number import count
-from accuracy.report.view import Table, cells
 
 
 def command_line(run: Run) -> str:

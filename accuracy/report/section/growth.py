@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 from matplotlib.axes import Axes
 
-from accuracy.report import drawing, mark
-from accuracy.report.number import MISSING, as_float, geometric_mean, scientific, signed
+from accuracy.chart import drawing, mark
+from accuracy.chart.svg import to_svg
+from accuracy.chart.view import Cell, Chart, Panel, Table, cells
+from accuracy.core.number import MISSING, as_float, geometric_mean, scientific, signed
 from accuracy.report.series import Facet
-from accuracy.report.svg import to_svg
-from accuracy.report.view import Cell, Chart, Panel, Table, cells
 from accuracy.verdict.growth import FLAT, Growth, fit_growth
 
 
@@ -88,16 +88,16 @@ def _chart(facet: Facet, tensor: str, lines: list[Line], slots: dict[str, int]) 
     axes = drawing.new_axes(tensor, "world size W")
     rows = facet.whole[facet.whole["tensor"] == tensor]
     floor = geometric_mean(rows["floor_rel"])
-    one_shot = [geometric_mean(group["one_shot_rel"]) for _, group in rows.groupby("kernel")]
-    drawing.log_y(axes, [floor, *one_shot, *(value for line in lines for value in line.low + line.high)])
+    single_device = [geometric_mean(group["single_device_rel"]) for _, group in rows.groupby("kernel")]
+    drawing.log_y(axes, [floor, *single_device, *(value for line in lines for value in line.low + line.high)])
     drawing.world_x(axes, [size for line in lines for size in line.sizes] or [1])
     _reference(axes, [floor], drawing.FLOOR, "floor", (0, (1.2, 2)))
-    _reference(axes, one_shot, drawing.ONE_SHOT, "one-shot", (0, (6, 3)))
+    _reference(axes, single_device, drawing.SINGLE_DEVICE, "single device", (0, (6, 3)))
     for place, line in enumerate(lines):
         _draw(axes, line, slots[line.label], (len(lines) - place) / len(lines))
     title = f"Relative error of {tensor} over world size, {facet.label}"
     described = "; ".join(line.text for line in lines)
-    references = f"one-shot kernel {', '.join(map(scientific, one_shot))}; floor {scientific(floor)}"
+    references = f"single-device kernel {', '.join(map(scientific, single_device))}; floor {scientific(floor)}"
     name = f"growth-{facet.slug}-{tensor}"
     return Chart(to_svg(axes, name, title, f"Log-log. {described}; {references}."), title)
 

@@ -1,4 +1,4 @@
-"""Section: how far is each variant from the truth, as a multiple of what the one-shot kernel is?
+"""Section: how far is each variant from the reference, as a multiple of what the single-device kernel is?
 
 Where nothing but kernels was run once, they are compared with the floor.
 """
@@ -7,11 +7,11 @@ import math
 
 import pandas as pd
 
-from accuracy.report.number import MISSING, as_float, geometric_mean, ratio
-from accuracy.report.series import ONE_SHOT, Facet
-from accuracy.report.view import Cell, Panel, Table, cells
+from accuracy.chart.view import Cell, Panel, Table, cells
+from accuracy.core.number import MISSING, as_float, geometric_mean, ratio
+from accuracy.report.series import SINGLE_DEVICE, Facet
 
-SATURATED_OCTAVES = 2.0  # a quarter of the one-shot error, or four times it, has the full colour
+SATURATED_OCTAVES = 2.0  # a quarter of the single-device error, or four times it, has the full colour
 
 
 def heatmap_panel(facet: Facet) -> Panel:
@@ -20,19 +20,19 @@ def heatmap_panel(facet: Facet) -> Panel:
     if facet.kernels_alone:
         caption = f"Error as a multiple of the floor, {facet.label}"
         return Panel(f"heatmap-{facet.slug}", facet.label, tables=(_table(facet, widest, caption, column="x_floor"),))
-    caption = f"Error as a multiple of the one-shot kernel's, {facet.label}, world size"
+    caption = f"Error as a multiple of the single-device kernel's, {facet.label}, world size"
     sizes = sorted((int(size) for size in facet.whole["world_size"].unique()), reverse=True)
     further = [_table(facet, facet.whole[facet.whole["world_size"] == size], f"{caption} {size}") for size in sizes]
     return Panel(
         f"heatmap-{facet.slug}",
         facet.label,
-        tables=(_table(facet, widest[widest["variant"] != ONE_SHOT], f"{caption} {largest}", largest),),
+        tables=(_table(facet, widest[widest["variant"] != SINGLE_DEVICE], f"{caption} {largest}", largest),),
         data=tuple(further[1:]),
     )
 
 
 def _table(
-    facet: Facet, rows: pd.DataFrame, caption: str, expected: int | None = None, column: str = "x_one_shot"
+    facet: Facet, rows: pd.DataFrame, caption: str, expected: int | None = None, column: str = "x_single_device"
 ) -> Table:
     """Series x tensors; a series at another world size than `expected` says so."""
     ratios = rows.groupby(["series", "tensor"])[column].agg(geometric_mean)
@@ -51,15 +51,17 @@ def heat_cell(value: object) -> Cell:
     if math.isnan(number):
         return Cell(MISSING, kind="absent", hint="not defined or not measured")
     if math.isinf(number):
-        return Cell("∞", kind="heat infinite", heat=1.0, hint="not finite, or the one-shot kernel's error is zero")
+        return Cell("∞", kind="heat infinite", heat=1.0, hint="not finite, or the single-device kernel's error is zero")
     octaves = math.log2(number) if number > 0 else -SATURATED_OCTAVES
     heat = max(-1.0, min(1.0, octaves / SATURATED_OCTAVES))
     return Cell(ratio(number), kind="heat hot" if heat >= 0 else "heat cold", heat=round(heat, 3))
 
 
 def worst_cells(whole: pd.DataFrame, most: int = 8) -> pd.DataFrame:
-    """The cells (series, facet, world size, tensor) furthest from one-shot; geometric mean over seeds."""
+    """The cells (series, facet, world size, tensor) furthest from single device; geometric mean over seeds."""
     keys = ["series", "facet", "dtype", "world_size", "tensor"]
-    table = whole.groupby(keys, sort=True)[["x_one_shot", "error_rel", "x_floor"]].agg(geometric_mean).reset_index()
-    finite = table[table["x_one_shot"].map(math.isfinite).astype(bool)]
-    return finite.sort_values(["x_one_shot", *keys], ascending=False, kind="stable").head(most)
+    table = (
+        whole.groupby(keys, sort=True)[["x_single_device", "error_rel", "x_floor"]].agg(geometric_mean).reset_index()
+    )
+    finite = table[table["x_single_device"].map(math.isfinite).astype(bool)]
+    return finite.sort_values(["x_single_device", *keys], ascending=False, kind="stable").head(most)

@@ -7,17 +7,17 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from accuracy.check import history
-from accuracy.check.cell import Cell, Key, measured, named, varying
-from accuracy.check.evidence import Evidence, read_run
-from accuracy.report.number import plain, ratio
+from accuracy.core.number import plain, ratio
+from accuracy.results import history
+from accuracy.results.cell import Cell, Key, measured, named, varying
+from accuracy.results.run_table import Evidence, read_run
 
 MOST_ROWS = 40
 
 
 @dataclass(frozen=True)
 class Trend:
-    """A cell's error over one-shot's from run to run; the last is the run reported on."""
+    """A cell's error over single device's from run to run; the last is the run reported on."""
 
     name: str
     line: Markup

@@ -1,12 +1,12 @@
-"""Section: what has no numbers, and why? Failed and declined cases, grouped by reason."""
+"""Section: what has no numbers, and why? Failed and unsupported cases, grouped by reason."""
 
 from dataclasses import dataclass
 
 import pandas as pd
 
-from accuracy.report.number import count
+from accuracy.core.number import count
 from accuracy.report.reproduce import command
-from accuracy.table import DECLINED, FAILED
+from accuracy.results.table import FAILED, UNSUPPORTED
 
 MOST_CASES_NAMED = 12
 
@@ -24,7 +24,7 @@ class Reason:
 
 def reasons(cases: pd.DataFrame) -> list[Reason]:
     """Failed first, then by number of cases."""
-    rows = cases[cases["status"].isin([FAILED, DECLINED])]
+    rows = cases[cases["status"].isin([FAILED, UNSUPPORTED])]
     found = []
     for (status, reason), group in rows.fillna({"reason": "no reason given"}).groupby(["status", "reason"]):
         found.append((str(status) != FAILED, -len(group), str(reason), _reason(str(status), str(reason), group)))

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 import pandas as pd
 from matplotlib.axes import Axes
 
-from accuracy.report import drawing, mark
-from accuracy.report.number import as_float, scientific
+from accuracy.chart import drawing, mark
+from accuracy.chart.svg import to_svg
+from accuracy.chart.view import Chart, Panel, Table, cells
+from accuracy.core.number import as_float, scientific
 from accuracy.report.section.growth import drawable
-from accuracy.report.series import ONE_SHOT, Facet, series_order, tensor_order
-from accuracy.report.svg import to_svg
-from accuracy.report.view import Chart, Panel, Table, cells
+from accuracy.report.series import SINGLE_DEVICE, Facet, series_order, tensor_order
 
 MOST_LEGIBLE_WORLD = 16
 TABLE_RANGES = 16
@@ -24,19 +24,19 @@ def position_panel(facet: Facet, positions: pd.DataFrame, slots: dict[str, int])
     if found.empty:
         return None
     size = chosen_world(found["world_size"].unique().tolist())
-    one_shot = _profile(found[found["variant"] == ONE_SHOT])
-    chosen = found[(found["world_size"] == size) & ((found["variant"] != ONE_SHOT) | (size == 1))]
+    single_device = _profile(found[found["variant"] == SINGLE_DEVICE])
+    chosen = found[(found["world_size"] == size) & ((found["variant"] != SINGLE_DEVICE) | (size == 1))]
     if chosen.empty:
         return None
     profile = _profile(chosen)
     charts = tuple(
-        _chart(facet, str(sharding), tensor, group, one_shot, size, slots)
+        _chart(facet, str(sharding), tensor, group, single_device, size, slots)
         for sharding, group in profile.groupby("sharding")
         for tensor in tensor_order(group["tensor"])
     )
     legend = [mark.series_key(label, slots[label]) for label in series_order(chosen)]
-    if not one_shot.empty:
-        legend.append(mark.reference_key("one-shot kernel"))
+    if not single_device.empty:
+        legend.append(mark.reference_key("single-device kernel"))
     return Panel(
         slug=f"positions-{facet.slug}",
         label=facet.label,
@@ -77,18 +77,18 @@ def _chart(
     sharding: str,
     tensor: str,
     group: pd.DataFrame,
-    one_shot: pd.DataFrame,
+    single_device: pd.DataFrame,
     size: int,
     slots: dict[str, int],
 ) -> Chart:
     rows = group[group["tensor"] == tensor]
-    reference = one_shot[one_shot["tensor"] == tensor]
+    reference = single_device[single_device["tensor"] == tensor]
     axes = drawing.new_axes(f"{tensor} · {sharding}", "global token position", height=2.5)
     drawing.log_y(axes, [*rows["error_rms"], *reference["error_rms"]])
     edges = borders(rows)
     for edge in edges:
         axes.axvline(edge, color=drawing.BORDER, linewidth=0.7, zorder=1, clip_on=False)
-    _draw(axes, reference, drawing.ONE_SHOT, "one-shot", 0.9)
+    _draw(axes, reference, drawing.SINGLE_DEVICE, "single device", 0.9)
     for label, found in rows.groupby("series"):
         slot = slots[str(label)]
         _draw(axes, found, drawing.series_colour(slot), f"s{slot}", 1.1)

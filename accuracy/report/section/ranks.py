@@ -7,14 +7,14 @@ import math
 import pandas as pd
 from matplotlib.axes import Axes
 
-from accuracy.report import drawing, mark
-from accuracy.report.number import MISSING, as_float, scientific
+from accuracy.chart import drawing, mark
+from accuracy.chart.svg import to_svg
+from accuracy.chart.view import Chart, Panel, Table, cells
+from accuracy.core.number import MISSING, as_float, scientific
 from accuracy.report.section.growth import drawable
 from accuracy.report.series import Facet
-from accuracy.report.svg import to_svg
-from accuracy.report.view import Chart, Panel, Table, cells
 
-AGAINST = {"error": "error against float64", "diff": "diff against the one-shot kernel"}
+AGAINST = {"error": "error against float64", "diff": "diff against the single-device kernel"}
 MARKERS_PER_LINE = 5
 MOST_RANK_LABELS = 8
 MOST_TABLE_ROWS = 160

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from accuracy.dtype import FORMATS
-from accuracy.report.number import MISSING, plain, ratio, scientific, signed
-from accuracy.report.view import Cell, Panel, Table, cells
-from accuracy.table import TENSORS
+from accuracy.chart.view import Cell, Panel, Table, cells
+from accuracy.core.dtype import FORMATS
+from accuracy.core.number import MISSING, plain, ratio, scientific, signed
+from accuracy.results.table import TENSORS
 from accuracy.verdict.diagnosis import Diagnosis, diagnoses
 from accuracy.verdict.label import LABELS, NOT_MEASURED, ROUNDING
 from accuracy.verdict.verdict import verdicts
@@ -37,7 +37,7 @@ def judge(results: pd.DataFrame, positions: pd.DataFrame, steps: pd.DataFrame) -
     panel = Panel(
         slug="verdict-all",
         label="Every tensor",
-        note="The gravest label over the world sizes; numbers are times the one-shot kernel's error.",
+        note="The gravest label over the world sizes; numbers are times the single-device kernel's error.",
         tables=tuple(table for table in tables if table.rows),
         data=tuple(table for table in data if table.rows),
     )
@@ -61,8 +61,8 @@ def _overview(measured: pd.DataFrame) -> Table:
 def _label_cell(rows: pd.DataFrame) -> Cell:
     if rows.empty:
         return Cell(MISSING, kind="absent")
-    worst = rows.sort_values(["_grave", "x_one_shot"], ascending=[True, False]).iloc[0]
-    detail = f"{plain(rows['x_one_shot'].max())}" if worst["label"] == ROUNDING else f"W = {worst['world_size']}"
+    worst = rows.sort_values(["_grave", "x_single_device"], ascending=[True, False]).iloc[0]
+    detail = f"{plain(rows['x_single_device'].max())}" if worst["label"] == ROUNDING else f"W = {worst['world_size']}"
     return Cell(str(worst["label"]), detail, "" if worst["label"] == ROUNDING else "alarm", hint=str(worst["sentence"]))
 
 
@@ -81,10 +81,21 @@ def _findings(measured: pd.DataFrame) -> Table:
         rows.append(
             cells(
                 last["variant"], last["tensor"], last["dtype"], sizes, last["label"], last["rule"], last["sentence"],
-                scientific(last["error_rel"]), ratio(last["x_one_shot"]), signed(last["slope"]),
+                scientific(last["error_rel"]), ratio(last["x_single_device"]), signed(last["slope"]),
             )
         )  # fmt: skip
-    head = ("variant", "tensor", "dtype", "world size", "label", "rule", "evidence", "error", "x one-shot", "slope")
+    head = (
+        "variant",
+        "tensor",
+        "dtype",
+        "world size",
+        "label",
+        "rule",
+        "evidence",
+        "error",
+        "x single device",
+        "slope",
+    )
     left = len(rows) - MOST_FINDINGS
     more = f", the first {MOST_FINDINGS}; {left} more" if left > 0 else ""
     return Table(

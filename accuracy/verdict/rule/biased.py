@@ -1,10 +1,10 @@
 """Rule 4: errors to one side. Rounding to nearest has none; a bias adds up over layers where rounding averages out.
 
 Asked before the error's size: a large bias is an excess too, but names the cause.
-Two signed means: of the error, and of the error away from zero (error x sign of the truth, so that a shrunken result
+Two signed means: of the error, and of the error away from zero (error x sign of the reference, so that a shrunken result
 shows whatever its sign). The unit of the test is the seed: Student's t over at least 4 seeds must pass the 99.9%
 quantile (12.9 for 4 seeds), and the mean must be at least a tenth of the error's root mean square, so that it matters.
-What one-shot's bias on the same inputs has of it is the kernel's, not the schedule's: the size beyond that counts.
+What single device's bias on the same inputs has of it is the kernel's, not the schedule's: the size beyond that counts.
 Healthy variants: below 0.01
 of the error (reports/world_size_growth). lse is left out: the last bits of kernels' exp and log are biased
 themselves (0.75 of flash-attn's lse error, which is 1e-7).
@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from accuracy.table import ALL_RANKS
+from accuracy.results.table import ALL_RANKS
 from accuracy.verdict.evidence import Evidence
 from accuracy.verdict.label import BIASED, Finding
 from accuracy.verdict.rows import Rows, mean
@@ -23,9 +23,9 @@ from accuracy.verdict.student import quantile
 FEWEST_SEEDS = 4
 LEVEL = 0.999
 SHARE = 0.1
-SIDES = {  # column of the error -> one-shot's, and what a value below and above zero means
-    "error_bias": ("one_shot_bias", "too small", "too large"),
-    "error_outward": ("one_shot_outward", "too near zero", "too far from zero"),
+SIDES = {  # column of the error -> single device's, and what a value below and above zero means
+    "error_bias": ("single_device_bias", "too small", "too large"),
+    "error_outward": ("single_device_outward", "too near zero", "too far from zero"),
 }
 
 
@@ -46,7 +46,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def significance(rows: Rows, column: str, base: str) -> tuple[float, float]:
-    """(t over the seeds, mean as a share of the root mean square error) of the signed error beyond one-shot's."""
+    """(t over the seeds, mean as a share of the root mean square error) of the signed error beyond single device's."""
     biases = rows[column]
     beyond = np.sign(mean(biases)) * biases - np.abs(np.nan_to_num(rows[base], nan=0.0, posinf=np.inf, neginf=-np.inf))
     if len(beyond) < FEWEST_SEEDS or np.isnan(beyond).any():

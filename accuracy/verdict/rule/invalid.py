@@ -1,6 +1,6 @@
 """Rule 1: values that no rounding makes. No threshold: a single one is enough.
 
-Non-finite where the truth is finite; a wrong shape or dtype; writing to memory that is not the variant's; elements
+Non-finite where the reference is finite; a wrong shape or dtype; writing to memory that is not the variant's; elements
 that turn non-finite when unwritten memory, or memory around the inputs (padding), is filled with NaN.
 """
 

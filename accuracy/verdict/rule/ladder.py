@@ -2,12 +2,12 @@
 
 The axis is each tensor's effective precision (lse is float32 in a bfloat16 case). Thresholds:
 
-- beyond the band: an error above `rounding_band` of its dtype, and above 30 times one-shot's (inputs that cancel cost
-  every kernel digits; but a one-shot without digits on any inputs is broken itself and excuses nothing), is no
+- beyond the band: an error above `rounding_band` of its dtype, and above 30 times single device's (inputs that cancel cost
+  every kernel digits; but a single device without digits on any inputs is broken itself and excuses nothing), is no
   rounding in that dtype, unless it falls to a finer one as rounding does: by at least the root of u, and to no less
   than a quarter of as many u (kernels of two dtypes do not round at the same places). Then it is much rounding;
 - slope, in 16-bit dtypes, whose band is wide enough to hide a coarser format: log2 of the fall per bit from the next
-  coarser dtype. 1 is rounding, 0 a constant: below 1/2, with the error at least twice one-shot's, something constant
+  coarser dtype. 1 is rounding, 0 a constant: below 1/2, with the error at least twice single device's, something constant
   outweighs rounding;
 - a fault seen in a finer dtype is in a coarser one too if the error there is at least half as large.
 
@@ -19,12 +19,12 @@ import math
 
 import numpy as np
 
-from accuracy.dtype import FORMATS, effective_dtype, rounding_band
+from accuracy.core.dtype import FORMATS, effective_dtype, rounding_band
 from accuracy.verdict.evidence import Evidence, Rung
 from accuracy.verdict.floor import coarser_format
 from accuracy.verdict.label import LOGIC, PRECISION_FLOOR, Finding
 
-TIMES_ONE_SHOT = 30.0
+TIMES_SINGLE_DEVICE = 30.0
 LEAST_SLOPE = 0.5
 TWICE = 2.0
 QUARTER = 4.0
@@ -38,7 +38,7 @@ def judge(evidence: Evidence) -> Finding | None:
         rung = own[name]
         slope = _slope_to(evidence, name)
         short = FORMATS[evidence.effective].bytes == 2
-        flat = short and slope is not None and slope < LEAST_SLOPE and rung.level > TWICE * rung.one_shot
+        flat = short and slope is not None and slope < LEAST_SLOPE and rung.level > TWICE * rung.single_device
         if not flat and not _beyond(evidence, evidence.dtype, name):
             if finding := _fault_of_finer(evidence, name, rung):
                 return finding
@@ -98,7 +98,7 @@ def _fault_of_finer(evidence: Evidence, name: str, rung: Rung) -> Finding | None
 def _beyond(evidence: Evidence, dtype: str, name: str) -> bool:
     """Whether the error in a dtype, on some inputs, is none that rounding in it makes."""
     rung, form = evidence.rungs[dtype][name], FORMATS[effective_dtype(evidence.tensor, dtype)]
-    excused = TIMES_ONE_SHOT * rung.one_shot if evidence.one_shot_has_digits(dtype) else 0.0
+    excused = TIMES_SINGLE_DEVICE * rung.single_device if evidence.single_device_has_digits(dtype) else 0.0
     if rung.level <= max(rounding_band(evidence.tensor, dtype), excused):
         return False
     for bits, level in _levels(evidence, name).items():

@@ -13,9 +13,9 @@ import math
 
 import numpy as np
 
-from accuracy.dtype import FORMATS, rounding_band
-from accuracy.masks import keys_seen
-from accuracy.table import ALL_RANKS
+from accuracy.core.dtype import FORMATS, rounding_band
+from accuracy.core.masks import keys_seen
+from accuracy.results.table import ALL_RANKS
 from accuracy.verdict.evidence import PROBES, Evidence
 from accuracy.verdict.floor import LEVEL, WITHIN
 from accuracy.verdict.label import LOGIC, Finding
@@ -48,7 +48,7 @@ def _probe(evidence: Evidence, name: str, rows: Rows) -> Finding | None:
         return _count_keys(evidence, rows)
     band = rounding_band(evidence.tensor, evidence.dtype)
     if name == "one_gradient":
-        size = mean(evidence.whole.where(evidence.whole["inputs"] == "gaussian")["truth_rms"])
+        size = mean(evidence.whole.where(evidence.whole["inputs"] == "gaussian")["reference_rms"])
         off = largest(rows["error_rms"])
         limit = band * math.sqrt(float(evidence.key["head_dim"])) * size
         if not off > limit or _like_rounding(off / size / math.sqrt(float(evidence.key["head_dim"])), evidence):

@@ -1,0 +1,60 @@
+"""`accuracy --help`: every group and choice with its one-line description, as found on disk. Imports no torch."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from accuracy.core.paths import CONFIGS
+
+USAGE = """accuracy: how accurate is distributed attention? Every variant against float64, per rank and per tensor.
+
+usage: accuracy [experiment=NAME] [KEY=VALUE ...] [KEY=[VALUE,VALUE] ...]
+
+  accuracy experiment=demo                                        one minute on a CPU, writes a report
+  accuracy variant=[ring,zigzag] dtype=bfloat16 world_size=[1,2,4,8]
+  accuracy experiment=world_size_growth dry_run=true              print the plan, measure nothing
+  accuracy -m variant=ring,zigzag hydra/launcher=...              Hydra's sweeps and launchers, one run a job
+  accuracy --config-dir=MINE variant=mine                         parts of your own: MINE/variant/mine.yaml and mine.py
+
+Any knob given a list becomes an axis of the grid. Quote lists with spaces or brackets that your shell would expand.
+"""
+
+
+def text(folders: Sequence[Path]) -> str:
+    """The whole help, groups of user folders included."""
+    places = (CONFIGS, *folders)
+    groups = sorted({path.name for place in places for path in place.glob("*/") if any(path.glob("*.yaml"))})
+    sections = [USAGE, *(f"{group}:\n" + "\n".join(_choices(group, places)) for group in groups)]
+    return "\n\n".join([*sections, "Keys and their defaults (config.yaml):\n" + _keys(), "Hydra's own: --hydra-help"])
+
+
+def _choices(group: str, places: Sequence[Path]) -> Iterator[str]:
+    files = choices(group, places)
+    width = max((len(name) for name in files), default=0)
+    return (f"  {name:{width}}  {description(path)}" for name, path in sorted(files.items()))
+
+
+def choices(group: str, places: Sequence[Path]) -> dict[str, Path]:
+    """The YAML file of every choice of a group; a later folder's file hides an earlier one's of the same name."""
+    return {path.stem: path for place in places for path in sorted((place / group).glob("*.yaml"))}
+
+
+def description(path: Path) -> str:
+    """The first comment line of a YAML file that is no directive."""
+    comments = (line[1:].strip() for line in path.read_text().splitlines() if line.startswith("#"))
+    return next((line for line in comments if not line.startswith("@")), "")
+
+
+def _keys() -> str:
+    lines = (CONFIGS / "config.yaml").read_text().splitlines()
+    first, last = (next(i for i, line in enumerate(lines) if line.startswith(key)) for key in ("name:", "hydra:"))
+    return "\n".join(f"  {line}" for line in lines[first:last]).rstrip()
+
+
+def folders_of(arguments: Sequence[str]) -> list[Path]:
+    """The user folders named by --config-dir (or -cd)."""
+    found = []
+    for position, argument in enumerate(arguments):
+        flag, equals, value = argument.partition("=")
+        if flag in ("--config-dir", "-cd"):
+            found += [Path(value)] if equals else [Path(each) for each in arguments[position + 1 : position + 2]]
+    return found

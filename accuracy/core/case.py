@@ -1,0 +1,214 @@
+"""A case: one fully resolved measurement. Frozen, hashable, serialisable; nothing reads the environment later.
+
+Legend: B batch, S global sequence length (Sq of the queries where that is another one), H query heads, Hk key/value
+heads, D head dim, W world size.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from accuracy.core.masks import Visibility, borders
+from accuracy.core.precision import Precision
+
+Scalar = bool | int | float | str | None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is computed: q (B, Sq, H, D), k and v (B, S, Hk, D), mask `causal` or `full`.
+
+    A causal mask is aligned at the bottom right: the last query sees the last key (flash-attention since 2.1);
+    `causal_top_left`: the first query sees the first key only, where Sq is not S.
+    """
+
+    batch: int
+    seqlen: int
+    heads: int
+    heads_kv: int
+    head_dim: int
+    mask: str
+    softmax_scale: float  # resolved: never None
+    seqlen_q: int | None = None  # Sq where it is not S, else None: equal cases are one case
+    window: int | None = None  # keys on either side of its own position that a query sees at most
+    documents: tuple[int, ...] = ()  # lengths of the documents packed into the sequence; empty: one
+    softcap: float | None = None  # scores become softcap tanh(score / softcap)
+
+    @property
+    def causal(self) -> bool:
+        """Whether a query sees keys up to its own position only."""
+        return self.mask != "full"
+
+    @property
+    def query_offset(self) -> int:
+        """The key position of the first query: S - Sq, as the last one sees the last key, or 0 from the top left."""
+        return 0 if self.mask == "causal_top_left" else self.seqlen - self.queries
+
+    @property
+    def visibility(self) -> Visibility:
+        """Which keys a query sees."""
+        return Visibility(self.causal, self.window, borders(self.documents))
+
+    @property
+    def seen_by(self) -> dict[str, Any]:
+        """The mask as the reference is told it, see `accuracy.reference.float64.seen_keys`."""
+        top_left = self.mask == "causal_top_left"
+        return {"causal": self.causal, "top_left": top_left, "window": self.window, "documents": self.documents}
+
+    @property
+    def features(self) -> dict[str, str]:
+        """What schedules and kernels have to know beyond causal and full masks of equal lengths, and its setting."""
+        given = {
+            "cross_lengths": f"problem.seqlen_q={self.seqlen_q}" if self.seqlen_q is not None else "",
+            "top_left": f"problem.mask={self.mask}" if self.mask == "causal_top_left" else "",
+            "window": f"problem.window={self.window}" if self.window is not None else "",
+            "documents": f"problem.documents={documents_text(self.documents)}" if self.documents else "",
+            "softcap": f"problem.softcap={self.softcap}" if self.softcap is not None else "",
+        }
+        return {name: setting for name, setting in given.items() if setting}
+
+    @property
+    def mask_text(self) -> str:
+        """The table's column `mask`: `causal`, `causal,window=128`, `causal,documents=100+412`."""
+        given = self.features
+        settings = [given[name].removeprefix("problem.") for name in ("window", "documents") if name in given]
+        return ",".join([self.mask, *settings])
+
+    @property
+    def queries(self) -> int:
+        """Sq, the number of query tokens."""
+        return self.seqlen if self.seqlen_q is None else self.seqlen_q
+
+    def length(self, tensor: str) -> int:
+        """How many tokens a tensor has: those of the keys for k, v, dk and dv, else those of the queries."""
+        return self.seqlen if tensor in ("k", "v", "dk", "dv") else self.queries
+
+
+def documents_text(lengths: tuple[int, ...]) -> str:
+    """The lengths of packed documents in one word, `100+412`."""
+    return "+".join(str(length) for length in lengths)
+
+
+def default_softmax_scale(head_dim: int) -> float:
+    """1 / sqrt(D), as Vaswani et al. 2017."""
+    return 1.0 / math.sqrt(head_dim)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A chosen kernel, input distribution or schedule: its name, where its code is, and its knobs.
+
+    source: a module's dotted name, or the path of a Python file.
+    """
+
+    name: str
+    source: str
+    options: tuple[tuple[str, Scalar], ...] = ()
+
+    @property
+    def options_text(self) -> str:
+        """The knobs in one line, `key_chunk=64,query_chunk=128`."""
+        return ",".join(f"{key}={value}" for key, value in self.options)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to compute attention over ranks or chunks: sharding, forward schedule and backward schedule."""
+
+    name: str
+    sharding: str
+    forward: Part
+    backward: Part
+    options: tuple[tuple[str, Scalar], ...] = ()
+
+    @property
+    def options_text(self) -> str:
+        """The knobs in one line, `key_chunk=64,query_chunk=128`."""
+        return ",".join(f"{key}={value}" for key, value in self.options)
+
+
+@dataclass(frozen=True)
+class Reruns:
+    """What a case is run again for, beyond its numbers: each asks for something that must not change a bit.
+
+    repeat: so many more times as it is; poison: with unwritten memory, and memory around the inputs, full of NaN;
+    future: with other keys and values behind a token (causal masks only); trace: with every ring step watched.
+    """
+
+    repeat: int = 0
+    poison: bool = False
+    future: bool = False
+    trace: bool = False
+
+
+@dataclass(frozen=True)
+class Case:
+    """Everything that decides the numbers of one measurement."""
+
+    problem: Problem
+    inputs: Part
+    seed: int
+    dtype: str
+    variant: Variant
+    kernel: Part
+    forward_precision: Precision
+    backward_precision: Precision
+    precision_text: str  # what differs from the schedules' published policies; "" for nothing
+    world: str
+    world_size: int
+    device: str  # "cpu" or "cuda"
+    reruns: Reruns = Reruns()
+    conditions: bool = False  # whether its condition numbers are recorded
+
+    @cached_property
+    def id(self) -> str:
+        """Twelve hexadecimal digits of the case's content, whatever its origin on disk."""
+        content = asdict(self)
+        if self.reruns == Reruns():  # a case of before there were reruns keeps its id
+            del content["reruns"]
+        if not self.conditions:
+            del content["conditions"]
+        schedules = content["variant"]["forward"], content["variant"]["backward"]
+        for part in (content["inputs"], content["kernel"], *schedules):
+            part["source"] = part["source"].rpartition("/")[2]
+        for name in ("seqlen_q", "window", "documents", "softcap"):  # unset, as before there were such: ids stay
+            if content["problem"][name] in (None, ()):
+                del content["problem"][name]
+        return digest(content)[:12]
+
+    def identity(self) -> dict[str, object]:
+        """The case's columns of the table."""
+        problem = self.problem
+        return {
+            "case_id": self.id,
+            "variant": self.variant.name,
+            "options": self.variant.options_text,
+            "precision": self.precision_text,
+            "kernel": self.kernel.name,
+            "kernel_options": self.kernel.options_text,
+            "inputs": self.inputs.name,
+            "inputs_options": self.inputs.options_text,
+            "dtype": self.dtype,
+            "world": self.world,
+            "world_size": self.world_size,
+            "sharding": self.variant.sharding,
+            "seed": self.seed,
+            "mask": problem.mask_text,
+            "softcap": problem.softcap or 0.0,
+            "batch": problem.batch,
+            "seqlen": problem.seqlen,
+            "seqlen_q": problem.queries,
+            "heads": problem.heads,
+            "heads_kv": problem.heads_kv,
+            "head_dim": problem.head_dim,
+            "softmax_scale": problem.softmax_scale,
+        }
+
+
+def digest(content: Mapping[str, object]) -> str:
+    """SHA-256 of the content's canonical JSON."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()

@@ -1,0 +1,78 @@
+"""Parts found on disk: kernels, inputs and schedules are loaded by the place that a case names.
+
+A source is a module's dotted name, or the path of a Python file (a part that a user keeps beside his YAML).
+"""
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from accuracy.core.case import Part, Scalar
+
+
+@cache
+def load(source: str) -> ModuleType:
+    """The module at a source. Raises ImportError or the file's own error."""
+    if not source.endswith(".py"):
+        return importlib.import_module(source)
+    name = f"accuracy_part_{Path(source).stem}_{hashlib.sha256(source.encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, source)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"no Python file at {source}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up by name
+    spec.loader.exec_module(module)
+    return module
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function somebody named, and the module that holds it."""
+
+    function: Callable[..., Any]
+    module: ModuleType
+
+
+@cache
+def load_function(name: str) -> Function:
+    """The function at `package.module.function` or `FILE.py:function`. Raises ValueError."""
+    source, _, function = name.rpartition(":" if ":" in name else ".")
+    if not source:
+        raise ValueError(f"fn={name!r} names no function; allowed: package.module.function or FILE.py:function")
+    try:
+        module = load(str(Path(source).resolve()) if source.endswith(".py") else source)
+    except Exception as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(f"fn={name} cannot be loaded ({text}); correct it or set PYTHONPATH") from error
+    if not callable(getattr(module, function, None)):
+        raise ValueError(f"fn={name}: {source} has no function {function!r}; correct the name")
+    return Function(getattr(module, function), module)
+
+
+def read_digest(part: Part) -> str:
+    """Of what a part reads beside its source, as its `code(options)` says; empty where it reads nothing."""
+    module = load(part.source)
+    says: Callable[[Any], str] | None = getattr(module, "code", None)
+    return "" if says is None else says(build_options(module, part.options))
+
+
+def default_options(module: ModuleType) -> tuple[tuple[str, Scalar], ...]:
+    """The module's knobs at their defaults, sorted by name; none where it has no `Options`."""
+    cls = getattr(module, "Options", None)
+    return () if cls is None else tuple(sorted(vars(cls()).items()))
+
+
+def build_options(module: ModuleType, given: tuple[tuple[str, Scalar], ...]) -> Any:
+    """The module's `Options` with the knobs that belong to it; None where it has none."""
+    cls = getattr(module, "Options", None)
+    if cls is None:
+        return None
+    names = {field.name for field in fields(cls)}
+    return cls(**{key: value for key, value in given if key in names})

@@ -1,0 +1,58 @@
+"""What a schedule rounds: every place, as a named knob.
+
+A kernel's own rounding (P before P V, its accumulators) belongs to the kernel and its options. Here is what happens
+between kernel calls: what a block hands over, how blocks are joined, in what dtype the sums are kept, what travels.
+
+The words for a dtype: `input` is the case's dtype; `accumulate` is float32, or float64 in a float64 case; a dtype's
+name means just that dtype in every case, so that `float32` in a float64 case is a precision floor, on purpose.
+"""
+
+from dataclasses import dataclass, fields
+
+from accuracy.core.dtype import FORMATS, accumulation_dtype
+
+DTYPE_WORDS = ("input", "accumulate", *FORMATS)
+MERGES = ("sigmoid", "logsumexp", "double", "compensated")
+DIRECTIONS = ("next", "previous")
+ORDERS = ("diagonal_first", "diagonal_last")
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The precision policy of a schedule. The defaults are ring-flash-attention's, at its commit of 2025.
+
+    partial: dtype of each block's out, as the kernel returns it.
+    gradient_partial: dtype of each block's dq, dk, dv, as the kernel returns them.
+    out_accumulator, lse: dtypes of the running out and lse between merges.
+    merge: formula that joins two partials (see `accuracy.variant.merge`).
+    dq_accumulator, dkv_accumulator: dtypes of the sums over blocks and ranks.
+    wire: dtype in which k and v (and q, out of head exchanges) travel between ranks.
+    gradient_wire: dtype in which dk and dv (and dq, dout of head exchanges) travel.
+    ring_direction: keys and values travel to the `next` rank or to the `previous` one.
+    ring_order: the rank's own block is computed first, as it is at hand, or last.
+    """
+
+    partial: str = "input"
+    gradient_partial: str = "input"
+    out_accumulator: str = "accumulate"
+    lse: str = "accumulate"
+    merge: str = "sigmoid"
+    dq_accumulator: str = "accumulate"
+    dkv_accumulator: str = "accumulate"
+    wire: str = "input"
+    gradient_wire: str = "accumulate"
+    ring_direction: str = "next"
+    ring_order: str = "diagonal_first"
+
+    def dtype(self, place: str, case_dtype: str) -> str:
+        """The dtype's name that `place` has in a case of `case_dtype`."""
+        word = getattr(self, place)
+        return {"input": case_dtype, "accumulate": accumulation_dtype(case_dtype)}.get(word, word)
+
+
+CHOICES = {
+    **{field.name: DTYPE_WORDS for field in fields(Precision)},
+    "merge": MERGES,
+    "ring_direction": DIRECTIONS,
+    "ring_order": ORDERS,
+}

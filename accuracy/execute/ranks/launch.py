@@ -1,0 +1,83 @@
+"""How this process was started: alone, or as one of many by torchrun, by SLURM's srun or by submitit."""
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from accuracy.core.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One of `size` processes that `by` started; they meet at host:port. agent: whether torchrun's store is there."""
+
+    by: str
+    rank: int
+    size: int
+    local_rank: int
+    host: str
+    port: int
+    agent: bool = False
+
+
+def launch(environment: Mapping[str, str]) -> Launch | None:
+    """What the environment says, None for a process that was started alone. Raises ConfigError."""
+    for by, read in (("torchrun", _torchrun), ("srun", _slurm), ("submitit", _submitit)):
+        found = read(environment)
+        if found is not None:
+            rank, size, local_rank = found
+            if size == 1:
+                return None
+            host = environment.get("MASTER_ADDR") or _first_host(environment)
+            agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+            return Launch(by, rank, size, local_rank, host, _port(environment), agent)
+    return None
+
+
+Place = tuple[int, int, int]  # rank, size, rank on this machine
+
+
+def _torchrun(environment: Mapping[str, str]) -> Place | None:
+    return _place(environment, "RANK", "WORLD_SIZE", "LOCAL_RANK")
+
+
+def _slurm(environment: Mapping[str, str]) -> Place | None:
+    """Inside of a step only: a batch script has SLURM_NTASKS too, but is one process."""
+    return _place(environment, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
+
+
+def _submitit(environment: Mapping[str, str]) -> Place | None:
+    """Its local executor; on SLURM it uses srun."""
+    return _place(environment, "SUBMITIT_LOCAL_GLOBALID", "SUBMITIT_LOCAL_NTASKS", "SUBMITIT_LOCAL_LOCALID")
+
+
+def _place(environment: Mapping[str, str], *names: str) -> Place | None:
+    if not all(name in environment for name in names):
+        return None
+    rank, size, local_rank = (_number(name, environment[name]) for name in names)
+    return rank, size, local_rank
+
+
+def _number(name: str, text: str) -> int:
+    if not text.isdigit():
+        raise ConfigError(f"{name}={text!r} in the environment; allowed: a whole number")
+    return int(text)
+
+
+def _port(environment: Mapping[str, str]) -> int:
+    """MASTER_PORT, or one that the job's number leads every process to."""
+    if "MASTER_PORT" in environment:
+        return _number("MASTER_PORT", environment["MASTER_PORT"])
+    job = environment.get("SLURM_JOB_ID") or environment.get("SUBMITIT_LOCAL_JOB_ID") or "0"
+    return 20000 + int("".join(each for each in job if each.isdigit()) or "0") % 10000
+
+
+def _first_host(environment: Mapping[str, str]) -> str:
+    nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST")
+    if not nodes:
+        return "127.0.0.1"
+    try:
+        shown = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise ConfigError(f"scontrol cannot list the hosts {nodes} ({error}); set MASTER_ADDR") from error
+    return shown.stdout.split()[0]

@@ -1,0 +1,152 @@
+"""A run: a plan carried out into a folder that can be killed, resumed and read at any moment."""
+
+import datetime
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from accuracy.config.grid import Planned
+from accuracy.config.read import Configuration
+from accuracy.core.case import Case, digest
+from accuracy.core.errors import ConfigError
+from accuracy.execute.measure import measure
+from accuracy.execute.ranks.base import Launcher
+from accuracy.measure.provenance import code_of, fingerprint, provenance
+from accuracy.results import table
+
+NOT_NUMBERS = ("output_dir", "report", "dry_run", "reference", "workers")  # keys that leave every number alone
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Where the run is, and how its cases ended; `earlier`: found done in the folder, `earlier_ok` of them measured."""
+
+    folder: Path
+    ok: int
+    unsupported: int
+    failed: int
+    earlier: int
+    earlier_ok: int
+    interrupted: bool
+
+
+def folder_of(configuration: Configuration, config: Mapping[str, Any]) -> Path:
+    """The given output_dir, or one that the same command with the same code on the same device finds again."""
+    if configuration.output_dir is not None:
+        return configuration.output_dir
+    content = {key: value for key, value in config.items() if key not in NOT_NUMBERS}
+    if configuration.reference_method != "auto":  # the references agree, but for their last digits
+        content["reference"] = configuration.reference_method
+    identity = digest({"config": content, "fingerprint": fingerprint(configuration.device)})
+    return Path("outputs") / f"{configuration.name}-{identity[:8]}"
+
+
+def make_writable(where: str, folder: Path) -> None:
+    """Make a folder and see that files can be made in it. Raises ConfigError; where: the knob that names it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ConfigError(f"{where}={folder} cannot be written ({error.strerror}); choose another") from error
+
+
+def open_folder(folder: Path, device: str) -> None:
+    """Make the folder, and refuse one that cannot be written or that holds another code's or device's rows.
+
+    Raises ConfigError.
+    """
+    make_writable("output_dir", folder)
+    if not (folder / "run.json").exists():
+        return
+    try:
+        earlier = table.read_run(folder).get("fingerprint", {})
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{folder}/run.json cannot be read ({error}); choose another output_dir") from error
+    now = json.loads(json.dumps(fingerprint(device), default=str))
+    changed = sorted(key for key in now if earlier.get(key) != now[key])
+    if changed:
+        details = "; ".join(f"{key} was {earlier.get(key)}, is {now[key]}" for key in changed[:3])
+        raise ConfigError(f"output_dir={folder} holds rows of another setting ({details}); choose another output_dir")
+
+
+def execute(
+    configuration: Configuration,
+    config: Mapping[str, Any],
+    plans: Sequence[Planned],
+    folder: Path,
+    command: list[str],
+    launcher: Launcher | None = None,
+) -> Outcome:
+    """Measure every planned case that the folder does not have; each case's rows are on disk before the next.
+
+    launcher: where the processes of real ranks come from; None: from this machine.
+    """
+    about = record(configuration, config, [each.case.id for each in plans], command) | {
+        "workers": configuration.workers,
+        "process": os.getpid(),
+    }
+    table.write_json(folder / "run.json", about)
+    done = _done(folder, plans)
+    pending = [each for each in plans if each.case.id not in done]
+    counts = dict.fromkeys((table.OK, table.UNSUPPORTED, table.FAILED), 0)
+    interrupted = False
+    progress = tqdm(total=len(plans), initial=len(plans) - len(pending), unit="case", dynamic_ncols=True)
+
+    def begin(case: Case) -> None:
+        progress.set_postfix_str(f"{case.variant.name} {case.dtype} W={case.world_size}", refresh=False)
+
+    try:
+        with closing(measure(configuration, folder, pending, launcher, begin)) as ended:
+            for status in ended:
+                counts[status] += 1
+                progress.update()
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        progress.close()
+    table.write_json(folder / "run.json", about | {"ended": None if interrupted else now()})
+    earlier_ok = sum(status == table.OK for status in done.values())
+    return Outcome(folder, counts["ok"], counts["unsupported"], counts["failed"], len(done), earlier_ok, interrupted)
+
+
+def _done(folder: Path, plans: Sequence[Planned]) -> dict[str, str]:
+    """Status of the planned cases that the folder has, measured by the code as it is now."""
+    finished = table.finished_cases(folder)
+    planned = {each.case.id: code_of(each.case) for each in plans}
+    return {
+        case_id: finished[case_id].status
+        for case_id, code in planned.items()
+        if case_id in finished and finished[case_id].code == code
+    }
+
+
+def record(
+    configuration: Configuration, config: Mapping[str, Any], cases: Sequence[str], command: list[str]
+) -> dict[str, Any]:
+    """What `run.json` says of a run that begins. cases: the ids of those that are planned."""
+    return {
+        "schema_version": table.SCHEMA_VERSION,
+        "experiment": configuration.name,
+        "command": " ".join(["accuracy", *command]),
+        "argv": ["accuracy", *command],
+        "config": dict(config),
+        "started": now(),
+        "ended": None,
+        "planned": len(cases),
+        "cases": list(cases),
+        "fingerprint": fingerprint(configuration.device),
+        "provenance": provenance(configuration.device),
+    }
+
+
+def now() -> str:
+    """UTC, ISO 8601, to the second."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

@@ -1,0 +1,155 @@
+"""Does the run pass? Evidence in, one item a cell and one exit status out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from accuracy.core.errors import ConfigError
+from accuracy.gate import judge, rules
+from accuracy.gate.exits import GRAVEST_FIRST, Exit
+from accuracy.gate.fingerprint import Difference, differences, hard, soft
+from accuracy.gate.item import FAILED, GRAVITY, INCOMPLETE, PASSED, SKIPPED, Item
+from accuracy.gate.judge import Finding
+from accuracy.gate.missing import without_numbers
+from accuracy.gate.notes import fresh_seeds, notes
+from accuracy.results import cell
+from accuracy.results.cell import Cell, Key
+from accuracy.results.run_table import Evidence
+
+REFUSED = ("logic", "invalid")  # verdicts that no baseline can excuse
+
+
+@dataclass(frozen=True)
+class Decision:
+    """items: the worst first. hard, soft: how the baseline's fingerprint differs; notes: what a reader must know."""
+
+    run: Evidence
+    baseline: Evidence | None
+    items: tuple[Item, ...]
+    hard: tuple[Difference, ...]
+    soft: tuple[Difference, ...]
+    notes: tuple[str, ...]
+    exit: Exit
+
+    def count(self, state: str) -> int:
+        """How many items are passed, failed, incomplete or skipped."""
+        return sum(item.state == state for item in self.items)
+
+    def labelled(self, label: str) -> list[Item]:
+        """The items with that label."""
+        return [item for item in self.items if item.label == label]
+
+    @property
+    def last_line(self) -> str:
+        """`N passed, N failed, N skipped`; what is incomplete has not passed."""
+        failed = self.count(FAILED) + self.count(INCOMPLETE)
+        return f"{self.count(PASSED)} passed, {failed} failed, {self.count(SKIPPED)} skipped"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked: a run, what it is compared with, and how strictly.
+
+    part: the run is a part of the baseline's matrix, the rest is not missed, and other parts are asked about too.
+    verdicts: label and sentence by cell.
+    """
+
+    run: Evidence
+    baseline: Evidence | None = None
+    second: Evidence | None = None
+    require_baseline: bool = False
+    part: bool = False
+    verdicts: Mapping[Key, tuple[str, str]] = field(default_factory=dict)
+    limits: rules.Limits = field(default_factory=rules.Limits)
+
+
+def decide(question: Question) -> Decision:
+    """Judge every cell. Raises ConfigError where the second look is none."""
+    run, baseline = question.run, question.baseline
+    apart = differences(hard(baseline.about), hard(run.about)) if baseline else []
+    comparable = baseline if baseline and not apart else None
+    cells, base = cell.measured(run), cell.measured(comparable) if comparable else {}
+    also = cell.varying([*cells, *base])
+    findings = judge.first_look(cells, base, len(base) if question.part else 0)
+    items = [_judge(key, cells[key], base.get(key), findings.get(key), question, also) for key in cells]
+    if question.second is not None:
+        items = _look_again(items, question, base, len(findings), also)
+    items += without_numbers(run, comparable, cells, base, also, question.part)
+    soft_apart = differences(soft(baseline.about), soft(run.about)) if comparable and baseline else []
+    return Decision(
+        run=run,
+        baseline=baseline,
+        items=tuple(sorted(items, key=lambda item: (item.order, item.name))),
+        hard=tuple(apart),
+        soft=tuple(soft_apart),
+        notes=tuple(notes(run, baseline, items, apart, soft_apart)),
+        exit=_exit(items, bool(cells), question, comparable),
+    )
+
+
+def _judge(
+    key: Key, measured: Cell, baseline: Cell | None, found: Finding | None, question: Question, also: list[str]
+) -> Item:
+    """One cell: its verdict, the portable rules, its baseline, in that order."""
+    name = cell.named(key, also)
+    item = Item(name, "new", "no baseline: the portable rules alone", key, measured, baseline)
+    if found is not None:
+        item = replace(item, **vars(found))
+    said = [(item.label, item.reason)]
+    label, sentence = question.verdicts.get(key, ("", ""))
+    if label in REFUSED:
+        said.append((label, sentence))
+    broken = rules.broken(measured, question.limits)
+    held = [each for each in broken if rules.accepted(each, baseline, question.limits)]
+    said += [(each.label, each.text) for each in broken if each not in held]
+    item = item.but(*min(said, key=lambda pair: GRAVITY[pair[0]]))
+    if held and item.state == PASSED:
+        return item.but("accepted", f"{held[0].text}, as in the baseline; {item.reason}")
+    return item
+
+
+def _look_again(
+    items: Sequence[Item], question: Question, base: Mapping[Key, Cell], family: int, also: list[str]
+) -> list[Item]:
+    """The undecided with fresh seeds; whatever breaks a rule there breaks it."""
+    second = question.second
+    assert second is not None
+    _must_be_fresh(question.run, second)
+    fresh = cell.measured(second)
+    looked = []
+    for item in items:
+        again = fresh.get(item.key) if item.key else None
+        if again is not None and item.state in (PASSED, INCOMPLETE):
+            broken = rules.broken(again, question.limits)
+            found = [each for each in broken if not rules.accepted(each, item.baseline, question.limits)]
+            if found:
+                item = item.but(found[0].label, f"second look: {found[0].text}")
+            elif item.label == "undecided" and item.key and item.cell and again.y:
+                both = replace(item.cell, y={**item.cell.y, **again.y})
+                settled = judge.second_look(both, again, base[item.key], family)
+                item = replace(item, **vars(settled), cell=both)
+        looked.append(item)
+    return looked
+
+
+def _must_be_fresh(first: Evidence, second: Evidence) -> None:
+    apart = differences(hard(first.about), hard(second.about))
+    if apart:
+        raise ConfigError(f"the second look was measured elsewhere ({apart[0]}); measure it where the first was")
+    codes = [each.about["fingerprint"].get("code") for each in (first, second)]
+    if codes[0] != codes[1]:
+        raise ConfigError(f"the second look is of other code ({codes[1]}, not {codes[0]}); measure it with the same")
+    common = sorted(set(first.results["seed"]) & set(second.results["seed"]))
+    if common:
+        raise ConfigError(f"the second look repeats seed {common[0]}; it needs fresh ones: {fresh_seeds(first)}")
+
+
+def _exit(items: Sequence[Item], measured: bool, question: Question, comparable: Evidence | None) -> Exit:
+    states = {item.state for item in items}
+    unknown = comparable is None or any(item.label == "new" for item in items)
+    found = {
+        Exit.LOGIC: any(item.label == "logic" for item in items),
+        Exit.REGRESSION: FAILED in states,
+        Exit.INCOMPLETE: INCOMPLETE in states or not measured,
+        Exit.NO_BASELINE: question.require_baseline and unknown,
+    }
+    return next((each for each in GRAVEST_FIRST if found[each]), Exit.OK)

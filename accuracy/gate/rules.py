@@ -1,0 +1,69 @@
+"""What must hold on any machine, with no baseline: the portable rules.
+
+An error is allowed to be a small multiple of what the same kernel, run once, makes on the same inputs. Rings of 2 to 64
+ranks that round every block to 16 bits once more reach 1.27 over all ranks and 1.39 on one (reports/world_size_growth);
+a wrong gradient or a dropped key costs hundreds. lse is kept in float32 and merged with every block, so its error grows
+like a random walk, to 2.8 at 64 ranks; a dropped key of 1024 moves it 10^4. The bounds of a single rank and of maxima
+are those of the AWS Neuron accuracy guide (worst L2 ratio below 3, worst L-infinity ratio below 5): loose, since a
+maximum spreads by a tenth to a half over seeds.
+"""
+
+import math
+from dataclasses import dataclass
+
+from accuracy.results.cell import Cell
+
+ACCEPTED_GROWTH = 1.5  # of a value that the baseline was published with: the spread of maxima over seeds
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many times single device's error is allowed: of all ranks, of the worst rank, of the largest element; of lse."""
+
+    all_ranks: float = 1.5
+    one_rank: float = 3.0
+    largest: float = 5.0
+    lse: float = 10.0
+
+    def of(self, tensor: str, whole: bool) -> float:
+        """The limit of a tensor's relative error, over all ranks or on one."""
+        if tensor == "lse":
+            return self.lse
+        return self.all_ranks if whole else self.one_rank
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A rule that a cell breaks. label: `not finite` or `excess`; value: what broke it."""
+
+    label: str
+    rule: str
+    value: float
+    text: str
+
+
+def broken(cell: Cell, limits: Limits = Limits()) -> list[Broken]:
+    """The rules that the cell breaks; none is fine. The single-device kernel is what the others are held against."""
+    if cell.nonfinite:
+        return [Broken("not finite", "finite", cell.nonfinite, f"{cell.nonfinite} values are not finite")]
+    if cell.get("variant") == "single_device":
+        return []
+    tensor = str(cell.get("tensor"))
+    checks = (
+        ("all ranks", cell.ratio, limits.of(tensor, whole=True), "its error is"),
+        ("one rank", cell.rank_ratio, limits.of(tensor, whole=False), "on its worst rank and seed its error is"),
+        ("largest", cell.max_ratio, max(limits.largest, limits.of(tensor, whole=False)), "its largest error is"),
+    )
+    return [
+        Broken("excess", rule, value, f"{words} {value:.3g} times that of the kernel run once (allowed: {limit:g})")
+        for rule, value, limit, words in checks
+        if value > limit
+    ]
+
+
+def accepted(found: Broken, baseline: Cell | None, limits: Limits = Limits()) -> bool:
+    """Whether the baseline was published with the same rule broken, and about as far."""
+    if found.label != "excess" or baseline is None:
+        return False
+    same = [each for each in broken(baseline, limits) if each.rule == found.rule]
+    return bool(same) and math.isfinite(found.value) and found.value <= ACCEPTED_GROWTH * same[0].value

@@ -1,0 +1,108 @@
+"""How often does the gate cry wolf, and what does it miss? Its own tests on made-up runs of known change.
+
+`python -m accuracy.gate.simulation` prints the table of reports/gate_power/simulated.txt; experiments/gate_power asks
+the same of measured spreads. Every simulated run, of 8 seeds, has a baseline of its own, of 24 or 8: nothing is shared.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from accuracy.gate.judge import judged
+from accuracy.gate.rate import CONFIDENCE, Rate
+from accuracy.gate.statistics import Comparison, compare
+from accuracy.results.policy import EFFECT, LEVEL, NEAR
+
+Array = np.ndarray
+SEEDS = 8  # of a run
+BASELINE = 24  # of a baseline: measured once for many runs, and what is known of it sharpens every one
+CELLS = 500
+BLOCK = 100  # runs drawn at once
+Draw = Callable[[np.random.Generator, tuple[int, ...]], Array]
+
+
+def normal(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Noise of unit variance: what the mean over a large tensor has."""
+    return random.standard_normal(shape)
+
+
+def heavy(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Student's t of 5 degrees, unit variance: a few elements decide a seed's error."""
+    return random.standard_t(5, shape) / math.sqrt(5 / 3)
+
+
+@dataclass(frozen=True)
+class Design:
+    """What is simulated. paired: the run has seeds of the baseline; baseline: how many it has; draw: the noise."""
+
+    paired: bool
+    baseline: int = BASELINE
+    draw: Draw = normal
+
+    def compared(self, new: Array, old: Array) -> Comparison:
+        """The gate's own tests."""
+        return compare(new, old, old[..., : new.shape[-1]] if self.paired and new.shape[-1] <= self.baseline else None)
+
+
+def false_alarms(spreads: Array, runs: int, design: Design, seed: int = 0) -> tuple[Rate, Rate]:
+    """How many runs of unchanged cells fail, and how many ask for a second look. spreads: of y, one a cell."""
+    random = np.random.default_rng(seed)
+    failed = asked = 0
+    for start in range(0, runs, BLOCK):
+        shape = (min(BLOCK, runs - start), len(spreads))
+        new, old = (design.draw(random, (*shape, many)) * spreads[:, None] for many in (SEEDS, design.baseline))
+        found = judged(design.compared(new, old))
+        fails = (found.regression | found.outlier).any(axis=-1)
+        failed += int(fails.sum())
+        asked += int((~fails & (found.undecided.any(axis=-1))).sum())
+    return Rate(failed, runs), Rate(asked, runs)
+
+
+def caught(
+    spreads: Array, rise: float, runs: int, design: Design, cells: int = CELLS, seed: int = 1
+) -> tuple[Rate, Rate]:
+    """How often a rise of one cell among `cells` fails the run, at the first look and after two. spreads: one a run.
+
+    Only the cell that rose is drawn, and held to the strictest of Holm's levels: the others can only help it fall.
+    """
+    random = np.random.default_rng(seed)
+    of_run = random.choice(spreads, runs)[:, None]
+    old = design.draw(random, (runs, design.baseline)) * of_run
+    first, fresh = (design.draw(random, (runs, SEEDS)) * of_run + math.log1p(rise) for _ in range(2))
+    look = design.compared(first, old)
+    fails = _fails(look.effect, look.rise, LEVEL / cells) | _fails(look.seed_effect, look.seed_rise, LEVEL / cells)
+    near = _fails(look.effect, look.rise, NEAR / cells)
+    again = design.compared(np.concatenate([first, fresh], axis=-1), old)
+    later = fails | (near & _fails(again.effect, again.rise, LEVEL / cells))
+    return Rate(int(fails.sum()), runs), Rate(int(later.sum()), runs)
+
+
+def _fails(effect: Array, p: Array, level: float) -> Array:
+    return (p <= level) & (effect > EFFECT)
+
+
+def table(runs: int = 10_000) -> str:
+    """Alarms and catches at several spreads and tails."""
+    lines = [
+        f"{CELLS} cells, {SEEDS} seeds a run; {runs:,} runs a line; bounds at {CONFIDENCE:.0%} confidence",
+        "spread  noise   seeds  baseline  false alarms (at most)   second look  10% caught (at least)  after two looks",
+    ]
+    for spread, draw, paired, baseline in product(
+        (0.004, 0.01, 0.014, 0.024, 0.05), (normal, heavy), (False, True), (BASELINE, SEEDS)
+    ):
+        design = Design(paired, baseline, draw)
+        alarms, asked = false_alarms(np.full(CELLS, spread), runs, design)
+        first, later = caught(np.array([spread]), 0.10, runs, design)
+        lines.append(
+            f"{spread:6.1%}  {draw.__name__:6}  {'same' if paired else 'fresh':5}  {baseline:8}"
+            f"  {alarms!s:>12} ({alarms.upper:.4f})  {asked.hits / runs:13.4f}"
+            f"  {first.hits / runs:.4f} ({first.lower:.4f})  {later.hits / runs:.4f} ({later.lower:.4f})"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())

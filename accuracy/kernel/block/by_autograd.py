@@ -1,0 +1,36 @@
+"""Gradients of one block of attention by autograd, for out and lse over ALL keys of each query.
+
+Kernels whose backward takes no out and lse from outside have only their own: those of the block. With w = exp(block
+lse - lse), the block's share of a row, the gradients of the whole are those of the block for the incoming gradients
+
+    d block_out = w dout,    d block_lse = w rowsum(dout (block_out - out)),
+
+because P = w block_P, and P (dout v - dout out) = block_P (w dout v - w dout block_out + d block_lse). Where the block
+is all there is, w = 1, d block_lse = 0 and nothing but the kernel's own backward is left, exactly. In a ring, w dout is
+rounded to the inputs' dtype, once more than in kernels that take lse.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from accuracy.kernel.block import heads
+
+
+def gradients(
+    forward: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """dq (B, Sq, H, D), dk, dv (B, Sk, Hk, D) in the inputs' dtype.
+
+    forward: q, k, v -> out (B, Sq, H, D) and lse (B, H, Sq), both differentiable; it runs once more, for its graph.
+    """
+    with torch.enable_grad():
+        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+        block_out, block_lse = forward(*leaves)
+    share = torch.exp(block_lse.detach() - lse)
+    outside = (dout * (block_out.detach().to(lse.dtype) - out)).sum(-1)
+    (outside,) = heads.first(outside)
+    dblock_out = (dout * heads.first(share.unsqueeze(-1))[0]).to(block_out.dtype)
+    return torch.autograd.grad((block_out, block_lse), leaves, (dblock_out, share * outside))

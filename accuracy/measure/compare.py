@@ -1,0 +1,104 @@
+"""A case's results against its targets: every tensor's metrics, errors by token, and significant bits.
+
+In: what the ranks returned. Out: numbers. Tensors are compared one after another in the same memory; their metrics are
+made of sums, of all tensors at once.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from accuracy.core.case import Case
+from accuracy.core.dtype import tensor_dtype
+from accuracy.measure import condition, metrics
+from accuracy.measure.distance import Distance, distance
+from accuracy.measure.metrics import Array, Sums
+from accuracy.measure.rerun.counts import WrongResult
+from accuracy.measure.targets import Targets
+from accuracy.results.table import TENSORS
+from accuracy.world.base import Results
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A tensor's numbers. shape: (W, B, S/W, heads[, D]); columns: `metrics.metric_columns`; apart: from the reference;
+    significand_bits: (W + 1,)."""
+
+    shape: torch.Size
+    columns: dict[str, Array]
+    apart: Distance
+    significand_bits: Array
+
+
+@dataclass(frozen=True)
+class _Apart:
+    """How far a tensor is from the reference and from the single-device kernel's."""
+
+    reference: Distance
+    single_device: Sums
+    bits: Array
+
+
+def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[str, Compared]:
+    """Each tensor that the ranks returned, by name. Raises WrongResult where one has another shape or dtype."""
+    apart = {name: _apart(case, targets, name, x) for name, x in _in_turn(case, targets, results)}
+    together = metrics.metric_columns(
+        error=metrics.of_tensors([each.reference.sums for each in apart.values()]),
+        diff=metrics.of_tensors([each.single_device for each in apart.values()]),
+        single_device=metrics.of_tensors([targets.single_device_sums(case, name) for name in apart]),
+        floor=metrics.of_tensors([targets.floor_sums(case, name) for name in apart]),
+        ulp=np.array([each.reference.ulp for each in apart.values()]),
+    )
+    found = {}
+    for number, (name, each) in enumerate(apart.items()):
+        reference = targets.reference_target(case, name).values
+        columns = {column: values[number] for column, values in together.items()}
+        if case.conditions:
+            columns |= condition.columns(case, targets.magnitudes(case.problem), name, reference)
+        found[name] = Compared(reference.shape, columns, each.reference, each.bits)
+    return found
+
+
+def _apart(case: Case, targets: Targets, name: str, x: Tensor) -> _Apart:
+    dtype, workspace = tensor_dtype(name, case.dtype), targets.workspace
+    bits = metrics.significand_bits(x, "float64" if name == "delta" else dtype)
+    return _Apart(
+        distance(x, targets.reference_target(case, name), ulp_dtype=dtype, workspace=workspace),
+        distance(x, targets.single_device_target(case, name), signed=False, workspace=workspace).sums,
+        metrics.appended(bits, bits.max(keepdims=True)),
+    )
+
+
+def _in_turn(case: Case, targets: Targets, results: Sequence[Results]) -> Iterator[tuple[str, Tensor]]:
+    """Each tensor that there is, (W, B, S/W, heads[, D]) in float64, until the next is asked for.
+
+    delta is what the ranks' stored out makes it, as in `targets.in_token_layout`.
+    """
+    workspace, delta = targets.workspace, None
+    for name, ranks in zip(TENSORS, zip(*results, strict=True), strict=False):
+        given = [x for x in ranks if x is not None]
+        if not given:
+            continue
+        if len(given) < len(ranks):
+            raise RuntimeError(f"only some ranks returned {name}")
+        _check(case, name, given, targets.reference_target(case, name).values)
+        stacked = workspace.stacked(given, "result")
+        if name == "out":
+            delta = torch.mul(targets.dout(case), stacked, out=workspace.like(stacked, "scratch")).sum(-1)
+        yield name, stacked.transpose(-1, -2) if name == "lse" else stacked
+    if delta is not None:
+        yield "delta", delta
+
+
+def _check(case: Case, name: str, ranks: Sequence[Tensor], reference: Tensor) -> None:
+    """A wrong shape or dtype is a fault of the variant, not something to broadcast or cast away."""
+    expected = tensor_dtype(name, case.dtype)
+    for x in ranks:
+        shape = torch.Size([len(ranks), *(x.transpose(-1, -2) if name == "lse" else x).shape])
+        if shape != reference.shape or x.dtype != getattr(torch, expected):
+            raise WrongResult(
+                f"{name} came as {tuple(shape)} {x.dtype}, expected {tuple(reference.shape)} {expected} (ranks first)"
+            )

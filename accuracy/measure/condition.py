@@ -1,0 +1,167 @@
+"""How hard is a case, whoever computes it? Condition numbers of its softmax and of its sums, in float64.
+
+In: inputs and reference. Out: numbers that say how far roundings of relative size u move a result: error_rel is about u
+times condition_rounding, and at most u times condition_sum where nothing but the terms of the sum is rounded.
+
+- condition_softmax: of a row of scores s, 2 (1 - max p) max |s|, as root mean square over rows. It is the condition
+  number of the softmax in the maximum norm, |G| |s| / |p| with G = diag(p) - p p^T (Blanchard, Higham and Higham
+  2021, IMA Journal of Numerical Analysis 41, section 3): the absolute row sums of G are 2 p (1 - p), the largest of
+  which is that of max p.
+- condition_sum: || sum |terms| || / || sum terms ||, Frobenius norms (Higham 2002, section 4.2): every rounding error
+  on the same side. Terms: out p_j v_j; dq ds_j k_j; dk ds_i q_i; dv p_i dout_i; delta dout_d p_j v_jd; and of lse,
+  which a relative error e of p_j or of s_j moves by e p_j or e p_j s_j: 1 + sum p_j |s_j|.
+- condition_rounding: || (sum terms^2 + result^2)^(1/2) || / || result ||: errors of the terms and of the result as
+  independent, which add in squares (Higham and Mary 2019, SIAM Journal on Scientific Computing 41). delta has the
+  errors of the rounded out that it is made of, and ds has delta's beside its own, one for a whole row.
+
+Everything in blocks of rows, as the reference: memory linear in the sequence length.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from accuracy.core.case import Case, Problem
+from accuracy.inputs.base import Inputs
+from accuracy.measure.metrics import Array, ratio
+from accuracy.reference.float64 import seen_keys
+from accuracy.results.table import TENSORS
+from accuracy.runtime.sharding import cut
+
+Named = dict[str, Tensor]
+BLOCK_ELEMENTS = 2**25
+"""Scores held at once, as in the reference."""
+
+
+@dataclass(frozen=True)
+class Magnitudes:
+    """In token layout. softmax: of every row, (B, Sq, H); by tensor, of every element, absolute: sum |terms|, squares:
+    sum of the squares of independent errors."""
+
+    softmax: Tensor
+    absolute: Named
+    squares: Named
+
+
+@dataclass(frozen=True)
+class _Head:
+    """Float64 matrices of one query head and its key/value head; lse and delta (Sq, 1)."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    dout: Tensor
+    out: Tensor
+    lse: Tensor
+    delta: Tensor
+
+
+def columns(case: Case, magnitudes: Magnitudes, tensor: str, reference: Tensor) -> dict[str, Array]:
+    """The table's columns, each (W + 1,), the last of all ranks. reference: the tensor's shards.
+
+    A rank's condition_softmax is that of its own queries.
+    """
+    result = _sum_of_squares(reference)
+    found = {
+        "condition_softmax": (_sum_of_squares(_shards(case, magnitudes.softmax)), _count(case, magnitudes.softmax)),
+        "condition_sum": (_sum_of_squares(_shards(case, magnitudes.absolute[tensor])), result),
+        "condition_rounding": (_shards(case, magnitudes.squares[tensor]).flatten(1).sum(1).cpu().numpy(), result),
+    }
+    return {name: np.sqrt(ratio(_with_all(above), _with_all(below), 1.0)) for name, (above, below) in found.items()}
+
+
+def _shards(case: Case, tensor: Tensor) -> Tensor:
+    return cut(tensor, case.variant.sharding, case.world_size)
+
+
+def _sum_of_squares(shards: Tensor) -> Array:
+    return shards.flatten(1).square().sum(1).cpu().numpy()
+
+
+def _count(case: Case, tensor: Tensor) -> Array:
+    return np.full(case.world_size, tensor.numel() / case.world_size)
+
+
+def _with_all(each: Array) -> Array:
+    return np.append(each, each.sum())
+
+
+def held_bytes(problem: Problem) -> int:
+    """At most: two magnitudes of every result, and ten blocks of scores."""
+    tokens = problem.queries * problem.heads + problem.seqlen * problem.heads_kv
+    results = 2 * problem.batch * tokens * problem.head_dim
+    return 8 * (2 * results + 10 * min(BLOCK_ELEMENTS, min(1024, problem.queries) * problem.seqlen))
+
+
+def magnitudes(problem: Problem, inputs: Inputs, reference: Named) -> Magnitudes:
+    """Of all elements. reference: in token layout."""
+    seen = seen_keys(problem.queries, problem.seqlen, **problem.seen_by)
+    absolute, squares = ({name: torch.zeros_like(reference[name]) for name in TENSORS} for _ in range(2))
+    found = Magnitudes(torch.zeros_like(reference["lse"]), absolute, squares)
+    share = problem.heads // problem.heads_kv
+    for item in range(problem.batch):
+        for number in range(problem.heads):
+            q, dout, out = (x[item, :, number].double() for x in (inputs.q, inputs.dout, reference["out"]))
+            k, v = (x[item, :, number // share].double() for x in (inputs.k, inputs.v))
+            lse, delta = (reference[name][item, :, number, None] for name in ("lse", "delta"))
+            head = _Head(q, k, v, dout, out, lse, delta)
+            _add_head(found, (item, number, number // share), head, problem, seen)
+    for name in set(TENSORS) - {"delta"}:  # what rounds that is out
+        squares[name] += reference[name].square()
+    return found
+
+
+def _add_head(found: Magnitudes, place: tuple[int, int, int], head: _Head, problem: Problem, seen: Tensor) -> None:
+    """Fill in a query head's sums, add to those of its key/value head."""
+    item, number, number_kv = place
+    absolute, squares = found.absolute, found.squares
+    scale = problem.softmax_scale
+    for rows, keys in _blocks(seen):
+        q, k, v, dout = head.q[rows], head.k[keys], head.v[keys], head.dout[rows]
+        scores, slope = _scores(q, k, problem)
+        key = torch.arange(keys.start, keys.stop, device=scores.device)
+        bounds = seen[rows].to(scores.device)
+        hidden = (key < bounds[:, :1]) | (key >= bounds[:, 1:])
+        p = (scores - head.lse[rows]).exp_().masked_fill_(hidden, 0.0)
+        size = scores.abs_().masked_fill_(hidden, 0.0)
+        ds = (dout @ v.T).sub_(head.delta[rows]).mul_(p).mul_(slope)
+        p2, ds2 = p.square(), ds.square()
+        here, there = (item, rows, number), (item, keys, number_kv)
+
+        found.softmax[here] = 2 * (1 - p.amax(1)) * size.amax(1)
+        absolute["lse"][here] = 1 + (p * size).sum(1)
+        squares["lse"][here] = (p2 * (1 + size.square())).sum(1)
+        absolute["out"][here] = spread = p @ v.abs()
+        squares["out"][here] = terms = p2 @ v.square()
+        absolute["delta"][here] = (dout.abs() * spread).sum(1)
+        of_delta = (dout.square() * (terms + head.out[rows].square())).sum(1, keepdim=True)
+        squares["delta"][here] = of_delta.squeeze(1)
+        absolute["dv"][there] += p.T @ dout.abs()
+        squares["dv"][there] += p2.T @ dout.square()
+        pulled = p.mul_(slope)  # how ds moves with delta
+        squares["dq"][here] = scale**2 * (ds2 @ k.square() + of_delta * (pulled @ k).square())
+        squares["dk"][there] += scale**2 * (ds2.T @ q.square() + pulled.square().T @ (of_delta * q.square()))
+        ds.abs_()
+        absolute["dq"][here] = scale * (ds @ k.abs())
+        absolute["dk"][there] += scale * (ds.T @ q.abs())
+
+
+def _scores(q: Tensor, k: Tensor, problem: Problem) -> tuple[Tensor, Tensor | float]:
+    """Scores, and by what a cap multiplies their gradient."""
+    scores = (q @ k.T).mul_(problem.softmax_scale)
+    if problem.softcap is None:
+        return scores, 1.0
+    ratio_to_cap = scores.div_(problem.softcap).tanh_()
+    return ratio_to_cap * problem.softcap, 1 - ratio_to_cap.square()
+
+
+def _blocks(seen: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Rows, and the keys from the first that one of them sees to the last."""
+    length, most = len(seen), int((seen[:, 1] - seen[:, 0]).max())
+    rows = max(1, min(1024, BLOCK_ELEMENTS // most))
+    for first in range(0, length, rows):
+        mine = seen[first : first + rows]
+        yield slice(first, min(first + rows, length)), slice(int(mine[:, 0].min()), int(mine[:, 1].max()))

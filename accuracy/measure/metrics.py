@@ -1,0 +1,244 @@
+"""Numbers for the distance between a tensor and its reference: total functions, computed in float64.
+
+Total: defined for NaN, infinities and zero on either side, and never NaN. An element that is not finite where the
+reference is (or the other way round) has an infinite error; equal infinities have none; 0 / 0 is 0 where a distance is
+relative to a norm, and 1 where two errors are compared.
+
+Everything works on shards (W, B, S/W, heads[, D]) and keeps the ranks apart; all ranks together follow from the sums.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from accuracy.core.dtype import FORMATS
+from accuracy.results.table import ALL_RANKS
+
+Array = np.ndarray
+
+
+def error_of(x: Tensor, reference: Tensor) -> Tensor:
+    """x - reference in float64; infinite where just one is not finite or x is NaN; 0 where both are the same infinity."""
+    error = x.double() - reference
+    error = error.nan_to_num_(nan=math.inf, posinf=math.inf, neginf=-math.inf)
+    return error.masked_fill_(x == reference, 0.0)
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What can be added over ranks, each an array (W,) of float64.
+
+    total: sum of |e|; square: of e^2; signed: of e where finite; signed_square: of its squares; outward: of e where
+    finite, times the reference's sign; largest: max |e|;
+    worst: flat local index of the largest; norm_square: of the reference, squared, where finite; nonfinite: elements of x
+    that are not finite; count: elements.
+    """
+
+    total: Array
+    square: Array
+    signed: Array
+    signed_square: Array
+    outward: Array
+    largest: Array
+    worst: Array
+    norm_square: Array
+    nonfinite: Array
+    count: Array
+
+
+def sums(error: Tensor, x: Tensor, reference: Tensor) -> Sums:
+    """Reduce an error (W, ...) of x against reference; one transfer to the host."""
+    flat = error.flatten(1)
+    size = flat.abs()
+    finite = flat.nan_to_num(posinf=0.0, neginf=0.0)
+    largest, worst = size.max(dim=1)
+    square = size.square().sum(1)
+    stacked = torch.stack(
+        [
+            size.sum(1),
+            square,
+            finite.sum(1),
+            finite.square().sum(1),
+            (finite * reference.flatten(1).sign().nan_to_num(nan=0.0)).sum(1),
+            largest,
+            worst.double(),
+            norm_square(reference),
+            x.isfinite().logical_not_().flatten(1).sum(1).double(),
+            torch.full_like(square, flat.shape[1]),
+        ]
+    )
+    return Sums(*stacked.cpu().numpy())
+
+
+def norm_square(reference: Tensor, out: Tensor | None = None) -> Tensor:
+    """Of each rank's finite values: (W,). out: for their squares."""
+    finite = torch.nan_to_num(reference, nan=0.0, posinf=0.0, neginf=0.0, out=out)
+    return finite.mul_(finite).flatten(1).sum(1)
+
+
+def rounding_sums(reference: Tensor) -> Sums:
+    """What rounding is expected to cost a reference that is itself rounded to float64: spacing / sqrt(12), the root mean
+    square of an error spread evenly over one spacing. It has no sign and no place: those fields are 0."""
+    flat = reference.flatten(1)
+    expected = spacing(flat, "float64").div_(math.sqrt(12)).masked_fill_(~flat.isfinite(), 0.0)  # that is not rounded
+    total, largest, square = expected.sum(1), expected.amax(1), expected.square_().sum(1)
+    sent = torch.stack([total, square, largest, norm_square(reference)]).cpu().numpy()
+    none = np.zeros(len(flat))
+    return Sums(
+        total=sent[0], square=sent[1], signed=none, signed_square=none, outward=none, largest=sent[2], worst=none,
+        norm_square=sent[3], nonfinite=none, count=none + flat.shape[1],
+    )  # fmt: skip
+
+
+def spacing(x: Tensor, dtype: str, out: Tensor | None = None) -> Tensor:
+    """The distance of neighbouring numbers of `dtype` next to x (float64); of its largest where x is not finite."""
+    form = FORMATS[dtype]
+    digits = form.precision - 1
+    powers = torch.empty_like(x) if out is None else out
+    torch.bitwise_and(x.view(torch.int64), EXPONENT, out=powers.view(torch.int64))  # 2^e <= |x|; 0: below 2^-1022
+    return powers.mul_(2.0**-digits).clamp_(2.0 ** (form.min_exponent - digits), 2.0 ** (1023 - digits))
+
+
+EXPONENT = 0x7FF0000000000000
+"""The bits of a float64's exponent."""
+
+
+def ulp_max(error: Tensor, reference: Tensor, dtype: str) -> Array:
+    """The largest |error| of each rank in units of the spacing of `dtype`'s numbers next to the reference: (W,)."""
+    return (error.abs() / spacing(reference, dtype)).flatten(1).amax(1).cpu().numpy()
+
+
+def of_tensors(each: Sequence[Sums]) -> Sums:
+    """Several tensors' sums (W,) as one of arrays (tensors, W)."""
+    return Sums(*(np.array(same) for same in zip(*(vars(sums).values() for sums in each), strict=True)))
+
+
+def with_all_ranks(each: Sums) -> Sums:
+    """The ranks' sums (..., W) and, appended, those of all ranks together: (..., W + 1). worst: of the worst rank."""
+    top = each.largest.argmax(-1)[..., None]
+    picked = ("largest", "worst")
+    return Sums(
+        **{
+            name: appended(values, np.take_along_axis(values, top, -1) if name in picked else None)
+            for name, values in vars(each).items()
+        }
+    )
+
+
+def appended(values: Array, last: Array | None = None) -> Array:
+    """Values (..., W) and one for all ranks together, their sum if no other is given: (..., W + 1)."""
+    return np.concatenate([values, values.sum(-1, keepdims=True) if last is None else last], -1)
+
+
+def relative(each: Sums) -> Array:
+    """Relative Frobenius norm ||e|| / ||reference||; 0 / 0 = 0."""
+    return np.sqrt(ratio(each.square, each.norm_square, zero_by_zero=0.0))
+
+
+def ratio(above: Array, below: Array, zero_by_zero: float) -> Array:
+    """above / below for values >= 0: x / 0 is infinite, infinite / infinite is 1, 0 / 0 as told."""
+    same = np.isinf(above) & np.isinf(below)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        result = np.where(same, 1.0, above / below)
+    return np.where((above == 0) & (below == 0), zero_by_zero, result)
+
+
+def significance(each: Sums) -> Array:
+    """The signed mean in units of its standard error over the elements, taken as independent (Student's t)."""
+    mean = each.signed / each.count
+    with np.errstate(over="ignore", invalid="ignore"):  # squares beyond float64: an infinite variance
+        variance = np.nan_to_num(each.signed_square / each.count - mean**2, nan=np.inf, posinf=np.inf)
+    variance = np.maximum(variance, 0.0)
+    size = ratio(np.abs(mean), np.sqrt(variance / each.count), zero_by_zero=0.0)
+    return np.copysign(size, mean)
+
+
+def significand_bits(x: Tensor, dtype: str) -> Array:
+    """The fewest significant bits in which every value of a rank's shard x (W, ...) is exact: (W,); 0 where all are
+    zero. dtype: in which x is stored; x may be wider.
+
+    A tensor that somebody rounded to bfloat16 on its way has 8, whatever dtype it is stored in. Mostly a few elements
+    show that all bits of the tensor's dtype are in use, and no others need be looked at.
+    """
+    flat = x.flatten(1)
+    apart = flat.shape[1] // SAMPLE | 1  # odd, so that they are of many dimensions of a head
+    few = _significand_bits(flat[:, ::apart])
+    return few if (few == FORMATS[dtype].precision).all() else _significand_bits(flat)
+
+
+def _significand_bits(flat: Tensor) -> Array:
+    mantissa, _ = torch.frexp(flat.double().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0))
+    whole = (mantissa * 2.0**53).long()
+    lowest = (whole & -whole).masked_fill_(whole == 0, 2**53).amin(1)
+    return (54 - torch.frexp(lowest.double()).exponent).cpu().numpy()  # the exponent is 1 + trailing zeros
+
+
+SAMPLE = 256
+"""Elements of a rank, about: in a tensor with all of its bits, none of 171 to 511 has the last one with a chance of
+2^-171 at most."""
+
+
+def metric_columns(error: Sums, diff: Sums, single_device: Sums, floor: Sums, ulp: Array) -> dict[str, Array]:
+    """The table's metrics, each an array (..., W + 1), the last for all ranks. Arguments: of each rank, (..., W)."""
+    error, diff, single_device, floor = (with_all_ranks(each) for each in (error, diff, single_device, floor))
+    error_rel, single_device_rel, floor_rel = relative(error), relative(single_device), relative(floor)
+    return {
+        "error_max": error.largest,
+        "error_mean": error.total / error.count,
+        "error_rms": np.sqrt(error.square / error.count),
+        "error_rel": error_rel,
+        "error_bias": error.signed / error.count,
+        "error_bias_t": significance(error),
+        "error_outward": error.outward / error.count,
+        "diff_max": diff.largest,
+        "diff_mean": diff.total / diff.count,
+        "diff_rms": np.sqrt(diff.square / diff.count),
+        "diff_rel": relative(diff),
+        "single_device_rel": single_device_rel,
+        "single_device_max": single_device.largest,
+        "single_device_bias": single_device.signed / single_device.count,
+        "single_device_outward": single_device.outward / single_device.count,
+        "floor_mean": floor.total / floor.count,
+        "floor_rel": floor_rel,
+        "x_floor": ratio(error_rel, floor_rel, zero_by_zero=1.0),
+        "x_single_device": ratio(error_rel, single_device_rel, zero_by_zero=1.0),
+        "ulp_max": appended(ulp, ulp.max(-1, keepdims=True)),
+        "reference_rms": np.sqrt(error.norm_square / error.count),
+        "nonfinite": error.nonfinite,
+        "worst": error.worst,
+    }
+
+
+POSITION_BINS = 128
+
+
+def position_bins(seqlen: int) -> Array:
+    """Borders of at most 128 equal bins of the global sequence: int64 (bins + 1,)."""
+    bins = min(seqlen, POSITION_BINS)
+    return -(-np.arange(bins + 1) * seqlen // bins)
+
+
+def bin_owners(borders: Array, token_map: Tensor) -> Array:
+    """The rank that holds every token of a bin; -1 where several ranks share it."""
+    owner = np.empty(token_map.numel(), dtype=np.int64)
+    owner[token_map.flatten().numpy()] = np.repeat(np.arange(token_map.shape[0]), token_map.shape[1])
+    lowest, highest = (reduce.reduceat(owner, borders[:-1]) for reduce in (np.minimum, np.maximum))
+    return np.where(lowest == highest, lowest, ALL_RANKS)
+
+
+def by_position(token_square: Array, token_largest: Array, elements: int, token_map: Tensor) -> tuple[Array, Array]:
+    """Root mean square and largest |error| in each bin of the global sequence.
+
+    token_square, token_largest: of each token's errors, (W, S/W); elements: that a token has; token_map: (W, S/W), the
+    global tokens.
+    """
+    borders = position_bins(token_map.numel())
+    place = token_map.flatten().numpy()
+    squares, sizes = (np.empty(len(place)) for _ in range(2))
+    squares[place], sizes[place] = token_square.ravel(), token_largest.ravel()
+    count = np.diff(borders) * elements
+    return np.sqrt(np.add.reduceat(squares, borders[:-1]) / count), np.maximum.reduceat(sizes, borders[:-1])

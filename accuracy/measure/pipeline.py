@@ -1,0 +1,139 @@
+"""The road from a case to its rows, one call per arrow; the only file that sees every stage.
+
+case -> inputs -> world -> variant (kernel) -> reference -> metrics -> rows of the table
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from accuracy.core.case import Case, Part, Problem, Reruns
+from accuracy.inputs import base as inputs_base
+from accuracy.measure import compare as comparison
+from accuracy.measure.rerun import counts as reruns
+from accuracy.measure.rerun import trace
+from accuracy.measure.rows import about_case, joined, metric_columns, position_columns
+from accuracy.measure.targets import Targets
+from accuracy.reference.cache import Cache
+from accuracy.results.table import ALL_RANKS, FAILED, OK, TENSORS, UNSUPPORTED, Columns, Row
+from accuracy.runtime.sharding import cut, token_map
+from accuracy.simulate.program import Ran, RunRanks, simulate
+from accuracy.world.simulated import RankFailed
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A case's rows for `results/` and `positions/`, column by column, and, of a traced case, for `steps/`."""
+
+    results: Columns
+    positions: Columns
+    steps: Sequence[Row] = ()
+
+    @property
+    def rows(self) -> list[Row]:
+        """The results row by row."""
+        return [dict(zip(self.results, row, strict=True)) for row in zip(*self.results.values(), strict=True)]
+
+    @property
+    def status(self) -> str:
+        """How the case ended."""
+        return str(self.results["status"][0])
+
+
+def shared(case: Case) -> tuple[object, ...]:
+    """What cases have in common that share targets."""
+    return case.problem, case.inputs, case.seed, case.dtype, case.device
+
+
+class Pipeline:
+    """Measures cases one after another; keeps what neighbours in the grid share."""
+
+    def __init__(self, experiment: str, reference_cache: Cache, run_ranks: RunRanks = simulate) -> None:
+        self.experiment = experiment
+        self.reference_cache = reference_cache
+        self.run_ranks = run_ranks
+        self._drawn: tuple[object, dict[str, Tensor]] | None = None
+        self._targets: tuple[object, Targets] | None = None
+
+    def unsupported(self, case: Case, reason: str) -> Measured:
+        """The row of a case that its parts cannot do."""
+        return self._unmeasured(case, UNSUPPORTED, reason)
+
+    def measure(self, case: Case) -> Measured:
+        """Walk the road. Whatever goes wrong in it becomes a row with the reason."""
+        try:
+            return self._walk(case)
+        except Exception as error:
+            reason = _reason(error)
+            out_of_memory = isinstance(error.__cause__ or error, torch.OutOfMemoryError)
+        if out_of_memory:  # only here, where the error no longer holds the tensors
+            self._targets = None
+            torch.cuda.empty_cache()
+        return self._unmeasured(case, FAILED, reason)
+
+    def _unmeasured(self, case: Case, status: str, reason: str) -> Measured:
+        about = about_case(case, self.experiment, status, reason)
+        return Measured({name: [value] for name, value in about.items()}, {})
+
+    def _walk(self, case: Case) -> Measured:
+        targets = self.targets(case)
+        targets.single_device(case)  # outside the measured stretch; it also warms the kernel up
+        layout = case.variant.sharding, case.world_size
+        shards = [cut(x, *layout) for x in targets.inputs.tensors]
+        by_rank = list(zip(*shards, strict=True))
+        ran = self.run_ranks(replace(case, reruns=Reruns()), by_rank)
+        counts = reruns.counts(case, by_rank, ran.results, self.run_ranks)
+        measured = self._compare(case, targets, ran, counts)
+        return replace(measured, steps=trace.steps(case, targets, by_rank) if case.reruns.trace else ())
+
+    def targets(self, case: Case) -> Targets:
+        """Inputs, reference and all that is compared with, for the case's problem, seed and dtype."""
+        key = shared(case)
+        if self._targets is None or self._targets[0] != key:
+            self._targets = None  # free the old ones first
+            inputs = inputs_base.round_to(self._draw(case.inputs, case.problem, case.seed), case.dtype, case.device)
+            reference = self.reference_cache.reference(case.problem, case.inputs, case.seed, case.dtype, inputs)
+            self._targets = key, Targets.of(inputs, reference, case.dtype)
+        return self._targets[1]
+
+    def _draw(self, part: Part, problem: Problem, seed: int) -> dict[str, Tensor]:
+        key = (part, problem, seed)
+        if self._drawn is None or self._drawn[0] != key:
+            self._drawn = key, inputs_base.draw(part, problem, seed)
+        return self._drawn[1]
+
+    def _compare(self, case: Case, targets: Targets, ran: Ran, counts: reruns.Counts) -> Measured:
+        about = about_case(case, self.experiment, OK, "")
+        about["reference"] = self.reference_cache.method_for(case.problem, case.device)
+        found = comparison.compare(case, targets, ran.results)
+        blocks, positions, broken = [], [], []
+        for name in TENSORS:
+            if name not in found:
+                reason = f"the variant returns no {name}"
+                blocks.append(_block(1, {"tensor": name, "rank": ALL_RANKS, "status": UNSUPPORTED, "reason": reason}))
+                continue
+            tokens = token_map(case.variant.sharding, case.problem.length(name), case.world_size)
+            columns = metric_columns(case, found[name], tokens, counts.get(name, {}))
+            same = {"tensor": name, "status": OK, "reason": "", **vars(ran.cost)}
+            blocks.append({**_block(len(columns["rank"]), same), **columns})
+            positions.append(position_columns(case, name, found[name], tokens))
+            if count := columns["nonfinite"][-1]:
+                broken.append(f"{count} non-finite values in {name}")
+        varying = joined(blocks)
+        rows = len(varying["tensor"])
+        failed = _block(rows, {"status": FAILED, "reason": "; ".join(broken)}) if broken else {}
+        return Measured({**_block(rows, about), **varying, **failed}, joined(positions))
+
+
+def _block(rows: int, about: Row) -> dict[str, Sequence[Any]]:
+    """So many rows of the same."""
+    return {name: [value] * rows for name, value in about.items()}
+
+
+def _reason(error: BaseException) -> str:
+    """One line, without addresses that would differ from run to run."""
+    text = " ".join(str(error).split())
+    return (text if isinstance(error, RankFailed) else f"{type(error).__name__}: {text}")[:500]

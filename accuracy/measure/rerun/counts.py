@@ -1,0 +1,107 @@
+"""A case run again with something changed that must not change a bit: repeated, poisoned, with another future.
+
+In: the case, the shards of its inputs and its results. Out: how many elements of each tensor and rank changed. The
+plain run's numbers are not touched.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from accuracy.core.case import Case, Reruns
+from accuracy.results.table import TENSORS
+from accuracy.runtime.sharding import token_map
+from accuracy.simulate.program import Ran, RunRanks
+from accuracy.world.base import Results, Tensors
+
+GUARD_ELEMENTS = 4096  # NaN before and behind each input: more than any kernel's tile reads ahead
+Counts = dict[str, dict[str, list[int]]]  # tensor -> column -> count of each rank, then of all
+
+
+class WrongResult(RuntimeError):
+    """A result that no rounding explains: wrong shape or dtype, or memory that was not the variant's to write."""
+
+
+def counts(case: Case, shards: Sequence[Tensors], results: Sequence[Results], run_ranks: RunRanks) -> Counts:
+    """What changed in each rerun that the case asks for. Raises what the run raises."""
+    asked, plain = case.reruns, replace(case, reruns=Reruns())
+    found: Counts = {}
+
+    def note(column: str, each: list[dict[str, int]]) -> None:
+        for name in each[0]:
+            counted = [rank[name] for rank in each]
+            found.setdefault(name, {})[column] = [*counted, sum(counted)]
+
+    if asked.repeat:
+        again = [run_ranks(plain, shards).results for _ in range(asked.repeat)]
+        note("repeats_differ", _compare(results, again, lambda rank, name, x, y: x != y))
+    if asked.poison:
+        note("poisoned", _compare(results, [_poisoned(plain, shards, run_ranks).results], _newly_nonfinite))
+    if asked.future and case.problem.causal:
+        note("future_differs", _other_future(plain, shards, results, run_ranks))
+    return found
+
+
+def _compare(
+    results: Sequence[Results],
+    again: Sequence[Sequence[Results]],
+    changed: Callable[[int, str, Tensor, Tensor], Tensor],
+    names: Sequence[str] = TENSORS,
+) -> list[dict[str, int]]:
+    """For each rank, the number of elements of each tensor that changed in any of the reruns."""
+    counted = []
+    for rank, first in enumerate(results):
+        here = {}
+        for place, name in enumerate(TENSORS[: len(first)]):
+            x = first[place]
+            if x is None or name not in names:
+                continue
+            masks = [changed(rank, name, x, run[rank][place]) for run in again]  # type: ignore[arg-type]
+            here[name] = int(torch.stack(masks).any(0).sum())
+        counted.append(here)
+    return counted
+
+
+def _newly_nonfinite(rank: int, name: str, x: Tensor, y: Tensor) -> Tensor:
+    return x.isfinite() & ~y.isfinite()
+
+
+def _poisoned(case: Case, shards: Sequence[Tensors], run_ranks: RunRanks) -> Ran:
+    """The run with its inputs amid NaN, in a world whose fresh memory is NaN. Raises WrongResult."""
+    guarded = [[_amid_nan(x) for x in rank] for rank in shards]
+    ran = run_ranks(replace(case, reruns=Reruns(poison=True)), [tuple(x for _, x in rank) for rank in guarded])
+    for rank, tensors in enumerate(guarded):
+        for buffer, x in tensors:
+            if int(buffer.isnan().sum()) < buffer.numel() - x.numel():
+                raise WrongResult(f"rank {rank} wrote next to its inputs, outside of its tensors")
+    return ran
+
+
+def _amid_nan(x: Tensor) -> tuple[Tensor, Tensor]:
+    """A buffer of NaN and, in its middle, a copy of x."""
+    buffer = x.new_full((x.numel() + 2 * GUARD_ELEMENTS,), torch.nan)
+    middle = buffer[GUARD_ELEMENTS : GUARD_ELEMENTS + x.numel()].view(x.shape)
+    middle.copy_(x)
+    return buffer, middle
+
+
+def _other_future(
+    case: Case, shards: Sequence[Tensors], results: Sequence[Results], run_ranks: RunRanks
+) -> list[dict[str, int]]:
+    """Other keys and values from a token on: out, lse and dq of the tokens before it see none of them."""
+    problem, layout = case.problem, case.variant.sharding
+    first = 5 * problem.seqlen // 8 + 1  # a key inside a shard, whether there are 1, 2, 4 or 8 of them
+    keys = token_map(layout, problem.seqlen, case.world_size) < first
+    rows = token_map(layout, problem.queries, case.world_size) + problem.query_offset < first
+    past = [row.to(shards[rank][0].device) for rank, row in enumerate(rows)]
+    other = []
+    for rank, (q, k, v, dout) in enumerate(shards):
+        sign = torch.where(keys[rank].to(k.device), 1.0, -1.0).to(k.dtype)[:, None, None]
+        other.append((q, k * sign, v * sign, dout))
+
+    def leaked(rank: int, name: str, x: Tensor, y: Tensor) -> Tensor:
+        return (x != y) & (past[rank] if name == "lse" else past[rank][:, None, None])
+
+    return _compare(results, [run_ranks(case, other).results], leaked, ("out", "lse", "dq"))

@@ -1,0 +1,146 @@
+"""What a variant is compared with: the reference, the single-device kernel and the floor, made once and shared by all cases.
+
+All tensors here are in token layout: (B, S, heads, D), and (B, S, H) for lse and delta, so that one sharding cuts
+them all along dimension 1. S is the tensor's own number of tokens, of queries or of keys.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from accuracy.core.case import Case, Part, Problem
+from accuracy.core.dtype import tensor_dtype
+from accuracy.core.masks import whole_blocks
+from accuracy.inputs.base import Inputs
+from accuracy.kernel.block import calls
+from accuracy.kernel.block.calls import Scores
+from accuracy.measure import condition
+from accuracy.measure.distance import Target, distance
+from accuracy.measure.metrics import Sums, rounding_sums
+from accuracy.reference.float64 import Reference
+from accuracy.results.table import TENSORS
+from accuracy.runtime.rounding import round_to
+from accuracy.runtime.sharding import cut
+from accuracy.runtime.workspace import KEPT_ELEMENTS, Workspace
+from accuracy.simulate.program import build_kernel
+from accuracy.world.base import Results
+
+Named = dict[str, Tensor]
+
+
+def in_token_layout(results: Results, dout: Tensor) -> Named:
+    """Name a schedule's results out, lse, dq, dk, dv; lse (..., H, S) -> (..., S, H); delta from dout and out.
+
+    A missing result stays missing. delta is what the variant's stored out makes it, computed in float64: an out that
+    is right gives a right delta.
+    """
+    named = {name: x for name, x in zip(TENSORS, results, strict=False) if x is not None}
+    if "lse" in named:
+        named["lse"] = named["lse"].transpose(-1, -2)
+    return named | {"delta": (dout.double() * named["out"].double()).sum(-1)}
+
+
+@dataclass
+class Targets:
+    """For one set of inputs in one dtype on one device."""
+
+    inputs: Inputs
+    reference: Named
+    rounded: Named  # the reference, merely rounded to each tensor's dtype
+    single_devices: dict[Part, Named] = field(default_factory=dict)
+    _sums: dict[tuple[object, ...], Sums] = field(default_factory=dict)
+    _targets: dict[object, Target] = field(default_factory=dict)
+    _world_size: int = 0  # of the targets
+    workspace: Workspace = field(default_factory=Workspace)
+    _magnitudes: condition.Magnitudes | None = None
+
+    @classmethod
+    def of(cls, inputs: Inputs, reference: Reference, dtype: str) -> "Targets":
+        """delta's floor is that of a rounded out: no implementation that stores out in `dtype` can have less."""
+        results = (reference.out, reference.lse, reference.dq, reference.dk, reference.dv)
+        rounded = [
+            round_to(x, getattr(torch, tensor_dtype(name, dtype))) for name, x in zip(TENSORS, results, strict=False)
+        ]
+        exact = in_token_layout(results, inputs.dout) | {"delta": reference.delta.transpose(-1, -2)}
+        return cls(inputs, exact, in_token_layout(tuple(rounded), inputs.dout))
+
+    def single_device(self, case: Case) -> Named:
+        """The case's kernel on the whole sequence, in the case's dtype."""
+        if case.kernel not in self.single_devices:
+            kernel = build_kernel(case)
+            q, k, v, dout = self.inputs.tensors
+            problem, dtype = case.problem, self.inputs.q.dtype
+            scores = Scores(problem.softmax_scale, problem.softcap)
+            blocks = whole_blocks(problem.visibility, problem.query_offset, problem.queries, problem.seqlen)
+            out, lse = calls.forward_rows(
+                lambda block: calls.forward(kernel, scores, block, q, k, v, dtype), blocks, q, k
+            )
+            gradients = calls.backward_rows(
+                lambda block: calls.backward(kernel, scores, block, dout, q, k, v, out, lse, dtype), blocks, q, k
+            )
+            self.single_devices[case.kernel] = in_token_layout((out, lse, *gradients), dout)
+        return self.single_devices[case.kernel]
+
+    def magnitudes(self, problem: Problem) -> condition.Magnitudes:
+        """What condition numbers are made of; problem: that of the inputs."""
+        if self._magnitudes is None:
+            self._magnitudes = condition.magnitudes(problem, self.inputs, self.reference)
+        return self._magnitudes
+
+    def reference_target(self, case: Case, tensor: str) -> Target:
+        """The reference in the case's shards."""
+        return self._target(("reference", tensor), case, lambda: self.reference[tensor])
+
+    def single_device_target(self, case: Case, tensor: str) -> Target:
+        """The single-device kernel's result in the case's shards."""
+        return self._target((case.kernel, tensor), case, lambda: self.single_device(case)[tensor])
+
+    def dout(self, case: Case) -> Tensor:
+        """The incoming gradient in the case's shards, float64."""
+        return self._target("dout", case, lambda: self.inputs.dout).values
+
+    def single_device_sums(self, case: Case, tensor: str) -> Sums:
+        """The single-device kernel's own error on each rank's tokens."""
+        return self._kept_sums(
+            case, tensor, case.kernel, lambda: self._error(case, tensor, self.single_device_target(case, tensor).values)
+        )
+
+    def floor_sums(self, case: Case, tensor: str) -> Sums:
+        """The least error that any implementation can have on each rank's tokens."""
+
+        def made() -> Sums:
+            if case.dtype == "float64":
+                return rounding_sums(self.reference_target(case, tensor).values)
+            return self._error(case, tensor, cut(self.rounded[tensor], *_layout(case)))
+
+        return self._kept_sums(case, tensor, "floor", made)
+
+    def _target(self, what: object, case: Case, whole: Callable[[], Tensor]) -> Target:
+        """Kept while neighbours in the grid have the same world size, unless it is large."""
+        key = what, *_layout(case)
+        if self._world_size != case.world_size:
+            self._targets.clear()
+            self._world_size = case.world_size
+        if key in self._targets:
+            return self._targets[key]
+        shards = cut(whole(), *_layout(case))
+        made = Target(self.workspace.like(shards, key[:2]).copy_(shards))  # where that of the last world size was
+        if shards.numel() <= KEPT_ELEMENTS:
+            self._targets[key] = made
+        return made
+
+    def _kept_sums(self, case: Case, tensor: str, what: object, make: Callable[[], Sums]) -> Sums:
+        key = (*_layout(case), tensor, what)
+        if key not in self._sums:
+            self._sums[key] = make()
+        return self._sums[key]
+
+    def _error(self, case: Case, tensor: str, shards: Tensor) -> Sums:
+        return distance(shards, self.reference_target(case, tensor), workspace=self.workspace).sums
+
+
+def _layout(case: Case) -> tuple[str, int]:
+    """How shards are cut: a single rank's are the same in every sharding."""
+    return "contiguous" if case.world_size == 1 else case.variant.sharding, case.world_size

@@ -1,0 +1,155 @@
+"""From rows to cells: all seeds of one tensor of one setting, over all ranks.
+
+A cell's number per seed is y = ln(error / target), errors as relative Frobenius norms. The target is the single device
+kernel on the same inputs, so the luck of a seed cancels; never less than the dtype's floor or than the reference's own
+error, below which no implementation can be told apart. The single-device variant is its own target: it is measured in
+floors, or a kernel that got worse would hide in both.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from accuracy.results.damage import LATER_SIZES, SIZES
+from accuracy.results.run_table import Evidence
+from accuracy.results.table import ALL_RANKS, OK, UNSUPPORTED
+from accuracy.verdict.evidence import PROBES, REFERENCE_ERROR
+
+KEYS = (
+    "variant", "options", "precision", "kernel", "kernel_options", "inputs", "inputs_options", "dtype", "world",
+    "sharding", "mask", *SIZES, *LATER_SIZES, "softmax_scale", "softcap", "tensor",
+)  # fmt: skip
+ALWAYS_NAMED = ("variant", "dtype", "world_size", "tensor")
+SINGLE_DEVICE = "single_device"
+
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """y: by seed. Largest over the seeds: rank_ratio on one rank, max_ratio of maxima (NaN: single device's is unknown).
+
+    error, target: geometric means over seeds. nonfinite: how many values are not finite.
+    """
+
+    key: Key
+    y: dict[int, float]
+    error: float
+    target: float
+    rank_ratio: float
+    max_ratio: float
+    nonfinite: int
+
+    @property
+    def seeds(self) -> list[int]:
+        """Measured seeds, ascending."""
+        return sorted(self.y)
+
+    @property
+    def ratio(self) -> float:
+        """Geometric mean over the seeds of the error over the target's."""
+        return float(np.exp(np.mean(list(self.y.values()))))
+
+    def values(self, seeds: list[int] | None = None) -> np.ndarray:
+        """y of the seeds, all by default: (len(seeds),)."""
+        return np.array([self.y[seed] for seed in (self.seeds if seeds is None else seeds)])
+
+    def get(self, name: str) -> Any:
+        """An entry of the key, `dtype`."""
+        return self.key[KEYS.index(name)]
+
+
+def measured(evidence: Evidence) -> dict[Key, Cell]:
+    """Every cell that has numbers, by key; inputs whose exact answer is known are for the verdicts alone."""
+    rows = evidence.results
+    rows = rows[rows["tensor"].notna() & (rows["status"] != UNSUPPORTED) & ~rows["inputs"].isin(list(PROBES))]
+    rows = rows.assign(times=_times(rows), max_times=_max_times(rows))
+    number = rows.groupby(list(KEYS), sort=False, dropna=False).ngroup()
+    worst_rank = rows["times"].groupby(number).max()
+    whole = rows[rows["rank"] == ALL_RANKS]
+    whole = whole.assign(number=number[whole.index], bad=_bad(whole))
+    keys = whole.drop_duplicates("number").set_index("number")[list(KEYS)]
+    columns = whole[["seed", "times", "max_times", "error_rel", "bad"]]
+    groups = {place: columns.loc[found] for place, found in whole.groupby("number", sort=False).groups.items()}
+    return {
+        (key := tuple(keys.loc[place])): _cell(key, groups[place], float(worst_rank[place])) for place in keys.index
+    }
+
+
+def _bad(whole: pd.DataFrame) -> pd.Series:
+    """How many values of a row are not finite; an infinite error has one at least."""
+    infinite = (~np.isfinite(whole["error_rel"])).astype("float64")
+    return whole["nonfinite"].fillna(0).clip(lower=infinite)
+
+
+def _cell(key: Key, whole: pd.DataFrame, worst_rank: float) -> Cell:
+    good = whole[whole["bad"] == 0]
+    y = dict(zip(good["seed"].astype(int), np.log(good["times"]).astype(float), strict=True))
+    error = float(np.exp(np.log(np.maximum(good["error_rel"], REFERENCE_ERROR)).mean())) if len(good) else np.inf
+    ratio = float(np.exp(np.mean(list(y.values())))) if y else np.nan
+    return Cell(
+        key=key,
+        y=y,
+        error=error,
+        target=error / ratio,
+        rank_ratio=1.0 if key[KEYS.index("variant")] == SINGLE_DEVICE else worst_rank,
+        max_ratio=float(good["max_times"].max()) if len(good) else np.nan,
+        nonfinite=int(whole["bad"].sum()),
+    )
+
+
+def _times(rows: pd.DataFrame) -> pd.Series:
+    floors = np.maximum(rows["floor_rel"], REFERENCE_ERROR)
+    target = np.where(rows["variant"] == SINGLE_DEVICE, floors, np.maximum(rows["single_device_rel"], floors))
+    return rows["error_rel"].clip(lower=REFERENCE_ERROR) / target
+
+
+def _max_times(rows: pd.DataFrame) -> pd.Series:
+    """Ratio of the largest errors, single device's held above the reference's own error."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale = (rows["error_rms"] / rows["error_rel"]).replace(np.inf, 0.0).fillna(0.0)
+        return rows["error_max"] / rows["single_device_max"].clip(lower=REFERENCE_ERROR * scale)
+
+
+def varying(keys: list[Key]) -> list[str]:
+    """Entries that must be said to tell the cells apart, beside those that always are."""
+    always = [KEYS.index(name) for name in ALWAYS_NAMED]
+    alike: dict[Key, Key] = {}
+    found = set()
+    for key in keys:
+        first = alike.setdefault(tuple(key[place] for place in always), key)
+        found |= {name for name, one, other in zip(KEYS, first, key, strict=True) if one != other}
+    return [name for name in KEYS if name in found]
+
+
+def named(key: Key, also: list[str]) -> str:
+    """`ring bfloat16 W=4 dq`, and the further entries `also`."""
+    values: Mapping[str, Any] = dict(zip(KEYS, key, strict=True))
+    first = f"{values['variant']} {values['dtype']} W={values['world_size']} {values['tensor']}"
+    further = [f"{name}={values[name]}" for name in also if values[name] not in ("", None)]
+    return " ".join([first, *further])
+
+
+def unsupported(evidence: Evidence) -> dict[str, str]:
+    """Reason by case id of the cases that their parts cannot do."""
+    rows = evidence.results
+    rows = rows[(rows["status"] == UNSUPPORTED) & rows["tensor"].isna()]
+    return dict(zip(rows["case_id"], rows["reason"], strict=True))
+
+
+def broken(evidence: Evidence) -> dict[str, str]:
+    """Reason by case id of the cases that died: a row without numbers that is not unsupported."""
+    rows = evidence.results
+    rows = rows[rows["tensor"].isna() & ~rows["status"].isin([UNSUPPORTED, OK])]
+    return dict(zip(rows["case_id"], rows["reason"], strict=True))
+
+
+def case_names(evidence: Evidence) -> dict[str, str]:
+    """What a case is, by its id: `ring bfloat16 W=4 seed 3`."""
+    rows = evidence.results.drop_duplicates("case_id").to_dict("records")
+    return {
+        str(row["case_id"]): f"{row['variant']} {row['dtype']} W={row['world_size']} seed {row['seed']}" for row in rows
+    }

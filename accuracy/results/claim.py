@@ -1,0 +1,94 @@
+"""What does an experiment claim, and does the table bear it out?
+
+An experiment's folder may hold `claims.py` with `def claims(results: pandas.DataFrame) -> list[Claim]`. In
+goes the table of a run, out come statements with the evidence for or against each. No torch here.
+"""
+
+import importlib.util
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from accuracy.core import paths
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement that a table can support or contradict; holds is None where this table cannot decide."""
+
+    statement: str
+    holds: bool | None
+    evidence: str
+
+
+def largest_below(statement: str, rows: pd.DataFrame, bound: float, column: str = "x_single_device") -> Claim:
+    """Whether a column's largest value is below a bound; the evidence says what it is and where."""
+    if rows.empty:
+        return Claim(statement, None, "not measured")
+    worst = rows.iloc[int(rows[column].argmax())]
+    return Claim(statement, bool(worst[column] < bound), f"largest: {worst[column]:.3f} ({place_of(worst)})")
+
+
+def place_of(row: pd.Series) -> str:
+    """Where a row stands, for a claim's evidence."""
+    return f"{row['tensor']} of {row['variant']}, {row['dtype']}, world size {row['world_size']}"
+
+
+def no_failure(results: pd.DataFrame) -> Claim:
+    """Whether every case was measured or unsupported."""
+    failed = results[results["status"] == "failed"]["case_id"].nunique()
+    return Claim("No case fails.", failed == 0, f"{failed} failed of {results['case_id'].nunique()}")
+
+
+def beside(rows: pd.DataFrame, twins: Mapping[str, str]) -> pd.DataFrame:
+    """Rows of the variants that have a twin in the same case, with `ours`, its name, and `ratio`, their relative error
+    over its."""
+    case = ["kernel", "kernel_options", "inputs", "dtype", "world_size", "seed", "mask", "batch", "seqlen", "heads",
+            "heads_kv", "head_dim", "tensor"]  # fmt: skip
+    named = rows[rows["variant"].isin(twins)].assign(ours=lambda each: each["variant"].map(twins))
+    other = rows[[*case, "variant", "error_rel"]].rename(columns={"variant": "ours", "error_rel": "error_of_ours"})
+    both = named.merge(other, on=[*case, "ours"])
+    return both.assign(ratio=both["error_rel"] / both["error_of_ours"])
+
+
+def experiment_folder(name: object) -> Path | None:
+    """The folder of the experiment called `name`, or None. The name comes from a file: it is not trusted."""
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9_]+", name):
+        return None
+    folder = paths.EXPERIMENTS / name
+    return folder if folder.is_dir() else None
+
+
+def judge(experiment: object, results: pd.DataFrame) -> list[Claim]:
+    """The experiment's claims, judged on `results`; none where it has no `claims.py`.
+
+    A claims file that raises becomes one claim that does not hold, with the error as its evidence.
+    """
+    folder = experiment_folder(experiment)
+    path = folder / "claims.py" if folder else None
+    if path is None or not path.is_file():
+        return []
+    try:
+        return [_checked(claim) for claim in _claims_function(path)(results.copy())]
+    except Exception as error:  # whatever a claims file does wrong must not cost the run its report
+        return [Claim(f"The claims of {path.parent.name} can be judged.", False, f"{type(error).__name__}: {error}")]
+
+
+def _claims_function(path: Path) -> Callable[[pd.DataFrame], list[Claim]]:
+    spec = importlib.util.spec_from_file_location(f"accuracy_experiment_{path.parent.name}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"cannot load {path.name}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function: Callable[[pd.DataFrame], list[Claim]] = module.claims
+    return function
+
+
+def _checked(claim: object) -> Claim:
+    if not isinstance(claim, Claim):
+        raise TypeError(f"claims() returned a {type(claim).__name__}; allowed: accuracy.results.claim.Claim")
+    holds = None if claim.holds is None else bool(claim.holds)
+    return Claim(str(claim.statement), holds, str(claim.evidence))

@@ -1,0 +1,76 @@
+"""What cannot be in a run.json or a table that `accuracy` wrote? In: what was read; out: the fault, or None."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from accuracy.core.printable import printable
+from accuracy.results import table
+
+VERSIONS = range(1, table.SCHEMA_VERSION + 1)
+_CODE = ("code", "reference")  # how a row came about: no text of the gate
+TEXTS = [field.name for field in table.RESULTS_SCHEMA if field.type == pa.string() and field.name not in _CODE]
+SIZES = ("world_size", "batch", "seqlen", "heads", "heads_kv", "head_dim")
+LATER_SIZES = tuple(name for name in ("seqlen_q",) if name in table.RESULTS_SCHEMA.names)  # as seqlen in older tables
+RATIOS = {"x_single_device": "single_device_rel", "x_floor": "floor_rel"}  # of error_rel, as metrics.py divides them
+NUMBERS = ("error_rel", "error_rms", "error_max", "single_device_rel", "floor_rel")
+REQUIRED = [*TEXTS, *SIZES, "seed", "rank", "softmax_scale", "nonfinite", *NUMBERS, *RATIOS]
+STATUSES = (table.OK, table.UNSUPPORTED, table.FAILED)
+ENTRIES = (("experiment", str), ("cases", list), ("fingerprint", dict), ("provenance", dict))
+MOST_SIZE = 2**40  # of a whole number that counts tokens, heads, ranks
+MOST_TEXT = 2000  # letters of a text in a table; options and reasons are the longest
+
+
+def of_record(about: dict[str, Any]) -> str | None:
+    """What is wrong with run.json, as the rest of a sentence that its path begins."""
+    version = about.get("schema_version")
+    if not isinstance(version, int) or isinstance(version, bool) or version not in VERSIONS:
+        return (
+            f"has schema version {printable(str(version)[:20])}; this reads up to {VERSIONS[-1]}: "
+            "use the accuracy that wrote it, or measure again"
+        )
+    for key, kind in ENTRIES:
+        if not isinstance(about.get(key), kind):
+            return f"has no {key}; it is damaged, or no run of this version"
+    cases, experiment = about["cases"], about["experiment"]
+    if not all(isinstance(case, str) and case.isprintable() and len(case) < 100 for case in cases):
+        return "is damaged: cases are no ids"
+    if len(set(cases)) != len(cases):
+        return "is damaged: cases are repeated"
+    if not experiment.isprintable() or len(experiment) > 200:
+        return "is damaged: the experiment has no name"
+    return None
+
+
+def of_table(results: pd.DataFrame) -> str | None:
+    """What is wrong with the values of a table whose columns are right."""
+    for name in TEXTS:
+        texts = results[name].dropna().unique()
+        if not all(isinstance(text, str) and len(text) <= MOST_TEXT and text.isprintable() for text in texts):
+            return f"{name} holds control characters or is too long"
+    if not results["status"].isin(STATUSES).all():
+        return f"status is not one of {', '.join(STATUSES)}"
+    for name, least in (*((size, 1) for size in (*SIZES, *LATER_SIZES)), ("seed", 0), ("rank", table.ALL_RANKS)):
+        most = 2**63 - 1 if name == "seed" else MOST_SIZE
+        if not results[name].between(least, most).all():
+            return f"{name} is missing or below {least}"
+    if fault := _of_numbers(results[results["tensor"].notna() & (results["status"] == table.OK)]):
+        return fault
+    return "rows are repeated" if results.duplicated(["case_id", "tensor", "rank"]).any() else None
+
+
+def _of_numbers(numbers: pd.DataFrame) -> str | None:
+    """Of the rows that were measured."""
+    if not numbers["tensor"].isin(table.TENSORS).all():
+        return f"tensor is not one of {', '.join(table.TENSORS)}"
+    for name in (*NUMBERS, "single_device_max"):
+        given = numbers[name].dropna() if name not in REQUIRED else numbers[name]
+        if not (given >= 0).all():
+            return f"{name} is missing or below 0"
+    for ratio, below in RATIOS.items():
+        usual = numbers[np.isfinite(numbers["error_rel"]) & (numbers[below] > 0)]
+        if not (usual[ratio] == usual["error_rel"] / usual[below]).all():
+            return f"{ratio} is not error_rel / {below}"
+    return None

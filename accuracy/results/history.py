@@ -1,0 +1,104 @@
+"""How did every cell come to its present baseline? history.jsonl beside a baseline: a line each time it was replaced.
+
+A line holds date, commit, code, reason, and by cell the error over single device's (geometric mean over the seeds). It is
+shown, never judged by.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from accuracy.core.number import plain
+from accuracy.core.printable import printable
+from accuracy.results.cell import KEYS, Cell, Key, measured
+from accuracy.results.run_table import Evidence
+
+NAME = "history.jsonl"
+MOST_BYTES = 32 * 2**20
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A run of the past: what it was, and its cells' error over single device's by the cell's text."""
+
+    when: str
+    commit: str
+    reason: str
+    ratios: Mapping[str, float]
+
+
+def text_of(key: Key) -> str:
+    """A cell's key as one line that no version reorders: `variant=ring|dtype=bfloat16|...`, empty entries left out."""
+    return "|".join(f"{name}={value}" for name, value in zip(KEYS, key, strict=True) if value not in ("", None))
+
+
+def entry(run: Evidence, reason: str) -> Entry:
+    """A run as a line of the history."""
+    ratios = {text_of(key): cell.ratio for key, cell in measured(run).items() if cell.y}
+    commit = str(run.about["provenance"].get("git_commit") or "")
+    return Entry(str(run.about.get("started") or ""), commit, reason, ratios)
+
+
+def line(each: Entry) -> str:
+    """One line of history.jsonl."""
+    ratios = {key: float(f"{ratio:.5g}") for key, ratio in each.ratios.items() if math.isfinite(ratio)}
+    content = {"when": each.when, "commit": each.commit, "reason": each.reason, "x_single_device": ratios}
+    return json.dumps(content, allow_nan=False) + "\n"
+
+
+def read(folder: Path) -> list[Entry]:
+    """The history beside a baseline, oldest first; a line that cannot be read is left out."""
+    path = folder / NAME
+    if not path.is_file() or path.stat().st_size > MOST_BYTES:
+        return []
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [found for each in lines if (found := _entry(each)) is not None]
+
+
+def _entry(text: str) -> Entry | None:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    ratios = content.get("x_single_device") if isinstance(content, dict) else None
+    if not isinstance(ratios, dict):
+        return None
+    good = {key: float(ratio) for key, ratio in ratios.items() if _is_ratio(ratio)}
+    when, commit, reason = (str(content.get(name, "")) for name in ("when", "commit", "reason"))
+    return Entry(when, commit, reason, good)
+
+
+def _is_ratio(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+def trend(key: Key, past: Sequence[Entry], now: Cell | None) -> list[float]:
+    """A cell's error over single device's from run to run, the present one last; runs without the cell are skipped."""
+    found = [each.ratios[text] for each in past if (text := text_of(key)) in each.ratios]
+    return found + ([now.ratio] if now is not None and now.y else [])
+
+
+def sparkline(values: Sequence[float]) -> Markup:
+    """A line as long as a word, on a logarithmic scale that no change below 2% fills; its numbers are its title."""
+    if len(values) < 2:
+        return Markup("")
+    logs = [math.log(value) for value in values]
+    middle, reach = (max(logs) + min(logs)) / 2, max(max(logs) - min(logs), math.log(1.02))
+    places = [(2 + 76 * place / (len(logs) - 1), 9 - 12 * (value - middle) / reach) for place, value in enumerate(logs)]
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    title = escape(" → ".join(plain(value) for value in values))
+    x, y = places[-1]
+    return Markup(
+        f'<svg class="spark" viewBox="0 0 80 18" width="80" height="18" role="img"><title>{title}</title>'
+        f'<polyline points="{points}"/><circle cx="{x:.1f}" cy="{y:.1f}" r="2"/></svg>'
+    )
+
+
+def word(reason: str) -> str:
+    """A reason as one printable line."""
+    return " ".join(printable(reason, " ").split())

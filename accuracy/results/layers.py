@@ -1,0 +1,73 @@
+"""The table of stacks: a row per (case, layer, tensor), in a run folder's `layers/`, one file a case. No torch here."""
+
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from accuracy.results.table import IDENTITY, RESULTS_SCHEMA, Finished, Row, finished_in, write_rows
+
+SCHEMA_VERSION = 1
+FOLDER = "layers"
+TENSORS = ("x", "dx", "d_query", "d_key", "d_value", "d_output", "loss", "gradient_norm")
+
+_LEFT_OUT = (  # of the columns that say what a row is of: what a stack does not have or that is one number in it
+    "sharding", "softcap", "seqlen_q", "softmax_scale", "inputs", "inputs_options", "reference", "rank",
+)  # fmt: skip
+_STACK = [
+    ("layers", pa.int32()),
+    ("width", pa.int32()),
+    ("feed_forward", pa.int32()),  # 0: none
+    ("vocabulary", pa.int32()),
+    ("weights", pa.string()),
+    ("gain", pa.float64()),  # of query and key weights: logits grow by its square
+    ("residual", pa.string()),
+    ("norm", pa.bool_()),
+    ("layer", pa.int32()),  # 1 to L; the loss and the norm of all gradients have L
+]
+METRICS = (
+    "error_rel",  # norm of (stack - reference) / norm of reference; the reference is the whole stack in float64
+    "single_device_rel",  # that of the stack with the single-device kernel
+    "exact_rel",  # that of the stack with exact attention: what is rounded outside of attention
+    "x_single_device",
+    "x_exact",
+    "diff_rel",  # norm of (stack - single device's) / norm of single device's: what others print
+    "exact_diff_rel",  # that of the stack with exact attention: two stacks that are both right differ by so much
+    "cosine",  # of the angle between stack and reference; 1: same direction
+    "value",  # the norm, and of loss and gradient_norm the number itself
+    "reference_value",
+)
+SCHEMA = pa.schema(
+    [
+        *(RESULTS_SCHEMA.field(name) for name in IDENTITY if name not in _LEFT_OUT),
+        *_STACK,
+        *((name, pa.float64()) for name in METRICS),
+        ("nonfinite", pa.int64()),
+        ("seconds", pa.float64()),
+    ],
+    metadata={"schema_version": str(SCHEMA_VERSION)},
+)
+
+
+def write(folder: Path, case_id: str, rows: list[Row]) -> None:
+    """Store a finished case for good."""
+    write_rows(folder / FOLDER / f"{case_id}.parquet", rows, SCHEMA)
+
+
+def finished(folder: Path, case_id: str) -> Finished | None:
+    """How a case ended that needs no second run; None where it does."""
+    return finished_in(folder / FOLDER / f"{case_id}.parquet")
+
+
+def has(folder: Path) -> bool:
+    """Whether a folder is that of a run of stacks."""
+    return any((folder / name).exists() for name in (FOLDER, f"{FOLDER}.parquet"))
+
+
+def read(folder: Path) -> pd.DataFrame:
+    """Every row of a run folder (`layers/`) or of a published one (`layers.parquet`)."""
+    for path in (folder / FOLDER, folder / f"{FOLDER}.parquet"):
+        if path.exists():
+            return ds.dataset(path, format="parquet", schema=SCHEMA).to_table().to_pandas()
+    return SCHEMA.empty_table().to_pandas()

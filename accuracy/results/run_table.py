@@ -1,0 +1,161 @@
+"""What did a run measure? Reads a run folder or a published one, as data only, and believes nothing unchecked.
+
+A file that is damaged, too large, of a later schema, or made to do harm raises ConfigError in one line.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from accuracy.core.errors import ConfigError
+from accuracy.core.printable import printable
+from accuracy.results import damage, sums, table
+from accuracy.results.damage import LATER_SIZES, REQUIRED, SIZES, TEXTS, VERSIONS
+
+MOST_JSON_BYTES = 32 * 2**20
+MOST_TABLE_BYTES = 512 * 2**20
+MOST_ROWS = 5_000_000
+COLUMNS = table.RESULTS_SCHEMA.names  # what else a table has is for the verdicts; earlier ones have less: empty
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """about: run.json; results: the planned cases' rows."""
+
+    folder: Path
+    about: dict[str, Any]
+    results: pd.DataFrame
+
+    @property
+    def experiment(self) -> str:
+        """Its name, as run.json says."""
+        return str(self.about["experiment"])
+
+    @property
+    def planned(self) -> list[str]:
+        """Ids of the cases that the run set out to measure."""
+        return list(self.about["cases"])
+
+
+def read_run(folder: Path) -> Evidence:
+    """A run under test, `results/` or published."""
+    _must_be_a_folder(folder)
+    if not (folder / "results.parquet").exists():
+        about = _json(folder, _bytes(folder / "run.json", MOST_JSON_BYTES))
+        return _checked(folder, about, _guarded(folder / "results", lambda: _dataset(folder / "results")), False)
+    return _published(folder, signed=(folder / sums.NAME).exists())
+
+
+def read_baseline(folder: Path) -> Evidence:
+    """A published run; its files must be those that SHA256SUMS names."""
+    _must_be_a_folder(folder)
+    if (folder / "results").is_dir() and not (folder / "results.parquet").exists():
+        raise ConfigError(f"{folder} is a run, not a baseline; make it one with accuracy-check update")
+    return _published(folder, signed=True)
+
+
+def of_table(folder: Path, about: dict[str, Any], rows: pa.Table) -> Evidence:
+    """What was measured in this very process. rows: of `table.RESULTS_SCHEMA`."""
+    return _checked(folder, about, rows.select(COLUMNS), False)
+
+
+def _must_be_a_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: no such folder; give a run's output_dir or a published folder under reports/")
+
+
+def _published(folder: Path, signed: bool) -> Evidence:
+    limits = {"results.parquet": MOST_TABLE_BYTES, "run.json": MOST_JSON_BYTES}
+    contents = {name: _bytes(folder / name, limits[name]) for name in sums.FILES}
+    if signed and not _guarded(folder / sums.NAME, lambda: sums.hold(folder, contents)):
+        raise ConfigError(
+            f"{folder}/{sums.NAME} does not fit its files: one is damaged or was changed by hand; "
+            "restore them from version control, or publish again"
+        )
+    path = folder / "results.parquet"
+    about = _json(folder, contents["run.json"])
+    return _checked(folder, about, _guarded(path, lambda: _parquet(contents["results.parquet"])), signed)
+
+
+def _bytes(path: Path, most: int) -> bytes:
+    try:
+        size = path.stat().st_size
+        if size > most:
+            raise ConfigError(f"{path} has {size} bytes; allowed: {most}")
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}); give a finished run") from error
+
+
+def _guarded(path: Path, read: Callable[[], Any]) -> Any:
+    """read(), with whatever a damaged or hostile file provokes in a parser as one line."""
+    try:
+        return read()
+    except ConfigError:
+        raise
+    except Exception as error:
+        why = printable(" ".join(str(error).split())[:160])
+        raise ConfigError(f"{path} cannot be read ({type(error).__name__}: {why}); publish it again") from error
+
+
+def _dataset(path: Path) -> pa.Table:
+    """All cases' files; none where the run ended before its first case."""
+    if not any(path.glob("*.parquet")):
+        return table.RESULTS_SCHEMA.empty_table().select(COLUMNS)
+    source = ds.dataset(path, format="parquet", schema=table.RESULTS_SCHEMA)
+    if source.count_rows() > MOST_ROWS:
+        raise ValueError(f"more than {MOST_ROWS} rows")
+    return source.to_table(columns=COLUMNS)
+
+
+def _parquet(content: bytes) -> pa.Table:
+    file = pq.ParquetFile(pa.BufferReader(content))
+    groups = [file.metadata.row_group(place) for place in range(file.metadata.num_row_groups)]
+    if file.metadata.num_rows > MOST_ROWS or sum(group.total_byte_size for group in groups) > 4 * MOST_TABLE_BYTES:
+        raise ValueError(f"more than {MOST_ROWS} rows")
+    version = (file.schema_arrow.metadata or {}).get(b"schema_version", b"none").decode("ascii", "replace")
+    if version not in map(str, VERSIONS):
+        raise ValueError(f"schema version {version}, this reads up to {VERSIONS[-1]}")
+    present = [name for name in COLUMNS if name in file.schema_arrow.names]
+    if missing := sorted(set(REQUIRED) - set(present)):
+        raise ValueError(f"column {missing[0]} is missing")
+    read = file.read(columns=present)
+    read = read.select(present).cast(pa.schema([table.RESULTS_SCHEMA.field(name) for name in present]))
+    read.validate(full=True)
+    return read
+
+
+def _json(folder: Path, content: bytes) -> dict[str, Any]:
+    path = folder / "run.json"
+    about = _guarded(path, lambda: json.loads(content.decode("utf-8")))
+    if not isinstance(about, dict):
+        raise ConfigError(f"{path} holds no object; give a run's folder")
+    if fault := damage.of_record(about):
+        raise ConfigError(f"{path} {fault}")
+    return about
+
+
+def _checked(folder: Path, about: dict[str, Any], read: pa.Table, published: bool) -> Evidence:
+    """Plain columns whose values make sense, of planned cases only."""
+    results = _guarded(folder, lambda: read.to_pandas())
+    planned = results["case_id"].isin(about["cases"])
+    if published and (not planned.all() or results["case_id"].nunique() != len(about["cases"])):
+        raise ConfigError(f"{folder}: its table and its run.json name different cases; publish it again")
+    results = results[planned].reset_index(drop=True)
+    results = results.reindex(columns=COLUMNS)
+    for name in LATER_SIZES:
+        results[name] = results[name].fillna(results["seqlen"])
+    results["softcap"] = results["softcap"].fillna(0.0)
+    if fault := damage.of_table(results):
+        raise ConfigError(f"{folder}: {fault}; its table is damaged")
+    whole = dict.fromkeys((*SIZES, *LATER_SIZES, "seed", "rank"), "int64")
+    return Evidence(
+        folder, about, results.astype(whole).fillna(dict.fromkeys([name for name in TEXTS if name != "tensor"], ""))
+    )

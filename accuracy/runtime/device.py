@@ -1,0 +1,137 @@
+"""The device of a run: which one, its name, its free memory, and what work on it took."""
+
+import ctypes
+import platform
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from accuracy.core.errors import ConfigError
+
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def choose(word: str) -> str:
+    """`cpu` or `cuda` for `auto`, `cpu` or `cuda`."""
+    available = torch.cuda.is_available()
+    if word == "cuda" and not available:
+        raise ConfigError("device=cuda, but torch sees no CUDA device; use device=cpu or device=auto")
+    return ("cuda" if available else "cpu") if word == "auto" else word
+
+
+@cache
+def name(device: str) -> str:
+    """The hardware's name: the GPU's, or the CPU's model and architecture."""
+    if device == "cuda":
+        return str(torch.cuda.get_device_name())
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
+    return model or platform.processor() or platform.machine()
+
+
+def count() -> int:
+    """How many GPUs torch sees."""
+    return int(torch.cuda.device_count())
+
+
+def alike() -> tuple[int, ...]:
+    """The GPUs that torch sees and that are of the first one's model: rows of another do not belong in one table."""
+    names = [torch.cuda.get_device_name(index) for index in range(count())]
+    return tuple(index for index, each in enumerate(names) if each == names[0])
+
+
+def free_bytes(device: str) -> int | None:
+    """Memory that can still be taken; None where the system does not say."""
+    if device == "cuda":
+        return int(torch.cuda.mem_get_info()[0])
+    known = [each for each in (_status_bytes("/proc/meminfo", "MemAvailable"), _group_bytes()) if each is not None]
+    return min(known, default=None)
+
+
+@dataclass
+class Cost:
+    """What a stretch of work took: seconds, and bytes at its peak above what was held before (None: unknown)."""
+
+    seconds: float = 0.0
+    peak_bytes: int | None = None
+
+
+@contextmanager
+def measured(device: str) -> Iterator[Cost]:
+    """Time and peak memory of the body. CUDA: allocated bytes; CPU: growth of the resident set."""
+    cost = Cost()
+    before = _reset_peak(device)
+    begin = time.perf_counter()
+    yield cost
+    if device == "cuda":
+        torch.cuda.synchronize()
+    cost.seconds = time.perf_counter() - begin
+    peak = _peak(device)
+    cost.peak_bytes = None if before is None or peak is None else max(0, peak - before)
+
+
+@contextmanager
+def poisoned(wanted: bool) -> Iterator[None]:
+    """Memory that torch takes in the body comes full of NaN, also inside its operators; what reads it before it is
+    written, shows. torch ties this to its deterministic algorithms, which are preferred in the body, not required."""
+    if not wanted:
+        yield
+        return
+    filling: Any = torch.utils.deterministic
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        filling.fill_uninitialized_memory,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # one for each operator that has no deterministic form
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        filling.fill_uninitialized_memory = True
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+            filling.fill_uninitialized_memory = before[2]
+
+
+def _reset_peak(device: str) -> int | None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        return int(torch.cuda.memory_allocated())
+    try:
+        ctypes.CDLL(None).malloc_trim(0)  # freed memory goes back first: reusing it would not show as growth
+        Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak of the resident set starts anew
+    except (OSError, AttributeError):
+        return None
+    return _status_bytes("/proc/self/status", "VmRSS")
+
+
+def _peak(device: str) -> int | None:
+    if device == "cuda":
+        return int(torch.cuda.max_memory_allocated())
+    return _status_bytes("/proc/self/status", "VmHWM")
+
+
+def _group_bytes() -> int | None:
+    """What a container's memory limit leaves (control groups, version 2)."""
+    try:
+        limit, used = (Path(f"/sys/fs/cgroup/memory.{each}").read_text().strip() for each in ("max", "current"))
+        return None if limit == "max" else int(limit) - int(used)
+    except (OSError, ValueError):
+        return None
+
+
+def _status_bytes(path: str, key: str) -> int | None:
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:")), None)

@@ -1,0 +1,45 @@
+"""The kernel's lse is a logarithm to base 2, merged as a natural one; blocks of equal lse would hide it.
+
+pytorch #181645, sglang #40903, flashinfer #2113.
+"""
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from accuracy.selfcheck.fault.base import BrokenKernel, with_kernel
+from accuracy.variant import ring
+from accuracy.variant.base import Rank
+from accuracy.variant.ring import BACKWARD_PLACES, FORWARD_PLACES, PRECISION, SHARDINGS, backward, unsupported
+from accuracy.world.base import Tensors
+
+__all__ = [
+    "BACKWARD_PLACES",
+    "EXPECTED",
+    "FORWARD_PLACES",
+    "PRECISION",
+    "SHARDING",
+    "SHARDINGS",
+    "backward",
+    "unsupported",
+    "forward",
+]
+
+SHARDING = "contiguous"
+EXPECTED = {"out": "logic", "lse": "logic"}
+
+
+class Broken(BrokenKernel):
+    """A kernel whose forward is broken."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+        """See `Kernel.forward`."""
+
+        out, lse = self.kernel.forward(q, k, v, **how)
+        return out, lse / math.log(2)
+
+
+async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
+    """The ring's, on the broken kernel."""
+    return await ring.forward(with_kernel(rank, Broken), q, k, v)

@@ -1,0 +1,39 @@
+"""lse + log(1 + exp(block_lse - lse)) overflows where block_lse is 88.7 above lse, in float32 (709 in float64).
+
+EasyContext #14, ring-flash-attention #30 and #34, TransformerEngine #716.
+"""
+
+import torch
+from torch import Tensor
+
+from accuracy.selfcheck.fault.base import joined_by
+from accuracy.variant import ring
+from accuracy.variant.base import Rank
+from accuracy.variant.ring import BACKWARD_PLACES, FORWARD_PLACES, PRECISION, SHARDINGS, backward, unsupported
+from accuracy.world.base import Tensors
+
+__all__ = [
+    "BACKWARD_PLACES",
+    "EXPECTED",
+    "FORWARD_PLACES",
+    "PRECISION",
+    "SHARDING",
+    "SHARDINGS",
+    "backward",
+    "unsupported",
+    "forward",
+]
+
+SHARDING = "contiguous"
+EXPECTED = {"out": "invalid", "lse": "invalid"}
+
+
+def merge(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> tuple[Tensor, Tensor]:
+    """The formula before ring-flash-attention #34."""
+    joint = lse + torch.log(1 + torch.exp(block_lse - lse))
+    return torch.exp(lse - joint) * out + torch.exp(block_lse - joint) * block_out, joint
+
+
+async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
+    """The ring's, merged by the old formula."""
+    return await ring.forward(joined_by(rank, merge), q, k, v)

@@ -1,0 +1,156 @@
+"""A case's schedules as the program of one rank, and how the simulated world runs it as all of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from accuracy.core import plugins
+from accuracy.core.case import Case, Part
+from accuracy.core.precision import Precision
+from accuracy.kernel.base import Kernel
+from accuracy.kernel.block.calls import Scores
+from accuracy.runtime import device
+from accuracy.simulate.batched import gathered, rings
+from accuracy.variant.base import Rank
+from accuracy.world import simulated
+from accuracy.world.base import Program, Results, Tensors, World
+
+
+@dataclass(frozen=True)
+class Ran:
+    """out, lse, dq, dk, dv of every rank as stored, in rank order, and what the run took."""
+
+    results: list[Results]
+    cost: device.Cost
+
+
+RunRanks = Callable[[Case, Sequence[Tensors]], Ran]
+"""Runs a case on the shards (q, k, v, dout) of every rank."""
+
+
+MakeRank = Callable[..., Rank]
+
+WROTE = "the variant wrote to its inputs"
+
+
+def build_kernel(case: Case) -> Kernel:
+    """The case's kernel, its knobs set."""
+    module = plugins.load(case.kernel.source)
+    kernel: Kernel = module.build(case.device, plugins.build_options(module, case.kernel.options))
+    return kernel
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the ranks are to do: a case's schedules on a kernel and the shards (q, k, v, dout) of every rank; for a
+    forward alone (q, k, v).
+
+    rank_type: what a schedule is given, for traces one that watches.
+    """
+
+    case: Case
+    kernel: Kernel
+    shards: Sequence[Tensors]
+    rank_type: MakeRank = Rank
+
+    async def forward(self, world: World) -> Results:
+        """Of one rank: out, lse and whatever else the schedule returns for its backward."""
+        part = self.case.variant.forward
+        rank = self.rank(world, part, self.case.forward_precision)
+        return tuple(await plugins.load(part.source).forward(rank, *self.shards[world.rank][:3]))
+
+    async def backward(self, world: World, forwarded: Results) -> Results:
+        """Of one rank, after its forward: dq, dk, dv."""
+        part = self.case.variant.backward
+        rank = self.rank(world, part, self.case.backward_precision)
+        q, k, v, dout = self.shards[world.rank]
+        return tuple(await plugins.load(part.source).backward(rank, dout, q, k, v, *forwarded))
+
+    def rank(self, world: World, part: Part, precision: Precision) -> Rank:
+        """What the schedule of a part is given."""
+        return self.rank_type(
+            world=world,
+            kernel=self.kernel,
+            precision=precision,
+            dtype=getattr(torch, self.case.dtype),
+            scores=Scores(self.case.problem.softmax_scale, self.case.problem.softcap),
+            visibility=self.case.problem.visibility,
+            query_offset=self.case.problem.query_offset,
+            sharding=self.case.variant.sharding,
+            options=plugins.build_options(plugins.load(part.source), self.case.variant.options),
+        )
+
+
+def rank_program(case: Case, kernel: Kernel, shards: Sequence[Tensors]) -> Program:
+    """Forward, then backward, of the rank that the world says; shards: (q, k, v, dout), at the rank's place.
+
+    What a forward returns beyond out and lse is handed to its backward. Raises RuntimeError where a schedule writes to
+    its inputs.
+    """
+    work = Work(case, kernel, shards)
+
+    async def program(world: World) -> Results:
+        before = _versions(shards[world.rank])
+        forwarded = await work.forward(world)
+        gradients = await work.backward(world, forwarded)
+        if _versions(shards[world.rank]) != before:
+            raise RuntimeError(WROTE)
+        return forwarded[:2] + gradients
+
+    return program
+
+
+def simulate(case: Case, shards: Sequence[Tensors], kernel: Kernel | None = None, rank_type: MakeRank = Rank) -> Ran:
+    """All ranks in this process: together where the schedule allows it and nothing looks at single ranks, else each as
+    its own coroutine. The bits are the same.
+
+    kernel: in place of the case's own, for benchmarks and traces. Raises what `simulated.run` raises.
+    """
+    work = Work(case, kernel or build_kernel(case), shards, rank_type)
+    with device.measured(case.device) as cost, device.poisoned(case.reruns.poison):
+        before = [_versions(tensors) for tensors in shards]
+        forwarded = forward(work)
+        gradients = backward(work, forwarded)
+        for rank, tensors in enumerate(shards):
+            if _versions(tensors) != before[rank]:
+                raise simulated.RankFailed(f"rank {rank}: RuntimeError: {WROTE}")
+    return Ran([outs[:2] + rest for outs, rest in zip(forwarded, gradients, strict=True)], cost)
+
+
+def _versions(tensors: Tensors) -> list[int]:
+    return [tensor._version for tensor in tensors]
+
+
+def forward(work: Work) -> list[Results]:
+    """Out, lse and whatever else the schedule keeps for its backward, of every rank in this process."""
+    part, size = work.case.variant.forward, work.case.world_size
+    schedule = plugins.load(part.source)
+    blocks = rings.ring_blocks(schedule)
+    if _is_looked_at(work) or (blocks is None and not gathered.gathers(schedule)):
+        return simulated.run(work.forward, size)
+    rank = work.rank(_anywhere(size), part, work.case.forward_precision)
+    shards = [each[:3] for each in work.shards]
+    return gathered.forward(rank, shards) if blocks is None else rings.forward(rank, blocks, shards)
+
+
+def backward(work: Work, forwarded: Sequence[Results]) -> list[Results]:
+    """dq, dk, dv of every rank, after the forward."""
+    part, size = work.case.variant.backward, work.case.world_size
+    blocks = rings.ring_blocks(plugins.load(part.source))
+    if blocks is None or _is_looked_at(work):
+        return simulated.run(lambda world: work.backward(world, forwarded[world.rank]), size)
+    rank = work.rank(_anywhere(size), part, work.case.backward_precision)
+    shards: list[Any] = [(dout, q, k, v, *outs) for (q, k, v, dout), outs in zip(work.shards, forwarded, strict=True)]
+    return rings.backward(rank, blocks, shards)
+
+
+def _anywhere(size: int) -> World:
+    return simulated.SimulatedWorld(0, size, simulated.Mail())
+
+
+def _is_looked_at(work: Work) -> bool:
+    """Whether single ranks are watched, so that all may not run together. So in a poisoned world: there the NaN around
+    a rank's inputs shows what a kernel reads beside them, and other ranks' tensors would not."""
+    return work.rank_type is not Rank or work.case.reruns.poison

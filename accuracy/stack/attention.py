@@ -1,0 +1,105 @@
+"""Attention for a block, known to autograd: a variant over simulated ranks, or exact.
+
+A schedule's forward and backward are two programs here, with a whole model's forward and backward between them; what
+the forward saved for each rank waits meanwhile with autograd, as in training.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from accuracy.core.case import Case
+from accuracy.inputs.base import Inputs
+from accuracy.kernel.base import Kernel
+from accuracy.reference import choice
+from accuracy.runtime.sharding import cut, join
+from accuracy.simulate import program
+from accuracy.simulate.program import Work
+from accuracy.stack.block import Attention
+from accuracy.world.base import Results, Tensors
+
+
+class NoGradients(ValueError):
+    """A variant that is for inference only."""
+
+
+class Halves(Protocol):
+    """Forward and backward of attention, apart. q, out, dout (B, S, H, D), k, v (B, S, Hk, D)."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Any]:
+        """out, and whatever the backward needs beyond q, k, v and dout."""
+        ...
+
+    def backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Any) -> Tensors:
+        """dq, dk, dv."""
+        ...
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """A case's variant, block for block, over all its ranks in this process."""
+
+    case: Case
+    kernel: Kernel
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, list[Results]]:
+        """See `Halves.forward`; saved: out, lse and what else the schedule keeps, of each rank."""
+        saved = program.forward(Work(self.case, self.kernel, self._shards(q, k, v)))
+        return self._joined(saved, 0), saved
+
+    def backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: list[Results]) -> Tensors:
+        """See `Halves.backward`."""
+        found = program.backward(Work(self.case, self.kernel, self._shards(q, k, v, dout)), saved)
+        if any(gradient is None for each in found for gradient in each):
+            raise NoGradients(f"variant {self.case.variant.name} gives no gradients; use one with a backward")
+        return tuple(self._joined(found, index) for index in range(3))
+
+    def _shards(self, *whole: Tensor) -> list[Tensors]:
+        layout = self.case.variant.sharding, self.case.world_size
+        return list(zip(*(cut(x, *layout) for x in whole), strict=True))
+
+    def _joined(self, results: list[Results], index: int) -> Tensor:
+        return join(torch.stack([each[index] for each in results]), self.case.variant.sharding)  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The reference on float64 copies of what comes in, its results rounded once to the dtype of what came in."""
+
+    case: Case
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, None]:
+        """See `Halves.forward`; the reference knows out and gradients together only, here for dout = 0."""
+        return self._reference(q, k, v, torch.zeros_like(q)).out.to(q.dtype), None
+
+    def backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: None) -> Tensors:
+        """See `Halves.backward`; from the unrounded out."""
+        reference = self._reference(q, k, v, dout)
+        return reference.dq.to(q.dtype), reference.dk.to(k.dtype), reference.dv.to(v.dtype)
+
+    def _reference(self, q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> Any:
+        method = choice.choose(self.case.problem, self.case.device, "auto")
+        return choice.compute(method, self.case.problem, Inputs(q, k, v, dout))
+
+
+class _Function(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, halves: Halves, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out, saved = halves.forward(q, k, v)
+        context.save_for_backward(q, k, v)
+        context.halves, context.saved = halves, saved
+        return out
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (dout,) = gradients
+        return None, *context.halves.backward(dout.contiguous(), *context.saved_tensors, context.saved)
+
+
+def known_to_autograd(halves: Halves) -> Attention:
+    """A block's attention."""
+    apply: Callable[..., Tensor] = _Function.apply
+    return lambda q, k, v: apply(halves, q, k, v)

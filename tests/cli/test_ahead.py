@@ -1,0 +1,69 @@
+"""The server of child processes is started early where there will be children, and Ctrl-C does not reach it."""
+
+import os
+import signal
+from multiprocessing import forkserver
+from pathlib import Path
+
+import pytest
+
+from accuracy.cli import preload
+from tests.command_line import TINY, finish, start
+from tests.composing import composed
+from tests.execute.ranks.test_pool import marked, wait_until
+
+
+@pytest.mark.parametrize(
+    ("words", "threads", "gpus", "expected"),
+    [
+        ((), None, 0, True),
+        (("workers=2",), None, 0, True),
+        ((), None, 1, False),
+        ((), None, 2, True),
+        ((), "1", 0, False),
+        (("workers=1",), None, 0, False),
+        (("workers=1", "world=processes"), None, 0, True),
+        (("dry_run=true",), None, 0, False),
+    ],
+)
+def test_it_is_started_where_several_processes_will_measure(
+    words: tuple[str, ...], threads: str | None, gpus: int, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    monkeypatch.setattr(
+        forkserver, "ensure_running", lambda: started.append(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+    )
+    monkeypatch.setattr(preload, "glob", lambda pattern: [pattern] * gpus)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if threads is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    preload.start(composed(*words))
+    assert started == ([{signal.SIGINT}] if expected else [])
+    assert signal.SIGINT not in blocked()
+
+
+def blocked() -> set[signal.Signals]:
+    return set(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+
+def test_ctrl_c_while_it_imports_leaves_it_at_work_and_says_nothing(tmp_path: Path) -> None:
+    mark = f"{os.getpid()}-ahead"
+    words = (*TINY, "device=cpu", "variant=ring", "world_size=[1,2]", "workers=2", "output_dir=run")
+    process = start(tmp_path, *words, threads=2, ACCURACY_TEST_MARK=mark)
+    wait_until(lambda: any("forkserver" in command_of(each) for each in marked(mark)), 60)
+    for each in marked(mark):
+        if "forkserver" in command_of(each):
+            os.kill(each, signal.SIGINT)
+    answer = finish(process)
+    assert answer.status == 0, answer.err
+    assert "2 cases on 2 cpu workers" in answer.err
+    assert "Traceback" not in answer.err
+    assert "KeyboardInterrupt" not in answer.err
+
+
+def command_of(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,272 @@
+"""A mistake gets one line (what was given, what is allowed) and exit status 2, and nothing is written."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from accuracy.cli import run as command
+from accuracy.runtime import device
+from tests.command_line import TINY, Answer, CommandLine, finish, start
+
+MISTAKES = {  # words, and what the line must contain
+    # names
+    "unknown variant": ("variant=rng", "variant 'rng' is unknown; allowed: bpt, ", "did you mean ring?"),
+    "unknown variant among known": ("variant=[ring,nope]", "variant 'nope' is unknown; allowed: bpt, "),
+    "unknown kernel": ("kernel=cudnn", "kernel 'cudnn' is unknown; allowed: auto, ", "did you mean torch_cudnn?"),
+    "unknown inputs": ("inputs=normal", "inputs 'normal' is unknown; allowed: attention_sink, captured"),
+    "unknown experiment": ("experiment=demos", "experiment 'demos' is unknown", "did you mean demo?"),
+    "unknown problem": ("problem=large", "problem 'large' is unknown; allowed: captured, decode"),
+    "unknown world": ("world=mpi", "world 'mpi' is unknown; allowed: processes, simulated"),
+    "unknown precision": ("precision=exact", "precision 'exact' is unknown; allowed: float32_partials"),
+    "unknown key": ("world_sizes=2", "key 'world_sizes' is unknown", "--help"),
+    "unknown added key": ("+world_sizes=2", "configuration key 'world_sizes' is unknown", "did you mean world_size?"),
+    "unknown problem key": ("+problem.seqlens=2", "problem key 'seqlens' is unknown", "did you mean seqlen?"),
+    "unknown variant knob": ("+variant.ring.chunk=2", "knob of variant.ring 'chunk' is unknown; allowed: none"),
+    "unknown kernel knob": ("kernel=eager +kernel.eager.tf3=true", "'tf3' is unknown", "did you mean tf32?"),
+    "unknown auto knob": ("+kernel.auto.order=1", "knob of kernel.auto 'order' is unknown; allowed: candidates"),
+    "unknown reference key": ("+reference.seconds=2", "reference key 'seconds' is unknown; allowed: folder, method, min_seconds"),
+    "unknown reference method": ("reference.method=fuse", "reference.method 'fuse' is unknown; allowed: auto, fused, torch"),
+    "fused reference on a CPU": ("reference.method=fused", "reference.method=fused: its kernels need a CUDA device; use reference.m"),
+    "unknown precision knob": ("+precision.out=input", "precision knob 'out' is unknown; allowed: dkv_acc"),
+    "unknown precision word": ("precision.merge=mean", "precision.merge 'mean' is unknown; allowed: compensated"),
+    "unknown schedule": ("variant.ring.forward=rung", "code of variant 'rung' is unknown", "did you mean ring?"),
+    "unknown module": ("variant.ring.forward=no.such", "no.such cannot be loaded", "No module named 'no'"),
+    "unknown candidate": ("kernel.auto.candidates=[nope]", "code of kernel 'nope' is unknown; allowed: ", " eager, "),
+    "unknown mask": ("problem.mask=sliding", "mask 'sliding' is unknown; allowed: causal, causal_top_left, full"),
+    "unknown way with what nothing can use": ("unusable=skip", "unusable 'skip' is unknown; allowed: record, stop"),
+    "unknown kernel left out": ("kernel=every kernel.every.exclude=[eagre]", "'eagre' is unknown", "mean eager?"),
+    "unknown device": ("device=tpu", "device 'tpu' is unknown; allowed: auto, cpu, cuda"),
+    "unknown flag": ("--verbose", "unrecognized arguments: --verbose; write KEY=VALUE"),
+    "a config folder that is none": ("--config-dir=nowhere", "config directory '", "nowhere' not found"),
+    # types and ranges
+    "world size 0": ("world_size=0", "world_size=0; allowed: whole numbers from 1"),
+    "a world size among others": ("world_size=[1,-2]", "world_size=-2; allowed: whole numbers from 1"),
+    "a world size in words": ("world_size=two", "world_size='two'; allowed: a whole number, or a list of them"),
+    "a world size with a fraction": ("world_size=1.5", "world_size=1.5; allowed: a whole number"),
+    "a world size that is true": ("world_size=true", "world_size=True; allowed: a whole number"),
+    "a negative seed": ("seed=-1", "seed=-1; allowed: whole numbers from 0"),
+    "a seed beyond the table": ("seed=99999999999999999999", "seed=99999999999999999999; allowed: whole", "2^63"),
+    "no worker": ("workers=0", "workers=0; allowed: a whole number from 1, or auto"),
+    "workers in words": ("workers=all", "workers='all'; allowed: a whole number from 1, or auto"),
+    "a list of workers": ("workers=[0,1]", "workers=[0, 1]; allowed: a whole number from 1, or auto"),
+    "workers that are true": ("workers=true", "workers=True; allowed: a whole number from 1, or auto"),
+    "no thread": ("threads=0", "threads=0; allowed: whole numbers from 1, below 2^63"),
+    "threads as an axis": ("threads=[1,2]", "threads=[1, 2]; allowed: a whole number"),
+    "workers beside real ranks": (
+        "workers=2 world=processes", "workers=2, but world=processes takes the GPUs for the ranks", "use workers=auto",
+    ),
+    "real ranks in a further grid": (
+        "+also.real.world={processes:{}}", "allowed: {simulated: {}}, where the main grid has world=processes",
+    ),
+    "simulated ranks beside simulated ones": (
+        "+also.more.world={simulated:{}}", "allowed: {simulated: {}}, where the main grid has world=processes",
+    ),
+    "an unknown dtype": ("dtype=float8", "dtype 'float8' is unknown; allowed: bfloat16, float16, float32, float64"),
+    "no dtype": ("dtype=null", "dtype None is unknown; allowed: bfloat16"),
+    "no tokens": ("problem.seqlen=0", "problem.seqlen=0; allowed: whole numbers from 1"),
+    "queries in words": ("problem.seqlen_q=one", "problem.seqlen_q='one'; allowed: whole numbers from 1, or null"),
+    "no queries": ("problem.seqlen_q=0", "problem.seqlen_q=0; allowed: whole numbers from 1, or null"),
+    "a window in words": ("problem.window=wide", "problem.window='wide'; allowed: whole numbers from 0, or null"),
+    "a window from the top left": (
+        "problem.window=4 problem.seqlen_q=8 problem.mask=causal_top_left variant=single_device",
+        "problem.window has no problem.mask=causal_top_left",
+    ),
+    "a window to both sides of fewer queries": (
+        "problem.window=4 problem.seqlen_q=8 problem.mask=full variant=single_device", "needs as many queries as keys",
+    ),
+    "documents that are no lengths": ("problem.documents=a+b", "problem.documents='a+b'; allowed: lengths from 1"),
+    "documents of another length": ("problem.documents=10+10", "that sum to problem.seqlen=32, as 22+10, or null"),
+    "documents of fewer queries": (
+        "problem.documents=16+16 problem.seqlen_q=8 variant=single_device", "problem.documents needs as many queries",
+    ),
+    "no cap": ("problem.softcap=0", "problem.softcap=0; allowed: a number above 0, or null"),
+    "a kernel without caps": (
+        "problem.softcap=3 kernel=torch_math", "kernel torch_math has no softcap here: drop problem.softcap=3.0 or use",
+    ),
+    "a stripe with a window": (
+        "variant=striped problem.window=4", "variant striped has no windows: drop problem.window=4 or use",
+    ),
+    "queries that are true": ("problem.seqlen_q=true", "problem.seqlen_q=True; allowed: whole numbers from 1"),
+    "queries without keys": (
+        "problem.seqlen_q=33", "problem.seqlen_q=33 is above problem.seqlen=32: under", "allowed: 1 to 32",
+    ),
+    "few queries on a ring": (
+        "variant=ring problem.seqlen_q=1", "variant ring takes as many queries as keys: drop problem.seqlen_q=1 or use",
+    ),
+    "no split": ("variant=split_kv variant.split_kv.splits=0", "splits=0; allowed: whole numbers from 1"),
+    "more splits than keys": (
+        "variant=split_kv world_size=1 variant.split_kv.splits=33", "cannot cut problem.seqlen=32 keys into splits=33",
+    ),
+    "flash-attn's splits without it": (
+        "variant=flash_attn_split world_size=1 kernel=eager", "needs a CUDA device: use kernel=flash_attn, not eager",
+    ),
+    "too many splits for flash-attn": (
+        "variant=flash_attn_split variant.flash_attn_split.splits=129", "splits=129; allowed: whole numbers from 0",
+    ),
+    "tokens in words": ("problem.seqlen=many", "problem.seqlen='many'; allowed: whole numbers from 1"),
+    "a batch that is true": ("problem.batch=true", "problem.batch=True; allowed: whole numbers from 1"),
+    "a softmax scale of zero": ("problem.softmax_scale=0", "problem.softmax_scale=0; allowed: a number above 0"),
+    "an infinite softmax scale": ("problem.softmax_scale=inf", "problem.softmax_scale=inf; allowed: a number above 0"),
+    "a knob of the wrong type": ("kernel=eager kernel.eager.tf32=7", "kernel.eager.tf32=7; allowed: true or false"),
+    "a knob's unknown word": ("kernel=eager kernel.eager.compute_dtype=tf32", "compute_dtype 'tf32'; allowed: input"),
+    "a number in words": ("inputs.gaussian.std=wide", "inputs.gaussian.std='wide'; allowed: a number"),
+    "report that is not yes or no": ("report=maybe", "report='maybe'; allowed: true or false"),
+    "a name with a path in it": ("name=a/b", "name='a/b'; allowed: letters, digits, - and _"),
+    "two devices": ("device=[cpu,auto]", "device=['cpu', 'auto'] is no axis of the grid; give one value"),
+    "two shardings": ("variant.ring.sharding=[contiguous,zigzag]", "is no axis of the grid; give one value"),
+    "two problems": ("problem=[small,issue42]", "problem=[small,issue42] is no axis of the grid; choose one"),
+    "two experiments": ("experiment=[demo,demo]", "experiment=[demo,demo] is no axis of the grid; choose one"),
+    "two output folders": ("output_dir=[a,b]", "output_dir=['a', 'b']; allowed: one path, or null"),
+    "a variant that is a number": ("variant.ring=3", "variant.ring lacks backward, forward, sharding; see configs/"),
+    "reference that is a number": ("reference=3", "reference keys expected, not 3; allowed: folder, min_seconds, method"),
+    # nothing given
+    "an empty axis": ("dtype=[]", "dtype=[] is empty; give one value or a list of values"),
+    "an empty axis of integers": ("world_size=[]", "world_size=[] is empty"),
+    "an empty knob": ("variant=llama3 variant.llama3.heads_stride=[]", "variant.llama3.heads_stride=[] is empty"),
+    "an empty precision knob": ("precision.merge=[]", "precision.merge=[] is empty"),
+    "no variant": ("variant=[]", "configuration key 'variant' has no value; give one"),
+    "no kernel": ("kernel=[]", "configuration key 'kernel' has no value; give one"),
+    "no inputs": ("inputs=[]", "configuration key 'inputs' has no value; give one"),
+    "a group set to null": ("kernel=null", "must be a string or a list", "--help"),
+    "a key taken away": ("~seed", "configuration key 'seed' has no value; give one"),
+    # syntax
+    "an open list": ("dtype=[bfloat16", "'dtype=[bfloat16' cannot be read", "KEY=[VALUE,VALUE]"),
+    "an open list of choices": ("variant=[ring", "'variant=[ring' cannot be read", "KEY=[VALUE,VALUE]"),
+    "a word without value": ("variant", "'variant' cannot be read", "KEY=VALUE"),
+    "a list without brackets": ("variant=ring,zigzag", "Ambiguous value", "key=[value1,value2]"),
+    "an interpolation of nothing": ("seed=${nope}", "'nope' not found"),
+    # what does not go together
+    "tokens not divisible by ranks": (
+        "variant=ring world_size=4 problem.seqlen=30",
+        "problem.seqlen=30 does not divide into 4 equal parts (contiguous sharding, world_size 4); "
+        "nearest allowed: 28 or 32",
+    ),
+    "tokens not divisible by chunks": (
+        "variant=zigzag world_size=4 problem.seqlen=36",
+        "problem.seqlen=36 does not divide into 8 equal parts (zigzag sharding, world_size 4); "
+        "nearest allowed: 32 or 40",
+    ),
+    "fewer tokens than ranks": ("variant=striped world_size=64", "problem.seqlen=32", "nearest allowed: 64"),
+    "one world size of several": ("variant=ring world_size=[2,3]", "world_size=3: problem.seqlen=32 does not divide"),
+    "key/value heads": ("problem.heads_kv=3", "problem.heads_kv=3 does not divide problem.heads=2; allowed: 1, 2"),
+    "no key/value heads": ("problem.heads_kv=0", "problem.heads_kv=0 does not divide problem.heads=2; allowed: 1, 2"),
+    "key/value heads that are true": ("problem.heads_kv=true", "heads_kv=True does not divide", "allowed: 1, 2"),
+    "heads over ranks": (
+        "variant=ulysses world_size=4", "ulysses splits heads over ranks: world_size 4 must divide problem.heads=2",
+    ),
+    "key/value heads over ranks": (
+        "variant=ulysses world_size=2 problem.heads=6 problem.heads_kv=3",
+        "world_size 2 to divide problem.heads_kv=3 or to be a multiple of it",
+    ),
+    "heads by stride": ("variant=llama3 variant.llama3.heads_stride=3", "heads_stride=3 must divide problem.heads_kv"),
+    "no stride": ("variant=llama3 variant.llama3.heads_stride=0", "heads_stride=0 must divide problem.heads_kv=2"),
+    "no chunk": ("variant=bpt world_size=1 variant.bpt.key_chunk=0", "bpt has key_chunk=0; allowed: 1 or more"),
+    "one device, several ranks": ("variant=bpt world_size=[2,4]", "bpt runs on one device: use world_size=1, not 2"),
+    "sharding against schedule": (
+        "variant.ring.sharding=zigzag", "variant.ring.sharding=zigzag, but schedule ring is made for contiguous",
+    ),
+    "a precision knob for nobody": (
+        "variant=[llama3,ulysses] precision.merge=double", "precision.merge changes nothing in llama3, ulysses; drop",
+    ),
+    "a wire on one device": ("variant=bpt world_size=1 precision.wire=input", "precision.wire changes nothing in bpt"),
+    "a partial the kernel lacks": (
+        "kernel=torch_flash precision.partial=float32", "torch_flash cannot return float32 partials for bfloat16",
+    ),
+    "tf32 on the CPU": ("device=cpu kernel=eager kernel.eager.tf32=true", "no tf32 on the CPU; set kernel.eager.tf32"),
+    "a kernel that needs a GPU": ("device=cpu kernel=flash_attn", "needs a CUDA device; use kernel=torch_flash"),
+    "more memory than there is": ("problem.seqlen=1073741824", "GiB of cpu memory", "lower problem.seqlen"),
+}  # fmt: skip
+
+
+def assert_one_line(answer: Answer, *told: str) -> None:
+    assert answer.status == command.USAGE_ERROR
+    assert answer.out == ""
+    assert answer.err.startswith("accuracy: ")
+    assert answer.err.count("\n") == 1, answer.err
+    assert answer.err.endswith("\n")
+    assert "Traceback" not in answer.err
+    for fragment in told:
+        assert fragment in answer.err
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_told_in_one_line(accuracy: CommandLine, mistake: str) -> None:
+    words, *told = MISTAKES[mistake]
+    device_word = [] if "device" in words else ["device=cpu"]
+    answer = accuracy(*TINY, *device_word, *words.split())
+    assert_one_line(answer, *told)
+    assert list(accuracy.folder.iterdir()) == []
+
+
+def test_a_kernel_that_lacks_a_head_dim_or_dtype_says_which_it_has(
+    accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The CPU kernels take everything; the CUDA ones' stated abilities are asked as on a GPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(device, "free_bytes", lambda device: None)
+    words = (*TINY, "device=cuda", "kernel=torch_flash", "variant=ring")
+    assert_one_line(accuracy(*words, "problem.head_dim=512"), "takes head_dim up to 256, not 512")
+    assert_one_line(accuracy(*words, "problem.head_dim=20"), "takes head_dim in multiples of 8, not 20")
+    assert_one_line(accuracy(*words, "dtype=float32"), "has no float32 here; it has bfloat16, float16")
+    assert list(accuracy.folder.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_anything_is_measured(accuracy: CommandLine) -> None:
+    """Below a regular file nobody can write, not even root."""
+    (accuracy.folder / "plain").write_text("a file")
+    answer = accuracy(*TINY, "output_dir=plain/run")
+    assert_one_line(answer, "output_dir=plain/run cannot be written (Not a directory); choose another")
+    assert [path.name for path in accuracy.folder.iterdir()] == ["plain"]
+
+
+def test_an_unreadable_earlier_run_is_told(accuracy: CommandLine) -> None:
+    (accuracy.folder / "run").mkdir()
+    (accuracy.folder / "run" / "run.json").write_text("{")
+    assert_one_line(accuracy(*TINY, "output_dir=run"), "run/run.json cannot be read", "choose another output_dir")
+
+
+def test_a_gpu_that_is_not_there_is_told(accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert_one_line(accuracy(*TINY, "device=cuda"), "device=cuda, but torch sees no CUDA device; use device=cpu")
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("def draw(", "SyntaxError"),
+        ("import nothing_of_that_name", "No module named 'nothing_of_that_name'"),
+        ("raise ValueError('two\\nlines')", "ValueError: two lines"),
+        ("x = 1", "lacks draw; required: draw"),
+    ],
+)
+def test_broken_code_of_a_users_part_is_told(accuracy: CommandLine, code: str, told: str) -> None:
+    folder = accuracy.folder / "parts" / "inputs"
+    folder.mkdir(parents=True)
+    (folder / "mine.py").write_text(code)
+    (folder / "mine.yaml").write_text("# @package inputs.mine\n# Mine\n{}\n")
+    answer = accuracy("--config-dir=parts", *TINY, "inputs=mine")
+    assert_one_line(answer, "mine.py", told)
+
+
+def test_a_broken_yaml_of_a_users_part_is_told(accuracy: CommandLine) -> None:
+    folder = accuracy.folder / "parts" / "variant"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text("# @package variant.mine\nforward: [ring\n")
+    assert_one_line(accuracy("--config-dir=parts", *TINY, "variant=mine"), "mine.yaml")
+
+
+def test_a_fault_of_ours_is_not_dressed_up_as_the_users(accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object) -> int:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(command, "measure", broken)
+    with pytest.raises(ValueError, match="a bug"):
+        accuracy(*TINY)
+
+
+@pytest.mark.parametrize("words", ["variant=rng", "problem.heads_kv=3"])
+def test_a_real_process_answers_the_same(tmp_path: Path, words: str) -> None:
+    """One mistake that Hydra finds, one that the grid finds."""
+    assert_one_line(finish(start(tmp_path, *TINY, words)), words.partition("=")[2], "; allowed: ")
+    assert list(tmp_path.iterdir()) == []

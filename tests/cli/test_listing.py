@@ -1,0 +1,79 @@
+"""`accuracy --help` finds everything on disk, says what it is, and answers at once."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from accuracy.cli import listing
+from accuracy.core.paths import CONFIGS, PACKAGE
+
+FILES = sorted(CONFIGS.glob("*/*.yaml"))
+WITHOUT_TORCH = """
+import sys
+sys.argv = ["accuracy", "--help"]
+from accuracy.cli.run import main
+main()
+assert "torch" not in sys.modules, "torch was imported"
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    (tmp_path / "variant").mkdir()
+    (tmp_path / "variant" / "mine.yaml").write_text("# @package variant.mine\n# A ring of my own\nforward: mine\n")
+    (tmp_path / "flavour").mkdir()
+    (tmp_path / "flavour" / "sweet.yaml").write_text("# A group of my own\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_choice_has_a_description_and_is_listed_with_it(path: Path) -> None:
+    description = listing.description(path)
+    assert description
+    listed = section(listing.text([]), path.parent.name)
+    assert listed[path.stem] == description
+
+
+def section(text: str, group: str) -> dict[str, str]:
+    """Choices and descriptions under the heading `group:`."""
+    _, _, rest = text.partition(f"\n{group}:\n")
+    lines = rest.partition("\n\n")[0].splitlines()
+    return {name: description.strip() for name, _, description in (line.strip().partition(" ") for line in lines)}
+
+
+def test_the_main_config_is_shown() -> None:
+    text = listing.text([])
+    assert "world_size: [1, 2, 4]" in text
+    assert "hydra:" not in text
+
+
+def test_choices_of_a_users_folder_are_listed_beside_ours(mine: Path) -> None:
+    text = listing.text([mine])
+    assert section(text, "variant")["mine"] == "A ring of my own"
+    assert "ring" in section(text, "variant")
+    assert section(text, "flavour") == {"sweet": "A group of my own"}
+
+
+@pytest.mark.parametrize("flag", ["--config-dir", "-cd"])
+def test_a_users_folder_is_found_in_both_spellings(mine: Path, flag: str) -> None:
+    assert listing.folders_of(["--help", flag, str(mine)]) == [mine]
+    assert listing.folders_of([f"{flag}={mine}", "variant=mine"]) == [mine]
+    assert listing.folders_of(["variant=mine", flag]) == []
+
+
+def test_a_description_is_the_first_comment_that_is_no_directive(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("# @package _global_\n# What it is\n# More of it\nkey: 1 # no\n")
+    assert listing.description(path) == "What it is"
+    path.write_text("key: 1\n")
+    assert listing.description(path) == ""
+
+
+def test_help_needs_no_torch() -> None:
+    answer = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH], cwd=PACKAGE.parent, capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout == listing.text([]) + "\n"

@@ -1,0 +1,54 @@
+"""Evidence is whole, measured by the code at hand, and says nothing of the machine's folders."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from accuracy.cli.publish import main, publish
+from accuracy.measure.provenance import code_digest
+from accuracy.results import table
+from tests.report.synthetic import Shape, write_run
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    write_run(folder, Shape())
+    about = json.loads((folder / "run.json").read_text())
+    about |= {
+        "argv": ["accuracy", "variant=ring", f"output_dir={folder}"],
+        "cases": sorted(table.read_results(folder)["case_id"].unique()),
+        "ended": "2026-01-01T00:00:00+00:00",
+        "fingerprint": {"code": code_digest(), "device": "Some GPU (80 GB)"},
+    }
+    (folder / "run.json").write_text(json.dumps(about))
+    return folder
+
+
+def test_a_finished_run_becomes_one_file_a_table(finished: Path, tmp_path: Path) -> None:
+    target = publish(finished, tmp_path / "reports")
+    assert target.name == "some-gpu-80-gb"
+    published = pd.read_parquet(target / "results.parquet")
+    assert len(published) == len(table.read_results(finished))
+    assert (target / "report.html").exists()
+    assert str(tmp_path) not in (target / "run.json").read_text() + (target / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"ended": None}, "is not finished"),
+        ({"cases": ["missing"]}, "1 cases are missing"),
+        ({"fingerprint": {"code": "other", "device": "x"}}, "was measured by other code (other)"),
+    ],
+)
+def test_what_is_no_evidence_is_refused(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict, told: str
+) -> None:
+    about = json.loads((finished / "run.json").read_text()) | change
+    (finished / "run.json").write_text(json.dumps(about))
+    assert main([str(finished), "--to", str(tmp_path / "reports")]) == 2
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "reports").exists()

@@ -1,0 +1,135 @@
+"""The configuration tree: every choice works, every name on one side has its twin on the other."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from accuracy.config.grid import Planned, plan
+from accuracy.config.read import KEYS, PROBLEM_KEYS, Configuration
+from accuracy.core import plugins
+from accuracy.core.errors import ConfigError
+from accuracy.core.paths import CONFIGS, EXPERIMENTS, PACKAGE
+from accuracy.core.precision import Precision
+from tests.composing import composed
+from tests.measuring import configuration
+from tests.variants import schedules
+
+CHOOSE_KERNELS = {"auto", "every"}  # name others
+EVERYTHING = sorted((path.parent.name, path.stem) for path in CONFIGS.glob("*/*.yaml"))
+CHOICES = [(group, name) for group, name in EVERYTHING if group != "variant" or name in schedules()]
+NEED_CUDA = ("flash_attn_split",)
+EXPERIMENT_NAMES = [name for group, name in CHOICES if group == "experiment"]
+
+
+def config_names(group: str) -> set[str]:
+    return {name for kind, name in CHOICES if kind == group}
+
+
+def missing_kernel(name: str) -> str:
+    """Why a kernel cannot run on this device at all, or nothing."""
+    if name in CHOOSE_KERNELS:
+        return ""
+    module = plugins.load(f"accuracy.kernel.{name}")
+    options = plugins.build_options(module, ())
+    return str(module.abilities("cuda" if torch.cuda.is_available() else "cpu", options).missing)
+
+
+def code_names(kind: str) -> set[str]:
+    return {path.stem for path in (PACKAGE / kind).glob("*.py")} - {"__init__", "base"}
+
+
+@pytest.mark.parametrize(("group", "name"), CHOICES)
+def test_every_choice_composes_and_plans(group: str, name: str) -> None:
+    """Alone in its group, everything else as by default; what this device lacks says why."""
+    words = ["world_size=1" if group != "experiment" else "seed=0"]
+    words += ["dtype=float16"] if group == "kernel" else []  # which every kernel knows on every device
+    words += ["variant=single_device"] if (group, name) == ("problem", "decode") else []  # no ring decodes
+    words += ["problem=captured"] if (group, name) == ("inputs", "captured") else []  # of the shipped file's size
+    composition = configuration(f"{group}={name}", *words)
+    missing = missing_kernel(name) if group == "kernel" else ""
+    if missing:
+        with pytest.raises(ConfigError, match=re.escape(f"kernel {name} {missing}")):
+            plan(composition, free_bytes=None)
+    elif name in NEED_CUDA and not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="needs a CUDA device"):
+            plan(composition, free_bytes=None)
+    else:
+        assert any(each.unsupported is None for each in planned(composition))
+
+
+def planned(composition: Configuration) -> list[Planned]:
+    """The plan; a package that an experiment asks for and that is missing here skips the test in its own words."""
+    try:
+        return plan(composition, free_bytes=None)
+    except ConfigError as error:
+        if "is not installed; pip install" not in str(error):
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("kind", ["kernel", "inputs"])
+def test_configs_and_code_have_the_same_names(kind: str) -> None:
+    assert config_names(kind) - CHOOSE_KERNELS == code_names(kind)
+
+
+@pytest.mark.parametrize("name", sorted(config_names("variant")))
+def test_a_variant_names_schedules_that_exist(name: str) -> None:
+    variant = OmegaConf.load(CONFIGS / "variant" / f"{name}.yaml")
+    assert {variant.forward, variant.backward} <= code_names("variant")
+
+
+def test_every_schedule_is_used_by_a_variant() -> None:
+    used = [OmegaConf.load(CONFIGS / "variant" / f"{name}.yaml") for name in config_names("variant")]
+    used_names = {name for variant in used for name in (variant.forward, variant.backward)}
+    assert used_names == code_names("variant") - {"callable"}
+
+
+@pytest.mark.parametrize("group", ["variant", "kernel", "inputs", "world"])
+def test_choices_that_can_be_combined_keep_to_their_own_key(group: str) -> None:
+    """variant=[a,b] must leave both in the configuration."""
+    for name in config_names(group):
+        assert list(composed(f"{group}={name}")[group]) == [name]
+
+
+def test_the_main_config_has_the_keys_that_are_read_and_no_others() -> None:
+    assert set(composed()) == set(KEYS)
+
+
+@pytest.mark.parametrize("name", sorted(config_names("problem")))
+def test_a_problem_is_complete(name: str) -> None:
+    assert set(OmegaConf.load(CONFIGS / "problem" / f"{name}.yaml")) == set(PROBLEM_KEYS)
+
+
+@pytest.mark.parametrize("name", sorted(config_names("precision")))
+def test_a_precision_names_every_rounding_place(name: str) -> None:
+    assert set(composed(f"precision={name}")["precision"]) == {field.name for field in fields(Precision)}
+
+
+@pytest.mark.parametrize("name", EXPERIMENT_NAMES)
+def test_an_experiment_says_what_it_asks_what_it_expected_and_what_it_found(name: str) -> None:
+    folder: Path = EXPERIMENTS / name
+    lines = (folder / "README.md").read_text().splitlines()
+    sections = [line.lstrip("#").strip() for line in lines if line.startswith("##")]
+    assert [section for section in sections if section in ("Question", "Prediction", "Finding")] == [
+        "Question",
+        "Prediction",
+        "Finding",
+    ]
+    assert (folder / "claims.py").is_file()
+
+
+@pytest.mark.parametrize("name", EXPERIMENT_NAMES)
+def test_an_experiment_is_called_as_its_file_and_prints_its_command_first(name: str) -> None:
+    assert composed(f"experiment={name}")["name"] == name
+    comments = [
+        line for line in (CONFIGS / "experiment" / f"{name}.yaml").read_text().splitlines() if line.startswith("# ")
+    ]
+    assert comments[1].startswith(f"# accuracy experiment={name}")
+
+
+def test_every_experiment_folder_has_its_config() -> None:
+    assert {path.name for path in EXPERIMENTS.glob("*/") if path.is_dir()} <= set(EXPERIMENT_NAMES)

@@ -1,0 +1,167 @@
+"""A part of one's own is one Python file and one YAML file: listed, run and held to the contract as it lies there."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from accuracy.cli import listing
+from accuracy.core.paths import PACKAGE
+from accuracy.results import table
+from tests.command_line import TINY, CommandLine, finish, start
+
+VARIANT = '''"""A ring whose keys travel the other way, with a knob."""
+
+from dataclasses import dataclass
+
+from accuracy.core.precision import Precision
+from accuracy.variant.ring import BACKWARD_PLACES, FORWARD_PLACES, SHARDINGS, backward, unsupported, forward
+
+PRECISION = Precision(ring_direction="previous")
+
+
+@dataclass(frozen=True)
+class Options:
+    """flavour: does nothing."""
+
+    flavour: str = "plain"
+'''
+KERNEL = '''"""Eager attention that knows float32 only."""
+
+from accuracy.kernel import eager
+from accuracy.kernel.base import Abilities
+
+
+def abilities(device, options):
+    return Abilities(dtypes=("float32",))
+
+
+def build(device, options):
+    return eager.build(device, eager.Options())
+'''
+INPUTS = '''"""Uniform entries."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Options:
+    """width: of the interval."""
+
+    width: float = 1.0
+
+
+def draw(generator, shape, tensor, options):
+    return (generator.random(shape) - 0.5) * options.width
+'''
+PARTS = {
+    "variant": (VARIANT, "# A ring of my own\nforward: mine\nbackward: mine\nsharding: contiguous\nflavour: sweet\n"),
+    "kernel": (KERNEL, "# A kernel of my own\n{}\n"),
+    "inputs": (INPUTS, "# Inputs of my own\nwidth: [1.0, 2.0]\n"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for kind, (code, config) in PARTS.items():
+        place = tmp_path / "parts" / kind
+        place.mkdir(parents=True)
+        (place / "mine.py").write_text(code)
+        (place / "mine.yaml").write_text(f"# @package {kind}.mine\n{config}")
+    return tmp_path / "parts"
+
+
+def test_parts_of_ones_own_are_listed(folder: Path) -> None:
+    text = listing.text([folder])
+    for kind, (_, config) in PARTS.items():
+        assert f"mine {config.splitlines()[0][2:]}" in " ".join(text.split()), kind
+
+
+def test_parts_of_ones_own_run_from_the_command_line(folder: Path, tmp_path: Path) -> None:
+    """All three kinds at once, beside ours, in a real process; the user's variant is a ring and measures as one."""
+    words = ("variant=[mine,ring]", "kernel=mine", "inputs=mine", "dtype=float32", "world_size=[1,3]", "output_dir=run")
+    answer = finish(start(tmp_path, f"--config-dir={folder}", *TINY, *words, "problem.seqlen=36", "device=cpu"))
+    assert answer.status == 0, answer.err
+    assert "8 measured, 0 unsupported, 0 failed" in answer.out
+    results = table.read_results(tmp_path / "run")
+    assert set(results["variant"]) == {"mine", "ring"}
+    assert set(results["kernel"]) == set(results["inputs"]) == {"mine"}
+    assert set(results["inputs_options"]) == {"width=1.0", "width=2.0"}
+    assert set(results[results["variant"] == "mine"]["options"]) == {"flavour=sweet"}
+    assert results["x_single_device"].notna().all()
+    assert str(tmp_path) not in " ".join(map(str, results.to_numpy().ravel()))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("kernel=mine dtype=bfloat16", "kernel mine has no bfloat16 here; it has float32"),
+        ("variant=mine variant.mine.flavour=3", "variant.mine.flavour=3; allowed: a word"),
+        ("inputs=mine +inputs.mine.depth=3", "knob of inputs.mine 'depth' is unknown; allowed: width"),
+        ("variant=mien", "did you mean mine?"),
+    ],
+)
+def test_parts_of_ones_own_are_checked_as_ours_are(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, told: str
+) -> None:
+    accuracy = CommandLine(folder.parent, monkeypatch, capsys)
+    answer = accuracy("--config-dir=parts", *TINY, *words.split())
+    assert answer.status == 2
+    assert told in answer.err
+
+
+FORGETFUL = """
+from accuracy.variant import ring
+from accuracy.variant.ring import BACKWARD_PLACES, FORWARD_PLACES, PRECISION, SHARDINGS, unsupported, forward
+
+
+async def backward(rank, *tensors):
+    dq, dk, dv = await ring.backward(rank, *tensors)
+    return dq, dk.zero_(), dv
+"""
+
+
+def contract(folder: Path, *words: str) -> list[tuple[str, str]]:
+    """Verdict and parameters of each test that was selected from the generic contracts."""
+    files = ["tests/variant/test_contract.py", "tests/kernel/test_contract.py"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", *files]
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
+    answer = subprocess.run(
+        [*command, "--config-dir", str(folder), *words],
+        cwd=PACKAGE.parent,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    verdicts = [line.split()[:2] for line in answer.stdout.splitlines() if line.startswith(("PASSED ", "FAILED "))]
+    assert verdicts, answer.stdout
+    return sorted((verdict, name.partition("[")[2].rstrip("]")) for verdict, name in verdicts)
+
+
+def test_the_contracts_hold_parts_of_ones_own(folder: Path) -> None:
+    """The good ones pass, and a variant that forgets dk fails the same test."""
+    config = (folder / "variant" / "mine.yaml").read_text().replace("flavour: sweet\n", "")
+    (folder / "variant" / "mine_forgetful.yaml").write_text(config.replace("mine", "mine_forgetful"))
+    (folder / "variant" / "mine_forgetful.py").write_text(FORGETFUL)
+    assert contract(folder, "-k", "mine and (reference and causal_gqa or every_element and cpu)") == [
+        ("FAILED", "mine_forgetful-causal_gqa"),
+        ("PASSED", f"mine-{folder}/kernel/mine.py-cpu"),
+        ("PASSED", "mine-causal_gqa"),
+    ]
+
+
+@pytest.mark.parametrize("package", ["# @package variant.ring\n", ""])
+def test_a_yaml_with_another_ones_package_line_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], package: str
+) -> None:
+    """Copied from ring.yaml, it would measure under ring's name."""
+    yaml = folder / "variant" / "mine.yaml"
+    yaml.write_text(package + "forward: mine\nbackward: mine\nsharding: contiguous\n")
+    accuracy = CommandLine(folder.parent, monkeypatch, capsys)
+    answer = accuracy("--config-dir=parts", *TINY, "variant=[ring,mine]", "world_size=1")
+    assert answer.status == 2
+    assert "mine.yaml: its first line must be '# @package variant.mine'" in answer.err
+    assert len(answer.err.splitlines()) == 1

@@ -1,0 +1,302 @@
+"""From axes to cases: what multiplies, what is one case, what is unsupported, what stops; and names that stay."""
+
+import dataclasses
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from accuracy.config.grid import Planned, plan
+from accuracy.core.case import Case
+from accuracy.core.errors import ConfigError
+from accuracy.core.paths import PACKAGE
+from accuracy.inputs import base as inputs_base
+from accuracy.measure.memory import bytes_needed
+from accuracy.results.table import METRICS
+from accuracy.runtime.rounding import round_to
+from tests.measuring import configuration, measure
+
+SMALL = ("problem.seqlen=64", "problem.heads=4", "problem.heads_kv=2", "problem.head_dim=8")
+
+
+def planned(*words: str, free_bytes: int | None = None) -> list[Planned]:
+    return plan(configuration(*SMALL, *words), free_bytes)
+
+
+def one_case(*words: str) -> Case:
+    (only,) = planned("variant=ring", "world_size=2", *words)
+    return only.case
+
+
+def test_every_list_is_an_axis() -> None:
+    plans = planned(
+        "variant=[ring,bpt_ring]",
+        "variant.bpt_ring.query_chunk=[8,16]",
+        "kernel=[eager,torch_flash]",
+        "kernel.eager.probability_dtype=[input,float32]",
+        "inputs=[gaussian,outliers]",
+        "inputs.outliers.scale=[5,10]",
+        "dtype=[float32,float64]",
+        "world_size=[1,2]",
+        "seed=[0,1]",
+        "problem.mask=[causal,full]",
+        "problem.heads_kv=[1,4]",
+    )
+    assert len(plans) == 3 * 3 * 3 * 2 * 2 * 2 * 2 * 2
+    assert all(each.unsupported is None for each in plans)
+
+
+def test_cases_that_share_inputs_and_reference_are_neighbours() -> None:
+    """The costly axes change least often: the reference of a problem, seed and dtype is needed in one stretch only."""
+    plans = planned("dtype=[bfloat16,float32]", "seed=[0,1]", "problem.mask=[causal,full]")
+    keys = [(each.case.problem, each.case.seed, each.case.dtype) for each in plans]
+    changes = 1 + sum(a != b for a, b in itertools.pairwise(keys))
+    assert changes == len(set(keys)) == 8
+
+
+@pytest.mark.parametrize(
+    ("words", "cases"),
+    [
+        (["variant=ring", "dtype=[float32,float32]"], 1),
+        (["variant=ring", "precision.merge=[sigmoid,double]"], 2),
+        (["variant=[single_device,ring,llama3]", "world_size=1", "precision.merge=[sigmoid,double,logsumexp]"], 5),
+        (["variant=[bpt,ring]", "world_size=1", "precision.wire=[input,float32]"], 3),
+        # llama3 publishes `input` for what ring publishes as `accumulate`: neither word makes a case twice
+        (["variant=llama3", "precision.dkv_accumulator=[input,accumulate]"], 2),
+        (["variant=llama3_ring", "precision.dkv_accumulator=[accumulate,input]"], 2),
+        (["variant=[llama3,ring]", "precision.dkv_accumulator=[accumulate,input]"], 4),
+        (["variant=ring", "kernel=[torch_flash,auto]"], 1),
+    ],
+)
+def test_what_gives_the_same_numbers_is_one_case(words: list[str], cases: int) -> None:
+    assert len(planned("world_size=2", *words)) == cases
+
+
+@pytest.mark.parametrize(
+    ("variant", "knob", "id_as_published", "text"),
+    [
+        ("ring", "merge=sigmoid", True, ""),
+        ("ring", "merge=double", False, "merge=double"),
+        ("llama3", "dkv_accumulator=input", True, ""),
+        ("llama3_ring", "dkv_accumulator=accumulate", True, ""),
+        ("llama3_ring", "dkv_accumulator=input", False, "dkv_accumulator=input"),
+        ("llama3_ring", "gradient_wire=accumulate", True, ""),
+    ],
+)
+def test_a_case_is_named_after_what_differs_from_its_own_schedules(
+    variant: str, knob: str, id_as_published: bool, text: str
+) -> None:
+    published, changed = (
+        planned(f"variant={variant}", "world_size=2", *words)[0].case for words in ((), (f"precision.{knob}",))
+    )
+    assert (changed.id == published.id) is id_as_published
+    assert changed.precision_text == text
+
+
+def test_unsupported_cases_stay_in_the_plan_with_their_reason() -> None:
+    plans = planned("variant=[single_device,ring]", "world_size=[1,2]")
+    unsupported = [each for each in plans if each.unsupported]
+    assert len(plans) == 4
+    assert [(each.case.variant.name, each.case.world_size) for each in unsupported] == [("single_device", 2)]
+    assert unsupported[0].unsupported == "single_device runs on one device: use world_size=1, not 2"
+
+
+def test_memory_unsupporteds_the_large_problems_only() -> None:
+    words = ("variant=ring", "world_size=2", "problem.seqlen=[64,65536]", "problem.batch=[1,64]")
+    needed = sorted(bytes_needed(each.case) for each in planned(*words))
+    unsupported = [each for each in planned(*words, free_bytes=needed[-2]) if each.unsupported]
+    assert [(each.case.problem.seqlen, each.case.problem.batch) for each in unsupported] == [(65536, 64)]
+    assert f"{needed[-1] / 2**30:.1f} GiB of" in str(unsupported[0].unsupported)
+
+
+def test_a_problem_too_large_for_the_memory_stops_the_run() -> None:
+    with pytest.raises(ConfigError, match=r"^problem.seqlen=1048576: needs about .* GiB of .* lower problem.seqlen"):
+        planned("variant=ring", "world_size=2", "problem.seqlen=[64,1048576]", free_bytes=2**30)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ["variant=[ring,single_device]", "world_size=[2,4]"],
+            "variant=single_device: single_device runs on one device",
+        ),
+        (["variant=[ring,zigzag]", "world_size=[2,3]"], "world_size=3: problem.seqlen=64"),
+        (["kernel=[torch_flash,flash_attn]"], "kernel=flash_attn: kernel flash_attn needs a CUDA device"),
+        (["kernel=flash_attn"], "kernel flash_attn needs a CUDA device"),
+    ],
+)
+def test_a_value_that_nothing_can_use_stops_the_run(words: list[str], told: str) -> None:
+    if torch.cuda.is_available() and "flash_attn" in told:
+        pytest.skip("there is a GPU")
+    with pytest.raises(ConfigError) as stopped:
+        planned(*words)
+    assert str(stopped.value).startswith(told)
+
+
+def test_a_value_that_nothing_can_use_is_recorded_where_that_is_asked_for() -> None:
+    """An experiment names kernels that a machine may lack; the user's own kernel=every names none at all."""
+    for words in (("kernel=[eager,flash_attn]", "unusable=record"), ("kernel=every",)):
+        plans = planned("device=cpu", "variant=single_device", "world_size=1", *words)
+        reasons = {each.case.kernel.name: each.unsupported for each in plans}
+        assert reasons["eager"] is None
+        assert str(reasons["flash_attn"]).startswith("kernel flash_attn needs a CUDA device")
+
+
+@pytest.mark.parametrize("kernels", ["flash_attn", "[flash_attn,torch_efficient]"])
+def test_recorded_or_not_a_run_of_nothing_stops(kernels: str) -> None:
+    with pytest.raises(ConfigError, match="needs a CUDA device"):
+        planned("device=cpu", "unusable=record", f"kernel={kernels}")
+
+
+def test_every_kernel_is_every_file_but_those_left_out() -> None:
+    words = ("device=cpu", "variant=single_device", "world_size=1", "kernel=every")
+    every = {each.case.kernel.name for each in planned(*words)}
+    assert every == {path.stem for path in (PACKAGE / "kernel").glob("*.py")} - {"__init__", "base"}
+    fewer = {each.case.kernel.name for each in planned(*words, "kernel.every.exclude=[eager,torch_math]")}
+    assert every - fewer == {"eager", "torch_math"}
+    with pytest.raises(ConfigError, match="eagre"):
+        planned(*words, "kernel.every.exclude=[eagre]")
+
+
+def test_auto_is_the_first_kernel_that_can_and_is_not_recorded_as_auto() -> None:
+    """eager is the only one that returns float32 partials."""
+    words = ("device=cpu", "kernel=auto")
+    assert one_case(*words).kernel.name == "torch_flash"
+    finer = one_case(*words, "precision.partial=float32")
+    assert finer.kernel == one_case("device=cpu", "kernel=eager", "precision.partial=float32").kernel
+
+
+def test_ids_are_the_same_in_every_process() -> None:
+    """Another process with another hash seed, that plans the same command."""
+    words = (*SMALL, "variant=[ring,bpt_ring]", "world_size=[1,2]", "seed=[0,1]", "device=cpu")
+    here = [each.case.id for each in plan(configuration(*words), None)]
+    there = subprocess.run(
+        [sys.executable, "-m", "accuracy", *words, "dry_run=true"],
+        env=os.environ | {"PYTHONHASHSEED": "4711", "PYTHONPATH": str(PACKAGE.parent)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [line.split()[0] for line in there.stdout.splitlines()[: len(here)]] == here
+
+
+def leaf_changes(value: Any) -> Iterator[tuple[str, Any]]:
+    """Every copy of a frozen dataclass in which exactly one field, however deep, is another."""
+    for field in dataclasses.fields(value):
+        content = getattr(value, field.name)
+        if dataclasses.is_dataclass(content):
+            others = [(f"{field.name}.{path}", other) for path, other in leaf_changes(content)]
+        elif isinstance(content, tuple):
+            others = [(field.name, (*content, ("knob", 1)))]
+        elif isinstance(content, str):
+            others = [(field.name, content + "x")]
+        elif content is None:
+            others = [(field.name, 7)]
+        else:
+            others = [(field.name, content + 1)]
+        yield from ((path, replace(value, **{field.name: other})) for path, other in others)
+
+
+CASE = one_case("variant=bpt_ring")
+
+
+@pytest.mark.parametrize(
+    ("path", "other"), list(leaf_changes(CASE)), ids=lambda each: each if isinstance(each, str) else ""
+)
+def test_any_field_that_changes_numbers_changes_the_id(path: str, other: Case) -> None:
+    assert other.id != CASE.id
+
+
+def test_a_length_of_queries_left_every_earlier_id_as_it_was() -> None:
+    """Read from the plan of a version without problem.seqlen_q; as many queries as keys is the same case."""
+    words = ("experiment=demo", "device=cpu", "variant=ring", "dtype=bfloat16", "world_size=1", "seed=0")
+    for more in ((), ("problem.seqlen_q=512",)):
+        (only,) = plan(configuration(*words, *more), None)
+        assert only.case.id == "3a6e3cf89831"
+
+
+def test_a_schedule_for_equal_lengths_unsupporteds_others() -> None:
+    plans = planned("variant=[single_device,ring,llama3]", "world_size=1", "problem.seqlen_q=[null,8]")
+    assert [(each.case.variant.name, each.case.problem.seqlen_q) for each in plans if each.unsupported] == [
+        ("ring", 8), ("llama3", 8)
+    ]  # fmt: skip
+    assert plans[-1].unsupported == (
+        "variant llama3 takes as many queries as keys: drop problem.seqlen_q=8 or use variant=single_device world_size=1"
+    )
+
+
+def test_inputs_have_as_many_tokens_as_the_problem_says() -> None:
+    (only,) = planned("variant=single_device", "world_size=1", "problem.seqlen_q=8")
+    case = only.case
+    drawn = inputs_base.draw(case.inputs, case.problem, case.seed)
+    assert {name: x.shape[1] for name, x in drawn.items()} == {"q": 8, "k": 64, "v": 64, "dout": 8}
+
+
+def test_ids_of_a_grid_are_all_different() -> None:
+    plans = planned("variant=[ring,zigzag,llama3]", "dtype=[float32,float64]", "seed=[0,1]", "world_size=[1,2]")
+    assert len({each.case.id for each in plans}) == 24
+
+
+def test_an_id_does_not_know_where_a_part_lies() -> None:
+    here, there = (
+        replace(
+            CASE,
+            kernel=replace(CASE.kernel, source=f"{folder}/kernel/mine.py"),
+            inputs=replace(CASE.inputs, source=f"{folder}/inputs/mine.py"),
+            variant=replace(CASE.variant, forward=replace(CASE.variant.forward, source=f"{folder}/variant/mine.py")),
+        )
+        for folder in ("/home/one", "/home/two")
+    )
+    assert here.id == there.id != CASE.id
+
+
+def test_other_cases_beside_it_leave_a_case_its_numbers() -> None:
+    metrics = list(METRICS)
+    alone = measure("variant=ring", "world_size=2", "dtype=float32", "seed=1", "conditions=true")
+    crowd = measure(
+        "conditions=true",
+        "variant=[zigzag,ring]",
+        "world_size=[1,2]",
+        "dtype=[bfloat16,float32]",
+        "seed=[0,1]",
+        "inputs=[outliers,gaussian]",
+    )
+    among = crowd[crowd["case_id"].isin(alone["case_id"])]
+    assert among[metrics].to_numpy().tobytes() == alone[metrics].to_numpy().tobytes()
+
+
+def test_inputs_of_all_dtypes_are_roundings_of_the_same_numbers() -> None:
+    drawn = {}
+    for dtype in ("bfloat16", "float16", "float32", "float64"):
+        case = one_case(f"dtype={dtype}")
+        drawn[dtype] = inputs_base.round_to(inputs_base.draw(case.inputs, case.problem, case.seed), dtype, "cpu")
+    for dtype, inputs in drawn.items():
+        for rounded, exact in zip(inputs.tensors, drawn["float64"].tensors, strict=True):
+            assert torch.equal(rounded, round_to(exact, getattr(torch, dtype)))
+
+
+def test_inputs_are_named_by_problem_seed_distribution_and_tensor_alone() -> None:
+    def drawn(*words: str) -> dict[str, torch.Tensor]:
+        case = one_case(*words)
+        return inputs_base.draw(case.inputs, case.problem, case.seed)
+
+    base = drawn()
+    assert not torch.equal(base["k"], base["v"])
+    assert not torch.equal(base["q"], base["dout"])
+    for same in (
+        ["variant=zigzag"],
+        ["world_size=4"],
+        ["kernel=eager"],
+        ["precision.merge=double"],
+        ["problem.mask=full"],
+    ):
+        assert all(torch.equal(x, base[name]) for name, x in drawn(*same).items()), same
+    for other in (["seed=1"], ["inputs=outliers"], ["inputs.gaussian.std=2"], ["problem.batch=2"]):
+        assert not any(torch.equal(x, base[name]) for name, x in drawn(*other).items()), other

@@ -1,0 +1,51 @@
+"""What the environment of a process says about how it was started."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from accuracy.core.errors import ConfigError
+from accuracy.execute.ranks.launch import Launch, launch
+
+TORCHRUN = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "MASTER_ADDR": "node0", "MASTER_PORT": "29500",
+            "TORCHELASTIC_USE_AGENT_STORE": "True"}  # fmt: skip
+STEP = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "512345"}
+LOCAL = {"SUBMITIT_LOCAL_GLOBALID": "0", "SUBMITIT_LOCAL_NTASKS": "2", "SUBMITIT_LOCAL_LOCALID": "0",
+         "SUBMITIT_LOCAL_JOB_ID": "77"}  # fmt: skip
+
+
+def test_torchrun_says_everything_and_keeps_the_store() -> None:
+    assert launch(TORCHRUN) == Launch("torchrun", 2, 4, 0, "node0", 29500, agent=True)
+
+
+def test_a_step_of_slurm_meets_at_its_first_host_at_a_port_of_its_job(tmp_path: Path, monkeypatch) -> None:
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text('#!/bin/sh\n[ "$*" = "show hostnames gpu[07-08]" ] && printf "gpu07\\ngpu08\\n"\n')
+    scontrol.chmod(scontrol.stat().st_mode | stat.S_IEXEC)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert launch(STEP | {"SLURM_JOB_NODELIST": "gpu[07-08]"}) == Launch("srun", 1, 2, 1, "gpu07", 22345)
+
+
+def test_given_addresses_win_over_those_of_the_scheduler() -> None:
+    given = {"MASTER_ADDR": "here", "MASTER_PORT": "1234", "SLURM_JOB_NODELIST": "gpu[07-08]"}
+    assert launch(STEP | given) == Launch("srun", 1, 2, 1, "here", 1234)
+
+
+def test_a_batch_script_is_one_process_whatever_its_job_has_reserved() -> None:
+    assert launch({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "1"}) is None
+
+
+def test_submitit_on_this_machine_meets_on_it() -> None:
+    assert launch(LOCAL) == Launch("submitit", 0, 2, 0, "127.0.0.1", 20077)
+
+
+@pytest.mark.parametrize("environment", [{}, TORCHRUN | {"RANK": "0", "WORLD_SIZE": "1"}])
+def test_a_process_alone_was_not_launched(environment: dict[str, str]) -> None:
+    assert launch(environment) is None
+
+
+def test_an_environment_that_makes_no_sense_is_refused_in_one_line() -> None:
+    with pytest.raises(ConfigError, match="RANK='two' in the environment; allowed: a whole number"):
+        launch(TORCHRUN | {"RANK": "two"})

@@ -1,0 +1,44 @@
+"""On GPUs, too, real ranks agree with simulated ones bit for bit, and a fault costs its case only."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from accuracy.config.grid import plan
+from accuracy.execute.ranks.pool import Pool
+from accuracy.measure.pipeline import Pipeline
+from accuracy.reference.cache import Cache
+from tests.execute.ranks.worlds import assert_same_bits
+from tests.measuring import configuration
+from tests.variants import schedules, skip_if_bound_to_a_kernel
+
+GPUS = torch.cuda.device_count()
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(GPUS < 2, reason="needs two GPUs or more"),
+    pytest.mark.xdist_group("nccl"),
+]
+SIZES = [size for size in (1, 2, 3, 4, 8) if size <= GPUS]
+PROBLEM = ("problem.seqlen=1536", "problem.heads=8", "problem.heads_kv=2", "problem.head_dim=64", "problem.batch=2")
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    ranks = Pool(tuple(SIZES), "nccl", timeout=120.0)
+    yield ranks
+    ranks.close()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("variant", schedules())
+def test_both_worlds_give_the_same_bits(pool: Pool, variant: str, dtype: str) -> None:
+    """float32 runs on the eager kernel, the 16-bit dtypes on the first that the machine has."""
+    skip_if_bound_to_a_kernel(variant)
+    here, there = Pipeline("test", Cache(None, 0)), Pipeline("test", Cache(None, 0), pool.run)
+    words = [f"variant=[{variant},ring]", f"world_size={SIZES}".replace(" ", ""), f"dtype={dtype}", "device=cuda"]
+    plans = plan(configuration(*PROBLEM, *words, *(["kernel=eager"] if dtype == "float32" else [])), None)
+    runnable = [each.case for each in plans if each.case.variant.name == variant and each.unsupported is None]
+    assert runnable
+    for case in runnable:
+        assert_same_bits(here, there, case)

@@ -1,0 +1,139 @@
+"""What fails is a row with its reason, and the run goes on."""
+
+from pathlib import Path
+
+from accuracy.cli import run as command
+from accuracy.core import plugins
+from accuracy.measure import provenance
+from accuracy.results import table
+from tests.command_line import SHORT, CommandLine
+
+RING = """
+import torch
+from accuracy.variant import ring
+from accuracy.variant.ring import BACKWARD_PLACES, FORWARD_PLACES, PRECISION, SHARDINGS, backward, unsupported, forward
+"""
+BROKEN = {  # code, and the reason in the row
+    "raises": (
+        """
+async def forward(rank, q, k, v):
+    if rank.world.rank == 1:
+        raise ValueError("planted")
+    return await ring.forward(rank, q, k, v)
+""",
+        "rank 1: ValueError: planted",
+    ),
+    "gives_nan": (
+        """
+async def backward(rank, dout, q, k, v, out, lse):
+    dq, dk, dv = await ring.backward(rank, dout, q, k, v, out, lse)
+    dq[0, 0, 0, :2] = torch.nan
+    return dq, dk, dv
+""",
+        "4 non-finite values in dq",  # two on each of two ranks
+    ),
+    "upcasts": (
+        """
+async def backward(rank, dout, q, k, v, out, lse):
+    dq, dk, dv = await ring.backward(rank, dout, q, k, v, out, lse)
+    return dq, dk, (dv.double() if rank.world.rank == 1 else dv)
+""",
+        "WrongResult: dv came as (2, 1, 16, 2, 8) torch.float64, expected (2, 1, 16, 2, 8) float32 (ranks first)",
+    ),
+    "misshapes": (
+        """
+async def backward(rank, dout, q, k, v, out, lse):
+    dq, dk, dv = await ring.backward(rank, dout, q, k, v, out, lse)
+    return dq, dk[:, :1], dv
+""",
+        "WrongResult: dk came as (2, 1, 1, 2, 8) torch.float32, expected (2, 1, 16, 2, 8) float32 (ranks first)",
+    ),
+    "waits_for_ever": (
+        """
+async def backward(rank, dout, q, k, v, out, lse):
+    gradients = await ring.backward(rank, dout, q, k, v, out, lse)
+    if rank.world.rank == 0:
+        await rank.world.ring_shift(gradients)
+    return gradients
+""",
+        "Deadlock: rank 0 waits for operation ",
+    ),
+    "writes_to_its_inputs": (
+        """
+async def forward(rank, q, k, v):
+    result = await ring.forward(rank, q, k, v)
+    q.mul_(2)
+    return result
+""",
+        "rank 0: RuntimeError: the variant wrote to its inputs",
+    ),
+}
+
+
+def plant(folder: Path, name: str, code: str) -> None:
+    (folder / "variant").mkdir(parents=True, exist_ok=True)
+    (folder / "variant" / f"{name}.py").write_text(RING + code)
+    (folder / "variant" / f"{name}.yaml").write_text(
+        f"# @package variant.{name}\n# Planted fault\nforward: {name}\nbackward: {name}\nsharding: contiguous\n"
+    )
+
+
+def test_a_failing_variant_is_a_row_with_its_reason_and_the_run_goes_on(accuracy: CommandLine) -> None:
+    for name, (code, _) in BROKEN.items():
+        plant(accuracy.folder / "parts", name, code)
+    words = (*SHORT, f"variant=[{','.join([*BROKEN, 'zigzag'])}]", "output_dir=run")
+    answer = accuracy("--config-dir=parts", *words)
+    assert answer.status == 0
+    assert f"1 measured, 0 unsupported, {len(BROKEN)} failed" in answer.out
+    results = table.read_results(accuracy.folder / "run")
+    assert set(results[results["status"] == table.OK]["variant"]) == {"zigzag"}
+    reasons = results.groupby("variant")["reason"].unique()
+    for name, (_, reason) in BROKEN.items():
+        assert (results[results["variant"] == name]["status"] == table.FAILED).all()
+        assert len(reasons[name]) == 1
+        assert reasons[name][0].startswith(reason)
+    assert results[results["variant"] == "gives_nan"]["nonfinite"].max() == 4  # its numbers are kept
+
+
+def test_when_nothing_could_be_measured_the_status_says_so_every_time(accuracy: CommandLine) -> None:
+    """Also when unsupported cases were found done: they are no measurement. (36 tokens: zigzag unsupported four ranks.)"""
+    plant(accuracy.folder / "parts", "raises", BROKEN["raises"][0].replace("== 1", "== 0"))
+    (accuracy.folder / "parts" / "variant" / "mirrored.yaml").write_text(
+        "# @package variant.mirrored\n# Planted fault\nforward: mirrored\nbackward: mirrored\nsharding: zigzag\n"
+    )
+    code = (accuracy.folder / "parts" / "variant" / "raises.py").read_text()
+    (accuracy.folder / "parts" / "variant" / "mirrored.py").write_text(code + "SHARDINGS = ('zigzag',)\n")
+    words = (*SHORT, "variant=[raises,mirrored]", "world_size=[2,4]", "problem.seqlen=36", "output_dir=run")
+    for found in ("", ", 1 found done"):
+        answer = accuracy("--config-dir=parts", *words)
+        assert answer.status == command.NOTHING_MEASURED
+        assert f"0 measured, {0 if found else 1} unsupported, 3 failed{found}" in answer.out
+
+
+def test_out_of_memory_is_a_row_and_the_run_goes_on(accuracy: CommandLine) -> None:
+    plant(
+        accuracy.folder / "parts",
+        "hungry",
+        "async def forward(rank, q, k, v):\n    raise torch.OutOfMemoryError('CUDA out of memory')\n",
+    )
+    answer = accuracy("--config-dir=parts", *SHORT, "variant=[hungry,ring]", "output_dir=run")
+    assert answer.status == 0
+    reasons = table.read_results(accuracy.folder / "run").set_index("variant")["reason"]
+    assert reasons["hungry"] == "rank 0: OutOfMemoryError: CUDA out of memory"
+
+
+def test_a_part_of_ones_own_that_was_edited_is_measured_again(accuracy: CommandLine) -> None:
+    """Else its author would read yesterday's numbers after a correction."""
+
+    def again(code: str) -> str:
+        plant(accuracy.folder / "parts", "edited", code)
+        plugins.load.cache_clear()  # as a new process has it
+        provenance._files_digest.cache_clear()
+        return accuracy("--config-dir=parts", *SHORT, "variant=[edited,ring]", "output_dir=run").out
+
+    assert "2 measured, 0 unsupported, 0 failed" in again("")
+    assert "0 measured, 0 unsupported, 0 failed, 2 found done" in again("")
+    assert "1 measured, 0 unsupported, 0 failed, 1 found done" in again("# corrected\n")
+    codes = table.read_results(accuracy.folder / "run").groupby("variant")["code"].unique()
+    assert codes["ring"].tolist() == [provenance.code_digest()]
+    assert codes["edited"][0].startswith(f"{provenance.code_digest()}+")

@@ -1,0 +1,137 @@
+"""Made-up runs with known changes between them: error = base * exp(noise of seed and cell) * what was planted."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from accuracy.results import sums, table
+
+FINGERPRINT = {
+    "accuracy": "0.1.0", "code": "c0de", "device": "Some GPU", "torch": "2.11.0", "cuda": "13.0",
+    "cudnn": 91300, "flash_attn": "2.8.3", "flash_attn_4": None, "triton": "3.6.0", "knobs": {"allow_tf32": False},
+}  # fmt: skip
+TRUE = {"out": 1.1, "lse": 1.3, "dq": 1.15, "dk": 1.2, "dv": 1.22, "delta": 1.08}  # a ring's error over single device's
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class MadeUp:
+    """What a run covers and what is wrong with it.
+
+    luck: another number, other rounding noise on the same inputs. worse: (variant, dtype, world size, tensor, seed) ->
+    factor on the error. change: of a case's rows, None to lose it.
+    """
+
+    variants: Sequence[str] = ("single_device", "ring", "llama3")
+    dtypes: Sequence[str] = ("bfloat16", "float16")
+    sizes: Sequence[int] = (1, 2, 4)
+    seeds: Sequence[int] = tuple(range(8))
+    luck: int = 0
+    spread: float = 0.004  # of world_size_growth on an H200, in the mean
+    worse: Callable[[str, str, int, str, int], float] = lambda *cell: 1.0
+    change: Callable[[Row, list[Row]], list[Row] | None] = lambda about, rows: rows
+    fingerprint: dict[str, Any] = field(default_factory=lambda: dict(FINGERPRINT))
+    provenance: dict[str, Any] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
+
+    def but(self, **changes: Any) -> "MadeUp":
+        return replace(self, **changes)
+
+
+def write_run(folder: Path, made: MadeUp = MadeUp()) -> Path:
+    """A run folder as `accuracy` writes it, its cases in one file."""
+    (folder / "results").mkdir(parents=True, exist_ok=True)
+    pq.write_table(_table(made), folder / "results" / "cases.parquet")
+    table.write_json(folder / "run.json", _record(made))
+    return folder
+
+
+def write_baseline(folder: Path, made: MadeUp = MadeUp()) -> Path:
+    """A published folder with its sums."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(_table(made), folder / "results.parquet")
+    table.write_json(folder / "run.json", _record(made))
+    sums.write(folder)
+    return folder
+
+
+def _table(made: MadeUp) -> pa.Table:
+    rows = [row for about, each in _cases(made) for row in made.change(about, each) or []]
+    frame = pd.DataFrame(rows).reindex(columns=table.RESULTS_SCHEMA.names)
+    return pa.Table.from_pandas(frame, table.RESULTS_SCHEMA, preserve_index=False)
+
+
+def _cases(made: MadeUp) -> Iterator[tuple[Row, list[Row]]]:
+    for variant in made.variants:
+        for dtype in made.dtypes:
+            for size in [1] if variant == "single_device" else made.sizes:
+                for seed in made.seeds:
+                    about = _about(variant, dtype, size, seed)
+                    yield about, list(_rows(made, about))
+
+
+def case_id(variant: str, dtype: str, size: int, seed: int) -> str:
+    return f"{variant}-{dtype}-{size}-{seed}"
+
+
+def _about(variant: str, dtype: str, size: int, seed: int) -> Row:
+    return {
+        "case_id": case_id(variant, dtype, size, seed), "experiment": "made_up", "variant": variant, "options": "",
+        "precision": "", "kernel": "flash_attn", "kernel_options": "deterministic=True", "inputs": "gaussian",
+        "inputs_options": "std=1.0", "dtype": dtype, "world": "simulated", "world_size": size,
+        "sharding": "contiguous", "seed": seed, "mask": "causal", "batch": 1, "seqlen": 1024, "heads": 4,
+        "heads_kv": 4, "head_dim": 64, "softmax_scale": 0.125, "device": "Some GPU", "code": "c0de", "rank": -1,
+        "status": table.OK, "reason": "",
+    }  # fmt: skip
+
+
+def _rows(made: MadeUp, about: Row) -> Iterator[Row]:
+    variant, dtype, size, seed = (about[name] for name in ("variant", "dtype", "world_size", "seed"))
+    for place, tensor in enumerate(table.TENSORS):
+        stream = np.random.default_rng([made.luck, sum(map(ord, variant + dtype)), size, seed, place])
+        noise = math.exp(stream.normal(0, made.spread))
+        floor = 1.7e-3 if dtype == "bfloat16" else 2.1e-4
+        single_device = 1.3 * floor
+        times = (1.0 if variant == "single_device" else TRUE[tensor]) * noise
+        error = single_device * times * made.worse(variant, dtype, size, tensor, seed)
+        for rank in range(-1, size):
+            yield {
+                **about, "tensor": tensor, "rank": rank, "error_max": 8 * error, "error_mean": error / 3,
+                "error_rms": error / 2, "error_rel": error, "single_device_rel": single_device, "single_device_max": 8 * single_device,
+                "floor_rel": floor, "x_floor": error / floor, "x_single_device": error / single_device, "nonfinite": 0,
+                "seconds": 0.1, "peak_bytes": 1,
+            }  # fmt: skip
+
+
+def with_error(row: Row, error: float, single_device: float) -> Row:
+    """The row with another error and its ratios to match."""
+    ratios = {"x_single_device": error / single_device, "x_floor": error / row["floor_rel"]}
+    return {**row, "error_rel": error, "single_device_rel": single_device, **ratios}
+
+
+def without_numbers(about: Row, status: str, reason: str) -> list[Row]:
+    """The row of a case that failed or was unsupported."""
+    return [{**about, "status": status, "reason": reason}]
+
+
+def _record(made: MadeUp) -> Row:
+    return {
+        "schema_version": table.SCHEMA_VERSION,
+        "experiment": "made_up",
+        "command": "accuracy experiment=made_up",
+        "argv": ["accuracy", "experiment=made_up"],
+        "config": {},
+        "started": "2026-11-21T08:00:00+00:00",
+        "ended": "2026-11-21T08:01:00+00:00",
+        "cases": [about["case_id"] for about, _ in _cases(made)],
+        "fingerprint": made.fingerprint,
+        "provenance": {"git_commit": "0123456789abcdef", "dirty": False, "driver": "580", **made.provenance},
+        **made.about,
+    }

@@ -1,0 +1,150 @@
+"""What the gate writes: every format says the same, within its limit, and hostile text stays text."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from accuracy.gate import markdown
+from accuracy.gate.decision import Decision, Question, decide
+from accuracy.results.history import Entry, line, read, sparkline
+from accuracy.results.run_table import read_baseline, read_run
+from tests.gate.conftest import Gate
+from tests.gate.made_up import MadeUp, case_id, write_run
+from tests.report import page_check
+
+HOSTILE = "<img src=x onerror=alert(1)>|[x](javascript:1) @everyone `'\" &amp; ]]>"
+LOST = case_id("ring", "bfloat16", 4, 3)
+
+
+def worse(variant: str, dtype: str, size: int, tensor: str, seed: int) -> float:
+    return 1.2 if (variant, size, tensor) == ("llama3", 4, "dk") else 1.0
+
+
+BAD = MadeUp(luck=1, worse=worse, change=lambda about, rows: None if about["case_id"] == LOST else rows)
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory, baseline: Path) -> Path:
+    """The files of a run with two regressions and a lost case."""
+    from accuracy.cli import check
+
+    folder = tmp_path_factory.mktemp("out")
+    run = write_run(folder / "run", BAD)
+    assert check.main([str(run), "--baseline", str(baseline), "--out", str(folder / "files")]) == 1
+    return folder / "files"
+
+
+def test_junit_has_a_case_for_every_cell_with_fingerprint_and_metrics(out: Path) -> None:
+    suites = ElementTree.parse(out / "junit.xml").getroot()
+    assert suites.attrib == {"tests": "85", "failures": "2", "errors": "1", "skipped": "0"}
+    cases = suites.findall("testsuite/testcase")
+    assert len(cases) == 85
+    assert len({(case.get("classname"), case.get("name")) for case in cases}) == 85
+    (failed, *_) = [case for case in cases if case.find("failure") is not None]
+    assert failed.get("classname") == "made_up.llama3"
+    properties = {each.get("name"): each.get("value") for each in failed.findall("properties/property")}
+    assert properties["kernel"] == "flash_attn"
+    assert properties["world_size"] == "4"
+    assert float(properties["x_single_device"]) > float(properties["baseline_x_single_device"])
+    assert [case.find("error").get("type") for case in cases if case.find("error") is not None] == ["missing"]
+    suite = {each.get("name"): each.get("value") for each in suites.findall("testsuite/properties/property")}
+    assert suite["device"] == "Some GPU"
+
+
+def test_json_has_every_cell_and_its_numbers_by_seed(out: Path) -> None:
+    content = json.loads((out / "check.json").read_text())
+    assert content["exit"] == 1
+    assert content["counts"] == {"passed": 82, "failed": 2, "incomplete": 1, "skipped": 0}
+    worst = content["items"][0]
+    assert worst["label"] == "regression"
+    assert len(worst["run"]["log_ratio_by_seed"]) == 8
+    assert worst["effect"] == pytest.approx(0.182, abs=0.01)  # ln 1.2, and 0.4% of noise over sqrt(8) seeds twice
+
+
+def test_markdown_begins_with_the_outcome_and_the_worst_cell(out: Path) -> None:
+    lines = (out / "summary.md").read_text().splitlines()
+    assert "regression" in lines[1]
+    table = [text for text in lines if text.startswith("|")]
+    assert table[2].startswith("| llama3 ")
+    assert len(table) == 2 + 85
+    assert len([text for text in (out / "comment.md").read_text().splitlines() if text.startswith("|")]) == 2 + 10
+
+
+def decision(tmp_path: Path, baseline: Path, made: MadeUp) -> Decision:
+    return decide(Question(read_run(write_run(tmp_path / "run", made)), read_baseline(baseline)))
+
+
+def hostile(about: dict, rows: list[dict]) -> list[dict]:
+    return [{**row, "variant": HOSTILE if row["variant"] == "ring" else row["variant"]} for row in rows]
+
+
+def test_what_is_too_long_for_github_is_cut_and_said(
+    tmp_path: Path, baseline: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = decision(tmp_path, baseline, BAD)
+    for limit in (3000, 8000):
+        monkeypatch.setattr(markdown, "SUMMARY_BYTES", limit)
+        text = markdown.summary(found)
+        assert limit * 0.8 < len(text.encode()) <= limit
+        assert "more: see check.json" in text
+    assert markdown.COMMENT_BYTES <= 65_536
+    assert len(markdown.comment(found)) < 65_536
+
+
+def test_hostile_names_stay_text_in_every_format(tmp_path: Path, baseline: Path, gate: Gate) -> None:
+    gate(MadeUp(change=hostile), "--out", str(tmp_path / "out"), "--part")
+    page = (tmp_path / "out" / "compare.html").read_text()
+    assert page_check.dangerous(page) == []
+    assert "&lt;img src=x" in page
+    assert HOSTILE in "".join(
+        each.get("message", "") + each.get("classname", "")
+        for each in ElementTree.parse(tmp_path / "out" / "junit.xml").iter()
+    )
+    text = (tmp_path / "out" / "comment.md").read_text() + (tmp_path / "out" / "summary.md").read_text()
+    assert "<img" not in text
+    assert "@everyone" not in text
+    assert "](" not in text
+
+
+def test_the_page_loads_nothing_runs_nothing_and_names_its_charts(out: Path) -> None:
+    page = (out / "compare.html").read_text()
+    assert page_check.external_loads(page) == []
+    assert page_check.dangerous(page) == []
+    assert page_check.charts_without_text(page) == []
+    assert page_check.repeated_identifiers(page) == set()
+    assert not [each for each in page_check.elements(page) if each.tag == "script"]
+    assert page.count('<svg class="chart"') == 12  # a chart a tensor and dtype
+
+
+def test_the_worst_cell_is_the_first_row_of_the_page(out: Path) -> None:
+    page = (out / "compare.html").read_text()
+    first = page[page.index("<tbody>") :][:300]
+    assert "llama3" in first
+    assert "regression" in first
+
+
+def test_a_folder_that_cannot_be_written_is_a_mistake_in_one_line(gate: Gate, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    answer = gate(MadeUp(seeds=(0,)), "--out", str(tmp_path / "file" / "out"))
+    assert answer.status == 2
+    assert len(answer.err.splitlines()) == 1
+
+
+def test_a_trend_is_drawn_from_two_runs_on_and_says_its_numbers() -> None:
+    assert sparkline([1.0]) == ""
+    drawn = sparkline([1.0, 1.1, 1.3])
+    assert "1.00 → 1.10 → 1.30" in drawn
+    (points,) = [part.split('"')[1] for part in drawn.split("<polyline ")[1:]]
+    heights = [float(pair.split(",")[1]) for pair in points.split()]
+    assert heights[0] > heights[1] > heights[2]  # up is worse
+
+
+def test_a_damaged_line_of_the_history_is_left_out(tmp_path: Path) -> None:
+    good = line(Entry("2026", "abc", "first", {"variant=ring": 1.25}))
+    bad = ['{"x_single_device": 3}', "[", '{"x_single_device": {"a": "NaN", "b": -1, "c": true}}', "[" * 10_000]
+    (tmp_path / "history.jsonl").write_text("\n".join([good.strip(), *bad]) + "\n")
+    found = read(tmp_path)
+    assert found[0] == Entry("2026", "abc", "first", {"variant=ring": 1.25})
+    assert [each.ratios for each in found[1:]] == [{}]

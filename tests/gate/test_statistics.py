@@ -1,0 +1,147 @@
+"""The tests of the gate against tables, against their definitions, and against planted changes."""
+
+import math
+
+import numpy as np
+import pytest
+
+from accuracy.gate.rate import Rate
+from accuracy.gate.simulation import Design, caught, false_alarms, heavy
+from accuracy.gate.statistics import compare, holm, seen
+from accuracy.results.policy import LEVEL
+from accuracy.verdict.student import within
+
+
+@pytest.mark.parametrize(
+    ("freedom", "t"),
+    # One-sided 0.005 points of Student's t, Abramowitz & Stegun table 26.10; three decimals of t leave p to 8 x 1.4e-4.
+    [(1, 63.657), (2, 9.925), (7, 3.499), (14, 2.977), (30, 2.750)],
+)
+def test_student_s_t_is_that_of_the_tables(freedom: int, t: float) -> None:
+    assert (1 - within(t, freedom)) / 2 == pytest.approx(0.005, rel=1.2e-3)
+
+
+@pytest.mark.parametrize(("freedom", "t"), [(1, 636.619), (2, 31.598), (7, 5.408), (14, 4.140), (30, 3.646)])
+def test_student_s_t_is_that_of_the_tables_far_out(freedom: int, t: float) -> None:
+    assert (1 - within(t, freedom)) / 2 == pytest.approx(0.0005, rel=1.5e-3)
+
+
+@pytest.mark.parametrize("freedom", [1, 4, 7, 14, 38])
+def test_student_s_t_far_out_is_the_integral_of_its_density(freedom: int) -> None:
+    """At the gate's level, 5e-7. Trapezoids in s = 1/x, 200,001 of them: an error of the order of 1e-10."""
+    t = 9.0
+    s = np.linspace(0, 1 / t, 200_001)[1:]
+    constant = math.gamma((freedom + 1) / 2) / (math.sqrt(freedom * math.pi) * math.gamma(freedom / 2))
+    density = constant * (1 + 1 / (freedom * s**2)) ** (-(freedom + 1) / 2) / s**2
+    integral = float(((density[1:] + density[:-1]) / 2 * np.diff(s)).sum()) + float(density[0] * s[0]) / 2
+    assert (1 - within(t, freedom)) / 2 == pytest.approx(integral, rel=1e-4)
+
+
+def test_arrays_and_numbers_agree_and_infinity_is_certain() -> None:
+    assert list(within(np.array([0.0, 1.0, math.inf]), 7)) == [0.0, pytest.approx(within(1.0, 7)), 1.0]
+
+
+def test_the_paired_test_is_the_textbook_one_doubled() -> None:
+    # Differences 1, 2, 3: mean 2, standard error 1/sqrt(3), t = 3.4641 of 2 degrees, one-sided p = 0.03709.
+    # The pooled test sees less: spreads of 2 and 1, t = 1.549 of 4 degrees.
+    old = np.array([1.0, 2.0, 3.0])
+    found = compare(np.array([2.0, 4.0, 6.0]), old, old)
+    assert found.effect == pytest.approx(2.0)
+    assert found.rise == pytest.approx(1 - 3.4641016 / math.sqrt(2 + 3.4641016**2), rel=1e-6)
+    assert found.fall == 1.0
+
+
+def test_where_seeds_share_nothing_the_pooled_test_counts_doubled() -> None:
+    new, old = np.array([4.0, 5.0, 6.0]), np.array([3.0, 2.0, 1.0])  # differences 1, 3, 5 spread more than either run
+    assert compare(new, old, old).rise == pytest.approx(2 * compare(new, old).rise)
+
+
+def test_a_baseline_of_more_seeds_sharpens_the_test_of_the_same_run() -> None:
+    """Eight new seeds against 8 or 24 old ones of the same mean and spread; each old seed thrice."""
+    new, old = np.arange(8.0)[::-1] + 3, np.arange(8.0)
+    assert compare(new, np.tile(old, 3), old).rise < compare(new, old, old).rise
+    assert compare(new, np.tile(old, 3), old).effect == 3.0
+
+
+def test_the_test_of_two_samples_is_the_textbook_one() -> None:
+    # Means 5 and 2, pooled variance 1, standard error sqrt(2/3): t = 3.6742 of 4 degrees.
+    # For 4 degrees P(|T| <= t) = sin(1 + cos^2 / 2) with tan = t / 2: one-sided p = 0.010655.
+    found = compare(np.array([4.0, 5.0, 6.0]), np.array([1.0, 2.0, 3.0]))
+    theta = math.atan(3 / math.sqrt(2 / 3) / 2)
+    assert found.rise == pytest.approx((1 - math.sin(theta) * (1 + math.cos(theta) ** 2 / 2)) / 2, rel=1e-9)
+    assert found.rise == pytest.approx(0.01066, abs=1e-5)
+
+
+def test_no_spread_makes_a_difference_certain_and_none_no_difference() -> None:
+    old = np.array([[1.0, 2.0], [1.0, 2.0]])
+    found = compare(old + np.array([[0.5], [0.0]]), old, old)
+    assert list(found.rise) == [0.0, 1.0]
+
+
+def test_one_seed_on_either_side_says_nothing() -> None:
+    found = compare(np.array([5.0]), np.array([1.0]))
+    assert np.isnan(found.rise)
+    assert np.isnan(found.seed_rise)
+
+
+def test_holm_is_the_published_example() -> None:
+    # Holm 1979: thresholds level/3, level/2, level. 0.01 <= 0.0167 falls, 0.03 > 0.025 stops the rest.
+    assert list(holm(np.array([0.03, 0.01, 0.04]), 0.05)) == [False, True, False]
+    assert list(holm(np.array([0.02, 0.01, 0.04]), 0.05)) == [True, True, True]
+
+
+def test_holm_counts_the_whole_family_and_never_fells_what_is_unknown() -> None:
+    assert list(holm(np.array([0.01]), 0.05, family=10)) == [False]
+    assert list(holm(np.array([math.nan, 0.001]), 0.05)) == [False, True]
+
+
+def test_axes_in_front_are_runs_of_their_own() -> None:
+    p = np.array([[0.03, 0.01, 0.04], [0.02, 0.01, 0.04]])
+    assert holm(p, 0.05).tolist() == [holm(row, 0.05).tolist() for row in p]
+    y = np.random.default_rng(0).normal(size=(2, 3, 8))
+    both = compare(y, y[::-1])
+    one = compare(y[1, 2], y[0, 2])
+    assert both.rise[1, 2] == pytest.approx(one.rise)
+
+
+def test_unchanged_seeds_are_called_rare_as_often_as_said() -> None:
+    """20,000 draws; P(p <= 0.01) is within four standard errors of 0.01 (binomial); of the better of two, at most."""
+    y = np.random.default_rng(7).normal(size=(2, 20_000, 8))
+    error = math.sqrt(0.01 * 0.99 / 20_000)
+    assert abs((compare(y[0], y[1]).rise <= 0.01).mean() - 0.01) < 4 * error
+    for shared in (0.0, 1.0, 3.0):
+        luck = shared * np.random.default_rng(8).normal(size=(20_000, 8))
+        assert 0.004 < (compare(y[0] + luck, y[1] + luck, y[1] + luck).rise <= 0.01).mean() < 0.01 + 4 * error
+
+
+def test_the_worst_of_eight_seeds_is_rarely_called_rare() -> None:
+    """Bonferroni over the seeds: at most 0.01, within four standard errors."""
+    y = np.random.default_rng(8).normal(size=(2, 20_000, 8))
+    share = (compare(y[0], y[1]).seed_rise <= 0.01).mean()
+    assert share < 0.01 + 4 * math.sqrt(0.01 * 0.99 / 20_000)
+    assert share > 0.005
+
+
+@pytest.mark.parametrize(("baseline", "spread"), [(8, 0.0145), (24, 0.0245)])
+def test_the_rise_that_is_said_to_be_seen_is_caught_99_times_in_100(baseline: int, spread: float) -> None:
+    """20,000 draws: the formula is an approximation, good here to half a percent of chance."""
+    error, freedom = np.array(spread * math.sqrt(1 / 8 + 1 / baseline)), 8 + baseline - 2
+    rise = math.expm1(float(seen(error, freedom, LEVEL / 500)))
+    first, _ = caught(np.array([spread]), rise, 20_000, Design(paired=False, baseline=baseline))
+    assert 0.985 < first.hits / first.tries < 0.995
+
+
+def test_one_seed_s_own_tail_is_not_tamed_by_a_large_baseline() -> None:
+    """Noise of t of 5 degrees, 500 unchanged cells, 400 runs: half of them failed before the degrees were bounded."""
+    alarms, _ = false_alarms(np.full(500, 0.014), 400, Design(paired=False, draw=heavy))
+    assert alarms.upper < 0.03
+
+
+def test_nothing_is_seen_without_a_spread_to_judge_by() -> None:
+    assert seen(np.array(0.1), 0, 0.01) == math.inf
+
+
+@pytest.mark.parametrize(("hits", "tries", "upper"), [(0, 3000, 0.000998), (5, 15_000, 0.000701)])
+def test_the_bound_on_a_rate_is_that_of_clopper_and_pearson(hits: int, tries: int, upper: float) -> None:
+    """1 - 0.05^(1/3000); and half the 0.95 quantile of chi squared of 12 degrees, 21.026 / 2, over 15,000 (Poisson)."""
+    assert Rate(hits, tries).upper == pytest.approx(upper, rel=2e-3)

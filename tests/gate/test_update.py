@@ -1,0 +1,138 @@
+"""A new baseline is made on purpose: with a reason, of a clean tree, and never of what is wrong."""
+
+import json
+import math
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from accuracy.cli import check
+from accuracy.measure.provenance import code_digest
+from accuracy.results import history, sums, table
+from accuracy.results.run_table import read_baseline
+from tests.gate.made_up import FINGERPRINT, MadeUp, case_id, without_numbers, write_run
+
+OURS = FINGERPRINT | {"code": code_digest()}
+SMALL = MadeUp(variants=("single_device", "ring"), dtypes=("bfloat16",), sizes=(2, 4), seeds=(0, 1), fingerprint=OURS)
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A clean git repository, the working directory."""
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (folder / "file").write_text("x")
+    for words in (["init", "-q"], ["add", "."], ["-c", "user.name=x", "-c", "user.email=x", "commit", "-qm", "x"]):
+        subprocess.run(["git", *words], check=True)
+    return folder
+
+
+def update(made: MadeUp, tmp_path: Path, *words: str, name: str = "run") -> int:
+    run = write_run(tmp_path / name, made)
+    return int(check.main(["update", str(run), *(words or ("--reason", "first"))]))
+
+
+TARGET = Path("reports/made_up/some-gpu")
+
+
+def test_a_run_becomes_a_baseline_with_sums_history_and_a_line_in_the_log(repository: Path, tmp_path: Path) -> None:
+    assert update(SMALL, tmp_path) == 0
+    assert len(read_baseline(TARGET).results) > 0
+    assert (TARGET / "log.md").read_text() == "- 2026-11-21 0123456789ab: first (the first)\n"
+    assert len(history.read(TARGET)) == 1
+    done = subprocess.run(["sha256sum", "-c", sums.NAME], cwd=TARGET, capture_output=True)
+    assert done.returncode == 0
+    run = tmp_path / "run"
+    assert check.main([str(run), "--baseline", "reports/made_up", "--require-baseline"]) == 0
+
+
+def test_the_second_keeps_the_history_and_says_what_changed_in_errors(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert update(SMALL, tmp_path) == 0
+    worse = SMALL.but(worse=lambda variant, *cell: 1.2 if variant == "ring" and cell[2] == "dq" else 1.0)
+    assert update(worse, tmp_path, "--reason", "dq in 16 bits", name="second") == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("- 2026-11-21 0123456789ab: dq in 16 bits (18 cells, from +0.0% in ")
+    assert last.endswith("to +20.0% in ring bfloat16 W=4 dq)") or last.endswith("to +20.0% in ring bfloat16 W=2 dq)")
+    assert [each.reason for each in history.read(TARGET)] == ["first", "dq in 16 bits"]
+    out = tmp_path / "out"
+    assert check.main([str(tmp_path / "second"), "--baseline", str(TARGET), "--out", str(out)]) == 0
+    assert (out / "compare.html").read_text().count('<svg class="spark"') == 18
+
+
+REFUSED = {
+    "a dirty run": (SMALL.but(provenance={"dirty": True}), "measured with uncommitted changes"),
+    "other code": (SMALL.but(fingerprint=FINGERPRINT), "was measured by other code (c0de)"),
+    "a lost case": (
+        SMALL.but(change=lambda about, rows: None if about["case_id"] == case_id("ring", "bfloat16", 2, 1) else rows),
+        "is missing (planned, and not in the table)",
+    ),
+    "a dead rank": (
+        SMALL.but(
+            change=lambda about, rows: (
+                without_numbers(about, table.FAILED, "rank 1 died") if about["world_size"] == 2 else rows
+            )
+        ),
+        "is broken (rank 1 died)",
+    ),
+    "values that are not finite": (
+        SMALL.but(change=lambda about, rows: [{**row, "error_rel": math.inf, "nonfinite": 1} for row in rows]),
+        "no baseline is made of that",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_baseline_is_refused(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    made, told = REFUSED[name]
+    assert update(made, tmp_path) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert len(error.splitlines()) == 1
+    assert not TARGET.exists()
+
+
+def test_a_logic_verdict_is_refused(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same errors in float64 as in bfloat16: no rounding does that."""
+
+    def change(about, rows):
+        if about["variant"] != "ring":
+            return rows
+        kept = ("error_rel", "error_max", "error_rms")
+        return [
+            {**row, **dict.fromkeys(kept, 0.3)}
+            | {"x_single_device": 0.3 / row["single_device_rel"], "x_floor": 0.3 / row["floor_rel"]}
+            for row in rows
+        ]
+
+    assert update(SMALL.but(dtypes=("bfloat16", "float16"), change=change), tmp_path) == 2
+    assert "is logic (" in capsys.readouterr().err
+
+
+def test_a_dirty_tree_is_refused_and_the_reports_folder_does_not_count(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (repository / "file").write_text("changed")
+    assert update(SMALL, tmp_path) == 2
+    assert "the tree is dirty (file); commit first" in capsys.readouterr().err
+    (repository / "file").write_text("x")
+    assert update(SMALL, tmp_path) == 0
+    assert update(SMALL, tmp_path, "--reason", "again") == 0  # what the first one wrote is not committed yet
+
+
+def test_no_reason_is_refused(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert update(SMALL, tmp_path, "--reason", " \n ") == 2
+    assert "--reason is empty" in capsys.readouterr().err
+
+
+def test_a_reason_stays_one_line(repository: Path, tmp_path: Path) -> None:
+    assert update(SMALL, tmp_path, "--reason", "two\nlines \x1b[31m") == 0
+    assert (TARGET / "log.md").read_text().count("\n") == 1
+    assert json.loads((TARGET / "history.jsonl").read_text())["reason"] == "two lines [31m"

@@ -1,0 +1,289 @@
+"""Metrics: hand-computed examples, totality, and the way from a flat index back to a global token."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from accuracy.measure import metrics
+from accuracy.measure.distance import Target, distance
+from accuracy.measure.rows import worst_places
+from accuracy.runtime.sharding import SHARDINGS, cut, token_map
+
+ULP = 2.0**-52
+FORMAT_TYPES = {"float16": np.float16, "float32": np.float32, "float64": np.float64}
+
+
+def shards(*ranks: list[float]) -> torch.Tensor:
+    """(W, B=1, S/W, H=1, D=1) float64."""
+    return torch.tensor(ranks, dtype=torch.float64)[:, None, :, None, None]
+
+
+def sums_of(x: torch.Tensor, reference: torch.Tensor) -> metrics.Sums:
+    return metrics.sums(metrics.error_of(x, reference), x, reference)
+
+
+@pytest.fixture
+def columns() -> dict[str, np.ndarray]:
+    """Two ranks of two elements: errors 1/2, 0 and 0, -1; diffs 1/4, 0, 0, 0; floor errors half of the errors."""
+    reference = shards([1, 2], [3, 4])
+    x = shards([1.5, 2], [3, 3])
+    diff_against, single_device = shards([1.25, 2], [3, 3]), shards([2, 2], [3, 3.5])
+    rounded = shards([1.25, 2], [3, 3.5])
+    return metrics.metric_columns(
+        error=sums_of(x, reference),
+        diff=sums_of(x, diff_against),
+        single_device=sums_of(single_device, reference),
+        floor=sums_of(rounded, reference),
+        ulp=metrics.ulp_max(metrics.error_of(x, reference), reference, "float32"),
+    )
+
+
+EXPECTED = {  # rank 0, rank 1, all ranks together
+    "error_max": (0.5, 1, 1),
+    "error_mean": (0.25, 0.5, 0.375),
+    "error_rms": (math.sqrt(0.125), math.sqrt(0.5), math.sqrt(1.25 / 4)),
+    "error_rel": (math.sqrt(0.25 / 5), math.sqrt(1 / 25), math.sqrt(1.25 / 30)),
+    "error_bias": (0.25, -0.5, -0.125),
+    "error_bias_t": (math.sqrt(2), -math.sqrt(2), -0.125 / math.sqrt((0.3125 - 0.015625) / 4)),
+    "error_outward": (0.25, -0.5, -0.125),
+    "diff_max": (0.25, 0, 0.25),
+    "diff_mean": (0.125, 0, 0.0625),
+    "diff_rms": (math.sqrt(0.03125), 0, math.sqrt(0.015625)),
+    "diff_rel": (math.sqrt(0.0625 / 5.5625), 0, math.sqrt(0.0625 / 23.5625)),
+    "single_device_rel": (math.sqrt(1 / 5), math.sqrt(0.25 / 25), math.sqrt(1.25 / 30)),
+    "single_device_max": (1, 0.5, 1),
+    "single_device_bias": (0.5, -0.25, 0.125),
+    "single_device_outward": (0.5, -0.25, 0.125),
+    "floor_mean": (0.125, 0.25, 0.1875),
+    "floor_rel": (math.sqrt(0.0625 / 5), math.sqrt(0.25 / 25), math.sqrt(0.3125 / 30)),
+    "x_floor": (2, 2, 2),
+    "x_single_device": (0.5, 2, 1),
+    "ulp_max": (0.5 / 2**-23, 1 / 2**-21, 0.5 / 2**-23),  # next to 1, and next to 4
+    "reference_rms": (math.sqrt(5 / 2), math.sqrt(25 / 2), math.sqrt(30 / 4)),
+    "nonfinite": (0, 0, 0),
+    "worst": (0, 1, 1),
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_worked_example(columns: dict[str, np.ndarray], name: str) -> None:
+    """Sums here are exact in binary; divisions and roots round at most four times: 4 ulp."""
+    np.testing.assert_allclose(columns[name], EXPECTED[name], rtol=4 * ULP, atol=0)
+
+
+def test_the_worked_example_covers_every_column(columns: dict[str, np.ndarray]) -> None:
+    assert set(columns) == set(EXPECTED)
+
+
+def test_outward_is_away_from_zero_whatever_the_sign() -> None:
+    """A shrunken result is too near zero everywhere, while its signed errors cancel."""
+    found = sums_of(shards([0.5, -0.5], [1, -1]), shards([1, -1], [1, -1]))
+    assert (found.signed[0], found.outward[0]) == (0.0, -1.0)
+
+
+def test_all_ranks_together_equal_one_rank_that_holds_everything() -> None:
+    """The same 48 terms added in another order: 48 roundings."""
+    x, reference = torch.randn(2, 4, 1, 3, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    apart = metrics.with_all_ranks(sums_of(x, reference))
+    whole = sums_of(x.reshape(1, 1, 12, 2, 2), reference.reshape(1, 1, 12, 2, 2))
+    for name in ("total", "square", "signed_square", "norm_square", "count", "largest", "nonfinite"):
+        np.testing.assert_allclose(getattr(apart, name)[-1], getattr(whole, name)[0], rtol=48 * ULP, err_msg=name)
+    # a sum with cancellation: the bound is relative to the sum of sizes
+    np.testing.assert_allclose(apart.signed[-1], whole.signed[0], atol=48 * ULP * whole.total[0])
+
+
+SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, 1e200, 5e-324)
+
+
+@pytest.mark.parametrize(("x", "reference"), list(itertools.product(SPECIAL, SPECIAL)))
+def test_no_value_on_either_side_makes_a_metric_nan(x: float, reference: float) -> None:
+    """One bad element, beside a good one on its rank and a good rank."""
+    xs, references = shards([x, 1], [1, 1]), shards([reference, 1], [1, 1])
+    for single_device in (xs, references, torch.ones_like(references)):
+        columns = metrics.metric_columns(
+            error=sums_of(xs, references),
+            diff=sums_of(xs, single_device),
+            single_device=sums_of(single_device, references),
+            floor=metrics.rounding_sums(references),
+            ulp=metrics.ulp_max(metrics.error_of(xs, references), references, "float64"),
+        )
+        for name, column in columns.items():
+            assert not np.isnan(column).any(), (name, column)
+
+
+@pytest.mark.parametrize(
+    ("x", "reference", "error"),
+    [
+        (math.nan, 1.0, math.inf),
+        (math.nan, math.nan, math.inf),
+        (math.nan, math.inf, math.inf),
+        (math.inf, 1.0, math.inf),
+        (-math.inf, 1.0, -math.inf),
+        (1.0, math.inf, -math.inf),
+        (math.inf, -math.inf, math.inf),
+        (math.inf, math.inf, 0.0),
+        (-math.inf, -math.inf, 0.0),
+        (0.0, -0.0, 0.0),
+    ],
+)
+def test_the_error_of_what_is_not_finite(x: float, reference: float, error: float) -> None:
+    assert metrics.error_of(torch.tensor([x]), torch.tensor([reference], dtype=torch.float64)).item() == error
+
+
+def test_a_relative_error_without_a_norm_is_zero_or_infinite() -> None:
+    zeros = shards([0, 0])
+    assert metrics.relative(sums_of(zeros, zeros)).tolist() == [0.0]
+    assert metrics.relative(sums_of(shards([0, 1e-300]), zeros)).tolist() == [0.0]  # its square is 0 in float64
+    assert metrics.relative(sums_of(shards([0, 1]), zeros)).tolist() == [math.inf]
+
+
+@pytest.mark.parametrize(
+    ("above", "below", "expected"),
+    [(1, 2, 0.5), (0, 0, 1), (1, 0, math.inf), (0, 1, 0), (math.inf, math.inf, 1), (math.inf, 1, math.inf)],
+)
+def test_two_errors_compare_whatever_they_are(above: float, below: float, expected: float) -> None:
+    assert metrics.ratio(np.array([above]), np.array([below]), zero_by_zero=1.0).item() == expected
+
+
+def test_values_that_are_not_finite_are_counted_on_their_rank() -> None:
+    x = shards([math.nan, math.inf], [1, -math.inf], [1, 1])
+    counts = metrics.with_all_ranks(sums_of(x, torch.ones_like(x))).nonfinite
+    assert counts.tolist() == [2, 1, 0, 3]
+
+
+def test_an_infinite_error_leaves_the_bias_finite() -> None:
+    """The signed mean is of the finite errors: one NaN must not hide a drift."""
+    sums = sums_of(shards([math.nan, 1.5]), shards([1, 1]))
+    assert sums.signed.item() == 0.5
+    assert sums.largest.item() == math.inf
+
+
+def test_a_constant_error_is_infinitely_significant_and_none_is_not_at_all() -> None:
+    reference = shards([1, 1, 1])
+    assert metrics.significance(sums_of(reference + 0.25, reference)).item() == math.inf
+    assert metrics.significance(sums_of(reference - 0.25, reference)).item() == -math.inf
+    assert metrics.significance(sums_of(reference, reference)).item() == 0.0
+
+
+@pytest.mark.parametrize("dtype", FORMAT_TYPES)
+def test_ulp_max_counts_spacings_as_numpy_does(dtype: str) -> None:
+    """References that the format holds exactly: powers of two, subnormals, zero, both signs. Ratios of powers of two
+    are exact."""
+    kind = FORMAT_TYPES[dtype]
+    info = np.finfo(kind)
+    drawn = np.random.default_rng(0).standard_normal(64) * 10.0 ** np.arange(-4, 4).repeat(8)
+    edges = [0, 1, 2, 0.5, 1 - info.epsneg, 1 + info.eps, info.tiny, info.tiny / 2, info.smallest_subnormal]
+    reference = np.array([*drawn, *edges, *(-np.array(edges))], dtype=kind)
+    spacing = np.spacing(np.abs(reference)).astype(np.float64)
+    one_element_a_rank = torch.from_numpy(reference.astype(np.float64))[:, None]
+    counted = metrics.ulp_max(torch.from_numpy(3 * spacing)[:, None], one_element_a_rank, dtype)
+    np.testing.assert_array_equal(counted, np.full(len(reference), 3.0))
+
+
+def test_ulp_max_knows_bfloat16() -> None:
+    error, reference = (torch.tensor([[x]], dtype=torch.float64) for x in (2.0**-7, 1.0))
+    assert metrics.ulp_max(error, reference, "bfloat16").item() == 1.0
+
+
+def test_the_floor_of_float64_is_what_rounding_is_expected_to_cost() -> None:
+    """The reference is float64 itself: what it lost cannot be computed. Spread evenly over a spacing, its root mean square
+    is spacing / sqrt(12); the spacing is 2^-52 next to 1, 2^-51 next to 2 and 3, 2^-1074 next to 0."""
+    reference = shards([1, -2], [0, 3])
+    floor = metrics.rounding_sums(reference)
+    assert floor.largest.tolist() == [2.0**-51 / math.sqrt(12)] * 2
+    assert floor.square[0] == pytest.approx((2.0**-104 + 2.0**-102) / 12)
+
+
+def test_the_floor_of_other_formats_is_their_rounding() -> None:
+    reference = shards([1 + 2.0**-9, 1])
+    rounded = reference.to(torch.bfloat16)
+    assert sums_of(rounded, reference).largest.tolist() == [2.0**-9]
+
+
+@pytest.mark.parametrize("sharding", SHARDINGS)
+@pytest.mark.parametrize("token", [0, 1, 5, 11, 22, 23])
+def test_the_worst_element_keeps_its_global_place(sharding: str, token: int) -> None:
+    world_size, planted = 3, (1, token, 2, 3)
+    whole = torch.zeros(2, 24, 4, 5, dtype=torch.float64)
+    x = whole.clone()
+    x[planted] = -7.0
+    tokens = token_map(sharding, 24, world_size)
+    reduced = sums_of(cut(x, sharding, world_size), cut(whole, sharding, world_size))
+    owner = int((tokens == token).any(1).nonzero())
+    assert reduced.largest.argmax() == owner
+    shape = torch.Size((world_size, 2, 24 // world_size, 4, 5))
+    place = worst_places(reduced.worst, shape, tokens)
+    assert tuple(values[owner] for values in place.values()) == planted
+    assert list(place) == ["worst_batch", "worst_token", "worst_head", "worst_dim"]
+    assert metrics.with_all_ranks(reduced).worst[-1] == reduced.worst[owner]
+
+
+def test_a_tensor_without_head_dim_has_no_worst_dim() -> None:
+    place = worst_places(np.array([3 * 4 + 2.0]), torch.Size((1, 1, 6, 4)), torch.arange(6)[None])
+    assert place == {"worst_batch": [0], "worst_token": [3], "worst_head": [2], "worst_dim": [-1]}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 7, 8, 9, 64])
+def test_metrics_of_several_tensors_at_once_are_those_of_each(ranks: int) -> None:
+    """To the last bit, with as many ranks as numpy adds one after another, and more."""
+    generator = torch.Generator().manual_seed(ranks)
+    pairs = [torch.randn(2, ranks, 1, 3, 2, 4, dtype=torch.float64, generator=generator) for _ in range(3)]
+    each = [sums_of(x, reference) for x, reference in pairs]
+    ulp = [metrics.ulp_max(metrics.error_of(x, reference), reference, "float32") for x, reference in pairs]
+    joined = metrics.of_tensors(each)
+    together = metrics.metric_columns(joined, joined, joined, joined, np.array(ulp))
+    for number, sums in enumerate(each):
+        alone = metrics.metric_columns(sums, sums, sums, sums, ulp[number])
+        for name, column in together.items():
+            assert column[number].tobytes() == alone[name].tobytes(), name
+
+
+def test_spacings_of_what_is_not_finite_are_those_of_the_largest_number() -> None:
+    x = torch.tensor([math.nan, math.inf, -math.inf, torch.finfo(torch.float64).max], dtype=torch.float64)
+    for dtype, form in metrics.FORMATS.items():
+        assert set(metrics.spacing(x, dtype).tolist()) == {2.0 ** (1024 - form.precision)}
+
+
+@pytest.mark.parametrize("seqlen", [1, 7, 128, 129, 300, 1024])
+def test_position_bins_cut_the_sequence_evenly(seqlen: int) -> None:
+    borders = metrics.position_bins(seqlen)
+    assert borders[0] == 0
+    assert borders[-1] == seqlen
+    widths = np.diff(borders)
+    assert len(widths) == min(seqlen, 128)
+    assert widths.min() >= 1
+    assert widths.max() - widths.min() <= 1
+
+
+@pytest.mark.parametrize("sharding", SHARDINGS)
+def test_errors_by_position_fall_into_the_bins_of_their_tokens(sharding: str) -> None:
+    """300 tokens in 128 bins of two or three: each bin's largest and root mean square by brute force."""
+    world_size, seqlen = 2, 300
+    whole = torch.randn(2, seqlen, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    tokens = token_map(sharding, seqlen, world_size)
+    found = distance(cut(whole, sharding, world_size), Target(cut(torch.zeros_like(whole), sharding, world_size)),
+                     ulp_dtype="float64")  # fmt: skip
+    rms, largest = metrics.by_position(found.token_square, found.token_largest, 2 * 3 * 4, tokens)
+    borders = metrics.position_bins(seqlen)
+    for index, (begin, end) in enumerate(itertools.pairwise(borders)):
+        assert largest[index] == whole[:, begin:end].abs().max()
+        expected = whole[:, begin:end].square().mean().sqrt()
+        assert rms[index] == pytest.approx(float(expected), rel=72 * ULP)  # 3 x 2 x 12 squares, added in any order
+
+
+@pytest.mark.parametrize(
+    ("sharding", "seqlen", "owners"),
+    [
+        ("contiguous", 8, [0, 0, 0, 0, 1, 1, 1, 1]),
+        ("zigzag", 8, [0, 0, 1, 1, 1, 1, 0, 0]),
+        ("striped", 8, [0, 1, 0, 1, 0, 1, 0, 1]),
+        ("contiguous", 256, [0] * 64 + [1] * 64),
+        ("striped", 256, [-1] * 128),
+    ],
+)
+def test_a_bin_belongs_to_the_rank_that_holds_all_of_it(sharding: str, seqlen: int, owners: list[int]) -> None:
+    borders = metrics.position_bins(seqlen)
+    assert metrics.bin_owners(borders, token_map(sharding, seqlen, 2)).tolist() == owners

@@ -1,0 +1,192 @@
+"""The table on disk: rows come back as they went in, and no reader ever meets half a file."""
+
+import math
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from accuracy.core.paths import PACKAGE
+from accuracy.report.build import write_report
+from accuracy.results import table
+from tests.measuring import measure
+from tests.report.synthetic import by_column
+
+REPORTS = PACKAGE.parent / "reports"
+STABLE_COLUMNS = [
+    "case_id",
+    "experiment",
+    "variant",
+    "kernel",
+    "inputs",
+    "dtype",
+    "world",
+    "world_size",
+    "seed",
+    "mask",
+    "batch",
+    "seqlen",
+    "heads",
+    "heads_kv",
+    "head_dim",
+    "tensor",
+    "rank",
+    "status",
+    "reason",
+    "error_max",
+    "error_mean",
+    "error_rms",
+    "error_rel",
+    "error_bias",
+    "diff_max",
+    "diff_mean",
+    "diff_rms",
+    "diff_rel",
+    "floor_rel",
+    "x_floor",
+    "x_single_device",
+    "ulp_max",
+    "nonfinite",
+    "worst_token",
+    "worst_head",
+    "worst_dim",
+    "seconds",
+    "peak_bytes",
+]
+
+
+def row(case_id: str, status: str = table.OK, **columns: Any) -> dict[str, Any]:
+    return {"case_id": case_id, "status": status, "reason": "", "code": "c0de", "rank": -1, "softcap": 0.0, **columns}
+
+
+def test_the_public_columns_are_all_there() -> None:
+    assert set(STABLE_COLUMNS) <= set(table.RESULTS_SCHEMA.names)
+
+
+def test_the_schema_carries_its_version(tmp_path: Path) -> None:
+    table.write_case(tmp_path, "a", [row("a")])
+    metadata = pq.read_schema(tmp_path / "results" / "a.parquet").metadata
+    assert metadata[b"schema_version"] == str(table.SCHEMA_VERSION).encode()
+
+
+def test_rows_come_back_bit_for_bit(tmp_path: Path) -> None:
+    values = [0.1, math.inf, 5e-324, -0.0, 2.0**-1074, 1e308]
+    rows = [row("a", tensor="dq", error_max=value, seed=2**62, nonfinite=3) for value in values]
+    positions = [{"case_id": "a", "tensor": "dq", "token_begin": 0, "token_end": 4, "rank": 1, "error_rms": 0.5}]
+    table.write_case(tmp_path, "a", rows, by_column(positions))
+    read = table.read_results(tmp_path)
+    assert list(read.columns) == table.RESULTS_SCHEMA.names
+    assert [value.hex() for value in read["error_max"]] == [value.hex() for value in values]
+    assert set(read["seed"]) == {2**62}
+    assert table.read_positions(tmp_path)[list(positions[0])].to_dict("records") == positions
+
+
+def test_pandas_reads_a_run_folder_as_one_table_with_its_unsupported_and_failed_rows(tmp_path: Path) -> None:
+    """The unsupported one first: its empty columns must not decide the types of the others'."""
+    table.write_case(tmp_path, "a", [row("a", table.UNSUPPORTED, reason="too many ranks")])
+    table.write_case(tmp_path, "b", [row("b", tensor=name, error_max=0.5) for name in table.TENSORS])
+    table.write_case(tmp_path, "c", [row("c", table.FAILED, reason="rank 1: ValueError: no")])
+    results = pd.read_parquet(tmp_path / "results")
+    assert results.groupby("case_id").size().to_dict() == {"a": 1, "b": len(table.TENSORS), "c": 1}
+    assert results["error_max"].dtype == "float64"
+    assert results.set_index("case_id")["reason"]["a"] == "too many ranks"
+    pd.testing.assert_frame_equal(results, table.read_results(tmp_path))
+
+
+def test_what_is_measured_fills_every_column(tmp_path: Path) -> None:
+    """A column that no row fills, or a value without a column, would be lost without a word."""
+    reruns = ("reruns.repeat=1", "reruns.poison=true", "reruns.future=true", "conditions=true")
+    rows = measure("variant=ring", "world_size=2", "dtype=float32", *reruns)
+    assert set(rows.columns) == set(table.RESULTS_SCHEMA.names)
+    filled = rows.drop(columns="peak_bytes")  # unknown where the system does not tell
+    counts = list(table.RERUN_COUNTS)
+    assert filled.drop(columns=counts).notna().all().all()
+    assert filled[filled["tensor"] == "out"][counts].notna().all().all()  # of dk, dv and delta not all are asked
+    table.write_case(tmp_path, "a", rows.astype(object).where(rows.notna(), None).to_dict("records"))
+    pd.testing.assert_frame_equal(
+        table.read_results(tmp_path)[list(rows.columns)], rows, check_dtype=False, check_exact=True
+    )
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1 and half of a file"])
+def test_what_an_interrupted_write_left_is_not_seen(tmp_path: Path, content: bytes) -> None:
+    table.write_case(tmp_path, "a", [row("a")], {"case_id": ["a"]})
+    for folder in ("results", "positions"):
+        (tmp_path / folder / ".b.parquet.4711").write_bytes(content)
+    assert list(pd.read_parquet(tmp_path / "results")["case_id"]) == ["a"]
+    assert list(table.read_results(tmp_path)["case_id"]) == ["a"]
+    assert list(table.read_positions(tmp_path)["case_id"]) == ["a"]
+    assert set(table.finished_cases(tmp_path)) == {"a"}
+
+
+def test_a_kill_between_writing_and_naming_leaves_the_case_unfinished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = os.replace
+
+    def killed_at_results(source: Path, target: Path) -> None:
+        if "results" in str(target):
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", killed_at_results)
+    with pytest.raises(KeyboardInterrupt):
+        table.write_case(tmp_path, "a", [row("a")], {"case_id": ["a"]})
+    assert table.finished_cases(tmp_path) == {}
+    assert table.read_results(tmp_path).empty
+    assert len(table.read_positions(tmp_path)) == 1  # positions come first: results never lack theirs
+
+
+def test_failed_cases_are_tried_again_and_others_are_not(tmp_path: Path) -> None:
+    for case_id, status in (("a", table.OK), ("b", table.UNSUPPORTED), ("c", table.FAILED)):
+        table.write_case(tmp_path, case_id, [row(case_id, status)])
+    assert table.finished_cases(tmp_path) == {
+        "a": table.Finished(table.OK, "c0de"),
+        "b": table.Finished(table.UNSUPPORTED, "c0de"),
+    }
+
+
+def test_a_second_writing_of_a_case_replaces_the_first(tmp_path: Path) -> None:
+    table.write_case(tmp_path, "a", [row("a", table.FAILED)])
+    table.write_case(tmp_path, "a", [row("a", table.OK)])
+    assert list(table.read_results(tmp_path)["status"]) == [table.OK]
+
+
+def test_a_folder_without_rows_is_an_empty_table(tmp_path: Path) -> None:
+    assert list(table.read_results(tmp_path).columns) == table.RESULTS_SCHEMA.names
+    assert table.finished_cases(tmp_path) == {}
+
+
+def test_tables_without_a_number_of_queries_have_as_many_as_keys(tmp_path: Path) -> None:
+    """Version 1, of which evidence is published."""
+    earlier = table.RESULTS_SCHEMA.remove(table.RESULTS_SCHEMA.get_field_index("seqlen_q"))
+    rows = [row("a", seqlen=64), row("b", seqlen=128)]
+    (tmp_path / "results").mkdir()
+    pq.write_table(pa.Table.from_pylist(rows, schema=earlier), tmp_path / "results" / "a.parquet")
+    table.write_case(tmp_path, "c", [row("c", seqlen=256, seqlen_q=1)])
+    read = table.read_results(tmp_path)
+    assert read["seqlen_q"].dtype == read["seqlen"].dtype == "int64"
+    assert dict(zip(read["case_id"], read["seqlen_q"], strict=True)) == {"a": 64, "b": 128, "c": 1}
+
+
+@pytest.mark.parametrize("path", sorted(REPORTS.glob("*/*/results.parquet")), ids=lambda path: path.parent.parent.name)
+def test_every_published_table_reads_and_reports(path: Path, tmp_path: Path) -> None:
+    results = table.read_results(path.parent)
+    assert list(results.columns) == table.RESULTS_SCHEMA.names
+    assert results["seqlen_q"].notna().all()
+    assert results["seqlen_q"].dtype == "int64"
+    copy = shutil.copytree(path.parent, tmp_path / "report")
+    assert write_report(copy).path.exists()
+
+
+def test_a_published_folder_reads_the_same(tmp_path: Path) -> None:
+    table.write_case(tmp_path / "run", "a", [row("a", error_max=0.1)])
+    results = table.read_results(tmp_path / "run")
+    (tmp_path / "published").mkdir()
+    results.to_parquet(tmp_path / "published" / "results.parquet")
+    pd.testing.assert_frame_equal(table.read_results(tmp_path / "published"), results)

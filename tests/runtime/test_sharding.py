@@ -1,0 +1,39 @@
+"""Every sharding is a permutation, and the one its name says."""
+
+import pytest
+import torch
+
+from accuracy.runtime.sharding import SHARDINGS, cut, join, segments, token_map, unsupported
+
+
+@pytest.mark.parametrize("sharding", SHARDINGS)
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_join_undoes_cut(sharding: str, size: int) -> None:
+    x = torch.randn(2, 24, 3, 5)
+    assert torch.equal(join(cut(x, sharding, size), sharding), x)
+    assert sorted(token_map(sharding, 24, size).flatten().tolist()) == list(range(24))
+
+
+def test_the_maps_are_the_published_ones() -> None:
+    assert token_map("contiguous", 8, 2).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert token_map("zigzag", 8, 2).tolist() == [[0, 1, 6, 7], [2, 3, 4, 5]]
+    assert token_map("striped", 8, 2).tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
+
+
+@pytest.mark.parametrize("sharding", ["contiguous", "zigzag"])
+def test_segments_are_runs_of_the_map(sharding: str) -> None:
+    tokens = token_map(sharding, 24, 3)
+    for rank in range(3):
+        covered = [
+            token
+            for rows, first in segments(sharding, rank, 8, 3)
+            for token in range(first, first + rows.stop - rows.start)
+        ]
+        assert covered == tokens[rank].tolist()
+
+
+def test_an_impossible_cut_names_the_nearest_possible_ones() -> None:
+    assert unsupported("contiguous", 12, 4) is None
+    assert unsupported("zigzag", 12, 4) == (
+        "problem.seqlen=12 does not divide into 8 equal parts (zigzag sharding, world_size 4); nearest allowed: 8 or 16"
+    )

@@ -1,0 +1,118 @@
+"""The two roads of a simulated ring, its ranks together and as coroutines, and the kernels that tests put on them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from accuracy.config.grid import plan
+from accuracy.core.case import Case
+from accuracy.kernel.base import Kernel
+from accuracy.measure.pipeline import Pipeline
+from accuracy.reference.cache import Cache
+from accuracy.runtime.sharding import cut
+from accuracy.simulate.program import simulate
+from accuracy.variant.base import Rank
+from accuracy.world.base import Tensors
+from tests.measuring import TINY, configuration
+
+CHUNKS = ("variant.bpt_ring.query_chunk=11", "variant.bpt_ring.key_chunk=7")
+MASKS = {
+    "causal": (),
+    "full": ("problem.mask=full",),
+    "window": ("problem.window=9",),
+    "full_window": ("problem.mask=full", "problem.window=9"),
+    "documents": ("problem.documents=25+16+19",),
+}
+POLICIES = {
+    "published": (),
+    "previous_last": ("ring_direction=previous", "ring_order=diagonal_last"),
+    "logsumexp_last": ("merge=logsumexp", "ring_order=diagonal_last", "partial=float32"),
+    "double_16_bit": ("merge=double", "out_accumulator=input", "lse=input", "dq_accumulator=input"),
+    "compensated": ("merge=compensated", "out_accumulator=input", "dkv_accumulator=input"),
+    "wires": ("wire=bfloat16", "gradient_wire=float16", "gradient_partial=float32"),
+    "wires_previous": ("wire=float32", "gradient_wire=input", "ring_direction=previous", "dkv_accumulator=float64"),
+}
+WIDE = ("problem.heads=32", "problem.heads_kv=16", "problem.head_dim=4", "problem.batch=1")
+
+
+def cases(*words: str) -> list[tuple[Case, list[Tensors]]]:
+    """Every planned case that is not unsupported, with its shards."""
+    pipeline = Pipeline("test", Cache(None, 0.0))
+    found = []
+    for each in plan(configuration(*TINY, "problem.seqlen=60", *words), None):
+        if each.unsupported is None:
+            inputs = pipeline.targets(each.case).inputs.tensors
+            layout = each.case.variant.sharding, each.case.world_size
+            found.append((each.case, list(zip(*(cut(x, *layout) for x in inputs), strict=True))))
+    assert found
+    return found
+
+
+def one_by_one(**fields: Any) -> Rank:
+    """Not the type itself: a world in which somebody looks at single ranks, so that each is a coroutine."""
+    return Rank(**fields)
+
+
+def differing(case: Case, shards: Sequence[Tensors], kernel: Kernel | None = None) -> list[str]:
+    """Where the two roads differ in a bit: rank and place of the tensor."""
+    alone = simulate(case, shards, rank_type=one_by_one).results
+    folded = simulate(case, shards, kernel).results
+    return [
+        f"{case.variant.name} W={case.world_size} {case.dtype} rank {rank} tensor {place}"
+        for rank, (mine, theirs) in enumerate(zip(alone, folded, strict=True))
+        for place, (x, y) in enumerate(zip(mine, theirs, strict=True))
+        if bits(x) != bits(y)
+    ]
+
+
+def bits(x: Tensor) -> bytes:
+    """The bytes, the dtype's name and the shape: torch.equal would take -0 for 0."""
+    assert x is not None
+    data: bytes = x.cpu().contiguous().view(torch.uint8).numpy().tobytes()
+    return f"{x.dtype} {tuple(x.shape)}".encode() + data
+
+
+@dataclass
+class Folding:
+    """A kernel that takes up to `limit` calls as one and works through them item by item, as if nothing were folded."""
+
+    kernel: Kernel
+    limit: int
+    most: int = 0
+
+    def foldable(self, way: str, calls: int, q: Tensor, k: Tensor) -> int:
+        return min(calls, self.limit)
+
+    def forward(self, *tensors: Tensor, **how: Any) -> Tensors:
+        return self.each(self.kernel.forward, tensors, how)
+
+    def backward(self, *tensors: Tensor, **how: Any) -> Tensors:
+        return self.each(self.kernel.backward, tensors, how)
+
+    def each(self, call: Callable[..., Tensors], tensors: Sequence[Tensor], how: dict[str, Any]) -> Tensors:
+        self.most = max(self.most, len(tensors[0]))
+        parts = [call(*(x[item : item + 1] for x in tensors), **how) for item in range(len(tensors[0]))]
+        return tuple(torch.cat(same) for same in zip(*parts, strict=True))
+
+
+class Failing(Folding):
+    """A kernel that has no full blocks."""
+
+    def forward(self, *tensors: Tensor, **how: Any) -> Tensors:
+        if not how["causal"]:
+            raise ValueError("no full block")
+        return super().forward(*tensors, **how)
+
+
+def with_slip(module: ModuleType, before: str, after: str) -> ModuleType:
+    """A copy of the module in which its source says something else."""
+    source = Path(str(module.__file__)).read_text()
+    assert before in source, f"{module.__name__} no longer says {before!r}"
+    broken = ModuleType("broken")
+    exec(source.replace(before, after), vars(broken))
+    return broken

@@ -1,0 +1,105 @@
+"""Calls, merges and sums of several ranks and blocks as one give the bits of one after another."""
+
+import importlib.util
+from typing import Any
+
+import pytest
+import torch
+
+from accuracy.kernel import torch_flash
+from accuracy.kernel.block import flash_fold
+from accuracy.simulate import program
+from accuracy.simulate.program import build_kernel
+from tests.simulate.batched.roads import CHUNKS, MASKS, POLICIES, WIDE, Folding, cases, differing
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("limit", [2, 5])
+def test_folded_calls_merges_and_sums_give_the_same_bits(places_alike: None, limit: int, mask: str) -> None:
+    grid = ("variant=[ring,zigzag,striped,bpt_ring]", "world_size=[1,3,5]")
+    for policy in POLICIES.values():
+        knobs = [f"precision.{knob}" for knob in policy]
+        words = (*WIDE, *CHUNKS, "kernel=eager", "dtype=bfloat16", *MASKS[mask], *knobs)
+        for case, shards in cases(*grid, *words, "unusable=record"):
+            kernel = Folding(build_kernel(case), limit)
+            assert differing(case, shards, kernel) == []
+            assert kernel.most > 1 or case.problem.documents or case.world_size == 1
+
+
+@pytest.mark.parametrize("mask", ["causal", "full", "window", "documents"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+def test_the_cpu_s_flash_backward_folds_without_changing_a_bit(dtype: str, mask: str) -> None:
+    """Blocks shorter and longer than the operator's tiles, a batch of several, multi-head, grouped, one group."""
+    grid = ("variant=[ring,zigzag,striped,bpt_ring]", "world_size=[2,4]", "problem.heads_kv=[1,2,4]", *CHUNKS)
+    lengths = "problem.seqlen=60" if mask == "documents" else "problem.seqlen=[24,304]"
+    for case, shards in cases(*grid, "kernel=torch_flash", f"dtype={dtype}", lengths, *MASKS[mask], "unusable=record"):
+        assert differing(case, shards) == []
+
+
+def test_on_the_cpu_backwards_fold_and_forwards_which_merge_do_not() -> None:
+    ((case, shards),) = cases("variant=ring", "world_size=4", "problem.mask=full", "kernel=eager", "problem.batch=1")
+    kernel = Folding(build_kernel(case), 4)
+    work = program.Work(case, kernel, shards)
+    forwarded = program.forward(work)
+    assert kernel.most == 1
+    program.backward(work, forwarded)
+    assert kernel.most == 4
+
+
+def test_a_single_head_s_backward_stays_a_call() -> None:
+    """torch gives its products all threads then, and many threads may add in another order than one."""
+    kernel: Any = torch_flash.build("cpu", torch_flash.Options())
+    tensors = {heads: torch.empty(1, 8, heads, 4) for heads in (1, 2)}
+    assert kernel.foldable("backward", 5, tensors[1], tensors[1]) == 1
+    assert kernel.foldable("backward", 5, tensors[2], tensors[2]) == 5
+    assert kernel.foldable("forward", 5, tensors[2], tensors[2]) == 1
+
+
+def test_a_column_repeats_no_more_keys_than_a_rank_has(places_alike: None) -> None:
+    """30 keys of 60 in chunks of 5 rows: 2 blocks a call at most, of the 12 below each other."""
+    chunks = ("variant.bpt.query_chunk=5", "variant.bpt.key_chunk=30", "problem.mask=full")
+    ((case, shards),) = cases(*WIDE, *chunks, "variant=bpt", "world_size=1", "kernel=eager", "dtype=bfloat16")
+    kernel = Folding(build_kernel(case), 12)
+    assert differing(case, shards, kernel) == []
+    assert kernel.most == 2
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
+@pytest.mark.parametrize("kernel", ["triton_carry", "triton_split_backward"])
+def test_folded_triton_kernels_give_the_same_bits(places_alike: None, kernel: str) -> None:
+    words = ("problem.heads=4", "problem.heads_kv=2", "problem.head_dim=16", "problem.batch=1", "problem.seqlen=24")
+    for case, shards in cases(*words, f"kernel={kernel}", "dtype=float16", "variant=ring", "world_size=3"):
+        assert differing(case, shards) == []
+
+
+GPU_KERNELS = ("flash_attn", "torch_flash", "triton_carry", "triton_split_backward")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("keys", [64, 128, 129, 256, 512])
+@pytest.mark.parametrize("heads", [5, 16])
+@pytest.mark.parametrize("kernel", GPU_KERNELS)
+def test_gpu_kernels_fold_without_changing_a_bit(kernel: str, heads: int, keys: int) -> None:
+    """Around the lengths at which flash-attention takes another tile of keys or cuts them into other parts."""
+    most = 0
+    for size in (2, 7, 16):
+        shape = (f"problem.seqlen={keys * size}", f"problem.heads={heads}", f"problem.heads_kv=[1,{heads}]")
+        grid = ("variant=[ring,striped,bpt_ring]", f"world_size={size}", "problem.mask=[causal,full]")
+        words = (*shape, *grid, "problem.batch=1", "device=cuda", "dtype=bfloat16", f"kernel={kernel}")
+        for case, shards in cases(*words, "problem.head_dim=[64,128,256]", "unusable=record"):
+            assert differing(case, shards) == []
+            fold: Any = build_kernel(case)
+            most = max(most, fold.foldable("backward", size - 1, *shards[0][:2]))
+    assert most > 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kernel", ["flash_attn", "torch_flash"])
+def test_gpu_calls_that_flash_attention_would_cut_otherwise_do_differ(kernel: str, monkeypatch) -> None:
+    """What `flash_fold` holds back is held back for a reason: all calls as one change bits."""
+    words = ("problem.seqlen=3584", "problem.heads=5", "problem.heads_kv=5", "problem.head_dim=128", "problem.batch=1")
+    grid = ("variant=ring", "world_size=7", "problem.mask=full", "dtype=bfloat16", "device=cuda", f"kernel={kernel}")
+    ((case, shards),) = cases(*words, *grid)
+    assert differing(case, shards) == []
+    monkeypatch.setattr(flash_fold, "foldable", lambda way, calls, q, k: calls)
+    assert differing(case, shards) != []

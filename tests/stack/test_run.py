@@ -1,0 +1,116 @@
+"""`accuracy stack.layers=L` as a user runs it: rows on disk, resumed, reported; a mistake is one line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from accuracy.cli import publish, report, run
+from accuracy.results import layers
+from accuracy.stack import measure
+from tests.command_line import CommandLine
+from tests.report import page_check
+
+STACK = (
+    "problem.seqlen=16", "problem.heads=2", "problem.heads_kv=1", "problem.head_dim=4", "kernel=eager", "device=cpu",
+    "stack.layers=2", "stack.width=8", "stack.vocabulary=16", "variant=ring", "world_size=[2,4]",
+)  # fmt: skip
+
+MISTAKES = {
+    "unknown knob": ("+stack.depth=3", "knob of stack 'depth' is unknown; allowed: "),
+    "negative layers": ("stack.layers=-1", "stack.layers=-1; allowed: whole numbers from 1"),
+    "weights": ("stack.weights=llama", "stack.weights 'llama' is unknown; allowed: random, trained"),
+    "gain": ("stack.gain=0", "stack.gain=0.0; allowed: numbers above 0"),
+    "residual": ("stack.residual=float8", "stack.residual 'float8' is unknown; allowed: accumulate, input, none"),
+    "norm": ("stack.norm=yes_please", "stack.norm='yes_please'; allowed: true or false"),
+    "trained shape": ("stack.weights=trained", "trained in another shape; use stack.width=64, "),
+    "inputs": ("inputs=peaked", "inputs has no say in a stack"),
+    "queries": ("problem.seqlen_q=8", "problem.seqlen_q has no place in a stack"),
+    "world": ("world=processes", "world=processes has no stacks; use world=simulated"),
+    "odd head": ("problem.head_dim=3", "RoPE turns pairs: problem.head_dim=3 is odd"),
+    "memory": ("stack.width=16777216 stack.layers=100", "GiB of cpu memory", "lower stack.layers"),
+    "tokens": ("problem.seqlen=18 world_size=4", "problem.seqlen=18 does not divide into 4 equal parts"),
+}
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(tmp_path, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_line_and_nothing_is_written(name: str, command: CommandLine) -> None:
+    words, *told = MISTAKES[name]
+    answer = command(*STACK, *words.split())
+    assert answer.status == run.USAGE_ERROR
+    assert len(answer.err.strip().splitlines()) == 1
+    assert all(each in answer.err for each in told)
+    assert not (command.folder / "outputs").exists()
+
+
+def test_a_run_is_resumed_where_it_was_killed(command: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert command(*STACK, "output_dir=run").status == 0
+    folder = command.folder / "run"
+    first, second = sorted((folder / "layers").glob("*.parquet"))
+    second.unlink()
+    before = first.stat().st_mtime_ns
+    assert command(*STACK, "output_dir=run").status == 0
+    assert first.stat().st_mtime_ns == before
+    assert second.exists()
+    assert pd.read_parquet(folder / "layers")["case_id"].nunique() == 2
+
+    def stopped(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    second.unlink()
+    monkeypatch.setattr(measure.Measurer, "measure", stopped)
+    assert command(*STACK, "output_dir=run").status == run.INTERRUPTED
+    assert json.loads((folder / "run.json").read_text())["ended"] is None
+    assert first.exists()
+
+
+def test_a_dry_run_prints_the_plan_and_writes_nothing(command: CommandLine) -> None:
+    answer = command(*STACK, "dry_run=true")
+    assert answer.status == 0
+    assert "2 stacks planned, 2 to measure; at most about" in answer.out
+    assert "L=2" in answer.out
+    assert not list(command.folder.glob("outputs"))
+
+
+def test_the_report_has_every_setting_and_is_the_same_again_from_the_tables(command: CommandLine) -> None:
+    assert command(*STACK, "stack.gain=[1,4]", "output_dir=run").status == 0
+    folder = command.folder / "run"
+    page = (folder / "report.html").read_text()
+    assert "gain 1.00" in page
+    assert "gain 4.00" in page
+    assert page.count('class="chart"') == 2 * 5  # four tensors by layer, the bottom one by world size
+    assert page_check.external_loads(page) == []
+    assert page_check.charts_without_text(page) == []
+    assert page_check.repeated_identifiers(page) == set()
+    assert report.main([str(folder)]) == 0
+    assert (folder / "report.html").read_text() == page
+
+
+def test_the_report_needs_no_torch(command: CommandLine) -> None:
+    assert command(*STACK, "output_dir=run").status == 0
+    program = "import sys; sys.modules['torch'] = None; from accuracy.cli.report import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", program, str(command.folder / "run")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_published_run_of_stacks_is_read_and_reported_again(command: CommandLine) -> None:
+    assert command(*STACK, "output_dir=run").status == 0
+    target = publish.publish(command.folder / "run", command.folder / "reports")
+    assert len(layers.read(target)) == len(layers.read(command.folder / "run"))
+    assert report.main([str(target)]) == 0
+
+
+def test_a_folder_of_attention_alone_takes_no_stacks(command: CommandLine) -> None:
+    alone = [word for word in STACK if not word.startswith("stack.")]
+    assert command(*alone, "report=false", "reference.folder=null", "output_dir=run").status == 0
+    answer = command(*STACK, "output_dir=run")
+    assert answer.status == run.USAGE_ERROR
+    assert "holds rows of attention alone" in answer.err

@@ -1,0 +1,109 @@
+"""A variant inside a stack: in float64 it is the stack with exact attention; a slip in its backward alone shows."""
+
+from itertools import pairwise
+
+import pytest
+
+from accuracy.results import table
+from accuracy.results.layers import METRICS, SCHEMA
+from tests.stack.stacks import measured, planned
+from tests.variants import schedules, skip_if_bound_to_a_kernel
+
+EXACT = 1e-12
+"""`test_reference.SUMS` for the stack, as much again for the merges of 4 blocks, and twice that for cancellation in sums
+that are up to twice smaller than their terms."""
+STALE = "{forward: accuracy.selfcheck.fault.bpt_stale_buffer, backward: accuracy.selfcheck.fault.bpt_stale_buffer, sharding: contiguous}"
+
+
+@pytest.mark.parametrize("variant", schedules())
+def test_in_float64_every_variant_is_exact(variant: str) -> None:
+    skip_if_bound_to_a_kernel(variant)
+    rows = measured(f"variant={variant}", "dtype=float64", "world_size=[1,2,3,4]")
+    unsupported = rows["status"] == table.UNSUPPORTED  # of one device, or heads that do not divide
+    if rows.loc[unsupported, "reason"].str.contains("gives no gradients").any():
+        pytest.skip("for inference only")
+    assert set(rows.loc[~unsupported, "status"]) == {table.OK}
+    assert rows.loc[~unsupported, "error_rel"].max() < EXACT
+
+
+def test_a_stack_in_bfloat16_rounds_as_bfloat16_does() -> None:
+    """Not exact, not wrong: between the rounding of one number and that of every one of some hundred, u = 2^-8."""
+    rows = measured("variant=[ring,zigzag]", "dtype=bfloat16", "world_size=4")
+    errors = rows.loc[rows["tensor"] != "loss", "error_rel"]
+    assert errors.min() > 0
+    assert 1e-3 < errors.median() < 100 * 2**-8
+
+
+def test_a_wrong_backward_shows_in_every_gradient_below_and_in_no_output() -> None:
+    rows = measured(
+        f"variant={{wrong: {STALE}}}".replace("variant=", "+variant.wrong=").replace("{wrong: ", "").replace("}}", "}"),
+        "~variant.ring", "~variant.zigzag", "~variant.llama3_ring", "dtype=float64", "world_size=4",
+    )  # fmt: skip
+    forward = rows["tensor"].isin(("x", "loss"))
+    assert rows.loc[forward, "error_rel"].max() < EXACT
+    assert rows.loc[(rows["tensor"] == "dx"), "error_rel"].min() > 1e-3
+    assert rows.loc[rows["tensor"] == "d_query", "error_rel"].min() > 1e-3
+
+
+def test_a_right_forward_on_a_wrong_kernel_backward_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest slip: one gradient of one rank scaled by 1 + 1e-9."""
+    from accuracy.variant import llama3
+
+    healthy = llama3.backward
+
+    async def slipped(rank, *tensors):  # type: ignore[no-untyped-def]
+        dq, dk, dv = await healthy(rank, *tensors)
+        return (dq * (1 + 1e-9) if rank.world.rank == 1 else dq), dk, dv
+
+    monkeypatch.setattr(llama3, "backward", slipped)
+    rows = measured("variant=llama3", "dtype=float64", "world_size=2")
+    assert rows.loc[rows["tensor"] == "d_query", "error_rel"].min() > 100 * EXACT
+
+
+def test_every_layer_and_tensor_has_a_row_and_every_row_all_columns() -> None:
+    rows = measured("variant=ring", "world_size=2")
+    expected = {(layer, name) for layer in (1, 2, 3) for name in ("x", "dx", "d_query", "d_key", "d_value", "d_output")}
+    expected |= {(3, "loss"), (3, "gradient_norm")}
+    assert set(zip(rows["layer"], rows["tensor"], strict=True)) == expected
+    assert len(rows) == len(expected)
+    assert set(METRICS) <= set(rows)
+    assert rows[list(METRICS)].notna().all(axis=None)
+    assert set(SCHEMA.names) <= set(rows)
+
+
+def test_single_device_compared_with_itself_is_no_further_off() -> None:
+    rows = measured("variant=single_device", "world_size=1")
+    assert (rows["x_single_device"].dropna() == 1).all()
+    assert (rows["diff_rel"] == 0).all()
+
+
+def test_a_deeper_stack_begins_with_the_layers_of_a_shallower_one() -> None:
+    rows = measured("variant=ring", "world_size=2", "stack.layers=[2,4]")
+    outputs = rows[(rows["tensor"] == "x") & (rows["layer"] <= 2)]
+    for _, group in outputs.groupby("layer"):
+        assert group["value"].nunique() == 1
+
+
+def test_a_schedule_that_raises_becomes_a_row_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    from accuracy.variant import llama3
+
+    async def broken(*given):  # type: ignore[no-untyped-def]
+        raise RuntimeError("a wire was cut")
+
+    monkeypatch.setattr(llama3, "backward", broken)
+    rows = measured("variant=llama3", "world_size=2")
+    assert list(rows["status"]) == [table.FAILED]
+    assert "a wire was cut" in rows["reason"].iloc[0]
+
+
+def test_cases_that_share_a_reference_stand_next_to_each_other() -> None:
+    plans = planned("variant=[ring,zigzag]", "world_size=[2,4]", "dtype=[float32,bfloat16]", "stack.layers=[1,2]")
+    shared = [each.shared for each in plans]
+    assert len(plans) == 16
+    changes = sum(before != after for before, after in pairwise(shared))
+    assert changes + 1 == len(set(shared)) == 4
+
+
+def test_the_id_is_of_the_stack_too() -> None:
+    plans = planned("variant=ring", "world_size=2", "stack.gain=[1,2]", "stack.norm=[true,false]")
+    assert len({each.id for each in plans}) == 4

@@ -1,0 +1,90 @@
+"""The reference of a stack: its gradients are those of its loss, by two ways that share nothing with its attention."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from accuracy.stack.attention import Exact
+from accuracy.stack.block import block, loss_of
+from accuracy.stack.layers import DIFFERENTIATED, walk
+from accuracy.stack.weights import Model, model_of
+from tests.stack.stacks import planned
+
+SUMS = 2.2e-13
+"""No sum has more than 48 terms, so it errs by 48 u = 5e-15 at most of the sum of its absolute terms; 7 products a
+layer, there and back, in 3 layers are 42 of them."""
+
+
+def plain_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], dim=2) for x in (k, v))
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / q.shape[-1] ** 0.5
+    hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    return torch.einsum("bhqk,bkhd->bqhd", F.softmax(scores.masked_fill(hidden, -torch.inf), dim=-1), v)
+
+
+def plain_loss(model: Model, layers: list[Mapping[str, Tensor]], residual: bool) -> Tensor:
+    x = model.embedding[model.words[:, :-1]]
+    for weights in layers:
+        x = block(x, weights, plain_attention, 8, residual)
+    return loss_of(x, model.norm, model.head, model.words[:, 1:])
+
+
+@pytest.mark.parametrize("words", [(), ("stack.norm=false",), ("stack.residual=none",), ("stack.feed_forward=0",)])
+def test_the_gradients_are_those_of_torch_s_autograd_through_the_whole_stack(words: tuple[str, ...]) -> None:
+    (each,) = planned("dtype=float64", "world_size=1", "variant=ring", *words)
+    model = model_of(each.case, each.stack)
+    found = {(x.layer, x.tensor): x.value for x in walk(model, each.stack, Exact(each.case), torch.float64, 8)}
+    layers = [{name: x.clone().requires_grad_() for name, x in layer.items()} for layer in model.layers]
+    loss = plain_loss(model, layers, each.stack.residual != "none")
+    loss.backward()
+    assert found[3, "loss"].item() == pytest.approx(loss.item(), rel=SUMS)
+    for place, layer in enumerate(layers, 1):
+        for name in DIFFERENTIATED:
+            expected = layer[name].grad
+            assert expected is not None
+            assert (found[place, f"d_{name}"] - expected).norm() <= SUMS * expected.norm()
+
+
+def test_the_gradients_are_the_slopes_of_the_loss() -> None:
+    """A central difference of step h errs by h^2 times a third derivative and u / h: 1e-10 and 1e-11 at h = 1e-5."""
+    (each,) = planned("dtype=float64", "world_size=1", "variant=ring")
+    model = model_of(each.case, each.stack)
+    found = {(x.layer, x.tensor): x.value for x in walk(model, each.stack, Exact(each.case), torch.float64, 8)}
+    step = 1e-5
+    generator = torch.Generator().manual_seed(1)
+    for place in (0, 2):
+        for name in DIFFERENTIATED:
+            weight = model.layers[place][name]
+            direction = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+
+            def loss_at(shift: float, place: int = place, name: str = name, way: Tensor = direction) -> float:
+                layers = [dict(layer) for layer in model.layers]
+                layers[place][name] = layers[place][name] + shift * way
+                moved = replace(model, layers=tuple(layers))
+                quantities = walk(moved, each.stack, Exact(each.case), torch.float64, 8)
+                return next(float(x.value) for x in quantities if x.tensor == "loss")
+
+            slope = (loss_at(step) - loss_at(-step)) / (2 * step)
+            expected = float((found[place + 1, f"d_{name}"] * direction).sum())
+            assert slope == pytest.approx(expected, abs=1e-8 * float(direction.norm()))
+
+
+def test_words_of_later_places_change_no_earlier_output() -> None:
+    (each,) = planned("dtype=float64", "world_size=1", "variant=ring")
+    model = model_of(each.case, each.stack)
+    other = model.words.clone()
+    other[:, 12:] = (other[:, 12:] + 1) % 48
+    outputs = [
+        next(
+            x.value
+            for x in walk(made, each.stack, Exact(each.case), torch.float64, 8)
+            if (x.layer, x.tensor) == (3, "x")
+        )
+        for made in (model, replace(model, words=other))
+    ]
+    assert torch.equal(outputs[0][:, :12], outputs[1][:, :12])
+    assert not torch.equal(outputs[0][:, 12:], outputs[1][:, 12:])
