@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from accuracy.config.grid import plan
 from accuracy.config.read import Configuration, read
+from accuracy.execute.plan import plan
 from accuracy.measure.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from tests.composing import composed

@@ -15,7 +15,6 @@ import pandas as pd
 import torch
 import torch.distributed as dist
 
-from accuracy.config.grid import resolve_kernel
 from accuracy.config.problem import problem_of
 from accuracy.core import plugins
 from accuracy.core.case import Case, Part, Variant
@@ -23,6 +22,8 @@ from accuracy.core.dtype import FORMATS
 from accuracy.core.errors import ConfigError, unknown
 from accuracy.core.paths import PACKAGE
 from accuracy.core.precision import Precision
+from accuracy.core.probes import REFERENCE_ERROR
+from accuracy.execute.plan import resolve_kernel
 from accuracy.execute.ranks.in_place import measure, present
 from accuracy.gate.rules import Limits
 from accuracy.results.table import ALL_RANKS, OK, UNSUPPORTED, Row
@@ -30,7 +31,6 @@ from accuracy.runtime import device as devices
 from accuracy.runtime.layout import LAYOUTS
 from accuracy.runtime.sharding import SHARDINGS
 from accuracy.runtime.sharding import unsupported as cannot_cut
-from accuracy.verdict.evidence import REFERENCE_ERROR
 
 KERNELS = ("flash_attn", "torch_flash", "eager")
 LIMITS = Limits()
@@ -58,11 +58,12 @@ def assert_accurate(
     limits: Limits = LIMITS,
     record: Callable[[list[Row]], None] | None = None,
 ) -> pd.DataFrame:
-    """Measure fn against float64 and against a single-device kernel in the same dtype; its rows, the same on every rank.
+    """Measure fn against float64 and against a single-device kernel in the same dtype; its rows, the same on every
+    rank.
 
     fn(q, k, v, *, causal, softmax_scale, group) -> out or (out, lse), as `accuracy.variant.callable` says; gradients
-    come from autograd. sharding: which tokens a rank gets; seqlen: over all ranks, 512 a rank by default; kernels:
-    the first that can serve is the single device's; group: default, all ranks of torch.distributed; limits: what is allowed
+    come from autograd. sharding: which tokens a rank gets; seqlen: over all ranks, 512 a rank by default; kernels: the
+    first that can serve is the single device's; group: default, all ranks of torch.distributed; limits: what is allowed
     (`accuracy.gate.rules`); record: is given the rows before they are judged.
 
     Raises AssertionError on every rank, with the worst rank, tensor and position, and ConfigError for a wrong argument.
@@ -112,7 +113,8 @@ def _described(rows: list[Row], limits: Limits) -> list[str]:
         f"{_named(whole)}: {whole['tensor']} is {_times(whole):.3g} times as far from float64 as {kernel} run once"
         f" (allowed: {_limit(whole, limits):g}), on rank {worst['rank']} {_times(worst):.3g} times"
         f" ({_limit(worst, limits):g})",
-        f"relative error {whole['error_rel']:.3g}; of {kernel} {whole['single_device_rel']:.3g}; of the true answer rounded"
+        f"relative error {whole['error_rel']:.3g}; of {kernel} {whole['single_device_rel']:.3g}; of the"
+        " true answer rounded"
         f" {whole['floor_rel']:.3g}",
         f"largest error {place['error_max']:.3g} on rank {place['rank']}, at batch {place['worst_batch']}, token"
         f" {place['worst_token']}, head {place['worst_head']}, dim {place['worst_dim']}",
@@ -124,7 +126,8 @@ def _limit(row: Row, limits: Limits) -> float:
 
 
 def _times(row: Row) -> float:
-    """A row's error over single device's, or over what no implementation can be held to: the floor and the reference's own."""
+    """A row's error over single device's, or over what no implementation can be held to: the floor and the reference's
+    own."""
     return float(row["error_rel"]) / max(row["single_device_rel"], row["floor_rel"], REFERENCE_ERROR)
 
 

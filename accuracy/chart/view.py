@@ -62,3 +62,11 @@ class Panel:
 def cells(*values: object) -> tuple[Cell, ...]:
     """A row of plain cells."""
     return tuple(value if isinstance(value, Cell) else Cell(str(value)) for value in values)
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A short verdict. tone: good, bad, or open."""
+
+    text: str
+    tone: str

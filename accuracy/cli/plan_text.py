@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from accuracy.config.grid import Planned
 from accuracy.core.case import Problem
+from accuracy.core.probes import PROBES
+from accuracy.execute.plan import Planned
 from accuracy.execute.run import Outcome
 from accuracy.measure.memory import bytes_needed
 from accuracy.results import table
-from accuracy.verdict.evidence import PROBES
 
 SHOWN = 40
 

@@ -162,9 +162,9 @@ def measure(config: Any, folders: list[Path], command: list[str], crew: "Crew | 
 
 def _measure(configuration: "Configuration", config: Any, command: list[str], crew: "Crew | None") -> int:
     from accuracy.cli import plan_text
-    from accuracy.config.grid import plan
     from accuracy.execute import run
     from accuracy.execute.measure import fitting_workers
+    from accuracy.execute.plan import plan
     from accuracy.runtime import device
 
     ranks = device.count() if configuration.device == "cuda" else None

@@ -76,7 +76,7 @@ def _rates(given: argparse.Namespace) -> int:
 
 
 def _vacuity(given: argparse.Namespace) -> int:
-    from accuracy.config.grid import problem_of
+    from accuracy.config.problem import problem_of
     from accuracy.config.read import read
     from accuracy.inputs import base as inputs
     from accuracy.runtime import arithmetic

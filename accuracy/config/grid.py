@@ -1,63 +1,18 @@
-"""From axes to cases: the product of all axes, each case checked against what its parts can do.
+"""From axes to cases: the product of all axes, slowest first, and the precision policies of the schedules."""
 
-A combination that its parts unsupported stays in the plan with the reason, and becomes a row. An axis value that no case
-can use, and a problem that is none, are mistakes: they stop the run at once with one line. An experiment that lists
-what some machine may lack says `unusable=record`: such a value is no mistake then, unless nothing else is left.
-"""
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cache
-from typing import Any
-
-from accuracy.config.problem import problem_of
 from accuracy.config.read import Configuration
 from accuracy.core import plugins
-from accuracy.core.case import Case, Part, Problem, Variant, documents_text
+from accuracy.core.case import Case, Part, Problem, Variant
 from accuracy.core.errors import ConfigError
 from accuracy.core.precision import Precision
-from accuracy.kernel.block.running_state import CARRIED_PLACES
-from accuracy.measure.memory import bytes_needed
-from accuracy.reference import choice
-from accuracy.runtime import sharding
-
-LACKS = {
-    "cross_lengths": "takes as many queries as keys",
-    "top_left": "has no mask aligned at the top left",
-    "window": "has no windows",
-    "documents": "has no packed documents",
-    "softcap": "has no capped scores",
-}
-"""What a schedule that does not state one of a problem's features is said to lack."""
 
 
-@dataclass(frozen=True)
-class Planned:
-    """A case, and why it cannot be measured (None: it can)."""
-
-    case: Case
-    unsupported: str | None
-
-
-def plan(configuration: Configuration, free_bytes: int | None, ranks: int | None = None) -> list[Planned]:
-    """Every case of the grid once, cases that share inputs and reference next to each other.
-
-    ranks: how many a world of processes can have; None: as many as are asked for. Raises ConfigError.
-    """
-    planned: dict[str, Planned] = {}
-    for grid in (configuration, *configuration.also):
-        _stop_at_useless_knobs(grid)
-        for case in _cases(grid, [problem_of(given) for given in grid.problems]):
-            planned.setdefault(case.id, _judge(case, free_bytes, ranks))
-    plans = list(planned.values())
-    for problem in {each.case.problem for each in plans}:
-        choice.choose(problem, configuration.device, configuration.reference_method)
-    _stop_at_useless_values(configuration, plans)
-    return plans
-
-
-def _cases(configuration: Configuration, problems: list[Problem]) -> Iterator[Case]:
-    """The product, slowest axis first: what is costly to prepare (inputs, reference, single device) changes least often."""
+def cases_of(configuration: Configuration, problems: list[Problem]) -> Iterator[Case]:
+    """The product, slowest axis first: what is costly to prepare (inputs, reference, single device) changes least
+    often."""
     for problem in problems:
         for inputs in configuration.inputs:
             for seed in configuration.seeds:
@@ -108,7 +63,7 @@ def _case(
         reruns=configuration.reruns,
         conditions=configuration.conditions,
     )
-    return resolve_kernel(case) if kernel.name == "auto" else case
+    return case
 
 
 def _override(published: Precision, places: Sequence[str], overrides: dict[str, str]) -> Precision:
@@ -116,134 +71,8 @@ def _override(published: Precision, places: Sequence[str], overrides: dict[str, 
     return replace(published, **{place: word for place, word in overrides.items() if place in places})
 
 
-def resolve_kernel(case: Case) -> Case:
-    """The first candidate that can serve the case; the first of all where none can."""
-    candidates = []
-    for source in case.kernel.source.split(","):
-        defaults = plugins.default_options(plugins.load(source))
-        candidates.append(replace(case, kernel=Part(source.rpartition(".")[2], source, defaults)))
-    return next((each for each in candidates if kernel_unsupported(each) is None), candidates[0])
-
-
-def _judge(case: Case, free_bytes: int | None, ranks: int | None) -> Planned:
-    forward, backward = (plugins.load(part.source) for part in (case.variant.forward, case.variant.backward))
-    reasons: Iterable[Callable[[], str | None]] = (
-        lambda: _feature_unsupported(case),
-        lambda: _inputs_unsupported(case),
-        lambda: sharding.unsupported(case.variant.sharding, case.problem.seqlen, case.world_size),
-        lambda: forward.unsupported(case),
-        lambda: backward.unsupported(case),
-        lambda: kernel_unsupported(case),
-        lambda: _world_unsupported(case, ranks),
-        lambda: _memory_unsupported(case, free_bytes),
-    )
-    return Planned(case, next((reason for check in reasons if (reason := check())), None))
-
-
-def _feature_unsupported(case: Case) -> str | None:
-    """Schedules know causal and full masks of as many queries as keys, and beyond that what their FEATURES state."""
-    modules = [plugins.load(part.source) for part in (case.variant.forward, case.variant.backward)]
-    for feature, setting in case.problem.features.items():
-        if any(feature not in getattr(module, "FEATURES", ()) for module in modules):
-            return f"variant {case.variant.name} {LACKS[feature]}: drop {setting} or use variant=single_device world_size=1"
-    return None
-
-
-def _inputs_unsupported(case: Case) -> str | None:
-    """Inputs that are read, not drawn, may not have what a case asks for."""
-    module = plugins.load(case.inputs.source)
-    unsupported: Callable[[Case, Any], str | None] = getattr(module, "unsupported", lambda case, options: None)
-    return unsupported(case, plugins.build_options(module, case.inputs.options))
-
-
-def kernel_unsupported(case: Case) -> str | None:
-    """Why the kernel cannot serve the case, or None."""
-    partials = {
-        case.forward_precision.dtype("partial", case.dtype),
-        case.backward_precision.dtype("gradient_partial", case.dtype),
-    }
-    abilities = _abilities(case.kernel, case.device)
-    problem = case.problem
-    unsupported: str | None = abilities.unsupported(
-        case.kernel.name, case.dtype, problem.head_dim, partials, problem.features
-    )
-    return unsupported or (_carried_unsupported(case) if abilities.carries else None)
-
-
-def _carried_unsupported(case: Case) -> str | None:
-    """Where a kernel carries the state of a schedule that merges, nothing is rounded in between: no such knob works."""
-    schedule = plugins.load(case.variant.forward.source)
-    if "merge" not in schedule.FORWARD_PLACES:
-        return None
-    for place in CARRIED_PLACES:
-        if getattr(case.forward_precision, place) != getattr(schedule.PRECISION, place):
-            return (
-                f"kernel {case.kernel.name} carries the running state through its calls, unrounded: precision.{place}"
-                " changes nothing; drop it or use another kernel"
-            )
-    return None
-
-
-def _world_unsupported(case: Case, ranks: int | None) -> str | None:
-    """Real ranks have a GPU each, and under a launcher a process each."""
-    if case.world != "processes" or ranks is None or case.world_size <= ranks:
-        return None
-    return (
-        f"world=processes has {ranks} ranks here (one a GPU, or one a launched process), not {case.world_size};"
-        " lower world_size or use world=simulated"
-    )
-
-
-@cache
-def _abilities(kernel: Part, device: str) -> Any:
-    module = plugins.load(kernel.source)
-    return module.abilities(device, plugins.build_options(module, kernel.options))
-
-
-def _memory_unsupported(case: Case, free_bytes: int | None) -> str | None:
-    needed = bytes_needed(case)
-    if free_bytes is None or needed <= free_bytes:
-        return None
-    return (
-        f"needs about {needed / 2**30:.1f} GiB of {case.device} memory, {free_bytes / 2**30:.1f} GiB are free;"
-        " lower problem.seqlen, problem.heads or problem.batch"
-    )
-
-
-AXES: dict[str, Callable[[Case], Any]] = {
-    "variant": lambda case: case.variant.name,
-    "kernel": lambda case: case.kernel.name,
-    "dtype": lambda case: case.dtype,
-    "world_size": lambda case: case.world_size,
-    "problem.seqlen": lambda case: case.problem.seqlen,
-    "problem.seqlen_q": lambda case: case.problem.queries,
-    "problem.heads": lambda case: case.problem.heads,
-    "problem.heads_kv": lambda case: case.problem.heads_kv,
-    "problem.head_dim": lambda case: case.problem.head_dim,
-    "problem.batch": lambda case: case.problem.batch,
-    "problem.mask": lambda case: case.problem.mask,
-    "problem.window": lambda case: case.problem.window,
-    "problem.documents": lambda case: documents_text(case.problem.documents),
-    "problem.softcap": lambda case: case.problem.softcap,
-    "precision": lambda case: case.precision_text,
-}
-
-
-def _stop_at_useless_values(configuration: Configuration, plans: list[Planned]) -> None:
-    if plans[0].unsupported is not None and all(each.unsupported == plans[0].unsupported for each in plans):
-        raise ConfigError(plans[0].unsupported)
-    if configuration.record_unusable and any(each.unsupported is None for each in plans):
-        return
-    for axis, value_of in AXES.items():
-        usable = {value_of(each.case) for each in plans if each.unsupported is None}
-        for each in plans:
-            if each.unsupported is not None and value_of(each.case) not in usable:
-                value = value_of(each.case)
-                given = "" if len({value_of(other.case) for other in plans}) == 1 else f"{axis}={value}: "
-                raise ConfigError(f"{given}{each.unsupported}")
-
-
-def _stop_at_useless_knobs(configuration: Configuration) -> None:
+def stop_at_useless_knobs(configuration: Configuration) -> None:
+    """Raises ConfigError for a rounding place that none of the variants has."""
     places = {place for variant in configuration.variants for place in _places(variant)}
     for overrides in configuration.precisions:
         for place in overrides:

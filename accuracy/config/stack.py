@@ -11,6 +11,7 @@ from accuracy.config import checks
 from accuracy.core.errors import ConfigError
 
 WEIGHTS = ("random", "trained")
+TRAINED_SHAPE = {"width": 64, "feed_forward": 192, "vocabulary": 256, "heads": 4, "heads_kv": 2, "head_dim": 32}
 RESIDUALS = ("input", "accumulate", "none")
 
 
@@ -67,10 +68,8 @@ def unsupported(stack: Stack, problem: Mapping[str, object]) -> str | None:
     """Why a stack has no weights for a problem's heads, or None."""
     if stack.weights == "random":
         return None
-    from accuracy.stack.trained import SHAPE
-
     given = {**stack.identity(), **problem}
-    wrong = {key: value for key, value in SHAPE.items() if given[key] != value}
+    wrong = {key: value for key, value in TRAINED_SHAPE.items() if given[key] != value}
     if not wrong:
         return None
     where = {True: "stack", False: "problem"}

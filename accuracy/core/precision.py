@@ -24,7 +24,7 @@ class Precision:
     partial: dtype of each block's out, as the kernel returns it.
     gradient_partial: dtype of each block's dq, dk, dv, as the kernel returns them.
     out_accumulator, lse: dtypes of the running out and lse between merges.
-    merge: formula that joins two partials (see `accuracy.variant.merge`).
+    merge: formula that joins two partials (see `accuracy.variant.join.merge`).
     dq_accumulator, dkv_accumulator: dtypes of the sums over blocks and ranks.
     wire: dtype in which k and v (and q, out of head exchanges) travel between ranks.
     gradient_wire: dtype in which dk and dv (and dq, dout of head exchanges) travel.

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from accuracy.config.grid import Planned
 from accuracy.config.read import Configuration
 from accuracy.core.case import Case
+from accuracy.execute.plan import Planned
 from accuracy.execute.ranks.base import Launcher
 from accuracy.execute.ranks.local import ThisMachine
 from accuracy.execute.ranks.pool import Pool

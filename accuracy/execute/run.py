@@ -12,11 +12,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from accuracy.config.grid import Planned
 from accuracy.config.read import Configuration
 from accuracy.core.case import Case, digest
 from accuracy.core.errors import ConfigError
 from accuracy.execute.measure import measure
+from accuracy.execute.plan import Planned
 from accuracy.execute.ranks.base import Launcher
 from accuracy.measure.provenance import code_of, fingerprint, provenance
 from accuracy.results import table

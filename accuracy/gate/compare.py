@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import jinja2
 from markupsafe import Markup
 
+from accuracy.chart.render import render
+from accuracy.chart.view import Chip
 from accuracy.core.number import count
 from accuracy.gate import text
 from accuracy.gate.decision import Decision
@@ -13,12 +14,10 @@ from accuracy.gate.exits import WORDS, Exit
 from accuracy.gate.fingerprint import hard, soft
 from accuracy.gate.item import FAILED, INCOMPLETE, PASSED, SKIPPED, Item
 from accuracy.gate.overlay import panels
-from accuracy.report.headline import Chip
 from accuracy.results import history
 from accuracy.results.history import Entry
 
 PAGE = Path(__file__).parent / "page"
-REPORT_PAGE = Path(__file__).parents[1] / "report" / "page"
 MOST_ROWS = 1000
 
 
@@ -43,14 +42,9 @@ def page(decision: Decision) -> bytes:
     blocking = [item for item in decision.items if item.state in (FAILED, INCOMPLETE)]
     fine = [item for item in decision.items if item.state == PASSED]
     shown = [*blocking, *fine][:MOST_ROWS]
-    pages = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([PAGE, REPORT_PAGE]),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    written = pages.get_template("compare.html.jinja").render(
+    return render(
+        PAGE,
+        "compare.html.jinja",
         decision=decision,
         outcome=WORDS[decision.exit],
         chips=_chips(decision),
@@ -62,10 +56,8 @@ def page(decision: Decision) -> bytes:
         entries=_entries(decision),
         growth=panels(decision),
         past=past,
-        style=Markup((REPORT_PAGE / "report.css").read_text(encoding="utf-8")),
         own_style=Markup((PAGE / "compare.css").read_text(encoding="utf-8")),
     )
-    return written.encode("utf-8", errors="replace")
 
 
 def _chips(decision: Decision) -> list[Chip]:

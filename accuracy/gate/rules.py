@@ -18,7 +18,8 @@ ACCEPTED_GROWTH = 1.5  # of a value that the baseline was published with: the sp
 
 @dataclass(frozen=True)
 class Limits:
-    """How many times single device's error is allowed: of all ranks, of the worst rank, of the largest element; of lse."""
+    """How many times single device's error is allowed: of all ranks, of the worst rank, of the largest element; of
+    lse."""
 
     all_ranks: float = 1.5
     one_rank: float = 3.0

@@ -19,8 +19,8 @@ class Kernel(Protocol):
     """Attention on one device. Masks: full, or causal aligned at the bottom right (Sq <= Sk).
 
     A kernel whose abilities have the feature `window` also takes `window=(left, right)` with causal=False (see
-    `accuracy.core.masks.Block`; every row sees a key), in both directions; one with `softcap`, `softcap=c`: scores become
-    c tanh(scale q k^T / c).
+    `accuracy.core.masks.Block`; every row sees a key), in both directions; one with `softcap`, `softcap=c`: scores
+    become c tanh(scale q k^T / c).
     """
 
     def forward(
@@ -50,7 +50,8 @@ class Kernel(Protocol):
 
 
 class CarryingKernel(Kernel, Protocol):
-    """A kernel that can go on from a running state; schedules that merge partials let it, see `accuracy.kernel.block.running_state`."""
+    """A kernel that can go on from a running state; schedules that merge partials let it, see
+    `accuracy.kernel.block.running_state`."""
 
     def carry(self, state: State, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, begins: bool) -> None:
         """Bring the keys k, v (B, Sk, Hk, D) into the state of the queries q (B, Sq, H, D), in place and unrounded.

@@ -1,10 +1,10 @@
 """torch's flex_attention, compiled to Triton kernels on CUDA; with lse (natural logarithm).
 
 On the CPU torch gives it no backward. Its own backward is autograd's and knows the block's lse only; see
-`accuracy.kernel.block.by_autograd` for what makes it one for all keys. Every shape is compiled for itself, once a process; one that
-cannot be compiled is an error, for torch would otherwise fall back on an unfused form that rounds elsewhere. Its other
-kernel, for fewer than 128 queries, is left out: it rounds elsewhere too, and is not there for more than 128 rows in all
-the heads of a group.
+`accuracy.kernel.block.by_autograd` for what makes it one for all keys. Every shape is compiled for itself, once a
+process; one that cannot be compiled is an error, for torch would otherwise fall back on an unfused form that rounds
+elsewhere. Its other kernel, for fewer than 128 queries, is left out: it rounds elsewhere too, and is not there for more
+than 128 rows in all the heads of a group.
 """
 
 from collections.abc import Callable

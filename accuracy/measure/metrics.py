@@ -22,7 +22,8 @@ Array = np.ndarray
 
 
 def error_of(x: Tensor, reference: Tensor) -> Tensor:
-    """x - reference in float64; infinite where just one is not finite or x is NaN; 0 where both are the same infinity."""
+    """x - reference in float64; infinite where just one is not finite or x is NaN; 0 where both are the same
+    infinity."""
     error = x.double() - reference
     error = error.nan_to_num_(nan=math.inf, posinf=math.inf, neginf=-math.inf)
     return error.masked_fill_(x == reference, 0.0)
@@ -34,8 +35,8 @@ class Sums:
 
     total: sum of |e|; square: of e^2; signed: of e where finite; signed_square: of its squares; outward: of e where
     finite, times the reference's sign; largest: max |e|;
-    worst: flat local index of the largest; norm_square: of the reference, squared, where finite; nonfinite: elements of x
-    that are not finite; count: elements.
+    worst: flat local index of the largest; norm_square: of the reference, squared, where finite; nonfinite: elements of
+    x that are not finite; count: elements.
     """
 
     total: Array
@@ -81,8 +82,8 @@ def norm_square(reference: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 def rounding_sums(reference: Tensor) -> Sums:
-    """What rounding is expected to cost a reference that is itself rounded to float64: spacing / sqrt(12), the root mean
-    square of an error spread evenly over one spacing. It has no sign and no place: those fields are 0."""
+    """What rounding is expected to cost a reference that is itself rounded to float64: spacing / sqrt(12), the root
+    mean square of an error spread evenly over one spacing. It has no sign and no place: those fields are 0."""
     flat = reference.flatten(1)
     expected = spacing(flat, "float64").div_(math.sqrt(12)).masked_fill_(~flat.isfinite(), 0.0)  # that is not rounded
     total, largest, square = expected.sum(1), expected.amax(1), expected.square_().sum(1)

@@ -21,9 +21,8 @@ PACKAGE = Path(accuracy.__file__).parent
 PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "hydra-core", "omegaconf", "flash-attn", "flash-attn-4", "triton")
 THIRD_PARTY = ("ring-flash-attn", "yunchang", "ring-attention-pytorch", "axolotl-ringmaster")
 NOT_MEASURING = (  # what these decide is in the case's id, or nowhere in a number; whatever is new decides
-    "check/", "command/", "probe/", "report/", "selfcheck/", "spread/", "verdict/",
-    "chosen.py", "claim.py", "configuration.py", "errors.py", "grid.py", "knobs.py",
-    "locations.py", "measure.py", "memory.py", "plugin.py", "provenance.py", "run.py",
+    "api/", "chart/", "cli/", "config/", "execute/", "gate/", "probe/", "report/", "verdict/", "selfcheck/measure.py",
+    "selfcheck/rates.py", "selfcheck/vacuity.py", "results/", "measure/memory.py", "measure/provenance.py",
 )  # fmt: skip
 ARITHMETIC = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "TRITON_INTERPRET")  # variables that change results
 ENVIRONMENT = (*ARITHMETIC, "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")

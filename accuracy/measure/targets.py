@@ -1,4 +1,5 @@
-"""What a variant is compared with: the reference, the single-device kernel and the floor, made once and shared by all cases.
+"""What a variant is compared with: the reference, the single-device kernel and the floor, made once and shared by all
+cases.
 
 All tensors here are in token layout: (B, S, heads, D), and (B, S, H) for lse and delta, so that one sharding cuts
 them all along dimension 1. S is the tensor's own number of tokens, of queries or of keys.

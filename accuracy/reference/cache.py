@@ -1,7 +1,7 @@
 """References kept on disk, so that a problem's reference is computed once, whatever runs ask for it.
 
-A file is written whole or not at all and carries a checksum; one that cannot be read is computed again. A reference that
-took less than `min_seconds` is not kept: reading it would not be faster.
+A file is written whole or not at all and carries a checksum; one that cannot be read is computed again. A reference
+that took less than `min_seconds` is not kept: reading it would not be faster.
 """
 
 import hashlib
@@ -22,8 +22,8 @@ from accuracy.reference.float64 import Reference
 
 @dataclass(frozen=True)
 class Cache:
-    """folder: where references are kept; None: nowhere. min_seconds: how long a reference must take to be kept. method: one of
-    `choice.METHODS`."""
+    """folder: where references are kept; None: nowhere. min_seconds: how long a reference must take to be kept. method:
+    one of `choice.METHODS`."""
 
     folder: Path | None
     min_seconds: float

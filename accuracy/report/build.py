@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from accuracy.chart.legible import left_out, legible
+from accuracy.chart.render import render
 from accuracy.chart.view import Panel
 from accuracy.report import experiment
 from accuracy.report.block import BUDGET_BYTES, EMPTY, encode_rows
 from accuracy.report.folder import Run, read_folder
 from accuracy.report.headline import headline
+from accuracy.report.legible import left_out, legible
 from accuracy.report.section import environment
 from accuracy.report.section.attribution import attribution_panels
 from accuracy.report.section.condition import condition_panels
@@ -136,15 +136,7 @@ def _render(context: dict[str, Any]) -> bytes:
 
 def page(template: str, context: dict[str, Any]) -> bytes:
     """A page of this folder, filled in; `style` is given to all."""
-    pages = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(PAGE),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    style = Markup((PAGE / "report.css").read_text(encoding="utf-8"))
-    return pages.get_template(template).render(**context, style=style).encode("utf-8", errors="replace")
+    return render(PAGE, template, **context)
 
 
 def write_whole(path: Path, text: bytes) -> None:

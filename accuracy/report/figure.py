@@ -26,8 +26,8 @@ SETTINGS: dict[Any, Any] = {
 
 
 def write_growth_figure(results: pd.DataFrame, path: Path) -> None:
-    """x_single_device of out, dq and dk over the world size in the table's coarsest dtype: a line a variant, a band over
-    seeds. Nothing is written where fewer than two world sizes were measured."""
+    """x_single_device of out, dq and dk over the world size in the table's coarsest dtype: a line a variant, a band
+    over seeds. Nothing is written where fewer than two world sizes were measured."""
     rows = results[(results["rank"] == ALL_RANKS) & results["tensor"].isin(TENSORS) & (results["world_size"] > 1)]
     if rows["world_size"].nunique() < 2:
         return

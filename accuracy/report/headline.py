@@ -5,27 +5,20 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from accuracy.chart.view import Chip
 from accuracy.core.number import as_float, count, plain, scientific
+from accuracy.core.probes import PROBES
 from accuracy.report.folder import Run
 from accuracy.report.section.heatmap import worst_cells
 from accuracy.report.series import SINGLE_DEVICE, spoken
 from accuracy.results.claim import Claim
 from accuracy.results.table import FAILED, UNSUPPORTED
 from accuracy.verdict.diagnosis import Diagnosis
-from accuracy.verdict.evidence import PROBES
 from accuracy.verdict.growth import Growth, fit_growth
 from accuracy.verdict.label import INVALID, LOGIC, ROUNDING
 
 DIAGNOSE = "diagnose"
 EXACT = "float64"  # its rounding is far below all others': it shows whether the schedule is right
-
-
-@dataclass(frozen=True)
-class Chip:
-    """A short verdict. tone: good, bad, or open."""
-
-    text: str
-    tone: str
 
 
 @dataclass(frozen=True)
@@ -86,7 +79,8 @@ def _worst(whole: pd.DataFrame) -> str:
     cell = found.iloc[0]
     return (
         f"Worst cell: {cell['tensor']} of {spoken(cell['series'])} in {spoken(cell['facet'])} at world size "
-        f"{cell['world_size']} is {plain(cell['x_single_device'])}x as far from the reference as the single-device kernel "
+        f"{cell['world_size']} is {plain(cell['x_single_device'])}x as far from the reference as the"
+        " single-device kernel "
         f"(relative error {scientific(cell['error_rel'])})."
     )
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from accuracy.core.probes import PROBES, REFERENCE_ERROR
 from accuracy.results.damage import LATER_SIZES, SIZES
 from accuracy.results.run_table import Evidence
 from accuracy.results.table import ALL_RANKS, OK, UNSUPPORTED
-from accuracy.verdict.evidence import PROBES, REFERENCE_ERROR
 
 KEYS = (
     "variant", "options", "precision", "kernel", "kernel_options", "inputs", "inputs_options", "dtype", "world",
@@ -30,7 +30,8 @@ Key = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Cell:
-    """y: by seed. Largest over the seeds: rank_ratio on one rank, max_ratio of maxima (NaN: single device's is unknown).
+    """y: by seed. Largest over the seeds: rank_ratio on one rank, max_ratio of maxima (NaN: single device's is
+    unknown).
 
     error, target: geometric means over seeds. nonfinite: how many values are not finite.
     """

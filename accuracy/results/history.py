@@ -1,7 +1,7 @@
 """How did every cell come to its present baseline? history.jsonl beside a baseline: a line each time it was replaced.
 
-A line holds date, commit, code, reason, and by cell the error over single device's (geometric mean over the seeds). It is
-shown, never judged by.
+A line holds date, commit, code, reason, and by cell the error over single device's (geometric mean over the seeds). It
+is shown, never judged by.
 """
 
 import json

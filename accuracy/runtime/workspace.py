@@ -1,8 +1,8 @@
 """Memory that a case's numbers are computed in, kept for the next case's.
 
 The CPU's allocator gives freed memory back to the system, and measuring a case's peak makes it give back all
-(`accuracy.runtime.device.measured`): intermediates of every case would be taken anew, page by page, which costs more than the
-arithmetic on them. CUDA's allocator keeps what was freed by itself.
+(`accuracy.runtime.device.measured`): intermediates of every case would be taken anew, page by page, which costs more
+than the arithmetic on them. CUDA's allocator keeps what was freed by itself.
 """
 
 import math

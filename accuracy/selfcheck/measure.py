@@ -14,10 +14,10 @@ import pandas as pd
 import torch
 from omegaconf import OmegaConf
 
-from accuracy.config.grid import plan
 from accuracy.config.read import read
 from accuracy.core import plugins
 from accuracy.core.paths import CONFIGS, PACKAGE
+from accuracy.execute.plan import plan
 from accuracy.measure.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 
@@ -41,7 +41,7 @@ class Fault:
 
 def faults() -> list[Fault]:
     """All of accuracy/fault, by name."""
-    stems = sorted(path.stem for path in (PACKAGE / "fault").glob("[a-z]*.py"))
+    stems = sorted(path.stem for path in (PACKAGE / "selfcheck" / "fault").glob("[a-z]*.py"))
     return [Fault(stem, plugins.load(f"accuracy.selfcheck.fault.{stem}").EXPECTED) for stem in stems if stem != "base"]
 
 

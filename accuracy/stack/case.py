@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 
-from accuracy.config.grid import Planned, plan
 from accuracy.config.read import Configuration
 from accuracy.config.stack import Stack, unsupported
 from accuracy.core.case import Case, Part, Variant, digest
 from accuracy.core.errors import ConfigError
 from accuracy.core.plugins import load
+from accuracy.execute.plan import Planned, plan
 from accuracy.stack.memory import bytes_needed
 from accuracy.variant import single_device
 
@@ -18,7 +18,8 @@ SINGLE_DEVICE = Variant("single_device", "contiguous", *2 * (Part("single_device
 
 @dataclass(frozen=True)
 class StackCase:
-    """case: the attention of every layer; its inputs are what the stack makes of them. unsupported: why not, or None."""
+    """case: the attention of every layer; its inputs are what the stack makes of them. unsupported: why not, or
+    None."""
 
     case: Case
     stack: Stack

@@ -1,7 +1,8 @@
 """Stacks measured: the reference and the targets once for all cases that share them, then case by case its rows.
 
-reference: the whole stack in float64 on the same rounded weights; single device: in the case's dtype with the case's kernel run
-once; exact: in the case's dtype with attention from the reference, so that only the rest of the stack rounds much.
+reference: the whole stack in float64 on the same rounded weights; single device: in the case's dtype with the case's
+kernel run once; exact: in the case's dtype with attention from the reference, so that only the rest of the stack rounds
+much.
 """
 
 import math
@@ -30,7 +31,8 @@ Errors = dict[Place, dict[str, float]]
 
 @dataclass(frozen=True)
 class Targets:
-    """reference: of float64, see `_kept`; single_device: its quantities; errors: to the reference; exact_diff: exact to single device."""
+    """reference: of float64, see `_kept`; single_device: its quantities; errors: to the reference; exact_diff: exact to
+    single device."""
 
     model: Model
     reference: dict[Place, Tensor]

@@ -7,7 +7,8 @@ from accuracy.measure.memory import bytes_needed as attention_bytes
 
 
 def bytes_needed(case: Case, stack: Stack) -> int:
-    """Weights; x, dx and the compared gradients of all layers, of the reference and of single device; a layer at work."""
+    """Weights; x, dx and the compared gradients of all layers, of the reference and of single device; a layer at
+    work."""
     problem, size = case.problem, FORMATS[case.dtype].bytes
     tokens = problem.batch * problem.seqlen
     across = (problem.heads + problem.heads_kv) * problem.head_dim

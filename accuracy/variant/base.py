@@ -13,8 +13,8 @@ from accuracy.kernel.block import calls
 from accuracy.kernel.block.calls import Scores
 from accuracy.kernel.block.running_state import Carried
 from accuracy.runtime import sharding as shardings
-from accuracy.variant.accumulator import Accumulator
-from accuracy.variant.merge import Running
+from accuracy.variant.join.accumulator import Accumulator
+from accuracy.variant.join.merge import Running
 from accuracy.world.base import Tensors, World
 
 

@@ -25,8 +25,8 @@ __all__ = [
     "Options",
     "backward",
     "chunked",
-    "unsupported",
     "forward",
+    "unsupported",
 ]
 
 SHARDINGS = ("contiguous",)

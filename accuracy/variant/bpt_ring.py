@@ -21,8 +21,8 @@ __all__ = [
     "Options",
     "backward",
     "chunked",
-    "unsupported",
     "forward",
+    "unsupported",
 ]
 
 FEATURES = ("window", "documents", "softcap")

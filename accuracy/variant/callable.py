@@ -3,8 +3,8 @@
     fn(q, k, v, *, causal, softmax_scale, group) -> out or (out, lse)
 
 q (B, S/W, H, D), k, v (B, S/W, Hk, D) and out are one rank's shards in the variant's sharding; group is the torch
-process group of the case's ranks; lse (B, H, S/W) is natural log. Other layouts: `accuracy.runtime.layout`. The module that
-holds fn may say more:
+process group of the case's ranks; lse (B, H, S/W) is natural log. Other layouts: `accuracy.runtime.layout`. The module
+that holds fn may say more:
 
     DISTRIBUTION              the installed distribution whose version belongs to the numbers, "ring-flash-attn"
     unsupported(case)             why fn cannot serve a case, or None
@@ -37,7 +37,8 @@ BACKWARD_PLACES = ()
 
 @dataclass(frozen=True)
 class Options:
-    """fn: `package.module.function`, or `FILE.py:function`; layout: how it takes tensors (`accuracy.runtime.layout`)."""
+    """fn: `package.module.function`, or `FILE.py:function`; layout: how it takes tensors
+    (`accuracy.runtime.layout`)."""
 
     fn: str = ""
     layout: str = "bshd"

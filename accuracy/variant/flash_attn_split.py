@@ -1,7 +1,8 @@
 """flash-attn's own split-KV: the parts are cut and joined inside its kernel, partials in float32.
 
-`flash_attn_with_kvcache(num_splits=...)`, which is forward only. Unlike `single_device` with kernel=flash_attn, which lets
-flash-attn choose a number of splits for few queries, this sets it: splits=1 is the kernel that does not split at all.
+`flash_attn_with_kvcache(num_splits=...)`, which is forward only. Unlike `single_device` with kernel=flash_attn, which
+lets flash-attn choose a number of splits for few queries, this sets it: splits=1 is the kernel that does not split at
+all.
 """
 
 from dataclasses import dataclass

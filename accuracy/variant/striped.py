@@ -20,8 +20,8 @@ __all__ = [
     "SHARDINGS",
     "backward",
     "blocks",
-    "unsupported",
     "forward",
+    "unsupported",
 ]
 
 SHARDINGS = ("striped",)

@@ -21,8 +21,8 @@ __all__ = [
     "SHARDINGS",
     "backward",
     "blocks",
-    "unsupported",
     "forward",
+    "unsupported",
 ]
 
 SHARDINGS = ("zigzag",)

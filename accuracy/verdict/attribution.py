@@ -38,8 +38,8 @@ WORTH_SAYING = 1.02  # twice the 1% that errors spread over seeds
 
 @dataclass(frozen=True)
 class Attribution:
-    """Of one tensor. shares: by place, of the whole mean square error, adding up to 1; excess: by place that single device
-    does not have, of what the variant has beyond single device; x_single_device: of the published policy."""
+    """Of one tensor. shares: by place, of the whole mean square error, adding up to 1; excess: by place that single
+    device does not have, of what the variant has beyond single device; x_single_device: of the published policy."""
 
     variant: str
     dtype: str
@@ -72,8 +72,8 @@ def attributions(results: pd.DataFrame) -> list[Attribution]:
 
 
 def sentence(found: list[Attribution]) -> str:
-    """Of each variant's tensors that are worse than single device's: which place makes most of what is beyond it. Dtypes and
-    sizes as one, from the least share to the largest."""
+    """Of each variant's tensors that are worse than single device's: which place makes most of what is beyond it.
+    Dtypes and sizes as one, from the least share to the largest."""
     said: dict[str, dict[str, dict[str, list[float]]]] = {}
     for each in found:
         if each.tensor not in ("lse", "delta") and each.x_single_device > WORTH_SAYING and each.excess:

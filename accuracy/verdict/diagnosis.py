@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from accuracy.verdict.evidence import PROBES
+from accuracy.core.probes import PROBES
 from accuracy.verdict.growth import Growth
 from accuracy.verdict.label import INVALID, LABELS, LOGIC, MEANING, NOT_MEASURED, PRECISION_FLOOR, ROUNDING
 from accuracy.verdict.pattern import Pattern, pattern_of

@@ -15,16 +15,10 @@ import pandas as pd
 import pyarrow as pa
 
 from accuracy.core.dtype import FORMATS, effective_dtype, rounding_band
+from accuracy.core.probes import PROBES, REFERENCE_ERROR
 from accuracy.results.table import ALL_RANKS, FAILED, IDENTITY, RERUN_COUNTS, RESULTS_SCHEMA, TENSORS
 from accuracy.verdict.rows import Rows, columns_of
 
-PROBES = {  # inputs whose exact answer is known, and the tensors that it is known of
-    "zero_query": ("out", "lse"),
-    "index_value": ("out", "lse"),
-    "one_value": ("out",),
-    "one_gradient": ("dq", "dk"),
-}
-REFERENCE_ERROR = 1e-14  # of the reference itself, relative (tests/reference holds it to that against 50 digits)
 _INPUTS = ["inputs", "inputs_options"]
 KERNEL = ("kernel", "kernel_options")
 _LADDER = (*KERNEL, "dtype", "world_size")
@@ -84,7 +78,8 @@ class Evidence:
         return FORMATS[self.effective].unit_roundoff
 
     def single_device_has_digits(self, dtype: str) -> bool:
-        """Whether the single-device kernel is near the reference in that dtype on some inputs; else the kernel is broken."""
+        """Whether the single-device kernel is near the reference in that dtype on some inputs; else the kernel is
+        broken."""
         least = min(rung.single_device for rung in self.rungs[dtype].values())
         return least <= 100 * rounding_band(self.tensor, dtype)
 

@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 
 from accuracy.core.dtype import FORMATS
+from accuracy.core.probes import PROBES
 from accuracy.results.table import ALL_RANKS, TENSORS
-from accuracy.verdict.evidence import PROBES, times_single_device
+from accuracy.verdict.evidence import times_single_device
 from accuracy.verdict.growth import Growth, fit_growth
 from accuracy.verdict.label import BUGS, INVALID, LABELS, NOT_MEASURED, ROUNDING
 

@@ -117,7 +117,8 @@ def _sharp(rows: pd.DataFrame) -> Claim:
 
 def _misattributed(rows: pd.DataFrame) -> Claim:
     statement = (
-        "Wherever a published ring differs from single device by half of a gradient, the stack with exact attention differs"
+        "Wherever a published ring differs from single device by half of a gradient, the stack with exact"
+        " attention differs"
         f" from single device by as much, within {EXCESS} times."
     )
     found = _gradients(rows)
@@ -142,7 +143,7 @@ def _low_lse(rows: pd.DataFrame) -> Claim:
     worst = found.loc[found["error_rel"].idxmax()]
     loss = _loss(low)
     bad = worst["error_rel"] > CATASTROPHIC and worst["x_single_device"] > 2
-    evidence = f"worst {worst['error_rel']:.2g}, {worst['x_single_device']:.1f} times single device ({_where(worst)}); loss {loss:.2g}"
+    evidence = f"worst {worst['error_rel']:.2g}, {worst['x_single_device']:.1f} times single device ({_where(worst)}); loss {loss:.2g}"  # noqa: E501
     return Claim(statement, bool(bad and loss < REASONABLE), evidence)
 
 
@@ -198,7 +199,8 @@ def _excess_over_seeds(rows: pd.DataFrame) -> Claim:
 
 def _diff_is_no_error(rows: pd.DataFrame) -> Claim:
     statement = (
-        "(Added after the run.) From 2 to 8 ranks the ring's difference to single device grows by 30% and more, its error by"
+        "(Added after the run.) From 2 to 8 ranks the ring's difference to single device grows by 30% and"
+        " more, its error by"
         " less than 10%."
     )
     ring = _gradients(rows[(rows["variant"] == "ring") & (rows["residual"] == "input") & (rows["layers"] >= 8)])
@@ -212,7 +214,8 @@ def _diff_is_no_error(rows: pd.DataFrame) -> Claim:
 
 def _workaround(rows: pd.DataFrame) -> Claim:
     statement = (
-        "(Added after the run.) llama3's forward with a ring's backward is nearer to single device than a ring by a third"
+        "(Added after the run.) llama3's forward with a ring's backward is nearer to single device than a"
+        " ring by a third"
         " and more, at 8 ranks, and no nearer to the reference by 10%."
     )
     many = _gradients(rows[(rows["world_size"] == 8) & (rows["residual"] == "input") & (rows["layers"] >= 8)])
@@ -230,7 +233,8 @@ def _workaround(rows: pd.DataFrame) -> Claim:
 
 def _sharp_for_all(rows: pd.DataFrame) -> Claim:
     statement = (
-        "(Added after the run.) From gain 4 on the middle gradient is catastrophic for single device and exact attention as"
+        "(Added after the run.) From gain 4 on the middle gradient is catastrophic for single device and"
+        " exact attention as"
         " for the ring, and ring, single device and exact differ from each other by as much."
     )
     found = _gradients(rows[rows["gain"] >= 4])

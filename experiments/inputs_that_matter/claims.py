@@ -33,7 +33,10 @@ def claims(results: pd.DataFrame) -> list[Claim]:
 
 
 def _foretold(rows: pd.DataFrame) -> Claim:
-    statement = f"Single device's error is {LOW} to {HIGH} times condition_rounding x u on all inputs, to {WITH_A_SIDE:g} on tied."
+    statement = (
+        f"Single device's error is {LOW} to {HIGH} times condition_rounding x u on all inputs, to"
+        f" {WITH_A_SIDE:g} on tied."
+    )
     if rows.empty:
         return Claim(statement, None, "not measured")
     most = np.where(rows["inputs"] == "tied", WITH_A_SIDE, HIGH)

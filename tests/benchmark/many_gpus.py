@@ -15,10 +15,10 @@ from pathlib import Path
 
 import torch
 
-from accuracy.config.grid import plan
 from accuracy.config.read import Configuration
 from accuracy.core.case import Case
 from accuracy.execute import measure
+from accuracy.execute.plan import plan
 from accuracy.execute.spread import pool
 from accuracy.runtime import arithmetic
 from accuracy.runtime import device as devices

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
-from accuracy.config.grid import plan
+from accuracy.execute.plan import plan
 from accuracy.execute.ranks.pool import Pool
 from accuracy.measure.pipeline import Pipeline
 from accuracy.reference.cache import Cache

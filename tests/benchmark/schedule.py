@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from accuracy.config.grid import plan
 from accuracy.core.case import Case
+from accuracy.execute.plan import plan
 from accuracy.kernel.base import Kernel
 from accuracy.measure.pipeline import Pipeline
 from accuracy.reference.cache import Cache

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from accuracy.config.grid import plan
 from accuracy.core.case import Case
 from accuracy.execute import run
+from accuracy.execute.plan import plan
 from accuracy.kernel.base import Kernel
 from accuracy.measure import targets
 from accuracy.runtime import arithmetic

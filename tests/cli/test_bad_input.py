@@ -25,9 +25,9 @@ MISTAKES = {  # words, and what the line must contain
     "unknown variant knob": ("+variant.ring.chunk=2", "knob of variant.ring 'chunk' is unknown; allowed: none"),
     "unknown kernel knob": ("kernel=eager +kernel.eager.tf3=true", "'tf3' is unknown", "did you mean tf32?"),
     "unknown auto knob": ("+kernel.auto.order=1", "knob of kernel.auto 'order' is unknown; allowed: candidates"),
-    "unknown reference key": ("+reference.seconds=2", "reference key 'seconds' is unknown; allowed: folder, method, min_seconds"),
-    "unknown reference method": ("reference.method=fuse", "reference.method 'fuse' is unknown; allowed: auto, fused, torch"),
-    "fused reference on a CPU": ("reference.method=fused", "reference.method=fused: its kernels need a CUDA device; use reference.m"),
+    "unknown reference key": ("+reference.seconds=2", "reference key 'seconds' is unknown; allowed: folder, method, min_seconds"),  # noqa: E501
+    "unknown reference method": ("reference.method=fuse", "reference.method 'fuse' is unknown; allowed: auto, fused, torch"),  # noqa: E501
+    "fused reference on a CPU": ("reference.method=fused", "reference.method=fused: its kernels need a CUDA device; use reference.m"),  # noqa: E501
     "unknown precision knob": ("+precision.out=input", "precision knob 'out' is unknown; allowed: dkv_acc"),
     "unknown precision word": ("precision.merge=mean", "precision.merge 'mean' is unknown; allowed: compensated"),
     "unknown schedule": ("variant.ring.forward=rung", "code of variant 'rung' is unknown", "did you mean ring?"),
@@ -119,7 +119,7 @@ MISTAKES = {  # words, and what the line must contain
     "two experiments": ("experiment=[demo,demo]", "experiment=[demo,demo] is no axis of the grid; choose one"),
     "two output folders": ("output_dir=[a,b]", "output_dir=['a', 'b']; allowed: one path, or null"),
     "a variant that is a number": ("variant.ring=3", "variant.ring lacks backward, forward, sharding; see configs/"),
-    "reference that is a number": ("reference=3", "reference keys expected, not 3; allowed: folder, min_seconds, method"),
+    "reference that is a number": ("reference=3", "reference keys expected, not 3; allowed: folder, min_seconds, method"),  # noqa: E501
     # nothing given
     "an empty axis": ("dtype=[]", "dtype=[] is empty; give one value or a list of values"),
     "an empty axis of integers": ("world_size=[]", "world_size=[] is empty"),

@@ -8,12 +8,12 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from accuracy.config.grid import Planned, plan
 from accuracy.config.read import KEYS, PROBLEM_KEYS, Configuration
 from accuracy.core import plugins
 from accuracy.core.errors import ConfigError
 from accuracy.core.paths import CONFIGS, EXPERIMENTS, PACKAGE
 from accuracy.core.precision import Precision
+from accuracy.execute.plan import Planned, plan
 from tests.composing import composed
 from tests.measuring import configuration
 from tests.variants import schedules

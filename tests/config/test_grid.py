@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from accuracy.config.grid import Planned, plan
 from accuracy.core.case import Case
 from accuracy.core.errors import ConfigError
 from accuracy.core.paths import PACKAGE
+from accuracy.execute.plan import Planned, plan
 from accuracy.inputs import base as inputs_base
 from accuracy.measure.memory import bytes_needed
 from accuracy.results.table import METRICS
@@ -228,7 +228,8 @@ def test_a_schedule_for_equal_lengths_unsupporteds_others() -> None:
         ("ring", 8), ("llama3", 8)
     ]  # fmt: skip
     assert plans[-1].unsupported == (
-        "variant llama3 takes as many queries as keys: drop problem.seqlen_q=8 or use variant=single_device world_size=1"
+        "variant llama3 takes as many queries as keys: drop problem.seqlen_q=8 or use"
+        " variant=single_device world_size=1"
     )
 
 

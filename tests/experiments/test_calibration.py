@@ -21,7 +21,7 @@ KERNELS = {
 }
 FLASH, UNFUSED = ("flash_attn", "torch_flash", "eager"), ("eager 16", "torch_math 16")
 USUAL = {
-    "status": "ok", "variant": "single_device", "world_size": 1, "rank": -1, "seqlen": 1024, "head_dim": 64, "mask": "full",
+    "status": "ok", "variant": "single_device", "world_size": 1, "rank": -1, "seqlen": 1024, "head_dim": 64, "mask": "full",  # noqa: E501
     "softmax_scale": 0.125, "inputs_options": "", "error_max": 0.0, "error_mean": 1.0, "error_rms": 1.0,
     "error_rel": 1.0, "error_bias": 0.0, "error_outward": 0.0, "diff_mean": 0.0, "diff_max": 0.0,
 }  # fmt: skip

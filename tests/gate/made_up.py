@@ -104,7 +104,7 @@ def _rows(made: MadeUp, about: Row) -> Iterator[Row]:
         for rank in range(-1, size):
             yield {
                 **about, "tensor": tensor, "rank": rank, "error_max": 8 * error, "error_mean": error / 3,
-                "error_rms": error / 2, "error_rel": error, "single_device_rel": single_device, "single_device_max": 8 * single_device,
+                "error_rms": error / 2, "error_rel": error, "single_device_rel": single_device, "single_device_max": 8 * single_device,  # noqa: E501
                 "floor_rel": floor, "x_floor": error / floor, "x_single_device": error / single_device, "nonfinite": 0,
                 "seconds": 0.1, "peak_bytes": 1,
             }  # fmt: skip

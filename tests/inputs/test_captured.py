@@ -12,10 +12,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from accuracy.config.grid import plan
 from accuracy.core import plugins
 from accuracy.core.case import Case, Part
 from accuracy.core.errors import ConfigError
+from accuracy.execute.plan import plan
 from accuracy.inputs import base, captured
 from accuracy.measure.provenance import code_of
 from tests.measuring import configuration, measure

@@ -181,8 +181,8 @@ def by_autograd(q, k, v, dout, window, softcap) -> tuple[torch.Tensor, ...]:
 
 @pytest.mark.parametrize("dtype", FORMATS)
 def test_partials_come_unrounded_where_it_states_so(subject: Subject, dtype: str) -> None:
-    """A float32 partial of 16-bit inputs is nearer to the reference than its own 16-bit rounding; at least 8 times where a
-    knob of the kernel leaves P unrounded, too."""
+    """A float32 partial of 16-bit inputs is nearer to the reference than its own 16-bit rounding; at least 8 times
+    where a knob of the kernel leaves P unrounded, too."""
     if dtype not in subject.abilities.dtypes or "float32" not in subject.abilities.partial_dtypes:
         pytest.skip("states no float32 partials")
     if FORMATS[dtype].bytes > 2:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from accuracy.config.grid import plan
+from accuracy.execute.plan import plan
 from accuracy.measure.memory import bytes_needed
 from accuracy.measure.pipeline import Pipeline
 from accuracy.reference.cache import Cache

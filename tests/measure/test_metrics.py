@@ -189,8 +189,8 @@ def test_ulp_max_knows_bfloat16() -> None:
 
 
 def test_the_floor_of_float64_is_what_rounding_is_expected_to_cost() -> None:
-    """The reference is float64 itself: what it lost cannot be computed. Spread evenly over a spacing, its root mean square
-    is spacing / sqrt(12); the spacing is 2^-52 next to 1, 2^-51 next to 2 and 3, 2^-1074 next to 0."""
+    """The reference is float64 itself: what it lost cannot be computed. Spread evenly over a spacing, its root mean
+    square is spacing / sqrt(12); the spacing is 2^-52 next to 1, 2^-51 next to 2 and 3, 2^-1074 next to 0."""
     reference = shards([1, -2], [0, 3])
     floor = metrics.rounding_sums(reference)
     assert floor.largest.tolist() == [2.0**-51 / math.sqrt(12)] * 2

@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 from torch import Tensor
 
-from accuracy.config.grid import plan
 from accuracy.core.case import Case
+from accuracy.execute.plan import plan
 from accuracy.execute.ranks.pool import Pool
 from accuracy.measure.pipeline import Pipeline
 from accuracy.reference.cache import Cache

@@ -1,4 +1,5 @@
-"""Every package's variant is as near to the reference as ours of the same kind, except where a fault is known by name."""
+"""Every package's variant is as near to the reference as ours of the same kind, except where a fault is known by
+name."""
 
 import math
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from accuracy.config.grid import plan
 from accuracy.core import plugins
 from accuracy.core.errors import ConfigError
 from accuracy.core.paths import CONFIGS
+from accuracy.execute.plan import plan
 from accuracy.package import installed
 from tests.composing import composed
 from tests.measuring import TINY, configuration

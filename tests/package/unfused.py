@@ -9,7 +9,7 @@ from accuracy.package import ring_flash_attn as package
 from accuracy.package.ring_flash_attn import DISTRIBUTION, llama3, llama3_ring, ring, stripe, unsupported, zigzag
 from accuracy.variant.base import Rank
 
-__all__ = ["DISTRIBUTION", "unsupported", "llama3", "llama3_ring", "ring", "stripe", "surroundings", "zigzag"]
+__all__ = ["DISTRIBUTION", "llama3", "llama3_ring", "ring", "stripe", "surroundings", "unsupported", "zigzag"]
 
 
 @contextmanager

@@ -1,4 +1,5 @@
-"""The fused reference is the torch one's equal, to the digits that both can have: in Triton's interpreter, and on a GPU."""
+"""The fused reference is the torch one's equal, to the digits that both can have: in Triton's interpreter, and on a
+GPU."""
 
 import importlib.util
 import math

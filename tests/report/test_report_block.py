@@ -54,7 +54,8 @@ WHOLE = [0, 1, -1, 127, -128, 65536, 2**31 - 1, None, 7, 8, 9, 10]
 
 @pytest.mark.parametrize(("workspace", "dtype"), [(10**8, "Int64"), (BUDGET, "float64")])
 def test_every_size_of_number_survives(workspace: int, dtype: str, tmp_path: Path) -> None:
-    """With six digits and, where there is less workspace, with four; whole numbers, which may arrive as floats, exactly."""
+    """With six digits and, where there is less workspace, with four; whole numbers, which may arrive as floats,
+    exactly."""
     first = large(tmp_path).sort_values("rank", kind="stable", ignore_index=True)
     rows = first.assign(error_bias=first["error_bias"].where(first.index >= len(ODD)))
     rows.loc[: len(ODD) - 1, "error_bias"] = ODD

@@ -43,7 +43,8 @@ def test_one_panel_a_dtype_with_a_chart_for_out_and_dq(measured: pd.DataFrame) -
 
 
 def test_the_table_without_charts_has_error_over_condition_and_roundoff(measured: pd.DataFrame) -> None:
-    """By hand: of single device's out the error is u / 2, of lse 0.7 of float32's u; geometric mean of seeds 0.99 and 1."""
+    """By hand: of single device's out the error is u / 2, of lse 0.7 of float32's u; geometric mean of seeds 0.99 and
+    1."""
     (panel,) = panels(measured)
     by_sum, by_rounding = ([[cell.text for cell in row] for row in found.rows] for found in panel.data)
     seeds = (0.99 * 1.0) ** 0.5

@@ -3,10 +3,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from accuracy.chart.legible import left_out, legible
 from accuracy.chart.view import Table
 from accuracy.report.folder import Run, read_folder
 from accuracy.report.headline import headline
+from accuracy.report.legible import left_out, legible
 from accuracy.report.section.cost import cost_panel
 from accuracy.report.section.growth import growth_panel
 from accuracy.report.section.heatmap import heat_cell, heatmap_panel

@@ -10,9 +10,9 @@ from tests.stack.stacks import measured, planned
 from tests.variants import schedules, skip_if_bound_to_a_kernel
 
 EXACT = 1e-12
-"""`test_reference.SUMS` for the stack, as much again for the merges of 4 blocks, and twice that for cancellation in sums
-that are up to twice smaller than their terms."""
-STALE = "{forward: accuracy.selfcheck.fault.bpt_stale_buffer, backward: accuracy.selfcheck.fault.bpt_stale_buffer, sharding: contiguous}"
+"""`test_reference.SUMS` for the stack, as much again for the merges of 4 blocks, and twice that for cancellation in
+sums that are up to twice smaller than their terms."""
+STALE = "{forward: accuracy.selfcheck.fault.bpt_stale_buffer, backward: accuracy.selfcheck.fault.bpt_stale_buffer, sharding: contiguous}"  # noqa: E501
 
 
 @pytest.mark.parametrize("variant", schedules())

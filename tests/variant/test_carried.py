@@ -4,8 +4,8 @@ import importlib.util
 
 import pytest
 
-from accuracy.config.grid import plan
 from accuracy.core.errors import ConfigError
+from accuracy.execute.plan import plan
 from tests.measuring import TINY, configuration, measure
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")

@@ -1,4 +1,5 @@
-"""Windows, packed documents, caps and other alignments: a schedule that states one does it rightly or unsupported it."""
+"""Windows, packed documents, caps and other alignments: a schedule that states one does it rightly or unsupported
+it."""
 
 from pathlib import Path
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from accuracy.config.grid import plan
 from accuracy.core.case import Part, Variant
+from accuracy.execute.plan import plan
 from accuracy.kernel.eager import Eager, Options
 from accuracy.kernel.flash_attn import FlashAttn
 from accuracy.measure.pipeline import Pipeline

@@ -16,7 +16,7 @@ PACKAGE = Path(accuracy.__file__).parent
 MUTATIONS = [
     ("ring", "rank.blocks_between(source, length)", "rank.blocks_between(source, length) * (source < rank.world.rank)",
      {"out", "dq"}),
-    ("ring", "rank.blocks_between(source, length)", "rank.blocks_between(max(0, source - 1), length)", {"out", "dq", "dk", "dv"}),
+    ("ring", "rank.blocks_between(source, length)", "rank.blocks_between(max(0, source - 1), length)", {"out", "dq", "dk", "dv"}),  # noqa: E501
     ("ring", "rank.blocks_between(source, length)", "rank.blocks_between(source, length - 1)", {"out", "lse"}),
     ("ring", "- step * _distance(rank)", "+ step * _distance(rank)", {"out", "dk"}),
     ("ring", "dk.add(key, dk_block)", "dk.take(dk_block)", {"dk"}),

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import torch
 
-from accuracy.config.grid import plan
+from accuracy.execute.plan import plan
 from accuracy.measure.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from accuracy.simulate.program import simulate

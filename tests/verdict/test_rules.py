@@ -76,8 +76,8 @@ def test_much_rounding_is_no_bug() -> None:
 
 
 def test_what_partials_that_cancel_explain_is_no_excess_and_more_is() -> None:
-    """A sum 30 times as large in its terms, and single device at 12 floors: joining explains 1.2 sqrt(1 + (30 / 12)^2) = 3.2
-    times its error, and without the condition numbers nobody can say. Where nothing is joined it is 1.2 times."""
+    """A sum 30 times as large in its terms, and single device at 12 floors: joining explains 1.2 sqrt(1 + (30 / 12)^2)
+    = 3.2 times its error, and without the condition numbers nobody can say. Where nothing is joined it is 1.2 times."""
     floor = 0.41 * 2.0**-8
 
     def sink(ratio: float, size: int = 4, **more: float) -> str:

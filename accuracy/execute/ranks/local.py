@@ -15,7 +15,8 @@ from accuracy.execute.ranks.worker import serve
 
 @dataclass(frozen=True)
 class LocalWorker:
-    """A child process, its pipe, and the end of the pipe whose closing ends it; see `accuracy.execute.ranks.base.Worker`.
+    """A child process, its pipe, and the end of the pipe whose closing ends it; see
+    `accuracy.execute.ranks.base.Worker`.
 
     title: what it is called where it is the reason that something failed.
     """

@@ -1,7 +1,7 @@
 """A rank of its own: joins the others, then waits for cases, runs its part of them and hands the results back.
 
-Started by `accuracy.execute.ranks.local`, one process a rank. It ends when it is told to, and when the process that started
-it is gone, however that happened: a thread waits on a pipe that closes with it.
+Started by `accuracy.execute.ranks.local`, one process a rank. It ends when it is told to, and when the process that
+started it is gone, however that happened: a thread waits on a pipe that closes with it.
 """
 
 import contextlib

@@ -16,7 +16,8 @@ from accuracy.measure.pipeline import shared
 
 @dataclass(frozen=True)
 class Spent:
-    """Seconds that a case took: until its ranks ran (reference and single device, unless they were there), and from then on."""
+    """Seconds that a case took: until its ranks ran (reference and single device, unless they were there), and from
+    then on."""
 
     preparing: float
     running: float

@@ -1,8 +1,8 @@
 """Where does a run leave the reference? Every kernel call of every rank, and what has been joined after it, in float64.
 
 A traced case runs once more in the simulated world with a `Rank` that watches; what a block should have given is
-computed by `accuracy.measure.rerun.watch`, whatever the schedule thought that it was. A schedule that joins partials or adds
-gradients by its own means shows its partials only, a kernel that carries its state what has been joined only.
+computed by `accuracy.measure.rerun.watch`, whatever the schedule thought that it was. A schedule that joins partials or
+adds gradients by its own means shows its partials only, a kernel that carries its state what has been joined only.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ from accuracy.measure.rerun.watch import Met, Watch
 from accuracy.measure.targets import Targets
 from accuracy.results.table import Row
 from accuracy.simulate.program import simulate
-from accuracy.variant.accumulator import Accumulator
 from accuracy.variant.base import Rank
-from accuracy.variant.merge import Running
+from accuracy.variant.join.accumulator import Accumulator
+from accuracy.variant.join.merge import Running
 from accuracy.world.base import Tensors
 
 

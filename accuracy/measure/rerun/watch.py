@@ -1,4 +1,5 @@
-"""What should a block have given? The reference of any block of a case, from the definition, with the problem's own mask.
+"""What should a block have given? The reference of any block of a case, from the definition, with the problem's own
+mask.
 
 In: rows of q and k as a kernel is given them. Which tokens they are is read off their bits, so it does not matter how
 they got there. Out: rows of `steps/`, for what `accuracy.measure.rerun.trace` hands over.

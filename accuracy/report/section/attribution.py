@@ -27,7 +27,7 @@ def _panel(slug: str, variant: str, dtype: str, size: int, found: list[Attributi
     return Panel(
         slug=slug,
         label=f"{variant}, {dtype}, world size {size}",
-        note="Share of the mean square error; single device has the kernel's rounding and the final one too. Keys and values"
+        note="Share of the mean square error; single device has the kernel's rounding and the final one too. Keys and values"  # noqa: E501
         " travel in the inputs' dtype, which rounds nothing.",
         charts=charts,
         tables=(Table("Share of what is beyond single device", head, excess),),

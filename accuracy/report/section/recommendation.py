@@ -1,7 +1,7 @@
 """Section: which variants does no other beat in accuracy and cost at once, and which one to take?
 
-For each world size. Accuracy is that of the worst of out, dq, dk and dv as a multiple of single device's: a model trains on
-all four (lse is float32 whatever the case, delta follows from out).
+For each world size. Accuracy is that of the worst of out, dq, dk and dv as a multiple of single device's: a model
+trains on all four (lse is float32 whatever the case, delta follows from out).
 """
 
 import math
@@ -19,8 +19,8 @@ AS_ACCURATE = math.exp(EFFECT)  # what the gate does not call a rise is no reaso
 
 
 def choices(facet: Facet) -> pd.DataFrame:
-    """Per (world_size, series) with two ranks or more: error (times single device), seconds, peak_bytes. What has no time or
-    no error is left out."""
+    """Per (world_size, series) with two ranks or more: error (times single device), seconds, peak_bytes. What has no
+    time or no error is left out."""
     rows = facet.whole[(facet.whole["world_size"] > 1) & facet.whole["tensor"].isin(JUDGED)]
     by_tensor = cost_of(rows, "world_size", "series").rename(columns={"x_single_device": "error"})
     found = by_tensor.groupby(["world_size", "series"])[["error", "seconds", "peak_bytes"]].max()

@@ -15,8 +15,8 @@ from accuracy.core.precision import Precision
 from accuracy.kernel.base import Kernel
 from accuracy.selfcheck.fault.base import BrokenKernel, changed, with_kernel
 from accuracy.variant import ring
-from accuracy.variant.accumulator import Accumulator
 from accuracy.variant.base import Rank
+from accuracy.variant.join.accumulator import Accumulator
 from accuracy.variant.ring import BACKWARD_PLACES, FORWARD_PLACES, SHARDINGS, forward, unsupported
 from accuracy.world.base import Tensors
 
@@ -28,8 +28,8 @@ __all__ = [
     "SHARDING",
     "SHARDINGS",
     "backward",
-    "unsupported",
     "forward",
+    "unsupported",
 ]
 
 SHARDING = "contiguous"

@@ -11,7 +11,7 @@ from accuracy.core.masks import Block
 from accuracy.kernel.base import Kernel
 from accuracy.kernel.block.running_state import Carried
 from accuracy.variant.base import Rank
-from accuracy.variant.merge import Running
+from accuracy.variant.join.merge import Running
 from accuracy.variant.ring import blocks, ring_forward
 from accuracy.world.base import Tensors
 

@@ -16,8 +16,8 @@ __all__ = [
     "SHARDING",
     "SHARDINGS",
     "backward",
-    "unsupported",
     "forward",
+    "unsupported",
 ]
 
 SHARDING = "contiguous"

@@ -1,7 +1,7 @@
 """Each block's out is rounded to 16 bits before the merge: no fault but the published ring, which must stay `rounding`.
 
-ring-flash-attention #42 and #22, flash-attention PR #2723: 1.06 to 1.19 times single device, saturating in the world size;
-attributed to the partial by `accuracy experiment=attribution`.
+ring-flash-attention #42 and #22, flash-attention PR #2723: 1.06 to 1.19 times single device, saturating in the world
+size; attributed to the partial by `accuracy experiment=attribution`.
 """
 
 from accuracy.variant.ring import BACKWARD_PLACES, FORWARD_PLACES, PRECISION, SHARDINGS, backward, forward, unsupported
@@ -14,8 +14,8 @@ __all__ = [
     "SHARDING",
     "SHARDINGS",
     "backward",
-    "unsupported",
     "forward",
+    "unsupported",
 ]
 
 SHARDING = "contiguous"

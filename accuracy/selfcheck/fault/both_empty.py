@@ -20,8 +20,8 @@ __all__ = [
     "SHARDING",
     "SHARDINGS",
     "backward",
-    "unsupported",
     "forward",
+    "unsupported",
 ]
 
 SHARDING = "contiguous"

@@ -32,8 +32,8 @@ __all__ = [
     "SHARDINGS",
     "Options",
     "backward",
-    "unsupported",
     "forward",
+    "unsupported",
 ]
 
 SHARDING = "contiguous"

@@ -23,8 +23,8 @@ __all__ = [
     "SHARDINGS",
     "Options",
     "backward",
-    "unsupported",
     "forward",
+    "unsupported",
 ]
 
 SHARDING = "contiguous"

@@ -19,8 +19,8 @@ __all__ = [
     "SHARDING",
     "SHARDINGS",
     "backward",
-    "unsupported",
     "forward",
+    "unsupported",
 ]
 
 SHARDING = "contiguous"

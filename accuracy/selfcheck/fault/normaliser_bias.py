@@ -23,8 +23,8 @@ __all__ = [
     "SHARDING",
     "SHARDINGS",
     "backward",
-    "unsupported",
     "forward",
+    "unsupported",
 ]
 
 SHARDING = "contiguous"

@@ -21,8 +21,8 @@ __all__ = [
     "SHARDING",
     "SHARDINGS",
     "backward",
-    "unsupported",
     "forward",
+    "unsupported",
 ]
 
 SHARDING = "contiguous"

@@ -9,7 +9,7 @@ from accuracy.kernel.block.running_state import Carried
 from accuracy.simulate.batched.column import Column
 from accuracy.simulate.batched.plan import Run
 from accuracy.variant.base import Rank
-from accuracy.variant.merge import Running
+from accuracy.variant.join.merge import Running
 from accuracy.world.base import Tensors
 
 

@@ -18,8 +18,8 @@ from accuracy.simulate.batched import folded
 from accuracy.simulate.batched.of_ranks import OfRanks, items
 from accuracy.simulate.batched.plan import Blocks, Run, steps
 from accuracy.variant import ring
-from accuracy.variant.accumulator import Accumulator
 from accuracy.variant.base import Rank
+from accuracy.variant.join.accumulator import Accumulator
 from accuracy.world.base import Results, Tensors
 from accuracy.world.simulated import RankFailed
 

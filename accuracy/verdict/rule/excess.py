@@ -1,22 +1,22 @@
 """Rule 5: against the single-device kernel on the same inputs, over the seeds.
 
 How much may a schedule round beyond its kernel? In 16-bit cases a block's result is rounded to the format once more
-than single device's, independently: errors add in squares, so at most sqrt(1 + (floor / single device)^2) <= sqrt 2 times
-single device's. Where nothing is joined (one rank, no chunks) it may not round more at all. In float32 and float64, and
-for lse in every dtype, each of n merges rounds in the format itself, about twice: sqrt(1 + 2 n). Workspace above that:
-0.1 + 0.1 / sqrt(seeds), since blocks' results are not quite orthogonal and seeds spread (1% in large problems, ten
-times that in small ones); 20% where nothing is joined, 50% of the walk of n merges. sqrt 2 and its workspace are 1.63 for
-four seeds; AWS Neuron's gate allows 1.5.
+than single device's, independently: errors add in squares, so at most sqrt(1 + (floor / single device)^2) <= sqrt 2
+times single device's. Where nothing is joined (one rank, no chunks) it may not round more at all. In float32 and
+float64, and for lse in every dtype, each of n merges rounds in the format itself, about twice: sqrt(1 + 2 n). Workspace
+above that: 0.1 + 0.1 / sqrt(seeds), since blocks' results are not quite orthogonal and seeds spread (1% in large
+problems, ten times that in small ones); 20% where nothing is joined, 50% of the walk of n merges. sqrt 2 and its
+workspace are 1.63 for four seeds; AWS Neuron's gate allows 1.5.
 
 That takes the partials for no larger than their sum, in squares, as they are where inputs are independent: Gaussian
-ones. On others partials may cancel: on an attention sink a healthy striped ring's dk errs 3 times as much as single device's
-(experiments/inputs_that_matter). How far is bounded by the condition number of the sum, sum |terms| / |sum|, since a
-partial is at most the sum of its terms' sizes, or by condition_rounding where that is more: it has what dq inherits
-from the rounding of out. So where they are recorded (`conditions=true`) the floor counts so many times, and where they
-are not, such inputs are not judged here, but where nothing is joined.
+ones. On others partials may cancel: on an attention sink a healthy striped ring's dk errs 3 times as much as single
+device's (experiments/inputs_that_matter). How far is bounded by the condition number of the sum, sum |terms| / |sum|,
+since a partial is at most the sum of its terms' sizes, or by condition_rounding where that is more: it has what dq
+inherits from the rounding of out. So where they are recorded (`conditions=true`) the floor counts so many times, and
+where they are not, such inputs are not judged here, but where nothing is joined.
 
-Beyond that, over single seeds and ranks: the largest element over 5 times single device's, or a rank's norm over 3 times
-(AWS Neuron's accuracy guide). Published rings stay within 1.27, and 1.39 on one rank (reports/world_size_growth).
+Beyond that, over single seeds and ranks: the largest element over 5 times single device's, or a rank's norm over 3
+times (AWS Neuron's accuracy guide). Published rings stay within 1.27, and 1.39 on one rank (reports/world_size_growth).
 
 Without a finer dtype in the table, a ratio beyond 3 (1 + n) is no rounding either: n + 1 roundings that all push one
 way reach n + 1.

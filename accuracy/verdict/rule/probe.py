@@ -15,8 +15,9 @@ import numpy as np
 
 from accuracy.core.dtype import FORMATS, rounding_band
 from accuracy.core.masks import keys_seen
+from accuracy.core.probes import PROBES
 from accuracy.results.table import ALL_RANKS
-from accuracy.verdict.evidence import PROBES, Evidence
+from accuracy.verdict.evidence import Evidence
 from accuracy.verdict.floor import LEVEL, WITHIN
 from accuracy.verdict.label import LOGIC, Finding
 from accuracy.verdict.rows import Rows, largest, mean

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from accuracy.config.grid import plan
+from accuracy.execute.plan import plan
 from accuracy.execute.ranks.pool import Pool
 from accuracy.measure.pipeline import Pipeline
 from accuracy.reference.cache import Cache

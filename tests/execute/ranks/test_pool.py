@@ -17,7 +17,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from accuracy.config.grid import Planned, plan
+from accuracy.execute.plan import Planned, plan
 from accuracy.execute.ranks.base import Failed, RankEnded, WorldFailed
 from accuracy.execute.ranks.pool import Pool
 from accuracy.measure.pipeline import Pipeline

@@ -16,8 +16,8 @@ import pandas as pd
 import pytest
 
 from accuracy.cli import run as command
-from accuracy.config.grid import plan
 from accuracy.execute.measure import WORKER_BYTES, fitting_workers
+from accuracy.execute.plan import plan
 from accuracy.execute.spread import pool
 from accuracy.execute.spread.worker import Start
 from accuracy.measure.memory import bytes_needed

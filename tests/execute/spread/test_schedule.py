@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from accuracy.config.grid import plan
 from accuracy.core.case import Case
+from accuracy.execute.plan import plan
 from accuracy.execute.spread.schedule import Schedule, Spent
 from accuracy.measure.pipeline import shared
 from tests.measuring import TINY, configuration

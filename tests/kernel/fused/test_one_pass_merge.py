@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from accuracy.variant.merge import sigmoid
+from accuracy.variant.join.merge import sigmoid
 
 merge = pytest.importorskip("accuracy.kernel.fused.merge", reason="needs triton")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from accuracy.config.grid import plan
 from accuracy.core.dtype import FORMATS, rounding_band
+from accuracy.execute.plan import plan
 from accuracy.execute.ranks.pool import Pool
 from accuracy.measure.pipeline import Pipeline
 from accuracy.reference.cache import Cache

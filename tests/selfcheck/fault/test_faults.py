@@ -91,8 +91,8 @@ def test_healthy_variants_are_not_called_faulty(judged: pd.DataFrame, measured: 
 
 
 def test_healthy_rings_are_not_called_faulty_where_their_partials_cancel() -> None:
-    """On attention sinks and outliers rings round far more than single device does. Condition numbers say so: with others,
-    as if nothing cancelled, rings would be alarmed, and where there are none nobody is."""
+    """On attention sinks and outliers rings round far more than single device does. Condition numbers say so: with
+    others, as if nothing cancelled, rings would be alarmed, and where there are none nobody is."""
     rings = ["ring", "zigzag", "striped", "llama3_ring"]
     found = measure.results(rings, "inputs=[gaussian,attention_sink,outliers]", "conditions=true", "also=null",
                             "dtype=[bfloat16,float16,float32]")  # fmt: skip

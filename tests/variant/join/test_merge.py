@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from accuracy.core.masks import Block
-from accuracy.variant.merge import FORMULAS, Running, _kahan
+from accuracy.variant.join.merge import FORMULAS, Running, _kahan
 
 ALL = ["sigmoid", "logsumexp", "double", "compensated"]
 

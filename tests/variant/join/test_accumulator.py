@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from accuracy.variant.accumulator import Accumulator
+from accuracy.variant.join.accumulator import Accumulator
 
 WHOLE, FRONT, BACK = slice(0, 4), slice(0, 2), slice(2, 4)
 

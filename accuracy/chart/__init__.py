@@ -1,0 +1,1 @@
+"""Charts as SVG for pages; reads numbers only."""

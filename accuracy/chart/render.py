@@ -1,0 +1,22 @@
+"""A page out of a template: one Jinja environment, autoescaped, with the style that all pages share."""
+
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+PAGE = Path(__file__).parent / "page"
+
+
+def render(folder: Path, template: str, **context: Any) -> bytes:
+    """A template of `folder` (or of this one), filled in; `style` is given to all."""
+    pages = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([folder, PAGE]),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    style = Markup((PAGE / "report.css").read_text(encoding="utf-8"))
+    return pages.get_template(template).render(**context, style=style).encode("utf-8", errors="replace")

@@ -1,0 +1,1 @@
+"""From Hydra's configuration to cases: every key known, every value checked."""

@@ -1,0 +1,1 @@
+"""A run: plan, resume, worker processes, real ranks, progress."""

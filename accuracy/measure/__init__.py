@@ -1,0 +1,1 @@
+"""One case: inputs, variant, reference, metrics, rows; reruns and condition numbers."""

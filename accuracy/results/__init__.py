@@ -1,0 +1,1 @@
+"""The table: schema, reading, writing, checks, history, claims. Nothing here imports torch."""

@@ -1,0 +1,1 @@
+"""All ranks of a case in this process."""
