@@ -1,8 +1,8 @@
 """The decision's files, for programs and people: each whole or not at all."""
 
-import os
 from pathlib import Path
 
+from accuracy.core.files import whole_file
 from accuracy.gate.compare import page
 from accuracy.gate.decision import Decision
 from accuracy.gate.junit import junit
@@ -12,7 +12,6 @@ from accuracy.gate.record import record
 
 def write(decision: Decision, folder: Path) -> None:
     """check.json, junit.xml, summary.md, comment.md and compare.html."""
-    folder.mkdir(parents=True, exist_ok=True)
     contents = {
         "check.json": record(decision).encode(),
         "junit.xml": junit(decision),
@@ -21,6 +20,5 @@ def write(decision: Decision, folder: Path) -> None:
         "compare.html": page(decision),
     }
     for name, content in contents.items():
-        hidden = folder / f".{name}.{os.getpid()}"
-        hidden.write_bytes(content)
-        os.replace(hidden, folder / name)
+        with whole_file(folder / name) as handle:
+            handle.write(content)

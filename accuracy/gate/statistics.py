@@ -6,16 +6,14 @@ Out: how much larger, the probability of seeing as much where nothing changed, a
 
 import math
 from dataclasses import dataclass
-from functools import cache
 from statistics import NormalDist
 
 import numpy as np
+from scipy.special import stdtr, stdtrit
 
 from accuracy.results.policy import TAIL
-from accuracy.verdict.student import quantile, within
 
 Array = np.ndarray
-_quantile = cache(quantile)
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ def seen(error: Array, freedom: int, level: float, chance: float = 0.99) -> Arra
     """
     if freedom < 1:
         return np.full(np.shape(error), np.inf)
-    c, z = _quantile(freedom, 1 - 2 * level), NormalDist().inv_cdf(chance)
+    c, z = stdtrit(freedom, 1 - level), NormalDist().inv_cdf(chance)
     return error * (c * (1 - 1 / (4 * freedom)) + z * math.sqrt(1 + c**2 / (2 * freedom)))
 
 
@@ -103,8 +101,7 @@ def _tails(effect: Array, error: Array, freedom: int) -> tuple[Array, Array]:
         return np.full(np.shape(effect), np.nan), np.full(np.shape(effect), np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.where(effect == 0, 0.0, effect / error)
-    tail = (1 - within(np.abs(t), freedom)) / 2
-    return np.where(t >= 0, tail, 1 - tail), np.where(t <= 0, tail, 1 - tail)
+    return stdtr(freedom, -t), stdtr(freedom, t)
 
 
 def holm(p: Array, level: float, family: int | None = None) -> Array:

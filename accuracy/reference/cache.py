@@ -5,7 +5,6 @@ that took less than `min_seconds` is not kept: reading it would not be faster.
 """
 
 import hashlib
-import os
 import time
 import warnings
 from dataclasses import asdict, dataclass, fields
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 
 from accuracy.core.case import Part, Problem, digest
+from accuracy.core.files import whole_file
 from accuracy.inputs.base import Inputs
 from accuracy.reference import choice
 from accuracy.reference.float64 import Reference
@@ -84,11 +84,8 @@ def _source_digest(part: Part) -> str:
 
 def _write(path: Path, reference: Reference) -> None:
     arrays = {field.name: getattr(reference, field.name).cpu().numpy() for field in fields(reference)}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    hidden = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(hidden, "wb") as handle:
+    with whole_file(path) as handle:
         np.savez(handle, **arrays)  # a zip file: every member has a CRC that reading checks
-    os.replace(hidden, path)
 
 
 def _read(path: Path, device: torch.device) -> Reference | None:

@@ -4,7 +4,6 @@ imported.
 
 import base64
 import hashlib
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,8 +14,9 @@ from markupsafe import Markup
 
 from accuracy.chart.render import render
 from accuracy.chart.view import Panel
+from accuracy.core.files import whole_file
 from accuracy.report import experiment
-from accuracy.report.block import BUDGET_BYTES, EMPTY, encode_rows
+from accuracy.report.embedded import BUDGET_BYTES, EMPTY, encode_rows
 from accuracy.report.folder import Run, read_folder
 from accuracy.report.headline import headline
 from accuracy.report.legible import left_out, legible
@@ -90,7 +90,7 @@ def write_report(folder: Path, earlier: Sequence[Path] = ()) -> ReportSummary:
     text = _with_rows(context | _panels(run, measured), labelled)
     if len(text) > LIMIT_BYTES:  # a run of very many variants and settings: draw the first setting only
         text = _with_rows(context | _panels(run, measured, most=1), labelled)
-    write_whole(path, text)
+    write_page(path, text)
     return ReportSummary(path, head.lines)
 
 
@@ -139,8 +139,7 @@ def page(template: str, context: dict[str, Any]) -> bytes:
     return render(PAGE, template, **context)
 
 
-def write_whole(path: Path, text: bytes) -> None:
+def write_page(path: Path, text: bytes) -> None:
     """Write a page whole or not at all."""
-    hidden = path.with_name(f".{path.name}.{os.getpid()}")
-    hidden.write_bytes(text)
-    os.replace(hidden, path)
+    with whole_file(path) as handle:
+        handle.write(text)

@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 
 from accuracy.report import experiment
-from accuracy.report.build import ReportSummary, page, write_whole
+from accuracy.report.build import ReportSummary, page, write_page
 from accuracy.report.folder import NoReport, Run, read_record
 from accuracy.report.section import environment
 from accuracy.report.section.depth import losses, settings_panels
@@ -37,7 +37,7 @@ def write_report(folder: Path) -> ReportSummary:
         "environment": environment,
     }
     path = folder / "report.html"
-    write_whole(path, page("depth.html.jinja", context))
+    write_page(path, page("depth.html.jinja", context))
     return ReportSummary(path, tuple(_line(claim) for claim in claims))
 
 

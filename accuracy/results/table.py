@@ -7,7 +7,6 @@ No torch here: the report and the gate read tables only.
 """
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+
+from accuracy.core.files import whole_file
 
 SCHEMA_VERSION = 2
 """1: of the first release. 2: seqlen_q and more metrics. Earlier files are read, their new columns empty."""
@@ -175,13 +176,8 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def _store(path: Path, content: bytes | pa.Buffer) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    hidden = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(hidden, "wb") as handle:
+    with whole_file(path) as handle:
         handle.write(content)
-        handle.flush()
-        os.fsync(handle.fileno())
-    os.replace(hidden, path)
 
 
 def read_results(folder: Path) -> pd.DataFrame:

@@ -9,8 +9,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+from scipy.special import stdtrit
+
 from accuracy.core.number import count, signed
-from accuracy.verdict.student import quantile
 
 SMALLEST_WORLD_SIZE = 2  # W = 1 has no merge: it is single device attention
 FEWEST_WORLD_SIZES = 3
@@ -64,15 +66,7 @@ def fit_growth(points: Iterable[tuple[float, float]]) -> Growth | str:
             f"not fitted: {count(len(sizes), 'world size')} of 2 or more with a positive finite error, "
             f"{FEWEST_WORLD_SIZES} are needed"
         )
-    return _least_squares(usable)
-
-
-def _least_squares(points: list[tuple[float, float]]) -> Growth:
-    number = len(points)
-    mean_x = math.fsum(x for x, _ in points) / number
-    mean_y = math.fsum(y for _, y in points) / number
-    spread = math.fsum((x - mean_x) ** 2 for x, _ in points)
-    slope = math.fsum((x - mean_x) * (y - mean_y) for x, y in points) / spread
-    residual = math.fsum((y - mean_y - slope * (x - mean_x)) ** 2 for x, y in points)
-    half = quantile(number - 2) * math.sqrt(residual / (number - 2) / spread)
-    return Growth(slope, slope - half, slope + half, number)
+    x, y = np.array(usable).T
+    (slope, _), covariance = np.polyfit(x, y, 1, cov=True)
+    half = stdtrit(len(usable) - 2, 0.975) * math.sqrt(covariance[0, 0])
+    return Growth(float(slope), float(slope - half), float(slope + half), len(usable))

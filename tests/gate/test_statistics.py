@@ -9,36 +9,6 @@ from accuracy.gate.rate import Rate
 from accuracy.gate.simulation import Design, caught, false_alarms, heavy
 from accuracy.gate.statistics import compare, holm, seen
 from accuracy.results.policy import LEVEL
-from accuracy.verdict.student import within
-
-
-@pytest.mark.parametrize(
-    ("freedom", "t"),
-    # One-sided 0.005 points of Student's t, Abramowitz & Stegun table 26.10; three decimals of t leave p to 8 x 1.4e-4.
-    [(1, 63.657), (2, 9.925), (7, 3.499), (14, 2.977), (30, 2.750)],
-)
-def test_student_s_t_is_that_of_the_tables(freedom: int, t: float) -> None:
-    assert (1 - within(t, freedom)) / 2 == pytest.approx(0.005, rel=1.2e-3)
-
-
-@pytest.mark.parametrize(("freedom", "t"), [(1, 636.619), (2, 31.598), (7, 5.408), (14, 4.140), (30, 3.646)])
-def test_student_s_t_is_that_of_the_tables_far_out(freedom: int, t: float) -> None:
-    assert (1 - within(t, freedom)) / 2 == pytest.approx(0.0005, rel=1.5e-3)
-
-
-@pytest.mark.parametrize("freedom", [1, 4, 7, 14, 38])
-def test_student_s_t_far_out_is_the_integral_of_its_density(freedom: int) -> None:
-    """At the gate's level, 5e-7. Trapezoids in s = 1/x, 200,001 of them: an error of the order of 1e-10."""
-    t = 9.0
-    s = np.linspace(0, 1 / t, 200_001)[1:]
-    constant = math.gamma((freedom + 1) / 2) / (math.sqrt(freedom * math.pi) * math.gamma(freedom / 2))
-    density = constant * (1 + 1 / (freedom * s**2)) ** (-(freedom + 1) / 2) / s**2
-    integral = float(((density[1:] + density[:-1]) / 2 * np.diff(s)).sum()) + float(density[0] * s[0]) / 2
-    assert (1 - within(t, freedom)) / 2 == pytest.approx(integral, rel=1e-4)
-
-
-def test_arrays_and_numbers_agree_and_infinity_is_certain() -> None:
-    assert list(within(np.array([0.0, 1.0, math.inf]), 7)) == [0.0, pytest.approx(within(1.0, 7)), 1.0]
 
 
 def test_the_paired_test_is_the_textbook_one_doubled() -> None:

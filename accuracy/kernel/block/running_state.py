@@ -1,6 +1,6 @@
 """The running state of queries whose kernel goes on where it stopped: nothing is merged, out is rounded at the end.
 
-The alternative to joining partials outside of the kernel (`accuracy.variant.join.merge`) that ring-flash-attention's issue
+The alternative to joining partials outside of the kernel (`accuracy.variant.join.merge`): ring-flash-attention issue
 42 names.
 """
 

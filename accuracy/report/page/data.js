@@ -1,53 +1,21 @@
 /**
- * The embedded rows, written by report/block.py: base64 of gzip of a line of JSON and then bytes
+ * The embedded rows, written by report/embedded.py: base64 of gzip of JSON
  * -> { count, columns: Map(name -> {name, kind, at(row)}), command(row) }.
  */
 async function readRows() {
   const text = document.getElementById("rows-data").textContent.trim();
   const packed = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
-  let place = bytes.indexOf(10) + 1;
-  const head = JSON.parse(new TextDecoder().decode(bytes.subarray(0, place)));
-
-  /** The next column of whole numbers: all lowest bytes, then all next ones. */
-  function whole(width) {
-    const found = new Int32Array(head.count);
-    for (let part = 0; part < width; part++) {
-      for (let row = 0; row < head.count; row++) found[row] |= bytes[place++] << (8 * part);
-    }
-    const unused = 32 - 8 * width;
-    return found.map((value) => (value << unused) >> unused);
-  }
-
-  const cases = whole(4);
-  const columns = new Map(head.columns.map((column) => [column.name, readColumn(column, cases, whole)]));
-  return { count: head.count, columns, command: (row) => head.commands[cases[row]] };
-}
-
-const MISSING = -(2 ** 15), INFINITE = 2 ** 15 - 1, MISSING_WHOLE = -(2 ** 31);
-
-/** A column says a value for each case, or texts by their places in a list, or whole numbers, or digits and powers of ten. */
-function readColumn(column, cases, whole) {
-  const { name } = column;
-  if (column.cases) {
-    const values = column.text ? column.cases : column.cases.map(unpacked);
-    return { name, kind: column.text ? "text" : "number", at: (row) => values[cases[row]] };
-  }
-  if (column.texts) {
-    const places = whole(4);
-    return { name, kind: "text", at: (row) => (places[row] < 0 ? null : column.texts[places[row]]) };
-  }
-  const leading = whole(column.bytes);
-  if (!column.power) return { name, kind: "number", at: (row) => (leading[row] === MISSING_WHOLE ? null : leading[row]) };
-  const powers = whole(column.power);
-  const values = Float64Array.from(leading, (digits, row) =>
-    powers[row] === MISSING ? NaN : powers[row] === INFINITE ? digits * Infinity : Number(`${digits}e${powers[row]}`));
-  return { name, kind: "number", at: (row) => (Number.isNaN(values[row]) ? null : values[row]) };
+  const { count, cases, commands, columns } = await new Response(stream).json();
+  const read = ({ name, by_case, texts, places, numbers }) => {
+    const values = texts ? places.map((place) => texts[place] ?? null) : numbers.map(finite);
+    return [name, { name, kind: texts ? "text" : "number", at: (row) => values[by_case ? cases[row] : row] }];
+  };
+  return { count, columns: new Map(columns.map(read)), command: (row) => commands[cases[row]] };
 }
 
 /** JSON has no infinity: it travels as text. */
-function unpacked(value) {
+function finite(value) {
   return value === "inf" ? Infinity : value === "-inf" ? -Infinity : value;
 }
 

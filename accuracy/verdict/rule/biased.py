@@ -12,12 +12,12 @@ flash-attn's lse error, which is 1e-7).
 import math
 
 import numpy as np
+from scipy.special import stdtrit
 
 from accuracy.results.table import ALL_RANKS
 from accuracy.verdict.evidence import Evidence
 from accuracy.verdict.label import BIASED, Finding
 from accuracy.verdict.rows import Rows, mean
-from accuracy.verdict.student import quantile
 
 FEWEST_SEEDS = 4
 LEVEL = 0.999
@@ -36,7 +36,7 @@ def judge(evidence: Evidence) -> Finding | None:
     for (name,), same in rows.by("inputs").items():
         for column, (base, below, above) in SIDES.items():
             t, share = significance(same, column, base)
-            if share > SHARE and t > quantile(len(same) - 1, LEVEL):
+            if share > SHARE and t > stdtrit(len(same) - 1, (1 + LEVEL) / 2):
                 side = mean(same[column])
                 way = above if side > 0 else below
                 text = f"{way} in every seed, by {share:.2g} of the error ({name} inputs, t = {t:.3g})"

@@ -4,7 +4,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from accuracy.report.block import encode_rows
+from accuracy.report.embedded import encode_rows
 from accuracy.report.folder import read_folder
 from accuracy.report.series import with_labels
 from tests.report.embedded_rows import decoded

@@ -1,0 +1,19 @@
+"""A file is written whole or not at all: beside its place under a hidden name, then renamed into it."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A handle whose content becomes `path`, on disk for good, when the body ends without an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    hidden = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(hidden, "wb") as handle:
+        yield handle
+        handle.flush()
+        os.fsync(handle.fileno())
+    os.replace(hidden, path)
