@@ -1,6 +1,5 @@
 """Where a number comes from: code, versions, device, and every switch that changes arithmetic."""
 
-import hashlib
 import importlib.metadata
 import os
 import platform
@@ -15,48 +14,38 @@ import torch.distributed as dist
 import accuracy
 from accuracy.core import plugins
 from accuracy.core.case import Case
+from accuracy.core.closure import closure, digest_of
 from accuracy.runtime import device as devices
 
 PACKAGE = Path(accuracy.__file__).parent
 PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "hydra-core", "omegaconf", "flash-attn", "flash-attn-4", "triton")
 THIRD_PARTY = ("ring-flash-attn", "yunchang", "ring-attention-pytorch", "axolotl-ringmaster")
-NOT_MEASURING = (  # what these decide is in the case's id, or nowhere in a number; whatever is new decides
-    "api/", "chart/", "cli/", "config/", "execute/", "gate/", "probe/", "report/", "verdict/", "selfcheck/measure.py",
-    "selfcheck/rates.py", "selfcheck/vacuity.py", "results/", "measure/memory.py", "measure/provenance.py",
-)  # fmt: skip
+MEASURING = ("accuracy.measure.pipeline", "accuracy.stack.measure")
+CHOICES = ("inputs", "kernel", "variant", "package")  # folders of which a case loads some modules
 ARITHMETIC = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "TRITON_INTERPRET")  # variables that change results
 ENVIRONMENT = (*ARITHMETIC, "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 
 
 @cache
 def code_digest() -> str:
-    """Twelve hexadecimal digits of the sources that decide a measured number (not of reports and commands)."""
-    paths = {path.relative_to(PACKAGE).as_posix(): path for path in PACKAGE.rglob("*.py")}
-    content = hashlib.sha256()
-    for name, path in sorted(paths.items()):
-        if not name.startswith(NOT_MEASURING):
-            content.update(name.encode() + path.read_bytes())
-    return content.hexdigest()[:12]
+    """Twelve hexadecimal digits of the sources that can decide a measured number, whatever the case."""
+    files = (path for kind in CHOICES for path in (PACKAGE / kind).glob("*.py"))
+    return _digest((*MEASURING, *sorted(f"accuracy.{path.parent.name}.{path.stem}" for path in files)))
 
 
 def code_of(case: Case) -> str:
-    """The package's digest and, where parts of the case lie outside of it, `+` and what tells those apart."""
+    """Digest of the sources that this case's numbers depend on: what measures, the case's parts, a user's own among
+    them, and all that they import of this package. After a `+`: what else a part reads, as it says itself."""
     schedules = case.variant.forward, case.variant.backward
     sources = sorted({part.source for part in (case.inputs, case.kernel, *schedules)})
-    own = [source for source in sources if not source.startswith("accuracy.")]
-    texts = [
-        code_digest(),
-        *([_files_digest(tuple(own))] if own else []),
-        *filter(None, [plugins.read_digest(case.inputs)]),
-    ]
     says = getattr(plugins.load(case.variant.forward.source), "code", None)
-    return "+".join([*texts, *([says(case)] if says else [])])
+    texts = [_digest((*MEASURING, *sources)), plugins.read_digest(case.inputs), says(case) if says else ""]
+    return "+".join(filter(None, texts))
 
 
 @cache
-def _files_digest(sources: tuple[str, ...]) -> str:
-    content = b"".join(Path(str(plugins.load(source).__file__)).read_bytes() for source in sources)
-    return hashlib.sha256(content).hexdigest()[:8]
+def _digest(modules: tuple[str, ...]) -> str:
+    return digest_of(closure(modules))[:12]
 
 
 def fingerprint(device: str) -> dict[str, Any]:

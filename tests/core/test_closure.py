@@ -1,0 +1,44 @@
+"""What a case's rows depend on is found from the code, not from a list."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from accuracy.core.closure import closure, digest_of
+
+FILES = {
+    "__init__.py": "from made.ring import attend",
+    "ring.py": "import math\nfrom . import scale\n\ndef attend():\n    from made.late import merge",
+    "scale.py": "VALUE = 2",
+    "late.py": "",
+    "unused.py": "",
+}
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "made"
+    folder.mkdir()
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield folder
+    for name in [name for name in sys.modules if name.partition(".")[0] == "made"]:
+        del sys.modules[name]
+
+
+def test_all_that_a_module_imports_is_found_and_nothing_else(made: Path) -> None:
+    assert list(closure(["made.ring"], ("made",))) == ["made", "made.late", "made.ring", "made.scale"]
+
+
+def test_the_digest_is_that_of_names_and_contents(made: Path) -> None:
+    files = closure(["made.ring"], ("made",))
+    assert digest_of(files) != digest_of({name: path for name, path in files.items() if name != "made.scale"})
+
+
+def test_what_measures_is_in_a_case_s_closure_and_what_shows_is_not() -> None:
+    found = closure(["accuracy.measure.pipeline", "accuracy.kernel.eager"])
+    assert {"accuracy.measure.metrics", "accuracy.reference.float64", "accuracy.kernel.eager"} <= set(found)
+    assert not {name for name in found if name.startswith(("accuracy.report", "accuracy.gate", "accuracy.cli"))}
+    assert "accuracy.kernel.torch_flash" not in found
