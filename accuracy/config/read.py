@@ -32,7 +32,7 @@ PROBLEM_KEYS = (
 OPTIONAL_PROBLEM_KEYS = ("seqlen_q", "window", "documents", "softcap")
 KEYS = (
     "name", "variant", "kernel", "precision", "inputs", "problem", "world", "dtype", "world_size", "seed",
-    "device", "workers", "threads", "reruns", "conditions", "stack", "also", "unusable",
+    "device", "workers", "threads", "case_seconds", "reruns", "conditions", "stack", "also", "unusable",
     "reference", "output_dir", "report", "dry_run",
 )  # fmt: skip
 ALSO_KEYS = (
@@ -53,12 +53,13 @@ class Configuration:
     dtypes: tuple[str, ...]
     world: str
     backend: str  # of torch.distributed: gloo or nccl; "" in a simulated world
-    case_seconds: float  # how long real ranks may take for a case
+    timeout_seconds: float  # how long real ranks may take for a case
     world_sizes: tuple[int, ...]
     seeds: tuple[int, ...]
     device: str
     workers: int  # processes that measure cases side by side, at most
     threads: int  # of the processor, in each process of a run on a CPU
+    case_seconds: float  # time limit of a case; infinite: none
     reruns: Reruns
     conditions: bool
     stacks: tuple[Stack, ...]  # what attention is part of; none: it stands alone
@@ -96,12 +97,13 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
         dtypes=checks.choices("dtype", config["dtype"], FORMATS),
         world=checks.choice("world", list(config["world"]), WORLDS),
         backend=_backend(config["world"], device),
-        case_seconds=_case_seconds(config["world"]),
+        timeout_seconds=_timeout_seconds(config["world"]),
         world_sizes=checks.integers("world_size", config["world_size"], 1),
         seeds=checks.integers("seed", config["seed"], 0),
         device=device,
         workers=_workers(config, device, threads),
         threads=threads,
+        case_seconds=_seconds("case_seconds", config["case_seconds"], "null for no limit, or a number above 0"),
         reruns=_reruns(config["reruns"]),
         conditions=checks.typed("conditions", config["conditions"], bool),
         stacks=stacks_of(config["stack"]),
@@ -160,14 +162,20 @@ def _backend(node: Mapping[str, Any], device: str) -> str:
     return fitting
 
 
-def _case_seconds(node: Mapping[str, Any]) -> float:
+def _timeout_seconds(node: Mapping[str, Any]) -> float:
     """The time limit of a world of real ranks; none in a simulated one."""
     if "processes" not in node:
         return math.inf
-    seconds: float = checks.typed("world.processes.timeout_seconds", node["processes"]["timeout_seconds"], float)
-    if not seconds > 0:
-        raise ConfigError(f"world.processes.timeout_seconds={seconds}; allowed: a number above 0")
-    return seconds
+    return _seconds("world.processes.timeout_seconds", node["processes"]["timeout_seconds"], "a number above 0")
+
+
+def _seconds(where: str, value: Any, allowed: str) -> float:
+    """A time limit; null, where that is allowed, is none."""
+    if value is None and "null" in allowed:
+        return math.inf
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+        raise ConfigError(f"{where}={value!r}; allowed: {allowed}")
+    return float(value)
 
 
 def _workers(config: Mapping[str, Any], device: str, threads: int) -> int:

@@ -3,6 +3,7 @@
 In: the configuration and the cases still to do. Out: the status of each as it ends, its rows in the run folder by then.
 """
 
+import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,16 +12,15 @@ import torch
 
 from accuracy.config.read import Configuration
 from accuracy.core.case import Case
+from accuracy.execute import workers as pool
 from accuracy.execute.plan import Planned
 from accuracy.execute.ranks.base import Launcher
 from accuracy.execute.ranks.local import ThisMachine
 from accuracy.execute.ranks.pool import Pool
-from accuracy.execute.spread import pool as crowd
-from accuracy.execute.spread.worker import Start
+from accuracy.execute.worker_process import Work, write
 from accuracy.measure.memory import bytes_needed
 from accuracy.measure.pipeline import Measured, Pipeline
 from accuracy.reference.cache import Cache
-from accuracy.results import table
 from accuracy.runtime import device
 from accuracy.simulate.program import RunRanks, simulate
 
@@ -32,9 +32,10 @@ def measure(
     configuration: Configuration, folder: Path, pending: Sequence[Planned], launcher: Launcher | None, begin: Begin
 ) -> Generator[str, None, None]:
     """To be closed, so that no process stays. launcher: of real ranks' processes; None: this machine."""
-    runnable = sum(each.unsupported is None for each in pending)
-    workers = min(configuration.workers, runnable)
-    if workers > 1:
+    runnable = [each.case for each in pending if each.unsupported is None]
+    workers = min(configuration.workers, len(runnable))
+    limited = configuration.case_seconds < math.inf and not any(case.world == "processes" for case in runnable)
+    if workers > 1 or (workers and limited):  # this process could not end a case of its own
         return _side_by_side(configuration, folder, pending, workers, begin)
     return _one_by_one(configuration, folder, pending, launcher or ThisMachine(), begin)
 
@@ -46,7 +47,7 @@ def _one_by_one(
         pipeline = Pipeline(configuration.name, _cache(configuration), run_ranks)
         for each in pending:
             begin(each.case)
-            yield _write(folder, each.case, _road(pipeline, each))
+            yield write(folder, each.case, _measured(pipeline, each))
 
 
 def _side_by_side(
@@ -57,13 +58,13 @@ def _side_by_side(
     for each in pending:
         if each.unsupported is not None:
             begin(each.case)
-            yield _write(folder, each.case, _road(pipeline, each))
+            yield write(folder, each.case, _measured(pipeline, each))
     runnable = [each.case for each in pending if each.unsupported is None]
-    yield from crowd.measure(runnable, starts(configuration, folder, workers), begin)
+    yield from pool.measure(runnable, work(configuration, folder, workers), begin)
 
 
 def fitting_workers(configuration: Configuration, plans: Sequence[Planned], free_bytes: int | None) -> int:
-    """How many of the configuration's workers there is work for and, where they share one memory, workspace."""
+    """How many of the configuration's workers there is work for and, where they share one memory, memory for."""
     cases = [each.case for each in plans if each.unsupported is None]
     most = min(configuration.workers, len(cases))
     if configuration.device == "cpu" and free_bytes is not None and cases:
@@ -76,22 +77,18 @@ WORKER_BYTES = 2**26
 among them (`Private_Dirty` of /proc/PID/smaps_rollup; torch itself is shared)."""
 
 
-def starts(configuration: Configuration, folder: Path, workers: int) -> list[Start]:
-    """How so many workers measure. Where the CPU computes, each has as many threads as one process: its bits stay."""
+def work(configuration: Configuration, folder: Path, workers: int) -> Work:
+    """For so many workers. Where the CPU computes, each has as many threads as one process: its bits stay."""
     gpus: Sequence[int | None] = [None] * workers
     threads = configuration.threads
     if configuration.device == "cuda":
         gpus, threads = device.alike()[:workers], max(1, torch.get_num_threads() // workers)
-    return [Start(configuration.name, folder, _cache(configuration), gpu, threads) for gpu in gpus]
+    pipeline = Pipeline(configuration.name, _cache(configuration))
+    return Work(pipeline, folder, gpus, threads, configuration.case_seconds)
 
 
-def _road(pipeline: Pipeline, each: Planned) -> Measured:
+def _measured(pipeline: Pipeline, each: Planned) -> Measured:
     return pipeline.unsupported(each.case, each.unsupported) if each.unsupported else pipeline.measure(each.case)
-
-
-def _write(folder: Path, case: Case, measured: Measured) -> str:
-    table.write_case(folder, case.id, measured.results, measured.positions, measured.steps)
-    return measured.status
 
 
 def _cache(configuration: Configuration) -> Cache:
@@ -106,9 +103,10 @@ def _ranks(configuration: Configuration, pending: Sequence[Planned], launcher: L
         yield simulate
         return
     sizes = sorted({case.world_size for case in real})
-    pool = Pool(tuple(sizes), configuration.backend, configuration.case_seconds, launcher)
+    seconds = min(configuration.case_seconds, configuration.timeout_seconds)
+    ranks = Pool(tuple(sizes), configuration.backend, seconds, launcher)
     try:
-        yield lambda case, shards: (pool.run if case.world == "processes" else simulate)(case, shards)
-        pool.close()
+        yield lambda case, shards: (ranks.run if case.world == "processes" else simulate)(case, shards)
+        ranks.close()
     finally:
-        pool.kill()
+        ranks.kill()

@@ -21,7 +21,7 @@ from accuracy.execute.ranks.base import Launcher
 from accuracy.measure.provenance import code_of, fingerprint, provenance
 from accuracy.results import table
 
-NOT_NUMBERS = ("output_dir", "report", "dry_run", "reference", "workers")  # keys that leave every number alone
+NOT_NUMBERS = ("output_dir", "report", "dry_run", "reference", "workers", "case_seconds")  # keys that change no number
 
 
 @dataclass(frozen=True)

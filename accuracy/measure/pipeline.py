@@ -62,17 +62,21 @@ class Pipeline:
         """The row of a case that its parts cannot do."""
         return self._unmeasured(case, UNSUPPORTED, reason)
 
+    def failed(self, case: Case, reason: str) -> Measured:
+        """The row of a case that was not measured to its end."""
+        return self._unmeasured(case, FAILED, reason)
+
     def measure(self, case: Case) -> Measured:
         """Walk the road. Whatever goes wrong in it becomes a row with the reason."""
         try:
             return self._walk(case)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # some packages call exit()
             reason = _reason(error)
             out_of_memory = isinstance(error.__cause__ or error, torch.OutOfMemoryError)
         if out_of_memory:  # only here, where the error no longer holds the tensors
             self._targets = None
             torch.cuda.empty_cache()
-        return self._unmeasured(case, FAILED, reason)
+        return self.failed(case, reason)
 
     def _unmeasured(self, case: Case, status: str, reason: str) -> Measured:
         about = about_case(case, self.experiment, status, reason)

@@ -10,7 +10,7 @@ import pytest
 from accuracy.cli import preload
 from tests.command_line import TINY, finish, start
 from tests.composing import composed
-from tests.execute.ranks.test_pool import marked, wait_until
+from tests.processes import marked, wait_until
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,8 @@ MISTAKES = {  # words, and what the line must contain
     "workers in words": ("workers=all", "workers='all'; allowed: a whole number from 1, or auto"),
     "a list of workers": ("workers=[0,1]", "workers=[0, 1]; allowed: a whole number from 1, or auto"),
     "workers that are true": ("workers=true", "workers=True; allowed: a whole number from 1, or auto"),
+    "no time for a case": ("case_seconds=0", "case_seconds=0; allowed: null for no limit, or a number above 0"),
+    "time in words": ("case_seconds=long", "case_seconds='long'; allowed: null for no limit, or a number above 0"),
     "no thread": ("threads=0", "threads=0; allowed: whole numbers from 1, below 2^63"),
     "threads as an axis": ("threads=[1,2]", "threads=[1, 2]; allowed: a whole number"),
     "workers beside real ranks": (

@@ -25,6 +25,7 @@ from accuracy.reference.cache import Cache
 from accuracy.results import table
 from tests.execute.ranks.worlds import assert_same_bits, rows_of
 from tests.measuring import TINY, configuration
+from tests.processes import alive, marked, wait_until
 from tests.variants import schedules, skip_if_bound_to_a_kernel
 
 pytestmark = pytest.mark.xdist_group("processes")  # one pool serves all of them
@@ -165,24 +166,6 @@ def test_ranks_killed_at_random_moments_leave_nothing_behind() -> None:
     assert not [pid for pid in seen if alive(pid)]
 
 
-def alive(pid: int) -> bool:
-    """Running; a zombie waiting for its parent is not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def marked(mark: str) -> list[int]:
-    """Processes that inherited an environment variable of this value."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if mark.encode() in (folder / "environ").read_bytes() and alive(int(folder.name)):
-                found.append(int(folder.name))
-    return found
-
-
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_however_the_command_ends_no_rank_stays_and_what_was_measured_does(tmp_path: Path, how: signal.Signals) -> None:
     mark = uuid.uuid4().hex
@@ -202,10 +185,3 @@ def test_however_the_command_ends_no_rank_stays_and_what_was_measured_does(tmp_p
     results = table.read_results(tmp_path / "run")
     assert results["case_id"].nunique() >= 3
     assert (results["status"] == table.OK).all()
-
-
-def wait_until(true: "object", seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)

@@ -1,0 +1,87 @@
+"""What does a worker process do? It measures one case after another on its device and stores each case's rows itself.
+
+In: the work, once, then cases. Out: rows on disk, and each case's status to the process that hands out cases. It ends
+when that process ends it or is gone.
+"""
+
+import math
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from accuracy.core.case import Case
+from accuracy.measure.pipeline import Measured, Pipeline
+from accuracy.results import table
+from accuracy.runtime import arithmetic
+
+
+@dataclass(frozen=True)
+class Work:
+    """What every worker is to do.
+
+    pipeline: with what is kept from case to case still empty; folder: of the run; gpus: one worker each, None is the
+    CPU; threads: of a worker's CPU work; limit: seconds for a case.
+    """
+
+    pipeline: Pipeline
+    folder: Path
+    gpus: Sequence[int | None]
+    threads: int
+    limit: float = math.inf
+
+
+def write(folder: Path, case: Case, measured: Measured) -> str:
+    """Store a case's rows; its status."""
+    table.write_case(folder, case.id, measured.results, measured.positions, measured.steps)
+    return measured.status
+
+
+_work: Work
+_gpu: int | None
+
+
+def prepare(work: Work, gpu: int | None) -> None:
+    """Called once in each worker process."""
+    global _work, _gpu
+    _work, _gpu = work, gpu
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)  # the process that hands out cases hears of it too, and ends this one
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    arithmetic.make_exact()
+    torch.set_num_threads(work.threads)
+    if gpu is not None:
+        torch.cuda.set_device(gpu)
+        torch.cuda.synchronize()  # fails here where the GPU cannot be had
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def ready() -> None:
+    """Answered once the process is prepared."""
+
+
+def measure(case: Case) -> tuple[str, bool]:
+    """The case's status, its rows on disk, and whether the process can measure more cases."""
+    status = write(_work.folder, case, _work.pipeline.measure(case))
+    return status, status != table.FAILED or _gpu_works()
+
+
+def _gpu_works() -> bool:
+    """After an illegal address CUDA refuses all further work of the process."""
+    try:
+        if _gpu is not None:
+            torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,161 @@
+"""How are cases measured side by side? By a worker process on each GPU, or by several on a processor.
+
+In: the cases and how to measure one. Out: how each case ended; its rows are on disk by then, stored by the worker.
+
+Each worker is a `ProcessPoolExecutor` of one process: a process that ends or exceeds the time limit costs the case that
+it was measuring, and its device goes to the next process. (pebble has time limits, but waits for ever for a process
+that ended with status 0; loky has no time limits.)
+"""
+
+import math
+import multiprocessing
+import signal
+import sys
+import time
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+from accuracy.core.case import Case
+from accuracy.execute import worker_process
+from accuracy.execute.schedule import Schedule
+from accuracy.execute.worker_process import Work, write
+from accuracy.measure.provenance import code_of
+from accuracy.results import table
+
+START_SECONDS = 300.0  # for a worker to import torch and to open its GPU
+LONGEST_WAIT = 60.0  # between two looks at the time limits
+
+
+def measure(cases: Sequence[Case], work: Work, begin: Callable[[Case], None]) -> Generator[str, None, None]:
+    """The status of every case as it ends, in any order. begin: told which case a worker gets.
+
+    To be closed, so that no process stays.
+    """
+    schedule = Schedule(cases)
+    workers: list[_Worker] = []
+    try:
+        for number, gpu in enumerate(work.gpus):
+            workers.append(_Worker(number, work, gpu))
+        while True:
+            for worker in workers:
+                worker.take(schedule, begin)
+            busy = {worker.future: worker for worker in workers if worker.future}
+            if not busy:
+                break
+            for future in _ended(busy):
+                yield from busy[future].hear(schedule)
+        while (case := schedule.take(0)) is not None:
+            yield _lost(work, case, "no worker could be started; the terminal says why")
+    finally:
+        for worker in workers:
+            worker.kill()
+        for worker in workers:
+            worker.close()
+
+
+def _ended(busy: "dict[Future[Any], _Worker]") -> set["Future[Any]"]:
+    """What ended within the next minute, or before the next time limit; a worker beyond its limit is killed."""
+    seconds = min(worker.deadline for worker in busy.values()) - time.monotonic()
+    ended, _ = wait(busy, min(max(seconds, 0.0), LONGEST_WAIT), FIRST_COMPLETED)
+    for future, worker in busy.items():
+        if not future.done() and worker.deadline < time.monotonic():
+            worker.late, worker.deadline = True, math.inf
+            worker.kill()
+    return ended
+
+
+class _Worker:
+    """A device and the process on it, seen from the process that hands out cases."""
+
+    def __init__(self, number: int, work: Work, gpu: int | None) -> None:
+        self.number, self.work, self.gpu = number, work, gpu
+        self.name = "the worker process" if gpu is None else f"the worker process of GPU {gpu}"
+        self.start()
+
+    def start(self) -> None:
+        """A new process; ready when it says so."""
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([worker_process.__name__])  # torch is imported once, not by each process
+        self.process: Any = None
+        self.executor = ProcessPoolExecutor(1, context, worker_process.prepare, (self.work, self.gpu))
+        self.case: Case | None = None
+        self.ready = self.late = False
+        before = multiprocessing.active_children()
+        self.submit(START_SECONDS, worker_process.ready)
+        (self.process,) = set(multiprocessing.active_children()).difference(before)
+
+    def submit(self, limit: float, function: Callable[..., Any], *given: Any) -> None:
+        """Let the process call a function. Raises BrokenProcessPool where the process has ended."""
+        self.future: Future[Any] | None = None
+        self.future = self.executor.submit(function, *given)
+        self.begun = time.monotonic()
+        self.deadline = self.begun + limit
+
+    def take(self, schedule: Schedule, begin: Callable[[Case], None]) -> None:
+        """Begin the next case, where the process is free and there is one."""
+        if not self.ready or self.future or (case := schedule.take(self.number)) is None:
+            return
+        try:
+            self.submit(self.work.limit, worker_process.measure, case)
+        except BrokenProcessPool:
+            schedule.put_back(self.number, case)
+            self.restart(schedule)
+        else:
+            self.case = case
+            begin(case)
+
+    def hear(self, schedule: Schedule) -> Generator[str, None, None]:
+        """What the process answered, or how it ended; a process that ended is replaced."""
+        future, case = self.future, self.case
+        assert future is not None
+        self.future = self.case = None
+        broken = isinstance(future.exception(), BrokenProcessPool)
+        if case is None:
+            self.ready = not broken
+            if broken:
+                print(f"accuracy: {self.name} could not start; going on without it", file=sys.stderr)
+        elif broken:
+            yield _lost(self.work, case, self.end())
+            self.restart(schedule)
+        else:
+            schedule.note(self.number, time.monotonic() - self.begun)
+            status, usable = future.result()
+            yield status
+            if not usable or self.late:  # late: killed while it answered
+                self.restart(schedule)
+
+    def restart(self, schedule: Schedule) -> None:
+        """A new process on the device."""
+        schedule.leave(self.number)
+        self.kill()
+        self.close()
+        self.start()
+
+    def end(self) -> str:
+        """How the process ended."""
+        self.process.join()
+        code = self.process.exitcode
+        if self.late:
+            return f"{self.name} was killed after case_seconds={self.work.limit:g}"
+        if code < 0:
+            return f"{self.name} was killed by signal {-code} ({signal.strsignal(-code)})"
+        return f"{self.name} ended with status {code}"
+
+    def kill(self) -> None:
+        """End the process, whatever it is doing; does not wait."""
+        if self.process is not None:
+            self.process.kill()
+
+    def close(self) -> None:
+        """Wait until the process is gone."""
+        self.executor.shutdown()
+
+
+def _lost(work: Work, case: Case, reason: str) -> str:
+    """Status of a case whose worker is gone: as its rows say if they came to the disk, else failed with the reason."""
+    found = table.finished_case(work.folder, case.id)
+    if found is not None and found.code == code_of(case):
+        return found.status
+    return write(work.folder, case, work.pipeline.failed(case, reason))

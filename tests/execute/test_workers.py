@@ -1,0 +1,235 @@
+"""Several workers measure the rows of one process; a worker's end costs its case; no process stays behind."""
+
+import json
+import math
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from accuracy.cli import run as command
+from accuracy.core.case import Case
+from accuracy.execute import workers as pool
+from accuracy.execute.measure import WORKER_BYTES, fitting_workers
+from accuracy.execute.plan import plan
+from accuracy.execute.worker_process import Work
+from accuracy.measure.memory import bytes_needed
+from accuracy.measure.pipeline import Pipeline
+from accuracy.reference.cache import Cache
+from accuracy.results import table
+from accuracy.runtime import device
+from tests.command_line import TINY, CommandLine, finish, start
+from tests.execute.ranks.worlds import COSTS
+from tests.measuring import configuration
+from tests.processes import marked, wait_until
+
+pytestmark = pytest.mark.xdist_group("workers")
+VARIANT = """import os
+import signal
+import time
+import torch
+from accuracy.variant import ring
+from accuracy.variant.ring import BACKWARD_PLACES, FORWARD_PLACES, PRECISION, SHARDINGS, backward, unsupported
+
+async def forward(rank, q, k, v):
+    {statement}
+    return await ring.forward(rank, q, k, v)
+"""
+
+
+def plant(folder: Path, **statements: str) -> str:
+    """Rings that do something more, by name, in `parts`; the word of the command line that chooses them."""
+    parts = folder / "parts" / "variant"
+    parts.mkdir(parents=True)
+    for name, statement in statements.items():
+        (parts / f"{name}.py").write_text(VARIANT.format(statement=statement))
+        choice = (
+            f"# @package variant.{name}\n# A ring of a test\nforward: {name}\nbackward: {name}\nsharding: contiguous\n"
+        )
+        (parts / f"{name}.yaml").write_text(choice)
+    return f"variant=[{','.join(statements)},ring]"
+
+
+def cases(*words: str, folders: tuple[Path, ...] = ()) -> list[Case]:
+    planned = plan(configuration(*TINY, "dtype=float32", *words, folders=folders), None)
+    return [each.case for each in planned if each.unsupported is None]
+
+
+def work(folder: Path, *gpus: int | None, limit: float = math.inf) -> Work:
+    return Work(Pipeline("test", Cache(None, 0.0)), folder, gpus, 1, limit)
+
+
+def measured(given: list[Case], how: Work) -> Counter[str]:
+    with closing(pool.measure(given, how, lambda case: None)) as ended:
+        return Counter(ended)
+
+
+def rows(folder: Path, read=table.read_results) -> pd.DataFrame:
+    found = read(folder).drop(columns=COSTS, errors="ignore")
+    return found.sort_values(list(found.columns), ignore_index=True)
+
+
+def test_the_rows_are_those_of_one_worker_and_one_thread_bit_for_bit(tmp_path: Path) -> None:
+    """Results, positions and steps, what they cost aside. Two threads for a case are what changes last digits."""
+    words = ("device=cpu", "variant=ring", "dtype=float32", "problem.seqlen=256", "reruns.trace=true",
+             "reference.folder=null", "report=false")  # fmt: skip
+    grid = ("world_size=[1,2]", "seed=[0,1]")
+    two_threads = ("workers=1", "threads=2", "world_size=1")
+    commands = {"plain": grid, "one worker": (*grid, "workers=1"), "two threads": two_threads}
+    about = {}
+    for name, more in commands.items():
+        answer = finish(start(tmp_path, *words, f"output_dir={tmp_path / name}", *more, threads=2))
+        assert answer.status == 0, answer.err
+        run = json.loads((tmp_path / name / "run.json").read_text())
+        about[name] = run["workers"], run["fingerprint"]["knobs"]["threads"]
+    assert about == {"plain": (2, 1), "one worker": (1, 1), "two threads": (1, 2)}
+    for read in (table.read_results, table.read_positions, table.read_steps):
+        here, there = rows(tmp_path / "plain", read), rows(tmp_path / "one worker", read)
+        assert len(here)
+        pd.testing.assert_frame_equal(here, there, check_exact=True)
+    plain, other = rows(tmp_path / "plain"), rows(tmp_path / "two threads")
+    same_case = plain[plain["case_id"].isin(other["case_id"])].reset_index(drop=True)
+    assert len(same_case) == len(other)
+    assert not same_case.equals(other)
+
+
+def test_there_are_no_more_workers_than_cases_or_than_memory_holds() -> None:
+    given = replace(configuration(*TINY, "device=cpu", "world_size=[1,2,4]", "variant=ring"), workers=8)
+    plans = plan(given, None)
+    most = max(bytes_needed(each.case) for each in plans) + WORKER_BYTES
+    assert fitting_workers(given, plans, None) == 3
+    assert fitting_workers(given, plans, 2 * most) == 2
+    assert fitting_workers(given, plans, most // 2) == 1  # the plan has refused what does not fit at all
+    assert fitting_workers(replace(given, workers=1), plans, None) == 1
+    assert fitting_workers(replace(given, device="cuda"), plans, most) == 3  # GPUs have memory of their own
+
+
+FAULTS = {
+    "killed": ("os.kill(os.getpid(), 9)", "the worker process was killed by signal 9 (Killed)"),
+    "exits": ("os._exit(7)", "the worker process ended with status 7"),
+    "exits_well": ("os._exit(0)", "the worker process ended with status 0"),
+    "calls_exit": ("raise SystemExit(3)", "SystemExit: 3"),
+    "stopped": ("os.kill(os.getpid(), signal.SIGSTOP)", "the worker process was killed after case_seconds=10"),
+    "sleeps": ("time.sleep(10**6)", "the worker process was killed after case_seconds=10"),
+}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_that_ends_or_hangs_is_one_failed_row_and_is_replaced(accuracy: CommandLine, workers: int) -> None:
+    """Also where one worker is enough: a time limit takes a process that can be ended."""
+    faults = dict(list(FAULTS.items())[workers - 1 :: 2])  # each fault once
+    chosen = plant(accuracy.folder, **{name: statement for name, (statement, _) in faults.items()})
+    words = (*TINY, "device=cpu", "world_size=2", "dtype=float32", "case_seconds=10", "output_dir=run")
+    answer = accuracy("--config-dir=parts", *words, chosen, f"workers={workers}")
+    assert answer.status == 0
+    assert "1 measured, 0 unsupported, 3 failed" in answer.out
+    results = table.read_results(accuracy.folder / "run")
+    failed = results[results["status"] == table.FAILED]
+    assert len(failed) == 3
+    assert dict(zip(failed["variant"], failed["reason"], strict=True)) == {
+        name: why for name, (_, why) in faults.items()
+    }
+    assert set(results.loc[results["status"] == table.OK, "variant"]) == {"ring"}
+
+
+def test_workers_killed_at_any_moment_cost_a_case_each_at_most(tmp_path: Path) -> None:
+    """With every third case that begins a worker is killed, busy or idle or just started."""
+    given = cases("device=cpu", "variant=[ring,zigzag]", "world_size=[1,2,4]", "seed=[0,1,2,3]")
+    begun = Counter[str]()
+    killed: list[int] = []
+
+    def begin(case: Case) -> None:
+        begun[case.id] += 1
+        living = sorted(multiprocessing.active_children(), key=lambda each: each.pid or 0)
+        if sum(begun.values()) % 3 == 0:
+            victim = living[len(killed) % len(living)]
+            victim.kill()
+            killed.append(victim.pid or 0)
+
+    with closing(pool.measure(given, work(tmp_path, None, None, None), begin)) as ended:
+        statuses = Counter(ended)
+    assert set(begun) == {case.id for case in given}
+    assert len(killed) >= 5
+    assert statuses[table.FAILED] <= len(killed)
+    assert statuses[table.OK] == len(given) - statuses[table.FAILED] > 0
+    assert set(table.read_results(tmp_path)["case_id"]) == set(begun)
+    assert not multiprocessing.active_children()
+
+
+def test_rows_that_a_worker_stored_before_its_end_stay_measured(tmp_path: Path) -> None:
+    """A worker may end between storing its rows and saying so."""
+    given = cases("device=cpu", "variant=ring", "world_size=2")
+    assert measured(given, work(tmp_path, None)) == {table.OK: 1}
+    before = table.read_results(tmp_path)
+    assert pool._lost(work(tmp_path, None), given[0], "the worker process ended with status 1") == table.OK
+    pd.testing.assert_frame_equal(table.read_results(tmp_path), before)
+
+
+def test_a_device_on_which_no_worker_starts_is_given_up_and_the_others_go_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A GPU that cannot be had: here, one that does not exist."""
+    given = cases("device=cpu", "variant=[ring,zigzag]", "world_size=[1,2]")
+    assert measured(given[:2], work(tmp_path, 99, None)) == {table.OK: 2}
+    assert measured(given[2:], work(tmp_path, 99)) == {table.FAILED: 2}
+    assert "the worker process of GPU 99 could not start; going on without it" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("how", "whom"), [(signal.SIGKILL, "it"), (signal.SIGTERM, "all"), (signal.SIGINT, "all")])
+def test_however_the_command_ends_no_worker_stays_and_its_rows_do(
+    tmp_path: Path, how: signal.Signals, whom: str
+) -> None:
+    """The signal goes to the command alone, or as from a terminal to its workers, too."""
+    chosen = plant(tmp_path, slow="time.sleep(0.1)")
+    mark = uuid.uuid4().hex
+    words = ("--config-dir=parts", *TINY, chosen, "device=cpu", "world_size=2", f"seed={list(range(40))}", "workers=2")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "accuracy", *words, "output_dir=run"],
+        cwd=tmp_path,
+        env={**os.environ, "ACCURACY_TEST_MARK": mark, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    files = tmp_path / "run" / "results"
+    wait_until(lambda: len(list(files.glob("[!.]*.parquet"))) >= 5, 90)
+    assert len(marked(mark)) > 2
+    (process.send_signal if whom == "it" else lambda each: os.killpg(process.pid, each))(how)
+    error = process.communicate(timeout=60)[1]
+    assert process.returncode == (-how if how == signal.SIGKILL else command.INTERRUPTED)
+    assert "Traceback" not in error
+    wait_until(lambda: not marked(mark), 30)
+    results = table.read_results(tmp_path / "run")
+    assert 5 <= results["case_id"].nunique() < 80
+    assert (results["status"] == table.OK).all()
+
+
+@pytest.mark.gpu
+def test_a_case_that_breaks_its_gpu_is_one_failed_row_and_the_next_is_measured(tmp_path: Path) -> None:
+    """An index outside of a tensor ends all work of its process on the GPU."""
+    chosen = plant(tmp_path, faulty="torch.zeros(1, device='cuda')[q.long().flatten() + 9].sum().item()")
+    given = cases(chosen, "world_size=[4,2,1]", "kernel=eager", folders=(tmp_path / "parts",))
+    assert measured(given, work(tmp_path / "run", 0)) == {table.FAILED: 3, table.OK: 3}
+    statuses = table.read_results(tmp_path / "run").groupby("variant")["status"].unique()
+    assert {name: list(found) for name, found in statuses.items()} == {"faulty": [table.FAILED], "ring": [table.OK]}
+
+
+@pytest.mark.gpu
+def test_on_all_gpus_the_rows_are_those_of_one(accuracy: CommandLine) -> None:
+    if device.count() < 2:
+        pytest.skip("needs two CUDA devices")
+    words = (*TINY, "variant=[ring,zigzag]", "dtype=[bfloat16,float32]", "world_size=[1,2,4]", "seed=[0,1]")
+    for folder, workers in (("alone", "workers=1"), ("all", "workers=auto")):
+        assert accuracy(*words, "kernel=eager", f"output_dir={folder}", workers).status == 0
+    here, there = (rows(accuracy.folder / name) for name in ("alone", "all"))
+    pd.testing.assert_frame_equal(here, there, check_exact=True)
