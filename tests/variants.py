@@ -20,7 +20,7 @@ def skip_if_bound_to_a_kernel(variant: str, *folders: Path) -> None:
     """A variant of one kernel cannot do what tests ask of variants on any kernel; it has tests of its own."""
     forward = _nodes((CONFIGS, *folders))[variant]["forward"]
     if (PACKAGE / "variant" / f"{forward}.py").exists():
-        kernel = getattr(plugins.load(f"accuracy.variant.{forward}"), "KERNEL", None)
+        kernel = plugins.load(f"accuracy.variant.{forward}").SCHEDULE.kernel
         if kernel is not None:
             pytest.skip(f"runs on kernel {kernel} only: tests/variant/test_{variant}.py")
 

@@ -6,7 +6,7 @@ combination of their knobs' values.
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,8 +18,7 @@ from accuracy.core.errors import ConfigError, unknown
 from accuracy.core.paths import PACKAGE
 from accuracy.runtime.sharding import SHARDINGS
 
-SCHEDULE = ("SHARDINGS", "PRECISION", "FORWARD_PLACES", "BACKWARD_PLACES", "unsupported", "forward", "backward")
-CONTENTS = {"kernel": ("abilities", "build"), "inputs": ("draw",)}  # what the module of a part must have
+CONTENTS = {"variant": "SCHEDULE", "kernel": "KERNEL", "inputs": "draw"}  # what the file of a part must have
 
 
 def variants(nodes: Mapping[str, Any], folders: Sequence[Path]) -> Iterable[Variant]:
@@ -31,11 +30,11 @@ def variants(nodes: Mapping[str, Any], folders: Sequence[Path]) -> Iterable[Vari
         if missing:
             raise ConfigError(f"variant.{name} lacks {', '.join(sorted(missing))}; see configs/variant/ring.yaml")
         schedules = {way: _part("variant", node[way], folders) for way in ("forward", "backward")}
-        modules = [_module("schedule", part, SCHEDULE) for part in schedules.values()]
+        modules = [_module("variant", part) for part in schedules.values()]
         sharding = checks.choice(f"variant.{name}.sharding", node["sharding"], SHARDINGS)
         for part, module in zip(schedules.values(), modules, strict=True):
-            if sharding not in module.SHARDINGS:
-                allowed = ", ".join(module.SHARDINGS)
+            if sharding not in module.SCHEDULE.shardings:
+                allowed = ", ".join(module.SCHEDULE.shardings)
                 raise ConfigError(
                     f"variant.{name}.sharding={sharding}, but schedule {part.name} is made for {allowed}; use that"
                 )
@@ -56,7 +55,7 @@ def parts_of(kind: str, nodes: Mapping[str, Any], folders: Sequence[Path]) -> It
             yield from _every_kernel(given, folders)
             continue
         part = _part(kind, name, folders)
-        for options in _options(f"{kind}.{name}", given or {}, [_module(kind, part, CONTENTS[kind])]):
+        for options in _options(f"{kind}.{name}", given or {}, [_module(kind, part)]):
             yield Part(name, part.source, options)
 
 
@@ -68,7 +67,7 @@ def _every_kernel(given: Mapping[str, Any], folders: Sequence[Path]) -> Iterable
     for name in names:
         if name not in (excluded or ()):
             part = _part("kernel", name, folders)
-            yield Part(name, part.source, plugins.default_options(_module("kernel", part, CONTENTS["kernel"])))
+            yield Part(name, part.source, plugins.default_options(_module("kernel", part)))
 
 
 def _part(kind: str, name: Any, folders: Sequence[Path]) -> Part:
@@ -91,7 +90,7 @@ def _files(kind: str, folders: Sequence[Path]) -> list[Path]:
     return [path for path in found if path.stem != "base"]
 
 
-def _module(kind: str, part: Part, contents: Iterable[str]) -> ModuleType:
+def _module(kind: str, part: Part) -> ModuleType:
     """A part's code, which someone else may have written: it loads, and has what its kind must have."""
     try:
         module = plugins.load(part.source)
@@ -100,15 +99,15 @@ def _module(kind: str, part: Part, contents: Iterable[str]) -> ModuleType:
         raise ConfigError(
             f"{kind} {part.source} cannot be loaded ({text}); correct it, its name or PYTHONPATH"
         ) from error
-    lacking = [name for name in contents if not hasattr(module, name)]
-    if lacking:
-        raise ConfigError(f"{kind} {part.source} lacks {', '.join(lacking)}; required: {', '.join(contents)}")
+    if not hasattr(module, CONTENTS[kind]):
+        raise ConfigError(f"{kind} {part.source} lacks {CONTENTS[kind]}; see accuracy/{kind}/base.py")
     return module
 
 
 def _options(where: str, given: Mapping[str, Any], modules: Sequence[ModuleType]) -> Iterable[tuple[Any, ...]]:
     """Every combination of a part's knobs, defaults filled in, sorted by name."""
-    declared = {field.name: field for module in modules for field in fields(getattr(module, "Options", _NoOptions))}
+    options = [cls for module in modules if (cls := plugins.options_of(module)) is not None]
+    declared = {field.name: field for cls in options for field in fields(cls)}  # type: ignore[arg-type]
     checks.known_keys(f"knob of {where}", given, declared)
     axes: dict[str, tuple[Scalar, ...]] = {}
     for name, field in sorted(declared.items()):
@@ -123,11 +122,6 @@ def _options(where: str, given: Mapping[str, Any], modules: Sequence[ModuleType]
         except ValueError as error:
             raise ConfigError(f"{where}: {error}") from error
     return combinations
-
-
-@dataclass(frozen=True)
-class _NoOptions:
-    pass
 
 
 def _type_of(annotation: Any) -> type:

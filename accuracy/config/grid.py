@@ -38,10 +38,10 @@ def _case(
     configuration: Configuration, problem: Problem, inputs: Part, seed: int, dtype: str, kernel: Part,
     variant: Variant, overrides: dict[str, str], size: int,
 ) -> Case:  # fmt: skip
-    forward, backward = (plugins.load(part.source) for part in (variant.forward, variant.backward))
-    forward_policy = _override(forward.PRECISION, forward.FORWARD_PLACES, overrides)
-    backward_policy = _override(backward.PRECISION, backward.BACKWARD_PLACES, overrides)
-    pairs = (forward.PRECISION, forward_policy), (backward.PRECISION, backward_policy)
+    forward, backward = (plugins.load(part.source).SCHEDULE for part in (variant.forward, variant.backward))
+    forward_policy = _override(forward.precision, forward.forward_places, overrides)
+    backward_policy = _override(backward.precision, backward.backward_places, overrides)
+    pairs = (forward.precision, forward_policy), (backward.precision, backward_policy)
     changed = {
         place: overrides[place]
         for place in _places(variant)
@@ -83,7 +83,7 @@ def stop_at_useless_knobs(configuration: Configuration) -> None:
 
 def _places(variant: Variant) -> list[str]:
     """The rounding places that a variant's schedules have, in the policy's order."""
-    forward, backward = (plugins.load(part.source) for part in (variant.forward, variant.backward))
+    forward, backward = (plugins.load(part.source).SCHEDULE for part in (variant.forward, variant.backward))
     return [
-        each.name for each in fields(Precision) if each.name in (*forward.FORWARD_PLACES, *backward.BACKWARD_PLACES)
+        each.name for each in fields(Precision) if each.name in (*forward.forward_places, *backward.backward_places)
     ]

@@ -52,6 +52,7 @@ class Configuration:
     problems: tuple[dict[str, Any], ...]  # raw fields; the grid checks and resolves them
     dtypes: tuple[str, ...]
     world: str
+    batched: bool  # all simulated ranks in one kernel call where that changes no bit
     backend: str  # of torch.distributed: gloo or nccl; "" in a simulated world
     timeout_seconds: float  # how long real ranks may take for a case
     world_sizes: tuple[int, ...]
@@ -96,6 +97,7 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
         problems=tuple(checks.product({key: checks.axis(f"problem.{key}", problem[key]) for key in PROBLEM_KEYS})),
         dtypes=checks.choices("dtype", config["dtype"], FORMATS),
         world=checks.choice("world", list(config["world"]), WORLDS),
+        batched=_batched(config["world"]),
         backend=_backend(config["world"], device),
         timeout_seconds=_timeout_seconds(config["world"]),
         world_sizes=checks.integers("world_size", config["world_size"], 1),
@@ -146,6 +148,13 @@ def _also(config: Mapping[str, Any], folders: Sequence[Path]) -> Iterable[Config
 def _record_unusable(config: Mapping[str, Any]) -> bool:
     """Asked for, or what `kernel=every` means: a kernel that nobody named is nobody's mistake."""
     return checks.choice("unusable", config["unusable"], ("stop", "record")) == "record" or "every" in config["kernel"]
+
+
+def _batched(node: Mapping[str, Any]) -> bool:
+    given = node.get("simulated") or {}
+    checks.known_keys("knob of world.simulated", given, ("batched",))
+    batched: bool = checks.typed("world.simulated.batched", given.get("batched", True), bool)
+    return batched
 
 
 def _backend(node: Mapping[str, Any], device: str) -> str:

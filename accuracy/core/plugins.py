@@ -63,15 +63,24 @@ def read_digest(part: Part) -> str:
     return "" if says is None else says(build_options(module, part.options))
 
 
+def options_of(module: ModuleType) -> Callable[..., Any] | None:
+    """The frozen dataclass of a part's knobs, None where it has none: of inputs their `Options`, of a schedule its
+    `SCHEDULE.options`, of a kernel `KERNEL` itself."""
+    if hasattr(module, "SCHEDULE"):
+        found: Callable[..., Any] | None = module.SCHEDULE.options
+        return found
+    return getattr(module, "KERNEL", getattr(module, "Options", None))
+
+
 def default_options(module: ModuleType) -> tuple[tuple[str, Scalar], ...]:
-    """The module's knobs at their defaults, sorted by name; none where it has no `Options`."""
-    cls = getattr(module, "Options", None)
+    """The module's knobs at their defaults, sorted by name."""
+    cls = options_of(module)
     return () if cls is None else tuple(sorted(vars(cls()).items()))
 
 
 def build_options(module: ModuleType, given: tuple[tuple[str, Scalar], ...]) -> Any:
-    """The module's `Options` with the knobs that belong to it; None where it has none."""
-    cls = getattr(module, "Options", None)
+    """The dataclass of the module's knobs with those that belong to it; None where it has none."""
+    cls: Any = options_of(module)
     if cls is None:
         return None
     names = {field.name for field in fields(cls)}

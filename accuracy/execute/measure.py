@@ -6,6 +6,7 @@ In: the configuration and the cases still to do. Out: the status of each as it e
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -83,7 +84,7 @@ def work(configuration: Configuration, folder: Path, workers: int) -> Work:
     threads = configuration.threads
     if configuration.device == "cuda":
         gpus, threads = device.alike()[:workers], max(1, torch.get_num_threads() // workers)
-    pipeline = Pipeline(configuration.name, _cache(configuration))
+    pipeline = Pipeline(configuration.name, _cache(configuration), partial(simulate, batched=configuration.batched))
     return Work(pipeline, folder, gpus, threads, configuration.case_seconds)
 
 
@@ -98,15 +99,16 @@ def _cache(configuration: Configuration) -> Cache:
 @contextmanager
 def _ranks(configuration: Configuration, pending: Sequence[Planned], launcher: Launcher) -> Iterator[RunRanks]:
     """What runs a case over its ranks; real ranks live as long as the run."""
+    simulated = partial(simulate, batched=configuration.batched)
     real = [each.case for each in pending if each.unsupported is None and each.case.world == "processes"]
     if not real:
-        yield simulate
+        yield simulated
         return
     sizes = sorted({case.world_size for case in real})
     seconds = min(configuration.case_seconds, configuration.timeout_seconds)
     ranks = Pool(tuple(sizes), configuration.backend, seconds, launcher)
     try:
-        yield lambda case, shards: (ranks.run if case.world == "processes" else simulate)(case, shards)
+        yield lambda case, shards: (ranks.run if case.world == "processes" else simulated)(case, shards)
         ranks.close()
     finally:
         ranks.kill()

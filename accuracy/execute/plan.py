@@ -16,10 +16,12 @@ from accuracy.config.read import Configuration
 from accuracy.core import plugins
 from accuracy.core.case import Case, Part, documents_text
 from accuracy.core.errors import ConfigError
-from accuracy.kernel.block.running_state import CARRIED_PLACES
+from accuracy.kernel.base import Abilities, kernel_of
+from accuracy.kernel.block.running_state import MERGE_PLACES
 from accuracy.measure.memory import bytes_needed
 from accuracy.reference import choice
 from accuracy.runtime import sharding
+from accuracy.variant.base import schedule_of
 
 LACKS = {
     "cross_lengths": "takes as many queries as keys",
@@ -67,7 +69,7 @@ def resolve_kernel(case: Case) -> Case:
 
 
 def _judge(case: Case, free_bytes: int | None, ranks: int | None) -> Planned:
-    forward, backward = (plugins.load(part.source) for part in (case.variant.forward, case.variant.backward))
+    forward, backward = (schedule_of(part) for part in (case.variant.forward, case.variant.backward))
     reasons: Iterable[Callable[[], str | None]] = (
         lambda: _feature_unsupported(case),
         lambda: _inputs_unsupported(case),
@@ -82,10 +84,10 @@ def _judge(case: Case, free_bytes: int | None, ranks: int | None) -> Planned:
 
 
 def _feature_unsupported(case: Case) -> str | None:
-    """Schedules know causal and full masks of as many queries as keys, and beyond that what their FEATURES state."""
-    modules = [plugins.load(part.source) for part in (case.variant.forward, case.variant.backward)]
+    """Schedules know causal and full masks of as many queries as keys, and beyond that what their features state."""
+    schedules = [schedule_of(part) for part in (case.variant.forward, case.variant.backward)]
     for feature, setting in case.problem.features.items():
-        if any(feature not in getattr(module, "FEATURES", ()) for module in modules):
+        if any(feature not in schedule.features for schedule in schedules):
             return (
                 f"variant {case.variant.name} {LACKS[feature]}: drop {setting} or use variant=single_device"
                 " world_size=1"
@@ -108,19 +110,17 @@ def kernel_unsupported(case: Case) -> str | None:
     }
     abilities = _abilities(case.kernel, case.device)
     problem = case.problem
-    unsupported: str | None = abilities.unsupported(
-        case.kernel.name, case.dtype, problem.head_dim, partials, problem.features
-    )
+    unsupported = abilities.unsupported(case.kernel.name, case.dtype, problem.head_dim, partials, problem.features)
     return unsupported or (_carried_unsupported(case) if abilities.carries else None)
 
 
 def _carried_unsupported(case: Case) -> str | None:
     """Where a kernel carries the state of a schedule that merges, nothing is rounded in between: no such knob works."""
-    schedule = plugins.load(case.variant.forward.source)
-    if "merge" not in schedule.FORWARD_PLACES:
+    schedule = schedule_of(case.variant.forward)
+    if "merge" not in schedule.forward_places:
         return None
-    for place in CARRIED_PLACES:
-        if getattr(case.forward_precision, place) != getattr(schedule.PRECISION, place):
+    for place in MERGE_PLACES:
+        if getattr(case.forward_precision, place) != getattr(schedule.precision, place):
             return (
                 f"kernel {case.kernel.name} carries the running state through its calls, unrounded: precision.{place}"
                 " changes nothing; drop it or use another kernel"
@@ -139,9 +139,8 @@ def _world_unsupported(case: Case, ranks: int | None) -> str | None:
 
 
 @cache
-def _abilities(kernel: Part, device: str) -> Any:
-    module = plugins.load(kernel.source)
-    return module.abilities(device, plugins.build_options(module, kernel.options))
+def _abilities(kernel: Part, device: str) -> Abilities:
+    return kernel_of(kernel).abilities(device)
 
 
 def _memory_unsupported(case: Case, free_bytes: int | None) -> str | None:

@@ -1,18 +1,20 @@
 """What every kernel offers, and how its stated abilities turn into a reason to unsupported.
 
-A kernel's file has `Options` (a frozen dataclass of its knobs), `abilities(device, options)` and
-`build(device, options)`. Nothing else lists it: configs/kernel/NAME.yaml names the file.
+A kernel's file has `KERNEL`, a subclass of `KernelKnobs`: a frozen dataclass of its knobs, which states what it can do
+on a device and builds the kernel there. Nothing else lists it: configs/kernel/NAME.yaml names the file.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from accuracy.core import plugins
+from accuracy.core.case import Case, Part
 from accuracy.core.dtype import FORMATS
-from accuracy.kernel.block.running_state import State
+from accuracy.kernel.block.running_state import SoftmaxState
 
 
 class Kernel(Protocol):
@@ -33,27 +35,19 @@ class Kernel(Protocol):
         ...
 
     def backward(
-        self,
-        dout: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        *,
-        scale: float,
-        causal: bool,
-        gradient_dtype: torch.dtype,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float,
+        causal: bool, gradient_dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """dq (B, Sq, H, D), dk, dv (B, Sk, Hk, D) in `gradient_dtype`, for out and lse over ALL keys of each query."""
         ...
 
 
 class CarryingKernel(Kernel, Protocol):
-    """A kernel that can go on from a running state; schedules that merge partials let it, see
-    `accuracy.kernel.block.running_state`."""
+    """A kernel that can go on from a running state; schedules that merge partials let it, see `RunningState`."""
 
-    def carry(self, state: State, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, begins: bool) -> None:
+    def carry(
+        self, state: SoftmaxState, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, begins: bool
+    ) -> None:
         """Bring the keys k, v (B, Sk, Hk, D) into the state of the queries q (B, Sq, H, D), in place and unrounded.
 
         begins: the state holds nothing yet and is not read.
@@ -111,3 +105,27 @@ class Abilities:
 ALL_DTYPES = tuple(FORMATS)
 FEATURES = ("window", "softcap")
 """Of a problem's features, those that its blocks hand on to the kernel."""
+
+
+@dataclass(frozen=True)
+class KernelKnobs:
+    """A kernel's knobs, which YAML sets by name, and what it can do with them."""
+
+    def abilities(self, device: str) -> Abilities:
+        """What the kernel can do on `cpu` or `cuda`."""
+        raise NotImplementedError
+
+    def build(self, device: str) -> Kernel:
+        """The kernel; the knobs themselves where they have its `forward` and `backward`."""
+        kernel: Any = self
+        return kernel
+
+    def held_bytes(self, case: Case) -> int:
+        """What the kernel takes in a case beyond its arguments and results."""
+        return 0
+
+
+def kernel_of(part: Part) -> KernelKnobs:
+    """The kernel in a part's file, its knobs set."""
+    knobs: KernelKnobs = plugins.build_options(plugins.load(part.source), part.options)
+    return knobs

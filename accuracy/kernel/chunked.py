@@ -11,11 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from accuracy.core import plugins
 from accuracy.core.case import Case
 from accuracy.core.dtype import FORMATS, accumulation_dtype
 from accuracy.core.masks import Window
-from accuracy.kernel.base import ALL_DTYPES, FEATURES, Abilities
+from accuracy.kernel.base import ALL_DTYPES, FEATURES, Abilities, KernelKnobs
 from accuracy.kernel.block import heads
 from accuracy.kernel.block.scores import scores
 from accuracy.kernel.block.sight import Sight
@@ -23,7 +22,7 @@ from accuracy.runtime import arithmetic
 
 
 @dataclass(frozen=True)
-class Options:
+class Chunked(KernelKnobs):
     """query_chunk, key_chunk: the paper's; accumulator_dtype: of the running sums (out, its denominator, dq, dk, dv);
     tf32: products of float32 in TF32 (CUDA)."""
 
@@ -40,32 +39,17 @@ class Options:
         if self.accumulator_dtype not in words:
             raise ValueError(f"accumulator_dtype={self.accumulator_dtype!r}; allowed: {', '.join(words)}")
 
+    def abilities(self, device: str) -> Abilities:
+        """Everything, except TF32 without a GPU."""
+        missing = "has no tf32 on the CPU; set kernel.chunked.tf32=false" if self.tf32 and device == "cpu" else ""
+        return Abilities(dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, features=FEATURES, missing=missing)
 
-def abilities(device: str, options: Options) -> Abilities:
-    """Everything, except TF32 without a GPU."""
-    missing = "has no tf32 on the CPU; set kernel.chunked.tf32=false" if options.tf32 and device == "cpu" else ""
-    return Abilities(dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, features=FEATURES, missing=missing)
-
-
-def build(device: str, options: Options) -> "Chunked":
-    """The kernel with its knobs set."""
-    return Chunked(options)
-
-
-def held_bytes(case: Case) -> int:
-    """Scores, weights, their gradients and two copies of one chunk; a cap keeps two more."""
-    options = plugins.build_options(plugins.load(case.kernel.source), case.kernel.options)
-    rows, keys = min(case.problem.queries, options.query_chunk), min(case.problem.seqlen, options.key_chunk)
-    scores = case.problem.batch * case.problem.heads * rows * keys
-    copies = 6 if case.problem.softcap is None else 8
-    return copies * scores * FORMATS[accumulation_dtype(case.dtype)].bytes
-
-
-@dataclass(frozen=True)
-class Chunked:
-    """See `accuracy.kernel.base.Kernel`."""
-
-    options: Options
+    def held_bytes(self, case: Case) -> int:
+        """Scores, weights, their gradients and two copies of one chunk; a cap keeps two more."""
+        rows, keys = min(case.problem.queries, self.query_chunk), min(case.problem.seqlen, self.key_chunk)
+        scores = case.problem.batch * case.problem.heads * rows * keys
+        copies = 6 if case.problem.softcap is None else 8
+        return copies * scores * FORMATS[accumulation_dtype(case.dtype)].bytes
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype,
@@ -76,8 +60,8 @@ class Chunked:
         keys, values = heads.by_kv_head(k, compute), heads.by_kv_head(v, compute)
         out = torch.empty_like(q, dtype=out_dtype)
         lse = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=compute)
-        with arithmetic.switched(tf32_products=self.options.tf32):
-            for rows in _slices(q.shape[1], self.options.query_chunk):
+        with arithmetic.switched(tf32_products=self.tf32):
+            for rows in _slices(q.shape[1], self.query_chunk):
                 query = heads.by_group(q[:, rows], k.shape[2], compute)
                 largest = query.new_full((*query.shape[:-1], 1), -torch.inf)
                 total, sums = torch.zeros_like(largest, dtype=kept), torch.zeros_like(query, dtype=kept)
@@ -94,27 +78,16 @@ class Chunked:
         return out, lse
 
     def backward(
-        self,
-        dout: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        *,
-        scale: float,
-        causal: bool,
-        gradient_dtype: torch.dtype,
-        window: Window | None = None,
-        softcap: float | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float,
+        causal: bool, gradient_dtype: torch.dtype, window: Window | None = None, softcap: float | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """See `Kernel.backward`."""
         compute, kept = self._dtypes(q)
         keys, values = heads.by_kv_head(k, compute), heads.by_kv_head(v, compute)
         dq = torch.empty_like(q, dtype=gradient_dtype)
         dk, dv = torch.zeros_like(keys, dtype=kept), torch.zeros_like(values, dtype=kept)
-        with arithmetic.switched(tf32_products=self.options.tf32):
-            for rows in _slices(q.shape[1], self.options.query_chunk):
+        with arithmetic.switched(tf32_products=self.tf32):
+            for rows in _slices(q.shape[1], self.query_chunk):
                 query, dout_rows, out_rows = (heads.by_group(x[:, rows], k.shape[2], compute) for x in (q, dout, out))
                 normaliser = lse[:, :, rows].to(compute).unflatten(1, (k.shape[2], -1)).unsqueeze(-1)
                 delta = (dout_rows * out_rows).sum(-1, keepdim=True)
@@ -134,16 +107,19 @@ class Chunked:
         """Of the arithmetic, and of the running sums."""
         case = str(q.dtype).removeprefix("torch.")
         compute = accumulation_dtype(case)
-        word = self.options.accumulator_dtype
+        word = self.accumulator_dtype
         return getattr(torch, compute), getattr(torch, {"input": case, "accumulate": compute}.get(word, word))
 
     def _visible(self, sight: Sight, rows: slice, device: torch.device) -> Iterator[tuple[slice, Tensor | None]]:
         """Chunks of keys that some row of `rows` sees, and where they are hidden from one (None: nowhere)."""
         seen = sight.columns(rows)
-        for columns in _slices(seen.stop, self.options.key_chunk):
+        for columns in _slices(seen.stop, self.key_chunk):
             if columns.stop > seen.start:
                 yield columns, sight.hidden(rows, columns, device)
 
 
 def _slices(length: int, size: int) -> Iterator[slice]:
     return (slice(begin, min(begin + size, length)) for begin in range(0, length, size))
+
+
+KERNEL = Chunked

@@ -15,7 +15,7 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.core.dtype import FORMATS, accumulation_dtype
 from accuracy.core.masks import Window
-from accuracy.kernel.base import ALL_DTYPES, FEATURES, Abilities
+from accuracy.kernel.base import ALL_DTYPES, FEATURES, Abilities, KernelKnobs
 from accuracy.kernel.block.heads import by_group, by_kv_head, by_token
 from accuracy.kernel.block.scores import scores
 from accuracy.kernel.block.sight import Sight
@@ -25,7 +25,7 @@ CHUNK_ELEMENTS = {"cpu": 2**19, "cuda": 2**24}
 
 
 @dataclass(frozen=True)
-class Options:
+class Eager(KernelKnobs):
     """compute_dtype: of scores, softmax and products; probability_dtype: to which P and dS are rounded before they
     are multiplied (flash kernels round them to the inputs' dtype); tf32: products of float32 in TF32 (CUDA)."""
 
@@ -33,35 +33,21 @@ class Options:
     probability_dtype: str = "input"
     tf32: bool = False
 
+    def abilities(self, device: str) -> Abilities:
+        """Everything, except TF32 without a GPU."""
+        missing = "has no tf32 on the CPU; set kernel.eager.tf32=false" if self.tf32 and device == "cpu" else ""
+        for key in ("compute_dtype", "probability_dtype"):
+            word = getattr(self, key)
+            if word not in ("input", "accumulate", *FORMATS):
+                missing = f"does not know {key} {word!r}; allowed: input, accumulate, {', '.join(FORMATS)}"
+        return Abilities(dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, features=FEATURES, missing=missing)
 
-def abilities(device: str, options: Options) -> Abilities:
-    """Everything, except TF32 without a GPU."""
-    missing = "has no tf32 on the CPU; set kernel.eager.tf32=false" if options.tf32 and device == "cpu" else ""
-    for key in ("compute_dtype", "probability_dtype"):
-        word = getattr(options, key)
-        if word not in ("input", "accumulate", *FORMATS):
-            missing = f"does not know {key} {word!r}; allowed: input, accumulate, {', '.join(FORMATS)}"
-    return Abilities(dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, features=FEATURES, missing=missing)
-
-
-def build(device: str, options: Options) -> "Eager":
-    """The kernel with its knobs set."""
-    return Eager(options)
-
-
-def held_bytes(case: Case) -> int:
-    """Scores, weights, their gradients and copies of one chunk; a cap keeps its ratio and its slope."""
-    problem = case.problem
-    scores = min(CHUNK_ELEMENTS[case.device], problem.batch * problem.heads * problem.queries * problem.seqlen)
-    copies = 7 if problem.softcap is None else 9
-    return copies * scores * FORMATS[accumulation_dtype(case.dtype)].bytes
-
-
-@dataclass(frozen=True)
-class Eager:
-    """See `accuracy.kernel.base.Kernel`."""
-
-    options: Options
+    def held_bytes(self, case: Case) -> int:
+        """Scores, weights, their gradients and copies of one chunk; a cap keeps its ratio and its slope."""
+        problem = case.problem
+        scores = min(CHUNK_ELEMENTS[case.device], problem.batch * problem.heads * problem.queries * problem.seqlen)
+        copies = 7 if problem.softcap is None else 9
+        return copies * scores * FORMATS[accumulation_dtype(case.dtype)].bytes
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype,
@@ -72,7 +58,7 @@ class Eager:
         keys, values = by_kv_head(k, compute), by_kv_head(v, compute)
         out = torch.empty_like(q, dtype=out_dtype)
         lse = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=_lse_dtype(q))
-        with arithmetic.switched(tf32_products=self.options.tf32):
+        with arithmetic.switched(tf32_products=self.tf32):
             for rows, columns, hidden in _chunks(q, k, Sight.of(q, k, causal, window)):
                 query = by_group(q[:, rows], k.shape[2], compute)
                 found, _ = scores(query, keys[..., columns, :], scale, hidden, softcap)
@@ -86,27 +72,16 @@ class Eager:
         return out, lse
 
     def backward(
-        self,
-        dout: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        *,
-        scale: float,
-        causal: bool,
-        gradient_dtype: torch.dtype,
-        window: Window | None = None,
-        softcap: float | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float,
+        causal: bool, gradient_dtype: torch.dtype, window: Window | None = None, softcap: float | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """See `Kernel.backward`."""
         compute, probability = self._dtypes(q)
         keys, values = by_kv_head(k, compute), by_kv_head(v, compute)
         heads_kv = k.shape[2]
         dq = torch.empty_like(q, dtype=gradient_dtype)
         dk, dv = torch.zeros_like(keys), torch.zeros_like(values)
-        with arithmetic.switched(tf32_products=self.options.tf32):
+        with arithmetic.switched(tf32_products=self.tf32):
             for rows, columns, hidden in _chunks(q, k, Sight.of(q, k, causal, window)):
                 query, dout_rows = (
                     by_group(q[:, rows], heads_kv, compute),
@@ -127,8 +102,8 @@ class Eager:
     def _dtypes(self, q: Tensor) -> tuple[torch.dtype, torch.dtype]:
         case = str(q.dtype).removeprefix("torch.")
         words = {"input": case, "accumulate": accumulation_dtype(case)}
-        compute = words.get(self.options.compute_dtype, self.options.compute_dtype)
-        probability = words.get(self.options.probability_dtype, self.options.probability_dtype)
+        compute = words.get(self.compute_dtype, self.compute_dtype)
+        probability = words.get(self.probability_dtype, self.probability_dtype)
         return getattr(torch, compute), getattr(torch, probability)
 
 
@@ -144,3 +119,6 @@ def _chunks(q: Tensor, k: Tensor, sight: Sight) -> Iterator[tuple[slice, slice, 
         chunk = slice(begin, min(begin + rows, length))
         columns = sight.columns(chunk)
         yield chunk, columns, sight.hidden(chunk, columns, q.device)
+
+
+KERNEL = Eager

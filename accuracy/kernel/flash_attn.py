@@ -5,51 +5,18 @@ The functions that ring-flash-attention calls, so that our rings round where the
 
 import importlib
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from accuracy.core.masks import Window
-from accuracy.kernel.base import FEATURES, Abilities
+from accuracy.kernel.base import FEATURES, Abilities, KernelKnobs
 from accuracy.kernel.block import flash_fold
 
 
-@dataclass(frozen=True)
-class Options:
-    """deterministic: dq summed in a fixed order; false lets atomic adds finish as they come (flash-attn's default)."""
-
-    deterministic: bool = True
-
-
-def abilities(device: str, options: Options) -> Abilities:
-    """bfloat16 and float16 on CUDA, head_dim to 256 in multiples of 8, partials in the inputs' dtype only."""
-    if device != "cuda":
-        return Abilities(missing="needs a CUDA device; use kernel=torch_flash or kernel=eager")
-    try:
-        _interface()
-    except ImportError as error:
-        return Abilities(missing=f"cannot be imported ({error}); install attention-accuracy[flash]")
-    return Abilities(
-        dtypes=("bfloat16", "float16"),
-        head_dim_max=256,
-        head_dim_multiple=8,
-        deterministic=options.deterministic,
-        features=FEATURES,
-    )
-
-
-def build(device: str, options: Options) -> "FlashAttn":
-    """The package's functions without the dispatcher's wrapper, which costs more time than a small block."""
-    interface = _interface()
-    return FlashAttn(
-        _plain(interface._flash_attn_forward),
-        _plain(interface._flash_attn_backward),
-        options.deterministic,
-        interface.flash_attn_with_kvcache,
-    )
-
-
+@cache
 def _interface() -> Any:
     return importlib.import_module("flash_attn.flash_attn_interface")
 
@@ -61,18 +28,36 @@ def _sight(window: Window | None, softcap: float | None) -> dict[str, Any]:
 
 
 def _plain(function: Any) -> Any:
-    """The Python function inside a torch custom operator."""
+    """The Python function inside a torch custom operator, whose dispatcher takes more time than a small block."""
     return getattr(function, "_init_fn", function)
 
 
 @dataclass(frozen=True)
-class FlashAttn:
-    """See `accuracy.kernel.base.Kernel`."""
+class FlashAttn(KernelKnobs):
+    """deterministic: dq summed in a fixed order; false lets atomic adds finish as they come (flash-attn's default)."""
 
-    forward_function: Any
-    backward_function: Any
-    deterministic: bool
-    cache_function: Any = None
+    deterministic: bool = True
+
+    def abilities(self, device: str) -> Abilities:
+        """bfloat16 and float16 on CUDA, head_dim to 256 in multiples of 8, partials in the inputs' dtype only."""
+        if device != "cuda":
+            return Abilities(missing="needs a CUDA device; use kernel=torch_flash or kernel=eager")
+        try:
+            _interface()
+        except ImportError as error:
+            return Abilities(missing=f"cannot be imported ({error}); install attention-accuracy[flash]")
+        return Abilities(
+            dtypes=("bfloat16", "float16"),
+            head_dim_max=256,
+            head_dim_multiple=8,
+            deterministic=self.deterministic,
+            features=FEATURES,
+        )
+
+    def build(self, device: str) -> "FlashAttn":
+        """The package is imported now, before another's stand-in may have its name."""
+        _interface()
+        return self
 
     def foldable(self, way: str, calls: int, q: Tensor, k: Tensor) -> int:
         """See `accuracy.kernel.base.FoldingKernel`."""
@@ -82,7 +67,7 @@ class FlashAttn:
         self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, splits: int
     ) -> tuple[Tensor, Tensor]:
         """As `forward`, the keys cut into `splits` parts that are joined in float32 (0: its own choice of a number)."""
-        out, lse = self.cache_function(
+        out, lse = _interface().flash_attn_with_kvcache(
             q, k, v, softmax_scale=scale, causal=causal, num_splits=splits, return_softmax_lse=True
         )
         return out, lse
@@ -92,31 +77,23 @@ class FlashAttn:
         window: Window | None = None, softcap: float | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """See `Kernel.forward`."""
-        out, lse, *_ = self.forward_function(
+        out, lse, *_ = _plain(_interface()._flash_attn_forward)(
             q, k, v, dropout_p=0.0, softmax_scale=scale, causal=causal, **_sight(window, softcap),
             alibi_slopes=None, return_softmax=False,
         )  # fmt: skip
         return out.to(out_dtype), lse
 
     def backward(
-        self,
-        dout: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        *,
-        scale: float,
-        causal: bool,
-        gradient_dtype: torch.dtype,
-        window: Window | None = None,
-        softcap: float | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float,
+        causal: bool, gradient_dtype: torch.dtype, window: Window | None = None, softcap: float | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """See `Kernel.backward`."""
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        self.backward_function(
+        _plain(_interface()._flash_attn_backward)(
             dout, q, k, v, out, lse.contiguous(), dq, dk, dv, dropout_p=0.0, softmax_scale=scale, causal=causal,
             **_sight(window, softcap), alibi_slopes=None, deterministic=self.deterministic,
         )  # fmt: skip
         return dq.to(gradient_dtype), dk.to(gradient_dtype), dv.to(gradient_dtype)
+
+
+KERNEL = FlashAttn

@@ -12,43 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy.kernel.base import Abilities
+from accuracy.kernel.base import Abilities, KernelKnobs
 
 INSTALL = "install attention-accuracy[flash4]"
 HEAD_DIM_MAX = {9: 256, 10: 128, 11: 128}  # by the compute capability's first number
 
 
-@dataclass(frozen=True)
-class Options:
-    """deterministic: dq (and dk, dv of shared heads) summed in a fixed order."""
-
-    deterministic: bool = True
-
-
-def abilities(device: str, options: Options) -> Abilities:
-    """bfloat16 and float16, head_dim in multiples of 8, to 256 on Hopper and 128 on Blackwell."""
-    if device != "cuda":
-        return Abilities(missing="needs a CUDA device; use kernel=torch_flash or kernel=eager")
-    major = torch.cuda.get_device_capability()[0]
-    if major not in HEAD_DIM_MAX:
-        return Abilities(missing=f"needs compute capability 9, 10 or 11, this GPU has {major}; use kernel=torch_flash")
-    if reason := _missing():
-        return Abilities(missing=reason)
-    return Abilities(
-        dtypes=("bfloat16", "float16"),
-        head_dim_min=8,
-        head_dim_max=HEAD_DIM_MAX[major],
-        head_dim_multiple=8,
-        deterministic=options.deterministic,
-    )
-
-
-def build(device: str, options: Options) -> "FlashAttn4":
-    """The package's low-level functions."""
-    interface = _interface()
-    return FlashAttn4(interface._flash_attn_fwd, interface._flash_attn_bwd, options.deterministic)
-
-
+@cache
 def _interface() -> Any:
     return importlib.import_module("flash_attn.cute.interface")
 
@@ -65,36 +35,52 @@ def _missing() -> str:
 
 
 @dataclass(frozen=True)
-class FlashAttn4:
-    """See `accuracy.kernel.base.Kernel`."""
+class FlashAttn4(KernelKnobs):
+    """deterministic: dq (and dk, dv of shared heads) summed in a fixed order."""
 
-    forward_function: Any
-    backward_function: Any
-    deterministic: bool
+    deterministic: bool = True
+
+    def abilities(self, device: str) -> Abilities:
+        """bfloat16 and float16, head_dim in multiples of 8, to 256 on Hopper and 128 on Blackwell."""
+        if device != "cuda":
+            return Abilities(missing="needs a CUDA device; use kernel=torch_flash or kernel=eager")
+        major = torch.cuda.get_device_capability()[0]
+        if major not in HEAD_DIM_MAX:
+            return Abilities(
+                missing=f"needs compute capability 9, 10 or 11, this GPU has {major}; use kernel=torch_flash"
+            )
+        if reason := _missing():
+            return Abilities(missing=reason)
+        return Abilities(
+            dtypes=("bfloat16", "float16"),
+            head_dim_min=8,
+            head_dim_max=HEAD_DIM_MAX[major],
+            head_dim_multiple=8,
+            deterministic=self.deterministic,
+        )
+
+    def build(self, device: str) -> "FlashAttn4":
+        """The package is imported now, before another's stand-in may have its name."""
+        _interface()
+        return self
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
         """See `Kernel.forward`."""
-        out, lse, *_ = self.forward_function(q, k, v, softmax_scale=scale, causal=causal, return_lse=True)
+        out, lse, *_ = _interface()._flash_attn_fwd(q, k, v, softmax_scale=scale, causal=causal, return_lse=True)
         return out.to(out_dtype), lse.contiguous()
 
     def backward(
-        self,
-        dout: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        *,
-        scale: float,
-        causal: bool,
-        gradient_dtype: torch.dtype,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float,
+        causal: bool, gradient_dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """See `Kernel.backward`."""
-        dq, dk, dv = self.backward_function(
+        dq, dk, dv = _interface()._flash_attn_bwd(
             q, k, v, out, dout, lse.contiguous(),
             softmax_scale=scale, causal=causal, deterministic=self.deterministic,
         )  # fmt: skip
         return dq.to(gradient_dtype), dk.to(gradient_dtype), dv.to(gradient_dtype)
+
+
+KERNEL = FlashAttn4

@@ -18,7 +18,7 @@ from torch.nn.attention import flex_attention as flex
 
 from accuracy.core.case import Case
 from accuracy.core.masks import Window
-from accuracy.kernel.base import FEATURES, Abilities
+from accuracy.kernel.base import FEATURES, Abilities, KernelKnobs
 from accuracy.kernel.block import by_autograd, heads
 from accuracy.kernel.block.sight import Sight
 
@@ -26,62 +26,37 @@ COMPILED_SHAPES = 4096  # torch's own limit of 8 is for shapes that come by acci
 
 
 @dataclass(frozen=True)
-class Options:
-    """tf32: products of float32 in TF32; false: in float32."""
+class FlexAttention(KernelKnobs):
+    """tf32: products of float32 in TF32; false: in float32. Compiled on CUDA; on the CPU the unfused form."""
 
     tf32: bool = False
 
+    def abilities(self, device: str) -> Abilities:
+        """CUDA: float32, bfloat16, float16, head_dim from 16 to 256."""
+        if device != "cuda":
+            return Abilities(missing="has no backward on the CPU; use kernel=torch_math or kernel=eager")
+        dtypes = ("float32", "bfloat16", "float16")
+        return Abilities(dtypes=dtypes, head_dim_min=16, head_dim_max=256, features=FEATURES)
 
-def abilities(device: str, options: Options) -> Abilities:
-    """CUDA: float32, bfloat16, float16, head_dim from 16 to 256."""
-    if device != "cuda":
-        return Abilities(missing="has no backward on the CPU; use kernel=torch_math or kernel=eager")
-    return Abilities(dtypes=("float32", "bfloat16", "float16"), head_dim_min=16, head_dim_max=256, features=FEATURES)
-
-
-def build(device: str, options: Options) -> "FlexAttention":
-    """Compiled on CUDA; on the CPU the unfused form, forward only."""
-    return FlexAttention(options.tf32, device == "cuda")
-
-
-def held_bytes(case: Case) -> int:
-    """The mask from which the blocks' mask is made: booleans, and their sums as 64-bit integers."""
-    masked = case.problem.causal or case.problem.window is not None
-    return 9 * case.problem.queries * case.problem.seqlen if masked else 0
-
-
-@dataclass(frozen=True)
-class FlexAttention:
-    """See `accuracy.kernel.base.Kernel`."""
-
-    tf32: bool
-    compiled: bool
+    def held_bytes(self, case: Case) -> int:
+        """The mask from which the blocks' mask is made: booleans, and their sums as 64-bit integers."""
+        masked = case.problem.causal or case.problem.window is not None
+        return 9 * case.problem.queries * case.problem.seqlen if masked else 0
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype,
         window: Window | None = None, softcap: float | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """See `Kernel.forward`."""
-        if self.compiled:  # with a graph that is thrown away: one compilation serves forward and backward
+        if q.is_cuda:  # with a graph that is thrown away: one compilation serves forward and backward
             q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
         out, lse = self._attend(q, k, v, scale, Sight.of(q, k, causal, window), softcap)
         return out.detach().to(out_dtype), lse.detach()
 
     def backward(
-        self,
-        dout: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        *,
-        scale: float,
-        causal: bool,
-        gradient_dtype: torch.dtype,
-        window: Window | None = None,
-        softcap: float | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float,
+        causal: bool, gradient_dtype: torch.dtype, window: Window | None = None, softcap: float | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """See `Kernel.backward`."""
         sight = Sight.of(q, k, causal, window)
         gradients = by_autograd.gradients(
@@ -93,7 +68,7 @@ class FlexAttention:
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, scale: float, sight: Sight, softcap: float | None
     ) -> tuple[Tensor, Tensor]:
-        function: Any = _compiled() if self.compiled else flex.flex_attention
+        function: Any = _compiled() if q.is_cuda else flex.flex_attention
         with _room_for_shapes():
             out, lse = function(
                 *heads.first(q, k, v),
@@ -144,3 +119,6 @@ def _cap(softcap: float) -> Callable[..., Tensor]:
         return softcap * torch.tanh(score / softcap)
 
     return capped
+
+
+KERNEL = FlexAttention

@@ -12,26 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from accuracy.kernel.base import Abilities
+from accuracy.kernel.base import Abilities, KernelKnobs
 from accuracy.kernel.block import heads
 
 aten = torch.ops.aten
 HEAD_DIMS = (256, 192, 128, 64)
-
-
-def abilities(device: str, options: None) -> Abilities:
-    """CUDA: bfloat16 and float16, head_dim in multiples of 8 as far as the installed cuDNN takes it on this GPU."""
-    if device != "cuda":
-        return Abilities(missing="needs a CUDA device; use kernel=torch_flash or kernel=eager")
-    largest = next((head_dim for head_dim in HEAD_DIMS if _takes(head_dim)), None)
-    if largest is None:
-        return Abilities(missing="is refused by torch on this GPU (torch.backends.cuda.can_use_cudnn_attention)")
-    return Abilities(dtypes=("bfloat16", "float16"), head_dim_max=largest, head_dim_multiple=8, deterministic=False)
-
-
-def build(device: str, options: None) -> "TorchCudnn":
-    """The kernel; it has no knobs."""
-    return TorchCudnn()
 
 
 @cache
@@ -43,8 +28,17 @@ def _takes(head_dim: int) -> bool:
 
 
 @dataclass(frozen=True)
-class TorchCudnn:
-    """See `accuracy.kernel.base.Kernel`."""
+class TorchCudnn(KernelKnobs):
+    """No knobs."""
+
+    def abilities(self, device: str) -> Abilities:
+        """CUDA: bfloat16 and float16, head_dim in multiples of 8 as far as the installed cuDNN takes it on this GPU."""
+        if device != "cuda":
+            return Abilities(missing="needs a CUDA device; use kernel=torch_flash or kernel=eager")
+        largest = next((head_dim for head_dim in HEAD_DIMS if _takes(head_dim)), None)
+        if largest is None:
+            return Abilities(missing="is refused by torch on this GPU (torch.backends.cuda.can_use_cudnn_attention)")
+        return Abilities(dtypes=("bfloat16", "float16"), head_dim_max=largest, head_dim_multiple=8, deterministic=False)
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype
@@ -59,18 +53,9 @@ class TorchCudnn:
         return out.transpose(1, 2)[:, -rows:].to(out_dtype), lse[..., -rows:].contiguous()
 
     def backward(
-        self,
-        dout: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        *,
-        scale: float,
-        causal: bool,
-        gradient_dtype: torch.dtype,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float,
+        causal: bool, gradient_dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """See `Kernel.backward`."""
         rows = q.shape[1]
         dout, q, out = _square(causal, k, dout, q, out)
@@ -95,3 +80,6 @@ def _has_four_dimensions() -> bool:
     """Whether this torch's backward takes lse as (B, H, S, 1): as its own forward returns it."""
     x = torch.zeros(1, 1, 128, 64, dtype=torch.float16, device="cuda")
     return bool(aten._scaled_dot_product_cudnn_attention(x, x, x, None, True)[1].dim() == 4)
+
+
+KERNEL = TorchCudnn

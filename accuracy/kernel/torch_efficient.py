@@ -19,7 +19,7 @@ from torch import Tensor
 
 from accuracy.core.case import Case
 from accuracy.core.dtype import FORMATS
-from accuracy.kernel.base import Abilities
+from accuracy.kernel.base import Abilities, KernelKnobs
 from accuracy.kernel.block import heads
 
 aten = torch.ops.aten
@@ -28,41 +28,29 @@ LSE_MULTIPLE = 32  # rows to which the kernel pads lse, with +inf
 
 
 @dataclass(frozen=True)
-class Options:
+class TorchEfficient(KernelKnobs):
     """deterministic: keys are not split over blocks whose sums of dq are added as they come (torch's default)."""
 
     deterministic: bool = True
 
+    def abilities(self, device: str) -> Abilities:
+        """CUDA: float32, float16 and bfloat16, any head_dim in multiples of 8."""
+        if device != "cuda":
+            return Abilities(
+                missing="needs a CUDA device; use kernel=chunked, the same algorithm out of torch products"
+            )
+        if torch.version.hip:
+            return Abilities(missing="is another kernel on ROCm, without masks aligned at the bottom right")
+        return Abilities(
+            dtypes=("float32", "bfloat16", "float16"), head_dim_multiple=8, deterministic=self.deterministic
+        )
 
-def abilities(device: str, options: Options) -> Abilities:
-    """CUDA: float32, float16 and bfloat16, any head_dim in multiples of 8."""
-    if device != "cuda":
-        return Abilities(missing="needs a CUDA device; use kernel=chunked, the same algorithm out of torch products")
-    if torch.version.hip:
-        return Abilities(missing="is another kernel on ROCm, without masks aligned at the bottom right")
-    return Abilities(
-        dtypes=("float32", "bfloat16", "float16"), head_dim_multiple=8, deterministic=options.deterministic
-    )
-
-
-def build(device: str, options: Options) -> "TorchEfficient":
-    """The kernel with its knob set."""
-    return TorchEfficient(options.deterministic)
-
-
-def held_bytes(case: Case) -> int:
-    """Copies of k, v for every query head and their gradients; the sums of those in float32, one after the other."""
-    problem = case.problem
-    if problem.heads == problem.heads_kv:
-        return 0
-    return problem.batch * problem.seqlen * problem.heads * problem.head_dim * (4 * FORMATS[case.dtype].bytes + 4)
-
-
-@dataclass(frozen=True)
-class TorchEfficient:
-    """See `accuracy.kernel.base.Kernel`."""
-
-    deterministic: bool
+    def held_bytes(self, case: Case) -> int:
+        """Copies of k, v for every query head and their gradients; the sums of those in float32, one at a time."""
+        problem = case.problem
+        if problem.heads == problem.heads_kv:
+            return 0
+        return problem.batch * problem.seqlen * problem.heads * problem.head_dim * (4 * FORMATS[case.dtype].bytes + 4)
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype
@@ -75,18 +63,9 @@ class TorchEfficient:
         return out.to(out_dtype), lse[..., : q.shape[1]].contiguous()
 
     def backward(
-        self,
-        dout: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        *,
-        scale: float,
-        causal: bool,
-        gradient_dtype: torch.dtype,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float,
+        causal: bool, gradient_dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """See `Kernel.backward`."""
         length, keys, heads_kv = q.shape[1], k.shape[1], k.shape[2]
         k, v = (heads.repeated(x, q.shape[2]) for x in (k, v))
@@ -98,3 +77,6 @@ class TorchEfficient:
         )  # fmt: skip
         dk, dv = (heads.summed(x, heads_kv, torch.float32).to(gradient_dtype) for x in (dk, dv))
         return dq.to(gradient_dtype), dk, dv
+
+
+KERNEL = TorchEfficient

@@ -16,44 +16,11 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.core.dtype import FORMATS
 from accuracy.core.masks import Window
-from accuracy.kernel.base import ALL_DTYPES, Abilities, Kernel
+from accuracy.kernel.base import ALL_DTYPES, Abilities, Kernel, KernelKnobs
 from accuracy.kernel.block import flash_fold, heads
 from accuracy.kernel.block.sight import Sight
 
 aten = torch.ops.aten
-
-
-@dataclass(frozen=True)
-class Options:
-    """deterministic: dq summed in a fixed order on CUDA (the CPU kernel always is deterministic)."""
-
-    deterministic: bool = True
-
-
-def abilities(device: str, options: Options) -> Abilities:
-    """CPU: every dtype and head dim. CUDA: bfloat16 and float16, head_dim to 256 in multiples of 8."""
-    if device == "cpu":
-        return Abilities(dtypes=ALL_DTYPES, features=("window",))
-    return Abilities(
-        dtypes=("bfloat16", "float16"),
-        head_dim_max=256,
-        head_dim_multiple=8,
-        deterministic=options.deterministic,
-        features=("window",),
-    )
-
-
-def build(device: str, options: Options) -> Kernel:
-    """The operator of the device."""
-    return TorchFlashCPU() if device == "cpu" else TorchFlashCUDA(options.deterministic)
-
-
-def held_bytes(case: Case) -> int:
-    """On the CPU, a mask as a tensor where the operator's own is another one: booleans and two copies of 0 and -inf."""
-    problem = case.problem
-    if case.device != "cpu" or (problem.window is None and (problem.seqlen_q is None or not problem.causal)):
-        return 0
-    return problem.queries * _width(problem.seqlen) * (1 + 2 * FORMATS[case.dtype].bytes)
 
 
 @dataclass(frozen=True)
@@ -79,19 +46,9 @@ class TorchFlashCPU:
         return out.transpose(1, 2).to(out_dtype), lse
 
     def backward(
-        self,
-        dout: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        *,
-        scale: float,
-        causal: bool,
-        gradient_dtype: torch.dtype,
-        window: Window | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float,
+        causal: bool, gradient_dtype: torch.dtype, window: Window | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """See `Kernel.backward`."""
         own, mask = _masks(q, k, causal, window)
         gradients = aten._scaled_dot_product_flash_attention_for_cpu_backward(
@@ -122,19 +79,9 @@ class TorchFlashCUDA:
         return out.to(out_dtype), lse
 
     def backward(
-        self,
-        dout: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        *,
-        scale: float,
-        causal: bool,
-        gradient_dtype: torch.dtype,
-        window: Window | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float,
+        causal: bool, gradient_dtype: torch.dtype, window: Window | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """See `Kernel.backward`."""
         seed = torch.zeros(2, dtype=torch.uint64, device=q.device)
         with _deterministic(self.deterministic):
@@ -189,3 +136,36 @@ def _deterministic(wanted: bool) -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+@dataclass(frozen=True)
+class TorchFlash(KernelKnobs):
+    """deterministic: dq summed in a fixed order on CUDA (the CPU kernel always is deterministic)."""
+
+    deterministic: bool = True
+
+    def abilities(self, device: str) -> Abilities:
+        """CPU: every dtype and head dim. CUDA: bfloat16 and float16, head_dim to 256 in multiples of 8."""
+        if device == "cpu":
+            return Abilities(dtypes=ALL_DTYPES, features=("window",))
+        return Abilities(
+            dtypes=("bfloat16", "float16"),
+            head_dim_max=256,
+            head_dim_multiple=8,
+            deterministic=self.deterministic,
+            features=("window",),
+        )
+
+    def build(self, device: str) -> Kernel:
+        """The operator of the device."""
+        return TorchFlashCPU() if device == "cpu" else TorchFlashCUDA(self.deterministic)
+
+    def held_bytes(self, case: Case) -> int:
+        """On the CPU, a mask as a tensor where the operator's own is another: booleans and two copies of 0 and -inf."""
+        problem = case.problem
+        if case.device != "cpu" or (problem.window is None and (problem.seqlen_q is None or not problem.causal)):
+            return 0
+        return problem.queries * _width(problem.seqlen) * (1 + 2 * FORMATS[case.dtype].bytes)
+
+
+KERNEL = TorchFlash

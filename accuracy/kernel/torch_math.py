@@ -15,7 +15,7 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.core.dtype import FORMATS, accumulation_dtype
 from accuracy.core.masks import Window
-from accuracy.kernel.base import ALL_DTYPES, Abilities
+from accuracy.kernel.base import ALL_DTYPES, Abilities, KernelKnobs
 from accuracy.kernel.block import by_autograd, heads
 from accuracy.kernel.block.sight import Sight
 from accuracy.runtime import arithmetic
@@ -24,37 +24,23 @@ aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
-class Options:
+class TorchMath(KernelKnobs):
     """reduced_sums: 16-bit inputs are computed in 16 bits (torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp, on
     the CPU too); tf32: products of float32 in TF32 (CUDA)."""
 
     reduced_sums: bool = False
     tf32: bool = False
 
+    def abilities(self, device: str) -> Abilities:
+        """Every dtype and head dim; TF32 on CUDA only."""
+        missing = "has no tf32 on the CPU; set kernel.torch_math.tf32=false" if self.tf32 and device == "cpu" else ""
+        return Abilities(dtypes=ALL_DTYPES, features=("window",), missing=missing)
 
-def abilities(device: str, options: Options) -> Abilities:
-    """Every dtype and head dim; TF32 on CUDA only."""
-    missing = "has no tf32 on the CPU; set kernel.torch_math.tf32=false" if options.tf32 and device == "cpu" else ""
-    return Abilities(dtypes=ALL_DTYPES, features=("window",), missing=missing)
-
-
-def build(device: str, options: Options) -> "TorchMath":
-    """The kernel with its knobs set."""
-    return TorchMath(options)
-
-
-def held_bytes(case: Case) -> int:
-    """Scores, softmax, mask, their gradients and those of lse: ten times all scores of all heads."""
-    problem = case.problem
-    scores = problem.batch * problem.heads * problem.queries * problem.seqlen
-    return 10 * scores * FORMATS[accumulation_dtype(case.dtype)].bytes
-
-
-@dataclass(frozen=True)
-class TorchMath:
-    """See `accuracy.kernel.base.Kernel`."""
-
-    options: Options
+    def held_bytes(self, case: Case) -> int:
+        """Scores, softmax, mask, their gradients and those of lse: ten times all scores of all heads."""
+        problem = case.problem
+        scores = problem.batch * problem.heads * problem.queries * problem.seqlen
+        return 10 * scores * FORMATS[accumulation_dtype(case.dtype)].bytes
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype,
@@ -65,19 +51,9 @@ class TorchMath:
         return out.to(out_dtype), lse
 
     def backward(
-        self,
-        dout: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        *,
-        scale: float,
-        causal: bool,
-        gradient_dtype: torch.dtype,
-        window: Window | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float,
+        causal: bool, gradient_dtype: torch.dtype, window: Window | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """See `Kernel.backward`."""
         with self._arithmetic():
             gradients = by_autograd.gradients(
@@ -95,7 +71,7 @@ class TorchMath:
             return out.transpose(1, 2), _lse(q, k, scale, mask)
 
     def _arithmetic(self) -> AbstractContextManager[None]:
-        return arithmetic.switched(reduced_attention_sums=self.options.reduced_sums, tf32_products=self.options.tf32)
+        return arithmetic.switched(reduced_attention_sums=self.reduced_sums, tf32_products=self.tf32)
 
 
 def _lse(q: Tensor, k: Tensor, scale: float, mask: Tensor | None) -> Tensor:
@@ -106,3 +82,6 @@ def _lse(q: Tensor, k: Tensor, scale: float, mask: Tensor | None) -> Tensor:
     if mask is not None:
         scores = scores + mask
     return torch.logsumexp(scores, dim=-1).flatten(1, 2)
+
+
+KERNEL = TorchMath

@@ -7,7 +7,7 @@ the split one.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from accuracy.kernel.base import Abilities, CarryingKernel
+from accuracy.kernel.base import Abilities, CarryingKernel, KernelKnobs
 from accuracy.kernel.triton import available
 
 
@@ -18,13 +18,18 @@ class TritonCarry(available.TritonKernel):
     carry: Callable[..., None]
 
 
-def abilities(device: str, options: None) -> Abilities:
-    """As every Triton kernel here; deterministic, and it carries."""
-    return available.abilities(device, deterministic=True, carries=True)
+class TritonCarryKnobs(KernelKnobs):
+    """No knobs."""
+
+    def abilities(self, device: str) -> Abilities:
+        """As every Triton kernel here; deterministic, and it carries."""
+        return available.abilities(device, deterministic=True, carries=True)
+
+    def build(self, device: str) -> CarryingKernel:
+        """The launchers, which import triton."""
+        from accuracy.kernel.triton import backward, forward
+
+        return TritonCarry(forward.attend, backward.split, forward.carry)
 
 
-def build(device: str, options: None) -> CarryingKernel:
-    """The launchers, which import triton."""
-    from accuracy.kernel.triton import backward, forward
-
-    return TritonCarry(forward.attend, backward.split, forward.carry)
+KERNEL = TritonCarryKnobs

@@ -3,17 +3,22 @@
 Five products a tile in place of the split form's seven, but the adds finish in any order: dq varies from run to run.
 """
 
-from accuracy.kernel.base import Abilities, Kernel
+from accuracy.kernel.base import Abilities, Kernel, KernelKnobs
 from accuracy.kernel.triton import available
 
 
-def abilities(device: str, options: None) -> Abilities:
-    """As every Triton kernel here; dq is not deterministic."""
-    return available.abilities(device, deterministic=False)
+class TritonFusedBackward(KernelKnobs):
+    """No knobs."""
+
+    def abilities(self, device: str) -> Abilities:
+        """As every Triton kernel here; dq is not deterministic."""
+        return available.abilities(device, deterministic=False)
+
+    def build(self, device: str) -> Kernel:
+        """The launchers, which import triton."""
+        from accuracy.kernel.triton import backward, forward
+
+        return available.TritonKernel(forward.attend, backward.fused)
 
 
-def build(device: str, options: None) -> Kernel:
-    """The launchers, which import triton."""
-    from accuracy.kernel.triton import backward, forward
-
-    return available.TritonKernel(forward.attend, backward.fused)
+KERNEL = TritonFusedBackward

@@ -1,10 +1,11 @@
 """How much memory a case needs at most: an estimate by counting tensors, before anything is allocated."""
 
-from accuracy.core import plugins
-from accuracy.core.case import Case, Part
+from accuracy.core.case import Case
 from accuracy.core.dtype import FORMATS, accumulation_dtype
+from accuracy.kernel.base import kernel_of
 from accuracy.measure import condition
 from accuracy.reference import choice
+from accuracy.variant.base import schedule_of
 
 FLOAT64 = 8
 
@@ -22,15 +23,9 @@ def bytes_needed(case: Case) -> int:
     variant = (2 * query + 4 * key) * accumulated + 2 * (2 * query + 2 * key) * stored
     variant += 2 * (3 * query + 2 * key) * stored + (query + 2 * key) * accumulated  # ranks, blocks side by side
     metrics = 6 * max(query, key) * FLOAT64
-    held = case.world_size * max(_held_bytes(case, part) for part in (case.variant.forward, case.variant.backward))
+    schedules = (schedule_of(part) for part in (case.variant.forward, case.variant.backward))
+    held = case.world_size * max(schedule.held_bytes(case) for schedule in schedules)
     block = choice.held_bytes(problem, case.device)
     conditions = condition.held_bytes(problem) if case.conditions else 0
-    kernel = _held_bytes(case, case.kernel)
+    kernel = kernel_of(case.kernel).held_bytes(case)
     return inputs + reference + single_device + conditions + max(variant + held + kernel, metrics, block)
-
-
-def _held_bytes(case: Case, part: Part) -> int:
-    """What a schedule says a rank keeps while it waits for others, beyond shards and accumulators; what a kernel says
-    it takes beyond its arguments and results."""
-    held = getattr(plugins.load(part.source), "held_bytes", None)
-    return 0 if held is None else int(held(case))

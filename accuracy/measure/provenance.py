@@ -16,6 +16,7 @@ from accuracy.core import plugins
 from accuracy.core.case import Case
 from accuracy.core.closure import closure, digest_of
 from accuracy.runtime import device as devices
+from accuracy.variant.base import schedule_of
 
 PACKAGE = Path(accuracy.__file__).parent
 PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "hydra-core", "omegaconf", "flash-attn", "flash-attn-4", "triton")
@@ -38,9 +39,8 @@ def code_of(case: Case) -> str:
     them, and all that they import of this package. After a `+`: what else a part reads, as it says itself."""
     schedules = case.variant.forward, case.variant.backward
     sources = sorted({part.source for part in (case.inputs, case.kernel, *schedules)})
-    says = getattr(plugins.load(case.variant.forward.source), "code", None)
-    texts = [_digest((*MEASURING, *sources)), plugins.read_digest(case.inputs), says(case) if says else ""]
-    return "+".join(filter(None, texts))
+    own = schedule_of(case.variant.forward).code(case)
+    return "+".join(filter(None, [_digest((*MEASURING, *sources)), plugins.read_digest(case.inputs), own]))
 
 
 @cache

@@ -7,10 +7,10 @@ from typing import Any
 
 from accuracy.config import checks
 from accuracy.core import plugins
-from accuracy.core.case import Scalar
+from accuracy.core.case import Part, Scalar
 from accuracy.core.errors import ConfigError, unknown
 from accuracy.core.paths import CONFIGS
-from accuracy.kernel.base import Abilities, Kernel
+from accuracy.kernel.base import Abilities, Kernel, KernelKnobs, kernel_of
 
 
 @dataclass(frozen=True)
@@ -25,15 +25,15 @@ class Chosen:
     @property
     def abilities(self) -> Abilities:
         """What it states that it can do here."""
-        module = plugins.load(self.source)
-        abilities: Abilities = module.abilities(self.device, plugins.build_options(module, self.options))
-        return abilities
+        return self._knobs.abilities(self.device)
 
     def build(self) -> Kernel:
         """The kernel itself."""
-        module = plugins.load(self.source)
-        kernel: Kernel = module.build(self.device, plugins.build_options(module, self.options))
-        return kernel
+        return self._knobs.build(self.device)
+
+    @property
+    def _knobs(self) -> KernelKnobs:
+        return kernel_of(Part(self.name, self.source, self.options))
 
 
 def sources(folders: Sequence[Path] = ()) -> dict[str, str]:
@@ -64,7 +64,7 @@ def _options(name: str, source: str, given: dict[str, str]) -> tuple[tuple[str, 
         module = plugins.load(source)
     except Exception as error:
         raise ConfigError(f"kernel {name} cannot be loaded ({type(error).__name__}: {error}); correct it") from error
-    declared = {field.name: field.type for field in fields(module.Options)} if hasattr(module, "Options") else {}
+    declared = [field.name for field in fields(module.KERNEL)]
     checks.known_keys(f"knob of kernel.{name}", given, declared)
     values = dict(plugins.default_options(module))
     for key, text in given.items():

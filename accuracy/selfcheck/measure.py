@@ -94,7 +94,7 @@ def _node(name: str) -> dict[str, Any]:
     if path.exists():
         node: dict[str, Any] = OmegaConf.to_container(OmegaConf.load(path))  # type: ignore[assignment]
     else:
-        node = {"forward": source, "backward": source, "sharding": plugins.load(source).SHARDING}
+        node = {"forward": source, "backward": source, "sharding": plugins.load(source).SCHEDULE.shardings[0]}
     options = plugins.default_options(
         plugins.load(source if not path.exists() else f"accuracy.variant.{node['forward']}")
     )

@@ -9,11 +9,11 @@ import torch
 from accuracy.core import plugins
 from accuracy.core.case import Case, Part
 from accuracy.core.precision import Precision
-from accuracy.kernel.base import Kernel
+from accuracy.kernel.base import Kernel, kernel_of
 from accuracy.kernel.block.calls import Scores
 from accuracy.runtime import device
-from accuracy.simulate.batched import gathered, rings
-from accuracy.variant.base import Rank
+from accuracy.simulate import batched
+from accuracy.variant.base import Rank, schedule_of
 from accuracy.world import simulated
 from accuracy.world.base import Program, Results, Tensors, World
 
@@ -37,9 +37,7 @@ WROTE = "the variant wrote to its inputs"
 
 def build_kernel(case: Case) -> Kernel:
     """The case's kernel, its knobs set."""
-    module = plugins.load(case.kernel.source)
-    kernel: Kernel = module.build(case.device, plugins.build_options(module, case.kernel.options))
-    return kernel
+    return kernel_of(case.kernel).build(case.device)
 
 
 @dataclass(frozen=True)
@@ -47,26 +45,34 @@ class Work:
     """What the ranks are to do: a case's schedules on a kernel and the shards (q, k, v, dout) of every rank; for a
     forward alone (q, k, v).
 
-    rank_type: what a schedule is given, for traces one that watches.
+    rank_type: what a schedule is given, for traces one that watches; batched: all simulated ranks at once where the
+    schedule is one that allows it, else each as a coroutine.
     """
 
     case: Case
     kernel: Kernel
     shards: Sequence[Tensors]
     rank_type: MakeRank = Rank
+    batched: bool = True
+
+    @property
+    def may_batch(self) -> bool:
+        """Not where single ranks are watched, nor in a poisoned world: there the NaN around a rank's inputs shows what
+        a kernel reads beside them, and other ranks' tensors would not."""
+        return self.batched and self.rank_type is Rank and not self.case.reruns.poison
 
     async def forward(self, world: World) -> Results:
         """Of one rank: out, lse and whatever else the schedule returns for its backward."""
         part = self.case.variant.forward
         rank = self.rank(world, part, self.case.forward_precision)
-        return tuple(await plugins.load(part.source).forward(rank, *self.shards[world.rank][:3]))
+        return tuple(await schedule_of(part).forward(rank, *self.shards[world.rank][:3]))
 
     async def backward(self, world: World, forwarded: Results) -> Results:
         """Of one rank, after its forward: dq, dk, dv."""
         part = self.case.variant.backward
         rank = self.rank(world, part, self.case.backward_precision)
         q, k, v, dout = self.shards[world.rank]
-        return tuple(await plugins.load(part.source).backward(rank, dout, q, k, v, *forwarded))
+        return tuple(await schedule_of(part).backward(rank, dout, q, k, v, *forwarded))
 
     def rank(self, world: World, part: Part, precision: Precision) -> Rank:
         """What the schedule of a part is given."""
@@ -102,13 +108,15 @@ def rank_program(case: Case, kernel: Kernel, shards: Sequence[Tensors]) -> Progr
     return program
 
 
-def simulate(case: Case, shards: Sequence[Tensors], kernel: Kernel | None = None, rank_type: MakeRank = Rank) -> Ran:
-    """All ranks in this process: together where the schedule allows it and nothing looks at single ranks, else each as
-    its own coroutine. The bits are the same.
+def simulate(
+    case: Case, shards: Sequence[Tensors], kernel: Kernel | None = None, rank_type: MakeRank = Rank,
+    batched: bool = True,
+) -> Ran:  # fmt: skip
+    """All ranks in this process; batched, rank_type: see `Work`. The bits do not depend on them.
 
     kernel: in place of the case's own, for benchmarks and traces. Raises what `simulated.run` raises.
     """
-    work = Work(case, kernel or build_kernel(case), shards, rank_type)
+    work = Work(case, kernel or build_kernel(case), shards, rank_type, batched)
     with device.measured(case.device) as cost, device.poisoned(case.reruns.poison):
         before = [_versions(tensors) for tensors in shards]
         forwarded = forward(work)
@@ -126,31 +134,21 @@ def _versions(tensors: Tensors) -> list[int]:
 def forward(work: Work) -> list[Results]:
     """Out, lse and whatever else the schedule keeps for its backward, of every rank in this process."""
     part, size = work.case.variant.forward, work.case.world_size
-    schedule = plugins.load(part.source)
-    blocks = rings.ring_blocks(schedule)
-    if _is_looked_at(work) or (blocks is None and not gathered.gathers(schedule)):
+    all_ranks = batched.forward_of(schedule_of(part)) if work.may_batch else None
+    if all_ranks is None:
         return simulated.run(work.forward, size)
-    rank = work.rank(_anywhere(size), part, work.case.forward_precision)
-    shards = [each[:3] for each in work.shards]
-    return gathered.forward(rank, shards) if blocks is None else rings.forward(rank, blocks, shards)
+    return all_ranks(work.rank(_anywhere(size), part, work.case.forward_precision), [each[:3] for each in work.shards])
 
 
 def backward(work: Work, forwarded: Sequence[Results]) -> list[Results]:
     """dq, dk, dv of every rank, after the forward."""
     part, size = work.case.variant.backward, work.case.world_size
-    blocks = rings.ring_blocks(plugins.load(part.source))
-    if blocks is None or _is_looked_at(work):
+    all_ranks = batched.backward_of(schedule_of(part)) if work.may_batch else None
+    if all_ranks is None:
         return simulated.run(lambda world: work.backward(world, forwarded[world.rank]), size)
-    rank = work.rank(_anywhere(size), part, work.case.backward_precision)
     shards: list[Any] = [(dout, q, k, v, *outs) for (q, k, v, dout), outs in zip(work.shards, forwarded, strict=True)]
-    return rings.backward(rank, blocks, shards)
+    return all_ranks(work.rank(_anywhere(size), part, work.case.backward_precision), shards)
 
 
 def _anywhere(size: int) -> World:
     return simulated.SimulatedWorld(0, size, simulated.Mail())
-
-
-def _is_looked_at(work: Work) -> bool:
-    """Whether single ranks are watched, so that all may not run together. So in a poisoned world: there the NaN around
-    a rank's inputs shows what a kernel reads beside them, and other ranks' tensors would not."""
-    return work.rank_type is not Rank or work.case.reruns.poison

@@ -40,26 +40,28 @@ class Halves(Protocol):
 
 @dataclass(frozen=True)
 class Ranks:
-    """A case's variant, block for block, over all its ranks in this process."""
+    """A case's variant, block for block, over all its ranks in this process. batched: see `Work`."""
 
     case: Case
     kernel: Kernel
+    batched: bool = True
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, list[Results]]:
         """See `Halves.forward`; saved: out, lse and what else the schedule keeps, of each rank."""
-        saved = program.forward(Work(self.case, self.kernel, self._shards(q, k, v)))
+        saved = program.forward(self._work(q, k, v))
         return self._joined(saved, 0), saved
 
     def backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: list[Results]) -> Tensors:
         """See `Halves.backward`."""
-        found = program.backward(Work(self.case, self.kernel, self._shards(q, k, v, dout)), saved)
+        found = program.backward(self._work(q, k, v, dout), saved)
         if any(gradient is None for each in found for gradient in each):
             raise NoGradients(f"variant {self.case.variant.name} gives no gradients; use one with a backward")
         return tuple(self._joined(found, index) for index in range(3))
 
-    def _shards(self, *whole: Tensor) -> list[Tensors]:
+    def _work(self, *whole: Tensor) -> Work:
         layout = self.case.variant.sharding, self.case.world_size
-        return list(zip(*(cut(x, *layout) for x in whole), strict=True))
+        shards = list(zip(*(cut(x, *layout) for x in whole), strict=True))
+        return Work(self.case, self.kernel, shards, batched=self.batched)
 
     def _joined(self, results: list[Results], index: int) -> Tensor:
         return join(torch.stack([each[index] for each in results]), self.case.variant.sharding)  # type: ignore[misc]

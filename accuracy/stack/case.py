@@ -8,10 +8,10 @@ from accuracy.config.read import Configuration
 from accuracy.config.stack import Stack, unsupported
 from accuracy.core.case import Case, Part, Variant, digest
 from accuracy.core.errors import ConfigError
-from accuracy.core.plugins import load
 from accuracy.execute.plan import Planned, plan
 from accuracy.stack.memory import bytes_needed
 from accuracy.variant import single_device
+from accuracy.variant.base import schedule_of
 
 SINGLE_DEVICE = Variant("single_device", "contiguous", *2 * (Part("single_device", single_device.__name__),))
 
@@ -41,7 +41,7 @@ class StackCase:
         """The case with its kernel run once on the whole sequence, as published."""
         return replace(
             self.case, variant=SINGLE_DEVICE, world_size=1, precision_text="",
-            forward_precision=single_device.PRECISION, backward_precision=single_device.PRECISION,
+            forward_precision=single_device.SCHEDULE.precision, backward_precision=single_device.SCHEDULE.precision,
         )  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def _judged(each: Planned, stack: Stack, free_bytes: int | None) -> StackCase:
 
 def _unfit(case: Case) -> Iterator[str | None]:
     for part in (case.variant.forward, case.variant.backward):
-        if hasattr(load(part.source), "code"):  # a callable or a package: one autograd function, no halves
+        if schedule_of(part).code(case):  # a callable or a package: one autograd function, no halves
             yield f"variant {case.variant.name} has no separate backward to put into a stack; use one with schedules"
     if case.problem.head_dim % 2:
         yield f"RoPE turns pairs: problem.head_dim={case.problem.head_dim} is odd; use an even one"

@@ -45,8 +45,9 @@ class Targets:
 class Measurer:
     """Measures cases one after another; keeps the targets of the last."""
 
-    def __init__(self, experiment: str) -> None:
+    def __init__(self, experiment: str, batched: bool = True) -> None:
         self.experiment = experiment
+        self.batched = batched
         self._kept: tuple[object, Targets] | None = None
 
     def measure(self, each: StackCase) -> list[Row]:
@@ -57,7 +58,7 @@ class Measurer:
             targets = self._targets(each)
             begin = time.perf_counter()
             kernel = build_kernel(each.case)
-            return list(self._rows(each, targets, Ranks(each.case, kernel), begin))
+            return list(self._rows(each, targets, Ranks(each.case, kernel, self.batched), begin))
         except NoGradients as error:
             return [self._about(each, UNSUPPORTED, str(error))]
         except Exception as error:

@@ -56,7 +56,7 @@ def execute(
     about["schema_version"] = layers.SCHEMA_VERSION
     table.write_json(folder / "run.json", about)
     pending = [each for each in plans if not _done(folder, each)]
-    measurer = Measurer(configuration.name)
+    measurer = Measurer(configuration.name, configuration.batched)
     with tqdm(total=len(plans), initial=len(plans) - len(pending), unit="stack", dynamic_ncols=True) as progress:
         try:
             for each in pending:

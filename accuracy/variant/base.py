@@ -1,26 +1,31 @@
-"""What a schedule is given: one rank's world, kernel, precision policy and problem, and the few steps all share."""
+"""What a schedule is, and what it is given: one rank's world, kernel, precision policy and problem."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from accuracy.core import plugins
+from accuracy.core.case import Case, Part
 from accuracy.core.masks import Block, Visibility, whole_blocks
 from accuracy.core.precision import Precision
 from accuracy.kernel.base import Kernel
 from accuracy.kernel.block import calls
 from accuracy.kernel.block.calls import Scores
-from accuracy.kernel.block.running_state import Carried
+from accuracy.kernel.block.running_state import RunningState
 from accuracy.runtime import sharding as shardings
 from accuracy.variant.join.accumulator import Accumulator
 from accuracy.variant.join.merge import Running
-from accuracy.world.base import Tensors, World
+from accuracy.world.base import Results, Tensors, World
+
+PUBLISHED = Precision()
 
 
 @dataclass(frozen=True)
 class Rank:
-    """One rank's side of a case. dtype: the case's; options: the schedule's knobs, an instance of its `Options`."""
+    """One rank's side of a case. dtype: the case's; options: the schedule's knobs, an instance of its `options`."""
 
     world: World
     kernel: Kernel
@@ -51,20 +56,20 @@ class Rank:
         """In which lse is stored: float32, float64 in a float64 case."""
         return torch.float64 if self.dtype == torch.float64 else torch.float32
 
-    def running(self, q: Tensor) -> Running | Carried:
+    def running(self, q: Tensor) -> Running | RunningState:
         """An empty running partial for the queries q (B, S, H, D); the kernel's own state where it carries one."""
         carry = getattr(self.kernel, "carry", None)
         if carry is not None:
-            return Carried(carry, q)
+            return RunningState(carry, q)
         return Running.empty(q, self.place("out_accumulator"), self.place("lse"), self.precision.merge)
 
     def accumulator(self, name: str, like: Tensor) -> Accumulator:
         """An empty sum of the gradient `name` (dq, dk, dv), shaped `like` (B, S, heads, D)."""
         return Accumulator(like, self.place("dq_accumulator" if name == "dq" else "dkv_accumulator"))
 
-    def join(self, running: Running | Carried, block: Block, q: Tensor, k: Tensor, v: Tensor) -> None:
+    def join(self, running: Running | RunningState, block: Block, q: Tensor, k: Tensor, v: Tensor) -> None:
         """Bring a block into the running partial: by going on in the kernel, or by merging what the kernel returns."""
-        if isinstance(running, Carried):
+        if isinstance(running, RunningState):
             running.add(block, k[:, block.key], v[:, block.key], self.scale)
         else:
             running.add(block, *self.attend(block, q, k, v))
@@ -113,3 +118,66 @@ class Rank:
 def _run(rows: slice, first: int) -> tuple[int, int]:
     """The positions of local rows that begin at position `first`."""
     return first, first + rows.stop - rows.start
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How each rank computes attention, and what it can do; a subclass has `forward` and `backward`, of one rank.
+
+    shardings: those that it understands; features: of `Problem.features`, the masks and shapes that it knows beyond
+    causal and full ones of equal lengths; precision: its published policy; forward_places, backward_places: the
+    policy's places that it has; gradients: whether it has a backward; one_device: whether it runs on one rank only;
+    kernel: the only one that it runs on, if so; options: the frozen dataclass of its knobs, if it has any.
+    """
+
+    shardings: tuple[str, ...] = ("contiguous",)
+    features: tuple[str, ...] = ()
+    precision: Precision = PUBLISHED
+    forward_places: tuple[str, ...] = ()
+    backward_places: tuple[str, ...] = ()
+    gradients: bool = True
+    one_device: bool = False
+    kernel: str | None = None
+    options: Callable[..., Any] | None = None
+
+    def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Awaitable[Results | tuple[Any, ...]]:
+        """Shards of q (B, S/W, H, D), k, v (B, S/W, Hk, D) -> out (B, S/W, H, D), lse (B, H, S/W), and whatever else
+        its backward is to be given."""
+        raise NotImplementedError
+
+    def backward(
+        self, rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *forwarded: Any
+    ) -> Awaitable[Results]:
+        """Shards, and what the forward gave -> dq (B, S/W, H, D), dk, dv (B, S/W, Hk, D)."""
+        raise NotImplementedError
+
+    def unsupported(self, case: Case) -> str | None:
+        """Why it cannot run a case, or None."""
+        if self.one_device and case.world_size > 1:
+            return f"{case.variant.name} runs on one device: use world_size=1, not {case.world_size}"
+        return None
+
+    def held_bytes(self, case: Case) -> int:
+        """What a rank keeps while it waits for others, beyond shards and accumulators."""
+        return 0
+
+    def code(self, case: Case) -> str:
+        """What decides the numbers beside this package and the schedule's own file, in a word."""
+        return ""
+
+
+@dataclass(frozen=True)
+class ForwardOnly(Schedule):
+    """A schedule for inference."""
+
+    gradients: bool = False
+
+    async def backward(self, rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *forwarded: Any) -> Results:
+        """Nothing."""
+        return None, None, None
+
+
+def schedule_of(part: Part) -> Schedule:
+    """The schedule in a part's file."""
+    schedule: Schedule = plugins.load(part.source).SCHEDULE
+    return schedule

@@ -24,15 +24,9 @@ from torch import Tensor
 
 from accuracy.core import plugins
 from accuracy.core.case import Case
-from accuracy.core.precision import Precision
 from accuracy.runtime.layout import LAYOUTS
-from accuracy.variant.base import Rank
+from accuracy.variant.base import Rank, Schedule
 from accuracy.world.processes import ProcessesWorld
-
-SHARDINGS = ("contiguous", "zigzag", "striped")
-PRECISION = Precision()
-FORWARD_PLACES = ()
-BACKWARD_PLACES = ()
 
 
 @dataclass(frozen=True)
@@ -58,33 +52,6 @@ class Graph:
     leaves: tuple[Tensor, Tensor, Tensor]
 
 
-def unsupported(case: Case) -> str | None:
-    """Needs process groups, one callable for both directions, and whatever the callable's module asks for."""
-    variant, problem = case.variant, case.problem
-    if variant.forward != variant.backward:
-        return f"variant {variant.name} takes its gradients from autograd: set forward and backward to {__name__}"
-    if case.world != "processes":
-        return f"variant {variant.name} talks over torch.distributed; use world=processes"
-    if dict(variant.options)["layout"] == "qkvpacked" and problem.heads != problem.heads_kv:
-        return f"layout=qkvpacked needs problem.heads_kv={problem.heads}, not {problem.heads_kv}"
-    says = getattr(_module(case), "unsupported", None)
-    return None if says is None else says(case)
-
-
-def code(case: Case) -> str:
-    """What decided the numbers beside this package: the callable's file and the version of what it calls."""
-    if "fn" not in dict(case.variant.options):
-        return "object"  # handed over by `accuracy.api.testing`
-    module = _module(case)
-    digest = hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest()[:8]
-    distribution = getattr(module, "DISTRIBUTION", None)
-    return f"{digest}+{distribution}=={importlib.metadata.version(distribution)}" if distribution else digest
-
-
-def _module(case: Case) -> Any:
-    return plugins.load_function(str(dict(case.variant.options)["fn"])).module
-
-
 def attend(
     fn: Callable[..., Any], layout_name: str, q: Tensor, k: Tensor, v: Tensor, **how: Any
 ) -> tuple[Tensor, Tensor | None, Graph]:
@@ -104,23 +71,53 @@ def differentiate(graph: Graph, dout: Tensor) -> tuple[Tensor, ...]:
     return torch.autograd.grad(graph.out, graph.leaves, dout)
 
 
-async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None, Graph]:
-    """Shards of q (B, S/W, H, D), k, v (B, S/W, Hk, D) -> out (B, S/W, H, D), lse (B, H, S/W) or None, the graph."""
-    if not isinstance(rank.world, ProcessesWorld):
-        raise TypeError("a callable needs ranks of torch.distributed")
-    fn, how = plugins.load_function(rank.options.fn).function, {"causal": rank.causal, "softmax_scale": rank.scale}
-    with _surroundings(rank):
-        return attend(fn, rank.options.layout, q, k, v, group=rank.world.group, **how)
-
-
-async def backward(
-    rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None, graph: Graph
-) -> tuple[Tensor, ...]:
-    """dq (B, S/W, H, D), dk, dv (B, S/W, Hk, D)."""
-    with _surroundings(rank):
-        return differentiate(graph, dout)
+def _module(case: Case) -> Any:
+    return plugins.load_function(str(dict(case.variant.options)["fn"])).module
 
 
 def _surroundings(rank: Rank) -> AbstractContextManager[Any]:
     given = getattr(plugins.load_function(rank.options.fn).module, "surroundings", None)
     return nullcontext() if given is None else given(rank)
+
+
+class AnyCallable(Schedule):
+    """The callable that `fn` names, in whatever surroundings its module asks for."""
+
+    def unsupported(self, case: Case) -> str | None:
+        """Needs process groups, one callable for both directions, and whatever the callable's module asks for."""
+        variant, problem = case.variant, case.problem
+        if variant.forward != variant.backward:
+            return f"variant {variant.name} takes its gradients from autograd: set forward and backward to {__name__}"
+        if case.world != "processes":
+            return f"variant {variant.name} talks over torch.distributed; use world=processes"
+        if dict(variant.options)["layout"] == "qkvpacked" and problem.heads != problem.heads_kv:
+            return f"layout=qkvpacked needs problem.heads_kv={problem.heads}, not {problem.heads_kv}"
+        says = getattr(_module(case), "unsupported", None)
+        return None if says is None else says(case)
+
+    def code(self, case: Case) -> str:
+        """The callable's file and the version of what it calls."""
+        if "fn" not in dict(case.variant.options):
+            return "object"  # handed over by `accuracy.api.testing`
+        module = _module(case)
+        digest = hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest()[:8]
+        distribution = getattr(module, "DISTRIBUTION", None)
+        return f"{digest}+{distribution}=={importlib.metadata.version(distribution)}" if distribution else digest
+
+    async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None, Graph]:
+        """See `Schedule.forward`: out, lse or None, the graph."""
+        if not isinstance(rank.world, ProcessesWorld):
+            raise TypeError("a callable needs ranks of torch.distributed")
+        fn, how = plugins.load_function(rank.options.fn).function, {"causal": rank.causal, "softmax_scale": rank.scale}
+        with _surroundings(rank):
+            return attend(fn, rank.options.layout, q, k, v, group=rank.world.group, **how)
+
+    async def backward(
+        self, rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None, graph: Graph
+    ) -> tuple[Tensor, ...]:
+        """See `Schedule.backward`."""
+        with _surroundings(rank):
+            return differentiate(graph, dout)
+
+
+SCHEDULE = AnyCallable(shardings=("contiguous", "zigzag", "striped"), options=Options)

@@ -11,23 +11,14 @@ from typing import Any
 from torch import Tensor
 
 from accuracy.core.case import Case
-from accuracy.core.precision import Precision
-from accuracy.variant.base import Rank
-from accuracy.variant.single_device import one_device_only
-from accuracy.world.base import Results, Tensors
+from accuracy.variant.base import ForwardOnly, Rank
+from accuracy.world.base import Tensors
 
-SHARDINGS = ("contiguous",)
-PRECISION = Precision()
-FORWARD_PLACES = ()
-BACKWARD_PLACES = ()
-FEATURES = ("cross_lengths",)
-GRADIENTS = False
-KERNEL = "flash_attn"
 MOST_SPLITS = 128  # that flash-attn 2 joins
 
 
 @dataclass(frozen=True)
-class Options:
+class Parts:
     """splits: parts of the keys, cut at flash-attn's block borders; 0: as many as it finds best for the device."""
 
     splits: int = 0
@@ -40,23 +31,23 @@ class Options:
             )
 
 
-def unsupported(case: Case) -> str | None:
-    """One device and flash-attn only."""
-    if case.kernel.name != KERNEL:
-        return (
-            f"{case.variant.name} is the splitting inside flash-attn, which needs a CUDA device: use kernel={KERNEL},"
-            f" not {case.kernel.name}"
-        )
-    return one_device_only(case)
+class FlashAttnSplit(ForwardOnly):
+    """One call of flash-attn, which has no backward for it."""
+
+    def unsupported(self, case: Case) -> str | None:
+        """One device and flash-attn only."""
+        if case.kernel.name != self.kernel:
+            return (
+                f"{case.variant.name} is the splitting inside flash-attn, which needs a CUDA device: use"
+                f" kernel={self.kernel}, not {case.kernel.name}"
+            )
+        return super().unsupported(case)
+
+    async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
+        """q (B, Sq, H, D), k, v (B, S, Hk, D) -> out (B, Sq, H, D), lse (B, H, Sq)."""
+        kernel: Any = rank.kernel
+        out, lse = kernel.forward_split(q, k, v, scale=rank.scale, causal=rank.causal, splits=rank.options.splits)
+        return out, lse
 
 
-async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
-    """q (B, Sq, H, D), k, v (B, S, Hk, D) -> out (B, Sq, H, D), lse (B, H, Sq)."""
-    kernel: Any = rank.kernel
-    out, lse = kernel.forward_split(q, k, v, scale=rank.scale, causal=rank.causal, splits=rank.options.splits)
-    return out, lse
-
-
-async def backward(rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> Results:
-    """Nothing: flash-attn has no backward for it."""
-    return None, None, None
+SCHEDULE = FlashAttnSplit(features=("cross_lengths",), one_device=True, kernel="flash_attn", options=Parts)

@@ -1,7 +1,7 @@
 """Llama 3's context parallelism: gather all keys and values, attend once; scatter-reduce dk and dv in the backward.
 
 Llama Team 2024 (arXiv 2407.21783, section 3.3.2), as ring-flash-attention's `llama3_flash_attn_varlen_func` runs it:
-a few key/value heads at a time (`heads_stride`), the next gather started before the present heads are computed. Every
+a few key/value heads at a time (`heads_stride`), the next gather started before the heads at hand are computed. Every
 query row is computed by one kernel call, so nothing is merged. Works on every sharding made of runs of consecutive
 tokens: under zigzag a rank's two chunks are two calls.
 """
@@ -12,20 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from accuracy.core import plugins
 from accuracy.core.case import Case
 from accuracy.core.dtype import FORMATS
 from accuracy.core.masks import Block
 from accuracy.core.precision import Precision
 from accuracy.runtime import sharding
-from accuracy.variant.base import Rank
+from accuracy.variant.base import Rank, Schedule, schedule_of
 from accuracy.world.base import Tensors
-
-SHARDINGS = ("contiguous", "zigzag")
-FEATURES = ("window", "documents", "softcap")
-PRECISION = Precision(dkv_accumulator="input", gradient_wire="input")
-FORWARD_PLACES = ("partial", "wire")
-BACKWARD_PLACES = ("gradient_partial", "dkv_accumulator", "wire", "gradient_wire")
 
 
 @dataclass(frozen=True)
@@ -33,26 +26,6 @@ class Options:
     """heads_stride: key/value heads gathered at a time; it divides heads_kv."""
 
     heads_stride: int = 1
-
-
-def unsupported(case: Case) -> str | None:
-    """The stride divides the key/value heads."""
-    stride = dict(case.variant.options).get("heads_stride", 1)
-    if not isinstance(stride, int) or stride < 1 or case.problem.heads_kv % stride:
-        return f"heads_stride={stride} must divide problem.heads_kv={case.problem.heads_kv}"
-    return None
-
-
-def held_bytes(case: Case) -> int:
-    """Of each rank while it waits: the slices of dk and dv that it has given to a reduce-scatter. Of all ranks of a
-    simulated world together, as they take turns: gathers, the present one in sequence, and a turn's sums."""
-    problem, stride = case.problem, dict(case.variant.options).get("heads_stride", 1)
-    whole = problem.batch * problem.seqlen * int(stride or 1) * problem.head_dim
-    policy = case.backward_precision
-    sums, wire = (FORMATS[policy.dtype(place, case.dtype)].bytes for place in ("dkv_accumulator", "gradient_wire"))
-    here = plugins.load(case.variant.backward.source).__name__ == __name__
-    turn = 6 * whole * FORMATS[case.dtype].bytes + 4 * whole * sums
-    return (2 * whole * wire if here else 0) + (turn if case.world == "processes" else -(-turn // case.world_size))
 
 
 @dataclass(frozen=True)
@@ -97,19 +70,6 @@ def in_sequence(rank: Rank, gathered: Tensors) -> Tensors:
     return tuple(sharding.join(x, rank.sharding).to(rank.dtype) for x in gathered)
 
 
-async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
-    """Shards of q (B, S/W, H, D), k, v (B, S/W, Hk, D) -> out (B, S/W, H, D), lse (B, H, S/W)."""
-    out, lse = unfilled(rank, q)
-    groups = head_groups(rank, q.shape[2], k.shape[2])
-    arriving = _gather(rank, k, v, groups[0])
-    for group, following in zip(groups, [*groups[1:], None], strict=True):
-        gathered = await arriving
-        if following is not None:
-            arriving = _gather(rank, k, v, following)
-        attend(rank, in_sequence(rank, gathered), group, q, out, lse)
-    return out, lse
-
-
 def unfilled(rank: Rank, q: Tensor) -> tuple[Tensor, Tensor]:
     """Memory for the out and lse of the queries q (B, S/W, H, D)."""
     return torch.empty_like(q), q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=rank.lse_dtype)
@@ -124,23 +84,6 @@ def attend(rank: Rank, everything: Tensors, group: HeadGroup, q: Tensor, out: Te
         lse[:, group.query, block.query] = lse_block
 
 
-async def backward(rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> Tensors:
-    """Shards -> dq (B, S/W, H, D), dk, dv (B, S/W, Hk, D). The ranks' dk and dv are summed in `gradient_wire`."""
-    dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    groups = head_groups(rank, q.shape[2], k.shape[2])
-    arriving = _gather(rank, k, v, groups[0])
-    for group, following in zip(groups, [*groups[1:], None], strict=True):
-        gathered = await arriving
-        if following is not None:
-            arriving = _gather(rank, k, v, following)
-        heads = group.query
-        of_heads = dout[:, :, heads], q[:, :, heads], out[:, :, heads], lse[:, heads]
-        dq[:, :, heads], shards = _differentiate(rank, gathered, *of_heads)
-        (mine,) = await rank.world.reduce_scatter([shards])
-        dk[:, :, group.kv], dv[:, :, group.kv] = mine.unflatten(0, (2, -1))
-    return dq, dk, dv
-
-
 def _differentiate(
     rank: Rank, gathered: Tensors, dout: Tensor, q: Tensor, out: Tensor, lse: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -153,3 +96,65 @@ def _differentiate(
         sums[0, :, block.key] += dk_block
         sums[1, :, block.key] += dv_block
     return dq, sharding.cut(sums.flatten(0, 1).to(rank.place("gradient_wire")), rank.sharding, rank.world.size)
+
+
+class Llama3(Schedule):
+    """Gathers, attends once, scatter-reduces."""
+
+    def unsupported(self, case: Case) -> str | None:
+        """The stride divides the key/value heads."""
+        stride = dict(case.variant.options).get("heads_stride", 1)
+        if not isinstance(stride, int) or stride < 1 or case.problem.heads_kv % stride:
+            return f"heads_stride={stride} must divide problem.heads_kv={case.problem.heads_kv}"
+        return None
+
+    def held_bytes(self, case: Case) -> int:
+        """Of each rank while it waits: the slices of dk and dv that it has given to a reduce-scatter. Of all ranks of a
+        simulated world, which take turns: gathers, one of them in sequence, and a turn's sums."""
+        problem, stride = case.problem, dict(case.variant.options).get("heads_stride", 1)
+        whole = problem.batch * problem.seqlen * int(stride or 1) * problem.head_dim
+        policy = case.backward_precision
+        sums, wire = (FORMATS[policy.dtype(place, case.dtype)].bytes for place in ("dkv_accumulator", "gradient_wire"))
+        here = schedule_of(case.variant.backward) is self
+        turn = 6 * whole * FORMATS[case.dtype].bytes + 4 * whole * sums
+        return (2 * whole * wire if here else 0) + (turn if case.world == "processes" else -(-turn // case.world_size))
+
+    async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
+        """See `Schedule.forward`."""
+        out, lse = unfilled(rank, q)
+        groups = head_groups(rank, q.shape[2], k.shape[2])
+        arriving = _gather(rank, k, v, groups[0])
+        for group, following in zip(groups, [*groups[1:], None], strict=True):
+            gathered = await arriving
+            if following is not None:
+                arriving = _gather(rank, k, v, following)
+            attend(rank, in_sequence(rank, gathered), group, q, out, lse)
+        return out, lse
+
+    async def backward(
+        self, rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
+    ) -> Tensors:
+        """See `Schedule.backward`. The ranks' dk and dv are summed in `gradient_wire`."""
+        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        groups = head_groups(rank, q.shape[2], k.shape[2])
+        arriving = _gather(rank, k, v, groups[0])
+        for group, following in zip(groups, [*groups[1:], None], strict=True):
+            gathered = await arriving
+            if following is not None:
+                arriving = _gather(rank, k, v, following)
+            heads = group.query
+            of_heads = dout[:, :, heads], q[:, :, heads], out[:, :, heads], lse[:, heads]
+            dq[:, :, heads], shards = _differentiate(rank, gathered, *of_heads)
+            (mine,) = await rank.world.reduce_scatter([shards])
+            dk[:, :, group.kv], dv[:, :, group.kv] = mine.unflatten(0, (2, -1))
+        return dq, dk, dv
+
+
+SCHEDULE = Llama3(
+    shardings=("contiguous", "zigzag"),
+    features=("window", "documents", "softcap"),
+    precision=Precision(dkv_accumulator="input", gradient_wire="input"),
+    forward_places=("partial", "wire"),
+    backward_places=("gradient_partial", "dkv_accumulator", "wire", "gradient_wire"),
+    options=Options,
+)

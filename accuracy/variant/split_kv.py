@@ -12,21 +12,12 @@ from torch import Tensor
 
 from accuracy.core.case import Case
 from accuracy.core.masks import Block, visible_blocks
-from accuracy.core.precision import Precision
-from accuracy.variant.base import Rank
-from accuracy.variant.single_device import one_device_only
-from accuracy.world.base import Results, Tensors
-
-SHARDINGS = ("contiguous",)
-PRECISION = Precision()
-FORWARD_PLACES = ("partial", "out_accumulator", "lse", "merge")
-BACKWARD_PLACES = ()
-FEATURES = ("cross_lengths", "softcap")
-GRADIENTS = False
+from accuracy.variant.base import ForwardOnly, Rank
+from accuracy.world.base import Tensors
 
 
 @dataclass(frozen=True)
-class Options:
+class Parts:
     """splits: into how many parts the keys are cut, at most one a key."""
 
     splits: int = 8
@@ -35,14 +26,6 @@ class Options:
         """Raises ValueError."""
         if self.splits < 1:
             raise ValueError(f"splits={self.splits}; allowed: whole numbers from 1")
-
-
-def unsupported(case: Case) -> str | None:
-    """One device only, and no part without a key."""
-    splits = int(dict(case.variant.options).get("splits") or 1)
-    if splits > case.problem.seqlen:
-        return f"{case.variant.name} cannot cut problem.seqlen={case.problem.seqlen} keys into splits={splits} parts"
-    return one_device_only(case)
 
 
 def blocks(splits: int, queries: int, keys: int, causal: bool) -> Iterator[Block]:
@@ -54,14 +37,28 @@ def blocks(splits: int, queries: int, keys: int, causal: bool) -> Iterator[Block
             yield block.shifted(query_offset, 0)
 
 
-async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
-    """q (B, Sq, H, D), k, v (B, S, Hk, D) -> out (B, Sq, H, D), lse (B, H, Sq)."""
-    running = rank.running(q)
-    for block in blocks(rank.options.splits, q.shape[1], k.shape[1], rank.causal):
-        rank.join(running, block, q, k, v)
-    return running.result(rank.dtype, rank.lse_dtype)
+class SplitKv(ForwardOnly):
+    """One kernel call a part of the keys."""
+
+    def unsupported(self, case: Case) -> str | None:
+        """One device only, and no part without a key."""
+        splits = int(dict(case.variant.options).get("splits") or 1)
+        keys = case.problem.seqlen
+        if splits > keys:
+            return f"{case.variant.name} cannot cut problem.seqlen={keys} keys into splits={splits} parts"
+        return super().unsupported(case)
+
+    async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
+        """q (B, Sq, H, D), k, v (B, S, Hk, D) -> out (B, Sq, H, D), lse (B, H, Sq)."""
+        running = rank.running(q)
+        for block in blocks(rank.options.splits, q.shape[1], k.shape[1], rank.causal):
+            rank.join(running, block, q, k, v)
+        return running.result(rank.dtype, rank.lse_dtype)
 
 
-async def backward(rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> Results:
-    """Nothing: nobody trains while decoding."""
-    return None, None, None
+SCHEDULE = SplitKv(
+    features=("cross_lengths", "softcap"),
+    forward_places=("partial", "out_accumulator", "lse", "merge"),
+    one_device=True,
+    options=Parts,
+)

@@ -10,44 +10,41 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.core.precision import Precision
 from accuracy.runtime import sharding
-from accuracy.variant.base import Rank
+from accuracy.variant.base import Rank, Schedule
 from accuracy.world.base import Tensors
 
-SHARDINGS = ("contiguous",)
-FEATURES = ("window", "documents", "softcap")
-PRECISION = Precision(gradient_wire="input")
-FORWARD_PLACES = ("partial", "wire")
-BACKWARD_PLACES = ("gradient_partial", "dkv_accumulator", "wire", "gradient_wire")
 
+class Ulysses(Schedule):
+    """Tokens for heads, and back."""
 
-def unsupported(case: Case) -> str | None:
-    """The ranks divide the query heads, and divide the key/value heads or are divided by them."""
-    size, heads, heads_kv = case.world_size, case.problem.heads, case.problem.heads_kv
-    if heads % size:
-        return f"ulysses splits heads over ranks: world_size {size} must divide problem.heads={heads}"
-    if heads_kv % size and size % heads_kv:
-        return f"ulysses needs world_size {size} to divide problem.heads_kv={heads_kv} or to be a multiple of it"
-    return None
+    def unsupported(self, case: Case) -> str | None:
+        """The ranks divide the query heads, and divide the key/value heads or are divided by them."""
+        size, heads, heads_kv = case.world_size, case.problem.heads, case.problem.heads_kv
+        if heads % size:
+            return f"ulysses splits heads over ranks: world_size {size} must divide problem.heads={heads}"
+        if heads_kv % size and size % heads_kv:
+            return f"ulysses needs world_size {size} to divide problem.heads_kv={heads_kv} or to be a multiple of it"
+        return None
 
+    async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
+        """See `Schedule.forward`."""
+        q, k, v = await _to_heads(rank, q, *_one_per_rank(rank, k, v))
+        out, lse = rank.attend_rows(rank.whole(q, k), q, k, v)
+        (out,) = await _to_tokens(rank, rank.place("wire"), out.to(rank.dtype))
+        (lse,) = await _to_tokens(rank, rank.lse_dtype, lse.transpose(1, 2).unsqueeze(-1))
+        return out.to(rank.dtype), lse.squeeze(-1).transpose(1, 2).contiguous()
 
-async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
-    """Shards of q (B, S/W, H, D), k, v (B, S/W, Hk, D) -> out (B, S/W, H, D), lse (B, H, S/W)."""
-    q, k, v = await _to_heads(rank, q, *_one_per_rank(rank, k, v))
-    out, lse = rank.attend_rows(rank.whole(q, k), q, k, v)
-    (out,) = await _to_tokens(rank, rank.place("wire"), out.to(rank.dtype))
-    (lse,) = await _to_tokens(rank, rank.lse_dtype, lse.transpose(1, 2).unsqueeze(-1))
-    return out.to(rank.dtype), lse.squeeze(-1).transpose(1, 2).contiguous()
-
-
-async def backward(rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> Tensors:
-    """Shards -> dq (B, S/W, H, D), dk, dv (B, S/W, Hk, D)."""
-    heads_kv = k.shape[2]
-    dout, q, out, k, v = await _to_heads(rank, dout, q, out, *_one_per_rank(rank, k, v))
-    (lse,) = await rank.world.all_to_all([_split_heads(lse.transpose(1, 2).unsqueeze(-1), rank.world.size)])
-    lse = sharding.join(lse, "contiguous").squeeze(-1).transpose(1, 2)
-    gradients = rank.differentiate_rows(rank.whole(q, k), dout, q, k, v, out, lse)
-    dq, dk, dv = await _to_tokens(rank, rank.place("gradient_wire"), *gradients)
-    return dq.to(rank.dtype), _sum_copies(rank, dk, heads_kv), _sum_copies(rank, dv, heads_kv)
+    async def backward(
+        self, rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
+    ) -> Tensors:
+        """See `Schedule.backward`."""
+        heads_kv = k.shape[2]
+        dout, q, out, k, v = await _to_heads(rank, dout, q, out, *_one_per_rank(rank, k, v))
+        (lse,) = await rank.world.all_to_all([_split_heads(lse.transpose(1, 2).unsqueeze(-1), rank.world.size)])
+        lse = sharding.join(lse, "contiguous").squeeze(-1).transpose(1, 2)
+        gradients = rank.differentiate_rows(rank.whole(q, k), dout, q, k, v, out, lse)
+        dq, dk, dv = await _to_tokens(rank, rank.place("gradient_wire"), *gradients)
+        return dq.to(rank.dtype), _sum_copies(rank, dk, heads_kv), _sum_copies(rank, dv, heads_kv)
 
 
 def _one_per_rank(rank: Rank, *tensors: Tensor) -> Tensors:
@@ -80,3 +77,11 @@ def _sum_copies(rank: Rank, gradient: Tensor, heads_kv: int) -> Tensor:
     for other in others:
         total += other
     return total.to(rank.dtype)
+
+
+SCHEDULE = Ulysses(
+    features=("window", "documents", "softcap"),
+    precision=Precision(gradient_wire="input"),
+    forward_places=("partial", "wire"),
+    backward_places=("gradient_partial", "dkv_accumulator", "wire", "gradient_wire"),
+)

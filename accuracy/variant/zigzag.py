@@ -5,28 +5,9 @@ full block would, on every rank. Under a full mask every step computes the whole
 documents, a step computes what is left of each pair of chunks.
 """
 
-from torch import Tensor
-
 from accuracy.core.masks import Block
 from accuracy.variant.base import Rank
-from accuracy.variant.ring import BACKWARD_PLACES, FORWARD_PLACES, PRECISION, ring_backward, ring_forward, unsupported
-from accuracy.world.base import Tensors
-
-__all__ = [
-    "BACKWARD_PLACES",
-    "FEATURES",
-    "FORWARD_PLACES",
-    "PRECISION",
-    "RING_BLOCKS",
-    "SHARDINGS",
-    "backward",
-    "blocks",
-    "forward",
-    "unsupported",
-]
-
-SHARDINGS = ("zigzag",)
-FEATURES = ("window", "documents", "softcap")
+from accuracy.variant.ring import Ring
 
 
 def blocks(rank: Rank, source: int, length: int) -> list[Block]:
@@ -43,14 +24,4 @@ def blocks(rank: Rank, source: int, length: int) -> list[Block]:
     return [Block(back, whole, causal=False)]
 
 
-RING_BLOCKS = blocks
-
-
-async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
-    """Shards of q (B, S/W, H, D), k, v (B, S/W, Hk, D) -> out (B, S/W, H, D), lse (B, H, S/W)."""
-    return await ring_forward(rank, blocks, q, k, v)
-
-
-async def backward(rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> Tensors:
-    """Shards -> dq (B, S/W, H, D), dk, dv (B, S/W, Hk, D)."""
-    return await ring_backward(rank, blocks, dout, q, k, v, out, lse)
+SCHEDULE = Ring(blocks=blocks, shardings=("zigzag",))

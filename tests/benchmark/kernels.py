@@ -16,7 +16,7 @@ from torch import Tensor
 
 from accuracy.core import plugins
 from accuracy.kernel.base import Kernel
-from accuracy.kernel.block.running_state import State
+from accuracy.kernel.block.running_state import SoftmaxState
 from accuracy.reference.float64 import attention
 from accuracy.runtime import arithmetic, device
 
@@ -82,11 +82,11 @@ def kernels(names: tuple[str, ...] = tuple(KERNELS)) -> Iterator[tuple[str, Kern
         source, options = KERNELS[name]
         module = plugins.load(f"accuracy.kernel.{source}")
         built: Any = plugins.build_options(module, tuple(options.items()))
-        missing = module.abilities("cuda", built).missing
+        missing = built.abilities("cuda").missing
         if missing:
             say(f"{name:26} {missing}")
         else:
-            yield name, module.build("cuda", built)
+            yield name, built.build("cuda")
 
 
 def milliseconds(call: Callable[[], object]) -> float:
@@ -125,7 +125,7 @@ def speeds(causal: bool) -> None:
         base = base or found
         say(f"{name:26} {found[0]:10.3f}  {base[0] / found[0]:5.2f}  {found[1]:12.3f}  {base[1] / found[1]:5.2f}")
         if name == "triton_carry":
-            state = State.empty(inputs.q)
+            state = SoftmaxState.empty(inputs.q)
             took = attempt(name, partial(milliseconds, partial(go_on, kernel, state, inputs)))
             if took is not None:
                 say(f"{'  from a state':26} {took:10.3f}  {base[0] / took:5.2f}")
@@ -137,7 +137,7 @@ def both_ways(inputs: Inputs, kernel: Kernel) -> tuple[float, float]:
     return forward, milliseconds(partial(inputs.backward, kernel, out, lse))
 
 
-def go_on(kernel: Any, state: State, inputs: Inputs) -> None:
+def go_on(kernel: Any, state: SoftmaxState, inputs: Inputs) -> None:
     kernel.carry(state, inputs.q, inputs.k, inputs.v, scale=SCALE, causal=inputs.causal, begins=False)
 
 

@@ -22,10 +22,10 @@ from torch import Tensor
 from accuracy.core.masks import Visibility
 from accuracy.core.precision import Precision
 from accuracy.kernel.block.calls import Scores
-from accuracy.kernel.flash_attn import FlashAttn, Options, build
+from accuracy.kernel.flash_attn import KERNEL, FlashAttn
 from accuracy.runtime import arithmetic
 from accuracy.variant import ring, striped, zigzag
-from accuracy.variant.base import Rank
+from accuracy.variant.base import Rank, Schedule
 from accuracy.world.processes import ProcessesWorld, run_rank
 
 LENGTH, HEADS, HEADS_KV, DIM = 8192, 32, 8, 128
@@ -58,17 +58,17 @@ def alone(kernel: FlashAttn, q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> t
     return forward, both
 
 
-def ours(module: Any, kernel: FlashAttn, q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> tuple[Step, Step]:
+def ours(schedule: Schedule, kernel: FlashAttn, q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> tuple[Step, Step]:
     """A schedule of ours over all ranks."""
     world = ProcessesWorld(dist.get_rank(), dist.get_world_size(), dist.group.WORLD)
-    rank = Rank(world, kernel, Precision(), q.dtype, Scores(SCALE), Visibility(True), 0, module.SHARDINGS[0])
+    rank = Rank(world, kernel, Precision(), q.dtype, Scores(SCALE), Visibility(True), 0, schedule.shardings[0])
 
     def forward() -> Any:
-        return run_rank(lambda world: module.forward(rank, q, k, v), world)
+        return run_rank(lambda world: schedule.forward(rank, q, k, v), world)
 
     def both() -> None:
         out, lse = forward()
-        run_rank(lambda world: module.backward(rank, dout, q, k, v, out, lse), world)
+        run_rank(lambda world: schedule.backward(rank, dout, q, k, v, out, lse), world)
 
     return forward, both
 
@@ -120,12 +120,12 @@ def say(text: str) -> None:
 
 
 def candidates() -> dict[str, tuple[Step, Step]]:
-    kernel = build("cuda", Options(deterministic=False))
+    kernel = KERNEL(deterministic=False).build("cuda")
     tensors = inputs()
     package = ring_flash_attn()
     steps = {"flash-attn alone": alone(kernel, *tensors)}
     for name, module in SCHEDULES.items():
-        steps[f"{name}, ours"] = ours(module, kernel, *tensors)
+        steps[f"{name}, ours"] = ours(module.SCHEDULE, kernel, *tensors)
         if package is not None:
             steps[f"{name}, ring-flash-attn"] = theirs(getattr(package, THEIRS[name]), *tensors)
     return steps

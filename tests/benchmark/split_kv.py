@@ -68,12 +68,12 @@ def own_splits(kernel: flash_attn.FlashAttn, splits: int) -> Attend:
 
 def one_after_other(kernel: flash_attn.FlashAttn, splits: int) -> Attend:
     """The variant split_kv as it is measured: a kernel call a part, each joined to the running result."""
-    options = split_kv.Options(splits)
+    options = split_kv.Parts(splits)
     rank = Rank(None, kernel, Precision(), DTYPE, Scores(SCALE), Visibility(True), 0, "contiguous", options)  # type: ignore[arg-type]
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         try:
-            split_kv.forward(rank, q, k, v).send(None)
+            split_kv.SCHEDULE.forward(rank, q, k, v).send(None)
         except StopIteration as ended:
             return ended.value[0]
         raise RuntimeError("split_kv waits for nobody")
@@ -147,7 +147,7 @@ def inputs(length: int, heads_kv: int) -> tuple[Tensor, list[tuple[Tensor, Tenso
 
 def lines(length: int, heads_kv: int) -> Iterator[str]:
     """A setting's table."""
-    kernel = flash_attn.build("cuda", flash_attn.Options())
+    kernel = flash_attn.KERNEL().build("cuda")
     q, keys = inputs(length, heads_kv)
     steps = candidates(kernel, flash_attn._interface())
     expected = next(iter(steps.values()))(q, *keys[0]).double()
@@ -169,7 +169,7 @@ def lines(length: int, heads_kv: int) -> Iterator[str]:
 
 
 def main() -> None:
-    abilities = flash_attn.abilities("cuda" if torch.cuda.is_available() else "cpu", flash_attn.Options())
+    abilities = flash_attn.KERNEL().abilities("cuda" if torch.cuda.is_available() else "cpu")
     if abilities.missing:
         print(f"nothing to time: flash_attn {abilities.missing}")
         return

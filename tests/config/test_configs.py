@@ -33,9 +33,8 @@ def missing_kernel(name: str) -> str:
     """Why a kernel cannot run on this device at all, or nothing."""
     if name in CHOOSE_KERNELS:
         return ""
-    module = plugins.load(f"accuracy.kernel.{name}")
-    options = plugins.build_options(module, ())
-    return str(module.abilities("cuda" if torch.cuda.is_available() else "cpu", options).missing)
+    knobs = plugins.load(f"accuracy.kernel.{name}").KERNEL()
+    return str(knobs.abilities("cuda" if torch.cuda.is_available() else "cpu").missing)
 
 
 def code_names(kind: str) -> set[str]:

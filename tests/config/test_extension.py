@@ -17,9 +17,7 @@ VARIANT = '''"""A ring whose keys travel the other way, with a knob."""
 from dataclasses import dataclass
 
 from accuracy.core.precision import Precision
-from accuracy.variant.ring import BACKWARD_PLACES, FORWARD_PLACES, SHARDINGS, backward, unsupported, forward
-
-PRECISION = Precision(ring_direction="previous")
+from accuracy.variant.ring import Ring
 
 
 @dataclass(frozen=True)
@@ -27,19 +25,25 @@ class Options:
     """flavour: does nothing."""
 
     flavour: str = "plain"
+
+
+SCHEDULE = Ring(precision=Precision(ring_direction="previous"), options=Options)
 '''
 KERNEL = '''"""Eager attention that knows float32 only."""
 
-from accuracy.kernel import eager
-from accuracy.kernel.base import Abilities
+from accuracy.kernel.base import Abilities, KernelKnobs
+from accuracy.kernel.eager import Eager
 
 
-def abilities(device, options):
-    return Abilities(dtypes=("float32",))
+class Mine(KernelKnobs):
+    def abilities(self, device):
+        return Abilities(dtypes=("float32",))
+
+    def build(self, device):
+        return Eager()
 
 
-def build(device, options):
-    return eager.build(device, eager.Options())
+KERNEL = Mine
 '''
 INPUTS = '''"""Uniform entries."""
 
@@ -113,13 +117,16 @@ def test_parts_of_ones_own_are_checked_as_ours_are(
 
 
 FORGETFUL = """
-from accuracy.variant import ring
-from accuracy.variant.ring import BACKWARD_PLACES, FORWARD_PLACES, PRECISION, SHARDINGS, unsupported, forward
+from accuracy.variant.ring import Ring
 
 
-async def backward(rank, *tensors):
-    dq, dk, dv = await ring.backward(rank, *tensors)
-    return dq, dk.zero_(), dv
+class Forgetful(Ring):
+    async def backward(self, rank, *tensors):
+        dq, dk, dv = await super().backward(rank, *tensors)
+        return dq, dk.zero_(), dv
+
+
+SCHEDULE = Forgetful()
 """
 
 

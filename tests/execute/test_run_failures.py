@@ -1,6 +1,7 @@
 """What fails is a row with its reason, and the run goes on."""
 
 from pathlib import Path
+from textwrap import indent
 
 from accuracy.cli import run as command
 from accuracy.core import closure, plugins
@@ -10,23 +11,29 @@ from tests.command_line import SHORT, CommandLine
 
 RING = """
 import torch
-from accuracy.variant import ring
-from accuracy.variant.ring import BACKWARD_PLACES, FORWARD_PLACES, PRECISION, SHARDINGS, backward, unsupported, forward
+from accuracy.variant.ring import Ring
+
+
+class Broken(Ring):
+    pass
+CODE
+
+SCHEDULE = Broken()
 """
 BROKEN = {  # code, and the reason in the row
     "raises": (
         """
-async def forward(rank, q, k, v):
+async def forward(self, rank, q, k, v):
     if rank.world.rank == 1:
         raise ValueError("planted")
-    return await ring.forward(rank, q, k, v)
+    return await super().forward(rank, q, k, v)
 """,
         "rank 1: ValueError: planted",
     ),
     "gives_nan": (
         """
-async def backward(rank, dout, q, k, v, out, lse):
-    dq, dk, dv = await ring.backward(rank, dout, q, k, v, out, lse)
+async def backward(self, rank, dout, q, k, v, out, lse):
+    dq, dk, dv = await super().backward(rank, dout, q, k, v, out, lse)
     dq[0, 0, 0, :2] = torch.nan
     return dq, dk, dv
 """,
@@ -34,24 +41,24 @@ async def backward(rank, dout, q, k, v, out, lse):
     ),
     "upcasts": (
         """
-async def backward(rank, dout, q, k, v, out, lse):
-    dq, dk, dv = await ring.backward(rank, dout, q, k, v, out, lse)
+async def backward(self, rank, dout, q, k, v, out, lse):
+    dq, dk, dv = await super().backward(rank, dout, q, k, v, out, lse)
     return dq, dk, (dv.double() if rank.world.rank == 1 else dv)
 """,
         "WrongResult: dv came as (2, 1, 16, 2, 8) torch.float64, expected (2, 1, 16, 2, 8) float32 (ranks first)",
     ),
     "misshapes": (
         """
-async def backward(rank, dout, q, k, v, out, lse):
-    dq, dk, dv = await ring.backward(rank, dout, q, k, v, out, lse)
+async def backward(self, rank, dout, q, k, v, out, lse):
+    dq, dk, dv = await super().backward(rank, dout, q, k, v, out, lse)
     return dq, dk[:, :1], dv
 """,
         "WrongResult: dk came as (2, 1, 1, 2, 8) torch.float32, expected (2, 1, 16, 2, 8) float32 (ranks first)",
     ),
     "waits_for_ever": (
         """
-async def backward(rank, dout, q, k, v, out, lse):
-    gradients = await ring.backward(rank, dout, q, k, v, out, lse)
+async def backward(self, rank, dout, q, k, v, out, lse):
+    gradients = await super().backward(rank, dout, q, k, v, out, lse)
     if rank.world.rank == 0:
         await rank.world.ring_shift(gradients)
     return gradients
@@ -60,8 +67,8 @@ async def backward(rank, dout, q, k, v, out, lse):
     ),
     "writes_to_its_inputs": (
         """
-async def forward(rank, q, k, v):
-    result = await ring.forward(rank, q, k, v)
+async def forward(self, rank, q, k, v):
+    result = await super().forward(rank, q, k, v)
     q.mul_(2)
     return result
 """,
@@ -72,7 +79,7 @@ async def forward(rank, q, k, v):
 
 def plant(folder: Path, name: str, code: str) -> None:
     (folder / "variant").mkdir(parents=True, exist_ok=True)
-    (folder / "variant" / f"{name}.py").write_text(RING + code)
+    (folder / "variant" / f"{name}.py").write_text(RING.replace("CODE", indent(code, "    ")))
     (folder / "variant" / f"{name}.yaml").write_text(
         f"# @package variant.{name}\n# Planted fault\nforward: {name}\nbackward: {name}\nsharding: contiguous\n"
     )
@@ -103,7 +110,9 @@ def test_when_nothing_could_be_measured_the_status_says_so_every_time(accuracy: 
         "# @package variant.mirrored\n# Planted fault\nforward: mirrored\nbackward: mirrored\nsharding: zigzag\n"
     )
     code = (accuracy.folder / "parts" / "variant" / "raises.py").read_text()
-    (accuracy.folder / "parts" / "variant" / "mirrored.py").write_text(code + "SHARDINGS = ('zigzag',)\n")
+    (accuracy.folder / "parts" / "variant" / "mirrored.py").write_text(
+        code.replace("Broken()", "Broken(shardings=('zigzag',))")
+    )
     words = (*SHORT, "variant=[raises,mirrored]", "world_size=[2,4]", "problem.seqlen=36", "output_dir=run")
     for found in ("", ", 1 found done"):
         answer = accuracy("--config-dir=parts", *words)
@@ -115,7 +124,7 @@ def test_out_of_memory_is_a_row_and_the_run_goes_on(accuracy: CommandLine) -> No
     plant(
         accuracy.folder / "parts",
         "hungry",
-        "async def forward(rank, q, k, v):\n    raise torch.OutOfMemoryError('CUDA out of memory')\n",
+        "async def forward(self, rank, q, k, v):\n    raise torch.OutOfMemoryError('CUDA out of memory')\n",
     )
     answer = accuracy("--config-dir=parts", *SHORT, "variant=[hungry,ring]", "output_dir=run")
     assert answer.status == 0

@@ -9,11 +9,11 @@ from accuracy.reference.float64 import attention
 LENGTH, HEADS, DIM = 130, 4, 32
 
 
-def errors(options: chunked.Options, dtype: torch.dtype = torch.float32) -> dict[str, float]:
+def errors(options: chunked.Chunked, dtype: torch.dtype = torch.float32) -> dict[str, float]:
     generator = torch.Generator().manual_seed(1)
     q, dout = (torch.randn(2, LENGTH, HEADS, DIM, generator=generator).to(dtype) for _ in range(2))
     k, v = (torch.randn(2, LENGTH, 2, DIM, generator=generator).to(dtype) for _ in range(2))
-    kernel = chunked.build("cpu", options)
+    kernel = options.build("cpu")
     how = {"scale": DIM**-0.5, "causal": True}
     out, lse = kernel.forward(q, k, v, **how, out_dtype=torch.float64)
     gradients = kernel.backward(dout, q, k, v, out, lse, **how, gradient_dtype=torch.float64)
@@ -29,16 +29,16 @@ def errors(options: chunked.Options, dtype: torch.dtype = torch.float32) -> dict
 def test_chunks_of_any_size_are_right(query_chunk: int, key_chunk: int) -> None:
     """Float64: a score is a sum of 32 products, 32 u; each further chunk rounds the sums once more, 130 times at most,
     a random walk of sqrt(130) = 11 u."""
-    found = errors(chunked.Options(query_chunk=query_chunk, key_chunk=key_chunk), torch.float64)
+    found = errors(chunked.Chunked(query_chunk=query_chunk, key_chunk=key_chunk), torch.float64)
     assert max(found.values()) < (32 + 11) * 2**-53
 
 
 def test_running_sums_in_sixteen_bits_cost_every_sum_and_the_more_the_more_chunks() -> None:
     """130 chunks round a sum 130 times to u = 2^-8, 5 chunks 5 times: a random walk, at least twice as far; lse, whose
     maximum stays in float32, is off by the rounding of ln(total) alone, up to u, and not below u / 64."""
-    fine = errors(chunked.Options(key_chunk=26))
-    few = errors(chunked.Options(key_chunk=26, accumulator_dtype="bfloat16"))
-    many = errors(chunked.Options(key_chunk=1, accumulator_dtype="bfloat16"))
+    fine = errors(chunked.Chunked(key_chunk=26))
+    few = errors(chunked.Chunked(key_chunk=26, accumulator_dtype="bfloat16"))
+    many = errors(chunked.Chunked(key_chunk=1, accumulator_dtype="bfloat16"))
     for name in ("out", "dq"):
         assert fine[name] < 16 * 2**-24 < 2**-8 / 4 < few[name] < many[name] / 2, name
     assert min(few["dk"], few["dv"]) > 2**-8 / 16
@@ -54,7 +54,7 @@ def test_no_more_scores_than_a_chunk_exist_at_once(monkeypatch: pytest.MonkeyPat
         return seen[-1], None
 
     monkeypatch.setattr(chunked, "scores", recorded)
-    errors(chunked.Options(query_chunk=16, key_chunk=24))
+    errors(chunked.Chunked(query_chunk=16, key_chunk=24))
     assert max(scores.shape[-2] * scores.shape[-1] for scores in seen) == 16 * 24
 
 
@@ -62,12 +62,12 @@ def test_chunks_that_no_row_sees_are_left_out(monkeypatch: pytest.MonkeyPatch) -
     calls = []
     compute = chunked.scores
     monkeypatch.setattr(chunked, "scores", lambda *arguments: calls.append(0) or compute(*arguments))
-    errors(chunked.Options(query_chunk=65, key_chunk=65))
+    errors(chunked.Chunked(query_chunk=65, key_chunk=65))
     assert len(calls) == 2 * 3  # of 2 x 2 chunks the causal mask leaves 3, forward and backward
 
 
 def test_knobs_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="key_chunk=0"):
-        chunked.Options(key_chunk=0)
+        chunked.Chunked(key_chunk=0)
     with pytest.raises(ValueError, match="accumulator_dtype='int8'; allowed: input, accumulate"):
-        chunked.Options(accumulator_dtype="int8")
+        chunked.Chunked(accumulator_dtype="int8")

@@ -46,11 +46,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(params=DEVICES)
 def subject(request: pytest.FixtureRequest, name: str, source: str) -> Subject:
     module = plugins.load(source)
-    options = plugins.build_options(module, ())
-    abilities = module.abilities(request.param, options)
+    knobs = module.KERNEL()
+    abilities = knobs.abilities(request.param)
     if abilities.missing:
         pytest.skip(f"{name} {abilities.missing}")
-    return Subject(name, module, module.build(request.param, options), abilities, request.param)
+    return Subject(name, module, knobs.build(request.param), abilities, request.param)
 
 
 @dataclass(frozen=True)
@@ -187,10 +187,10 @@ def test_partials_come_unrounded_where_it_states_so(subject: Subject, dtype: str
         pytest.skip("states no float32 partials")
     if FORMATS[dtype].bytes > 2:
         pytest.skip("float32 is no finer")
-    options = plugins.build_options(subject.module, (("probability_dtype", "float32"),))  # where it has that knob
+    knobs = plugins.build_options(subject.module, (("probability_dtype", "float32"),))  # where it has that knob
     tensors = draw(SHAPES["square"], dtype, subject.device)
     reference = reference_of(*tensors, True)
-    finer = replace(subject, kernel=subject.module.build(subject.device, options))
+    finer = replace(subject, kernel=knobs.build(subject.device))
     for name, x in zip(("out", "lse", "dq"), run(finer, tensors, True, torch.float32), strict=False):
         assert x.dtype == torch.float32
         expected = getattr(reference, name)

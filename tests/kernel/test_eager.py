@@ -7,10 +7,10 @@ from accuracy.kernel import eager
 from accuracy.reference.float64 import attention
 
 
-def errors(options: eager.Options, device: str = "cpu") -> dict[str, float]:
+def errors(options: eager.Eager, device: str = "cpu") -> dict[str, float]:
     generator = torch.Generator().manual_seed(1)
     q, k, v, dout = (torch.randn(1, 128, 2, 64, generator=generator).to(device) for _ in range(4))
-    kernel = eager.build(device, options)
+    kernel = options.build(device)
     out, lse = kernel.forward(q, k, v, scale=0.125, causal=True, out_dtype=torch.float32)
     dq, *_ = kernel.backward(dout, q, k, v, out, lse, scale=0.125, causal=True, gradient_dtype=torch.float32)
     reference = attention(q, k, v, dout, scale=0.125, causal=True)
@@ -20,24 +20,24 @@ def errors(options: eager.Options, device: str = "cpu") -> dict[str, float]:
 
 def test_rounding_p_costs_out_but_not_lse() -> None:
     """P to bfloat16: u = 2^-8, averaged over up to 128 keys (a factor of 12); lse stays in float32's 16 u."""
-    coarse = errors(eager.Options(probability_dtype="bfloat16"))
+    coarse = errors(eager.Eager(probability_dtype="bfloat16"))
     assert coarse["out"] > 2**-8 / 16
     assert coarse["lse"] < 16 * 2**-24
 
 
 def test_computing_coarsely_costs_everything() -> None:
-    coarse = errors(eager.Options(compute_dtype="bfloat16"))
+    coarse = errors(eager.Eager(compute_dtype="bfloat16"))
     assert min(coarse.values()) > 2**-8 / 16
 
 
 def test_computing_finely_leaves_the_final_rounding() -> None:
     """Float64 inside, float32 outside: one rounding to nearest, at most u of each element."""
-    fine = errors(eager.Options(compute_dtype="float64", probability_dtype="float64"))
+    fine = errors(eager.Eager(compute_dtype="float64", probability_dtype="float64"))
     assert max(fine["out"], fine["lse"]) < 2**-24
 
 
 def test_chunks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = errors(eager.Options())
+    whole = errors(eager.Eager())
     monkeypatch.setitem(eager.CHUNK_ELEMENTS, "cpu", 2 * 128 * 10)
-    parts = errors(eager.Options())
+    parts = errors(eager.Eager())
     assert parts["out"] == pytest.approx(whole["out"], rel=0.1)  # other shapes of products may round otherwise

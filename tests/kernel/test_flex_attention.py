@@ -13,7 +13,7 @@ def test_its_lse_is_natural_and_its_mask_aligned_at_the_bottom_right(dtype: torc
     generator = torch.Generator().manual_seed(1)
     q = torch.randn(2, 37, 4, 16, generator=generator).to(dtype)
     k, v = (torch.randn(2, 37, 2, 16, generator=generator).to(dtype) for _ in range(2))
-    kernel = flex_attention.build("cpu", flex_attention.Options())
+    kernel = flex_attention.KERNEL().build("cpu")
     reference = attention(q, k, v, q, scale=0.3, causal=True)
     out, lse = kernel.forward(q[:, -5:], k, v, scale=0.3, causal=True, out_dtype=dtype)
     bound = 32 * torch.finfo(dtype).eps / 2
@@ -24,11 +24,11 @@ def test_its_lse_is_natural_and_its_mask_aligned_at_the_bottom_right(dtype: torc
 
 def test_it_has_no_backward_on_the_cpu_and_says_so() -> None:
     """Where torch gets one, this fails and the kernel can do more."""
-    kernel = flex_attention.build("cpu", flex_attention.Options())
+    kernel = flex_attention.KERNEL().build("cpu")
     x, lse = torch.ones(1, 4, 1, 16), torch.zeros(1, 1, 4)
     with pytest.raises(NotImplementedError, match="backward on CPU"):
         kernel.backward(x, x, x, x, x, lse, scale=1.0, causal=False, gradient_dtype=torch.float32)
-    assert "no backward on the CPU" in flex_attention.abilities("cpu", flex_attention.Options()).missing
+    assert "no backward on the CPU" in flex_attention.KERNEL().abilities("cpu").missing
 
 
 def test_the_shapes_of_a_run_do_not_reach_torchs_limit_of_recompilations() -> None:

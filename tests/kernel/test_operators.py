@@ -35,13 +35,13 @@ def check_gradients(kernel: Kernel, tensors: list[Tensor], causal: bool) -> None
 @SHAPES
 def test_torch_cudnn(monkeypatch: pytest.MonkeyPatch, rows: int, causal: bool) -> None:
     monkeypatch.setattr(torch_cudnn, "_has_four_dimensions", lambda: True)
-    kernel = torch_cudnn.build("cuda", None)
+    kernel = torch_cudnn.KERNEL().build("cuda")
     check_gradients(kernel, forward(kernel, rows, causal), causal)
 
 
 @SHAPES
 def test_torch_efficient(monkeypatch: pytest.MonkeyPatch, rows: int, causal: bool) -> None:
-    kernel = torch_efficient.build("cuda", torch_efficient.Options())
+    kernel = torch_efficient.KERNEL().build("cuda")
     tensors = forward(kernel, rows, causal)
     handed: dict[str, Any] = {}
 

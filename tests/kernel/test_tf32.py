@@ -11,7 +11,7 @@ from accuracy.reference.float64 import attention
 from accuracy.runtime import arithmetic
 
 KERNELS = {path.stem: plugins.load(f"accuracy.kernel.{path.stem}") for path in (PACKAGE / "kernel").glob("[a-z]*.py")}
-WITH_KNOB = sorted(name for name, module in KERNELS.items() if hasattr(getattr(module, "Options", None), "tf32"))
+WITH_KNOB = sorted(name for name, module in KERNELS.items() if hasattr(getattr(module, "KERNEL", None), "tf32"))
 
 
 def results(kernel: Kernel, dim: int = 64) -> tuple[list[torch.Tensor], dict[str, float]]:
@@ -37,7 +37,7 @@ def results(kernel: Kernel, dim: int = 64) -> tuple[list[torch.Tensor], dict[str
 @pytest.mark.parametrize("name", WITH_KNOB)
 def test_tf32_is_unsupported_on_the_cpu(name: str) -> None:
     module = KERNELS[name]
-    assert module.abilities("cpu", module.Options(tf32=True)).missing
+    assert module.KERNEL(tf32=True).abilities("cpu").missing
 
 
 @pytest.mark.gpu
@@ -48,8 +48,8 @@ def test_the_knob_decides_and_the_switch_is_put_back(name: str) -> None:
     module = KERNELS[name]
     for before in (False, True):
         torch.backends.cuda.matmul.allow_tf32 = before
-        _, allowed = results(module.build("cuda", module.Options(tf32=True)))
-        _, forbidden = results(module.build("cuda", module.Options(tf32=False)))
+        _, allowed = results(module.KERNEL(tf32=True).build("cuda"))
+        _, forbidden = results(module.KERNEL(tf32=False).build("cuda"))
         assert torch.backends.cuda.matmul.allow_tf32 is before
         for tensor in ("out", "dq", "dk", "dv"):
             assert 2**-15 < allowed[tensor] < 2**-7, tensor
@@ -62,7 +62,7 @@ def test_torch_efficient_uses_three_products_whatever_the_switch_says(dim: int) 
     """Three products of factors split into 11 + 11 bits lose the product of the two low parts: u = 2^-22 of each
     product, and its factors' last two bits. One product in TF32 would lose 2^-11: the bound of 16 u = 2^-18 tells them
     apart. The same bits with the switch on and off: it is not read."""
-    kernel = torch_efficient.build("cuda", torch_efficient.Options())
+    kernel = torch_efficient.KERNEL().build("cuda")
     runs = []
     for allowed in (False, True):
         torch.backends.cuda.matmul.allow_tf32 = allowed

@@ -42,7 +42,7 @@ GRID = [
 
 def run(problem: Problem, name: str, tensors: list[torch.Tensor], dtype: torch.dtype) -> list[torch.Tensor]:
     """out, lse, dq, dk, dv, in `dtype`."""
-    kernel = BACKWARDS[name].build(tensors[0].device.type, None)
+    kernel = BACKWARDS[name].KERNEL().build(tensors[0].device.type)
     q, k, v, dout = tensors
     out, lse = kernel.forward(q, k, v, scale=problem.scale, causal=problem.causal, out_dtype=dtype)
     how = {"scale": problem.scale, "causal": problem.causal, "gradient_dtype": dtype}
@@ -120,13 +120,13 @@ def test_a_forward_agrees_with_eager_on_the_same_rounding_places(causal: bool, d
     problem = Problem(dtype=torch.float16, causal=causal)
     q, k, v, _ = problem.draw(device)
     how = {"scale": problem.scale, "causal": causal, "out_dtype": torch.float32}
-    ours, _ = triton_split_backward.build(device, None).forward(q, k, v, **how)
-    theirs, _ = eager.build(device, eager.Options()).forward(q, k, v, **how)
+    ours, _ = triton_split_backward.KERNEL().build(device).forward(q, k, v, **how)
+    theirs, _ = eager.KERNEL().build(device).forward(q, k, v, **how)
     assert (ours - theirs).norm() / theirs.norm() < 4 * 2**-11
 
 
 def test_what_it_cannot_take_is_an_error(device: str) -> None:
-    kernel = triton_carry.build(device, None)
+    kernel = triton_carry.KERNEL().build(device)
     q, k, v, _ = Problem(dim=32, queries=4, keys=4).draw(device)
     with pytest.raises(ValueError, match="head dim contiguous"):
         kernel.forward(q[..., ::2], k[..., ::2], v[..., ::2], scale=1.0, causal=True, out_dtype=q.dtype)
@@ -148,5 +148,5 @@ def test_tests_use_the_interpreter_only_without_a_gpu() -> None:
 
 
 def test_only_the_split_backward_is_called_deterministic() -> None:
-    stated = {name: module.abilities("cuda", None).deterministic for name, module in BACKWARDS.items()}
+    stated = {name: module.KERNEL().abilities("cuda").deterministic for name, module in BACKWARDS.items()}
     assert stated == {"split": True, "fused": False}

@@ -8,7 +8,7 @@ import torch
 
 from accuracy.core.masks import Block
 from accuracy.kernel import triton_carry
-from accuracy.kernel.block.running_state import Carried, State
+from accuracy.kernel.block.running_state import RunningState, SoftmaxState
 from tests.kernel.triton_problem import Problem, errors, within
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
@@ -23,10 +23,10 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "empty", lambda *args, **how: original(*args, **how).fill_(torch.nan))
 
 
-def carried(problem: Problem, blocks: list[Block], tensors: list[torch.Tensor]) -> State:
+def carried(problem: Problem, blocks: list[Block], tensors: list[torch.Tensor]) -> SoftmaxState:
     """The state after all blocks."""
     q, k, v, _ = tensors
-    running = Carried(triton_carry.build(DEVICE, None).carry, q)
+    running = RunningState(triton_carry.KERNEL().build(DEVICE).carry, q)
     for block in blocks:
         running.add(block, k[:, block.key], v[:, block.key], problem.scale)
     assert running.state is not None
@@ -101,7 +101,7 @@ def test_rows_that_see_no_key_stay_empty_until_they_see_one() -> None:
     assert torch.isneginf(lse[:, :, :15]).all()
     assert within(errors((out, lse), problem.reference(*tensors)[:2], torch.float32))
     rest = [Block(slice(0, 15), slice(0, 25), False)]
-    running = Carried(triton_carry.build(DEVICE, None).carry, q, state)
+    running = RunningState(triton_carry.KERNEL().build(DEVICE).carry, q, state)
     for block in rest:
         running.add(block, k, v, problem.scale)
     found, _ = running.result(torch.float32, torch.float32)
@@ -111,6 +111,6 @@ def test_rows_that_see_no_key_stay_empty_until_they_see_one() -> None:
 
 def test_no_block_at_all_is_an_empty_result() -> None:
     q = torch.randn(1, 3, 2, 32, device=DEVICE)
-    out, lse = Carried(triton_carry.build(DEVICE, None).carry, q).result(torch.float32, torch.float32)
+    out, lse = RunningState(triton_carry.KERNEL().build(DEVICE).carry, q).result(torch.float32, torch.float32)
     assert (out == 0).all()
     assert torch.isneginf(lse).all()

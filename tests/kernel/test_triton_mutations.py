@@ -12,7 +12,7 @@ import torch
 import accuracy
 from accuracy.core import plugins
 from accuracy.core.masks import Block
-from accuracy.kernel.block.running_state import Carried
+from accuracy.kernel.block.running_state import RunningState
 from tests.kernel.triton_problem import Problem, errors, within
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
@@ -84,7 +84,7 @@ def test_a_slip_in_the_carried_state_is_seen(tmp_path: Path) -> None:
     problem = Problem(queries=20, keys=50, causal=False, dim=24)
     tensors = problem.draw(DEVICE)
     q, k, v, _ = tensors
-    running = Carried(module.carry, q)
+    running = RunningState(module.carry, q)
     for key in (slice(0, 30), slice(30, 50)):
         running.add(Block(slice(0, 20), key, False), k[:, key], v[:, key], problem.scale)
     assert not within(errors(running.result(q.dtype, q.dtype), problem.reference(*tensors)[:2], q.dtype))

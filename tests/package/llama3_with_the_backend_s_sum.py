@@ -6,13 +6,11 @@ from dataclasses import replace
 import torch.distributed as dist
 from torch import Tensor
 
+from accuracy.selfcheck.fault.base import changed
 from accuracy.variant import llama3
 from accuracy.variant.base import Rank
 from accuracy.world.base import Tensors
 from accuracy.world.processes import ProcessesWorld, Transfer
-
-Options, SHARDINGS, PRECISION = llama3.Options, llama3.SHARDINGS, llama3.PRECISION
-BACKWARD_PLACES = llama3.BACKWARD_PLACES
 
 
 class BackendSums(ProcessesWorld):
@@ -23,6 +21,9 @@ class BackendSums(ProcessesWorld):
         return Transfer((), (), received, lambda tensor: tensor)
 
 
-async def backward(rank: Rank, *tensors: Tensor) -> Tensors:
-    world = rank.world
-    return await llama3.backward(replace(rank, world=BackendSums(world.rank, world.size, world.group)), *tensors)
+async def backward(self: llama3.Llama3, rank: Rank, *tensors: Tensor) -> Tensors:
+    world = BackendSums(rank.world.rank, rank.world.size, rank.world.group)
+    return await llama3.SCHEDULE.backward(replace(rank, world=world), *tensors)
+
+
+SCHEDULE = changed(llama3.SCHEDULE, backward=backward)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from accuracy.execute.ranks.pool import Pool
-from accuracy.kernel.eager import Eager, Options
+from accuracy.kernel.eager import Eager
 from tests.package.driving import case_of, reference_of, results_of, rows_of, shards_of
 
 pytestmark = pytest.mark.xdist_group("packages")
@@ -48,7 +48,7 @@ def test_the_aliased_dq_is_twice_the_last_block_s(pool: Pool, variant: str) -> N
     (_, k0, v0, _), (q1, _, _, dout1) = shards_of(case)
     mine = results_of(pool, case)[1]
     front = slice(0, k0.shape[1] // 2)
-    block, _, _ = Eager(Options()).backward(
+    block, _, _ = Eager().backward(
         dout1, q1, k0[:, front], v0[:, front], mine["out"], mine["lse"],
         scale=case.problem.softmax_scale, causal=False, gradient_dtype=torch.float32,
     )  # fmt: skip

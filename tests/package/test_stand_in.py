@@ -6,10 +6,10 @@ import sys
 import pytest
 import torch
 
-from accuracy.kernel.eager import Eager, Options
+from accuracy.kernel.eager import Eager
 from accuracy.package import flash_attn_stand_in, replaced
 
-KERNEL = Eager(Options())
+KERNEL = Eager()
 INTERFACE = flash_attn_stand_in.interface(KERNEL)
 PLAIN = {"dropout_p": 0.0, "softmax_scale": 0.3, "causal": True, "window_size_left": -1, "window_size_right": -1,
          "softcap": 0.0, "alibi_slopes": None}  # fmt: skip

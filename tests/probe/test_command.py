@@ -45,8 +45,8 @@ def test_a_kernel_of_a_users_folder_is_asked(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "kernel").mkdir()
     (tmp_path / "kernel" / "mine.yaml").write_text("# @package kernel.mine\n# Mine\n{}\n")
     (tmp_path / "kernel" / "mine.py").write_text(
-        "from accuracy.kernel.eager import Eager, Options, abilities\nfrom tests.probe.faulty import LseInBase\n"
-        "def build(device, options):\n    return LseInBase(2)\n"
+        "from accuracy.kernel.eager import Eager\nfrom tests.probe.faulty import LseInBase\n"
+        "class KERNEL(Eager):\n    def build(self, device):\n        return LseInBase(2)\n"
     )
     assert main(["--config-dir", str(tmp_path), "kernel=mine", "question=lse_base", "device=cpu"]) == 0
     assert "lse base  2" in capsys.readouterr().out

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from accuracy.core import plugins
 from accuracy.core.dtype import FORMATS
+from accuracy.variant.base import schedule_of
 from tests.measuring import configuration, measure
 from tests.variants import schedules, skip_if_bound_to_a_kernel
 
@@ -51,7 +51,7 @@ def tensors(variant: str, request: pytest.FixtureRequest) -> set[str]:
     folder: Path | None = request.config.getoption("--config-dir")
     chosen = configuration(f"variant={variant}", folders=[folder.resolve()] if folder else [])
     forward_only = {"out", "lse", "delta"}
-    gradients = getattr(plugins.load(chosen.variants[0].backward.source), "GRADIENTS", True)
+    gradients = schedule_of(chosen.variants[0].backward).gradients
     return forward_only | ({"dq", "dk", "dv"} if gradients else set())
 
 
@@ -60,7 +60,7 @@ def places(variant: str, request: pytest.FixtureRequest) -> tuple[str, ...]:
     folder: Path | None = request.config.getoption("--config-dir")
     chosen = configuration(f"variant={variant}", folders=[folder.resolve()] if folder else [])
     forward, backward = chosen.variants[0].forward, chosen.variants[0].backward
-    return (*plugins.load(forward.source).FORWARD_PLACES, *plugins.load(backward.source).BACKWARD_PLACES)
+    return (*schedule_of(forward).forward_places, *schedule_of(backward).backward_places)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -63,7 +63,7 @@ def test_a_mask_aligned_at_the_top_left_is_the_reference_or_unsupported(queries:
 
 def test_an_error_of_the_mask_is_seen(tmp_path: Path) -> None:
     """A ring that forgets what lies outside its own pair of shards."""
-    plant(tmp_path, "ring", "rank.blocks_between(source, length)", "rank.blocks_between(source, length)[-1:]")
+    plant(tmp_path, "ring", "self.blocks(rank, source, q.shape[1])", "self.blocks(rank, source, q.shape[1])[-1:]")
     words = ("variant=broken", "world_size=2", "dtype=float64", "problem.documents=10+50+36")
     results = measure(*words, folders=[tmp_path])
     worst = results[(results["rank"] == -1)].set_index("tensor")["error_rel"]

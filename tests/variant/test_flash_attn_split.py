@@ -1,14 +1,15 @@
 """flash-attn's own splitting: what the variant asks of the package, and on a GPU that the answer is right."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from accuracy.config.grid import plan
 from accuracy.core.case import Part, Variant
-from accuracy.execute.plan import plan
-from accuracy.kernel.eager import Eager, Options
-from accuracy.kernel.flash_attn import FlashAttn
+from accuracy.kernel import flash_attn
+from accuracy.kernel.eager import Eager
 from accuracy.measure.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from accuracy.simulate.program import simulate
@@ -17,13 +18,13 @@ from tests.measuring import configuration, measure
 SCHEDULE = Part("flash_attn_split", "accuracy.variant.flash_attn_split")
 
 
-def test_it_asks_the_package_for_its_number_of_parts() -> None:
+def test_it_asks_the_package_for_its_number_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function of ours in flash-attn's place, which sees the arguments and computes by plain products."""
     asked = []
 
     def with_cache(q, k, v, *, softmax_scale, causal, num_splits, return_softmax_lse):
         asked.append((q.shape[1], k.shape[1], softmax_scale, causal, num_splits, return_softmax_lse))
-        return Eager(Options()).forward(q, k, v, scale=softmax_scale, causal=causal, out_dtype=q.dtype)
+        return Eager().forward(q, k, v, scale=softmax_scale, causal=causal, out_dtype=q.dtype)
 
     words = (
         "variant=single_device",
@@ -35,7 +36,8 @@ def test_it_asks_the_package_for_its_number_of_parts() -> None:
     (only,) = plan(configuration(*words, "device=cpu"), None)
     case = replace(only.case, variant=Variant("split", "contiguous", SCHEDULE, SCHEDULE, (("splits", 4),)))
     shards = [Pipeline("test", Cache(None, 0.0)).targets(case).inputs.tensors]
-    (results,) = simulate(case, shards, FlashAttn(None, None, True, with_cache)).results
+    monkeypatch.setattr(flash_attn, "_interface", lambda: SimpleNamespace(flash_attn_with_kvcache=with_cache))
+    (results,) = simulate(case, shards, flash_attn.FlashAttn()).results
     assert asked == [(3, 40, 0.25, True, 4, True)]
     expected = with_cache(*shards[0][:3], softmax_scale=0.25, causal=True, num_splits=0, return_softmax_lse=True)
     assert all(torch.equal(a, b) for a, b in zip(results[:2], expected, strict=True))

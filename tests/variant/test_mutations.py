@@ -14,10 +14,9 @@ PACKAGE = Path(accuracy.__file__).parent
 
 # schedule, what stands there, what a slip makes of it, tensors that must show it
 MUTATIONS = [
-    ("ring", "rank.blocks_between(source, length)", "rank.blocks_between(source, length) * (source < rank.world.rank)",
-     {"out", "dq"}),
-    ("ring", "rank.blocks_between(source, length)", "rank.blocks_between(max(0, source - 1), length)", {"out", "dq", "dk", "dv"}),  # noqa: E501
-    ("ring", "rank.blocks_between(source, length)", "rank.blocks_between(source, length - 1)", {"out", "lse"}),
+    ("ring", "(rank, source, q.shape[1])", "(rank, source, q.shape[1]) * (source < rank.world.rank)", {"out", "dq"}),
+    ("ring", "(rank, source, q.shape[1])", "(rank, max(0, source - 1), q.shape[1])", {"out", "dq", "dk", "dv"}),
+    ("ring", "(rank, source, q.shape[1])", "(rank, source, q.shape[1] - 1)", {"out", "lse"}),
     ("ring", "- step * _distance(rank)", "+ step * _distance(rank)", {"out", "dk"}),
     ("ring", "dk.add(key, dk_block)", "dk.take(dk_block)", {"dk"}),
     ("ring", "total.take(received)", "total.add(slice(0, len(received[0])), received)", {"dk", "dv"}),
@@ -47,7 +46,7 @@ MUTATIONS = [
      "x.repeat(1, 1, max(1, rank.world.size // x.shape[2]), 1)", {"out", "dk"}),
     ("ulysses", "for other in others:", "for other in others[1:]:", {"dk", "dv"}),
     ("bpt", "min(begin + chunk, whole[1])", "min(begin + chunk, whole[1] - 1)", {"out", "lse"}),
-    ("bpt", "options.key_chunk)", "options.key_chunk - 1)", set()),
+    ("bpt", "chunks.key_chunk)", "chunks.key_chunk - 1)", set()),
 ]  # fmt: skip
 SHARDING = {"zigzag": "zigzag", "striped": "striped"}
 KNOBS = {"bpt": "query_chunk: 20\nkey_chunk: 36\n", "bpt_ring": "query_chunk: 20\nkey_chunk: 7\n",

@@ -1,7 +1,7 @@
 """The running state of queries whose kernel goes on where it stopped: nothing is merged, out is rounded at the end.
 
-The alternative to joining partials outside of the kernel (`accuracy.variant.join.merge`): ring-flash-attention issue
-42 names.
+The alternative to joining partials outside of the kernel (`accuracy.variant.join.merge`) that ring-flash-attention's
+issue 42 names.
 """
 
 import math
@@ -13,12 +13,12 @@ from torch import Tensor
 
 from accuracy.core.masks import Block
 
-CARRIED_PLACES = ("partial", "out_accumulator", "lse", "merge")
-"""Where a schedule rounds when it merges partials, and does not when its kernel carries the state."""
+MERGE_PLACES = ("partial", "out_accumulator", "lse", "merge")
+"""Where a schedule rounds when it merges partials, and does not when its kernel carries the running state."""
 
 
 @dataclass(frozen=True)
-class State:
+class SoftmaxState:
     """What an online softmax keeps of rows, float32: out = accumulator / row_sum, lse = ln(2) (row_max + log2 row_sum).
 
     accumulator: (B, S, H, D); row_max: (B, H, S), of scores in bits, log2(e) scale q k^T; row_sum: (B, H, S).
@@ -29,31 +29,31 @@ class State:
     row_sum: Tensor
 
     @classmethod
-    def unwritten(cls, q: Tensor) -> "State":
+    def unwritten(cls, q: Tensor) -> "SoftmaxState":
         """Memory for queries q (B, S, H, D), for a kernel that begins all of its rows."""
         batch, length, heads, _ = q.shape
         statistic = (batch, heads, length)
         return cls(*(torch.empty(shape, dtype=torch.float32, device=q.device) for shape in (q.shape, *2 * [statistic])))
 
     @classmethod
-    def empty(cls, q: Tensor) -> "State":
+    def empty(cls, q: Tensor) -> "SoftmaxState":
         """No keys seen yet, for queries q (B, S, H, D)."""
         return cls.unwritten(q).cleared()
 
-    def cleared(self) -> "State":
+    def cleared(self) -> "SoftmaxState":
         """The same memory, of rows that have seen no keys."""
         self.accumulator.zero_()
         self.row_max.fill_(-torch.inf)
         self.row_sum.zero_()
         return self
 
-    def items(self, items: slice) -> "State":
+    def items(self, items: slice) -> "SoftmaxState":
         """The state of some items of the batch, in the same memory."""
-        return State(self.accumulator[items], self.row_max[items], self.row_sum[items])
+        return SoftmaxState(self.accumulator[items], self.row_max[items], self.row_sum[items])
 
-    def rows(self, rows: slice) -> "State":
+    def rows(self, rows: slice) -> "SoftmaxState":
         """The state of some rows, in the same memory."""
-        return State(self.accumulator[:, rows], self.row_max[:, :, rows], self.row_sum[:, :, rows])
+        return SoftmaxState(self.accumulator[:, rows], self.row_max[:, :, rows], self.row_sum[:, :, rows])
 
     def result(self, out_dtype: torch.dtype, lse_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """out (B, S, H, D) and lse (B, H, S), each rounded once; 0 and -inf where no key was seen."""
@@ -65,7 +65,7 @@ class State:
 
 
 @dataclass
-class Carried:
+class RunningState:
     """The running state of a rank's queries q (B, S, H, D), as blocks arrive. carry: the kernel's own.
 
     memory: where the state is to be once it begins, or None.
@@ -73,21 +73,21 @@ class Carried:
 
     carry: Callable[..., None]
     q: Tensor
-    state: State | None = None
-    memory: State | None = None
+    state: SoftmaxState | None = None
+    memory: SoftmaxState | None = None
 
     def add(self, block: Block, k: Tensor, v: Tensor, scale: float) -> None:
         """Go on over a block's keys: k, v (B, S', Hk, D). A first block of all rows finds no state and reads none."""
         begins = self.state is None and block.query == slice(0, self.q.shape[1])
         if self.state is None:
-            memory = State.unwritten(self.q) if self.memory is None else self.memory
+            memory = SoftmaxState.unwritten(self.q) if self.memory is None else self.memory
             self.state = memory if begins else memory.cleared()
         rows = self.state.rows(block.query)
         self.carry(rows, self.q[:, block.query], k, v, scale=scale, causal=block.causal, begins=begins)
 
     def result(self, out_dtype: torch.dtype, lse_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """out (B, S, H, D) and lse (B, H, S), each rounded once; 0 and -inf where no block was seen."""
-        state = State.empty(self.q) if self.state is None else self.state
+        state = SoftmaxState.empty(self.q) if self.state is None else self.state
         return state.result(out_dtype, lse_dtype)
 
     @property
@@ -95,9 +95,9 @@ class Carried:
         """Whether the state has begun."""
         return self.state is not None
 
-    def part(self, items: slice, progress: bool) -> "Carried":
+    def part(self, items: slice, progress: bool) -> "RunningState":
         """The state of some items of the batch, in the memory of the whole; progress: that of the items."""
         if self.memory is None:
-            self.memory = State.unwritten(self.q)
+            self.memory = SoftmaxState.unwritten(self.q)
         memory = self.memory.items(items)
-        return Carried(self.carry, self.q[items], memory if progress else None, memory)
+        return RunningState(self.carry, self.q[items], memory if progress else None, memory)

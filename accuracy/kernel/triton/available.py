@@ -1,9 +1,12 @@
 """Where the Triton kernels run, and what all of them can do. Imports no triton."""
 
+import importlib
 import importlib.util
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 from torch import Tensor
@@ -41,3 +44,13 @@ def abilities(device: str, *, deterministic: bool, **more: Any) -> Abilities:
         deterministic=deterministic,
         **more,
     )
+
+
+@cache
+def helper(name: str) -> ModuleType | None:
+    """A file of this folder that does in one pass over memory what torch does in several, with the same roundings:
+    `merge`, `block_sum`. None where there is no triton."""
+    try:
+        return importlib.import_module(f"{__package__}.{name}")
+    except ImportError:
+        return None

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from accuracy.kernel.block.running_state import State
+from accuracy.kernel.block.running_state import SoftmaxState
 from accuracy.kernel.triton.tile import LN_2, LOG2_E, key_ranges, last_keys, load_rows, store_rows, strides
 from accuracy.kernel.triton.tiles import FORWARD, choose, padded_dim
 
@@ -34,7 +34,7 @@ def attend(
     return out, lse
 
 
-def carry(state: State, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, begins: bool) -> None:
+def carry(state: SoftmaxState, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, begins: bool) -> None:
     """See `accuracy.kernel.base.CarryingKernel.carry`."""
     _launch(q, k, v, state.accumulator, state.row_max, state.row_sum, scale, causal, begins=begins, ends=False)
 

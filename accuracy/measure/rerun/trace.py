@@ -12,15 +12,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from accuracy.core import plugins
 from accuracy.core.case import Case
 from accuracy.core.masks import Block
-from accuracy.kernel.block.running_state import Carried
+from accuracy.kernel.block.running_state import RunningState
 from accuracy.measure.rerun.watch import Met, Watch
 from accuracy.measure.targets import Targets
 from accuracy.results.table import Row
 from accuracy.simulate.program import simulate
-from accuracy.variant.base import Rank
+from accuracy.variant.base import Rank, schedule_of
 from accuracy.variant.join.accumulator import Accumulator
 from accuracy.variant.join.merge import Running
 from accuracy.world.base import Tensors
@@ -29,7 +28,7 @@ from accuracy.world.base import Tensors
 def steps(case: Case, targets: Targets, shards: Sequence[Tensors]) -> list[Row]:
     """Rows of `steps/`; none where the schedule calls no kernel of ours, or needs ranks of its own."""
     simulated = replace(case, world="simulated")
-    if any(plugins.load(part.source).unsupported(simulated) for part in (case.variant.forward, case.variant.backward)):
+    if any(schedule_of(part).unsupported(simulated) for part in (case.variant.forward, case.variant.backward)):
         return []
     watch = Watch(case, targets)
     simulate(case, shards, rank_type=partial(WatchedRank, watch=watch))
@@ -71,10 +70,10 @@ class WatchedRank(Rank):
                 watch.pending.setdefault((name, rank), []).append((x, met, reference))
         return gradients
 
-    def running(self, q: Tensor) -> Running | Carried:
+    def running(self, q: Tensor) -> Running | RunningState:
         """See `Rank.running`."""
         plain = super().running(q)
-        watched = WatchedCarried if isinstance(plain, Carried) else WatchedRunning
+        watched = WatchedRunningState if isinstance(plain, RunningState) else WatchedRunning
         return watched(**vars(plain), joined=Joined(self))
 
     def accumulator(self, name: str, like: Tensor) -> Accumulator:
@@ -130,13 +129,13 @@ class WatchedRunning(Running):
 
 
 @dataclass
-class WatchedCarried(Carried):
+class WatchedRunningState(RunningState):
     """A state that the kernel carries, compared after each block; there are no partials."""
 
     joined: Joined = None  # type: ignore[assignment]
 
     def add(self, block: Block, k: Tensor, v: Tensor, scale: float) -> None:
-        """See `Carried.add`."""
+        """See `RunningState.add`."""
         super().add(block, k, v, scale)
         rank = self.joined.rank
         rank.count("forward")

@@ -13,45 +13,13 @@ from torch import Tensor
 
 from accuracy.core.precision import Precision
 from accuracy.kernel.base import Kernel
-from accuracy.selfcheck.fault.base import BrokenKernel, changed, with_kernel
-from accuracy.variant import ring
+from accuracy.selfcheck.fault.base import changed, with_kernel
 from accuracy.variant.base import Rank
 from accuracy.variant.join.accumulator import Accumulator
-from accuracy.variant.ring import BACKWARD_PLACES, FORWARD_PLACES, SHARDINGS, forward, unsupported
+from accuracy.variant.ring import Ring
 from accuracy.world.base import Tensors
 
-__all__ = [
-    "BACKWARD_PLACES",
-    "EXPECTED",
-    "FORWARD_PLACES",
-    "PRECISION",
-    "SHARDING",
-    "SHARDINGS",
-    "backward",
-    "forward",
-    "unsupported",
-]
-
-SHARDING = "contiguous"
-PRECISION = Precision(dq_accumulator="float32", dkv_accumulator="float32", gradient_wire="float64")  # a wire copies
 EXPECTED = {"dq": "logic", "dk": "logic", "dv": "logic"}
-
-
-class Broken(BrokenKernel):
-    """A kernel that writes its gradients where it wrote the last ones."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        super().__init__(kernel)
-        self.buffers: Tensors | None = None
-
-    def backward(self, *tensors: Tensor, **how: Any) -> Tensors:
-        """See `Kernel.backward`."""
-        gradients = self.kernel.backward(*tensors, **how)
-        if self.buffers is None:
-            self.buffers = tuple(x.clone() for x in gradients)
-        for buffer, x in zip(self.buffers, gradients, strict=True):
-            buffer.copy_(x)
-        return self.buffers
 
 
 @dataclass
@@ -63,12 +31,26 @@ class Received(Accumulator):
         self.value().copy_(received)
 
 
-async def backward(rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> Tensors:
-    """The ring's, on the broken kernel."""
+class Aliased(Ring):
+    """The ring, on a kernel that writes its gradients where it wrote the last ones."""
 
-    def accumulator(self: Rank, name: str, like: Tensor) -> Accumulator:
-        plain = type(rank).accumulator(self, name, like)
-        return Received(plain.like, plain.dtype)
+    async def backward(self, rank: Rank, *tensors: Tensor) -> Tensors:
+        """See `Schedule.backward`."""
+        buffers: list[Tensor] = []
 
-    broken = changed(with_kernel(rank, Broken), accumulator=accumulator)
-    return await ring.backward(broken, dout, q, k, v, out, lse)
+        def into_buffers(kernel: Kernel, *tensors: Tensor, **how: Any) -> Tensors:
+            gradients = kernel.backward(*tensors, **how)
+            buffers.extend(x.clone() for x in gradients[len(buffers) :])
+            return tuple(buffer.copy_(x) for buffer, x in zip(buffers, gradients, strict=True))
+
+        def accumulator(changed_rank: Rank, name: str, like: Tensor) -> Accumulator:
+            plain = type(rank).accumulator(changed_rank, name, like)
+            return Received(plain.like, plain.dtype)
+
+        broken = changed(with_kernel(rank, backward=into_buffers), accumulator=accumulator)
+        return await super().backward(broken, *tensors)
+
+
+SCHEDULE = Aliased(  # a wire copies
+    precision=Precision(dq_accumulator="float32", dkv_accumulator="float32", gradient_wire="float64")
+)

@@ -1,42 +1,71 @@
-"""What faults are made with: a healthy rank with one method, its kernel or its merge exchanged for a broken one."""
+"""What faults are made with: a healthy schedule or rank with one function exchanged for a broken one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from accuracy.core.masks import Block
-from accuracy.kernel.base import Kernel
-from accuracy.kernel.block.running_state import Carried
-from accuracy.variant.base import Rank
+from accuracy.core.precision import Precision
+from accuracy.kernel.block.running_state import RunningState
+from accuracy.variant import ring
+from accuracy.variant.base import Rank, Schedule
 from accuracy.variant.join.merge import Running
-from accuracy.variant.ring import blocks, ring_forward
-from accuracy.world.base import Tensors
+from accuracy.world.base import Results, Tensors
 
 Formula = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+Thing = TypeVar("Thing", Rank, Schedule)
 
 
+def changed(thing: Thing, **methods: Callable[..., Any]) -> Thing:
+    """The rank or schedule with some of its methods replaced."""
+    kind = type("Changed", (type(thing),), methods)
+    changed: Thing = kind(**{field.name: getattr(thing, field.name) for field in fields(thing)})
+    return changed
+
+
+@dataclass
 class BrokenKernel:
-    """Passes everything on to a healthy kernel, but for what a fault overrides."""
+    """A healthy kernel with other functions: forward(kernel, q, k, v, **how), backward(kernel, dout, q, ..., **how)."""
 
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
+    kernel: Any
+    broken: Mapping[str, Callable[..., Tensors]]
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+    def forward(self, *tensors: Tensor, **how: Any) -> Tensors:
         """See `Kernel.forward`."""
-        return self.kernel.forward(q, k, v, **how)
+        return self._call("forward", *tensors, **how)
 
     def backward(self, *tensors: Tensor, **how: Any) -> Tensors:
         """See `Kernel.backward`."""
-        return self.kernel.backward(*tensors, **how)
+        return self._call("backward", *tensors, **how)
+
+    def _call(self, way: str, *tensors: Tensor, **how: Any) -> Tensors:
+        healthy: Tensors
+        if way in self.broken:
+            return self.broken[way](self.kernel, *tensors, **how)
+        healthy = getattr(self.kernel, way)(*tensors, **how)
+        return healthy
 
 
-def with_kernel(rank: Rank, broken: Callable[[Kernel], BrokenKernel]) -> Rank:
-    """The rank on a broken kernel around its own."""
-    kernel: Any = broken(rank.kernel)  # its signatures pass on what they need not know
+def with_kernel(rank: Rank, **broken: Callable[..., Tensors]) -> Rank:
+    """The rank on a kernel with a broken function, see `BrokenKernel`."""
+    kernel: Any = BrokenKernel(rank.kernel, broken)  # passes on arguments that it need not know
     return replace(rank, kernel=kernel)
+
+
+def on_kernel(schedule: Schedule = ring.SCHEDULE, **broken: Callable[..., Tensors]) -> Schedule:
+    """The schedule on a kernel whose `forward`, `backward` or both are broken, see `BrokenKernel`."""
+
+    def on_broken_kernel(way: str) -> Callable[..., Any]:
+        async def run(self: Schedule, rank: Rank, *tensors: Tensor) -> Results:
+            results: Results = await getattr(schedule, way)(with_kernel(rank, **broken), *tensors)
+            return results
+
+        return run
+
+    return changed(schedule, **{way: on_broken_kernel(way) for way in broken})
 
 
 def unwritten(shape: Sequence[int], like: Tensor) -> Tensor:
@@ -46,29 +75,25 @@ def unwritten(shape: Sequence[int], like: Tensor) -> Tensor:
     return torch.empty(*shape, dtype=like.dtype, device=like.device)
 
 
-def changed(rank: Rank, **methods: Callable[..., Any]) -> Rank:
-    """The rank with some of its methods replaced."""
-    kind = type("Changed", (type(rank),), methods)
-    return kind(**{field.name: getattr(rank, field.name) for field in fields(rank)})
+def merged_by(formula: Formula, schedule: Schedule = ring.SCHEDULE) -> Schedule:
+    """The schedule with another formula that joins two partials. A case on a kernel that merges nothing fails."""
 
+    def join(out: Tensor, before: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> None:
+        new_out, new_lse = formula(before.to(out.dtype), lse, block_out, block_lse)
+        out.copy_(new_out)
+        lse.copy_(new_lse)
 
-def joined_by(rank: Rank, formula: Formula) -> Rank:
-    """The rank with another formula that joins two partials. A case on a kernel that merges nothing fails."""
+    async def forward(self: Schedule, rank: Rank, *tensors: Tensor) -> Results:
+        def running(changed_rank: Rank, q: Tensor) -> Running:
+            partial = type(rank).running(changed_rank, q)
+            if isinstance(partial, RunningState):
+                raise RuntimeError("the fault is in the merge, and this kernel carries its state unmerged: use another")
+            partial._join = join  # type: ignore[method-assign]
+            return partial
 
-    def running(self: Rank, q: Tensor) -> Running:
-        partial = type(rank).running(self, q)
-        if isinstance(partial, Carried):
-            raise RuntimeError("the fault is in the merge, and this kernel carries its state unmerged: use another")
+        return await schedule.forward(changed(rank, running=running), *tensors)
 
-        def join(out: Tensor, before: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> None:
-            new_out, new_lse = formula(before.to(out.dtype), lse, block_out, block_lse)
-            out.copy_(new_out)
-            lse.copy_(new_lse)
-
-        partial._join = join  # type: ignore[method-assign]
-        return partial
-
-    return changed(rank, running=running)
+    return changed(schedule, forward=forward)
 
 
 @dataclass(frozen=True)
@@ -76,21 +101,32 @@ class Hidden(Block):
     """A block that no query sees."""
 
 
-async def computing_hidden_blocks(rank: Rank, empty_lse: float, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
-    """The ring's forward without its shortcut: hidden blocks are merged too, with out = 0 and lse = `empty_lse`."""
+OWN_KEYS_LAST = Precision(ring_order="diagonal_last")
 
-    def every_block(rank: Rank, source: int, length: int) -> list[Block]:
-        whole = slice(0, length)
-        return blocks(rank, source, length) or [Hidden(whole, whole, causal=True)]
 
-    def attend(self: Rank, block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        if not isinstance(block, Hidden):
-            return type(rank).attend(self, block, q, k, v)
-        batch, length, heads, _ = q.shape
-        out = torch.zeros_like(q, dtype=self.place("partial"))
-        return out, q.new_full((batch, heads, length), empty_lse, dtype=self.lse_dtype)
+@dataclass(frozen=True)
+class HiddenBlocks(ring.Ring):
+    """The ring's forward without its shortcut: hidden blocks are merged too, with out = 0 and lse = `empty_lse`. Own
+    keys come last, so that they come first."""
 
-    return await ring_forward(changed(rank, attend=attend), every_block, q, k, v)
+    precision: Precision = OWN_KEYS_LAST
+    empty_lse: float = -torch.inf
+
+    async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
+        """See `Schedule.forward`."""
+
+        def every_block(rank: Rank, source: int, length: int) -> list[Block]:
+            whole = slice(0, length)
+            return self.blocks(rank, source, length) or [Hidden(whole, whole, causal=True)]
+
+        def attend(changed_rank: Rank, block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+            if not isinstance(block, Hidden):
+                return type(rank).attend(changed_rank, block, q, k, v)
+            batch, length, heads, _ = q.shape
+            out = torch.zeros_like(q, dtype=rank.place("partial"))
+            return out, q.new_full((batch, heads, length), self.empty_lse, dtype=rank.lse_dtype)
+
+        return await ring.Ring(blocks=every_block).forward(changed(rank, attend=attend), q, k, v)
 
 
 def softmax(q: Tensor, k: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:

@@ -6,20 +6,9 @@ TransformerEngine #821, lucidrains' ring attention; llama3's reduce-scatter does
 """
 
 from accuracy.core.precision import Precision
-from accuracy.variant.ring import BACKWARD_PLACES, FORWARD_PLACES, SHARDINGS, backward, forward, unsupported
+from accuracy.variant.ring import Ring
 
-__all__ = [
-    "BACKWARD_PLACES",
-    "EXPECTED",
-    "FORWARD_PLACES",
-    "PRECISION",
-    "SHARDING",
-    "SHARDINGS",
-    "backward",
-    "forward",
-    "unsupported",
-]
-
-SHARDING = "contiguous"
 EXPECTED = {"dk": "precision_floor", "dv": "precision_floor"}
-PRECISION = Precision(dkv_accumulator="bfloat16", gradient_wire="bfloat16")
+
+
+SCHEDULE = Ring(precision=Precision(dkv_accumulator="bfloat16", gradient_wire="bfloat16"))

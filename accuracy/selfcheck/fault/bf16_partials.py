@@ -4,19 +4,9 @@ ring-flash-attention #42 and #22, flash-attention PR #2723: 1.06 to 1.19 times s
 size; attributed to the partial by `accuracy experiment=attribution`.
 """
 
-from accuracy.variant.ring import BACKWARD_PLACES, FORWARD_PLACES, PRECISION, SHARDINGS, backward, forward, unsupported
+from accuracy.variant.ring import Ring
 
-__all__ = [
-    "BACKWARD_PLACES",
-    "EXPECTED",
-    "FORWARD_PLACES",
-    "PRECISION",
-    "SHARDING",
-    "SHARDINGS",
-    "backward",
-    "forward",
-    "unsupported",
-]
-
-SHARDING = "contiguous"
 EXPECTED = {"out": "rounding", "lse": "rounding", "dq": "rounding", "dk": "rounding", "dv": "rounding"}
+
+
+SCHEDULE = Ring()

@@ -7,38 +7,16 @@ from typing import Any
 
 from torch import Tensor
 
-from accuracy.selfcheck.fault.base import BrokenKernel, with_kernel
-from accuracy.variant import ring
-from accuracy.variant.base import Rank
-from accuracy.variant.ring import BACKWARD_PLACES, FORWARD_PLACES, PRECISION, SHARDINGS, backward, unsupported
-from accuracy.world.base import Tensors
+from accuracy.kernel.base import Kernel
+from accuracy.selfcheck.fault.base import on_kernel
 
-__all__ = [
-    "BACKWARD_PLACES",
-    "EXPECTED",
-    "FORWARD_PLACES",
-    "PRECISION",
-    "SHARDING",
-    "SHARDINGS",
-    "backward",
-    "forward",
-    "unsupported",
-]
-
-SHARDING = "contiguous"
 EXPECTED = {"out": "logic", "lse": "logic"}
 
 
-class Broken(BrokenKernel):
-    """A kernel whose forward is broken."""
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
-        """See `Kernel.forward`."""
-
-        out, lse = self.kernel.forward(q, k, v, **how)
-        return out, lse.transpose(1, 2).contiguous().view(lse.shape)
+def forward(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
+    """lse (B, S, H) as if it were (B, H, S)."""
+    out, lse = kernel.forward(q, k, v, **how)
+    return out, lse.transpose(1, 2).contiguous().view(lse.shape)
 
 
-async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
-    """The ring's, on the broken kernel."""
-    return await ring.forward(with_kernel(rank, Broken), q, k, v)
+SCHEDULE = on_kernel(forward=forward)

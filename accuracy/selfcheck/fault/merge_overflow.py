@@ -6,25 +6,8 @@ EasyContext #14, ring-flash-attention #30 and #34, TransformerEngine #716.
 import torch
 from torch import Tensor
 
-from accuracy.selfcheck.fault.base import joined_by
-from accuracy.variant import ring
-from accuracy.variant.base import Rank
-from accuracy.variant.ring import BACKWARD_PLACES, FORWARD_PLACES, PRECISION, SHARDINGS, backward, unsupported
-from accuracy.world.base import Tensors
+from accuracy.selfcheck.fault.base import merged_by
 
-__all__ = [
-    "BACKWARD_PLACES",
-    "EXPECTED",
-    "FORWARD_PLACES",
-    "PRECISION",
-    "SHARDING",
-    "SHARDINGS",
-    "backward",
-    "forward",
-    "unsupported",
-]
-
-SHARDING = "contiguous"
 EXPECTED = {"out": "invalid", "lse": "invalid"}
 
 
@@ -34,6 +17,4 @@ def merge(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> tup
     return torch.exp(lse - joint) * out + torch.exp(block_lse - joint) * block_out, joint
 
 
-async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
-    """The ring's, merged by the old formula."""
-    return await ring.forward(joined_by(rank, merge), q, k, v)
+SCHEDULE = merged_by(merge)

@@ -6,27 +6,9 @@ flash-attention 2 v 3, flash-attention PR #978.
 import torch
 from torch import Tensor
 
-from accuracy.core.precision import Precision
-from accuracy.selfcheck.fault.base import computing_hidden_blocks, joined_by
-from accuracy.variant.base import Rank
-from accuracy.variant.ring import BACKWARD_PLACES, FORWARD_PLACES, SHARDINGS, backward, unsupported
-from accuracy.world.base import Tensors
+from accuracy.selfcheck.fault.base import HiddenBlocks, merged_by
 
-__all__ = [
-    "BACKWARD_PLACES",
-    "EXPECTED",
-    "FORWARD_PLACES",
-    "PRECISION",
-    "SHARDING",
-    "SHARDINGS",
-    "backward",
-    "forward",
-    "unsupported",
-]
-
-SHARDING = "contiguous"
 EXPECTED = {"out": "logic"}
-PRECISION = Precision(ring_order="diagonal_last")
 
 
 def merge(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> tuple[Tensor, Tensor]:
@@ -36,6 +18,4 @@ def merge(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> tup
     return weight * out + block_weight * block_out, joint
 
 
-async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
-    """The ring's, hidden blocks and all."""
-    return await computing_hidden_blocks(joined_by(rank, merge), torch.inf, q, k, v)
+SCHEDULE = merged_by(merge, HiddenBlocks(empty_lse=torch.inf))

@@ -7,43 +7,22 @@ from typing import Any
 
 from torch import Tensor
 
-from accuracy.selfcheck.fault.base import BrokenKernel, unwritten, with_kernel
-from accuracy.variant import ring
-from accuracy.variant.base import Rank
-from accuracy.variant.ring import BACKWARD_PLACES, FORWARD_PLACES, PRECISION, SHARDINGS, forward, unsupported
+from accuracy.kernel.base import Kernel
+from accuracy.selfcheck.fault.base import on_kernel, unwritten
 from accuracy.world.base import Tensors
 
-__all__ = [
-    "BACKWARD_PLACES",
-    "EXPECTED",
-    "FORWARD_PLACES",
-    "PRECISION",
-    "SHARDING",
-    "SHARDINGS",
-    "backward",
-    "forward",
-    "unsupported",
-]
-
-SHARDING = "contiguous"
 EXPECTED = {"dk": "invalid", "dv": "invalid"}
 
 
-class Broken(BrokenKernel):
-    """A kernel whose backward is broken."""
-
-    def backward(self, *tensors: Tensor, **how: Any) -> Tensors:
-        """See `Kernel.backward`."""
-
-        dq, *pair = self.kernel.backward(*tensors, **how)
-        sums = []
-        for x in pair:
-            slots = unwritten((2, *x.shape), x)
-            slots[0] = x
-            sums.append(slots.sum(0))
-        return dq, *sums
+def backward(kernel: Kernel, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *outs: Tensor, **how: Any) -> Tensors:
+    """The sum over two slots, of which one was written."""
+    dq, *pair = kernel.backward(dout, q, k, v, *outs, **how)
+    sums = []
+    for x in pair:
+        slots = unwritten((2, *x.shape), x)
+        slots[0] = x
+        sums.append(slots.sum(0))
+    return dq, *sums
 
 
-async def backward(rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> Tensors:
-    """The ring's, on the broken kernel."""
-    return await ring.backward(with_kernel(rank, Broken), dout, q, k, v, out, lse)
+SCHEDULE = on_kernel(backward=backward)

@@ -7,27 +7,19 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from accuracy.variant import ring
 from accuracy.variant.base import Rank
-from accuracy.variant.ring import BACKWARD_PLACES, FORWARD_PLACES, PRECISION, SHARDINGS, backward, unsupported
+from accuracy.variant.ring import Ring
 from accuracy.world.base import Tensors
 
-__all__ = [
-    "BACKWARD_PLACES",
-    "EXPECTED",
-    "FORWARD_PLACES",
-    "PRECISION",
-    "SHARDING",
-    "SHARDINGS",
-    "backward",
-    "forward",
-    "unsupported",
-]
-
-SHARDING = "contiguous"
 EXPECTED = {"out": "logic", "lse": "logic"}
 
 
-async def forward(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
-    """The ring's, with the inverse scale."""
-    return await ring.forward(replace(rank, scores=replace(rank.scores, scale=1 / rank.scale)), q, k, v)
+class WrongScale(Ring):
+    """The ring, with the inverse scale in its forward."""
+
+    async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
+        """See `Schedule.forward`."""
+        return await super().forward(replace(rank, scores=replace(rank.scores, scale=1 / rank.scale)), q, k, v)
+
+
+SCHEDULE = WrongScale()

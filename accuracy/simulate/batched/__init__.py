@@ -1,1 +1,31 @@
-"""How a simulated world runs the ranks of a ring together: side by side in a batch, every bit the same."""
+"""How a simulated world runs all ranks of a schedule as one: side by side in a batch, every bit the same.
+
+In: a schedule. Out: what runs its forward or backward for all ranks at once; None where only the ranks themselves can.
+"""
+
+from collections.abc import Callable, Sequence
+
+from accuracy.simulate.batched import llama3, ring
+from accuracy.variant.base import Rank, Schedule
+from accuracy.variant.llama3 import Llama3
+from accuracy.variant.ring import Ring
+from accuracy.world.base import Results, Tensors
+
+Batched = Callable[[Rank, Sequence[Tensors]], list[Results]]
+"""A rank, any of them, for what all share, and the shards of all ranks -> the results of each."""
+
+
+def forward_of(schedule: Schedule) -> Batched | None:
+    """Of a `Ring` or a `Llama3` whose forward is not overridden."""
+    if isinstance(schedule, Ring) and type(schedule).forward is Ring.forward:
+        return lambda rank, shards: ring.forward(rank, schedule.blocks, shards)
+    if isinstance(schedule, Llama3) and type(schedule).forward is Llama3.forward:
+        return llama3.forward
+    return None
+
+
+def backward_of(schedule: Schedule) -> Batched | None:
+    """Of a `Ring` whose backward is not overridden."""
+    if isinstance(schedule, Ring) and type(schedule).backward is Ring.backward:
+        return lambda rank, shards: ring.backward(rank, schedule.blocks, shards)
+    return None

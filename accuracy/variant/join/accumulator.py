@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from accuracy.kernel import fused
+from accuracy.kernel.triton import available
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Accumulator:
         """Add blocks (B, N, rows, heads, D) one after another: the bits of N calls of `add`. They may become ours."""
         self.add(rows, blocks[:, 0])
         total, others = self.value()[:, rows], blocks[:, 1:]
-        kernel = fused.kernel("block_sum") if total.is_cuda and others.shape[1] else None
+        kernel = available.helper("block_sum") if total.is_cuda and others.shape[1] else None
         if kernel is not None and kernel.serves(total, others):
             kernel.add(total, others)
             return

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from accuracy.core.masks import Block
-from accuracy.kernel import fused
+from accuracy.kernel.triton import available
 
 
 def sigmoid(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> tuple[Tensor, Tensor]:
@@ -150,7 +150,7 @@ class Running:
 
     def _join(self, out: Tensor, before: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> None:
         """Merge by the formula into out and lse; on CUDA the published one is a single pass with the same roundings."""
-        kernel = fused.kernel("merge") if self.formula == "sigmoid" and out.is_cuda else None
+        kernel = available.helper("merge") if self.formula == "sigmoid" and out.is_cuda else None
         if kernel is not None and kernel.serves(out, lse, block_out, block_lse):
             kernel.update(out, before, lse, block_out, block_lse)
             return

@@ -1,10 +1,10 @@
-"""Which ranks of a ring do the same work at each step: all that a simulated world needs to run them together.
+"""Which ranks of a ring do the same work at each step, so that one kernel call can serve them?
 
-In: a schedule's plan of blocks, the layout of the ranks. Out: for every step, runs of ranks in a row that compute the
-same blocks of the keys of sources in a row.
+In: the ring's blocks and the number of ranks. Out: for every step, runs of consecutive ranks that compute the same
+blocks of the keys of consecutive sources.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
@@ -12,22 +12,20 @@ from typing import Any
 
 import torch
 
-from accuracy.core.masks import Block
 from accuracy.core.precision import Precision
 from accuracy.kernel.block.calls import Scores
-from accuracy.simulate.batched.column import Column, columns
+from accuracy.simulate.batched.key_group import KeyGroup, key_groups
 from accuracy.variant.base import Rank
-
-Blocks = Callable[[Rank, int, int], list[Block]]  # (rank, source of the keys, tokens a rank) -> local blocks
+from accuracy.variant.ring import Blocks
 
 
 @dataclass(frozen=True)
 class Run:
-    """Ranks in a row; rank r computes the blocks of `columns` of the keys of rank r + shift."""
+    """Consecutive ranks; rank r computes the blocks of `groups` of the keys of rank r + shift."""
 
     ranks: range
     shift: int
-    columns: tuple[Column, ...]
+    groups: tuple[KeyGroup, ...]
 
 
 @dataclass(frozen=True)
@@ -73,4 +71,4 @@ def _runs(ranks: list[Rank], blocks: Blocks, length: int, distance: int) -> Iter
     for (shift, found), run in groupby(work, key=lambda each: each[1]):
         numbers = [number for number, _ in run]
         if found:
-            yield Run(range(numbers[0], numbers[-1] + 1), shift, columns(found))
+            yield Run(range(numbers[0], numbers[-1] + 1), shift, key_groups(found))

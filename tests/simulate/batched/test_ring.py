@@ -1,30 +1,61 @@
-"""A ring whose ranks run together has, bit for bit, what its ranks give as coroutines, and fails in their words."""
+"""A batched ring has, bit for bit, what its ranks give as coroutines, and fails in their words."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from accuracy.core import plugins
-from accuracy.simulate.batched import rings
+from accuracy.config.grid import plan
+from accuracy.execute.measure import measure
+from accuracy.simulate.batched import backward_of, forward_of, ring
 from accuracy.simulate.program import build_kernel, simulate
+from accuracy.variant.base import schedule_of
+from accuracy.variant.ring import Ring
 from accuracy.world.base import Tensors
 from accuracy.world.simulated import RankFailed
-from tests.measuring import configuration
-from tests.simulate.batched.roads import CHUNKS, MASKS, POLICIES, Failing, Folding, cases, differing
+from tests.measuring import TINY, configuration
+from tests.simulate.batched.both_ways import CHUNKS, MASKS, PAIRS, POLICIES, Failing, Folding, cases, differing
+from tests.variants import schedules
 
 VARIANTS = ("ring", "zigzag", "striped", "bpt_ring", "llama3_ring", "llama3_zigzag")
 
 
-def test_every_ring_on_disk_runs_together() -> None:
+def test_every_ring_on_disk_is_batched() -> None:
     for variant in VARIANTS:
         (chosen,) = configuration(f"variant={variant}").variants
-        assert rings.ring_blocks(plugins.load(chosen.backward.source)) is not None
+        assert backward_of(schedule_of(chosen.backward)) is not None
 
 
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("policy", POLICIES)
-def test_both_roads_give_the_same_bits(policy: str, mask: str) -> None:
+def test_what_is_overridden_is_run_by_itself() -> None:
+    class Other(Ring):
+        async def backward(self, *given):
+            return await super().backward(*given)
+
+    assert forward_of(Other()) is not None
+    assert backward_of(Other()) is None
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_a_world_may_run_rank_by_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batched: bool) -> None:
+    calls = []
+    original = ring.forward
+    monkeypatch.setattr(ring, "forward", lambda *given: calls.append(1) or original(*given))
+    words = ("variant=ring", "world_size=2", "workers=1", f"world.simulated.batched={batched}")
+    chosen = configuration(*TINY, *words)
+    assert list(measure(chosen, tmp_path, plan(chosen, None), None, lambda case: None)) == ["ok"]
+    assert bool(calls) is batched
+
+
+def test_every_schedule_on_disk_has_the_same_bits_both_ways() -> None:
+    names = sorted(set(schedules()) - {"flash_attn_split"})
+    words = (f"variant=[{','.join(names)}]", "world_size=[1,3,4]", "dtype=[bfloat16,float32]", "unusable=record")
+    for case, shards in cases(*words, *CHUNKS, "kernel=eager", "problem.heads=12", "problem.heads_kv=4"):
+        assert differing(case, shards) == []
+
+
+@pytest.mark.parametrize(("policy", "mask"), PAIRS)
+def test_both_ways_give_the_same_bits(policy: str, mask: str) -> None:
     """Worlds of 1 to 5 ranks, more than one item in the batch, multi-head and grouped."""
     knobs = [f"precision.{knob}" for knob in POLICIES[policy]]
     grid = ("variant=[ring,zigzag,striped,bpt_ring]", "world_size=[1,2,5]", "dtype=[bfloat16,float64]")
@@ -42,12 +73,12 @@ def test_a_forward_of_coroutines_may_go_before() -> None:
 def test_ranks_beside_each_other_are_joined_where_they_lie() -> None:
     """Any others are copied: shards apart, in another order, with gaps, of two memories."""
     whole = torch.arange(48.0).view(3, 1, 4, 4)
-    beside, ranks = rings._joined(list(whole)), list(whole)
+    beside, ranks = ring._joined(list(whole)), list(whole)
     assert beside.data_ptr() == whole.data_ptr()
     gaps = list(torch.arange(96.0).view(3, 1, 4, 8)[..., :4])
     for apart in (ranks[::-1], [*ranks[:2], ranks[2].clone()], gaps, ranks[::2], [ranks[0]] * 2):
-        assert torch.equal(rings._joined(apart), torch.cat(apart))
-        assert rings._joined(apart).data_ptr() not in {x.data_ptr() for x in apart}
+        assert torch.equal(ring._joined(apart), torch.cat(apart))
+        assert ring._joined(apart).data_ptr() not in {x.data_ptr() for x in apart}
 
 
 class Writing(Folding):

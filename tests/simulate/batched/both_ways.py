@@ -1,7 +1,8 @@
-"""The two roads of a simulated ring, its ranks together and as coroutines, and the kernels that tests put on them."""
+"""Simulated ranks both ways, batched and as coroutines, and the kernels that tests put on them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +17,6 @@ from accuracy.measure.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from accuracy.runtime.sharding import cut
 from accuracy.simulate.program import simulate
-from accuracy.variant.base import Rank
 from accuracy.world.base import Tensors
 from tests.measuring import TINY, configuration
 
@@ -37,6 +37,7 @@ POLICIES = {
     "wires": ("wire=bfloat16", "gradient_wire=float16", "gradient_partial=float32"),
     "wires_previous": ("wire=float32", "gradient_wire=input", "ring_direction=previous", "dkv_accumulator=float64"),
 }
+PAIRS = list(zip(POLICIES, cycle(MASKS)))  # every policy and every mask
 WIDE = ("problem.heads=32", "problem.heads_kv=16", "problem.head_dim=4", "problem.batch=1")
 
 
@@ -53,26 +54,22 @@ def cases(*words: str) -> list[tuple[Case, list[Tensors]]]:
     return found
 
 
-def one_by_one(**fields: Any) -> Rank:
-    """Not the type itself: a world in which somebody looks at single ranks, so that each is a coroutine."""
-    return Rank(**fields)
-
-
 def differing(case: Case, shards: Sequence[Tensors], kernel: Kernel | None = None) -> list[str]:
-    """Where the two roads differ in a bit: rank and place of the tensor."""
-    alone = simulate(case, shards, rank_type=one_by_one).results
-    folded = simulate(case, shards, kernel).results
+    """Where the two ways differ in a bit: rank and place of the tensor."""
+    alone = simulate(case, shards, batched=False).results
+    batched = simulate(case, shards, kernel).results
     return [
         f"{case.variant.name} W={case.world_size} {case.dtype} rank {rank} tensor {place}"
-        for rank, (mine, theirs) in enumerate(zip(alone, folded, strict=True))
+        for rank, (mine, theirs) in enumerate(zip(alone, batched, strict=True))
         for place, (x, y) in enumerate(zip(mine, theirs, strict=True))
         if bits(x) != bits(y)
     ]
 
 
-def bits(x: Tensor) -> bytes:
+def bits(x: Tensor | None) -> bytes:
     """The bytes, the dtype's name and the shape: torch.equal would take -0 for 0."""
-    assert x is not None
+    if x is None:
+        return b""
     data: bytes = x.cpu().contiguous().view(torch.uint8).numpy().tobytes()
     return f"{x.dtype} {tuple(x.shape)}".encode() + data
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-block_sum = pytest.importorskip("accuracy.kernel.fused.block_sum", reason="needs triton")
+block_sum = pytest.importorskip("accuracy.kernel.triton.block_sum", reason="needs triton")
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # on the CPU in triton's interpreter
 

@@ -1,7 +1,6 @@
-"""What every rank keeps, in one memory: a running partial or a sum for all ranks, and how far each has come with it.
+"""What every rank keeps between steps, in one memory: a running partial or a sum, and how far each rank is with it.
 
-The ranks lie beside each other in the batch, (W B, ...), so that ranks in a row that have come equally far go on
-together.
+The ranks are beside each other in the batch, (W B, ...), so that consecutive ranks of equal progress are one slice.
 """
 
 from collections.abc import Iterator
@@ -9,8 +8,8 @@ from itertools import groupby
 from typing import Any, Generic, Protocol, TypeVar
 
 
-class Kept(Protocol):
-    """`Running`, `Carried` or `Accumulator`, of several ranks. progress: what the next block's fate depends on."""
+class Summable(Protocol):
+    """`Running`, `RunningState` or `Accumulator`, of several ranks. progress: what decides how a block is added."""
 
     @property
     def progress(self) -> Any:
@@ -22,10 +21,10 @@ class Kept(Protocol):
         ...
 
 
-T = TypeVar("T", bound=Kept)
+T = TypeVar("T", bound=Summable)
 
 
-class OfRanks(Generic[T]):
+class RankStates(Generic[T]):
     """whole: of all ranks, with no block yet; each: how far each rank has come."""
 
     def __init__(self, whole: T, size: int, batch: int) -> None:
@@ -34,8 +33,8 @@ class OfRanks(Generic[T]):
         self.each = [whole.progress] * size
 
     def parts(self, ranks: range) -> Iterator[tuple[range, T]]:
-        """The whole cut where ranks in a row have come equally far: the ranks, and theirs. What the caller has done to
-        a part is noted when it asks for the next."""
+        """The whole cut where the progress of consecutive ranks changes: the ranks, and their part. What the caller has
+        added to a part is noted when it asks for the next."""
         for progress, alike in groupby(ranks, key=self.each.__getitem__):
             several = list(alike)
             some = range(several[0], several[-1] + 1)
@@ -45,5 +44,5 @@ class OfRanks(Generic[T]):
 
 
 def items(ranks: range, batch: int) -> slice:
-    """Where ranks in a row lie in a batch in which each has `batch` items."""
+    """Where consecutive ranks are in a batch in which each has `batch` items."""
     return slice(ranks.start * batch, ranks.stop * batch)

@@ -5,7 +5,7 @@ import torch
 
 from accuracy.variant.join.merge import sigmoid
 
-merge = pytest.importorskip("accuracy.kernel.fused.merge", reason="needs triton")
+merge = pytest.importorskip("accuracy.kernel.triton.merge", reason="needs triton")
 
 pytestmark = [
     pytest.mark.gpu,

@@ -1,74 +1,61 @@
-"""The rings of `accuracy.variant.ring` for all ranks of a simulated world at once: every bit of theirs, in few calls.
+"""`Ring` for all ranks of a simulated world at once: every bit of theirs, in few calls.
 
-In: the shards of all ranks. Out: their results, in rank order. The ranks lie beside each other in the batch of one
+In: the shards of all ranks. Out: their results, in rank order. The ranks are beside each other in the batch of one
 tensor, (W B, S/W, ...). Keys and values stay where they are and are looked up where they would have come from; what
-travel would have rounded is rounded. Ranks in a row that compute the same blocks of sources in a row are one kernel
-call, one merge and one sum, or as few as the kernel's `foldable` says keep every bit; so are blocks of one rank below
-each other (`accuracy.simulate.batched.column`).
+travel would have rounded is rounded. Consecutive ranks that compute the same blocks of consecutive sources are one
+kernel call, one merge and one sum, or as few as the kernel's `foldable` says keep every bit; so are blocks of one rank
+below each other (`accuracy.simulate.batched.key_group`).
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import ModuleType
 
 import torch
 from torch import Tensor
 
-from accuracy.simulate.batched import folded
-from accuracy.simulate.batched.of_ranks import OfRanks, items
-from accuracy.simulate.batched.plan import Blocks, Run, steps
-from accuracy.variant import ring
+from accuracy.simulate.batched import fold
+from accuracy.simulate.batched.rank_states import RankStates, items
+from accuracy.simulate.batched.runs import Run, steps
 from accuracy.variant.base import Rank
 from accuracy.variant.join.accumulator import Accumulator
+from accuracy.variant.ring import Blocks
 from accuracy.world.base import Results, Tensors
 from accuracy.world.simulated import RankFailed
 
 
-def ring_blocks(schedule: ModuleType) -> Blocks | None:
-    """The blocks of a schedule that says it is the ring's two loops over them and nothing else (RING_BLOCKS), or None.
-
-    A copy of the ring with loops of its own is run by its own.
-    """
-    loops = [getattr(schedule, name, None) for name in ("ring_forward", "ring_backward")]
-    if loops != [ring.ring_forward, ring.ring_backward]:
-        return None
-    found: Blocks | None = getattr(schedule, "RING_BLOCKS", None)
-    return found
-
-
 def forward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Results]:
-    """`ring_forward` on q, k, v of every rank: out, lse of each. rank: any of them, for what all share.
+    """`Ring.forward` on q, k, v of every rank: out, lse of each. rank: any of them, for what all share.
 
     Raises RankFailed with the ranks of a call that raised.
     """
     size, batch = len(shards), len(shards[0][0])
     with _side_by_side(shards) as (q, *kv):
-        partials = OfRanks(rank.running(q), size, batch)
+        partials = RankStates(rank.running(q), size, batch)
         for runs, k, v in _turns(rank, blocks, *kv):
-            for call in folded.calls(rank, "forward", runs, q[:batch], k[:batch]):
+            for call in fold.calls(rank, "forward", runs, q[:batch], k[:batch]):
                 for ranks, partial in partials.parts(call.ranks):
                     mine, theirs = items(ranks, batch), items(call.sources(ranks), batch)
                     with blamed(ranks):
-                        folded.join(rank, partial, call.column, q[mine], k[theirs], v[theirs])
+                        fold.join(rank, partial, call.group, q[mine], k[theirs], v[theirs])
         parts = [partial.result(rank.dtype, rank.lse_dtype) for _, partial in partials.parts(range(size))]
     return _by_rank(batch, [same[0] if len(same) == 1 else torch.cat(same) for same in zip(*parts, strict=True)])
 
 
 def backward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Results]:
-    """`ring_backward` on dout, q, k, v, out, lse of every rank: dq, dk, dv of each. rank, errors: as for `forward`.
+    """`Ring.backward` on dout, q, k, v, out, lse of every rank: dq, dk, dv of each. rank, errors: as for `forward`.
 
     dk and dv stay with the keys they belong to, and are rounded at each of their hops as the wire does.
     """
     size, batch = len(shards), len(shards[0][0])
     with _side_by_side(shards) as (dout, q, *kv, out, lse):
         named = zip(("dq", "dk", "dv"), (q, *kv), strict=True)
-        sums = [OfRanks(rank.accumulator(name, x), size, batch) for name, x in named]
+        sums = [RankStates(rank.accumulator(name, x), size, batch) for name, x in named]
         for turn, (runs, k, v) in enumerate(_turns(rank, blocks, *kv)):
-            for call in folded.calls(rank, "backward", runs, q[:batch], k[:batch]):
+            for call in fold.calls(rank, "backward", runs, q[:batch], k[:batch]):
                 mine, theirs = items(call.ranks, batch), items(call.sources(call.ranks), batch)
                 with blamed(call.ranks):
-                    gradients = folded.differentiate(
-                        rank, call.column, dout[mine], q[mine], k[theirs], v[theirs], out[mine], lse[mine]
+                    gradients = fold.differentiate(
+                        rank, call.group, dout[mine], q[mine], k[theirs], v[theirs], out[mine], lse[mine]
                     )
                 _add_all(sums, call, *gradients)
             if size > 1 and turn < size:
@@ -93,23 +80,23 @@ def _turns(rank: Rank, blocks: Blocks, k: Tensor, v: Tensor) -> Iterator[tuple[S
 
 
 def _add_all(
-    sums: Sequence[OfRanks[Accumulator]], call: folded.Call, dq_rows: Tensor, dk_blocks: Tensor, dv_blocks: Tensor
+    sums: Sequence[RankStates[Accumulator]], call: fold.Call, dq_rows: Tensor, dk_blocks: Tensor, dv_blocks: Tensor
 ) -> None:
     dq, *dkv = sums
-    if call.column.count > 1:
+    if call.group.count > 1:
         _value(dq, call.ranks)  # a first block is taken as it is only where it has all rows
-    _add(dq, call.ranks, call.column.whole.query, dq_rows.unsqueeze(1))
+    _add(dq, call.ranks, call.group.whole.query, dq_rows.unsqueeze(1))
     for total, blocks in zip(dkv, (dk_blocks, dv_blocks), strict=True):
-        _add(total, call.sources(call.ranks), call.column.block.key, blocks)
+        _add(total, call.sources(call.ranks), call.group.block.key, blocks)
 
 
-def _add(total: OfRanks[Accumulator], ranks: range, rows: slice, blocks: Tensor) -> None:
+def _add(total: RankStates[Accumulator], ranks: range, rows: slice, blocks: Tensor) -> None:
     batch = len(blocks) // len(ranks)
     for some, part in total.parts(ranks):
         part.add_each(rows, blocks[items(range(some.start - ranks.start, some.stop - ranks.start), batch)])
 
 
-def _value(total: OfRanks[Accumulator], ranks: range | None = None) -> Tensor:
+def _value(total: RankStates[Accumulator], ranks: range | None = None) -> Tensor:
     """The sums of all ranks, zero where those of `ranks` (all) have not begun."""
     for _, part in total.parts(range(len(total.each)) if ranks is None else ranks):
         part.value()
@@ -120,11 +107,11 @@ def _value(total: OfRanks[Accumulator], ranks: range | None = None) -> Tensor:
 @contextmanager
 def _side_by_side(shards: Sequence[Tensors]) -> Iterator[Tensors]:
     """Each tensor of all ranks, (W B, ...); nobody may write to them."""
-    together = tuple(_joined(same) for same in zip(*shards, strict=True))
-    versions = [x._version for x in together]
-    yield together
-    if [x._version for x in together] != versions:
-        raise RankFailed("all ranks together: RuntimeError: the variant wrote to its inputs")
+    batched = tuple(_joined(same) for same in zip(*shards, strict=True))
+    versions = [x._version for x in batched]
+    yield batched
+    if [x._version for x in batched] != versions:
+        raise RankFailed("all ranks: RuntimeError: the variant wrote to its inputs")
 
 
 def _joined(ranks: Sequence[Tensor]) -> Tensor:
@@ -140,8 +127,8 @@ def _joined(ranks: Sequence[Tensor]) -> Tensor:
     return torch.cat(list(ranks))
 
 
-def _by_rank(batch: int, together: Sequence[Tensor]) -> list[Results]:
-    return list(zip(*(x.split(batch) for x in together), strict=True))
+def _by_rank(batch: int, batched: Sequence[Tensor]) -> list[Results]:
+    return list(zip(*(x.split(batch) for x in batched), strict=True))
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Blocks of equal shape, one below the other, that see the same keys: one kernel call with the blocks in its batch.
 
-In: a rank's blocks in their order. Out: columns in an order that is the same for every row and for every key, so that
+In: a rank's blocks in their order. Out: groups in an order that is the same for every row and for every key, so that
 neither a merge nor a sum comes in another place.
 """
 
@@ -14,7 +14,7 @@ from accuracy.core.masks import Block
 
 
 @dataclass(frozen=True)
-class Column:
+class KeyGroup:
     """`count` blocks; block: the first. A tensor of N items becomes one of N count items, a block's rows each."""
 
     block: Block
@@ -32,11 +32,11 @@ class Column:
         query, key = self.block.query, self.block.key
         return replace(self.block, query=slice(0, query.stop - query.start), key=slice(0, key.stop - key.start))
 
-    def pieces(self, count: int) -> list["Column"]:
-        """The same blocks, at most `count` in a column."""
+    def pieces(self, count: int) -> list["KeyGroup"]:
+        """The same blocks, at most `count` in a group."""
         height = self.block.query.stop - self.block.query.start
         return [
-            Column(self.block.shifted(-first * height, 0), min(count, self.count - first))
+            KeyGroup(self.block.shifted(-first * height, 0), min(count, self.count - first))
             for first in range(0, self.count, count)
         ]
 
@@ -61,24 +61,24 @@ class Column:
         return x.unflatten(0, (-1, self.count)).movedim(1, 2).flatten(2, 3)
 
 
-def columns(blocks: Sequence[Block]) -> tuple[Column, ...]:
+def key_groups(blocks: Sequence[Block]) -> tuple[KeyGroup, ...]:
     """Sorted by keys, and full blocks below each other joined; one block each in the given order where sorting would
     change a row's order, or keys overlap without being the same."""
     if len(blocks) == 1 or not _may_be_sorted(blocks):
-        return tuple(Column(block) for block in blocks)
-    found: list[Column] = []
+        return tuple(KeyGroup(block) for block in blocks)
+    found: list[KeyGroup] = []
     for block in sorted(blocks, key=lambda block: block.key.start):
         if found and _is_below(block, found[-1]):
             found[-1] = replace(found[-1], count=found[-1].count + 1)
         else:
-            found.append(Column(block))
+            found.append(KeyGroup(block))
     return tuple(found)
 
 
-def _is_below(block: Block, column: Column) -> bool:
-    end = column.whole.query.stop
-    height = column.block.query.stop - column.block.query.start
-    return not block.causal and block == replace(column.block, query=slice(end, end + height))
+def _is_below(block: Block, group: KeyGroup) -> bool:
+    end = group.whole.query.stop
+    height = group.block.query.stop - group.block.query.start
+    return not block.causal and block == replace(group.block, query=slice(end, end + height))
 
 
 def _may_be_sorted(blocks: Sequence[Block]) -> bool:
