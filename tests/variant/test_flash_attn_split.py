@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from accuracy.config.grid import plan
 from accuracy.core.case import Part, Variant
+from accuracy.execute.plan import plan
 from accuracy.kernel import flash_attn
 from accuracy.kernel.eager import Eager
 from accuracy.measure.pipeline import Pipeline

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from accuracy.config.grid import plan
 from accuracy.execute.measure import measure
+from accuracy.execute.plan import plan
 from accuracy.simulate.batched import backward_of, forward_of, ring
 from accuracy.simulate.program import build_kernel, simulate
 from accuracy.variant.base import schedule_of
