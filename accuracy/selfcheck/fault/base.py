@@ -1,7 +1,9 @@
 """What faults are made with: a healthy schedule or rank with one function exchanged for a broken one."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import torch
@@ -26,37 +28,16 @@ def changed(thing: Thing, **methods: Callable[..., Any]) -> Thing:
     return changed
 
 
-@dataclass
-class BrokenKernel:
-    """A healthy kernel with other functions: forward(kernel, q, k, v, **how), backward(kernel, dout, q, ..., **how)."""
-
-    kernel: Any
-    broken: Mapping[str, Callable[..., Tensors]]
-
-    def forward(self, *tensors: Tensor, **how: Any) -> Tensors:
-        """See `Kernel.forward`."""
-        return self._call("forward", *tensors, **how)
-
-    def backward(self, *tensors: Tensor, **how: Any) -> Tensors:
-        """See `Kernel.backward`."""
-        return self._call("backward", *tensors, **how)
-
-    def _call(self, way: str, *tensors: Tensor, **how: Any) -> Tensors:
-        healthy: Tensors
-        if way in self.broken:
-            return self.broken[way](self.kernel, *tensors, **how)
-        healthy = getattr(self.kernel, way)(*tensors, **how)
-        return healthy
-
-
 def with_kernel(rank: Rank, **broken: Callable[..., Tensors]) -> Rank:
-    """The rank on a kernel with a broken function, see `BrokenKernel`."""
-    kernel: Any = BrokenKernel(rank.kernel, broken)  # passes on arguments that it need not know
+    """The rank on a kernel with another `forward`, `backward` or both, which are given the healthy kernel first, then
+    what its own would be given."""
+    healthy = {"forward": rank.kernel.forward, "backward": rank.kernel.backward}
+    kernel: Any = SimpleNamespace(**healthy | {way: partial(call, rank.kernel) for way, call in broken.items()})
     return replace(rank, kernel=kernel)
 
 
 def on_kernel(schedule: Schedule = ring.SCHEDULE, **broken: Callable[..., Tensors]) -> Schedule:
-    """The schedule on a kernel whose `forward`, `backward` or both are broken, see `BrokenKernel`."""
+    """The schedule on a kernel whose `forward`, `backward` or both are broken, see `with_kernel`."""
 
     def on_broken_kernel(way: str) -> Callable[..., Any]:
         async def run(self: Schedule, rank: Rank, *tensors: Tensor) -> Results:
@@ -85,11 +66,11 @@ def merged_by(formula: Formula, schedule: Schedule = ring.SCHEDULE) -> Schedule:
 
     async def forward(self: Schedule, rank: Rank, *tensors: Tensor) -> Results:
         def running(changed_rank: Rank, q: Tensor) -> Running:
-            partial = type(rank).running(changed_rank, q)
-            if isinstance(partial, RunningState):
+            found = type(rank).running(changed_rank, q)
+            if isinstance(found, RunningState):
                 raise RuntimeError("the fault is in the merge, and this kernel carries its state unmerged: use another")
-            partial._join = join  # type: ignore[method-assign]
-            return partial
+            found._join = join  # type: ignore[method-assign]
+            return found
 
         return await schedule.forward(changed(rank, running=running), *tensors)
 
