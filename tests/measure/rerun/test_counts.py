@@ -53,7 +53,7 @@ def test_without_reruns_there_are_no_counts_and_ids_are_those_of_before() -> Non
 
 
 def test_memory_that_was_never_written_shows(tmp_path: Path) -> None:
-    end = "\n\n\nasync def ring_backward"
+    end = "\n\n    async def backward"
     unwritten = "torch.where(torch.empty_like(out).isnan(), torch.nan, out)"
     folders = plant(tmp_path, f"return out, lse{end}", f"return {unwritten}, lse{end}")
     found = counts(measure("variant=broken", "world_size=2", *EVERYTHING, folders=folders), "out")
@@ -62,8 +62,8 @@ def test_memory_that_was_never_written_shows(tmp_path: Path) -> None:
 
 def test_a_leak_from_the_future_shows(tmp_path: Path) -> None:
     folders = plant(
-        tmp_path, "return rank.blocks_between(source, length)",
-        "return [Block(each.query, each.key, causal=False) for each in rank.blocks_between(source, length)]",
+        tmp_path, "self.blocks(rank, source, q.shape[1])",
+        "[Block(each.query, each.key, causal=False) for each in self.blocks(rank, source, q.shape[1])]",
     )  # fmt: skip
     found = counts(measure("variant=broken", "world_size=2", *EVERYTHING, folders=folders), "out")
     assert found["future_differs"] > 0
@@ -79,7 +79,9 @@ def test_runs_that_differ_show(tmp_path: Path) -> None:
 def test_a_write_beside_the_inputs_is_refused(tmp_path: Path) -> None:
     """As a kernel would, behind torch's back; only where the buffer is known to have workspace."""
     beside = "q.storage_offset() == 4096 and ctypes.memset(q.data_ptr() + 2 * q.numel(), 0, 2)"
-    folders = plant(tmp_path, "    running = rank.running(q)\n", f"    {beside}\n    running = rank.running(q)\n")
+    folders = plant(
+        tmp_path, "        running = rank.running(q)\n", f"        {beside}\n        running = rank.running(q)\n"
+    )
     rows = measure("variant=broken", "world_size=2", *EVERYTHING, folders=folders)
     assert set(rows["status"]) == {"failed"}
     assert "WrongResult: rank 0 wrote next to its inputs" in rows["reason"].iloc[0]

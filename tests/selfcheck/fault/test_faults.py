@@ -61,7 +61,7 @@ def said(measured: pd.DataFrame, judged: pd.DataFrame) -> dict[str, Any]:
 
 
 def test_every_fault_states_what_it_must_be_called() -> None:
-    files = {path.stem for path in (PACKAGE / "fault").glob("[a-z]*.py")} - {"base"}
+    files = {path.stem for path in (PACKAGE / "selfcheck" / "fault").glob("[a-z]*.py")} - {"base"}
     assert files == set(FAULTS) == set(CAUSES)
     assert {label for fault in FAULTS.values() for label in fault.expected.values()} <= set(LABELS)
 
