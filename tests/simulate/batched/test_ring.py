@@ -56,9 +56,9 @@ def test_every_schedule_on_disk_has_the_same_bits_both_ways() -> None:
 
 @pytest.mark.parametrize(("policy", "mask"), PAIRS)
 def test_both_ways_give_the_same_bits(policy: str, mask: str) -> None:
-    """Worlds of 1 to 5 ranks, more than one item in the batch, multi-head and grouped."""
+    """Worlds of 2 and 5 ranks, more than one item in the batch, multi-head and grouped."""
     knobs = [f"precision.{knob}" for knob in POLICIES[policy]]
-    grid = ("variant=[ring,zigzag,striped,bpt_ring]", "world_size=[1,2,5]", "dtype=[bfloat16,float64]")
+    grid = ("variant=[ring,zigzag,striped,bpt_ring]", "world_size=[2,5]", "dtype=bfloat16")
     words = (*grid, *CHUNKS, *knobs, *MASKS[mask], "kernel=eager", "unusable=record", "problem.heads_kv=[2,4]")
     for case, shards in cases(*words):
         assert differing(case, shards) == []
