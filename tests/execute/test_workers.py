@@ -37,12 +37,14 @@ VARIANT = """import os
 import signal
 import time
 import torch
-from accuracy.variant import ring
-from accuracy.variant.ring import BACKWARD_PLACES, FORWARD_PLACES, PRECISION, SHARDINGS, backward, unsupported
+from accuracy.variant.ring import Ring
 
-async def forward(rank, q, k, v):
-    {statement}
-    return await ring.forward(rank, q, k, v)
+class Planted(Ring):
+    async def forward(self, rank, q, k, v):
+        {statement}
+        return await super().forward(rank, q, k, v)
+
+SCHEDULE = Planted()
 """
 
 
