@@ -49,13 +49,13 @@ def test_a_right_forward_on_a_wrong_kernel_backward_is_caught(monkeypatch: pytes
     """The smallest slip: one gradient of one rank scaled by 1 + 1e-9."""
     from accuracy.variant import llama3
 
-    healthy = llama3.backward
+    healthy = llama3.Llama3.backward
 
-    async def slipped(rank, *tensors):  # type: ignore[no-untyped-def]
-        dq, dk, dv = await healthy(rank, *tensors)
+    async def slipped(self, rank, *tensors):  # type: ignore[no-untyped-def]
+        dq, dk, dv = await healthy(self, rank, *tensors)
         return (dq * (1 + 1e-9) if rank.world.rank == 1 else dq), dk, dv
 
-    monkeypatch.setattr(llama3, "backward", slipped)
+    monkeypatch.setattr(llama3.Llama3, "backward", slipped)
     rows = measured("variant=llama3", "dtype=float64", "world_size=2")
     assert rows.loc[rows["tensor"] == "d_query", "error_rel"].min() > 100 * EXACT
 
@@ -90,7 +90,7 @@ def test_a_schedule_that_raises_becomes_a_row_with_the_reason(monkeypatch: pytes
     async def broken(*given):  # type: ignore[no-untyped-def]
         raise RuntimeError("a wire was cut")
 
-    monkeypatch.setattr(llama3, "backward", broken)
+    monkeypatch.setattr(llama3.Llama3, "backward", broken)
     rows = measured("variant=llama3", "world_size=2")
     assert list(rows["status"]) == [table.FAILED]
     assert "a wire was cut" in rows["reason"].iloc[0]
