@@ -12,7 +12,7 @@ from accuracy.cli import publish
 from accuracy.results.run_table import read_run
 
 pytestmark = pytest.mark.xdist_group("plugin")
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SUITE = """
 from torch.nn.functional import scaled_dot_product_attention
 

@@ -16,7 +16,7 @@ from accuracy.core.errors import ConfigError
 
 pytestmark = pytest.mark.xdist_group("testing")
 SMALL = {"seqlen": 128, "heads": 4, "heads_kv": 2, "head_dim": 16}
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def attention(q, k, v, *, causal, softmax_scale, group):

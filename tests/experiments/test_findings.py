@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LOG = ROOT / "experiments" / "FINDINGS.md"
 ENTRY = re.compile(r"^- (\d{4}-\d{2}-\d{2}): \*\*", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)]+)\)")
