@@ -47,7 +47,10 @@ format: $(VENV)/.development ## mend style
 bench: $(VENV)/.development ## speed of the measuring itself, as ratios within one run
 	$(BIN)/python -m tests.benchmark
 
-clean: ## remove what the commands above made
-	rm -rf $(VENV) outputs multirun .pytest_cache .mypy_cache .ruff_cache
+site: $(VENV)/.package ## a page of every published run, from its tables: site/index.html
+	$(BIN)/python -m accuracy.report.site reports site
 
-.PHONY: help demo test test-browser lint format bench clean
+clean: ## remove what the commands above made
+	rm -rf $(VENV) outputs multirun site .pytest_cache .mypy_cache .ruff_cache
+
+.PHONY: help demo test test-browser lint format bench site clean

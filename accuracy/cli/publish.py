@@ -1,4 +1,4 @@
-"""`accuracy-publish RUN_FOLDER`: a finished run as evidence, reports/EXPERIMENT/DEVICE/ with one file a table."""
+"""`accuracy-publish RUN_FOLDER`: a finished run as evidence, reports/EXPERIMENT/DEVICE/ with lean tables."""
 
 import argparse
 import re
@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from accuracy.results import layers, sums, table
+from accuracy.results import layers, lean, sums, table
 
 USAGE_ERROR = 2
 
@@ -31,15 +29,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def publish(folder: Path, to: Path) -> Path:
-    """Copy a run's tables and run.json; make its report and figure. Raises ValueError for a run that is not whole."""
+def publish(folder: Path, to: Path, every_digit: bool = False) -> Path:
+    """Copy a run's tables and run.json; make its report and figure. every_digit: of single ranks too.
+
+    Raises ValueError for a run that is not finished, or that other code measured.
+    """
     from accuracy.measure.provenance import code_digest
+    from accuracy.report.section import positions
 
     if not (folder / "run.json").exists():
         raise ValueError(f"{folder} has no run.json; give the output_dir of a run")
     about = table.read_run(folder)
-    (_, first, _), *_ = tables = _tables(folder)
-    missing = set(about["cases"]) - set(first["case_id"])
+    rows = layers.read(folder).assign(rank=table.ALL_RANKS) if layers.has(folder) else table.read_results(folder)
+    missing = set(about["cases"]) - set(rows["case_id"])
     if missing or about["ended"] is None:
         raise ValueError(f"{folder} is not finished ({len(missing)} cases are missing); repeat its command first")
     if about["fingerprint"]["code"] != code_digest():
@@ -48,37 +50,26 @@ def publish(folder: Path, to: Path) -> Path:
     target = target_of(about, to)
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
-    for name, frame, schema in tables:
-        frame = frame[frame["case_id"].isin(about["cases"])]  # the folder may hold cases of another plan
-        pq.write_table(
-            pa.Table.from_pandas(frame, schema, preserve_index=False),
-            target / f"{name}.parquet",
-            compression="zstd",
-        )
-    table.write_json(target / "run.json", _without_places(about))
-    _write_pages(target, first)
+    rows = rows[rows["case_id"].isin(about["cases"])]  # the folder may hold cases of another plan
+    schema = layers.PUBLISHED_SCHEMA if layers.has(folder) else table.RESULTS_SCHEMA
+    lean.write(lean.lean_results(rows, schema, every_digit), target / "results.parquet")
+    drawn = positions.drawn(rows, table.read_positions(folder))
+    if len(drawn):
+        lean.write(lean.lean_positions(drawn), target / "positions.parquet")
+    table.write_json(target / "run.json", {**_without_places(about), "full_table": lean.digest(rows, schema)})
+    _write_pages(target, rows)
     return target
-
-
-def _tables(folder: Path) -> list[tuple[str, pd.DataFrame, pa.Schema]]:
-    """Name, rows and schema of a run's tables; first the one that has a row of every case."""
-    if layers.has(folder):
-        return [(layers.FOLDER, layers.read(folder), layers.SCHEMA)]
-    return [
-        ("results", table.read_results(folder), table.RESULTS_SCHEMA),
-        ("positions", table.read_positions(folder), table.POSITIONS_SCHEMA),
-    ]
 
 
 def _write_pages(target: Path, rows: pd.DataFrame) -> None:
     from accuracy.report import build, depth, figure
 
+    sums.write(target)
     if layers.has(target):
         depth.write_report(target)
         return
     build.write_report(target)
     figure.write_growth_figure(rows, target / "growth.svg")
-    sums.write(target)  # of what the gate reads: attention alone
 
 
 def target_of(about: dict[str, Any], to: Path) -> Path:

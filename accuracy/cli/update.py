@@ -33,7 +33,7 @@ def update(folder: Path, reason: str, to: Path) -> Path:
     before = _baseline(target)
     kept = {name: (target / name).read_bytes() for name in (history.NAME, LOG) if (target / name).exists()}
     try:
-        publish(folder, to)
+        publish(folder, to, every_digit=True)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     for name, content in kept.items():

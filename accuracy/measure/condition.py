@@ -26,8 +26,9 @@ from torch import Tensor
 
 from accuracy.core.case import Case, Problem
 from accuracy.inputs.base import Inputs
-from accuracy.measure.metrics import Array, ratio
+from accuracy.measure.metrics import Array
 from accuracy.reference.float64 import seen_keys
+from accuracy.results.derived import ratio
 from accuracy.results.table import TENSORS
 from accuracy.runtime.sharding import cut
 

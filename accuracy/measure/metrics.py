@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.dtype import FORMATS
+from accuracy.results.derived import ratio
 from accuracy.results.table import ALL_RANKS
 
 Array = np.ndarray
@@ -138,14 +139,6 @@ def appended(values: Array, last: Array | None = None) -> Array:
 def relative(each: Sums) -> Array:
     """Relative Frobenius norm ||e|| / ||reference||; 0 / 0 = 0."""
     return np.sqrt(ratio(each.square, each.norm_square, zero_by_zero=0.0))
-
-
-def ratio(above: Array, below: Array, zero_by_zero: float) -> Array:
-    """above / below for values >= 0: x / 0 is infinite, infinite / infinite is 1, 0 / 0 as told."""
-    same = np.isinf(above) & np.isinf(below)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        result = np.where(same, 1.0, above / below)
-    return np.where((above == 0) & (below == 0), zero_by_zero, result)
 
 
 def significance(each: Sums) -> Array:

@@ -60,8 +60,10 @@ class ReportSummary:
     lines: tuple[str, ...]
 
 
-def write_report(folder: Path, earlier: Sequence[Path] = ()) -> ReportSummary:
-    """Write `folder/report.html`, whole or not at all. earlier: runs to look back on, oldest first.
+def write_report(folder: Path, earlier: Sequence[Path] = (), to: Path | None = None) -> ReportSummary:
+    """Write the page, whole or not at all, to `folder/report.html` if nowhere else.
+
+    earlier: runs to look back on, oldest first.
 
     Raises NoReport where the folder holds no results, ConfigError where one of the earlier cannot be read.
     """
@@ -86,7 +88,7 @@ def write_report(folder: Path, earlier: Sequence[Path] = ()) -> ReportSummary:
         "environment": environment,
         "history": history_of(folder, earlier),
     }
-    path = folder / "report.html"
+    path = to or folder / "report.html"
     text = _with_rows(context | _panels(run, measured), labelled)
     if len(text) > LIMIT_BYTES:  # a run of very many variants and settings: draw the first setting only
         text = _with_rows(context | _panels(run, measured, most=1), labelled)

@@ -15,8 +15,9 @@ from accuracy.results import layers
 from accuracy.results.claim import Claim, judge
 
 
-def write_report(folder: Path) -> ReportSummary:
-    """Write `folder/report.html`, whole or not at all. Raises NoReport where the folder holds no stacks."""
+def write_report(folder: Path, to: Path | None = None) -> ReportSummary:
+    """Write the page, whole or not at all, to `folder/report.html` if nowhere else. Raises NoReport where the folder
+    holds no stacks."""
     try:
         rows = layers.read(folder)
     except (OSError, pa.ArrowException) as error:
@@ -36,7 +37,7 @@ def write_report(folder: Path) -> ReportSummary:
         "unmeasured": run.cases[run.cases["status"] != "ok"]["reason"].value_counts().to_dict(),
         "environment": environment,
     }
-    path = folder / "report.html"
+    path = to or folder / "report.html"
     write_page(path, page("depth.html.jinja", context))
     return ReportSummary(path, tuple(_line(claim) for claim in claims))
 

@@ -57,7 +57,7 @@ def _fitting(results: pd.DataFrame, budget: int, digits: int, size: int) -> Embe
 
 
 def _note(kept: int, total: int, digits: int) -> str:
-    rounded = f"Numbers are rounded to {digits} significant digits; results.parquet has every row in full."
+    rounded = f"Numbers are rounded to {digits} significant digits; results.parquet has every row."
     if kept == total:
         return f"All {count(total, 'row')}. {rounded}"
     return (

@@ -8,15 +8,13 @@ import pyarrow as pa
 
 from accuracy.core.printable import printable
 from accuracy.results import table
+from accuracy.results.derived import DERIVED
 
-VERSIONS = range(1, table.SCHEMA_VERSION + 1)
 _CODE = ("code", "reference")  # how a row came about: no text of the gate
 TEXTS = [field.name for field in table.RESULTS_SCHEMA if field.type == pa.string() and field.name not in _CODE]
-SIZES = ("world_size", "batch", "seqlen", "heads", "heads_kv", "head_dim")
-LATER_SIZES = tuple(name for name in ("seqlen_q",) if name in table.RESULTS_SCHEMA.names)  # as seqlen in older tables
-RATIOS = {"x_single_device": "single_device_rel", "x_floor": "floor_rel"}  # of error_rel, as metrics.py divides them
+SIZES = ("world_size", "batch", "seqlen", "heads", "heads_kv", "head_dim", "seqlen_q")
 NUMBERS = ("error_rel", "error_rms", "error_max", "single_device_rel", "floor_rel")
-REQUIRED = [*TEXTS, *SIZES, "seed", "rank", "softmax_scale", "nonfinite", *NUMBERS, *RATIOS]
+REQUIRED = [*TEXTS, *SIZES, "seed", "rank", "softmax_scale", "nonfinite", *NUMBERS]
 STATUSES = (table.OK, table.UNSUPPORTED, table.FAILED)
 ENTRIES = (("experiment", str), ("cases", list), ("fingerprint", dict), ("provenance", dict))
 MOST_SIZE = 2**40  # of a whole number that counts tokens, heads, ranks
@@ -26,9 +24,9 @@ MOST_TEXT = 2000  # letters of a text in a table; options and reasons are the lo
 def of_record(about: dict[str, Any]) -> str | None:
     """What is wrong with run.json, as the rest of a sentence that its path begins."""
     version = about.get("schema_version")
-    if not isinstance(version, int) or isinstance(version, bool) or version not in VERSIONS:
+    if not isinstance(version, int) or isinstance(version, bool) or version != table.SCHEMA_VERSION:
         return (
-            f"has schema version {printable(str(version)[:20])}; this reads up to {VERSIONS[-1]}: "
+            f"has schema version {printable(str(version)[:20])}; this reads {table.SCHEMA_VERSION}: "
             "use the accuracy that wrote it, or measure again"
         )
     for key, kind in ENTRIES:
@@ -52,7 +50,7 @@ def of_table(results: pd.DataFrame) -> str | None:
             return f"{name} holds control characters or is too long"
     if not results["status"].isin(STATUSES).all():
         return f"status is not one of {', '.join(STATUSES)}"
-    for name, least in (*((size, 1) for size in (*SIZES, *LATER_SIZES)), ("seed", 0), ("rank", table.ALL_RANKS)):
+    for name, least in (*((size, 1) for size in SIZES), ("seed", 0), ("rank", table.ALL_RANKS)):
         most = 2**63 - 1 if name == "seed" else MOST_SIZE
         if not results[name].between(least, most).all():
             return f"{name} is missing or below {least}"
@@ -69,8 +67,9 @@ def _of_numbers(numbers: pd.DataFrame) -> str | None:
         given = numbers[name].dropna() if name not in REQUIRED else numbers[name]
         if not (given >= 0).all():
             return f"{name} is missing or below 0"
-    for ratio, below in RATIOS.items():
-        usual = numbers[np.isfinite(numbers["error_rel"]) & (numbers[below] > 0)]
-        if not (usual[ratio] == usual["error_rel"] / usual[below]).all():
-            return f"{ratio} is not error_rel / {below}"
+    for name in DERIVED.keys() & set(numbers):
+        above, below = DERIVED[name]
+        usual = numbers[np.isfinite(numbers[above]) & (numbers[below] > 0)]
+        if not (usual[name] == usual[above] / usual[below]).all():
+            return f"{name} is not {above} / {below}"
     return None

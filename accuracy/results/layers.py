@@ -1,15 +1,19 @@
-"""The table of stacks: a row per (case, layer, tensor), in a run folder's `layers/`, one file a case. No torch here."""
+"""The table of stacks: a row per (case, layer, tensor), in a run folder's `layers/`, one file a case, and
+published in `results.parquet` like every other. No torch here.
+"""
 
 from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
-from accuracy.results.table import IDENTITY, RESULTS_SCHEMA, Finished, Row, finished_in, write_rows
+from accuracy.results.derived import with_derived
+from accuracy.results.table import IDENTITY, RESULTS_SCHEMA, SCHEMA_VERSION, Finished, Row, finished_in, write_rows
 
-SCHEMA_VERSION = 1
 FOLDER = "layers"
+PUBLISHED = "results.parquet"
 TENSORS = ("x", "dx", "d_query", "d_key", "d_value", "d_output", "loss", "gradient_norm")
 
 _LEFT_OUT = (  # of the columns that say what a row is of: what a stack does not have or that is one number in it
@@ -48,6 +52,7 @@ SCHEMA = pa.schema(
     ],
     metadata={"schema_version": str(SCHEMA_VERSION)},
 )
+PUBLISHED_SCHEMA = SCHEMA.append(pa.field("rank", pa.int32()))  # -1, as where all ranks are one row
 
 
 def write(folder: Path, case_id: str, rows: list[Row]) -> None:
@@ -62,12 +67,16 @@ def finished(folder: Path, case_id: str) -> Finished | None:
 
 def has(folder: Path) -> bool:
     """Whether a folder is that of a run of stacks."""
-    return any((folder / name).exists() for name in (FOLDER, f"{FOLDER}.parquet"))
+    published = folder / PUBLISHED
+    try:
+        return (folder / FOLDER).exists() or (published.exists() and "layer" in pq.read_schema(published).names)
+    except (OSError, pa.ArrowException):  # no parquet file: whoever reads it says so
+        return False
 
 
 def read(folder: Path) -> pd.DataFrame:
-    """Every row of a run folder (`layers/`) or of a published one (`layers.parquet`)."""
-    for path in (folder / FOLDER, folder / f"{FOLDER}.parquet"):
+    """Every row of a run folder (`layers/`) or of a published one (`results.parquet`)."""
+    for path in (folder / FOLDER, folder / PUBLISHED):
         if path.exists():
-            return ds.dataset(path, format="parquet", schema=SCHEMA).to_table().to_pandas()
+            return with_derived(ds.dataset(path, format="parquet", schema=SCHEMA).to_table().to_pandas())
     return SCHEMA.empty_table().to_pandas()

@@ -17,12 +17,13 @@ import pyarrow.parquet as pq
 from accuracy.core.errors import ConfigError
 from accuracy.core.printable import printable
 from accuracy.results import damage, sums, table
-from accuracy.results.damage import LATER_SIZES, REQUIRED, SIZES, TEXTS, VERSIONS
+from accuracy.results.damage import REQUIRED, SIZES, TEXTS
+from accuracy.results.derived import with_derived
 
 MOST_JSON_BYTES = 32 * 2**20
 MOST_TABLE_BYTES = 512 * 2**20
 MOST_ROWS = 5_000_000
-COLUMNS = table.RESULTS_SCHEMA.names  # what else a table has is for the verdicts; earlier ones have less: empty
+COLUMNS = table.RESULTS_SCHEMA.names  # a published one has less: what is empty or follows from others is left out
 
 
 @dataclass(frozen=True)
@@ -121,8 +122,8 @@ def _parquet(content: bytes) -> pa.Table:
     if file.metadata.num_rows > MOST_ROWS or sum(group.total_byte_size for group in groups) > 4 * MOST_TABLE_BYTES:
         raise ValueError(f"more than {MOST_ROWS} rows")
     version = (file.schema_arrow.metadata or {}).get(b"schema_version", b"none").decode("ascii", "replace")
-    if version not in map(str, VERSIONS):
-        raise ValueError(f"schema version {version}, this reads up to {VERSIONS[-1]}")
+    if version != str(table.SCHEMA_VERSION):
+        raise ValueError(f"schema version {version}, this reads {table.SCHEMA_VERSION}")
     present = [name for name in COLUMNS if name in file.schema_arrow.names]
     if missing := sorted(set(REQUIRED) - set(present)):
         raise ValueError(f"column {missing[0]} is missing")
@@ -149,13 +150,10 @@ def _checked(folder: Path, about: dict[str, Any], read: pa.Table, published: boo
     if published and (not planned.all() or results["case_id"].nunique() != len(about["cases"])):
         raise ConfigError(f"{folder}: its table and its run.json name different cases; publish it again")
     results = results[planned].reset_index(drop=True)
-    results = results.reindex(columns=COLUMNS)
-    for name in LATER_SIZES:
-        results[name] = results[name].fillna(results["seqlen"])
-    results["softcap"] = results["softcap"].fillna(0.0)
+    results = with_derived(results.reindex(columns=COLUMNS))
     if fault := damage.of_table(results):
         raise ConfigError(f"{folder}: {fault}; its table is damaged")
-    whole = dict.fromkeys((*SIZES, *LATER_SIZES, "seed", "rank"), "int64")
+    whole = dict.fromkeys((*SIZES, "seed", "rank"), "int64")
     return Evidence(
         folder, about, results.astype(whole).fillna(dict.fromkeys([name for name in TEXTS if name != "tensor"], ""))
     )

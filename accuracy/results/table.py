@@ -18,9 +18,10 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from accuracy.core.files import whole_file
+from accuracy.results.derived import with_derived
 
-SCHEMA_VERSION = 2
-"""1: of the first release. 2: seqlen_q and more metrics. Earlier files are read, their new columns empty."""
+SCHEMA_VERSION = 3
+"""The only one that is read."""
 
 TENSORS = ("out", "lse", "dq", "dk", "dv", "delta")
 ALL_RANKS = -1
@@ -46,7 +47,7 @@ _IDENTITY = [
     ("softcap", pa.float64()),  # 0: none
     ("batch", pa.int32()),
     ("seqlen", pa.int64()),
-    ("seqlen_q", pa.int64()),  # query tokens; as many as seqlen, the keys, in tables of version 1
+    ("seqlen_q", pa.int64()),  # query tokens; seqlen has the keys
     ("heads", pa.int32()),
     ("heads_kv", pa.int32()),
     ("head_dim", pa.int32()),
@@ -181,12 +182,8 @@ def _store(path: Path, content: bytes | pa.Buffer) -> None:
 
 
 def read_results(folder: Path) -> pd.DataFrame:
-    """Every row of a run folder (`results/`) or of a published one (`results.parquet`)."""
-    results = _read(folder, "results", RESULTS_SCHEMA)
-    if results["seqlen_q"].isna().any() and results["seqlen"].notna().all():
-        results["seqlen_q"] = results["seqlen_q"].fillna(results["seqlen"]).astype("int64")
-    results["softcap"] = results["softcap"].fillna(0.0)  # tables of before there were caps
-    return results
+    """Every row of a run folder (`results/`) or of a published one (`results.parquet`), derived columns rebuilt."""
+    return with_derived(_read(folder, "results", RESULTS_SCHEMA))
 
 
 def read_positions(folder: Path) -> pd.DataFrame:

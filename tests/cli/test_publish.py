@@ -8,7 +8,7 @@ import pytest
 
 from accuracy.cli.publish import main, publish
 from accuracy.measure.provenance import code_digest
-from accuracy.results import table
+from accuracy.results import lean, table
 from tests.report.synthetic import Shape, write_run
 
 
@@ -32,6 +32,7 @@ def test_a_finished_run_becomes_one_file_a_table(finished: Path, tmp_path: Path)
     assert target.name == "some-gpu-80-gb"
     published = pd.read_parquet(target / "results.parquet")
     assert len(published) == len(table.read_results(finished))
+    assert table.read_run(target)["full_table"] == lean.digest(table.read_results(finished), table.RESULTS_SCHEMA)
     assert (target / "report.html").exists()
     assert str(tmp_path) not in (target / "run.json").read_text() + (target / "report.html").read_text()
 

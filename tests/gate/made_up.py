@@ -86,7 +86,8 @@ def _about(variant: str, dtype: str, size: int, seed: int) -> Row:
         "case_id": case_id(variant, dtype, size, seed), "experiment": "made_up", "variant": variant, "options": "",
         "precision": "", "kernel": "flash_attn", "kernel_options": "deterministic=True", "inputs": "gaussian",
         "inputs_options": "std=1.0", "dtype": dtype, "world": "simulated", "world_size": size,
-        "sharding": "contiguous", "seed": seed, "mask": "causal", "batch": 1, "seqlen": 1024, "heads": 4,
+        "sharding": "contiguous", "seed": seed, "mask": "causal", "batch": 1, "seqlen": 1024, "seqlen_q": 1024,
+        "softcap": 0.0, "heads": 4,
         "heads_kv": 4, "head_dim": 64, "softmax_scale": 0.125, "device": "Some GPU", "code": "c0de", "rank": -1,
         "status": table.OK, "reason": "",
     }  # fmt: skip

@@ -74,7 +74,9 @@ def identity(shape: Shape, variant: str, dtype: str, size: int, seed: int) -> di
         "seed": seed,
         "mask": "causal",
         "batch": 1,
+        "softcap": 0.0,
         "seqlen": shape.seqlen,
+        "seqlen_q": shape.seqlen,
         "heads": 4,
         "heads_kv": 2,
         "head_dim": 64,
@@ -211,7 +213,7 @@ def write_large_run(folder: Path, shape: Shape = LARGE, rows: int = 50_000) -> P
 def record(planned: int) -> dict[str, Any]:
     """run.json of a finished run."""
     return {
-        "schema_version": 1,
+        "schema_version": table.SCHEMA_VERSION,
         "experiment": "adhoc",
         "command": "accuracy variant=[ring,zigzag]",
         "argv": ["accuracy", "variant=[ring,zigzag]"],

@@ -7,10 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from accuracy.results import layers, table
 from accuracy.results.claim import judge
 
 REPORTS = Path(__file__).parents[2] / "reports"
-PUBLISHED = sorted(path for name in ("results", "layers") for path in REPORTS.glob(f"*/*/{name}.parquet"))
+PUBLISHED = sorted(path.parent for path in REPORTS.glob("*/*/results.parquet"))
 YARDSTICKS = ("single_device_", "exact_", "floor_", "reference_", "condition_")
 SETTINGS = ("softmax_scale", "gain")  # numbers of the case, not of what was measured
 
@@ -69,10 +70,10 @@ DISTORTIONS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
 }
 
 
-@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: f"{path.parts[-3]}-{path.parts[-2]}")
-def test_every_published_claim_that_holds_fails_on_a_distorted_table(path: Path) -> None:
-    results = pd.read_parquet(path)
-    experiment = path.parts[-3]
+@pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: f"{folder.parent.name}-{folder.name}")
+def test_every_published_claim_that_holds_fails_on_a_distorted_table(folder: Path) -> None:
+    results = layers.read(folder) if layers.has(folder) else table.read_results(folder)
+    experiment = folder.parent.name
     holding = {claim.statement for claim in judge(experiment, results) if claim.holds}
     distorted = [judge(experiment, distort(results)) for distort in DISTORTIONS.values()]
     fallen = {claim.statement for claims in distorted for claim in claims if claim.holds is False}

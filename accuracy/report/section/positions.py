@@ -11,7 +11,17 @@ from accuracy.chart.svg import to_svg
 from accuracy.chart.view import Chart, Panel, Table, cells
 from accuracy.core.number import as_float, scientific
 from accuracy.report.section.growth import drawable
-from accuracy.report.series import SINGLE_DEVICE, Facet, series_order, tensor_order
+from accuracy.report.section.verdict import zigzag_cases
+from accuracy.report.series import (
+    MOST_DETAILED_FACETS,
+    SINGLE_DEVICE,
+    Facet,
+    facets_of,
+    series_order,
+    tensor_order,
+    with_labels,
+)
+from accuracy.results.table import OK
 
 MOST_LEGIBLE_WORLD = 16
 TABLE_RANGES = 16
@@ -40,7 +50,7 @@ def position_panel(facet: Facet, positions: pd.DataFrame, slots: dict[str, int])
     return Panel(
         slug=f"positions-{facet.slug}",
         label=facet.label,
-        note=f"World size {size}; rms over seeds, heads and dims in bins of tokens. positions.parquet has all.",
+        note=f"World size {size}; rms over seeds, heads and dims in bins of tokens.",
         legend=tuple(legend),
         charts=charts,
         data=(_table(facet, profile, size),),
@@ -53,6 +63,21 @@ def chosen_world(sizes: Sequence[int]) -> int:
     """
     legible = [int(size) for size in sizes if 1 < size <= MOST_LEGIBLE_WORLD]
     return max(legible) if legible else int(min([size for size in sizes if size > 1] or sizes))
+
+
+def drawn(results: pd.DataFrame, positions: pd.DataFrame) -> pd.DataFrame:
+    """The positions of the cases that a page of these results shows: in its charts, and as zigzag's chunks."""
+    held = results[results["case_id"].isin(positions["case_id"])]
+    if held.empty:
+        return positions[:0]
+    chunks = zigzag_cases(held)
+    shown = [*chunks.index[chunks["world_size"] == chunks["world_size"].max()]]
+    measured = results[(results["status"] == OK) & results["tensor"].notna()]
+    for facet in facets_of(with_labels(results).loc[measured.index])[:MOST_DETAILED_FACETS]:
+        rows = facet.rows[facet.rows["case_id"].isin(held["case_id"])]
+        size = chosen_world(rows["world_size"].unique().tolist()) if len(rows) else None
+        shown += [*rows.loc[(rows["world_size"] == size) | (rows["variant"] == SINGLE_DEVICE), "case_id"]]
+    return positions[positions["case_id"].isin(shown)]
 
 
 def _profile(found: pd.DataFrame) -> pd.DataFrame:

@@ -103,14 +103,19 @@ def _findings(measured: pd.DataFrame) -> Table:
     )
 
 
+def zigzag_cases(results: pd.DataFrame) -> pd.DataFrame:
+    """The first row, by id, of each case of several ranks whose chunks are told apart: of the most frequent inputs."""
+    zigzag = results[(results["sharding"] == "zigzag") & (results["rank"] == -1) & (results["world_size"] > 1)]
+    return zigzag[zigzag["inputs"].isin(zigzag["inputs"].mode()[:1])].drop_duplicates("case_id").set_index("case_id")
+
+
 def _chunks(results: pd.DataFrame, positions: pd.DataFrame) -> Table:
     """Under zigzag, the two chunks of each rank apart: the front one and its mirror from the back."""
     head = ("variant", "dtype", "tensor", "front chunks", "back chunks", "back / front")
-    zigzag = results[(results["sharding"] == "zigzag") & (results["rank"] == -1) & (results["world_size"] > 1)]
-    if zigzag.empty or positions.empty:
+    cases = zigzag_cases(results)
+    if cases.empty or positions.empty:
         return Table("Zigzag chunks", head, ())
-    inputs = zigzag["inputs"].mode()[0]
-    cases = zigzag[zigzag["inputs"] == inputs].drop_duplicates("case_id").set_index("case_id")
+    inputs = cases["inputs"].iloc[0]
     cases = cases[["variant", "dtype", "world_size", "seqlen"]]
     bins = positions[positions["case_id"].isin(cases.index)].join(cases, on="case_id")
     bins = bins[bins["world_size"] == bins["world_size"].max()]

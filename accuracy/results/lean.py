@@ -1,0 +1,81 @@
+"""How is a table published in few bytes? In: a run's full table. Out: one parquet file that `table.read_results` reads.
+
+Left out are empty columns and numbers that reading rebuilds (`derived.py`). Rows of all ranks keep every digit; the
+numbers of single ranks are rounded to 12 significant bits, an error of at most 2^-12 = 2.4e-4 of the number. A table
+that the gate compares with is not rounded. Every number stays a float64, so that none overflows: bytes are stored by
+their place in the number (byte stream split) and compressed, which makes the zeros of a rounded number's last bytes
+free.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from accuracy.results import table
+from accuracy.results.derived import without_derived
+
+SIGNIFICANT_BITS = 12
+LEFT_OUT_POSITIONS = ("error_max",)  # no page draws it
+_ROUNDED = {*table.METRICS, *(field.name for field in table.POSITIONS_SCHEMA if pa.types.is_floating(field.type))}
+_SAME_NUMBERS = (  # rows that share a reference lie next to each other: their equal numbers compress to nothing
+    "kernel", "kernel_options", "tensor", "inputs", "inputs_options", "dtype", "mask", "batch", "seqlen", "heads",
+    "heads_kv", "head_dim", "seed", "world_size", "sharding", "rank",
+)  # fmt: skip
+
+
+def lean_results(full: pd.DataFrame, schema: pa.Schema, every_digit: bool = False) -> pa.Table:
+    """The rows of all ranks, then those of single ranks, rounded unless every digit is asked for."""
+    kept = pa.Table.from_pandas(without_derived(full), schema, preserve_index=False)
+    kept = kept.drop_columns([name for name in schema.names if kept[name].null_count == len(kept)])
+    order = [(name, "ascending") for name in _SAME_NUMBERS if name in kept.column_names]
+    each_rank = pc.fill_null(pc.greater_equal(kept["rank"], 0), False)
+    all_ranks, single = (kept.filter(rows).sort_by(order) for rows in (pc.invert(each_rank), each_rank))
+    content = pa.concat_tables([all_ranks, single if every_digit else _rounded(single)])
+    return content.replace_schema_metadata(schema.metadata)  # which sorting forgets
+
+
+def lean_positions(drawn: pd.DataFrame) -> pa.Table:
+    """Error along the sequence, rounded, without what no page draws. drawn: what
+    `report.section.positions.drawn` gives."""
+    full = pa.Table.from_pandas(drawn, table.POSITIONS_SCHEMA, preserve_index=False)
+    return _rounded(full.drop_columns(list(LEFT_OUT_POSITIONS)))
+
+
+def write(content: pa.Table, path: Path) -> None:
+    """Write a table, lean or full, as one parquet file."""
+    numbers = [field.name for field in content.schema if pa.types.is_floating(field.type)]
+    others = [name for name in content.column_names if name not in numbers]
+    options: dict[str, Any] = {"use_dictionary": others, "use_byte_stream_split": numbers, "write_statistics": False}
+    pq.write_table(content, path, compression="zstd", compression_level=19, **options)
+
+
+def digest(full: pd.DataFrame, schema: pa.Schema) -> dict[str, Any]:
+    """What tells later whether a full table is the one that was published: its rows, and the SHA-256 of the table as
+    CSV with its rows ordered by case, tensor and rank."""
+    order = [(name, "ascending") for name in ("case_id", "tensor", "rank", "layer") if name in full]
+    text = pa.BufferOutputStream()
+    pyarrow.csv.write_csv(pa.Table.from_pandas(full, schema, preserve_index=False).sort_by(order), text)
+    return {"rows": len(full), "csv_sha256": hashlib.sha256(text.getvalue()).hexdigest()}
+
+
+def rounded(values: np.ndarray) -> np.ndarray:
+    """Float64 values to 12 significant bits, to the nearest, ties to even; what would overflow stays as it is."""
+    mantissa, exponent = np.frexp(values)
+    with np.errstate(over="ignore"):
+        result = np.ldexp(np.rint(np.ldexp(mantissa, SIGNIFICANT_BITS)), exponent - SIGNIFICANT_BITS)
+    return np.where(np.isfinite(result), result, values)
+
+
+def _rounded(rows: pa.Table) -> pa.Table:
+    for place, field in enumerate(rows.schema):
+        if field.name in _ROUNDED:
+            values = rounded(rows[field.name].to_numpy().astype("float64"))
+            rows = rows.set_column(place, field, pa.array(values, from_pandas=True).cast(field.type))
+    return rows

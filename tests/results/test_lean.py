@@ -1,0 +1,98 @@
+"""A published table is small and still says what was measured: all ranks in every digit, single ranks to 12 bits."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from accuracy.report.build import write_report
+from accuracy.report.section.positions import drawn
+from accuracy.results import lean, table
+from accuracy.results.derived import DERIVED, with_derived, without_derived
+from tests.report.synthetic import Shape, write_run
+
+INFINITE = float("inf")
+KEYS = ["case_id", "tensor", "rank"]
+SMALL = Shape(("single_device", "ring", "zigzag"), ("bfloat16", "float16", "float64"), (1, 2, 4), (0,))
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> pd.DataFrame:
+    """Of a run whose last rows have ratios of zeros, infinities, and one that no division gives."""
+    results = table.read_results(write_run(tmp_path / "run", SMALL))
+    results["single_device_bias"] = results["error_rms"] * np.random.default_rng(0).normal(size=len(results))
+    awkward = results.index[results["tensor"].notna()][-4:]
+    results.loc[awkward, "error_rel"] = [0.0, INFINITE, 1.0, 1.0]
+    results.loc[awkward, "floor_rel"] = [0.0, INFINITE, 0.0, 3.0]
+    results.loc[awkward, "x_floor"] = [1.0, 1.0, INFINITE, 0.5]
+    results.loc[awkward, "x_single_device"] = (
+        results.loc[awkward, "error_rel"] / results.loc[awkward, "single_device_rel"]
+    )
+    return results
+
+
+def published(full: pd.DataFrame, folder: Path, every_digit: bool) -> pd.DataFrame:
+    folder.mkdir()
+    lean.write(lean.lean_results(full, table.RESULTS_SCHEMA, every_digit), folder / "results.parquet")
+    assert pq.read_schema(folder / "results.parquet").metadata[b"schema_version"] == b"3"
+    return in_order(table.read_results(folder))
+
+
+def in_order(results: pd.DataFrame) -> pd.DataFrame:
+    return results.sort_values(KEYS, ignore_index=True)
+
+
+def test_a_baseline_comes_back_in_every_digit(full: pd.DataFrame, tmp_path: Path) -> None:
+    pd.testing.assert_frame_equal(published(full, tmp_path / "out", True), in_order(full), check_exact=True)
+
+
+def test_derived_numbers_are_left_out_unless_reading_gives_others(full: pd.DataFrame) -> None:
+    left = without_derived(full)
+    assert left["x_single_device"].isna().all()
+    assert left["x_floor"].notna().sum() == 1
+    pd.testing.assert_frame_equal(with_derived(left), full, check_exact=True)
+
+
+def test_rows_of_all_ranks_keep_every_digit(full: pd.DataFrame, tmp_path: Path) -> None:
+    read, whole = published(full, tmp_path / "out", False), in_order(full)
+    all_ranks = whole["rank"] == table.ALL_RANKS
+    pd.testing.assert_frame_equal(read[all_ranks], whole[all_ranks], check_exact=True)
+
+
+def test_numbers_of_single_ranks_have_twelve_bits_and_their_ratios_follow(full: pd.DataFrame, tmp_path: Path) -> None:
+    read, whole = published(full, tmp_path / "out", False), in_order(full)
+    rows = (whole["rank"] >= 0) & np.isfinite(whole["error_rel"]) & (whole["floor_rel"] > 0) & (whole["x_floor"] != 0.5)
+    for name in set(table.METRICS) - set(DERIVED):
+        given, kept = whole.loc[rows, name].dropna().to_numpy(), read.loc[rows, name].dropna().to_numpy()
+        assert (np.abs(kept - given) <= np.abs(given) * 2.0**-12).all()
+        assert (np.frexp(kept)[0] * 2**12 % 1 == 0).all()
+    assert (read.loc[rows, "x_floor"] == read.loc[rows, "error_rel"] / read.loc[rows, "floor_rel"]).all()
+
+
+def test_rounding_is_defined_for_every_number() -> None:
+    extremes = np.array([0.0, -0.0, INFINITE, -INFINITE, float("nan"), 5e-324, np.finfo("float64").max])
+    np.testing.assert_array_equal(lean.rounded(extremes), extremes)
+    assert lean.rounded(np.array([1 + 2.0**-12, 1 + 3 * 2.0**-12])).tolist() == [1.0, 1 + 2.0**-10]  # ties to even
+
+
+def test_the_digest_tells_one_changed_digit_but_not_the_order_of_rows(full: pd.DataFrame) -> None:
+    digest = lean.digest(full, table.RESULTS_SCHEMA)
+    assert digest["rows"] == len(full)
+    assert lean.digest(full.sample(frac=1, random_state=0), table.RESULTS_SCHEMA) == digest
+    other = full.assign(error_max=full["error_max"] * (1 + 2.0**-52))
+    assert lean.digest(other, table.RESULTS_SCHEMA) != digest
+
+
+def test_a_page_draws_the_same_places_from_a_published_table(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", SMALL)
+    write_report(run)
+    results, all_positions = table.read_results(run), table.read_positions(run)
+    kept = drawn(results, all_positions)
+    assert 0 < len(kept) < len(all_positions)
+    page = (run / "report.html").read_text()
+    for case in set(all_positions["case_id"]) - set(kept["case_id"]):
+        (run / "positions" / f"{case}.parquet").unlink()
+    write_report(run)
+    assert (run / "report.html").read_text() == page
