@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from accuracy.config.read import Configuration, read
+from accuracy.config.read import Configuration
 from accuracy.execute.plan import plan
+from accuracy.execute.settle import read_settled
 from accuracy.measure.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from tests.composing import composed
@@ -15,7 +16,7 @@ TINY = ("problem.seqlen=96", "problem.heads=4", "problem.heads_kv=2", "problem.h
 
 
 def configuration(*overrides: str, folders: Sequence[Path] = ()) -> Configuration:
-    return read(composed(*overrides, folders=tuple(folders)), folders)
+    return read_settled(composed(*overrides, folders=tuple(folders)), folders)
 
 
 def measure(*overrides: str, folders: Sequence[Path] = ()) -> pd.DataFrame:

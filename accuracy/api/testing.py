@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from accuracy.config.problem import problem_of
+from accuracy.config.read import DEVICES
 from accuracy.core import plugins
 from accuracy.core.case import Case, Part, Variant
 from accuracy.core.dtype import FORMATS
@@ -23,14 +24,14 @@ from accuracy.core.errors import ConfigError, unknown
 from accuracy.core.paths import PACKAGE
 from accuracy.core.precision import Precision
 from accuracy.core.probes import REFERENCE_ERROR
+from accuracy.core.sharding import SHARDINGS
+from accuracy.core.sharding import unsupported as cannot_cut
 from accuracy.execute.plan import resolve_kernel
 from accuracy.execute.ranks.in_place import measure, present
 from accuracy.gate.rules import Limits
 from accuracy.results.table import ALL_RANKS, OK, UNSUPPORTED, Row
 from accuracy.runtime import device as devices
 from accuracy.runtime.layout import LAYOUTS
-from accuracy.runtime.sharding import SHARDINGS
-from accuracy.runtime.sharding import unsupported as cannot_cut
 
 KERNELS = ("flash_attn", "torch_flash", "eager")
 LIMITS = Limits()
@@ -68,7 +69,7 @@ def assert_accurate(
 
     Raises AssertionError on every rank, with the worst rank, tensor and position, and ConfigError for a wrong argument.
     """
-    device = devices.choose(_known("device", device, devices.DEVICES))
+    device = devices.choose(_known("device", device, DEVICES))
     ranks = present(group, device)
     case = _case(
         name=getattr(fn, "__name__", type(fn).__name__),

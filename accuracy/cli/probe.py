@@ -66,16 +66,21 @@ def probe(
     words: list[str],
 ) -> None:  # fmt: skip
     """Ask the chosen kernels the chosen questions. Raises ConfigError."""
-    from accuracy.config import checks
+    from accuracy.config.read import DEVICES
     from accuracy.core.dtype import FORMATS
     from accuracy.probe import ask, subjects, text
     from accuracy.results import table
     from accuracy.runtime import arithmetic  # torch is imported only now
     from accuracy.runtime import device as devices
 
-    device = devices.choose(checks.choice("device", chosen.get("device", ["auto"]), devices.DEVICES))
-    dtypes = checks.choices("dtype", chosen.get("dtype", list(FORMATS)), FORMATS)
-    questions = checks.choices("question", chosen.get("question", list(ask.QUESTIONS)), ask.QUESTIONS)
+    one_device = {"device": [",".join(chosen.get("device", ["auto"]))]}
+    chosen = {"dtype": list(FORMATS), "question": list(ask.QUESTIONS), **chosen, **one_device}
+    for key, allowed in (("device", DEVICES), ("dtype", FORMATS), ("question", ask.QUESTIONS)):
+        for each in chosen[key]:
+            if each not in allowed:
+                raise unknown(key, each, allowed)
+    dtypes, questions = chosen["dtype"], chosen["question"]
+    device = devices.choose(chosen["device"][0])
     kernels = subjects.chosen(chosen.get("kernel", []), options, device, folders)
     if json is not None:
         json.parent.mkdir(parents=True, exist_ok=True)

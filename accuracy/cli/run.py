@@ -145,12 +145,15 @@ def overrides() -> list[str]:
 def measure(config: Any, folders: list[Path], command: list[str], crew: "Crew | None" = None) -> int:
     """Plan, measure, report; the exit status. crew: of ranks that a launcher started. Raises ConfigError before any
     work."""
-    if crew is None:
-        preload.start(config)
     from accuracy.config.read import read
-    from accuracy.runtime import arithmetic  # torch is imported only now: help and spelling mistakes answer at once
 
     configuration = read(config, folders)
+    if crew is None:
+        preload.start(config)
+    from accuracy.execute.settle import settled  # torch is imported only now: help and refused values answer at once
+    from accuracy.runtime import arithmetic
+
+    configuration = settled(configuration)
     arithmetic.make_exact()
     with arithmetic.computing_with(configuration.threads, configuration.device):
         if configuration.stacks or any(grid.stacks for grid in configuration.also):

@@ -76,16 +76,15 @@ def _rates(given: argparse.Namespace) -> int:
 
 
 def _vacuity(given: argparse.Namespace) -> int:
-    from accuracy.config.problem import problem_of
-    from accuracy.config.read import read
+    from accuracy.execute.settle import read_settled
     from accuracy.inputs import base as inputs
     from accuracy.runtime import arithmetic
     from accuracy.selfcheck import measure, vacuity
 
     arithmetic.make_exact()
     limits = vacuity.tolerance(given.tolerance, given.metric, given.tokens, given.against)
-    configuration = read(measure.compose(*given.words))
-    problem = problem_of(configuration.problems[0])
+    configuration = read_settled(measure.compose(*given.words))
+    problem = configuration.problems[0]
     drawn = inputs.draw(configuration.inputs[0], problem, configuration.seeds[0])
     found = vacuity.accepted(limits, problem, inputs.round_to(drawn, configuration.dtypes[0], "cpu"))
     vacuous = False

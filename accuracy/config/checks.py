@@ -1,98 +1,112 @@
-"""Checks of given values: each returns what it was given, typed, or says in one line what is allowed.
+"""Is what was given of the right kind? A mapping as a checked dataclass, or one line that says what is allowed.
 
-`where` is the knob's path as a user writes it, `problem.seqlen`. All raise ConfigError.
+The dataclass is the schema: its fields' names, annotations (`accuracy.core.kinds`) and defaults; pydantic does the
+checking. `where` is the path of a mapping as a user writes it: `problem` for the knob `problem.seqlen`.
 """
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, fields
+from functools import cache
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+
+from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError, with_config
+from typing_extensions import NotRequired, TypedDict
 
 from accuracy.core.errors import ConfigError, unknown
 
-LIST_TOO = ", or a list of them"  # what an axis allows beyond one value
+T = TypeVar("T")
 
 
-def product(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Every combination of the axes' values, by name."""
-    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-
-
-def axis(where: str, value: Any) -> tuple[Any, ...]:
-    """The values of a knob: a list's, or the one that was given."""
+def values_of(value: Any) -> tuple[Any, ...]:
+    """The values of an axis: a list's, or the one that was given. Raises ValueError."""
     values = tuple(value) if isinstance(value, list | tuple) else (value,)
     if not values:
-        raise ConfigError(f"{where}=[] is empty; give one value or a list of values")
+        raise ValueError("give one value or a list of values")
     return values
 
 
-def choices(where: str, value: Any, allowed: Iterable[str]) -> tuple[str, ...]:
-    """The values of an axis, each one of `allowed`."""
-    allowed = tuple(allowed)
-    for each in axis(where, value):
-        if each not in allowed:
-            raise unknown(where, each, allowed)
-    return axis(where, value)
+Axis = Annotated[tuple[T, ...], BeforeValidator(values_of)]
+"""The kind of a field that takes one value or a list of them."""
 
 
-def choice(where: str, value: Any, allowed: Iterable[str]) -> str:
-    """One of `allowed`, of a knob that is no axis."""
-    values = choices(where, value, allowed)
-    if len(values) > 1:
-        raise ConfigError(f"{where}={list(values)} is no axis of the grid; give one value")
-    return str(values[0])
+def check(cls: Callable[..., T], where: str, given: Any, strict: bool = True) -> T:
+    """A dataclass of checked values. strict: words are no numbers. Raises ConfigError."""
+    try:
+        checked = _schema(cls).validate_python(dict(mapping(where, given)), strict=strict)
+        return cls(**{name: checked[key] for key, name in _attributes(cls).items() if key in checked})
+    except ValidationError as error:
+        raise _explained(error, cls, where) from error
+    except ConfigError:
+        raise
+    except ValueError as error:  # of the dataclass's own `__post_init__`
+        raise ConfigError(f"{where}: {error}") from error
 
 
-def integers(where: str, value: Any, least: int) -> tuple[int, ...]:
-    """Whole numbers of an axis, from `least` on."""
-    return tuple(integer(where, each, least, LIST_TOO) for each in axis(where, value))
+def combinations(where: str, given: Any) -> Iterator[dict[str, Any]]:
+    """Every combination of a mapping's values, each of which is one value or a list of them. Raises ConfigError."""
+    axes = {}
+    for key, value in mapping(where, given).items():
+        try:
+            axes[key] = values_of(value)
+        except ValueError as error:
+            raise ConfigError(f"{where}.{key}={value}; {error}") from error
+    for values in itertools.product(*axes.values()):
+        yield dict(zip(axes, values, strict=True))
 
 
-def integer(where: str, value: Any, least: int, list_too: str = "") -> int:
-    """A whole number from `least` on. list_too: what else the message allows."""
-    number: int = typed(where, value, int, list_too)
-    if not least <= number < 2**63:
-        raise ConfigError(f"{where}={number}; allowed: whole numbers from {least}, below 2^63")
-    return number
-
-
-def typed(where: str, value: Any, kind: type, list_too: str = "") -> Any:
-    """A value of its type; a whole number counts as a number. list_too: what else the message allows."""
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        names = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
-        raise ConfigError(f"{where}={value!r}; allowed: {names[kind]}{list_too}")
-    return value
-
-
-def path(where: str, value: Any) -> Path | None:
-    """A path, or None for null."""
-    if isinstance(value, list | Mapping):
-        raise ConfigError(f"{where}={value}; allowed: one path, or null")
-    return None if value is None else Path(str(value)).expanduser()
-
-
-def word(where: str, value: Any) -> str:
-    """A name that can be part of a path."""
-    if not isinstance(value, str) or not value.replace("_", "").replace("-", "").isalnum():
-        raise ConfigError(f"{where}={value!r}; allowed: letters, digits, - and _")
-    return value
-
-
-def exact_keys(what: str, given: Any, expected: Sequence[str]) -> None:
-    """All of the expected keys, and no other."""
-    known_keys(what, given, expected)
-    missing = [key for key in expected if key not in given]
-    if missing:
-        raise ConfigError(f"{what} {missing[0]!r} has no value; give one (accuracy --help lists every choice and key)")
-
-
-def known_keys(what: str, given: Any, allowed: Iterable[str]) -> None:
-    """No key but those allowed."""
-    allowed = tuple(allowed)
+def mapping(where: str, given: Any) -> Mapping[str, Any]:
+    """What was given, if it has keys. Raises ConfigError."""
     if not isinstance(given, Mapping):
-        raise ConfigError(f"{what}s expected, not {given!r}; allowed: {', '.join(allowed)}")
-    for key in given:
-        if key not in allowed:
-            raise unknown(what, key, allowed)
+        raise ConfigError(f"{where}={given!r} has no keys; see accuracy --help for the keys of {where}")
+    return given
+
+
+@cache
+def _attributes(cls: Any) -> dict[str, str]:
+    """The fields' names by the keys that a user writes: the same, but for those in the class's KEYS."""
+    renamed = getattr(cls, "KEYS", {})
+    return {renamed.get(field.name, field.name): field.name for field in fields(cls)}
+
+
+@cache
+def _schema(cls: Any) -> TypeAdapter[Any]:
+    kinds, defaults = get_type_hints(cls, include_extras=True), {each.name: each.default for each in fields(cls)}
+    keys = {
+        key: kinds[name] if defaults[name] is MISSING else NotRequired[kinds[name]]
+        for key, name in _attributes(cls).items()
+    }
+    config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+    return TypeAdapter(with_config(config)(TypedDict("Given", keys)))  # type: ignore[operator]
+
+
+def _explained(error: ValidationError, cls: Any, where: str) -> ConfigError:
+    """The first thing wrong, in one line; a misspelt key before the one that it leaves without value."""
+    first = min(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
+    key, given = str(first["loc"][0]), first["input"]
+    path = _path(where, key)
+    if first["type"] == "extra_forbidden":
+        return unknown_key(path, [_path(where, each) for each in _attributes(cls)])
+    if first["type"] == "missing":
+        return ConfigError(
+            f"configuration key {path!r} has no value; give one (accuracy --help lists every choice and key)"
+        )
+    if first["type"] == "literal_error":
+        return unknown(path, given, re.findall(r"'([^']*)'", first["ctx"]["expected"]))
+    if first["type"] == "value_error":
+        return ConfigError(f"{path}={given!r}; {first['ctx']['error']}")
+    optional = type(None) in get_args(get_type_hints(cls, include_extras=True)[_attributes(cls)[key]])
+    allowed = first["msg"].removeprefix("Input should be ") + (", or null" if optional else "")
+    return ConfigError(f"{path}={given!r}; allowed: {allowed}")
+
+
+def unknown_key(path: str, allowed: Iterable[str]) -> ConfigError:
+    """A key that is none of its node's. allowed: full paths, as `path` is."""
+    node, _, name = path.rpartition(".")
+    siblings = (key.rpartition(".") for key in allowed)
+    return unknown(f"{node or 'configuration'} key", name, [leaf for other, _, leaf in siblings if other == node])
+
+
+def _path(where: str, key: str) -> str:
+    return f"{where}.{key}" if where else str(key)

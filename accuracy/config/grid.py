@@ -1,69 +1,36 @@
 """From axes to cases: the product of all axes, slowest first, and the precision policies of the schedules."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 
 from accuracy.config.read import Configuration
 from accuracy.core import plugins
-from accuracy.core.case import Case, Part, Problem, Variant
+from accuracy.core.case import Case, Variant
 from accuracy.core.errors import ConfigError
 from accuracy.core.precision import Precision
 
 
-def cases_of(configuration: Configuration, problems: list[Problem]) -> Iterator[Case]:
+def cases_of(configuration: Configuration) -> Iterator[Case]:
     """The product, slowest axis first: what is costly to prepare (inputs, reference, single device) changes least
     often."""
-    for problem in problems:
-        for inputs in configuration.inputs:
-            for seed in configuration.seeds:
-                for dtype in configuration.dtypes:
-                    for kernel in configuration.kernels:
-                        for size in configuration.world_sizes:
-                            for variant in configuration.variants:
-                                for overrides in configuration.precisions:
-                                    yield _case(
-                                        configuration,
-                                        problem,
-                                        inputs,
-                                        seed,
-                                        dtype,
-                                        kernel,
-                                        variant,
-                                        overrides,
-                                        size,
-                                    )
-
-
-def _case(
-    configuration: Configuration, problem: Problem, inputs: Part, seed: int, dtype: str, kernel: Part,
-    variant: Variant, overrides: dict[str, str], size: int,
-) -> Case:  # fmt: skip
-    forward, backward = (plugins.load(part.source).SCHEDULE for part in (variant.forward, variant.backward))
-    forward_policy = _override(forward.precision, forward.forward_places, overrides)
-    backward_policy = _override(backward.precision, backward.backward_places, overrides)
-    pairs = (forward.precision, forward_policy), (backward.precision, backward_policy)
-    changed = {
-        place: overrides[place]
-        for place in _places(variant)
-        if any(getattr(published, place) != getattr(policy, place) for published, policy in pairs)
-    }
-    case = Case(
-        problem=problem,
-        inputs=inputs,
-        seed=seed,
-        dtype=dtype,
-        variant=variant,
-        kernel=kernel,
-        forward_precision=forward_policy,
-        backward_precision=backward_policy,
-        precision_text=",".join(f"{place}={word}" for place, word in changed.items()),
-        world=configuration.world,
-        world_size=size,
-        device=configuration.device,
-        reruns=configuration.reruns,
-        conditions=configuration.conditions,
-    )
-    return case
+    for problem, inputs, seed, dtype, kernel, size, variant, overrides in itertools.product(
+        configuration.problems, configuration.inputs, configuration.seeds, configuration.dtypes, configuration.kernels,
+        configuration.world_sizes, configuration.variants, configuration.precisions,
+    ):  # fmt: skip
+        forward, backward = (plugins.load(part.source).SCHEDULE for part in (variant.forward, variant.backward))
+        forward_policy = _override(forward.precision, forward.forward_places, overrides)
+        backward_policy = _override(backward.precision, backward.backward_places, overrides)
+        pairs = (forward.precision, forward_policy), (backward.precision, backward_policy)
+        changed = (
+            f"{place}={overrides[place]}"
+            for place in _places(variant)
+            if any(getattr(published, place) != getattr(policy, place) for published, policy in pairs)
+        )
+        yield Case(
+            problem, inputs, seed, dtype, variant, kernel, forward_policy, backward_policy, ",".join(changed),
+            configuration.world, size, configuration.device, configuration.reruns, configuration.conditions,
+        )  # fmt: skip
 
 
 def _override(published: Precision, places: Sequence[str], overrides: dict[str, str]) -> Precision:

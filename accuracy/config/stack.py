@@ -4,15 +4,13 @@ Legend beside the case's: L layers, E width of the residual stream, F of the fee
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
 
-from accuracy.config import checks
-from accuracy.core.errors import ConfigError
+from accuracy.config.checks import check, combinations, mapping
+from accuracy.core.kinds import FromZero, OneOf, Positive, Whole
 
-WEIGHTS = ("random", "trained")
 TRAINED_SHAPE = {"width": 64, "feed_forward": 192, "vocabulary": 256, "heads": 4, "heads_kv": 2, "head_dim": 32}
-RESIDUALS = ("input", "accumulate", "none")
 
 
 @dataclass(frozen=True)
@@ -25,13 +23,13 @@ class Stack:
     norm: whether there is RMSNorm at all.
     """
 
-    layers: int
-    width: int
-    feed_forward: int = 0
-    vocabulary: int = 256
-    weights: str = "random"
-    gain: float = 1.0
-    residual: str = "input"
+    layers: Whole
+    width: Whole
+    feed_forward: FromZero = 0
+    vocabulary: Whole = 256
+    weights: Annotated[str, OneOf("random", "trained")] = "random"
+    gain: Positive = 1.0
+    residual: Annotated[str, OneOf("input", "accumulate", "none")] = "input"
     norm: bool = True
 
     def identity(self) -> dict[str, object]:
@@ -41,27 +39,9 @@ class Stack:
 
 def stacks_of(node: Any) -> tuple[Stack, ...]:
     """Every combination of the knobs of `stack`; none for `stack.layers=0`. Raises ConfigError."""
-    names = [field.name for field in fields(Stack)]
-    checks.exact_keys("knob of stack", node, names)
-    if node["layers"] == 0:
+    if mapping("stack", node).get("layers") == 0:
         return ()
-    axes: dict[str, tuple[Any, ...]] = {
-        **{name: checks.integers(f"stack.{name}", node[name], 1) for name in ("layers", "width", "vocabulary")},
-        "feed_forward": checks.integers("stack.feed_forward", node["feed_forward"], 0),
-        "weights": checks.choices("stack.weights", node["weights"], WEIGHTS),
-        "gain": _positive("stack.gain", node["gain"]),
-        "residual": checks.choices("stack.residual", node["residual"], RESIDUALS),
-        "norm": tuple(checks.typed("stack.norm", each, bool) for each in checks.axis("stack.norm", node["norm"])),
-    }
-    return tuple(Stack(**choice) for choice in checks.product(axes))
-
-
-def _positive(where: str, value: Any) -> tuple[float, ...]:
-    values = tuple(checks.typed(where, each, float, checks.LIST_TOO) for each in checks.axis(where, value))
-    for each in values:
-        if not 0 < each < float("inf"):
-            raise ConfigError(f"{where}={each}; allowed: numbers above 0, such as 1, 2, 4 (exact in every dtype)")
-    return values
+    return tuple(check(Stack, "stack", each) for each in combinations("stack", node))
 
 
 def unsupported(stack: Stack, problem: Mapping[str, object]) -> str | None:

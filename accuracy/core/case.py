@@ -10,8 +10,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
+from accuracy.core.kinds import FromZero, OneOf, Positive, Whole
 from accuracy.core.masks import Visibility, borders
 from accuracy.core.precision import Precision
 
@@ -26,17 +27,17 @@ class Problem:
     `causal_top_left`: the first query sees the first key only, where Sq is not S.
     """
 
-    batch: int
-    seqlen: int
-    heads: int
-    heads_kv: int
-    head_dim: int
-    mask: str
-    softmax_scale: float  # resolved: never None
-    seqlen_q: int | None = None  # Sq where it is not S, else None: equal cases are one case
-    window: int | None = None  # keys on either side of its own position that a query sees at most
+    batch: Whole
+    seqlen: Whole
+    heads: Whole
+    heads_kv: Whole
+    head_dim: Whole
+    mask: Annotated[str, OneOf("causal", "causal_top_left", "full")]
+    softmax_scale: Positive  # resolved: never None
+    seqlen_q: Whole | None = None  # Sq where it is not S, else None: equal cases are one case
+    window: FromZero | None = None  # keys on either side of its own position that a query sees at most
     documents: tuple[int, ...] = ()  # lengths of the documents packed into the sequence; empty: one
-    softcap: float | None = None  # scores become softcap tanh(score / softcap)
+    softcap: Positive | None = None  # scores become softcap tanh(score / softcap)
 
     @property
     def causal(self) -> bool:
@@ -139,7 +140,7 @@ class Reruns:
     future: with other keys and values behind a token (causal masks only); trace: with every ring step watched.
     """
 
-    repeat: int = 0
+    repeat: FromZero = 0
     poison: bool = False
     future: bool = False
     trace: bool = False

@@ -7,14 +7,14 @@ The words for a dtype: `input` is the case's dtype; `accumulate` is float32, or 
 name means just that dtype in every case, so that `float32` in a float64 case is a precision floor, on purpose.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Annotated
 
 from accuracy.core.dtype import FORMATS, accumulation_dtype
+from accuracy.core.kinds import OneOf
 
-DTYPE_WORDS = ("input", "accumulate", *FORMATS)
-MERGES = ("sigmoid", "logsumexp", "double", "compensated")
-DIRECTIONS = ("next", "previous")
-ORDERS = ("diagonal_first", "diagonal_last")
+Dtype = Annotated[str, OneOf("input", "accumulate", *FORMATS)]
+Merge = Annotated[str, OneOf("sigmoid", "logsumexp", "double", "compensated")]
 
 
 @dataclass(frozen=True)
@@ -32,27 +32,19 @@ class Precision:
     ring_order: the rank's own block is computed first, as it is at hand, or last.
     """
 
-    partial: str = "input"
-    gradient_partial: str = "input"
-    out_accumulator: str = "accumulate"
-    lse: str = "accumulate"
-    merge: str = "sigmoid"
-    dq_accumulator: str = "accumulate"
-    dkv_accumulator: str = "accumulate"
-    wire: str = "input"
-    gradient_wire: str = "accumulate"
-    ring_direction: str = "next"
-    ring_order: str = "diagonal_first"
+    partial: Dtype = "input"
+    gradient_partial: Dtype = "input"
+    out_accumulator: Dtype = "accumulate"
+    lse: Dtype = "accumulate"
+    merge: Merge = "sigmoid"
+    dq_accumulator: Dtype = "accumulate"
+    dkv_accumulator: Dtype = "accumulate"
+    wire: Dtype = "input"
+    gradient_wire: Dtype = "accumulate"
+    ring_direction: Annotated[str, OneOf("next", "previous")] = "next"
+    ring_order: Annotated[str, OneOf("diagonal_first", "diagonal_last")] = "diagonal_first"
 
     def dtype(self, place: str, case_dtype: str) -> str:
         """The dtype's name that `place` has in a case of `case_dtype`."""
         word = getattr(self, place)
         return {"input": case_dtype, "accumulate": accumulation_dtype(case_dtype)}.get(word, word)
-
-
-CHOICES = {
-    **{field.name: DTYPE_WORDS for field in fields(Precision)},
-    "merge": MERGES,
-    "ring_direction": DIRECTIONS,
-    "ring_order": ORDERS,
-}

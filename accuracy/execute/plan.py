@@ -11,16 +11,14 @@ from functools import cache
 from typing import Any
 
 from accuracy.config.grid import cases_of, stop_at_useless_knobs
-from accuracy.config.problem import problem_of
 from accuracy.config.read import Configuration
-from accuracy.core import plugins
+from accuracy.core import plugins, sharding
 from accuracy.core.case import Case, Part, documents_text
 from accuracy.core.errors import ConfigError
 from accuracy.kernel.base import Abilities, kernel_of
 from accuracy.kernel.block.running_state import MERGE_PLACES
 from accuracy.measure.memory import bytes_needed
 from accuracy.reference import choice
-from accuracy.runtime import sharding
 from accuracy.variant.base import schedule_of
 
 LACKS = {
@@ -49,7 +47,7 @@ def plan(configuration: Configuration, free_bytes: int | None, ranks: int | None
     planned: dict[str, Planned] = {}
     for grid in (configuration, *configuration.also):
         stop_at_useless_knobs(grid)
-        for drawn in cases_of(grid, [problem_of(given) for given in grid.problems]):
+        for drawn in cases_of(grid):
             case = resolve_kernel(drawn) if drawn.kernel.name == "auto" else drawn
             planned.setdefault(case.id, _judge(case, free_bytes, ranks))
     plans = list(planned.values())
@@ -175,7 +173,7 @@ AXES: dict[str, Callable[[Case], Any]] = {
 def _stop_at_useless_values(configuration: Configuration, plans: list[Planned]) -> None:
     if plans[0].unsupported is not None and all(each.unsupported == plans[0].unsupported for each in plans):
         raise ConfigError(plans[0].unsupported)
-    if configuration.record_unusable and any(each.unsupported is None for each in plans):
+    if configuration.unusable == "record" and any(each.unsupported is None for each in plans):
         return
     for axis, value_of in AXES.items():
         usable = {value_of(each.case) for each in plans if each.unsupported is None}

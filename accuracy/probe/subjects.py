@@ -1,14 +1,12 @@
 """Which kernels can be asked: those with a YAML file in configs/kernel, and those of a user's folder."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from accuracy.config import checks
-from accuracy.core import plugins
+from accuracy.config.knobs import complete_part
 from accuracy.core.case import Part, Scalar
-from accuracy.core.errors import ConfigError, unknown
+from accuracy.core.errors import unknown
 from accuracy.core.paths import CONFIGS
 from accuracy.kernel.base import Abilities, Kernel, KernelKnobs, kernel_of
 
@@ -55,28 +53,5 @@ def chosen(
     for name in (*names, *options):
         if name not in known:
             raise unknown("kernel", name, known)
-    return [Chosen(name, known[name], _options(name, known[name], options.get(name, {})), device)
-            for name in names or known]  # fmt: skip
-
-
-def _options(name: str, source: str, given: dict[str, str]) -> tuple[tuple[str, Scalar], ...]:
-    try:
-        module = plugins.load(source)
-    except Exception as error:
-        raise ConfigError(f"kernel {name} cannot be loaded ({type(error).__name__}: {error}); correct it") from error
-    declared = [field.name for field in fields(module.KERNEL)]
-    checks.known_keys(f"knob of kernel.{name}", given, declared)
-    values = dict(plugins.default_options(module))
-    for key, text in given.items():
-        values[key] = _typed(f"kernel.{name}.{key}", text, values[key])
-    return tuple(sorted(values.items()))
-
-
-def _typed(where: str, text: str, default: Any) -> Scalar:
-    """A word as a value of the default's type."""
-    if isinstance(default, bool):
-        return checks.choice(where, text.lower(), ("true", "false")) == "true"
-    try:
-        return type(default)(text)
-    except ValueError as error:
-        raise ConfigError(f"{where}={text!r}; allowed: a value like {default!r}") from error
+    parts = [Part(name, known[name], tuple(options.get(name, {}).items())) for name in names or known]
+    return [Chosen(**vars(complete_part("kernel", part, strict=False)), device=device) for part in parts]

@@ -23,7 +23,7 @@ from accuracy.reference.float64 import Reference
 @dataclass(frozen=True)
 class Cache:
     """folder: where references are kept; None: nowhere. min_seconds: how long a reference must take to be kept. method:
-    one of `choice.METHODS`."""
+    auto, fused or torch."""
 
     folder: Path | None
     min_seconds: float

@@ -9,7 +9,6 @@ from accuracy.inputs.base import Inputs
 from accuracy.reference import float64
 from accuracy.reference.float64 import Reference
 
-METHODS = ("auto", "fused", "torch")
 FUSED_HEAD_DIM = 256
 
 

@@ -15,8 +15,6 @@ import torch
 
 from accuracy.core.errors import ConfigError
 
-DEVICES = ("auto", "cpu", "cuda")
-
 
 def choose(word: str) -> str:
     """`cpu` or `cuda` for `auto`, `cpu` or `cuda`."""

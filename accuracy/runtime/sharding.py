@@ -1,16 +1,11 @@
-"""Which rank holds which token: one explicit map between the global sequence and (rank, local position).
+"""Tensors cut into the ranks' shards and joined again: one explicit map between global tokens and (rank, position).
 
-Used for cutting inputs, for comparing, and for plotting error by token position. Rank r of W holds
-
-- contiguous: tokens [r S/W, (r+1) S/W);
-- zigzag: of 2W chunks, chunk r and then chunk 2W-1-r: equal work under a causal mask;
-- striped: tokens r, r+W, r+2W, ... (Brandon et al. 2023).
+Used for cutting inputs, for comparing, and for plotting error by token position. The shardings are described in
+`accuracy.core.sharding`.
 """
 
 import torch
 from torch import Tensor
-
-SHARDINGS = ("contiguous", "zigzag", "striped")
 
 
 def cut(tensor: Tensor, sharding: str, size: int) -> Tensor:
@@ -36,24 +31,3 @@ def join(shards: Tensor, sharding: str) -> Tensor:
 def token_map(sharding: str, seqlen: int, size: int) -> Tensor:
     """Global token of every (rank, local position): int64 (W, S/W), a permutation of 0..S-1."""
     return cut(torch.arange(seqlen).unsqueeze(0), sharding, size).squeeze(1)
-
-
-def segments(sharding: str, rank: int, length: int, size: int) -> list[tuple[slice, int]]:
-    """A rank's runs of consecutive tokens: (local rows, global token of the first). Not for striped."""
-    if sharding == "contiguous":
-        return [(slice(0, length), rank * length)]
-    half = length // 2
-    return [(slice(0, half), rank * half), (slice(half, length), (2 * size - 1 - rank) * half)]
-
-
-def unsupported(sharding: str, seqlen: int, size: int) -> str | None:
-    """Why a sequence cannot be cut so, or None."""
-    parts = 2 * size if sharding == "zigzag" else size
-    if seqlen % parts == 0:
-        return None
-    below, above = seqlen // parts * parts, (seqlen // parts + 1) * parts
-    nearest = f"{below} or {above}" if below else f"{above}"
-    return (
-        f"problem.seqlen={seqlen} does not divide into {parts} equal parts ({sharding} sharding, world_size {size});"
-        f" nearest allowed: {nearest}"
-    )

@@ -14,10 +14,10 @@ import pandas as pd
 import torch
 from omegaconf import OmegaConf
 
-from accuracy.config.read import read
 from accuracy.core import plugins
 from accuracy.core.paths import CONFIGS, PACKAGE
 from accuracy.execute.plan import plan
+from accuracy.execute.settle import read_settled
 from accuracy.measure.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 
@@ -62,7 +62,7 @@ def results(names: Iterable[str], *overrides: str, done: Callable[[], Any] = lam
     rows: list[Any] = []
     pipeline = Pipeline("selfcheck", Cache(None, 0.0))
     with _one_thread():
-        for each in plan(read(config), free_bytes=None):
+        for each in plan(read_settled(config), free_bytes=None):
             measured = (
                 pipeline.unsupported(each.case, each.unsupported) if each.unsupported else pipeline.measure(each.case)
             )

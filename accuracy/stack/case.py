@@ -97,7 +97,7 @@ def _check(grid: Configuration) -> None:
         raise ConfigError(f"world={grid.world} has no stacks; use world=simulated")
     if [part.name for part in grid.inputs] != ["gaussian"]:
         raise ConfigError("inputs has no say in a stack, which makes its own from stack.weights; drop it")
-    if any(problem["seqlen_q"] is not None for problem in grid.problems):
+    if any(problem.seqlen_q is not None for problem in grid.problems):
         raise ConfigError(
             "problem.seqlen_q has no place in a stack, where queries and keys are the same words; drop it"
         )

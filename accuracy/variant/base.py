@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core import plugins
+from accuracy.core import sharding as shardings
 from accuracy.core.case import Case, Part
 from accuracy.core.masks import Block, Visibility, whole_blocks
 from accuracy.core.precision import Precision
@@ -15,7 +16,6 @@ from accuracy.kernel.base import Kernel
 from accuracy.kernel.block import calls
 from accuracy.kernel.block.calls import Scores
 from accuracy.kernel.block.running_state import RunningState
-from accuracy.runtime import sharding as shardings
 from accuracy.variant.join.accumulator import Accumulator
 from accuracy.variant.join.merge import Running
 from accuracy.world.base import Results, Tensors, World

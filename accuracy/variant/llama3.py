@@ -16,6 +16,7 @@ from accuracy.core.case import Case
 from accuracy.core.dtype import FORMATS
 from accuracy.core.masks import Block
 from accuracy.core.precision import Precision
+from accuracy.core.sharding import segments
 from accuracy.runtime import sharding
 from accuracy.variant.base import Rank, Schedule, schedule_of
 from accuracy.world.base import Tensors
@@ -51,7 +52,7 @@ def blocks(rank: Rank, length: int) -> list[Block]:
     total = length * rank.world.size
     return [
         block.shifted(first - rows.start, 0)
-        for rows, first in sharding.segments(rank.sharding, rank.world.rank, length, rank.world.size)
+        for rows, first in segments(rank.sharding, rank.world.rank, length, rank.world.size)
         for block in rank.visibility.blocks((first, first + rows.stop - rows.start), (0, total))
     ]
 

@@ -102,8 +102,8 @@ def test_parts_of_ones_own_run_from_the_command_line(folder: Path, tmp_path: Pat
     ("words", "told"),
     [
         ("kernel=mine dtype=bfloat16", "kernel mine has no bfloat16 here; it has float32"),
-        ("variant=mine variant.mine.flavour=3", "variant.mine.flavour=3; allowed: a word"),
-        ("inputs=mine +inputs.mine.depth=3", "knob of inputs.mine 'depth' is unknown; allowed: width"),
+        ("variant=mine variant.mine.flavour=3", "variant.mine.flavour=3; allowed: a valid string"),
+        ("inputs=mine +inputs.mine.depth=3", "inputs.mine key 'depth' is unknown; allowed: width"),
         ("variant=mien", "did you mean mine?"),
     ],
 )

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from accuracy.cli import run as command
-from accuracy.config.read import read
 from accuracy.execute.run import folder_of
+from accuracy.execute.settle import read_settled
 from accuracy.measure import provenance
 from accuracy.results import table
 from tests.command_line import SHORT, CommandLine
@@ -50,7 +50,7 @@ def test_run_json_holds_what_a_reader_needs(accuracy: CommandLine) -> None:
 
 def folder_for(*words: str) -> Path:
     config = composed(*words)
-    return folder_of(read(config), config)
+    return folder_of(read_settled(config), config)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from accuracy.core.sharding import SHARDINGS
 from accuracy.measure import metrics
 from accuracy.measure.distance import Target, distance
 from accuracy.measure.rows import worst_places
-from accuracy.runtime.sharding import SHARDINGS, cut, token_map
+from accuracy.runtime.sharding import cut, token_map
 
 ULP = 2.0**-52
 FORMAT_TYPES = {"float16": np.float16, "float32": np.float32, "float64": np.float64}

@@ -61,9 +61,9 @@ def test_a_kernel_of_a_users_folder_is_asked(tmp_path: Path, capsys: pytest.Capt
         (["dtype=float8"], "dtype 'float8' is unknown; allowed: bfloat16"),
         (["question=base"], "question 'base' is unknown; allowed: "),
         (["kernel.eager.tf3=true"], "'tf3' is unknown"),
-        (["kernel.eager.tf32=perhaps"], "kernel.eager.tf32 'perhaps' is unknown; allowed: false, true"),
+        (["kernel.eager.tf32=perhaps"], "kernel.eager.tf32='perhaps'; allowed: a valid boolean"),
         (["kernel.nope.x=1"], "kernel 'nope' is unknown"),
-        (["device=cpu,cuda"], "is no axis of the grid; give one value"),
+        (["device=cpu,cuda"], "device 'cpu,cuda' is unknown; allowed: auto, cpu, cuda"),
         (["kernel=eager", "device=cpu", "question=scale", "--json", "/dev/null/probe.json"], "/dev/null"),
     ],
 )

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from accuracy.runtime.sharding import SHARDINGS, cut, join, segments, token_map, unsupported
+from accuracy.core.sharding import SHARDINGS, segments, unsupported
+from accuracy.runtime.sharding import cut, join, token_map
 
 
 @pytest.mark.parametrize("sharding", SHARDINGS)

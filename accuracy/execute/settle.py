@@ -1,0 +1,65 @@
+"""What do the parts and the machine add to a checked configuration? Knobs' defaults, the device, workers, a backend.
+
+In: a configuration whose plain values are checked. Out: the same with every `auto` resolved and all knobs of variants,
+kernels and inputs checked by their own code.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from accuracy.config.knobs import complete_part, complete_variant
+from accuracy.config.read import AUTO_WORKERS, Configuration, read
+from accuracy.core.errors import ConfigError
+from accuracy.runtime import device as devices
+
+
+def read_settled(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configuration:
+    """A composed configuration, checked and settled. Raises ConfigError."""
+    return settled(read(config, folders))
+
+
+def settled(configuration: Configuration) -> Configuration:
+    """The configuration as this machine runs it. Raises ConfigError."""
+    device = devices.choose(configuration.device)
+    return replace(
+        configuration,
+        variants=tuple(map(complete_variant, configuration.variants)),
+        kernels=tuple(complete_part("kernel", part) for part in configuration.kernels),
+        inputs=tuple(complete_part("inputs", part) for part in configuration.inputs),
+        device=device,
+        backend=_backend(configuration, device),
+        workers=_workers(configuration, device),
+        also=tuple(map(settled, configuration.also)),
+    )
+
+
+def _backend(configuration: Configuration, device: str) -> str:
+    """What carries tensors between real ranks: gloo on CPUs and nccl on GPUs, and nothing else serves."""
+    if configuration.world != "processes":
+        return ""
+    word, fitting = configuration.backend, "nccl" if device == "cuda" else "gloo"
+    if word not in ("auto", fitting):
+        raise ConfigError(f"world.processes.backend={word} carries no tensors of device={device}; use {fitting}")
+    if not getattr(dist, f"is_{fitting}_available")():
+        raise ConfigError(f"world=processes needs {fitting}, which this torch was built without; use world=simulated")
+    return fitting
+
+
+def _workers(configuration: Configuration, device: str) -> int:
+    """How many processes measure side by side, at most: where a simulated world lives in one process, `auto` is one for
+    each GPU, or as many as share out the threads that torch would use by itself (`OMP_NUM_THREADS`)."""
+    if configuration.world == "processes":
+        return 1
+    gpus = len(devices.alike()) if device == "cuda" else None
+    if configuration.workers == AUTO_WORKERS:
+        return gpus or max(1, torch.get_num_threads() // configuration.threads)
+    if gpus is not None and configuration.workers > gpus:
+        raise ConfigError(
+            f"workers={configuration.workers}, but each needs a GPU and {gpus} of one model are here; use workers=auto"
+        )
+    return configuration.workers
