@@ -35,9 +35,10 @@ test: lint ## lint, types and all tests (without the browser's)
 test-browser: $(VENV)/.browser ## the report in a real headless Chromium, which must be installed
 	$(BIN)/python -m pytest -m browser
 
-lint: $(VENV)/.development ## style and types
+lint: $(VENV)/.development ## style, imports between folders, and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 
 format: $(VENV)/.development ## mend style

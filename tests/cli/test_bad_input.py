@@ -116,7 +116,7 @@ MISTAKES = {  # words, and what the line must contain
     "report that is not yes or no": ("report=maybe", "report='maybe'; allowed: a valid boolean"),
     "a name with a path in it": ("name=a/b", "name='a/b'; allowed: letters, digits, - and _"),
     "two devices": ("device=[cpu,auto]", "device ['cpu', 'auto'] is unknown; allowed: auto, cpu, cuda"),
-    "two shardings": ("variant.ring.sharding=[contiguous,zigzag]", "variant.ring.sharding ['contiguous', 'zigzag'] is unknown"),
+    "two shardings": ("variant.ring.sharding=[contiguous,zigzag]", "['contiguous', 'zigzag'] is unknown"),
     "two problems": ("problem=[small,issue42]", "problem=[small,issue42] is no axis of the grid; choose one"),
     "two experiments": ("experiment=[demo,demo]", "experiment=[demo,demo] is no axis of the grid; choose one"),
     "two output folders": ("output_dir=[a,b]", "output_dir=['a', 'b']; allowed: one path, or null"),
@@ -125,7 +125,7 @@ MISTAKES = {  # words, and what the line must contain
     # nothing given
     "an empty axis": ("dtype=[]", "dtype=[]; give one value or a list of values"),
     "an empty axis of integers": ("world_size=[]", "world_size=[]; give one value"),
-    "an empty knob": ("variant=llama3 variant.llama3.heads_stride=[]", "variant.llama3.heads_stride=[]; give one value"),
+    "an empty knob": ("variant=llama3 variant.llama3.heads_stride=[]", "llama3.heads_stride=[]; give one value"),
     "an empty precision knob": ("precision.merge=[]", "precision.merge=[]; give one value"),
     "no variant": ("variant=[]", "configuration key 'variant' has no value; give one"),
     "no kernel": ("kernel=[]", "configuration key 'kernel' has no value; give one"),
