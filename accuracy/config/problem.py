@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from accuracy.config.checks import check
-from accuracy.core.case import Problem, default_softmax_scale
+from accuracy.core.case import Problem
 from accuracy.core.errors import ConfigError
+from accuracy.core.fields import default_softmax_scale
 
 
 def problem_of(given: Mapping[str, Any]) -> Problem:

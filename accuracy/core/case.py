@@ -6,12 +6,12 @@ heads, D head dim, W world size.
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
 
+from accuracy.core import fields
 from accuracy.core.kinds import FromZero, OneOf, Positive, Whole
 from accuracy.core.masks import Visibility, borders
 from accuracy.core.precision import Precision
@@ -67,17 +67,15 @@ class Problem:
             "cross_lengths": f"problem.seqlen_q={self.seqlen_q}" if self.seqlen_q is not None else "",
             "top_left": f"problem.mask={self.mask}" if self.mask == "causal_top_left" else "",
             "window": f"problem.window={self.window}" if self.window is not None else "",
-            "documents": f"problem.documents={documents_text(self.documents)}" if self.documents else "",
+            "documents": f"problem.documents={self.documents_text}" if self.documents else "",
             "softcap": f"problem.softcap={self.softcap}" if self.softcap is not None else "",
         }
         return {name: setting for name, setting in given.items() if setting}
 
     @property
-    def mask_text(self) -> str:
-        """The table's column `mask`: `causal`, `causal,window=128`, `causal,documents=100+412`."""
-        given = self.features
-        settings = [given[name].removeprefix("problem.") for name in ("window", "documents") if name in given]
-        return ",".join([self.mask, *settings])
+    def documents_text(self) -> str:
+        """The lengths of packed documents in one word, `100+412`."""
+        return "+".join(str(length) for length in self.documents)
 
     @property
     def queries(self) -> int:
@@ -87,16 +85,6 @@ class Problem:
     def length(self, tensor: str) -> int:
         """How many tokens a tensor has: those of the keys for k, v, dk and dv, else those of the queries."""
         return self.seqlen if tensor in ("k", "v", "dk", "dv") else self.queries
-
-
-def documents_text(lengths: tuple[int, ...]) -> str:
-    """The lengths of packed documents in one word, `100+412`."""
-    return "+".join(str(length) for length in lengths)
-
-
-def default_softmax_scale(head_dim: int) -> float:
-    """1 / sqrt(D), as Vaswani et al. 2017."""
-    return 1.0 / math.sqrt(head_dim)
 
 
 @dataclass(frozen=True)
@@ -168,46 +156,11 @@ class Case:
     @cached_property
     def id(self) -> str:
         """Twelve hexadecimal digits of the case's content, whatever its origin on disk."""
-        content = asdict(self)
-        if self.reruns == Reruns():  # a case of before there were reruns keeps its id
-            del content["reruns"]
-        if not self.conditions:
-            del content["conditions"]
-        schedules = content["variant"]["forward"], content["variant"]["backward"]
-        for part in (content["inputs"], content["kernel"], *schedules):
-            part["source"] = part["source"].rpartition("/")[2]
-        for name in ("seqlen_q", "window", "documents", "softcap"):  # unset, as before there were such: ids stay
-            if content["problem"][name] in (None, ()):
-                del content["problem"][name]
-        return digest(content)[:12]
+        return digest(fields.content(self))[:12]
 
     def identity(self) -> dict[str, object]:
         """The case's columns of the table."""
-        problem = self.problem
-        return {
-            "case_id": self.id,
-            "variant": self.variant.name,
-            "options": self.variant.options_text,
-            "precision": self.precision_text,
-            "kernel": self.kernel.name,
-            "kernel_options": self.kernel.options_text,
-            "inputs": self.inputs.name,
-            "inputs_options": self.inputs.options_text,
-            "dtype": self.dtype,
-            "world": self.world,
-            "world_size": self.world_size,
-            "sharding": self.variant.sharding,
-            "seed": self.seed,
-            "mask": problem.mask_text,
-            "softcap": problem.softcap or 0.0,
-            "batch": problem.batch,
-            "seqlen": problem.seqlen,
-            "seqlen_q": problem.queries,
-            "heads": problem.heads,
-            "heads_kv": problem.heads_kv,
-            "head_dim": problem.head_dim,
-            "softmax_scale": problem.softmax_scale,
-        }
+        return {"case_id": self.id, **fields.identity(self)}
 
 
 def digest(content: Mapping[str, object]) -> str:

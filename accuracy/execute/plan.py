@@ -12,8 +12,8 @@ from typing import Any
 
 from accuracy.config.grid import cases_of, stop_at_useless_knobs
 from accuracy.config.read import Configuration
-from accuracy.core import plugins, sharding
-from accuracy.core.case import Case, Part, documents_text
+from accuracy.core import fields, plugins, sharding
+from accuracy.core.case import Case, Part
 from accuracy.core.errors import ConfigError
 from accuracy.kernel.base import Abilities, kernel_of
 from accuracy.kernel.block.running_state import MERGE_PLACES
@@ -151,34 +151,15 @@ def _memory_unsupported(case: Case, free_bytes: int | None) -> str | None:
     )
 
 
-AXES: dict[str, Callable[[Case], Any]] = {
-    "variant": lambda case: case.variant.name,
-    "kernel": lambda case: case.kernel.name,
-    "dtype": lambda case: case.dtype,
-    "world_size": lambda case: case.world_size,
-    "problem.seqlen": lambda case: case.problem.seqlen,
-    "problem.seqlen_q": lambda case: case.problem.queries,
-    "problem.heads": lambda case: case.problem.heads,
-    "problem.heads_kv": lambda case: case.problem.heads_kv,
-    "problem.head_dim": lambda case: case.problem.head_dim,
-    "problem.batch": lambda case: case.problem.batch,
-    "problem.mask": lambda case: case.problem.mask,
-    "problem.window": lambda case: case.problem.window,
-    "problem.documents": lambda case: documents_text(case.problem.documents),
-    "problem.softcap": lambda case: case.problem.softcap,
-    "precision": lambda case: case.precision_text,
-}
-
-
 def _stop_at_useless_values(configuration: Configuration, plans: list[Planned]) -> None:
     if plans[0].unsupported is not None and all(each.unsupported == plans[0].unsupported for each in plans):
         raise ConfigError(plans[0].unsupported)
     if configuration.unusable == "record" and any(each.unsupported is None for each in plans):
         return
-    for axis, value_of in AXES.items():
-        usable = {value_of(each.case) for each in plans if each.unsupported is None}
+    for axis in fields.AXES:
+        usable = {axis.value_of(each.case) for each in plans if each.unsupported is None}
+        several = len({axis.value_of(each.case) for each in plans}) > 1
         for each in plans:
-            if each.unsupported is not None and value_of(each.case) not in usable:
-                value = value_of(each.case)
-                given = "" if len({value_of(other.case) for other in plans}) == 1 else f"{axis}={value}: "
+            if each.unsupported is not None and axis.value_of(each.case) not in usable:
+                given = f"{axis.said(each.case)}: " if several else ""
                 raise ConfigError(f"{given}{each.unsupported}")

@@ -11,14 +11,16 @@ from accuracy.chart import drawing, mark
 from accuracy.chart.svg import to_svg
 from accuracy.chart.view import Chart, Panel, Table, cells
 from accuracy.chart.view import Key as Legend
+from accuracy.core import fields
 from accuracy.core.number import plain
 from accuracy.gate.decision import Decision
 from accuracy.results.cell import KEYS, Cell, Key
 from accuracy.results.table import TENSORS
 
 MOST_PANELS = 4
-_LINE = ("variant", "options", "precision", "kernel", "kernel_options")
-_PICTURE = ("dtype", "inputs", "inputs_options", "world", "mask", "batch", "seqlen", "heads", "heads_kv", "head_dim")
+_LINE = fields.names(fields.VARIANT, fields.PRECISION, fields.KERNEL)
+_AXES = ("world_size", "tensor")  # within a panel: along a line, and chart by chart
+_PICTURE = ("dtype", *(name for name in KEYS if name not in (*_LINE, *_AXES, "dtype")))
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ def panels(decision: Decision) -> list[Panel]:
     """A panel a dtype and problem, the first few; settings of one world size only have no growth and none."""
     own = {item.key: item.cell for item in decision.items if item.key and item.cell}
     old = {item.key: item.baseline for item in decision.items if item.key and item.baseline}
-    varying = [name for name in (*_PICTURE[1:], *_LINE[1:]) if len({_get(key, name) for key in (*own, *old)}) > 1]
+    varying = _varying([*own, *old])
     labels = sorted({_label(key, _PICTURE, varying) for key in own})
     lines = sorted({_label(key, _LINE, varying) for key in (*own, *old) if _get(key, "variant") != "single_device"})
     slots = {line: place for place, line in enumerate(lines, 1)}
@@ -46,14 +48,22 @@ def panels(decision: Decision) -> list[Panel]:
     return found[:MOST_PANELS]
 
 
+def _varying(keys: Sequence[Key]) -> list[str]:
+    """What tells panels and lines apart; a setting of a variant, only where that variant has several."""
+    alike = {name: {(_get(key, "variant"), _get(key, name)) for key in keys} for name in _LINE}
+    variants = {_get(key, "variant") for key in keys}
+    found = [name for name in fields.names(fields.VARIANT) if len(alike[name]) > len(variants)]
+    others = [name for name in KEYS if name not in fields.names(fields.VARIANT)]
+    return found + [name for name in others if len({_get(key, name) for key in keys}) > 1]
+
+
 def _get(key: Key, name: str) -> object:
     return key[KEYS.index(name)]
 
 
 def _label(key: Key, names: Sequence[str], varying: Sequence[str]) -> str:
-    words = [str(_get(key, names[0]))]
-    words += [f"{name} {_get(key, name)}" for name in names[1:] if name in varying and _get(key, name) != ""]
-    return " · ".join(words)
+    row = dict(zip(KEYS, key, strict=True))
+    return fields.label(row, [names[0], *(name for name in names[1:] if name in varying)])
 
 
 def _by_line(found: Mapping[Key, Cell], label: str, varying: Sequence[str]) -> dict[tuple[str, str], dict[int, Cell]]:

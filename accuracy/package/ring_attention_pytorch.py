@@ -14,7 +14,8 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from accuracy.core.case import Case, default_softmax_scale
+from accuracy.core.case import Case
+from accuracy.core.fields import default_softmax_scale
 from accuracy.package import installed, replaced
 from accuracy.variant.base import Rank
 from accuracy.world.processes import ProcessesWorld

@@ -5,13 +5,13 @@ them. A facet holds everything else fixed: dtype, problem, inputs, device. Along
 size, the seeds, the ranks.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import pandas as pd
 
+from accuracy.core import fields
 from accuracy.core.dtype import FORMATS
 from accuracy.core.number import count
 from accuracy.results.table import OK, TENSORS
@@ -19,32 +19,10 @@ from accuracy.results.table import OK, TENSORS
 SINGLE_DEVICE = "single_device"
 MOST_FACETS = 4  # drawn over the world size
 MOST_DETAILED_FACETS = 2  # drawn by rank and by token, where a facet takes a dozen charts and more
-_SERIES_DETAILS = ("precision", "kernel", "kernel_options", "world")
-_FACET_DETAILS = (
-    "inputs",
-    "inputs_options",
-    "mask",
-    "batch",
-    "seqlen",
-    "seqlen_q",
-    "heads",
-    "heads_kv",
-    "head_dim",
-    "softmax_scale",
-    "softcap",
-    "device",
-)
-_UNNAMED = (
-    "inputs",
-    "inputs_options",
-    "mask",
-    "device",
-    "options",
-    "precision",
-    "kernel",
-    "kernel_options",
-    "world",
-)
+_SERIES_DETAILS = (*fields.names(fields.PRECISION, fields.KERNEL), "world")
+_VARIANT_DETAILS = tuple(name for name in fields.names(fields.VARIANT) if name != "variant")
+_ALONG = ("dtype", "world_size", "seed")  # the facet's name, and what runs along a series
+_FACET_DETAILS = tuple(name for name in fields.names_but(fields.VARIANT) if name not in (*_SERIES_DETAILS, *_ALONG))
 
 
 @dataclass(frozen=True)
@@ -99,18 +77,15 @@ def with_labels(results: pd.DataFrame) -> pd.DataFrame:
     every = results.drop_duplicates("case_id")
     cases = every[every["status"] == OK] if (every["status"] == OK).any() else every
     facet_details = _varying(cases, _FACET_DETAILS)
-    if "seqlen_q" in facet_details and (cases["seqlen_q"] == cases["seqlen"]).all():
-        facet_details.remove("seqlen_q")  # says nothing that seqlen does not say
-    facet = [_label(row, "dtype", facet_details) for row in cases.to_dict("records")]
+    facet = [fields.label(row, ["dtype", *facet_details]) for row in cases.to_dict("records")]
     inside = {name for _, rows in cases.groupby(facet) for name in _varying(rows, _SERIES_DETAILS)}
     series_details = [name for name in _SERIES_DETAILS if name in inside]
     facet_details += [name for name in _varying(cases, _SERIES_DETAILS) if name not in inside]
-    options = cases.groupby("variant")["options"].nunique(dropna=False)
-    several = set(options[options > 1].index)
+    own = {variant: _varying(rows, _VARIANT_DETAILS) for variant, rows in every.groupby("variant")}
     labels = {
         row["case_id"]: (
-            _label(row, "variant", (["options"] if row["variant"] in several else []) + series_details),
-            _label(row, "dtype", facet_details),
+            fields.label(row, ["variant", *own[row["variant"]], *series_details]),
+            fields.label(row, ["dtype", *facet_details]),
         )
         for row in every.to_dict("records")
     }
@@ -123,17 +98,6 @@ def with_labels(results: pd.DataFrame) -> pd.DataFrame:
 def _varying(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
     """Which of the columns hold more than one value."""
     return [name for name in names if rows[name].nunique(dropna=False) > 1]
-
-
-def _label(row: Mapping[Any, Any], first: str, details: Sequence[str]) -> str:
-    return " · ".join([str(row[first]), *filter(None, (_detail(name, row[name]) for name in details))])
-
-
-def _detail(name: str, value: object) -> str:
-    if value is None or value != value or value == "":
-        return ""
-    text = f"{value:g}" if isinstance(value, float) else str(value)
-    return text if name in _UNNAMED else f"{name} {text}"
 
 
 def spoken(label: str) -> str:

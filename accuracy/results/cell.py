@@ -13,15 +13,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from accuracy.core import fields
 from accuracy.core.probes import PROBES, REFERENCE_ERROR
-from accuracy.results.damage import SIZES
 from accuracy.results.run_table import Evidence
 from accuracy.results.table import ALL_RANKS, OK, UNSUPPORTED
 
-KEYS = (
-    "variant", "options", "precision", "kernel", "kernel_options", "inputs", "inputs_options", "dtype", "world",
-    "sharding", "mask", *SIZES, "softmax_scale", "softcap", "tensor",
-)  # fmt: skip
+KEYS = (*fields.names_but(fields.SEED, fields.DEVICE), "tensor")
 ALWAYS_NAMED = ("variant", "dtype", "world_size", "tensor")
 SINGLE_DEVICE = "single_device"
 

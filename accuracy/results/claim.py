@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from accuracy.core import paths
+from accuracy.core import fields, paths
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,10 @@ def no_failure(results: pd.DataFrame) -> Claim:
 def beside(rows: pd.DataFrame, twins: Mapping[str, str]) -> pd.DataFrame:
     """Rows of the variants that have a twin in the same case, with `ours`, its name, and `ratio`, their relative error
     over its."""
-    case = ["kernel", "kernel_options", "inputs", "dtype", "world_size", "seed", "mask", "batch", "seqlen", "heads",
-            "heads_kv", "head_dim", "tensor"]  # fmt: skip
+    case = [*fields.names_but(fields.VARIANT), "tensor", "rank"]
     named = rows[rows["variant"].isin(twins)].assign(ours=lambda each: each["variant"].map(twins))
     other = rows[[*case, "variant", "error_rel"]].rename(columns={"variant": "ours", "error_rel": "error_of_ours"})
-    both = named.merge(other, on=[*case, "ours"])
+    both = named.merge(other, on=[*case, "ours"], validate="many_to_one")
     return both.assign(ratio=both["error_rel"] / both["error_of_ours"])
 
 

@@ -6,15 +6,16 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from accuracy.core import fields
 from accuracy.core.printable import printable
 from accuracy.results import table
 from accuracy.results.derived import DERIVED
 
 _CODE = ("code", "reference")  # how a row came about: no text of the gate
 TEXTS = [field.name for field in table.RESULTS_SCHEMA if field.type == pa.string() and field.name not in _CODE]
-SIZES = ("world_size", "batch", "seqlen", "heads", "heads_kv", "head_dim", "seqlen_q")
+SIZES = tuple(each.name for each in fields.COLUMNS if each.type.startswith("int") and each.role != fields.SEED)
 NUMBERS = ("error_rel", "error_rms", "error_max", "single_device_rel", "floor_rel")
-REQUIRED = [*TEXTS, *SIZES, "seed", "rank", "softmax_scale", "nonfinite", *NUMBERS]
+REQUIRED = [*TEXTS, *(name for name in fields.names() if name not in TEXTS), "rank", "nonfinite", *NUMBERS]
 STATUSES = (table.OK, table.UNSUPPORTED, table.FAILED)
 ENTRIES = (("experiment", str), ("cases", list), ("fingerprint", dict), ("provenance", dict))
 MOST_SIZE = 2**40  # of a whole number that counts tokens, heads, ranks
@@ -24,7 +25,7 @@ MOST_TEXT = 2000  # letters of a text in a table; options and reasons are the lo
 def of_record(about: dict[str, Any]) -> str | None:
     """What is wrong with run.json, as the rest of a sentence that its path begins."""
     version = about.get("schema_version")
-    if not isinstance(version, int) or isinstance(version, bool) or version != table.SCHEMA_VERSION:
+    if type(version) is not int or version != table.SCHEMA_VERSION:
         return (
             f"has schema version {printable(str(version)[:20])}; this reads {table.SCHEMA_VERSION}: "
             "use the accuracy that wrote it, or measure again"

@@ -13,6 +13,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from accuracy.core import fields
 from accuracy.core.number import plain
 from accuracy.core.printable import printable
 from accuracy.results.cell import KEYS, Cell, Key, measured
@@ -33,8 +34,9 @@ class Entry:
 
 
 def text_of(key: Key) -> str:
-    """A cell's key as one line that no version reorders: `variant=ring|dtype=bfloat16|...`, empty entries left out."""
-    return "|".join(f"{name}={value}" for name, value in zip(KEYS, key, strict=True) if value not in ("", None))
+    """A cell's key as one line, `dtype=bfloat16|variant=ring|...`: by name, and without what goes without saying, so
+    that neither another order of the fields nor a new one changes it."""
+    return "|".join(sorted(f"{name}={value}" for name, value in fields.said(dict(zip(KEYS, key, strict=True))).items()))
 
 
 def entry(run: Evidence, reason: str) -> Entry:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from accuracy.core import fields
 from accuracy.results.derived import with_derived
 from accuracy.results.table import IDENTITY, RESULTS_SCHEMA, SCHEMA_VERSION, Finished, Row, finished_in, write_rows
 
@@ -20,14 +21,7 @@ _LEFT_OUT = (  # of the columns that say what a row is of: what a stack does not
     "sharding", "softcap", "seqlen_q", "softmax_scale", "inputs", "inputs_options", "reference", "rank",
 )  # fmt: skip
 _STACK = [
-    ("layers", pa.int32()),
-    ("width", pa.int32()),
-    ("feed_forward", pa.int32()),  # 0: none
-    ("vocabulary", pa.int32()),
-    ("weights", pa.string()),
-    ("gain", pa.float64()),  # of query and key weights: logits grow by its square
-    ("residual", pa.string()),
-    ("norm", pa.bool_()),
+    *((each.name, pa.type_for_alias(each.type)) for each in fields.STACK_FIELDS),
     ("layer", pa.int32()),  # 1 to L; the loss and the norm of all gradients have L
 ]
 METRICS = (

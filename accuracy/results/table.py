@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from accuracy.core import fields
 from accuracy.core.files import whole_file
 from accuracy.results.derived import with_derived
 
@@ -31,30 +32,9 @@ OK, UNSUPPORTED, FAILED = "ok", "unsupported", "failed"
 _IDENTITY = [
     ("case_id", pa.string()),
     ("experiment", pa.string()),
-    ("variant", pa.string()),
-    ("options", pa.string()),  # knobs of the variant, "key_chunk=64"; empty when it has none
-    ("precision", pa.string()),  # what was changed from the variant's published policy; empty: nothing
-    ("kernel", pa.string()),
-    ("kernel_options", pa.string()),
-    ("inputs", pa.string()),
-    ("inputs_options", pa.string()),
-    ("dtype", pa.string()),
-    ("world", pa.string()),
-    ("world_size", pa.int32()),
-    ("sharding", pa.string()),
-    ("seed", pa.int64()),
-    ("mask", pa.string()),  # with its window and documents: causal,window=128
-    ("softcap", pa.float64()),  # 0: none
-    ("batch", pa.int32()),
-    ("seqlen", pa.int64()),
-    ("seqlen_q", pa.int64()),  # query tokens; seqlen has the keys
-    ("heads", pa.int32()),
-    ("heads_kv", pa.int32()),
-    ("head_dim", pa.int32()),
-    ("softmax_scale", pa.float64()),
-    ("device", pa.string()),
+    *((each.name, pa.type_for_alias(each.type)) for each in fields.COLUMNS),
     ("code", pa.string()),  # digest of the sources that measured the row, parts of one's own after a +
-    ("reference", pa.string()),  # which reference: fused or torch; null where nothing was measured, and in older tables
+    ("reference", pa.string()),  # which reference: fused or torch; null where nothing was measured
     ("tensor", pa.string()),  # null where the case has no numbers (unsupported, failed)
     ("rank", pa.int32()),  # -1: all ranks together
     ("status", pa.string()),
@@ -84,7 +64,7 @@ METRICS = (
     "x_single_device",
     "ulp_max",
     "reference_rms",
-    "condition_softmax",  # these three: see condition.py; null: not asked for, and in older tables
+    "condition_softmax",  # these three: see condition.py; null: not asked for
     "condition_sum",
     "condition_rounding",
 )

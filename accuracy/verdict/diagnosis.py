@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from accuracy.core import fields
 from accuracy.core.probes import PROBES
 from accuracy.verdict.growth import Growth
 from accuracy.verdict.label import INVALID, LABELS, LOGIC, MEANING, NOT_MEASURED, PRECISION_FLOOR, ROUNDING
@@ -18,7 +19,7 @@ PLURAL = {
     "is": "are", "comes": "come", "gives": "give", "stops": "stop", "rounds": "round", "errs": "err",
     "differs": "differ",
 }  # fmt: skip
-VARIANT = ("variant", "options", "precision")
+VARIANT = fields.names(fields.VARIANT, fields.PRECISION)
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,9 @@ class Diagnosis:
 
 def diagnoses(verdicts: pd.DataFrame, results: pd.DataFrame, steps: pd.DataFrame) -> list[Diagnosis]:
     """Gravest first."""
-    table = results.assign(**{name: results[name].fillna("").astype(str) for name in VARIANT})
     found = []
     for key, judged in verdicts.groupby(list(VARIANT), sort=False):
-        mine = table
+        mine = results
         for name, value in zip(VARIANT, key, strict=True):
             mine = mine[mine[name] == value]
         found.append(diagnose(judged, mine, steps[steps["case_id"].isin(mine["case_id"])]))

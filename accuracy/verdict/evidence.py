@@ -12,18 +12,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
+from accuracy.core import fields
 from accuracy.core.dtype import FORMATS, effective_dtype, rounding_band
 from accuracy.core.probes import PROBES, REFERENCE_ERROR
-from accuracy.results.table import ALL_RANKS, FAILED, IDENTITY, RERUN_COUNTS, RESULTS_SCHEMA, TENSORS
+from accuracy.results.table import ALL_RANKS, FAILED, RERUN_COUNTS, TENSORS
 from accuracy.verdict.rows import Rows, columns_of
 
-_INPUTS = ["inputs", "inputs_options"]
-KERNEL = ("kernel", "kernel_options")
+_INPUTS = fields.names(fields.INPUTS)
+KERNEL = fields.names(fields.KERNEL)
 _LADDER = (*KERNEL, "dtype", "world_size")
-_OF_A_ROW = ("case_id", "experiment", *_INPUTS, "seed", "code", "reference", "tensor", "rank", "status", "reason")
-_SETTING = tuple(name for name in IDENTITY if name not in (*_LADDER, *_OF_A_ROW))
+_SETTING = tuple(name for name in fields.names_but(fields.INPUTS, fields.SEED) if name not in _LADDER)
 SUBJECT = (*_SETTING, *_LADDER)
 """What is judged as one: the variant as configured and the problem, whatever columns they have, kernel, dtype, size."""
 PARTS = ("splits", "key_chunk")
@@ -102,7 +101,7 @@ class Evidence:
 
 def gather(results: pd.DataFrame) -> list[Evidence]:
     """Every tensor of every subject of the table, in the table's order; a subject without numbers has them too."""
-    table = _complete(results)
+    table = results
     columns = columns_of(table)
     bare = table["tensor"].isna()
     numbers = ~bare & table["error_rel"].notna()
@@ -185,17 +184,3 @@ def times_single_device(rows: Rows | pd.DataFrame) -> Any:
     """Each row's error over single device's, or over the floor where single device happens to be better than that."""
     least = np.maximum(np.maximum(rows["single_device_rel"], rows["floor_rel"]), REFERENCE_ERROR)
     return rows["error_rel"] / least
-
-
-def _complete(results: pd.DataFrame) -> pd.DataFrame:
-    """Columns that tables of an earlier schema lack, as missing; what tells subjects apart always has a value."""
-    absent = {name: np.nan for name in RESULTS_SCHEMA.names if name not in results}
-    table = results.assign(**absent)
-    table = table.assign(seqlen_q=table["seqlen_q"].fillna(table["seqlen"]))
-    texts = {name for name in RESULTS_SCHEMA.names if RESULTS_SCHEMA.field(name).type == pa.string()}
-    return table.assign(
-        **{
-            name: table[name].fillna("").astype(str) if name in texts else table[name].fillna(0)
-            for name in (*SUBJECT, *_INPUTS)
-        }
-    )

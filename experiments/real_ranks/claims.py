@@ -2,10 +2,11 @@
 
 import pandas as pd
 
+from accuracy.core import fields
 from accuracy.results.claim import Claim, no_failure
 from accuracy.results.table import METRICS
 
-KEYS = ["variant", "dtype", "world_size", "seed", "tensor", "rank"]
+KEYS = [*fields.names_but(fields.WORLD), "tensor", "rank"]
 
 
 def claims(results: pd.DataFrame) -> list[Claim]:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from accuracy.core.case import Part, Problem, default_softmax_scale
+from accuracy.core.case import Part, Problem
+from accuracy.core.fields import default_softmax_scale
 from accuracy.inputs import base as inputs_base
 from accuracy.reference import float64
 from accuracy.reference.cache import Cache

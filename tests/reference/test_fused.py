@@ -10,8 +10,9 @@ import mpmath
 import pytest
 import torch
 
-from accuracy.core.case import Part, Problem, default_softmax_scale
+from accuracy.core.case import Part, Problem
 from accuracy.core.errors import ConfigError
+from accuracy.core.fields import default_softmax_scale
 from accuracy.inputs.base import Inputs
 from accuracy.reference import choice, float64
 from accuracy.reference.cache import Cache

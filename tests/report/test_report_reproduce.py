@@ -14,10 +14,10 @@ ROW = {
 
 def test_the_command_names_the_case() -> None:
     assert command(ROW) == (
-        "accuracy variant=bpt dtype=bfloat16 world_size=8 seed=0 kernel=torch_flash inputs=gaussian "
-        "problem.batch=1 problem.seqlen=1024 problem.heads=4 problem.heads_kv=2 problem.head_dim=64 "
-        "problem.mask=causal variant.bpt.key_chunk=64 variant.bpt.query_chunk=128 "
-        "precision.merge=logsumexp kernel.torch_flash.tf32=True"
+        "accuracy variant=bpt variant.bpt.key_chunk=64 variant.bpt.query_chunk=128 precision.merge=logsumexp "
+        "kernel=torch_flash kernel.torch_flash.tf32=True inputs=gaussian dtype=bfloat16 world_size=8 seed=0 "
+        "problem.mask=causal problem.batch=1 problem.seqlen=1024 problem.heads=4 problem.heads_kv=2 "
+        "problem.head_dim=64"
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 
 from accuracy.core.dtype import FORMATS, effective_dtype
-from accuracy.results.table import ALL_RANKS, TENSORS
+from accuracy.results.table import ALL_RANKS, RESULTS_SCHEMA, TENSORS
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 
@@ -18,7 +18,8 @@ def row(tensor: str, dtype: str, size: int, rank: int, seed: int, **changes: Any
         "case_id": f"{dtype}-{size}-{seed}-{changes.get('inputs', 'gaussian')}", "variant": "v", "options": "",
         "precision": "", "kernel": "eager", "kernel_options": "", "inputs": "gaussian", "inputs_options": "",
         "dtype": dtype, "world": "simulated", "world_size": size, "sharding": "contiguous", "seed": seed,
-        "mask": "causal", "batch": 1, "seqlen": 512, "seqlen_q": 512, "heads": 4, "heads_kv": 4, "head_dim": 16,
+        "mask": "causal", "softcap": 0.0, "batch": 1, "seqlen": 512, "seqlen_q": 512, "heads": 4,
+        "heads_kv": 4, "head_dim": 16,
         "softmax_scale": 0.25, "device": "cpu", "tensor": tensor, "rank": rank, "status": "ok", "reason": "",
         "nonfinite": 0,
         "error_rel": 1.32 * floor, "single_device_rel": 1.2 * floor, "floor_rel": floor, "error_rms": 1.32 * floor,
@@ -27,7 +28,7 @@ def row(tensor: str, dtype: str, size: int, rank: int, seed: int, **changes: Any
         "significand_bits": float(FORMATS[effective_dtype(tensor, dtype)].precision),
         "repeats_differ": None, "poisoned": None, "future_differs": None,
     }  # fmt: skip
-    return content | changes
+    return dict.fromkeys(RESULTS_SCHEMA.names) | content | changes
 
 
 def healthy(sizes: tuple[int, ...] = (4,), dtypes: tuple[str, ...] = DTYPES, seeds: int = 4) -> pd.DataFrame:

@@ -190,7 +190,7 @@ def test_a_published_table_is_judged() -> None:
     assert wrong["world_size"].min() >= 8
 
 
-def test_judging_reads_old_files_through_the_table(tmp_path: Path) -> None:
+def test_judging_reads_tables_that_leave_columns_out(tmp_path: Path) -> None:
     old = healthy((1,), ("bfloat16",), 1).drop(columns=["significand_bits", "single_device_max", "repeats_differ"])
     old.to_parquet(tmp_path / "results.parquet")
     assert set(verdicts(tables.read_results(tmp_path))["label"]) == {ROUNDING}

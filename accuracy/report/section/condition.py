@@ -8,11 +8,12 @@ import pandas as pd
 from accuracy.chart import drawing, mark
 from accuracy.chart.svg import to_svg
 from accuracy.chart.view import Chart, Panel, Table, cells
+from accuracy.core import fields
 from accuracy.core.dtype import FORMATS, effective_dtype
 from accuracy.core.number import as_float, geometric_mean, plain, scientific
 from accuracy.report.series import series_order, tensor_order
 
-SIZES = ["dtype", "batch", "seqlen", "seqlen_q", "heads", "heads_kv", "head_dim", "softmax_scale", "softcap", "device"]
+SIZES = [name for name in fields.names(fields.DTYPE, fields.PROBLEM, fields.DEVICE) if name != "mask"]
 NUMBERS = ("condition_softmax", "condition_sum", "condition_rounding")
 DRAWN = ("out", "dq", "dk", "dv")
 EXPECTED = 6**-0.5  # standard deviation of a uniform rounding error, u / sqrt(3), averaged over a binade
@@ -41,7 +42,8 @@ def _names(rows: pd.DataFrame) -> pd.Series:
     """Inputs, with their options and the mask where those differ."""
     several = rows.groupby("inputs")["inputs_options"].transform("nunique") > 1
     options = rows["inputs_options"].where(several, "")
-    masks = rows["mask"].str.replace(r"documents=\S+", "packed documents", regex=True)
+    short = rows["mask"].str.replace(r"documents=\S+", "packed documents", regex=True)
+    masks = short if short.nunique() == rows["mask"].nunique() else rows["mask"]
     masks = masks if rows["mask"].nunique() > 1 else pd.Series("", index=rows.index)
     return (rows["inputs"] + " " + options + " " + masks).str.split().str.join(" ")
 

@@ -1,0 +1,232 @@
+"""What identifies a case? One list, from which the table, the grid, the gate, the report, claims and the digest derive.
+
+In: a case, or a row of the results table. Out: its values by name, its columns, its words on the command line, its text
+in a label. A new setting of a case is one `Field` here beside the code that uses it. No torch and no pyarrow.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import astuple, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from accuracy.core.case import Case
+
+Row = Mapping[Any, Any]
+
+VARIANT, PRECISION, KERNEL, INPUTS, DTYPE = "variant", "precision", "kernel", "inputs", "dtype"
+WORLD, WORLD_SIZE, SEED, PROBLEM, DEVICE = "world", "world_size", "seed", "problem", "device"
+STACK = "stack"  # the layers around the attention
+CONTENT = "content"  # of the digest alone: what code was chosen, and what else is recorded beside the same numbers
+
+
+@dataclass(frozen=True)
+class Field:
+    """One setting of a case.
+
+    name: of the column. role: what the setting belongs to. value_of: its value in a case. type: of the column, as
+    pyarrow names it. word: its name on the command line, with {columns} of its row; "" where it has none. knobs:
+    whether the value is text of several, `key_chunk=64,query_chunk=128`, each a word of its own behind `word`. usual:
+    the value that goes without saying in a row; None: every value is said. within: the column whose text also says
+    this field, where it has no column of its own.
+    """
+
+    name: str
+    role: str
+    value_of: Callable[["Case"], Any]
+    type: str = "string"
+    word: str = ""
+    knobs: bool = False
+    usual: Callable[[Row], Any] | None = None
+    within: str = ""
+
+    def is_usual(self, row: Row) -> bool:
+        """Whether a row's value goes without saying."""
+        return self.usual is not None and bool(row[self.name] == self.usual(row))
+
+    def said(self, case: "Case") -> str:
+        """The case's value as on the command line, `problem.window=128`."""
+        row = values(case)
+        return " ".join(self.words(row)) or f"{self.word.format_map(row)}={row[self.name]}"
+
+    def words(self, row: Row) -> list[str]:
+        """What says a row's value on the command line, and nothing else does; a missing value has no words."""
+        value = row.get(self.name)
+        if not self.word or not _present(value) or self.is_usual(row):
+            return []
+        word = self.word.format_map(row)
+        if self.knobs:
+            return [f"{word}.{knob}" for knob in _knobs(str(value))]
+        first, *settings = str(value).split(",") if self.name in _SHARED else [_text(value)]
+        return [f"{word}={first}", *(f"{self.role}.{setting}" for setting in settings)]
+
+    def label(self, row: Row) -> str:
+        """A row's value in a label: names as they are, numbers with theirs; empty where it goes without saying."""
+        value = row[self.name]
+        if not _present(value) or self.is_usual(row):
+            return ""
+        return str(value) if self.type == "string" else f"{self.name} {_text(value)}"
+
+
+def _always(value: Any) -> Callable[[Row], Any]:
+    return lambda row: value
+
+
+def _setting(name: str, type: str, value_of: Callable[["Case"], Any], **more: Any) -> Field:
+    return Field(name, PROBLEM, value_of, type, f"problem.{name}", **more)
+
+
+def _of_stack(name: str, type: str, without: Any) -> Field:
+    def value_of(case: Any) -> Any:
+        return getattr(getattr(case, "stack", None), name, without)
+
+    return Field(name, STACK, value_of, type, f"stack.{name}", usual=_always(without))
+
+
+def _parts(case: "Case") -> list[tuple[str, str, str]]:
+    """The chosen code with its knobs, wherever it is on disk."""
+    parts = (case.variant.forward, case.variant.backward, case.kernel, case.inputs)
+    return [(part.name, part.source.rpartition("/")[2], part.options_text) for part in parts]
+
+
+def _policies(case: "Case") -> list[str]:
+    return [str(astuple(policy)) for policy in (case.forward_precision, case.backward_precision)]
+
+
+def _reruns(case: "Case") -> str:
+    asked = {each.name: getattr(case.reruns, each.name) for each in fields(case.reruns)}
+    return ",".join(f"{name}={value}" for name, value in asked.items() if value)
+
+
+def default_softmax_scale(head_dim: float) -> float:
+    """1 / sqrt(D), as Vaswani et al. 2017."""
+    return 1.0 / math.sqrt(head_dim)
+
+
+def _default_scale(row: Row) -> float | None:
+    head_dim = row.get("head_dim") or math.nan
+    return default_softmax_scale(head_dim) if head_dim > 0 else None
+
+
+FIELDS = (
+    Field("variant", VARIANT, lambda case: case.variant.name, word="variant"),
+    Field(
+        "options", VARIANT, lambda case: case.variant.options_text, word="variant.{variant}", knobs=True,
+        usual=_always(""),
+    ),
+    Field(  # what differs from the variant's published policy
+        "precision", PRECISION, lambda case: case.precision_text, word="precision", knobs=True, usual=_always(""),
+    ),
+    Field("kernel", KERNEL, lambda case: case.kernel.name, word="kernel"),
+    Field(
+        "kernel_options", KERNEL, lambda case: case.kernel.options_text, word="kernel.{kernel}", knobs=True,
+        usual=_always(""),
+    ),
+    Field("inputs", INPUTS, lambda case: case.inputs.name, word="inputs"),
+    Field(
+        "inputs_options", INPUTS, lambda case: case.inputs.options_text, word="inputs.{inputs}", knobs=True,
+        usual=_always(""),
+    ),
+    Field("dtype", DTYPE, lambda case: case.dtype, word="dtype"),
+    Field("world", WORLD, lambda case: case.world, word="world", usual=_always("simulated")),
+    Field("world_size", WORLD_SIZE, lambda case: case.world_size, "int32", "world_size"),
+    Field("sharding", VARIANT, lambda case: case.variant.sharding),
+    Field("seed", SEED, lambda case: case.seed, "int64", "seed"),
+    _setting("mask", "string", lambda case: case.problem.mask),  # the column: causal,window=128
+    _setting("window", "int64", lambda case: case.problem.window, usual=_always(None), within="mask"),
+    _setting("documents", "string", lambda case: case.problem.documents_text, usual=_always(""), within="mask"),
+    _setting("softcap", "float64", lambda case: case.problem.softcap or 0.0, usual=_always(0.0)),
+    _setting("batch", "int32", lambda case: case.problem.batch),
+    _setting("seqlen", "int64", lambda case: case.problem.seqlen),  # of the keys
+    _setting("seqlen_q", "int64", lambda case: case.problem.queries, usual=lambda row: row.get("seqlen")),
+    _setting("heads", "int32", lambda case: case.problem.heads),
+    _setting("heads_kv", "int32", lambda case: case.problem.heads_kv),
+    _setting("head_dim", "int32", lambda case: case.problem.head_dim),
+    _setting("softmax_scale", "float64", lambda case: case.problem.softmax_scale, usual=_default_scale),
+    Field("device", DEVICE, lambda case: case.device),  # a row says the model of it
+    Field("parts", CONTENT, _parts),
+    Field("policies", CONTENT, _policies),
+    Field("reruns", CONTENT, _reruns, usual=_always("")),
+    Field("conditions", CONTENT, lambda case: case.conditions, "bool", usual=_always(False)),
+)  # fmt: skip
+STACK_FIELDS = (
+    _of_stack("layers", "int32", 0),
+    _of_stack("width", "int32", 0),
+    _of_stack("feed_forward", "int32", 0),
+    _of_stack("vocabulary", "int32", 0),
+    _of_stack("weights", "string", ""),
+    _of_stack("gain", "float64", 0.0),  # of query and key weights: logits grow by its square
+    _of_stack("residual", "string", ""),
+    _of_stack("norm", "bool", False),
+)
+"""Of a case that stands in a stack; the table of stacks has them beside the others."""
+
+AXES = tuple(each for each in FIELDS if each.word)
+COLUMNS = tuple(each for each in FIELDS if each.role != CONTENT and not each.within)
+_SHARED = {each.within for each in FIELDS if each.within}
+_BY_NAME = {each.name: each for each in (*FIELDS, *STACK_FIELDS)}
+
+
+def names(*roles: str) -> tuple[str, ...]:
+    """Columns of these roles; of none: all columns."""
+    return tuple(each.name for each in COLUMNS if not roles or each.role in roles)
+
+
+def names_but(*roles: str) -> tuple[str, ...]:
+    """All columns but those of these roles."""
+    return tuple(each.name for each in COLUMNS if each.role not in roles)
+
+
+def values(case: "Case") -> dict[str, Any]:
+    """Every field's value, by name."""
+    return {each.name: each.value_of(case) for each in FIELDS}
+
+
+def identity(case: "Case") -> dict[str, Any]:
+    """The case's columns of the table."""
+    row = values(case)
+    for each in FIELDS:
+        if each.within and not each.is_usual(row):
+            row[each.within] = f"{row[each.within]},{each.name}={row[each.name]}"
+    return {each.name: row[each.name] for each in COLUMNS}
+
+
+def content(case: "Case") -> dict[str, Any]:
+    """What the digest is of. A value that goes without saying is left out: a new field leaves older digests alone."""
+    return said(values(case))
+
+
+def said(row: Row) -> dict[str, Any]:
+    """A row's values but those that go without saying; what is no field is kept."""
+    return {name: value for name, value in row.items() if name not in _BY_NAME or not _BY_NAME[name].is_usual(row)}
+
+
+def words(row: Row) -> list[str]:
+    """The overrides of the command line that choose a row's case; missing columns have none."""
+    return [word for each in COLUMNS for word in each.words(row)]
+
+
+def label(row: Row, names: tuple[str, ...] | list[str]) -> str:
+    """Values of a row in one line, `ring · kernel eager`; what goes without saying is left out behind the first."""
+    first, *others = names
+    return " · ".join([str(row[first]), *filter(None, (_BY_NAME[name].label(row) for name in others))])
+
+
+def _knobs(options: str) -> list[str]:
+    """`key_chunk=64,query_chunk=128` as one each."""
+    pairs: list[str] = []
+    for piece in options.split(","):
+        if "=" in piece or not pairs:
+            pairs.append(piece)
+        else:  # a comma inside a value
+            pairs[-1] += f",{piece}"
+    return [f"{pair.removesuffix('=None')}=null" if pair.endswith("=None") else pair for pair in pairs]
+
+
+def _present(value: object) -> bool:
+    return value is not None and value == value and value != ""
+
+
+def _text(value: object) -> str:
+    """Whole numbers of a column that lacks some elsewhere are floats."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
