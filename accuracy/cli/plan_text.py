@@ -38,7 +38,7 @@ def _case_line(each: Planned) -> str:
     words = [
         case.id, case.variant.name, case.variant.options_text, case.precision_text, case.kernel.name, case.inputs.name,
         case.dtype, f"W={case.world_size}", f"seed={case.seed}",
-        _shape(problem), case.identity()["mask"], "" if problem.softcap is None else f"softcap={problem.softcap}",
+        _shape(problem), str(case.identity()["mask"]), "" if problem.softcap is None else f"softcap={problem.softcap}",
     ]  # fmt: skip
     return "  ".join(word for word in words if word)
 
