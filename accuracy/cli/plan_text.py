@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from accuracy.core.case import Problem
+from accuracy.core import fields
+from accuracy.core.case import Case, Problem
 from accuracy.core.probes import PROBES
 from accuracy.execute.plan import Planned
 from accuracy.execute.run import Outcome
@@ -39,8 +40,14 @@ def _case_line(each: Planned) -> str:
         case.id, case.variant.name, case.variant.options_text, case.precision_text, case.kernel.name, case.inputs.name,
         case.dtype, f"W={case.world_size}", f"seed={case.seed}",
         _shape(problem), str(case.identity()["mask"]), "" if problem.softcap is None else f"softcap={problem.softcap}",
+        *_stack_words(case),
     ]  # fmt: skip
     return "  ".join(word for word in words if word)
+
+
+def _stack_words(case: Case) -> list[str]:
+    row = case.identity()
+    return [f"{name}={row[name]}" for name in fields.names(fields.STACK) if case.stack is not None]
 
 
 def _shape(problem: Problem) -> str:
@@ -63,7 +70,11 @@ def outcome(result: Outcome) -> str:
         counts += f", {result.earlier} found done"
     if result.interrupted:
         counts += "; interrupted: the same command goes on from here"
-    return "\n".join(["", ratios(table.read_results(result.folder)), "", counts])
+    rows = table.read_results(result.folder)
+    stacks = table.in_stacks(rows)
+    shown = [ratios(rows[~stacks])] if not stacks.all() or rows.empty else []
+    shown += [bottom_gradients(rows[stacks])] if stacks.any() else []
+    return "\n".join(["", "\n\n".join(shown), "", counts])
 
 
 def ratios(results: pd.DataFrame) -> str:
@@ -86,6 +97,20 @@ def ratios(results: pd.DataFrame) -> str:
     shown = shown[list(_present(shown.columns))]
     title = "error / single device's error (relative Frobenius, all ranks, worst seed)"
     return f"{title}\n{shown.to_string(float_format=lambda value: f'{value:.3g}')}"
+
+
+def bottom_gradients(rows: pd.DataFrame) -> str:
+    """Of every variant and setting of a stack, the gradient below all layers of the deepest stack on the most ranks:
+    medians over the seeds."""
+    bottom = rows[(rows["status"] == table.OK) & (rows["tensor"] == "dx") & (rows["layer"] == 1)]
+    if bottom.empty:
+        return "no stack was measured"
+    keys = ["dtype", "weights", "gain", "residual", "norm", "variant", "precision"]
+    deepest = bottom[bottom["layers"] == bottom.groupby(keys)["layers"].transform("max")]
+    numbers = ["error_rel", "x_single_device", "x_exact", "diff_rel"]
+    median = deepest.astype({"layers": int}).groupby([*keys, "layers", "world_size"])[numbers].median().reset_index()
+    shown = median.groupby(keys).tail(1).to_string(index=False, float_format=lambda value: f"{value:.3g}")
+    return f"dx of layer 1, deepest stack (relative Frobenius, median over seeds)\n{shown}"
 
 
 def _floors(rows: pd.DataFrame) -> str:

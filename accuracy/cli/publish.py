@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from accuracy.results import layers, lean, sums, table
+from accuracy.results import lean, sums, table
 
 USAGE_ERROR = 2
 
@@ -40,7 +40,7 @@ def publish(folder: Path, to: Path, every_digit: bool = False) -> Path:
     if not (folder / "run.json").exists():
         raise ValueError(f"{folder} has no run.json; give the output_dir of a run")
     about = table.read_run(folder)
-    rows = layers.read(folder).assign(rank=table.ALL_RANKS) if layers.has(folder) else table.read_results(folder)
+    rows = table.read_results(folder)
     missing = set(about["cases"]) - set(rows["case_id"])
     if missing or about["ended"] is None:
         raise ValueError(f"{folder} is not finished ({len(missing)} cases are missing); repeat its command first")
@@ -51,25 +51,23 @@ def publish(folder: Path, to: Path, every_digit: bool = False) -> Path:
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     rows = rows[rows["case_id"].isin(about["cases"])]  # the folder may hold cases of another plan
-    schema = layers.PUBLISHED_SCHEMA if layers.has(folder) else table.RESULTS_SCHEMA
-    lean.write(lean.lean_results(rows, schema, every_digit), target / "results.parquet")
-    drawn = positions.drawn(rows, table.read_positions(folder))
+    alone = rows[~table.in_stacks(rows)]
+    lean.write(lean.lean_results(rows, every_digit), target / "results.parquet")
+    drawn = positions.drawn(alone, table.read_positions(folder))
     if len(drawn):
         lean.write(lean.lean_positions(drawn), target / "positions.parquet")
-    table.write_json(target / "run.json", {**_without_places(about), "full_table": lean.digest(rows, schema)})
-    _write_pages(target, rows)
+    table.write_json(target / "run.json", {**_without_places(about), "full_table": lean.digest(rows)})
+    _write_pages(target, alone)
     return target
 
 
-def _write_pages(target: Path, rows: pd.DataFrame) -> None:
-    from accuracy.report import build, depth, figure
+def _write_pages(target: Path, alone: pd.DataFrame) -> None:
+    from accuracy.report import build, figure
 
     sums.write(target)
-    if layers.has(target):
-        depth.write_report(target)
-        return
     build.write_report(target)
-    figure.write_growth_figure(rows, target / "growth.svg")
+    if len(alone):
+        figure.write_growth_figure(alone, target / "growth.svg")
 
 
 def target_of(about: dict[str, Any], to: Path) -> Path:

@@ -18,12 +18,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     folder = given.folder
 
-    from accuracy.report import build, depth
+    from accuracy.report import build  # here, so that --help answers at once
     from accuracy.report.folder import NoReport
-    from accuracy.results import layers  # here, so that --help answers at once
 
     try:
-        summary = depth.write_report(folder) if layers.has(folder) else build.write_report(folder, given.earlier)
+        summary = build.write_report(folder, given.earlier)
     except (NoReport, ConfigError) as error:
         print(f"accuracy-report: {error}", file=sys.stderr)
         return USAGE_ERROR

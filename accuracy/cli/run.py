@@ -156,10 +156,6 @@ def measure(config: Any, folders: list[Path], command: list[str], crew: "Crew | 
     configuration = settled(configuration)
     arithmetic.make_exact()
     with arithmetic.computing_with(configuration.threads, configuration.device):
-        if configuration.stacks or any(grid.stacks for grid in configuration.also):
-            from accuracy.stack import run as depth
-
-            return depth.measure(configuration, config, command)
         return _measure(configuration, config, command, crew)
 
 

@@ -14,9 +14,10 @@ from accuracy.core.precision import Precision
 def cases_of(configuration: Configuration) -> Iterator[Case]:
     """The product, slowest axis first: what is costly to prepare (inputs, reference, single device) changes least
     often."""
-    for problem, inputs, seed, dtype, kernel, size, variant, overrides in itertools.product(
-        configuration.problems, configuration.inputs, configuration.seeds, configuration.dtypes, configuration.kernels,
-        configuration.world_sizes, configuration.variants, configuration.precisions,
+    for stack, problem, inputs, seed, dtype, kernel, size, variant, overrides in itertools.product(
+        configuration.stacks or (None,), configuration.problems, configuration.inputs, configuration.seeds,
+        configuration.dtypes, configuration.kernels, configuration.world_sizes, configuration.variants,
+        configuration.precisions,
     ):  # fmt: skip
         forward, backward = (plugins.load(part.source).SCHEDULE for part in (variant.forward, variant.backward))
         forward_policy = _override(forward.precision, forward.forward_places, overrides)
@@ -30,6 +31,7 @@ def cases_of(configuration: Configuration) -> Iterator[Case]:
         yield Case(
             problem, inputs, seed, dtype, variant, kernel, forward_policy, backward_policy, ",".join(changed),
             configuration.world, size, configuration.device, configuration.reruns, configuration.conditions,
+            stack,
         )  # fmt: skip
 
 

@@ -17,12 +17,12 @@ from pydantic import BeforeValidator, SkipValidation
 from accuracy.config.checks import Axis, check, combinations, mapping, unknown_key
 from accuracy.config.find import parts, variants
 from accuracy.config.problem import problem_of
-from accuracy.config.stack import Stack, stacks_of
 from accuracy.core.case import Part, Problem, Reruns, Variant
 from accuracy.core.dtype import FORMATS
 from accuracy.core.errors import ConfigError
 from accuracy.core.kinds import FromZero, OneOf, Positive, Whole
 from accuracy.core.precision import Precision
+from accuracy.core.stack import Stack
 
 DEVICES = ("auto", "cpu", "cuda")
 ALSO_KEYS = (
@@ -112,7 +112,7 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
     read_by = {
         "problem": lambda node: map(problem_of, combinations("problem", node)),
         "precision": _precisions,
-        "stack": stacks_of,
+        "stack": _stacks,
         "variant": lambda node: variants(node, folders),
         "kernel": lambda node: parts("kernel", node, folders),
         "inputs": lambda node: parts("inputs", node, folders),
@@ -124,6 +124,12 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
     if "every" in config["kernel"]:  # a kernel that nobody named is nobody's mistake
         main = replace(main, unusable="record")
     return replace(main, also=tuple(_also(config, folders)))
+
+
+def _stacks(node: Any) -> Iterator[Stack]:
+    """Every combination of the knobs of `stack`; none for `stack.layers=0`."""
+    if mapping("stack", node).get("layers") != 0:
+        yield from (check(Stack, "stack", each) for each in combinations("stack", node))
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from accuracy.core import fields
 from accuracy.core.kinds import FromZero, OneOf, Positive, Whole
 from accuracy.core.masks import Visibility, borders
 from accuracy.core.precision import Precision
+from accuracy.core.stack import Stack
 
 Scalar = bool | int | float | str | None
 
@@ -152,6 +153,7 @@ class Case:
     device: str  # "cpu" or "cuda"
     reruns: Reruns = Reruns()
     conditions: bool = False  # whether its condition numbers are recorded
+    stack: Stack | None = None  # what the attention is part of; None: it stands alone
 
     @cached_property
     def id(self) -> str:

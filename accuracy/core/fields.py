@@ -76,11 +76,9 @@ def _setting(name: str, type: str, value_of: Callable[["Case"], Any], **more: An
     return Field(name, PROBLEM, value_of, type, f"problem.{name}", **more)
 
 
-def _of_stack(name: str, type: str, without: Any) -> Field:
-    def value_of(case: Any) -> Any:
-        return getattr(getattr(case, "stack", None), name, without)
-
-    return Field(name, STACK, value_of, type, f"stack.{name}", usual=_always(without))
+def _of_stack(name: str, type: str = "int32") -> Field:
+    """Empty where attention stands alone."""
+    return Field(name, STACK, lambda case: getattr(case.stack, name, None), type, f"stack.{name}", usual=_always(None))
 
 
 def _parts(case: "Case") -> list[tuple[str, str, str]]:
@@ -143,28 +141,25 @@ FIELDS = (
     _setting("heads_kv", "int32", lambda case: case.problem.heads_kv),
     _setting("head_dim", "int32", lambda case: case.problem.head_dim),
     _setting("softmax_scale", "float64", lambda case: case.problem.softmax_scale, usual=_default_scale),
+    _of_stack("layers"),
+    _of_stack("width"),
+    _of_stack("feed_forward"),
+    _of_stack("vocabulary"),
+    _of_stack("weights", "string"),
+    _of_stack("gain", "float64"),  # of query and key weights: logits grow by its square
+    _of_stack("residual", "string"),
+    _of_stack("norm", "bool"),
     Field("device", DEVICE, lambda case: case.device),  # a row says the model of it
     Field("parts", CONTENT, _parts),
     Field("policies", CONTENT, _policies),
     Field("reruns", CONTENT, _reruns, usual=_always("")),
     Field("conditions", CONTENT, lambda case: case.conditions, "bool", usual=_always(False)),
 )  # fmt: skip
-STACK_FIELDS = (
-    _of_stack("layers", "int32", 0),
-    _of_stack("width", "int32", 0),
-    _of_stack("feed_forward", "int32", 0),
-    _of_stack("vocabulary", "int32", 0),
-    _of_stack("weights", "string", ""),
-    _of_stack("gain", "float64", 0.0),  # of query and key weights: logits grow by its square
-    _of_stack("residual", "string", ""),
-    _of_stack("norm", "bool", False),
-)
-"""Of a case that stands in a stack; the table of stacks has them beside the others."""
 
 AXES = tuple(each for each in FIELDS if each.word)
 COLUMNS = tuple(each for each in FIELDS if each.role != CONTENT and not each.within)
 _SHARED = {each.within for each in FIELDS if each.within}
-_BY_NAME = {each.name: each for each in (*FIELDS, *STACK_FIELDS)}
+_BY_NAME = {each.name: each for each in FIELDS}
 
 
 def names(*roles: str) -> tuple[str, ...]:

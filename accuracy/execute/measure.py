@@ -24,6 +24,7 @@ from accuracy.measure.pipeline import Measured, Pipeline
 from accuracy.reference.cache import Cache
 from accuracy.runtime import device
 from accuracy.simulate.program import RunRanks, simulate
+from accuracy.stack.measure import StackPipeline
 
 Begin = Callable[[Case], None]
 """Told which case is measured next."""
@@ -45,7 +46,7 @@ def _one_by_one(
     configuration: Configuration, folder: Path, pending: Sequence[Planned], launcher: Launcher, begin: Begin
 ) -> Generator[str, None, None]:
     with _ranks(configuration, pending, launcher) as run_ranks:
-        pipeline = Pipeline(configuration.name, _cache(configuration), run_ranks)
+        pipeline = _pipeline(configuration, run_ranks)
         for each in pending:
             begin(each.case)
             yield write(folder, each.case, _measured(pipeline, each))
@@ -55,7 +56,7 @@ def _side_by_side(
     configuration: Configuration, folder: Path, pending: Sequence[Planned], workers: int, begin: Begin
 ) -> Generator[str, None, None]:
     """Unsupported cases need no GPU."""
-    pipeline = Pipeline(configuration.name, _cache(configuration))
+    pipeline = _pipeline(configuration)
     for each in pending:
         if each.unsupported is not None:
             begin(each.case)
@@ -84,12 +85,17 @@ def work(configuration: Configuration, folder: Path, workers: int) -> Work:
     threads = configuration.threads
     if configuration.device == "cuda":
         gpus, threads = device.alike()[:workers], max(1, torch.get_num_threads() // workers)
-    pipeline = Pipeline(configuration.name, _cache(configuration), partial(simulate, batched=configuration.batched))
+    pipeline = _pipeline(configuration)
     return Work(pipeline, folder, gpus, threads, configuration.case_seconds)
 
 
 def _measured(pipeline: Pipeline, each: Planned) -> Measured:
     return pipeline.unsupported(each.case, each.unsupported) if each.unsupported else pipeline.measure(each.case)
+
+
+def _pipeline(configuration: Configuration, run_ranks: RunRanks | None = None) -> Pipeline:
+    simulated = partial(simulate, batched=configuration.batched)
+    return StackPipeline(configuration.name, _cache(configuration), run_ranks or simulated, configuration.batched)
 
 
 def _cache(configuration: Configuration) -> Cache:

@@ -18,7 +18,9 @@ from accuracy.core.errors import ConfigError
 from accuracy.kernel.base import Abilities, kernel_of
 from accuracy.kernel.block.running_state import MERGE_PLACES
 from accuracy.measure.memory import bytes_needed
+from accuracy.measure.pipeline import shared
 from accuracy.reference import choice
+from accuracy.stack.unsupported import unsupported as stack_unsupported
 from accuracy.variant.base import schedule_of
 
 LACKS = {
@@ -50,11 +52,19 @@ def plan(configuration: Configuration, free_bytes: int | None, ranks: int | None
         for drawn in cases_of(grid):
             case = resolve_kernel(drawn) if drawn.kernel.name == "auto" else drawn
             planned.setdefault(case.id, _judge(case, free_bytes, ranks))
-    plans = list(planned.values())
+    plans = _neighbours(planned.values())
     for problem in {each.case.problem for each in plans}:
         choice.choose(problem, configuration.device, configuration.reference_method)
     _stop_at_useless_values(configuration, plans)
     return plans
+
+
+def _neighbours(plans: Iterable[Planned]) -> list[Planned]:
+    """Several grids may have cases that share inputs and reference."""
+    groups: dict[object, list[Planned]] = {}
+    for each in plans:
+        groups.setdefault(shared(each.case), []).append(each)
+    return [each for group in groups.values() for each in group]
 
 
 def resolve_kernel(case: Case) -> Case:
@@ -69,6 +79,7 @@ def resolve_kernel(case: Case) -> Case:
 def _judge(case: Case, free_bytes: int | None, ranks: int | None) -> Planned:
     forward, backward = (schedule_of(part) for part in (case.variant.forward, case.variant.backward))
     reasons: Iterable[Callable[[], str | None]] = (
+        lambda: None if case.stack is None else stack_unsupported(case),
         lambda: _feature_unsupported(case),
         lambda: _inputs_unsupported(case),
         lambda: sharding.unsupported(case.variant.sharding, case.problem.seqlen, case.world_size),
@@ -145,10 +156,9 @@ def _memory_unsupported(case: Case, free_bytes: int | None) -> str | None:
     needed = bytes_needed(case)
     if free_bytes is None or needed <= free_bytes:
         return None
-    return (
-        f"needs about {needed / 2**30:.1f} GiB of {case.device} memory, {free_bytes / 2**30:.1f} GiB are free;"
-        " lower problem.seqlen, problem.heads or problem.batch"
-    )
+    lower = "problem.seqlen, problem.heads or problem.batch" if case.stack is None else "stack.layers or stack.width"
+    free = f"{free_bytes / 2**30:.1f} GiB are free"
+    return f"needs about {needed / 2**30:.1f} GiB of {case.device} memory, {free}; lower {lower}"
 
 
 def _stop_at_useless_values(configuration: Configuration, plans: list[Planned]) -> None:

@@ -6,6 +6,7 @@ worker has. When all groups are open, the worker joins the largest one whose own
 than the worker needs for the reference: an earlier end of the run is worth a second reference.
 """
 
+import operator
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -35,9 +36,11 @@ class Group:
 
     @property
     def size(self) -> int:
-        """Products of a query and a key in all cases left."""
+        """Products of a query and a key in all cases left, of all layers of a stack."""
+        layers = [case.stack.layers if case.stack else 1 for case in self.left]
         problems = [case.problem for case in self.left]
-        return sum(each.batch * each.heads * each.queries * each.seqlen for each in problems)
+        products = (each.batch * each.heads * each.queries * each.seqlen for each in problems)
+        return sum(map(operator.mul, layers, products))
 
 
 class Schedule:

@@ -2,6 +2,7 @@
 
 from accuracy.core.case import Case
 from accuracy.core.dtype import FORMATS, accumulation_dtype
+from accuracy.core.stack import Stack
 from accuracy.kernel.base import kernel_of
 from accuracy.measure import condition
 from accuracy.reference import choice
@@ -12,6 +13,10 @@ FLOAT64 = 8
 
 def bytes_needed(case: Case) -> int:
     """Upper estimate of the device memory of a case, everything that lives at once counted."""
+    return _attention_bytes(case) + (0 if case.stack is None else _stack_bytes(case, case.stack))
+
+
+def _attention_bytes(case: Case) -> int:
     problem = case.problem
     query = problem.batch * problem.queries * problem.heads * problem.head_dim
     key = problem.batch * problem.seqlen * problem.heads_kv * problem.head_dim
@@ -29,3 +34,20 @@ def bytes_needed(case: Case) -> int:
     conditions = condition.held_bytes(problem) if case.conditions else 0
     kernel = kernel_of(case.kernel).held_bytes(case)
     return inputs + reference + single_device + conditions + max(variant + held + kernel, metrics, block)
+
+
+def _stack_bytes(case: Case, stack: Stack) -> int:
+    """Weights; x, dx and the compared gradients of all layers, of the reference and of single device; a layer at
+    work."""
+    problem, size = case.problem, FORMATS[case.dtype].bytes
+    tokens = problem.batch * problem.seqlen
+    across = (problem.heads + problem.heads_kv) * problem.head_dim
+    compared = 2 * stack.width * across
+    others = 3 * stack.width * stack.feed_forward
+    stream = tokens * stack.width
+    weights = stack.layers * (compared + others) * size + 2 * stack.vocabulary * stack.width * size
+    reference = 4 if size == 2 else 8
+    kept = stack.layers * ((2 * stream + compared) * (reference + size) + stream * 8)
+    at_work = 8 * (3 * (compared + others) + tokens * (8 * stack.width + 8 * across + 6 * stack.feed_forward))
+    ends = 3 * 8 * tokens * stack.vocabulary
+    return weights + kept + max(at_work, ends)

@@ -3,9 +3,9 @@
 case -> inputs -> world -> variant (kernel) -> reference -> metrics -> rows of the table
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,8 @@ from accuracy.results.table import ALL_RANKS, FAILED, OK, TENSORS, UNSUPPORTED, 
 from accuracy.runtime.sharding import cut, token_map
 from accuracy.simulate.program import Ran, RunRanks, simulate
 from accuracy.world.simulated import RankFailed
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,9 @@ class Measured:
 
 
 def shared(case: Case) -> tuple[object, ...]:
-    """What cases have in common that share targets."""
-    return case.problem, case.inputs, case.seed, case.dtype, case.device
+    """What cases have in common that share targets; a stack's single device is of one kernel."""
+    whole = case.problem, case.inputs, case.seed, case.dtype, case.device
+    return whole if case.stack is None else (case.stack, *whole, case.kernel)
 
 
 class Pipeline:
@@ -56,7 +59,7 @@ class Pipeline:
         self.reference_cache = reference_cache
         self.run_ranks = run_ranks
         self._drawn: tuple[object, dict[str, Tensor]] | None = None
-        self._targets: tuple[object, Targets] | None = None
+        self._targets: tuple[object, Any] | None = None
 
     def unsupported(self, case: Case, reason: str) -> Measured:
         """The row of a case that its parts cannot do."""
@@ -67,9 +70,9 @@ class Pipeline:
         return self._unmeasured(case, FAILED, reason)
 
     def measure(self, case: Case) -> Measured:
-        """Walk the road. Whatever goes wrong in it becomes a row with the reason."""
+        """One step after another; whatever goes wrong becomes a row with the reason."""
         try:
-            return self._walk(case)
+            return self._measured(case)
         except (Exception, SystemExit) as error:  # some packages call exit()
             reason = _reason(error)
             out_of_memory = isinstance(error.__cause__ or error, torch.OutOfMemoryError)
@@ -82,7 +85,7 @@ class Pipeline:
         about = about_case(case, self.experiment, status, reason)
         return Measured({name: [value] for name, value in about.items()}, {})
 
-    def _walk(self, case: Case) -> Measured:
+    def _measured(self, case: Case) -> Measured:
         targets = self.targets(case)
         targets.single_device(case)  # outside the measured stretch; it also warms the kernel up
         layout = case.variant.sharding, case.world_size
@@ -95,13 +98,21 @@ class Pipeline:
 
     def targets(self, case: Case) -> Targets:
         """Inputs, reference and all that is compared with, for the case's problem, seed and dtype."""
-        key = shared(case)
-        if self._targets is None or self._targets[0] != key:
-            self._targets = None  # free the old ones first
+
+        def made() -> Targets:
             inputs = inputs_base.round_to(self._draw(case.inputs, case.problem, case.seed), case.dtype, case.device)
             reference = self.reference_cache.reference(case.problem, case.inputs, case.seed, case.dtype, inputs)
-            self._targets = key, Targets.of(inputs, reference, case.dtype)
-        return self._targets[1]
+            return Targets.of(inputs, reference, case.dtype)
+
+        return self._kept(case, made)
+
+    def _kept(self, case: Case, make: Callable[[], T]) -> T:
+        """The targets of the last case where this one shares them, else new ones."""
+        if self._targets is None or self._targets[0] != shared(case):
+            self._targets = None  # free the old ones first
+            self._targets = shared(case), make()
+        targets: T = self._targets[1]
+        return targets
 
     def _draw(self, part: Part, problem: Problem, seed: int) -> dict[str, Tensor]:
         key = (part, problem, seed)

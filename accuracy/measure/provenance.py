@@ -21,7 +21,7 @@ from accuracy.variant.base import schedule_of
 PACKAGE = Path(accuracy.__file__).parent
 PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "hydra-core", "omegaconf", "flash-attn", "flash-attn-4", "triton")
 THIRD_PARTY = ("ring-flash-attn", "yunchang", "ring-attention-pytorch", "axolotl-ringmaster")
-MEASURING = ("accuracy.measure.pipeline", "accuracy.stack.measure")
+MEASURING, MEASURING_STACKS = "accuracy.measure.pipeline", "accuracy.stack.measure"
 CHOICES = ("inputs", "kernel", "variant", "package")  # folders of which a case loads some modules
 ARITHMETIC = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "TRITON_INTERPRET")  # variables that change results
 ENVIRONMENT = (*ARITHMETIC, "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
@@ -31,16 +31,17 @@ ENVIRONMENT = (*ARITHMETIC, "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 def code_digest() -> str:
     """Twelve hexadecimal digits of the sources that can decide a measured number, whatever the case."""
     files = (path for kind in CHOICES for path in (PACKAGE / kind).glob("*.py"))
-    return _digest((*MEASURING, *sorted(f"accuracy.{path.parent.name}.{path.stem}" for path in files)))
+    return _digest((MEASURING, MEASURING_STACKS, *sorted(f"accuracy.{path.parent.name}.{path.stem}" for path in files)))
 
 
 def code_of(case: Case) -> str:
     """Digest of the sources that this case's numbers depend on: what measures, the case's parts, a user's own among
     them, and all that they import of this package. After a `+`: what else a part reads, as it says itself."""
     schedules = case.variant.forward, case.variant.backward
+    measuring = MEASURING if case.stack is None else MEASURING_STACKS
     sources = sorted({part.source for part in (case.inputs, case.kernel, *schedules)})
     own = schedule_of(case.variant.forward).code(case)
-    return "+".join(filter(None, [_digest((*MEASURING, *sources)), plugins.read_digest(case.inputs), own]))
+    return "+".join(filter(None, [_digest((measuring, *sources)), plugins.read_digest(case.inputs), own]))
 
 
 @cache

@@ -24,6 +24,7 @@ from accuracy.report.section import environment
 from accuracy.report.section.attribution import attribution_panels
 from accuracy.report.section.condition import condition_panels
 from accuracy.report.section.cost import cost_panel
+from accuracy.report.section.depth import stacks_section
 from accuracy.report.section.growth import growth_panel
 from accuracy.report.section.heatmap import heatmap_panel
 from accuracy.report.section.history import history_of
@@ -68,27 +69,33 @@ def write_report(folder: Path, earlier: Sequence[Path] = (), to: Path | None = N
     Raises NoReport where the folder holds no results, ConfigError where one of the earlier cannot be read.
     """
     run = read_folder(folder)
+    claims = judge(run.experiment, run.rows)
+    shared = {
+        "run": run,
+        "claims": claims,
+        "passages": experiment.passages(run.experiment),
+        "environment": environment,
+        "stacks": stacks_section(run.stacks),
+    }
+    path = to or folder / "report.html"
+    if run.results.empty:
+        write_page(path, page("depth.html.jinja", shared))
+        return ReportSummary(path, tuple(claim.line for claim in claims))
     labelled = in_reading_order(with_labels(run.results))
     measured = labelled[labelled["case_id"].isin(run.measured["case_id"]) & labelled["tensor"].notna()]
     whole = measured[measured["rank"] == -1]
-    claims = judge(run.experiment, run.results)
     judged = judge_verdicts(run.results, run.positions, run.steps)
     attributed = attributions(run.results)
     head = headline(run, whole, claims, judged.diagnoses, sentence(attributed))
-    context = {
-        "run": run,
+    context = shared | {
         "headline": head,
-        "claims": claims,
         "judged": judged,
         "most_diagnoses": MOST_DIAGNOSES,
         "attribution": attribution_panels(attributed),
-        "passages": experiment.passages(run.experiment),
         "reasons": reasons(run.cases),
         "summary": summary_table(whole),
-        "environment": environment,
         "history": history_of(folder, earlier),
     }
-    path = to or folder / "report.html"
     text = _with_rows(context | _panels(run, measured), labelled)
     if len(text) > LIMIT_BYTES:  # a run of very many variants and settings: draw the first setting only
         text = _with_rows(context | _panels(run, measured, most=1), labelled)

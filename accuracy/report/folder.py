@@ -21,8 +21,8 @@ class NoReport(ValueError):
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder's content. results: one row per (case, tensor, rank); positions: error along the
-    sequence.
+    """A run folder's content. results: of attention alone, one row per (case, tensor, rank); positions: error along
+    the sequence; stacks: of attention inside stacks, one row per (case, layer, tensor).
     """
 
     results: pd.DataFrame
@@ -30,6 +30,7 @@ class Run:
     record: dict[str, Any]  # run.json; empty where it is missing or unreadable
     problem: str | None  # what is wrong with run.json, if anything
     steps: pd.DataFrame = field(default_factory=lambda: table.STEPS_SCHEMA.empty_table().to_pandas())
+    stacks: pd.DataFrame = field(default_factory=lambda: table.RESULTS_SCHEMA.empty_table().to_pandas())
 
     @property
     def experiment(self) -> str:
@@ -37,9 +38,15 @@ class Run:
         return str(self.record.get("experiment") or "adhoc")
 
     @property
+    def rows(self) -> pd.DataFrame:
+        """All rows."""
+        kinds = [rows for rows in (self.results, self.stacks) if len(rows)]
+        return pd.concat(kinds, ignore_index=True) if len(kinds) > 1 else [*kinds, self.results][0]
+
+    @property
     def cases(self) -> pd.DataFrame:
         """The first row of every case: its identity and status."""
-        return self.results.drop_duplicates("case_id")
+        return self.rows.drop_duplicates("case_id")
 
     @property
     def whole(self) -> pd.DataFrame:
@@ -69,6 +76,9 @@ class Run:
         return self.missing_cases > 0 or not self.record.get("ended")
 
 
+_WHOLE = dict.fromkeys(("layer", "layers", "width", "feed_forward", "vocabulary"), "Int64")
+
+
 def read_folder(folder: Path) -> Run:
     """Raises NoReport where there is no table to report on."""
     advice = "expected a run folder with results/ or results.parquet; give the output_dir of an `accuracy` run"
@@ -86,7 +96,9 @@ def read_folder(folder: Path) -> Run:
     record, problem = read_record(folder)
     order = [column for column in ("case_id", "tensor", "rank") if column in results]
     results = results.sort_values(order, kind="stable", ignore_index=True)
-    return Run(results, positions, record, problem, steps)
+    stacks = table.in_stacks(results)
+    alone = results[~stacks].drop(columns=list(table.OF_STACKS)).reset_index(drop=True)
+    return Run(alone, positions, record, problem, steps, results[stacks].astype(_WHOLE).reset_index(drop=True))
 
 
 def read_record(folder: Path) -> tuple[dict[str, Any], str | None]:

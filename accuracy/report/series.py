@@ -22,7 +22,9 @@ MOST_DETAILED_FACETS = 2  # drawn by rank and by token, where a facet takes a do
 _SERIES_DETAILS = (*fields.names(fields.PRECISION, fields.KERNEL), "world")
 _VARIANT_DETAILS = tuple(name for name in fields.names(fields.VARIANT) if name != "variant")
 _ALONG = ("dtype", "world_size", "seed")  # the facet's name, and what runs along a series
-_FACET_DETAILS = tuple(name for name in fields.names_but(fields.VARIANT) if name not in (*_SERIES_DETAILS, *_ALONG))
+_FACET_DETAILS = tuple(
+    name for name in fields.names_but(fields.VARIANT, fields.STACK) if name not in (*_SERIES_DETAILS, *_ALONG)
+)
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from accuracy.core.errors import ConfigError
-from accuracy.report import build, depth
+from accuracy.report import build
 from accuracy.report.build import ReportSummary, write_page
 from accuracy.report.folder import NoReport
-from accuracy.results import layers
 
 USAGE_ERROR = 2
 INDEX = """<!DOCTYPE html>
@@ -37,7 +36,7 @@ def write_site(reports: Path, site: Path) -> list[ReportSummary]:
 
 def _page(folder: Path, path: Path) -> ReportSummary:
     path.parent.mkdir(parents=True, exist_ok=True)
-    return depth.write_report(folder, path) if layers.has(folder) else build.write_report(folder, (), path)
+    return build.write_report(folder, (), path)
 
 
 def _item(page: ReportSummary, site: Path) -> str:

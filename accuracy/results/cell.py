@@ -18,7 +18,7 @@ from accuracy.core.probes import PROBES, REFERENCE_ERROR
 from accuracy.results.run_table import Evidence
 from accuracy.results.table import ALL_RANKS, OK, UNSUPPORTED
 
-KEYS = (*fields.names_but(fields.SEED, fields.DEVICE), "tensor")
+KEYS = (*fields.names_but(fields.SEED, fields.DEVICE, fields.STACK), "tensor")
 ALWAYS_NAMED = ("variant", "dtype", "world_size", "tensor")
 SINGLE_DEVICE = "single_device"
 

@@ -23,6 +23,12 @@ class Claim:
     holds: bool | None
     evidence: str
 
+    @property
+    def line(self) -> str:
+        """One line for a terminal."""
+        word = {None: "cannot be judged", True: "holds", False: "does not hold"}[self.holds]
+        return f"{word}: {self.statement} ({self.evidence})"
+
 
 def largest_below(statement: str, rows: pd.DataFrame, bound: float, column: str = "x_single_device") -> Claim:
     """Whether a column's largest value is below a bound; the evidence says what it is and where."""
@@ -46,7 +52,7 @@ def no_failure(results: pd.DataFrame) -> Claim:
 def beside(rows: pd.DataFrame, twins: Mapping[str, str]) -> pd.DataFrame:
     """Rows of the variants that have a twin in the same case, with `ours`, its name, and `ratio`, their relative error
     over its."""
-    case = [*fields.names_but(fields.VARIANT), "tensor", "rank"]
+    case = [*fields.names_but(fields.VARIANT), "tensor", "rank", "layer"]
     named = rows[rows["variant"].isin(twins)].assign(ours=lambda each: each["variant"].map(twins))
     other = rows[[*case, "variant", "error_rel"]].rename(columns={"variant": "ours", "error_rel": "error_of_ours"})
     both = named.merge(other, on=[*case, "ours"], validate="many_to_one")

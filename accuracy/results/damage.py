@@ -12,10 +12,14 @@ from accuracy.results import table
 from accuracy.results.derived import DERIVED
 
 _CODE = ("code", "reference")  # how a row came about: no text of the gate
-TEXTS = [field.name for field in table.RESULTS_SCHEMA if field.type == pa.string() and field.name not in _CODE]
-SIZES = tuple(each.name for each in fields.COLUMNS if each.type.startswith("int") and each.role != fields.SEED)
+_STACK = fields.names(fields.STACK)  # the gate is of attention alone
+_NO_TEXTS = (*_CODE, *_STACK)
+TEXTS = [field.name for field in table.RESULTS_SCHEMA if field.type == pa.string() and field.name not in _NO_TEXTS]
+_NO_SIZES = (fields.SEED, fields.STACK)
+SIZES = tuple(each.name for each in fields.COLUMNS if each.type.startswith("int") and each.role not in _NO_SIZES)
 NUMBERS = ("error_rel", "error_rms", "error_max", "single_device_rel", "floor_rel")
-REQUIRED = [*TEXTS, *(name for name in fields.names() if name not in TEXTS), "rank", "nonfinite", *NUMBERS]
+_IDENTITY = [name for name in fields.names_but(fields.STACK) if name not in TEXTS]
+REQUIRED = [*TEXTS, *_IDENTITY, "rank", "nonfinite", *NUMBERS]
 STATUSES = (table.OK, table.UNSUPPORTED, table.FAILED)
 ENTRIES = (("experiment", str), ("cases", list), ("fingerprint", dict), ("provenance", dict))
 MOST_SIZE = 2**40  # of a whole number that counts tokens, heads, ranks

@@ -30,15 +30,15 @@ _SAME_NUMBERS = (  # rows that share a reference lie next to each other: their e
 )  # fmt: skip
 
 
-def lean_results(full: pd.DataFrame, schema: pa.Schema, every_digit: bool = False) -> pa.Table:
+def lean_results(full: pd.DataFrame, every_digit: bool = False) -> pa.Table:
     """The rows of all ranks, then those of single ranks, rounded unless every digit is asked for."""
-    kept = pa.Table.from_pandas(without_derived(full), schema, preserve_index=False)
-    kept = kept.drop_columns([name for name in schema.names if kept[name].null_count == len(kept)])
+    kept = pa.Table.from_pandas(without_derived(full), table.RESULTS_SCHEMA, preserve_index=False)
+    kept = kept.drop_columns([name for name in kept.column_names if kept[name].null_count == len(kept)])
     order = [(name, "ascending") for name in _SAME_NUMBERS if name in kept.column_names]
     each_rank = pc.fill_null(pc.greater_equal(kept["rank"], 0), False)
     all_ranks, single = (kept.filter(rows).sort_by(order) for rows in (pc.invert(each_rank), each_rank))
     content = pa.concat_tables([all_ranks, single if every_digit else _rounded(single)])
-    return content.replace_schema_metadata(schema.metadata)  # which sorting forgets
+    return content.replace_schema_metadata(table.RESULTS_SCHEMA.metadata)  # which sorting forgets
 
 
 def lean_positions(drawn: pd.DataFrame) -> pa.Table:
@@ -56,12 +56,12 @@ def write(content: pa.Table, path: Path) -> None:
     pq.write_table(content, path, compression="zstd", compression_level=19, **options)
 
 
-def digest(full: pd.DataFrame, schema: pa.Schema) -> dict[str, Any]:
+def digest(full: pd.DataFrame) -> dict[str, Any]:
     """What tells later whether a full table is the one that was published: its rows, and the SHA-256 of the table as
     CSV with its rows ordered by case, tensor and rank."""
     order = [(name, "ascending") for name in ("case_id", "tensor", "rank", "layer") if name in full]
     text = pa.BufferOutputStream()
-    pyarrow.csv.write_csv(pa.Table.from_pandas(full, schema, preserve_index=False).sort_by(order), text)
+    pyarrow.csv.write_csv(pa.Table.from_pandas(full, table.RESULTS_SCHEMA, preserve_index=False).sort_by(order), text)
     return {"rows": len(full), "csv_sha256": hashlib.sha256(text.getvalue()).hexdigest()}
 
 

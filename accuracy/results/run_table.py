@@ -144,13 +144,16 @@ def _json(folder: Path, content: bytes) -> dict[str, Any]:
 
 
 def _checked(folder: Path, about: dict[str, Any], read: pa.Table, published: bool) -> Evidence:
-    """Plain columns whose values make sense, of planned cases only."""
+    """Plain columns whose values make sense, of planned cases only; rows of stacks are for the report alone."""
     results = _guarded(folder, lambda: read.to_pandas())
+    results = with_derived(results.reindex(columns=COLUMNS))
+    stacks = table.in_stacks(results)
+    about = {**about, "cases": [case for case in about["cases"] if case not in {*results.loc[stacks, "case_id"]}]}
+    results = results[~stacks]
     planned = results["case_id"].isin(about["cases"])
     if published and (not planned.all() or results["case_id"].nunique() != len(about["cases"])):
         raise ConfigError(f"{folder}: its table and its run.json name different cases; publish it again")
     results = results[planned].reset_index(drop=True)
-    results = with_derived(results.reindex(columns=COLUMNS))
     if fault := damage.of_table(results):
         raise ConfigError(f"{folder}: {fault}; its table is damaged")
     whole = dict.fromkeys((*SIZES, "seed", "rank"), "int64")

@@ -25,6 +25,7 @@ SCHEMA_VERSION = 3
 """The only one that is read."""
 
 TENSORS = ("out", "lse", "dq", "dk", "dv", "delta")
+TENSORS_OF_STACKS = ("x", "dx", "d_query", "d_key", "d_value", "d_output", "loss", "gradient_norm")
 ALL_RANKS = -1
 
 OK, UNSUPPORTED, FAILED = "ok", "unsupported", "failed"
@@ -37,6 +38,7 @@ _IDENTITY = [
     ("reference", pa.string()),  # which reference: fused or torch; null where nothing was measured
     ("tensor", pa.string()),  # null where the case has no numbers (unsupported, failed)
     ("rank", pa.int32()),  # -1: all ranks together
+    ("layer", pa.int32()),  # of a stack: 1 to L; the loss and the norm of all gradients have L; null: no stack
     ("status", pa.string()),
     ("reason", pa.string()),
 ]
@@ -68,6 +70,14 @@ METRICS = (
     "condition_sum",
     "condition_rounding",
 )
+METRICS_OF_STACKS = (  # of these, error_rel, single_device_rel, x_single_device and diff_rel, all others are null
+    "exact_rel",  # error_rel of the stack with exact attention: what is rounded outside of attention
+    "x_exact",  # error_rel over exact_rel
+    "exact_diff_rel",  # diff_rel of the stack with exact attention: two stacks that are both right differ by so much
+    "cosine",  # of the angle between stack and reference; 1: same direction
+    "value",  # the norm, and of loss and gradient_norm the number itself
+    "reference_value",
+)
 RERUN_COUNTS = ("repeats_differ", "poisoned", "future_differs")  # elements; null: not asked for
 _COUNTS = (
     "significand_bits",  # the fewest in which all values are exact: 8 is bfloat16, 11 float16, 24 float32
@@ -80,7 +90,7 @@ _COUNTS = (
 )  # worst_dim -1: has no head_dim
 RESULTS_SCHEMA = pa.schema(
     _IDENTITY
-    + [(name, pa.float64()) for name in METRICS]
+    + [(name, pa.float64()) for name in (*METRICS, *METRICS_OF_STACKS)]
     + [(name, pa.int64()) for name in _COUNTS]
     + [("seconds", pa.float64()), ("peak_bytes", pa.int64())],
     metadata={"schema_version": str(SCHEMA_VERSION)},
@@ -166,6 +176,15 @@ def read_results(folder: Path) -> pd.DataFrame:
     return with_derived(_read(folder, "results", RESULTS_SCHEMA))
 
 
+OF_STACKS = ("layer", *fields.names(fields.STACK), *METRICS_OF_STACKS)
+"""Columns that are empty in the rows of attention alone."""
+
+
+def in_stacks(results: pd.DataFrame) -> "pd.Series[bool]":
+    """Which rows are of attention inside a stack; all others are of attention alone."""
+    return results["layers"].notna()
+
+
 def read_positions(folder: Path) -> pd.DataFrame:
     """Error along the sequence, of a run folder or of a published one."""
     return _read(folder, "positions", POSITIONS_SCHEMA)
@@ -204,11 +223,7 @@ def finished_cases(folder: Path) -> dict[str, Finished]:
 
 def finished_case(folder: Path, case_id: str) -> Finished | None:
     """How a case ended that needs no second run; None where it does."""
-    return finished_in(folder / "results" / f"{case_id}.parquet")
-
-
-def finished_in(path: Path) -> Finished | None:
-    """`finished_case` of a case's own file."""
+    path = folder / "results" / f"{case_id}.parquet"
     if not path.exists():
         return None
     first = pq.read_table(path, columns=["status", "code"]).slice(0, 1).to_pylist()[0]

@@ -22,10 +22,6 @@ from accuracy.stack.block import Attention
 from accuracy.world.base import Results, Tensors
 
 
-class NoGradients(ValueError):
-    """A variant that is for inference only."""
-
-
 class Halves(Protocol):
     """Forward and backward of attention, apart. q, out, dout (B, S, H, D), k, v (B, S, Hk, D)."""
 
@@ -55,7 +51,7 @@ class Ranks:
         """See `Halves.backward`."""
         found = program.backward(self._work(q, k, v, dout), saved)
         if any(gradient is None for each in found for gradient in each):
-            raise NoGradients(f"variant {self.case.variant.name} gives no gradients; use one with a backward")
+            raise ValueError(f"variant {self.case.variant.name} gives no gradients")
         return tuple(self._joined(found, index) for index in range(3))
 
     def _work(self, *whole: Tensor) -> Work:
@@ -72,6 +68,7 @@ class Exact:
     """The reference on float64 copies of what comes in, its results rounded once to the dtype of what came in."""
 
     case: Case
+    method: str = "torch"  # of the reference
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, None]:
         """See `Halves.forward`; the reference knows out and gradients together only, here for dout = 0."""
@@ -83,8 +80,7 @@ class Exact:
         return reference.dq.to(q.dtype), reference.dk.to(k.dtype), reference.dv.to(v.dtype)
 
     def _reference(self, q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> Any:
-        method = choice.choose(self.case.problem, self.case.device, "auto")
-        return choice.compute(method, self.case.problem, Inputs(q, k, v, dout))
+        return choice.compute(self.method, self.case.problem, Inputs(q, k, v, dout))
 
 
 class _Function(torch.autograd.Function):

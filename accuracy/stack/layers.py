@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from accuracy.config.stack import Stack
+from accuracy.core.stack import Stack
 from accuracy.stack.attention import Halves, known_to_autograd
 from accuracy.stack.block import Weights, accumulation, block, loss_of
 from accuracy.stack.weights import Model
@@ -26,7 +26,7 @@ class Quantity(NamedTuple):
     value: Tensor
 
 
-def walk(model: Model, stack: Stack, halves: Halves, dtype: torch.dtype, head_dim: int) -> Iterator[Quantity]:
+def quantities(model: Model, stack: Stack, halves: Halves, dtype: torch.dtype, head_dim: int) -> Iterator[Quantity]:
     """All quantities of a stack in `dtype`: x of layer 1 to L, the loss, then dx and the weights' of layer L to 1."""
     attention = known_to_autograd(halves)
     stream = accumulation(dtype) if stack.residual == "accumulate" else dtype

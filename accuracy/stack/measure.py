@@ -8,157 +8,148 @@ much.
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from accuracy.core.case import Case
+from accuracy.core.case import Case, Part, Variant
 from accuracy.core.dtype import FORMATS
-from accuracy.measure import provenance
-from accuracy.results.layers import METRICS
-from accuracy.results.table import FAILED, OK, UNSUPPORTED, Row
-from accuracy.runtime import device as devices
-from accuracy.simulate.program import build_kernel
-from accuracy.stack.attention import Exact, Halves, NoGradients, Ranks
-from accuracy.stack.case import StackCase
-from accuracy.stack.layers import DIFFERENTIATED, Quantity, walk
+from accuracy.core.stack import Stack
+from accuracy.measure.pipeline import Measured, Pipeline
+from accuracy.measure.rows import about_case
+from accuracy.reference.cache import Cache
+from accuracy.results.derived import ratio
+from accuracy.results.table import FAILED, OK, Row
+from accuracy.simulate.program import RunRanks, build_kernel, simulate
+from accuracy.stack.attention import Exact, Halves, Ranks
+from accuracy.stack.layers import DIFFERENTIATED, Quantity, quantities
 from accuracy.stack.weights import Model, model_of
+from accuracy.variant import single_device
 
 Place = tuple[int, str]
-Errors = dict[Place, dict[str, float]]
+"""A layer, and the name of a tensor there."""
+
+SINGLE_DEVICE = Variant("single_device", "contiguous", *2 * (Part("single_device", single_device.__name__),))
 
 
 @dataclass(frozen=True)
-class Targets:
-    """reference: of float64, see `_kept`; single_device: its quantities; errors: to the reference; exact_diff: exact to
-    single device."""
+class StackTargets:
+    """What a stack is compared with. reference: of float64, see `_stored`; relative errors to the reference, and
+    exact_diff to single device."""
 
     model: Model
     reference: dict[Place, Tensor]
     single_device: dict[Place, Tensor]
-    single_device_errors: Errors
-    exact_errors: Errors
-    exact_diff: Errors
+    single_device_rel: dict[Place, float]
+    exact_rel: dict[Place, float]
+    exact_diff_rel: dict[Place, float]
 
 
-class Measurer:
-    """Measures cases one after another; keeps the targets of the last."""
+class StackPipeline(Pipeline):
+    """Measures stacks too. batched: see `accuracy.simulate.program.Work`."""
 
-    def __init__(self, experiment: str, batched: bool = True) -> None:
-        self.experiment = experiment
+    def __init__(
+        self, experiment: str, reference_cache: Cache, run_ranks: RunRanks = simulate, batched: bool = True
+    ) -> None:
+        super().__init__(experiment, reference_cache, run_ranks)
         self.batched = batched
-        self._kept: tuple[object, Targets] | None = None
 
-    def measure(self, each: StackCase) -> list[Row]:
-        """A case's rows; whatever goes wrong becomes one row with the reason."""
-        if each.unsupported:
-            return [self._about(each, UNSUPPORTED, each.unsupported)]
-        try:
-            targets = self._targets(each)
-            begin = time.perf_counter()
-            kernel = build_kernel(each.case)
-            return list(self._rows(each, targets, Ranks(each.case, kernel, self.batched), begin))
-        except NoGradients as error:
-            return [self._about(each, UNSUPPORTED, str(error))]
-        except Exception as error:
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:500]
-            out_of_memory = isinstance(error.__cause__ or error, torch.OutOfMemoryError)
-        if out_of_memory:  # only here, where the error no longer holds the tensors
-            self._kept = None
-            torch.cuda.empty_cache()
-        return [self._about(each, FAILED, reason)]
-
-    def _about(self, each: StackCase, status: str, reason: str) -> dict[str, object]:
-        about = {**each.case.identity(), **each.stack.identity(), "case_id": each.id, "experiment": self.experiment}
-        code = provenance.code_of(each.case)
-        return {**about, "device": devices.name(each.case.device), "code": code, "status": status, "reason": reason}
-
-    def _rows(self, each: StackCase, targets: Targets, halves: Halves, begin: float) -> Iterator[Row]:
-        about = self._about(each, OK, "")
-        found = list(_compared(_quantities(each, targets.model, halves, each.case.dtype), targets))
-        seconds = time.perf_counter() - begin
-        broken = next((place for place, numbers in found if numbers["nonfinite"]), None)
-        if broken:
-            about |= {"status": FAILED, "reason": f"non-finite values, first in {broken[1]} of layer {broken[0]}"}
-        for place, numbers in found:
-            errors = {
-                "single_device_rel": targets.single_device_errors[place]["error_rel"],
-                "exact_rel": targets.exact_errors[place]["error_rel"],
-                "exact_diff_rel": targets.exact_diff[place]["error_rel"],
-            }
-            ratios = {
-                "x_single_device": _ratio(numbers["error_rel"], errors["single_device_rel"]),
-                "x_exact": _ratio(numbers["error_rel"], errors["exact_rel"]),
-            }
-            values = {name: value for name, value in {**numbers, **errors, **ratios}.items() if name in METRICS}
-            counts = {"nonfinite": int(numbers["nonfinite"]), "seconds": seconds}
-            yield {**about, "layer": place[0], "tensor": place[1], **values, **counts}
-
-    def _targets(self, each: StackCase) -> Targets:
-        if self._kept is None or self._kept[0] != each.shared:
-            self._kept = None  # free the old ones first
-            self._kept = each.shared, _targets(each)
-        return self._kept[1]
+    def _measured(self, case: Case) -> Measured:
+        stack = case.stack
+        if stack is None:
+            return super()._measured(case)
+        method = self.reference_cache.method_for(case.problem, case.device)
+        targets = self._kept(case, lambda: _targets(case, stack, method))
+        begin = time.perf_counter()
+        halves = Ranks(case, build_kernel(case), self.batched)
+        rows = list(_rows(_quantities(case, stack, targets.model, halves, case.dtype), targets))
+        broken = next((row for row in rows if row["nonfinite"]), None)
+        reason = f"non-finite values, first in {broken['tensor']} of layer {broken['layer']}" if broken else ""
+        about = {
+            **about_case(case, self.experiment, FAILED if broken else OK, reason),
+            "reference": method,
+            "seconds": time.perf_counter() - begin,
+        }
+        columns = {name: [row[name] for row in rows] for name in rows[0]}
+        return Measured({**{name: [value] * len(rows) for name, value in about.items()}, **columns}, {})
 
 
-def _targets(each: StackCase) -> Targets:
-    case = each.case
-    model = model_of(case, each.stack)
-    reference = {(x.layer, x.tensor): _kept(x.value, case) for x in _quantities(each, model, Exact(case), "float64")}
-    single_device = {}
-    single_device_errors: Errors = {}
-    for x in _quantities(each, model, Ranks(each.single_device, build_kernel(each.single_device)), case.dtype):
+def _targets(case: Case, stack: Stack, method: str) -> StackTargets:
+    model, exact, alone = model_of(case, stack), Exact(case, method), _on_single_device(case)
+    wanted = _quantities(case, stack, model, exact, "float64")
+    reference = {(x.layer, x.tensor): _stored(x.value, case) for x in wanted}
+    targets = StackTargets(model, reference, {}, {}, {}, {})
+    for x in _quantities(case, stack, model, Ranks(alone, build_kernel(alone)), case.dtype):
         place = x.layer, x.tensor
-        single_device[place], single_device_errors[place] = x.value, _error(x.value, reference[place])
-    exact_errors: Errors = {}
-    exact_diff: Errors = {}
-    for x in _quantities(each, model, Exact(case), case.dtype):
+        targets.single_device[place] = x.value
+        targets.single_device_rel[place] = _relative(x.value, reference[place])
+    for x in _quantities(case, stack, model, exact, case.dtype):
         place = x.layer, x.tensor
-        exact_errors[place] = _error(x.value, reference[place])
-        exact_diff[place] = _error(x.value, single_device[place])
-    return Targets(model, reference, single_device, single_device_errors, exact_errors, exact_diff)
+        targets.exact_rel[place] = _relative(x.value, reference[place])
+        targets.exact_diff_rel[place] = _relative(x.value, targets.single_device[place])
+    return targets
 
 
-def _kept(reference: Tensor, case: Case) -> Tensor:
+def _on_single_device(case: Case) -> Case:
+    """The case with its kernel run once on the whole sequence, as published."""
+    policy = single_device.SCHEDULE.precision
+    alone = replace(case, variant=SINGLE_DEVICE, world_size=1, precision_text="")
+    return replace(alone, forward_precision=policy, backward_precision=policy)
+
+
+def _stored(reference: Tensor, case: Case) -> Tensor:
     """For 16-bit stacks in float32, half the memory: its 2^-24 is far below the 2^-11 of one rounding there."""
     return reference.float() if FORMATS[case.dtype].bytes == 2 and reference.ndim else reference
 
 
-def _quantities(each: StackCase, model: Model, halves: Halves, dtype: str) -> Iterator[Quantity]:
-    """Those of a walk, and last the norm of all compared gradients together, as a training run watches it."""
+def _quantities(case: Case, stack: Stack, model: Model, halves: Halves, dtype: str) -> Iterator[Quantity]:
+    """Those of all layers, and last the norm of all compared gradients together, as a training run watches it."""
     squares = 0.0
-    working = getattr(torch, dtype)
-    for x in walk(model, each.stack, halves, working, each.case.problem.head_dim):
+    for x in quantities(model, stack, halves, getattr(torch, dtype), case.problem.head_dim):
         if x.tensor.removeprefix("d_") in DIFFERENTIATED:
             squares += float(torch.linalg.vector_norm(x.value, dtype=torch.float64)) ** 2
         yield x
-    yield Quantity(each.stack.layers, "gradient_norm", torch.tensor(math.sqrt(squares), dtype=torch.float64))
+    yield Quantity(stack.layers, "gradient_norm", torch.tensor(math.sqrt(squares), dtype=torch.float64))
 
 
-def _compared(quantities: Iterator[Quantity], targets: Targets) -> Iterator[tuple[Place, dict[str, float]]]:
-    for x in quantities:
-        place = x.layer, x.tensor
-        diff = _error(x.value, targets.single_device[place])["error_rel"]
-        yield place, {**_error(x.value, targets.reference[place]), "diff_rel": diff}
+def _rows(found: Iterator[Quantity], targets: StackTargets) -> Iterator[Row]:
+    """What differs from row to row; see `METRICS_OF_STACKS` of the table."""
+    for layer, tensor, x in found:
+        place = layer, tensor
+        x, reference = x.double(), targets.reference[place].double()
+        value, norm, scalar = _norm(x), _norm(reference), x.ndim == 0
+        error_rel = _relative(x, reference)
+        yield {
+            "layer": layer,
+            "tensor": tensor,
+            "error_rel": error_rel,
+            "single_device_rel": targets.single_device_rel[place],
+            "exact_rel": targets.exact_rel[place],
+            "x_single_device": _ratio(error_rel, targets.single_device_rel[place]),
+            "x_exact": _ratio(error_rel, targets.exact_rel[place]),
+            "diff_rel": _relative(x, targets.single_device[place]),
+            "exact_diff_rel": targets.exact_diff_rel[place],
+            "cosine": float((x * reference).sum()) / (value * norm) if value * norm > 0 else math.nan,
+            "value": float(x) if scalar else value,
+            "reference_value": float(reference) if scalar else norm,
+            "nonfinite": int((~x.isfinite()).sum()),
+        }
 
 
-def _error(x: Tensor, reference: Tensor) -> dict[str, float]:
-    """Total: a norm of 0 in the reference gives 0 for an error of 0, else infinity; NaN is infinitely wrong."""
-    x, reference = x.double(), reference.double()
-    value, norm, error = (float(torch.linalg.vector_norm(each)) for each in (x, reference, x - reference))
-    product = float((x * reference).sum())
-    scalar = x.ndim == 0
-    return {
-        "error_rel": _ratio(error, norm),
-        "cosine": product / (value * norm) if value * norm > 0 else math.nan,
-        "value": float(x) if scalar else value,
-        "reference_value": float(reference) if scalar else norm,
-        "nonfinite": float((~x.isfinite()).sum()),
-    }
+def _relative(x: Tensor, reference: Tensor) -> float:
+    """Norm of the error over the reference's norm."""
+    reference = reference.double()
+    return _ratio(_norm(x.double() - reference), _norm(reference))
+
+
+def _norm(x: Tensor) -> float:
+    return float(torch.linalg.vector_norm(x))
 
 
 def _ratio(part: float, whole: float) -> float:
-    if math.isnan(part):
+    """Total: 0 / 0 is 0, and NaN is infinitely wrong."""
+    if math.isnan(part) or math.isnan(whole):
         return math.inf
-    return part / whole if whole > 0 else (0.0 if part == 0 else math.inf)
+    return float(ratio(np.array(part), np.array(whole), zero_by_zero=0.0))

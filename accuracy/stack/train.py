@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from accuracy.config.stack import TRAINED_SHAPE
 from accuracy.stack import trained
 from accuracy.stack.block import block, loss_of
 
@@ -29,7 +28,7 @@ def text() -> Tensor:
 
 def beginning() -> dict[str, Tensor]:
     """Weights before training: variance 1 / fan-in, what joins the residual stream smaller by sqrt(2 L)."""
-    shape, layers = TRAINED_SHAPE, trained.LAYERS
+    shape, layers = trained.SHAPE, trained.LAYERS
     width, hidden, across = shape["width"], shape["feed_forward"], shape["heads"] * shape["head_dim"]
     across_kv = shape["heads_kv"] * shape["head_dim"]
     sizes = {
@@ -57,7 +56,7 @@ def loss(weights: dict[str, Tensor], words: Tensor) -> Tensor:
     x = weights["embedding"][words[:, :-1]]
     for index in range(trained.LAYERS):
         layer = {name.removeprefix("layers."): x[index] for name, x in weights.items() if name.startswith("layers.")}
-        x = block(x, layer, attention, TRAINED_SHAPE["head_dim"])
+        x = block(x, layer, attention, trained.SHAPE["head_dim"])
     return loss_of(x, weights["norm"], weights["head"], words[:, 1:])
 
 

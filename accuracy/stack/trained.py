@@ -14,6 +14,7 @@ DIGEST = "d4b0729d2fc3f7c7f867b5d83c2f274b12df002109e50b183e01bfb49ed9f314"
 """SHA-256 of the file: it decides numbers as code does."""
 FILE = Path(__file__).with_name("trained.pt")
 LAYERS = 8
+SHAPE = {"width": 64, "feed_forward": 192, "vocabulary": 256, "heads": 4, "heads_kv": 2, "head_dim": 32}
 
 
 @cache

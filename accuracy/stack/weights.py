@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from accuracy.config.stack import Stack
 from accuracy.core.case import Case
+from accuracy.core.stack import Stack
 from accuracy.stack import trained
 from accuracy.stack.block import Weights
 

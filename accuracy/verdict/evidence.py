@@ -22,7 +22,7 @@ from accuracy.verdict.rows import Rows, columns_of
 _INPUTS = fields.names(fields.INPUTS)
 KERNEL = fields.names(fields.KERNEL)
 _LADDER = (*KERNEL, "dtype", "world_size")
-_SETTING = tuple(name for name in fields.names_but(fields.INPUTS, fields.SEED) if name not in _LADDER)
+_SETTING = tuple(name for name in fields.names_but(fields.INPUTS, fields.SEED, fields.STACK) if name not in _LADDER)
 SUBJECT = (*_SETTING, *_LADDER)
 """What is judged as one: the variant as configured and the problem, whatever columns they have, kernel, dtype, size."""
 PARTS = ("splits", "key_chunk")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from accuracy.results.table import IDENTITY, RESULTS_SCHEMA
+from accuracy.results.table import IDENTITY, OF_STACKS, RESULTS_SCHEMA
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +54,7 @@ def columns_of(table: pd.DataFrame) -> dict[str, np.ndarray]:
     return {
         name: table[name].to_numpy("float64" if name in numbers else _plain(table[name]))
         for name in RESULTS_SCHEMA.names
+        if name not in OF_STACKS
     }
 
 

@@ -15,6 +15,7 @@ import torch
 from accuracy.core.case import Case
 from accuracy.core.errors import ConfigError
 from accuracy.core.paths import PACKAGE
+from accuracy.core.stack import Stack
 from accuracy.execute.plan import Planned, plan
 from accuracy.inputs import base as inputs_base
 from accuracy.measure.memory import bytes_needed
@@ -204,7 +205,7 @@ def leaf_changes(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((path, replace(value, **{field.name: other})) for path, other in others)
 
 
-CASE = one_case("variant=bpt_ring")
+CASE = replace(one_case("variant=bpt_ring"), stack=Stack(2, 8))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from accuracy.execute import plan
 from accuracy.gate import overlay
 from accuracy.report import series
 from accuracy.report.reproduce import command
-from accuracy.report.section import condition
+from accuracy.report.section import condition, depth
 from accuracy.results import cell, claim, table
 from accuracy.results.run_table import Evidence
 from accuracy.verdict import evidence
@@ -28,6 +28,8 @@ from tests.verdict.synthetic import row
 BASE = (*TINY, "variant=ring", "world_size=2", "kernel=eager", "inputs=tied", "device=cpu")
 CHUNKS = ("variant=bpt_ring", "variant.bpt_ring.query_chunk=16")
 CROSS = ("variant=split_kv", "world_size=1")
+STACK = ("inputs=gaussian", "stack.layers=2", "stack.width=8")
+TRAINED = ("stack.width=64", "stack.feed_forward=192", "problem.head_dim=32")
 TWO = {  # words with which a run plans two cases that differ in that field alone
     "variant": ("variant=[ring,ulysses]",),
     "options": (*CHUNKS, "variant.bpt_ring.key_chunk=[16,24]"),
@@ -49,6 +51,14 @@ TWO = {  # words with which a run plans two cases that differ in that field alon
     "heads_kv": ("problem.heads_kv=[2,4]",),
     "head_dim": ("problem.softmax_scale=0.3", "problem.head_dim=[8,16]"),
     "softmax_scale": ("problem.softmax_scale=[null,0.3]",),
+    "layers": (*STACK, "stack.layers=[1,2]"),
+    "width": (*STACK, "stack.width=[8,16]"),
+    "feed_forward": (*STACK, "stack.feed_forward=[0,8]"),
+    "vocabulary": (*STACK, "stack.vocabulary=[16,32]"),
+    "weights": (*STACK, *TRAINED, "stack.weights=[random,trained]"),
+    "gain": (*STACK, "stack.gain=[1.0,4.0]"),
+    "residual": (*STACK, "stack.residual=[input,none]"),
+    "norm": (*STACK, "stack.norm=[true,false]"),
     "reruns": ("+also.b={reruns:{repeat:1}}",),
     "conditions": ("conditions=true",),
 }
@@ -62,7 +72,8 @@ BY_HAND: dict[str, Callable[[Case], Case]] = {  # what a command line chooses on
     "conditions": lambda case: replace(case, conditions=False),
 }
 EVERY = [each.name for each in fields.FIELDS]
-IN_TABLES = [each.name for each in fields.FIELDS if each.role != fields.CONTENT]
+IN_STACKS = [each.name for each in fields.FIELDS if each.role == fields.STACK]
+IN_TABLES = [each.name for each in fields.FIELDS if each.role not in (fields.CONTENT, fields.STACK)]
 """Beside the digest; what else a case records is of the same numbers."""
 
 
@@ -138,6 +149,12 @@ def in_the_conditions(name: str) -> None:
     assert drawn == {"seed": 2, "world_size": 2, "inputs": 3}.get(name, 4)
 
 
+def in_the_stacks(name: str) -> None:
+    """Their report: a chart's line for each series, along depth or world size."""
+    for setting in depth.settings_of(rows_of(two(name)).assign(tensor="dx", layer=1)):
+        assert not setting.rows.duplicated(["series", "layers", "world_size", "seed"]).any()
+
+
 def in_a_claim(name: str) -> None:
     rows = rows_of(two(name))
     theirs = rows.assign(variant="theirs_" + rows["variant"])
@@ -172,8 +189,9 @@ def in_the_digest(name: str) -> None:
 
 PLACES = (
     in_the_table, in_the_grid, in_the_gate, in_the_overlay, in_the_series, in_the_conditions, in_a_claim,
-    in_a_verdict, in_the_command, in_the_digest,
+    in_a_verdict, in_the_stacks, in_the_command, in_the_digest,
 )  # fmt: skip
+PLACES_OF_STACKS = in_the_table, in_the_grid, in_the_stacks, in_a_claim, in_the_command, in_the_digest
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
@@ -182,7 +200,13 @@ def test_two_cases_that_differ_in_one_field_stay_two(name: str, place: Callable[
     place(name)
 
 
-@pytest.mark.parametrize("name", sorted({*EVERY} - {*IN_TABLES}))
+@pytest.mark.parametrize("place", PLACES_OF_STACKS, ids=lambda place: place.__name__)
+@pytest.mark.parametrize("name", IN_STACKS)
+def test_two_stacks_that_differ_in_one_field_stay_two(name: str, place: Callable[[str], None]) -> None:
+    place(name)
+
+
+@pytest.mark.parametrize("name", sorted({*EVERY} - {*IN_TABLES, *IN_STACKS}))
 def test_what_else_is_recorded_is_in_the_digest(name: str) -> None:
     in_the_digest(name)
 
@@ -204,6 +228,8 @@ def without(name: str) -> Any:
         (in_the_series, series, "_SERIES_DETAILS", "kernel_options"),
         (in_the_series, series, "_VARIANT_DETAILS", "options"),
         (in_the_conditions, condition, "SIZES", "softcap"),
+        (in_the_stacks, depth, "SETTING", "gain"),
+        (in_the_stacks, depth, "_SERIES", "precision"),
         (in_a_claim, fields, "COLUMNS", "softcap"),
         (in_a_verdict, evidence, "SUBJECT", "softcap"),
         (in_the_command, fields, "COLUMNS", "softcap"),

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from accuracy.results import layers, table
+from accuracy.results import table
 from accuracy.results.claim import judge
 
 REPORTS = Path(__file__).parents[2] / "reports"
@@ -72,7 +72,7 @@ DISTORTIONS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
 
 @pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: f"{folder.parent.name}-{folder.name}")
 def test_every_published_claim_that_holds_fails_on_a_distorted_table(folder: Path) -> None:
-    results = layers.read(folder) if layers.has(folder) else table.read_results(folder)
+    results = table.read_results(folder)
     experiment = folder.parent.name
     holding = {claim.statement for claim in judge(experiment, results) if claim.holds}
     distorted = [judge(experiment, distort(results)) for distort in DISTORTIONS.values()]

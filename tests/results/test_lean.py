@@ -35,7 +35,7 @@ def full(tmp_path: Path) -> pd.DataFrame:
 
 def published(full: pd.DataFrame, folder: Path, every_digit: bool) -> pd.DataFrame:
     folder.mkdir()
-    lean.write(lean.lean_results(full, table.RESULTS_SCHEMA, every_digit), folder / "results.parquet")
+    lean.write(lean.lean_results(full, every_digit), folder / "results.parquet")
     assert pq.read_schema(folder / "results.parquet").metadata[b"schema_version"] == b"3"
     return in_order(table.read_results(folder))
 
@@ -78,11 +78,11 @@ def test_rounding_is_defined_for_every_number() -> None:
 
 
 def test_the_digest_tells_one_changed_digit_but_not_the_order_of_rows(full: pd.DataFrame) -> None:
-    digest = lean.digest(full, table.RESULTS_SCHEMA)
+    digest = lean.digest(full)
     assert digest["rows"] == len(full)
-    assert lean.digest(full.sample(frac=1, random_state=0), table.RESULTS_SCHEMA) == digest
+    assert lean.digest(full.sample(frac=1, random_state=0)) == digest
     other = full.assign(error_max=full["error_max"] * (1 + 2.0**-52))
-    assert lean.digest(other, table.RESULTS_SCHEMA) != digest
+    assert lean.digest(other) != digest
 
 
 def test_a_page_draws_the_same_places_from_a_published_table(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from accuracy.core.paths import PACKAGE
-from accuracy.results import layers, table
+from accuracy.results import table
 from tests.measuring import measure
 from tests.report.synthetic import by_column
 
@@ -99,10 +99,11 @@ def test_what_is_measured_fills_every_column(tmp_path: Path) -> None:
     """A column that no row fills, or a value without a column, would be lost without a word."""
     reruns = ("reruns.repeat=1", "reruns.poison=true", "reruns.future=true", "conditions=true")
     rows = measure("variant=ring", "world_size=2", "dtype=float32", *reruns)
-    assert set(rows.columns) == set(table.RESULTS_SCHEMA.names)
+    assert set(rows.columns) == set(table.RESULTS_SCHEMA.names) - {"layer", *table.METRICS_OF_STACKS}
     filled = rows.drop(columns="peak_bytes")  # unknown where the system does not tell
     counts = list(table.RERUN_COUNTS)
-    assert filled.drop(columns=counts).notna().all().all()
+    stacks = filled.columns.intersection(table.OF_STACKS)
+    assert filled.drop(columns=[*counts, *stacks]).notna().all().all()
     assert filled[filled["tensor"] == "out"][counts].notna().all().all()  # of dk, dv and delta not all are asked
     table.write_case(tmp_path, "a", rows.astype(object).where(rows.notna(), None).to_dict("records"))
     pd.testing.assert_frame_equal(
@@ -165,8 +166,8 @@ def test_every_published_table_is_read_with_all_of_its_columns(folder: Path) -> 
     assert list(results.columns) == table.RESULTS_SCHEMA.names
     assert len(results) == table.read_run(folder)["full_table"]["rows"]
     assert set(results["case_id"]) == set(table.read_run(folder)["cases"])
-    if not layers.has(folder):
-        assert results["x_floor"].notna().sum() == results["error_rel"].notna().sum()
+    alone = results[~table.in_stacks(results)]
+    assert alone["x_floor"].notna().sum() == alone["error_rel"].notna().sum()
 
 
 def test_a_published_folder_reads_the_same(tmp_path: Path) -> None:

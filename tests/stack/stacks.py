@@ -3,8 +3,11 @@
 import pandas as pd
 import torch
 
-from accuracy.stack.case import StackCase, plan_stacks
-from accuracy.stack.measure import Measurer
+from accuracy.core.case import Case
+from accuracy.core.stack import Stack
+from accuracy.execute.plan import Planned, plan
+from accuracy.reference.cache import Cache
+from accuracy.stack.measure import StackPipeline
 from tests.measuring import configuration
 
 SMALL = (
@@ -14,11 +17,21 @@ SMALL = (
 )  # fmt: skip
 
 
-def planned(*overrides: str) -> list[StackCase]:
-    return plan_stacks(configuration(*SMALL, *overrides), free_bytes=None)
+def planned(*overrides: str) -> list[Planned]:
+    return plan(configuration(*SMALL, *overrides), free_bytes=None)
+
+
+def one(*overrides: str) -> tuple[Case, Stack]:
+    (each,) = planned(*overrides)
+    assert each.case.stack is not None
+    return each.case, each.case.stack
 
 
 def measured(*overrides: str) -> pd.DataFrame:
     torch.manual_seed(0)  # nothing may depend on it
-    measurer = Measurer("test")
-    return pd.DataFrame([row for each in planned(*overrides) for row in measurer.measure(each)])
+    pipeline = StackPipeline("test", Cache(None, 0.0))
+    rows = []
+    for each in planned(*overrides):
+        found = pipeline.unsupported(each.case, each.unsupported) if each.unsupported else pipeline.measure(each.case)
+        rows += found.rows
+    return pd.DataFrame(rows)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from accuracy.cli import publish, report, run
-from accuracy.results import layers
+from accuracy.results import cell, run_table, table
 from accuracy.stack import measure
 from tests.command_line import CommandLine
 from tests.report import page_check
@@ -20,16 +20,18 @@ STACK = (
 )  # fmt: skip
 
 MISTAKES = {
-    "unknown knob": ("+stack.depth=3", "knob of stack 'depth' is unknown; allowed: "),
-    "negative layers": ("stack.layers=-1", "stack.layers=-1; allowed: whole numbers from 1"),
+    "unknown knob": ("+stack.depth=3", "stack key 'depth' is unknown; allowed: "),
+    "negative layers": ("stack.layers=-1", "stack.layers=-1; allowed: greater than or equal to 1"),
     "weights": ("stack.weights=llama", "stack.weights 'llama' is unknown; allowed: random, trained"),
-    "gain": ("stack.gain=0", "stack.gain=0.0; allowed: numbers above 0"),
+    "gain": ("stack.gain=0", "stack.gain=0; allowed: greater than 0"),
     "residual": ("stack.residual=float8", "stack.residual 'float8' is unknown; allowed: accumulate, input, none"),
-    "norm": ("stack.norm=yes_please", "stack.norm='yes_please'; allowed: true or false"),
+    "norm": ("stack.norm=yes_please", "stack.norm='yes_please'; allowed: "),
     "trained shape": ("stack.weights=trained", "trained in another shape; use stack.width=64, "),
     "inputs": ("inputs=peaked", "inputs has no say in a stack"),
     "queries": ("problem.seqlen_q=8", "problem.seqlen_q has no place in a stack"),
     "world": ("world=processes", "world=processes has no stacks; use world=simulated"),
+    "inference": ("variant=split_kv world_size=1", "variant split_kv gives no gradients; use one with a backward"),
+    "reruns": ("reruns.repeat=1", "reruns and conditions are of attention alone"),
     "odd head": ("problem.head_dim=3", "RoPE turns pairs: problem.head_dim=3 is odd"),
     "memory": ("stack.width=16777216 stack.layers=100", "GiB of cpu memory", "lower stack.layers"),
     "tokens": ("problem.seqlen=18 world_size=4", "problem.seqlen=18 does not divide into 4 equal parts"),
@@ -54,19 +56,19 @@ def test_a_mistake_is_one_line_and_nothing_is_written(name: str, command: Comman
 def test_a_run_is_resumed_where_it_was_killed(command: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     assert command(*STACK, "output_dir=run").status == 0
     folder = command.folder / "run"
-    first, second = sorted((folder / "layers").glob("*.parquet"))
+    first, second = sorted((folder / "results").glob("*.parquet"))
     second.unlink()
     before = first.stat().st_mtime_ns
     assert command(*STACK, "output_dir=run").status == 0
     assert first.stat().st_mtime_ns == before
     assert second.exists()
-    assert pd.read_parquet(folder / "layers")["case_id"].nunique() == 2
+    assert pd.read_parquet(folder / "results")["case_id"].nunique() == 2
 
     def stopped(*given: object) -> None:
         raise KeyboardInterrupt
 
     second.unlink()
-    monkeypatch.setattr(measure.Measurer, "measure", stopped)
+    monkeypatch.setattr(measure.StackPipeline, "measure", stopped)
     assert command(*STACK, "output_dir=run").status == run.INTERRUPTED
     assert json.loads((folder / "run.json").read_text())["ended"] is None
     assert first.exists()
@@ -75,8 +77,8 @@ def test_a_run_is_resumed_where_it_was_killed(command: CommandLine, monkeypatch:
 def test_a_dry_run_prints_the_plan_and_writes_nothing(command: CommandLine) -> None:
     answer = command(*STACK, "dry_run=true")
     assert answer.status == 0
-    assert "2 stacks planned, 2 to measure; at most about" in answer.out
-    assert "L=2" in answer.out
+    assert "2 cases planned, 2 to measure" in answer.out
+    assert "layers=2  width=8" in answer.out
     assert not list(command.folder.glob("outputs"))
 
 
@@ -104,13 +106,44 @@ def test_the_report_needs_no_torch(command: CommandLine) -> None:
 def test_a_published_run_of_stacks_is_read_and_reported_again(command: CommandLine) -> None:
     assert command(*STACK, "output_dir=run").status == 0
     target = publish.publish(command.folder / "run", command.folder / "reports")
-    assert len(layers.read(target)) == len(layers.read(command.folder / "run"))
+    assert len(table.read_results(target)) == len(table.read_results(command.folder / "run"))
     assert report.main([str(target)]) == 0
 
 
-def test_a_folder_of_attention_alone_takes_no_stacks(command: CommandLine) -> None:
+MIXED = ("+also.alone.stack.layers=0", "dtype=[bfloat16,float64]", "reference.folder=null")
+
+
+def test_stacks_and_attention_alone_are_one_run(command: CommandLine) -> None:
+    answer = command(*STACK, *MIXED, "output_dir=run")
+    assert answer.status == 0
+    assert "error / single device's error" in answer.out
+    assert "dx of layer 1, deepest stack" in answer.out
+    folder = command.folder / "run"
+    rows = table.read_results(folder)
+    stacks = table.in_stacks(rows)
+    assert set(rows[stacks]["tensor"]) == set(table.TENSORS_OF_STACKS)
+    assert set(rows[~stacks]["tensor"]) == set(table.TENSORS)
+    page = (folder / "report.html").read_text()
+    assert 'id="growth"' in page
+    assert 'id="layers"' in page
+    assert page_check.repeated_identifiers(page) == set()
+
+
+def test_the_gate_reads_the_rows_of_attention_alone(command: CommandLine) -> None:
+    command(*STACK, *MIXED, "report=false", "output_dir=mixed")
     alone = [word for word in STACK if not word.startswith("stack.")]
-    assert command(*alone, "report=false", "reference.folder=null", "output_dir=run").status == 0
-    answer = command(*STACK, "output_dir=run")
-    assert answer.status == run.USAGE_ERROR
-    assert "holds rows of attention alone" in answer.err
+    command(*alone, *MIXED[1:], "report=false", "output_dir=alone")
+    mixed, expected = (run_table.read_run(command.folder / name) for name in ("mixed", "alone"))
+    assert sorted(mixed.planned) == sorted(expected.planned)
+    assert set(cell.measured(mixed)) == set(cell.measured(expected))
+
+
+def test_several_workers_measure_stacks_with_the_digits_of_one(command: CommandLine) -> None:
+    words = (*STACK, *MIXED, "variant=[ring,zigzag]", "threads=1", "report=false")
+    tables = []
+    for workers in (1, 2):
+        assert command(*words, f"workers={workers}", f"output_dir=by_{workers}").status == 0
+        rows = table.read_results(command.folder / f"by_{workers}").drop(columns=["seconds", "peak_bytes"])
+        tables.append(rows.sort_values(["case_id", "layer", "tensor", "rank"], ignore_index=True))
+    assert table.in_stacks(tables[0]).any()
+    pd.testing.assert_frame_equal(*tables, check_exact=True)

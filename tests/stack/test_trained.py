@@ -8,7 +8,7 @@ import torch
 
 from accuracy.stack import trained
 from accuracy.stack.weights import model_of
-from tests.stack.stacks import measured, planned
+from tests.stack.stacks import measured, one
 
 FITTING = (
     "stack.weights=trained", "stack.width=64", "stack.feed_forward=192", "stack.vocabulary=256", "problem.seqlen=128",
@@ -38,8 +38,7 @@ def test_it_predicts_text_that_it_was_not_trained_on() -> None:
 
 
 def test_a_deeper_stack_repeats_its_layers() -> None:
-    (each,) = planned(*FITTING, f"stack.layers={trained.LAYERS + 2}")
-    layers = model_of(each.case, each.stack).layers
+    layers = model_of(*one(*FITTING, f"stack.layers={trained.LAYERS + 2}")).layers
     assert torch.equal(layers[trained.LAYERS + 1]["query"], layers[1]["query"])
     assert not torch.equal(layers[0]["query"], layers[1]["query"])
 

@@ -8,10 +8,14 @@ import pandas as pd
 from accuracy.chart import drawing, mark
 from accuracy.chart.svg import to_svg
 from accuracy.chart.view import Chart, Panel, Table, cells
+from accuracy.core import fields
 from accuracy.core.number import as_float, geometric_mean, plain, scientific
 from accuracy.report.section.growth import drawable
+from accuracy.results.table import OK
 
-SETTING = ("weights", "gain", "residual", "norm", "dtype", "kernel", "seqlen", "heads", "width")
+_SERIES = fields.names(fields.VARIANT, fields.PRECISION)
+_ALONG = ("layers", "world_size", "seed")
+SETTING = tuple(name for name in fields.names() if name not in (*_SERIES, *_ALONG))
 GRADIENTS = ("dx", "d_query", "d_key", "d_value", "d_output")
 CHARTED = ("x", "dx", "d_query", "d_key")
 REFERENCES = {
@@ -39,19 +43,37 @@ class Setting:
         return self.rows[(self.rows["tensor"] == "dx") & (self.rows["layer"] == 1)]
 
 
-def settings_panels(rows: pd.DataFrame) -> list[Panel]:
-    """A panel a setting, as measured; those with numbers only."""
-    return [_panel(setting) for setting in _settings(rows)]
+@dataclass(frozen=True)
+class Stacks:
+    """The section: a table of losses, a panel for each setting that has numbers, and reasons with their number of
+    cases."""
+
+    losses: Table
+    panels: tuple[Panel, ...]
+    unmeasured: dict[str, int]
 
 
-def _settings(rows: pd.DataFrame) -> list[Setting]:
-    measured = rows[(rows["status"] == "ok") & rows["tensor"].notna()]
-    named = measured.assign(
-        series=measured["variant"] + measured["precision"].map(lambda text: f" {text}" if text else "")
-    )
+def stacks_section(rows: pd.DataFrame) -> Stacks | None:
+    """Of the rows of stacks; None where there are none."""
+    if rows.empty:
+        return None
+    settings = settings_of(rows)
+    cases = rows.drop_duplicates("case_id")
+    unmeasured = cases.loc[cases["status"] != OK, "reason"].value_counts()
+    counts = {str(reason): int(number) for reason, number in unmeasured.items()}
+    return Stacks(_losses(settings), tuple(_panel(setting) for setting in settings), counts)
+
+
+def settings_of(rows: pd.DataFrame) -> list[Setting]:
+    """A setting for each combination of what varies beside variant, policy, depth, world size and seed."""
+    measured = rows[(rows["status"] == OK) & rows["tensor"].notna()]
+    own = [name for name in _SERIES if measured.groupby("variant")[name].nunique().gt(1).any()]
+    cases = measured.drop_duplicates("case_id").to_dict("records")
+    labels = {row["case_id"]: fields.label(row, ["variant", *own]) for row in cases}
+    named = measured.assign(series=measured["case_id"].map(labels))
     varying = [name for name in SETTING if named[name].nunique() > 1] or ["weights"]
     found = []
-    for place, (key, group) in enumerate(named.groupby(varying, sort=True)):
+    for place, (key, group) in enumerate(named.groupby(varying, sort=True, dropna=False)):
         label = ", ".join(_word(name, value) for name, value in zip(varying, key, strict=True))
         found.append(Setting(f"setting-{place}", label, group, tuple(dict.fromkeys(sorted(group["series"])))))
     return found
@@ -137,10 +159,10 @@ def _numbers(setting: Setting) -> Table:
     return Table(f"The gradient below all layers, {setting.label}", head, tuple(made))
 
 
-def losses(rows: pd.DataFrame) -> Table:
+def _losses(settings: Sequence[Setting]) -> Table:
     """Of every setting, variant and policy: how wrong the loss is, and how wrong the worst gradient, at most."""
     made = []
-    for setting in _settings(rows):
+    for setting in settings:
         for series, found in setting.rows.groupby("series"):
             gradients = found[found["tensor"].isin(GRADIENTS)]
             worst = max(gradients.to_dict("records"), key=lambda row: row["error_rel"])

@@ -45,7 +45,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
     pairs = [
         ("experiment", run.experiment),
         ("cases", f"{statuses}" + (f" of {run.planned:,} planned" if run.planned else "")),
-        ("table", count(len(run.results), "row")),
+        ("table", count(len(run.rows), "row")),
         ("device", provenance.get("device_name") or provenance.get("device") or _several(run, "device")),
         ("torch", provenance.get("torch")),
         ("code", _commit(provenance)),

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from accuracy.stack.attention import Exact
 from accuracy.stack.block import block, loss_of
-from accuracy.stack.layers import DIFFERENTIATED, walk
+from accuracy.stack.layers import DIFFERENTIATED, quantities
 from accuracy.stack.weights import Model, model_of
-from tests.stack.stacks import planned
+from tests.stack.stacks import one
 
 SUMS = 2.2e-13
 """No sum has more than 48 terms, so it errs by 48 u = 5e-15 at most of the sum of its absolute terms; 7 products a
@@ -35,11 +35,11 @@ def plain_loss(model: Model, layers: list[Mapping[str, Tensor]], residual: bool)
 
 @pytest.mark.parametrize("words", [(), ("stack.norm=false",), ("stack.residual=none",), ("stack.feed_forward=0",)])
 def test_the_gradients_are_those_of_torch_s_autograd_through_the_whole_stack(words: tuple[str, ...]) -> None:
-    (each,) = planned("dtype=float64", "world_size=1", "variant=ring", *words)
-    model = model_of(each.case, each.stack)
-    found = {(x.layer, x.tensor): x.value for x in walk(model, each.stack, Exact(each.case), torch.float64, 8)}
+    case, stack = one("dtype=float64", "world_size=1", "variant=ring", *words)
+    model = model_of(case, stack)
+    found = {(x.layer, x.tensor): x.value for x in quantities(model, stack, Exact(case), torch.float64, 8)}
     layers = [{name: x.clone().requires_grad_() for name, x in layer.items()} for layer in model.layers]
-    loss = plain_loss(model, layers, each.stack.residual != "none")
+    loss = plain_loss(model, layers, stack.residual != "none")
     loss.backward()
     assert found[3, "loss"].item() == pytest.approx(loss.item(), rel=SUMS)
     for place, layer in enumerate(layers, 1):
@@ -51,9 +51,9 @@ def test_the_gradients_are_those_of_torch_s_autograd_through_the_whole_stack(wor
 
 def test_the_gradients_are_the_slopes_of_the_loss() -> None:
     """A central difference of step h errs by h^2 times a third derivative and u / h: 1e-10 and 1e-11 at h = 1e-5."""
-    (each,) = planned("dtype=float64", "world_size=1", "variant=ring")
-    model = model_of(each.case, each.stack)
-    found = {(x.layer, x.tensor): x.value for x in walk(model, each.stack, Exact(each.case), torch.float64, 8)}
+    case, stack = one("dtype=float64", "world_size=1", "variant=ring")
+    model = model_of(case, stack)
+    found = {(x.layer, x.tensor): x.value for x in quantities(model, stack, Exact(case), torch.float64, 8)}
     step = 1e-5
     generator = torch.Generator().manual_seed(1)
     for place in (0, 2):
@@ -65,8 +65,8 @@ def test_the_gradients_are_the_slopes_of_the_loss() -> None:
                 layers = [dict(layer) for layer in model.layers]
                 layers[place][name] = layers[place][name] + shift * way
                 moved = replace(model, layers=tuple(layers))
-                quantities = walk(moved, each.stack, Exact(each.case), torch.float64, 8)
-                return next(float(x.value) for x in quantities if x.tensor == "loss")
+                found = quantities(moved, stack, Exact(case), torch.float64, 8)
+                return next(float(x.value) for x in found if x.tensor == "loss")
 
             slope = (loss_at(step) - loss_at(-step)) / (2 * step)
             expected = float((found[place + 1, f"d_{name}"] * direction).sum())
@@ -74,16 +74,12 @@ def test_the_gradients_are_the_slopes_of_the_loss() -> None:
 
 
 def test_words_of_later_places_change_no_earlier_output() -> None:
-    (each,) = planned("dtype=float64", "world_size=1", "variant=ring")
-    model = model_of(each.case, each.stack)
+    case, stack = one("dtype=float64", "world_size=1", "variant=ring")
+    model = model_of(case, stack)
     other = model.words.clone()
     other[:, 12:] = (other[:, 12:] + 1) % 48
     outputs = [
-        next(
-            x.value
-            for x in walk(made, each.stack, Exact(each.case), torch.float64, 8)
-            if (x.layer, x.tensor) == (3, "x")
-        )
+        next(x.value for x in quantities(made, stack, Exact(case), torch.float64, 8) if (x.layer, x.tensor) == (3, "x"))
         for made in (model, replace(model, words=other))
     ]
     assert torch.equal(outputs[0][:, :12], outputs[1][:, :12])

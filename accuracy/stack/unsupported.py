@@ -1,0 +1,42 @@
+"""Which cases cannot be stacks? In: a case with a stack. Out: the reason, or None."""
+
+from accuracy.core.case import Case, Reruns
+from accuracy.core.fields import STACK, names, values
+from accuracy.stack import trained
+from accuracy.variant.base import schedule_of
+
+
+def unsupported(case: Case) -> str | None:
+    """Why a case with a stack cannot be measured, beyond what its attention needs; None: it can."""
+    if case.world != "simulated":
+        return f"world={case.world} has no stacks; use world=simulated"
+    if case.inputs.name != "gaussian":
+        return "inputs has no say in a stack, which makes its own from stack.weights; drop it"
+    if case.problem.seqlen_q is not None:
+        return "problem.seqlen_q has no place in a stack, where queries and keys are the same words; drop it"
+    if case.reruns != Reruns() or case.conditions:
+        return "reruns and conditions are of attention alone; drop them or use stack.layers=0"
+    if case.problem.head_dim % 2:
+        return f"RoPE turns pairs: problem.head_dim={case.problem.head_dim} is odd; use an even one"
+    return _schedules_unsupported(case) or _shape_unsupported(case)
+
+
+def _schedules_unsupported(case: Case) -> str | None:
+    name = case.variant.name
+    for part in (case.variant.forward, case.variant.backward):
+        if schedule_of(part).code(case):  # a callable or a package: one autograd function, no halves
+            return f"variant {name} has no separate backward to put into a stack; use one with schedules"
+        if not schedule_of(part).gradients:
+            return f"variant {name} gives no gradients; use one with a backward"
+    return None
+
+
+def _shape_unsupported(case: Case) -> str | None:
+    """The trained model's weights fit one shape."""
+    given = values(case)
+    wrong = {name: size for name, size in trained.SHAPE.items() if given[name] != size}
+    if given["weights"] == "random" or not wrong:
+        return None
+    group = {name: "stack" if name in names(STACK) else "problem" for name in wrong}
+    needed = ", ".join(f"{group[name]}.{name}={size}" for name, size in wrong.items())
+    return f"stack.weights=trained was trained in another shape; use {needed}"
