@@ -12,6 +12,7 @@ REPORTS = Path(__file__).parents[2] / "reports"
 PUBLISHED = sorted(path.parent for path in REPORTS.glob("*/*/results.parquet") if not layers.has(path.parent))
 
 
+@pytest.mark.stress(3)
 @pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: f"{folder.parent.name}/{folder.name}")
 def test_the_gate_reads_what_is_published(folder: Path) -> None:
     assert measured(read_baseline(folder))

@@ -1,9 +1,6 @@
 """`accuracy stack.layers=L` as a user runs it: rows on disk, resumed, reported; a mistake is one line."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -36,28 +33,24 @@ MISTAKES = {
 }
 
 
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(tmp_path, monkeypatch, capsys)
-
-
+@pytest.mark.stress(4)
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_one_line_and_nothing_is_written(name: str, command: CommandLine) -> None:
+def test_a_mistake_is_one_line_and_nothing_is_written(name: str, accuracy: CommandLine) -> None:
     words, *told = MISTAKES[name]
-    answer = command(*STACK, *words.split())
+    answer = accuracy(*STACK, *words.split())
     assert answer.status == run.USAGE_ERROR
     assert len(answer.err.strip().splitlines()) == 1
     assert all(each in answer.err for each in told)
-    assert not (command.folder / "outputs").exists()
+    assert not (accuracy.folder / "outputs").exists()
 
 
-def test_a_run_is_resumed_where_it_was_killed(command: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert command(*STACK, "output_dir=run").status == 0
-    folder = command.folder / "run"
+def test_a_run_is_resumed_where_it_was_killed(accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert accuracy(*STACK, "output_dir=run").status == 0
+    folder = accuracy.folder / "run"
     first, second = sorted((folder / "layers").glob("*.parquet"))
     second.unlink()
     before = first.stat().st_mtime_ns
-    assert command(*STACK, "output_dir=run").status == 0
+    assert accuracy(*STACK, "output_dir=run").status == 0
     assert first.stat().st_mtime_ns == before
     assert second.exists()
     assert pd.read_parquet(folder / "layers")["case_id"].nunique() == 2
@@ -67,22 +60,22 @@ def test_a_run_is_resumed_where_it_was_killed(command: CommandLine, monkeypatch:
 
     second.unlink()
     monkeypatch.setattr(measure.Measurer, "measure", stopped)
-    assert command(*STACK, "output_dir=run").status == run.INTERRUPTED
+    assert accuracy(*STACK, "output_dir=run").status == run.INTERRUPTED
     assert json.loads((folder / "run.json").read_text())["ended"] is None
     assert first.exists()
 
 
-def test_a_dry_run_prints_the_plan_and_writes_nothing(command: CommandLine) -> None:
-    answer = command(*STACK, "dry_run=true")
+def test_a_dry_run_prints_the_plan_and_writes_nothing(accuracy: CommandLine) -> None:
+    answer = accuracy(*STACK, "dry_run=true")
     assert answer.status == 0
     assert "2 stacks planned, 2 to measure; at most about" in answer.out
     assert "L=2" in answer.out
-    assert not list(command.folder.glob("outputs"))
+    assert not list(accuracy.folder.glob("outputs"))
 
 
-def test_the_report_has_every_setting_and_is_the_same_again_from_the_tables(command: CommandLine) -> None:
-    assert command(*STACK, "stack.gain=[1,4]", "output_dir=run").status == 0
-    folder = command.folder / "run"
+def test_the_report_has_every_setting_and_is_the_same_again_from_the_tables(accuracy: CommandLine) -> None:
+    assert accuracy(*STACK, "stack.gain=[1,4]", "output_dir=run").status == 0
+    folder = accuracy.folder / "run"
     page = (folder / "report.html").read_text()
     assert "gain 1.00" in page
     assert "gain 4.00" in page
@@ -94,23 +87,16 @@ def test_the_report_has_every_setting_and_is_the_same_again_from_the_tables(comm
     assert (folder / "report.html").read_text() == page
 
 
-def test_the_report_needs_no_torch(command: CommandLine) -> None:
-    assert command(*STACK, "output_dir=run").status == 0
-    program = "import sys; sys.modules['torch'] = None; from accuracy.cli.report import main; sys.exit(main())"
-    done = subprocess.run([sys.executable, "-c", program, str(command.folder / "run")], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
-def test_a_published_run_of_stacks_is_read_and_reported_again(command: CommandLine) -> None:
-    assert command(*STACK, "output_dir=run").status == 0
-    target = publish.publish(command.folder / "run", command.folder / "reports")
-    assert len(layers.read(target)) == len(layers.read(command.folder / "run"))
+def test_a_published_run_of_stacks_is_read_and_reported_again(accuracy: CommandLine) -> None:
+    assert accuracy(*STACK, "output_dir=run").status == 0
+    target = publish.publish(accuracy.folder / "run", accuracy.folder / "reports")
+    assert len(layers.read(target)) == len(layers.read(accuracy.folder / "run"))
     assert report.main([str(target)]) == 0
 
 
-def test_a_folder_of_attention_alone_takes_no_stacks(command: CommandLine) -> None:
+def test_a_folder_of_attention_alone_takes_no_stacks(accuracy: CommandLine) -> None:
     alone = [word for word in STACK if not word.startswith("stack.")]
-    assert command(*alone, "report=false", "reference.folder=null", "output_dir=run").status == 0
-    answer = command(*STACK, "output_dir=run")
+    assert accuracy(*alone, "report=false", "reference.folder=null", "output_dir=run").status == 0
+    answer = accuracy(*STACK, "output_dir=run")
     assert answer.status == run.USAGE_ERROR
     assert "holds rows of attention alone" in answer.err
