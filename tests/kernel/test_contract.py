@@ -214,6 +214,7 @@ def test_partials_come_unrounded_where_it_states_so(subject: Subject, dtype: str
             assert error < FORMATS[dtype].unit_roundoff * (0.4 / 8 if name != "dq" else 1), name
 
 
+@pytest.mark.stress(8, "subject")
 def test_what_it_calls_deterministic_is(subject: Subject, dtype: str) -> None:
     if not subject.abilities.deterministic:
         pytest.skip(f"states no determinism for {dtype}")
@@ -223,6 +224,7 @@ def test_what_it_calls_deterministic_is(subject: Subject, dtype: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
+@pytest.mark.stress(8, "subject", "rows")
 @pytest.mark.parametrize("rows", [32, 37])
 def test_the_backward_takes_out_and_lse_however_they_lie_in_memory(subject: Subject, rows: int) -> None:
     """Heads innermost, as ulysses has them from an exchange; and a part of longer ones, as a block has them."""
@@ -262,6 +264,7 @@ def test_it_unsupporteds_with_a_reason() -> None:
     assert "float32 partials" in str(abilities.unsupported("k", "float16", 64, {"float32"}))
 
 
+@pytest.mark.stress(12, "subject", "dtype")
 def test_the_gradients_of_blocks_are_those_of_the_whole(subject: Subject, dtype: str) -> None:
     """What a ring asks of a backward: out and lse over all keys, keys of one block. The blocks' dq add up to the whole
     one's, dk and dv lie side by side; a backward that used its block's own lse would be off by the other's share.

@@ -32,8 +32,8 @@ PROBLEMS: dict[str, tuple[int, int, dict[str, Any], Sees | None]] = {  # queries
 @pytest.mark.parametrize("rows", [5, 1024])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_agrees_with_fifty_digits_to_1e_14(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In blocks of 5 rows and in one. 1e-14 is 90 units of float64: workspace for sums of 24 terms and exp, none for a scale
-    or a sum in float32."""
+    """In blocks of 5 rows and in one. 1e-14 is 90 units of float64: enough for sums of 24 terms and exp, not for a
+    scale or a sum in float32."""
     queries, keys, how, sees = PROBLEMS[name]
     how = {"scale": 0.3, **how}
     monkeypatch.setattr(float64, "BLOCK_ELEMENTS", keys * rows)
