@@ -46,7 +46,7 @@ CAUSES = {  # the signature that each planted fault must be recognised by; None:
 
 @pytest.fixture(scope="session")
 def measured() -> pd.DataFrame:
-    return measure.results([*FAULTS, *measure.healthy()])
+    return measure.results([*FAULTS, *measure.healthy()], "~also.trace")  # traces name causes, not verdicts
 
 
 @pytest.fixture(scope="session")
