@@ -47,14 +47,6 @@ def test_gradients_are_rows_that_say_why_there_are_none() -> None:
     assert (results["seqlen_q"] == 1).all()
 
 
-def test_rounded_partials_cost_more_than_unrounded_ones() -> None:
-    """The precision policy reaches the parts: a float32 partial is not rounded to bfloat16."""
-    words = ("kernel=eager", "dtype=bfloat16", "variant.split_kv.splits=8", "problem.seqlen_q=4")
-    rounded, finer = (run(*words, f"precision.partial={word}") for word in ("input", "accumulate"))
-    errors = [results.loc[results["tensor"] == "out", "error_rel"].iloc[0] for results in (rounded, finer)]
-    assert errors[1] < errors[0]
-
-
 def test_one_part_is_single_device_bit_for_bit() -> None:
     words = ("problem.seqlen_q=5", "variant=[single_device,split_kv]", "variant.split_kv.splits=1", "world_size=1")
     plans = plan(configuration("problem.seqlen=96", *words), None)
