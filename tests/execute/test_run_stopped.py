@@ -40,7 +40,7 @@ class Stop:
 
 def stop(process: "subprocess.Popen[str]", folder: Path, with_signal: signal.Signals, after: int) -> Stop:
     """Send the signal as soon as `after` cases are on disk."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while len(list(folder.glob("results/*.parquet"))) < after:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline

@@ -108,7 +108,7 @@ def test_a_schedule_that_rounds_elsewhere_has_other_bits(pool: Pool, variant: st
 
 @pytest.fixture(scope="module")
 def gpus() -> Iterator[Pool]:
-    ranks = Pool(tuple(size for size in (1, 2, 4) if size <= torch.cuda.device_count()), "nccl", timeout=120.0)
+    ranks = Pool(tuple(size for size in (1, 2, 4) if size <= torch.cuda.device_count()), "nccl", timeout=600.0)
     yield ranks
     ranks.close()
 
