@@ -63,7 +63,7 @@ def recorded(suite: Suite, pytester: pytest.Pytester) -> Path:
 
 @pytest.fixture
 def baseline(recorded: Path, tmp_path: Path) -> Path:
-    return publish.publish(recorded, tmp_path / "baseline")
+    return publish.publish(recorded, tmp_path / "baseline", every_digit=True)
 
 
 def test_the_record_is_a_run_that_the_gate_reads(recorded: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import check_jsonschema
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -86,7 +85,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ci")
     runner = Runner(folder, {"measure": MEASURE, "out": "first"})
     assert runner.run() == 0, runner.said
-    publish.publish(folder / "first" / "run", folder / "reports")
+    publish.publish(folder / "first" / "run", folder / "reports", every_digit=True)
     return folder
 
 
@@ -114,7 +113,7 @@ def test_a_rerun_passes_against_its_baseline(measured: Path, tmp_path: Path) -> 
 def better(folder: Path, factors: list[float]) -> None:
     """Make a baseline's errors smaller, seed by seed, so that the run is the worse one."""
     (path,) = folder.glob("*/*/results.parquet")
-    rows = pd.read_parquet(path)
+    rows = table.read_results(path.parent)
     factor = rows["seed"].map(dict(enumerate(factors))).where(rows["variant"] == "ring", 1.0)
     rows["error_rel"] /= factor
     for ratio, below in (("x_single_device", "single_device_rel"), ("x_floor", "floor_rel")):
@@ -137,7 +136,7 @@ def test_the_undecided_get_their_second_look_on_fresh_seeds(measured: Path, tmp_
     one = MEASURE.replace("seed=[0,1]", "seed=0")
     first = Runner(tmp_path, {"measure": one, "out": "first"})
     assert first.run() == 0, first.said
-    publish.publish(tmp_path / "first" / "run", tmp_path / "reports")
+    publish.publish(tmp_path / "first" / "run", tmp_path / "reports", every_digit=True)
     better(tmp_path / "reports", [1.1])
     runner = Runner(tmp_path, {"measure": one, "baseline": "reports/adhoc", "second-look": "[8,9,10,11]"})
     status = runner.run()
