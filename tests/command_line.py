@@ -77,5 +77,5 @@ def start(folder: Path, *words: str, threads: int = 1, **variables: str) -> "sub
 
 def finish(process: "subprocess.Popen[str]") -> Answer:
     """Wait for it to end."""
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=600)
     return Answer(process.returncode, out, err)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from accuracy.runtime import arithmetic
-from tests import interpreter
+from tests import interpreter, sampling
 from tests.command_line import CommandLine
 
 
@@ -14,14 +14,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--config-dir", type=Path, default=None, help="a folder with parts of your own, tested as ours are"
     )
+    parser.addoption("--stress", action="store_true", help="all tests on all parameters, not a seeded sample")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if torch.cuda.is_available():
-        return
-    for item in items:
-        if "gpu" in item.keywords:
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+@pytest.hookimpl(trylast=True)  # the sample is of what -k and -m leave
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--stress"):
+        spared = sampling.left_out(items)
+        config.hook.pytest_deselected(items=list(spared))
+        items[:] = [item for item in items if item not in spared]
+    if not torch.cuda.is_available():
+        for item in items:
+            if "gpu" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(scope="session")
+def stress(pytestconfig: pytest.Config) -> bool:
+    """Whether everything is asked for, also of what one test goes through."""
+    return bool(pytestconfig.getoption("--stress"))
 
 
 def pytest_configure() -> None:

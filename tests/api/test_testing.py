@@ -115,7 +115,7 @@ SMALL = {"seqlen": 192, "heads": 4, "heads_kv": 2, "head_dim": 16}
 
 def test_right():
     rows = assert_accurate(somebody.contiguous, dtype="float64", kernels=["eager"], **SMALL)
-    assert set(rows["rank"]) == {-1, 0, 1, 2}
+    assert set(rows["rank"]) == {-1, 0, 1}
 
 def test_broken():
     assert_accurate(somebody.rank_one_doubles_dq, dtype="float32", **SMALL)
@@ -127,23 +127,20 @@ def test_raising():
 
 def test_under_torchrun_every_rank_fails_alike_and_the_worst_is_named(tmp_path: Path) -> None:
     (tmp_path / "test_suite.py").write_text(SUITE)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", "-m", "pytest",
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "pytest",
                "-q", "-p", "no:cacheprovider", str(tmp_path)]  # fmt: skip
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
     output = done.stdout + done.stderr
-    assert output.count("2 failed, 1 passed") == 3, output
-    assert len(re.findall("dq is .* times as far from float64 .*, on rank 1 .* times", output)) >= 3
-    assert output.count("rank 1: ValueError: on purpose") >= 3
+    assert output.count("2 failed, 1 passed") == 2, output
+    assert len(re.findall("dq is .* times as far from float64 .*, on rank 1 .* times", output)) >= 2
+    assert output.count("rank 1: ValueError: on purpose") >= 2
 
 
-def test_the_readme_s_example_runs_as_it_stands(tmp_path: Path) -> None:
+def test_the_readme_s_example_runs_as_it_stands(pytester: pytest.Pytester) -> None:
     text = (ROOT / "README.md").read_text()
     block = next(part for part in text.split("```python\n")[1:] if "assert_accurate" in part).partition("```")[0]
     source = inspect.getsource(attention).replace("def attention", "def my_attention")
-    (tmp_path / "my_package.py").write_text(f"from torch.nn.functional import scaled_dot_product_attention\n\n{source}")
-    (tmp_path / "test_my_attention.py").write_text(block)
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_attention.py"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180)
-    assert "1 passed" in done.stdout, done.stdout + done.stderr
+    package = f"from torch.nn.functional import scaled_dot_product_attention\n\n{source}"
+    pytester.makepyfile(my_package=package, test_my_attention=block)
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)

@@ -59,7 +59,7 @@ class Runner:
             env=self._environment(step),
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=1200,
         )
         self.said += done.stdout + done.stderr
         written = self.folder / "github_output"

@@ -1,19 +1,18 @@
 """Workflows fit GitHub's schema, and the action's shell steps do on this machine what they do on a runner."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
+import check_jsonschema
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
+from accuracy.cli import publish
 from accuracy.results import sums, table
 from tests.ci.runner import ACTION, ROOT, Runner, read
 
@@ -33,9 +32,8 @@ def example() -> str:
 
 
 def complaints(schema: str, path: Path) -> str:
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    return done.stdout + done.stderr if done.returncode else ""
+    done = CliRunner().invoke(check_jsonschema.main, ["--builtin-schema", schema, str(path)])
+    return done.output if done.exit_code else ""
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
@@ -83,15 +81,11 @@ def test_no_input_is_pasted_into_a_script() -> None:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run and a baseline made of it by the console commands."""
+    """A run, and a baseline made of it."""
     folder = tmp_path_factory.mktemp("ci")
     runner = Runner(folder, {"measure": MEASURE, "out": "first"})
     assert runner.run() == 0, runner.said
-    command = [sys.executable, "-m", "accuracy.cli.publish", "first/run", "--to", "reports"]
-    done = subprocess.run(
-        command, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    publish.publish(folder / "first" / "run", folder / "reports", every_digit=True)
     return folder
 
 
@@ -106,6 +100,7 @@ def copied(measured: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(measured / "reports", tmp_path / "reports"))
 
 
+@pytest.mark.stress
 def test_a_rerun_passes_against_its_baseline(measured: Path, tmp_path: Path) -> None:
     copied(measured, tmp_path)
     runner = Runner(tmp_path, {"measure": MEASURE, "baseline": "reports/adhoc", "check": "--require-baseline"})
@@ -118,7 +113,7 @@ def test_a_rerun_passes_against_its_baseline(measured: Path, tmp_path: Path) -> 
 def better(folder: Path, factors: list[float]) -> None:
     """Make a baseline's errors smaller, seed by seed, so that the run is the worse one."""
     (path,) = folder.glob("*/*/results.parquet")
-    rows = pd.read_parquet(path)
+    rows = table.read_results(path.parent)
     factor = rows["seed"].map(dict(enumerate(factors))).where(rows["variant"] == "ring", 1.0)
     rows["error_rel"] /= factor
     for ratio, below in (("x_single_device", "single_device_rel"), ("x_floor", "floor_rel")):
@@ -135,13 +130,13 @@ def test_a_regression_fails_the_job_with_status_1_and_the_summary_is_there(measu
     assert "regression" in (tmp_path / "github_summary").read_text()
 
 
+@pytest.mark.stress
 def test_the_undecided_get_their_second_look_on_fresh_seeds(measured: Path, tmp_path: Path) -> None:
     """One seed on either side cannot be told apart; the second look's seeds can."""
     one = MEASURE.replace("seed=[0,1]", "seed=0")
     first = Runner(tmp_path, {"measure": one, "out": "first"})
     assert first.run() == 0, first.said
-    command = [sys.executable, "-m", "accuracy.cli.publish", "first/run", "--to", "reports"]
-    subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True, capture_output=True)
+    publish.publish(tmp_path / "first" / "run", tmp_path / "reports", every_digit=True)
     better(tmp_path / "reports", [1.1])
     runner = Runner(tmp_path, {"measure": one, "baseline": "reports/adhoc", "second-look": "[8,9,10,11]"})
     status = runner.run()

@@ -192,6 +192,7 @@ def assert_one_line(answer: Answer, *told: str) -> None:
         assert fragment in answer.err
 
 
+@pytest.mark.stress(30)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_told_in_one_line(accuracy: CommandLine, mistake: str) -> None:
     words, *told = MISTAKES[mistake]

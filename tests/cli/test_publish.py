@@ -15,7 +15,7 @@ from tests.report.synthetic import Shape, write_run
 @pytest.fixture
 def finished(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
-    write_run(folder, Shape())
+    write_run(folder, Shape(("ring",), ("bfloat16",), (2,), (0,), tensors=("out",)))
     about = json.loads((folder / "run.json").read_text())
     about |= {
         "argv": ["accuracy", "variant=ring", f"output_dir={folder}"],

@@ -76,12 +76,6 @@ def test_configs_and_code_have_the_same_names(kind: str) -> None:
     assert config_names(kind) - CHOOSE_KERNELS == code_names(kind)
 
 
-@pytest.mark.parametrize("name", sorted(config_names("variant")))
-def test_a_variant_names_schedules_that_exist(name: str) -> None:
-    variant = OmegaConf.load(CONFIGS / "variant" / f"{name}.yaml")
-    assert {variant.forward, variant.backward} <= code_names("variant")
-
-
 def test_every_schedule_is_used_by_a_variant() -> None:
     used = [OmegaConf.load(CONFIGS / "variant" / f"{name}.yaml") for name in config_names("variant")]
     used_names = {name for variant in used for name in (variant.forward, variant.backward)}

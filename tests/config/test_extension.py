@@ -10,7 +10,7 @@ import pytest
 from accuracy.cli import listing
 from accuracy.core.paths import PACKAGE
 from accuracy.results import table
-from tests.command_line import TINY, CommandLine, finish, start
+from tests.command_line import TINY, CommandLine
 
 VARIANT = '''"""A ring whose keys travel the other way, with a knob."""
 
@@ -83,10 +83,10 @@ def test_parts_of_ones_own_are_listed(folder: Path) -> None:
         assert f"mine {config.splitlines()[0][2:]}" in " ".join(text.split()), kind
 
 
-def test_parts_of_ones_own_run_from_the_command_line(folder: Path, tmp_path: Path) -> None:
-    """All three kinds at once, beside ours, in a real process; the user's variant is a ring and measures as one."""
+def test_parts_of_ones_own_run_from_the_command_line(folder: Path, tmp_path: Path, accuracy: CommandLine) -> None:
+    """All three kinds at once, beside ours; the user's variant is a ring and measures as one."""
     words = ("variant=[mine,ring]", "kernel=mine", "inputs=mine", "dtype=float32", "world_size=[1,3]", "output_dir=run")
-    answer = finish(start(tmp_path, f"--config-dir={folder}", *TINY, *words, "problem.seqlen=36", "device=cpu"))
+    answer = accuracy(f"--config-dir={folder}", *TINY, *words, "problem.seqlen=36", "device=cpu")
     assert answer.status == 0, answer.err
     assert "8 measured, 0 unsupported, 0 failed" in answer.out
     results = table.read_results(tmp_path / "run")
@@ -107,10 +107,7 @@ def test_parts_of_ones_own_run_from_the_command_line(folder: Path, tmp_path: Pat
         ("variant=mien", "did you mean mine?"),
     ],
 )
-def test_parts_of_ones_own_are_checked_as_ours_are(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, told: str
-) -> None:
-    accuracy = CommandLine(folder.parent, monkeypatch, capsys)
+def test_parts_of_ones_own_are_checked_as_ours_are(folder: Path, accuracy: CommandLine, words: str, told: str) -> None:
     answer = accuracy("--config-dir=parts", *TINY, *words.split())
     assert answer.status == 2
     assert told in answer.err
@@ -155,19 +152,16 @@ def test_the_contracts_hold_parts_of_ones_own(folder: Path) -> None:
     (folder / "variant" / "mine_forgetful.py").write_text(FORGETFUL)
     assert contract(folder, "-k", "mine and (reference and causal_gqa or every_element and cpu)") == [
         ("FAILED", "mine_forgetful-causal_gqa"),
-        ("PASSED", f"mine-{folder}/kernel/mine.py-cpu"),
         ("PASSED", "mine-causal_gqa"),
+        ("PASSED", "mine-cpu"),
     ]
 
 
 @pytest.mark.parametrize("package", ["# @package variant.ring\n", ""])
-def test_a_yaml_with_another_ones_package_line_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], package: str
-) -> None:
+def test_a_yaml_with_another_ones_package_line_is_refused(folder: Path, accuracy: CommandLine, package: str) -> None:
     """Copied from ring.yaml, it would measure under ring's name."""
     yaml = folder / "variant" / "mine.yaml"
     yaml.write_text(package + "forward: mine\nbackward: mine\nsharding: contiguous\n")
-    accuracy = CommandLine(folder.parent, monkeypatch, capsys)
     answer = accuracy("--config-dir=parts", *TINY, "variant=[ring,mine]", "world_size=1")
     assert answer.status == 2
     assert "mine.yaml: its first line must be '# @package variant.mine'" in answer.err

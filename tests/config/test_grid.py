@@ -239,11 +239,6 @@ def test_inputs_have_as_many_tokens_as_the_problem_says() -> None:
     assert {name: x.shape[1] for name, x in drawn.items()} == {"q": 8, "k": 64, "v": 64, "dout": 8}
 
 
-def test_ids_of_a_grid_are_all_different() -> None:
-    plans = planned("variant=[ring,zigzag,llama3]", "dtype=[float32,float64]", "seed=[0,1]", "world_size=[1,2]")
-    assert len({each.case.id for each in plans}) == 24
-
-
 def test_an_id_does_not_know_where_a_part_lies() -> None:
     here, there = (
         replace(

@@ -30,12 +30,11 @@ def copy(good: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(good, tmp_path / "baseline"))
 
 
-def damaged(folder: Path, name: str, change: Callable[[bytes], bytes], signed: bool) -> Path:
-    """One file changed; signed: with sums made to fit, as somebody who means harm would."""
+def damaged(folder: Path, name: str, change: Callable[[bytes], bytes]) -> Path:
+    """One file changed, with sums made to fit, as somebody who means harm would."""
     path = folder / name
     path.write_bytes(change(path.read_bytes()))
-    if signed:
-        sums.write(folder)
+    sums.write(folder)
     return folder
 
 
@@ -112,15 +111,9 @@ def refused(answer: object) -> str:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_file_whose_sum_does_not_fit_is_refused(gate: Gate, copy: Path, name: str) -> None:
-    path, change, _ = BAD[name]
-    assert "SHA256SUMS does not fit its files" in refused(gate(SMALL, against=damaged(copy, path, change, False)))
-
-
-@pytest.mark.parametrize("name", BAD)
 def test_a_hostile_file_whose_sum_fits_is_refused_for_what_it_says(gate: Gate, copy: Path, name: str) -> None:
     path, change, told = BAD[name]
-    assert told in refused(gate(SMALL, against=damaged(copy, path, change, True)))
+    assert told in refused(gate(SMALL, against=damaged(copy, path, change)))
 
 
 @pytest.mark.parametrize("name", ["SHA256SUMS", "run.json", "results.parquet"])
@@ -195,28 +188,29 @@ def run_read_once(gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.usefixtures("run_read_once")
-def test_1000_damaged_baselines_are_all_refused(gate: Gate, good: Path, tmp_path: Path) -> None:
+def test_damaged_baselines_are_all_refused(gate: Gate, good: Path, tmp_path: Path, stress: bool) -> None:
     folder = tmp_path / "mutant"
-    for _ in mutants(good, folder, 1000, ("run.json", "results.parquet", "SHA256SUMS"), signed=False):
-        refused(gate(tmp_path, against=folder))
+    names = ("run.json", "results.parquet", "SHA256SUMS")
+    for _ in mutants(good, folder, 1000 if stress else 60, names, signed=False):
+        assert "SHA256SUMS" in refused(gate(tmp_path, against=folder))
 
 
 @pytest.mark.usefixtures("run_read_once")
 def test_damage_that_somebody_signed_is_refused_or_hits_nothing_that_is_compared(
-    gate: Gate, good: Path, tmp_path: Path
+    gate: Gate, good: Path, tmp_path: Path, stress: bool
 ) -> None:
-    """1,000 more with sums made to fit: no traceback, and a pass only on the numbers that were there."""
+    """With sums made to fit: no traceback, and a pass only on the numbers that were there."""
     folder = tmp_path / "mutant"
     numbers = values(good)
     statuses = []
-    for _ in mutants(good, folder, 1000, ("run.json", "results.parquet"), signed=True):
+    for _ in mutants(good, folder, 1000 if stress else 60, ("run.json", "results.parquet"), signed=True):
         answer = gate(tmp_path, against=folder)
         statuses.append(answer.status)
         if answer.status == 2:
             refused(answer)
         elif answer.status == 0 and "not comparable" not in answer.out:
             assert values(folder) == numbers
-    assert statuses.count(2) > 500
+    assert statuses.count(2) > len(statuses) / 2
 
 
 def values(folder: Path) -> list[float]:

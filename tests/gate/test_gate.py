@@ -141,6 +141,7 @@ def test_values_that_are_not_finite_fail(gate: Gate) -> None:
     assert answer.last_line == f"{CELLS - 1} passed, 1 failed, 0 skipped"
 
 
+@pytest.mark.stress(3)
 @pytest.mark.parametrize(
     ("hard", "told"),
     [

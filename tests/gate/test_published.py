@@ -14,6 +14,7 @@ PUBLISHED = sorted(
 )
 
 
+@pytest.mark.stress(3)
 @pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: f"{folder.parent.name}/{folder.name}")
 def test_the_gate_reads_what_is_published(folder: Path) -> None:
     assert measured(read_baseline(folder))

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from accuracy.gate.rate import Rate
 from accuracy.gate.simulation import Design, caught, false_alarms, heavy
 from accuracy.gate.statistics import compare, holm, seen
 from accuracy.results.policy import LEVEL
@@ -109,9 +108,3 @@ def test_one_seed_s_own_tail_is_not_tamed_by_a_large_baseline() -> None:
 
 def test_nothing_is_seen_without_a_spread_to_judge_by() -> None:
     assert seen(np.array(0.1), 0, 0.01) == math.inf
-
-
-@pytest.mark.parametrize(("hits", "tries", "upper"), [(0, 3000, 0.000998), (5, 15_000, 0.000701)])
-def test_the_bound_on_a_rate_is_that_of_clopper_and_pearson(hits: int, tries: int, upper: float) -> None:
-    """1 - 0.05^(1/3000); and half the 0.95 quantile of chi squared of 12 degrees, 21.026 / 2, over 15,000 (Poisson)."""
-    assert Rate(hits, tries).upper == pytest.approx(upper, rel=2e-3)

@@ -9,6 +9,7 @@ import pytest
 
 from accuracy.cli import check
 from accuracy.measure.provenance import code_digest
+from accuracy.report import build, figure
 from accuracy.results import history, sums, table
 from accuracy.results.run_table import read_baseline
 from tests.gate.made_up import FINGERPRINT, MadeUp, case_id, without_numbers, write_run
@@ -19,7 +20,9 @@ SMALL = MadeUp(variants=("single_device", "ring"), dtypes=("bfloat16",), sizes=(
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A clean git repository, the working directory."""
+    """A clean git repository, the working directory. No pages: those have tests of their own."""
+    monkeypatch.setattr(build, "write_report", lambda folder: None)
+    monkeypatch.setattr(figure, "write_growth_figure", lambda rows, path: None)
     folder = tmp_path / "repository"
     folder.mkdir()
     monkeypatch.chdir(folder)

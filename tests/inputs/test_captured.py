@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 
 from accuracy.core import plugins
 from accuracy.core.case import Case, Part
@@ -85,100 +85,50 @@ def test_a_problem_that_the_file_cannot_serve_is_unsupported_before_any_work(
     assert "\n" not in str(caught.value)
 
 
-def missing(folder: Path) -> Path:
-    return folder / "nowhere.safetensors"
+def made_up(header: bytes, body: bytes = b"", length: int | None = None) -> bytes:
+    return struct.pack("<Q", len(header) if length is None else length) + header + body
 
 
-def cut_short(folder: Path) -> Path:
-    path = write(folder, tensors())
-    path.write_bytes(path.read_bytes()[:-100])
-    return path
+def entries(shape: list[int], end: int, *names: str) -> bytes:
+    """A header that says of each tensor that it lies in the first `end` bytes."""
+    entry = {"dtype": "F32", "shape": shape, "data_offsets": [0, end]}
+    return json.dumps({f"layer_0.{name}": entry for name in names or ("q",)}).encode()
 
 
-def empty(folder: Path) -> Path:
-    path = folder / "empty.safetensors"
-    path.write_bytes(b"")
-    return path
+UNREADABLE = "cannot be read as safetensors"
+GOOD = tensors()
+DAMAGED: dict[str, tuple[bytes | dict[str, torch.Tensor] | None, str]] = {  # content, what the line says
+    "missing": (None, "is no file; allowed: a safetensors file, or empty"),
+    "cut short": (save(GOOD)[:-100], UNREADABLE),
+    "empty": (b"", UNREADABLE),
+    "endless header": (made_up(b"{}", length=2**62), UNREADABLE),
+    "no JSON": (made_up(b'{"layer_0.q": '), UNREADABLE),
+    "beyond the end": (made_up(entries([1, 4, 1, 1], 16), b"\0" * 8), UNREADABLE),
+    "overlapping": (made_up(entries([1, 1, 1, 1], 4, *captured.NAMES), b"\0" * 4), UNREADABLE),
+    "huge shape": (made_up(entries([2**40, 2**40, 1, 1], 4), b"\0" * 4), UNREADABLE),
+    "lacking dout": (
+        {name: x for name, x in GOOD.items() if name != "layer_0.dout"}, "lacks layer_0.dout; allowed: layer_0",
+    ),
+    "other layers": (
+        tensors("model.layers.7"), "lacks layer_0.q, layer_0.k, layer_0.v, layer_0.dout; allowed: model.layers.7",
+    ),
+    "whole numbers": ({name: x.to(torch.int16) for name, x in GOOD.items()}, "layer_0.q is I16"),
+    "flattened": ({name: x.flatten(2) for name, x in GOOD.items()}, "allowed: q and dout (B, S, H, D)"),
+    "values of another length": (GOOD | {"layer_0.v": torch.zeros(B, S - 1, HK, D)}, "v [2, 11, 2, 8]"),
+    "three key heads": (
+        GOOD | {"layer_0.k": torch.zeros(B, S, 3, D), "layer_0.v": torch.zeros(B, S, 3, D)}, "Hk a divisor of H",
+    ),
+}  # fmt: skip
 
 
-def with_header(folder: Path, header: bytes, length: int | None = None, body: bytes = b"") -> Path:
-    path = folder / "made_up.safetensors"
-    path.write_bytes(struct.pack("<Q", len(header) if length is None else length) + header + body)
-    return path
-
-
-def endless_header(folder: Path) -> Path:
-    return with_header(folder, b"{}", length=2**62)
-
-
-def no_json(folder: Path) -> Path:
-    return with_header(folder, b'{"layer_0.q": ')
-
-
-def beyond_the_end(folder: Path) -> Path:
-    entry = {"dtype": "F32", "shape": [1, 4, 1, 1], "data_offsets": [0, 16]}
-    return with_header(folder, json.dumps({"layer_0.q": entry}).encode(), body=b"\0" * 8)
-
-
-def overlapping(folder: Path) -> Path:
-    entry = {"dtype": "F32", "shape": [1, 1, 1, 1], "data_offsets": [0, 4]}
-    return with_header(
-        folder, json.dumps({f"layer_0.{name}": entry for name in captured.NAMES}).encode(), body=b"\0" * 4
-    )
-
-
-def huge_shape(folder: Path) -> Path:
-    entry = {"dtype": "F32", "shape": [2**40, 2**40, 1, 1], "data_offsets": [0, 4]}
-    return with_header(folder, json.dumps({"layer_0.q": entry}).encode(), body=b"\0" * 4)
-
-
-def lacking_dout(folder: Path) -> Path:
-    return write(folder, {name: x for name, x in tensors().items() if name != "layer_0.dout"})
-
-
-def other_layers(folder: Path) -> Path:
-    return write(folder, tensors("model.layers.7"))
-
-
-def whole_numbers(folder: Path) -> Path:
-    return write(folder, {name: x.to(torch.int16) for name, x in tensors().items()})
-
-
-def flattened(folder: Path) -> Path:
-    return write(folder, {name: x.flatten(2) for name, x in tensors().items()})
-
-
-def values_of_another_length(folder: Path) -> Path:
-    return write(folder, {**tensors(), "layer_0.v": torch.zeros(B, S - 1, HK, D)})
-
-
-def three_key_heads(folder: Path) -> Path:
-    return write(folder, {**tensors(), "layer_0.k": torch.zeros(B, S, 3, D), "layer_0.v": torch.zeros(B, S, 3, D)})
-
-
-@pytest.mark.parametrize(
-    ("damaged", "message"),
-    [
-        (missing, "is no file; allowed: a safetensors file, or empty"),
-        (cut_short, "cannot be read as safetensors"),
-        (empty, "cannot be read as safetensors"),
-        (endless_header, "cannot be read as safetensors"),
-        (no_json, "cannot be read as safetensors"),
-        (beyond_the_end, "cannot be read as safetensors"),
-        (overlapping, "cannot be read as safetensors"),
-        (huge_shape, "cannot be read as safetensors"),
-        (lacking_dout, "lacks layer_0.dout; allowed: layer_0"),
-        (other_layers, "lacks layer_0.q, layer_0.k, layer_0.v, layer_0.dout; allowed: model.layers.7"),
-        (whole_numbers, "layer_0.q is I16"),
-        (flattened, "allowed: q and dout (B, S, H, D)"),
-        (values_of_another_length, "v [2, 11, 2, 8]"),
-        (three_key_heads, "Hk a divisor of H"),
-    ],
-    ids=lambda each: getattr(each, "__name__", ""),
-)
-def test_a_file_that_is_no_capture_is_refused_in_one_line(tmp_path: Path, damaged: object, message: str) -> None:
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_file_that_is_no_capture_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
+    content, message = DAMAGED[name]
+    path = tmp_path / "damaged.safetensors"
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else save(content))
     with pytest.raises(ConfigError) as caught:
-        configuration(*asked(damaged(tmp_path)))  # type: ignore[operator]
+        configuration(*asked(path))
     assert message in str(caught.value)
     assert str(caught.value).startswith("inputs.captured: ")
     assert "\n" not in str(caught.value)

@@ -4,25 +4,12 @@ import pytest
 import torch
 
 from accuracy.kernel import chunked
-from accuracy.reference.float64 import attention
-
-LENGTH, HEADS, DIM = 130, 4, 32
+from tests.kernel import measured
 
 
 def errors(options: chunked.Chunked, dtype: torch.dtype = torch.float32) -> dict[str, float]:
-    generator = torch.Generator().manual_seed(1)
-    q, dout = (torch.randn(2, LENGTH, HEADS, DIM, generator=generator).to(dtype) for _ in range(2))
-    k, v = (torch.randn(2, LENGTH, 2, DIM, generator=generator).to(dtype) for _ in range(2))
-    kernel = options.build("cpu")
-    how = {"scale": DIM**-0.5, "causal": True}
-    out, lse = kernel.forward(q, k, v, **how, out_dtype=torch.float64)
-    gradients = kernel.backward(dout, q, k, v, out, lse, **how, gradient_dtype=torch.float64)
-    reference = attention(q, k, v, dout, **how)
-    pairs = zip(("out", "lse", "dq", "dk", "dv"), (out, lse, *gradients), strict=True)
-    return {
-        name: float((x.double() - getattr(reference, name)).norm() / getattr(reference, name).norm())
-        for name, x in pairs
-    }
+    shape = {"batch": 2, "length": 130, "heads": 4, "dim": 32, "scale": 32**-0.5}
+    return measured.errors(options.build("cpu"), dtype, torch.float64, **shape)
 
 
 @pytest.mark.parametrize(("query_chunk", "key_chunk"), [(1, 1), (7, 33), (33, 7), (130, 32), (4096, 4096)])

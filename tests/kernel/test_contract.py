@@ -14,7 +14,6 @@ from accuracy.kernel.base import Abilities, Kernel
 from accuracy.kernel.triton.available import TritonKernel
 from accuracy.reference.float64 import Reference, attention
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 SCALE = 0.3
 
 
@@ -33,24 +32,41 @@ class Subject:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every kernel on every device that is here and that it runs on, with every dtype that it states there."""
+    if "subject" not in metafunc.fixturenames:
+        return
     folder: Path | None = metafunc.config.getoption("--config-dir")
-    if "name" in metafunc.fixturenames:
-        names = {path.stem: f"accuracy.kernel.{path.stem}" for path in (CONFIGS / "kernel").glob("*.yaml")}
-        for path in (folder / "kernel").glob("*.yaml") if folder else ():
-            names[path.stem] = str(path.with_suffix(".py").resolve())
-        for chooser in ("auto", "every"):
-            names.pop(chooser)
-        metafunc.parametrize(("name", "source"), sorted(names.items()))
+    found = []
+    for name, source in _sources(folder).items():
+        for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+            abilities = _abilities(source, device)
+            dtypes = abilities.dtypes if "dtype" in metafunc.fixturenames else ("",)
+            marks = [pytest.mark.gpu] if device == "cuda" else []
+            for dtype in () if abilities.missing else dtypes:
+                words = [name, device, dtype] if dtype else [name, device]
+                found.append(pytest.param((name, source, device), *words[2:], marks=marks, id="-".join(words)))
+    metafunc.parametrize(
+        ("subject", "dtype") if "dtype" in metafunc.fixturenames else "subject", found, indirect=["subject"]
+    )
 
 
-@pytest.fixture(params=DEVICES)
-def subject(request: pytest.FixtureRequest, name: str, source: str) -> Subject:
+def _sources(folder: Path | None) -> dict[str, str]:
+    ours = {path.stem: f"accuracy.kernel.{path.stem}" for path in (CONFIGS / "kernel").glob("*.yaml")}
+    theirs = (
+        {path.stem: str(path.with_suffix(".py").resolve()) for path in folder.glob("kernel/*.yaml")} if folder else {}
+    )
+    return {name: source for name, source in sorted((ours | theirs).items()) if name not in ("auto", "every")}
+
+
+def _abilities(source: str, device: str) -> Abilities:
+    return plugins.load(source).KERNEL().abilities(device)
+
+
+@pytest.fixture
+def subject(request: pytest.FixtureRequest) -> Subject:
+    name, source, device = request.param
     module = plugins.load(source)
-    knobs = module.KERNEL()
-    abilities = knobs.abilities(request.param)
-    if abilities.missing:
-        pytest.skip(f"{name} {abilities.missing}")
-    return Subject(name, module, knobs.build(request.param), abilities, request.param)
+    return Subject(name, module, module.KERNEL().build(device), _abilities(source, device), device)
 
 
 @dataclass(frozen=True)
@@ -110,9 +126,9 @@ def run(subject: Subject, tensors: list[torch.Tensor], causal: bool, dtype: torc
     return out, lse, *gradients
 
 
+@pytest.mark.stress(40, "subject", "dtype", "shape", "causal")
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("dtype", FORMATS)
 def test_it_is_right_for_every_dtype_it_states(subject: Subject, dtype: str, shape: str, causal: bool) -> None:
     """In units of the stored dtype's u, in the Frobenius norm; a lost key or a wrong head costs 10^-2 or more.
 
@@ -140,7 +156,7 @@ def test_it_is_right_for_every_dtype_it_states(subject: Subject, dtype: str, sha
 WINDOWS = [(9, 0), (5, 11), (None, 7), (20, None)]
 
 
-@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.stress(24, "subject", "dtype", "window", "softcap")
 @pytest.mark.parametrize("softcap", [None, 0.6])
 @pytest.mark.parametrize("window", WINDOWS)
 def test_windows_and_caps_that_it_states_are_right(subject: Subject, window, softcap, dtype: str) -> None:
@@ -179,14 +195,11 @@ def by_autograd(q, k, v, dout, window, softcap) -> tuple[torch.Tensor, ...]:
     return out.detach(), scores.logsumexp(-1).detach(), dq, dk, dv
 
 
-@pytest.mark.parametrize("dtype", FORMATS)
 def test_partials_come_unrounded_where_it_states_so(subject: Subject, dtype: str) -> None:
     """A float32 partial of 16-bit inputs is nearer to the reference than its own 16-bit rounding; at least 8 times
     where a knob of the kernel leaves P unrounded, too."""
-    if dtype not in subject.abilities.dtypes or "float32" not in subject.abilities.partial_dtypes:
-        pytest.skip("states no float32 partials")
-    if FORMATS[dtype].bytes > 2:
-        pytest.skip("float32 is no finer")
+    if FORMATS[dtype].bytes > 2 or "float32" not in subject.abilities.partial_dtypes:
+        pytest.skip("states no float32 partials, or they are no finer")
     knobs = plugins.build_options(subject.module, (("probability_dtype", "float32"),))  # where it has that knob
     tensors = draw(SHAPES["square"], dtype, subject.device)
     reference = reference_of(*tensors, True)
@@ -201,9 +214,9 @@ def test_partials_come_unrounded_where_it_states_so(subject: Subject, dtype: str
             assert error < FORMATS[dtype].unit_roundoff * (0.4 / 8 if name != "dq" else 1), name
 
 
-@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.stress(8, "subject")
 def test_what_it_calls_deterministic_is(subject: Subject, dtype: str) -> None:
-    if dtype not in subject.abilities.dtypes or not subject.abilities.deterministic:
+    if not subject.abilities.deterministic:
         pytest.skip(f"states no determinism for {dtype}")
     length = 64 if subject.interpreted else 512
     tensors = draw(Shape(queries=length, keys=length), dtype, subject.device)
@@ -211,6 +224,7 @@ def test_what_it_calls_deterministic_is(subject: Subject, dtype: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
+@pytest.mark.stress(8, "subject", "rows")
 @pytest.mark.parametrize("rows", [32, 37])
 def test_the_backward_takes_out_and_lse_however_they_lie_in_memory(subject: Subject, rows: int) -> None:
     """Heads innermost, as ulysses has them from an exchange; and a part of longer ones, as a block has them."""
@@ -250,15 +264,13 @@ def test_it_unsupporteds_with_a_reason() -> None:
     assert "float32 partials" in str(abilities.unsupported("k", "float16", 64, {"float32"}))
 
 
-@pytest.mark.parametrize("dtype", FORMATS)
+@pytest.mark.stress(12, "subject", "dtype")
 def test_the_gradients_of_blocks_are_those_of_the_whole(subject: Subject, dtype: str) -> None:
     """What a ring asks of a backward: out and lse over all keys, keys of one block. The blocks' dq add up to the whole
     one's, dk and dv lie side by side; a backward that used its block's own lse would be off by the other's share.
 
     Bounds as above, for the same sums: a second block rounds no more than the first.
     """
-    if dtype not in subject.abilities.dtypes:
-        pytest.skip(f"states no {dtype}")
     q, k, v, dout = draw(Shape(queries=37, keys=101), dtype, subject.device)
     reference = reference_of(q, k, v, dout, causal=True)
     out, lse = reference.out.to(q.dtype), reference.lse.to(getattr(torch, accumulation_dtype(dtype)))

@@ -1,21 +1,13 @@
 """The eager kernel's knobs are rounding places of their own."""
 
 import pytest
-import torch
 
 from accuracy.kernel import eager
-from accuracy.reference.float64 import attention
+from tests.kernel import measured
 
 
-def errors(options: eager.Eager, device: str = "cpu") -> dict[str, float]:
-    generator = torch.Generator().manual_seed(1)
-    q, k, v, dout = (torch.randn(1, 128, 2, 64, generator=generator).to(device) for _ in range(4))
-    kernel = options.build(device)
-    out, lse = kernel.forward(q, k, v, scale=0.125, causal=True, out_dtype=torch.float32)
-    dq, *_ = kernel.backward(dout, q, k, v, out, lse, scale=0.125, causal=True, gradient_dtype=torch.float32)
-    reference = attention(q, k, v, dout, scale=0.125, causal=True)
-    pairs = {"out": (out, reference.out), "lse": (lse, reference.lse), "dq": (dq, reference.dq)}
-    return {name: float((x.double() - y).norm() / y.norm()) for name, (x, y) in pairs.items()}
+def errors(options: eager.Eager) -> dict[str, float]:
+    return measured.errors(options.build("cpu"))
 
 
 def test_rounding_p_costs_out_but_not_lse() -> None:

@@ -4,21 +4,11 @@ import pytest
 import torch
 
 from accuracy.kernel import torch_math
-from accuracy.reference.float64 import attention
+from tests.kernel import measured
 
 
 def errors(options: torch_math.TorchMath, dtype: torch.dtype) -> dict[str, float]:
-    generator = torch.Generator().manual_seed(1)
-    q, k, v, dout = (torch.randn(1, 128, 2, 64, generator=generator).to(dtype) for _ in range(4))
-    kernel = options.build("cpu")
-    out, lse = kernel.forward(q, k, v, scale=0.3, causal=True, out_dtype=dtype)
-    gradients = kernel.backward(dout, q, k, v, out, lse, scale=0.3, causal=True, gradient_dtype=dtype)
-    reference = attention(q, k, v, dout, scale=0.3, causal=True)
-    pairs = zip(("out", "lse", "dq", "dk", "dv"), (out, lse, *gradients), strict=True)
-    return {
-        name: float((x.double() - getattr(reference, name)).norm() / getattr(reference, name).norm())
-        for name, x in pairs
-    }
+    return measured.errors(options.build("cpu"), dtype, scale=0.3)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

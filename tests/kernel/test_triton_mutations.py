@@ -68,6 +68,7 @@ def found_errors(monkeypatch: pytest.MonkeyPatch, file: str, module) -> dict[str
     return errors((out, lse, *gradients), PROBLEM.reference(*tensors), q.dtype)
 
 
+@pytest.mark.stress(6, "file")
 @pytest.mark.parametrize(("file", "before", "after", "tensors"), MUTATIONS)
 def test_a_slip_in_a_kernel_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, before: str, after: str, tensors: set[str]

@@ -12,9 +12,10 @@ WORDS = ("problem.seqlen=2048", "problem.heads=8", "problem.heads_kv=8", "proble
 VARIANTS = "variant=[ring,zigzag,striped,llama3,llama3_zigzag,bpt_ring]"
 
 
-@pytest.mark.parametrize("size", [1, 32])
-def test_the_estimate_covers_what_a_case_takes(size: int) -> None:
+@pytest.mark.parametrize("many", [False, True])
+def test_the_estimate_covers_what_a_case_takes(many: bool, stress: bool) -> None:
     """What is measured is the variant's own part of what is estimated."""
+    size = (32 if stress else 8) if many else 1
     words = (*WORDS, VARIANTS, f"world_size={size}", "variant.llama3.heads_stride=8")
     pipeline = Pipeline("test", Cache(None, 0))
     for each in plan(configuration(*words), None):

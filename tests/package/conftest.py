@@ -17,7 +17,7 @@ DISTRIBUTIONS = {
 
 @pytest.fixture(scope="session")
 def pool() -> Iterator[Pool]:
-    ranks = Pool((1, 2, 3, 4), "gloo", timeout=60.0)
+    ranks = Pool((1, 2, 3, 4), "gloo", timeout=600.0)
     yield ranks
     ranks.close()
 

@@ -2,7 +2,9 @@
 
 import ast
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,16 +13,37 @@ from accuracy.reference import float64
 from accuracy.reference.float64 import attention
 from tests.reference.exact import MASKS, TENSORS, exact, head, problem, relative_error
 
+Sees = Callable[[int, int], bool]
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("scale", [0.1, 1 / math.sqrt(8)])
-def test_agrees_with_fifty_digits_to_1e_14(causal: bool, scale: float) -> None:
-    """1e-14 is 90 units of float64: workspace for sums of 24 terms and exp, none for a scale or a sum in float32."""
+
+PROBLEMS: dict[str, tuple[int, int, dict[str, Any], Sees | None]] = {  # queries, keys, how, which key a query sees
+    "causal": (24, 24, {"causal": True, "scale": 0.1}, None),
+    "full": (24, 24, {"causal": False, "scale": 1 / math.sqrt(8)}, None),
+    "one query": (1, 24, {"causal": True}, None),
+    "fewer queries": (23, 24, {"causal": True}, None),
+    "fewer queries, full": (5, 24, {"causal": False}, None),
+    "more queries, full": (24, 7, {"causal": False}, None),
+    "top left": (24, 7, {"causal": True, "top_left": True}, lambda i, j: j <= i),
+    "top left, keys that none sees": (7, 24, {"causal": True, "top_left": True}, lambda i, j: j <= i),
+    **{name: (24, 24, how, sees) for name, (how, sees) in MASKS.items()},
+}
+
+
+@pytest.mark.parametrize("rows", [5, 1024])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_agrees_with_fifty_digits_to_1e_14(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In blocks of 5 rows and in one. 1e-14 is 90 units of float64: enough for sums of 24 terms and exp, not for a
+    scale or a sum in float32."""
+    queries, keys, how, sees = PROBLEMS[name]
+    how = {"scale": 0.3, **how}
+    monkeypatch.setattr(float64, "BLOCK_ELEMENTS", keys * rows)
     q, k, v, dout = problem(seed=3, heads=1)
-    reference = attention(q, k, v, dout, scale=scale, causal=causal)
-    expected = exact(q[0, :, 0], k[0, :, 0], v[0, :, 0], dout[0, :, 0], scale, causal)
-    for name in TENSORS:
-        assert relative_error(head(reference, name, 0), expected[name]) < 1e-14, name
+    q, dout, k, v = q[:, :queries], dout[:, :queries], k[:, :keys], v[:, :keys]
+    reference = attention(q, k, v, dout, **how)
+    one_head = (x[0, :, 0] for x in (q, k, v, dout))
+    expected = exact(*one_head, how["scale"], how["causal"], sees, how.get("softcap"))
+    for tensor in TENSORS:
+        assert relative_error(head(reference, tensor, 0), expected[tensor]) < 1e-14, tensor
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -41,50 +64,6 @@ def test_on_peaked_logits_the_error_stays_within_the_condition_number(causal: bo
     for name in TENSORS:
         condition = largest * (cancellation if name in ("dq", "dk") else 1.0)
         assert relative_error(head(reference, name, 0), expected[name]) < 1e-14 * condition, name
-
-
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("queries", [1, 5, 23])
-def test_fewer_queries_than_keys_agree_with_fifty_digits(queries: int, causal: bool) -> None:
-    q, k, v, dout = problem(seed=3, heads=1)
-    q, dout = q[:, :queries], dout[:, :queries]
-    reference = attention(q, k, v, dout, scale=0.1, causal=causal)
-    expected = exact(q[0, :, 0], k[0, :, 0], v[0, :, 0], dout[0, :, 0], 0.1, causal)
-    for name in TENSORS:
-        assert relative_error(head(reference, name, 0), expected[name]) < 1e-14, name
-
-
-def test_more_queries_than_keys_agree_with_fifty_digits() -> None:
-    q, k, v, dout = problem(seed=3, heads=1)
-    k, v = k[:, :7], v[:, :7]
-    reference = attention(q, k, v, dout, scale=0.1, causal=False)
-    expected = exact(q[0, :, 0], k[0, :, 0], v[0, :, 0], dout[0, :, 0], 0.1, False)
-    for name in TENSORS:
-        assert relative_error(head(reference, name, 0), expected[name]) < 1e-14, name
-
-
-@pytest.mark.parametrize("rows", [5, 1024])
-@pytest.mark.parametrize("name", MASKS)
-def test_windows_documents_and_caps_agree_with_fifty_digits(name: str, rows: int, monkeypatch) -> None:
-    """In blocks of 5 rows and in one."""
-    how, sees = MASKS[name]
-    monkeypatch.setattr(float64, "BLOCK_ELEMENTS", 24 * rows)
-    q, k, v, dout = problem(seed=3, heads=1)
-    reference = attention(q, k, v, dout, scale=0.3, **how)
-    expected = exact(q[0, :, 0], k[0, :, 0], v[0, :, 0], dout[0, :, 0], 0.3, None, sees, how.get("softcap"))
-    for tensor in TENSORS:
-        assert relative_error(head(reference, tensor, 0), expected[tensor]) < 1e-14, tensor
-
-
-@pytest.mark.parametrize(("queries", "keys"), [(7, 24), (24, 7)])
-def test_masks_aligned_at_the_top_left_agree_with_fifty_digits(queries: int, keys: int) -> None:
-    """With 7 queries, 17 keys are seen by none: their gradients are 0."""
-    q, k, v, dout = problem(seed=3, heads=1)
-    q, dout, k, v = q[:, :queries], dout[:, :queries], k[:, :keys], v[:, :keys]
-    reference = attention(q, k, v, dout, scale=0.3, causal=True, top_left=True)
-    expected = exact(q[0, :, 0], k[0, :, 0], v[0, :, 0], dout[0, :, 0], 0.3, None, lambda i, j: j <= i)
-    for tensor in TENSORS:
-        assert relative_error(head(reference, tensor, 0), expected[tensor]) < 1e-14, tensor
 
 
 def test_a_query_without_a_key_is_refused() -> None:
@@ -121,38 +100,6 @@ def test_query_heads_share_their_key_head_and_batch_items_are_apart() -> None:
             )  # fmt: skip
             assert torch.equal(reference.out[item, :, index], alone.out[0, :, 0])
             assert torch.equal(reference.dq[item, :, index], alone.dq[0, :, 0])
-
-
-@pytest.mark.parametrize("causal", [True, False])
-def test_probe_equal_scores(causal: bool) -> None:
-    """Q = 0: lse is ln of the number of visible keys and out is the mean of their values."""
-    q, k, v, dout = problem(seed=2)
-    reference = attention(torch.zeros_like(q), k, v, dout, scale=0.5, causal=causal)
-    length = q.shape[1]
-    seen = torch.arange(1, length + 1).double() if causal else torch.full((length,), float(length)).double()
-    means = (v[0, :, 0].double().cumsum(0) if causal else v[0, :, 0].double().sum(0)) / seen[:, None]
-    assert torch.allclose(reference.lse[0, 0], seen.log(), rtol=0, atol=2**-50)  # ln 24 < 4: 4 units of 2^-52
-    assert torch.allclose(reference.out[0, :, 0], means, rtol=0, atol=24 * 2**-52)  # a sum of 24 values below 4
-
-
-def test_probe_constant_values_have_no_gradient_of_scores() -> None:
-    """V = 1: out is 1 whatever the scores; then dP - delta is 0, so dq = dk = 0 up to the rounding of sum P."""
-    q, k, v, dout = problem(seed=2)
-    reference = attention(q, k, torch.ones_like(v), dout, scale=0.5, causal=True)
-    assert (reference.out - 1).abs().max() < 24 * 2**-53
-    assert reference.dq.abs().max() < 1e-13  # |dP| <= 30, |k| <= 4, 24 keys, u = 1.1e-16
-    assert reference.dk.abs().max() < 1e-13
-
-
-def test_blocks_of_rows_do_not_change_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    q, k, v, dout = problem(seed=5, length=50)
-    q, dout = q[:, :40], dout[:, :40]
-    whole = attention(q, k, v, dout, scale=0.3, causal=True)
-    monkeypatch.setattr(float64, "BLOCK_ELEMENTS", 50 * 7)
-    parts = attention(q, k, v, dout, scale=0.3, causal=True)
-    for name in TENSORS:
-        error = (getattr(parts, name) - getattr(whole, name)).norm() / getattr(whole, name).norm()
-        assert error < 1e-15 * 10, name  # another order of summation of 50 terms: a few u
 
 
 def test_refuses_tf32_and_autocast() -> None:

@@ -17,7 +17,7 @@ from accuracy.inputs.base import Inputs
 from accuracy.reference import choice, float64
 from accuracy.reference.cache import Cache
 from accuracy.reference.float64 import Reference
-from tests.reference.exact import MASKS, TENSORS, exact, head, problem, relative_error
+from tests.reference.exact import TENSORS, exact, head, problem, relative_error
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
@@ -25,7 +25,6 @@ if importlib.util.find_spec("triton") is None:
 from accuracy.reference import fused
 
 HERE = "cuda" if torch.cuda.is_available() else "cpu"
-PLAIN_MASKS = {name: mask for name, mask in MASKS.items() if "softcap" not in mask[0]}
 BOUNDS = {"out": 1e-14, "lse": 1e-14, "delta": 1e-14, "dq": 1e-12, "dk": 1e-12, "dv": 1e-12}
 """Relative: 90 units of float64 for sums of at most a few thousand terms; gradients multiply differences."""
 
@@ -47,31 +46,10 @@ def assert_equals_torchs(*tensors: torch.Tensor, **how: Any) -> None:
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("scale", [0.1, 1 / math.sqrt(8)])
-def test_agrees_with_fifty_digits_to_1e_14(causal: bool, scale: float) -> None:
+def test_agrees_with_fifty_digits_to_1e_14(causal: bool) -> None:
     q, k, v, dout = problem(seed=3, heads=1)
-    reference = fused.attention(*there(q, k, v, dout), scale=scale, causal=causal)
-    expected = exact(q[0, :, 0], k[0, :, 0], v[0, :, 0], dout[0, :, 0], scale, causal)
-    for name in TENSORS:
-        assert relative_error(head(reference, name, 0), expected[name]) < 1e-14, name
-
-
-@pytest.mark.parametrize("name", PLAIN_MASKS)
-def test_windows_and_documents_agree_with_fifty_digits(name: str) -> None:
-    how, sees = PLAIN_MASKS[name]
-    q, k, v, dout = problem(seed=3, heads=1)
-    reference = fused.attention(*there(q, k, v, dout), scale=0.3, **how)
-    expected = exact(q[0, :, 0], k[0, :, 0], v[0, :, 0], dout[0, :, 0], 0.3, None, sees)
-    for name in TENSORS:
-        assert relative_error(head(reference, name, 0), expected[name]) < 1e-14, name
-
-
-@pytest.mark.parametrize("queries", [1, 5, 23])
-def test_fewer_queries_than_keys_agree_with_fifty_digits(queries: int) -> None:
-    q, k, v, dout = problem(seed=3, heads=1)
-    q, dout = q[:, :queries], dout[:, :queries]
-    reference = fused.attention(*there(q, k, v, dout), scale=0.1, causal=True)
-    expected = exact(q[0, :, 0], k[0, :, 0], v[0, :, 0], dout[0, :, 0], 0.1, True)
+    reference = fused.attention(*there(q, k, v, dout), scale=0.1, causal=causal)
+    expected = exact(q[0, :, 0], k[0, :, 0], v[0, :, 0], dout[0, :, 0], 0.1, causal)
     for name in TENSORS:
         assert relative_error(head(reference, name, 0), expected[name]) < 1e-14, name
 
@@ -85,6 +63,7 @@ def test_a_scale_in_float32_would_be_seen() -> None:
     assert relative_error(head(reference, "lse", 0), expected["lse"]) > 1e-10
 
 
+@pytest.mark.stress(2, "online", "held")
 @pytest.mark.parametrize("online", [True, False])
 @pytest.mark.parametrize("held", [2**27, 8 * 128**2])
 def test_tiles_squares_and_groups_of_heads_agree_with_torchs(online: bool, held: int, monkeypatch) -> None:
@@ -97,6 +76,7 @@ def test_tiles_squares_and_groups_of_heads_agree_with_torchs(online: bool, held:
     assert_equals_torchs(*tensors, scale=0.2, causal=True)
 
 
+@pytest.mark.stress(3)
 @pytest.mark.parametrize("mask", [
     {"causal": True, "window": 30}, {"causal": False, "window": 70}, {"causal": True, "documents": (100, 1, 199)},
     {"causal": True, "top_left": True}, {"causal": False},

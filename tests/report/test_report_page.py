@@ -127,6 +127,7 @@ def test_a_run_without_any_numbers_is_reported(tmp_path: Path) -> None:
     assert "Nothing was measured" in summary.path.read_text(encoding="utf-8")
 
 
+@pytest.mark.stress
 def test_fifty_thousand_rows_stay_below_five_megabytes(tmp_path: Path) -> None:
     page = write_report(write_large_run(tmp_path / "large")).path.read_bytes()
     assert len(page) < LIMIT_BYTES

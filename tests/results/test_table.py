@@ -15,46 +15,12 @@ from tests.measuring import measure
 from tests.report.synthetic import by_column
 
 PUBLISHED = sorted(path.parent for path in (PACKAGE.parent / "reports").glob("*/*/results.parquet"))
-STABLE_COLUMNS = [
-    "case_id",
-    "experiment",
-    "variant",
-    "kernel",
-    "inputs",
-    "dtype",
-    "world",
-    "world_size",
-    "seed",
-    "mask",
-    "batch",
-    "seqlen",
-    "heads",
-    "heads_kv",
-    "head_dim",
-    "tensor",
-    "rank",
-    "status",
-    "reason",
-    "error_max",
-    "error_mean",
-    "error_rms",
-    "error_rel",
-    "error_bias",
-    "diff_max",
-    "diff_mean",
-    "diff_rms",
-    "diff_rel",
-    "floor_rel",
-    "x_floor",
-    "x_single_device",
-    "ulp_max",
-    "nonfinite",
-    "worst_token",
-    "worst_head",
-    "worst_dim",
-    "seconds",
-    "peak_bytes",
-]
+STABLE_COLUMNS = {
+    "case_id", "experiment", "variant", "kernel", "inputs", "dtype", "world", "world_size", "seed", "mask", "batch",
+    "seqlen", "heads", "heads_kv", "head_dim", "tensor", "rank", "status", "reason", "error_max", "error_mean",
+    "error_rms", "error_rel", "error_bias", "diff_max", "diff_mean", "diff_rms", "diff_rel", "floor_rel", "x_floor",
+    "x_single_device", "ulp_max", "nonfinite", "worst_token", "worst_head", "worst_dim", "seconds", "peak_bytes",
+}  # fmt: skip
 
 
 def row(case_id: str, status: str = table.OK, **columns: Any) -> dict[str, Any]:
@@ -62,7 +28,7 @@ def row(case_id: str, status: str = table.OK, **columns: Any) -> dict[str, Any]:
 
 
 def test_the_public_columns_are_all_there() -> None:
-    assert set(STABLE_COLUMNS) <= set(table.RESULTS_SCHEMA.names)
+    assert set(table.RESULTS_SCHEMA.names) >= STABLE_COLUMNS
 
 
 def test_the_schema_carries_its_version(tmp_path: Path) -> None:
@@ -160,6 +126,7 @@ def test_a_folder_without_rows_is_an_empty_table(tmp_path: Path) -> None:
     assert table.finished_cases(tmp_path) == {}
 
 
+@pytest.mark.stress(3)
 @pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: f"{folder.parent.name}/{folder.name}")
 def test_every_published_table_is_read_with_all_of_its_columns(folder: Path) -> None:
     results = table.read_results(folder)

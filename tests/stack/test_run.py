@@ -1,8 +1,6 @@
 """`accuracy stack.layers=L` as a user runs it: rows on disk, resumed, reported; a mistake is one line."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -44,22 +42,22 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_one_line_and_nothing_is_written(name: str, command: CommandLine) -> None:
+def test_a_mistake_is_one_line_and_nothing_is_written(name: str, accuracy: CommandLine) -> None:
     words, *told = MISTAKES[name]
-    answer = command(*STACK, *words.split())
+    answer = accuracy(*STACK, *words.split())
     assert answer.status == run.USAGE_ERROR
     assert len(answer.err.strip().splitlines()) == 1
     assert all(each in answer.err for each in told)
-    assert not (command.folder / "outputs").exists()
+    assert not (accuracy.folder / "outputs").exists()
 
 
-def test_a_run_is_resumed_where_it_was_killed(command: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert command(*STACK, "output_dir=run").status == 0
-    folder = command.folder / "run"
+def test_a_run_is_resumed_where_it_was_killed(accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert accuracy(*STACK, "output_dir=run").status == 0
+    folder = accuracy.folder / "run"
     first, second = sorted((folder / "results").glob("*.parquet"))
     second.unlink()
     before = first.stat().st_mtime_ns
-    assert command(*STACK, "output_dir=run").status == 0
+    assert accuracy(*STACK, "output_dir=run").status == 0
     assert first.stat().st_mtime_ns == before
     assert second.exists()
     assert pd.read_parquet(folder / "results")["case_id"].nunique() == 2
@@ -69,22 +67,22 @@ def test_a_run_is_resumed_where_it_was_killed(command: CommandLine, monkeypatch:
 
     second.unlink()
     monkeypatch.setattr(measure.StackPipeline, "measure", stopped)
-    assert command(*STACK, "output_dir=run").status == run.INTERRUPTED
+    assert accuracy(*STACK, "output_dir=run").status == run.INTERRUPTED
     assert json.loads((folder / "run.json").read_text())["ended"] is None
     assert first.exists()
 
 
-def test_a_dry_run_prints_the_plan_and_writes_nothing(command: CommandLine) -> None:
-    answer = command(*STACK, "dry_run=true")
+def test_a_dry_run_prints_the_plan_and_writes_nothing(accuracy: CommandLine) -> None:
+    answer = accuracy(*STACK, "dry_run=true")
     assert answer.status == 0
     assert "2 cases planned, 2 to measure" in answer.out
     assert "layers=2  width=8" in answer.out
-    assert not list(command.folder.glob("outputs"))
+    assert not list(accuracy.folder.glob("outputs"))
 
 
-def test_the_report_has_every_setting_and_is_the_same_again_from_the_tables(command: CommandLine) -> None:
-    assert command(*STACK, "stack.gain=[1,4]", "output_dir=run").status == 0
-    folder = command.folder / "run"
+def test_the_report_has_every_setting_and_is_the_same_again_from_the_tables(accuracy: CommandLine) -> None:
+    assert accuracy(*STACK, "stack.gain=[1,4]", "output_dir=run").status == 0
+    folder = accuracy.folder / "run"
     page = (folder / "report.html").read_text()
     assert "gain 1.00" in page
     assert "gain 4.00" in page
@@ -96,29 +94,22 @@ def test_the_report_has_every_setting_and_is_the_same_again_from_the_tables(comm
     assert (folder / "report.html").read_text() == page
 
 
-def test_the_report_needs_no_torch(command: CommandLine) -> None:
-    assert command(*STACK, "output_dir=run").status == 0
-    program = "import sys; sys.modules['torch'] = None; from accuracy.cli.report import main; sys.exit(main())"
-    done = subprocess.run([sys.executable, "-c", program, str(command.folder / "run")], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
-def test_a_published_run_of_stacks_is_read_and_reported_again(command: CommandLine) -> None:
-    assert command(*STACK, "output_dir=run").status == 0
-    target = publish.publish(command.folder / "run", command.folder / "reports")
-    assert len(table.read_results(target)) == len(table.read_results(command.folder / "run"))
+def test_a_published_run_of_stacks_is_read_and_reported_again(accuracy: CommandLine) -> None:
+    assert accuracy(*STACK, "output_dir=run").status == 0
+    target = publish.publish(accuracy.folder / "run", accuracy.folder / "reports")
+    assert len(table.read_results(target)) == len(table.read_results(accuracy.folder / "run"))
     assert report.main([str(target)]) == 0
 
 
 MIXED = ("+also.alone.stack.layers=0", "dtype=[bfloat16,float64]", "reference.folder=null")
 
 
-def test_stacks_and_attention_alone_are_one_run(command: CommandLine) -> None:
-    answer = command(*STACK, *MIXED, "output_dir=run")
+def test_stacks_and_attention_alone_are_one_run(accuracy: CommandLine) -> None:
+    answer = accuracy(*STACK, *MIXED, "output_dir=run")
     assert answer.status == 0
     assert "error / single device's error" in answer.out
     assert "dx of layer 1, deepest stack" in answer.out
-    folder = command.folder / "run"
+    folder = accuracy.folder / "run"
     rows = table.read_results(folder)
     stacks = table.in_stacks(rows)
     assert set(rows[stacks]["tensor"]) == set(table.TENSORS_OF_STACKS)
@@ -129,21 +120,21 @@ def test_stacks_and_attention_alone_are_one_run(command: CommandLine) -> None:
     assert page_check.repeated_identifiers(page) == set()
 
 
-def test_the_gate_reads_the_rows_of_attention_alone(command: CommandLine) -> None:
-    command(*STACK, *MIXED, "report=false", "output_dir=mixed")
+def test_the_gate_reads_the_rows_of_attention_alone(accuracy: CommandLine) -> None:
+    accuracy(*STACK, *MIXED, "report=false", "output_dir=mixed")
     alone = [word for word in STACK if not word.startswith("stack.")]
-    command(*alone, *MIXED[1:], "report=false", "output_dir=alone")
-    mixed, expected = (run_table.read_run(command.folder / name) for name in ("mixed", "alone"))
+    accuracy(*alone, *MIXED[1:], "report=false", "output_dir=alone")
+    mixed, expected = (run_table.read_run(accuracy.folder / name) for name in ("mixed", "alone"))
     assert sorted(mixed.planned) == sorted(expected.planned)
     assert set(cell.measured(mixed)) == set(cell.measured(expected))
 
 
-def test_several_workers_measure_stacks_with_the_digits_of_one(command: CommandLine) -> None:
+def test_several_workers_measure_stacks_with_the_digits_of_one(accuracy: CommandLine) -> None:
     words = (*STACK, *MIXED, "variant=[ring,zigzag]", "threads=1", "report=false")
     tables = []
     for workers in (1, 2):
-        assert command(*words, f"workers={workers}", f"output_dir=by_{workers}").status == 0
-        rows = table.read_results(command.folder / f"by_{workers}").drop(columns=["seconds", "peak_bytes"])
+        assert accuracy(*words, f"workers={workers}", f"output_dir=by_{workers}").status == 0
+        rows = table.read_results(accuracy.folder / f"by_{workers}").drop(columns=["seconds", "peak_bytes"])
         tables.append(rows.sort_values(["case_id", "layer", "tensor", "rank"], ignore_index=True))
     assert table.in_stacks(tables[0]).any()
     pd.testing.assert_frame_equal(*tables, check_exact=True)

@@ -26,7 +26,7 @@ LAYOUTS = {
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
-    ranks = Pool((1, 2, 3), "gloo", timeout=60.0)
+    ranks = Pool((1, 2, 3), "gloo", timeout=600.0)
     yield ranks
     ranks.close()
 

@@ -5,6 +5,7 @@ import pytest
 from tests.measuring import measure
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("variant", ["ring", "zigzag", "striped", "llama3", "bpt_ring"])
 def test_256_ranks_agree_with_the_reference(variant: str) -> None:
     """Float64: sums over up to 256 blocks; 1e-12 as in the contract."""

@@ -66,6 +66,7 @@ def plant(folder: Path, schedule: str, before: str, after: str) -> None:
     )
 
 
+@pytest.mark.stress(10, "schedule")
 @pytest.mark.parametrize(("schedule", "before", "after", "tensors"), MUTATIONS)
 def test_a_slip_in_a_schedule_is_seen(tmp_path: Path, schedule: str, before: str, after: str, tensors: set) -> None:
     """Seen: an error above 1e-6 of the reference, where the healthy schedule is held to 1e-12; or a row that failed."""

@@ -98,15 +98,3 @@ def test_a_rank_that_raises_is_named() -> None:
 
     with pytest.raises(RankFailed, match="rank 2: ValueError: no memory left"):
         run(program, 3)
-
-
-def test_256_ranks() -> None:
-    async def program(world):
-        total = number(world.rank)
-        travelling = number(world.rank)
-        for _ in range(world.size - 1):
-            (travelling,) = await world.ring_shift((travelling,))
-            total = total + travelling
-        return (total,)
-
-    assert {int(x) for (x,) in run(program, 256)} == {255 * 128}

@@ -34,6 +34,7 @@ def outside(found: pd.DataFrame) -> pd.DataFrame:
     return off.assign(_back=off["way"] == "backward").sort_values(["_back", "step", "rank"])
 
 
+@pytest.mark.stress(14, "variant", "dtype")
 @pytest.mark.parametrize("variant", schedules())
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 def test_a_healthy_step_stays_inside_the_band(variant: str, dtype: str) -> None:
@@ -83,7 +84,7 @@ def test_a_state_that_the_kernel_carries_is_seen_after_every_block() -> None:
 def test_an_attention_that_needs_ranks_of_its_own_has_no_steps() -> None:
     fn = f"variant.fn={Path(__file__).parents[2] / 'variant' / 'somebody.py'}:contiguous"
     chosen = configuration(*TINY, "variant=callable", fn, "world=processes", "world_size=1", "reruns.trace=true")
-    pool = Pool((1,), "gloo", timeout=60.0)
+    pool = Pool((1,), "gloo", timeout=600.0)
     try:
         (each,) = plan(chosen, free_bytes=None)
         found = Pipeline("test", Cache(None, 0.0), pool.run).measure(each.case)

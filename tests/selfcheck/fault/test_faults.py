@@ -1,5 +1,6 @@
 """Every planted fault is named, with the label and tensors of its report, and healthy variants are not."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ CAUSES = {  # the signature that each planted fault must be recognised by; None:
 
 @pytest.fixture(scope="session")
 def measured() -> pd.DataFrame:
-    return measure.results([*FAULTS, *measure.healthy()])
+    return measure.results([*FAULTS, *measure.healthy()], "~also.trace")  # traces name causes, not verdicts
 
 
 @pytest.fixture(scope="session")
@@ -127,3 +128,16 @@ def test_a_fault_of_ones_own_is_judged_the_same_way(tmp_path: Path) -> None:
     results = measure.results(["dropped_key"], "also={}", "dtype=[bfloat16,float64]")
     renamed = verdicts(results.assign(variant="x"))
     assert "logic" in set(renamed["label"])
+
+
+def test_readme_quotes_the_rates_that_make_stress_wrote() -> None:
+    root = PACKAGE.parent
+    rates = (root / "reports" / "selfcheck" / "rates.txt").read_text()
+    assert set(re.findall(r"^named\s+(\w+):", rates, re.MULTILINE)) == set(FAULTS)
+    named = re.search(r"detection: (.* planted faults) named", rates)
+    combinations = re.search(r"false alarms: 0 of (\S+ healthy combinations)", rates)
+    assert named
+    assert combinations
+    readme = " ".join((root / "README.md").read_text().split())
+    assert named[1] in readme
+    assert combinations[1] in readme

@@ -13,6 +13,7 @@ from accuracy.simulate.program import build_kernel
 from tests.simulate.batched.both_ways import CHUNKS, MASKS, PAIRS, POLICIES, WIDE, Folding, cases, differing
 
 
+@pytest.mark.stress(3)
 @pytest.mark.parametrize(("policy", "mask"), PAIRS)
 def test_folded_calls_merges_and_sums_give_the_same_bits(places_alike: None, policy: str, mask: str) -> None:
     grid = ("variant=[ring,zigzag,striped,bpt_ring]", "world_size=[1,3,5]")
@@ -64,6 +65,7 @@ def test_a_group_repeats_no_more_keys_than_a_rank_has(places_alike: None) -> Non
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
+@pytest.mark.stress(1)
 @pytest.mark.parametrize("kernel", ["triton_carry", "triton_split_backward"])
 def test_folded_triton_kernels_give_the_same_bits(places_alike: None, kernel: str) -> None:
     words = ("problem.heads=4", "problem.heads_kv=2", "problem.head_dim=16", "problem.batch=1", "problem.seqlen=24")

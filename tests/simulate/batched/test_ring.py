@@ -54,6 +54,7 @@ def test_every_schedule_on_disk_has_the_same_bits_both_ways() -> None:
         assert differing(case, shards) == []
 
 
+@pytest.mark.stress(6, "mask")
 @pytest.mark.parametrize(("policy", "mask"), PAIRS)
 def test_both_ways_give_the_same_bits(policy: str, mask: str) -> None:
     """Worlds of 2 and 5 ranks, more than one item in the batch, multi-head and grouped."""
