@@ -167,7 +167,11 @@ def test_reasons_are_grouped_with_failures_first(tmp_path: Path) -> None:
         ("1 case failed", "out of memory"),
         ("2 cases unsupported", "no float64"),
     ]
-    assert found[0].commands[0].startswith("accuracy variant=ring kernel=eager inputs=gaussian dtype=float64 world_size=32")
+    assert (
+        found[0]
+        .commands[0]
+        .startswith("accuracy variant=ring kernel=eager inputs=gaussian dtype=float64 world_size=32")
+    )
 
 
 def test_a_run_of_kernels_alone_is_compared_with_the_floor(tmp_path: Path) -> None:

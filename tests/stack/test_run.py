@@ -1,7 +1,6 @@
 """`accuracy stack.layers=L` as a user runs it: rows on disk, resumed, reported; a mistake is one line."""
 
 import json
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -34,11 +33,6 @@ MISTAKES = {
     "memory": ("stack.width=16777216 stack.layers=100", "GiB of cpu memory", "lower stack.layers"),
     "tokens": ("problem.seqlen=18 world_size=4", "problem.seqlen=18 does not divide into 4 equal parts"),
 }
-
-
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
-    return CommandLine(tmp_path, monkeypatch, capsys)
 
 
 @pytest.mark.parametrize("name", MISTAKES)

@@ -178,7 +178,6 @@ def test_what_failed_without_numbers_is_not_measured_and_a_wrong_shape_is_invali
     assert label(inputs, "out", "bfloat16") == "invalid"
 
 
-
 def test_a_published_table_is_judged() -> None:
     """Published without reruns: rings round, llama3's 16-bit sums round more, nothing is a bug."""
     published = tables.read_results(REPORTS / "world_size_growth" / "nvidia-h200")
