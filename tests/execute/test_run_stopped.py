@@ -14,7 +14,7 @@ from accuracy.cli import run as command
 from accuracy.results import table
 from tests.command_line import TINY, Answer, finish, start
 
-SEEDS = ",".join(str(seed) for seed in range(4))
+SEEDS = ",".join(str(seed) for seed in range(8))
 GRID = (
     *TINY,
     "device=cpu",
@@ -23,8 +23,8 @@ GRID = (
     "world_size=[1,2,4]",
     f"seed=[{SEEDS}]",
 )
-CASES = 2 * 2 * 3 * 4
-KILLS, INTERRUPT = (1, 12), 24  # as soon as so many cases are on disk
+CASES = 2 * 2 * 3 * 8
+KILLS, INTERRUPT = (1, 8), 16  # as soon as so many cases are on disk
 COST = ["seconds", "peak_bytes"]
 
 
