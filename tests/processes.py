@@ -1,6 +1,7 @@
-"""Processes of this machine: whether they live, which belong to a test, and waiting until something is so."""
+"""Processes of this machine: whether they live, which belong to a test, where they listen, and waiting."""
 
 import contextlib
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,3 +30,19 @@ def wait_until(true: Callable[[], object], seconds: float) -> None:
     while not true():
         assert time.monotonic() < deadline, "did not happen in time"
         time.sleep(0.05)
+
+
+def listening(pids: list[int]) -> set[str]:
+    """The addresses that these processes accept TCP connections on, in the kernel's hexadecimal."""
+    sockets = set()
+    for pid in pids:
+        for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
+            with contextlib.suppress(OSError):
+                sockets.add(os.readlink(descriptor))
+    lines = [
+        line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+    ]
+    return {line[1] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in sockets}
+
+
+LOOPBACK = ("0100007F:", "00000000000000000000000001000000:")

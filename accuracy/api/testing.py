@@ -27,7 +27,7 @@ from accuracy.core.probes import REFERENCE_ERROR
 from accuracy.core.sharding import SHARDINGS
 from accuracy.core.sharding import unsupported as cannot_cut
 from accuracy.execute.plan import resolve_kernel
-from accuracy.execute.ranks.in_place import measure, present
+from accuracy.execute.ranks.caller import callers_rank, measure
 from accuracy.gate.rules import Limits
 from accuracy.results.table import ALL_RANKS, OK, UNSUPPORTED, Row
 from accuracy.runtime import device as devices
@@ -70,7 +70,7 @@ def assert_accurate(
     Raises AssertionError on every rank, with the worst rank, tensor and position, and ConfigError for a wrong argument.
     """
     device = devices.choose(_known("device", device, DEVICES))
-    ranks = present(group, device)
+    ranks = callers_rank(group, device)
     case = _case(
         name=getattr(fn, "__name__", type(fn).__name__),
         problem={

@@ -1,30 +1,90 @@
-"""The command under torchrun, srun or submitit: the first process runs it, the others keep a rank for it each."""
+"""The command under torchrun, srun or submitit: each launched process watches over a child that runs the command.
 
+A rank that dies ends its child only, so the launched process can say in the run folder how that happened.
+"""
+
+import ctypes
 import os
+import signal
+import sys
+import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import IO
 
-from accuracy.execute.ranks.launch import launch
+from accuracy.execute.ranks.launch import Launch, launch
 
-if TYPE_CHECKING:
-    from accuracy.execute.ranks.launched import Crew
+_told: IO[str] | None = None
+"""What the child has told the process that watches over it: the run folder and the time limit of a case."""
 
 
-def with_crew(work: Callable[["Crew | None"], int]) -> int:
-    """Exit status of `work` on the crew that this process heads (None: it was started alone); 0 of a keeper's life.
+def as_rank(work: Callable[[Launch | None], int]) -> int:
+    """Exit status of `work`, told how the process was launched: None where it was started alone.
 
-    Raises ConfigError where the processes of the launch do not find each other.
+    Raises ConfigError.
     """
+    global _told
     started = launch(os.environ)
-    if started is None:
-        return work(None)
-    from accuracy.execute.ranks import (
-        launched,  # torch is imported only now
-        launched_rank,
-    )
+    if started is None or _told is not None:
+        return work(started)
+    _told = os.fdopen(os.memfd_create("accuracy"), "w+")
+    parent = os.getpid()
+    child = os.fork()
+    if child == 0:
+        _end_with(parent)
+        if started.rank > 0:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # the first process says what there is to say
+        status = 1
+        try:
+            status = work(started)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the child's to handle
+    return _watch(child, started)
 
-    if started.rank > 0:
-        launched_rank.keep(started)
-        return 0
-    with launched.gather(started) as gathered:
-        return work(gathered)
+
+def speaks() -> bool:
+    """Whether this process is the one of a launch that talks to the user."""
+    started = launch(os.environ)
+    return started is None or started.rank == 0
+
+
+def tell(folder: Path, seconds: float) -> None:
+    """In the child: from now on its end is an event of a run. seconds: the time limit of a case."""
+    if _told is not None:
+        _told.write(f"{seconds} {folder.resolve()}")
+        _told.flush()
+
+
+def tell_done() -> None:
+    """In the child: its part in the run is over."""
+    if _told is not None:
+        _told.truncate(0)
+
+
+def _watch(child: int, started: Launch) -> int:
+    from accuracy.execute.ranks import journal
+
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert _told is not None
+    _told.seek(0)
+    seconds, _, folder = _told.read().partition(" ")
+    if not folder:
+        if code < 0:
+            print(f"accuracy: rank {started.rank} was killed by signal {-code} before its first case", file=sys.stderr)
+        return code if code >= 0 else journal.LOST
+    how = journal.note_end(Path(folder), started.rank, code, float(seconds)) if Path(folder).is_dir() else None
+    if how is not None:
+        print(f"accuracy: {how}; what was measured stays, and the same command goes on", file=sys.stderr)
+    return journal.LOST
+
+
+def _end_with(parent: int) -> None:
+    """This process is killed when its parent ends, however that happens (Linux)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(1)

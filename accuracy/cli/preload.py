@@ -17,7 +17,9 @@ def start(config: Mapping[str, Any]) -> None:
     alone = config.get("workers") == 1 and not config.get("case_seconds") and "processes" not in config.get("world", ())
     if alone or config.get("dry_run") or _places() == 1:
         return
-    multiprocessing.set_forkserver_preload(["accuracy.cli.run", "accuracy.execute.worker_process"])
+    multiprocessing.set_forkserver_preload(
+        ["accuracy.cli.run", "accuracy.execute.ranks.agent", "accuracy.execute.worker_process"]
+    )
     resource_tracker.ensure_running()  # which lets SIGINT in again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: Ctrl-C is not for the server
     try:

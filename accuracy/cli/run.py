@@ -4,7 +4,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -18,13 +18,15 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from accuracy.cli import listing, preload
-from accuracy.cli.launched import with_crew
-from accuracy.core.errors import ConfigError, unknown
+from accuracy.cli.launched import as_rank, speaks, tell, tell_done
+from accuracy.core.errors import ConfigError, NoRendezvous, unknown
 from accuracy.core.paths import CONFIGS
 
 if TYPE_CHECKING:
     from accuracy.config.read import Configuration
-    from accuracy.execute.ranks.launched import Crew
+    from accuracy.execute.measure import Launched
+    from accuracy.execute.plan import Planned
+    from accuracy.execute.ranks.launch import Launch
 
 USAGE_ERROR, NOTHING_MEASURED, INTERRUPTED = 2, 3, 130
 
@@ -36,7 +38,7 @@ def main() -> None:
         print(listing.text(listing.folders_of(arguments)))
         return
     try:
-        sys.exit(with_crew(lambda crew: _run_application(arguments, crew)))
+        sys.exit(as_rank(lambda launch: _run_application(arguments, launch)))
     except ConfigError as error:
         sys.exit(_complain(error))
 
@@ -45,9 +47,10 @@ class JobEnded(Exception):
     """How a job that a launcher ran in another process has ended: its exit status."""
 
 
-def _run_application(arguments: list[str], crew: "Crew | None") -> int:
+def _run_application(arguments: list[str], launch: "Launch | None") -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands its errors over instead of printing them
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is measured stays, and is reported
+    if launch is None:  # a launcher sends it before it starts all processes anew: that must not take long
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is measured stays, and is reported
     statuses: list[int] = []
     process = os.getpid()
     started = False
@@ -55,7 +58,7 @@ def _run_application(arguments: list[str], crew: "Crew | None") -> int:
     def job(config: DictConfig) -> None:
         nonlocal started
         started = True
-        statuses.append(_run_job(config, crew))
+        statuses.append(_run_job(config, launch))
         if os.getpid() != process and statuses[-1]:
             raise JobEnded(statuses[-1])
 
@@ -85,23 +88,23 @@ def _check_flags(arguments: list[str]) -> None:
     parser.parse_args(arguments)
 
 
-def _run_job(config: DictConfig, crew: "Crew | None") -> int:
+def _run_job(config: DictConfig, launch: "Launch | None") -> int:
     """One run: Hydra calls it once, or once for each job of a sweep, where a mistake in one leaves the others alone.
 
-    A launcher may run it in processes of its own, several a job: they become a crew here.
+    A launcher may run it in processes of its own, several a job.
     """
     try:
-        if crew is None:
-            return with_crew(lambda gathered: _checked_job(config, gathered))
-        return _checked_job(config, crew)
+        if launch is None:
+            return as_rank(lambda launch: _checked_job(config, launch))
+        return _checked_job(config, launch)
     except (ConfigError, OmegaConfBaseException) as error:
         return _complain(error)
 
 
-def _checked_job(config: DictConfig, crew: "Crew | None") -> int:
+def _checked_job(config: DictConfig, launch: "Launch | None") -> int:
     _check_groups(HydraConfig.get().overrides.task)
     check_package_lines(user_folders())
-    return measure(OmegaConf.to_container(config, resolve=True), user_folders(), overrides(), crew)
+    return measure(OmegaConf.to_container(config, resolve=True), user_folders(), overrides(), launch)
 
 
 def _check_groups(words: Iterable[str]) -> None:
@@ -115,7 +118,8 @@ def _check_groups(words: Iterable[str]) -> None:
 
 
 def _complain(error: BaseException) -> int:
-    print(f"accuracy: {one_line(error)}", file=sys.stderr)
+    if speaks() or isinstance(error, NoRendezvous):
+        print(f"accuracy: {one_line(error)}", file=sys.stderr)
     return USAGE_ERROR
 
 
@@ -142,13 +146,18 @@ def overrides() -> list[str]:
     return [*folders, *(f"'{word}'" if "[" in word else word for word in HydraConfig.get().overrides.task)]
 
 
-def measure(config: Any, folders: list[Path], command: list[str], crew: "Crew | None" = None) -> int:
-    """Plan, measure, report; the exit status. crew: of ranks that a launcher started. Raises ConfigError before any
-    work."""
+def measure(config: Any, folders: list[Path], command: list[str], launch: "Launch | None" = None) -> int:
+    """Plan, measure, report; the exit status. launch: by which this process is one of several. Raises ConfigError
+    before any work."""
     from accuracy.config.read import read
 
     configuration = read(config, folders)
-    if crew is None:
+    if launch is not None and configuration.world != "processes":
+        raise ConfigError(
+            f"{launch.by} started {launch.size} processes, but world={configuration.world} needs one;"
+            f" use world=processes, or start accuracy without {launch.by}"
+        )
+    if launch is None:
         preload.start(config)
     from accuracy.execute.settle import settled  # torch is imported only now: help and refused values answer at once
     from accuracy.runtime import arithmetic
@@ -156,38 +165,65 @@ def measure(config: Any, folders: list[Path], command: list[str], crew: "Crew | 
     configuration = settled(configuration)
     arithmetic.make_exact()
     with arithmetic.computing_with(configuration.threads, configuration.device):
-        return _measure(configuration, config, command, crew)
+        return _measure(configuration, config, command, launch)
 
 
-def _measure(configuration: "Configuration", config: Any, command: list[str], crew: "Crew | None") -> int:
+def _measure(configuration: "Configuration", config: Any, command: list[str], launch: "Launch | None") -> int:
     from accuracy.cli import plan_text
     from accuracy.execute import run
     from accuracy.execute.measure import fitting_workers
     from accuracy.execute.plan import plan
+    from accuracy.execute.ranks.agent import RanksEnded
     from accuracy.runtime import device
 
-    ranks = device.count() if configuration.device == "cuda" else None
-    if crew is not None:
-        crew.check(configuration.world, configuration.device)
-        ranks = crew.size
+    gpus = device.count() if configuration.device == "cuda" else None
     free = device.free_bytes(configuration.device)
-    plans = plan(configuration, free, ranks)
+    plans = plan(configuration, free, gpus if launch is None else launch.size)
     configuration = replace(configuration, workers=fitting_workers(configuration, plans, free))
     folder = run.folder_of(configuration, config)
+    if launch is not None and launch.rank > 0:
+        return 0 if configuration.dry_run else _take_part(configuration, folder, plans, launch)
     if configuration.dry_run:
         print(plan_text.plan(plans, folder))
         return 0
     run.open_folder(folder, configuration.device)
     if configuration.reference_folder is not None:
         run.make_writable("reference.folder", configuration.reference_folder)
+    launched = None if launch is None else _launched(configuration, folder, plans, launch)
     print(plan_text.plan_line(plans, configuration.device, configuration.workers), file=sys.stderr)
-    outcome = run.execute(configuration, config, plans, folder, command, crew)
+    try:
+        outcome = run.execute(configuration, config, plans, folder, command, launched)
+    except RanksEnded as ended:
+        print(f"accuracy: {ended}", file=sys.stderr)
+        return NOTHING_MEASURED
+    tell_done()
     print(plan_text.outcome(outcome))
     if configuration.report:
         print(_report(folder))
     if outcome.interrupted:
         return INTERRUPTED
     return 0 if outcome.ok + outcome.earlier_ok else NOTHING_MEASURED
+
+
+def _take_part(configuration: "Configuration", folder: Path, plans: Sequence["Planned"], launch: "Launch") -> int:
+    """A launched process other than the first: its rank's part in every case."""
+    from accuracy.execute.ranks import rank_loop
+
+    launched = _launched(configuration, folder, plans, launch)
+    rank_loop.follow(launched.task, launched.ranks)
+    tell_done()
+    return 0
+
+
+def _launched(configuration: "Configuration", folder: Path, plans: Sequence["Planned"], launch: "Launch") -> "Launched":
+    """The launched processes as ranks, with the same cases on each. Raises ConfigError."""
+    from accuracy.execute.measure import Launched, task_of
+    from accuracy.execute.ranks.rendezvous import join_launched
+
+    task = task_of(configuration, folder, plans, launch.size)
+    ranks = join_launched(launch, task.backend, task.sizes, task.digest)
+    tell(folder, task.seconds)
+    return Launched(ranks, task)
 
 
 def _report(folder: Path) -> str:

@@ -8,6 +8,10 @@ class ConfigError(ValueError):
     """What was given, what is allowed, what to do: one line."""
 
 
+class NoRendezvous(ConfigError):
+    """A process of a launch finds no other one: each of them says so."""
+
+
 def unknown(what: str, given: object, allowed: Iterable[str]) -> ConfigError:
     """`what` does not know `given`; names what is allowed and, if one is close, the likely word."""
     allowed = sorted(allowed)

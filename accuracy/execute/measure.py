@@ -1,11 +1,13 @@
-"""Planned cases measured: one after another in this process, or side by side by a worker on every GPU or thread.
+"""Planned cases measured: one after another in this process, side by side by a worker on every GPU or thread, or on
+real ranks.
 
 In: the configuration and the cases still to do. Out: the status of each as it ends, its rows in the run folder by then.
 """
 
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+import os
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -15,15 +17,15 @@ from accuracy.config.read import Configuration
 from accuracy.core.case import Case
 from accuracy.execute import workers as pool
 from accuracy.execute.plan import Planned
-from accuracy.execute.ranks.base import Launcher
-from accuracy.execute.ranks.local import ThisMachine
-from accuracy.execute.ranks.pool import Pool
+from accuracy.execute.ranks import agent, rank_loop
+from accuracy.execute.ranks.rank_loop import Task
+from accuracy.execute.ranks.rendezvous import Ranks
 from accuracy.execute.worker_process import Work, write
 from accuracy.measure.memory import bytes_needed
 from accuracy.measure.pipeline import Measured, Pipeline
 from accuracy.reference.cache import Cache
 from accuracy.runtime import device
-from accuracy.simulate.program import RunRanks, simulate
+from accuracy.simulate.program import simulate
 from accuracy.stack.measure import StackPipeline
 
 Begin = Callable[[Case], None]
@@ -31,25 +33,65 @@ Begin = Callable[[Case], None]
 
 
 def measure(
-    configuration: Configuration, folder: Path, pending: Sequence[Planned], launcher: Launcher | None, begin: Begin
+    configuration: Configuration, folder: Path, pending: Sequence[Planned], launched: "Launched | None", begin: Begin
 ) -> Generator[str, None, None]:
-    """To be closed, so that no process stays. launcher: of real ranks' processes; None: this machine."""
+    """To be closed, so that no process stays. launched: the real ranks that this process is the first of."""
+    if launched is not None:
+        return _launched(launched, pending, begin)
     runnable = [each.case for each in pending if each.unsupported is None]
+    if any(case.world == "processes" for case in runnable):
+        return _on_ranks(configuration, folder, pending, begin)
     workers = min(configuration.workers, len(runnable))
-    limited = configuration.case_seconds < math.inf and not any(case.world == "processes" for case in runnable)
-    if workers > 1 or (workers and limited):  # this process could not end a case of its own
+    if workers > 1 or (workers and configuration.case_seconds < math.inf):  # this process could not end its own case
         return _side_by_side(configuration, folder, pending, workers, begin)
-    return _one_by_one(configuration, folder, pending, launcher or ThisMachine(), begin)
+    return _one_by_one(configuration, folder, pending, begin)
+
+
+@dataclass(frozen=True)
+class Launched:
+    """Ranks that a launcher started, and the task that each of them has."""
+
+    ranks: Ranks
+    task: Task
+
+
+def task_of(configuration: Configuration, folder: Path, plans: Sequence[Planned], most: int | None = None) -> Task:
+    """What real ranks are to do; most: how many there are. Where the CPU computes, their threads decide last digits: as
+    many as this process has."""
+    asked = {each.case.world_size for each in plans if each.case.world == "processes"}
+    sizes = sorted(size for size in asked if most is None or size <= most)
+    gloo = configuration.backend == "gloo"
+    return Task(
+        cases=[each.case for each in plans],
+        pipeline=_pipeline(configuration),
+        folder=folder,
+        backend=configuration.backend,
+        sizes=sizes,
+        seconds=min(configuration.case_seconds, configuration.timeout_seconds),
+        threads=torch.get_num_threads() if gloo else max(1, (os.cpu_count() or 1) // max(sizes)),
+    )
+
+
+def _launched(launched: Launched, pending: Sequence[Planned], begin: Begin) -> Generator[str, None, None]:
+    for case, status in rank_loop.lead(launched.task, launched.ranks, pending):
+        begin(case)
+        yield status
+
+
+def _on_ranks(
+    configuration: Configuration, folder: Path, pending: Sequence[Planned], begin: Begin
+) -> Generator[str, None, None]:
+    most = max(each.case.world_size for each in pending if each.unsupported is None and each.case.world == "processes")
+    return agent.measure(task_of(configuration, folder, pending, most), pending, begin)
 
 
 def _one_by_one(
-    configuration: Configuration, folder: Path, pending: Sequence[Planned], launcher: Launcher, begin: Begin
+    configuration: Configuration, folder: Path, pending: Sequence[Planned], begin: Begin
 ) -> Generator[str, None, None]:
-    with _ranks(configuration, pending, launcher) as run_ranks:
-        pipeline = _pipeline(configuration, run_ranks)
-        for each in pending:
-            begin(each.case)
-            yield write(folder, each.case, _measured(pipeline, each))
+    pipeline = _pipeline(configuration)
+    for each in pending:
+        begin(each.case)
+        yield write(folder, each.case, _measured(pipeline, each))
 
 
 def _side_by_side(
@@ -93,28 +135,10 @@ def _measured(pipeline: Pipeline, each: Planned) -> Measured:
     return pipeline.unsupported(each.case, each.unsupported) if each.unsupported else pipeline.measure(each.case)
 
 
-def _pipeline(configuration: Configuration, run_ranks: RunRanks | None = None) -> Pipeline:
+def _pipeline(configuration: Configuration) -> Pipeline:
     simulated = partial(simulate, batched=configuration.batched)
-    return StackPipeline(configuration.name, _cache(configuration), run_ranks or simulated, configuration.batched)
+    return StackPipeline(configuration.name, _cache(configuration), simulated, configuration.batched)
 
 
 def _cache(configuration: Configuration) -> Cache:
     return Cache(configuration.reference_folder, configuration.reference_min_seconds, configuration.reference_method)
-
-
-@contextmanager
-def _ranks(configuration: Configuration, pending: Sequence[Planned], launcher: Launcher) -> Iterator[RunRanks]:
-    """What runs a case over its ranks; real ranks live as long as the run."""
-    simulated = partial(simulate, batched=configuration.batched)
-    real = [each.case for each in pending if each.unsupported is None and each.case.world == "processes"]
-    if not real:
-        yield simulated
-        return
-    sizes = sorted({case.world_size for case in real})
-    seconds = min(configuration.case_seconds, configuration.timeout_seconds)
-    ranks = Pool(tuple(sizes), configuration.backend, seconds, launcher)
-    try:
-        yield lambda case, shards: (ranks.run if case.world == "processes" else simulated)(case, shards)
-        ranks.close()
-    finally:
-        ranks.kill()

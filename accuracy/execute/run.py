@@ -15,9 +15,8 @@ from tqdm import tqdm
 from accuracy.config.read import Configuration
 from accuracy.core.case import Case, digest
 from accuracy.core.errors import ConfigError
-from accuracy.execute.measure import measure
+from accuracy.execute.measure import Launched, measure
 from accuracy.execute.plan import Planned
-from accuracy.execute.ranks.base import Launcher
 from accuracy.measure.provenance import code_of, fingerprint, provenance
 from accuracy.results import table
 
@@ -83,11 +82,11 @@ def execute(
     plans: Sequence[Planned],
     folder: Path,
     command: list[str],
-    launcher: Launcher | None = None,
+    launched: Launched | None = None,
 ) -> Outcome:
     """Measure every planned case that the folder does not have; each case's rows are on disk before the next.
 
-    launcher: where the processes of real ranks come from; None: from this machine.
+    launched: the real ranks that this process is the first of; None: it was started alone.
     """
     about = record(configuration, config, [each.case.id for each in plans], command) | {
         "workers": configuration.workers,
@@ -104,7 +103,7 @@ def execute(
         progress.set_postfix_str(f"{case.variant.name} {case.dtype} W={case.world_size}", refresh=False)
 
     try:
-        with closing(measure(configuration, folder, pending, launcher, begin)) as ended:
+        with closing(measure(configuration, folder, pending, launched, begin)) as ended:
             for status in ended:
                 counts[status] += 1
                 progress.update()

@@ -2,14 +2,16 @@
 
 import hashlib
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from accuracy.core import plugins
-from accuracy.core.case import Part, Problem
+from accuracy.core.case import Case, Part, Problem
 from accuracy.runtime import rounding
+from accuracy.runtime.sharding import cut
 
 
 @dataclass(frozen=True)
@@ -27,16 +29,40 @@ class Inputs:
         return self.q, self.k, self.v, self.dout
 
 
+NAMES = ("q", "k", "v", "dout")
+
+
 def draw(part: Part, problem: Problem, seed: int) -> dict[str, Tensor]:
     """The unrounded float64 tensors on the CPU, by name."""
+    return {name: _draw_tensor(part, problem, seed, name) for name in NAMES}
+
+
+KEPT_ELEMENTS = 2**23
+"""Of an input that a rank keeps whole for the next case: drawing it again for another sharding would take longer than
+the case."""
+
+
+def draw_shard(case: Case, rank: int) -> tuple[Tensor, ...]:
+    """One rank's shards of q, k, v, dout (B, S/W, heads, D), rounded, on the case's device; of large inputs one whole
+    tensor at a time is in memory."""
+    problem, sharding = case.problem, case.variant.sharding
+    large = problem.batch * problem.seqlen * problem.heads * problem.head_dim > KEPT_ELEMENTS
+    draw_rounded = _draw_rounded.__wrapped__ if large else _draw_rounded
+    wholes = (draw_rounded(case.inputs, problem, case.seed, name, case.dtype) for name in NAMES)
+    return tuple(cut(x, sharding, case.world_size)[rank].clone().to(case.device) for x in wholes)
+
+
+@lru_cache(maxsize=len(NAMES))
+def _draw_rounded(part: Part, problem: Problem, seed: int, name: str, dtype: str) -> Tensor:
+    return rounding.round_to(_draw_tensor(part, problem, seed, name), getattr(torch, dtype))
+
+
+def _draw_tensor(part: Part, problem: Problem, seed: int, name: str) -> Tensor:
     module = plugins.load(part.source)
     options = plugins.build_options(module, part.options)
-    drawn = {}
-    for name in ("q", "k", "v", "dout"):
-        heads = problem.heads_kv if name in "kv" else problem.heads
-        shape = (problem.batch, problem.length(name), heads, problem.head_dim)
-        drawn[name] = torch.from_numpy(module.draw(_generator(part, shape, seed, name), shape, name, options))
-    return drawn
+    heads = problem.heads_kv if name in "kv" else problem.heads
+    shape = (problem.batch, problem.length(name), heads, problem.head_dim)
+    return torch.from_numpy(module.draw(_generator(part, shape, seed, name), shape, name, options))
 
 
 def round_to(drawn: dict[str, Tensor], dtype: str, device: str) -> Inputs:

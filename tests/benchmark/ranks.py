@@ -1,20 +1,27 @@
-"""What do real ranks cost beside the work itself? Start-up once, then per case: sending shards, results, waiting.
+"""What do real ranks cost beside the work itself? Start-up once, then per case: telling, results, waiting.
 
 ring-flash-attention's own scripts start torchrun for every case: 15.4 to 18.1 s each on H200s.
 """
 
+import json
 import statistics
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import torch
 
-from accuracy.execute.plan import plan
-from accuracy.execute.ranks.pool import Pool
+from accuracy.core.case import Case
+from accuracy.execute.plan import Planned, plan
+from accuracy.execute.ranks import agent
+from accuracy.execute.ranks.rank_loop import END, Rank, Task
+from accuracy.execute.ranks.rendezvous import Ranks
 from accuracy.measure.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from accuracy.runtime import device as devices
 from accuracy.simulate.program import Ran
+from accuracy.world.base import Tensors
 from tests.measuring import configuration
 
 TARGET = 10  # milliseconds a case on top of the work, on 4 H200s
@@ -27,34 +34,52 @@ def lines(device: str) -> Iterator[str]:
         yield f"real ranks: not measured, there is {most} GPU"
         return
     sizes = [size for size in (2, 4, 8) if size <= most]
-    pool = Pool(tuple(sizes), "nccl" if device == "cuda" else "gloo", timeout=120.0)
-    spent: list[tuple[float, float]] = []  # wall seconds of a case, and of its slowest rank's work
+    words = ("problem=small", "variant=[ring,zigzag,llama3]", f"device={device}", "dtype=bfloat16", "world=processes")
+    kernel = ["kernel=eager"] if device == "cpu" else []
+    pending = [
+        planned
+        for size in sizes
+        for planned in (plan(configuration(*words, *kernel, f"world_size={size}"), None) * CASES)[:CASES]
+    ]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        cases, backend = [each.case for each in pending], "nccl" if device == "cuda" else "gloo"
+        task = Task(cases, Pipeline("bench", Cache(None, 0.0)), folder, backend, sizes, 120.0, torch.get_num_threads())
+        begin = time.perf_counter()
+        ranks = agent.Agent(task, pending, folder, timed)
+        ranks.run_to_end()
+        found = json.loads((folder / "spent.json").read_text())
+    yield f"real ranks: {sizes[-1]} processes ready after {found['ready'] - begin:.1f} s, once a run"
+    for place, size in enumerate(sizes):
+        spent = found["spent"][place * CASES : (place + 1) * CASES]
+        extra = sorted(1000 * (wall - work) for wall, work in spent[3:])  # each variant's first warms up
+        target = f"; target <= {TARGET}" if device == "cuda" else ""
+        yield (
+            f"  {size} ranks: {statistics.median(extra):.1f} ms a case on top of the work"
+            f" (slowest tenth from {extra[-len(extra) // 10]:.1f}){target}"
+        )
 
-    def timed(case, shards) -> Ran:
-        if device == "cuda":
+
+def timed(task: Task, ranks: Ranks, pending: Sequence[Planned]) -> Iterator[None]:
+    """What the first rank does: wall seconds of each case's ranks, and of the slowest one's work."""
+    ready = time.perf_counter()
+    rank = Rank(task, ranks)
+    spent: list[tuple[float, float]] = []
+
+    def run(case: Case, shards: Sequence[Tensors]) -> Ran:
+        if case.device == "cuda":
             torch.cuda.synchronize()
         begin = time.perf_counter()
-        ran = pool.run(case, shards)
+        ran = rank.run_all(case, shards)
         spent.append((time.perf_counter() - begin, ran.cost.seconds))
         return ran
 
-    words = ("problem=small", "variant=[ring,zigzag,llama3]", f"device={device}", "dtype=bfloat16")
-    try:
-        pipeline = Pipeline("bench", Cache(None, 0.0), timed)
-        for size in sizes:
-            plans = plan(configuration(*words, f"world_size={size}", "world=processes"), None)
-            for index in range(CASES):
-                (row, *_) = pipeline.measure(plans[index % len(plans)].case).rows
-                assert row["status"] == "ok", row["reason"]
-            if size == sizes[0]:
-                yield f"real ranks: start of {sizes[-1]} processes and first case {spent[0][0]:.1f} s, once a run"
-            extra = sorted(1000 * (wall - work) for wall, work in spent[3:])  # each variant's first warms up
-            target = f"; target <= {TARGET}" if device == "cuda" else ""
-            yield (
-                f"  {size} ranks: {statistics.median(extra):.1f} ms a case on top of the work"
-                f" (slowest tenth from {extra[-len(extra) // 10]:.1f}){target}"
-            )
-            spent.clear()
-        pool.close()
-    finally:
-        pool.kill()
+    pipeline = rank.pipeline
+    pipeline.run_ranks = run
+    for number, each in enumerate(pending):
+        rank.prepare(number)
+        (row, *_) = pipeline.measure(each.case).rows
+        assert row["status"] == "ok", row["reason"]
+        yield
+    (task.folder / "spent.json").write_text(json.dumps({"ready": ready, "spent": spent}))
+    rank.tell(0, END)

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from accuracy.execute.ranks.pool import Pool
 from accuracy.package import installed
+from tests.real_ranks import RealRanks
 
 DISTRIBUTIONS = {
     "ring_flash_attn": "ring-flash-attn",
@@ -16,8 +16,8 @@ DISTRIBUTIONS = {
 
 
 @pytest.fixture(scope="session")
-def pool() -> Iterator[Pool]:
-    ranks = Pool((1, 2, 3, 4), "gloo", timeout=600.0)
+def pool() -> Iterator[RealRanks]:
+    ranks = RealRanks((1, 2, 3, 4), "gloo", timeout=600.0)
     yield ranks
     ranks.close()
 

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from accuracy.core.case import Case
 from accuracy.execute.plan import plan
-from accuracy.execute.ranks.pool import Pool
 from accuracy.measure.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from accuracy.results.table import TENSORS
 from accuracy.runtime.sharding import cut
 from tests.measuring import TINY, configuration
+from tests.real_ranks import RealRanks
 
 _MEASURED: dict[tuple[str, str], Any] = {}
 WORLD = ("world=processes", "problem.heads=8")  # 8 heads on 2: ulysses of 2 ranks has a key/value head each
@@ -40,7 +40,7 @@ def shards_of(case: Case) -> list[tuple[Tensor, ...]]:
     return list(zip(*(cut(x, case.variant.sharding, case.world_size) for x in whole), strict=True))
 
 
-def results_of(pool: Pool, case: Case) -> list[dict[str, Tensor]]:
+def results_of(pool: RealRanks, case: Case) -> list[dict[str, Tensor]]:
     """out, dq, dk, dv and, where it is given away, lse of every rank, in rank order."""
     return _once(case, "results", lambda: _run(pool, case))
 
@@ -55,7 +55,7 @@ def _once(case: Case, what: str, measure: Callable[[], Any]) -> Any:
     return _MEASURED[key]
 
 
-def _run(pool: Pool, case: Case) -> list[dict[str, Tensor]]:
+def _run(pool: RealRanks, case: Case) -> list[dict[str, Tensor]]:
     ran = pool.run(case, shards_of(case))
     names = [name for name in TENSORS if name != "delta"]
     return [{name: x for name, x in zip(names, each, strict=True) if x is not None} for each in ran.results]
@@ -68,12 +68,12 @@ def reference_of(case: Case) -> list[dict[str, Tensor]]:
     return [{name: x[rank] for name, x in shards.items()} for rank in range(case.world_size)]
 
 
-def rows_of(pool: Pool, case: Case) -> pd.DataFrame:
+def rows_of(pool: RealRanks, case: Case) -> pd.DataFrame:
     """The rows of all ranks together, by tensor; what is not given away is left out."""
     return _once(case, "rows", lambda: _measure(pool, case))
 
 
-def _measure(pool: Pool, case: Case) -> pd.DataFrame:
+def _measure(pool: RealRanks, case: Case) -> pd.DataFrame:
     pipeline = _pipeline()
     pipeline.run_ranks = pool.run
     rows = pd.DataFrame(pipeline.measure(case).rows)

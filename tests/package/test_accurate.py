@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from accuracy.execute.ranks.pool import Pool
 from tests.package.driving import case_of, rows_of
+from tests.real_ranks import RealRanks
 
 pytestmark = pytest.mark.xdist_group("packages")
 ONE_MORE_ROUNDING = math.sqrt(2)
@@ -41,7 +41,9 @@ def faulty(variant: str, dtype: str) -> set[str]:
 
 @pytest.mark.stress(12, "variant", "dtype")
 @pytest.mark.parametrize(("variant", "dtype", "size"), CASES)
-def test_it_is_as_accurate_as_ours_but_for_the_known_faults(pool: Pool, variant: str, dtype: str, size: int) -> None:
+def test_it_is_as_accurate_as_ours_but_for_the_known_faults(
+    pool: RealRanks, variant: str, dtype: str, size: int
+) -> None:
     """The same blocks rounded at the same places give the same error; at one more place of the same size, twice the
     variance: sqrt(2). Relative Frobenius norms of 10^4 elements spread by 1% beyond that, which no ratio here needs."""
     words = f"dtype={dtype}", f"world_size={size}"
@@ -51,7 +53,7 @@ def test_it_is_as_accurate_as_ours_but_for_the_known_faults(pool: Pool, variant:
 
 
 @pytest.mark.parametrize("variant", [name for name in TWINS if not name.startswith("ring_attention_pytorch")])
-def test_another_scale_is_respected(pool: Pool, variant: str) -> None:
+def test_another_scale_is_respected(pool: RealRanks, variant: str) -> None:
     """A scale that is dropped on the way moves out by a tenth; float32 rounding is 10^-6."""
     size = max(SIZES.get(variant, (2,)))
     rows = rows_of(pool, case_of(variant, "dtype=float32", f"world_size={size}", "problem.softmax_scale=0.77"))

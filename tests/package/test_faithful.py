@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from accuracy.execute.ranks.pool import Pool
 from tests.package.driving import case_of, results_of, with_backward
+from tests.real_ranks import RealRanks
 
 pytestmark = pytest.mark.xdist_group("packages")
 OURS = {
@@ -35,7 +35,7 @@ PAIRS = [
 ]
 
 
-def differing(pool: Pool, variant: str, ours: str, *words: str) -> set[str]:
+def differing(pool: RealRanks, variant: str, ours: str, *words: str) -> set[str]:
     """Tensors in which any rank's bits differ."""
     theirs, own = (results_of(pool, case_of(name, *words)) for name in (variant, ours))
     return {name for a, b in zip(theirs, own, strict=True) for name in a if not torch.equal(a[name], b[name])}
@@ -55,7 +55,7 @@ def comparable(variant: str, dtype: str, size: int) -> set[str]:
 @pytest.mark.stress(16, "variant", "mask", "dtype")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize(("variant", "mask"), PAIRS)
-def test_our_schedule_has_the_package_s_bits(pool: Pool, variant: str, mask: str, dtype: str) -> None:
+def test_our_schedule_has_the_package_s_bits(pool: RealRanks, variant: str, mask: str, dtype: str) -> None:
     """Grouped heads (8 on 2), batch 2, a scale of its own, every rank; the kernel is the same function in both."""
     sizes = (1, 2, 3, 4) if variant.startswith((*GLOO_ALONE, "torch")) else (2, 3, 4)
     if variant == "ring_flash_attn_llama3_ring":
@@ -66,14 +66,16 @@ def test_our_schedule_has_the_package_s_bits(pool: Pool, variant: str, mask: str
 
 
 @pytest.mark.parametrize("variant", ["ring_flash_attn_zigzag"])
-def test_the_bits_are_the_same_on_another_kernel(pool: Pool, variant: str) -> None:
+def test_the_bits_are_the_same_on_another_kernel(pool: RealRanks, variant: str) -> None:
     assert not differing(pool, variant, OURS[variant], "kernel=torch_flash", "dtype=bfloat16", "world_size=3")
 
 
 @pytest.mark.parametrize("size", [3, 4])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("variant", ["ring_flash_attn_llama3"])
-def test_llama3_s_sums_differ_by_the_backend_s_order_alone(pool: Pool, variant: str, dtype: str, size: int) -> None:
+def test_llama3_s_sums_differ_by_the_backend_s_order_alone(
+    pool: RealRanks, variant: str, dtype: str, size: int
+) -> None:
     """gloo adds the slice of rank j from rank j-1 downwards, our contract (NCCL's ring) from rank j+1 upwards, both
     ending with j's own: the same for three ranks, another order for four. With gloo's own sum the bits are equal."""
     words = f"dtype={dtype}", f"world_size={size}"
@@ -97,7 +99,7 @@ PLANTED = {
 
 @pytest.mark.parametrize("slip", PLANTED)
 @pytest.mark.parametrize("variant", ["ring_flash_attn_ring"])
-def test_a_schedule_that_rounds_elsewhere_has_other_bits(pool: Pool, variant: str, slip: str) -> None:
+def test_a_schedule_that_rounds_elsewhere_has_other_bits(pool: RealRanks, variant: str, slip: str) -> None:
     """Full mask, four ranks: every rank merges four partials, so that an order can show."""
     word, moved = PLANTED[slip]
     words = "dtype=bfloat16", "world_size=4", "problem.mask=full"
@@ -107,8 +109,8 @@ def test_a_schedule_that_rounds_elsewhere_has_other_bits(pool: Pool, variant: st
 
 
 @pytest.fixture(scope="module")
-def gpus() -> Iterator[Pool]:
-    ranks = Pool(tuple(size for size in (1, 2, 4) if size <= torch.cuda.device_count()), "nccl", timeout=600.0)
+def gpus() -> Iterator[RealRanks]:
+    ranks = RealRanks(tuple(size for size in (1, 2, 4) if size <= torch.cuda.device_count()), "nccl", timeout=600.0)
     yield ranks
     ranks.close()
 
@@ -123,7 +125,7 @@ def unfused(variant: str) -> list[str]:
 
 
 @pytest.mark.parametrize("variant", RING_FLASH_ATTN)
-def test_without_the_fuser_the_package_is_the_same_on_cpus(pool: Pool, variant: str) -> None:
+def test_without_the_fuser_the_package_is_the_same_on_cpus(pool: RealRanks, variant: str) -> None:
     words = "dtype=bfloat16", "world_size=3"
     fused, plain = (results_of(pool, case_of(*case, *words)) for case in ([variant], ["callable", *unfused(variant)]))
     assert all(torch.equal(a[name], b[name]) for a, b in zip(fused, plain, strict=True) for name in a)
@@ -132,7 +134,7 @@ def test_without_the_fuser_the_package_is_the_same_on_cpus(pool: Pool, variant: 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kernel", ["flash_attn", "eager"])
 @pytest.mark.parametrize("variant", RING_FLASH_ATTN)
-def test_on_gpus_our_schedule_has_the_package_s_bits(gpus: Pool, variant: str, kernel: str) -> None:
+def test_on_gpus_our_schedule_has_the_package_s_bits(gpus: RealRanks, variant: str, kernel: str) -> None:
     pytest.importorskip("flash_attn")
     for size in gpus.sizes:
         words = "device=cuda", f"kernel={kernel}", "dtype=bfloat16", f"world_size={size}"

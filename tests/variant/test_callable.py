@@ -8,10 +8,10 @@ import pytest
 
 from accuracy.core.errors import ConfigError
 from accuracy.execute.plan import plan
-from accuracy.execute.ranks.pool import Pool
 from accuracy.measure.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from tests.measuring import TINY, configuration
+from tests.real_ranks import RealRanks
 
 pytestmark = pytest.mark.xdist_group("callable")
 SOMEBODY = Path(__file__).with_name("somebody.py")
@@ -25,8 +25,8 @@ LAYOUTS = {
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    ranks = Pool((1, 2, 3), "gloo", timeout=600.0)
+def pool() -> Iterator[RealRanks]:
+    ranks = RealRanks((1, 2, 3), "gloo", timeout=600.0)
     yield ranks
     ranks.close()
 
@@ -36,7 +36,7 @@ def words(function: str, layout: str = "bshd", *more: str) -> list[str]:
             "world=processes", "kernel=eager", *more]  # fmt: skip
 
 
-def measure(pool: Pool, function: str, layout: str = "bshd", *more: str) -> pd.DataFrame:
+def measure(pool: RealRanks, function: str, layout: str = "bshd", *more: str) -> pd.DataFrame:
     pipeline = Pipeline("test", Cache(None, 0), pool.run)
     plans = plan(configuration(*words(function, layout, *more)), None)
     assert not [each.unsupported for each in plans if each.unsupported]
@@ -44,7 +44,7 @@ def measure(pool: Pool, function: str, layout: str = "bshd", *more: str) -> pd.D
 
 
 @pytest.mark.parametrize("function", LAYOUTS)
-def test_every_layout_is_the_reference_in_float64(pool: Pool, function: str) -> None:
+def test_every_layout_is_the_reference_in_float64(pool: RealRanks, function: str) -> None:
     """As for our own variants: 1e-12 is 10^4 units of float64 and 10^-7 of a lost key."""
     more = ["problem.heads_kv=4"] if function == "qkvpacked" else []
     rows = measure(pool, function, LAYOUTS[function], "dtype=float64", "world_size=[1,2,3]", *more)
@@ -53,21 +53,21 @@ def test_every_layout_is_the_reference_in_float64(pool: Pool, function: str) -> 
     assert rows["error_rel"].max() < 1e-12
 
 
-def test_a_function_that_gives_no_lse_has_a_row_that_says_so(pool: Pool) -> None:
+def test_a_function_that_gives_no_lse_has_a_row_that_says_so(pool: RealRanks) -> None:
     rows = measure(pool, "without_lse", "bshd", "dtype=float64", "world_size=2").set_index("tensor")
     assert rows.loc["lse", "status"] == "unsupported"
     assert rows.loc["lse", "reason"] == "the variant returns no lse"
     assert set(rows.drop(index="lse")["status"]) == {"ok"}
 
 
-def test_a_wrong_gradient_of_one_rank_is_found_there_and_nowhere_else(pool: Pool) -> None:
+def test_a_wrong_gradient_of_one_rank_is_found_there_and_nowhere_else(pool: RealRanks) -> None:
     rows = measure(pool, "rank_one_doubles_dq", "bshd", "dtype=float64", "world_size=3")
     wrong = rows[(rows["error_rel"] > 1e-12) & (rows["rank"] >= 0)]
     assert set(zip(wrong["tensor"], wrong["rank"], strict=True)) == {("dq", 1)}
     assert wrong["error_rel"].iloc[0] == pytest.approx(1.0)
 
 
-def test_a_function_that_writes_to_its_inputs_fails(pool: Pool) -> None:
+def test_a_function_that_writes_to_its_inputs_fails(pool: RealRanks) -> None:
     rows = measure(pool, "writes_to_its_inputs", "bshd", "world_size=2")
     assert list(rows["status"]) == ["failed"]
     assert "wrote to its inputs" in rows["reason"].iloc[0]
@@ -92,7 +92,7 @@ def test_a_mistake_stops_in_one_line(mistake: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_the_function_s_file_is_part_of_what_its_rows_are_measured_by(pool: Pool) -> None:
+def test_the_function_s_file_is_part_of_what_its_rows_are_measured_by(pool: RealRanks) -> None:
     own, other = (measure(pool, name, "bshd", "world_size=1") for name in ("contiguous", "without_lse"))
     assert own["code"].iloc[0] == other["code"].iloc[0]
     assert own["code"].iloc[0].count("+") == 1

@@ -1,1 +1,1 @@
-"""Ranks as processes of their own: who starts them, what they do for a case, how their faults become reasons."""
+"""Real ranks: who starts their processes, how these exchange tensors, what each does for a case."""

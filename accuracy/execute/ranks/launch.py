@@ -6,10 +6,22 @@ from dataclasses import dataclass
 
 from accuracy.core.errors import ConfigError
 
+NAMES = {  # rank, size, rank on this machine, processes on it
+    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+    "submitit": (
+        "SUBMITIT_LOCAL_GLOBALID", "SUBMITIT_LOCAL_NTASKS", "SUBMITIT_LOCAL_LOCALID", "SUBMITIT_LOCAL_NTASKS",
+    ),
+}  # fmt: skip
+"""A batch script of SLURM has no step: it is one process, whatever its job has reserved."""
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
 
 @dataclass(frozen=True)
 class Launch:
-    """One of `size` processes that `by` started; they meet at host:port. agent: whether torchrun's store is there."""
+    """One of `size` processes that `by` started; they meet at host:port. agent: whether torchrun's store is there;
+    one_host: whether all of them are on this machine."""
 
     by: str
     rank: int
@@ -18,44 +30,22 @@ class Launch:
     host: str
     port: int
     agent: bool = False
+    one_host: bool = True
 
 
 def launch(environment: Mapping[str, str]) -> Launch | None:
     """What the environment says, None for a process that was started alone. Raises ConfigError."""
-    for by, read in (("torchrun", _torchrun), ("srun", _slurm), ("submitit", _submitit)):
-        found = read(environment)
-        if found is not None:
-            rank, size, local_rank = found
-            if size == 1:
-                return None
-            host = environment.get("MASTER_ADDR") or _first_host(environment)
-            agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-            return Launch(by, rank, size, local_rank, host, _port(environment), agent)
+    for by, (*names, here) in NAMES.items():
+        if not all(name in environment for name in names):
+            continue
+        rank, size, local_rank = (_number(name, environment[name]) for name in names)
+        if size == 1:
+            return None
+        host = environment.get("MASTER_ADDR") or _first_host(environment)
+        agent = environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        one_host = environment.get(here) == str(size) or host in LOOPBACK
+        return Launch(by, rank, size, local_rank, host, _port(environment), agent, one_host)
     return None
-
-
-Place = tuple[int, int, int]  # rank, size, rank on this machine
-
-
-def _torchrun(environment: Mapping[str, str]) -> Place | None:
-    return _place(environment, "RANK", "WORLD_SIZE", "LOCAL_RANK")
-
-
-def _slurm(environment: Mapping[str, str]) -> Place | None:
-    """Inside of a step only: a batch script has SLURM_NTASKS too, but is one process."""
-    return _place(environment, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID")
-
-
-def _submitit(environment: Mapping[str, str]) -> Place | None:
-    """Its local executor; on SLURM it uses srun."""
-    return _place(environment, "SUBMITIT_LOCAL_GLOBALID", "SUBMITIT_LOCAL_NTASKS", "SUBMITIT_LOCAL_LOCALID")
-
-
-def _place(environment: Mapping[str, str], *names: str) -> Place | None:
-    if not all(name in environment for name in names):
-        return None
-    rank, size, local_rank = (_number(name, environment[name]) for name in names)
-    return rank, size, local_rank
 
 
 def _number(name: str, text: str) -> int:

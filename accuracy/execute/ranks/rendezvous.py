@@ -1,76 +1,133 @@
-"""How launched processes find each other: a store at the launch's address holds the first one's door and its key."""
+"""How the processes of a run's ranks find each other, and the groups that they then are.
 
-import datetime
-import queue
-import secrets
+On one machine they meet in a file that nobody else can read, and speak over its loopback interface. Under a launcher
+they meet at its store; where it has none (srun, submitit), the first rank opens one, on the launch's address alone.
+"""
+
+import ipaddress
+import os
+import signal
 import socket
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing.connection import Client, Connection, Listener
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
 
+import torch
 import torch.distributed as dist
 
-from accuracy.core.errors import ConfigError
-from accuracy.execute.ranks.base import START_SECONDS
+from accuracy.core.errors import ConfigError, NoRendezvous
+from accuracy.execute.ranks import messages
 from accuracy.execute.ranks.launch import Launch
-from accuracy.execute.ranks.wire import Wire
 
-DOOR, KEY = "accuracy/door", "accuracy/key"
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+START_SECONDS = 120.0  # for all ranks to import torch and to find each other
 
 
-def store(launch: Launch, seconds: float = START_SECONDS) -> dist.TCPStore:
-    """The launch's store: torchrun's own, or one that the first process opens. Raises ConfigError."""
-    mine = launch.rank == 0 and not launch.agent
-    try:
-        return dist.TCPStore(
-            launch.host,
-            launch.port,
-            is_master=mine,
-            timeout=datetime.timedelta(seconds=seconds),
-            wait_for_workers=False,
-        )
-    except (RuntimeError, ValueError) as error:
-        what = "cannot be opened" if mine else "has nobody"
-        reason = " ".join(str(error).split()).partition(" Exception raised")[0]
-        raise ConfigError(f"port {launch.port} of {launch.host} {what} ({reason}); set MASTER_PORT") from error
+@dataclass(frozen=True)
+class Ranks:
+    """This process's rank among `size`; control: carries texts and numbers; data: by world size, of the first ranks."""
+
+    rank: int
+    size: int
+    control: dist.ProcessGroup
+    data: dict[int, dist.ProcessGroup]
 
 
 @contextmanager
-def door(launch: Launch, where: dist.TCPStore) -> Iterator["queue.Queue[Wire]"]:
-    """Open the first process's door; who comes with the right key is in the queue."""
-    key = secrets.token_bytes(32)
-    listener = Listener(("127.0.0.1" if launch.host in LOOPBACK else "", 0), backlog=launch.size, authkey=key)
-    wires: queue.Queue[Wire] = queue.Queue()
-
-    def let_in() -> None:
-        while True:
-            try:
-                wires.put(Wire(listener.accept()))
-            except OSError:  # closed
-                return
-            except Exception:  # a stranger without the key
-                continue
-
-    threading.Thread(target=let_in, daemon=True).start()
-    where.set(KEY, key.hex())
-    where.set(DOOR, f"{launch.host}:{listener.address[1]}")
+def time_limit(seconds: float) -> Iterator[None]:
+    """End this process by SIGALRM, whatever it is doing, when the body takes longer."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, min(seconds, 1e9))
     try:
-        yield wires
+        yield
     finally:
-        listener.close()
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def join(launch: Launch) -> Wire:
-    """Go through the first process's door. Raises ConfigError."""
-    where = store(launch)
-    try:
-        host, _, port = where.get(DOOR).decode().rpartition(":")
-        connection: Connection = Client((host, int(port)), authkey=bytes.fromhex(where.get(KEY).decode()))
-    except (RuntimeError, OSError) as error:
-        raise ConfigError(
-            f"rank {launch.rank} on {socket.gethostname()} finds no rank 0 at {launch.host}:{launch.port} ({error});"
-            " let all processes of the launch run the same command"
-        ) from error
-    return Wire(connection)
+def join_on_machine(folder: Path, backend: str, sizes: Sequence[int]) -> Ranks:
+    """Meet the other ranks that this machine's agent started. folder: one that only this user can read."""
+    rank, attempt = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"]
+    with time_limit(START_SECONDS):
+        control = _initialize(dist.FileStore(str(folder / f"store-{attempt}")), rank, sizes[-1], backend, rank, True)
+        return _grouped(rank, sizes, control, backend)
+
+
+def join_launched(launch: Launch, backend: str, sizes: Sequence[int], plan: str) -> Ranks:
+    """Meet the other processes of a launch. plan: in a word, what they have to agree on.
+
+    Raises ConfigError where they do not, where two share a GPU, and where they do not find each other.
+    """
+    gpu = 0 if torch.cuda.device_count() <= 1 else launch.local_rank  # a scheduler may show a process one GPU
+    with time_limit(2 * START_SECONDS):
+        try:
+            if dist.is_initialized():  # a job of a sweep before
+                control = dist.new_group(backend="gloo", timeout=messages.FOREVER)
+            else:
+                control = _initialize(_store(launch), launch.rank, launch.size, backend, gpu, launch.one_host)
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())[:200]
+            raise NoRendezvous(
+                f"rank {launch.rank} on {socket.gethostname()} does not find the other {launch.size - 1} at"
+                f" {launch.host}:{launch.port} ({reason}); let all processes of {launch.by} run the same command"
+            ) from error
+        if len(set(messages.share(plan, control))) > 1:
+            raise ConfigError("the launched processes plan other cases; let all of them run the same command")
+        if backend == "nccl":
+            _check_gpus(gpu, control)
+        return _grouped(launch.rank, [*sizes, launch.size], control, backend)
+
+
+def _initialize(store: dist.Store, rank: int, size: int, backend: str, gpu: int, one_host: bool) -> dist.ProcessGroup:
+    if one_host:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+    if backend == "nccl" and gpu < torch.cuda.device_count():
+        torch.cuda.set_device(gpu)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=messages.FOREVER)
+    return dist.new_group(backend="gloo", timeout=messages.FOREVER)
+
+
+def _grouped(rank: int, sizes: Sequence[int], control: dist.ProcessGroup, backend: str) -> Ranks:
+    """Every process makes every group; NCCL connects at the first use, which no case shall pay for."""
+    size = max(sizes)
+    data = {each: dist.new_group(list(range(each)), timeout=messages.FOREVER) for each in sorted(set(sizes))}
+    for each, group in data.items():
+        if backend == "nccl" and rank < each:
+            dist.all_reduce(torch.zeros(1, device="cuda"), group=group)
+    return Ranks(rank, size, control, data)
+
+
+def _store(launch: Launch) -> dist.Store:
+    """torchrun's own store, or one that the first rank opens. Raises ConfigError."""
+    wait = timedelta(seconds=START_SECONDS)
+    if launch.rank > 0 or launch.agent:
+        store = dist.TCPStore(launch.host, launch.port, is_master=False, timeout=wait)
+    else:
+        family, _, _, _, address = socket.getaddrinfo(launch.host, launch.port, type=socket.SOCK_STREAM)[0]
+        if ipaddress.ip_address(address[0]).is_loopback and not launch.one_host:
+            raise NoRendezvous(
+                f"{launch.host} is {address[0]} on its own machine, which no other one reaches; set MASTER_ADDR"
+            )
+        try:
+            listener = socket.create_server(address[:2], family=family)
+        except OSError as error:
+            raise NoRendezvous(
+                f"port {launch.port} of {launch.host} cannot be opened ({error.strerror}); set MASTER_PORT"
+            ) from error
+        store = dist.TCPStore(
+            launch.host, launch.port, is_master=True, timeout=wait, wait_for_workers=False,
+            master_listen_fd=listener.detach(),
+        )  # fmt: skip
+    return dist.PrefixStore(f"accuracy/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+
+
+def _check_gpus(gpu: int, control: dist.ProcessGroup) -> None:
+    mine = str(torch.cuda.get_device_properties(gpu).uuid) if gpu < torch.cuda.device_count() else ""
+    owners: dict[str, int] = {}
+    for rank, text in enumerate(messages.share(f"{socket.gethostname()} {mine}", control)):
+        host, _, uuid = text.partition(" ")
+        if not uuid:
+            raise ConfigError(f"rank {rank} on {host} has no GPU; start as many processes as GPUs, or set device=cpu")
+        if owners.setdefault(text, rank) != rank:
+            raise ConfigError(f"ranks {owners[text]} and {rank} on {host} share a GPU; start as many processes as GPUs")

@@ -68,14 +68,30 @@ def _newly_nonfinite(rank: int, name: str, x: Tensor, y: Tensor) -> Tensor:
     return x.isfinite() & ~y.isfinite()
 
 
-def _poisoned(case: Case, shards: Sequence[Tensors], run_ranks: RunRanks) -> Ran:
-    """The run with its inputs amid NaN, in a world whose fresh memory is NaN. Raises WrongResult."""
-    guarded = [[_amid_nan(x) for x in rank] for rank in shards]
-    ran = run_ranks(replace(case, reruns=Reruns(poison=True)), [tuple(x for _, x in rank) for rank in guarded])
-    for rank, tensors in enumerate(guarded):
-        for buffer, x in tensors:
+class Guarded:
+    """A rank's tensors amid NaN; whoever writes beside them is found out."""
+
+    def __init__(self, tensors: Tensors) -> None:
+        self._pairs = [_amid_nan(x) for x in tensors]
+
+    @property
+    def tensors(self) -> Tensors:
+        """Copies of the tensors, each in the middle of a buffer of NaN."""
+        return tuple(x for _, x in self._pairs)
+
+    def check(self, rank: int) -> None:
+        """Raises WrongResult where a NaN is gone."""
+        for buffer, x in self._pairs:
             if int(buffer.isnan().sum()) < buffer.numel() - x.numel():
                 raise WrongResult(f"rank {rank} wrote next to its inputs, outside of its tensors")
+
+
+def _poisoned(case: Case, shards: Sequence[Tensors], run_ranks: RunRanks) -> Ran:
+    """The run with its inputs amid NaN, in a world whose fresh memory is NaN. Raises WrongResult."""
+    guarded = [Guarded(rank) for rank in shards]
+    ran = run_ranks(replace(case, reruns=Reruns(poison=True)), [each.tensors for each in guarded])
+    for rank, each in enumerate(guarded):
+        each.check(rank)
     return ran
 
 
@@ -87,21 +103,29 @@ def _amid_nan(x: Tensor) -> tuple[Tensor, Tensor]:
     return buffer, middle
 
 
+def other_future(case: Case, rank: int, shards: Tensors) -> Tensors:
+    """A rank's q, k, v, dout with other keys and values from a token on."""
+    q, k, v, dout = shards
+    keys = token_map(case.variant.sharding, case.problem.seqlen, case.world_size)[rank] < _first_changed(case)
+    sign = torch.where(keys.to(k.device), 1.0, -1.0).to(k.dtype)[:, None, None]
+    return q, k * sign, v * sign, dout
+
+
+def _first_changed(case: Case) -> int:
+    return 5 * case.problem.seqlen // 8 + 1  # a key inside a shard, whether there are 1, 2, 4 or 8 of them
+
+
 def _other_future(
     case: Case, shards: Sequence[Tensors], results: Sequence[Results], run_ranks: RunRanks
 ) -> list[dict[str, int]]:
     """Other keys and values from a token on: out, lse and dq of the tokens before it see none of them."""
     problem, layout = case.problem, case.variant.sharding
-    first = 5 * problem.seqlen // 8 + 1  # a key inside a shard, whether there are 1, 2, 4 or 8 of them
-    keys = token_map(layout, problem.seqlen, case.world_size) < first
-    rows = token_map(layout, problem.queries, case.world_size) + problem.query_offset < first
+    rows = token_map(layout, problem.queries, case.world_size) + problem.query_offset < _first_changed(case)
+    changed = replace(case, reruns=Reruns(future=True))
     past = [row.to(shards[rank][0].device) for rank, row in enumerate(rows)]
-    other = []
-    for rank, (q, k, v, dout) in enumerate(shards):
-        sign = torch.where(keys[rank].to(k.device), 1.0, -1.0).to(k.dtype)[:, None, None]
-        other.append((q, k * sign, v * sign, dout))
+    other = [other_future(case, rank, each) for rank, each in enumerate(shards)]
 
     def leaked(rank: int, name: str, x: Tensor, y: Tensor) -> Tensor:
         return (x != y) & (past[rank] if name == "lse" else past[rank][:, None, None])
 
-    return _compare(results, [run_ranks(case, other).results], leaked, ("out", "lse", "dq"))
+    return _compare(results, [run_ranks(changed, other).results], leaked, ("out", "lse", "dq"))

@@ -9,15 +9,21 @@ import pytest
 from accuracy.core.errors import ConfigError
 from accuracy.execute.ranks.launch import Launch, launch
 
-TORCHRUN = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "MASTER_ADDR": "node0", "MASTER_PORT": "29500",
-            "TORCHELASTIC_USE_AGENT_STORE": "True"}  # fmt: skip
-STEP = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "512345"}
+TORCHRUN = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "node0",
+            "MASTER_PORT": "29500", "TORCHELASTIC_USE_AGENT_STORE": "True"}  # fmt: skip
+STEP = {
+    "SLURM_PROCID": "1",
+    "SLURM_STEP_NUM_TASKS": "2",
+    "SLURM_LOCALID": "1",
+    "SLURM_JOB_ID": "512345",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+}
 LOCAL = {"SUBMITIT_LOCAL_GLOBALID": "0", "SUBMITIT_LOCAL_NTASKS": "2", "SUBMITIT_LOCAL_LOCALID": "0",
          "SUBMITIT_LOCAL_JOB_ID": "77"}  # fmt: skip
 
 
 def test_torchrun_says_everything_and_keeps_the_store() -> None:
-    assert launch(TORCHRUN) == Launch("torchrun", 2, 4, 0, "node0", 29500, agent=True)
+    assert launch(TORCHRUN) == Launch("torchrun", 2, 4, 0, "node0", 29500, agent=True, one_host=False)
 
 
 def test_a_step_of_slurm_meets_at_its_first_host_at_a_port_of_its_job(tmp_path: Path, monkeypatch) -> None:
@@ -25,12 +31,19 @@ def test_a_step_of_slurm_meets_at_its_first_host_at_a_port_of_its_job(tmp_path: 
     scontrol.write_text('#!/bin/sh\n[ "$*" = "show hostnames gpu[07-08]" ] && printf "gpu07\\ngpu08\\n"\n')
     scontrol.chmod(scontrol.stat().st_mode | stat.S_IEXEC)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    assert launch(STEP | {"SLURM_JOB_NODELIST": "gpu[07-08]"}) == Launch("srun", 1, 2, 1, "gpu07", 22345)
+    assert launch(STEP | {"SLURM_JOB_NODELIST": "gpu[07-08]"}) == Launch(
+        "srun", 1, 2, 1, "gpu07", 22345, one_host=False
+    )
 
 
 def test_given_addresses_win_over_those_of_the_scheduler() -> None:
     given = {"MASTER_ADDR": "here", "MASTER_PORT": "1234", "SLURM_JOB_NODELIST": "gpu[07-08]"}
-    assert launch(STEP | given) == Launch("srun", 1, 2, 1, "here", 1234)
+    assert launch(STEP | given) == Launch("srun", 1, 2, 1, "here", 1234, one_host=False)
+
+
+def test_all_processes_on_one_machine_speak_over_its_loopback_interface() -> None:
+    together = launch(TORCHRUN | {"LOCAL_WORLD_SIZE": "4"}), launch(STEP | {"SLURM_STEP_TASKS_PER_NODE": "2"})
+    assert [each is not None and each.one_host for each in together] == [True, True]
 
 
 def test_a_batch_script_is_one_process_whatever_its_job_has_reserved() -> None:
@@ -38,7 +51,7 @@ def test_a_batch_script_is_one_process_whatever_its_job_has_reserved() -> None:
 
 
 def test_submitit_on_this_machine_meets_on_it() -> None:
-    assert launch(LOCAL) == Launch("submitit", 0, 2, 0, "127.0.0.1", 20077)
+    assert launch(LOCAL) == Launch("submitit", 0, 2, 0, "127.0.0.1", 20077, one_host=True)
 
 
 @pytest.mark.parametrize("environment", [{}, TORCHRUN | {"RANK": "0", "WORLD_SIZE": "1"}])

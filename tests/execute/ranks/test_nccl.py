@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from accuracy.execute.plan import plan
-from accuracy.execute.ranks.pool import Pool
 from accuracy.measure.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from tests.execute.ranks.worlds import assert_same_bits
 from tests.measuring import configuration
+from tests.real_ranks import RealRanks
 from tests.variants import schedules, skip_if_bound_to_a_kernel
 
 GPUS = torch.cuda.device_count()
@@ -24,15 +24,15 @@ PROBLEM = ("problem.seqlen=1536", "problem.heads=8", "problem.heads_kv=2", "prob
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    ranks = Pool(tuple(SIZES), "nccl", timeout=120.0)
+def pool() -> Iterator[RealRanks]:
+    ranks = RealRanks(tuple(SIZES), "nccl", timeout=120.0)
     yield ranks
     ranks.close()
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("variant", schedules())
-def test_both_worlds_give_the_same_bits(pool: Pool, variant: str, dtype: str) -> None:
+def test_both_worlds_give_the_same_bits(pool: RealRanks, variant: str, dtype: str) -> None:
     """float32 runs on the eager kernel, the 16-bit dtypes on the first that the machine has."""
     skip_if_bound_to_a_kernel(variant)
     here, there = Pipeline("test", Cache(None, 0)), Pipeline("test", Cache(None, 0), pool.run)

@@ -8,10 +8,10 @@ import pytest
 
 from accuracy.core.dtype import FORMATS, rounding_band
 from accuracy.execute.plan import plan
-from accuracy.execute.ranks.pool import Pool
 from accuracy.measure.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from tests.measuring import TINY, configuration
+from tests.real_ranks import RealRanks
 from tests.variants import schedules, skip_if_bound_to_a_kernel
 
 
@@ -84,7 +84,7 @@ def test_a_state_that_the_kernel_carries_is_seen_after_every_block() -> None:
 def test_an_attention_that_needs_ranks_of_its_own_has_no_steps() -> None:
     fn = f"variant.fn={Path(__file__).parents[2] / 'variant' / 'somebody.py'}:contiguous"
     chosen = configuration(*TINY, "variant=callable", fn, "world=processes", "world_size=1", "reruns.trace=true")
-    pool = Pool((1,), "gloo", timeout=600.0)
+    pool = RealRanks((1,), "gloo", timeout=600.0)
     try:
         (each,) = plan(chosen, free_bytes=None)
         found = Pipeline("test", Cache(None, 0.0), pool.run).measure(each.case)

@@ -1,0 +1,181 @@
+"""All ranks of a run on this machine: torch's elastic agent starts their processes once, and anew when one ends.
+
+In: the task and its pending cases. Out: the status of each case as it ends. The ranks tell of their cases in the run
+folder's journal, which this process follows; nothing of this module listens on any interface.
+"""
+
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
+from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
+
+from accuracy.core.case import Case
+from accuracy.execute.plan import Planned
+from accuracy.execute.ranks import journal, rank_loop, rendezvous
+from accuracy.execute.ranks.rank_loop import Task
+from accuracy.execute.ranks.rendezvous import Ranks
+from accuracy.runtime import arithmetic
+
+POLL_SECONDS = 0.05
+TRIES_WITHOUT_A_CASE = 2
+
+
+class RanksEnded(RuntimeError):
+    """The ranks of this machine do not come to a case."""
+
+
+Lead = Callable[[Task, Ranks, Sequence[Planned]], Iterator[Any]]
+"""What the first rank does while the others follow."""
+
+
+def measure(
+    task: Task, pending: Sequence[Planned], begin: Callable[[Case], None], lead: Lead = rank_loop.lead
+) -> Generator[str, None, None]:
+    """The status of every pending case as it ends. To be closed, so that no process stays. Raises RanksEnded."""
+    by_id = {each.case.id: each.case for each in pending}
+    _, offset = journal.lines(task.folder)
+    with tempfile.TemporaryDirectory(prefix="accuracy-") as meeting:
+        agent = Agent(task, pending, Path(meeting), lead)
+        thread = threading.Thread(target=agent.run_to_end, daemon=True)
+        thread.start()
+        try:
+            running = True
+            while running:
+                thread.join(POLL_SECONDS)
+                running = thread.is_alive()
+                found, offset = journal.lines(task.folder, offset)
+                for word, case_id in found:
+                    if word == "began":
+                        begin(by_id[case_id])
+                    elif by_id.pop(case_id, None):
+                        yield word
+        finally:
+            agent.stopping = True
+            thread.join()
+    if by_id:
+        raise RanksEnded(f"{agent.ended or 'the ranks ended'} before a case began, twice; what was measured stays")
+
+
+class Agent(LocalElasticAgent):
+    """torch's agent for one machine, which also notes how a rank ended."""
+
+    def __init__(self, task: Task, pending: Sequence[Planned], meeting: Path, lead: Lead) -> None:
+        for name in ("torch.distributed.elastic", "torch.multiprocessing.spawn"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # rows say what happened
+        multiprocessing.set_forkserver_preload([__name__])  # imported once, not by each rank
+        self.task, self.stopping, self.ended, self.idle = task, False, "", 0
+        self.journal_size = 0
+        spec = WorkerSpec(
+            role="rank",
+            local_world_size=max(task.sizes),
+            entrypoint=rank_process,
+            args=(task, pending, meeting, lead),
+            rdzv_handler=OneMachine(),
+            max_restarts=3 * len(pending) + TRIES_WITHOUT_A_CASE,
+            monitor_interval=POLL_SECONDS,
+        )
+        super().__init__(spec, DefaultLogsSpecs(log_dir=str(meeting)), start_method="forkserver")
+
+    def run_to_end(self) -> None:
+        """`run`, for a thread."""
+        try:
+            self.run()
+        except _Stopped:
+            pass
+        except Exception:
+            traceback.print_exc()
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        with _main_is_not_imported():
+            started: dict[int, Any] = super()._start_workers(worker_group)
+        return started
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        if self.stopping:
+            raise _Stopped
+        result = super()._monitor_workers(worker_group)
+        if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
+            self._note_ends()
+        return result
+
+    def _note_ends(self) -> None:
+        """The status 0 of a process is an end, too, while others are at work."""
+        context: Any = self._pcontext
+        codes = [process.exitcode for process in context._pc.processes]
+        texts = [journal.note_end(self.task.folder, rank, code, self.task.seconds) for rank, code in enumerate(codes)]
+        self.ended = " and ".join(filter(None, texts)) or self.ended
+        size = sum(word != "ended" for word, _ in journal.lines(self.task.folder)[0])
+        self.idle = self.idle + 1 if size == self.journal_size else 0
+        self.journal_size = size
+        if self.idle >= TRIES_WITHOUT_A_CASE:
+            self._remaining_restarts = 0
+
+
+class _Stopped(Exception):
+    """This process wants no more of its ranks."""
+
+
+class OneMachine(StaticTCPRendezvous):
+    """The agent is the only one: it waits for nobody, and its store is in its own memory. Nothing listens."""
+
+    def __init__(self) -> None:
+        super().__init__("127.0.0.1", 0, rank=0, world_size=1, run_id="accuracy", timeout=0)
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """See `RendezvousHandler`."""
+        return RendezvousInfo(dist.HashStore(), 0, 1, RendezvousStoreInfo(self.master_addr, self.master_port))
+
+
+def rank_process(task: Task, pending: Sequence[Planned], meeting: Path, lead: Lead) -> None:
+    """The life of a rank's process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the starting process's to handle
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        arithmetic.make_exact()
+        torch.set_num_threads(task.threads)
+        ranks = rendezvous.join_on_machine(meeting, task.backend, task.sizes)
+        if ranks.rank > 0:
+            rank_loop.follow(task, ranks)
+        else:
+            for _ in lead(task, ranks, pending):
+                pass
+        dist.destroy_process_group()
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(journal.LOST)
+
+
+@contextmanager
+def _main_is_not_imported() -> Iterator[None]:
+    """multiprocessing imports the main module in each child: a script without a guard would start itself again."""
+    names: dict[str, Any] = vars(sys.modules["__main__"])
+    hidden: dict[str, Any] = {name: names.pop(name) for name in ("__spec__", "__file__") if name in names}
+    names["__spec__"] = None
+    try:
+        yield
+    finally:
+        names.update(hidden)

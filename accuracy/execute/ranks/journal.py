@@ -1,0 +1,80 @@
+"""What ranks had in hand when one of them ended: a line for each event in `ranks.log` of the run folder.
+
+launch; began CASE; ok CASE, unsupported CASE, failed CASE; ended HOW: a rank's process is gone, the case may be tried
+once more; final HOW: the case may not. Whoever sees an event adds its line, so the file is read after every restart.
+"""
+
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+
+NAME = "ranks.log"
+LOST = 3
+"""Exit status of a rank that cannot go on because another one is gone, or because its device is."""
+TRIES = 2
+
+
+@dataclass
+class Known:
+    """statuses: of the cases that ended in this launch; tries: of each case since its last row, what was noted then."""
+
+    statuses: dict[str, str] = field(default_factory=dict)
+    tries: dict[str, list[list[tuple[str, str]]]] = field(default_factory=dict)
+
+    def reason(self, case_id: str) -> str | None:
+        """Why the case is a failed row without being tried again; None: it is to be tried."""
+        ends = []
+        for noted in self.tries.get(case_id, []):
+            ended = [text for word, text in noted if word == "ended"]
+            if noted and not ended:
+                return " and ".join(text for _, text in noted)
+            ends += [" and ".join(ended)] if ended else []
+        if len(ends) < TRIES:
+            return None
+        return f"{ends[0]}, twice" if len(set(ends)) == 1 else "; then ".join(ends)
+
+
+def note(folder: Path, word: str, text: str = "") -> None:
+    """Add a line."""
+    with open(folder / NAME, "a") as file:
+        file.write(f"{word} {text}\n")
+
+
+def lines(folder: Path, offset: int = 0) -> tuple[list[tuple[str, str]], int]:
+    """Word and text of every whole line behind an offset in bytes, and the offset behind them."""
+    path = folder / NAME
+    content = path.read_bytes()[offset:] if path.exists() else b""
+    whole = content[: content.rfind(b"\n") + 1]
+    found = [line.partition(" ") for line in whole.decode(errors="replace").splitlines()]
+    return [(word, text) for word, _, text in found], offset + len(whole)
+
+
+def read(folder: Path) -> Known:
+    """What all lines together say."""
+    known, case = Known(), ""
+    for word, text in lines(folder)[0]:
+        if word == "launch":
+            known.statuses.clear()
+        elif word == "began":
+            case = text
+            known.tries.setdefault(case, []).append([])
+        elif word not in ("ended", "final"):
+            known.statuses[text] = word
+            known.tries.pop(text, None)
+            case = ""
+        elif case:
+            known.tries[case][-1].append((word, text))
+    return known
+
+
+def note_end(folder: Path, rank: int, code: int, seconds: float) -> str | None:
+    """Add how a rank's process ended, from its exit status (negative: a signal); the text, or None where the process
+    ended because of another one. seconds: the time limit of a case."""
+    if code in (LOST, -signal.SIGTERM):
+        return None
+    if code == -signal.SIGALRM:
+        text = f"no answer from rank {rank} within {seconds:g} s"
+    else:
+        text = f"rank {rank} " + (f"was killed by signal {-code}" if code < 0 else f"ended with status {code}")
+    note(folder, "final" if code == -signal.SIGALRM else "ended", text)
+    return text

@@ -1,0 +1,224 @@
+"""What a rank does in a run: the first measures case after case, the others take part where it tells them to.
+
+Every rank draws the inputs itself and runs its program; out, lse, dq, dk and dv go to the first as tensors, which
+compares them and writes the rows. An exception is told to all, and the case is a failed row. Where the others are stuck
+in the middle of a transfer, the rank ends instead, and its launcher starts all of them anew.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from accuracy.core.case import Case, Reruns, digest
+from accuracy.execute.plan import Planned
+from accuracy.execute.ranks import journal, messages
+from accuracy.execute.ranks.rendezvous import Ranks, time_limit
+from accuracy.inputs import base as inputs_base
+from accuracy.measure.pipeline import Pipeline
+from accuracy.measure.rerun import counts
+from accuracy.results import table
+from accuracy.runtime import device
+from accuracy.simulate.program import Ran, build_kernel, rank_program
+from accuracy.world.base import Results, Tensors
+from accuracy.world.processes import ProcessesWorld, run_rank
+from accuracy.world.simulated import RankFailed
+
+PATIENCE_SECONDS = 3.0  # of a rank with an exception, for the others to hear of it
+PLAIN, POISON, FUTURE, PREPARE, END = range(5)
+RERUNS = (Reruns(), Reruns(poison=True), Reruns(future=True))
+"""What the first three ask for."""
+Told = dict[str, Any]
+"""What a rank tells of its part in a case: its error, or its cost and what its tensors are like."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the ranks of a run measure, and how.
+
+    cases: the same on every rank; pipeline: the first rank's, which simulates the cases of a simulated world; sizes:
+    the world sizes to come; seconds: that real ranks may take for a case; threads: of the processor, in each rank that
+    is started here.
+    """
+
+    cases: Sequence[Case]
+    pipeline: Pipeline
+    folder: Path
+    backend: str
+    sizes: Sequence[int]
+    seconds: float
+    threads: int
+
+    @property
+    def digest(self) -> str:
+        """Of the cases, in their order."""
+        return digest({"cases": [case.id for case in self.cases]})
+
+
+def lead(task: Task, ranks: Ranks, pending: Sequence[Planned]) -> Iterator[tuple[Case, str]]:
+    """The first rank's part: every pending case and its status, its rows in the folder by then."""
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+        journal.note(task.folder, "launch")
+    known = journal.read(task.folder)
+    rank = Rank(task, ranks)
+    pipeline = rank.pipeline
+    numbers = {case.id: number for number, case in enumerate(task.cases)}
+    for each in pending:
+        case = each.case
+        if case.id not in known.statuses:
+            journal.note(task.folder, "began", case.id)
+            if each.unsupported is not None:
+                measured = pipeline.unsupported(case, each.unsupported)
+            elif reason := known.reason(case.id):
+                measured = pipeline.failed(case, reason)
+            else:
+                rank.prepare(numbers[case.id])
+                measured = pipeline.measure(case)
+            table.write_case(task.folder, case.id, measured.results, measured.positions, measured.steps)
+            known.statuses[case.id] = measured.status
+            journal.note(task.folder, measured.status, case.id)
+        yield case, known.statuses[case.id]
+    rank.tell(0, END)
+
+
+def follow(task: Task, ranks: Ranks) -> None:
+    """Every other rank's part, until the first is through."""
+    rank = Rank(task, ranks)
+    while True:
+        number, what = rank.tell()
+        if what == END:
+            return
+        rank.draw(number)
+        if what != PREPARE:
+            rank.take_part(what)
+
+
+def leave() -> NoReturn:
+    """End this rank: it cannot go on, and its launcher starts all ranks anew."""
+    os._exit(journal.LOST)
+
+
+class Rank:
+    """One rank and the case in its hands."""
+
+    def __init__(self, task: Task, ranks: Ranks) -> None:
+        self.task, self.ranks, self.pipeline = task, ranks, task.pipeline
+        self._simulate, self.pipeline.run_ranks = self.pipeline.run_ranks, self.run_all
+        self.number = -1  # of the case
+        self._drawn_for: object = None
+        self._shards: Tensors | Exception = ()
+
+    @property
+    def case(self) -> Case:
+        """The case, without its reruns."""
+        return replace(self.task.cases[self.number], reruns=Reruns())
+
+    def tell(self, number: int = -1, what: int = END) -> tuple[int, int]:
+        """The first rank's case and what to do with it, on every rank."""
+        try:
+            number, what = messages.share_numbers((number, what), self.ranks.control)
+        except RuntimeError:
+            leave()
+        return number, what
+
+    def prepare(self, number: int) -> None:
+        """On the first rank: let the others draw the case's inputs while the reference is computed."""
+        self.number = number
+        if self.case.world == "processes":
+            self.tell(number, PREPARE)
+
+    def draw(self, number: int) -> None:
+        """q, k, v, dout of this rank, kept for the cases that have the same; an exception waits for the case to run."""
+        self.number = number
+        case = self.case
+        key = case.inputs, case.problem, case.seed, case.dtype, case.variant.sharding, case.world_size
+        if self.ranks.rank < case.world_size and self._drawn_for != key:
+            self._drawn_for = key
+            try:
+                self._shards = inputs_base.draw_shard(case, self.ranks.rank)
+            except Exception as error:
+                self._shards = error
+
+    def run_all(self, case: Case, shards: Sequence[Tensors]) -> Ran:
+        """On the first rank: the case in hand on all ranks; as `RunRanks`. Raises RankFailed."""
+        if case.world != "processes":
+            return self._simulate(case, shards)
+        what = RERUNS.index(case.reruns)
+        self.tell(self.number, what)
+        every, results = self.take_part(what, shards[0])
+        for rank, told in enumerate(every):
+            if "error" in told:
+                raise RankFailed(f"rank {rank}: {told['error']}")
+        peaks = [told["peak_bytes"] for told in every]
+        seconds = max(told["seconds"] for told in every)
+        return Ran(results, device.Cost(seconds, None if None in peaks else max(peaks)))
+
+    def take_part(self, what: int, given: Tensors | None = None) -> tuple[list[Told], list[Results]]:
+        """What every rank tells of its part; on the first, which is given its shards, also all results."""
+        mine: Results = ()
+        told: Told = {}
+        with time_limit(self.task.seconds):
+            try:
+                mine, told = self._run(what, given)
+            except (Exception, SystemExit) as error:  # some packages call exit()
+                told = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]}
+            try:
+                if "error" in told and _is_broken(self.case.device):
+                    raise messages.Stuck
+                return self._exchange(mine, told)
+            except messages.Stuck:
+                journal.note(self.task.folder, "final", f"rank {self.ranks.rank}: {told['error']}")
+            except RuntimeError:
+                pass  # a rank is gone: who saw it end says how
+            leave()
+
+    def _run(self, what: int, given: Tensors | None) -> tuple[Results, Told]:
+        case, rank = replace(self.case, reruns=RERUNS[what]), self.ranks.rank
+        guarded = None
+        try:
+            if rank >= case.world_size:
+                return (), {}
+            shards = self._shards if given is None else given
+            if isinstance(shards, Exception):
+                raise shards
+            if what == FUTURE and given is None:
+                shards = counts.other_future(case, rank, shards)
+            if what == POISON and given is None:
+                guarded = counts.Guarded(shards)
+                shards = guarded.tensors
+            place: list[Any] = [None] * case.world_size
+            place[rank] = shards
+            program = rank_program(case, build_kernel(case), place)
+        finally:
+            dist.barrier(self.ranks.control)
+        world = ProcessesWorld(rank, case.world_size, self.ranks.data[case.world_size])
+        with device.measured(case.device) as cost, device.poisoned(what == POISON):
+            results = run_rank(program, world)
+        if guarded is not None:
+            guarded.check(rank)
+        return results, {**vars(cost), "tensors": messages.describe(results)}
+
+    def _exchange(self, mine: Results, told: Told) -> tuple[list[Told], list[Results]]:
+        patience = PATIENCE_SECONDS if "error" in told else None
+        notes = messages.share_notes(json.dumps(told), self.ranks.control, patience)
+        size = self.case.world_size
+        every = [json.loads(note) for note in notes[:size]]
+        if self.ranks.rank >= size or any("error" in each for each in every):
+            return every, []
+        return every, messages.collect(mine, [each["tensors"] for each in every], self.ranks.data[size])
+
+
+def _is_broken(where: str) -> bool:
+    """Whether an error stays with this process: after an illegal address CUDA refuses everything."""
+    try:
+        if where == "cuda":
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+    except RuntimeError:
+        return True
+    return False

@@ -1,0 +1,186 @@
+"""Real ranks on this machine: the simulated bits, and no fault of a rank costs more than its case."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from accuracy.core.paths import PACKAGE
+from accuracy.execute.measure import measure as measure_plans
+from accuracy.execute.measure import task_of
+from accuracy.execute.plan import plan
+from accuracy.execute.ranks import agent
+from accuracy.execute.ranks.agent import RanksEnded
+from accuracy.results import table
+from tests.execute.ranks.planted import dies_once, ends_at_once, plant
+from tests.execute.ranks.worlds import COSTS
+from tests.measuring import TINY, configuration
+from tests.processes import LOOPBACK, alive, listening, marked, wait_until
+from tests.variants import schedules, skip_if_bound_to_a_kernel
+
+pytestmark = pytest.mark.xdist_group("processes")
+ALL = (
+    "unusable=record",
+    "world_size=[1,2,3,4]",
+    "dtype=[bfloat16,float32]",
+    f"variant={schedules()}".replace(" ", "").replace("'", ""),
+)
+
+
+def run(folder: Path, *words: str, parts: Path | None = None) -> pd.DataFrame:
+    """Measure into the folder as the command does; its rows."""
+    folder.mkdir()
+    asked = configuration(*TINY, "kernel=eager", "reference.folder=null", *words, folders=[parts] if parts else [])
+    for _ in measure_plans(asked, folder, plan(asked, None), None, lambda case: None):
+        pass
+    return table.read_results(folder)
+
+
+def comparable(rows: pd.DataFrame) -> pd.DataFrame:
+    """In order, without what differs between worlds although the bits agree."""
+    order = ["variant", "world_size", "dtype", "seed", "tensor", "rank"]
+    return rows.drop(columns=[*COSTS, "case_id", "world"]).sort_values(order).reset_index(drop=True)
+
+
+@pytest.fixture(scope="module")
+def both_worlds(tmp_path_factory: pytest.TempPathFactory) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Every schedule in a run of real ranks and in one of simulated ranks."""
+    folder = tmp_path_factory.mktemp("both")
+    real, simulated = (run(folder / world, *ALL, f"world={world}") for world in ("processes", "simulated"))
+    return comparable(real), comparable(simulated)
+
+
+@pytest.mark.parametrize("variant", schedules())
+def test_both_worlds_give_the_same_bits(both_worlds, variant: str) -> None:
+    skip_if_bound_to_a_kernel(variant)
+    real, simulated = (rows[rows["variant"] == variant].reset_index(drop=True) for rows in both_worlds)
+    assert (simulated["status"] == table.OK).any()
+    pd.testing.assert_frame_equal(real, simulated, check_exact=True)
+
+
+def test_reruns_on_real_ranks_change_no_bit_either(tmp_path: Path) -> None:
+    words = ("variant=zigzag", "world_size=2", "dtype=float32", "reruns.repeat=1", "reruns.poison=true",
+             "reruns.future=true")  # fmt: skip
+    real, simulated = (run(tmp_path / world, *words, f"world={world}") for world in ("processes", "simulated"))
+    assert set(real["status"]) == {table.OK}
+    assert not real[["repeats_differ", "poisoned", "future_differs"]].fillna(0).to_numpy().any()
+    pd.testing.assert_frame_equal(comparable(real), comparable(simulated), check_exact=True)
+
+
+FAULTS = {
+    "raises": ("raise ValueError('planted')", "rank 1: ValueError: planted"),
+    "calls_exit": ("raise SystemExit(0)", "rank 1: SystemExit: 0"),
+    "runs_out_of_memory": ("__import__('torch').empty(2**60)", "rank 1: RuntimeError: .*(memory|allocate).*"),
+    "is_killed": ("__import__('os').kill(__import__('os').getpid(), 9)", "rank 1 was killed by signal 9, twice"),
+    "exits": ("__import__('os')._exit(7)", "rank 1 ended with status 7, twice"),
+    "ends_well": ("__import__('os')._exit(0)", "rank 1 ended with status 0, twice"),
+    "hangs": ("__import__('time').sleep(600)", "no answer from rank [01] within 5 s.*"),
+}
+
+
+def test_every_fault_of_one_rank_is_a_row_and_the_cases_around_it_are_measured(tmp_path: Path) -> None:
+    for name, (statement, _) in FAULTS.items():
+        plant(tmp_path / "mine", name, f"if rank.world.rank == 1: {statement}")
+    words = f"variant=[ring,{','.join(FAULTS)},zigzag]"
+    rows = run(tmp_path / "run", words, "world_size=2", "world=processes", "world.processes.timeout_seconds=5",
+               parts=tmp_path / "mine")  # fmt: skip
+    by_variant = rows.drop_duplicates("case_id").set_index("variant")
+    for name, (_, reason) in FAULTS.items():
+        assert by_variant.loc[name, "status"] == table.FAILED
+        assert re.fullmatch(reason, by_variant.loc[name, "reason"]), by_variant.loc[name, "reason"]
+    assert set(by_variant.loc[["ring", "zigzag"], "status"]) == {table.OK}
+
+
+def test_an_exception_that_all_ranks_hear_of_ends_no_process_and_sizes_share_them(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    note = f"open('{pids}', 'a').write(f'{{rank.world.rank}} {{__import__(\"os\").getpid()}}\\n')"
+    plant(tmp_path / "mine", "notes", note)
+    plant(tmp_path / "mine", "fails", "raise ValueError('planted')")
+    rows = run(tmp_path / "run", "variant=[notes,fails]", "world_size=[1,2,3]", "world=processes",
+               parts=tmp_path / "mine")  # fmt: skip
+    failed = rows[rows["variant"] == "fails"]
+    assert set(failed["reason"]) == {"rank 0: ValueError: planted"}
+    assert len(failed) == 3
+    assert len(set(pids.read_text().split("\n")) - {""}) == 3  # a process for each of three ranks
+
+
+def test_a_rank_that_dies_once_costs_a_start_and_the_case_is_measured(tmp_path: Path) -> None:
+    parts = plant(tmp_path / "mine", "dies_once", dies_once(tmp_path / "marker"))
+    rows = run(tmp_path / "run", "variant=dies_once", "world_size=2", "world=processes", parts=parts)
+    assert set(rows["status"]) == {table.OK}
+    assert not (tmp_path / "marker").exists()
+
+
+def test_ranks_that_never_come_to_a_case_end_the_run(tmp_path: Path) -> None:
+    asked = configuration(*TINY, "variant=ring", "world_size=2", "world=processes", "device=cpu")
+    pending = plan(asked, None)
+    with pytest.raises(RanksEnded, match="rank 0 ended with status 5 before a case began, twice"):
+        list(agent.measure(task_of(asked, tmp_path, pending), pending, lambda case: None, ends_at_once))
+
+
+def test_ranks_killed_at_random_moments_leave_every_number_as_it_was(tmp_path: Path) -> None:
+    dice, done, killed = random.Random(7), threading.Event(), []
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    note = f"open(f'{pids}/{{rank.world.rank}}', 'w').write(str(__import__('os').getpid()))"
+    parts = plant(tmp_path / "mine", "notes", note)
+    words = ("variant=notes", "world_size=3", "dtype=float32", f"seed={list(range(50))}".replace(" ", ""))
+
+    def kill_some() -> None:
+        while not done.wait(dice.uniform(0.2, 0.6)) and len(killed) < 4:
+            now = [text for path in sorted(pids.glob("*")) if (text := path.read_text())]
+            if len(now) == 3 and (victim := int(dice.choice(now))) not in killed:
+                killed.append(victim)
+                with suppress(ProcessLookupError):
+                    os.kill(victim, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_some)
+    killer.start()
+    try:
+        real = run(tmp_path / "real", *words, "world=processes", parts=parts)
+    finally:
+        done.set()
+        killer.join()
+    assert killed
+    assert not [pid for pid in killed if alive(pid)]
+    failed = real[real["status"] != table.OK]
+    assert len(failed) <= len(killed) / 2  # a case takes two
+    assert all(re.fullmatch("rank . was killed by signal 9.*", reason) for reason in failed["reason"])
+    simulated = comparable(run(tmp_path / "simulated", *words, "world=simulated", parts=parts))
+    measured = comparable(real[real["status"] == table.OK])
+    expected = simulated[simulated["seed"].isin(set(measured["seed"]))].reset_index(drop=True)
+    pd.testing.assert_frame_equal(measured, expected, check_exact=True, check_dtype=failed.empty)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_however_the_command_ends_no_rank_stays_and_what_was_measured_does(tmp_path: Path, how: signal.Signals) -> None:
+    """While it ran, its processes listened on the loopback interface only."""
+    mark = uuid.uuid4().hex
+    words = ("world=processes", "variant=[ring,zigzag]", "world_size=[2]", f"seed={list(range(200))}", "report=false")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "accuracy", *TINY, *words, f"output_dir={tmp_path / 'run'}"],
+        env={**os.environ, "PYTHONPATH": str(PACKAGE.parent), "ACCURACY_TEST_MARK": mark},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    wait_until(lambda: len(list((tmp_path / "run" / "results").glob("[!.]*.parquet"))) >= 3, 120)
+    pids = marked(mark)
+    assert len(pids) > 2
+    assert listening(pids)
+    assert all(address.startswith(LOOPBACK) for address in listening(pids))
+    process.send_signal(how)
+    assert process.wait(timeout=60) == (130 if how == signal.SIGINT else -how)
+    wait_until(lambda: not marked(mark), 20)
+    results = table.read_results(tmp_path / "run")
+    assert results["case_id"].nunique() >= 3
+    assert (results["status"] == table.OK).all()
