@@ -15,7 +15,7 @@ EXCESS = 1.5  # the portable rule of the gate
 def claims(results: pd.DataFrame) -> list[Claim]:
     rows = results[(results["rank"] == -1) & results["tensor"].isin(GATED) & (results["status"] == "ok")]
     rows = rows[rows["dtype"].isin(SHORT) & rows["condition_rounding"].notna()].copy()
-    unit = rows["dtype"].map(lambda dtype: FORMATS[dtype].unit_roundoff)
+    unit = rows["dtype"].map(lambda dtype: FORMATS[dtype].unit_roundoff).astype(float)
     rows["by_rounding"] = rows["error_rel"] / (rows["condition_rounding"] * unit)
     rows["by_sum"] = rows["error_rel"] / (rows["condition_sum"] * unit)
     rows["in_units"] = rows["error_rel"] / unit
