@@ -173,7 +173,7 @@ class Recorder:
         return of_table(self.folder or Path(EXPERIMENT), about, pa.Table.from_pylist(rows, schema=table.RESULTS_SCHEMA))
 
     def _about(self, cases: list[str], ended: str | None) -> dict[str, Any]:
-        from accuracy.measure.provenance import fingerprint, provenance
+        from accuracy.measurement.provenance import fingerprint, provenance
         from accuracy.results import table
 
         words = ["pytest", *sys.argv[1:]]

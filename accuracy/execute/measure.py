@@ -21,8 +21,8 @@ from accuracy.execute.ranks import agent, rank_loop
 from accuracy.execute.ranks.rank_loop import Task
 from accuracy.execute.ranks.rendezvous import Ranks
 from accuracy.execute.worker_process import Work, write
-from accuracy.measure.memory import bytes_needed
-from accuracy.measure.pipeline import Measured, Pipeline
+from accuracy.measurement.memory import bytes_needed
+from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.reference.cache import Cache
 from accuracy.runtime import device
 from accuracy.simulate.program import simulate

@@ -17,7 +17,7 @@ from accuracy.core.case import Case, digest
 from accuracy.core.errors import ConfigError
 from accuracy.execute.measure import Launched, measure
 from accuracy.execute.plan import Planned
-from accuracy.measure.provenance import code_of, fingerprint, provenance
+from accuracy.measurement.provenance import code_of, fingerprint, provenance
 from accuracy.results import table
 
 NOT_NUMBERS = ("output_dir", "report", "dry_run", "reference", "workers", "case_seconds")  # keys that change no number

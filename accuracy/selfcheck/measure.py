@@ -18,7 +18,7 @@ from accuracy.core import plugins
 from accuracy.core.paths import CONFIGS, PACKAGE
 from accuracy.execute.plan import plan
 from accuracy.execute.settle import read_settled
-from accuracy.measure.pipeline import Pipeline
+from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 
 SMALL = (
