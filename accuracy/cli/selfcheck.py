@@ -80,7 +80,7 @@ def _vacuity(given: argparse.Namespace) -> int:
     from accuracy.execute.settle import read_settled
     from accuracy.inputs import base as inputs
     from accuracy.runtime import arithmetic
-    from accuracy.selfcheck import measure, vacuity
+    from accuracy.selfcheck import vacuity
 
     arithmetic.make_exact()
     limits = vacuity.tolerance(given.tolerance, given.metric, given.tokens, given.against)

@@ -61,7 +61,20 @@ def store(folder: Path) -> None:
 def restore(folder: Path) -> None:
     """Read what `store` wrote, in a process that its writer started."""
     for name, (code, pickled) in pickle.loads((folder / FILE).read_bytes()).items():
-        _given[name] = Given(pickle.loads(pickled), code, pickled)
+        _given[name] = Given(_unpickled(pickled), code, pickled)
+
+
+def _unpickled(pickled: bytes) -> Callable[..., Any]:
+    """The function; where it cannot be loaded here, one that says why when it is called."""
+    try:
+        function: Callable[..., Any] = pickle.loads(pickled)
+    except Exception as error:  # whatever a user's module does when it is imported
+        why = f"the function cannot be loaded in a rank's process ({type(error).__name__}: {error})"
+
+        def function(*tensors: Any, **how: Any) -> Any:
+            raise RuntimeError(why)
+
+    return function
 
 
 def check_travels(text: str) -> None:

@@ -34,12 +34,11 @@ class Transfer:
 
 @dataclass(frozen=True)
 class ProcessesWorld:
-    """One rank's view; see `accuracy.world.base.World`. group: of the ranks 0 to size - 1 of all processes; None: of a
-    rank that is alone in the caller's process."""
+    """One rank's view; see `accuracy.world.base.World`. group: of the ranks 0 to size - 1 of all processes."""
 
     rank: int
     size: int
-    group: dist.ProcessGroup | None
+    group: dist.ProcessGroup
 
     def ring_shift(self, tensors: Sequence[Tensor], distance: int = 1) -> Transfer:
         """See `World.ring_shift`."""
