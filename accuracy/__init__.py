@@ -1,7 +1,46 @@
 """How accurate is distributed attention? Every variant against float64, per rank and per tensor.
 
-The road, in the order of the data: `configuration` -> `case`, `grid` -> `inputs` -> `world` -> `variant` (kernel)
--> `reference` -> `metrics` -> `table` -> `report`. `pipeline` is the one file that walks all of it.
+    import accuracy
+
+    rows = accuracy.measure("ring", world_size=[1, 2, 4])     # or a function of your own
+    accuracy.plot.growth(rows)
+    accuracy.diagnose("ring").raise_if_faulty()
+
+Nothing is imported before it is asked for: `import accuracy` needs neither torch nor pandas.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from accuracy.api import plot
+    from accuracy.api.assert_accurate import assert_accurate
+    from accuracy.api.compare import compare
+    from accuracy.api.diagnose import Diagnosis, diagnose
+    from accuracy.api.measure import measure
+    from accuracy.api.tables import columns, load
+    from accuracy.core.errors import ConfigError
+
 __version__ = "0.1.0"
+__all__ = [
+    "ConfigError", "Diagnosis", "assert_accurate", "columns", "compare", "diagnose", "load", "measure", "plot",
+]  # fmt: skip
+_MODULES = {
+    "ConfigError": "core.errors", "Diagnosis": "api.diagnose", "assert_accurate": "api.assert_accurate",
+    "columns": "api.tables", "compare": "api.compare", "diagnose": "api.diagnose", "load": "api.tables",
+    "measure": "api.measure", "plot": "api.plot",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported at its first use (PEP 562)."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'accuracy' has no attribute {name!r}")
+    module = importlib.import_module(f"accuracy.{_MODULES[name]}")
+    found = module if name == "plot" else getattr(module, name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

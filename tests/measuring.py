@@ -8,7 +8,7 @@ import pandas as pd
 from accuracy.config.read import Configuration
 from accuracy.execute.plan import plan
 from accuracy.execute.settle import read_settled
-from accuracy.measure.pipeline import Pipeline
+from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from tests.composing import composed
 

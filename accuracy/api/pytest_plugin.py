@@ -10,7 +10,7 @@
 import datetime
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +21,13 @@ from accuracy.core.errors import ConfigError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from accuracy.gate.rules import Limits
     from accuracy.results.cell import Key
     from accuracy.results.run_table import Evidence
 
 EXPERIMENT = "pytest"
 RECORDER = pytest.StashKey["Recorder"]()
-Rows = list[dict[str, Any]]
+Rows = Sequence[Mapping[str, Any]]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -63,40 +64,31 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 @pytest.fixture
 def accuracy_gate(request: pytest.FixtureRequest) -> Callable[..., "pd.DataFrame"]:
-    """measure(fn, *, seeds=range(8), limits=..., **how) -> rows; how: as `accuracy.api.testing.assert_accurate` has it.
+    """measure(fn, *, seeds=range(8), limits=..., **how) -> rows; how: as `accuracy.assert_accurate` has it.
 
     Fails the test with the worst cells where the portable rules, or the baseline, say so.
     """
     recorder = request.config.stash[RECORDER]
 
-    def measure(fn: Callable[..., Any], *, seeds: Iterable[int] = range(8), **how: Any) -> "pd.DataFrame":
+    def measure(
+        fn: Callable[..., Any], *, seeds: Iterable[int] = range(8), limits: "Limits | None" = None, **how: Any
+    ) -> "pd.DataFrame":
         __tracebackhide__ = True
-        rows = [row for seed in seeds for row in _measured(fn, seed, **how)]
+        import pandas as pd
+
+        from accuracy.api.assert_accurate import rows_of
+
+        rows = rows_of(fn, seed=seeds, **how)
         recorder.add(rows)
         try:
-            complaint = recorder.judge(rows, how.get("limits"))
+            complaint = recorder.judge(rows, limits)
         except ConfigError as error:
             complaint = str(error)
         if complaint is not None:
             pytest.fail(complaint, pytrace=False)
-        import pandas as pd
-
         return pd.DataFrame(rows)
 
     return measure
-
-
-def _measured(fn: Callable[..., Any], seed: int, **how: Any) -> Iterator[dict[str, Any]]:
-    """A seed's rows, whatever they say: the gate judges all seeds together."""
-    from accuracy.api.testing import assert_accurate
-
-    rows: Rows = []
-    try:
-        assert_accurate(fn, seed=seed, record=lambda found: rows.extend(map(dict, found)), **how)
-    except AssertionError:
-        if not rows:
-            raise
-    yield from rows
 
 
 class Recorder:
@@ -136,7 +128,7 @@ class Recorder:
 
         table.write_json(self.folder / "run.json", self._about(self.cases, _now()))
 
-    def judge(self, rows: Rows, limits: Any) -> str | None:
+    def judge(self, rows: Rows, limits: "Limits | None") -> str | None:
         """What is wrong with a test's rows, as accuracy-check prints it; None where nothing is."""
         from accuracy.gate import choice
         from accuracy.gate.decision import Question, decide
@@ -173,7 +165,7 @@ class Recorder:
         return of_table(self.folder or Path(EXPERIMENT), about, pa.Table.from_pylist(rows, schema=table.RESULTS_SCHEMA))
 
     def _about(self, cases: list[str], ended: str | None) -> dict[str, Any]:
-        from accuracy.measure.provenance import fingerprint, provenance
+        from accuracy.measurement.provenance import fingerprint, provenance
         from accuracy.results import table
 
         words = ["pytest", *sys.argv[1:]]

@@ -11,7 +11,7 @@ from accuracy.core.case import Case, Problem
 from accuracy.core.probes import PROBES
 from accuracy.execute.plan import Planned
 from accuracy.execute.run import Outcome
-from accuracy.measure.memory import bytes_needed
+from accuracy.measurement.memory import bytes_needed
 from accuracy.results import table
 
 SHOWN = 40

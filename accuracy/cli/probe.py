@@ -98,7 +98,7 @@ def probe(
 
 
 def _content(device: str, words: list[str], kernels: list[dict[str, Any]]) -> dict[str, Any]:
-    from accuracy.measure.provenance import provenance
+    from accuracy.measurement.provenance import provenance
 
     return {"schema_version": 1, "command": " ".join(["accuracy-probe", *words]), "provenance": provenance(device),
             "kernels": kernels}  # fmt: skip

@@ -34,7 +34,7 @@ def publish(folder: Path, to: Path, every_digit: bool = False) -> Path:
 
     Raises ValueError for a run that is not finished, or that other code measured.
     """
-    from accuracy.measure.provenance import code_digest
+    from accuracy.measurement.provenance import code_digest
     from accuracy.report.section import positions
 
     if not (folder / "run.json").exists():

@@ -76,14 +76,15 @@ def _rates(given: argparse.Namespace) -> int:
 
 
 def _vacuity(given: argparse.Namespace) -> int:
+    from accuracy.config.compose import compose
     from accuracy.execute.settle import read_settled
     from accuracy.inputs import base as inputs
     from accuracy.runtime import arithmetic
-    from accuracy.selfcheck import measure, vacuity
+    from accuracy.selfcheck import vacuity
 
     arithmetic.make_exact()
     limits = vacuity.tolerance(given.tolerance, given.metric, given.tokens, given.against)
-    configuration = read_settled(measure.compose(*given.words))
+    configuration = read_settled(compose(*given.words))
     problem = configuration.problems[0]
     drawn = inputs.draw(configuration.inputs[0], problem, configuration.seeds[0])
     found = vacuity.accepted(limits, problem, inputs.round_to(drawn, configuration.dtypes[0], "cpu"))

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from accuracy.core import given
 from accuracy.core.case import Part, Scalar
 
 
@@ -34,15 +35,23 @@ def load(source: str) -> ModuleType:
 
 @dataclass(frozen=True)
 class Function:
-    """A function somebody named, and the module that holds it."""
+    """A function somebody named, the module that holds it, and eight digits of its code."""
 
     function: Callable[..., Any]
     module: ModuleType
+    code: str
+
+
+def load_function(name: str) -> Function:
+    """The function at `package.module.function` or `FILE.py:function`, or one given as an object. Raises ValueError."""
+    if name.startswith(given.PREFIX):
+        found = given.find(name)
+        return Function(found.function, ModuleType(name), found.code)
+    return _load_function(name)
 
 
 @cache
-def load_function(name: str) -> Function:
-    """The function at `package.module.function` or `FILE.py:function`. Raises ValueError."""
+def _load_function(name: str) -> Function:
     source, _, function = name.rpartition(":" if ":" in name else ".")
     if not source:
         raise ValueError(f"fn={name!r} names no function; allowed: package.module.function or FILE.py:function")
@@ -53,7 +62,8 @@ def load_function(name: str) -> Function:
         raise ValueError(f"fn={name} cannot be loaded ({text}); correct it or set PYTHONPATH") from error
     if not callable(getattr(module, function, None)):
         raise ValueError(f"fn={name}: {source} has no function {function!r}; correct the name")
-    return Function(getattr(module, function), module)
+    code = hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest()[:8]
+    return Function(getattr(module, function), module, code)
 
 
 def read_digest(part: Part) -> str:

@@ -17,12 +17,12 @@ from accuracy.config.read import Configuration
 from accuracy.core.case import Case
 from accuracy.execute import workers as pool
 from accuracy.execute.plan import Planned
-from accuracy.execute.ranks import agent, rank_loop
+from accuracy.execute.ranks import agent, alone, rank_loop
 from accuracy.execute.ranks.rank_loop import Task
 from accuracy.execute.ranks.rendezvous import Ranks
 from accuracy.execute.worker_process import Work, write
-from accuracy.measure.memory import bytes_needed
-from accuracy.measure.pipeline import Measured, Pipeline
+from accuracy.measurement.memory import bytes_needed
+from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.reference.cache import Cache
 from accuracy.runtime import device
 from accuracy.simulate.program import simulate
@@ -38,13 +38,15 @@ def measure(
     """To be closed, so that no process stays. launched: the real ranks that this process is the first of."""
     if launched is not None:
         return _launched(launched, pending, begin)
+    if any(alone.can(each.case) for each in pending):
+        return _alone_first(configuration, folder, pending, begin)
     runnable = [each.case for each in pending if each.unsupported is None]
     if any(case.world == "processes" for case in runnable):
         return _on_ranks(configuration, folder, pending, begin)
     workers = min(configuration.workers, len(runnable))
     if workers > 1 or (workers and configuration.case_seconds < math.inf):  # this process could not end its own case
         return _side_by_side(configuration, folder, pending, workers, begin)
-    return _one_by_one(configuration, folder, pending, begin)
+    return _one_by_one(_pipeline(configuration), folder, pending, begin)
 
 
 @dataclass(frozen=True)
@@ -85,10 +87,18 @@ def _on_ranks(
     return agent.measure(task_of(configuration, folder, pending, most), pending, begin)
 
 
-def _one_by_one(
+def _alone_first(
     configuration: Configuration, folder: Path, pending: Sequence[Planned], begin: Begin
 ) -> Generator[str, None, None]:
-    pipeline = _pipeline(configuration)
+    alone_here = [each for each in pending if alone.can(each.case)]
+    yield from _one_by_one(Pipeline(configuration.name, _cache(configuration), alone.run), folder, alone_here, begin)
+    if others := [each for each in pending if not alone.can(each.case)]:
+        yield from measure(configuration, folder, others, None, begin)
+
+
+def _one_by_one(
+    pipeline: Pipeline, folder: Path, pending: Sequence[Planned], begin: Begin
+) -> Generator[str, None, None]:
     for each in pending:
         begin(each.case)
         yield write(folder, each.case, _measured(pipeline, each))

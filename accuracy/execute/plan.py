@@ -17,8 +17,8 @@ from accuracy.core.case import Case, Part
 from accuracy.core.errors import ConfigError
 from accuracy.kernel.base import Abilities, kernel_of
 from accuracy.kernel.block.running_state import MERGE_PLACES
-from accuracy.measure.memory import bytes_needed
-from accuracy.measure.pipeline import shared
+from accuracy.measurement.memory import bytes_needed
+from accuracy.measurement.pipeline import shared
 from accuracy.reference import choice
 from accuracy.stack.unsupported import unsupported as stack_unsupported
 from accuracy.variant.base import schedule_of

@@ -17,7 +17,7 @@ from accuracy.core.case import Case, digest
 from accuracy.core.errors import ConfigError
 from accuracy.execute.measure import Launched, measure
 from accuracy.execute.plan import Planned
-from accuracy.measure.provenance import code_of, fingerprint, provenance
+from accuracy.measurement.provenance import code_of, fingerprint, provenance
 from accuracy.results import table
 
 NOT_NUMBERS = ("output_dir", "report", "dry_run", "reference", "workers", "case_seconds")  # keys that change no number
@@ -83,10 +83,11 @@ def execute(
     folder: Path,
     command: list[str],
     launched: Launched | None = None,
+    quiet: bool = False,
 ) -> Outcome:
     """Measure every planned case that the folder does not have; each case's rows are on disk before the next.
 
-    launched: the real ranks that this process is the first of; None: it was started alone.
+    launched: the real ranks that this process is the first of; None: it was started alone. quiet: no progress bar.
     """
     about = record(configuration, config, [each.case.id for each in plans], command) | {
         "workers": configuration.workers,
@@ -97,7 +98,7 @@ def execute(
     pending = [each for each in plans if each.case.id not in done]
     counts = dict.fromkeys((table.OK, table.UNSUPPORTED, table.FAILED), 0)
     interrupted = False
-    progress = tqdm(total=len(plans), initial=len(plans) - len(pending), unit="case", dynamic_ncols=True)
+    progress = tqdm(total=len(plans), initial=len(plans) - len(pending), unit="case", dynamic_ncols=True, disable=quiet)
 
     def begin(case: Case) -> None:
         progress.set_postfix_str(f"{case.variant.name} {case.dtype} W={case.world_size}", refresh=False)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from accuracy.core.case import Case
-from accuracy.measure.pipeline import shared
+from accuracy.measurement.pipeline import shared
 
 
 @dataclass(eq=False)

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from accuracy.core.case import Case
-from accuracy.measure.pipeline import Measured, Pipeline
+from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.results import table
 from accuracy.runtime import arithmetic
 

@@ -21,7 +21,7 @@ from accuracy.core.case import Case
 from accuracy.execute import worker_process
 from accuracy.execute.schedule import Schedule
 from accuracy.execute.worker_process import Work, write
-from accuracy.measure.provenance import code_of
+from accuracy.measurement.provenance import code_of
 from accuracy.results import table
 
 START_SECONDS = 300.0  # for a worker to import torch and to open its GPU

@@ -77,6 +77,17 @@ def make_exact() -> None:
     _settle_functions()
 
 
+@contextmanager
+def exact() -> Iterator[None]:
+    """`make_exact` in the body; then all is as it was."""
+    before = switches()
+    make_exact()
+    try:
+        yield
+    finally:
+        set_switches(before)
+
+
 @cache  # a process's functions stay settled
 def _settle_functions() -> None:
     """MKL looks for a function's code at its first call. Threads that make it at once can get one of half the digits,

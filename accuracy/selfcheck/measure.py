@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import hydra
 import pandas as pd
 import torch
 from omegaconf import OmegaConf
 
+from accuracy.config.compose import compose
 from accuracy.core import plugins
 from accuracy.core.paths import CONFIGS, PACKAGE
 from accuracy.execute.plan import plan
 from accuracy.execute.settle import read_settled
-from accuracy.measure.pipeline import Pipeline
+from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 
 SMALL = (
@@ -79,13 +79,6 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def compose(*overrides: str) -> dict[str, Any]:
-    """The configuration of a command, as plain dicts and lists. Raises Hydra's errors."""
-    with hydra.initialize_config_dir(str(CONFIGS.resolve()), version_base="1.3"):
-        composed = hydra.compose("config", overrides=list(overrides))
-    return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
 
 
 def _node(name: str) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from torch import Tensor
 from accuracy.core.case import Case, Part, Variant
 from accuracy.core.dtype import FORMATS
 from accuracy.core.stack import Stack
-from accuracy.measure.pipeline import Measured, Pipeline
-from accuracy.measure.rows import about_case
+from accuracy.measurement.pipeline import Measured, Pipeline
+from accuracy.measurement.rows import about_case
 from accuracy.reference.cache import Cache
 from accuracy.results.derived import ratio
 from accuracy.results.table import FAILED, OK, Row

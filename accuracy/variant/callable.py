@@ -11,12 +11,10 @@ that holds fn may say more:
     surroundings(rank)        a context manager in which forward and backward run
 """
 
-import hashlib
 import importlib.metadata
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,8 +29,8 @@ from accuracy.world.processes import ProcessesWorld
 
 @dataclass(frozen=True)
 class Options:
-    """fn: `package.module.function`, or `FILE.py:function`; layout: how it takes tensors
-    (`accuracy.runtime.layout`)."""
+    """fn: `package.module.function`, `FILE.py:function`, or one that `accuracy.measure` was given; layout: how it
+    takes tensors (`accuracy.runtime.layout`)."""
 
     fn: str = ""
     layout: str = "bshd"
@@ -71,8 +69,8 @@ def differentiate(graph: Graph, dout: Tensor) -> tuple[Tensor, ...]:
     return torch.autograd.grad(graph.out, graph.leaves, dout)
 
 
-def _module(case: Case) -> Any:
-    return plugins.load_function(str(dict(case.variant.options)["fn"])).module
+def _function(case: Case) -> plugins.Function:
+    return plugins.load_function(str(dict(case.variant.options)["fn"]))
 
 
 def _surroundings(rank: Rank) -> AbstractContextManager[Any]:
@@ -92,17 +90,14 @@ class AnyCallable(Schedule):
             return f"variant {variant.name} talks over torch.distributed; use world=processes"
         if dict(variant.options)["layout"] == "qkvpacked" and problem.heads != problem.heads_kv:
             return f"layout=qkvpacked needs problem.heads_kv={problem.heads}, not {problem.heads_kv}"
-        says = getattr(_module(case), "unsupported", None)
+        says = getattr(_function(case).module, "unsupported", None)
         return None if says is None else says(case)
 
     def code(self, case: Case) -> str:
         """The callable's file and the version of what it calls."""
-        if "fn" not in dict(case.variant.options):
-            return "object"  # handed over by `accuracy.api.testing`
-        module = _module(case)
-        digest = hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest()[:8]
-        distribution = getattr(module, "DISTRIBUTION", None)
-        return f"{digest}+{distribution}=={importlib.metadata.version(distribution)}" if distribution else digest
+        found = _function(case)
+        name = getattr(found.module, "DISTRIBUTION", None)
+        return f"{found.code}+{name}=={importlib.metadata.version(name)}" if name else found.code
 
     async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None, Graph]:
         """See `Schedule.forward`: out, lse or None, the graph."""

@@ -17,7 +17,7 @@ from accuracy.execute.plan import Planned, plan
 from accuracy.execute.ranks import agent
 from accuracy.execute.ranks.rank_loop import END, Rank, Task
 from accuracy.execute.ranks.rendezvous import Ranks
-from accuracy.measure.pipeline import Pipeline
+from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from accuracy.runtime import device as devices
 from accuracy.simulate.program import Ran

@@ -19,7 +19,7 @@ from accuracy.core.case import Case
 from accuracy.execute import run
 from accuracy.execute.plan import plan
 from accuracy.kernel.base import Kernel
-from accuracy.measure import targets
+from accuracy.measurement import targets
 from accuracy.runtime import arithmetic
 from accuracy.simulate import program
 from accuracy.simulate.program import build_kernel

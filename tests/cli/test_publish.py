@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from accuracy.cli.publish import main, publish
-from accuracy.measure.provenance import code_digest
+from accuracy.measurement.provenance import code_digest
 from accuracy.results import lean, table
 from tests.report.synthetic import Shape, write_run
 

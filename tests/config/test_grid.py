@@ -18,7 +18,7 @@ from accuracy.core.paths import PACKAGE
 from accuracy.core.stack import Stack
 from accuracy.execute.plan import Planned, plan
 from accuracy.inputs import base as inputs_base
-from accuracy.measure.memory import bytes_needed
+from accuracy.measurement.memory import bytes_needed
 from accuracy.results.table import METRICS
 from accuracy.runtime.rounding import round_to
 from tests.measuring import configuration, measure

@@ -38,7 +38,7 @@ def test_the_digest_is_that_of_names_and_contents(made: Path) -> None:
 
 
 def test_what_measures_is_in_a_case_s_closure_and_what_shows_is_not() -> None:
-    found = closure(["accuracy.measure.pipeline", "accuracy.kernel.eager"])
-    assert {"accuracy.measure.metrics", "accuracy.reference.float64", "accuracy.kernel.eager"} <= set(found)
+    found = closure(["accuracy.measurement.pipeline", "accuracy.kernel.eager"])
+    assert {"accuracy.measurement.metrics", "accuracy.reference.float64", "accuracy.kernel.eager"} <= set(found)
     assert not {name for name in found if name.startswith(("accuracy.report", "accuracy.gate", "accuracy.cli"))}
     assert "accuracy.kernel.torch_flash" not in found

@@ -8,7 +8,7 @@ import pytest
 from accuracy.cli import run as command
 from accuracy.execute.run import folder_of
 from accuracy.execute.settle import read_settled
-from accuracy.measure import provenance
+from accuracy.measurement import provenance
 from accuracy.results import table
 from tests.command_line import SHORT, CommandLine
 from tests.composing import composed

@@ -5,7 +5,7 @@ from textwrap import indent
 
 from accuracy.cli import run as command
 from accuracy.core import closure, plugins
-from accuracy.measure import provenance
+from accuracy.measurement import provenance
 from accuracy.results import table
 from tests.command_line import SHORT, CommandLine
 

@@ -22,8 +22,8 @@ from accuracy.execute import workers as pool
 from accuracy.execute.measure import WORKER_BYTES, fitting_workers
 from accuracy.execute.plan import plan
 from accuracy.execute.worker_process import Work
-from accuracy.measure.memory import bytes_needed
-from accuracy.measure.pipeline import Pipeline
+from accuracy.measurement.memory import bytes_needed
+from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from accuracy.results import table
 from accuracy.runtime import device

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from accuracy.gate.fingerprint import HARD
-from accuracy.measure.provenance import fingerprint
+from accuracy.measurement.provenance import fingerprint
 from accuracy.results import table
 from tests.gate.conftest import Gate
 from tests.gate.made_up import FINGERPRINT, MadeUp, case_id, with_error, without_numbers, write_baseline, write_run

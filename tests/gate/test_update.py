@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from accuracy.cli import check
-from accuracy.measure.provenance import code_digest
+from accuracy.measurement.provenance import code_digest
 from accuracy.report import build, figure
 from accuracy.results import history, sums, table
 from accuracy.results.run_table import read_baseline

@@ -17,7 +17,7 @@ from accuracy.core.case import Case, Part
 from accuracy.core.errors import ConfigError
 from accuracy.execute.plan import plan
 from accuracy.inputs import base, captured
-from accuracy.measure.provenance import code_of
+from accuracy.measurement.provenance import code_of
 from tests.measuring import configuration, measure
 
 B, S, H, HK, D = 2, 12, 4, 2, 8

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from accuracy.core.case import Case
 from accuracy.execute.plan import plan
-from accuracy.measure.pipeline import Pipeline
+from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from accuracy.results.table import TENSORS
 from accuracy.runtime.sharding import cut

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from accuracy.measure.pipeline import shared
+from accuracy.measurement.pipeline import shared
 from accuracy.results import table
 from accuracy.variant.base import schedule_of
 from tests.measuring import configuration

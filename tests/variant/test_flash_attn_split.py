@@ -10,7 +10,7 @@ from accuracy.core.case import Part, Variant
 from accuracy.execute.plan import plan
 from accuracy.kernel import flash_attn
 from accuracy.kernel.eager import Eager
-from accuracy.measure.pipeline import Pipeline
+from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from accuracy.simulate.program import simulate
 from tests.measuring import configuration, measure

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from accuracy.execute.plan import plan
-from accuracy.measure.pipeline import Pipeline
+from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from accuracy.simulate.program import simulate
 from accuracy.variant.split_kv import blocks

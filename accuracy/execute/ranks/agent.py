@@ -25,6 +25,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
+from accuracy.core import given
 from accuracy.core.case import Case
 from accuracy.execute.plan import Planned
 from accuracy.execute.ranks import journal, rank_loop, rendezvous
@@ -79,6 +80,7 @@ class Agent(LocalElasticAgent):
         for name in ("torch.distributed.elastic", "torch.multiprocessing.spawn"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # rows say what happened
         multiprocessing.set_forkserver_preload([__name__])  # imported once, not by each rank
+        given.store(meeting)
         self.task, self.stopping, self.ended, self.idle = task, False, "", 0
         self.journal_size = 0
         spec = WorkerSpec(
@@ -150,6 +152,7 @@ def rank_process(task: Task, pending: Sequence[Planned], meeting: Path, lead: Le
     try:
         arithmetic.make_exact()
         torch.set_num_threads(task.threads)
+        given.restore(meeting)
         ranks = rendezvous.join_on_machine(meeting, task.backend, task.sizes)
         if ranks.rank > 0:
             rank_loop.follow(task, ranks)

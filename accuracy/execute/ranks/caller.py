@@ -13,7 +13,7 @@ from accuracy.core.case import Case
 from accuracy.execute.ranks import messages
 from accuracy.execute.ranks.launch import launch
 from accuracy.inputs import base as inputs_base
-from accuracy.measure.pipeline import Pipeline
+from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from accuracy.results.table import Row
 from accuracy.runtime import arithmetic

@@ -20,8 +20,8 @@ from accuracy.execute.plan import Planned
 from accuracy.execute.ranks import journal, messages
 from accuracy.execute.ranks.rendezvous import Ranks, time_limit
 from accuracy.inputs import base as inputs_base
-from accuracy.measure.pipeline import Pipeline
-from accuracy.measure.rerun import counts
+from accuracy.measurement.pipeline import Pipeline
+from accuracy.measurement.rerun import counts
 from accuracy.results import table
 from accuracy.runtime import device
 from accuracy.simulate.program import Ran, build_kernel, rank_program

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from accuracy.execute.plan import plan
-from accuracy.measure.pipeline import Pipeline
+from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from tests.execute.ranks.worlds import assert_same_bits
 from tests.measuring import configuration

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from accuracy.core.case import Case
-from accuracy.measure.pipeline import Pipeline
+from accuracy.measurement.pipeline import Pipeline
 
 COSTS = ["seconds", "peak_bytes"]
 FOR_INFERENCE = ("split_kv", "flash_attn_split")

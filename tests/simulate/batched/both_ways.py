@@ -13,7 +13,7 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.execute.plan import plan
 from accuracy.kernel.base import Kernel
-from accuracy.measure.pipeline import Pipeline
+from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from accuracy.runtime.sharding import cut
 from accuracy.simulate.program import simulate

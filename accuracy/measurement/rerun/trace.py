@@ -1,7 +1,7 @@
 """Where does a run leave the reference? Every kernel call of every rank, and what has been joined after it, in float64.
 
-A traced case runs once more in the simulated world with a `Rank` that watches; what a block should have given is
-computed by `accuracy.measure.rerun.watch`, whatever the schedule thought that it was. A schedule that joins partials or
+A traced case runs once more in the simulated world with a `Rank` that watches; what a block should have given
+is computed by `accuracy.measurement.rerun.watch`, whatever the schedule thought. A schedule that joins partials or
 adds gradients by its own means shows its partials only, a kernel that carries its state what has been joined only.
 """
 
@@ -15,8 +15,8 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.core.masks import Block
 from accuracy.kernel.block.running_state import RunningState
-from accuracy.measure.rerun.watch import Met, Watch
-from accuracy.measure.targets import Targets
+from accuracy.measurement.rerun.watch import Met, Watch
+from accuracy.measurement.targets import Targets
 from accuracy.results.table import Row
 from accuracy.simulate.program import simulate
 from accuracy.variant.base import Rank, schedule_of

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from accuracy.core.case import Case, Part, Problem, Reruns
 from accuracy.inputs import base as inputs_base
-from accuracy.measure import compare as comparison
-from accuracy.measure.rerun import counts as reruns
-from accuracy.measure.rerun import trace
-from accuracy.measure.rows import about_case, joined, metric_columns, position_columns
-from accuracy.measure.targets import Targets
+from accuracy.measurement import compare as comparison
+from accuracy.measurement.rerun import counts as reruns
+from accuracy.measurement.rerun import trace
+from accuracy.measurement.rows import about_case, joined, metric_columns, position_columns
+from accuracy.measurement.targets import Targets
 from accuracy.reference.cache import Cache
 from accuracy.results.table import ALL_RANKS, FAILED, OK, TENSORS, UNSUPPORTED, Columns, Row
 from accuracy.runtime.sharding import cut, token_map

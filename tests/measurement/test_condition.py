@@ -13,8 +13,8 @@ import torch
 from accuracy.core.case import Problem
 from accuracy.core.dtype import FORMATS, effective_dtype
 from accuracy.inputs.base import Inputs
-from accuracy.measure import condition
-from accuracy.measure.targets import Targets
+from accuracy.measurement import condition
+from accuracy.measurement.targets import Targets
 from accuracy.reference.choice import compute
 from accuracy.results.table import TENSORS
 from tests.measuring import measure

@@ -3,8 +3,8 @@
 import pytest
 
 from accuracy.execute.plan import plan
-from accuracy.measure.memory import bytes_needed
-from accuracy.measure.pipeline import Pipeline
+from accuracy.measurement.memory import bytes_needed
+from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from tests.measuring import configuration
 

@@ -21,7 +21,7 @@ from accuracy.variant.base import schedule_of
 PACKAGE = Path(accuracy.__file__).parent
 PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "hydra-core", "omegaconf", "flash-attn", "flash-attn-4", "triton")
 THIRD_PARTY = ("ring-flash-attn", "yunchang", "ring-attention-pytorch", "axolotl-ringmaster")
-MEASURING, MEASURING_STACKS = "accuracy.measure.pipeline", "accuracy.stack.measure"
+MEASURING, MEASURING_STACKS = "accuracy.measurement.pipeline", "accuracy.stack.measure"
 CHOICES = ("inputs", "kernel", "variant", "package")  # folders of which a case loads some modules
 ARITHMETIC = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "TRITON_INTERPRET")  # variables that change results
 ENVIRONMENT = (*ARITHMETIC, "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")

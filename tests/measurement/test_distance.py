@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from accuracy.measure import distance as module
-from accuracy.measure import metrics
-from accuracy.measure.distance import Distance, Target, distance
+from accuracy.measurement import distance as module
+from accuracy.measurement import metrics
+from accuracy.measurement.distance import Distance, Target, distance
 from accuracy.runtime.workspace import Workspace
 
 ULP = 2.0**-52

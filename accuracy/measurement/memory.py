@@ -4,7 +4,7 @@ from accuracy.core.case import Case
 from accuracy.core.dtype import FORMATS, accumulation_dtype
 from accuracy.core.stack import Stack
 from accuracy.kernel.base import kernel_of
-from accuracy.measure import condition
+from accuracy.measurement import condition
 from accuracy.reference import choice
 from accuracy.variant.base import schedule_of
 

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from accuracy.core.case import Case, Problem
 from accuracy.inputs.base import Inputs
-from accuracy.measure.metrics import Array
+from accuracy.measurement.metrics import Array
 from accuracy.reference.float64 import seen_keys
 from accuracy.results.derived import ratio
 from accuracy.results.table import TENSORS

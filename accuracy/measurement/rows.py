@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from accuracy.core.case import Case
-from accuracy.measure import metrics, provenance
-from accuracy.measure.compare import Compared
-from accuracy.measure.metrics import Array
+from accuracy.measurement import metrics, provenance
+from accuracy.measurement.compare import Compared
+from accuracy.measurement.metrics import Array
 from accuracy.results.table import ALL_RANKS, Columns
 from accuracy.runtime import device
 

@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from accuracy.api.testing import assert_accurate
-from accuracy.core.errors import ConfigError
+from accuracy import ConfigError, assert_accurate
 
 pytestmark = pytest.mark.xdist_group("testing")
 SMALL = {"seqlen": 128, "heads": 4, "heads_kv": 2, "head_dim": 16}
@@ -108,13 +107,13 @@ def test_a_wrong_argument_says_what_is_allowed(argument, message: str) -> None:
 
 
 SUITE = """
-from accuracy.api.testing import assert_accurate
+from accuracy import assert_accurate
 from tests.variant import somebody
 
 SMALL = {"seqlen": 192, "heads": 4, "heads_kv": 2, "head_dim": 16}
 
 def test_right():
-    rows = assert_accurate(somebody.contiguous, dtype="float64", kernels=["eager"], **SMALL)
+    rows = assert_accurate(somebody.contiguous, dtype="float64", kernel="eager", **SMALL)
     assert set(rows["rank"]) == {-1, 0, 1}
 
 def test_broken():

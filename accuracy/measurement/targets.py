@@ -17,9 +17,9 @@ from accuracy.core.masks import whole_blocks
 from accuracy.inputs.base import Inputs
 from accuracy.kernel.block import calls
 from accuracy.kernel.block.calls import Scores
-from accuracy.measure import condition
-from accuracy.measure.distance import Target, distance
-from accuracy.measure.metrics import Sums, rounding_sums
+from accuracy.measurement import condition
+from accuracy.measurement.distance import Target, distance
+from accuracy.measurement.metrics import Sums, rounding_sums
 from accuracy.reference.float64 import Reference
 from accuracy.results.table import TENSORS
 from accuracy.runtime.rounding import round_to

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from accuracy.core.case import Case
 from accuracy.core.dtype import tensor_dtype
-from accuracy.measure import condition, metrics
-from accuracy.measure.distance import Distance, distance
-from accuracy.measure.metrics import Array, Sums
-from accuracy.measure.rerun.counts import WrongResult
-from accuracy.measure.targets import Targets
+from accuracy.measurement import condition, metrics
+from accuracy.measurement.distance import Distance, distance
+from accuracy.measurement.metrics import Array, Sums
+from accuracy.measurement.rerun.counts import WrongResult
+from accuracy.measurement.targets import Targets
 from accuracy.results.table import TENSORS
 from accuracy.world.base import Results
 

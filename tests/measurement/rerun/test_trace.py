@@ -8,7 +8,7 @@ import pytest
 
 from accuracy.core.dtype import FORMATS, rounding_band
 from accuracy.execute.plan import plan
-from accuracy.measure.pipeline import Pipeline
+from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from tests.measuring import TINY, configuration
 from tests.real_ranks import RealRanks

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from accuracy.core.sharding import SHARDINGS
-from accuracy.measure import metrics
-from accuracy.measure.distance import Target, distance
-from accuracy.measure.rows import worst_places
+from accuracy.measurement import metrics
+from accuracy.measurement.distance import Target, distance
+from accuracy.measurement.rows import worst_places
 from accuracy.runtime.sharding import cut, token_map
 
 ULP = 2.0**-52

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from accuracy.measure import metrics
-from accuracy.measure.metrics import Array, Sums
+from accuracy.measurement import metrics
+from accuracy.measurement.metrics import Array, Sums
 from accuracy.runtime.workspace import Workspace
 
 

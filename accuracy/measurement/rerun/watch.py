@@ -2,7 +2,7 @@
 mask.
 
 In: rows of q and k as a kernel is given them. Which tokens they are is read off their bits, so it does not matter how
-they got there. Out: rows of `steps/`, for what `accuracy.measure.rerun.trace` hands over.
+they got there. Out: rows of `steps/`, for what `accuracy.measurement.rerun.trace` hands over.
 """
 
 from dataclasses import dataclass, field
@@ -12,8 +12,8 @@ from torch import Tensor
 
 from accuracy.core.case import Case
 from accuracy.core.dtype import rounding_band
-from accuracy.measure import metrics
-from accuracy.measure.targets import Targets
+from accuracy.measurement import metrics
+from accuracy.measurement.targets import Targets
 from accuracy.reference.float64 import seen_keys
 from accuracy.results.table import Row
 from accuracy.runtime.sharding import token_map

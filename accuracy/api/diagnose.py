@@ -1,0 +1,84 @@
+"""`accuracy.diagnose`: does a variant, or a function of one's own, merely round, or is it wrong, and how?"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from accuracy.api.measure import execute
+from accuracy.api.request import Subjects, request
+from accuracy.core.errors import ConfigError
+from accuracy.results.table import STEPS_SCHEMA
+from accuracy.verdict import diagnosis
+from accuracy.verdict.label import BUGS, NOT_MEASURED
+from accuracy.verdict.verdict import verdicts
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What a table shows.
+
+    sentence: in plain words, a line for each variant, the gravest first; verdicts: a row for each variant, dtype, world
+    size and tensor with its label, sentence and numbers; results: the table that was judged; label: the gravest;
+    evidence: further lines.
+    """
+
+    sentence: str
+    label: str
+    evidence: tuple[str, ...]
+    verdicts: pd.DataFrame = field(repr=False)
+    results: pd.DataFrame = field(repr=False)
+
+    def raise_if_faulty(self) -> None:
+        """Raises AssertionError where a tensor is invalid or wrong at any precision, or where nothing was measured."""
+        if self.label in (*BUGS, NOT_MEASURED):
+            raise AssertionError("\n".join([self.sentence, *self.evidence]))
+
+
+def diagnose(
+    variant: Subjects | pd.DataFrame,
+    *,
+    dtype: Any = None,
+    world_size: Any = None,
+    seed: Any = None,
+    sharding: str = "contiguous",
+    layout: str = "bshd",
+    device: str = "auto",
+    output_dir: str | Path | None = None,
+    **problem: Any,
+) -> Diagnosis:
+    """Measure the cases that decide between a bug and rounding, and say which it is.
+
+    variant: as in `accuracy.measure`, or a table of its rows, which is judged as it is. The cases are those of
+    `accuracy experiment=diagnose`: four dtypes, 1 to 8 ranks (a function: one rank unless world_size says more),
+    inputs whose exact answer is known, runs that must not change a bit; other arguments change them, with the meaning
+    that they have in `accuracy.measure`. Raises ConfigError, a ValueError, for an argument that cannot be.
+    """
+    if isinstance(variant, pd.DataFrame):
+        return _judge(variant, STEPS_SCHEMA.empty_table().to_pandas())
+    if world_size is None and not _is_named(variant):
+        world_size = 1
+    arguments = {"dtype": dtype, "world_size": world_size, "seed": seed, "sharding": sharding, "layout": layout,
+                 "device": device}  # fmt: skip
+    run = execute(request(variant, arguments | problem, ("experiment=diagnose",)), output_dir)
+    return _judge(run.results, run.steps)
+
+
+def _is_named(variant: Subjects) -> bool:
+    """Whether there is no function among the variants."""
+    if isinstance(variant, Iterable) and not isinstance(variant, str | Mapping):
+        return all(isinstance(each, str) for each in variant)
+    return isinstance(variant, str)
+
+
+def _judge(results: pd.DataFrame, steps: pd.DataFrame) -> Diagnosis:
+    missing = sorted({"variant", "case_id", "tensor", "error_rel"} - set(results.columns))
+    if missing or results.empty:
+        lacks = f"no column {missing[0]}" if missing else "no rows"
+        raise ConfigError(f"the table has {lacks}; give what accuracy.measure or accuracy.load returns")
+    judged = verdicts(results)
+    found = diagnosis.diagnoses(judged, results, steps)
+    evidence = tuple(line for each in found for line in each.evidence)
+    return Diagnosis("\n".join(each.sentence for each in found), found[0].label, evidence, judged, results)

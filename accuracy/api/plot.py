@@ -1,0 +1,112 @@
+"""`accuracy.plot`: a table of `accuracy.measure` as matplotlib charts. Each function draws into `ax`, or a new figure.
+
+`value` is any column of numbers; ratios and errors are averaged over seeds as geometric means.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from accuracy.core.errors import ConfigError, unknown
+from accuracy.results.cell import KEYS
+from accuracy.results.glossary import COLUMNS
+from accuracy.results.table import ALL_RANKS, OK, TENSORS
+
+Chosen = str | list[str] | None
+
+
+def growth(table: pd.DataFrame, *, value: str = "error_rel", tensor: Chosen = None, ax: Axes | None = None) -> Axes:
+    """A value over all ranks against the world size, a line for each setting and tensor.
+
+    tensor: one or several of out, lse, dq, dk, dv, delta; None: out, dq, dk and dv. Raises ConfigError.
+    """
+    rows = _rows(table, value, tensor, ("world_size",))
+    rows = rows[rows["rank"] == ALL_RANKS]
+    axes = _lines(rows, value, "world_size", ax)
+    axes.set_xscale("log", base=2)
+    sizes = sorted(rows["world_size"].unique())
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    return axes
+
+
+def by_rank(table: pd.DataFrame, *, value: str = "error_rel", tensor: Chosen = None, ax: Axes | None = None) -> Axes:
+    """A value of each rank of the largest world, a line for each setting and tensor; arguments as in `growth`."""
+    rows = _rows(table, value, tensor, ("rank",))
+    rows = rows[(rows["rank"] != ALL_RANKS) & (rows["world_size"] == rows["world_size"].max())]
+    axes = _lines(rows, value, "rank", ax)
+    axes.set_xticks(sorted(rows["rank"].unique()))
+    return axes
+
+
+def heatmap(table: pd.DataFrame, *, value: str = "x_single_device", ax: Axes | None = None) -> Axes:
+    """A value over all ranks, a row for each setting and a column for each tensor; colours are logarithmic."""
+    rows = _rows(table, value, list(TENSORS), ())
+    rows = rows[rows["rank"] == ALL_RANKS].assign(setting=lambda each: _labels(each, ("tensor",)))
+    grid = rows.groupby(["setting", "tensor"], sort=False)[value].agg(_mean).unstack("tensor")
+    grid = grid[[name for name in TENSORS if name in grid]]
+    axes = ax or plt.subplots(figsize=(1.5 + 1.1 * grid.shape[1], 1.2 + 0.35 * len(grid)), layout="constrained")[1]
+    numbers = grid.to_numpy(float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logarithms = np.where(np.isfinite(numbers) & (numbers > 0), np.log10(numbers), np.nan)
+    axes.imshow(logarithms, aspect="auto", cmap="viridis")
+    axes.set_xticks(range(grid.shape[1]), list(grid.columns))
+    axes.set_yticks(range(len(grid)), list(grid.index))
+    middle = np.nanmean(logarithms) if np.isfinite(logarithms).any() else 0.0
+    for (row, column), number in np.ndenumerate(numbers):
+        colour = "black" if logarithms[row, column] > middle else "white"
+        axes.text(column, row, f"{number:.3g}", ha="center", va="center", color=colour)
+    axes.set_title(f"{value} [{COLUMNS[value].unit}]")
+    return axes
+
+
+def _rows(table: pd.DataFrame, value: str, tensor: Chosen, needed: tuple[str, ...]) -> pd.DataFrame:
+    """The measured rows of the tensors. Raises ConfigError."""
+    numbers = [name for name, each in COLUMNS.items() if each.unit and name in table]
+    if value not in numbers:
+        raise unknown("value", value, numbers)
+    missing = {"variant", "tensor", "rank", "status", *needed} - set(table.columns)
+    if missing:
+        raise ConfigError(f"the table has no column {min(missing)}; give what accuracy.measure returns")
+    chosen = [tensor] if isinstance(tensor, str) else list(tensor or ("out", "dq", "dk", "dv"))
+    for name in chosen:
+        if name not in TENSORS:
+            raise unknown("tensor", name, TENSORS)
+    rows = table[(table["status"] == OK) & table["tensor"].isin(chosen) & table[value].notna()]
+    if rows.empty:
+        raise ConfigError(f"the table has no measured {value} of {', '.join(chosen)}; its column reason may say why")
+    return rows
+
+
+def _lines(rows: pd.DataFrame, value: str, along: str, ax: Axes | None) -> Axes:
+    axes = ax or plt.subplots(layout="constrained")[1]
+    rows = rows.assign(setting=_labels(rows, (along, *(("world_size",) if along == "rank" else ()))))
+    for setting, each in rows.groupby("setting", sort=False):
+        line = each.groupby(along)[value].agg(_mean)
+        axes.plot(line.index, line.to_numpy(), marker="o", label=str(setting))
+    if (rows[value] > 0).all():
+        axes.set_yscale("log")
+    axes.set_xlabel(along.replace("_", " "))
+    axes.set_ylabel(f"{value} [{COLUMNS[value].unit}]")
+    axes.legend(fontsize="small")
+    return axes
+
+
+def _labels(rows: pd.DataFrame, but: tuple[str, ...]) -> pd.Series:
+    """The variant and whatever else tells the rows apart, in a word each."""
+    told = ["variant"]
+    for name in (name for name in ("tensor", *KEYS) if name in rows and name not in ("variant", *but)):
+        if len(rows[[*told, name]].drop_duplicates()) > len(rows[told].drop_duplicates()):
+            told.append(name)
+    labels = rows["variant"].astype(str)
+    for name in told[1:]:
+        labels += (f" {name} " if pd.api.types.is_numeric_dtype(rows[name]) else " ") + rows[name].astype(str)
+    return labels
+
+
+def _mean(values: pd.Series) -> float:
+    """Geometric where all are above 0."""
+    numbers = values.to_numpy(float)
+    if (numbers > 0).all() and np.isfinite(numbers).all():
+        return float(np.exp(np.log(numbers).mean()))
+    return float(numbers.mean())

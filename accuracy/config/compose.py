@@ -1,0 +1,43 @@
+"""The configuration of a command, without the command: plain dicts and lists, and the caller's own Hydra untouched."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.singleton import Singleton
+from hydra.core.utils import JobRuntime
+from hydra.version import VersionBase
+from omegaconf import OmegaConf
+
+from accuracy.core.errors import unknown
+from accuracy.core.paths import CONFIGS
+
+
+def compose(*overrides: str, folders: Sequence[Path] = ()) -> dict[str, Any]:
+    """The resolved configuration of `accuracy OVERRIDES`; folders: with parts of a user's own. Raises Hydra's errors.
+
+    Hydra composes by way of objects of which a process has one each: the caller's are set aside meanwhile.
+    """
+    search = [f"hydra.searchpath=[{','.join(f'file://{folder.resolve()}' for folder in folders)}]"] if folders else []
+    theirs = dict(Singleton._instances)
+    for each in (GlobalHydra, JobRuntime, VersionBase):
+        Singleton._instances.pop(each, None)
+    try:
+        with hydra.initialize_config_dir(str(CONFIGS.resolve()), version_base="1.3"):
+            composed = hydra.compose("config", overrides=[*search, *overrides])
+        return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
+    finally:
+        Singleton._instances.clear()
+        Singleton._instances.update(theirs)
+
+
+def nodes(group: str, names: Sequence[str]) -> dict[str, Any]:
+    """The group's nodes of these names, as the command line has them. Raises ConfigError for an unknown name."""
+    allowed = sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+    for name in names:
+        if name not in allowed:
+            raise unknown(group, name, allowed)
+    found: dict[str, Any] = compose(f"{group}=[{','.join(names)}]")[group]
+    return found

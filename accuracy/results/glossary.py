@@ -1,0 +1,123 @@
+"""What does each column of the table mean, and in which unit? The one list, from which README's glossary is made.
+
+`python -m accuracy.results.glossary README.md` writes it between the two marks there.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+BEGIN, END = "<!-- columns: python -m accuracy.results.glossary README.md -->", "<!-- end of columns -->"
+
+
+@dataclass(frozen=True)
+class Column:
+    """unit: "" for names and texts; `tensor's`: as the tensor's values."""
+
+    unit: str
+    meaning: str
+
+
+_TABLE = """
+case_id | | identifier of the case: a digest of all its settings
+experiment | | name of the experiment that measured the row
+variant | | name of the variant or of the function
+options | | settings of the variant, `key_chunk=64`
+precision | | what differs from the variant's published rounding places
+kernel | | local attention that the variant calls, which is also the single-device kernel
+kernel_options | | settings of the kernel
+inputs | | distribution of q, k, v and dout
+inputs_options | | settings of the distribution
+dtype | | dtype of q, k, v, dout, out and the gradients
+world | | where the ranks are: simulated (one process) or processes
+world_size | ranks | number of ranks
+sharding | | which tokens a rank has: contiguous, zigzag, striped
+seed | | seed of the inputs
+mask | | causal or full, with its window and documents
+softcap | | scores become softcap tanh(score / softcap); 0: no cap
+batch | sequences | batch size B
+seqlen | tokens | keys and values of all ranks, S
+seqlen_q | tokens | queries of all ranks
+heads | heads | query heads H
+heads_kv | heads | key and value heads
+head_dim | elements | head dimension D
+softmax_scale | | factor of the scores
+layers | layers | layers of the stack around the attention; 0: attention alone
+width | elements | width of the stack's residual stream
+feed_forward | elements | width of the stack's gated feed-forward; 0: none
+vocabulary | words | vocabulary of the stack
+weights | | weights of the stack: random or trained
+gain | | factor of the stack's query and key weights
+residual | | dtype of the stack's residual stream: input (the case's), accumulate (float32), none
+norm | | whether the stack has RMSNorm
+device | | model of the GPU, or cpu
+code | | digest of the code that measured the row; a function's own after a +
+reference | | float64 reference: torch or fused (on CUDA)
+tensor | | out, lse, dq, dk, dv, delta (the row sums of dout times out), or a stack's; null: the case has no numbers
+rank | | rank; -1: all ranks together
+layer | | layer of the stack, from 1; null: no stack
+status | | ok, unsupported (the case's parts cannot do it) or failed
+reason | | why the case or the tensor has no numbers, or which of them are not finite
+error_max | tensor's | largest absolute error; error = variant - float64 reference
+error_mean | tensor's | mean absolute error
+error_rms | tensor's | root mean square of the error
+error_rel | ratio | Frobenius norm of the error over that of the reference
+error_bias | tensor's | signed mean of the error
+error_bias_t | standard errors | signed mean of the error over its standard error, elements as independent
+error_outward | tensor's | mean of the error times the sign of the reference; above 0: away from zero
+diff_max | tensor's | largest absolute diff; diff = variant - single device
+diff_mean | tensor's | mean absolute diff
+diff_rms | tensor's | root mean square of the diff
+diff_rel | ratio | Frobenius norm of the diff over that of the reference
+single_device_rel | ratio | error_rel of the same kernel run once on the whole sequence
+single_device_max | tensor's | error_max of the single-device kernel
+single_device_bias | tensor's | error_bias of the single-device kernel
+single_device_outward | tensor's | error_outward of the single-device kernel
+floor_mean | tensor's | mean absolute error of the reference rounded to the tensor's dtype
+floor_rel | ratio | error_rel of the reference rounded to the tensor's dtype: the rounding floor
+x_floor | ratio | error_rel over floor_rel
+x_single_device | ratio | error_rel over single_device_rel
+ulp_max | ulp | largest error in units of the spacing of the dtype's numbers at the reference
+reference_rms | tensor's | root mean square of the reference
+condition_softmax | ratio | condition number of the softmax, root mean square over rows; null: not asked for
+condition_sum | ratio | condition number of the tensor's sums, all errors of one sign; null: not asked for
+condition_rounding | ratio | as condition_sum, errors independent; null: not asked for
+exact_rel | ratio | error_rel of the stack with exact attention
+x_exact | ratio | error_rel over exact_rel
+exact_diff_rel | ratio | diff_rel of the stack with exact attention
+cosine | | cosine of the angle between the stack's value and the reference's
+value | tensor's | norm of the stack's tensor; of the loss, the loss
+reference_value | tensor's | value of the float64 reference
+significand_bits | bits | fewest significant bits in which all values are exact; bfloat16 has 8, float32 24
+repeats_differ | elements | elements that differed when the case was run again; null: not asked for
+poisoned | elements | elements not finite where unwritten memory was NaN; null: not asked for
+future_differs | elements | elements that changed with keys behind their token; null: not asked for
+nonfinite | elements | elements that are not finite, where the reference is
+worst_batch | index | batch of the largest error
+worst_token | index | token of the largest error, counted over all ranks
+worst_head | index | head of the largest error
+worst_dim | index | head dimension of the largest error; -1: the tensor has none
+seconds | s | forward and backward of all ranks
+peak_bytes | bytes | memory at its peak during forward and backward, beyond what was held before
+"""
+COLUMNS = {
+    name: Column(unit, meaning)
+    for name, unit, meaning in ([part.strip() for part in line.split("|")] for line in _TABLE.strip().splitlines())
+}
+
+
+def markdown() -> str:
+    """The glossary as a table, between its marks."""
+    rows = [f"| `{name}` | {each.unit} | {each.meaning} |" for name, each in COLUMNS.items()]
+    return "\n".join([BEGIN, "", "| column | unit | meaning |", "|---|---|---|", *rows, "", END])
+
+
+def written_into(text: str) -> str:
+    """A page with the glossary between its marks as it is now."""
+    before, _, rest = text.partition(BEGIN)
+    return before + markdown() + rest.partition(END)[2]
+
+
+if __name__ == "__main__":
+    page = Path(sys.argv[1])
+    page.write_text(written_into(page.read_text()))

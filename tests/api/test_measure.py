@@ -1,0 +1,200 @@
+"""`accuracy.measure` as a stranger uses it: functions of any form, in scripts without a guard, beside variants."""
+
+import subprocess
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from torch.nn.functional import scaled_dot_product_attention
+
+import accuracy
+from accuracy.core.paths import CONFIGS, PACKAGE
+
+SMALL = {"seqlen": 64, "heads": 4, "heads_kv": 2, "head_dim": 16, "device": "cpu"}
+pytestmark = pytest.mark.xdist_group("measure")
+
+
+def bhsd(q, k, v, *, causal, softmax_scale, group):
+    return scaled_dot_product_attention(q, k, v, is_causal=causal, scale=softmax_scale, enable_gqa=True)
+
+
+def bshd(q, k, v, **how):
+    return bhsd(*(x.transpose(1, 2) for x in (q, k, v)), **how).transpose(1, 2)
+
+
+def in_float32(q, k, v, *, causal, softmax_scale, group):
+    """By hand, in float32 inside, with lse."""
+    k, v = (x.float().repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
+    scores = torch.einsum("bqhd,bkhd->bhqk", q.float(), k) * softmax_scale
+    if causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1).bool(), -torch.inf)
+    return torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v).to(q.dtype), scores.logsumexp(-1)
+
+
+def closure(factor):
+    return lambda q, k, v, **how: bshd(q * factor, k, v, **how)
+
+
+class Module(torch.nn.Module):
+    def forward(self, q, k, v, **how):
+        return bshd(q, k, v, **how)
+
+
+@pytest.mark.parametrize(
+    ("fn", "name", "how"),
+    [(bshd, "bshd", {}), (bhsd, "bhsd", {"layout": "bhsd"}), (in_float32, "in_float32", {}),
+     (closure(1.0), "lambda", {}), (partial(bshd), "bshd", {}), (Module(), "Module", {})],
+)  # fmt: skip
+def test_a_stranger_s_function_is_measured_on_one_rank_as_it_is(fn, name: str, how: dict[str, str]) -> None:
+    rows = accuracy.measure(fn, **SMALL, **how)
+    measured = rows[rows["status"] == "ok"]
+    assert set(measured["variant"]) == {name}
+    assert set(measured["tensor"]) >= {"out", "dq", "dk", "dv"}
+    assert measured["error_rel"].max() < 2**-7
+    assert ("lse" in set(measured["tensor"])) == (name == "in_float32")
+
+
+def test_lists_are_axes_and_variants_stand_beside_functions() -> None:
+    rows = accuracy.measure(
+        ["ring", bshd], dtype=[torch.float32, "bfloat16"], seed=range(2), inputs=["gaussian", "peaked"], **SMALL
+    )
+    cases = rows.drop_duplicates("case_id")
+    assert len(cases) == 2 * 2 * 2 * 2
+    assert dict(zip(cases["variant"], cases["world"], strict=True)) == {"ring": "simulated", "bshd": "processes"}
+
+
+def test_an_exception_of_the_function_is_a_row_with_its_reason() -> None:
+    def raising(q, k, v, **how):
+        raise ValueError("not today")
+
+    (row,) = accuracy.measure(raising, **SMALL).to_dict("records")
+    assert (row["status"], row["reason"]) == ("failed", "ValueError: not today")
+
+
+def test_what_the_process_has_set_in_torch_stays_and_the_function_computes_exactly() -> None:
+    seen = []
+
+    def watching(q, k, v, **how):
+        seen.append((torch.backends.cudnn.allow_tf32, torch.get_num_threads()))
+        return bshd(q, k, v, **how)
+
+    torch.backends.cudnn.allow_tf32 = True
+    torch.set_num_threads(2)
+    try:
+        accuracy.measure(watching, **SMALL)
+        assert set(seen) == {(False, 1)}
+        assert torch.backends.cudnn.allow_tf32
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_the_caller_s_own_hydra_is_left_as_it_was() -> None:
+    with initialize_config_dir(str(CONFIGS), version_base="1.3", job_name="theirs"):
+        mine = GlobalHydra.instance().hydra
+        accuracy.measure(bshd, **SMALL)
+        assert GlobalHydra.instance().hydra is mine
+        assert compose("config", overrides=["seed=7"]).seed == 7
+
+
+def test_a_kept_folder_is_gone_on_with_unless_the_function_changed(tmp_path: Path) -> None:
+    calls = []
+
+    def counted(q, k, v, **how):
+        calls.append(1)
+        return bshd(q, k, v, **how)
+
+    first = accuracy.measure(counted, output_dir=tmp_path / "run", **SMALL)
+    number = len(calls)
+    calls.clear()
+    again = accuracy.measure(counted, seed=[0, 1], output_dir=tmp_path / "run", **SMALL)
+    assert number == len(calls) > 0  # of the new seed alone
+    assert set(again["seed"]) == {0, 1}
+    assert accuracy.load(tmp_path / "run")["case_id"].nunique() == 2
+    changed = accuracy.measure({"counted": bshd}, output_dir=tmp_path / "run", **SMALL)
+    assert set(changed["code"]).isdisjoint(first["code"])
+
+
+@pytest.mark.parametrize(
+    ("subject", "how", "message"),
+    [("rng", {}, "did you mean ring"), (3, {}, "3 is no variant"), ([], {}, "nothing to measure"),
+     (["ring", "ring"], {}, "two are called ring"), ({"single_device": bshd}, {}, "another_name"),
+     (bshd, {"dtype": "int8"}, "bfloat16, float16, float32, float64"), (bshd, {"seqln": 3}, "seqlen"),
+     (bshd, {"inputs": "nothing"}, "gaussian"), (bshd, {"kernel": ["eager", "x"]}, "torch_math"),
+     (bshd, {"layout": "sbhd"}, "bshd, bhsd"), (bshd, {"sharding": "spiral"}, "contiguous"),
+     (bshd, {"world": "moon"}, "processes, simulated"), (bshd, {"world_size": 0}, "world_size=0"),
+     (bshd, {"heads_kv": 3}, "does not divide")],
+)  # fmt: skip
+def test_a_wrong_argument_is_a_value_error_of_one_line_that_says_what_is_allowed(subject, how, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        accuracy.measure(subject, **(SMALL | how))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_function_that_cannot_go_to_other_processes_is_refused_for_several_ranks() -> None:
+    lock = threading.Lock()
+
+    def holding(q, k, v, **how):
+        assert lock
+        return bshd(q, k, v, **how)
+
+    with pytest.raises(accuracy.ConfigError, match="holding cannot go to the processes of its ranks"):
+        accuracy.measure(holding, world_size=2, **SMALL)
+
+
+SCRIPT = """
+import accuracy
+import torch
+import torch.distributed as dist
+from torch.nn.functional import scaled_dot_product_attention
+
+print("main runs")
+SIZES = []
+
+
+class Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        parts = [torch.empty_like(x) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(parts, x.contiguous(), group=group)
+        return torch.cat(parts, 1)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        dist.all_reduce(gradient := gradient.contiguous(), group=ctx.group)
+        return gradient.chunk(dist.get_world_size(ctx.group), 1)[dist.get_rank(ctx.group)], None
+
+
+def gathered(q, k, v, *, causal, softmax_scale, group):
+    before = dist.get_rank(group) * q.shape[1]
+    k, v = (Gather.apply(x, group) for x in (k, v))
+    mask = torch.arange(k.shape[1]) <= before + torch.arange(q.shape[1])[:, None]
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    out = scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=softmax_scale, enable_gqa=True)
+    return out.transpose(1, 2)
+
+
+small = {"seqlen": 64, "heads": 4, "heads_kv": 2, "head_dim": 16, "device": "cpu", "world_size": 2}
+rows = accuracy.measure([gathered, "ring"], world="processes", **small)
+simulated = accuracy.measure("ring", **small)
+ours = rows[rows["variant"] == "gathered"]
+assert set(ours["rank"]) == {-1, 0, 1}, ours["reason"].tolist()
+assert ours["error_rel"].max() < 2**-7
+ring = rows[rows["variant"] == "ring"]
+assert ring["error_rel"].tolist() == simulated["error_rel"].tolist()
+print("done")
+"""
+
+
+def test_at_two_ranks_a_script_needs_no_guard_and_its_function_runs_in_processes_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    environment = {"PYTHONPATH": str(PACKAGE.parent), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+    command = [sys.executable, "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.stdout == "main runs\ndone\n", done.stdout + done.stderr

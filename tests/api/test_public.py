@@ -1,0 +1,126 @@
+"""What `import accuracy` offers beside `measure`: light to import, its tables compared, judged, drawn and explained."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib as mpl
+import pandas as pd
+import pytest
+
+import accuracy
+from accuracy.core.paths import PACKAGE
+from accuracy.results import glossary
+from accuracy.results.table import RESULTS_SCHEMA
+from tests.api.test_measure import SMALL, bshd
+
+mpl.use("agg")
+pytestmark = pytest.mark.xdist_group("measure")
+
+
+def wrong_backward(q, k, v, **how):
+    return bshd(q.detach() + 1.1 * (q - q.detach()), k, v, **how)
+
+
+@pytest.fixture(scope="module")
+def healthy() -> pd.DataFrame:
+    return accuracy.measure(bshd, dtype="float32", seed=[0, 1, 2], **SMALL)
+
+
+@pytest.fixture(scope="module")
+def faulty() -> pd.DataFrame:
+    return accuracy.measure(wrong_backward, dtype="float32", seed=[0, 1, 2], **SMALL)
+
+
+@pytest.fixture(scope="module")
+def ring() -> pd.DataFrame:
+    return accuracy.measure(["ring", "zigzag"], world_size=[1, 2, 4], **SMALL)
+
+
+def test_importing_it_and_looking_around_imports_neither_torch_nor_pandas() -> None:
+    code = "import accuracy, sys; dir(accuracy); accuracy.ConfigError; print({'torch', 'pandas'} & set(sys.modules))"
+    environment = {"PYTHONPATH": str(PACKAGE.parent), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "set()\n", done.stderr
+
+
+def test_every_public_name_is_there_and_a_type_checker_sees_the_same_ones() -> None:
+    assert all(getattr(accuracy, name) is not None for name in accuracy.__all__)
+    (guarded,) = (node for node in ast.parse(Path(accuracy.__file__).read_text()).body if isinstance(node, ast.If))
+    names = {alias.name for node in guarded.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert names == set(accuracy.__all__)
+    assert (PACKAGE / "py.typed").exists()
+
+
+def test_no_folder_of_the_package_has_the_name_of_a_public_function() -> None:
+    """Such a folder, once imported, would take the function's place."""
+    folders = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
+    assert not folders & set(accuracy.__all__)
+
+
+def test_of_two_functions_the_tensor_that_got_worse_is_named(healthy: pd.DataFrame, faulty: pd.DataFrame) -> None:
+    found = accuracy.compare(healthy, faulty)
+    labels = dict(zip(found["tensor"], found["label"], strict=True))
+    assert labels["dq"] == "regression"
+    assert (labels["dk"], labels["dv"]) == ("identical", "identical")
+    assert found.loc[found["tensor"] == "dq", "ratio"].item() > 1e4
+    assert found.attrs["across"]["variant"] == ("bshd", "wrong_backward")
+    other = accuracy.compare(faulty, healthy)
+    assert dict(zip(other["tensor"], other["label"], strict=True))["dq"] == "improved"
+
+
+def test_tables_without_a_common_cell_are_not_compared(healthy: pd.DataFrame, ring: pd.DataFrame) -> None:
+    with pytest.raises(ValueError, match="share no measured cell"):
+        accuracy.compare(healthy, ring)
+
+
+def test_a_faulty_function_is_diagnosed_and_raises_and_a_variant_that_rounds_does_not() -> None:
+    small = {"seqlen": 48, "heads": 2, "heads_kv": 1, "head_dim": 16, "device": "cpu"}
+    found = accuracy.diagnose(wrong_backward, **small)
+    assert found.sentence.startswith("dq is wrong at any precision")
+    assert set(found.verdicts.loc[found.verdicts["tensor"] == "dq", "label"]) == {"logic"}
+    with pytest.raises(AssertionError, match="dq is wrong at any precision"):
+        found.raise_if_faulty()
+    accuracy.diagnose("ring", world_size=[1, 2], **small).raise_if_faulty()
+
+
+def test_a_table_is_diagnosed_as_it_is_and_a_case_that_raised_everywhere_raises(healthy: pd.DataFrame) -> None:
+    accuracy.diagnose(healthy).raise_if_faulty()
+    with pytest.raises(AssertionError, match="not here"):
+        accuracy.diagnose(healthy[:1].assign(status="failed", tensor=None, error_rel=None, reason="not here")
+                          ).raise_if_faulty()  # fmt: skip
+    with pytest.raises(ValueError, match="no rows"):
+        accuracy.diagnose(healthy[:0])
+
+
+def test_growth_draws_a_line_for_each_variant_and_tensor_over_the_world_sizes(ring: pd.DataFrame) -> None:
+    axes = accuracy.plot.growth(ring, tensor=["out", "dq"], value="x_single_device")
+    lines = {str(line.get_label()): line for line in axes.get_lines()}
+    assert set(lines) == {"ring out", "ring dq", "zigzag out", "zigzag dq"}
+    assert list(lines["ring dq"].get_xdata()) == [1, 2, 4]
+    rows = ring[(ring["variant"] == "ring") & (ring["tensor"] == "dq") & (ring["rank"] == -1)]
+    assert list(lines["ring dq"].get_ydata()) == pytest.approx(rows["x_single_device"].tolist())
+
+
+def test_by_rank_draws_the_ranks_of_the_largest_world(ring: pd.DataFrame) -> None:
+    axes = accuracy.plot.by_rank(ring, tensor="dk")
+    assert [list(line.get_xdata()) for line in axes.get_lines()] == [[0, 1, 2, 3]] * 2
+
+
+def test_heatmap_has_a_number_for_each_setting_and_tensor_in_the_axes_that_were_given(ring: pd.DataFrame) -> None:
+    from matplotlib.figure import Figure
+
+    given = Figure().subplots()
+    axes = accuracy.plot.heatmap(ring, ax=given)
+    assert axes is given
+    assert len(axes.texts) == 6 * 6
+    with pytest.raises(ValueError, match=r"'x_singl' is unknown.*x_single_device"):
+        accuracy.plot.heatmap(ring, value="x_singl")
+
+
+def test_the_glossary_has_every_column_of_the_table_and_readme_has_the_glossary() -> None:
+    assert list(accuracy.columns().index) == RESULTS_SCHEMA.names
+    assert accuracy.columns()["meaning"].str.len().min() > 5
+    page = PACKAGE.parent / "README.md"
+    assert glossary.markdown() in page.read_text(), "python -m accuracy.results.glossary README.md"
