@@ -25,8 +25,8 @@ MEASURE = (
 
 
 def example() -> str:
-    """The workflow that the README tells other repositories to copy."""
-    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    """The workflow that the gate's README tells other repositories to copy."""
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "accuracy" / "gate" / "README.md").read_text(), flags=re.DOTALL)
     (found,) = (block for block in blocks if "actions/gate" in block)
     return found
 
