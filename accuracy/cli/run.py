@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
+from accuracy import __version__
 from accuracy.cli import listing, preload
 from accuracy.cli.launched import as_rank, speaks, tell, tell_done
 from accuracy.core.errors import ConfigError, NoRendezvous, unknown
@@ -36,6 +37,9 @@ def main() -> None:
     arguments = sys.argv[1:]
     if {"-h", "--help"} & set(arguments):
         print(listing.text(listing.folders_of(arguments)))
+        return
+    if "--version" in arguments:  # Hydra would print its own
+        print(f"accuracy {__version__}")
         return
     try:
         sys.exit(as_rank(lambda launch: _run_application(arguments, launch)))

@@ -7,7 +7,7 @@ the source, those inside functions too, so a module that is imported late counts
 import ast
 import hashlib
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -61,10 +61,19 @@ def _imports(path: Path, name: str) -> frozenset[str]:
     """Every name that may be an imported module: `from a import b` names a and a.b."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found: set[str] = set()
-    for node in ast.walk(ast.parse(_bytes(path))):
+    for node in _executed(ast.parse(_bytes(path))):
         if isinstance(node, ast.Import):
             found |= {each.name for each in node.names}
         elif isinstance(node, ast.ImportFrom):
             start = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
             found |= {start, *(f"{start}.{each.name}" for each in node.names)}
     return frozenset(found)
+
+
+def _executed(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes below, without what only a type checker reads."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
+            continue
+        yield child
+        yield from _executed(child)

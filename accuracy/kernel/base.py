@@ -1,4 +1,4 @@
-"""What every kernel offers, and how its stated abilities turn into a reason to unsupported.
+"""What every kernel offers, and how its stated abilities turn into the reason why a case is unsupported.
 
 A kernel's file has `KERNEL`, a subclass of `KernelKnobs`: a frozen dataclass of its knobs, which states what it can do
 on a device and builds the kernel there. Nothing else lists it: configs/kernel/NAME.yaml names the file.

@@ -1,7 +1,7 @@
 """How far a tensor is from what it is compared with, reduced on its device: few passes over it, one transfer.
 
 Everything works on shards (W, B, S/W, heads[, D]) and keeps the ranks apart. Where all is finite, the usual case, sums
-need no care for NaN and infinities; what is not finite takes the road of `metrics.sums`, which is total.
+need no care for NaN and infinities; what is not finite goes through `metrics.sums`, which is total.
 """
 
 from dataclasses import dataclass

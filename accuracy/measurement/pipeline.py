@@ -1,4 +1,4 @@
-"""The road from a case to its rows, one call per arrow; the only file that sees every stage.
+"""From a case to its rows, one call per arrow; the only file that sees every stage.
 
 case -> inputs -> world -> variant (kernel) -> reference -> metrics -> rows of the table
 """

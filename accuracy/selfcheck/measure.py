@@ -20,6 +20,7 @@ from accuracy.execute.plan import plan
 from accuracy.execute.settle import read_settled
 from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
+from accuracy.results.table import RESULTS_SCHEMA
 
 SMALL = (
     "experiment=diagnose", "problem.seqlen=144", "problem.heads=4", "problem.heads_kv=2", "problem.head_dim=16",
@@ -68,7 +69,7 @@ def results(names: Iterable[str], *overrides: str, done: Callable[[], Any] = lam
             )
             rows += measured.rows
             done()
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows).reindex(columns=RESULTS_SCHEMA.names)
 
 
 @contextmanager

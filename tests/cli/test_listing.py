@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from accuracy.cli import listing
+from accuracy import __version__
+from accuracy.cli import listing, run
 from accuracy.core.paths import CONFIGS
 
 FILES = sorted(CONFIGS.glob("*/*.yaml"))
@@ -60,3 +61,11 @@ def test_a_description_is_the_first_comment_that_is_no_directive(tmp_path: Path)
     assert listing.description(path) == "What it is"
     path.write_text("key: 1\n")
     assert listing.description(path) == ""
+
+
+def test_the_version_is_the_package_s_and_not_hydra_s(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["accuracy", "--version"])
+    run.main()
+    assert capsys.readouterr().out == f"accuracy {__version__}\n"

@@ -10,7 +10,7 @@ from accuracy.core.closure import closure, digest_of
 FILES = {
     "__init__.py": "from made.ring import attend",
     "ring.py": "import math\nfrom . import scale\n\ndef attend():\n    from made.late import merge",
-    "scale.py": "VALUE = 2",
+    "scale.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import made.unused\nVALUE = 2",
     "late.py": "",
     "unused.py": "",
 }

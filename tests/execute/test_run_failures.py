@@ -103,7 +103,7 @@ def test_a_failing_variant_is_a_row_with_its_reason_and_the_run_goes_on(accuracy
 
 
 def test_when_nothing_could_be_measured_the_status_says_so_every_time(accuracy: CommandLine) -> None:
-    """Also when unsupported cases were found done: they are no measurement. (36 tokens: zigzag unsupported four
+    """Also when unsupported cases were found done: they are no measurement. (36 tokens: zigzag does not support four
     ranks.)"""
     plant(accuracy.folder / "parts", "raises", BROKEN["raises"][0].replace("== 1", "== 0"))
     (accuracy.folder / "parts" / "variant" / "mirrored.yaml").write_text(

@@ -35,7 +35,7 @@ def run(variant: str, request: pytest.FixtureRequest):
     skip_if_bound_to_a_kernel(variant, *([folder] if folder else []))
 
     def measured(*overrides: str) -> pd.DataFrame:
-        # the ring beside it can use every world size, so that a variant of one device may unsupported some
+        # the ring beside it can use every world size, so that a variant of one device need not support all
         names = variant if variant == "ring" else f"[{variant},ring]"
         words = [f"variant={names}", SIZES, *SMALL_CHUNKS.get(variant, []), *overrides]
         results = measure(*words, folders=[folder.resolve()] if folder else [])

@@ -51,8 +51,8 @@ def measure(
     """The status of every pending case as it ends. To be closed, so that no process stays. Raises RanksEnded."""
     by_id = {each.case.id: each.case for each in pending}
     _, offset = journal.lines(task.folder)
-    with tempfile.TemporaryDirectory(prefix="accuracy-") as meeting:
-        agent = Agent(task, pending, Path(meeting), lead)
+    with tempfile.TemporaryDirectory(prefix="accuracy-") as rendezvous_folder:
+        agent = Agent(task, pending, Path(rendezvous_folder), lead)
         thread = threading.Thread(target=agent.run_to_end, daemon=True)
         thread.start()
         try:
@@ -76,23 +76,23 @@ def measure(
 class Agent(LocalElasticAgent):
     """torch's agent for one machine, which also notes how a rank ended."""
 
-    def __init__(self, task: Task, pending: Sequence[Planned], meeting: Path, lead: Lead) -> None:
+    def __init__(self, task: Task, pending: Sequence[Planned], rendezvous_folder: Path, lead: Lead) -> None:
         for name in ("torch.distributed.elastic", "torch.multiprocessing.spawn"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # rows say what happened
         multiprocessing.set_forkserver_preload([__name__])  # imported once, not by each rank
-        given.store(meeting)
+        given.store(rendezvous_folder)
         self.task, self.stopping, self.ended, self.idle = task, False, "", 0
         self.journal_size = 0
         spec = WorkerSpec(
             role="rank",
             local_world_size=max(task.sizes),
             entrypoint=rank_process,
-            args=(task, pending, meeting, lead),
+            args=(task, pending, rendezvous_folder, lead),
             rdzv_handler=OneMachine(),
             max_restarts=3 * len(pending) + TRIES_WITHOUT_A_CASE,
             monitor_interval=POLL_SECONDS,
         )
-        super().__init__(spec, DefaultLogsSpecs(log_dir=str(meeting)), start_method="forkserver")
+        super().__init__(spec, DefaultLogsSpecs(log_dir=str(rendezvous_folder)), start_method="forkserver")
 
     def run_to_end(self) -> None:
         """`run`, for a thread."""
@@ -144,7 +144,7 @@ class OneMachine(StaticTCPRendezvous):
         return RendezvousInfo(dist.HashStore(), 0, 1, RendezvousStoreInfo(self.master_addr, self.master_port))
 
 
-def rank_process(task: Task, pending: Sequence[Planned], meeting: Path, lead: Lead) -> None:
+def rank_process(task: Task, pending: Sequence[Planned], rendezvous_folder: Path, lead: Lead) -> None:
     """The life of a rank's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the starting process's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -152,8 +152,8 @@ def rank_process(task: Task, pending: Sequence[Planned], meeting: Path, lead: Le
     try:
         arithmetic.make_exact()
         torch.set_num_threads(task.threads)
-        given.restore(meeting)
-        ranks = rendezvous.join_on_machine(meeting, task.backend, task.sizes)
+        given.restore(rendezvous_folder)
+        ranks = rendezvous.join_on_machine(rendezvous_folder, task.backend, task.sizes)
         if ranks.rank > 0:
             rank_loop.follow(task, ranks)
         else:

@@ -1,7 +1,7 @@
 """A kernel on blocks of a sequence: the one place where a block's mask and the scores' form become its arguments.
 
-A kernel that does not state an ability is never given the argument for it (`accuracy.config.grid` unsupported such
-cases).
+A kernel that does not state an ability is never given the argument for it: such cases are unsupported
+(`accuracy.execute.plan`).
 """
 
 from collections.abc import Callable, Sequence
