@@ -70,7 +70,7 @@ class RealRanks:
     def __init__(self, sizes: Sequence[int], backend: str, timeout: float) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="accuracy-test-")
         self.path = Path(self.folder.name)
-        self.number = 0
+        self.number, self.sizes = 0, tuple(sizes)
         cases: Any = Inbox(self.path)
         threads = torch.get_num_threads()
         task = Task(cases, Pipeline("test", Cache(None, 0.0)), self.path, backend, sizes, timeout, threads)
