@@ -17,7 +17,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 from accuracy.chart import mark
 
 INK, SOFT, RULE, SINGLE_DEVICE, FLOOR, BORDER = "#fe0101", "#fe0102", "#fe0103", "#fe0104", "#fe0105", "#fe0106"
-VARIABLES = {INK: "ink", SOFT: "soft", RULE: "rule", SINGLE_DEVICE: "single device", FLOOR: "floor", BORDER: "border"}
+VARIABLES = {INK: "ink", SOFT: "soft", RULE: "rule", SINGLE_DEVICE: "single-device", FLOOR: "floor", BORDER: "border"}
 VARIABLES |= {f"#fe000{index}": f"series-{index}" for index in range(mark.COLOURS)}
 SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
