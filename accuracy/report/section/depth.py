@@ -141,7 +141,7 @@ def _numbers(setting: Setting) -> Table:
         "dx of layer 1",
         "x single device",
         "x exact",
-        "diff to single device",
+        "diff from single device",
         "exact's diff",
         "cosine",
     )
