@@ -1,4 +1,4 @@
-"""pytest plugin: a project's own tests record what they measure and are held against a baseline.
+"""pytest plugin: a project's own tests record what they measure, to be compared with a baseline.
 
     def test_my_attention_keeps_its_accuracy(accuracy_gate):
         accuracy_gate(my_attention, sharding="zigzag", seeds=range(8))

@@ -17,7 +17,7 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 from accuracy.chart import mark
 
 INK, SOFT, RULE, SINGLE_DEVICE, FLOOR, BORDER = "#fe0101", "#fe0102", "#fe0103", "#fe0104", "#fe0105", "#fe0106"
-VARIABLES = {INK: "ink", SOFT: "soft", RULE: "rule", SINGLE_DEVICE: "single device", FLOOR: "floor", BORDER: "border"}
+VARIABLES = {INK: "ink", SOFT: "soft", RULE: "rule", SINGLE_DEVICE: "single-device", FLOOR: "floor", BORDER: "border"}
 VARIABLES |= {f"#fe000{index}": f"series-{index}" for index in range(mark.COLOURS)}
 SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -90,8 +90,8 @@ def _log_limits(axis: object, values: Iterable[float]) -> tuple[float, float]:
     """Sets the ticks; returns where the axis ends."""
     drawn = [value for value in values if value > 0 and math.isfinite(value)]
     low, high = (min(drawn), max(drawn)) if drawn else (0.1, 1.0)
-    workspace = max(0.08, 0.07 * math.log10(high / low))
-    bottom, top = math.log10(low) - workspace, math.log10(high) + workspace
+    margin = max(0.08, 0.07 * math.log10(high / low))
+    bottom, top = math.log10(low) - margin, math.log10(high) + margin
     places = _log_places(bottom, top)
     fix_ticks(axis, places, [_log_label(place) for place in places])
     return 10**bottom, 10**top
@@ -121,7 +121,7 @@ def _log_label(place: float) -> str:
 
 
 def world_x(axes: Axes, sizes: Iterable[int]) -> None:
-    """A logarithmic x axis with a tick at every world size, thinned where they crowd."""
+    """A logarithmic x axis with a tick at every world size, fewer where ticks would overlap."""
     ordered = sorted(set(sizes))
     axes.set_xscale("log")
     shown = [ordered[0]]

@@ -19,7 +19,7 @@ _SHAPES = (
     "M8.6 5.2l1.7-1.7l1.7 1.7l1.7-1.7l1.7 1.7l-1.8 1.8l1.8 1.8l-1.7 1.7l-1.7-1.7l-1.7 1.7l-1.7-1.7l1.8-1.8z",
     "M8 7l7.4-4v8z",
 )
-REFERENCES = {"single-device kernel": ("single device", "6 3"), "floor": ("floor", "1.5 2.5")}
+REFERENCES = {"single-device kernel": ("single-device", "6 3"), "floor": ("floor", "1.5 2.5")}
 
 
 def colour(slot: int) -> int | None:

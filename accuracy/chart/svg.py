@@ -62,7 +62,7 @@ def _simplify(element: Element, used: dict[str, str]) -> None:
     identifier = element.attrib.pop("id", "")
     if identifier in used:
         element.set("id", used[identifier])
-    elif found := re.fullmatch(r"(s\d+|single device|floor)(?:_band)?", identifier):
+    elif found := re.fullmatch(r"(s\d+|single-device|floor)(?:_band)?", identifier):
         element.set("class", found[1])
     if "href" in element.attrib:
         element.set("href", f"#{used[element.get('href', '')[1:]]}")

@@ -1,4 +1,4 @@
-"""What does a section hand to the page? Plain nouns that the templates lay out; no layout here."""
+"""What does a section hand to the page? Plain values that the templates render; no layout here."""
 
 from dataclasses import dataclass
 

@@ -64,7 +64,7 @@ def plan_line(plans: Sequence[Planned], device: str, workers: int) -> str:
 
 
 def outcome(result: Outcome) -> str:
-    """The run's counts, and the worst ratio to single device of every variant at its largest world size."""
+    """The run's counts, and every variant's worst ratio to single device at its largest world size."""
     counts = f"{result.ok} measured, {result.unsupported} unsupported, {result.failed} failed"
     if result.earlier:
         counts += f", {result.earlier} found done"
@@ -80,7 +80,7 @@ def outcome(result: Outcome) -> str:
 def ratios(results: pd.DataFrame) -> str:
     """Error over single device's, all ranks together, the worst over seeds and problems: variants by tensors.
 
-    Probes are left out where there is more: their answers are exact, and single device's may happen to be right.
+    Probes are left out where there is more: their answers are exact, and single device's error may happen to be 0.
     """
     rows = results[(results["rank"] == table.ALL_RANKS) & results["tensor"].notna()]
     probing = rows["inputs"].isin(list(PROBES))

@@ -1,4 +1,4 @@
-"""`accuracy-selfcheck`: can the toolkit fail, and does it cry wolf? Or: would a tolerance let a wrong answer pass?"""
+"""`accuracy-selfcheck`: does the toolkit find faults, and only faults? Or: would a tolerance pass a wrong answer?"""
 
 import argparse
 import sys

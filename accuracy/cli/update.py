@@ -1,4 +1,4 @@
-"""A run becomes the baseline that later runs are held against: on purpose, with a reason, and never by accident."""
+"""A run becomes the baseline that later runs are compared with: on purpose, with a reason, and never by accident."""
 
 import subprocess
 from pathlib import Path

@@ -57,7 +57,7 @@ class Problem:
 
     @property
     def seen_by(self) -> dict[str, Any]:
-        """The mask as the reference is told it, see `accuracy.reference.float64.seen_keys`."""
+        """The mask in the form that the reference takes, see `accuracy.reference.float64.seen_keys`."""
         top_left = self.mask == "causal_top_left"
         return {"causal": self.causal, "top_left": top_left, "window": self.window, "documents": self.documents}
 

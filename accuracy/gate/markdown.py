@@ -42,11 +42,11 @@ def _page(decision: Decision, most_bytes: int, most_rows: int) -> str:
 
 def _within(head: list[str], rows: list[str], left: int, most_bytes: int) -> str:
     """As many rows as fit; how many were left out is said."""
-    workspace = most_bytes - len("\n".join(head).encode()) - 200  # the sentence below
+    free_bytes = most_bytes - len("\n".join(head).encode()) - 200  # the sentence below
     kept = 0
     for row in rows:
-        workspace -= len(row.encode()) + 1
-        if workspace < 0:
+        free_bytes -= len(row.encode()) + 1
+        if free_bytes < 0:
             break
         kept += 1
     left += len(rows) - kept

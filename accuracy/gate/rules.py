@@ -44,7 +44,7 @@ class Broken:
 
 
 def broken(cell: Cell, limits: Limits = Limits()) -> list[Broken]:
-    """The rules that the cell breaks; none is fine. The single-device kernel is what the others are held against."""
+    """The rules that the cell breaks; none is fine. The others are compared with the single-device kernel."""
     if cell.nonfinite:
         return [Broken("not finite", "finite", cell.nonfinite, f"{cell.nonfinite} values are not finite")]
     if cell.get("variant") == "single_device":

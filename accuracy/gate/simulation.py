@@ -1,4 +1,4 @@
-"""How often does the gate cry wolf, and what does it miss? Its own tests on made-up runs of known change.
+"""How often does the gate fail an unchanged run, and what does it miss? Its own tests on made-up runs of known change.
 
 `python -m accuracy.gate.simulation` prints the table of reports/gate_power/simulated.txt; experiments/gate_power asks
 the same of measured spreads. Every simulated run, of 8 seeds, has a baseline of its own, of 24 or 8: nothing is shared.

@@ -1,4 +1,4 @@
-"""Is a cell's error larger than the baseline's? Student's t on y = ln(error / target), seeds as the unit.
+"""Is a cell's error larger than the baseline's? Student's t on y = ln(error / denominator), seeds as the unit.
 
 In: y of the new run (..., m) and of the baseline (..., n), any leading axes: cells, or simulated runs of cells.
 Out: how much larger, the probability of seeing as much where nothing changed, and how large a rise must be to be seen.

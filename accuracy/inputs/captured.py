@@ -3,7 +3,7 @@
 A file holds `LAYER.q`, `LAYER.dout` (B, S, H, D) and `LAYER.k`, `LAYER.v` (B, S, Hk, D), of the same B, S and D: q
 and k as they enter the scores (after RoPE), dout the gradient of a loss with respect to the attention's output. A
 problem has the file's heads, key/value heads and head dim, and takes the first of its sequences and tokens: at most
-as many as there are. There is no chance in it, so it has seed 0 alone. `experiments/inputs_that_matter/train.py` made
+as many as there are. Nothing in it is random, so it has seed 0 alone. `experiments/inputs_that_matter/train.py` made
 the shipped file.
 """
 

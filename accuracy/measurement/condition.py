@@ -1,4 +1,4 @@
-"""How hard is a case, whoever computes it? Condition numbers of its softmax and of its sums, in float64.
+"""How hard is a case for any implementation? Condition numbers of its softmax and of its sums, in float64.
 
 In: inputs and reference. Out: numbers that say how far roundings of relative size u move a result: error_rel is about u
 times condition_rounding, and at most u times condition_sum where nothing but the terms of the sum is rounded.

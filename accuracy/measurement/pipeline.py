@@ -46,7 +46,7 @@ class Measured:
 
 
 def shared(case: Case) -> tuple[object, ...]:
-    """What cases have in common that share targets; a stack's single device is of one kernel."""
+    """What cases that share targets have in common; a stack's single device belongs to one kernel."""
     whole = case.problem, case.inputs, case.seed, case.dtype, case.device
     return whole if case.stack is None else (case.stack, *whole, case.kernel)
 

@@ -1,7 +1,7 @@
 """lucidrains/ring-attention-pytorch 0.5.20: ring and striped ring, in its own torch products or its Triton kernel.
 
 It knows no groups: within `surroundings` its rank, its world size and its transfers are those of the case. It computes
-blocks itself, so only the single device beside it depends on the kernel. No lse comes back. Query heads that share a
+blocks itself, so the case's kernel serves single device alone. No lse comes back. Query heads that share a
 key/value head lie apart there (head h reads h modulo Hk): they are reordered, which rounds nothing.
 """
 

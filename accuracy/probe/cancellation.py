@@ -1,9 +1,9 @@
-"""How many bits does a sum keep? Three terms L, s, -L among zeros: s comes out only if L + s was not rounded to L.
+"""How many bits does a sum keep? Three terms L, s, -L among zeros: the sum is s only if L + s was not rounded to L.
 
 With L = 2^14 and s = 2^(14 - t), a sum in p bits (rounding to nearest, ties to even) keeps s for t < p and loses it
 from t = p on. Sums are split over lanes, tiles and trees in ways that could join L with -L before s; so all orders of
 (L, s, -L, 0) are tried, and the worst counts (rounding knows no sign, so 12 of the 24 are enough). t runs along the 64
-channels of one tensor: one call shows the whole curve. What s alone gives in the same place is what it is held against.
+channels of one tensor: one call shows the whole curve. Each sum is compared with what s alone gives in the same place.
 """
 
 from itertools import permutations

@@ -49,7 +49,7 @@ from accuracy.verdict.attribution import attributions, sentence
 PAGE = Path(__file__).parent / "page"
 SCRIPTS = ("facets.js", "data.js", "ranks.js", "rows.js", "start.js")
 LIMIT_BYTES = 5_000_000
-ROOM_FOR_NOTES = 2_000
+BYTES_OF_NOTES = 2_000
 MOST_DIAGNOSES = 12  # in the open, gravest first
 
 
@@ -104,9 +104,9 @@ def write_report(folder: Path, earlier: Sequence[Path] = (), to: Path | None = N
 
 
 def _with_rows(context: dict[str, Any], labelled: pd.DataFrame) -> bytes:
-    """The page with as many rows as its other parts leave workspace for."""
-    workspace = max(0, LIMIT_BYTES - len(_render({**context, "block": EMPTY})) - ROOM_FOR_NOTES)
-    return _render({**context, "block": encode_rows(labelled, min(BUDGET_BYTES, workspace))})
+    """The page with as many rows as fit beside its other parts."""
+    free_bytes = max(0, LIMIT_BYTES - len(_render({**context, "block": EMPTY})) - BYTES_OF_NOTES)
+    return _render({**context, "block": encode_rows(labelled, min(BUDGET_BYTES, free_bytes))})
 
 
 def _panels(run: Run, measured: pd.DataFrame, most: int = MOST_FACETS) -> dict[str, Any]:

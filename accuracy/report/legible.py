@@ -1,5 +1,5 @@
-"""Which lines does a picture hold where a run has more than an eye can follow? Single device's, and of those that
-differ the furthest from it.
+"""Which lines does a chart show where a run has too many to read? Single device's, and of the others those that
+differ most from it.
 """
 
 from dataclasses import replace

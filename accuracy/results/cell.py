@@ -1,9 +1,9 @@
 """From rows to cells: all seeds of one tensor of one setting, over all ranks.
 
-A cell's number per seed is y = ln(error / target), errors as relative Frobenius norms. The target is the single device
-kernel on the same inputs, so the luck of a seed cancels; never less than the dtype's floor or than the reference's own
-error, below which no implementation can be told apart. The single-device variant is its own target: it is measured in
-floors, or a kernel that got worse would hide in both.
+A cell's number per seed is y = ln(error / denominator), errors as relative Frobenius norms. The denominator is single
+device's error on the same inputs, so that a seed's luck cancels; at least the dtype's floor and the reference's own
+error, below which no two implementations can be told apart. The single-device variant's denominator is the floor, as
+a kernel that got worse would otherwise hide in both.
 """
 
 from collections.abc import Mapping
@@ -30,13 +30,13 @@ class Cell:
     """y: by seed. Largest over the seeds: rank_ratio on one rank, max_ratio of maxima (NaN: single device's is
     unknown).
 
-    error, target: geometric means over seeds. nonfinite: how many values are not finite.
+    error, denominator: geometric means over seeds. nonfinite: how many values are not finite.
     """
 
     key: Key
     y: dict[int, float]
     error: float
-    target: float
+    denominator: float
     rank_ratio: float
     max_ratio: float
     nonfinite: int
@@ -48,7 +48,7 @@ class Cell:
 
     @property
     def ratio(self) -> float:
-        """Geometric mean over the seeds of the error over the target's."""
+        """Geometric mean over the seeds of the error over the denominator."""
         return float(np.exp(np.mean(list(self.y.values()))))
 
     def values(self, seeds: list[int] | None = None) -> np.ndarray:
@@ -92,7 +92,7 @@ def _cell(key: Key, whole: pd.DataFrame, worst_rank: float) -> Cell:
         key=key,
         y=y,
         error=error,
-        target=error / ratio,
+        denominator=error / ratio,
         rank_ratio=1.0 if key[KEYS.index("variant")] == SINGLE_DEVICE else worst_rank,
         max_ratio=float(good["max_times"].max()) if len(good) else np.nan,
         nonfinite=int(whole["bad"].sum()),
@@ -101,8 +101,8 @@ def _cell(key: Key, whole: pd.DataFrame, worst_rank: float) -> Cell:
 
 def _times(rows: pd.DataFrame) -> pd.Series:
     floors = np.maximum(rows["floor_rel"], REFERENCE_ERROR)
-    target = np.where(rows["variant"] == SINGLE_DEVICE, floors, np.maximum(rows["single_device_rel"], floors))
-    return rows["error_rel"].clip(lower=REFERENCE_ERROR) / target
+    denominator = np.where(rows["variant"] == SINGLE_DEVICE, floors, np.maximum(rows["single_device_rel"], floors))
+    return rows["error_rel"].clip(lower=REFERENCE_ERROR) / denominator
 
 
 def _max_times(rows: pd.DataFrame) -> pd.Series:

@@ -1,7 +1,7 @@
 """How did every cell come to its present baseline? history.jsonl beside a baseline: a line each time it was replaced.
 
-A line holds date, commit, code, reason, and by cell the error over single device's (geometric mean over the seeds). It
-is shown, never judged by.
+A line holds date, commit, code, reason, and by cell the error over single device's (geometric mean over the seeds). The
+report shows it; nothing is judged by it.
 """
 
 import json
@@ -80,7 +80,7 @@ def _is_ratio(value: Any) -> bool:
 
 
 def trend(key: Key, past: Sequence[Entry], now: Cell | None) -> list[float]:
-    """A cell's error over single device's from run to run, the present one last; runs without the cell are skipped."""
+    """A cell's error over single device's from run to run, the newest last; runs without the cell are skipped."""
     found = [each.ratios[text] for each in past if (text := text_of(key)) in each.ratios]
     return found + ([now.ratio] if now is not None and now.y else [])
 

@@ -41,7 +41,7 @@ class Fault:
 
 
 def faults() -> list[Fault]:
-    """All of accuracy/fault, by name."""
+    """All of accuracy/selfcheck/fault, by name."""
     stems = sorted(path.stem for path in (PACKAGE / "selfcheck" / "fault").glob("[a-z]*.py"))
     return [Fault(stem, plugins.load(f"accuracy.selfcheck.fault.{stem}").EXPECTED) for stem in stems if stem != "base"]
 

@@ -37,7 +37,7 @@ SINGLE_DEVICE = Variant("single_device", "contiguous", *2 * (Part("single_device
 @dataclass(frozen=True)
 class StackTargets:
     """What a stack is compared with. reference: of float64, see `_stored`; relative errors to the reference, and
-    exact_diff to single device."""
+    exact_diff from single device."""
 
     model: Model
     reference: dict[Place, Tensor]

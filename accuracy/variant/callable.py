@@ -1,4 +1,4 @@
-"""Somebody else's attention as a system under test: any callable, its gradients from autograd.
+"""Another project's attention as a system under test: any callable, its gradients from autograd.
 
     fn(q, k, v, *, causal, softmax_scale, group) -> out or (out, lse)
 

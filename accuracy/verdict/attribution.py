@@ -39,7 +39,7 @@ WORTH_SAYING = 1.02  # twice the 1% that errors spread over seeds
 @dataclass(frozen=True)
 class Attribution:
     """Of one tensor. shares: by place, of the whole mean square error, adding up to 1; excess: by place that single
-    device does not have, of what the variant has beyond single device; x_single_device: of the published policy."""
+    device does not have, of the variant's excess over single device; x_single_device: of the published policy."""
 
     variant: str
     dtype: str
@@ -72,7 +72,7 @@ def attributions(results: pd.DataFrame) -> list[Attribution]:
 
 
 def sentence(found: list[Attribution]) -> str:
-    """Of each variant's tensors that are worse than single device's: which place makes most of what is beyond it.
+    """Of each variant's tensors that are worse than single device's: which place causes most of the excess.
     Dtypes and sizes as one, from the least share to the largest."""
     said: dict[str, dict[str, dict[str, list[float]]]] = {}
     for each in found:
@@ -81,17 +81,17 @@ def sentence(found: list[Attribution]) -> str:
             share = min(1.0, each.excess[place])  # single device's own seed may be a little worse than its places alone
             said.setdefault(each.variant, {}).setdefault(place, {}).setdefault(each.tensor, []).append(share)
     return " ".join(
-        f"Of what {variant} has beyond single device, {'; '.join(_made(*each) for each in places.items())}."
+        f"Of {variant}'s excess over single device, {'; '.join(_made(*each) for each in places.items())}."
         for variant, places in said.items()
     )
 
 
 def _made(place: str, shares: dict[str, list[float]]) -> str:
-    """How much of which tensors a place makes."""
+    """How much of which tensors' excess a place causes."""
     every = [share for each in shares.values() for share in each]
     least, most = f"{min(every):.0%}", f"{max(every):.0%}"
     share = least if least == most else f"{least} to {most}"
-    return f"the {NAMES[place]} makes {share} of {', '.join(shares)}"
+    return f"{share} in {', '.join(shares)} comes from the {NAMES[place]}"
 
 
 def shapley(value: dict[frozenset[str], float], places: tuple[str, ...]) -> dict[str, float]:

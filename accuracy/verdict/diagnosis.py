@@ -16,8 +16,7 @@ from accuracy.verdict.rule.excess import INDEPENDENT
 from accuracy.verdict.signature import signature_of
 
 PLURAL = {
-    "is": "are", "comes": "come", "gives": "give", "stops": "stop", "rounds": "round", "errs": "err",
-    "differs": "differ",
+    "is": "are", "comes": "come", "gives": "give", "stops": "stop", "rounds": "round", "differs": "differ",
 }  # fmt: skip
 VARIANT = fields.names(fields.VARIANT, fields.PRECISION)
 
@@ -80,7 +79,7 @@ def _meaning_of(pattern: Pattern) -> str:
     if pattern.label != INVALID:
         return MEANING[pattern.label]
     if "poisoned" in pattern.numbers:
-        return "comes from memory that nobody wrote"
+        return "comes from unwritten memory"
     return "is not finite" if "nonfinite" in pattern.numbers else MEANING[INVALID]
 
 
@@ -165,7 +164,7 @@ def _growth_line(pattern: Pattern) -> str:
 
 
 def _unjudged(results: pd.DataFrame) -> str:
-    """The inputs that rule 5 cannot judge, for nobody recorded how far partials cancel there."""
+    """The inputs that rule 5 cannot judge, because no condition number tells how far partials cancel."""
     unknown = results[
         (results["world_size"] > 1) & results["error_rel"].notna() & ~results["inputs"].isin(list(PROBES))
     ]

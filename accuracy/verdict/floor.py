@@ -1,4 +1,4 @@
-"""Did somebody round to a coarser format on the way? The two marks that a known format leaves in a finer case."""
+"""Was anything rounded to a coarser format? The two marks that a known format leaves in a finer case."""
 
 import math
 

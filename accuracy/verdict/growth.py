@@ -14,7 +14,7 @@ from scipy.special import stdtrit
 
 from accuracy.core.number import count, signed
 
-SMALLEST_WORLD_SIZE = 2  # W = 1 has no merge: it is single device attention
+SMALLEST_WORLD_SIZE = 2  # W = 1 has no merge: it is single-device attention
 FEWEST_WORLD_SIZES = 3
 FLAT = 0.1  # over W = 2..64 an exponent of 0.1 is a factor of 1.41
 RANDOM_WALK = (0.35, 0.75)

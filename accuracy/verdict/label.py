@@ -12,10 +12,10 @@ ROUNDING = "rounding"
 NOT_MEASURED = "not_measured"
 
 MEANING = {
-    INVALID: "gives values that are not finite, of a wrong shape or dtype, or from memory that nobody wrote",
+    INVALID: "gives values that are not finite, of a wrong shape or dtype, or from unwritten memory",
     LOGIC: "is wrong at any precision",
     PRECISION_FLOOR: "stops getting better at a coarser dtype than the case's",
-    BIASED: "errs to one side",
+    BIASED: "is biased to one side",
     EXCESS_ROUNDING: "rounds more than the schedule explains",
     NONDETERMINISTIC: "differs from run to run",
     ROUNDING: "merely rounds",

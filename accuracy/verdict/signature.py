@@ -1,7 +1,7 @@
 """Signatures of known faults: a pattern in, a cause in plain words out. An unknown pattern is described, not guessed.
 
 One table, read from the top. Each entry says which marks must all be there; sources are the reports of
-accuracy/fault/*.py, whose planted copies the tests hold it to.
+accuracy/selfcheck/fault/*.py, whose planted copies the tests check the table with.
 """
 
 import math

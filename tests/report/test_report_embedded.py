@@ -52,18 +52,18 @@ ODD = [0.0, -0.0, 1.0, 2.5, -3.25e-9, 1.234567e-300, 5e-324, 1.7e308, 0.99999996
 WHOLE = [0, 1, -1, 127, -128, 65536, 2**31 - 1, None, 7, 8, 9, 10]
 
 
-@pytest.mark.parametrize(("workspace", "dtype"), [(10**8, "Int64"), (BUDGET, "float64")])
-def test_every_size_of_number_survives(workspace: int, dtype: str, tmp_path: Path) -> None:
-    """With six digits and, where there is less workspace, with four; whole numbers, which may arrive as floats,
+@pytest.mark.parametrize(("budget", "dtype"), [(10**8, "Int64"), (BUDGET, "float64")])
+def test_every_size_of_number_survives(budget: int, dtype: str, tmp_path: Path) -> None:
+    """With six digits and, with a smaller budget, with four; whole numbers, which may arrive as floats,
     exactly."""
     first = large(tmp_path).sort_values("rank", kind="stable", ignore_index=True)
     rows = first.assign(error_bias=first["error_bias"].where(first.index >= len(ODD)))
     rows.loc[: len(ODD) - 1, "error_bias"] = ODD
     rows["worst_token"] = rows["worst_token"].astype(dtype)
     rows.loc[: len(WHOLE) - 1, "worst_token"] = pd.array(WHOLE, dtype="Int64").astype(dtype)
-    block = encode_rows(rows, workspace)
+    block = encode_rows(rows, budget)
     digits = 6 if "rounded to 6" in block.note else 4
-    assert digits == (6 if workspace > BUDGET else 4)
+    assert digits == (6 if budget > BUDGET else 4)
     kept = decoded(block.encoded)
     assert kept["worst_token"][: len(WHOLE)] == WHOLE
     for given, found in zip(ODD, kept["error_bias"], strict=False):

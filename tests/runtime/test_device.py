@@ -6,8 +6,8 @@ from accuracy.runtime import device
 
 
 def test_the_peak_is_what_was_touched_above_what_was_held() -> None:
-    """64 MiB held and freed before, 48 MiB touched inside: pages of 4 KiB and the interpreter's own leave 8 MiB
-    workspace. Memory that was freed before must show again when it is taken again."""
+    """64 MiB held and freed before, 48 MiB touched inside: pages of 4 KiB and the interpreter's own memory take up to
+    8 MiB. Memory that was freed before must show again when it is taken again."""
     torch.ones(16 * 2**20)
     for _ in range(2):
         with device.measured("cpu") as cost:

@@ -73,6 +73,6 @@ def test_dtypes_and_sizes_are_one_sentence() -> None:
     many = [found("out", "partial", 1.0), found("dq", "gradient_partial", 0.994, "float16"),
             found("dq", "gradient_partial", 0.98), found("dk", "gradient_partial", 1.02)]  # fmt: skip
     assert sentence(many) == (
-        "Of what ring has beyond single device, the block partial (out) makes 100% of out;"
-        " the block partial (gradients) makes 98% to 100% of dq, dk."
+        "Of ring's excess over single device, 100% in out comes from the block partial (out);"
+        " 98% to 100% in dq, dk comes from the block partial (gradients)."
     )

@@ -64,7 +64,7 @@ class Watch:
         return int(owners[0]) if len(owners) == 1 else -1
 
     def note(self, way: str, rank: int, state: str, met: Met | None, pairs: dict[str, tuple[Tensor, Tensor]]) -> None:
-        """A row for each tensor: what came, and what the reference is."""
+        """A row for each tensor: the schedule's value, and the reference's."""
         for name, (x, reference) in pairs.items():
             each = metrics.sums(
                 metrics.error_of(x.unsqueeze(0), reference.unsqueeze(0)), x.unsqueeze(0), reference[None]

@@ -1,4 +1,4 @@
-"""Do out, lse, dq, dk and dv come out bit for bit the same in 30 runs?"""
+"""Are out, lse, dq, dk and dv the same bit for bit in 30 runs?"""
 
 from accuracy.probe.base import DIM, TENSORS, Answer, Subject, listed, same_bits
 

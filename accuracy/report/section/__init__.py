@@ -1,1 +1,1 @@
-"""One file per section of the report; each turns a run into views that the page lays out."""
+"""One file per section of the report; each turns a run into views that the page renders."""

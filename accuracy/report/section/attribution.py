@@ -30,7 +30,7 @@ def _panel(slug: str, variant: str, dtype: str, size: int, found: list[Attributi
         note="Share of the mean square error; single device has the kernel's rounding and the final one too. Keys and values"  # noqa: E501
         " travel in the inputs' dtype, which rounds nothing.",
         charts=charts,
-        tables=(Table("Share of what is beyond single device", head, excess),),
+        tables=(Table("Share of the excess over single device", head, excess),),
         data=(Table("Share of the whole mean square error", head, shares),),
     )
 

@@ -1,4 +1,4 @@
-"""Section: is an error what the case's condition foretells, on every inputs? Error over condition number times u."""
+"""Section: does the case's condition number predict the error, on all inputs? Error over condition number times u."""
 
 import re
 from typing import Any

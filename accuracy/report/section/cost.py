@@ -117,5 +117,5 @@ def _table(facet: Facet, costs: pd.DataFrame, size: int) -> Table:
                 *(scientific(errors.get((label, tensor))) for tensor in facet.tensors),
             )
         )
-    head = ("variant", "time", "of single device", "peak memory", "of single device", *facet.tensors)
+    head = ("variant", "time", "x single device", "peak memory", "x single device", *facet.tensors)
     return Table(f"Time and memory beside relative error, {facet.label}, world size {size}", head, tuple(rows))

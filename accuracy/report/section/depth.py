@@ -19,7 +19,7 @@ SETTING = tuple(name for name in fields.names() if name not in (*_SERIES, *_ALON
 GRADIENTS = ("dx", "d_query", "d_key", "d_value", "d_output")
 CHARTED = ("x", "dx", "d_query", "d_key")
 REFERENCES = {
-    "single_device_rel": (drawing.SINGLE_DEVICE, "single device", (6, 3)),
+    "single_device_rel": (drawing.SINGLE_DEVICE, "single-device", (6, 3)),
     "exact_rel": (drawing.FLOOR, "floor", (1.2, 2)),
 }
 
@@ -141,7 +141,7 @@ def _numbers(setting: Setting) -> Table:
         "dx of layer 1",
         "x single device",
         "x exact",
-        "diff to single device",
+        "diff from single device",
         "exact's diff",
         "cosine",
     )

@@ -92,7 +92,7 @@ def _chart(facet: Facet, tensor: str, lines: list[Line], slots: dict[str, int]) 
     drawing.log_y(axes, [floor, *single_device, *(value for line in lines for value in line.low + line.high)])
     drawing.world_x(axes, [size for line in lines for size in line.sizes] or [1])
     _reference(axes, [floor], drawing.FLOOR, "floor", (0, (1.2, 2)))
-    _reference(axes, single_device, drawing.SINGLE_DEVICE, "single device", (0, (6, 3)))
+    _reference(axes, single_device, drawing.SINGLE_DEVICE, "single-device", (0, (6, 3)))
     for place, line in enumerate(lines):
         _draw(axes, line, slots[line.label], (len(lines) - place) / len(lines))
     title = f"Relative error of {tensor} over world size, {facet.label}"

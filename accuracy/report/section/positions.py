@@ -113,7 +113,7 @@ def _chart(
     edges = borders(rows)
     for edge in edges:
         axes.axvline(edge, color=drawing.BORDER, linewidth=0.7, zorder=1, clip_on=False)
-    _draw(axes, reference, drawing.SINGLE_DEVICE, "single device", 0.9)
+    _draw(axes, reference, drawing.SINGLE_DEVICE, "single-device", 0.9)
     for label, found in rows.groupby("series"):
         slot = slots[str(label)]
         _draw(axes, found, drawing.series_colour(slot), f"s{slot}", 1.1)

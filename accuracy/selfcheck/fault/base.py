@@ -50,7 +50,7 @@ def on_kernel(schedule: Schedule = ring.SCHEDULE, **broken: Callable[..., Tensor
 
 
 def unwritten(shape: Sequence[int], like: Tensor) -> Tensor:
-    """Memory that nobody wrote for this use. What an earlier tensor left in it is finite, whatever ran before: the
+    """Memory that was not written for this use. What an earlier tensor left in it is finite, whatever ran before: the
     allocator hands out what was freed last, or fresh pages of zeros. NaN where unwritten memory is poisoned."""
     torch.ones(*shape, dtype=like.dtype, device=like.device)
     return torch.empty(*shape, dtype=like.dtype, device=like.device)

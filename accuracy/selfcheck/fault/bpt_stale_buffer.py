@@ -1,4 +1,4 @@
-"""The chunk loop of a ring step adds into buffers that the next step reuses, and nobody clears them.
+"""The chunk loop of a ring step adds into buffers that the next step reuses without clearing them.
 
 ring-flash-attention #24: the forward is right, dq's error grows with the rank (rank 0 right), that of dk and dv falls
 (last rank right). The remedy is one `zero_` before each step's chunks.

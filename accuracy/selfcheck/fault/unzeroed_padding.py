@@ -1,4 +1,4 @@
-"""Keys and values are padded to a multiple of 32 with memory that nobody zeroed, and the padding is attended to.
+"""Keys and values are padded to a multiple of 32 with memory that is not zeroed, and the padding is attended to.
 
 TransformerEngine 9c127ef: padded v real lengths.
 """

@@ -3,8 +3,8 @@
 Asked before the error's size: a large bias is an excess too, but names the cause. Two signed means: of the error, and
 of the error away from zero (error x sign of the reference, so that a shrunken result shows whatever its sign). The unit
 of the test is the seed: Student's t over at least 4 seeds must pass the 99.9% quantile (12.9 for 4 seeds), and the mean
-must be at least a tenth of the error's root mean square, so that it matters. What single device's bias on the same
-inputs has of it is the kernel's, not the schedule's: the size beyond that counts. Healthy variants: below 0.01 of the
+must be at least a tenth of the error's root mean square, so that it matters. Single device's bias on the same inputs
+is the kernel's, not the schedule's: only the bias beyond it counts. Healthy variants: below 0.01 of the
 error (reports/world_size_growth). lse is left out: the last bits of kernels' exp and log are biased themselves (0.75 of
 flash-attn's lse error, which is 1e-7).
 """

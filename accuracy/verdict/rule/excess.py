@@ -3,13 +3,13 @@
 How much may a schedule round beyond its kernel? In 16-bit cases a block's result is rounded to the format once more
 than single device's, independently: errors add in squares, so at most sqrt(1 + (floor / single device)^2) <= sqrt 2
 times single device's. Where nothing is joined (one rank, no chunks) it may not round more at all. In float32 and
-float64, and for lse in every dtype, each of n merges rounds in the format itself, about twice: sqrt(1 + 2 n). Workspace
+float64, and for lse in every dtype, each of n merges rounds in the format itself, about twice: sqrt(1 + 2 n). A margin
 above that: 0.1 + 0.1 / sqrt(seeds), since blocks' results are not quite orthogonal and seeds spread (1% in large
-problems, ten times that in small ones); 20% where nothing is joined, 50% of the walk of n merges. sqrt 2 and its
-workspace are 1.63 for four seeds; AWS Neuron's gate allows 1.5.
+problems, ten times that in small ones); 20% where nothing is joined, 50% of the random walk of n merges. sqrt 2 with
+its margin is 1.63 for four seeds; AWS Neuron's gate allows 1.5.
 
 That takes the partials for no larger than their sum, in squares, as they are where inputs are independent: Gaussian
-ones. On others partials may cancel: on an attention sink a healthy striped ring's dk errs 3 times as much as single
+ones. On others partials may cancel: on an attention sink the error of a healthy striped ring's dk is 3 times single
 device's (experiments/inputs_that_matter). How far is bounded by the condition number of the sum, sum |terms| / |sum|,
 since a partial is at most the sum of its terms' sizes, or by condition_rounding where that is more: it has what dq
 inherits from the rounding of out. So where they are recorded (`conditions=true`) the floor counts so many times, and
@@ -61,7 +61,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 
 def cancellation(evidence: Evidence, inputs: str, rows: Rows) -> float:
-    """How many times larger than their sum the partials may be, all together; NaN where nobody knows."""
+    """How many times larger than their sum the partials may be, all together; NaN where that is unknown."""
     independent = inputs == INDEPENDENT or evidence.tensor == "lse" or evidence.merges == 0
     return 1.0 if independent else typical(np.fmax(rows["condition_sum"], rows["condition_rounding"]))
 
@@ -73,9 +73,9 @@ def limit_of(evidence: Evidence, rows: Rows, cancelled: float) -> float:
         return NOTHING_JOINED
     if evidence.tensor == "lse" or FORMATS[evidence.effective].bytes > 2:
         return WALK * math.sqrt(1 + 2 * merges * cancelled**2)
-    workspace = 1.1 + 0.1 / math.sqrt(len(rows))
+    margin = 1.1 + 0.1 / math.sqrt(len(rows))
     floor = typical(rows["floor_rel"]) / max(typical(rows["single_device_rel"]), typical(rows["floor_rel"]))
-    return max(NOTHING_JOINED, workspace * math.sqrt(1 + (floor * cancelled) ** 2))
+    return max(NOTHING_JOINED, margin * math.sqrt(1 + (floor * cancelled) ** 2))
 
 
 def _outlier(

@@ -30,7 +30,7 @@ def judge(evidence: Evidence) -> Finding | None:
         count = int(poisoned["poisoned"].max())
         return Finding(
             INVALID,
-            f"{count} values come from memory that nobody wrote or from beside the inputs: filled with NaN, it shows",
+            f"{count} values change when unwritten memory and memory beside the inputs are filled with NaN",
             {"poisoned": float(count)},
         )
     return None

@@ -3,10 +3,9 @@
 The axis is each tensor's effective precision (lse is float32 in a bfloat16 case). Thresholds:
 
 - beyond the band: an error above `rounding_band` of its dtype, and above 30 times single device's (inputs that cancel
-cost
-  every kernel digits; but a single device without digits on any inputs is broken itself and excuses nothing), is no
-  rounding in that dtype, unless it falls to a finer one as rounding does: by at least the root of u, and to no less
-  than a quarter of as many u (kernels of two dtypes do not round at the same places). Then it is much rounding;
+  cost every kernel digits; but a single-device kernel without digits on any inputs is broken and excuses nothing), is
+  no rounding in that dtype, unless it falls to a finer one as rounding does: by at least the root of u, and to no less
+  than a quarter of as many u (kernels of two dtypes do not round at the same places). Then it is large rounding;
 - slope, in 16-bit dtypes, whose band is wide enough to hide a coarser format: log2 of the fall per bit from the next
   coarser dtype. 1 is rounding, 0 a constant: below 1/2, with the error at least twice single device's, something
   constant outweighs rounding;
