@@ -37,7 +37,7 @@ def check(cls: Callable[..., T], where: str, given: Any, strict: bool = True) ->
         checked = _schema(cls).validate_python(dict(mapping(where, given)), strict=strict)
         return cls(**{name: checked[key] for key, name in _attributes(cls).items() if key in checked})
     except ValidationError as error:
-        raise _explained(error, cls, where) from error
+        raise _explained(error, cls, where) from None  # one line, without the library's own
     except ConfigError:
         raise
     except ValueError as error:  # of the dataclass's own `__post_init__`

@@ -95,11 +95,12 @@ def _compare(cell: Cell, baseline: Cell, family: int) -> _Compared:
     repeated = set(cell.y) <= set(baseline.y)
     twins = baseline.values(cell.seeds) if repeated else None
     paired = twins is not None and len(new) > 1
+    same_errors = set(cell.y) != set(baseline.y) or cell.error == baseline.error  # both may have got worse alike
     found = compare(new, old, twins if paired else None)
     return _Compared(
         paired=paired,
         seeds=(len(new), len(old)),
-        identical=twins is not None and bool((new == twins).all()),
+        identical=twins is not None and bool((new == twins).all()) and same_errors,
         found=found,
         seen=float(seen(found.error, found.freedom, LEVEL / family / (1 + paired))),
     )

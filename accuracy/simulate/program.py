@@ -13,7 +13,7 @@ from accuracy.kernel.base import Kernel, kernel_of
 from accuracy.kernel.block.calls import Scores
 from accuracy.runtime import device
 from accuracy.simulate import batched
-from accuracy.variant.base import Rank, schedule_of
+from accuracy.variant.base import WROTE, Rank, schedule_of
 from accuracy.world import simulated
 from accuracy.world.base import Program, Results, Tensors, World
 
@@ -31,8 +31,6 @@ RunRanks = Callable[[Case, Sequence[Tensors]], Ran]
 
 
 MakeRank = Callable[..., Rank]
-
-WROTE = "the variant wrote to its inputs"
 
 
 def build_kernel(case: Case) -> Kernel:

@@ -22,6 +22,8 @@ from accuracy.world.base import Results, Tensors, World
 
 PUBLISHED = Precision()
 
+WROTE = "the variant wrote to its inputs"
+
 
 @dataclass(frozen=True)
 class Rank:

@@ -12,8 +12,8 @@ that holds fn may say more:
 """
 
 import importlib.metadata
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from torch import Tensor
 from accuracy.core import plugins
 from accuracy.core.case import Case
 from accuracy.runtime.layout import LAYOUTS
-from accuracy.variant.base import Rank, Schedule
+from accuracy.variant.base import WROTE, Rank, Schedule
 from accuracy.world.processes import ProcessesWorld
 
 
@@ -57,7 +57,7 @@ def attend(
     layout = LAYOUTS[layout_name]
     leaves = q.detach().requires_grad_(), k.detach().requires_grad_(), v.detach().requires_grad_()
     arguments, keywords = layout.arguments(*leaves)
-    with torch.enable_grad():
+    with torch.enable_grad(), unwritten(q, k, v):
         result = fn(*arguments, **how, **keywords)
         out, lse = result if isinstance(result, tuple) else (result, None)
         out = layout.out(out, q.shape[0])
@@ -66,7 +66,25 @@ def attend(
 
 def differentiate(graph: Graph, dout: Tensor) -> tuple[Tensor, ...]:
     """dq (B, S/W, H, D), dk, dv (B, S/W, Hk, D) as autograd gives them."""
-    return torch.autograd.grad(graph.out, graph.leaves, dout)
+    with unwritten(*graph.leaves, dout):
+        return torch.autograd.grad(graph.out, graph.leaves, dout)
+
+
+@contextmanager
+def unwritten(*tensors: Tensor) -> Iterator[None]:
+    """Raises RuntimeError where the body wrote to the tensors, through `.data` too, and puts their values back: the
+    next case has the same inputs."""
+    before = [x.detach().clone() for x in tensors]
+    written = []
+    try:
+        yield
+    finally:
+        written = [(x, kept) for x, kept in zip(tensors, before, strict=True) if not torch.equal(x, kept)]
+        with torch.no_grad():
+            for x, kept in written:
+                x.copy_(kept)
+    if written:
+        raise RuntimeError(WROTE)
 
 
 def _function(case: Case) -> plugins.Function:

@@ -5,11 +5,13 @@ import sys
 import threading
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import accuracy
@@ -151,6 +153,7 @@ SCRIPT = """
 import accuracy
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 print("main runs")
@@ -198,3 +201,20 @@ def test_at_two_ranks_a_script_needs_no_guard_and_its_function_runs_in_processes
     command = [sys.executable, "script.py"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
     assert done.stdout == "main runs\ndone\n", done.stdout + done.stderr
+
+
+def test_a_function_that_writes_to_its_inputs_fails_and_spoils_no_other_s_numbers() -> None:
+    def through_data(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+        q.data.mul_(2)
+        return sound(q, k, v, **how)
+
+    def sound(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+        return (q + 0 * (k.sum() + v.sum())) * 1.0
+
+    alone = accuracy.measure(sound, seqlen=32, heads=1, heads_kv=1, head_dim=8)
+    both = accuracy.measure([through_data, sound], seqlen=32, heads=1, heads_kv=1, head_dim=8)
+    failed = both[both["variant"] == "through_data"]
+    assert failed["status"].eq("failed").all()
+    assert "wrote to its inputs" in failed["reason"].iloc[0]
+    after = both[both["variant"] == "sound"]
+    assert after["error_rel"].dropna().tolist() == alone["error_rel"].dropna().tolist()
