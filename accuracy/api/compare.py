@@ -9,7 +9,7 @@ from accuracy.api.tables import load
 from accuracy.core.errors import ConfigError
 from accuracy.gate import judge
 from accuracy.results.cell import KEYS, Cell, Key, measured
-from accuracy.results.run_table import Evidence
+from accuracy.results.run_table import RunTable
 
 Table = pd.DataFrame | str | Path
 
@@ -62,4 +62,4 @@ def _across(left: pd.DataFrame, right: pd.DataFrame) -> dict[str, tuple[Any, Any
 
 
 def _cells(rows: pd.DataFrame) -> dict[Key, Cell]:
-    return measured(Evidence(Path(), {}, rows))
+    return measured(RunTable(Path(), {}, rows))

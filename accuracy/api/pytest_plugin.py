@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from accuracy.gate.rules import Limits
     from accuracy.results.cell import Key
-    from accuracy.results.run_table import Evidence
+    from accuracy.results.run_table import RunTable
 
 EXPERIMENT = "pytest"
 RECORDER = pytest.StashKey["Recorder"]()
@@ -152,7 +152,7 @@ class Recorder:
         number = len(self.expected - self.judged)
         return [f"{number} cells of the baseline were measured by no test of this session"] if number else []
 
-    def _evidence(self, rows: Rows) -> "Evidence":
+    def _evidence(self, rows: Rows) -> "RunTable":
         import json
 
         import pyarrow as pa

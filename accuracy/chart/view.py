@@ -6,7 +6,7 @@ from markupsafe import Markup
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """One table cell. detail: a second, smaller line; kind: a CSS class; heat: -1..1, its place on the
     diverging scale, None for no colour; hint: shown on hovering.
     """
@@ -24,7 +24,7 @@ class Table:
 
     caption: str
     head: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[TableCell, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class Panel:
     data: tuple[Table, ...] = ()
 
 
-def cells(*values: object) -> tuple[Cell, ...]:
+def cells(*values: object) -> tuple[TableCell, ...]:
     """A row of plain cells."""
-    return tuple(value if isinstance(value, Cell) else Cell(str(value)) for value in values)
+    return tuple(value if isinstance(value, TableCell) else TableCell(str(value)) for value in values)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from accuracy.gate.decision import Decision, Question, decide
 from accuracy.gate.item import INCOMPLETE, percent
 from accuracy.gate.verdicts import verdicts
 from accuracy.results import history, sums
-from accuracy.results.run_table import Evidence, read_baseline, read_run
+from accuracy.results.run_table import RunTable, read_baseline, read_run
 
 LOG = "log.md"
 
@@ -48,7 +48,7 @@ def update(folder: Path, reason: str, to: Path) -> Path:
     return target
 
 
-def _baseline(target: Path) -> Evidence | None:
+def _baseline(target: Path) -> RunTable | None:
     """What is there; a damaged one is replaced."""
     try:
         return read_baseline(target)
@@ -56,7 +56,7 @@ def _baseline(target: Path) -> Evidence | None:
         return None
 
 
-def _must_be_clean(run: Evidence, to: Path) -> None:
+def _must_be_clean(run: RunTable, to: Path) -> None:
     if run.about["provenance"].get("dirty"):
         raise ConfigError(f"{run.folder} was measured with uncommitted changes; commit them and measure again")
     where = next((each for each in (to, *to.absolute().parents) if each.is_dir()), Path())
@@ -88,7 +88,7 @@ def _must_be_sound(decision: Decision) -> None:
         raise ConfigError(f"{decision.run.folder} measured nothing; no baseline is made of that")
 
 
-def _change(run: Evidence, before: Evidence | None) -> str:
+def _change(run: RunTable, before: RunTable | None) -> str:
     """What the new baseline changes: in errors, not in hashes."""
     if before is None:
         return "the first"

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from accuracy.core.errors import ConfigError
 from accuracy.gate.fingerprint import differences, hard
-from accuracy.results.run_table import Evidence, read_baseline
+from accuracy.results.run_table import RunTable, read_baseline
 
 
-def baseline(run: Evidence, folder: Path) -> Evidence:
+def baseline(run: RunTable, folder: Path) -> RunTable:
     """reports/NAME/DEVICE is itself; of reports or reports/NAME, the device that differs least. Raises ConfigError."""
     if not folder.is_dir():
         raise ConfigError(f"--baseline {folder}: no such folder; give reports/NAME or reports/NAME/DEVICE")

@@ -1,4 +1,4 @@
-"""Does the run pass? Evidence in, one item a cell and one exit status out."""
+"""Does the run pass? RunTable in, one item a cell and one exit status out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,12 +8,12 @@ from accuracy.gate import judge, rules
 from accuracy.gate.exits import GRAVEST_FIRST, Exit
 from accuracy.gate.fingerprint import Difference, differences, hard, soft
 from accuracy.gate.item import FAILED, GRAVITY, INCOMPLETE, PASSED, SKIPPED, Item
-from accuracy.gate.judge import Finding
+from accuracy.gate.judge import CellFinding
 from accuracy.gate.missing import without_numbers
 from accuracy.gate.notes import fresh_seeds, notes
 from accuracy.results import cell
 from accuracy.results.cell import Cell, Key
-from accuracy.results.run_table import Evidence
+from accuracy.results.run_table import RunTable
 
 REFUSED = ("logic", "invalid")  # verdicts that no baseline can excuse
 
@@ -22,8 +22,8 @@ REFUSED = ("logic", "invalid")  # verdicts that no baseline can excuse
 class Decision:
     """items: the worst first. hard, soft: how the baseline's fingerprint differs; notes: what a reader must know."""
 
-    run: Evidence
-    baseline: Evidence | None
+    run: RunTable
+    baseline: RunTable | None
     items: tuple[Item, ...]
     hard: tuple[Difference, ...]
     soft: tuple[Difference, ...]
@@ -53,9 +53,9 @@ class Question:
     verdicts: label and sentence by cell.
     """
 
-    run: Evidence
-    baseline: Evidence | None = None
-    second: Evidence | None = None
+    run: RunTable
+    baseline: RunTable | None = None
+    second: RunTable | None = None
     require_baseline: bool = False
     part: bool = False
     verdicts: Mapping[Key, tuple[str, str]] = field(default_factory=dict)
@@ -87,7 +87,7 @@ def decide(question: Question) -> Decision:
 
 
 def _judge(
-    key: Key, measured: Cell, baseline: Cell | None, found: Finding | None, question: Question, also: list[str]
+    key: Key, measured: Cell, baseline: Cell | None, found: CellFinding | None, question: Question, also: list[str]
 ) -> Item:
     """One cell: its verdict, the portable rules, its baseline, in that order."""
     name = cell.named(key, also)
@@ -131,7 +131,7 @@ def _look_again(
     return looked
 
 
-def _must_be_fresh(first: Evidence, second: Evidence) -> None:
+def _must_be_fresh(first: RunTable, second: RunTable) -> None:
     apart = differences(hard(first.about), hard(second.about))
     if apart:
         raise ConfigError(f"the second look was measured elsewhere ({apart[0]}); measure it where the first was")
@@ -143,7 +143,7 @@ def _must_be_fresh(first: Evidence, second: Evidence) -> None:
         raise ConfigError(f"the second look repeats seed {common[0]}; it needs fresh ones: {fresh_seeds(first)}")
 
 
-def _exit(items: Sequence[Item], measured: bool, question: Question, comparable: Evidence | None) -> Exit:
+def _exit(items: Sequence[Item], measured: bool, question: Question, comparable: RunTable | None) -> Exit:
     states = {item.state for item in items}
     unknown = comparable is None or any(item.label == "new" for item in items)
     found = {

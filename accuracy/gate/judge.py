@@ -19,7 +19,7 @@ JUDGED = ("effect", "rise", "fall", "seed_effect", "seed_rise")
 
 
 @dataclass(frozen=True)
-class Finding:
+class CellFinding:
     """label: regression, outlier, undecided, improved, changed, same or identical. seen: a rise surely caught."""
 
     label: str
@@ -38,7 +38,7 @@ class _Compared:
     seen: float
 
 
-def first_look(cells: Mapping[Key, Cell], baseline: Mapping[Key, Cell], family: int = 0) -> dict[Key, Finding]:
+def first_look(cells: Mapping[Key, Cell], baseline: Mapping[Key, Cell], family: int = 0) -> dict[Key, CellFinding]:
     """A finding for each cell that has numbers on both sides; family: of how many in all, where these are a part."""
     keys = [key for key, cell in cells.items() if cell.y and key in baseline and baseline[key].y]
     family = max(family, len(keys))
@@ -73,7 +73,7 @@ def judged(found: Comparison, family: int | None = None) -> Judged:
     )
 
 
-def second_look(both: Cell, fresh: Cell, baseline: Cell, family: int) -> Finding:
+def second_look(both: Cell, fresh: Cell, baseline: Cell, family: int) -> CellFinding:
     """both: the seeds of both looks; fresh: the second's. family: how many cells the first look had. It is the last."""
     each, newest = _compare(both, baseline, family), _compare(fresh, baseline, family)
     level = LEVEL / family
@@ -106,29 +106,29 @@ def _compare(cell: Cell, baseline: Cell, family: int) -> _Compared:
     )
 
 
-def _found(each: _Compared, regression: bool, outlier: bool, undecided: bool, improved: bool) -> Finding:
+def _found(each: _Compared, regression: bool, outlier: bool, undecided: bool, improved: bool) -> CellFinding:
     m, n = each.seeds
     effect, rise, fall = (float(value) for value in (each.found.effect, each.found.rise, each.found.fall))
     how = f"{m} of the baseline's {n} seeds, paired" if each.paired else f"{m} seeds against the baseline's {n}"
     chance = "" if math.isnan(rise) else f", {_chance(min(rise, fall))}"
     text = f"{percent(effect)} against the baseline ({how}{chance})"
     if regression:
-        return Finding("regression", text, effect, rise, each.seen)
+        return CellFinding("regression", text, effect, rise, each.seen)
     if outlier:
         return _outlier(each)
     if undecided:
-        return Finding("undecided", f"{text}: too few seeds to tell", effect, rise, each.seen)
+        return CellFinding("undecided", f"{text}: too few seeds to tell", effect, rise, each.seen)
     if each.identical:
-        return Finding("identical", "the baseline's numbers, to the last bit", 0.0, rise, each.seen)
+        return CellFinding("identical", "the baseline's numbers, to the last bit", 0.0, rise, each.seen)
     if improved:
-        return Finding("improved", f"{text}: publish a new baseline", effect, fall, each.seen)
-    return Finding("changed" if each.paired else "same", text, effect, rise, each.seen)
+        return CellFinding("improved", f"{text}: publish a new baseline", effect, fall, each.seen)
+    return CellFinding("changed" if each.paired else "same", text, effect, rise, each.seen)
 
 
-def _outlier(each: _Compared) -> Finding:
+def _outlier(each: _Compared) -> CellFinding:
     effect, p = float(each.found.seed_effect), float(each.found.seed_rise)
     text = f"one seed is {percent(effect)} against the baseline's mean ({_chance(p)})"
-    return Finding("outlier", text, float(each.found.effect), p, each.seen)
+    return CellFinding("outlier", text, float(each.found.effect), p, each.seen)
 
 
 def _chance(p: float) -> str:

@@ -6,14 +6,14 @@ from typing import Any
 from accuracy.gate.item import Item
 from accuracy.results import cell
 from accuracy.results.cell import KEYS, Cell, Key
-from accuracy.results.run_table import Evidence
+from accuracy.results.run_table import RunTable
 
 Names = Mapping[str, str]
 
 
 def without_numbers(
-    run: Evidence,
-    baseline: Evidence | None,
+    run: RunTable,
+    baseline: RunTable | None,
     cells: Mapping[Key, Cell],
     base: Mapping[Key, Cell],
     also: list[str],
@@ -48,8 +48,8 @@ def _unsupported(unsupported: Names, names: Names, measured_before: set[str]) ->
 
 
 def _only_in_baseline(
-    run: Evidence,
-    baseline: Evidence,
+    run: RunTable,
+    baseline: RunTable,
     cells: Mapping[Key, Cell],
     base: Mapping[Key, Cell],
     also: list[str],

@@ -7,12 +7,12 @@ from accuracy.core.number import count
 from accuracy.gate.fingerprint import Difference
 from accuracy.gate.item import Item, percent
 from accuracy.results.policy import RISE
-from accuracy.results.run_table import Evidence
+from accuracy.results.run_table import RunTable
 
 
 def notes(
-    run: Evidence,
-    baseline: Evidence | None,
+    run: RunTable,
+    baseline: RunTable | None,
     items: Sequence[Item],
     hard: Sequence[Difference],
     soft: Sequence[Difference],
@@ -29,7 +29,7 @@ def notes(
 NO_LARGEST = "the table has no single_device_max: the rule of the largest error was not applied"
 
 
-def _of_baseline(baseline: Evidence | None, hard: Iterable[Difference], soft: Iterable[Difference]) -> list[str]:
+def _of_baseline(baseline: RunTable | None, hard: Iterable[Difference], soft: Iterable[Difference]) -> list[str]:
     if baseline is None:
         return ["no baseline was given: the portable rules decide alone"]
     apart, warned = ("; ".join(str(each) for each in found) for found in (hard, soft))
@@ -38,7 +38,7 @@ def _of_baseline(baseline: Evidence | None, hard: Iterable[Difference], soft: It
     return [f"warning, measured in another environment: {warned}"] if warned else []
 
 
-def _of_items(run: Evidence, items: Sequence[Item]) -> list[str]:
+def _of_items(run: RunTable, items: Sequence[Item]) -> list[str]:
     labels = {item.label for item in items}
     compared = any(item.baseline is not None for item in items)
     new = sum(item.label == "new" for item in items) if compared else 0
@@ -70,7 +70,7 @@ def _them(number: int) -> str:
     return "it" if number == 1 else "them"
 
 
-def fresh_seeds(run: Evidence) -> str:
+def fresh_seeds(run: RunTable) -> str:
     """As many seeds as the run has, none of them its own: `seed=[8,9]`."""
     seeds = sorted({int(seed) for seed in run.results["seed"]})
     first = max(seeds, default=-1) + 1

@@ -1,12 +1,12 @@
 """Bug or rounding, by cell: the verdicts of `accuracy.verdict`. The gate heeds `logic` and `invalid`."""
 
 from accuracy.results.cell import KEYS, Key, measured
-from accuracy.results.run_table import Evidence
+from accuracy.results.run_table import RunTable
 from accuracy.verdict.evidence import SUBJECT
 from accuracy.verdict.verdict import verdicts as judged
 
 
-def verdicts(run: Evidence) -> dict[Key, tuple[str, str]]:
+def verdicts(run: RunTable) -> dict[Key, tuple[str, str]]:
     """Label and sentence of each cell that has one; a verdict is of all inputs of a variant, problem and dtype."""
     if run.results.empty:
         return {}

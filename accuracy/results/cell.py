@@ -15,7 +15,7 @@ import pandas as pd
 
 from accuracy.core import fields
 from accuracy.core.probes import PROBES, REFERENCE_ERROR
-from accuracy.results.run_table import Evidence
+from accuracy.results.run_table import RunTable
 from accuracy.results.table import ALL_RANKS, OK, UNSUPPORTED
 
 KEYS = (*fields.names_but(fields.SEED, fields.DEVICE, fields.STACK), "tensor")
@@ -60,7 +60,7 @@ class Cell:
         return self.key[KEYS.index(name)]
 
 
-def measured(evidence: Evidence) -> dict[Key, Cell]:
+def measured(evidence: RunTable) -> dict[Key, Cell]:
     """Every cell that has numbers, by key; inputs whose exact answer is known are for the verdicts alone."""
     rows = evidence.results
     rows = rows[rows["tensor"].notna() & (rows["status"] != UNSUPPORTED) & ~rows["inputs"].isin(list(PROBES))]
@@ -131,21 +131,21 @@ def named(key: Key, also: list[str]) -> str:
     return " ".join([first, *further])
 
 
-def unsupported(evidence: Evidence) -> dict[str, str]:
+def unsupported(evidence: RunTable) -> dict[str, str]:
     """Reason by case id of the cases that their parts cannot do."""
     rows = evidence.results
     rows = rows[(rows["status"] == UNSUPPORTED) & rows["tensor"].isna()]
     return dict(zip(rows["case_id"], rows["reason"], strict=True))
 
 
-def broken(evidence: Evidence) -> dict[str, str]:
+def broken(evidence: RunTable) -> dict[str, str]:
     """Reason by case id of the cases that died: a row without numbers that is not unsupported."""
     rows = evidence.results
     rows = rows[rows["tensor"].isna() & ~rows["status"].isin([UNSUPPORTED, OK])]
     return dict(zip(rows["case_id"], rows["reason"], strict=True))
 
 
-def case_names(evidence: Evidence) -> dict[str, str]:
+def case_names(evidence: RunTable) -> dict[str, str]:
     """What a case is, by its id: `ring bfloat16 W=4 seed 3`."""
     rows = evidence.results.drop_duplicates("case_id").to_dict("records")
     return {

@@ -17,7 +17,7 @@ from accuracy.core import fields
 from accuracy.core.number import plain
 from accuracy.core.printable import printable
 from accuracy.results.cell import KEYS, Cell, Key, measured
-from accuracy.results.run_table import Evidence
+from accuracy.results.run_table import RunTable
 
 NAME = "history.jsonl"
 MOST_BYTES = 32 * 2**20
@@ -39,7 +39,7 @@ def text_of(key: Key) -> str:
     return "|".join(sorted(f"{name}={value}" for name, value in fields.said(dict(zip(KEYS, key, strict=True))).items()))
 
 
-def entry(run: Evidence, reason: str) -> Entry:
+def entry(run: RunTable, reason: str) -> Entry:
     """A run as a line of the history."""
     ratios = {text_of(key): cell.ratio for key, cell in measured(run).items() if cell.y}
     commit = str(run.about["provenance"].get("git_commit") or "")

@@ -27,7 +27,7 @@ COLUMNS = table.RESULTS_SCHEMA.names  # a published one has less: what is empty 
 
 
 @dataclass(frozen=True)
-class Evidence:
+class RunTable:
     """about: run.json; results: the planned cases' rows."""
 
     folder: Path
@@ -45,7 +45,7 @@ class Evidence:
         return list(self.about["cases"])
 
 
-def read_run(folder: Path) -> Evidence:
+def read_run(folder: Path) -> RunTable:
     """A run under test, `results/` or published."""
     _must_be_a_folder(folder)
     if not (folder / "results.parquet").exists():
@@ -54,7 +54,7 @@ def read_run(folder: Path) -> Evidence:
     return _published(folder, signed=(folder / sums.NAME).exists())
 
 
-def read_baseline(folder: Path) -> Evidence:
+def read_baseline(folder: Path) -> RunTable:
     """A published run; its files must be those that SHA256SUMS names."""
     _must_be_a_folder(folder)
     if (folder / "results").is_dir() and not (folder / "results.parquet").exists():
@@ -62,7 +62,7 @@ def read_baseline(folder: Path) -> Evidence:
     return _published(folder, signed=True)
 
 
-def of_table(folder: Path, about: dict[str, Any], rows: pa.Table) -> Evidence:
+def of_table(folder: Path, about: dict[str, Any], rows: pa.Table) -> RunTable:
     """What was measured in this very process. rows: of `table.RESULTS_SCHEMA`."""
     return _checked(folder, about, rows.select(COLUMNS), False)
 
@@ -72,7 +72,7 @@ def _must_be_a_folder(folder: Path) -> None:
         raise ConfigError(f"{folder}: no such folder; give a run's output_dir or a published folder under reports/")
 
 
-def _published(folder: Path, signed: bool) -> Evidence:
+def _published(folder: Path, signed: bool) -> RunTable:
     limits = {"results.parquet": MOST_TABLE_BYTES, "run.json": MOST_JSON_BYTES}
     contents = {name: _bytes(folder / name, limits[name]) for name in sums.FILES}
     if signed and not _guarded(folder / sums.NAME, lambda: sums.hold(folder, contents)):
@@ -143,7 +143,7 @@ def _json(folder: Path, content: bytes) -> dict[str, Any]:
     return about
 
 
-def _checked(folder: Path, about: dict[str, Any], read: pa.Table, published: bool) -> Evidence:
+def _checked(folder: Path, about: dict[str, Any], read: pa.Table, published: bool) -> RunTable:
     """Plain columns whose values make sense, of planned cases only; rows of stacks are for the report alone."""
     results = _guarded(folder, lambda: read.to_pandas())
     results = with_derived(results.reindex(columns=COLUMNS))
@@ -157,6 +157,6 @@ def _checked(folder: Path, about: dict[str, Any], read: pa.Table, published: boo
     if fault := damage.of_table(results):
         raise ConfigError(f"{folder}: {fault}; its table is damaged")
     whole = dict.fromkeys((*SIZES, "seed", "rank"), "int64")
-    return Evidence(
+    return RunTable(
         folder, about, results.astype(whole).fillna(dict.fromkeys([name for name in TEXTS if name != "tensor"], ""))
     )

@@ -96,7 +96,7 @@ def test_the_keyboard_sorts_and_opens_a_row(visit: Visit) -> None:
     visit.page.locator("#row-explorer .row-button").first.focus()
     visit.page.keyboard.press("Enter")
     command = visit.page.locator("tr.more code").inner_text()
-    assert command.startswith("accuracy variant=striped dtype=")
+    assert command.startswith("accuracy variant=striped ")
     assert "problem.seqlen=1024" in command
     visit.page.keyboard.press("Space")
     assert visit.page.locator("tr.more").count() == 0

@@ -20,7 +20,7 @@ from accuracy.report import series
 from accuracy.report.reproduce import command
 from accuracy.report.section import condition, depth
 from accuracy.results import cell, claim, table
-from accuracy.results.run_table import Evidence
+from accuracy.results.run_table import RunTable
 from accuracy.verdict import evidence
 from tests.measuring import TINY, configuration
 from tests.verdict.synthetic import row
@@ -121,14 +121,14 @@ def in_the_grid(name: str) -> None:
 
 
 def in_the_gate(name: str) -> None:
-    cells = cell.measured(Evidence(Path(), {}, rows_of(two(name))))
+    cells = cell.measured(RunTable(Path(), {}, rows_of(two(name))))
     if name != "device":  # runs of two devices are not compared: a hard difference of their fingerprints
         assert sum(len(each.y) for each in cells.values()) == 4
         assert len({cell.named(key, cell.varying(list(cells))) for key in cells}) == len(cells)
 
 
 def in_the_overlay(name: str) -> None:
-    cells = cell.measured(Evidence(Path(), {}, rows_of(two(name))))
+    cells = cell.measured(RunTable(Path(), {}, rows_of(two(name))))
     items = [SimpleNamespace(key=key, cell=each, baseline=None) for key, each in cells.items()]
     drawn = overlay.panels(SimpleNamespace(items=items))  # type: ignore[arg-type]
     assert sum(len(panel.data[0].rows) for panel in drawn) == len(cells)

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from accuracy.chart import drawing, mark
 from accuracy.chart.svg import to_svg
-from accuracy.chart.view import Cell, Chart, Panel, Table, cells
+from accuracy.chart.view import Chart, Panel, Table, TableCell, cells
 from accuracy.core.number import MISSING, as_float, geometric_mean, scientific, signed
 from accuracy.report.series import Facet
 from accuracy.verdict.growth import FLAT, Growth, fit_growth
@@ -152,12 +152,12 @@ def _exponents(facet: Facet, lines: dict[str, list[Line]]) -> Table:
     )
 
 
-def _exponent_cell(growth: Growth | str | None) -> Cell:
+def _exponent_cell(growth: Growth | str | None) -> TableCell:
     if isinstance(growth, Growth):
         interval = f"[{signed(growth.low)}, {signed(growth.high)}]\n{growth.word}"
         kind = "alarm" if growth.low > FLAT else ""
-        return Cell(signed(growth.exponent), interval, kind, hint=f"{growth.points} points")
-    return Cell(MISSING, kind="absent", hint=growth or "not measured")
+        return TableCell(signed(growth.exponent), interval, kind, hint=f"{growth.points} points")
+    return TableCell(MISSING, kind="absent", hint=growth or "not measured")
 
 
 def _numbers(facet: Facet, lines: dict[str, list[Line]]) -> Table:

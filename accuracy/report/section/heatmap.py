@@ -7,7 +7,7 @@ import math
 
 import pandas as pd
 
-from accuracy.chart.view import Cell, Panel, Table, cells
+from accuracy.chart.view import Panel, Table, TableCell, cells
 from accuracy.core.number import MISSING, as_float, geometric_mean, ratio
 from accuracy.report.series import SINGLE_DEVICE, Facet
 
@@ -45,16 +45,18 @@ def _table(
     return Table(caption, ("variant", *facet.tensors), tuple(body))
 
 
-def heat_cell(value: object) -> Cell:
+def heat_cell(value: object) -> TableCell:
     """A ratio with its colour: logarithmic, none at 1."""
     number = as_float(value)
     if math.isnan(number):
-        return Cell(MISSING, kind="absent", hint="not defined or not measured")
+        return TableCell(MISSING, kind="absent", hint="not defined or not measured")
     if math.isinf(number):
-        return Cell("∞", kind="heat infinite", heat=1.0, hint="not finite, or the single-device kernel's error is zero")
+        return TableCell(
+            "∞", kind="heat infinite", heat=1.0, hint="not finite, or the single-device kernel's error is zero"
+        )
     octaves = math.log2(number) if number > 0 else -SATURATED_OCTAVES
     heat = max(-1.0, min(1.0, octaves / SATURATED_OCTAVES))
-    return Cell(ratio(number), kind="heat hot" if heat >= 0 else "heat cold", heat=round(heat, 3))
+    return TableCell(ratio(number), kind="heat hot" if heat >= 0 else "heat cold", heat=round(heat, 3))
 
 
 def worst_cells(whole: pd.DataFrame, most: int = 8) -> pd.DataFrame:

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from accuracy.core.number import plain, ratio
 from accuracy.results import history
 from accuracy.results.cell import Cell, Key, measured, named, varying
-from accuracy.results.run_table import Evidence, read_run
+from accuracy.results.run_table import RunTable, read_run
 
 MOST_ROWS = 40
 
@@ -43,7 +43,7 @@ def history_of(folder: Path, earlier: Sequence[Path]) -> History | None:
     return _history(read_run(folder), past)
 
 
-def _history(run: Evidence, past: list[history.Entry]) -> History | None:
+def _history(run: RunTable, past: list[history.Entry]) -> History | None:
     """A baseline's own history ends with itself: that entry is the run."""
     cells = measured(run)
     now = history.entry(run, "this run")

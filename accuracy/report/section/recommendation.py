@@ -8,7 +8,7 @@ import math
 
 import pandas as pd
 
-from accuracy.chart.view import Cell, Table, cells
+from accuracy.chart.view import Table, TableCell, cells
 from accuracy.core.number import MISSING, as_float, ratio, seconds, size_in_bytes
 from accuracy.report.costs import cost_of
 from accuracy.report.series import Facet
@@ -49,7 +49,7 @@ def _least(found: pd.DataFrame, column: str) -> pd.Series:
     return found.sort_values(column, kind="stable").iloc[0]
 
 
-def _named(choice: pd.Series) -> Cell:
+def _named(choice: pd.Series) -> TableCell:
     spent = (ratio(as_float(choice["error"])), seconds(choice["seconds"]), size_in_bytes(choice["peak_bytes"]))
     name = str(choice["series"]).replace(",", ", ")  # where a line may break
-    return Cell(name, detail=", ".join(spent), kind="named")
+    return TableCell(name, detail=", ".join(spent), kind="named")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from accuracy.chart.view import Cell, Panel, Table, cells
+from accuracy.chart.view import Panel, Table, TableCell, cells
 from accuracy.core.dtype import FORMATS
 from accuracy.core.number import MISSING, plain, ratio, scientific, signed
 from accuracy.results.table import TENSORS
@@ -58,12 +58,14 @@ def _overview(measured: pd.DataFrame) -> Table:
     return Table("Verdict of every tensor", ("variant", "dtype", *TENSORS), tuple(rows))
 
 
-def _label_cell(rows: pd.DataFrame) -> Cell:
+def _label_cell(rows: pd.DataFrame) -> TableCell:
     if rows.empty:
-        return Cell(MISSING, kind="absent")
+        return TableCell(MISSING, kind="absent")
     worst = rows.sort_values(["_grave", "x_single_device"], ascending=[True, False]).iloc[0]
     detail = f"{plain(rows['x_single_device'].max())}" if worst["label"] == ROUNDING else f"W = {worst['world_size']}"
-    return Cell(str(worst["label"]), detail, "" if worst["label"] == ROUNDING else "alarm", hint=str(worst["sentence"]))
+    return TableCell(
+        str(worst["label"]), detail, "" if worst["label"] == ROUNDING else "alarm", hint=str(worst["sentence"])
+    )
 
 
 def _findings(measured: pd.DataFrame) -> Table:
