@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from accuracy.config.read import Configuration
-from accuracy.execute.plan import plan
+from accuracy.execute.plan import measured, plan
 from accuracy.execute.settle import read_settled
 from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
@@ -23,10 +23,4 @@ def measure(*overrides: str, folders: Sequence[Path] = ()) -> pd.DataFrame:
     """The rows of every planned case, unsupported ones included."""
     plans = plan(configuration(*TINY, *overrides, folders=folders), free_bytes=None)
     pipeline = Pipeline("test", Cache(None, 0.0))
-    rows = []
-    for each in plans:
-        measured = (
-            pipeline.unsupported(each.case, each.unsupported) if each.unsupported else pipeline.measure(each.case)
-        )
-        rows += measured.rows
-    return pd.DataFrame(rows)
+    return pd.DataFrame([row for each in plans for row in measured(pipeline, each).rows])

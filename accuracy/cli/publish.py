@@ -30,7 +30,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def publish(folder: Path, to: Path, every_digit: bool = False) -> Path:
-    """Copy a run's tables and run.json; make its report and figure. every_digit: of single ranks too.
+    """Copy a run's tables and run.json; make its report and figure. Arguments and errors as of `publish_tables`."""
+    target, alone = publish_tables(folder, to, every_digit)
+    write_pages(target, alone)
+    return target
+
+
+def publish_tables(folder: Path, to: Path, every_digit: bool) -> tuple[Path, pd.DataFrame]:
+    """Copy a run's tables and run.json; the folder, and the rows of attention alone. every_digit: of single ranks too.
 
     Raises ValueError for a run that is not finished, or that other code measured.
     """
@@ -57,11 +64,11 @@ def publish(folder: Path, to: Path, every_digit: bool = False) -> Path:
     if len(drawn):
         lean.write(lean.lean_positions(drawn), target / "positions.parquet")
     table.write_json(target / "run.json", {**_without_places(about), "full_table": lean.digest(rows)})
-    _write_pages(target, alone)
-    return target
+    return target, alone
 
 
-def _write_pages(target: Path, alone: pd.DataFrame) -> None:
+def write_pages(target: Path, alone: pd.DataFrame) -> None:
+    """Checksums, report and, where the world size varies, the figure. alone: the rows of attention alone."""
     from accuracy.report import build, figure
 
     sums.write(target)

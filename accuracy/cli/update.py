@@ -8,7 +8,7 @@ from accuracy.core.number import count
 from accuracy.gate.decision import Decision, Question, decide
 from accuracy.gate.item import INCOMPLETE, percent
 from accuracy.gate.verdicts import verdicts
-from accuracy.results import history, sums
+from accuracy.results import history
 from accuracy.results.run_table import RunTable, read_baseline, read_run
 
 LOG = "log.md"
@@ -26,14 +26,13 @@ def update(folder: Path, reason: str, to: Path) -> Path:
     run = read_run(folder)
     _must_be_clean(run, to)
     _must_be_sound(decide(Question(run, verdicts=verdicts(run))))
-    from accuracy.cli.publish import publish, target_of  # imports torch, to know the code at hand
-    from accuracy.report.build import write_report
+    from accuracy.cli.publish import publish_tables, target_of, write_pages  # imports torch, to know the code at hand
 
     target = target_of(run.about, to)
     before = _baseline(target)
     kept = {name: (target / name).read_bytes() for name in (history.NAME, LOG) if (target / name).exists()}
     try:
-        publish(folder, to, every_digit=True)
+        _, alone = publish_tables(folder, to, every_digit=True)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     for name, content in kept.items():
@@ -43,8 +42,7 @@ def update(folder: Path, reason: str, to: Path) -> Path:
         handle.write(history.line(new))
     with (target / LOG).open("a", encoding="utf-8") as handle:
         handle.write(f"- {new.when[:10]} {new.commit[:12]}: {reason} ({_change(run, before)})\n")
-    sums.write(target)
-    write_report(target)
+    write_pages(target, alone)
     return target
 
 

@@ -16,13 +16,13 @@ import torch
 from accuracy.config.read import Configuration
 from accuracy.core.case import Case
 from accuracy.execute import workers as pool
-from accuracy.execute.plan import Planned
+from accuracy.execute.plan import Planned, measured
 from accuracy.execute.ranks import agent, alone, rank_loop
 from accuracy.execute.ranks.rank_loop import Task
 from accuracy.execute.ranks.rendezvous import Ranks
 from accuracy.execute.worker_process import Work, write
 from accuracy.measurement.memory import bytes_needed
-from accuracy.measurement.pipeline import Measured, Pipeline
+from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from accuracy.runtime import device
 from accuracy.simulate.program import simulate
@@ -101,7 +101,7 @@ def _one_by_one(
 ) -> Generator[str, None, None]:
     for each in pending:
         begin(each.case)
-        yield write(folder, each.case, _measured(pipeline, each))
+        yield write(folder, each.case, measured(pipeline, each))
 
 
 def _side_by_side(
@@ -112,7 +112,7 @@ def _side_by_side(
     for each in pending:
         if each.unsupported is not None:
             begin(each.case)
-            yield write(folder, each.case, _measured(pipeline, each))
+            yield write(folder, each.case, measured(pipeline, each))
     runnable = [each.case for each in pending if each.unsupported is None]
     yield from pool.measure(runnable, work(configuration, folder, workers), begin)
 
@@ -139,10 +139,6 @@ def work(configuration: Configuration, folder: Path, workers: int) -> Work:
         gpus, threads = device.alike()[:workers], max(1, torch.get_num_threads() // workers)
     pipeline = _pipeline(configuration)
     return Work(pipeline, folder, gpus, threads, configuration.case_seconds)
-
-
-def _measured(pipeline: Pipeline, each: Planned) -> Measured:
-    return pipeline.unsupported(each.case, each.unsupported) if each.unsupported else pipeline.measure(each.case)
 
 
 def _pipeline(configuration: Configuration) -> Pipeline:

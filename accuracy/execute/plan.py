@@ -18,7 +18,7 @@ from accuracy.core.errors import ConfigError
 from accuracy.kernel.base import Abilities, kernel_of
 from accuracy.kernel.block.running_state import MERGE_PLACES
 from accuracy.measurement.memory import bytes_needed
-from accuracy.measurement.pipeline import shared
+from accuracy.measurement.pipeline import Measured, Pipeline, shared
 from accuracy.reference import choice
 from accuracy.stack.unsupported import unsupported as stack_unsupported
 from accuracy.variant.base import schedule_of
@@ -39,6 +39,11 @@ class Planned:
 
     case: Case
     unsupported: str | None
+
+
+def measured(pipeline: Pipeline, each: Planned) -> Measured:
+    """The rows of a planned case: its numbers, or why there are none."""
+    return pipeline.unsupported(each.case, each.unsupported) if each.unsupported else pipeline.measure(each.case)
 
 
 def plan(configuration: Configuration, free_bytes: int | None, ranks: int | None = None) -> list[Planned]:

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from accuracy.config.compose import compose
 from accuracy.core import plugins
 from accuracy.core.paths import CONFIGS, PACKAGE
-from accuracy.execute.plan import plan
+from accuracy.execute.plan import measured, plan
 from accuracy.execute.settle import read_settled
 from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
@@ -64,10 +64,7 @@ def results(names: Iterable[str], *overrides: str, done: Callable[[], Any] = lam
     pipeline = Pipeline("selfcheck", Cache(None, 0.0))
     with _one_thread():
         for each in plan(read_settled(config), free_bytes=None):
-            measured = (
-                pipeline.unsupported(each.case, each.unsupported) if each.unsupported else pipeline.measure(each.case)
-            )
-            rows += measured.rows
+            rows += measured(pipeline, each).rows
             done()
     return pd.DataFrame(rows).reindex(columns=RESULTS_SCHEMA.names)
 

@@ -6,6 +6,7 @@ import torch
 from accuracy.core.case import Case
 from accuracy.core.stack import Stack
 from accuracy.execute.plan import Planned, plan
+from accuracy.execute.plan import measured as measured_by
 from accuracy.reference.cache import Cache
 from accuracy.stack.measure import StackPipeline
 from tests.measuring import configuration
@@ -32,6 +33,5 @@ def measured(*overrides: str) -> pd.DataFrame:
     pipeline = StackPipeline("test", Cache(None, 0.0))
     rows = []
     for each in planned(*overrides):
-        found = pipeline.unsupported(each.case, each.unsupported) if each.unsupported else pipeline.measure(each.case)
-        rows += found.rows
+        rows += measured_by(pipeline, each).rows
     return pd.DataFrame(rows)
