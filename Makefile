@@ -35,7 +35,7 @@ test: lint ## lint, types and every promise, large corpora as a seeded sample (8
 stress: lint ## lint, types and all tests on all faults, kills and bad inputs; writes the rates that README quotes
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not browser' --stress
 	mkdir -p reports/selfcheck
-	$(BIN)/accuracy-selfcheck > reports/selfcheck/rates.txt
+	$(BIN)/accuracy-selfcheck --stress > reports/selfcheck/rates.txt
 	tail -n 2 reports/selfcheck/rates.txt
 
 test-browser: $(VENV)/.browser ## the report in a real headless Chromium, which must be installed

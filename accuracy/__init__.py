@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from accuracy.api import plot
     from accuracy.api.assert_accurate import assert_accurate
-    from accuracy.api.compare import compare
     from accuracy.api.diagnose import Diagnosis, diagnose
     from accuracy.api.measure import measure
-    from accuracy.api.tables import columns, load
+    from accuracy.api.tables import columns, compare, load
     from accuracy.core.errors import ConfigError
 
 __version__ = "0.1.0"
@@ -27,7 +26,7 @@ __all__ = [
 ]  # fmt: skip
 _MODULES = {
     "ConfigError": "core.errors", "Diagnosis": "api.diagnose", "assert_accurate": "api.assert_accurate",
-    "columns": "api.tables", "compare": "api.compare", "diagnose": "api.diagnose", "load": "api.tables",
+    "columns": "api.tables", "compare": "api.tables", "diagnose": "api.diagnose", "load": "api.tables",
     "measure": "api.measure", "plot": "api.plot",
 }  # fmt: skip
 

@@ -1,7 +1,5 @@
 """The console command, called in this process (fast) or started as a real one."""
 
-import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,16 +8,11 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from accuracy.cli import run
-from accuracy.core.paths import PACKAGE
+from tests import processes
+from tests.processes import Process
 
-TINY = (
-    "problem.seqlen=32",
-    "problem.heads=2",
-    "problem.heads_kv=2",
-    "problem.head_dim=8",
-    "reference.folder=null",
-    "report=false",
-)
+TINY = ("problem.seqlen=32", "problem.heads=2", "problem.heads_kv=2", "problem.head_dim=8", "reference.folder=null",
+        "report=false")  # fmt: skip
 SHORT = (*TINY, "device=cpu", "variant=ring", "world_size=2", "dtype=float32")
 
 
@@ -30,6 +23,10 @@ class Answer:
     status: int
     out: str
     err: str
+
+    @property
+    def last_line(self) -> str:
+        return self.out.rstrip("\n").rpartition("\n")[2]
 
 
 class CommandLine:
@@ -56,26 +53,13 @@ class CommandLine:
         return Answer(status, captured.out, captured.err)
 
 
-def start(folder: Path, *words: str, threads: int = 1, **variables: str) -> "subprocess.Popen[str]":
-    """A real `python -m accuracy WORDS` in `folder`; one thread, so that several fit on a small machine. variables: of
-    its environment, further ones."""
-    environment = os.environ | {
-        "PYTHONPATH": str(PACKAGE.parent),
-        "OMP_NUM_THREADS": str(threads),
-        "XDG_CACHE_HOME": str(folder / "cache"),
-        **variables,
-    }
-    return subprocess.Popen(
-        [sys.executable, "-m", "accuracy", *words],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def start(folder: Path, *words: str, threads: int = 1, **variables: str) -> Process:
+    """A real `python -m accuracy WORDS` in `folder`; one thread, so that several fit on a small machine."""
+    given = {"OMP_NUM_THREADS": str(threads), "XDG_CACHE_HOME": str(folder / "cache")} | variables
+    return processes.start("-m", "accuracy", *words, folder=folder, **given)
 
 
-def finish(process: "subprocess.Popen[str]") -> Answer:
+def finish(process: Process) -> Answer:
     """Wait for it to end."""
     out, err = process.communicate(timeout=600)
     return Answer(process.returncode, out, err)

@@ -1,17 +1,21 @@
 """Compose, plan and measure a few cases inside one process, as the console command does."""
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
 
+from accuracy.config import compose
 from accuracy.config.read import Configuration
 from accuracy.execute.plan import measured, plan
 from accuracy.execute.settle import read_settled
 from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
-from tests.composing import composed
 
+composed = cache(compose.compose)
+"""Plain dicts and lists, to be read only: the same words give the same object."""
+COSTS = ["seconds", "peak_bytes"]  # columns that differ between runs of equal cases
 TINY = ("problem.seqlen=96", "problem.heads=4", "problem.heads_kv=2", "problem.head_dim=8", "problem.batch=2")
 
 

@@ -1,10 +1,38 @@
-"""Processes of this machine: whether they live, which belong to a test, where they listen, and waiting."""
+"""Processes: starting Python ones, whether they live, which belong to a test, where they listen, and waiting."""
 
 import contextlib
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from accuracy.core.paths import PACKAGE
+
+Process = subprocess.Popen[str]
+
+
+def start(*words: str, folder: Path | None = None, **variables: str) -> Process:
+    """`python WORDS` with the package of this checkout, in a session of its own; variables: of its environment."""
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent)} | variables
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [sys.executable, *words],
+        cwd=folder,
+        env=environment,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def python(*words: str, folder: Path | None = None, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """The same, to its end."""
+    process = start(*words, folder=folder, **variables)
+    out, err = process.communicate(timeout=600)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def alive(pid: int) -> bool:

@@ -20,7 +20,6 @@ from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from accuracy.simulate.program import Ran
 from accuracy.world.base import Tensors
-from accuracy.world.simulated import RankFailed
 
 
 class Inbox:
@@ -75,7 +74,7 @@ class RealRanks:
         threads = torch.get_num_threads()
         task = Task(cases, Pipeline("test", Cache(None, 0.0)), self.path, backend, sizes, timeout, threads)
         self.agent = Agent(task, [], self.path, serve)
-        self.thread = threading.Thread(target=self.agent.run_to_end, daemon=True)
+        self.thread = threading.Thread(target=self.agent.run, daemon=True)
         self.thread.start()
 
     def run(self, case: Case, shards: Sequence[Tensors]) -> Ran:
@@ -93,6 +92,3 @@ class RealRanks:
         put(self.path / f"case-{self.number}", None)
         self.thread.join()
         self.folder.cleanup()
-
-
-__all__ = ["RankFailed", "RealRanks"]

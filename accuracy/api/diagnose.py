@@ -10,7 +10,7 @@ import pandas as pd
 from accuracy.api.measure import execute
 from accuracy.api.request import Subjects, request
 from accuracy.core.errors import ConfigError
-from accuracy.results.table import STEPS_SCHEMA
+from accuracy.results.table import HYPOTHESES_SCHEMA, STEPS_SCHEMA
 from accuracy.verdict import diagnosis
 from accuracy.verdict.label import BUGS, NOT_MEASURED
 from accuracy.verdict.verdict import verdicts
@@ -33,8 +33,11 @@ class Diagnosis:
 
     def raise_if_faulty(self) -> None:
         """Raises AssertionError where a tensor is invalid or wrong at any precision, or where nothing was measured."""
+        __tracebackhide__ = True
         if self.label in (*BUGS, NOT_MEASURED):
-            raise AssertionError("\n".join([self.sentence, *self.evidence]))
+            error = AssertionError("\n".join([self.sentence, *self.evidence]))
+            error.results = self.results  # type: ignore[attr-defined]
+            raise error
 
 
 def diagnose(
@@ -57,13 +60,13 @@ def diagnose(
     that they have in `accuracy.measure`. Raises ConfigError, a ValueError, for an argument that cannot be.
     """
     if isinstance(variant, pd.DataFrame):
-        return _judge(variant, STEPS_SCHEMA.empty_table().to_pandas())
+        return _judge(variant, *(schema.empty_table().to_pandas() for schema in (STEPS_SCHEMA, HYPOTHESES_SCHEMA)))
     if world_size is None and not _is_named(variant):
         world_size = 1
     arguments = {"dtype": dtype, "world_size": world_size, "seed": seed, "sharding": sharding, "layout": layout,
                  "device": device}  # fmt: skip
     run = execute(request(variant, arguments | problem, ("experiment=diagnose",)), output_dir)
-    return _judge(run.results, run.steps)
+    return _judge(run.results, run.steps, run.hypotheses)
 
 
 def _is_named(variant: Subjects) -> bool:
@@ -73,12 +76,12 @@ def _is_named(variant: Subjects) -> bool:
     return isinstance(variant, str)
 
 
-def _judge(results: pd.DataFrame, steps: pd.DataFrame) -> Diagnosis:
+def _judge(results: pd.DataFrame, steps: pd.DataFrame, hypotheses: pd.DataFrame) -> Diagnosis:
     missing = sorted({"variant", "case_id", "tensor", "error_rel"} - set(results.columns))
     if missing or results.empty:
         lacks = f"no column {missing[0]}" if missing else "no rows"
         raise ConfigError(f"the table has {lacks}; give what accuracy.measure or accuracy.load returns")
     judged = verdicts(results)
-    found = diagnosis.diagnoses(judged, results, steps)
+    found = diagnosis.diagnoses(judged, results, steps, hypotheses)
     evidence = tuple(line for each in found for line in each.evidence)
     return Diagnosis("\n".join(each.sentence for each in found), found[0].label, evidence, judged, results)

@@ -1,15 +1,17 @@
 """`accuracy.measure`: how far are attention variants, or functions of one's own, from float64?"""
 
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import logging
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
+import torch
 
 from accuracy.api.request import Subjects, request
+from accuracy.api.tables import path_of
 from accuracy.execute import run as runs
 from accuracy.execute.plan import plan
 from accuracy.execute.settle import read_settled
@@ -24,6 +26,7 @@ class Run:
 
     results: pd.DataFrame
     steps: pd.DataFrame
+    hypotheses: pd.DataFrame
 
 
 def measure(
@@ -49,20 +52,19 @@ def measure(
         fn(q, k, v, *, causal, softmax_scale, group) -> out or (out, lse)
 
     with one rank's shards of q (B, S/W, H, D), k and v (B, S/W, Hk, D) in the case's dtype; it returns out, shaped like
-    q, and lse (B, H, S/W) in natural logarithms if it has one. Gradients come from autograd. group: the ranks'
-    `torch.distributed` group, None on one rank. sharding: which tokens a rank of the function gets (contiguous, zigzag,
-    striped); layout: how it takes its tensors (bshd, bhsd, kvpacked, qkvpacked, varlen).
+    q and in its dtype, and lse (B, H, S/W) in natural logarithms, in any floating dtype, if it has one. group: the
+    ranks' `torch.distributed` group, also of one rank. sharding: which tokens a rank of the function gets (contiguous,
+    zigzag, striped); layout: how it takes its tensors (bshd, bhsd, kvpacked, qkvpacked, varlen). On several ranks it
+    runs in processes that are started here.
 
-    Each of dtype, world_size, seed, inputs, kernel and problem may be a list: every combination is measured.
-    dtype: bfloat16, float16, float32, float64, or torch's. seed: of the inputs. inputs, kernel: names, or options by
-    name in a dict. world: `simulated` (all ranks of a variant in this process) or `processes`. Functions run in this
-    process on one rank, and in processes that are started here on several. device: auto, cpu or cuda. output_dir: a
-    folder to keep; what it has already is not measured again. problem: batch, seqlen (of all ranks), seqlen_q, heads,
-    heads_kv, head_dim, mask (causal, full), window, documents, softmax_scale, softcap.
+    Each of dtype (bfloat16, float16, float32, float64, or torch's), world_size, seed, inputs, kernel and problem may be
+    a list: every combination is measured. inputs, kernel: names, or options by name in a dict. world: `simulated` (all
+    ranks of a variant in this process) or `processes`. device: auto, cpu or cuda. output_dir: a folder to keep; what it
+    has already is not measured again. problem: batch, seqlen (of all ranks), seqlen_q, heads, heads_kv, head_dim, mask
+    (causal, full), window, documents, softmax_scale, softcap.
 
-    Returns one row per case, tensor and rank (-1: all); `accuracy.columns()` says what each column is. A case that
-    raised is a row with status `failed` and the reason. torch's settings are as before afterwards. Raises ConfigError,
-    a ValueError, in one line for an argument that cannot be.
+    Returns one row per case, tensor and rank (-1: all), of columns that `accuracy.columns()` explains. A case that
+    raised is a row with status `failed` and the reason. Raises ConfigError, a ValueError, in one line.
     """
     arguments = {
         "dtype": dtype, "world_size": world_size, "seed": seed, "inputs": inputs, "kernel": kernel, "world": world,
@@ -73,31 +75,29 @@ def measure(
 
 def execute(config: dict[str, Any], output_dir: str | Path | None) -> Run:
     """Measure a configuration in this process, and in those of its ranks. Raises ConfigError."""
+    if output_dir is not None:
+        output_dir = path_of("output_dir", output_dir)
     configuration = read_settled(config)
     with arithmetic.exact(), arithmetic.computing_with(configuration.threads, configuration.device):
-        ranks = devices.count() if configuration.device == "cuda" else None
+        ranks = torch.cuda.device_count() if configuration.device == "cuda" else None
         plans = plan(configuration, devices.free_bytes(configuration.device), ranks)
-        with _folder(output_dir, configuration.device) as folder:
-            outcome = runs.execute(configuration, config, plans, folder, ["(Python)"], quiet=True)
-            if outcome.interrupted:
+        place = {each.case.id: number for number, each in enumerate(plans)}
+        with TemporaryDirectory(prefix="accuracy-") if output_dir is None else nullcontext(output_dir) as folder:
+            runs.open_folder(Path(folder), configuration.device)
+            if runs.execute(configuration, config, plans, Path(folder), ["(Python)"], quiet=True).interrupted:
                 raise KeyboardInterrupt
-            return _read(folder, [each.case.id for each in plans])
-
-
-@contextmanager
-def _folder(output_dir: str | Path | None, device: str) -> Iterator[Path]:
-    if output_dir is None:
-        with tempfile.TemporaryDirectory(prefix="accuracy-") as folder:
-            yield Path(folder)
-    else:
-        runs.open_folder(Path(output_dir), device)
-        yield Path(output_dir)
-
-
-def _read(folder: Path, planned: list[str]) -> Run:
-    """The planned cases, in their order."""
-    place: Mapping[str, int] = {case_id: number for number, case_id in enumerate(planned)}
-    results, steps = table.read_results(folder), table.read_steps(folder)
-    results = results[results["case_id"].isin(planned)]
+            if output_dir is None:
+                _tell_first_traceback(Path(folder))
+            reads = table.read_results, table.read_steps, table.read_hypotheses
+            results, *more = (read(Path(folder)) for read in reads)
+    results, *more = (rows[rows["case_id"].isin(place)] for rows in (results, *more))
     results = results.sort_values("case_id", key=lambda ids: ids.map(place), kind="stable", ignore_index=True)
-    return Run(results, steps[steps["case_id"].isin(planned)].reset_index(drop=True))
+    return Run(results, *(rows.reset_index(drop=True) for rows in more))
+
+
+def _tell_first_traceback(folder: Path) -> None:
+    """Of a folder that nobody keeps: what the first case that failed raised, once."""
+    texts = sorted((folder / table.TRACEBACKS).glob("*.txt"), key=lambda path: path.stat().st_mtime_ns)
+    if texts:
+        more = f" (and {len(texts) - 1} more)" if len(texts) > 1 else ""
+        logging.getLogger("accuracy").warning("accuracy: a case failed%s:\n%s", more, texts[0].read_text().rstrip())

@@ -1,6 +1,6 @@
 """`accuracy.plot`: a table of `accuracy.measure` as matplotlib charts. Each function draws into `ax`, or a new figure.
 
-`value` is any column of numbers; ratios and errors are averaged over seeds as geometric means.
+value: any column of numbers; those above 0 are averaged over seeds as geometric means.
 """
 
 import matplotlib.pyplot as plt
@@ -17,10 +17,8 @@ Chosen = str | list[str] | None
 
 
 def growth(table: pd.DataFrame, *, value: str = "error_rel", tensor: Chosen = None, ax: Axes | None = None) -> Axes:
-    """A value over all ranks against the world size, a line for each setting and tensor.
-
-    tensor: one or several of out, lse, dq, dk, dv, delta; None: out, dq, dk and dv. Raises ConfigError.
-    """
+    """A value over all ranks against the world size, a line for each setting and tensor. tensor: one or several of
+    out, lse, dq, dk, dv, delta; None: out, dq, dk and dv. Raises ConfigError."""
     rows = _rows(table, value, tensor, ("world_size",))
     rows = rows[rows["rank"] == ALL_RANKS]
     axes = _lines(rows, value, "world_size", ax)
@@ -61,17 +59,16 @@ def heatmap(table: pd.DataFrame, *, value: str = "x_single_device", ax: Axes | N
 
 
 def _rows(table: pd.DataFrame, value: str, tensor: Chosen, needed: tuple[str, ...]) -> pd.DataFrame:
-    """The measured rows of the tensors. Raises ConfigError."""
+    if not isinstance(table, pd.DataFrame):
+        raise ConfigError(f"{type(table).__name__} is no table; give what accuracy.measure or accuracy.load returns")
+    chosen = [tensor] if isinstance(tensor, str) else list(tensor or ("out", "dq", "dk", "dv"))
     numbers = [name for name, each in COLUMNS.items() if each.unit and name in table]
-    if value not in numbers:
-        raise unknown("value", value, numbers)
+    for what, name, allowed in (("value", value, numbers), *(("tensor", name, TENSORS) for name in chosen)):
+        if name not in allowed:
+            raise unknown(what, name, allowed)
     missing = {"variant", "tensor", "rank", "status", *needed} - set(table.columns)
     if missing:
         raise ConfigError(f"the table has no column {min(missing)}; give what accuracy.measure returns")
-    chosen = [tensor] if isinstance(tensor, str) else list(tensor or ("out", "dq", "dk", "dv"))
-    for name in chosen:
-        if name not in TENSORS:
-            raise unknown("tensor", name, TENSORS)
     rows = table[(table["status"] == OK) & table["tensor"].isin(chosen) & table[value].notna()]
     if rows.empty:
         raise ConfigError(f"the table has no measured {value} of {', '.join(chosen)}; its column reason may say why")
@@ -94,19 +91,14 @@ def _lines(rows: pd.DataFrame, value: str, along: str, ax: Axes | None) -> Axes:
 
 def _labels(rows: pd.DataFrame, but: tuple[str, ...]) -> pd.Series:
     """The variant and whatever else tells the rows apart, in a word each."""
-    told = ["variant"]
-    for name in (name for name in ("tensor", *KEYS) if name in rows and name not in ("variant", *but)):
-        if len(rows[[*told, name]].drop_duplicates()) > len(rows[told].drop_duplicates()):
-            told.append(name)
     labels = rows["variant"].astype(str)
-    for name in told[1:]:
-        labels += (f" {name} " if pd.api.types.is_numeric_dtype(rows[name]) else " ") + rows[name].astype(str)
+    for name in dict.fromkeys(name for name in ("tensor", *KEYS) if name in rows and name not in ("variant", *but)):
+        values = rows[name].astype(str)
+        if len(pd.DataFrame({"labels": labels, "values": values}).drop_duplicates()) > labels.nunique():
+            labels += (f" {name} " if pd.api.types.is_numeric_dtype(rows[name]) else " ") + values
     return labels
 
 
 def _mean(values: pd.Series) -> float:
-    """Geometric where all are above 0."""
-    numbers = values.to_numpy(float)
-    if (numbers > 0).all() and np.isfinite(numbers).all():
-        return float(np.exp(np.log(numbers).mean()))
-    return float(numbers.mean())
+    positive = (values > 0).all() and np.isfinite(values).all()
+    return float(np.exp(np.log(values).mean()) if positive else values.mean())

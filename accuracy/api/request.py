@@ -5,25 +5,20 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from accuracy.config.compose import compose, nodes
+from accuracy.config.worlds import settle
 from accuracy.core import given
 from accuracy.core.errors import ConfigError
 
 Function = Callable[..., Any]
-Subject = str | Function
-Subjects = Subject | Iterable[Subject] | Mapping[str, Function]
-"""One or several variants by name, or functions as objects; a mapping gives the functions' names."""
-
-
+Subjects = str | Function | Iterable[str | Function] | Mapping[str, Function]  # a mapping gives the functions' names
 SETTINGS = ("dtype", "world_size", "seed", "inputs", "kernel", "world", "sharding", "layout", "device")
-"""Arguments that are no part of the problem."""
 
 
 def request(subjects: Subjects, arguments: Mapping[str, Any], words: tuple[str, ...] = ()) -> dict[str, Any]:
     """The configuration of a run. arguments: of a call, None: as the words have it; words: overrides of the command
     line. Raises ConfigError."""
     arguments = {name: _plain(value) for name, value in arguments.items() if value is not None}
-    problem = {name: value for name, value in arguments.items() if name not in SETTINGS}
-    settings = {name: value for name, value in arguments.items() if name in SETTINGS}
+    settings = {name: arguments.pop(name) for name in SETTINGS if name in arguments}
     node = {"forward": "callable", "backward": "callable", "sharding": settings.pop("sharding", "contiguous"),
             "layout": settings.pop("layout", "bshd")}  # fmt: skip
     names, functions = _named(subjects)
@@ -31,33 +26,18 @@ def request(subjects: Subjects, arguments: Mapping[str, Any], words: tuple[str, 
     handed = {name: {**node, "fn": text} for name, text in given.give(functions).items()}
     for group in ("kernel", "inputs"):
         if group in settings and not isinstance(settings[group], dict):
-            settings[group] = nodes(group, _listed(settings[group]))
-    world = settings.pop("world", "simulated")
-    worlds = nodes("world", [world])
+            settings[group] = nodes(group, settings[group] if isinstance(settings[group], list) else [settings[group]])
+    worlds = nodes("world", [settings.pop("world", "simulated")])
     if functions and settings.get("world_size", 1) != 1:
         for name in handed.values():
             given.check_travels(name["fn"])
     config = compose(*words)
-    config |= {"workers": 1, "report": False, **settings, "variant": {**named, **handed}}
-    config["world"] = nodes("world", ["processes"]) if functions else worlds
-    if functions:
-        grids = config["also"]
-        config["also"] = {name: grid for name, grid in grids.items() if not grid.get("reruns", {}).get("trace")}
-        if named and world == "simulated":
-            config["variant"] = handed
-            config["also"] |= _simulated(named, grids)
-    config["problem"] |= problem
-    return config
-
-
-def _simulated(named: dict[str, Any], grids: Mapping[str, Any]) -> dict[str, Any]:
-    """The main grid and the further ones once more, for variants beside functions, whose ranks are processes."""
-    changes = {"variant": named, "world": {"simulated": {}}}
-    return {"simulated": changes, **{f"simulated_{name}": {**grid, **changes} for name, grid in grids.items()}}
+    config |= {"workers": 1, "report": False, **settings, "variant": {**named, **handed}, "world": worlds}
+    config["problem"] |= arguments
+    return settle(config)
 
 
 def _named(subjects: Subjects) -> tuple[list[str], dict[str, Function]]:
-    """Names of variants, and functions by theirs. Raises ConfigError."""
     if isinstance(subjects, Mapping):
         pairs = list(subjects.items())
     elif isinstance(subjects, str) or callable(subjects):
@@ -71,25 +51,19 @@ def _named(subjects: Subjects) -> tuple[list[str], dict[str, Function]]:
     for name, each in pairs:
         if not isinstance(each, str) and not callable(each):
             raise ConfigError(f"{each!r} is no variant; allowed: a variant's name, or a function fn(q, k, v, *, ...)")
-        if not re.fullmatch(r"\w+", name) or (name == "single_device" and callable(each)):
+        if not isinstance(name, str) or not re.fullmatch(r"\w+", name) or (name == "single_device" and callable(each)):
             raise ConfigError(f"{name!r} names no function of a caller's; give {{'another_name': function}}")
         if sum(name == other for other, _ in pairs) > 1:
             raise ConfigError(f"two are called {name}; give {{'name': function, 'other_name': function}}")
-    return [each for _, each in pairs if isinstance(each, str)], {
-        name: each for name, each in pairs if not isinstance(each, str)
-    }
+    functions = {name: each for name, each in pairs if not isinstance(each, str)}
+    return [each for _, each in pairs if isinstance(each, str)], functions
 
 
 def _name(subject: Any) -> str:
     """Of a variant or a function; of a lambda `lambda`, of a partial the name of what it calls."""
-    if isinstance(subject, str):
-        return subject
-    subject = getattr(subject, "func", subject)
-    return re.sub(r"\W", "", getattr(subject, "__name__", type(subject).__name__))
-
-
-def _listed(value: Any) -> list[str]:
-    return value if isinstance(value, list) else [value]
+    called = getattr(subject, "func", subject)
+    name = getattr(called, "__name__", type(called).__name__)
+    return subject if isinstance(subject, str) else re.sub(r"\W", "", name)
 
 
 def _plain(value: Any) -> Any:
@@ -98,6 +72,8 @@ def _plain(value: Any) -> Any:
         return dict(value)
     if isinstance(value, str | bool | int | float) or value is None:
         return value
+    if hasattr(value, "tolist"):  # numpy's numbers and arrays
+        return value.tolist()
     if isinstance(value, Iterable):
         return [_plain(each) for each in value]
     return str(value).removeprefix("torch.")

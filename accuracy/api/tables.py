@@ -1,19 +1,30 @@
-"""`accuracy.load` and `accuracy.columns`: the table of a run, and what its columns mean."""
+"""`accuracy.load`, `columns` and `compare`: the table of a run, what its columns mean, and two runs cell by cell."""
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
+from accuracy.core.errors import ConfigError
+from accuracy.gate import judge
 from accuracy.results import glossary
-from accuracy.results.run_table import read_run
+from accuracy.results.cell import KEYS, measured
+from accuracy.results.run_table import RunTable, read_run
+
+Table = pd.DataFrame | str | Path
 
 
 def load(folder: str | Path) -> pd.DataFrame:
-    """The table of a run folder (the command's output_dir) or of a published one, one row per case, tensor and rank.
+    """The table of a run folder or of a published one, one row per case, tensor and rank. Raises ConfigError, a
+    ValueError, in one line for a folder that is missing, damaged or of a later version."""
+    return read_run(path_of("folder", folder)).results
 
-    Raises ConfigError, a ValueError, in one line for a folder that is missing, damaged or of a later version.
-    """
-    return read_run(Path(folder)).results
+
+def path_of(name: str, given: object) -> Path:
+    """A path as an argument has it. Raises ConfigError."""
+    if not isinstance(given, str | Path) or not str(given).strip():
+        raise ConfigError(f"{name}={given!r} is no folder; give its path as text or as a pathlib.Path")
+    return Path(given)
 
 
 def columns() -> pd.DataFrame:
@@ -21,3 +32,51 @@ def columns() -> pd.DataFrame:
     `meaning`, by name."""
     rows = [{"column": name, "unit": each.unit, "meaning": each.meaning} for name, each in glossary.COLUMNS.items()]
     return pd.DataFrame(rows).set_index("column")
+
+
+def compare(a: Table, b: Table) -> pd.DataFrame:
+    """b beside a, one row for each setting and tensor that both have.
+
+    a, b: tables of `accuracy.measure`, or folders of runs. A setting in which each of them has one value is compared
+    across, as the variant of two functions: `attrs["across"]` of the result names it with both values. Cells are joined
+    in all other settings, seeds are pooled.
+
+    Columns: the settings and the tensor; `error_a`, `error_b`, relative errors, geometric means over the seeds; `ratio`
+    of b over a, of errors over the single-device kernel's on the same inputs; `p`, the chance of such a ratio where
+    nothing differs (NaN: too few seeds to tell; Student's t, paired where the seeds are the same); `label`: identical
+    (to the last bit), same, changed, improved (b is better), regression (b is worse), undecided, outlier; `reason`.
+    Raises ConfigError, a ValueError, where nothing is in both.
+    """
+    for each in (a, b):
+        if not isinstance(each, pd.DataFrame | str | Path):
+            raise ConfigError(f"{type(each).__name__} is no table; give accuracy.measure's, or the folder of a run")
+    left, right = (each if isinstance(each, pd.DataFrame) else load(each) for each in (a, b))
+    if left.empty or right.empty:
+        raise ConfigError("a table has no rows; give what accuracy.measure or accuracy.load returns")
+    across = _across(left, right)
+    right = right.assign(**{name: old for name, (old, _) in across.items()})
+    before, after = (measured(RunTable(Path(), {}, rows)) for rows in (left, right))
+    found = judge.first_look(after, before)
+    if not found:
+        raise ConfigError("the tables share no measured cell; compare runs that agree in all settings but one")
+    rows = [
+        {
+            **dict(zip(KEYS, key, strict=True)),
+            "error_a": before[key].error,
+            "error_b": after[key].error,
+            "ratio": after[key].ratio / before[key].ratio,
+            "p": each.p,
+            "label": each.label,
+            "reason": each.reason.replace("the baseline's", "the first's").replace("the baseline", "the first"),
+        }
+        for key, each in found.items()
+    ]
+    table = pd.DataFrame(rows).drop(columns=list(across))
+    table.attrs["across"] = across
+    return table
+
+
+def _across(left: pd.DataFrame, right: pd.DataFrame) -> dict[str, tuple[Any, Any]]:
+    names = [name for name in KEYS if name != "tensor" and left[name].nunique() == right[name].nunique() == 1]
+    values = {name: (left[name].dropna().iloc[0], right[name].dropna().iloc[0]) for name in names}
+    return {name: pair for name, pair in values.items() if pair[0] != pair[1]}

@@ -1,38 +1,35 @@
-"""What do all charts look like? Axes, ticks and colours, drawn by matplotlib; `svg.py` writes them into
-the page.
+"""What do all charts look like? Axes, ticks and colours, drawn by matplotlib; `svg.py` writes them into the page.
 
-Colours are stand-ins that become CSS variables, so a chart follows the page into the dark. No untrusted
-text is drawn.
+Colours are stand-ins that become CSS variables, so a chart follows the page into the dark. No untrusted text is drawn.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from accuracy.chart import mark
 
-INK, SOFT, RULE, SINGLE_DEVICE, FLOOR, BORDER = "#fe0101", "#fe0102", "#fe0103", "#fe0104", "#fe0105", "#fe0106"
+INK, SOFT, RULE, SINGLE_DEVICE, FLOOR, BORDER = (f"#fe010{place}" for place in range(1, 7))
 VARIABLES = {INK: "ink", SOFT: "soft", RULE: "rule", SINGLE_DEVICE: "single-device", FLOOR: "floor", BORDER: "border"}
 VARIABLES |= {f"#fe000{index}": f"series-{index}" for index in range(mark.COLOURS)}
-SETTINGS: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "accuracy",
-    "font.size": 9,
-    "axes.linewidth": 0.6,
-    "axes.edgecolor": SOFT,
-    "axes.labelcolor": SOFT,
-    "text.color": INK,
-    "xtick.color": SOFT,
-    "ytick.color": SOFT,
-    "text.parse_math": False,
+REFERENCES: dict[str, dict[str, Any]] = {  # by the class in the page
+    "single-device": {"color": SINGLE_DEVICE, "linestyle": (0, (6, 3)), "linewidth": 1.1, "gid": "single-device"},
+    "floor": {"color": FLOOR, "linestyle": (0, (1.2, 2)), "linewidth": 1.1, "gid": "floor"},
 }
+SETTINGS: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "accuracy", "font.size": 9, "axes.linewidth": 0.6}
+SETTINGS |= dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), SOFT)
+SETTINGS |= {"text.color": INK, "text.parse_math": False}
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-MARGINS_INCH = {"left": 0.56, "right": 0.1, "top": 0.28, "bottom": 0.42}
+_LEFT, _RIGHT, _TOP, _BOTTOM = 0.56, 0.1, 0.28, 0.42  # margins in inch
+_STEPS_OF_A_DECADE = (
+    (1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 4, 5, 6, 8),
+)  # fmt: skip
 
 
 def series_colour(slot: int) -> str:
@@ -43,33 +40,42 @@ def series_colour(slot: int) -> str:
 
 def new_axes(title: str, x_label: str, width: float = 3.9, height: float = 2.75) -> Axes:
     """One set of axes in its own figure, width x height in inch."""
+    size = 1 - (_LEFT + _RIGHT) / width, 1 - (_TOP + _BOTTOM) / height
     with mpl.rc_context(SETTINGS):
         figure = Figure(figsize=(width, height))
-        axes = figure.add_axes(
-            (
-                MARGINS_INCH["left"] / width,
-                MARGINS_INCH["bottom"] / height,
-                1 - (MARGINS_INCH["left"] + MARGINS_INCH["right"]) / width,
-                1 - (MARGINS_INCH["top"] + MARGINS_INCH["bottom"]) / height,
-            ),
-        )
+        axes = figure.add_axes((_LEFT / width, _BOTTOM / height, *size))
     for patch in (figure.patch, axes.patch):
         patch.set_visible(False)
-    middle = (MARGINS_INCH["left"] + width - MARGINS_INCH["right"]) / 2 / width
     figure.text(0, 1 - 0.13 / height, title, fontsize=10, fontweight="bold", color=INK, va="center")
+    middle = (_LEFT + width - _RIGHT) / 2 / width
     figure.text(middle, 0.08 / height, x_label, fontsize=9, color=SOFT, ha="center", va="center")
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="x", width=0.6, length=3)
     axes.tick_params(axis="y", length=0)
     return axes
 
 
-def fix_ticks(axis: object, places: Sequence[float], labels: Sequence[str]) -> None:
-    """Ticks exactly here: matplotlib's own search for good places costs more than the drawing."""
-    axis.set_major_locator(FixedLocator(list(places)))  # type: ignore[attr-defined]
-    axis.set_major_formatter(FixedFormatter(list(labels)))  # type: ignore[attr-defined]
-    axis.set_minor_locator(NullLocator())  # type: ignore[attr-defined]
+def drawable(places: Iterable[Any], values: Iterable[Any]) -> tuple[list[float], list[float]]:
+    """The points that a logarithmic axis can show: positive and finite."""
+    x, y = (np.array([*each], dtype=float) for each in (places, values))
+    kept = (y > 0) & np.isfinite(y)
+    return x[kept].tolist(), y[kept].tolist()
+
+
+def line(axes: Axes, places: Iterable[Any], values: Iterable[Any], slot: int, **look: Any) -> None:
+    """What can be drawn of a series, in its colour and with its marker."""
+    usual = {"color": series_colour(slot), "marker": mark.marker(slot), "gid": f"s{slot}", "clip_on": False}
+    axes.plot(*drawable(places, values), **{**usual, **look})
+
+
+def fix_ticks(axis: Any, places: Iterable[float], labels: Iterable[object] | None = None) -> None:
+    """Ticks exactly here, labelled `{place:g}` by default: matplotlib's own search for good places costs more than the
+    drawing."""
+    places = list(places)
+    axis.set_major_locator(FixedLocator(places))
+    texts = [f"{place:g}" for place in places] if labels is None else list(map(str, labels))
+    axis.set_major_formatter(FixedFormatter(texts))
+    axis.set_minor_locator(NullLocator())
 
 
 def log_y(axes: Axes, values: Iterable[float]) -> None:
@@ -88,30 +94,22 @@ def log_x(axes: Axes, values: Iterable[float]) -> None:
 
 def _log_limits(axis: object, values: Iterable[float]) -> tuple[float, float]:
     """Sets the ticks; returns where the axis ends."""
-    drawn = [value for value in values if value > 0 and math.isfinite(value)]
-    low, high = (min(drawn), max(drawn)) if drawn else (0.1, 1.0)
-    margin = max(0.08, 0.07 * math.log10(high / low))
-    bottom, top = math.log10(low) - margin, math.log10(high) + margin
+    drawn = [value for value in values if value > 0 and math.isfinite(value)] or [0.1, 1.0]
+    margin = max(0.08, 0.07 * math.log10(max(drawn) / min(drawn)))
+    bottom, top = math.log10(min(drawn)) - margin, math.log10(max(drawn)) + margin
     places = _log_places(bottom, top)
-    fix_ticks(axis, places, [_log_label(place) for place in places])
+    fix_ticks(axis, places, map(_log_label, places))
     return 10**bottom, 10**top
 
 
 def _log_places(bottom: float, top: float) -> list[float]:
     decades = range(math.floor(bottom), math.ceil(top) + 1)
-    for steps in (
-        (1,),
-        (1, 3),
-        (1, 2, 5),
-        (1, 1.5, 2, 3, 5, 7),
-        (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 4, 5, 6, 8),
-    ):
+    for steps in _STEPS_OF_A_DECADE:
         places = [step * 10.0**decade for decade in decades for step in steps]
         inside = [place for place in places if bottom <= math.log10(place) <= top]
         if len(inside) >= 3:
             break
-    stride = math.ceil(len(inside) / 6)
-    return inside[::stride]
+    return inside[:: math.ceil(len(inside) / 6)]
 
 
 def _log_label(place: float) -> str:
@@ -128,5 +126,5 @@ def world_x(axes: Axes, sizes: Iterable[int]) -> None:
     for size in ordered[1:]:
         if size >= shown[-1] * (ordered[-1] / ordered[0]) ** 0.08:
             shown.append(size)
-    fix_ticks(axes.xaxis, shown, [str(size) for size in shown])
+    fix_ticks(axes.xaxis, shown, shown)
     axes.set_xlim(ordered[0] / 1.15, ordered[-1] * 1.15)

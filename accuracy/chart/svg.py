@@ -1,9 +1,7 @@
-"""How does a matplotlib figure become inline SVG that is small, deterministic, and right in light and
-dark?
+"""How does a matplotlib figure become inline SVG that is small, deterministic, and right in light and dark?
 
-matplotlib's stand-in colours become CSS variables, its fonts the page's, its identifiers private to the
-figure; groups and styles that say nothing or say it again go. The text alternative (`title`, `desc`) comes
-in.
+matplotlib's stand-in colours become CSS variables, its fonts the page's, its identifiers private to the figure; groups
+and styles that say nothing or say it again go. The text alternative (`title`, `desc`) comes in.
 """
 
 import io
@@ -18,9 +16,6 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 
 from accuracy.chart.drawing import SETTINGS, VARIABLES
 
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-_STRAIGHT = re.compile(r"[MLz\d.\s-]*")
-
 
 def to_svg(axes: Axes, name: str, title: str, description: str) -> Markup:
     """The figure of `axes` as an `<svg role="img">`. name: an identifier, unique in the page."""
@@ -29,9 +24,7 @@ def to_svg(axes: Axes, name: str, title: str, description: str) -> Markup:
         FigureCanvasSVG(axes.get_figure(root=True)).print_svg(buffer, metadata={"Date": None, "Creator": None})
     root = ElementTree.fromstring(buffer.getvalue())
     _strip_namespaces(root)
-    for child in list(root):
-        if child.tag in ("metadata", "defs"):
-            root.remove(child)
+    root[:] = [child for child in root if child.tag not in ("metadata", "defs")]
     uses = dict.fromkeys(element.get("href", "").removeprefix("#") for element in root.iter("use"))
     used = {identifier: f"{name}-{place}" for place, identifier in enumerate(uses)}
     for element in root.iter():
@@ -49,9 +42,8 @@ def _strip_namespaces(root: Element) -> None:
     """`{http://www.w3.org/2000/svg}g` -> `g`: inside HTML they are implied."""
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
-        for key in list(element.attrib):
-            if "}" in key:
-                element.set(key.rpartition("}")[2], element.attrib.pop(key))
+        for key in [key for key in element.attrib if "}" in key]:
+            element.set(key.rpartition("}")[2], element.attrib.pop(key))
         element.tail = None
         if element.tag != "text":
             element.text = None
@@ -64,17 +56,17 @@ def _simplify(element: Element, used: dict[str, str]) -> None:
         element.set("id", used[identifier])
     elif found := re.fullmatch(r"(s\d+|single-device|floor)(?:_band)?", identifier):
         element.set("class", found[1])
-    if "href" in element.attrib:
-        element.set("href", f"#{used[element.get('href', '')[1:]]}")
-    if "style" in element.attrib:
-        element.set("style", _page_style(element.attrib["style"]))
     if element.get("transform", "").startswith("rotate(-0"):
         del element.attrib["transform"]
-    for key in ("x", "y"):
-        if key in element.attrib:
-            element.set(key, _short(element.attrib[key]))
-    if "d" in element.attrib:
-        element.set("d", _short_path(element.attrib["d"]))
+    short = {
+        "href": lambda href: f"#{used[href[1:]]}",
+        "style": _page_style,
+        "x": _short,
+        "y": _short,
+        "d": _short_path,
+    }
+    for key in short.keys() & element.attrib.keys():
+        element.set(key, short[key](element.attrib[key]))
 
 
 def _page_style(style: str) -> str:
@@ -95,13 +87,13 @@ def _short(places: str) -> str:
 
 def _short_path(path: str) -> str:
     """Straight lines as steps from point to point, in whole tenths so that no error adds up; curves as they are."""
-    if not _STRAIGHT.fullmatch(path):
+    if not re.fullmatch(r"[MLz\d.\s-]*", path):
         return _short(path)
     return "".join(_steps(part) + ("z" if "z" in part else "") for part in path.split("M")[1:])
 
 
 def _steps(part: str) -> str:
-    places = [round(10 * float(number)) for number in _NUMBER.findall(part)]
+    places = [round(10 * float(number)) for number in re.findall(r"-?\d+(?:\.\d+)?", part)]
     steps = [now - before for before, now in zip(places, places[2:], strict=False)]
     return f"M{_tenths(places[:2])}" + (f"l{_tenths(steps)}" if steps else "")
 
@@ -114,19 +106,14 @@ def _tenths(numbers: list[int]) -> str:
 
 def _unwrap(parent: Element) -> None:
     """Groups without attributes dissolve, and what all drawn children say alike, their group says once."""
-    for child in list(parent):
-        _unwrap(child)
     flat: list[Element] = []
     for child in parent:
-        dissolves = child.tag in ("g", "defs") and not child.attrib and not _defines(child)
-        flat.extend(list(child) if dissolves else [child])
+        _unwrap(child)
+        empty = child.tag == "g" or (child.tag == "defs" and not len(child))
+        flat.extend(list(child) if empty and not child.attrib else [child])
     parent[:] = flat
     styles = {child.get("style") for child in parent if child.tag != "defs"}
     if parent.tag == "g" and len(flat) > 2 and len(styles) == 1 and "style" not in parent.attrib and None not in styles:
         parent.set("style", str(styles.pop()))
         for child in parent:
             child.attrib.pop("style", None)
-
-
-def _defines(element: Element) -> bool:
-    return element.tag == "defs" and len(element) > 0

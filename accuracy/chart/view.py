@@ -1,15 +1,18 @@
 """What does a section hand to the page? Plain values that the templates render; no layout here."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from markupsafe import Markup
+
+from accuracy.core.number import MISSING
 
 
 @dataclass(frozen=True)
 class TableCell:
-    """One table cell. detail: a second, smaller line; kind: a CSS class; heat: -1..1, its place on the
-    diverging scale, None for no colour; hint: shown on hovering.
-    """
+    """One table cell. detail: a second, smaller line; kind: a CSS class; heat: -1..1, its place on the diverging scale,
+    None for no colour; hint: shown on hovering."""
 
     text: str
     detail: str = ""
@@ -29,7 +32,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Key:
-    """One entry of a legend. slot: which colour and marker; mark: the drawn symbol."""
+    """One entry of a legend. css: class of its line in the charts; mark: the drawn symbol."""
 
     label: str
     css: str
@@ -46,9 +49,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Panel:
-    """Charts and tables of one facet (a dtype, where only dtypes vary). data: the charts' numbers as
-    tables.
-    """
+    """Charts and tables of one facet (a dtype, where only dtypes vary). data: the charts' numbers as tables."""
 
     slug: str
     label: str
@@ -59,14 +60,24 @@ class Panel:
     data: tuple[Table, ...] = ()
 
 
-def cells(*values: object) -> tuple[TableCell, ...]:
-    """A row of plain cells."""
-    return tuple(value if isinstance(value, TableCell) else TableCell(str(value)) for value in values)
-
-
 @dataclass(frozen=True)
 class Chip:
     """A short verdict. tone: good, bad, or open."""
 
     text: str
     tone: str
+
+
+def cells(*values: object) -> tuple[TableCell, ...]:
+    """A row of plain cells."""
+    return tuple(value if isinstance(value, TableCell) else TableCell(str(value)) for value in values)
+
+
+def grid(
+    caption: str, corner: Iterable[str], columns: Iterable[str], found: Mapping[Any, object], lack: object = MISSING
+) -> Table:
+    """A table out of its cells by (*row, column): a row for each beginning of a key, under `corner` the beginning."""
+    columns = tuple(columns)
+    keys = dict.fromkeys(key[:-1] for key in found)
+    rows = tuple(cells(*key, *(found.get((*key, name), lack) for name in columns)) for key in keys)
+    return Table(caption, (*corner, *columns), rows)

@@ -10,57 +10,48 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from accuracy.core.errors import ConfigError
+from accuracy.cli import status_of
 from accuracy.gate.exits import Exit
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the worst cells and `N passed, N failed, N skipped`; the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        if words[:1] == ["update"]:
-            return _update(words[1:])
-        return _check(words)
-    except ConfigError as error:
-        print(f"accuracy-check: {error}", file=sys.stderr)
-        return Exit.USAGE
+    return status_of("accuracy-check", lambda: _update(words[1:]) if words[:1] == ["update"] else _check(words))
 
 
 def _check(words: list[str]) -> int:
-    given = _parser().parse_args(words)
-    from accuracy.gate import (
-        choice,  # here, so that --help answers at once
-        files,
+    parser = argparse.ArgumentParser(
+        prog="accuracy-check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    from accuracy.gate.decision import Question, decide
+    add = parser.add_argument
+    add("folder", type=Path, metavar="RUN_FOLDER", help="the output_dir of a run")
+    add(
+        "--baseline", type=Path, metavar="FOLDER", help="reports/NAME/DEVICE, or reports/NAME: the comparable one of it"
+    )
+    add("--second", type=Path, metavar="RUN_FOLDER", help="a second look: the same run, fresh seeds")
+    add("--require-baseline", action="store_true", help="exit 4 where a cell has no baseline")
+    add("--part", action="store_true", help="the run is a part of the baseline's matrix")
+    add("--out", type=Path, metavar="FOLDER", help="write check.json, junit.xml, summary.md, comment.md, compare.html")
+    add("--rows", type=int, default=10, metavar="N", help="cells in the printed table (10)")
+    given = parser.parse_args(words)
+    from accuracy.gate import files  # here, so that --help answers at once
+    from accuracy.gate.decision import Question, decide, verdicts
+    from accuracy.gate.fingerprint import comparable_baseline
     from accuracy.gate.text import terminal
-    from accuracy.gate.verdicts import verdicts
     from accuracy.results.run_table import read_run
 
     run = read_run(given.folder)
     second = read_run(given.second) if given.second else None
-    question = Question(
-        run=run,
-        baseline=choice.baseline(run, given.baseline) if given.baseline else None,
-        second=second,
-        require_baseline=given.require_baseline,
-        part=given.part,
-        verdicts={**verdicts(run), **(verdicts(second) if second else {})},
-    )
+    baseline = comparable_baseline(run, given.baseline) if given.baseline else None
+    judged = verdicts(run) | (verdicts(second) if second else {})
+    question = Question(run, baseline, second, given.require_baseline, given.part, verdicts=judged)
     decision = decide(question)
     if given.out is not None:
-        _written(lambda: files.write(decision, given.out), given.out)
+        files.write(decision, given.out)
     print(terminal(decision, given.rows))
     return decision.exit
-
-
-def _written(write: Any, folder: Path) -> None:
-    try:
-        write()
-    except OSError as error:
-        raise ConfigError(f"{folder} cannot be written ({error.strerror}); choose another --out") from error
 
 
 def _update(words: list[str]) -> int:
@@ -69,33 +60,11 @@ def _update(words: list[str]) -> int:
     parser.add_argument("--reason", required=True, help="why the baseline changes; kept in its log")
     parser.add_argument("--to", type=Path, default=Path("reports"), help="default: reports")
     given = parser.parse_args(words)
-    from accuracy.cli.update import LOG, update
+    from accuracy.cli.publish import LOG, update
 
-    try:
-        target = update(given.folder, given.reason, given.to)
-    except OSError as error:
-        raise ConfigError(f"{given.to} cannot be written ({error.strerror}); choose another --to") from error
-    print(target)
-    print((target / LOG).read_text(encoding="utf-8").splitlines()[-1])
+    target = update(given.folder, given.reason, given.to)
+    print(target, (target / LOG).read_text(encoding="utf-8").splitlines()[-1], sep="\n")
     return Exit.OK
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="accuracy-check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="the output_dir of a run")
-    parser.add_argument(
-        "--baseline", type=Path, metavar="FOLDER", help="reports/NAME/DEVICE, or reports/NAME: the comparable one of it"
-    )
-    parser.add_argument("--second", type=Path, metavar="RUN_FOLDER", help="a second look: the same run, fresh seeds")
-    parser.add_argument("--require-baseline", action="store_true", help="exit 4 where a cell has no baseline")
-    parser.add_argument("--part", action="store_true", help="the run is a part of the baseline's matrix")
-    parser.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="write check.json, junit.xml, summary.md, comment.md, compare.html"
-    )
-    parser.add_argument("--rows", type=int, default=10, metavar="N", help="cells in the printed table (10)")
-    return parser
 
 
 if __name__ == "__main__":

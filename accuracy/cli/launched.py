@@ -1,28 +1,26 @@
-"""The command under torchrun, srun or submitit: each launched process watches over a child that runs the command.
-
-A rank that dies ends its child only, so the launched process can say in the run folder how that happened.
+"""The command's processes: the server that ranks are forked from; under torchrun, srun or submitit, each launched
+process is a parent that says in the run folder how its child, a rank, died.
 """
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from glob import glob
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from accuracy.execute.ranks.launch import Launch, launch
 
-_told: IO[str] | None = None
-"""What the child has told the process that watches over it: the run folder and the time limit of a case."""
+_told: IO[str] | None = None  # by the child: the time limit of a case and the run folder
 
 
 def as_rank(work: Callable[[Launch | None], int]) -> int:
-    """Exit status of `work`, told how the process was launched: None where it was started alone.
-
-    Raises ConfigError.
-    """
+    """Exit status of `work`, told how the process was launched: None where it was started alone."""
     global _told
     started = launch(os.environ)
     if started is None or _told is not None:
@@ -73,12 +71,11 @@ def _watch(child: int, started: Launch) -> int:
     assert _told is not None
     _told.seek(0)
     seconds, _, folder = _told.read().partition(" ")
+    if not folder and code >= 0:
+        return code
     if not folder:
-        if code < 0:
-            print(f"accuracy: rank {started.rank} was killed by signal {-code} before its first case", file=sys.stderr)
-        return code if code >= 0 else journal.LOST
-    how = journal.note_end(Path(folder), started.rank, code, float(seconds)) if Path(folder).is_dir() else None
-    if how is not None:
+        print(f"accuracy: rank {started.rank} was killed by signal {-code} before its first case", file=sys.stderr)
+    elif Path(folder).is_dir() and (how := journal.note_end(Path(folder), started.rank, code, float(seconds))):
         print(f"accuracy: {how}; what was measured stays, and the same command goes on", file=sys.stderr)
     return journal.LOST
 
@@ -88,3 +85,21 @@ def _end_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
         os._exit(1)
+
+
+def start_server(config: Mapping[str, Any]) -> None:
+    """Start the server that workers and ranks are forked from, before this process imports torch: both import at once.
+    Only where a composed, unchecked configuration looks as if several processes were to measure: a guess."""
+    alone = config.get("workers") == 1 and not config.get("case_seconds") and "processes" not in config.get("world", ())
+    processors = 1 if os.environ.get("OMP_NUM_THREADS") == "1" else os.cpu_count() or 1  # torch is not asked
+    if alone or config.get("dry_run") or (len(glob("/dev/nvidia[0-9]*")) or processors) == 1:
+        return
+    multiprocessing.set_forkserver_preload(
+        ["accuracy.cli.run", "accuracy.execute.ranks.agent", "accuracy.execute.worker_process"]
+    )
+    resource_tracker.ensure_running()  # which lets SIGINT in again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: Ctrl-C is not for the server
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,6 +1,9 @@
 """`accuracy --help`: every group and choice with its one-line description, as found on disk. Imports no torch."""
 
-from collections.abc import Iterator, Sequence
+import argparse
+import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from accuracy.core.paths import CONFIGS
@@ -22,15 +25,23 @@ Any knob given a list becomes an axis of the grid. Quote lists with spaces or br
 def text(folders: Sequence[Path]) -> str:
     """The whole help, groups of user folders included."""
     places = (CONFIGS, *folders)
-    groups = sorted({path.name for place in places for path in place.glob("*/") if any(path.glob("*.yaml"))})
-    sections = [USAGE, *(f"{group}:\n" + "\n".join(_choices(group, places)) for group in groups)]
-    return "\n\n".join([*sections, "Keys and their defaults (config.yaml):\n" + _keys(), "Hydra's own: --hydra-help"])
+    sections = [USAGE]
+    for group in sorted({path.parent.name for place in places for path in place.glob("*/*.yaml")}):
+        files = sorted(choices(group, places).items())
+        width = max(len(name) for name, _ in files)
+        sections.append("\n".join([f"{group}:", *(f"  {name:{width}}  {description(path)}" for name, path in files)]))
+    lines = (CONFIGS / "config.yaml").read_text().splitlines()
+    first, last = (next(i for i, line in enumerate(lines) if line.startswith(key)) for key in ("name:", "hydra:"))
+    keys = "\n".join(f"  {line}" for line in lines[first:last]).rstrip()
+    return "\n\n".join([*sections, f"Keys and their defaults (config.yaml):\n{keys}", "Hydra's own: --hydra-help"])
 
 
-def _choices(group: str, places: Sequence[Path]) -> Iterator[str]:
-    files = choices(group, places)
-    width = max((len(name) for name in files), default=0)
-    return (f"  {name:{width}}  {description(path)}" for name, path in sorted(files.items()))
+def show(text: str) -> None:
+    """Print the help; whoever reads it, as `head`, may stop before its end."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def choices(group: str, places: Sequence[Path]) -> dict[str, Path]:
@@ -44,17 +55,8 @@ def description(path: Path) -> str:
     return next((line for line in comments if not line.startswith("@")), "")
 
 
-def _keys() -> str:
-    lines = (CONFIGS / "config.yaml").read_text().splitlines()
-    first, last = (next(i for i, line in enumerate(lines) if line.startswith(key)) for key in ("name:", "hydra:"))
-    return "\n".join(f"  {line}" for line in lines[first:last]).rstrip()
-
-
 def folders_of(arguments: Sequence[str]) -> list[Path]:
     """The user folders named by --config-dir (or -cd)."""
-    found = []
-    for position, argument in enumerate(arguments):
-        flag, equals, value = argument.partition("=")
-        if flag in ("--config-dir", "-cd"):
-            found += [Path(value)] if equals else [Path(each) for each in arguments[position + 1 : position + 2]]
-    return found
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config-dir", "-cd", action="append", type=Path, nargs="?", default=[])
+    return [folder for folder in parser.parse_known_args(arguments)[0].config_dir if folder]

@@ -1,13 +1,10 @@
 """`accuracy-report RUN_FOLDER`: rebuild report.html from the tables of a run, without torch."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from accuracy.core.errors import ConfigError
-
-USAGE_ERROR = 2
+from accuracy.cli import status_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -16,24 +13,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="folder that holds results/ and run.json")
     parser.add_argument("earlier", type=Path, nargs="*", metavar="EARLIER_RUN", help="to look back on, oldest first")
     given = parser.parse_args(arguments)
-    folder = given.folder
+    return status_of("accuracy-report", lambda: _report(given.folder, given.earlier))
 
+
+def _report(folder: Path, earlier: Sequence[Path]) -> None:
     from accuracy.report import build  # here, so that --help answers at once
-    from accuracy.report.folder import NoReport
 
-    try:
-        summary = build.write_report(folder, given.earlier)
-    except (NoReport, ConfigError) as error:
-        print(f"accuracy-report: {error}", file=sys.stderr)
-        return USAGE_ERROR
-    except OSError as error:
-        print(f"accuracy-report: {folder}: report.html cannot be written ({error.strerror})", file=sys.stderr)
-        return USAGE_ERROR
-    print(summary.path)
-    for line in summary.lines:
-        print(line)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    summary = build.write_report(folder, earlier)
+    print(summary.path, *summary.lines, sep="\n")

@@ -1,12 +1,13 @@
 """`accuracy-selfcheck`: does the toolkit find faults, and only faults? Or: would a tolerance pass a wrong answer?"""
 
 import argparse
-import sys
+import os
 from collections.abc import Sequence
 
-from accuracy.core.errors import ConfigError
+from accuracy.cli import status_of
 
-USAGE_ERROR, FAILED = 2, 1
+FAILED = 1
+OF_FAULTS = ("~also.trace", "also.explain.dtype=float64")  # traces name steps, not verdicts; one dtype proves a cause
 EPILOG = "KEY=VALUE words choose the problem of --tolerance as for `accuracy`: problem.mask=full inputs=sum_loss"
 
 
@@ -15,64 +16,71 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="accuracy-selfcheck", description=__doc__, epilog=EPILOG)
     add = parser.add_argument
     add("--fault", action="append", metavar="NAME", help="only these planted faults, and no healthy variants")
+    add("--stress", action="store_true", help="healthy variants in every shape, not in a sample")
+    add("--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="side by side; by default all cores")
     add("--tolerance", metavar="atol=A,rtol=R", help="a tolerance to try on wrong answers")
     add("--metric", choices=("max", "mean"), default="max", help="of the tolerance: every element, or the mean")
     add("--tokens", type=int, metavar="N", help="of the tolerance: only the first N tokens are compared")
-    add(
-        "--against",
-        choices=("reference", "itself"),
-        default="reference",
-        help="what the tested answer is compared with",
-    )
-    parser.add_argument("words", nargs="*", metavar="KEY=VALUE")
+    compared = "what the tested answer is compared with"
+    add("--against", choices=("reference", "itself"), default="reference", help=compared)
+    add("words", nargs="*", metavar="KEY=VALUE")
     given = parser.parse_args(arguments)
-    from accuracy.cli.run import one_line
+    from accuracy.cli.run import MISTAKES, one_line
 
-    try:
-        return _vacuity(given) if given.tolerance else _rates(given)
-    except ConfigError as error:
-        print(f"accuracy-selfcheck: {error}", file=sys.stderr)
-    except Exception as error:
-        if not type(error).__module__.startswith(("hydra", "omegaconf")):
-            raise
-        print(f"accuracy-selfcheck: {one_line(error)}", file=sys.stderr)
-    return USAGE_ERROR
+    work = _vacuity if given.tolerance else _rates
+    return status_of("accuracy-selfcheck", lambda: work(given), MISTAKES, one_line)
 
 
 def _rates(given: argparse.Namespace) -> int:
+    import pandas as pd
     from tqdm import tqdm
 
     from accuracy.core.errors import unknown
-    from accuracy.runtime import arithmetic
-    from accuracy.selfcheck import measure, rates
+    from accuracy.selfcheck import healthy, measure, rates
     from accuracy.verdict.verdict import verdicts
 
-    arithmetic.make_exact()
-    faults = {fault.name: fault for fault in measure.faults()}
+    faults = measure.by_name()
     for name in given.fault or ():
         if name not in faults:
             raise unknown("--fault", name, list(faults))
     chosen = [faults[name] for name in given.fault or faults]
-    healthy = [] if given.fault else measure.healthy()
-    with tqdm(unit="case", dynamic_ncols=True) as progress:
-        names = [*(fault.name for fault in chosen), *healthy]
-        results = measure.results(names, *given.words, done=progress.update)
-    judged = verdicts(results)
-    found = [rates.detection(fault.name, fault.expected, judged) for fault in chosen]
+    variants = [] if given.fault else measure.healthy()
+    shapes = [] if given.fault else [*healthy.SHAPES] if given.stress else healthy.sample()
+    jobs = [(variants, given.words)] if variants else []  # the longest first
+    jobs += [(variants, (*healthy.overrides(shape), *given.words)) for shape in shapes]
+    jobs += [([fault.name], (*OF_FAULTS, *given.words)) for fault in chosen]
+    tables = measure.side_by_side(jobs, min(given.processes, len(jobs)))
+    every = [
+        (table, verdicts(table.results)) for table in tqdm(tables, total=len(jobs), unit="job", dynamic_ncols=True)
+    ]
+    judged = pd.concat([each for _, each in every])
+    found = [rates.detection(fault.name, fault.expected, judged, fault.right) for fault in chosen]
     for each in found:
         said = [f"{tensor} {'/'.join(each.found.get(tensor, ('nothing',)))}" for tensor in each.expected]
-        print(f"{'named ' if not each.missed else 'MISSED'} {each.fault}: {', '.join(said)}")
-    caught = sum(not each.missed for each in found)
+        accused = f"; but right: {', '.join(each.accused)}" if each.accused else ""
+        print(f"{'named ' if each.caught else 'MISSED'} {each.fault}: {', '.join(said)}{accused}")
+    caught = sum(each.caught for each in found)
     print(f"detection: {caught} of {len(found)} planted faults named ({caught / len(found):.0%})")
-    if not healthy:
+    hypotheses, results = (pd.concat([getattr(each, name) for each, _ in every]) for name in ("hypotheses", "results"))
+    why = [rates.explanation(fault.name, fault.causes, hypotheses, results) for fault in chosen]
+    for fault, cause in zip(chosen, why, strict=True):
+        if cause.right is False:
+            print(f"WRONG CAUSE {cause.fault}: {', '.join(sorted(cause.proven))}, not {', '.join(fault.causes)}")
+    proven = sum(bool(cause.proven) for cause in why)
+    wrong = sum(cause.right is False for cause in why)
+    print(f"causes: {proven} of {len(why)} faults proven ({proven / len(why):.0%}), {wrong} wrong")
+    if not variants:
         return 0 if caught == len(found) else FAILED
-    alarms = rates.false_alarms(healthy, judged, results)
-    for row in alarms.alarms.itertuples():
-        where = f"{row.variant} {row.dtype} world size {row.world_size} {row.tensor}"
-        print(f"FALSE ALARM {where}: {row.label}, {row.sentence}")
-    share = alarms.alarmed / max(1, alarms.combinations)
-    print(f"false alarms: {alarms.alarmed} of {alarms.combinations:,} healthy combinations ({share:.2%})")
-    return 0 if caught == len(found) and not alarms.alarmed else FAILED
+    alarmed = combinations = 0
+    for table, verdict in every:
+        alarms = rates.false_alarms(variants, verdict, table.results)
+        alarmed, combinations = alarmed + alarms.alarmed, combinations + alarms.combinations
+        for row in alarms.alarms.to_dict("records"):
+            where = "{variant} {kernel} {dtype} world size {world_size} {tensor} seqlen {seqlen}".format_map(row)
+            print(f"FALSE ALARM {where}: {row['label']}, {row['sentence']}")
+    bound = f"at most {3 / combinations:.1e} with 95%" if not alarmed else f"{alarmed / combinations:.2%}"
+    print(f"false alarms: {alarmed} of {combinations:,} healthy combinations ({bound})")
+    return 0 if caught == len(found) and not alarmed else FAILED
 
 
 def _vacuity(given: argparse.Namespace) -> int:
@@ -94,7 +102,3 @@ def _vacuity(given: argparse.Namespace) -> int:
         vacuous |= bool(passing)
         print(f"{wrong} ({vacuity.WRONG[wrong]}): {'passes in ' + ', '.join(passing) if passing else 'is refused'}")
     return FAILED if vacuous else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,7 +1,6 @@
 """Is what was given of the right kind? A mapping as a checked dataclass, or one line that says what is allowed.
 
-The dataclass is the schema: its fields' names, annotations (`accuracy.core.kinds`) and defaults; pydantic does the
-checking. `where` is the path of a mapping as a user writes it: `problem` for the knob `problem.seqlen`.
+The dataclass is pydantic's schema. where: the path of a mapping as a user writes it, `problem` for `problem.seqlen`.
 """
 
 import itertools
@@ -17,13 +16,14 @@ from typing_extensions import NotRequired, TypedDict
 from accuracy.core.errors import ConfigError, unknown
 
 T = TypeVar("T")
+ONE_OR_MORE = "give one value or a list of values"
 
 
 def values_of(value: Any) -> tuple[Any, ...]:
     """The values of an axis: a list's, or the one that was given. Raises ValueError."""
     values = tuple(value) if isinstance(value, list | tuple) else (value,)
     if not values:
-        raise ValueError("give one value or a list of values")
+        raise ValueError(ONE_OR_MORE)
     return values
 
 
@@ -38,22 +38,17 @@ def check(cls: Callable[..., T], where: str, given: Any, strict: bool = True) ->
         return cls(**{name: checked[key] for key, name in _attributes(cls).items() if key in checked})
     except ValidationError as error:
         raise _explained(error, cls, where) from None  # one line, without the library's own
-    except ConfigError:
-        raise
     except ValueError as error:  # of the dataclass's own `__post_init__`
-        raise ConfigError(f"{where}: {error}") from error
+        raise ConfigError(f"{where}: {error}".removeprefix(": ")) from error
 
 
 def combinations(where: str, given: Any) -> Iterator[dict[str, Any]]:
     """Every combination of a mapping's values, each of which is one value or a list of them. Raises ConfigError."""
-    axes = {}
     for key, value in mapping(where, given).items():
-        try:
-            axes[key] = values_of(value)
-        except ValueError as error:
-            raise ConfigError(f"{where}.{key}={value}; {error}") from error
-    for values in itertools.product(*axes.values()):
-        yield dict(zip(axes, values, strict=True))
+        if value == []:
+            raise ConfigError(f"{where}.{key}={value}; {ONE_OR_MORE}")
+    for values in itertools.product(*map(values_of, given.values())):
+        yield dict(zip(given, values, strict=True))
 
 
 def mapping(where: str, given: Any) -> Mapping[str, Any]:
@@ -73,25 +68,21 @@ def _attributes(cls: Any) -> dict[str, str]:
 @cache
 def _schema(cls: Any) -> TypeAdapter[Any]:
     kinds, defaults = get_type_hints(cls, include_extras=True), {each.name: each.default for each in fields(cls)}
-    keys = {
-        key: kinds[name] if defaults[name] is MISSING else NotRequired[kinds[name]]
-        for key, name in _attributes(cls).items()
-    }
-    config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
-    return TypeAdapter(with_config(config)(TypedDict("Given", keys)))  # type: ignore[operator]
+    kinds |= {name: NotRequired[kinds[name]] for name, default in defaults.items() if default is not MISSING}
+    given = TypedDict("Given", {key: kinds[name] for key, name in _attributes(cls).items()})  # type: ignore[misc]
+    return TypeAdapter(with_config(ConfigDict(extra="forbid", arbitrary_types_allowed=True))(given))
 
 
 def _explained(error: ValidationError, cls: Any, where: str) -> ConfigError:
     """The first thing wrong, in one line; a misspelt key before the one that it leaves without value."""
     first = min(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
-    key, given = str(first["loc"][0]), first["input"]
-    path = _path(where, key)
+    key, given, before = str(first["loc"][0]), first["input"], f"{where}." if where else ""
+    path = before + key
     if first["type"] == "extra_forbidden":
-        return unknown_key(path, [_path(where, each) for each in _attributes(cls)])
+        return unknown_key(path, [before + each for each in _attributes(cls)])
     if first["type"] == "missing":
-        return ConfigError(
-            f"configuration key {path!r} has no value; give one (accuracy --help lists every choice and key)"
-        )
+        advice = "give one (accuracy --help lists every choice and key)"
+        return ConfigError(f"configuration key {path!r} has no value; {advice}")
     if first["type"] == "literal_error":
         return unknown(path, given, re.findall(r"'([^']*)'", first["ctx"]["expected"]))
     if first["type"] == "value_error":
@@ -106,7 +97,3 @@ def unknown_key(path: str, allowed: Iterable[str]) -> ConfigError:
     node, _, name = path.rpartition(".")
     siblings = (key.rpartition(".") for key in allowed)
     return unknown(f"{node or 'configuration'} key", name, [leaf for other, _, leaf in siblings if other == node])
-
-
-def _path(where: str, key: str) -> str:
-    return f"{where}.{key}" if where else str(key)

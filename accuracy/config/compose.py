@@ -1,4 +1,4 @@
-"""The configuration of a command, without the command: plain dicts and lists, and the caller's own Hydra untouched."""
+"""The configuration of a command, without the command: plain dicts and lists, the caller's own Hydra untouched."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,12 +16,9 @@ from accuracy.core.paths import CONFIGS
 
 
 def compose(*overrides: str, folders: Sequence[Path] = ()) -> dict[str, Any]:
-    """The resolved configuration of `accuracy OVERRIDES`; folders: with parts of a user's own. Raises Hydra's errors.
-
-    Hydra composes by way of objects of which a process has one each: the caller's are set aside meanwhile.
-    """
+    """The resolved configuration of `accuracy OVERRIDES`; folders: with a user's own parts. Raises Hydra's errors."""
     search = [f"hydra.searchpath=[{','.join(f'file://{folder.resolve()}' for folder in folders)}]"] if folders else []
-    theirs = dict(Singleton._instances)
+    theirs = dict(Singleton._instances)  # of Hydra's objects a process has one each: the caller's are set aside
     for each in (GlobalHydra, JobRuntime, VersionBase):
         Singleton._instances.pop(each, None)
     try:

@@ -1,9 +1,9 @@
 """Which code does a configuration choose? Nodes of variants, kernels and inputs become parts found on disk.
 
-In: the nodes by name, and the folders where users keep parts of their own. Out: variants and parts, one for every
-combination of the knobs that were given. Nothing is loaded; `accuracy.config.knobs` asks the code about its knobs.
+One for every combination of the knobs that were given. Nothing is loaded; `accuracy.config.knobs` asks the code.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,16 +35,34 @@ class Every:
 def variants(nodes: Any, folders: Sequence[Path]) -> Iterator[Variant]:
     """The chosen variants, with every combination of their knobs. Raises ConfigError."""
     for name, node in mapping("variant", nodes).items():
-        if isinstance(node, str):
-            continue  # a shorthand that a variant's YAML refers to: variant.fn is variant.callable.fn
+        if is_shorthand(node):
+            continue
         missing = set(CODE) - set(node if isinstance(node, Mapping) else ())
         if missing:
             raise ConfigError(f"variant.{name} lacks {', '.join(sorted(missing))}; see configs/variant/ring.yaml")
         if node["sharding"] not in SHARDINGS:
             raise unknown(f"variant.{name}.sharding", node["sharding"], SHARDINGS)
         forward, backward = (part("variant", node[way], folders) for way in ("forward", "backward"))
+        names = _function_names(node.get("fn"), set(nodes) - {name}) if name == "callable" else {}
         for options in _options(f"variant.{name}", {key: node[key] for key in node if key not in CODE}):
-            yield Variant(name, node["sharding"], forward, backward, options)
+            called = names.get(dict(options).get("fn"), name)
+            yield Variant(called, node["sharding"], forward, backward, options)
+
+
+def is_shorthand(node: Any) -> bool:
+    """Whether it is no variant, but a knob that a variant's YAML refers to: variant.fn is variant.callable.fn."""
+    return isinstance(node, str) or (isinstance(node, list) and all(isinstance(each, str) for each in node))
+
+
+def _function_names(given: Any, taken: set[str]) -> dict[Any, str]:
+    """What `package.module.function` or `FILE.py:function` is called in the table: the last of its words that no other
+    of them ends with, nor a variant of the run."""
+    words = {fn: [word for word in re.split(r"[./:]", str(fn)) if word not in ("", "py")] for fn in values_of(given)}
+    for count in range(1, max(map(len, words.values())) + 1):
+        names = {fn: ".".join(each[-count:]) for fn, each in words.items() if each}
+        if len(set(names.values())) == len(names) and not {*taken, "single_device"} & set(names.values()):
+            return names
+    return {}
 
 
 def parts(kind: str, nodes: Any, folders: Sequence[Path]) -> Iterator[Part]:
@@ -55,41 +73,36 @@ def parts(kind: str, nodes: Any, folders: Sequence[Path]) -> Iterator[Part]:
             yield Part("auto", ",".join(part(kind, candidate, folders).source for candidate in candidates))
         elif kind == "kernel" and name == "every":
             excluded = check(Every, "kernel.every", given).exclude
-            yield from _every_kernel(values_of(excluded) if excluded else (), folders)
+            but, names = set(values_of(excluded) if excluded else ()), set(_sources(kind, folders))
+            for each in but - names:
+                raise unknown("kernel.every.exclude", each, names)
+            yield from (part(kind, each, folders) for each in sorted(names - but))
         else:
             found = part(kind, name, folders)
             for options in _options(f"{kind}.{name}", given or {}):
                 yield Part(name, found.source, options)
 
 
-def _every_kernel(excluded: Sequence[str], folders: Sequence[Path]) -> list[Part]:
-    names = sorted({path.stem for path in _files("kernel", folders)})
-    for name in excluded:
-        if name not in names:
-            raise unknown("kernel.every.exclude", name, names)
-    return [part("kernel", name, folders) for name in names if name not in excluded]
-
-
 def part(kind: str, name: Any, folders: Sequence[Path]) -> Part:
     """A part's code: in the package, in a user's folder, or by the dotted name that was given. Raises ConfigError."""
-    name = str(name)
+    name, sources = str(name), _sources(kind, folders)
     if "." in name:
         return Part(name.rpartition(".")[2], name)
-    if (PACKAGE / kind / f"{name}.py").exists():
-        return Part(name, f"accuracy.{kind}.{name}")
-    for folder in folders:
-        path = folder / kind / f"{name}.py"
-        if path.exists():
-            return Part(name, str(path.resolve()))
-    raise unknown(f"code of {kind}", name, [path.stem for path in _files(kind, folders)])
+    if name not in sources:
+        raise unknown(f"code of {kind}", name, sources)
+    return Part(name, sources[name])
 
 
-def _files(kind: str, folders: Sequence[Path]) -> list[Path]:
-    """The Python files of a kind's parts, the package's first."""
-    found = [path for place in (PACKAGE, *folders) for path in sorted((place / kind).glob("[a-z]*.py"))]
-    return [path for path in found if path.stem != "base"]
+def _sources(kind: str, folders: Sequence[Path]) -> dict[str, str]:
+    """Where a kind's parts are, by name; the package's hide a user's, a first folder's a later one's."""
+    files = [path for place in (*reversed(folders), PACKAGE) for path in (place / kind).glob("[a-z]*.py")]
+    ours = PACKAGE / kind
+    return {
+        path.stem: f"accuracy.{kind}.{path.stem}" if path.parent == ours else str(path.resolve())
+        for path in files
+        if path.stem != "base"
+    }
 
 
 def _options(where: str, given: Any) -> Iterator[tuple[tuple[str, Any], ...]]:
-    """Every combination of the knobs that were given, sorted by name."""
     return (tuple(each.items()) for each in combinations(where, dict(sorted(mapping(where, given).items()))))

@@ -19,40 +19,33 @@ def cases_of(configuration: Configuration) -> Iterator[Case]:
         configuration.dtypes, configuration.kernels, configuration.world_sizes, configuration.variants,
         configuration.precisions,
     ):  # fmt: skip
-        forward, backward = (plugins.load(part.source).SCHEDULE for part in (variant.forward, variant.backward))
-        forward_policy = _override(forward.precision, forward.forward_places, overrides)
-        backward_policy = _override(backward.precision, backward.backward_places, overrides)
-        pairs = (forward.precision, forward_policy), (backward.precision, backward_policy)
+        roundings = _roundings(variant)
+        forward, backward = (  # changed only where the schedule rounds: other places would split equal cases in two
+            replace(published, **{place: word for place, word in overrides.items() if place in places})
+            for published, places in roundings
+        )
+        pairs = [(published, policy) for (published, _), policy in zip(roundings, (forward, backward), strict=True)]
         changed = (
-            f"{place}={overrides[place]}"
-            for place in _places(variant)
-            if any(getattr(published, place) != getattr(policy, place) for published, policy in pairs)
+            f"{each.name}={overrides[each.name]}"
+            for each in fields(Precision)
+            if any(getattr(published, each.name) != getattr(policy, each.name) for published, policy in pairs)
         )
         yield Case(
-            problem, inputs, seed, dtype, variant, kernel, forward_policy, backward_policy, ",".join(changed),
-            configuration.world, size, configuration.device, configuration.reruns, configuration.conditions,
-            stack,
+            problem, inputs, seed, dtype, variant, kernel, forward, backward, ",".join(changed), configuration.world,
+            size, configuration.device, configuration.reruns, configuration.conditions, stack,
         )  # fmt: skip
-
-
-def _override(published: Precision, places: Sequence[str], overrides: dict[str, str]) -> Precision:
-    """A schedule's policy, changed only where that schedule rounds: other places would split equal cases in two."""
-    return replace(published, **{place: word for place, word in overrides.items() if place in places})
 
 
 def stop_at_useless_knobs(configuration: Configuration) -> None:
     """Raises ConfigError for a rounding place that none of the variants has."""
-    places = {place for variant in configuration.variants for place in _places(variant)}
-    for overrides in configuration.precisions:
-        for place in overrides:
-            if place not in places:
-                names = ", ".join(variant.name for variant in configuration.variants)
-                raise ConfigError(f"precision.{place} changes nothing in {names}; drop it or choose a ring")
+    known = {place for variant in configuration.variants for _, places in _roundings(variant) for place in places}
+    for place in (place for overrides in configuration.precisions for place in overrides):
+        if place not in known:
+            names = ", ".join(variant.name for variant in configuration.variants)
+            raise ConfigError(f"precision.{place} changes nothing in {names}; drop it or choose a ring")
 
 
-def _places(variant: Variant) -> list[str]:
-    """The rounding places that a variant's schedules have, in the policy's order."""
+def _roundings(variant: Variant) -> tuple[tuple[Precision, Sequence[str]], ...]:
+    """Of the forward and the backward schedule: the published policy, and the places where it rounds."""
     forward, backward = (plugins.load(part.source).SCHEDULE for part in (variant.forward, variant.backward))
-    return [
-        each.name for each in fields(Precision) if each.name in (*forward.forward_places, *backward.backward_places)
-    ]
+    return (forward.precision, forward.forward_places), (backward.precision, backward.backward_places)

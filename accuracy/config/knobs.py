@@ -1,6 +1,6 @@
 """What does a part's code say of its knobs? Given ones are checked and typed, the others get their defaults.
 
-Here the code of parts is loaded, which someone else may have written: after all plain checks, as most need torch.
+Loads the code of parts, perhaps a user's: after all plain checks, as most need torch.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from typing import Any
 from accuracy.config.checks import check, unknown_key
 from accuracy.core import plugins
 from accuracy.core.case import Part, Scalar, Variant
-from accuracy.core.errors import ConfigError
+from accuracy.core.errors import ConfigError, one_line
 
 CONTENTS = {"variant": "SCHEDULE", "kernel": "KERNEL", "inputs": "draw"}  # what the file of a part must have
 
@@ -34,16 +34,14 @@ def complete_part(kind: str, part: Part, strict: bool = True) -> Part:
     """The kernel or the inputs with all knobs. strict: none is text that stands for a number. Raises ConfigError."""
     if kind == "kernel" and part.name == "auto":
         return part
-    module = _module(kind, part.source)
-    return replace(part, options=_options(f"{kind}.{part.name}", [module], part.options, strict))
+    return replace(part, options=_options(f"{kind}.{part.name}", [_module(kind, part.source)], part.options, strict))
 
 
 def _module(kind: str, source: str) -> ModuleType:
-    """A part's code: it loads, and has what its kind must have."""
     try:
         module = plugins.load(source)
     except Exception as error:
-        text = " ".join(f"{type(error).__name__}: {error}".split())
+        text = one_line(error)
         raise ConfigError(f"{kind} {source} cannot be loaded ({text}); correct it, its name or PYTHONPATH") from error
     if not hasattr(module, CONTENTS[kind]):
         raise ConfigError(f"{kind} {source} lacks {CONTENTS[kind]}; see accuracy/{kind}/base.py")
@@ -53,13 +51,12 @@ def _module(kind: str, source: str) -> ModuleType:
 def _options(
     where: str, modules: Sequence[ModuleType], given: Iterable[tuple[str, Scalar]], strict: bool = True
 ) -> tuple[tuple[str, Any], ...]:
-    """All knobs of the modules, sorted by name."""
     classes: list[Any] = [cls for module in modules if (cls := plugins.options_of(module)) is not None]
     names = {cls: [field.name for field in fields(cls)] for cls in classes}
-    known = [name for cls in classes for name in names[cls]]
+    known = [f"{where}.{name}" for cls in classes for name in names[cls]]
     for name, _ in given:
-        if name not in known:
-            raise unknown_key(f"{where}.{name}", [f"{where}.{each}" for each in known])
+        if f"{where}.{name}" not in known:
+            raise unknown_key(f"{where}.{name}", known)
     found: dict[str, Any] = {}
     for cls in classes:
         found |= vars(check(cls, where, {name: value for name, value in given if name in names[cls]}, strict))

@@ -11,26 +11,27 @@ from accuracy.core.fields import default_softmax_scale
 
 
 def problem_of(given: Mapping[str, Any]) -> Problem:
-    """A checked problem; seqlen_q null means seqlen, heads_kv null heads, softmax_scale null 1/sqrt(head_dim).
-
-    documents: lengths joined by +, as 100+412. Raises ConfigError.
-    """
+    """A checked problem; seqlen_q null means seqlen, heads_kv null heads, softmax_scale null 1/sqrt(head_dim);
+    documents: lengths joined by +, as 100+412. Raises ConfigError."""
     left_out = {"heads_kv": given.get("heads"), "softmax_scale": 1.0}
     filled = {key: value for key, value in left_out.items() if given.get(key) is None}
-    problem = check(Problem, "problem", {**given, **filled, "documents": _lengths(given.get("documents"))})
-    if "softmax_scale" in filled:
-        problem = replace(problem, softmax_scale=default_softmax_scale(problem.head_dim))
+    words = [] if given.get("documents") is None else str(given["documents"]).split("+")
+    documents = tuple(int(word) if word.isdecimal() else 0 for word in words)
+    problem = check(Problem, "problem", {**given, **filled, "documents": documents})
     _check(problem, given.get("documents"))
-    return _named_once(problem)
-
-
-def _lengths(text: Any) -> tuple[int, ...]:
-    """`100+412` as lengths, 0 for what is none."""
-    return () if text is None else tuple(int(word) if word.isdecimal() else 0 for word in str(text).split("+"))
+    crossed = problem.queries != problem.seqlen
+    windowed = problem.window is not None and problem.window < problem.seqlen - 1
+    return replace(  # what changes nothing is left out, so that equal problems are one
+        problem,
+        softmax_scale=default_softmax_scale(problem.head_dim) if "softmax_scale" in filled else problem.softmax_scale,
+        mask="causal" if problem.mask == "causal_top_left" and not crossed else problem.mask,
+        seqlen_q=problem.seqlen_q if crossed else None,
+        window=problem.window if windowed else None,
+        documents=documents if len(documents) > 1 else (),
+    )
 
 
 def _check(problem: Problem, documents: object) -> None:
-    """What does not go together. Raises ConfigError."""
     keys, queries, mask, window = problem.seqlen, problem.queries, problem.mask, problem.window
     divisors = ", ".join(str(n) for n in range(1, problem.heads + 1) if problem.heads % n == 0)
     rules = (
@@ -52,16 +53,3 @@ def _check(problem: Problem, documents: object) -> None:
     for broken, text in rules:
         if broken:
             raise ConfigError(f"problem.{text}")
-
-
-def _named_once(problem: Problem) -> Problem:
-    """What changes nothing is left out, so that equal problems are one."""
-    crossed = problem.queries != problem.seqlen
-    windowed = problem.window is not None and problem.window < problem.seqlen - 1
-    return replace(
-        problem,
-        mask="causal" if problem.mask == "causal_top_left" and not crossed else problem.mask,
-        seqlen_q=problem.seqlen_q if crossed else None,
-        window=problem.window if windowed else None,
-        documents=problem.documents if len(problem.documents) > 1 else (),
-    )

@@ -1,8 +1,7 @@
 """From the composed configuration to typed axes: every key known, every value of its kind, one line otherwise.
 
-In: the resolved Hydra configuration as plain dicts and lists. Out: `Configuration`, in which every axis is a tuple
-of its values. A knob that was given one value is an axis of one. No code of a part is loaded, and no torch: what only
-the parts and the machine can tell, `accuracy.execute.settle` adds.
+In: plain dicts and lists. Out: `Configuration`, every axis a tuple of its values. No code of a part is loaded, and no
+torch: what only the parts and the machine can tell, `accuracy.execute.settle` adds.
 """
 
 import math
@@ -17,12 +16,11 @@ from pydantic import BeforeValidator, SkipValidation
 from accuracy.config.checks import Axis, check, combinations, mapping, unknown_key
 from accuracy.config.find import parts, variants
 from accuracy.config.problem import problem_of
-from accuracy.core.case import Part, Problem, Reruns, Variant
+from accuracy.core.case import Part, Problem, Reruns, Stack, Variant
 from accuracy.core.dtype import FORMATS
 from accuracy.core.errors import ConfigError
 from accuracy.core.kinds import FromZero, OneOf, Positive, Whole
 from accuracy.core.precision import Precision
-from accuracy.core.stack import Stack
 
 DEVICES = ("auto", "cpu", "cuda")
 ALSO_KEYS = (
@@ -55,7 +53,7 @@ def _limit(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Configuration:
-    """A run: its axes, each a tuple, and where it goes."""
+    """A run: its axes, each a tuple, and where it goes. Raises ConfigError for workers beside real ranks."""
 
     name: Annotated[str, BeforeValidator(_word)]
     variants: SkipValidation[tuple[Variant, ...]]
@@ -96,7 +94,6 @@ class Configuration:
     }  # fmt: skip
 
     def __post_init__(self) -> None:
-        """Raises ConfigError for workers beside real ranks."""
         if self.world == "processes" and self.workers not in (AUTO_WORKERS, 1):
             raise ConfigError(
                 f"workers={self.workers}, but world=processes takes the GPUs for the ranks of one case;"
@@ -105,14 +102,14 @@ class Configuration:
 
 
 def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configuration:
-    """Check and type a composed configuration. folders: where users keep parts of their own.
-
-    Raises ConfigError.
-    """
+    """Check and type a composed configuration. folders: of users' own parts. Raises ConfigError."""
     read_by = {
         "problem": lambda node: map(problem_of, combinations("problem", node)),
         "precision": _precisions,
-        "stack": _stacks,
+        "stack": lambda node: (
+            check(Stack, "stack", each)
+            for each in (combinations("stack", node) if mapping("stack", node).get("layers") != 0 else ())
+        ),
         "variant": lambda node: variants(node, folders),
         "kernel": lambda node: parts("kernel", node, folders),
         "inputs": lambda node: parts("inputs", node, folders),
@@ -124,12 +121,6 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
     if "every" in config["kernel"]:  # a kernel that nobody named is nobody's mistake
         main = replace(main, unusable="record")
     return replace(main, also=tuple(_also(config, folders)))
-
-
-def _stacks(node: Any) -> Iterator[Stack]:
-    """Every combination of the knobs of `stack`; none for `stack.layers=0`."""
-    if mapping("stack", node).get("layers") != 0:
-        yield from (check(Stack, "stack", each) for each in combinations("stack", node))
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,7 +156,6 @@ def _also(config: Mapping[str, Any], folders: Sequence[Path]) -> Iterator[Config
 
 
 def _precisions(node: Any) -> Iterable[dict[str, str]]:
-    """What a precision changes: every combination of the places that are given."""
     given = {place: value for place, value in mapping("precision", node).items() if value is not None}
     for overrides in combinations("precision", given):
         check(Precision, "precision", overrides)

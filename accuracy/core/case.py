@@ -1,7 +1,7 @@
 """A case: one fully resolved measurement. Frozen, hashable, serialisable; nothing reads the environment later.
 
 Legend: B batch, S global sequence length (Sq of the queries where that is another one), H query heads, Hk key/value
-heads, D head dim, W world size.
+heads, D head dim, W world size. Of a stack: L layers, E width of the residual stream, F of the feed-forward, V words.
 """
 
 import hashlib
@@ -15,17 +15,16 @@ from accuracy.core import fields
 from accuracy.core.kinds import FromZero, OneOf, Positive, Whole
 from accuracy.core.masks import Visibility, borders
 from accuracy.core.precision import Precision
-from accuracy.core.stack import Stack
 
 Scalar = bool | int | float | str | None
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is computed: q (B, Sq, H, D), k and v (B, S, Hk, D), mask `causal` or `full`.
+    """What is computed: q (B, Sq, H, D), k and v (B, S, Hk, D).
 
-    A causal mask is aligned at the bottom right: the last query sees the last key (flash-attention since 2.1);
-    `causal_top_left`: the first query sees the first key only, where Sq is not S.
+    mask: `full`; `causal`, the last query sees the last key (flash-attention since 2.1); `causal_top_left`, the first
+    query sees the first key only, where Sq is not S.
     """
 
     batch: Whole
@@ -64,14 +63,13 @@ class Problem:
     @property
     def features(self) -> dict[str, str]:
         """What schedules and kernels have to know beyond causal and full masks of equal lengths, and its setting."""
+        top_left = self.mask if self.mask == "causal_top_left" else None
         given = {
-            "cross_lengths": f"problem.seqlen_q={self.seqlen_q}" if self.seqlen_q is not None else "",
-            "top_left": f"problem.mask={self.mask}" if self.mask == "causal_top_left" else "",
-            "window": f"problem.window={self.window}" if self.window is not None else "",
-            "documents": f"problem.documents={self.documents_text}" if self.documents else "",
-            "softcap": f"problem.softcap={self.softcap}" if self.softcap is not None else "",
-        }
-        return {name: setting for name, setting in given.items() if setting}
+            "cross_lengths": ("seqlen_q", self.seqlen_q), "top_left": ("mask", top_left),
+            "window": ("window", self.window), "documents": ("documents", self.documents_text or None),
+            "softcap": ("softcap", self.softcap),
+        }  # fmt: skip
+        return {name: f"problem.{key}={value}" for name, (key, value) in given.items() if value is not None}
 
     @property
     def documents_text(self) -> str:
@@ -88,16 +86,10 @@ class Problem:
         return self.seqlen if tensor in ("k", "v", "dk", "dv") else self.queries
 
 
-@dataclass(frozen=True)
-class Part:
-    """A chosen kernel, input distribution or schedule: its name, where its code is, and its knobs.
+class Knobs:
+    """What has knobs."""
 
-    source: a module's dotted name, or the path of a Python file.
-    """
-
-    name: str
-    source: str
-    options: tuple[tuple[str, Scalar], ...] = ()
+    options: tuple[tuple[str, Scalar], ...]
 
     @property
     def options_text(self) -> str:
@@ -106,7 +98,16 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Variant:
+class Part(Knobs):
+    """A chosen kernel, input distribution or schedule; source: a module's dotted name, or the path of a Python file."""
+
+    name: str
+    source: str
+    options: tuple[tuple[str, Scalar], ...] = ()
+
+
+@dataclass(frozen=True)
+class Variant(Knobs):
     """A way to compute attention over ranks or chunks: sharding, forward schedule and backward schedule."""
 
     name: str
@@ -115,10 +116,25 @@ class Variant:
     backward: Part
     options: tuple[tuple[str, Scalar], ...] = ()
 
-    @property
-    def options_text(self) -> str:
-        """The knobs in one line, `key_chunk=64,query_chunk=128`."""
-        return ",".join(f"{key}={value}" for key, value in self.options)
+
+@dataclass(frozen=True)
+class Stack:
+    """L blocks as Llama has them: RMSNorm, projections, RoPE, attention, residual; with F, a gated feed-forward too.
+
+    weights: `random`, normal with variance 1 / fan-in, or `trained`, the small model that comes with the package, its
+    layers repeated to any depth; gain: factor of the query and the key weights, so that logits grow by its square;
+    residual: dtype of the residual stream, the case's (`input`) or float32 (`accumulate`), or `none`: nothing is added;
+    norm: whether there is RMSNorm at all.
+    """
+
+    layers: Whole
+    width: Whole
+    feed_forward: FromZero = 0
+    vocabulary: Whole = 256
+    weights: Annotated[str, OneOf("random", "trained")] = "random"
+    gain: Positive = 1.0
+    residual: Annotated[str, OneOf("input", "accumulate", "none")] = "input"
+    norm: bool = True
 
 
 @dataclass(frozen=True)
@@ -126,13 +142,15 @@ class Reruns:
     """What a case is run again for, beyond its numbers: each asks for something that must not change a bit.
 
     repeat: so many more times as it is; poison: with unwritten memory, and memory around the inputs, full of NaN;
-    future: with other keys and values behind a token (causal masks only); trace: with every ring step watched.
+    future: with other keys and values behind a token (causal masks only); trace: with every ring step watched; explain:
+    with what is wrong compared with what hypotheses make of the reference.
     """
 
     repeat: FromZero = 0
     poison: bool = False
     future: bool = False
     trace: bool = False
+    explain: bool = False
 
 
 @dataclass(frozen=True)
@@ -158,10 +176,10 @@ class Case:
     @cached_property
     def id(self) -> str:
         """Twelve hexadecimal digits of the case's content, whatever its origin on disk."""
-        return digest(fields.content(self))[:12]
+        return digest(fields.said(fields.values(self)))[:12]
 
     def identity(self) -> dict[str, object]:
-        """The case's columns of the table."""
+        """The case's columns of the table, its id among them."""
         return {"case_id": self.id, **fields.identity(self)}
 
 

@@ -7,22 +7,27 @@ the source, those inside functions too, so a module that is imported late counts
 import ast
 import hashlib
 import importlib.util
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 
-def closure(modules: Iterable[str], packages: tuple[str, ...] = ("accuracy",)) -> dict[str, Path]:
-    """Name -> file of the modules and of all that they import from `packages`, sorted by name."""
+def closure(modules: Iterable[str], follow: Callable[[str], bool] | None = None) -> dict[str, Path]:
+    """Name -> file of the modules and of all that they import, sorted by name.
+
+    follow: whether an imported name counts; by default, whether it is this package's.
+    """
+    follow = follow or (lambda name: name.partition(".")[0] == "accuracy")
     found: dict[str, Path] = {}
     waiting = list(modules)
     while waiting:
         name = waiting.pop()
-        path = _file(name)
+        path = file_of(name)
         if name in found or path is None:
             continue
         found[name] = path
-        waiting += [each for each in _imports(path, name) if each.partition(".")[0] in packages]
+        waiting += [each for each in _imports(path, name, _stamp(path)) if follow(each)]
     return dict(sorted(found.items()))
 
 
@@ -30,22 +35,27 @@ def digest_of(files: dict[str, Path]) -> str:
     """SHA-256 of the files' names and contents."""
     content = hashlib.sha256()
     for name, path in files.items():
-        content.update(name.rpartition("/")[2].encode() + _bytes(path))  # wherever a user's file lies
+        content.update(name.rpartition("/")[2].encode() + _bytes(path, _stamp(path)))  # wherever a user's file lies
     return content.hexdigest()
 
 
+def _stamp(path: Path) -> tuple[int, int]:
+    """A file that changes has another one."""
+    about = path.stat()
+    return about.st_mtime_ns, about.st_size
+
+
 @cache
-def _bytes(path: Path) -> bytes:
+def _bytes(path: Path, stamp: tuple[int, int]) -> bytes:
     return path.read_bytes()
 
 
-@cache
-def _file(name: str) -> Path | None:
+def file_of(name: str) -> Path | None:
     """The Python file of a module; None for a name in a module and for what is not Python. Imports nothing."""
     if name.endswith(".py"):
-        return Path(name)
+        return Path(name) if Path(name).is_file() else None
     top, *inside = name.split(".")
-    spec = importlib.util.find_spec(top)
+    spec = _spec(top)
     if spec is not None and not inside and str(spec.origin).endswith(".py"):
         return Path(str(spec.origin))
     for folder in (spec.submodule_search_locations if spec is not None else None) or ():
@@ -56,15 +66,27 @@ def _file(name: str) -> Path | None:
     return None
 
 
+def _spec(top: str) -> ModuleSpec | None:
+    """Of a package or module at the top; None where Python has none, as of `__main__`."""
+    try:
+        return importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return None
+
+
 @cache
-def _imports(path: Path, name: str) -> frozenset[str]:
+def _imports(path: Path, name: str, stamp: tuple[int, int]) -> frozenset[str]:
     """Every name that may be an imported module: `from a import b` names a and a.b."""
-    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    package = name if path.name == "__init__.py" else "" if name.endswith(".py") else name.rpartition(".")[0]
     found: set[str] = set()
-    for node in _executed(ast.parse(_bytes(path))):
+    try:
+        nodes = list(_executed(ast.parse(_bytes(path, stamp))))
+    except SyntaxError:  # whoever imports it hears of it
+        return frozenset()
+    for node in nodes:
         if isinstance(node, ast.Import):
             found |= {each.name for each in node.names}
-        elif isinstance(node, ast.ImportFrom):
+        elif isinstance(node, ast.ImportFrom) and (package or not node.level):
             start = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
             found |= {start, *(f"{start}.{each.name}" for each in node.names)}
     return frozenset(found)

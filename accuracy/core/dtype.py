@@ -1,7 +1,4 @@
-"""The floating-point formats that the toolkit measures, by their names in torch; no torch needed to read this.
-
-u is the unit roundoff: the largest relative error of rounding to nearest.
-"""
+"""The floating-point formats that the toolkit measures, by their names in torch, and which tensor is kept in which."""
 
 from dataclasses import dataclass
 
@@ -21,19 +18,14 @@ class Format:
 
     @property
     def unit_roundoff(self) -> float:
-        """u = 2^-precision, for rounding to nearest."""
+        """u = 2^-precision: the largest relative error of rounding to nearest."""
         return 2.0**-self.precision
 
 
 FORMATS = {
-    form.name: form
-    for form in (
-        Format("bfloat16", 8, -126, 2),
-        Format("float16", 11, -14, 2),
-        Format("float32", 24, -126, 4),
-        Format("float64", 53, -1022, 8),
-    )
-}
+    "bfloat16": Format("bfloat16", 8, -126, 2), "float16": Format("float16", 11, -14, 2),
+    "float32": Format("float32", 24, -126, 4), "float64": Format("float64", 53, -1022, 8),
+}  # fmt: skip
 
 
 def accumulation_dtype(dtype: str) -> str:
@@ -44,6 +36,12 @@ def accumulation_dtype(dtype: str) -> str:
 def effective_dtype(tensor: str, dtype: str) -> str:
     """The precision that a case of `dtype` can give `tensor`: delta, computed from the stored out, has out's."""
     return dtype if tensor == "delta" else tensor_dtype(tensor, dtype)
+
+
+def coarser(one: str, other: str) -> str:
+    """Of two dtypes the one of fewer significant bits; of an unknown one, the other."""
+    known = [name for name in (one, other) if name in FORMATS]
+    return min(known, key=lambda name: FORMATS[name].precision)
 
 
 def rounding_band(tensor: str, dtype: str) -> float:

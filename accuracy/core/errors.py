@@ -1,4 +1,4 @@
-"""A user's mistake: said in one line, before any work, with exit status 2."""
+"""A user's mistake: said in one line, before any work, with exit status 2; texts that a terminal may be given."""
 
 import difflib
 from collections.abc import Iterable
@@ -8,8 +8,22 @@ class ConfigError(ValueError):
     """What was given, what is allowed, what to do: one line."""
 
 
+class WrongResult(RuntimeError):
+    """A result that no rounding explains: wrong shape or dtype, or memory that was not the variant's to write."""
+
+
 class NoRendezvous(ConfigError):
     """A process of a launch finds no other one: each of them says so."""
+
+
+def one_line(error: BaseException) -> str:
+    """An exception of anyone's, its kind and message without line breaks."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def printable(text: str, instead: str = "?") -> str:
+    """Text of others without control characters and escapes."""
+    return "".join(letter if letter.isprintable() else instead for letter in text)
 
 
 def unknown(what: str, given: object, allowed: Iterable[str]) -> ConfigError:

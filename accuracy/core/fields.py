@@ -1,10 +1,10 @@
 """What identifies a case? One list, from which the table, the grid, the gate, the report, claims and the digest derive.
 
-In: a case, or a row of the results table. Out: its values by name, its columns, its words on the command line, its text
-in a label. A new setting of a case is one `Field` here beside the code that uses it. No torch and no pyarrow.
+In: a case, or a row of the results table. Out: its values, its words on the command line, its text in a label.
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -24,11 +24,10 @@ CONTENT = "content"  # of the digest alone: what code was chosen, and what else 
 class Field:
     """One setting of a case.
 
-    name: of the column. role: what the setting belongs to. value_of: its value in a case. type: of the column, as
-    pyarrow names it. word: its name on the command line, with {columns} of its row; "" where it has none. knobs:
-    whether the value is text of several, `key_chunk=64,query_chunk=128`, each a word of its own behind `word`. usual:
-    the value that goes without saying in a row; None: every value is said. within: the column whose text also says
-    this field, where it has no column of its own.
+    name: of the column. role: what the setting belongs to. type: of the column, as pyarrow names it. word: its name on
+    the command line, with {columns} of its row; "" where it has none. knobs: whether the value is text of several,
+    `key_chunk=64,query_chunk=128`. usual: the value that goes without saying in a row; None: every value is said.
+    within: the column whose text also says this field, where it has no column of its own.
     """
 
     name: str
@@ -72,12 +71,16 @@ def _always(value: Any) -> Callable[[Row], Any]:
     return lambda row: value
 
 
-def _setting(name: str, type: str, value_of: Callable[["Case"], Any], **more: Any) -> Field:
+def _options(name: str, role: str, word: str, value_of: Callable[["Case"], Any]) -> Field:
+    return Field(name, role, value_of, word=word, knobs=True, usual=_always(""))
+
+
+def _setting(name: str, type: str, value_of: Callable[["Case"], Any] | None = None, **more: Any) -> Field:
+    value_of = value_of or (lambda case: getattr(case.problem, name))
     return Field(name, PROBLEM, value_of, type, f"problem.{name}", **more)
 
 
-def _of_stack(name: str, type: str = "int32") -> Field:
-    """Empty where attention stands alone."""
+def _of_stack(name: str, type: str) -> Field:
     return Field(name, STACK, lambda case: getattr(case.stack, name, None), type, f"stack.{name}", usual=_always(None))
 
 
@@ -108,46 +111,28 @@ def _default_scale(row: Row) -> float | None:
 
 FIELDS = (
     Field("variant", VARIANT, lambda case: case.variant.name, word="variant"),
-    Field(
-        "options", VARIANT, lambda case: case.variant.options_text, word="variant.{variant}", knobs=True,
-        usual=_always(""),
-    ),
-    Field(  # what differs from the variant's published policy
-        "precision", PRECISION, lambda case: case.precision_text, word="precision", knobs=True, usual=_always(""),
-    ),
+    _options("options", VARIANT, "variant.{variant}", lambda case: case.variant.options_text),
+    _options("precision", PRECISION, "precision", lambda case: case.precision_text),  # beside the published policy
     Field("kernel", KERNEL, lambda case: case.kernel.name, word="kernel"),
-    Field(
-        "kernel_options", KERNEL, lambda case: case.kernel.options_text, word="kernel.{kernel}", knobs=True,
-        usual=_always(""),
-    ),
+    _options("kernel_options", KERNEL, "kernel.{kernel}", lambda case: case.kernel.options_text),
     Field("inputs", INPUTS, lambda case: case.inputs.name, word="inputs"),
-    Field(
-        "inputs_options", INPUTS, lambda case: case.inputs.options_text, word="inputs.{inputs}", knobs=True,
-        usual=_always(""),
-    ),
+    _options("inputs_options", INPUTS, "inputs.{inputs}", lambda case: case.inputs.options_text),
     Field("dtype", DTYPE, lambda case: case.dtype, word="dtype"),
     Field("world", WORLD, lambda case: case.world, word="world", usual=_always("simulated")),
     Field("world_size", WORLD_SIZE, lambda case: case.world_size, "int32", "world_size"),
     Field("sharding", VARIANT, lambda case: case.variant.sharding),
     Field("seed", SEED, lambda case: case.seed, "int64", "seed"),
-    _setting("mask", "string", lambda case: case.problem.mask),  # the column: causal,window=128
-    _setting("window", "int64", lambda case: case.problem.window, usual=_always(None), within="mask"),
+    _setting("mask", "string"),  # the column: causal,window=128
+    _setting("window", "int64", usual=_always(None), within="mask"),
     _setting("documents", "string", lambda case: case.problem.documents_text, usual=_always(""), within="mask"),
     _setting("softcap", "float64", lambda case: case.problem.softcap or 0.0, usual=_always(0.0)),
-    _setting("batch", "int32", lambda case: case.problem.batch),
-    _setting("seqlen", "int64", lambda case: case.problem.seqlen),  # of the keys
+    _setting("batch", "int32"),
+    _setting("seqlen", "int64"),  # of the keys
     _setting("seqlen_q", "int64", lambda case: case.problem.queries, usual=lambda row: row.get("seqlen")),
-    _setting("heads", "int32", lambda case: case.problem.heads),
-    _setting("heads_kv", "int32", lambda case: case.problem.heads_kv),
-    _setting("head_dim", "int32", lambda case: case.problem.head_dim),
-    _setting("softmax_scale", "float64", lambda case: case.problem.softmax_scale, usual=_default_scale),
-    _of_stack("layers"),
-    _of_stack("width"),
-    _of_stack("feed_forward"),
-    _of_stack("vocabulary"),
-    _of_stack("weights", "string"),
-    _of_stack("gain", "float64"),  # of query and key weights: logits grow by its square
-    _of_stack("residual", "string"),
+    *(_setting(name, "int32") for name in ("heads", "heads_kv", "head_dim")),
+    _setting("softmax_scale", "float64", usual=_default_scale),
+    *(_of_stack(name, "int32") for name in ("layers", "width", "feed_forward", "vocabulary")),
+    _of_stack("weights", "string"), _of_stack("gain", "float64"), _of_stack("residual", "string"),
     _of_stack("norm", "bool"),
     Field("device", DEVICE, lambda case: case.device),  # a row says the model of it
     Field("parts", CONTENT, _parts),
@@ -168,7 +153,7 @@ def names(*roles: str) -> tuple[str, ...]:
 
 
 def names_but(*roles: str) -> tuple[str, ...]:
-    """All columns but those of these roles."""
+    """The other columns."""
     return tuple(each.name for each in COLUMNS if each.role not in roles)
 
 
@@ -186,19 +171,19 @@ def identity(case: "Case") -> dict[str, Any]:
     return {each.name: row[each.name] for each in COLUMNS}
 
 
-def content(case: "Case") -> dict[str, Any]:
-    """What the digest is of. A value that goes without saying is left out: a new field leaves older digests alone."""
-    return said(values(case))
-
-
 def said(row: Row) -> dict[str, Any]:
-    """A row's values but those that go without saying; what is no field is kept."""
+    """A row's values but those that go without saying, so that a new field leaves older digests alone; what is no field
+    is kept."""
     return {name: value for name, value in row.items() if name not in _BY_NAME or not _BY_NAME[name].is_usual(row)}
 
 
 def words(row: Row) -> list[str]:
     """The overrides of the command line that choose a row's case; missing columns have none."""
-    return [word for each in COLUMNS for word in each.words(row)]
+    if "fn=" not in str(row.get("options")) or "fn=accuracy." in str(row["options"]):
+        return [word for each in COLUMNS for word in each.words(row)]
+    named = {**row, "variant": "callable"}  # a user's function has its own name in the table
+    sharding = [f"variant.sharding={row['sharding']}"] if _present(row.get("sharding")) else []
+    return [word for each in COLUMNS for word in each.words(named)] + sharding
 
 
 def label(row: Row, names: tuple[str, ...] | list[str]) -> str:
@@ -208,14 +193,8 @@ def label(row: Row, names: tuple[str, ...] | list[str]) -> str:
 
 
 def _knobs(options: str) -> list[str]:
-    """`key_chunk=64,query_chunk=128` as one each."""
-    pairs: list[str] = []
-    for piece in options.split(","):
-        if "=" in piece or not pairs:
-            pairs.append(piece)
-        else:  # a comma inside a value
-            pairs[-1] += f",{piece}"
-    return [f"{pair.removesuffix('=None')}=null" if pair.endswith("=None") else pair for pair in pairs]
+    """`key_chunk=64,query_chunk=128` as one each; a value may hold commas."""
+    return [re.sub("=None$", "=null", pair) for pair in re.split(",(?=[^,]*=)", options)]
 
 
 def _present(value: object) -> bool:

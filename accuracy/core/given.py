@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accuracy.core.closure import closure, digest_of
+from accuracy.core import own_code
 from accuracy.core.errors import ConfigError
 
 PREFIX = "given:"
@@ -24,12 +24,13 @@ FILE = "functions.pickle"
 
 @dataclass(frozen=True)
 class Given:
-    """A function, eight digits of its code, and how it is pickled (None: why it cannot be)."""
+    """A function, eight digits of its code, how it is pickled (None: why it cannot be), and its files here."""
 
     function: Callable[..., Any]
     code: str
     pickled: bytes | None
     why: str = ""
+    files: tuple[Path, ...] = ()
 
 
 _given: dict[str, Given] = {}
@@ -40,7 +41,9 @@ def give(functions: Mapping[str, Callable[..., Any]]) -> dict[str, str]:
     _given.clear()
     for name, function in functions.items():
         pickled, why = _pickle(function)
-        _given[name] = Given(function, _code(function, pickled), pickled, why)
+        files = own_code.files(function, pickled=pickled)
+        code = hashlib.sha256((pickled or _source(function)) + own_code.digest(files).encode()).hexdigest()[:8]
+        _given[name] = Given(function, code, pickled, why, tuple(files.values()))
     return {name: PREFIX + name for name in functions}
 
 
@@ -115,17 +118,6 @@ def _by_value(cloudpickle: Any, name: str | None) -> Iterator[None]:
 def _importable(name: str) -> bool:
     top = name.partition(".")[0]
     return top in sys.builtin_module_names or importlib.machinery.PathFinder.find_spec(top) is not None
-
-
-def _code(function: Callable[..., Any], pickled: bytes | None) -> str:
-    """Digest of the function as pickled, and of the files of its own project that its module needs."""
-    content = hashlib.sha256(pickled or _source(function))
-    module = getattr(function, "__module__", None) or "__main__"
-    file = str(getattr(sys.modules.get(module), "__file__", None) or "")
-    if module != "__main__" and file.endswith(".py"):
-        installed = "site-packages" in file
-        content.update(digest_of(closure([module], () if installed else (module.partition(".")[0],))).encode())
-    return content.hexdigest()[:8]
 
 
 def _source(function: Callable[..., Any]) -> bytes:

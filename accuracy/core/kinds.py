@@ -17,7 +17,6 @@ class OneOf:
         self.allowed = allowed
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        """The check as pydantic wants it."""
         from pydantic_core import core_schema
 
         return core_schema.literal_schema(list(self.allowed))

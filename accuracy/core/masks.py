@@ -1,12 +1,11 @@
 """Who sees whom: blocks of queries and keys that a kernel can compute, and how a rectangle falls into them.
 
-Every kernel knows two masks: full, and causal aligned at the bottom right (the last query sees the last key), as
-flash-attention since 2.1; some know windows, aligned there too. No block here has a row without a key. Positions are
-those of the keys: with fewer queries than keys, the first query stands at the position that its alignment gives it.
+Blocks are full or causal, perhaps in a window, both aligned at the bottom right (the last query sees the last key), as
+flash-attention since 2.1. No block has a row without a key. Positions, of queries too, are those of the keys.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 Range = tuple[int, int]  # positions [begin, end)
@@ -28,8 +27,8 @@ class Block:
 
     def shifted(self, rows: int, keys: int) -> "Block":
         """The same block counted from other first positions."""
-        query = slice(self.query.start - rows, self.query.stop - rows)
-        return Block(query, slice(self.key.start - keys, self.key.stop - keys), self.causal, self.window)
+        query, key = (slice(x.start - by, x.stop - by) for x, by in ((self.query, rows), (self.key, keys)))
+        return replace(self, query=query, key=key)
 
 
 @dataclass(frozen=True)
@@ -50,13 +49,9 @@ class Visibility:
 
     def blocks(self, query: Range, key: Range) -> list[Block]:
         """The blocks in which queries at [a, b) see keys [c, d); nothing is seen twice."""
-        if not self.documents:
-            return self._in_document(query, key)
-        return [
-            block
-            for document in pairwise(self.documents)
-            for block in self._in_document(_common(query, document), _common(key, document))
-        ]
+        documents = pairwise(self.documents or (min(query[0], key[0]), max(query[1], key[1])))
+        rectangles = ((_common(query, document), _common(key, document)) for document in documents)
+        return [block for rectangle in rectangles for block in self._in_document(*rectangle)]
 
     def interval(self, place: int, keys: int) -> Range:
         """The keys, of `keys`, that the query at position `place` sees."""
@@ -112,9 +107,8 @@ def visible_blocks(query: Range, key: Range, causal: bool) -> list[Block]:
 
 def whole_blocks(visibility: Visibility, query_offset: int, queries: int, keys: int) -> list[Block]:
     """All queries and keys, queries counted from 0; query_offset: the position of the first query."""
-    return [
-        block.shifted(query_offset, 0) for block in visibility.blocks((query_offset, query_offset + queries), (0, keys))
-    ]
+    blocks = visibility.blocks((query_offset, query_offset + queries), (0, keys))
+    return [block.shifted(query_offset, 0) for block in blocks]
 
 
 def _window_blocks(query: Range, key: Range, before: int, after: int) -> list[Block]:
@@ -133,11 +127,9 @@ def _window_blocks(query: Range, key: Range, before: int, after: int) -> list[Bl
     if left is None and right in (None, 0):
         return [Block(rows, keys, causal=right == 0)]
     if end_row - first_row > end_key - first_key:
-        cut, keys_left = first_row + end_key - first_key, (first_key, end_key)
-        return [
-            *_window_blocks((first_row, cut), keys_left, before, after),
-            *_window_blocks((cut, end_row), keys_left, before, after),
-        ]
+        cut = first_row + end_key - first_key
+        halves = (first_row, cut), (cut, end_row)
+        return [block for half in halves for block in _window_blocks(half, (first_key, end_key), before, after)]
     return [Block(rows, keys, causal=False, window=(left, right))]
 
 

@@ -1,14 +1,25 @@
-"""Where the configuration tree and the experiments lie: beside the package in a checkout, inside it in a wheel."""
+"""Where the configurations and experiments lie, beside the package or in a wheel; files written whole or not at all."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 PACKAGE = Path(__file__).parents[1]
 
 
-def _beside_or_inside(name: str) -> Path:
-    inside = PACKAGE / name
-    return inside if inside.is_dir() else PACKAGE.parent / name
+_ABOVE = PACKAGE if (PACKAGE / "configs").is_dir() else PACKAGE.parent
+CONFIGS, EXPERIMENTS = _ABOVE / "configs", _ABOVE / "experiments"
 
 
-CONFIGS = _beside_or_inside("configs")
-EXPERIMENTS = _beside_or_inside("experiments")
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A handle whose content becomes `path`, on disk for good, when the body ends without an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    hidden = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(hidden, "wb") as handle:
+        yield handle
+        handle.flush()
+        os.fsync(handle.fileno())
+    os.replace(hidden, path)

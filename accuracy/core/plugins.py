@@ -1,6 +1,6 @@
-"""Parts found on disk: kernels, inputs and schedules are loaded by the place that a case names.
+"""Parts found on disk: kernels, inputs and schedules are loaded from the source that a case names.
 
-A source is a module's dotted name, or the path of a Python file (a part that a user keeps beside his YAML).
+A source is a module's dotted name, or the path of a Python file.
 """
 
 import hashlib
@@ -14,15 +14,21 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from accuracy.core import given
+from accuracy.core import given, own_code
 from accuracy.core.case import Part, Scalar
+from accuracy.core.errors import one_line
 
 
 @cache
 def load(source: str) -> ModuleType:
-    """The module at a source. Raises ImportError or the file's own error."""
+    """The module at a source, or what stands in its `PARTS` for MODULE:NAME. Raises ImportError or the file's own
+    error."""
     if not source.endswith(".py"):
-        return importlib.import_module(source)
+        name, _, part = source.partition(":")
+        module = importlib.import_module(name)
+        return module.PARTS[part] if part else module
+    if (folder := str(Path(source).parent)) not in sys.path:  # as Python does for a script, but last
+        sys.path.append(folder)
     name = f"accuracy_part_{Path(source).stem}_{hashlib.sha256(source.encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, source)
     if spec is None or spec.loader is None:
@@ -35,18 +41,19 @@ def load(source: str) -> ModuleType:
 
 @dataclass(frozen=True)
 class Function:
-    """A function somebody named, the module that holds it, and eight digits of its code."""
+    """A function somebody named, the module that holds it, eight digits of its code, and the files that it needs."""
 
     function: Callable[..., Any]
     module: ModuleType
     code: str
+    files: tuple[Path, ...] = ()
 
 
 def load_function(name: str) -> Function:
     """The function at `package.module.function` or `FILE.py:function`, or one given as an object. Raises ValueError."""
     if name.startswith(given.PREFIX):
         found = given.find(name)
-        return Function(found.function, ModuleType(name), found.code)
+        return Function(found.function, ModuleType(name), found.code, found.files)
     return _load_function(name)
 
 
@@ -56,30 +63,28 @@ def _load_function(name: str) -> Function:
     if not source:
         raise ValueError(f"fn={name!r} names no function; allowed: package.module.function or FILE.py:function")
     try:
-        module = load(str(Path(source).resolve()) if source.endswith(".py") else source)
+        source = str(Path(source).resolve()) if source.endswith(".py") else source
+        module = load(source)
     except Exception as error:
-        text = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ValueError(f"fn={name} cannot be loaded ({text}); correct it or set PYTHONPATH") from error
+        raise ValueError(f"fn={name} cannot be loaded ({one_line(error)}); correct it or set PYTHONPATH") from error
     if not callable(getattr(module, function, None)):
         raise ValueError(f"fn={name}: {source} has no function {function!r}; correct the name")
-    code = hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest()[:8]
-    return Function(getattr(module, function), module, code)
+    found = getattr(module, function)
+    files = own_code.files(found, found_in=source)
+    return Function(found, module, own_code.digest(files)[:8], tuple(files.values()))
 
 
 def read_digest(part: Part) -> str:
     """Of what a part reads beside its source, as its `code(options)` says; empty where it reads nothing."""
     module = load(part.source)
-    says: Callable[[Any], str] | None = getattr(module, "code", None)
-    return "" if says is None else says(build_options(module, part.options))
+    return str(module.code(build_options(module, part.options))) if hasattr(module, "code") else ""
 
 
 def options_of(module: ModuleType) -> Callable[..., Any] | None:
     """The frozen dataclass of a part's knobs, None where it has none: of inputs their `Options`, of a schedule its
     `SCHEDULE.options`, of a kernel `KERNEL` itself."""
-    if hasattr(module, "SCHEDULE"):
-        found: Callable[..., Any] | None = module.SCHEDULE.options
-        return found
-    return getattr(module, "KERNEL", getattr(module, "Options", None))
+    schedule = getattr(module, "SCHEDULE", None)
+    return schedule.options if schedule else getattr(module, "KERNEL", getattr(module, "Options", None))
 
 
 def default_options(module: ModuleType) -> tuple[tuple[str, Scalar], ...]:
@@ -91,7 +96,5 @@ def default_options(module: ModuleType) -> tuple[tuple[str, Scalar], ...]:
 def build_options(module: ModuleType, given: tuple[tuple[str, Scalar], ...]) -> Any:
     """The dataclass of the module's knobs with those that belong to it; None where it has none."""
     cls: Any = options_of(module)
-    if cls is None:
-        return None
-    names = {field.name for field in fields(cls)}
-    return cls(**{key: value for key, value in given if key in names})
+    names = {field.name for field in fields(cls)} if cls else ()
+    return cls and cls(**{key: value for key, value in given if key in names})

@@ -1,10 +1,7 @@
-"""What a schedule rounds: every place, as a named knob.
+"""What a schedule rounds between kernel calls: every place, as a named knob. A kernel's own rounding is its own option.
 
-A kernel's own rounding (P before P V, its accumulators) belongs to the kernel and its options. Here is what happens
-between kernel calls: what a block hands over, how blocks are joined, in what dtype the sums are kept, what travels.
-
-The words for a dtype: `input` is the case's dtype; `accumulate` is float32, or float64 in a float64 case; a dtype's
-name means just that dtype in every case, so that `float32` in a float64 case is a precision floor, on purpose.
+Words for a dtype: `input` is the case's; `accumulate` is float32, or float64 in a float64 case; a dtype's name means
+that dtype in every case, so that `float32` in a float64 case is a precision floor, on purpose.
 """
 
 from dataclasses import dataclass
@@ -24,7 +21,7 @@ class Precision:
     partial: dtype of each block's out, as the kernel returns it.
     gradient_partial: dtype of each block's dq, dk, dv, as the kernel returns them.
     out_accumulator, lse: dtypes of the running out and lse between merges.
-    merge: formula that joins two partials (see `accuracy.variant.join.merge`).
+    merge: formula that joins two partials (see `accuracy.variant.join`).
     dq_accumulator, dkv_accumulator: dtypes of the sums over blocks and ranks.
     wire: dtype in which k and v (and q, out of head exchanges) travel between ranks.
     gradient_wire: dtype in which dk and dv (and dq, dout of head exchanges) travel.

@@ -1,10 +1,5 @@
-"""Which rank holds which token: the names of the shardings, their runs of tokens, what they can cut.
-
-Rank r of W holds
-
-- contiguous: tokens [r S/W, (r+1) S/W);
-- zigzag: of 2W chunks, chunk r and then chunk 2W-1-r: equal work under a causal mask;
-- striped: tokens r, r+W, r+2W, ... (Brandon et al. 2023).
+"""Which rank holds which token? Rank r of W: contiguous, tokens [r S/W, (r+1) S/W); zigzag, of 2W chunks, chunk r and
+then chunk 2W-1-r, equal work under a causal mask; striped, tokens r, r+W, r+2W, ... (Brandon et al. 2023).
 """
 
 SHARDINGS = ("contiguous", "zigzag", "striped")

@@ -1,14 +1,12 @@
 """Which cases can be measured here? Each case checked against what its parts, its world and the memory can do.
 
 A combination that its parts do not support stays in the plan with the reason, and becomes a row. An axis value that no
-case can use, and a problem that is none, are mistakes: they stop the run at once with one line. An experiment that
-lists what some machine may lack says `unusable=record`: such a value is no mistake then, unless nothing else is left.
+case can use is a mistake that stops the run at once, unless an experiment says `unusable=record` and others are left.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 from accuracy.config.grid import cases_of, stop_at_useless_knobs
 from accuracy.config.read import Configuration
@@ -47,73 +45,65 @@ def measured(pipeline: Pipeline, each: Planned) -> Measured:
 
 
 def plan(configuration: Configuration, free_bytes: int | None, ranks: int | None = None) -> list[Planned]:
-    """Every case of the grid once, cases that share inputs and reference next to each other.
-
-    ranks: how many a world of processes can have; None: as many as are asked for. Raises ConfigError.
-    """
+    """Every case of the grid once, cases that share inputs and reference next to each other. ranks: how many a world of
+    processes can have; None: as many as are asked for. Raises ConfigError."""
     planned: dict[str, Planned] = {}
     for grid in (configuration, *configuration.also):
         stop_at_useless_knobs(grid)
         for drawn in cases_of(grid):
             case = resolve_kernel(drawn) if drawn.kernel.name == "auto" else drawn
-            planned.setdefault(case.id, _judge(case, free_bytes, ranks))
-    plans = _neighbours(planned.values())
+            reason = next(filter(None, _reasons(case, free_bytes, ranks)), None)
+            planned.setdefault(case.id, Planned(case, reason))
+    seen: dict[object, int] = {}  # several grids may have cases that share inputs and reference
+    plans = sorted(planned.values(), key=lambda each: seen.setdefault(shared(each.case), len(seen)))
     for problem in {each.case.problem for each in plans}:
         choice.choose(problem, configuration.device, configuration.reference_method)
     _stop_at_useless_values(configuration, plans)
     return plans
 
 
-def _neighbours(plans: Iterable[Planned]) -> list[Planned]:
-    """Several grids may have cases that share inputs and reference."""
-    groups: dict[object, list[Planned]] = {}
-    for each in plans:
-        groups.setdefault(shared(each.case), []).append(each)
-    return [each for group in groups.values() for each in group]
+@cache
+def _abilities(kernel: Part, device: str) -> Abilities:
+    return kernel_of(kernel).abilities(device)
 
 
 def resolve_kernel(case: Case) -> Case:
-    """The first candidate that can serve the case; the first of all where none can."""
+    """The first candidate that can serve the case; the first of all where none can. For a function of another's, none
+    that sums gradients in 16 bits where there is a choice."""
     candidates = []
     for source in case.kernel.source.split(","):
         defaults = plugins.default_options(plugins.load(source))
         candidates.append(replace(case, kernel=Part(source.rpartition(".")[2], source, defaults)))
-    return next((each for each in candidates if kernel_unsupported(each) is None), candidates[0])
+    able = [each for each in candidates if kernel_unsupported(each) is None]
+    if case.variant.forward.name == "callable":
+        able = [each for each in able if not _abilities(each.kernel, each.device).short_sums] or able
+    return able[0] if able else candidates[0]
 
 
-def _judge(case: Case, free_bytes: int | None, ranks: int | None) -> Planned:
-    forward, backward = (schedule_of(part) for part in (case.variant.forward, case.variant.backward))
-    reasons: Iterable[Callable[[], str | None]] = (
-        lambda: None if case.stack is None else stack_unsupported(case),
-        lambda: _feature_unsupported(case),
-        lambda: _inputs_unsupported(case),
-        lambda: sharding.unsupported(case.variant.sharding, case.problem.seqlen, case.world_size),
-        lambda: forward.unsupported(case),
-        lambda: backward.unsupported(case),
-        lambda: kernel_unsupported(case),
-        lambda: _world_unsupported(case, ranks),
-        lambda: _memory_unsupported(case, free_bytes),
-    )
-    return Planned(case, next((reason for check in reasons if (reason := check())), None))
-
-
-def _feature_unsupported(case: Case) -> str | None:
-    """Schedules know causal and full masks of as many queries as keys, and beyond that what their features state."""
+def _reasons(case: Case, free_bytes: int | None, ranks: int | None) -> Iterator[str | None]:
+    """Why the case cannot be measured; each part is asked only where none before it has a reason."""
+    yield None if case.stack is None else stack_unsupported(case)
     schedules = [schedule_of(part) for part in (case.variant.forward, case.variant.backward)]
     for feature, setting in case.problem.features.items():
         if any(feature not in schedule.features for schedule in schedules):
-            return (
-                f"variant {case.variant.name} {LACKS[feature]}: drop {setting} or use variant=single_device"
-                " world_size=1"
-            )
-    return None
-
-
-def _inputs_unsupported(case: Case) -> str | None:
-    """Inputs that are read, not drawn, may not have what a case asks for."""
-    module = plugins.load(case.inputs.source)
-    unsupported: Callable[[Case, Any], str | None] = getattr(module, "unsupported", lambda case, options: None)
-    return unsupported(case, plugins.build_options(module, case.inputs.options))
+            lack = f"variant {case.variant.name} {LACKS[feature]}"
+            yield f"{lack}: drop {setting} or use variant=single_device world_size=1"
+    inputs = plugins.load(case.inputs.source)
+    if hasattr(inputs, "unsupported"):  # inputs that are read, not drawn, may not have what a case asks for
+        yield inputs.unsupported(case, plugins.build_options(inputs, case.inputs.options))
+    yield sharding.unsupported(case.variant.sharding, case.problem.seqlen, case.world_size)
+    yield from (schedule.unsupported(case) for schedule in schedules)
+    yield kernel_unsupported(case)
+    if case.world == "processes" and ranks is not None and case.world_size > ranks:
+        yield (
+            f"world=processes has {ranks} ranks here (one a GPU, or one a launched process), not {case.world_size};"
+            " lower world_size or use world=simulated"
+        )
+    needed = bytes_needed(case)
+    if free_bytes is not None and needed > free_bytes:
+        lower = "stack.layers or stack.width" if case.stack else "problem.seqlen, problem.heads or problem.batch"
+        gib = f"needs about {needed / 2**30:.1f} GiB of {case.device} memory, {free_bytes / 2**30:.1f} GiB are free"
+        yield f"{gib}; lower {lower}"
 
 
 def kernel_unsupported(case: Case) -> str | None:
@@ -124,46 +114,17 @@ def kernel_unsupported(case: Case) -> str | None:
     }
     abilities = _abilities(case.kernel, case.device)
     problem = case.problem
-    unsupported = abilities.unsupported(case.kernel.name, case.dtype, problem.head_dim, partials, problem.features)
-    return unsupported or (_carried_unsupported(case) if abilities.carries else None)
-
-
-def _carried_unsupported(case: Case) -> str | None:
-    """Where a kernel carries the state of a schedule that merges, nothing is rounded in between: no such knob works."""
+    if reason := abilities.unsupported(case.kernel.name, case.dtype, problem.head_dim, partials, problem.features):
+        return reason
     schedule = schedule_of(case.variant.forward)
-    if "merge" not in schedule.forward_places:
-        return None
-    for place in MERGE_PLACES:
+    # a kernel that carries the state of a schedule that merges rounds nothing in between: no such knob works
+    for place in MERGE_PLACES if abilities.carries and "merge" in schedule.forward_places else ():
         if getattr(case.forward_precision, place) != getattr(schedule.precision, place):
             return (
                 f"kernel {case.kernel.name} carries the running state through its calls, unrounded: precision.{place}"
                 " changes nothing; drop it or use another kernel"
             )
     return None
-
-
-def _world_unsupported(case: Case, ranks: int | None) -> str | None:
-    """Real ranks have a GPU each, and under a launcher a process each."""
-    if case.world != "processes" or ranks is None or case.world_size <= ranks:
-        return None
-    return (
-        f"world=processes has {ranks} ranks here (one a GPU, or one a launched process), not {case.world_size};"
-        " lower world_size or use world=simulated"
-    )
-
-
-@cache
-def _abilities(kernel: Part, device: str) -> Abilities:
-    return kernel_of(kernel).abilities(device)
-
-
-def _memory_unsupported(case: Case, free_bytes: int | None) -> str | None:
-    needed = bytes_needed(case)
-    if free_bytes is None or needed <= free_bytes:
-        return None
-    lower = "problem.seqlen, problem.heads or problem.batch" if case.stack is None else "stack.layers or stack.width"
-    free = f"{free_bytes / 2**30:.1f} GiB are free"
-    return f"needs about {needed / 2**30:.1f} GiB of {case.device} memory, {free}; lower {lower}"
 
 
 def _stop_at_useless_values(configuration: Configuration, plans: list[Planned]) -> None:

@@ -2,29 +2,37 @@
 
 import datetime
 import json
+import logging
 import os
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
 from accuracy.config.read import Configuration
 from accuracy.core.case import Case, digest
 from accuracy.core.errors import ConfigError
+from accuracy.execute import other_code
 from accuracy.execute.measure import Launched, measure
 from accuracy.execute.plan import Planned
 from accuracy.measurement.provenance import code_of, fingerprint, provenance
+from accuracy.measurement.repository import of_functions
 from accuracy.results import table
 
 NOT_NUMBERS = ("output_dir", "report", "dry_run", "reference", "workers", "case_seconds")  # keys that change no number
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Progress(tqdm):
+    """With a lock of threads: tqdm's own is one of multiprocessing, which would settle how all processes start."""
+
+    _lock = threading.RLock()
+
+
+class Outcome(NamedTuple):
     """Where the run is, and how its cases ended; `earlier`: found done in the folder, `earlier_ok` of them measured."""
 
     folder: Path
@@ -51,17 +59,13 @@ def make_writable(where: str, folder: Path) -> None:
     """Make a folder and see that files can be made in it. Raises ConfigError; where: the knob that names it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise ConfigError(f"{where}={folder} cannot be written ({error.strerror}); choose another") from error
 
 
 def open_folder(folder: Path, device: str) -> None:
-    """Make the folder, and refuse one that cannot be written or that holds another code's or device's rows.
-
-    Raises ConfigError.
-    """
+    """Make the folder. Raises ConfigError for one that cannot be written or holds another code's or device's rows."""
     make_writable("output_dir", folder)
     if not (folder / "run.json").exists():
         return
@@ -85,20 +89,25 @@ def execute(
     launched: Launched | None = None,
     quiet: bool = False,
 ) -> Outcome:
-    """Measure every planned case that the folder does not have; each case's rows are on disk before the next.
-
-    launched: the real ranks that this process is the first of; None: it was started alone. quiet: no progress bar.
-    """
-    about = record(configuration, config, [each.case.id for each in plans], command) | {
+    """Measure every planned case that the folder does not have; each case's rows are on disk before the next. launched:
+    the real ranks that this process is the first of; None: it was started alone. quiet: no progress bar."""
+    ids = [each.case.id for each in plans]
+    about = record(configuration.name, configuration.device, config, ids, ["accuracy", *command]) | {
         "workers": configuration.workers,
         "process": os.getpid(),
     }
+    about["provenance"] |= {"functions": of_functions(configuration)}
+    if said := other_code.set_aside(folder, plans):
+        logging.getLogger("accuracy").warning("accuracy: %s", said)
     table.write_json(folder / "run.json", about)
-    done = _done(folder, plans)
+    finished, codes = table.finished_cases(folder), {each.case.id: code_of(each.case) for each in plans}
+    done = {case_id: found.status for case_id, found in finished.items() if codes.get(case_id) == found.code}
     pending = [each for each in plans if each.case.id not in done]
     counts = dict.fromkeys((table.OK, table.UNSUPPORTED, table.FAILED), 0)
     interrupted = False
-    progress = tqdm(total=len(plans), initial=len(plans) - len(pending), unit="case", dynamic_ncols=True, disable=quiet)
+    progress = Progress(
+        total=len(plans), initial=len(plans) - len(pending), unit="case", dynamic_ncols=True, disable=quiet
+    )
 
     def begin(case: Case) -> None:
         progress.set_postfix_str(f"{case.variant.name} {case.dtype} W={case.world_size}", refresh=False)
@@ -117,33 +126,20 @@ def execute(
     return Outcome(folder, counts["ok"], counts["unsupported"], counts["failed"], len(done), earlier_ok, interrupted)
 
 
-def _done(folder: Path, plans: Sequence[Planned]) -> dict[str, str]:
-    """Status of the planned cases that the folder has, measured by the code as it is now."""
-    finished = table.finished_cases(folder)
-    planned = {each.case.id: code_of(each.case) for each in plans}
-    return {
-        case_id: finished[case_id].status
-        for case_id, code in planned.items()
-        if case_id in finished and finished[case_id].code == code
-    }
-
-
-def record(
-    configuration: Configuration, config: Mapping[str, Any], cases: Sequence[str], command: list[str]
-) -> dict[str, Any]:
+def record(name: str, device: str, config: Mapping[str, Any], cases: Sequence[str], words: list[str]) -> dict[str, Any]:
     """What `run.json` says of a run that begins. cases: the ids of those that are planned."""
     return {
         "schema_version": table.SCHEMA_VERSION,
-        "experiment": configuration.name,
-        "command": " ".join(["accuracy", *command]),
-        "argv": ["accuracy", *command],
+        "experiment": name,
+        "command": " ".join(words),
+        "argv": words,
         "config": dict(config),
         "started": now(),
         "ended": None,
         "planned": len(cases),
         "cases": list(cases),
-        "fingerprint": fingerprint(configuration.device),
-        "provenance": provenance(configuration.device),
+        "fingerprint": fingerprint(device),
+        "provenance": provenance(device),
     }
 
 

@@ -1,12 +1,10 @@
 """Which case does a free worker measure next? Cases that share a reference stay together, and no worker idles long.
 
-In: the cases, and the seconds that each took. Out: the next case of a worker. Cases that share inputs and reference
-are a group. A worker keeps its group until no case of the group is left, then it opens the largest group that no
-worker has. When all groups are open, the worker joins the largest one whose own workers need longer for the cases left
-than the worker needs for the reference: an earlier end of the run is worth a second reference.
+Cases that share inputs and reference are a group. A worker keeps its group until no case of the group is left, then it
+opens the largest group that no worker has. When all groups are open, the worker joins the largest one whose own workers
+need longer for the cases left than the worker needs for the reference: an earlier end of the run is worth a second one.
 """
 
-import operator
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -18,11 +16,8 @@ from accuracy.measurement.pipeline import shared
 
 @dataclass(eq=False)
 class Group:
-    """Cases that share a reference and that no worker has taken yet.
-
-    workers: how many are at the group; first: seconds of a worker's first case, which includes the reference; others:
-    seconds of each other case.
-    """
+    """Cases that share a reference and that no worker has taken yet. workers: how many are at the group; first: seconds
+    of a worker's first case, which includes the reference; others: seconds of each other case."""
 
     left: deque[Case]
     workers: int = 0
@@ -37,10 +32,8 @@ class Group:
     @property
     def size(self) -> int:
         """Products of a query and a key in all cases left, of all layers of a stack."""
-        layers = [case.stack.layers if case.stack else 1 for case in self.left]
-        problems = [case.problem for case in self.left]
-        products = (each.batch * each.heads * each.queries * each.seqlen for each in problems)
-        return sum(map(operator.mul, layers, products))
+        found = ((case.problem, case.stack.layers if case.stack else 1) for case in self.left)
+        return sum(layers * each.batch * each.heads * each.queries * each.seqlen for each, layers in found)
 
 
 class Schedule:
@@ -62,8 +55,7 @@ class Schedule:
         group = self._at.get(worker)
         if group is None or not group.left:
             self.leave(worker)
-            group = self._next_group()
-            if group is None:
+            if (group := self._next_group()) is None:
                 return None
             group.workers += 1
             self._at[worker] = group
@@ -74,7 +66,7 @@ class Schedule:
         """How long the worker's case took."""
         group = self._at[worker]
         if worker in self._new:
-            self._new.discard(worker)
+            self._new.remove(worker)
             group.first = seconds
         else:
             group.others.append(seconds)
@@ -93,8 +85,6 @@ class Schedule:
     def _next_group(self) -> Group | None:
         groups = [group for group in self._groups if group.left]
         unopened = next((group for group in groups if not group.workers), None)
-        joinable = (group for group in groups if len(group.left) > group.workers * self._known(group).reference)
+        known = [(group, group if group.others else self._latest) for group in groups]
+        joinable = (group for group, like in known if len(group.left) > group.workers * like.reference)
         return unopened or max(joinable, key=lambda group: group.size / group.workers, default=None)
-
-    def _known(self, group: Group) -> Group:
-        return group if group.others else self._latest

@@ -1,8 +1,4 @@
-"""What do the parts and the machine add to a checked configuration? Knobs' defaults, the device, workers, a backend.
-
-In: a configuration whose plain values are checked. Out: the same with every `auto` resolved and all knobs of variants,
-kernels and inputs checked by their own code.
-"""
+"""What do the parts and the machine add to a checked configuration? Knobs' defaults, the device, workers, a backend."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +20,7 @@ def read_settled(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Con
 
 
 def settled(configuration: Configuration) -> Configuration:
-    """The configuration as this machine runs it. Raises ConfigError."""
+    """As this machine runs it: every `auto` resolved, knobs of parts checked by their own code. Raises ConfigError."""
     device = devices.choose(configuration.device)
     return replace(
         configuration,

@@ -1,8 +1,4 @@
-"""What does a worker process do? It measures one case after another on its device and stores each case's rows itself.
-
-In: the work, once, then cases. Out: rows on disk, and each case's status to the process that hands out cases. It ends
-when that process ends it or is gone.
-"""
+"""A worker process measures one case after another on its device and stores each case's rows itself."""
 
 import math
 import multiprocessing
@@ -23,11 +19,8 @@ from accuracy.runtime import arithmetic
 
 @dataclass(frozen=True)
 class Work:
-    """What every worker is to do.
-
-    pipeline: with what is kept from case to case still empty; folder: of the run; gpus: one worker each, None is the
-    CPU; threads: of a worker's CPU work; limit: seconds for a case.
-    """
+    """What every worker is to do. pipeline: with what is kept from case to case still empty; folder: of the run; gpus:
+    one worker each, None is the CPU; threads: of a worker's CPU work; limit: seconds for a case."""
 
     pipeline: Pipeline
     folder: Path
@@ -38,7 +31,9 @@ class Work:
 
 def write(folder: Path, case: Case, measured: Measured) -> str:
     """Store a case's rows; its status."""
-    table.write_case(folder, case.id, measured.results, measured.positions, measured.steps)
+    if measured.traceback:
+        table.write_traceback(folder, case.id, measured.traceback)
+    table.write_case(folder, case.id, measured.results, measured.positions, measured.steps, measured.hypotheses)
     return measured.status
 
 
@@ -52,7 +47,7 @@ def prepare(work: Work, gpu: int | None) -> None:
     _work, _gpu = work, gpu
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)  # the process that hands out cases hears of it too, and ends this one
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent(1)
     arithmetic.make_exact()
     torch.set_num_threads(work.threads)
     if gpu is not None:
@@ -60,11 +55,15 @@ def prepare(work: Work, gpu: int | None) -> None:
         torch.cuda.synchronize()  # fails here where the GPU cannot be had
 
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+def end_with_parent(status: int) -> None:
+    """Let this process exit with the status once the process that started it is gone."""
+
+    def wait() -> None:
+        if (parent := multiprocessing.parent_process()) is not None:
+            parent.join()
+            os._exit(status)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def ready() -> None:
@@ -74,14 +73,15 @@ def ready() -> None:
 def measure(case: Case) -> tuple[str, bool]:
     """The case's status, its rows on disk, and whether the process can measure more cases."""
     status = write(_work.folder, case, _work.pipeline.measure(case))
-    return status, status != table.FAILED or _gpu_works()
+    return status, status != table.FAILED or device_works("cpu" if _gpu is None else "cuda")
 
 
-def _gpu_works() -> bool:
+def device_works(device: str) -> bool:
     """After an illegal address CUDA refuses all further work of the process."""
     try:
-        if _gpu is not None:
+        if device == "cuda":
             torch.cuda.synchronize()
+            torch.cuda.empty_cache()
     except RuntimeError:
         return False
     return True

@@ -1,6 +1,4 @@
-"""How are cases measured side by side? By a worker process on each GPU, or by several on a processor.
-
-In: the cases and how to measure one. Out: how each case ended; its rows are on disk by then, stored by the worker.
+"""Cases measured side by side, by a worker process on each GPU or by several on a processor.
 
 Each worker is a `ProcessPoolExecutor` of one process: a process that ends or exceeds the time limit costs the case that
 it was measuring, and its device goes to the next process. (pebble has time limits, but waits for ever for a process
@@ -18,7 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from accuracy.core.case import Case
-from accuracy.execute import worker_process
+from accuracy.execute import start_method, worker_process
 from accuracy.execute.schedule import Schedule
 from accuracy.execute.worker_process import Work, write
 from accuracy.measurement.provenance import code_of
@@ -29,21 +27,14 @@ LONGEST_WAIT = 60.0  # between two looks at the time limits
 
 
 def measure(cases: Sequence[Case], work: Work, begin: Callable[[Case], None]) -> Generator[str, None, None]:
-    """The status of every case as it ends, in any order. begin: told which case a worker gets.
-
-    To be closed, so that no process stays.
-    """
+    """The status of every case as it ends, in any order. begin: told which case a worker gets. To be closed, so that no
+    process stays."""
     schedule = Schedule(cases)
     workers: list[_Worker] = []
     try:
         for number, gpu in enumerate(work.gpus):
             workers.append(_Worker(number, work, gpu))
-        while True:
-            for worker in workers:
-                worker.take(schedule, begin)
-            busy = {worker.future: worker for worker in workers if worker.future}
-            if not busy:
-                break
+        while busy := {future: worker for worker in workers if (future := worker.keep_at_work(schedule, begin))}:
             for future in _ended(busy):
                 yield from busy[future].hear(schedule)
         while (case := schedule.take(0)) is not None:
@@ -52,7 +43,7 @@ def measure(cases: Sequence[Case], work: Work, begin: Callable[[Case], None]) ->
         for worker in workers:
             worker.kill()
         for worker in workers:
-            worker.close()
+            worker.executor.shutdown()
 
 
 def _ended(busy: "dict[Future[Any], _Worker]") -> set["Future[Any]"]:
@@ -83,7 +74,8 @@ class _Worker:
         self.case: Case | None = None
         self.ready = self.late = False
         before = multiprocessing.active_children()
-        self.submit(START_SECONDS, worker_process.ready)
+        with start_method.kept():
+            self.submit(START_SECONDS, worker_process.ready)
         (self.process,) = set(multiprocessing.active_children()).difference(before)
 
     def submit(self, limit: float, function: Callable[..., Any], *given: Any) -> None:
@@ -93,18 +85,18 @@ class _Worker:
         self.begun = time.monotonic()
         self.deadline = self.begun + limit
 
-    def take(self, schedule: Schedule, begin: Callable[[Case], None]) -> None:
-        """Begin the next case, where the process is free and there is one."""
-        if not self.ready or self.future or (case := schedule.take(self.number)) is None:
-            return
-        try:
-            self.submit(self.work.limit, worker_process.measure, case)
-        except BrokenProcessPool:
-            schedule.put_back(self.number, case)
-            self.restart(schedule)
-        else:
-            self.case = case
-            begin(case)
+    def keep_at_work(self, schedule: Schedule, begin: Callable[[Case], None]) -> "Future[Any] | None":
+        """What the process is at; one that is free begins the next case, where there is one."""
+        if self.ready and self.future is None and (case := schedule.take(self.number)) is not None:
+            try:
+                self.submit(self.work.limit, worker_process.measure, case)
+            except BrokenProcessPool:
+                schedule.put_back(self.number, case)
+                self.restart(schedule)
+            else:
+                self.case = case
+                begin(case)
+        return self.future
 
     def hear(self, schedule: Schedule) -> Generator[str, None, None]:
         """What the process answered, or how it ended; a process that ended is replaced."""
@@ -130,7 +122,7 @@ class _Worker:
         """A new process on the device."""
         schedule.leave(self.number)
         self.kill()
-        self.close()
+        self.executor.shutdown()
         self.start()
 
     def end(self) -> str:
@@ -147,10 +139,6 @@ class _Worker:
         """End the process, whatever it is doing; does not wait."""
         if self.process is not None:
             self.process.kill()
-
-    def close(self) -> None:
-        """Wait until the process is gone."""
-        self.executor.shutdown()
 
 
 def _lost(work: Work, case: Case, reason: str) -> str:

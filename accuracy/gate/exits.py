@@ -22,4 +22,3 @@ WORDS = {
     Exit.NO_BASELINE: "no comparable baseline",
     Exit.LOGIC: "logic bug",
 }
-GRAVEST_FIRST = (Exit.LOGIC, Exit.REGRESSION, Exit.INCOMPLETE, Exit.NO_BASELINE)

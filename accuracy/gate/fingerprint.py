@@ -1,15 +1,14 @@
-"""On what was it measured, and may two runs be compared? Hard: other numbers are to be expected. Soft: a warning.
-
-What belongs to a single cell (variant, kernel, dtype, world kind and size, problem, inputs) is in the cell's own key,
-`cell.KEYS`. The package's version and code are in neither: whether they changed the numbers is the question.
-"""
+"""On what was it measured, and may two runs be compared? Hard: other numbers are to be expected. Soft: a warning. What
+belongs to a single cell (variant, kernel, dtype, world kind and size, problem, inputs) is in the cell's own key,
+`cell.KEYS`. The package's version and code are in neither: whether they changed the numbers is the question."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from accuracy.core.printable import printable
+from accuracy.core.errors import ConfigError, printable
+from accuracy.results.run_table import RunTable, read_baseline
 
 HARD = ("device", "torch", "cuda", "cudnn", "flash_attn", "flash_attn_4", "triton", "knobs")
 SOFT = ("compute_capability", "driver", "nccl", "system", "python", "environment")
@@ -19,9 +18,8 @@ NOT_COMPARED = (  # of provenance.packages: what is hard already, and what measu
 MISSING = "not recorded"
 
 
-@dataclass(frozen=True)
-class Difference:
-    """One entry that differs between baseline and run."""
+class Entry(NamedTuple):
+    """One entry on both sides."""
 
     name: str
     baseline: str
@@ -41,16 +39,33 @@ def soft(about: Mapping[str, Any]) -> dict[str, str]:
     """What should not change a number: driver, NCCL, system, other packages."""
     given = about["provenance"]
     packages = given.get("packages")
-    packages = packages if isinstance(packages, Mapping) else {}
-    named = {str(name): version for name, version in packages.items() if name not in NOT_COMPARED}
-    return {**{name: _text(given.get(name)) for name in SOFT}, **{name: _text(named[name]) for name in sorted(named)}}
+    named = {str(name): version for name, version in packages.items()} if isinstance(packages, Mapping) else {}
+    others = {name: _text(named[name]) for name in sorted(named) if name not in NOT_COMPARED}
+    return {**{name: _text(given.get(name)) for name in SOFT}, **others}
 
 
-def differences(baseline: Mapping[str, str], run: Mapping[str, str]) -> list[Difference]:
+def entries(baseline: Mapping[str, str], run: Mapping[str, str]) -> list[Entry]:
+    """All entries, in order; absent on one side: not recorded."""
+    names = dict.fromkeys((*baseline, *run))
+    return [Entry(name, baseline.get(name, MISSING), run.get(name, MISSING)) for name in names]
+
+
+def differences(baseline: Mapping[str, str], run: Mapping[str, str]) -> list[Entry]:
     """Entries that are not equal, in order; absent on one side counts."""
-    names = list(dict.fromkeys((*baseline, *run)))
-    pairs = [(name, baseline.get(name, MISSING), run.get(name, MISSING)) for name in names]
-    return [Difference(*pair) for pair in pairs if pair[1] != pair[2]]
+    return [entry for entry in entries(baseline, run) if entry.baseline != entry.run]
+
+
+def comparable_baseline(run: RunTable, folder: Path) -> RunTable:
+    """reports/NAME/DEVICE is itself; of reports or reports/NAME, the device that differs least. Raises ConfigError."""
+    if not folder.is_dir():
+        raise ConfigError(f"--baseline {folder}: no such folder; give reports/NAME or reports/NAME/DEVICE")
+    if (folder / run.experiment / "").is_dir() and not (folder / "run.json").exists():
+        folder = folder / run.experiment
+    inside = sorted(each.parent for each in folder.glob("*/run.json"))
+    if (folder / "run.json").exists() or not inside:
+        return read_baseline(folder)
+    devices = [read_baseline(each) for each in inside]
+    return min(devices, key=lambda each: len(differences(hard(each.about), hard(run.about))))
 
 
 def _text(value: object) -> str:

@@ -31,9 +31,7 @@ GRAVITY = {label: place for place, label in enumerate(STATE_OF)}
 @dataclass(frozen=True)
 class Item:
     """cell, baseline: numbers, where there are any. effect: ln of the rise over the baseline; p: that it is chance.
-
-    seen: the rise, as effect is, that these seeds and their spread catch with a chance of 0.99.
-    """
+    seen: the rise, as effect is, that these seeds and their spread catch with a chance of 0.99."""
 
     name: str
     label: str

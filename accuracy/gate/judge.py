@@ -1,7 +1,5 @@
 """Every cell against its baseline: the tests of `statistics.py` at the levels of `policy.py`, over all cells at once.
-
-The second look is at the cells only that the first left undecided, with fresh seeds and with those of both looks.
-"""
+The second look is at the cells only that the first left undecided, with fresh seeds and with those of both looks."""
 
 import math
 from collections.abc import Mapping
@@ -29,8 +27,7 @@ class CellFinding:
     seen: float
 
 
-@dataclass(frozen=True)
-class _Compared:
+class _Compared(NamedTuple):
     paired: bool
     seeds: tuple[int, int]
     identical: bool
@@ -46,11 +43,9 @@ def first_look(cells: Mapping[Key, Cell], baseline: Mapping[Key, Cell], family: 
     if not keys:
         return {}
     every = {name: np.array([getattr(each.found, name) for each in compared]) for name in JUDGED}
-    found = judged(Comparison(**every, error=np.array([]), freedom=0), family)
-    return {
-        key: _found(each, *(bool(mask[place]) for mask in found))
-        for place, (key, each) in enumerate(zip(keys, compared, strict=True))
-    }
+    masks = judged(Comparison(**every, error=np.array([]), freedom=0), family)._asdict()
+    labels = [next((label for label, mask in masks.items() if mask[place]), "") for place in range(len(keys))]
+    return {key: _found(each, label) for key, each, label in zip(keys, compared, labels, strict=True)}
 
 
 class Judged(NamedTuple):
@@ -76,16 +71,14 @@ def judged(found: Comparison, family: int | None = None) -> Judged:
 def second_look(both: Cell, fresh: Cell, baseline: Cell, family: int) -> CellFinding:
     """both: the seeds of both looks; fresh: the second's. family: how many cells the first look had. It is the last."""
     each, newest = _compare(both, baseline, family), _compare(fresh, baseline, family)
-    level = LEVEL / family
-    found = _found(
-        each,
-        regression=bool(each.found.rise <= level and each.found.effect > EFFECT),
-        outlier=False,
-        undecided=False,
-        improved=bool(each.found.fall <= level and each.found.effect < -EFFECT),
-    )
-    if found.label != "regression" and newest.found.seed_rise <= level and newest.found.seed_effect > EFFECT:
-        found = _outlier(newest)
+    level, label = LEVEL / family, ""
+    if each.found.rise <= level and each.found.effect > EFFECT:
+        label = "regression"
+    elif newest.found.seed_rise <= level and newest.found.seed_effect > EFFECT:
+        each, label = newest, "outlier"
+    elif each.found.fall <= level and each.found.effect < -EFFECT:
+        label = "improved"
+    found = _found(each, label)
     return replace(found, reason=f"after two looks: {found.reason}")
 
 
@@ -97,38 +90,29 @@ def _compare(cell: Cell, baseline: Cell, family: int) -> _Compared:
     paired = twins is not None and len(new) > 1
     same_errors = set(cell.y) != set(baseline.y) or cell.error == baseline.error  # both may have got worse alike
     found = compare(new, old, twins if paired else None)
-    return _Compared(
-        paired=paired,
-        seeds=(len(new), len(old)),
-        identical=twins is not None and bool((new == twins).all()) and same_errors,
-        found=found,
-        seen=float(seen(found.error, found.freedom, LEVEL / family / (1 + paired))),
-    )
+    identical = twins is not None and bool((new == twins).all()) and same_errors
+    caught = float(seen(found.error, found.freedom, LEVEL / family / (1 + paired)))
+    return _Compared(paired, (len(new), len(old)), identical, found, caught)
 
 
-def _found(each: _Compared, regression: bool, outlier: bool, undecided: bool, improved: bool) -> CellFinding:
+FURTHER = {"undecided": ": too few seeds to tell", "improved": ": publish a new baseline"}
+
+
+def _found(each: _Compared, label: str) -> CellFinding:
+    """label: what the tests say, empty where they say nothing."""
     m, n = each.seeds
     effect, rise, fall = (float(value) for value in (each.found.effect, each.found.rise, each.found.fall))
+    if label == "outlier":
+        p = float(each.found.seed_rise)
+        text = f"one seed is {percent(float(each.found.seed_effect))} against the baseline's mean ({_chance(p)})"
+        return CellFinding("outlier", text, effect, p, each.seen)
+    if each.identical and label in ("", "improved"):
+        return CellFinding("identical", "the baseline's numbers, to the last bit", 0.0, rise, each.seen)
     how = f"{m} of the baseline's {n} seeds, paired" if each.paired else f"{m} seeds against the baseline's {n}"
     chance = "" if math.isnan(rise) else f", {_chance(min(rise, fall))}"
-    text = f"{percent(effect)} against the baseline ({how}{chance})"
-    if regression:
-        return CellFinding("regression", text, effect, rise, each.seen)
-    if outlier:
-        return _outlier(each)
-    if undecided:
-        return CellFinding("undecided", f"{text}: too few seeds to tell", effect, rise, each.seen)
-    if each.identical:
-        return CellFinding("identical", "the baseline's numbers, to the last bit", 0.0, rise, each.seen)
-    if improved:
-        return CellFinding("improved", f"{text}: publish a new baseline", effect, fall, each.seen)
-    return CellFinding("changed" if each.paired else "same", text, effect, rise, each.seen)
-
-
-def _outlier(each: _Compared) -> CellFinding:
-    effect, p = float(each.found.seed_effect), float(each.found.seed_rise)
-    text = f"one seed is {percent(effect)} against the baseline's mean ({_chance(p)})"
-    return CellFinding("outlier", text, float(each.found.effect), p, each.seen)
+    text = f"{percent(effect)} against the baseline ({how}{chance}){FURTHER.get(label, '')}"
+    label = label or ("changed" if each.paired else "same")
+    return CellFinding(label, text, effect, fall if label == "improved" else rise, each.seen)
 
 
 def _chance(p: float) -> str:

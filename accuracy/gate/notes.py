@@ -1,73 +1,46 @@
 """What must a reader of the decision know beside its items? One sentence each."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
 from accuracy.core.number import count
-from accuracy.gate.fingerprint import Difference
+from accuracy.gate.fingerprint import Entry
 from accuracy.gate.item import Item, percent
 from accuracy.results.policy import RISE
 from accuracy.results.run_table import RunTable
 
 
 def notes(
-    run: RunTable,
-    baseline: RunTable | None,
-    items: Sequence[Item],
-    hard: Sequence[Difference],
-    soft: Sequence[Difference],
-) -> list[str]:
+    run: RunTable, baseline: RunTable | None, items: Sequence[Item], hard: Sequence[Entry], soft: Sequence[Entry]
+) -> Iterator[str]:
     """hard, soft: how the baseline's fingerprint differs."""
-    return [
-        *_of_baseline(baseline, hard, soft),
-        *_of_items(run, items),
-        *_of_power(items),
-        *([] if run.results["single_device_max"].notna().any() else [NO_LARGEST]),
-    ]
-
-
-NO_LARGEST = "the table has no single_device_max: the rule of the largest error was not applied"
-
-
-def _of_baseline(baseline: RunTable | None, hard: Iterable[Difference], soft: Iterable[Difference]) -> list[str]:
+    apart, warned = ("; ".join(map(str, found)) for found in (hard, soft))
     if baseline is None:
-        return ["no baseline was given: the portable rules decide alone"]
-    apart, warned = ("; ".join(str(each) for each in found) for found in (hard, soft))
-    if apart:
-        return [f"the baseline is not comparable, the portable rules decide alone: {apart}"]
-    return [f"warning, measured in another environment: {warned}"] if warned else []
-
-
-def _of_items(run: RunTable, items: Sequence[Item]) -> list[str]:
-    labels = {item.label for item in items}
-    compared = any(item.baseline is not None for item in items)
-    new = sum(item.label == "new" for item in items) if compared else 0
-    found = []
-    if new:
-        found.append(f"{count(new, 'cell')} not in the baseline: the portable rules alone decide on {_them(new)}")
+        yield "no baseline was given: the portable rules decide alone"
+    elif apart:
+        yield f"the baseline is not comparable, the portable rules decide alone: {apart}"
+    elif warned:
+        yield f"warning, measured in another environment: {warned}"
+    labels = [item.label for item in items]
+    new = labels.count("new")
+    if new and any(item.baseline is not None for item in items):
+        them = "it" if new == 1 else "them"
+        yield f"{count(new, 'cell')} not in the baseline: the portable rules alone decide on {them}"
     if "improved" in labels:
-        found.append("some cells improved; accuracy-check update RUN_FOLDER --reason '...' keeps it so")
+        yield "some cells improved; accuracy-check update RUN_FOLDER --reason '...' keeps it so"
     if "undecided" in labels:
         again = fresh_seeds(run)
-        found.append(f"a second look settles the undecided: the same run with {again}, then --second ITS_FOLDER")
-    return found
-
-
-def _of_power(items: Sequence[Item]) -> list[str]:
+        yield f"a second look settles the undecided: the same run with {again}, then --second ITS_FOLDER"
     blind = [item for item in items if item.seen > RISE]
-    if not blind:
-        return []
-    worst = max(blind, key=lambda item: item.seen)
-    least = f"it takes {percent(worst.seen)}" if worst.seen < math.log(2) else "it takes more than twice the error"
-    return [
-        f"{count(len(blind), 'cell')} spread too much over too few seeds for a rise of 10% to be caught surely"
-        f" (in {worst.name} {least}); more seeds, or a larger"
-        " problem, show it"
-    ]
-
-
-def _them(number: int) -> str:
-    return "it" if number == 1 else "them"
+    if blind:
+        worst = max(blind, key=lambda item: item.seen)
+        least = f"it takes {percent(worst.seen)}" if worst.seen < math.log(2) else "it takes more than twice the error"
+        yield (
+            f"{count(len(blind), 'cell')} spread too much over too few seeds for a rise of 10% to be caught surely"
+            f" (in {worst.name} {least}); more seeds, or a larger problem, show it"
+        )
+    if run.results["single_device_max"].isna().all():
+        yield "the table has no single_device_max: the rule of the largest error was not applied"
 
 
 def fresh_seeds(run: RunTable) -> str:

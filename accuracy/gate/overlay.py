@@ -1,7 +1,8 @@
 """Growth over the world size, run and baseline in one picture: x_single_device of every tensor, a line a variant."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 from markupsafe import Markup
@@ -23,28 +24,36 @@ _AXES = ("world_size", "tensor")  # within a panel: along a line, and chart by c
 _PICTURE = ("dtype", *(name for name in KEYS if name not in (*_LINE, *_AXES, "dtype")))
 
 
-@dataclass(frozen=True)
-class _Setting:
-    """What one panel shows: cells of run and baseline by (line, tensor) and world size."""
+class _Point(NamedTuple):
+    """One cell of the run, which has numbers, and of the baseline, where it has some."""
 
-    label: str
-    run: Mapping[tuple[str, str], Mapping[int, Cell]]
-    baseline: Mapping[tuple[str, str], Mapping[int, Cell]]
+    setting: str  # the label of its panel
+    line: str
+    tensor: str
+    size: int
+    run: Cell
+    baseline: Cell | None
 
 
 def panels(decision: Decision) -> list[Panel]:
     """A panel a dtype and problem, the first few; settings of one world size only have no growth and none."""
-    own = {item.key: item.cell for item in decision.items if item.key and item.cell}
-    old = {item.key: item.baseline for item in decision.items if item.key and item.baseline}
-    varying = _varying([*own, *old])
-    labels = sorted({_label(key, _PICTURE, varying) for key in own})
-    lines = sorted({_label(key, _LINE, varying) for key in (*own, *old) if _get(key, "variant") != "single_device"})
-    slots = {line: place for place, line in enumerate(lines, 1)}
-    found = []
-    for place, label in enumerate(labels):
-        setting = _Setting(label, _by_line(own, label, varying), _by_line(old, label, varying))
-        if any(len(sizes) > 1 for sizes in setting.run.values()):
-            found.append(_panel(f"overlay{place}", setting, slots))
+    cells = [(item.key, item.cell, item.baseline) for item in decision.items if item.key and item.cell]
+    varying = _varying([key for key, *_ in cells])
+    points = [
+        _Point(
+            _label(key, _PICTURE, varying), _label(key, _LINE, varying), str(_get(key, "tensor")),
+            int(cell.get("world_size")), cell, old if old and old.y else None,
+        )
+        for key, cell, old in cells
+        if cell.y and _get(key, "variant") != "single_device"
+    ]  # fmt: skip
+    points.sort(key=lambda point: (point.line, point.size))
+    slots = {line: place for place, line in enumerate(dict.fromkeys(point.line for point in points), 1)}
+    found: list[Panel] = []
+    for setting in sorted({point.setting for point in points}):
+        here = [point for point in points if point.setting == setting]
+        if len({(point.line, point.tensor) for point in here}) < len(here):
+            found.append(_panel(f"overlay{len(found)}", setting, here, slots))
     return found[:MOST_PANELS]
 
 
@@ -66,88 +75,61 @@ def _label(key: Key, names: Sequence[str], varying: Sequence[str]) -> str:
     return fields.label(row, [names[0], *(name for name in names[1:] if name in varying)])
 
 
-def _by_line(found: Mapping[Key, Cell], label: str, varying: Sequence[str]) -> dict[tuple[str, str], dict[int, Cell]]:
-    lines: dict[tuple[str, str], dict[int, Cell]] = {}
-    for key, cell in found.items():
-        if cell.y and _get(key, "variant") != "single_device" and _label(key, _PICTURE, varying) == label:
-            line = (_label(key, _LINE, varying), str(_get(key, "tensor")))
-            lines.setdefault(line, {})[int(cell.get("world_size"))] = cell
-    return lines
+def _panel(slug: str, setting: str, points: Sequence[_Point], slots: Mapping[str, int]) -> Panel:
+    legend = [mark.series_key(line, slots[line]) for line in dict.fromkeys(point.line for point in points)]
+    if any(point.baseline for point in points):
+        drawn = '<svg class="mark ink" viewBox="0 0 24 14" width="24" height="14" aria-hidden="true">'
+        drawn += '<path class="mark-line" d="M0 7h24" stroke-dasharray="1.5 2.5"/></svg>'
+        legend.append(Legend("baseline", "base", Markup(drawn)))
+    by_tensor = {name: [point for point in points if point.tensor == name] for name in TENSORS}
+    charts = [_chart(f"{slug}-{tensor}", tensor, some, slots) for tensor, some in by_tensor.items() if some]
+    return Panel(slug, setting, legend=tuple(legend), charts=tuple(charts), data=(_table(setting, points),))
 
 
-def _panel(slug: str, setting: _Setting, slots: Mapping[str, int]) -> Panel:
-    present = {line for line, _ in setting.run}
-    legend = [mark.series_key(line, slot) for line, slot in slots.items() if line in present]
-    tensors = [tensor for tensor in TENSORS if any(name == tensor for _, name in setting.run)]
-    return Panel(
-        slug=slug,
-        label=setting.label,
-        legend=(*legend, *([_baseline_key()] if setting.baseline else [])),
-        charts=tuple(_chart(slug, setting, tensor, slots) for tensor in tensors),
-        data=(_table(setting, tensors),),
-    )
-
-
-def _baseline_key() -> Legend:
-    drawn = '<svg class="mark ink" viewBox="0 0 24 14" width="24" height="14" aria-hidden="true">'
-    return Legend(
-        "baseline", "base", Markup(f'{drawn}<path class="mark-line" d="M0 7h24" stroke-dasharray="1.5 2.5"/></svg>')
-    )
-
-
-def _chart(slug: str, setting: _Setting, tensor: str, slots: Mapping[str, int]) -> Chart:
+def _chart(identity: str, tensor: str, points: Sequence[_Point], slots: Mapping[str, int]) -> Chart:
     axes = drawing.new_axes(tensor, "world size W")
-    run = {line: sizes for (line, name), sizes in setting.run.items() if name == tensor}
-    old = {line: sizes for (line, name), sizes in setting.baseline.items() if name == tensor}
-    every = [sizes for lines in (run, old) for sizes in lines.values()]
-    drawing.log_y(axes, [1.0, *(cell.ratio for sizes in every for cell in sizes.values())])
+    ratios = [cell.ratio for point in points for cell in (point.run, point.baseline) if cell]
+    drawing.log_y(axes, [1.0, *ratios])
     places = [float(place) for place in axes.get_yticks()]
     drawing.fix_ticks(axes.yaxis, places, [plain(place, 2) for place in places])
-    drawing.world_x(axes, [size for sizes in every for size in sizes])
+    drawing.world_x(axes, [point.size for point in points])
     axes.axhline(1.0, color=drawing.SINGLE_DEVICE, linewidth=1.1, linestyle=(0, (6, 3)), zorder=1.5)
-    for line, sizes in sorted(old.items()):
-        _draw(axes, sizes, slots[line], baseline=True)
-    for line, sizes in sorted(run.items()):
-        _draw(axes, sizes, slots[line], baseline=False)
-    title = f"Error over single device's of {tensor} over world size, {setting.label}, run and baseline"
-    said = "; ".join(_said(line, sizes, old.get(line, {})) for line, sizes in sorted(run.items()))
-    return Chart(to_svg(axes, f"{slug}-{tensor}", title, f"{said}."), title)
+    lines = {line: list(some) for line, some in groupby(points, key=lambda point: point.line)}
+    for line, some in lines.items():
+        _draw(axes, some, slots[line])
+    title = f"Error over single device's of {tensor} over world size, {points[0].setting}, run and baseline"
+    said = []
+    for *_, last in lines.values():
+        before = f", baseline {plain(last.baseline.ratio)}" if last.baseline else ""
+        said.append(f"{last.line} {plain(last.run.ratio)} at {last.size}{before}")
+    return Chart(to_svg(axes, identity, title, f"{'; '.join(said)}."), title)
 
 
-def _said(line: str, sizes: Mapping[int, Cell], old: Mapping[int, Cell]) -> str:
-    largest = max(sizes)
-    before = f", baseline {plain(old[largest].ratio)}" if largest in old else ""
-    return f"{line} {plain(sizes[largest].ratio)} at {largest}{before}"
-
-
-def _draw(axes: Axes, sizes: Mapping[int, Cell], slot: int, baseline: bool) -> None:
-    """The run as a line with markers; the baseline as a wide faint band under it, so that equal ones show both."""
-    places = sorted(sizes)
-    values = [sizes[place].ratio for place in places]
+def _draw(axes: Axes, points: Sequence[_Point], slot: int) -> None:
+    """A line with markers, in a faint band over its seeds; dotted below it, the baseline."""
     colour = drawing.series_colour(slot)
-    if baseline:
-        axes.plot(places, values, color=colour, linewidth=1.6, linestyle=(0, (1.2, 1.6)), alpha=0.9, clip_on=False)
-        return
-    low = [float(np.exp(min(sizes[place].y.values()))) for place in places]
-    high = [float(np.exp(max(sizes[place].y.values()))) for place in places]
+    if old := {point.size: point.baseline.ratio for point in points if point.baseline}:
+        axes.plot(
+            list(old), list(old.values()), color=colour, linewidth=1.6, linestyle=(0, (1.2, 1.6)), alpha=0.9,
+            zorder=1.9, clip_on=False,
+        )  # fmt: skip
+    places, ratios = [point.size for point in points], [point.run.ratio for point in points]
+    low, high = (np.exp([limit(point.run.y.values()) for point in points]) for limit in (min, max))
     axes.fill_between(places, low, high, color=colour, alpha=0.14, linewidth=0, clip_on=False)
     axes.plot(
-        places, values, color=colour, marker=mark.marker(slot), markersize=4, linewidth=1.5, linestyle=mark.dash(slot),
+        places, ratios, color=colour, marker=mark.marker(slot), markersize=4, linewidth=1.5, linestyle=mark.dash(slot),
         clip_on=False,
     )  # fmt: skip
 
 
-def _table(setting: _Setting, tensors: Sequence[str]) -> Table:
-    """The charts' points: run, and the baseline after a stroke."""
-    keys = sorted({(line, size) for (line, _), sizes in setting.run.items() for size in sizes})
+def _table(setting: str, points: Sequence[_Point]) -> Table:
+    tensors = [tensor for tensor in TENSORS if any(point.tensor == tensor for point in points)]
     rows = []
-    for line, size in keys:
-        texts = []
-        for tensor in tensors:
-            new = setting.run.get((line, tensor), {}).get(size)
-            old = setting.baseline.get((line, tensor), {}).get(size)
-            texts.append(" / ".join(plain(cell.ratio) for cell in (new, old) if cell is not None))
-        rows.append(cells(line, size, *texts))
-    return Table(
-        f"Error over single device's, run / baseline, {setting.label}", ("variant", "world size", *tensors), tuple(rows)
-    )
+    for (line, size), some in groupby(points, key=lambda point: (point.line, point.size)):
+        texts = {
+            point.tensor: " / ".join(plain(cell.ratio) for cell in (point.run, point.baseline) if cell)
+            for point in some
+        }
+        rows.append(cells(line, size, *(texts.get(tensor, "") for tensor in tensors)))
+    head = ("variant", "world size", *tensors)
+    return Table(f"Error over single device's, run / baseline, {setting}", head, tuple(rows))

@@ -1,27 +1,47 @@
 """How often does the gate fail an unchanged run, and what does it miss? Its own tests on made-up runs of known change.
-
-`python -m accuracy.gate.simulation` prints the table of reports/gate_power/simulated.txt; experiments/gate_power asks
-the same of measured spreads. Every simulated run, of 8 seeds, has a baseline of its own, of 24 or 8: nothing is shared.
-"""
+`python -m accuracy.gate.simulation` prints the table of reports/gate_power/simulated.txt. Every simulated run, of 8
+seeds, has a baseline of its own, of 24 or 8: nothing is shared."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
+from scipy.special import betaincinv
 
 from accuracy.gate.judge import judged
-from accuracy.gate.rate import CONFIDENCE, Rate
 from accuracy.gate.statistics import Comparison, compare
 from accuracy.results.policy import EFFECT, LEVEL, NEAR
 
 Array = np.ndarray
+CONFIDENCE = 0.95
 SEEDS = 8  # of a run
 BASELINE = 24  # of a baseline: measured once for many runs, and what is known of it sharpens every one
 CELLS = 500
 BLOCK = 100  # runs drawn at once
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Array]
+
+
+class Rate(NamedTuple):
+    """hits of tries, with the one-sided 95% bounds of Clopper and Pearson."""
+
+    hits: int
+    tries: int
+
+    @property
+    def upper(self) -> float:
+        """No larger rate would be this lucky in more than 5% of experiments."""
+        return 1.0 if self.hits == self.tries else float(betaincinv(self.hits + 1, self.tries - self.hits, CONFIDENCE))
+
+    @property
+    def lower(self) -> float:
+        """No smaller rate would hit this often in more than 5%."""
+        return 1 - Rate(self.tries - self.hits, self.tries).upper
+
+    def __str__(self) -> str:
+        return f"{self.hits} of {self.tries:,}"
 
 
 def normal(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -47,9 +67,9 @@ class Design:
         return compare(new, old, old[..., : new.shape[-1]] if self.paired and new.shape[-1] <= self.baseline else None)
 
 
-def false_alarms(spreads: Array, runs: int, design: Design, seed: int = 0) -> tuple[Rate, Rate]:
+def false_alarms(spreads: Array, runs: int, design: Design) -> tuple[Rate, Rate]:
     """How many runs of unchanged cells fail, and how many ask for a second look. spreads: of y, one a cell."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     failed = asked = 0
     for start in range(0, runs, BLOCK):
         shape = (min(BLOCK, runs - start), len(spreads))
@@ -61,27 +81,19 @@ def false_alarms(spreads: Array, runs: int, design: Design, seed: int = 0) -> tu
     return Rate(failed, runs), Rate(asked, runs)
 
 
-def caught(
-    spreads: Array, rise: float, runs: int, design: Design, cells: int = CELLS, seed: int = 1
-) -> tuple[Rate, Rate]:
-    """How often a rise of one cell among `cells` fails the run, at the first look and after two. spreads: one a run.
-
-    Only the cell that rose is drawn, and held to the strictest of Holm's levels: the others can only help it fall.
-    """
-    random = np.random.default_rng(seed)
+def caught(spreads: Array, rise: float, runs: int, design: Design) -> tuple[Rate, Rate]:
+    """How often a rise of one cell among CELLS fails the run, at the first look and after two. spreads: one a run. Only
+    the cell that rose is drawn, and held to the strictest of Holm's levels: the others can only help it fall."""
+    random = np.random.default_rng(1)
     of_run = random.choice(spreads, runs)[:, None]
     old = design.draw(random, (runs, design.baseline)) * of_run
     first, fresh = (design.draw(random, (runs, SEEDS)) * of_run + math.log1p(rise) for _ in range(2))
     look = design.compared(first, old)
-    fails = _fails(look.effect, look.rise, LEVEL / cells) | _fails(look.seed_effect, look.seed_rise, LEVEL / cells)
-    near = _fails(look.effect, look.rise, NEAR / cells)
+    level, large = LEVEL / CELLS, look.effect > EFFECT
+    fails = (look.rise <= level) & large | (look.seed_rise <= level) & (look.seed_effect > EFFECT)
     again = design.compared(np.concatenate([first, fresh], axis=-1), old)
-    later = fails | (near & _fails(again.effect, again.rise, LEVEL / cells))
+    later = fails | (look.rise <= NEAR / CELLS) & large & (again.rise <= level) & (again.effect > EFFECT)
     return Rate(int(fails.sum()), runs), Rate(int(later.sum()), runs)
-
-
-def _fails(effect: Array, p: Array, level: float) -> Array:
-    return (p <= level) & (effect > EFFECT)
 
 
 def table(runs: int = 10_000) -> str:

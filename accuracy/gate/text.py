@@ -1,15 +1,22 @@
-"""The decision for a terminal: what was compared, the worst cells, what a reader must know, the count last."""
+"""The decision as text: for a terminal, and as Markdown for GitHub's step summary and comments, within their limits."""
 
+import html
 import math
+import re
+from collections import Counter
+from itertools import accumulate
 
+from accuracy.core.errors import printable
 from accuracy.core.number import count, plain, scientific
-from accuracy.core.printable import printable
 from accuracy.gate.decision import Decision
-from accuracy.gate.exits import WORDS
-from accuracy.gate.item import INCOMPLETE, SKIPPED, STATE_OF, Item, percent
+from accuracy.gate.exits import WORDS, Exit
+from accuracy.gate.item import FAILED, INCOMPLETE, SKIPPED, STATE_OF, Item, percent
 
+SUMMARY_BYTES = 2**20  # of a step; what is above is not shown at all
+COMMENT_BYTES = 65_536  # in characters, GitHub says; bytes are never fewer
+COMMENT_ROWS = 10
+MARK = "<!-- accuracy-check -->"  # by which a comment is found again
 HEAD = ("cell", "label", "x single device", "baseline", "change", "error", "reason")
-Table = list[tuple[str, ...]]
 
 
 def terminal(decision: Decision, most: int = 10) -> str:
@@ -24,11 +31,9 @@ def terminal(decision: Decision, most: int = 10) -> str:
 
 def headline(decision: Decision) -> str:
     """One sentence: the outcome and its gravest reason."""
-    word = WORDS[decision.exit]
-    blocking = [item for item in decision.items if item.state in ("failed", INCOMPLETE)]
-    if not blocking:
-        return f"accuracy-check {decision.run.experiment}: {word}"
-    return f"accuracy-check {decision.run.experiment}: {word}. {blocking[0].name}: {blocking[0].reason}"
+    outcome = f"accuracy-check {decision.run.experiment}: {WORDS[decision.exit]}"
+    worst = next((item for item in decision.items if item.state in (FAILED, INCOMPLETE)), None)
+    return outcome if worst is None else f"{outcome}. {worst.name}: {worst.reason}"
 
 
 def compared(decision: Decision) -> str:
@@ -47,26 +52,60 @@ def worst(decision: Decision, most: int) -> list[Item]:
 
 def row(item: Item) -> tuple[str, ...]:
     """An item as texts, under HEAD."""
-    numbers = item.cell is not None and bool(item.cell.y)
-    return (
-        item.name,
-        item.label,
-        plain(item.cell.ratio) if item.cell is not None and numbers else "",
-        plain(item.baseline.ratio) if item.baseline is not None and item.baseline.y else "",
-        percent(item.effect) if math.isfinite(item.effect) else "",
-        scientific(item.cell.error) if item.cell is not None and numbers else "",
-        item.reason,
-    )
+    ratio, before = (plain(each.ratio) if each and each.y else "" for each in (item.cell, item.baseline))
+    change = percent(item.effect) if math.isfinite(item.effect) else ""
+    error = scientific(item.cell.error) if item.cell and item.cell.y else ""
+    return item.name, item.label, ratio, before, change, error, item.reason
 
 
 def labels(decision: Decision) -> list[str]:
     """`402 identical, 6 changed`: how many items have which label."""
-    found = [f"{len(items)} {label}" for label in STATE_OF if (items := decision.labelled(label))]
-    return [", ".join(found)] if found else ["nothing was measured"]
+    many = Counter(item.label for item in decision.items)
+    return [", ".join(f"{many[label]} {label}" for label in STATE_OF if many[label]) or "nothing was measured"]
 
 
-def aligned(rows: Table) -> list[str]:
+def aligned(rows: list[tuple[str, ...]]) -> list[str]:
     """Columns of equal width; the last is as long as it is."""
     widths = [max(len(each[place]) for each in rows) for place in range(len(rows[0]) - 1)]
-    return ["  ".join([*(text.ljust(width) for text, width in zip(each, widths, strict=False)), each[-1]]).rstrip()
-            for each in rows]  # fmt: skip
+    padded = [[text.ljust(width) for text, width in zip(each, (*widths, 0), strict=True)] for each in rows]
+    return ["  ".join(each).rstrip() for each in padded]
+
+
+def summary(decision: Decision) -> str:
+    """All cells that are worth a row, the worst first, as far as a step summary holds them."""
+    return _page(decision, SUMMARY_BYTES, len(decision.items))
+
+
+def comment(decision: Decision) -> str:
+    """The worst ten."""
+    return _page(decision, COMMENT_BYTES, COMMENT_ROWS)
+
+
+def _page(decision: Decision, most_bytes: int, most_rows: int) -> str:
+    sign = ":white_check_mark:" if decision.exit is Exit.OK else ":x:"
+    head = [
+        MARK,
+        f"### {sign} accuracy-check {_safe(decision.run.experiment)}: {WORDS[decision.exit]}",
+        "",
+        f"**{decision.last_line}** ({_safe('; '.join(labels(decision)))})  ",
+        _safe(compared(decision)),
+        "",
+    ]
+    head += [f"- {_safe(note)}" for note in decision.notes]
+    head += ["", _line(HEAD), _line(tuple("-" for _ in HEAD))]
+    rows = [_line(tuple(map(_safe, row(item)))) for item in worst(decision, most_rows)]
+    free_bytes = most_bytes - len("\n".join(head).encode()) - 200  # the sentence below
+    kept = sum(end <= free_bytes for end in accumulate(len(row.encode()) + 1 for row in rows))
+    left = len(decision.items) - decision.count(SKIPPED) - kept
+    tail = ["", f"and {count(left, 'cell')} more: see check.json or compare.html"] if left else []
+    return "\n".join([*head, *rows[:kept], *tail, ""]).encode()[:most_bytes].decode(errors="ignore")
+
+
+def _line(words: tuple[str, ...]) -> str:
+    return f"| {' | '.join(words)} |"
+
+
+def _safe(words: str) -> str:
+    """Text that makes no markup, link, mention or HTML; at most 500 characters."""
+    short = words if len(words) <= 500 else f"{words[:500]}..."
+    return re.sub(r"([\\`*_{}\[\]()#!|~$])", r"\\\1", html.escape(short, quote=False).replace("@", "@\u200b"))

@@ -1,4 +1,7 @@
-"""From a case to its inputs: q, k, v, dout, drawn by name and rounded to the case's dtype."""
+"""From a case to its inputs: q, k, v, dout, rounded to the case's dtype.
+
+Drawn by numpy from a key made of names: a case has the same inputs on every device, and a new case shifts no other's.
+"""
 
 import hashlib
 from dataclasses import dataclass
@@ -30,16 +33,12 @@ class Inputs:
 
 
 NAMES = ("q", "k", "v", "dout")
+KEPT_ELEMENTS = 2**23  # of an input that a rank keeps whole: drawing it again would take longer than the next case
 
 
 def draw(part: Part, problem: Problem, seed: int) -> dict[str, Tensor]:
     """The unrounded float64 tensors on the CPU, by name."""
     return {name: _draw_tensor(part, problem, seed, name) for name in NAMES}
-
-
-KEPT_ELEMENTS = 2**23
-"""Of an input that a rank keeps whole for the next case: drawing it again for another sharding would take longer than
-the case."""
 
 
 def draw_shard(case: Case, rank: int) -> tuple[Tensor, ...]:

@@ -1,16 +1,14 @@
 """q, k, v and dout of a trained model, read from a safetensors file: by default of a tiny language model, shipped here.
 
-A file holds `LAYER.q`, `LAYER.dout` (B, S, H, D) and `LAYER.k`, `LAYER.v` (B, S, Hk, D), of the same B, S and D: q
-and k as they enter the scores (after RoPE), dout the gradient of a loss with respect to the attention's output. A
-problem has the file's heads, key/value heads and head dim, and takes the first of its sequences and tokens: at most
-as many as there are. Nothing in it is random, so it has seed 0 alone. `experiments/inputs_that_matter/train.py` made
-the shipped file.
+A file holds `LAYER.q`, `LAYER.dout` (B, S, H, D), `LAYER.k`, `LAYER.v` (B, S, Hk, D): q and k as they enter the scores
+(after RoPE), dout the gradient of a loss. A problem has its heads and head dim, and takes its first sequences and
+tokens. `experiments/inputs_that_matter/train.py` made the shipped file.
 """
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,6 @@ class Options:
     layer: str = "layer_0"
 
     def __post_init__(self) -> None:
-        """Raises ValueError."""
         _shapes(self.file, self.layer)
 
     @property
@@ -60,7 +57,7 @@ def unsupported(case: Case, options: Options) -> str | None:
 
 
 def code(options: Options) -> str:
-    """What tells one file's content from another's."""
+    """Eight digits of the file's SHA-256."""
     return _digest(options.file)
 
 
@@ -78,52 +75,36 @@ def draw(generator: np.random.Generator, shape: tuple[int, ...], tensor: str, op
 
 @cache
 def _shapes(path: Path, layer: str) -> dict[str, tuple[int, ...]]:
-    """Of the layer's tensors, which fit each other. Raises ValueError."""
     with _opened(path) as file:
         found = set(file.keys())
         missing = [f"{layer}.{name}" for name in NAMES if f"{layer}.{name}" not in found]
         if missing:
-            raise ValueError(f"layer={layer}: {path} lacks {', '.join(missing)}; {_layers(found)}")
+            layers = sorted(name.removesuffix(".q") for name in found if name.endswith(".q"))
+            allowed = ", ".join(layers[:8]) or "tensors called LAYER.q, .k, .v, .dout"
+            raise ValueError(f"layer={layer}: {path} lacks {', '.join(missing)}; allowed: {allowed}")
         slices = {name: file.get_slice(f"{layer}.{name}") for name in NAMES}
-        dtypes = {name: each.get_dtype() for name, each in slices.items()}
-        shapes = {name: tuple(each.get_shape()) for name, each in slices.items()}
-    wrong = [f"{layer}.{name} is {dtype}" for name, dtype in dtypes.items() if dtype not in DTYPES]
+        wrong = [f"{layer}.{name} is {x.get_dtype()}" for name, x in slices.items() if x.get_dtype() not in DTYPES]
+        shapes = {name: tuple(x.get_shape()) for name, x in slices.items()}
     if wrong:
         raise ValueError(f"{path}: {', '.join(wrong)}; allowed: {', '.join(DTYPES)}")
-    if not _fit(shapes):
+    q, k = shapes["q"], shapes["k"]
+    fit = len(q) == len(k) == 4 and 0 not in q + k and shapes["dout"] == q and shapes["v"] == k
+    if not fit or (q[0], q[1], q[3]) != (k[0], k[1], k[3]) or q[2] % k[2]:
         given = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
         raise ValueError(f"{path}: {given}; allowed: q and dout (B, S, H, D), k and v (B, S, Hk, D), Hk a divisor of H")
     return shapes
 
 
-def _fit(shapes: dict[str, tuple[int, ...]]) -> bool:
-    q, k, v, dout = (shapes[name] for name in NAMES)
-    if len(q) != 4 or len(k) != 4 or 0 in q + k or dout != q or v != k:
-        return False
-    return (q[0], q[1], q[3]) == (k[0], k[1], k[3]) and q[2] % k[2] == 0
-
-
-def _layers(names: Sequence[str] | set[str]) -> str:
-    """What could be given for `layer`."""
-    layers = sorted({name.removesuffix(".q") for name in names if name.endswith(".q")})
-    return f"allowed: {', '.join(layers[:8])}" if layers else "its tensors are to be called LAYER.q, .k, .v, .dout"
-
-
 def _opened(path: Path) -> Any:
-    """Raises ValueError where there is no such file, or another kind of file."""
     if not path.is_file():
         raise ValueError(f"path={path} is no file; allowed: a safetensors file, or empty for the shipped one")
     try:
         return safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:
-        text = " ".join(str(error).split())
-        raise ValueError(f"path={path} cannot be read as safetensors ({text})") from error
+        raise ValueError(f"path={path} cannot be read as safetensors ({' '.join(str(error).split())})") from error
 
 
 @cache
 def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        content = hashlib.sha256()
-        while part := file.read(2**20):
-            content.update(part)
-    return content.hexdigest()[:8]
+    with open(path, "rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        return hashlib.sha256(content).hexdigest()[:8]

@@ -4,17 +4,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from accuracy.core.kinds import Positive
+
 
 @dataclass(frozen=True)
 class Options:
     """std: standard deviation of q, k, v and dout."""
 
-    std: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Raises ValueError."""
-        if not 0 < self.std < float("inf"):
-            raise ValueError(f"std={self.std}; allowed: numbers above 0")
+    std: Positive = 1.0
 
 
 def draw(generator: np.random.Generator, shape: tuple[int, ...], tensor: str, options: Options) -> np.ndarray:

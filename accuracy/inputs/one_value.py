@@ -1,7 +1,6 @@
-"""A probe with an exact answer: V = 1, so out is 1 whatever the scores are.
+"""A probe with an exact answer: V = 1, so out is 1 whatever the scores are (flash-attention PR #2721 was found so).
 
-The weights of a row sum to one, through every block and merge (flash-attention PR #2721 was found so). q, k and dout
-are standard normal.
+A row's weights sum to one, through every block and merge. q, k and dout are standard normal.
 """
 
 import numpy as np

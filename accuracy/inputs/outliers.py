@@ -4,21 +4,20 @@ N(0, 1) + N(0, 100) Bernoulli(0.001): Shah et al. 2024 (arXiv 2407.08608), secti
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge, Le
+
+from accuracy.core.kinds import Positive
 
 
 @dataclass(frozen=True)
 class Options:
     """rate: share of entries that get an outlier; scale: its standard deviation."""
 
-    rate: float = 0.001
-    scale: float = 10.0
-
-    def __post_init__(self) -> None:
-        """Raises ValueError."""
-        if not 0 <= self.rate <= 1 or not 0 < self.scale < float("inf"):
-            raise ValueError(f"rate={self.rate}, scale={self.scale}; allowed: a rate from 0 to 1, a scale above 0")
+    rate: Annotated[float, Ge(0), Le(1)] = 0.001
+    scale: Positive = 10.0
 
 
 def draw(generator: np.random.Generator, shape: tuple[int, ...], tensor: str, options: Options) -> np.ndarray:

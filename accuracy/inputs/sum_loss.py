@@ -1,7 +1,6 @@
 """Entries of U[0, 1) and dout = 1: what `torch.rand` and `out.sum().backward()` in many tests amount to.
 
-Scores hardly differ and the gradients of out's sum nearly cancel, so dq and dk are tiny: a tolerance that suits such
-inputs may let anything pass.
+Scores hardly differ and dq and dk nearly cancel: a tolerance that suits such inputs may let anything pass.
 """
 
 import numpy as np

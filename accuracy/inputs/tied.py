@@ -1,9 +1,9 @@
 """Two tied row maxima and values of one sign: where rounding to 16 bits is biased (Qiu and Yao 2025, arXiv 2510.04212).
 
-Tokens come in pairs with one key, and each query points at the pair before its own: two weights are the largest alike,
-all others far below. All values lie evenly between -2 and -1, so that rounding the true answer is unbiased. The sum of
-two equal weights times values needs one bit more than the values have, and the small weights, of the same sign, push
-its rounding one way. Directions are the same for every seed; values, dout and the noise of the queries are not.
+Tokens come in pairs with one key, each query points at the pair before its own: two weights are the largest alike.
+Values are uniform between -2 and -1, so that rounding the true answer is unbiased. The sum of two equal weights times
+values needs one bit more than the values have, and the small weights, of the same sign, push its rounding one way.
+Directions are the same for every seed.
 """
 
 import numpy as np

@@ -16,7 +16,6 @@ class Options:
     high: float = 1.0
 
     def __post_init__(self) -> None:
-        """Raises ValueError."""
         if not -float("inf") < self.low < self.high < float("inf"):
             raise ValueError(f"low={self.low}, high={self.high}; allowed: numbers, low below high")
 

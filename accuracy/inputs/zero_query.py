@@ -1,7 +1,6 @@
-"""A probe with an exact answer: q = 0, so every visible key weighs the same.
+"""A probe with an exact answer: q = 0, so every visible key weighs the same; k, v and dout are standard normal.
 
-lse is the logarithm of the number of keys that a row sees, out the mean of their values: a key that is dropped or
-counted twice shows in both. k, v and dout are standard normal.
+lse is the logarithm of the number of keys that a row sees, out the mean of their values.
 """
 
 import numpy as np

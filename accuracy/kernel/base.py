@@ -1,37 +1,37 @@
 """What every kernel offers, and how its stated abilities turn into the reason why a case is unsupported.
 
-A kernel's file has `KERNEL`, a subclass of `KernelKnobs`: a frozen dataclass of its knobs, which states what it can do
-on a device and builds the kernel there. Nothing else lists it: configs/kernel/NAME.yaml names the file.
+A kernel's file has `KERNEL`, a subclass of `KernelKnobs`; configs/kernel/NAME.yaml names the file, and nothing else.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from accuracy.core import plugins
 from accuracy.core.case import Case, Part
-from accuracy.core.dtype import FORMATS
+from accuracy.core.dtype import FORMATS, accumulation_dtype
+from accuracy.core.masks import Window
 from accuracy.kernel.block.running_state import SoftmaxState
+from accuracy.kernel.block.sight import Sight
+
+Gradients = Iterable[Tensor]  # dq, dk, dv
 
 
 class Kernel(Protocol):
     """Attention on one device. Masks: full, or causal aligned at the bottom right (Sq <= Sk).
 
-    A kernel whose abilities have the feature `window` also takes `window=(left, right)` with causal=False (see
-    `accuracy.core.masks.Block`; every row sees a key), in both directions; one with `softcap`, `softcap=c`: scores
-    become c tanh(scale q k^T / c).
+    With the feature `window` it also takes `window=(left, right)` with causal=False (see `accuracy.core.masks.Block`;
+    every row sees a key), with `softcap` `softcap=c`: scores become c tanh(scale q k^T / c).
     """
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
-        """out (B, Sq, H, D) in `out_dtype` and lse (B, H, Sq), natural log, in the accumulation dtype.
-
-        q (B, Sq, H, D), k and v (B, Sk, Hk, D) in one dtype; query head h reads key/value head h // (H / Hk).
-        """
+        """out (B, Sq, H, D) in `out_dtype` and lse (B, H, Sq), natural log, in the accumulation dtype, of q
+        (B, Sq, H, D), k and v (B, Sk, Hk, D) in one dtype; query head h reads key/value head h // (H / Hk)."""
         ...
 
     def backward(
@@ -48,10 +48,8 @@ class CarryingKernel(Kernel, Protocol):
     def carry(
         self, state: SoftmaxState, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, begins: bool
     ) -> None:
-        """Bring the keys k, v (B, Sk, Hk, D) into the state of the queries q (B, Sq, H, D), in place and unrounded.
-
-        begins: the state holds nothing yet and is not read.
-        """
+        """Bring the keys k, v (B, Sk, Hk, D) into the state of the queries q (B, Sq, H, D), in place and unrounded;
+        begins: the state holds nothing yet and is not read."""
         ...
 
 
@@ -75,6 +73,7 @@ class Abilities:
     head_dim_multiple: int = 1
     deterministic: bool = True
     carries: bool = False  # is a CarryingKernel
+    short_sums: bool = False  # sums 16-bit gradients in 16 bits: what another's function is not compared with
     features: tuple[str, ...] = ()  # of FEATURES
     missing: str = ""
 
@@ -82,16 +81,17 @@ class Abilities:
         self, kernel: str, dtype: str, head_dim: int, partials: set[str], features: Mapping[str, str] | None = None
     ) -> str | None:
         """Why the kernel cannot serve such a case, or None. features: `Problem.features`, each with its setting."""
-        if self.missing:
-            return f"kernel {kernel} {self.missing}"
-        if dtype not in self.dtypes:
-            return f"kernel {kernel} has no {dtype} here; it has {', '.join(self.dtypes)}"
-        if head_dim < self.head_dim_min:
-            return f"kernel {kernel} takes head_dim from {self.head_dim_min}, not {head_dim}"
-        if self.head_dim_max is not None and head_dim > self.head_dim_max:
-            return f"kernel {kernel} takes head_dim up to {self.head_dim_max}, not {head_dim}"
-        if head_dim % self.head_dim_multiple:
-            return f"kernel {kernel} takes head_dim in multiples of {self.head_dim_multiple}, not {head_dim}"
+        reasons = {
+            self.missing: bool(self.missing),
+            f"has no {dtype} here; it has {', '.join(self.dtypes)}": dtype not in self.dtypes,
+            f"takes head_dim from {self.head_dim_min}, not {head_dim}": head_dim < self.head_dim_min,
+            f"takes head_dim up to {self.head_dim_max}, not {head_dim}": head_dim > (self.head_dim_max or head_dim),
+            f"takes head_dim in multiples of {self.head_dim_multiple}, not {head_dim}": head_dim
+            % self.head_dim_multiple,
+        }
+        for reason, given in reasons.items():
+            if given:
+                return f"kernel {kernel} {reason}"
         for feature, setting in (features or {}).items():
             if feature in FEATURES and feature not in self.features:
                 return f"kernel {kernel} has no {feature} here: drop {setting} or use kernel=eager"
@@ -103,26 +103,73 @@ class Abilities:
 
 
 ALL_DTYPES = tuple(FORMATS)
+FLASH = Abilities(dtypes=("bfloat16", "float16"), head_dim_max=256, head_dim_multiple=8)
 FEATURES = ("window", "softcap")
 """Of a problem's features, those that its blocks hand on to the kernel."""
 
 
 @dataclass(frozen=True)
+class How:
+    """What a call asks for beside its tensors. dtype: of out or of the gradients; window, softcap: see `Kernel`."""
+
+    scale: float
+    causal: bool
+    dtype: torch.dtype
+    window: Window | None = None
+    softcap: float | None = None
+
+    def sight(self, q: Tensor, k: Tensor) -> Sight:
+        """Which keys the queries q (B, Sq, H, D) see of k (B, Sk, Hk, D)."""
+        left, right = self.window or (None, 0 if self.causal else None)
+        return Sight(q.shape[1], k.shape[1], left, right)
+
+
+@dataclass(frozen=True)
 class KernelKnobs:
-    """A kernel's knobs, which YAML sets by name, and what it can do with them."""
+    """A kernel's knobs, which YAML sets by name, and what it can do with them. A subclass has `_forward` and
+    `_backward`, whose results are rounded to the dtype asked for here, or `build`."""
 
     def abilities(self, device: str) -> Abilities:
         """What the kernel can do on `cpu` or `cuda`."""
         raise NotImplementedError
 
     def build(self, device: str) -> Kernel:
-        """The kernel; the knobs themselves where they have its `forward` and `backward`."""
-        kernel: Any = self
-        return kernel
+        """The kernel; the knobs themselves where they have `_forward` and `_backward`."""
+        return self
 
     def held_bytes(self, case: Case) -> int:
         """What the kernel takes in a case beyond its arguments and results."""
         return 0
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype,
+        window: Window | None = None, softcap: float | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """See `Kernel.forward`."""
+        out, lse = self._forward(q, k, v, How(scale, causal, out_dtype, window, softcap))
+        return out.to(out_dtype), lse
+
+    def backward(
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float,
+        causal: bool, gradient_dtype: torch.dtype, window: Window | None = None, softcap: float | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """See `Kernel.backward`."""
+        how = How(scale, causal, gradient_dtype, window, softcap)
+        dq, dk, dv = self._backward(dout, q, k, v, out, lse, how)
+        return dq.to(gradient_dtype), dk.to(gradient_dtype), dv.to(gradient_dtype)
+
+    def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
+
+    def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
+        raise NotImplementedError
+
+
+def dtype_of(word: str, like: Tensor) -> torch.dtype:
+    """The dtype of a name, of `input` (that of `like`) or of `accumulate` (in which its products are summed)."""
+    given = str(like.dtype).removeprefix("torch.")
+    dtype: torch.dtype = getattr(torch, {"input": given, "accumulate": accumulation_dtype(given)}.get(word, word))
+    return dtype
 
 
 def kernel_of(part: Part) -> KernelKnobs:

@@ -1,8 +1,7 @@
 """Memory-efficient attention out of torch products: keys in chunks, a running maximum and running sums.
 
 Rabe and Staats 2021 (arXiv 2112.05682), section 3: a chunk of keys adds exp(s - m) v and exp(s - m) to sums that are
-rescaled when the maximum m grows; one division at the end. No more than query_chunk x key_chunk scores a head exist at
-once, for any length. The backward recomputes the scores chunk by chunk from lse. P is not rounded before P V.
+rescaled when the maximum m grows; one division at the end. At most query_chunk x key_chunk scores a head exist at once.
 """
 
 from collections.abc import Iterator
@@ -13,11 +12,9 @@ from torch import Tensor
 
 from accuracy.core.case import Case
 from accuracy.core.dtype import FORMATS, accumulation_dtype
-from accuracy.core.masks import Window
-from accuracy.kernel.base import ALL_DTYPES, FEATURES, Abilities, KernelKnobs
+from accuracy.kernel.base import ALL_DTYPES, FEATURES, Abilities, Gradients, How, KernelKnobs, dtype_of
 from accuracy.kernel.block import heads
-from accuracy.kernel.block.scores import scores
-from accuracy.kernel.block.sight import Sight
+from accuracy.kernel.block.sight import Sight, scores
 from accuracy.runtime import arithmetic
 
 
@@ -51,40 +48,32 @@ class Chunked(KernelKnobs):
         copies = 6 if case.problem.softcap is None else 8
         return copies * scores * FORMATS[accumulation_dtype(case.dtype)].bytes
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype,
-        window: Window | None = None, softcap: float | None = None,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """See `Kernel.forward`."""
-        compute, kept = self._dtypes(q)
+    def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
+        compute, kept = dtype_of("accumulate", q), dtype_of(self.accumulator_dtype, q)
         keys, values = heads.by_kv_head(k, compute), heads.by_kv_head(v, compute)
-        out = torch.empty_like(q, dtype=out_dtype)
+        out = torch.empty_like(q, dtype=how.dtype)
         lse = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=compute)
         with arithmetic.switched(tf32_products=self.tf32):
             for rows in _slices(q.shape[1], self.query_chunk):
                 query = heads.by_group(q[:, rows], k.shape[2], compute)
                 largest = query.new_full((*query.shape[:-1], 1), -torch.inf)
                 total, sums = torch.zeros_like(largest, dtype=kept), torch.zeros_like(query, dtype=kept)
-                for columns, hidden in self._visible(Sight.of(q, k, causal, window), rows, q.device):
-                    found, _ = scores(query, keys[..., columns, :], scale, hidden, softcap)
+                for columns, hidden in self._visible(how.sight(q, k), rows, q.device):
+                    found, _ = scores(query, keys[..., columns, :], how.scale, hidden, how.softcap)
                     grown = torch.maximum(largest, found.amax(-1, keepdim=True))
                     base = grown.masked_fill(grown == -torch.inf, 0.0)  # a row may see nothing of its first chunk
                     weights, rescale = torch.exp(found - base), torch.exp(largest - base)
                     total = (total * rescale + weights.sum(-1, keepdim=True)).to(kept)
                     sums = (sums * rescale + weights @ values[..., columns, :]).to(kept)
                     largest = grown
-                out[:, rows] = heads.by_token(sums / total).to(out_dtype)
+                out[:, rows] = heads.by_token(sums / total).to(out.dtype)
                 lse[:, :, rows] = (largest + total.to(compute).log()).flatten(1, 2).squeeze(-1)
         return out, lse
 
-    def backward(
-        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float,
-        causal: bool, gradient_dtype: torch.dtype, window: Window | None = None, softcap: float | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """See `Kernel.backward`."""
-        compute, kept = self._dtypes(q)
+    def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
+        compute, kept = dtype_of("accumulate", q), dtype_of(self.accumulator_dtype, q)
         keys, values = heads.by_kv_head(k, compute), heads.by_kv_head(v, compute)
-        dq = torch.empty_like(q, dtype=gradient_dtype)
+        dq = torch.empty_like(q, dtype=how.dtype)
         dk, dv = torch.zeros_like(keys, dtype=kept), torch.zeros_like(values, dtype=kept)
         with arithmetic.switched(tf32_products=self.tf32):
             for rows in _slices(q.shape[1], self.query_chunk):
@@ -92,23 +81,16 @@ class Chunked(KernelKnobs):
                 normaliser = lse[:, :, rows].to(compute).unflatten(1, (k.shape[2], -1)).unsqueeze(-1)
                 delta = (dout_rows * out_rows).sum(-1, keepdim=True)
                 dquery = torch.zeros_like(query, dtype=kept)
-                for columns, hidden in self._visible(Sight.of(q, k, causal, window), rows, q.device):
-                    found, slope_of_cap = scores(query, keys[..., columns, :], scale, hidden, softcap)
+                for columns, hidden in self._visible(how.sight(q, k), rows, q.device):
+                    found, slope_of_cap = scores(query, keys[..., columns, :], how.scale, hidden, how.softcap)
                     weights = torch.exp(found - normaliser)
                     slope = weights * (dout_rows @ values[..., columns, :].mT - delta)
                     slope = slope if slope_of_cap is None else slope * slope_of_cap
                     dquery = (dquery + slope @ keys[..., columns, :]).to(kept)
                     dk[..., columns, :] += (slope.mT @ query).sum(2, keepdim=True)
                     dv[..., columns, :] += (weights.mT @ dout_rows).sum(2, keepdim=True)
-                dq[:, rows] = heads.by_token(dquery * scale).to(gradient_dtype)
-        return dq, heads.by_token(dk * scale).to(gradient_dtype), heads.by_token(dv).to(gradient_dtype)
-
-    def _dtypes(self, q: Tensor) -> tuple[torch.dtype, torch.dtype]:
-        """Of the arithmetic, and of the running sums."""
-        case = str(q.dtype).removeprefix("torch.")
-        compute = accumulation_dtype(case)
-        word = self.accumulator_dtype
-        return getattr(torch, compute), getattr(torch, {"input": case, "accumulate": compute}.get(word, word))
+                dq[:, rows] = heads.by_token(dquery * how.scale).to(dq.dtype)
+        return dq, heads.by_token(dk * how.scale), heads.by_token(dv)
 
     def _visible(self, sight: Sight, rows: slice, device: torch.device) -> Iterator[tuple[slice, Tensor | None]]:
         """Chunks of keys that some row of `rows` sees, and where they are hidden from one (None: nowhere)."""

@@ -1,9 +1,7 @@
 """Plain attention out of torch products, in any dtype, with every rounding place of a kernel as a knob.
 
-Rows are computed in chunks so that no more than `CHUNK_ELEMENTS` scores exist at once, with the keys that one of them
-sees: on a CPU no more than its cache holds, in a third of the time that it takes through memory. Standard formulas (Dao
-et al. 2022, algorithm 4, without the tiling over keys): as in flash kernels, weights are rounded before they are
-normalised, and their sum is of the unrounded ones.
+As in flash kernels (Dao et al. 2022, algorithm 4), weights are rounded before they are normalised, and their sum is of
+the unrounded ones.
 """
 
 from collections.abc import Iterator
@@ -14,14 +12,12 @@ from torch import Tensor
 
 from accuracy.core.case import Case
 from accuracy.core.dtype import FORMATS, accumulation_dtype
-from accuracy.core.masks import Window
-from accuracy.kernel.base import ALL_DTYPES, FEATURES, Abilities, KernelKnobs
+from accuracy.kernel.base import ALL_DTYPES, FEATURES, Abilities, Gradients, How, KernelKnobs, dtype_of
 from accuracy.kernel.block.heads import by_group, by_kv_head, by_token
-from accuracy.kernel.block.scores import scores
-from accuracy.kernel.block.sight import Sight
+from accuracy.kernel.block.sight import Sight, scores
 from accuracy.runtime import arithmetic
 
-CHUNK_ELEMENTS = {"cpu": 2**19, "cuda": 2**24}
+CHUNK_ELEMENTS = {"cpu": 2**19, "cuda": 2**24}  # scores that exist at once: on a CPU no more than its cache holds
 
 
 @dataclass(frozen=True)
@@ -49,66 +45,44 @@ class Eager(KernelKnobs):
         copies = 7 if problem.softcap is None else 9
         return copies * scores * FORMATS[accumulation_dtype(case.dtype)].bytes
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype,
-        window: Window | None = None, softcap: float | None = None,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """See `Kernel.forward`."""
-        compute, probability = self._dtypes(q)
+    def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
+        compute, probability = dtype_of(self.compute_dtype, q), dtype_of(self.probability_dtype, q)
         keys, values = by_kv_head(k, compute), by_kv_head(v, compute)
-        out = torch.empty_like(q, dtype=out_dtype)
-        lse = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=_lse_dtype(q))
+        out = torch.empty_like(q, dtype=how.dtype)
+        lse_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+        lse = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=lse_dtype)
         with arithmetic.switched(tf32_products=self.tf32):
-            for rows, columns, hidden in _chunks(q, k, Sight.of(q, k, causal, window)):
+            for rows, columns, hidden in _chunks(q, k, how.sight(q, k)):
                 query = by_group(q[:, rows], k.shape[2], compute)
-                found, _ = scores(query, keys[..., columns, :], scale, hidden, softcap)
+                found, _ = scores(query, keys[..., columns, :], how.scale, hidden, how.softcap)
                 top = found.amax(dim=-1, keepdim=True)
                 weights = found.sub_(top.masked_fill(top == -torch.inf, 0.0)).exp_()
                 total = weights.sum(dim=-1, keepdim=True)
                 normaliser = top + torch.log(total)
                 product = weights.to(probability).to(compute) @ values[..., columns, :]
-                out[:, rows] = by_token(product.div_(total)).to(out_dtype)
+                out[:, rows] = by_token(product.div_(total)).to(out.dtype)
                 lse[:, :, rows] = normaliser.flatten(1, 2).squeeze(-1).to(lse.dtype)
         return out, lse
 
-    def backward(
-        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float,
-        causal: bool, gradient_dtype: torch.dtype, window: Window | None = None, softcap: float | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """See `Kernel.backward`."""
-        compute, probability = self._dtypes(q)
+    def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
+        compute, probability = dtype_of(self.compute_dtype, q), dtype_of(self.probability_dtype, q)
         keys, values = by_kv_head(k, compute), by_kv_head(v, compute)
-        heads_kv = k.shape[2]
-        dq = torch.empty_like(q, dtype=gradient_dtype)
+        dq = torch.empty_like(q, dtype=how.dtype)
         dk, dv = torch.zeros_like(keys), torch.zeros_like(values)
         with arithmetic.switched(tf32_products=self.tf32):
-            for rows, columns, hidden in _chunks(q, k, Sight.of(q, k, causal, window)):
-                query, dout_rows = (
-                    by_group(q[:, rows], heads_kv, compute),
-                    by_group(dout[:, rows], heads_kv, compute),
-                )
-                found, slope_of_cap = scores(query, keys[..., columns, :], scale, hidden, softcap)
-                normaliser = lse[:, :, rows].to(compute).unflatten(1, (heads_kv, -1)).unsqueeze(-1)
+            for rows, columns, hidden in _chunks(q, k, how.sight(q, k)):
+                query, dout_rows, out_rows = (by_group(x[:, rows], k.shape[2], compute) for x in (q, dout, out))
+                found, slope_of_cap = scores(query, keys[..., columns, :], how.scale, hidden, how.softcap)
+                normaliser = lse[:, :, rows].to(compute).unflatten(1, (k.shape[2], -1)).unsqueeze(-1)
                 weights = found.sub_(normaliser).exp_()
-                delta = (dout_rows * by_group(out[:, rows], heads_kv, compute)).sum(-1, keepdim=True)
+                delta = (dout_rows * out_rows).sum(-1, keepdim=True)
                 slope = (dout_rows @ values[..., columns, :].mT).sub_(delta).mul_(weights)
                 slope = slope if slope_of_cap is None else slope * slope_of_cap
                 weights, slope = weights.to(probability).to(compute), slope.to(probability).to(compute)
-                dq[:, rows] = by_token((slope @ keys[..., columns, :]).mul_(scale)).to(gradient_dtype)
+                dq[:, rows] = by_token((slope @ keys[..., columns, :]).mul_(how.scale)).to(dq.dtype)
                 dk[..., columns, :] += (slope.mT @ query).sum(2, keepdim=True)
                 dv[..., columns, :] += (weights.mT @ dout_rows).sum(2, keepdim=True)
-        return dq, by_token(dk * scale).to(gradient_dtype), by_token(dv).to(gradient_dtype)
-
-    def _dtypes(self, q: Tensor) -> tuple[torch.dtype, torch.dtype]:
-        case = str(q.dtype).removeprefix("torch.")
-        words = {"input": case, "accumulate": accumulation_dtype(case)}
-        compute = words.get(self.compute_dtype, self.compute_dtype)
-        probability = words.get(self.probability_dtype, self.probability_dtype)
-        return getattr(torch, compute), getattr(torch, probability)
-
-
-def _lse_dtype(q: Tensor) -> torch.dtype:
-    return torch.float64 if q.dtype == torch.float64 else torch.float32
+        return dq, by_token(dk * how.scale), by_token(dv)
 
 
 def _chunks(q: Tensor, k: Tensor, sight: Sight) -> Iterator[tuple[slice, slice, Tensor | None]]:

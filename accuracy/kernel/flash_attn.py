@@ -1,18 +1,14 @@
-"""The flash-attn 2 package's low-level forward and backward (an optional extra: `attention-accuracy[flash]`).
-
-The functions that ring-flash-attention calls, so that our rings round where theirs do.
-"""
+"""The flash-attn 2 package's low-level forward and backward, which ring-flash-attention calls: an optional extra."""
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from accuracy.core.masks import Window
-from accuracy.kernel.base import FEATURES, Abilities, KernelKnobs
+from accuracy.kernel.base import FEATURES, FLASH, Abilities, Gradients, How, KernelKnobs
 from accuracy.kernel.block import flash_fold
 
 
@@ -21,10 +17,11 @@ def _interface() -> Any:
     return importlib.import_module("flash_attn.flash_attn_interface")
 
 
-def _sight(window: Window | None, softcap: float | None) -> dict[str, Any]:
+def _sight(how: How) -> dict[str, Any]:
     """-1: no limit; 0.0: no cap."""
-    left, right = (-1 if side is None else side for side in window or (None, None))
-    return {"window_size_left": left, "window_size_right": right, "softcap": softcap or 0.0}
+    left, right = (-1 if side is None else side for side in how.window or (None, None))
+    sides = {"window_size_left": left, "window_size_right": right}
+    return {"softmax_scale": how.scale, "causal": how.causal, "softcap": how.softcap or 0.0, **sides}
 
 
 def _plain(function: Any) -> Any:
@@ -46,13 +43,7 @@ class FlashAttn(KernelKnobs):
             _interface()
         except ImportError as error:
             return Abilities(missing=f"cannot be imported ({error}); install attention-accuracy[flash]")
-        return Abilities(
-            dtypes=("bfloat16", "float16"),
-            head_dim_max=256,
-            head_dim_multiple=8,
-            deterministic=self.deterministic,
-            features=FEATURES,
-        )
+        return replace(FLASH, deterministic=self.deterministic, features=FEATURES)
 
     def build(self, device: str) -> "FlashAttn":
         """The package is imported now, before another's stand-in may have its name."""
@@ -72,28 +63,19 @@ class FlashAttn(KernelKnobs):
         )
         return out, lse
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype,
-        window: Window | None = None, softcap: float | None = None,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """See `Kernel.forward`."""
+    def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
         out, lse, *_ = _plain(_interface()._flash_attn_forward)(
-            q, k, v, dropout_p=0.0, softmax_scale=scale, causal=causal, **_sight(window, softcap),
-            alibi_slopes=None, return_softmax=False,
-        )  # fmt: skip
-        return out.to(out_dtype), lse
+            q, k, v, dropout_p=0.0, **_sight(how), alibi_slopes=None, return_softmax=False
+        )
+        return out, lse
 
-    def backward(
-        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float,
-        causal: bool, gradient_dtype: torch.dtype, window: Window | None = None, softcap: float | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """See `Kernel.backward`."""
+    def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         _plain(_interface()._flash_attn_backward)(
-            dout, q, k, v, out, lse.contiguous(), dq, dk, dv, dropout_p=0.0, softmax_scale=scale, causal=causal,
-            **_sight(window, softcap), alibi_slopes=None, deterministic=self.deterministic,
+            dout, q, k, v, out, lse.contiguous(), dq, dk, dv, dropout_p=0.0, **_sight(how), alibi_slopes=None,
+            deterministic=self.deterministic,
         )  # fmt: skip
-        return dq.to(gradient_dtype), dk.to(gradient_dtype), dv.to(gradient_dtype)
+        return dq, dk, dv
 
 
 KERNEL = FlashAttn

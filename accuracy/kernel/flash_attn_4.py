@@ -5,14 +5,14 @@ An optional extra. flash-attn 2 carries an old copy of the same folder; only the
 
 import importlib
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from accuracy.kernel.base import Abilities, KernelKnobs
+from accuracy.kernel.base import FLASH, Abilities, Gradients, How, KernelKnobs
 
 INSTALL = "install attention-accuracy[flash4]"
 HEAD_DIM_MAX = {9: 256, 10: 128, 11: 128}  # by the compute capability's first number
@@ -46,41 +46,28 @@ class FlashAttn4(KernelKnobs):
             return Abilities(missing="needs a CUDA device; use kernel=torch_flash or kernel=eager")
         major = torch.cuda.get_device_capability()[0]
         if major not in HEAD_DIM_MAX:
-            return Abilities(
-                missing=f"needs compute capability 9, 10 or 11, this GPU has {major}; use kernel=torch_flash"
-            )
-        if reason := _missing():
-            return Abilities(missing=reason)
-        return Abilities(
-            dtypes=("bfloat16", "float16"),
-            head_dim_min=8,
-            head_dim_max=HEAD_DIM_MAX[major],
-            head_dim_multiple=8,
-            deterministic=self.deterministic,
-        )
+            missing = f"needs compute capability 9, 10 or 11, this GPU has {major}; use kernel=torch_flash"
+            return Abilities(missing=missing)
+        here = replace(FLASH, head_dim_min=8, head_dim_max=HEAD_DIM_MAX[major], missing=_missing())
+        return replace(here, deterministic=self.deterministic)
 
     def build(self, device: str) -> "FlashAttn4":
         """The package is imported now, before another's stand-in may have its name."""
         _interface()
         return self
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
-        """See `Kernel.forward`."""
-        out, lse, *_ = _interface()._flash_attn_fwd(q, k, v, softmax_scale=scale, causal=causal, return_lse=True)
-        return out.to(out_dtype), lse.contiguous()
+    def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
+        out, lse, *_ = _interface()._flash_attn_fwd(
+            q, k, v, softmax_scale=how.scale, causal=how.causal, return_lse=True
+        )
+        return out, lse.contiguous()
 
-    def backward(
-        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float,
-        causal: bool, gradient_dtype: torch.dtype,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """See `Kernel.backward`."""
-        dq, dk, dv = _interface()._flash_attn_bwd(
+    def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
+        gradients: Gradients = _interface()._flash_attn_bwd(
             q, k, v, out, dout, lse.contiguous(),
-            softmax_scale=scale, causal=causal, deterministic=self.deterministic,
+            softmax_scale=how.scale, causal=how.causal, deterministic=self.deterministic,
         )  # fmt: skip
-        return dq.to(gradient_dtype), dk.to(gradient_dtype), dv.to(gradient_dtype)
+        return gradients
 
 
 KERNEL = FlashAttn4

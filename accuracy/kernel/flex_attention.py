@@ -1,15 +1,12 @@
-"""torch's flex_attention, compiled to Triton kernels on CUDA; with lse (natural logarithm).
+"""torch's flex_attention, compiled to Triton kernels on CUDA, each shape for itself; without a backward on the CPU.
 
-On the CPU torch gives it no backward. Its own backward is autograd's and knows the block's lse only; see
-`accuracy.kernel.block.by_autograd` for what makes it one for all keys. Every shape is compiled for itself, once a
-process; one that cannot be compiled is an error, for torch would otherwise fall back on an unfused form that rounds
-elsewhere. Its other kernel, for fewer than 128 queries, is left out: it rounds elsewhere too, and is not there for more
-than 128 rows in all the heads of a group.
+A shape that cannot be compiled is an error: torch would fall back on an unfused form that rounds elsewhere. So does its
+kernel for fewer than 128 queries, which is left out.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import torch
@@ -17,8 +14,7 @@ from torch import Tensor
 from torch.nn.attention import flex_attention as flex
 
 from accuracy.core.case import Case
-from accuracy.core.masks import Window
-from accuracy.kernel.base import FEATURES, Abilities, KernelKnobs
+from accuracy.kernel.base import FEATURES, Abilities, Gradients, How, KernelKnobs
 from accuracy.kernel.block import by_autograd, heads
 from accuracy.kernel.block.sight import Sight
 
@@ -43,43 +39,27 @@ class FlexAttention(KernelKnobs):
         masked = case.problem.causal or case.problem.window is not None
         return 9 * case.problem.queries * case.problem.seqlen if masked else 0
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype,
-        window: Window | None = None, softcap: float | None = None,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """See `Kernel.forward`."""
+    def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
         if q.is_cuda:  # with a graph that is thrown away: one compilation serves forward and backward
             q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
-        out, lse = self._attend(q, k, v, scale, Sight.of(q, k, causal, window), softcap)
-        return out.detach().to(out_dtype), lse.detach()
+        out, lse = self._attend(q, k, v, how)
+        return out.detach(), lse.detach()
 
-    def backward(
-        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float,
-        causal: bool, gradient_dtype: torch.dtype, window: Window | None = None, softcap: float | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """See `Kernel.backward`."""
-        sight = Sight.of(q, k, causal, window)
-        gradients = by_autograd.gradients(
-            lambda q, k, v: self._attend(q, k, v, scale, sight, softcap), dout, q, k, v, out, lse
-        )
-        dq, dk, dv = (gradient.to(gradient_dtype) for gradient in gradients)
-        return dq, dk, dv
+    def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
+        return by_autograd.gradients(partial(self._attend, how=how), dout, q, k, v, out, lse)
 
-    def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, scale: float, sight: Sight, softcap: float | None
-    ) -> tuple[Tensor, Tensor]:
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
+        sight = how.sight(q, k)
         function: Any = _compiled() if q.is_cuda else flex.flex_attention
+        precision = "'tf32'" if self.tf32 else "'ieee'"
         with _room_for_shapes():
             out, lse = function(
                 *heads.first(q, k, v),
                 block_mask=None if sight.left is sight.right is None else _mask(sight, str(q.device)),
-                score_mod=None if softcap is None else _cap(softcap),
-                scale=scale,
+                score_mod=None if how.softcap is None else _cap(how.softcap),
+                scale=how.scale,
                 enable_gqa=q.shape[2] != k.shape[2],
-                kernel_options={
-                    "FORCE_USE_FLEX_ATTENTION": True,
-                    "FLOAT32_PRECISION": "'tf32'" if self.tf32 else "'ieee'",
-                },
+                kernel_options={"FORCE_USE_FLEX_ATTENTION": True, "FLOAT32_PRECISION": precision},
                 **_asking_for_lse(),
             )
         return out.transpose(1, 2), getattr(lse, "lse", lse)

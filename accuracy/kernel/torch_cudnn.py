@@ -1,18 +1,17 @@
-"""cuDNN's attention, as torch calls it: CUDA, 16-bit.
+"""cuDNN's attention, as torch calls it: CUDA, 16-bit; dq is summed by atomic adds, and torch offers no other.
 
-Its causal mask is aligned at the top left. Where Sq < Sk, queries are padded at the front with Sk - Sq rows of zeros,
-which makes the two alignments one; the rows' dout is zero, so they add nothing to any gradient. dq is summed by atomic
-adds, in the order in which they come; torch offers no other.
+Its causal mask is aligned at the top left. Where Sq < Sk, Sk - Sq rows of zeros in front of the queries make the two
+alignments one; the rows' dout is zero, so they add nothing to any gradient.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from accuracy.kernel.base import Abilities, KernelKnobs
+from accuracy.kernel.base import FLASH, Abilities, Gradients, How, KernelKnobs
 from accuracy.kernel.block import heads
 
 aten = torch.ops.aten
@@ -38,40 +37,33 @@ class TorchCudnn(KernelKnobs):
         largest = next((head_dim for head_dim in HEAD_DIMS if _takes(head_dim)), None)
         if largest is None:
             return Abilities(missing="is refused by torch on this GPU (torch.backends.cuda.can_use_cudnn_attention)")
-        return Abilities(dtypes=("bfloat16", "float16"), head_dim_max=largest, head_dim_multiple=8, deterministic=False)
+        return replace(FLASH, head_dim_max=largest, deterministic=False)
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
-        """See `Kernel.forward`."""
+    def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
         rows = q.shape[1]
-        (q,) = _square(causal, k, q)
+        (q,) = _square(how, k, q)
         out, lse, *_ = aten._scaled_dot_product_cudnn_attention(
-            *heads.first(q, k, v), None, True, 0.0, causal, False, scale=scale
+            *heads.first(q, k, v), None, True, 0.0, how.causal, False, scale=how.scale
         )
         lse = lse.reshape(out.shape[:3])  # (B, H, S) or (B, H, S, 1), by torch's version
-        return out.transpose(1, 2)[:, -rows:].to(out_dtype), lse[..., -rows:].contiguous()
+        return out.transpose(1, 2)[:, -rows:], lse[..., -rows:].contiguous()
 
-    def backward(
-        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float,
-        causal: bool, gradient_dtype: torch.dtype,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """See `Kernel.backward`."""
+    def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
         rows = q.shape[1]
-        dout, q, out = _square(causal, k, dout, q, out)
+        dout, q, out = _square(how, k, dout, q, out)
         lse = F.pad(lse, (q.shape[1] - rows, 0)).contiguous()
         no_dropout = torch.zeros((), dtype=torch.int64, device=q.device)
         gradients = aten._scaled_dot_product_cudnn_attention_backward(
             *heads.first(dout, q, k, v, out), lse.unsqueeze(-1) if _has_four_dimensions() else lse, no_dropout,
-            no_dropout, None, None, None, q.shape[1], k.shape[1], 0.0, causal, scale=scale,
+            no_dropout, None, None, None, q.shape[1], k.shape[1], 0.0, how.causal, scale=how.scale,
         )  # fmt: skip
-        dq, dk, dv = (gradient.transpose(1, 2).to(gradient_dtype) for gradient in gradients)
+        dq, dk, dv = (gradient.transpose(1, 2) for gradient in gradients)
         return dq[:, -rows:], dk, dv
 
 
-def _square(causal: bool, k: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+def _square(how: How, k: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
     """Tensors (B, Sq, H, D) with rows of zeros in front, as many as keys, where the mask is causal."""
-    missing = k.shape[1] - tensors[0].shape[1] if causal else 0
+    missing = k.shape[1] - tensors[0].shape[1] if how.causal else 0
     return tuple(F.pad(x, (0, 0, 0, 0, missing, 0)) if missing else x for x in tensors)
 
 

@@ -1,23 +1,20 @@
 """The unfused form inside torch, which `scaled_dot_product_attention` falls back on: any dtype, CPU and CUDA.
 
-It scales q and k each by the root of the scale, forms all scores, and computes 16-bit inputs in float32 unless reduced
-sums are allowed, when everything is rounded to 16 bits after every step. Its backward is autograd's. It returns no lse:
-lse is computed beside it, from the same scaled q and k in the accumulation dtype, and says nothing about the kernel.
+It scales q and k each by the root of the scale. Its backward is autograd's. It returns no lse: lse is computed beside
+it, from the same scaled q and k in the accumulation dtype, and says nothing about the kernel.
 """
 
 import math
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from accuracy.core.case import Case
 from accuracy.core.dtype import FORMATS, accumulation_dtype
-from accuracy.core.masks import Window
-from accuracy.kernel.base import ALL_DTYPES, Abilities, KernelKnobs
+from accuracy.kernel.base import ALL_DTYPES, Abilities, Gradients, How, KernelKnobs, dtype_of
 from accuracy.kernel.block import by_autograd, heads
-from accuracy.kernel.block.sight import Sight
 from accuracy.runtime import arithmetic
 
 aten = torch.ops.aten
@@ -42,41 +39,22 @@ class TorchMath(KernelKnobs):
         scores = problem.batch * problem.heads * problem.queries * problem.seqlen
         return 10 * scores * FORMATS[accumulation_dtype(case.dtype)].bytes
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype,
-        window: Window | None = None,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """See `Kernel.forward`."""
-        out, lse = self._attend(q, k, v, scale, Sight.of(q, k, causal, window))
-        return out.to(out_dtype), lse
-
-    def backward(
-        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float,
-        causal: bool, gradient_dtype: torch.dtype, window: Window | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """See `Kernel.backward`."""
-        with self._arithmetic():
-            gradients = by_autograd.gradients(
-                lambda q, k, v: self._attend(q, k, v, scale, Sight.of(q, k, causal, window)), dout, q, k, v, out, lse
-            )
-        dq, dk, dv = (gradient.to(gradient_dtype) for gradient in gradients)
-        return dq, dk, dv
-
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float, sight: Sight) -> tuple[Tensor, Tensor]:
-        mask = sight.bias(q.dtype, q.device)  # the operator would add booleans as numbers
-        with self._arithmetic():
+    def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
+        mask = how.sight(q, k).bias(q.dtype, q.device)  # the operator would add booleans as numbers
+        with arithmetic.switched(reduced_attention_sums=self.reduced_sums, tf32_products=self.tf32):
             out, _ = aten._scaled_dot_product_attention_math(
-                *heads.first(q, k, v), mask, 0.0, False, scale=scale, enable_gqa=q.shape[2] != k.shape[2]
+                *heads.first(q, k, v), mask, 0.0, False, scale=how.scale, enable_gqa=q.shape[2] != k.shape[2]
             )
-            return out.transpose(1, 2), _lse(q, k, scale, mask)
+            return out.transpose(1, 2), _lse(q, k, how.scale, mask)
 
-    def _arithmetic(self) -> AbstractContextManager[None]:
-        return arithmetic.switched(reduced_attention_sums=self.reduced_sums, tf32_products=self.tf32)
+    def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
+        with arithmetic.switched(reduced_attention_sums=self.reduced_sums, tf32_products=self.tf32):
+            return by_autograd.gradients(partial(self._forward, how=how), dout, q, k, v, out, lse)
 
 
 def _lse(q: Tensor, k: Tensor, scale: float, mask: Tensor | None) -> Tensor:
     """(B, H, Sq) in the accumulation dtype."""
-    dtype = getattr(torch, accumulation_dtype(str(q.dtype).removeprefix("torch.")))
+    dtype = dtype_of("accumulate", q)
     root = math.sqrt(scale)
     scores = (heads.by_group(q, k.shape[2], dtype) * root) @ (heads.by_kv_head(k, dtype) * root).mT
     if mask is not None:

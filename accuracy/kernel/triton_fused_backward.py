@@ -3,22 +3,13 @@
 Five products a tile in place of the split form's seven, but the adds finish in any order: dq varies from run to run.
 """
 
-from accuracy.kernel.base import Abilities, Kernel, KernelKnobs
 from accuracy.kernel.triton import available
 
 
-class TritonFusedBackward(KernelKnobs):
-    """No knobs."""
+class TritonFusedBackward(available.TritonKnobs):
+    """Not deterministic."""
 
-    def abilities(self, device: str) -> Abilities:
-        """As every Triton kernel here; dq is not deterministic."""
-        return available.abilities(device, deterministic=False)
-
-    def build(self, device: str) -> Kernel:
-        """The launchers, which import triton."""
-        from accuracy.kernel.triton import backward, forward
-
-        return available.TritonKernel(forward.attend, backward.fused)
+    fused = True
 
 
 KERNEL = TritonFusedBackward

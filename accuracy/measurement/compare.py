@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from accuracy.core.case import Case
-from accuracy.core.dtype import tensor_dtype
+from accuracy.core.dtype import coarser, tensor_dtype
+from accuracy.core.errors import WrongResult
 from accuracy.measurement import condition, metrics
 from accuracy.measurement.distance import Distance, distance
 from accuracy.measurement.metrics import Array, Sums
-from accuracy.measurement.rerun.counts import WrongResult
 from accuracy.measurement.targets import Targets
 from accuracy.results.table import TENSORS
+from accuracy.variant.base import schedule_of
 from accuracy.world.base import Results
 
 
@@ -44,13 +45,15 @@ class _Apart:
 
 def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[str, Compared]:
     """Each tensor that the ranks returned, by name. Raises WrongResult where one has another shape or dtype."""
-    apart = {name: _apart(case, targets, name, x) for name, x in _in_turn(case, targets, results)}
+    dtypes = {name: stored_dtype(case, name, results) for name in TENSORS}
+    apart = {name: _apart(case, targets, name, x, dtypes[name]) for name, x in _in_turn(case, targets, results)}
     together = metrics.metric_columns(
         error=metrics.of_tensors([each.reference.sums for each in apart.values()]),
         diff=metrics.of_tensors([each.single_device for each in apart.values()]),
         single_device=metrics.of_tensors([targets.single_device_sums(case, name) for name in apart]),
-        floor=metrics.of_tensors([targets.floor_sums(case, name) for name in apart]),
+        floor=metrics.of_tensors([targets.floor_sums(case, name, dtypes[name]) for name in apart]),
         ulp=np.array([each.reference.ulp for each in apart.values()]),
+        natural=np.array([[targets.natural(case.problem)[name]] for name in apart]),
     )
     found = {}
     for number, (name, each) in enumerate(apart.items()):
@@ -62,8 +65,16 @@ def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[st
     return found
 
 
-def _apart(case: Case, targets: Targets, name: str, x: Tensor) -> _Apart:
-    dtype, workspace = tensor_dtype(name, case.dtype), targets.workspace
+def stored_dtype(case: Case, name: str, results: Sequence[Results]) -> str:
+    """The dtype that a tensor is held to: the case's for it; of an lse that came in a coarser one, that."""
+    expected = tensor_dtype(name, case.dtype)
+    place = TENSORS.index(name)
+    x = results[0][place] if place < len(results[0]) else None
+    return coarser(expected, _word(x)) if name == "lse" and x is not None else expected
+
+
+def _apart(case: Case, targets: Targets, name: str, x: Tensor, dtype: str) -> _Apart:
+    workspace = targets.workspace
     bits = metrics.significand_bits(x, "float64" if name == "delta" else dtype)
     return _Apart(
         distance(x, targets.reference_target(case, name), ulp_dtype=dtype, workspace=workspace),
@@ -96,9 +107,14 @@ def _in_turn(case: Case, targets: Targets, results: Sequence[Results]) -> Iterat
 def _check(case: Case, name: str, ranks: Sequence[Tensor], reference: Tensor) -> None:
     """A wrong shape or dtype is a fault of the variant, not something to broadcast or cast away."""
     expected = tensor_dtype(name, case.dtype)
+    any_dtype = name == "lse" and schedule_of(case.variant.forward).any_lse_dtype
+    whole = (reference.transpose(-1, -2) if name == "lse" else reference).shape[1:]
     for x in ranks:
-        shape = torch.Size([len(ranks), *(x.transpose(-1, -2) if name == "lse" else x).shape])
-        if shape != reference.shape or x.dtype != getattr(torch, expected):
-            raise WrongResult(
-                f"{name} came as {tuple(shape)} {x.dtype}, expected {tuple(reference.shape)} {expected} (ranks first)"
-            )
+        if x.shape != whole:
+            raise WrongResult(f"{name} came as {tuple(x.shape)}, expected {tuple(whole)}")
+        if x.dtype != (ranks[0].dtype if any_dtype else getattr(torch, expected)):
+            raise WrongResult(f"{name} came as {_word(x)}, expected {_word(ranks[0]) if any_dtype else expected}")
+
+
+def _word(x: Tensor) -> str:
+    return str(x.dtype).removeprefix("torch.")

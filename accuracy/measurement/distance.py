@@ -14,6 +14,8 @@ from accuracy.measurement import metrics
 from accuracy.measurement.metrics import Array, Sums
 from accuracy.runtime.workspace import Workspace
 
+ALONG = ("along", "along_square", "along_norm", "norm_quartic")  # of Sums, as metrics.along gives them
+
 
 @dataclass
 class Target:
@@ -21,12 +23,19 @@ class Target:
 
     values: Tensor
     _norm_square: Array | None = None
+    _norms: Tensor | None = None
 
     def norm_square(self, scratch: Tensor) -> Array:
         """Of each rank's finite values: (W,). scratch: like the values, overwritten."""
         if self._norm_square is None:
             self._norm_square = metrics.norm_square(self.values, out=scratch).cpu().numpy()
         return self._norm_square
+
+    def norms(self, scratch: Tensor) -> Tensor:
+        """Squared norms of the heads of each token: (W, N). scratch: like the values, overwritten."""
+        if self._norms is None:
+            self._norms = metrics.heads(torch.mul(self.values, self.values, out=scratch)).clone()  # no view of scratch
+        return self._norms
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,8 @@ def distance(
     if signed:
         outward = torch.sign(target.values, out=scratch).mul_(error)
         signs = [error.flatten(1).sum(1), outward.flatten(1).sum(1)]
+        norms = target.norms(scratch)
+        signs += metrics.along(torch.mul(error, target.values, out=scratch), norms)
     size = error.abs_()
     largest = size.amax(over_token)
     parts = [size.flatten(1).sum(1), square.sum(1), largest.amax(1), *signs]
@@ -68,11 +79,12 @@ def distance(
     if not total.max() < float("inf"):
         return _of_anything(x, target, ulp_dtype)
     none = np.zeros(ranks)
-    signed_sum, outward_sum = (more.pop(0), more.pop(0)) if signed else (none, none)
-    worst, ulp = more or (none, None)
+    signed_sum, outward_sum, *along = more[:6] if signed else [none] * 6
+    worst, ulp = more[6 * signed :] or (none, None)
     found = Sums(
-        total=total, square=squares, signed=signed_sum, signed_square=squares, outward=outward_sum, largest=top,
-        worst=worst, norm_square=target.norm_square(scratch), nonfinite=none, count=none + error[0].numel(),
+        total=total, square=squares, signed=signed_sum, signed_square=squares, outward=outward_sum,
+        **dict(zip(ALONG, along, strict=True)), largest=top, worst=worst, norm_square=target.norm_square(scratch),
+        nonfinite=none, count=none + error[0].numel(),
     )  # fmt: skip
     if ulp_dtype is None:
         return Distance(found)

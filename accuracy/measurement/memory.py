@@ -1,8 +1,7 @@
 """How much memory a case needs at most: an estimate by counting tensors, before anything is allocated."""
 
-from accuracy.core.case import Case
+from accuracy.core.case import Case, Stack
 from accuracy.core.dtype import FORMATS, accumulation_dtype
-from accuracy.core.stack import Stack
 from accuracy.kernel.base import kernel_of
 from accuracy.measurement import condition
 from accuracy.reference import choice

@@ -9,13 +9,14 @@ Everything works on shards (W, B, S/W, heads[, D]) and keeps the ranks apart; al
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from accuracy.core.dtype import FORMATS
+from accuracy.core.probes import REFERENCE_ERROR
 from accuracy.results.derived import ratio
 from accuracy.results.table import ALL_RANKS
 
@@ -35,9 +36,10 @@ class Sums:
     """What can be added over ranks, each an array (W,) of float64.
 
     total: sum of |e|; square: of e^2; signed: of e where finite; signed_square: of its squares; outward: of e where
-    finite, times the reference's sign; largest: max |e|;
-    worst: flat local index of the largest; norm_square: of the reference, squared, where finite; nonfinite: elements of
-    x that are not finite; count: elements.
+    finite, times the reference's sign; along: of e times the reference where finite; along_square, along_norm,
+    norm_quartic: of a^2, a n and n^2, where a token's head has a = sum of e times the reference and n = sum of the
+    reference squared; largest: max |e|; worst: flat local index of the largest; norm_square: of the reference, squared,
+    where finite; nonfinite: elements of x that are not finite; count: elements.
     """
 
     total: Array
@@ -45,6 +47,10 @@ class Sums:
     signed: Array
     signed_square: Array
     outward: Array
+    along: Array
+    along_square: Array
+    along_norm: Array
+    norm_quartic: Array
     largest: Array
     worst: Array
     norm_square: Array
@@ -59,6 +65,7 @@ def sums(error: Tensor, x: Tensor, reference: Tensor) -> Sums:
     finite = flat.nan_to_num(posinf=0.0, neginf=0.0)
     largest, worst = size.max(dim=1)
     square = size.square().sum(1)
+    kept = reference.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
     stacked = torch.stack(
         [
             size.sum(1),
@@ -66,6 +73,7 @@ def sums(error: Tensor, x: Tensor, reference: Tensor) -> Sums:
             finite.sum(1),
             finite.square().sum(1),
             (finite * reference.flatten(1).sign().nan_to_num(nan=0.0)).sum(1),
+            *along(kept * finite.view_as(kept), heads(kept.square())),
             largest,
             worst.double(),
             norm_square(reference),
@@ -74,6 +82,17 @@ def sums(error: Tensor, x: Tensor, reference: Tensor) -> Sums:
         ]
     )
     return Sums(*stacked.cpu().numpy())
+
+
+def heads(values: Tensor) -> Tensor:
+    """Sums of (W, B, S/W, heads[, D]) over a head of a token: (W, N)."""
+    return (values.sum(-1) if values.dim() > 4 else values).flatten(1)
+
+
+def along(products: Tensor, norms: Tensor) -> tuple[Tensor, ...]:
+    """`Sums.along` and the three after it, each (W,). products: of error and reference; norms: (W, N), see `heads`."""
+    each = heads(products)
+    return each.sum(1), each.square().sum(1), (each * norms).sum(1), norms.square().sum(1)
 
 
 def norm_square(reference: Tensor, out: Tensor | None = None) -> Tensor:
@@ -91,8 +110,9 @@ def rounding_sums(reference: Tensor) -> Sums:
     sent = torch.stack([total, square, largest, norm_square(reference)]).cpu().numpy()
     none = np.zeros(len(flat))
     return Sums(
-        total=sent[0], square=sent[1], signed=none, signed_square=none, outward=none, largest=sent[2], worst=none,
-        norm_square=sent[3], nonfinite=none, count=none + flat.shape[1],
+        total=sent[0], square=sent[1], signed=none, signed_square=none, outward=none, along=none, along_square=none,
+        along_norm=none, norm_quartic=none, largest=sent[2], worst=none, norm_square=sent[3], nonfinite=none,
+        count=none + flat.shape[1],
     )  # fmt: skip
 
 
@@ -141,6 +161,30 @@ def relative(each: Sums) -> Array:
     return np.sqrt(ratio(each.square, each.norm_square, zero_by_zero=0.0))
 
 
+def norms(error: Sums, natural: Array | float) -> Array:
+    """The squares that relative errors are relative to: of the reference's norm, or of the natural size.
+
+    natural: the root mean square of an element where nothing cancels. A reference that is zero beside it, to within the
+    reference's own error (dq of a sequence of one token, the mean of codes that cancel), has no digits.
+    """
+    size = natural**2 * error.count
+    return np.where(error.norm_square <= REFERENCE_ERROR**2 * size, size, error.norm_square)
+
+
+def gain(each: Sums) -> Array:
+    """<x, reference> / <reference, reference> - 1 of finite elements: 0.01 where x is 1.01 times the reference."""
+    return np.copysign(ratio(np.abs(each.along), each.norm_square, zero_by_zero=0.0), each.along)
+
+
+def gain_se(each: Sums) -> Array:
+    """Standard error of `gain`: what a factor leaves of the error, heads of tokens taken as independent, whose dims
+    are not (White 1980, Econometrica 48, for a regression through the origin)."""
+    slope = gain(each)
+    with np.errstate(invalid="ignore", over="ignore"):
+        left = each.along_square - 2 * slope * each.along_norm + slope**2 * each.norm_quartic
+    return np.sqrt(ratio(np.maximum(np.nan_to_num(left), 0.0), each.norm_square**2, zero_by_zero=0.0))
+
+
 def significance(each: Sums) -> Array:
     """The signed mean in units of its standard error over the elements, taken as independent (Student's t)."""
     mean = each.signed / each.count
@@ -176,10 +220,18 @@ SAMPLE = 256
 2^-171 at most."""
 
 
-def metric_columns(error: Sums, diff: Sums, single_device: Sums, floor: Sums, ulp: Array) -> dict[str, Array]:
-    """The table's metrics, each an array (..., W + 1), the last for all ranks. Arguments: of each rank, (..., W)."""
+def metric_columns(
+    error: Sums, diff: Sums, single_device: Sums, floor: Sums, ulp: Array, natural: Array | float = 0.0
+) -> dict[str, Array]:
+    """The table's metrics, each an array (..., W + 1), the last for all ranks. Arguments: of each rank, (..., W);
+    natural (..., 1): see `norms`."""
     error, diff, single_device, floor = (with_all_ranks(each) for each in (error, diff, single_device, floor))
-    error_rel, single_device_rel, floor_rel = relative(error), relative(single_device), relative(floor)
+    norm = norms(error, natural)
+    zero = norm != error.norm_square
+    error_rel, diff_rel, single_device_rel, floor_rel = (
+        relative(replace(each, norm_square=np.where(zero, norm, each.norm_square)))
+        for each in (error, diff, single_device, floor)
+    )
     return {
         "error_max": error.largest,
         "error_mean": error.total / error.count,
@@ -188,10 +240,12 @@ def metric_columns(error: Sums, diff: Sums, single_device: Sums, floor: Sums, ul
         "error_bias": error.signed / error.count,
         "error_bias_t": significance(error),
         "error_outward": error.outward / error.count,
+        "error_gain": np.where(zero, 0.0, gain(error)),  # of a reference without digits there is none
+        "error_gain_se": np.where(zero, 0.0, gain_se(error)),
         "diff_max": diff.largest,
         "diff_mean": diff.total / diff.count,
         "diff_rms": np.sqrt(diff.square / diff.count),
-        "diff_rel": relative(diff),
+        "diff_rel": diff_rel,
         "single_device_rel": single_device_rel,
         "single_device_max": single_device.largest,
         "single_device_bias": single_device.signed / single_device.count,

@@ -3,6 +3,7 @@
 case -> inputs -> world -> variant (kernel) -> reference -> metrics -> rows of the table
 """
 
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -11,16 +12,20 @@ import torch
 from torch import Tensor
 
 from accuracy.core.case import Case, Part, Problem, Reruns
+from accuracy.core.frames import located
 from accuracy.inputs import base as inputs_base
 from accuracy.measurement import compare as comparison
+from accuracy.measurement.hypothesis import search
 from accuracy.measurement.rerun import counts as reruns
 from accuracy.measurement.rerun import trace
 from accuracy.measurement.rows import about_case, joined, metric_columns, position_columns
 from accuracy.measurement.targets import Targets
 from accuracy.reference.cache import Cache
 from accuracy.results.table import ALL_RANKS, FAILED, OK, TENSORS, UNSUPPORTED, Columns, Row
+from accuracy.runtime import kept
 from accuracy.runtime.sharding import cut, token_map
 from accuracy.simulate.program import Ran, RunRanks, simulate
+from accuracy.variant.base import schedule_of
 from accuracy.world.simulated import RankFailed
 
 T = TypeVar("T")
@@ -28,11 +33,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Measured:
-    """A case's rows for `results/` and `positions/`, column by column, and, of a traced case, for `steps/`."""
+    """A case's rows for `results/` and `positions/`, column by column, and, where the case asks for them, for `steps/`
+    and `hypotheses/`; traceback: of what it raised."""
 
     results: Columns
     positions: Columns
     steps: Sequence[Row] = ()
+    hypotheses: Sequence[Row] = ()
+    traceback: str = ""
 
     @property
     def rows(self) -> list[Row]:
@@ -72,14 +80,15 @@ class Pipeline:
     def measure(self, case: Case) -> Measured:
         """One step after another; whatever goes wrong becomes a row with the reason."""
         try:
-            return self._measured(case)
+            with kept.random_state():
+                return self._measured(case)
         except (Exception, SystemExit) as error:  # some packages call exit()
-            reason = _reason(error)
+            reason, text = _reason(error), _traceback(error)
             out_of_memory = isinstance(error.__cause__ or error, torch.OutOfMemoryError)
         if out_of_memory:  # only here, where the error no longer holds the tensors
             self._targets = None
             torch.cuda.empty_cache()
-        return self.failed(case, reason)
+        return replace(self.failed(case, reason), traceback=text)
 
     def _unmeasured(self, case: Case, status: str, reason: str) -> Measured:
         about = about_case(case, self.experiment, status, reason)
@@ -124,10 +133,11 @@ class Pipeline:
         about = about_case(case, self.experiment, OK, "")
         about["reference"] = self.reference_cache.method_for(case.problem, case.device)
         found = comparison.compare(case, targets, ran.results)
+        explained = search.rows(case, targets, ran.results, found) if case.reruns.explain else []
         blocks, positions, broken = [], [], []
         for name in TENSORS:
             if name not in found:
-                reason = f"the variant returns no {name}"
+                reason = schedule_of(case.variant.forward).missing(name)
                 blocks.append(_block(1, {"tensor": name, "rank": ALL_RANKS, "status": UNSUPPORTED, "reason": reason}))
                 continue
             tokens = token_map(case.variant.sharding, case.problem.length(name), case.world_size)
@@ -140,7 +150,7 @@ class Pipeline:
         varying = joined(blocks)
         rows = len(varying["tensor"])
         failed = _block(rows, {"status": FAILED, "reason": "; ".join(broken)}) if broken else {}
-        return Measured({**_block(rows, about), **varying, **failed}, joined(positions))
+        return Measured({**_block(rows, about), **varying, **failed}, joined(positions), hypotheses=explained)
 
 
 def _block(rows: int, about: Row) -> dict[str, Sequence[Any]]:
@@ -150,5 +160,11 @@ def _block(rows: int, about: Row) -> dict[str, Sequence[Any]]:
 
 def _reason(error: BaseException) -> str:
     """One line, without addresses that would differ from run to run."""
-    text = " ".join(str(error).split())
-    return (text if isinstance(error, RankFailed) else f"{type(error).__name__}: {text}")[:500]
+    return (" ".join(str(error).split()) if isinstance(error, RankFailed) else located(error))[:500]
+
+
+def _traceback(error: BaseException) -> str:
+    """Nothing of a rank in another process, which writes its own."""
+    if isinstance(error, RankFailed) and error.__cause__ is None:
+        return ""
+    return "".join(traceback.format_exception(error))

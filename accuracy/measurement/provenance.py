@@ -3,7 +3,6 @@
 import importlib.metadata
 import os
 import platform
-import subprocess
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,11 @@ import torch
 import torch.distributed as dist
 
 import accuracy
-from accuracy.core import plugins
+from accuracy.core import own_code, plugins
 from accuracy.core.case import Case
 from accuracy.core.closure import closure, digest_of
+from accuracy.measurement.repository import command
+from accuracy.runtime import arithmetic
 from accuracy.runtime import device as devices
 from accuracy.variant.base import schedule_of
 
@@ -35,8 +36,8 @@ def code_digest() -> str:
 
 
 def code_of(case: Case) -> str:
-    """Digest of the sources that this case's numbers depend on: what measures, the case's parts, a user's own among
-    them, and all that they import of this package. After a `+`: what else a part reads, as it says itself."""
+    """Digest of the sources that this case's numbers depend on: what measures, the case's parts, and all that they
+    import of this package and, a user's own parts, of his modules. After a `+`: what else a part reads, as it says."""
     schedules = case.variant.forward, case.variant.backward
     measuring = MEASURING if case.stack is None else MEASURING_STACKS
     sources = sorted({part.source for part in (case.inputs, case.kernel, *schedules)})
@@ -46,7 +47,8 @@ def code_of(case: Case) -> str:
 
 @cache
 def _digest(modules: tuple[str, ...]) -> str:
-    return digest_of(closure(modules))[:12]
+    own = closure([name for name in modules if not name.startswith("accuracy.")], own_code.is_own_name)
+    return digest_of(closure([*modules, *own]))[:12]
 
 
 def fingerprint(device: str) -> dict[str, Any]:
@@ -83,14 +85,14 @@ def provenance(device: str) -> dict[str, Any]:
 def knobs(device: str) -> dict[str, Any]:
     """Process-wide switches that change arithmetic."""
     switches: dict[str, Any] = {
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "float32_matmul_precision": arithmetic.switches().float32_products,
         "threads": torch.get_num_threads() if device == "cpu" else None,
         **{name: os.environ[name] for name in ARITHMETIC if name in os.environ},
     }
     if device == "cuda":
         matmul = torch.backends.cuda.matmul
         switches |= {
-            "allow_tf32": matmul.allow_tf32,
+            "allow_tf32": arithmetic.switches().tf32_products,
             "allow_bf16_reduced_precision_reduction": matmul.allow_bf16_reduced_precision_reduction,
             "allow_fp16_reduced_precision_reduction": matmul.allow_fp16_reduced_precision_reduction,
         }
@@ -104,24 +106,17 @@ def _cuda() -> dict[str, Any]:
         "device_memory_bytes": properties.total_memory,
         "device_count": torch.cuda.device_count(),
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if dist.is_nccl_available() else None,
-        "driver": _command("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0],
+        "driver": command("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0],
     }
 
 
 def _git() -> dict[str, Any]:
     """Commit and dirty flag of the checkout that the package runs from; outside one, a CI system's GIT_COMMIT."""
-    commit = (PACKAGE.parent / ".git").exists() and _command("git", "-C", str(PACKAGE.parent), "rev-parse", "HEAD")
-    if not commit:
+    if not (PACKAGE.parent / ".git").exists():
         return {"git_commit": os.environ.get("GIT_COMMIT"), "dirty": None}
-    changed = _command("git", "-C", str(PACKAGE.parent), "status", "--porcelain", "--", "accuracy", "configs")
-    return {"git_commit": commit, "dirty": bool(changed)}
-
-
-def _command(*words: str) -> str:
-    try:
-        return subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return ""
+    commit = command("git", "-C", str(PACKAGE.parent), "rev-parse", "HEAD")
+    changed = command("git", "-C", str(PACKAGE.parent), "status", "--porcelain", "--", "accuracy", "configs")
+    return {"git_commit": commit or os.environ.get("GIT_COMMIT"), "dirty": bool(changed) if commit else None}
 
 
 def _version(name: str) -> str | None:

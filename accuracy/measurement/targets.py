@@ -56,6 +56,7 @@ class Targets:
     _world_size: int = 0  # of the targets
     workspace: Workspace = field(default_factory=Workspace)
     _magnitudes: condition.Magnitudes | None = None
+    _natural: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, inputs: Inputs, reference: Reference, dtype: str) -> "Targets":
@@ -90,6 +91,18 @@ class Targets:
             self._magnitudes = condition.magnitudes(problem, self.inputs, self.reference)
         return self._magnitudes
 
+    def natural(self, problem: Problem) -> dict[str, float]:
+        """Of each tensor, the root mean square of its elements where nothing cancels, for references that are zero.
+
+        A gradient of a score is at most |dout| |v| of a row; an lse is a logarithm, whose error is relative as it is.
+        """
+        if not self._natural:
+            q, k, v, dout = (float(x.double().square().mean().sqrt()) for x in self.inputs.tensors)
+            delta = problem.head_dim * dout * v
+            slope = problem.softmax_scale * delta
+            self._natural = {"out": v, "lse": 1.0, "dq": slope * k, "dk": slope * q, "dv": dout, "delta": delta}
+        return self._natural
+
     def reference_target(self, case: Case, tensor: str) -> Target:
         """The reference in the case's shards."""
         return self._target(("reference", tensor), case, lambda: self.reference[tensor])
@@ -108,15 +121,19 @@ class Targets:
             case, tensor, case.kernel, lambda: self._error(case, tensor, self.single_device_target(case, tensor).values)
         )
 
-    def floor_sums(self, case: Case, tensor: str) -> Sums:
-        """The least error that any implementation can have on each rank's tokens."""
+    def floor_sums(self, case: Case, tensor: str, dtype: str) -> Sums:
+        """The least error that any implementation can have on each rank's tokens. dtype: in which the tensor is stored,
+        the case's for it or, of lse, a coarser one."""
 
         def made() -> Sums:
+            if dtype != tensor_dtype(tensor, case.dtype):
+                values = self.reference_target(case, tensor).values
+                return self._error(case, tensor, round_to(values, getattr(torch, dtype)).double())
             if case.dtype == "float64":
                 return rounding_sums(self.reference_target(case, tensor).values)
             return self._error(case, tensor, cut(self.rounded[tensor], *_layout(case)))
 
-        return self._kept_sums(case, tensor, "floor", made)
+        return self._kept_sums(case, tensor, ("floor", dtype), made)
 
     def _target(self, what: object, case: Case, whole: Callable[[], Tensor]) -> Target:
         """Kept while neighbours in the grid have the same world size, unless it is large."""

@@ -1,8 +1,12 @@
 """The kernel of the case under way, for the functions of a package, which are told of tensors and a group only."""
 
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+
+import torch.distributed as dist
+from torch import Tensor
 
 from accuracy.kernel.base import Kernel
 from accuracy.kernel.flash_attn import FlashAttn
@@ -33,4 +37,17 @@ def is_flash_attn(kernel: Kernel) -> bool:
 
 def deterministic() -> bool:
     """What a package's `deterministic` is to be: the knob of kernel.flash_attn."""
-    return bool(getattr(present(), "deterministic", False))
+    kernel = present()
+    return isinstance(kernel, FlashAttn) and kernel.deterministic
+
+
+def ring(
+    package: str, function: str, q: Tensor, k: Tensor, v: Tensor, *,
+    causal: bool, softmax_scale: float, group: dist.ProcessGroup,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """out and lse of a package's function with the signature of ring-flash-attention's."""
+    out, lse, _ = getattr(importlib.import_module(package), function)(
+        q, k, v, softmax_scale=softmax_scale, causal=causal, return_attn_probs=True, group=group,
+        deterministic=deterministic(),
+    )  # fmt: skip
+    return out, lse

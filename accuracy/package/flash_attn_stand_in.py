@@ -1,9 +1,7 @@
 """flash-attn's functions on a kernel of ours: a package's orchestration apart from flash-attn, on CPUs and in float32.
 
-The low-level functions of `flash_attn.flash_attn_interface` 2.8 as the packages call them, by name and by position,
-and `flash_attn_func`. Layouts are flash-attn's: q, out (B, Sq, H, D), k, v (B, Sk, Hk, D), lse (B, H, Sq) float32
-(float64 for float64 inputs); packed sequences (T, heads, D), lse (H, T). Gradients are written in place. Windows,
-soft caps, ALiBi and dropout raise NotImplementedError.
+Names and arguments of `flash_attn.flash_attn_interface` 2.8. Layouts are flash-attn's: q, out (B, Sq, H, D), k, v (B,
+Sk, Hk, D), lse (B, H, Sq); packed sequences (T, heads, D), lse (H, T). Gradients are written in place.
 """
 
 from functools import cache
@@ -19,44 +17,32 @@ from accuracy.kernel.base import Kernel
 Outputs = tuple[Tensor, Tensor, None, None]  # out, lse, the dropout mask, the random state
 VERSION = "2.8.3"  # whose signatures these are
 LOW_LEVEL = (
-    "_flash_attn_forward",
-    "_flash_attn_backward",
-    "_flash_attn_varlen_forward",
-    "_flash_attn_varlen_backward",
-)
+    "_flash_attn_forward", "_flash_attn_backward", "_flash_attn_varlen_forward", "_flash_attn_varlen_backward",
+)  # fmt: skip
 
 
-def low_level(kernel: Kernel, module: ModuleType) -> dict[str, Any]:
+def low_level(kernel: Any, module: ModuleType) -> dict[str, Any]:
     """Those of the low-level functions whose names a module has imported."""
     return {name: getattr(interface(kernel), name) for name in LOW_LEVEL if hasattr(module, name)}
 
 
-def interface(kernel: Kernel) -> ModuleType:
-    """What takes the place of `flash_attn.flash_attn_interface`, one a kernel: packages cache by function."""
-    hashable: Any = kernel
-    return _interface(hashable)
-
-
 @cache
-def _interface(kernel: Any) -> ModuleType:
+def interface(kernel: Any) -> ModuleType:
+    """What takes the place of `flash_attn.flash_attn_interface`, one a kernel: packages cache by function."""
     module = ModuleType("flash_attn.flash_attn_interface", "our kernel under flash-attn's names")
     for function in (*_batched(kernel), *_packed(kernel), _differentiable(kernel)):
         setattr(module, function.__name__, function)
     return module
 
 
-def package(kernel: Kernel) -> ModuleType:
+def package(kernel: Any) -> ModuleType:
     """What takes the place of `flash_attn`."""
-    module = ModuleType("flash_attn", "our kernel under flash-attn's name")
-    vars(module).update(
-        __version__=VERSION,
-        flash_attn_interface=interface(kernel),
-        flash_attn_func=interface(kernel).flash_attn_func,
-    )
+    module, inner = ModuleType("flash_attn", "our kernel under flash-attn's name"), interface(kernel)
+    vars(module).update(__version__=VERSION, flash_attn_interface=inner, flash_attn_func=inner.flash_attn_func)
     return module
 
 
-def modules(kernel: Kernel) -> dict[str, ModuleType]:
+def modules(kernel: Any) -> dict[str, ModuleType]:
     """Both, by the names under which they are imported."""
     return {"flash_attn": package(kernel), "flash_attn.flash_attn_interface": interface(kernel)}
 
@@ -124,8 +110,7 @@ def _packed(kernel: Kernel) -> tuple[Any, Any]:
 
 def _sequences(cu_seqlens_q: Tensor, cu_seqlens_k: Tensor) -> list[tuple[slice, slice]]:
     """The rows of each packed sequence and the keys they see."""
-    borders = [cu.tolist() for cu in (cu_seqlens_q, cu_seqlens_k)]
-    rows, keys = ([slice(a, b) for a, b in pairwise(each)] for each in borders)
+    rows, keys = ([slice(a, b) for a, b in pairwise(borders.tolist())] for borders in (cu_seqlens_q, cu_seqlens_k))
     return list(zip(rows, keys, strict=True))
 
 

@@ -1,15 +1,14 @@
 """lucidrains/ring-attention-pytorch 0.5.20: ring and striped ring, in its own torch products or its Triton kernel.
 
 It knows no groups: within `surroundings` its rank, its world size and its transfers are those of the case. It computes
-blocks itself, so the case's kernel serves single device alone. No lse comes back. Query heads that share a
-key/value head lie apart there (head h reads h modulo Hk): they are reordered, which rounds nothing.
+blocks itself, so the case's kernel serves single device alone. No lse comes back.
 """
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
@@ -27,16 +26,13 @@ TRITON_DTYPES = ("bfloat16", "float16", "float32")
 
 
 def unsupported(case: Case) -> str | None:
-    """Not installed; what its products or its Triton kernel cannot compute; a scale of one's own."""
-    if missing := installed.unsupported(DISTRIBUTION):
-        return missing
+    """Not installed; a scale of one's own; what its products or its Triton kernel cannot compute."""
+    name = installed.called(case)
+    if reason := installed.unsupported_case(DISTRIBUTION, case, to_itself=(name,)):
+        return reason
     if case.problem.softmax_scale != default_softmax_scale(case.problem.head_dim):
         return f"{DISTRIBUTION} has 1/sqrt(head_dim) built in; set problem.softmax_scale=null"
-    if case.world_size == 1 and case.device == "cpu":
-        return f"{DISTRIBUTION} sends to its own rank at world_size 1, which gloo cannot; use 2 or more ranks"
-    if str(dict(case.variant.options)["fn"]).endswith("_triton"):
-        return _unsupported_triton(case)
-    return _unsupported_products(case)
+    return _unsupported_triton(case) if name.endswith("_triton") else _unsupported_products(case)
 
 
 def _unsupported_triton(case: Case) -> str | None:
@@ -62,66 +58,40 @@ def _unsupported_products(case: Case) -> str | None:
 
 @contextmanager
 def surroundings(rank: Rank) -> Iterator[None]:
-    """Its default group is the case's."""
+    """Its default group is the case's, whose ranks its ranks are."""
     assert isinstance(rank.world, ProcessesWorld)
-    here = {"get_rank": _always(rank.world.rank), "get_world_size": _always(rank.world.size)}
-    with ExitStack() as stack:
-        for name in ("ring", "ring_flash_attention", "ring_flash_attention_cuda"):
-            module = importlib.import_module(f"ring_attention_pytorch.{name}")
-            transfers = {"dist": _transfers(rank.world.group)} if name == "ring" else {}
-            stack.enter_context(replaced.names(module, **here, **transfers))
-        yield
-
-
-def _always(number: int) -> Callable[[], int]:
-    return lambda: number
-
-
-def _transfers(group: dist.ProcessGroup) -> SimpleNamespace:
-    """What its ring asks of `torch.distributed`, on a group, whose ranks its ranks are."""
-
-    def operation(function: Any, tensor: Tensor, peer: int) -> dist.P2POp:
-        return dist.P2POp(function, tensor, group=group, group_peer=peer)
-
-    return SimpleNamespace(
+    world, group = rank.world, rank.world.group
+    transfers = SimpleNamespace(
         isend=dist.isend,
         irecv=dist.irecv,
-        P2POp=operation,
+        P2POp=lambda function, tensor, peer: dist.P2POp(function, tensor, group=group, group_peer=peer),
         batch_isend_irecv=dist.batch_isend_irecv,
         barrier=lambda: dist.barrier(group),
     )
+    with ExitStack() as stack:
+        for name in ("ring", "ring_flash_attention", "ring_flash_attention_cuda"):
+            module = importlib.import_module(f"ring_attention_pytorch.{name}")
+            here = {"get_rank": lambda: world.rank, "get_world_size": lambda: world.size}
+            stack.enter_context(replaced.names(module, **here, **({"dist": transfers} if name == "ring" else {})))
+        yield
 
 
-def ring(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup) -> Tensor:
-    """`ring_flash_attn`: contiguous shards."""
-    return _attend("ring_flash_attn", q, k, v, causal, striped=False)
-
-
-def striped(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup) -> Tensor:
-    """`ring_flash_attn(striped_ring_attn=True)`: striped shards, one bucket a rank."""
-    return _attend("ring_flash_attn", q, k, v, causal, striped=True)
-
-
-def ring_triton(
-    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup
-) -> Tensor:
-    """`ring_flash_attn_cuda`: contiguous shards."""
-    return _attend("ring_flash_attn_cuda", q, k, v, causal, striped=False)
-
-
-def striped_triton(
-    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup
-) -> Tensor:
-    """`ring_flash_attn_cuda(striped_ring_attn=True)`: striped shards."""
-    return _attend("ring_flash_attn_cuda", q, k, v, causal, striped=True)
-
-
-def _attend(name: str, q: Tensor, k: Tensor, v: Tensor, causal: bool, *, striped: bool) -> Tensor:
+def _attend(
+    name: str, shards: str, q: Tensor, k: Tensor, v: Tensor, *,
+    causal: bool, softmax_scale: float, group: dist.ProcessGroup,
+) -> Tensor:  # fmt: skip
+    """Query head h reads head h modulo Hk there: heads are reordered, which rounds nothing. Striped: one bucket a rank.
+    The group is `surroundings`'."""
     heads_kv = k.shape[2]
-    function = getattr(importlib.import_module("ring_attention_pytorch"), name)
     apart = q.unflatten(2, (heads_kv, -1)).transpose(2, 3).flatten(2, 3)
-    out: Tensor = function(
-        apart, k, v, causal=causal, ring_reduce_col=True, striped_ring_attn=striped,
-        bucket_size=q.shape[1] if striped else BUCKET_SIZE,
+    out: Tensor = getattr(importlib.import_module("ring_attention_pytorch"), name)(
+        apart, k, v, causal=causal, ring_reduce_col=True, striped_ring_attn=shards == "striped",
+        bucket_size=q.shape[1] if shards == "striped" else BUCKET_SIZE,
     )  # fmt: skip
     return out.unflatten(2, (-1, heads_kv)).transpose(2, 3).flatten(2, 3)
+
+
+ring = partial(_attend, "ring_flash_attn", "contiguous")
+striped = partial(_attend, "ring_flash_attn", "striped")
+ring_triton = partial(_attend, "ring_flash_attn_cuda", "contiguous")
+striped_triton = partial(_attend, "ring_flash_attn_cuda", "striped")

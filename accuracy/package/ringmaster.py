@@ -1,8 +1,7 @@
-"""axolotl-ringmaster 0.2.7: its peer-to-peer ring, all-gather ring, zigzag and DistFlashAttention schedules.
+"""axolotl-ringmaster 0.2.7: its peer-to-peer ring, all-gather ring, zigzag and DistFlashAttention schedules; no lse.
 
-With kernel=flash_attn blocks are flash-attn's; with kernel=eager its own float32 products, which it has for CPUs (its
-zigzag has them for packed sequences only: the sequence is given as one such). It takes q, k, v (B, H, S, D), returns
-out (B, S, H, D) and no lse.
+With kernel=flash_attn blocks are flash-attn's; with kernel=eager its own float32 products, which its zigzag has for
+packed sequences only: the sequence is given as one such. q, k, v are (B, H, S, D), out is (B, S, H, D).
 """
 
 import importlib
@@ -16,27 +15,21 @@ import torch.distributed as dist
 from torch import Tensor
 
 from accuracy.core.case import Case
+from accuracy.kernel.block import heads
 from accuracy.package import case_kernel, installed, replaced
 from accuracy.variant.base import Rank
 
 DISTRIBUTION = "axolotl-ringmaster"
 KERNELS = ("eager", "flash_attn")
-CAUSAL_ONLY = ("zigzag", "distflash")
-TO_ITSELF = ("zigzag", "distflash")  # at one rank; the others leave their ring out there
+BALANCED = ("zigzag", "distflash")  # causal only; they send to themselves at one rank, where the others have no ring
 
 
 def unsupported(case: Case) -> str | None:
-    """Not installed; kernels that it does not know; full masks; one rank on gloo."""
-    if missing := installed.unsupported(DISTRIBUTION):
-        return missing
-    name = str(dict(case.variant.options)["fn"]).rpartition(".")[2]
-    if case.kernel.name not in KERNELS:
+    """Not installed; full masks; one rank on gloo; kernels that it does not know."""
+    reason = installed.unsupported_case(DISTRIBUTION, case, causal_only=BALANCED, to_itself=BALANCED)
+    if reason is None and case.kernel.name not in KERNELS:
         return f"{DISTRIBUTION} has blocks of flash-attn and torch products of its own; use kernel={KERNELS[0]}"
-    if not case.problem.causal and name in CAUSAL_ONLY:
-        return f"{DISTRIBUTION}'s {name} computes causal masks only; set problem.mask=causal"
-    if case.world_size == 1 and case.device == "cpu" and name in TO_ITSELF:
-        return f"{DISTRIBUTION}'s {name} sends to its own rank at world_size 1, which gloo cannot; use 2 or more ranks"
-    return None
+    return reason
 
 
 @contextmanager
@@ -54,51 +47,32 @@ def surroundings(rank: Rank) -> Iterator[None]:
         yield
 
 
-def ring(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup) -> Tensor:
-    """`ring_attention(rotate_method=ALLTOALL)`: contiguous shards."""
-    return _ring(q, k, v, causal, softmax_scale, group, "ALLTOALL")
-
-
-def allgather(
-    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup
-) -> Tensor:
-    """`ring_attention(rotate_method=ALLGATHER)`: contiguous shards."""
-    return _ring(q, k, v, causal, softmax_scale, group, "ALLGATHER")
-
-
 def _ring(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, group: dist.ProcessGroup, rotation: str
+    rotation: str, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup
 ) -> Tensor:
+    """`ring_attention(rotate_method=...)`."""
     flash = case_kernel.is_flash_attn(case_kernel.present())
     method = importlib.import_module("ringmaster.config").RotateMethod[rotation]
     out: Tensor = importlib.import_module("ringmaster.ring").ring_attention(
-        *(x.transpose(1, 2) for x in (q, k, v)), group=group, causal=causal, scaling=scale, dropout=0.0,
+        *heads.first(q, k, v), group=group, causal=causal, scaling=softmax_scale, dropout=0.0,
         provider="hf_kernels" if flash else "math", rotate_method=method,
         attn_implementation="flash_attention_2" if flash else "math",
     )  # fmt: skip
     return out
 
 
-def zigzag(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup) -> Tensor:
-    """`zigzag_ring_attention`: zigzag shards, causal."""
-    function = importlib.import_module("ringmaster.ring.zigzag").zigzag_ring_attention
-    return _balanced(function, q, k, v, softmax_scale, group)
-
-
-def distflash(
-    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup
+def _balanced(
+    name: str, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup
 ) -> Tensor:
-    """`distflash_attention` (Li et al. 2023, arXiv 2310.03294): contiguous shards, causal."""
-    function = importlib.import_module("ringmaster.ring.distflash").distflash_attention
-    return _balanced(function, q, k, v, softmax_scale, group)
-
-
-def _balanced(function: Any, q: Tensor, k: Tensor, v: Tensor, scale: float, group: dist.ProcessGroup) -> Tensor:
-    tensors = (x.transpose(1, 2) for x in (q, k, v))
-    attend = partial(function, *tensors, group=group, scaling=scale)
-    if case_kernel.is_flash_attn(case_kernel.present()):
-        out: Tensor = attend()
-        return out
-    whole = torch.tensor([0, q.shape[1] * dist.get_world_size(group)], device=q.device)
-    out = attend(cu_seqlens=whole)
+    """A causal schedule: the function `name` of the module that its first word names."""
+    packed: dict[str, Any] = {}
+    if not case_kernel.is_flash_attn(case_kernel.present()):
+        packed["cu_seqlens"] = torch.tensor([0, q.shape[1] * dist.get_world_size(group)], device=q.device)
+    function = getattr(importlib.import_module(f"ringmaster.ring.{name.partition('_')[0]}"), name)
+    out: Tensor = function(*heads.first(q, k, v), group=group, scaling=softmax_scale, **packed)
     return out
+
+
+ring, allgather = partial(_ring, "ALLTOALL"), partial(_ring, "ALLGATHER")  # contiguous shards
+zigzag = partial(_balanced, "zigzag_ring_attention")  # zigzag shards
+distflash = partial(_balanced, "distflash_attention")  # contiguous shards (Li et al. 2023, arXiv 2310.03294)

@@ -1,14 +1,14 @@
 """torch's own context parallelism: its ring (a private template) over any kernel. The public path has its own file.
 
-The template rotates keys and values (all-gather once, or all-to-all hop by hop) and balances causal work (head-tail,
-which is zigzag sharding) or not (contiguous). It is what `context_parallel` runs, with the kernel of the case in the
-place of torch's; `convert_to_f32` stays as published.
+It is what `context_parallel` runs, with the kernel of the case in the place of torch's; `convert_to_f32` stays as
+published. Head-tail load balance is zigzag sharding, none contiguous.
 """
 
 import importlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from functools import cache
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
@@ -18,8 +18,8 @@ from torch import Tensor
 
 from accuracy.core.case import Case
 from accuracy.kernel.base import Kernel
-from accuracy.package import case_kernel, replaced
-from accuracy.variant.base import Rank
+from accuracy.kernel.block import heads
+from accuracy.package import case_kernel, installed, replaced
 
 DISTRIBUTION = "torch"
 PLACES = (  # newest first
@@ -30,20 +30,16 @@ SEQUENCE_DIM = 2  # of (B, H, S, D): the only one the template works with
 
 Result = tuple[Tensor, Tensor]
 
+surroundings = case_kernel.of
+
 
 def unsupported(case: Case) -> str | None:
     """A torch without it; a full mask where work is balanced."""
-    name = str(dict(case.variant.options)["fn"]).rpartition(".")[2]
     if _module() is None:
         return f"torch {torch.__version__} has no context parallelism that is known here; use torch>=2.8"
-    if not case.problem.causal and name.endswith("_balanced"):
+    if not case.problem.causal and installed.called(case).endswith("_balanced"):
         return "torch balances the work of causal masks only; set problem.mask=causal or use an unbalanced variant"
     return None
-
-
-def surroundings(rank: Rank) -> AbstractContextManager[Any]:
-    """The kernel of the case is at hand."""
-    return case_kernel.of(rank)
 
 
 @cache
@@ -58,82 +54,48 @@ def _module() -> ModuleType | None:
     return None
 
 
-def allgather_balanced(
-    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup
-) -> Result:
-    """Keys and values gathered once, zigzag shards, causal."""
-    return _attend(q, k, v, causal, softmax_scale, group, "ALL_GATHER", True)
-
-
-def allgather(
-    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup
-) -> Result:
-    """Keys and values gathered once, contiguous shards."""
-    return _attend(q, k, v, causal, softmax_scale, group, "ALL_GATHER", False)
-
-
-def alltoall_balanced(
-    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup
-) -> Result:
-    """Keys and values sent on hop by hop, zigzag shards, causal."""
-    return _attend(q, k, v, causal, softmax_scale, group, "ALL_TO_ALL", True)
-
-
-def alltoall(
-    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup
-) -> Result:
-    """Keys and values sent on hop by hop, contiguous shards."""
-    return _attend(q, k, v, causal, softmax_scale, group, "ALL_TO_ALL", False)
-
-
 def _attend(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, group: dist.ProcessGroup, rotation: str, balance: bool
-) -> Result:
-    ring = _Ring(case_kernel.present(), scale, causal, group, rotation, balance)
-    out, lse = _TemplatedRing.apply(*(x.transpose(1, 2) for x in (q, k, v)), ring)
+    rotation: str, balance: bool, q: Tensor, k: Tensor, v: Tensor, *,
+    causal: bool, softmax_scale: float, group: dist.ProcessGroup,
+) -> Result:  # fmt: skip
+    """Keys and values gathered once or sent on hop by hop; zigzag shards (causal) if balanced, else contiguous ones."""
+    ring = _Ring(case_kernel.present(), softmax_scale, causal, group, rotation, balance)
+    out, lse = _TemplatedRing.apply(*heads.first(q, k, v), ring)
     return out.transpose(1, 2), lse
 
 
+allgather, alltoall = partial(_attend, "ALL_GATHER", False), partial(_attend, "ALL_TO_ALL", False)
+allgather_balanced, alltoall_balanced = partial(_attend, "ALL_GATHER", True), partial(_attend, "ALL_TO_ALL", True)
+
+
+@dataclass(frozen=True)
 class _Ring:
     """The template with one kernel; tensors in its layout (B, H, S, D), lse (B, H, S)."""
 
-    def __init__(
-        self, kernel: Kernel, scale: float, causal: bool, group: dist.ProcessGroup, rotation: str, balance: bool
-    ) -> None:
-        self.kernel, self.scale, self.causal, self.group = kernel, scale, causal, group
-        self.rotation, self.balance = rotation, balance
+    kernel: Kernel
+    scale: float
+    causal: bool
+    group: dist.ProcessGroup
+    rotation: str
+    balance: bool
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Result:
-        def op(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> Result:
-            out, lse = self.kernel.forward(
-                *_by_token(query, key, value), scale=self.scale, causal=is_causal, out_dtype=query.dtype
-            )
-            return out.transpose(1, 2), lse
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> Result:
+        tensors = heads.first(query, key, value)
+        out, lse = self.kernel.forward(*tensors, scale=self.scale, causal=is_causal, out_dtype=query.dtype)
+        return out.transpose(1, 2), lse
 
-        with self._options() as module:
-            out, lse = module._templated_ring_attention(self.group, SEQUENCE_DIM, op, q, k, v, is_causal=self.causal)
-        return out, lse
-
-    def backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor) -> tuple[Tensor, ...]:
-        def op(
-            *, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor, is_causal: bool,
-            grad_out: Tensor,
-        ) -> tuple[Tensor, ...]:  # fmt: skip
-            dout, q, k, v, out = _by_token(grad_out, query, key, value, out)
-            gradients = self.kernel.backward(
-                dout, q, k, v, out, logsumexp,
-                scale=self.scale, causal=is_causal, gradient_dtype=query.dtype,
-            )  # fmt: skip
-            return _by_token(*gradients)
-
-        with self._options() as module:
-            gradients: tuple[Tensor, ...] = module._templated_ring_attention_backward(
-                self.group, SEQUENCE_DIM, op, dout, "grad_out", q, k, v, out, lse, self.causal
-            )
-        return gradients
+    def backward(
+        self, *, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor, is_causal: bool,
+        grad_out: Tensor,
+    ) -> tuple[Tensor, ...]:  # fmt: skip
+        dout, q, k, v, out = heads.first(grad_out, query, key, value, out)
+        gradients = self.kernel.backward(
+            dout, q, k, v, out, logsumexp, scale=self.scale, causal=is_causal, gradient_dtype=query.dtype
+        )
+        return heads.first(*gradients)
 
     @contextmanager
-    def _options(self) -> Iterator[Any]:
+    def template(self) -> Iterator[Any]:
         module = _module()
         assert module is not None  # unsupported() has seen to it
         method = module._RotateMethod[self.rotation]
@@ -144,7 +106,10 @@ class _Ring:
 class _TemplatedRing(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, ring: _Ring) -> Result:
-        out, lse = ring.forward(q, k, v)
+        with ring.template() as module:
+            out, lse = module._templated_ring_attention(
+                ring.group, SEQUENCE_DIM, ring.forward, q, k, v, is_causal=ring.causal
+            )
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.ring = ring
         ctx.mark_non_differentiable(lse)
@@ -152,9 +117,9 @@ class _TemplatedRing(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return *ctx.ring.backward(gradients[0], *ctx.saved_tensors), None
-
-
-def _by_token(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """(B, H, S, D) <-> (B, S, H, D)."""
-    return tuple(x.transpose(1, 2) for x in tensors)
+        ring: _Ring = ctx.ring
+        with ring.template() as module:
+            found = module._templated_ring_attention_backward(
+                ring.group, SEQUENCE_DIM, ring.backward, gradients[0], "grad_out", *ctx.saved_tensors, ring.causal
+            )
+        return *found, None

@@ -6,7 +6,7 @@ in its head-tail order, which is zigzag. It runs torch's flash kernel (16 bit), 
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,41 +34,31 @@ def unsupported(case: Case) -> str | None:
 
 def public(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup) -> Tensor:
     """q (B, S/W, H, D), k, v (B, S/W, Hk, D), zigzag shards -> out."""
-    inside = _Inside(group, q.shape[1] * dist.get_world_size(group), q.device)
+    inside = partial(_context, group, q.shape[1] * dist.get_world_size(group), q.device)
     out: Tensor = _Public.apply(q, k, v, {"is_causal": causal, "scale": softmax_scale, "enable_gqa": True}, inside)
     return out
 
 
-@dataclass(frozen=True)
-class _Inside:
+@contextmanager
+def _context(group: dist.ProcessGroup, length: int, device: torch.device) -> Iterator[None]:
     """`context_parallel` with the flash kernel, for a sequence of `length` tokens over the group."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor.experimental import context_parallel
+    from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    group: dist.ProcessGroup
-    length: int
-    device: torch.device
-
-    @contextmanager
-    def context(self) -> Iterator[None]:
-        from torch.distributed.device_mesh import DeviceMesh
-        from torch.distributed.tensor.experimental import context_parallel
-        from torch.nn.attention import SDPBackend, sdpa_kernel
-
-        mesh = DeviceMesh.from_group(self.group, self.device.type)
-        positions = torch.arange(self.length, device=self.device).unsqueeze(0)
-        with (
-            context_parallel(mesh, buffers=[positions], buffer_seq_dims=[1]),
-            sdpa_kernel(SDPBackend.FLASH_ATTENTION),
-        ):
-            yield
+    mesh = DeviceMesh.from_group(group, device.type)
+    buffers = [torch.arange(length, device=device).unsqueeze(0)]
+    with context_parallel(mesh, buffers=buffers, buffer_seq_dims=[1]), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        yield
 
 
 class _Public(torch.autograd.Function):
     """Keeps the inner graph: its backward must run inside the context, too."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any], inside: _Inside) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, how: dict[str, Any], inside: partial[Any]) -> Tensor:
         query, key, value = (x.detach().transpose(1, 2).contiguous().requires_grad_() for x in (q, k, v))
-        with torch.enable_grad(), inside.context():
+        with torch.enable_grad(), inside():
             out = F.scaled_dot_product_attention(query, key, value, **how)
         ctx.graph, ctx.inside = (out, (query, key, value)), inside
         return out.detach().transpose(1, 2).contiguous()
@@ -76,6 +66,6 @@ class _Public(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         out, leaves = ctx.graph
-        with ctx.inside.context():
+        with ctx.inside():
             found = torch.autograd.grad(out, leaves, gradients[0].transpose(1, 2).contiguous())
         return *(x.transpose(1, 2) for x in found), None, None

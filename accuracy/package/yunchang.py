@@ -6,39 +6,30 @@ Ulysses and USP return no lse.
 
 import importlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from functools import cache
+from contextlib import contextmanager, nullcontext
+from functools import cache, partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import distributed_c10d
 
 from accuracy.core.case import Case
 from accuracy.kernel.base import Kernel
-from accuracy.package import case_kernel, flash_attn_stand_in, installed, replaced, subgroup
+from accuracy.package import case_kernel, flash_attn_stand_in, installed, replaced
 from accuracy.variant.base import Rank
 
-DISTRIBUTION = "yunchang"
+DISTRIBUTION = PACKAGE = "yunchang"
 ULYSSES_DEGREE = 2  # of the hybrid: the other factor of the world size is the ring's
-
-Result = tuple[Tensor, Tensor]
 
 
 def unsupported(case: Case) -> str | None:
     """Not installed; float64; masks, heads and ranks that a function cannot serve."""
-    if missing := installed.unsupported(DISTRIBUTION):
-        return missing
-    name = str(dict(case.variant.options)["fn"]).rpartition(".")[2]
-    if case.dtype == "float64":
-        return f"{DISTRIBUTION} keeps its sums in float32; use dtype=float32 or a 16-bit one"
-    if not case.problem.causal and name in ("zigzag", "stripe", "hybrid"):
-        return f"{DISTRIBUTION}'s {name} computes causal masks only; set problem.mask=causal"
-    return _unsupported_ranks(case, name)
-
-
-def _unsupported_ranks(case: Case, name: str) -> str | None:
-    problem, size = case.problem, case.world_size
+    balanced = ("zigzag", "stripe", "hybrid")
+    if reason := installed.unsupported_case(DISTRIBUTION, case, float64=False, causal_only=balanced):
+        return reason
+    name, problem, size = installed.called(case), case.problem, case.world_size
     if name == "hybrid" and size % ULYSSES_DEGREE:
         return f"the hybrid has {ULYSSES_DEGREE} ranks of ulysses in a row; use a multiple of them, not {size}"
     ring = {"ulysses": 0, "hybrid": size // ULYSSES_DEGREE}.get(name, size)
@@ -53,67 +44,44 @@ def _unsupported_ranks(case: Case, name: str) -> str | None:
 @contextmanager
 def surroundings(rank: Rank) -> Iterator[None]:
     """The package's calls of flash-attn go to the kernel of the case."""
-    with case_kernel.of(rank) as kernel, ExitStack() as stack:
-        if not case_kernel.is_flash_attn(kernel):
-            _stand_in(kernel, stack)
+    with case_kernel.of(rank) as kernel, nullcontext() if case_kernel.is_flash_attn(kernel) else _stand_in(kernel):
         yield
 
 
-def _stand_in(kernel: Kernel, stack: ExitStack) -> None:
+@contextmanager
+def _stand_in(kernel: Kernel) -> Iterator[None]:
     """It imports without flash-attn; what it would have imported is put where it looks for it."""
-    interface = flash_attn_stand_in.interface(kernel)
-    attention = importlib.import_module("yunchang.kernels.attention")
-    names = {name: getattr(interface, name) for name in flash_attn_stand_in.LOW_LEVEL[:2]}
     package = flash_attn_stand_in.package(kernel)
-    stack.enter_context(replaced.names(attention, HAS_FLASH_ATTN=True, flash_attn=package, **names))
-    kernels = importlib.import_module("yunchang.kernels")
-    stack.enter_context(replaced.names(kernels, HAS_FLASH_ATTN=True, flash_attn_func=interface.flash_attn_func))
+    attention, kernels = (importlib.import_module(f"yunchang.kernels{name}") for name in (".attention", ""))
+    names = {name: getattr(package.flash_attn_interface, name) for name in flash_attn_stand_in.LOW_LEVEL[:2]}
+    with (
+        replaced.names(attention, HAS_FLASH_ATTN=True, flash_attn=package, **names),
+        replaced.names(kernels, HAS_FLASH_ATTN=True, flash_attn_func=package.flash_attn_func),
+    ):
+        yield
 
 
-def ring(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup) -> Result:
-    """`ring_flash_attn_func`: contiguous shards."""
-    return _ring("ring_flash_attn_func", q, k, v, causal, softmax_scale, group)
-
-
-def zigzag(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup) -> Result:
-    """`zigzag_ring_flash_attn_func`: zigzag shards, causal."""
-    return _ring("zigzag_ring_flash_attn_func", q, k, v, causal, softmax_scale, group)
-
-
-def stripe(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup) -> Result:
-    """`stripe_flash_attn_func`: striped shards, causal."""
-    return _ring("stripe_flash_attn_func", q, k, v, causal, softmax_scale, group)
-
-
-def _ring(name: str, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, group: dist.ProcessGroup) -> Result:
-    out, lse, _ = getattr(_package(), name)(
-        q, k, v, softmax_scale=scale, causal=causal, return_attn_probs=True, group=group,
-        deterministic=case_kernel.deterministic(),
-    )  # fmt: skip
-    return out, lse
+ring = partial(case_kernel.ring, PACKAGE, "ring_flash_attn_func")  # contiguous shards
+zigzag = partial(case_kernel.ring, PACKAGE, "zigzag_ring_flash_attn_func")  # zigzag shards, causal
+stripe = partial(case_kernel.ring, PACKAGE, "stripe_flash_attn_func")  # striped shards, causal
 
 
 def ulysses(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup) -> Tensor:
     """`UlyssesAttention`: contiguous shards, no lse."""
-    attention = _package().UlyssesAttention(group)
-    out: Tensor = attention(
-        q, k, v, softmax_scale=softmax_scale, causal=causal, deterministic=case_kernel.deterministic()
-    )
+    attend = importlib.import_module(PACKAGE).UlyssesAttention(group)
+    out: Tensor = attend(q, k, v, softmax_scale=softmax_scale, causal=causal, deterministic=case_kernel.deterministic())
     return out
 
 
 def hybrid(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup) -> Tensor:
-    """`LongContextAttention`, ulysses inside of a zigzag ring: contiguous shards here, no lse.
-
-    The package cuts the sequence into as many chunks as ranks but deals them out in the ring's zigzag order
-    (`zigzag_extract_local`): the shards are exchanged for those, and out for ours, which rounds nothing.
-    """
+    """`LongContextAttention`, ulysses inside of a zigzag ring: contiguous shards here, no lse. The package's chunks
+    are in the ring's zigzag order (`zigzag_extract_local`): shards are exchanged for those, and out for ours."""
     size = dist.get_world_size(group)
     groups = importlib.import_module("yunchang.globals").PROCESS_GROUP
     groups.ULYSSES_PG, groups.RING_PG = _groups(group)
     there = _chunks(size)
     back = [there.index(rank) for rank in range(size)]
-    attention = _package().LongContextAttention(ring_impl_type="zigzag")
+    attention = importlib.import_module(PACKAGE).LongContextAttention(ring_impl_type="zigzag")
     out: Tensor = attention(
         *(_Exchange.apply(x, there, group) for x in (q, k, v)),
         softmax_scale=softmax_scale, causal=causal, deterministic=case_kernel.deterministic(),
@@ -132,7 +100,24 @@ def _groups(group: dist.ProcessGroup) -> tuple[dist.ProcessGroup, dist.ProcessGr
     members = dist.get_process_group_ranks(group)
     row, column = divmod(dist.get_rank(group), ULYSSES_DEGREE)
     rows = members[row * ULYSSES_DEGREE : (row + 1) * ULYSSES_DEGREE]
-    return subgroup.make(rows), subgroup.make(members[column::ULYSSES_DEGREE])
+    return _subgroup(*rows), _subgroup(*members[column::ULYSSES_DEGREE])
+
+
+@cache
+def _subgroup(*ranks: int) -> dist.ProcessGroup:
+    """The group of these ranks (of the default group), ascending, made by those alone: others are not there to help.
+
+    `new_group(use_local_synchronization=True)` is made for that, but names the group after how many groups a process
+    has seen, which differs here (the pool's ranks are members of different many), and splits an existing NCCL
+    communicator, which needs all of its ranks. Both are put right for the time of the call.
+    """
+    name = f"accuracy-subgroup-{'-'.join(map(str, ranks))}"
+    with (
+        replaced.names(distributed_c10d, _hash_ranks_to_str=lambda ranks: name),
+        replaced.names(dist.group.WORLD, bound_device_id=None),
+    ):
+        group: dist.ProcessGroup = dist.new_group(list(ranks), use_local_synchronization=True)
+    return group
 
 
 class _Exchange(torch.autograd.Function):
@@ -161,8 +146,3 @@ def _exchange(x: Tensor, sources: list[int], group: dist.ProcessGroup) -> Tensor
     for work in dist.batch_isend_irecv(operations):
         work.wait()
     return received
-
-
-@cache
-def _package() -> Any:
-    return importlib.import_module("yunchang")

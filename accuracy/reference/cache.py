@@ -1,7 +1,6 @@
 """References kept on disk, so that a problem's reference is computed once, whatever runs ask for it.
 
-A file is written whole or not at all and carries a checksum; one that cannot be read is computed again. A reference
-that took less than `min_seconds` is not kept: reading it would not be faster.
+A file is written whole or not at all and carries a checksum; one that cannot be read is computed again.
 """
 
 import hashlib
@@ -13,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from accuracy.core import plugins
 from accuracy.core.case import Part, Problem, digest
-from accuracy.core.files import whole_file
+from accuracy.core.paths import whole_file
 from accuracy.inputs.base import Inputs
 from accuracy.reference import choice
 from accuracy.reference.float64 import Reference
@@ -55,7 +55,8 @@ class Cache:
 
 
 def _key(method: str, problem: Problem, part: Part, seed: int, dtype: str, inputs: Inputs) -> str:
-    """Names what the reference depends on, and the code and library that compute it."""
+    """Names what the reference depends on, and the library and code that compute it: everything in this folder."""
+    code = b"".join(each.read_bytes() for each in sorted(Path(__file__).parent.glob("*.py")))
     content = {
         "problem": asdict(problem),
         "inputs": (part.name, part.options_text, _source_digest(part)),
@@ -64,20 +65,12 @@ def _key(method: str, problem: Problem, part: Part, seed: int, dtype: str, input
         "device": inputs.q.device.type,
         "torch": torch.__version__,
         "method": method,
-        "code": _code_digest(),
+        "code": hashlib.sha256(code).hexdigest(),
     }
     return digest(content)[:24]
 
 
-def _code_digest() -> str:
-    """Of everything in this folder: whatever a method is made of."""
-    sources = sorted(Path(__file__).parent.glob("*.py"))
-    return hashlib.sha256(b"".join(each.read_bytes() for each in sources)).hexdigest()
-
-
 def _source_digest(part: Part) -> str:
-    from accuracy.core import plugins
-
     module = plugins.load(part.source)
     return hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest() + plugins.read_digest(part)
 
@@ -94,7 +87,7 @@ def _read(path: Path, device: torch.device) -> Reference | None:
     try:
         with np.load(path) as arrays:
             return Reference(
-                **{field.name: torch.from_numpy(arrays[field.name]).to(device) for field in fields(Reference)}
+                **{each.name: torch.from_numpy(arrays[each.name]).to(device) for each in fields(Reference)}
             )
     except Exception:  # any damage means the same: compute it again
         return None

@@ -45,9 +45,8 @@ def module(method: str) -> ModuleType:
 def compute(method: str, problem: Problem, inputs: Inputs) -> Reference:
     """The reference of a problem's inputs."""
     cap = {} if problem.softcap is None else {"softcap": problem.softcap}
-    reference: Reference = module(method).attention(
-        *inputs.tensors, scale=problem.softmax_scale, **problem.seen_by, **cap
-    )  # fmt: skip
+    how = {"scale": problem.softmax_scale, **problem.seen_by, **cap}
+    reference: Reference = module(method).attention(*inputs.tensors, **how)
     return reference
 
 

@@ -50,14 +50,9 @@ def attention(
     assert_exact_arithmetic(q.device.type)
     batch, length, heads, _ = q.shape
     seen = seen_keys(length, k.shape[1], causal, top_left, window, documents)
-    reference = Reference(
-        out=_empty(q),
-        lse=q.new_empty(batch, heads, length, dtype=torch.float64),
-        dq=_empty(q),
-        dk=_empty(k).zero_(),
-        dv=_empty(v).zero_(),
-        delta=q.new_empty(batch, heads, length, dtype=torch.float64),
-    )
+    out, dq, dk, dv = (torch.zeros(x.shape, dtype=torch.float64, device=x.device) for x in (q, q, k, v))
+    lse, delta = (q.new_empty(batch, heads, length, dtype=torch.float64) for _ in range(2))
+    reference = Reference(out, lse, dq, dk, dv, delta)
     share = heads // k.shape[2]
     for item in range(batch):
         for head_kv in range(k.shape[2]):
@@ -97,10 +92,6 @@ def assert_exact_arithmetic(device: str) -> None:
         raise RuntimeError("autocast is enabled in this process; the reference refuses to run")
 
 
-def _empty(like: Tensor) -> Tensor:
-    return torch.empty(like.shape, dtype=torch.float64, device=like.device)
-
-
 def _one_head(
     reference: Reference, item: int, head: int, head_kv: int, q: Tensor, k: Tensor, v: Tensor, dout: Tensor,
     scale: float, seen: Tensor, softcap: float | None,
@@ -138,9 +129,7 @@ def _one_head(
 
 def _common_keys(seen: Tensor) -> tuple[slice, slice]:
     """The keys from the first that any of the rows sees to the last, and those that every row sees (maybe none)."""
-    (first, last), (latest, earliest) = (
-        (int(seen[:, 0].min()), int(seen[:, 1].max())), (int(seen[:, 0].max()), int(seen[:, 1].min())),
-    )  # fmt: skip
+    (first, earliest), (latest, last) = seen.amin(0).tolist(), seen.amax(0).tolist()
     return slice(first, last), slice(latest, max(latest, earliest))
 
 

@@ -1,8 +1,7 @@
 """The same reference by fused kernels on a GPU's float64 tensor cores: memory stays linear in the sequence length.
 
-The forward uses each tile of scores at once. The backward computes weights p and slopes p (dp - delta) of one square of
-rows and keys after another and multiplies them by dout, q and k: dv, dk and dq. Sums are in a fixed order: equal inputs
-give equal bits. `float64.attention` is the specification of this code, and its independent check.
+The backward computes weights p and slopes p (dp - delta) of one square of rows and keys after another. Sums are in a
+fixed order: equal inputs give equal bits. `float64.attention` is the specification of this code, and its check.
 """
 
 import math
@@ -14,8 +13,7 @@ from torch import Tensor
 
 from accuracy.reference import fused_kernels
 from accuracy.reference.float64 import Reference, assert_exact_arithmetic, seen_keys
-from accuracy.reference.intervals import Intervals
-from accuracy.reference.planes import MULTIPLE, Planes, padded, padded_dim, padded_length
+from accuracy.reference.planes import MULTIPLE, Intervals, Planes, padded, padded_dim, padded_length
 
 HELD = 2**27
 """Weights held at once, and as many slopes: 1 GiB each."""
@@ -44,9 +42,7 @@ BACKWARD = Tiles(64, 64, 4, 4)
 @dataclass(frozen=True)
 class Group:
     """Some heads of one item: query (times scale / ln 2), gradient (H, Sq, D), key, value (Hk, S, D): float64, padded.
-
-    intervals: what each row sees; lse_bits: (H, Sq), filled by the forward; online: whether a maximum is subtracted.
-    """
+    intervals: what each row sees; lse_bits: (H, Sq), filled by the forward; online: whether a maximum is subtracted."""
 
     query: Tensor
     key: Tensor

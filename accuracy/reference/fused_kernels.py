@@ -1,9 +1,8 @@
 """Triton: float64 attention on the tensor cores: a kernel for the forward, one for the backward's weights and slopes.
 
 Everything is float64 and in powers of two: s = log2(e) scale q k^T comes from queries that were multiplied beforehand,
-p = 2^(s - m), and nothing is handed over as a Python float, which Triton would take as float32. Rows and keys are
-padded with zeros to whole tiles. The keys that a row sees are an interval, begin <= key < end, that only moves on from
-row to row, so that a tile's keys fall into some that need the mask, some that do not and some that do again.
+p = 2^(s - m); a Python float would arrive as float32. Rows and keys are padded with zeros to whole tiles. A row sees
+keys begin <= key < end, an interval that only moves on from row to row.
 """
 
 import triton

@@ -1,6 +1,4 @@
-"""The report: a run folder in, one self-contained report.html out. Reads tables only; torch is never
-imported.
-"""
+"""The report: a run folder in, one self-contained report.html out. Reads tables only; torch is never imported."""
 
 import base64
 import hashlib
@@ -14,13 +12,12 @@ from markupsafe import Markup
 
 from accuracy.chart.render import render
 from accuracy.chart.view import Panel
-from accuracy.core.files import whole_file
-from accuracy.report import experiment
-from accuracy.report.embedded import BUDGET_BYTES, EMPTY, encode_rows
+from accuracy.core.paths import whole_file
+from accuracy.report import prose, series
+from accuracy.report.embedded import BUDGET_BYTES, EMPTY, encode_rows, summary_table
 from accuracy.report.folder import Run, read_folder
 from accuracy.report.headline import headline
-from accuracy.report.legible import left_out, legible
-from accuracy.report.section import environment
+from accuracy.report.section import environment, verdict
 from accuracy.report.section.attribution import attribution_panels
 from accuracy.report.section.condition import condition_panels
 from accuracy.report.section.cost import cost_panel
@@ -31,18 +28,7 @@ from accuracy.report.section.history import history_of
 from accuracy.report.section.missing import reasons
 from accuracy.report.section.positions import position_panel
 from accuracy.report.section.ranks import rank_panel
-from accuracy.report.section.verdict import judge as judge_verdicts
-from accuracy.report.series import (
-    MOST_DETAILED_FACETS,
-    MOST_FACETS,
-    Facet,
-    facets_of,
-    in_reading_order,
-    omitted_facets,
-    slots_of,
-    with_labels,
-)
-from accuracy.report.summary import summary_table
+from accuracy.report.series import MOST_DETAILED_FACETS, MOST_FACETS, Facet
 from accuracy.results.claim import judge
 from accuracy.verdict.attribution import attributions, sentence
 
@@ -70,25 +56,26 @@ def write_report(folder: Path, earlier: Sequence[Path] = (), to: Path | None = N
     """
     run = read_folder(folder)
     claims = judge(run.experiment, run.rows)
-    shared = {
+    path = to or folder / "report.html"
+    context = {
         "run": run,
         "claims": claims,
-        "passages": experiment.passages(run.experiment),
+        "passages": prose.passages(run.experiment),
         "environment": environment,
         "stacks": stacks_section(run.stacks),
     }
-    path = to or folder / "report.html"
     if run.results.empty:
-        write_page(path, page("depth.html.jinja", shared))
+        write_page(path, render(PAGE, "depth.html.jinja", **context))
         return ReportSummary(path, tuple(claim.line for claim in claims))
-    labelled = in_reading_order(with_labels(run.results))
+    labelled = series.in_reading_order(series.with_labels(run.results))
     measured = labelled[labelled["case_id"].isin(run.measured["case_id"]) & labelled["tensor"].notna()]
     whole = measured[measured["rank"] == -1]
-    judged = judge_verdicts(run.results, run.positions, run.steps)
+    diagnoses, judged = verdict.judge(run.results, run.positions, run.steps, run.hypotheses)
     attributed = attributions(run.results)
-    head = headline(run, whole, claims, judged.diagnoses, sentence(attributed))
-    context = shared | {
+    head = headline(run, whole, claims, diagnoses, sentence(attributed))
+    context |= {
         "headline": head,
+        "diagnoses": diagnoses,
         "judged": judged,
         "most_diagnoses": MOST_DIAGNOSES,
         "attribution": attribution_panels(attributed),
@@ -96,9 +83,10 @@ def write_report(folder: Path, earlier: Sequence[Path] = (), to: Path | None = N
         "summary": summary_table(whole),
         "history": history_of(folder, earlier),
     }
-    text = _with_rows(context | _panels(run, measured), labelled)
-    if len(text) > LIMIT_BYTES:  # a run of very many variants and settings: draw the first setting only
-        text = _with_rows(context | _panels(run, measured, most=1), labelled)
+    for most in (MOST_FACETS, 1):  # a run of very many variants and settings: draw the first setting only
+        text = _with_rows(context | _panels(run, measured, most), labelled)
+        if len(text) <= LIMIT_BYTES:
+            break
     write_page(path, text)
     return ReportSummary(path, head.lines)
 
@@ -109,20 +97,19 @@ def _with_rows(context: dict[str, Any], labelled: pd.DataFrame) -> bytes:
     return _render({**context, "block": encode_rows(labelled, min(BUDGET_BYTES, free_bytes))})
 
 
-def _panels(run: Run, measured: pd.DataFrame, most: int = MOST_FACETS) -> dict[str, Any]:
-    """Every section's panels, one per facet."""
-    facets = facets_of(measured)
-    pairs = [(facet, legible(facet)) for facet in facets[:most]]
-    slots = slots_of(pd.concat([drawn.rows for _, drawn in pairs] or [measured]))
+def _panels(run: Run, measured: pd.DataFrame, most: int) -> dict[str, Any]:
+    facets = series.facets_of(measured)
+    pairs = [(facet, series.legible(facet)) for facet in facets[:most]]
+    slots = series.slots_of(pd.concat([drawn.rows for _, drawn in pairs] or [measured]))
     few = min(most, MOST_DETAILED_FACETS)
 
     def each(panel: Callable[[Facet, Facet], Panel | None], number: int = most) -> list[Panel]:
-        made = [(panel(facet, drawn), left_out(facet, drawn)) for facet, drawn in pairs[:number]]
-        return [_with_note(view, left) for view, left in made if view is not None]
+        made = [(panel(facet, drawn), series.left_out(facet, drawn)) for facet, drawn in pairs[:number]]
+        return [replace(view, note=f"{view.note} {left if view.charts else ''}".strip()) for view, left in made if view]
 
     return {
-        "omitted": omitted_facets(facets, most),
-        "omitted_details": omitted_facets(facets, few),
+        "omitted": series.omitted_facets(facets, most),
+        "omitted_details": series.omitted_facets(facets, few),
         "growth": each(lambda facet, drawn: growth_panel(facet, drawn, slots)),
         "heatmap": each(lambda facet, _: heatmap_panel(facet)),
         "ranks": each(lambda _, drawn: rank_panel(drawn, slots), few),
@@ -132,20 +119,10 @@ def _panels(run: Run, measured: pd.DataFrame, most: int = MOST_FACETS) -> dict[s
     }
 
 
-def _with_note(view: Panel, left: str) -> Panel:
-    """Charts say which lines they leave out."""
-    return replace(view, note=f"{view.note} {left}".strip()) if view.charts else view
-
-
 def _render(context: dict[str, Any]) -> bytes:
     script = "".join((PAGE / name).read_text(encoding="utf-8") for name in SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return page("report.html.jinja", {**context, "script": Markup(script), "script_digest": digest})
-
-
-def page(template: str, context: dict[str, Any]) -> bytes:
-    """A page of this folder, filled in; `style` is given to all."""
-    return render(PAGE, template, **context)
+    return render(PAGE, "report.html.jinja", **context, script=Markup(script), script_digest=digest)
 
 
 def write_page(path: Path, text: bytes) -> None:

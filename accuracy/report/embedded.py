@@ -1,25 +1,26 @@
 """How do all rows travel inside the page? Columns as JSON, gzip, base64: no byte of it can end a script element.
 
-What is the same in every row of a case is said once for the case; texts are places in a list of the distinct ones.
-Where the rows are too many for six significant digits, digits go first, then per-rank rows of the later seeds; rows
-over all ranks stay to the last. What was left out is said in the page.
+What is the same in every row of a case is said once; texts are places in a list of the distinct ones. Where there are
+too many rows, digits go first, then per-rank rows of the later seeds; rows over all ranks stay to the last.
 """
 
 import base64
 import gzip
 import json
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from accuracy.core.number import count
-from accuracy.report.reproduce import command
+from accuracy.chart.view import Table, cells
+from accuracy.core.number import count, geometric_mean, ratio, scientific
+from accuracy.report.section.missing import command
 from accuracy.results.table import ALL_RANKS
 
 BUDGET_BYTES = 3_000_000  # of base64 text: 50,000 rows fit, and the page stays below 5 MB with its charts
 _DIGITS = {6: 1_000_000, 4: BUDGET_BYTES}  # six digits as long as they cost no more than the charts
+MOST_SUMMARY_ROWS = 800
 
 
 @dataclass(frozen=True)
@@ -35,35 +36,24 @@ EMPTY = EmbeddedRows("", 0, "")
 
 
 def encode_rows(results: pd.DataFrame, budget: int = BUDGET_BYTES) -> EmbeddedRows:
-    """All rows, or as many as fit. results: the labelled table."""
+    """All rows of the labelled table, or as many as fit: over all ranks first, then per-rank rows seed by seed."""
+    total = len(results)
+    rounded = "Numbers are rounded to {} significant digits; results.parquet has every row."
     for digits, most in _DIGITS.items():
         encoded = _encoded(results, digits)
         if len(encoded) <= min(most, budget):
-            return EmbeddedRows(encoded, len(results), _note(len(results), len(results), digits))
-    return _fitting(results, budget, digits, len(encoded))
-
-
-def _fitting(results: pd.DataFrame, budget: int, digits: int, size: int) -> EmbeddedRows:
-    """Rows over all ranks first, then per-rank rows seed by seed, cut where the budget ends."""
+            return EmbeddedRows(encoded, total, f"All {count(total, 'row')}. {rounded.format(digits)}")
     later = (results["rank"] != ALL_RANKS) & results["tensor"].notna()
     priority = results.assign(_later=later).sort_values(["_later", "seed"], kind="stable").index
-    keep = len(results)
-    while True:
-        keep = int(keep * min(0.95, 0.98 * budget / size))
+    keep = total
+    while len(encoded) > budget and keep:
+        keep = int(keep * min(0.95, 0.98 * budget / len(encoded)))
         encoded = _encoded(results.loc[sorted(priority[:keep])], digits)
-        size = len(encoded)
-        if size <= budget or keep == 0:
-            return EmbeddedRows(encoded, keep, _note(keep, len(results), digits))
-
-
-def _note(kept: int, total: int, digits: int) -> str:
-    rounded = f"Numbers are rounded to {digits} significant digits; results.parquet has every row."
-    if kept == total:
-        return f"All {count(total, 'row')}. {rounded}"
-    return (
-        f"This file holds {kept:,} of {count(total, 'row')}: {total - kept:,} were left out to keep it small, "
-        f"per-rank rows of the later seeds first. {rounded}"
+    note = (
+        f"This file holds {keep:,} of {count(total, 'row')}: {total - keep:,} were left out to keep it small, "
+        f"per-rank rows of the later seeds first. {rounded.format(digits)}"
     )
+    return EmbeddedRows(encoded, keep, note)
 
 
 def _encoded(rows: pd.DataFrame, digits: int) -> str:
@@ -72,19 +62,14 @@ def _encoded(rows: pd.DataFrame, digits: int) -> str:
     firsts = rows.iloc[first]
     columns = []
     for name in rows:
-        same = _same_in_each_case(rows[name], first[case])
+        codes, _ = pd.factorize(rows[name])
+        same = bool((codes == codes[first[case]]).all())  # in every row of a case
         about = f'"name":{json.dumps(name)},"by_case":{json.dumps(same)}'
         columns.append(f"{{{about},{_values(firsts[name] if same else rows[name], digits)}}}")
     commands = json.dumps([command(row) for row in firsts.to_dict("records")])
     cases = json.dumps(case.tolist(), separators=(",", ":"))
     text = f'{{"count":{len(rows)},"cases":{cases},"commands":{commands},"columns":[{",".join(columns)}]}}'
     return base64.b64encode(gzip.compress(text.encode("ascii"), compresslevel=6, mtime=0)).decode()
-
-
-def _same_in_each_case(values: pd.Series, first: np.ndarray) -> bool:
-    """first: for every row the place of the first row of its case."""
-    codes, _ = pd.factorize(values)
-    return bool((codes == codes[first]).all())
 
 
 def _values(values: pd.Series, digits: int) -> str:
@@ -100,8 +85,31 @@ def _number(value: float, digits: int) -> str:
     """As JSON can say it, which has no infinity: that travels as text. Whole numbers below 2^53 keep all digits."""
     if value != value:
         return "null"
-    if math.isinf(value):
-        return '"inf"' if value > 0 else '"-inf"'
-    if value == int(value) and abs(value) < 2**53:
-        return str(int(value))
-    return f"{value:.{digits}g}"
+    if value in (np.inf, -np.inf):
+        return f'"{value}"'
+    return str(int(value)) if value == int(value) and abs(value) < 2**53 else f"{value:.{digits}g}"
+
+
+def summary_table(whole: pd.DataFrame) -> Table:
+    """The page without JavaScript: a plain row per (variant, setting, world size, tensor), seeds joined; the furthest
+    from single device first where there are too many. whole: rows over all ranks."""
+    errors = ("error_rel", "error_max", "diff_rel", "diff_max")
+    ways: dict[str, Callable[[object], str]] = dict.fromkeys(errors, scientific)
+    ways |= {"x_floor": ratio, "x_single_device": ratio}
+    how = {name: "max" if name.endswith("_max") else geometric_mean for name in ways}
+    joined = whole.groupby(["facet", "series", "world_size", "tensor"]).agg(how).reset_index()
+    caption = "Rows over all ranks, geometric mean over seeds (maxima: greatest)"
+    if len(joined) > MOST_SUMMARY_ROWS:
+        caption += f"; the {MOST_SUMMARY_ROWS:,} furthest from single device of {count(len(joined), 'row')}"
+        joined = joined.sort_values("x_single_device", ascending=False, kind="stable").head(MOST_SUMMARY_ROWS)
+    rows = tuple(
+        cells(
+            row["series"],
+            row["facet"],
+            row["world_size"],
+            row["tensor"],
+            *(way(row[name]) for name, way in ways.items()),
+        )
+        for row in joined.to_dict("records")
+    )
+    return Table(caption, ("variant", "setting", "world size", "tensor", *ways), rows)

@@ -8,21 +8,17 @@ from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
+from accuracy.chart.drawing import fix_ticks
 from accuracy.results.table import ALL_RANKS
 
 TENSORS = ("out", "dq", "dk")
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")  # Okabe and Ito
 MARKERS = "os^Dv*P"
 SETTINGS: dict[Any, Any] = {
-    "svg.hashsalt": "accuracy",
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
+    "svg.hashsalt": "accuracy", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False,
+}  # fmt: skip
 
 
 def write_growth_figure(results: pd.DataFrame, path: Path) -> None:
@@ -36,29 +32,20 @@ def write_growth_figure(results: pd.DataFrame, path: Path) -> None:
     with mpl.rc_context(SETTINGS):
         figure = Figure(figsize=(9.2, 3.3), layout="constrained", facecolor="white")
         panels = figure.subplots(1, len(TENSORS), sharey=True)
-        variants = sorted(rows["variant"].unique())
         for axes, tensor in zip(panels, TENSORS, strict=True):
-            _panel(axes, rows[rows["tensor"] == tensor], tensor, variants)
+            mine = rows[rows["tensor"] == tensor]
+            for index, variant in enumerate(sorted(rows["variant"].unique())):
+                found = mine[mine["variant"] == variant].groupby("world_size")["x_single_device"]
+                colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
+                style = "-" if index < len(COLOURS) else "--"
+                middle = found.mean()
+                if len(middle):
+                    axes.plot(middle, style, marker=marker, markersize=4, color=colour, label=variant)
+                    axes.fill_between(middle.index, found.min(), found.max(), color=colour, alpha=0.15, linewidth=0)
+            axes.axhline(1, color="#666666", linewidth=0.8, linestyle=":")
+            axes.set(xscale="log", yscale="log", title=tensor, xlabel="world size")
+            fix_ticks(axes.xaxis, sorted(mine["world_size"].unique()))
+            fix_ticks(axes.yaxis, [1, 1.2, 1.5, 2, 3, 4])
         panels[0].set_ylabel(f"error / single device's error, {dtype}")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", frameon=False)
         figure.savefig(path, metadata={"Date": None})
-
-
-def _panel(axes: Axes, rows: pd.DataFrame, tensor: str, variants: list[str]) -> None:
-    sizes = sorted(rows["world_size"].unique())
-    for index, variant in enumerate(variants):
-        found = rows[rows["variant"] == variant].groupby("world_size")["x_single_device"]
-        if not len(found):
-            continue
-        colour = COLOURS[index % len(COLOURS)]
-        middle = found.mean()
-        style = "-" if index < len(COLOURS) else "--"
-        marker = MARKERS[index % len(MARKERS)]
-        axes.plot(middle.index, middle, style, marker=marker, markersize=4, color=colour, label=variant)
-        axes.fill_between(middle.index, found.min(), found.max(), color=colour, alpha=0.15, linewidth=0)
-    axes.axhline(1, color="#666666", linewidth=0.8, linestyle=":")
-    axes.set(xscale="log", yscale="log", title=tensor, xlabel="world size")
-    for axis, places in ((axes.xaxis, sizes), (axes.yaxis, [1, 1.2, 1.5, 2, 3, 4])):
-        axis.set_major_locator(FixedLocator(places))
-        axis.set_major_formatter(FixedFormatter([f"{place:g}" for place in places]))
-        axis.set_minor_locator(NullLocator())

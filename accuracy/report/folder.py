@@ -1,36 +1,36 @@
-"""What is in a run folder? Reads `results`, `positions` and `run.json`, tolerant of a run that was killed
-midway.
+"""What is in a run folder? Reads `results`, `positions` and `run.json`, tolerant of a run that was killed midway.
 
 Only results are required. Everything else may be missing, and the report says what is.
 """
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 
+from accuracy.core.errors import ConfigError
 from accuracy.results import table
 
 
-class NoReport(ValueError):
+class NoReport(ConfigError):
     """The folder cannot be reported on; the message says what was given, what is expected and what to do."""
 
 
 @dataclass(frozen=True)
 class Run:
     """A run folder's content. results: of attention alone, one row per (case, tensor, rank); positions: error along
-    the sequence; stacks: of attention inside stacks, one row per (case, layer, tensor).
-    """
+    the sequence; stacks: of attention inside stacks, one row per (case, layer, tensor)."""
 
     results: pd.DataFrame
+    stacks: pd.DataFrame
     positions: pd.DataFrame
+    steps: pd.DataFrame
+    hypotheses: pd.DataFrame
     record: dict[str, Any]  # run.json; empty where it is missing or unreadable
     problem: str | None  # what is wrong with run.json, if anything
-    steps: pd.DataFrame = field(default_factory=lambda: table.STEPS_SCHEMA.empty_table().to_pandas())
-    stacks: pd.DataFrame = field(default_factory=lambda: table.RESULTS_SCHEMA.empty_table().to_pandas())
 
     @property
     def experiment(self) -> str:
@@ -47,12 +47,6 @@ class Run:
     def cases(self) -> pd.DataFrame:
         """The first row of every case: its identity and status."""
         return self.rows.drop_duplicates("case_id")
-
-    @property
-    def whole(self) -> pd.DataFrame:
-        """The measured rows over all ranks together: one per (case, tensor)."""
-        rows = self.measured
-        return rows[rows["rank"] == table.ALL_RANKS]
 
     @property
     def measured(self) -> pd.DataFrame:
@@ -85,23 +79,22 @@ def read_folder(folder: Path) -> Run:
     if not folder.is_dir():
         raise NoReport(f"{folder}: no such folder; {advice}")
     try:
-        results, positions = table.read_results(folder), table.read_positions(folder)
-        steps = table.read_steps(folder)
+        reads = table.read_results, table.read_positions, table.read_steps, table.read_hypotheses
+        results, positions, steps, hypotheses = (read(folder) for read in reads)
     except (OSError, pa.ArrowException) as error:
         raise NoReport(f"{folder}: its table cannot be read ({_one_line(error)}); {advice}") from error
     results = results[results["case_id"].notna()]
     results = results.assign(rank=results["rank"].fillna(table.ALL_RANKS).astype("int64"))
     if results.empty:
         raise NoReport(f"{folder}: holds no results; {advice}")
-    record, problem = read_record(folder)
-    order = [column for column in ("case_id", "tensor", "rank") if column in results]
-    results = results.sort_values(order, kind="stable", ignore_index=True)
-    stacks = table.in_stacks(results)
-    alone = results[~stacks].drop(columns=list(table.OF_STACKS)).reset_index(drop=True)
-    return Run(alone, positions, record, problem, steps, results[stacks].astype(_WHOLE).reset_index(drop=True))
+    results = results.sort_values(["case_id", "tensor", "rank"], kind="stable", ignore_index=True)
+    in_stacks = table.in_stacks(results)
+    alone = results[~in_stacks].drop(columns=list(table.OF_STACKS)).reset_index(drop=True)
+    stacks = results[in_stacks].astype(_WHOLE).reset_index(drop=True)
+    return Run(alone, stacks, positions, steps, hypotheses, *_read_record(folder))
 
 
-def read_record(folder: Path) -> tuple[dict[str, Any], str | None]:
+def _read_record(folder: Path) -> tuple[dict[str, Any], str | None]:
     """run.json, empty where it cannot be read, and then why."""
     try:
         record = table.read_run(folder)

@@ -1,7 +1,6 @@
-"""How does an experiment's README become safe HTML? A small part of Markdown, everything escaped, nothing
-fetched.
+"""What did the experiment ask, expect and find? Its README.md as safe HTML: everything escaped, nothing fetched.
 
-Understood: paragraphs, `- ` lists, fenced code, pipe tables, `code`, **bold**, and links, which become
+Of Markdown it understands paragraphs, `- ` lists, fenced code, pipe tables, `code`, **bold**, and links, which become
 plain text.
 """
 
@@ -10,7 +9,18 @@ from collections.abc import Iterator
 
 from markupsafe import Markup, escape
 
-_BLANK = re.compile(r"\n\s*\n")
+from accuracy.results.claim import experiment_folder
+
+TITLES = ("Question", "Prediction", "Finding")
+
+
+def passages(experiment: str) -> dict[str, Markup]:
+    """Question, prediction and finding by title, as far as the experiment's README has them."""
+    folder = experiment_folder(experiment)
+    if folder is None or not (folder / "README.md").is_file():
+        return {}
+    found = sections((folder / "README.md").read_text(encoding="utf-8", errors="replace"))
+    return {title: to_html(found[title]) for title in TITLES if found.get(title)}
 
 
 def sections(text: str) -> dict[str, str]:
@@ -21,7 +31,7 @@ def sections(text: str) -> dict[str, str]:
 
 def to_html(text: str) -> Markup:
     """The Markdown subset as HTML."""
-    return Markup("\n").join(_block(block) for block in _blocks(text))
+    return Markup("\n").join(map(_block, _blocks(text)))
 
 
 def _blocks(text: str) -> Iterator[str]:
@@ -30,7 +40,7 @@ def _blocks(text: str) -> Iterator[str]:
         if place % 2:
             yield "```" + piece.strip("\n")
         else:
-            yield from (block.strip("\n") for block in _BLANK.split(piece) if block.strip())
+            yield from (block.strip("\n") for block in re.split(r"\n\s*\n", piece) if block.strip())
 
 
 def _block(block: str) -> Markup:
@@ -38,22 +48,20 @@ def _block(block: str) -> Markup:
     if block.startswith("```"):
         return Markup("<pre>{}</pre>").format(block[3:])
     if len(lines) > 2 and lines[0].lstrip().startswith("|") and set(lines[1]) <= set("|-: "):
-        return _table(lines)
+        head, body = _row(lines[0], "th"), Markup("").join(_row(line, "td") for line in lines[2:])
+        whole = "<table><thead>{}</thead><tbody>{}</tbody></table>"
+        return Markup(f'<div class="scroll" tabindex="0">{whole}</div>').format(head, body)
     if lines[0].startswith(("- ", "* ")):
-        items = re.split(r"^[-*] +", block, flags=re.MULTILINE)[1:]
-        return Markup("<ul>{}</ul>").format(Markup("").join(Markup("<li>{}</li>").format(_inline(i)) for i in items))
+        return Markup("<ul>{}</ul>").format(_each("li", re.split(r"^[-*] +", block, flags=re.MULTILINE)[1:]))
     return Markup("<p>{}</p>").format(_inline(block.lstrip("# ")))
 
 
-def _table(lines: list[str]) -> Markup:
-    def row(line: str, tag: str) -> Markup:
-        words = [word.strip() for word in line.strip().strip("|").split("|")]
-        return Markup("").join(Markup(f"<{tag}>{{}}</{tag}>").format(_inline(word)) for word in words)
+def _row(line: str, tag: str) -> Markup:
+    return Markup("<tr>{}</tr>").format(_each(tag, line.strip().strip("|").split("|")))
 
-    head = Markup("<tr>{}</tr>").format(row(lines[0], "th"))
-    body = Markup("").join(Markup("<tr>{}</tr>").format(row(line, "td")) for line in lines[2:])
-    whole = "<table><thead>{}</thead><tbody>{}</tbody></table>"
-    return Markup(f'<div class="scroll" tabindex="0">{whole}</div>').format(head, body)
+
+def _each(tag: str, texts: list[str]) -> Markup:
+    return Markup("").join(Markup(f"<{tag}>{{}}</{tag}>").format(_inline(text)) for text in texts)
 
 
 def _inline(text: str) -> Markup:

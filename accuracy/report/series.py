@@ -1,30 +1,31 @@
-"""Which rows belong on one line, and which lines in one picture?
+"""Which rows belong on one line, which lines in one picture, and which of them are drawn where they are too many?
 
-A series is a variant, with its options, precision, kernel and world where the run holds more than one of
-them. A facet holds everything else fixed: dtype, problem, inputs, device. Along a series run the world
-size, the seeds, the ranks.
+A series is a variant, with its options, precision, kernel and world where the run holds more than one of them. A facet
+holds everything else fixed: dtype, problem, inputs, device. Along a series run the world size, the seeds, the ranks.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pandas as pd
 
 from accuracy.core import fields
 from accuracy.core.dtype import FORMATS
-from accuracy.core.number import count
+from accuracy.core.number import count, geometric_mean, plain
 from accuracy.results.table import OK, TENSORS
 
 SINGLE_DEVICE = "single_device"
 MOST_FACETS = 4  # drawn over the world size
 MOST_DETAILED_FACETS = 2  # drawn by rank and by token, where a facet takes a dozen charts and more
+MOST_LINES = 12
 _SERIES_DETAILS = (*fields.names(fields.PRECISION, fields.KERNEL), "world")
 _VARIANT_DETAILS = tuple(name for name in fields.names(fields.VARIANT) if name != "variant")
 _ALONG = ("dtype", "world_size", "seed")  # the facet's name, and what runs along a series
 _FACET_DETAILS = tuple(
     name for name in fields.names_but(fields.VARIANT, fields.STACK) if name not in (*_SERIES_DETAILS, *_ALONG)
 )
+_FINENESS = {name: -each.unit_roundoff for name, each in FORMATS.items()}
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,6 @@ class Facet:
 
     slug: str
     label: str
-    dtype: str
     rows: pd.DataFrame
 
     @cached_property
@@ -43,11 +43,8 @@ class Facet:
 
     @cached_property
     def widest(self) -> pd.DataFrame:
-        """The rows over all ranks of every series at its own largest world size: bpt and single_device know
-        only 1.
-        """
-        whole = self.whole
-        return whole[whole["world_size"] == whole.groupby("series")["world_size"].transform("max")]
+        """Of `whole`, every series at its own largest world size: bpt and single_device know only 1."""
+        return self.whole[self.whole["world_size"] == self.whole.groupby("series")["world_size"].transform("max")]
 
     @cached_property
     def series(self) -> list[str]:
@@ -73,32 +70,25 @@ class Facet:
 def with_labels(results: pd.DataFrame) -> pd.DataFrame:
     """The table with the columns `series` and `facet` added: the same text for the same line and picture.
 
-    A series' detail that varies over the run but within no facet (the kernel, where float64 needs another
-    one than bfloat16) is said once, in the facet's label.
+    A series' detail that varies over the run but within no facet (the kernel, where float64 needs another one than
+    bfloat16) is said once, in the facet's label.
     """
     every = results.drop_duplicates("case_id")
     cases = every[every["status"] == OK] if (every["status"] == OK).any() else every
-    facet_details = _varying(cases, _FACET_DETAILS)
-    facet = [fields.label(row, ["dtype", *facet_details]) for row in cases.to_dict("records")]
+    facet_details = ["dtype", *_varying(cases, _FACET_DETAILS)]
+    facet = [fields.label(row, facet_details) for row in cases.to_dict("records")]
     inside = {name for _, rows in cases.groupby(facet) for name in _varying(rows, _SERIES_DETAILS)}
     series_details = [name for name in _SERIES_DETAILS if name in inside]
     facet_details += [name for name in _varying(cases, _SERIES_DETAILS) if name not in inside]
     own = {variant: _varying(rows, _VARIANT_DETAILS) for variant, rows in every.groupby("variant")}
-    labels = {
-        row["case_id"]: (
-            fields.label(row, ["variant", *own[row["variant"]], *series_details]),
-            fields.label(row, ["dtype", *facet_details]),
-        )
-        for row in every.to_dict("records")
-    }
-    return results.assign(
-        series=results["case_id"].map(lambda case: labels[case][0]),
-        facet=results["case_id"].map(lambda case: labels[case][1]),
-    )
+    series_of, facet_of = {}, {}
+    for row in every.to_dict("records"):
+        series_of[row["case_id"]] = fields.label(row, ["variant", *own[row["variant"]], *series_details])
+        facet_of[row["case_id"]] = fields.label(row, facet_details)
+    return results.assign(series=results["case_id"].map(series_of), facet=results["case_id"].map(facet_of))
 
 
 def _varying(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
-    """Which of the columns hold more than one value."""
     return [name for name in names if rows[name].nunique(dropna=False) > 1]
 
 
@@ -110,33 +100,24 @@ def spoken(label: str) -> str:
 
 def in_reading_order(labelled: pd.DataFrame) -> pd.DataFrame:
     """Rows by dtype from coarse to fine, then along the case's axes, tensors in the order of the contract; the seeds
-    of one number stand together.
-    """
+    of one number stand together."""
     tensors = {name: place for place, name in enumerate(TENSORS)}
-    keys = labelled.assign(
-        _coarseness=labelled["dtype"].map(lambda dtype: -_unit_roundoff(str(dtype))),
-        _tensor=labelled["tensor"].map(lambda name: tensors.get(name, len(tensors))),
-    )
-    order = ["_coarseness", "facet", "series", "world_size", "_tensor", "rank", "seed", "case_id"]
+    keys = labelled.assign(_fineness=labelled["dtype"].map(_FINENESS), _tensor=labelled["tensor"].map(tensors))
+    order = ["_fineness", "facet", "series", "world_size", "_tensor", "rank", "seed", "case_id"]
     return labelled.loc[keys.sort_values(order, kind="stable").index].reset_index(drop=True)
 
 
 def facets_of(labelled: pd.DataFrame) -> list[Facet]:
     """All facets of measured rows, coarsest dtype first."""
-    found = [(str(label), str(rows["dtype"].iloc[0]), rows) for label, rows in labelled.groupby("facet", sort=True)]
-    found.sort(key=lambda item: (-_unit_roundoff(item[1]), item[1], item[0]))
-    return [Facet(f"f{index}", label, dtype, rows) for index, (label, dtype, rows) in enumerate(found)]
-
-
-def _unit_roundoff(dtype: str) -> float:
-    return FORMATS[dtype].unit_roundoff if dtype in FORMATS else 0.0
+    found = [(str(rows["dtype"].iloc[0]), str(label), rows) for label, rows in labelled.groupby("facet")]
+    found.sort(key=lambda each: (_FINENESS.get(each[0], 0.0), *each[:2]))
+    return [Facet(f"f{index}", label, rows) for index, (_, label, rows) in enumerate(found)]
 
 
 def series_order(labelled: pd.DataFrame) -> list[str]:
     """Series labels, single device first, the others by name."""
-    pairs = labelled[["variant", "series"]].drop_duplicates()
-    keyed = sorted((variant != SINGLE_DEVICE, str(series)) for variant, series in pairs.itertuples(index=False))
-    return list(dict.fromkeys(series for _, series in keyed))
+    first = set(labelled.loc[labelled["variant"] == SINGLE_DEVICE, "series"])
+    return sorted(labelled["series"].unique(), key=lambda label: (label not in first, label))
 
 
 def slots_of(labelled: pd.DataFrame) -> dict[str, int]:
@@ -145,16 +126,42 @@ def slots_of(labelled: pd.DataFrame) -> dict[str, int]:
     return {label: slot for slot, label in enumerate(series_order(labelled), start)}
 
 
-def tensor_order(tensors: pd.Series) -> list[str]:
+def tensor_order(tensors: Iterable[str]) -> list[str]:
     """Names of the tensors present: the contract's order, unknown ones after."""
-    present = set(tensors.dropna().unique())
+    present = set(pd.Series(tensors).dropna())
     return [name for name in TENSORS if name in present] + sorted(present - set(TENSORS))
 
 
 def omitted_facets(facets: list[Facet], most: int) -> str:
     """A sentence on the facets beyond the first few, which are in the table of rows only."""
     left = facets[most:]
-    if not left:
-        return ""
     names = ", ".join(facet.label for facet in left[:6]) + (" and others" if len(left) > 6 else "")
-    return f"Drawn for {count(most, 'setting')}; the table of all rows also has {names}."
+    return f"Drawn for {count(most, 'setting')}; the table of all rows also has {names}." if left else ""
+
+
+def legible(facet: Facet, most: int = MOST_LINES) -> Facet:
+    """The facet with the rows of so many series: single device's, and those furthest from it. Of series that the tables
+    write alike in every tensor, the one of the shortest name, which is the one that changes the least."""
+    if len(facet.series) <= most:
+        return facet
+    column = "x_floor" if facet.kernels_alone else "x_single_device"
+    singles = facet.rows.loc[facet.rows["variant"] == SINGLE_DEVICE, "series"]
+    compared = set() if facet.kernels_alone else set(singles)
+    plainest = sorted(facet.series, key=lambda label: (label not in compared, len(label)))
+    ratios = facet.widest.groupby(["series", "tensor"])[column].agg(geometric_mean).unstack().reindex(plainest)
+    different = ratios[~ratios.map(plain).duplicated()]
+    furthest = different.max(axis="columns").fillna(0.0).sort_values(ascending=False, kind="stable").index
+    kept = sorted(furthest, key=lambda label: label not in compared)[:most]
+    return replace(facet, rows=facet.rows[facet.rows["series"].isin(kept)])
+
+
+def left_out(facet: Facet, drawn: Facet) -> str:
+    """A sentence on the lines that are not drawn; empty where all are."""
+    if len(drawn.series) == len(facet.series):
+        return ""
+    compared = "the floor" if facet.kernels_alone else "single device"
+    return (
+        f"Drawn are {len(drawn.series)} of {count(len(facet.series), 'variant')}: of those with the same three digits "
+        f"in every tensor the plainest, and of these the furthest from {compared}. Every one is in the tables against "
+        "single device, of growth, of cost and of all rows."
+    )

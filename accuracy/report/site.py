@@ -29,14 +29,13 @@ def write_site(reports: Path, site: Path) -> list[ReportSummary]:
     folders = sorted(path.parent for path in reports.glob("*/*/results.parquet"))
     if not folders:
         raise NoReport(f"{reports}: holds no EXPERIMENT/DEVICE/results.parquet; give the folder of published runs")
-    pages = [_page(folder, site / folder.parent.name / f"{folder.name}.html") for folder in folders]
+    pages = []
+    for folder in folders:
+        path = site / folder.parent.name / f"{folder.name}.html"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pages.append(build.write_report(folder, (), path))
     write_page(site / "index.html", INDEX.format(items="\n".join(_item(page, site) for page in pages)).encode())
     return pages
-
-
-def _page(folder: Path, path: Path) -> ReportSummary:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return build.write_report(folder, (), path)
 
 
 def _item(page: ReportSummary, site: Path) -> str:

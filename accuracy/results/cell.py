@@ -6,7 +6,6 @@ error, below which no two implementations can be told apart. The single-device v
 a kernel that got worse would otherwise hide in both.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ import pandas as pd
 from accuracy.core import fields
 from accuracy.core.probes import PROBES, REFERENCE_ERROR
 from accuracy.results.run_table import RunTable
-from accuracy.results.table import ALL_RANKS, OK, UNSUPPORTED
+from accuracy.results.table import ALL_RANKS, UNSUPPORTED
 
 KEYS = (*fields.names_but(fields.SEED, fields.DEVICE, fields.STACK), "tensor")
 ALWAYS_NAMED = ("variant", "dtype", "world_size", "tensor")
@@ -27,16 +26,12 @@ Key = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Cell:
-    """y: by seed. Largest over the seeds: rank_ratio on one rank, max_ratio of maxima (NaN: single device's is
-    unknown).
-
-    error, denominator: geometric means over seeds. nonfinite: how many values are not finite.
-    """
+    """y: by seed. error: geometric mean over seeds. Largest over the seeds: rank_ratio on one rank,
+    max_ratio of maxima (NaN: single device's is unknown). nonfinite: how many values are not finite."""
 
     key: Key
     y: dict[int, float]
     error: float
-    denominator: float
     rank_ratio: float
     max_ratio: float
     nonfinite: int
@@ -68,31 +63,24 @@ def measured(evidence: RunTable) -> dict[Key, Cell]:
     number = rows.groupby(list(KEYS), sort=False, dropna=False).ngroup()
     worst_rank = rows["times"].groupby(number).max()
     whole = rows[rows["rank"] == ALL_RANKS]
-    whole = whole.assign(number=number[whole.index], bad=_bad(whole))
-    keys = whole.drop_duplicates("number").set_index("number")[list(KEYS)]
-    columns = whole[["seed", "times", "max_times", "error_rel", "bad"]]
-    groups = {place: columns.loc[found] for place, found in whole.groupby("number", sort=False).groups.items()}
-    return {
-        (key := tuple(keys.loc[place])): _cell(key, groups[place], float(worst_rank[place])) for place in keys.index
-    }
-
-
-def _bad(whole: pd.DataFrame) -> pd.Series:
-    """How many values of a row are not finite; an infinite error has one at least."""
-    infinite = (~np.isfinite(whole["error_rel"])).astype("float64")
-    return whole["nonfinite"].fillna(0).clip(lower=infinite)
+    infinite = (~np.isfinite(whole["error_rel"])).astype("float64")  # has one value at least that is not finite
+    whole = whole.assign(bad=whole["nonfinite"].fillna(0).clip(lower=infinite))
+    whole = whole[[*KEYS, "seed", "times", "max_times", "error_rel", "bad"]]
+    found = {}
+    for place, group in whole.groupby(number[whole.index], sort=False):
+        key = tuple(group[list(KEYS)].iloc[0])
+        found[key] = _cell(key, group, float(worst_rank[place]))
+    return found
 
 
 def _cell(key: Key, whole: pd.DataFrame, worst_rank: float) -> Cell:
     good = whole[whole["bad"] == 0]
     y = dict(zip(good["seed"].astype(int), np.log(good["times"]).astype(float), strict=True))
     error = float(np.exp(np.log(np.maximum(good["error_rel"], REFERENCE_ERROR)).mean())) if len(good) else np.inf
-    ratio = float(np.exp(np.mean(list(y.values())))) if y else np.nan
     return Cell(
         key=key,
         y=y,
         error=error,
-        denominator=error / ratio,
         rank_ratio=1.0 if key[KEYS.index("variant")] == SINGLE_DEVICE else worst_rank,
         max_ratio=float(good["max_times"].max()) if len(good) else np.nan,
         nonfinite=int(whole["bad"].sum()),
@@ -114,34 +102,22 @@ def _max_times(rows: pd.DataFrame) -> pd.Series:
 
 def varying(keys: list[Key]) -> list[str]:
     """Entries that must be said to tell the cells apart, beside those that always are."""
-    always = [KEYS.index(name) for name in ALWAYS_NAMED]
-    alike: dict[Key, Key] = {}
-    found = set()
-    for key in keys:
-        first = alike.setdefault(tuple(key[place] for place in always), key)
-        found |= {name for name, one, other in zip(KEYS, first, key, strict=True) if one != other}
-    return [name for name in KEYS if name in found]
+    frame = pd.DataFrame(keys, columns=list(KEYS))
+    several = frame.groupby(list(ALWAYS_NAMED), dropna=False).nunique(dropna=False).gt(1).any()
+    return [name for name in KEYS if several.get(name, False)]
 
 
 def named(key: Key, also: list[str]) -> str:
     """`ring bfloat16 W=4 dq`, and the further entries `also`."""
-    values: Mapping[str, Any] = dict(zip(KEYS, key, strict=True))
+    values = dict(zip(KEYS, key, strict=True))
     first = f"{values['variant']} {values['dtype']} W={values['world_size']} {values['tensor']}"
-    further = [f"{name}={values[name]}" for name in also if values[name] not in ("", None)]
-    return " ".join([first, *further])
+    return " ".join([first, *(f"{name}={values[name]}" for name in also if values[name] not in ("", None))])
 
 
-def unsupported(evidence: RunTable) -> dict[str, str]:
-    """Reason by case id of the cases that their parts cannot do."""
+def without_numbers(evidence: RunTable, status: str) -> dict[str, str]:
+    """Reason by case id of the cases that have no numbers: of status unsupported, or failed."""
     rows = evidence.results
-    rows = rows[(rows["status"] == UNSUPPORTED) & rows["tensor"].isna()]
-    return dict(zip(rows["case_id"], rows["reason"], strict=True))
-
-
-def broken(evidence: RunTable) -> dict[str, str]:
-    """Reason by case id of the cases that died: a row without numbers that is not unsupported."""
-    rows = evidence.results
-    rows = rows[rows["tensor"].isna() & ~rows["status"].isin([UNSUPPORTED, OK])]
+    rows = rows[(rows["status"] == status) & rows["tensor"].isna()]
     return dict(zip(rows["case_id"], rows["reason"], strict=True))
 
 

@@ -1,12 +1,12 @@
 """What does an experiment claim, and does the table bear it out?
 
-An experiment's folder may hold `claims.py` with `def claims(results: pandas.DataFrame) -> list[Claim]`. In
-goes the table of a run, out come statements with the evidence for or against each. No torch here.
+An experiment's folder may hold `claims.py` with `def claims(results: pandas.DataFrame) -> list[Claim]`. In goes the
+table of a run, out come statements with the evidence for or against each. No torch here.
 """
 
-import importlib.util
 import re
-from collections.abc import Callable, Mapping
+import runpy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,23 +73,13 @@ def judge(experiment: object, results: pd.DataFrame) -> list[Claim]:
     A claims file that raises becomes one claim that does not hold, with the error as its evidence.
     """
     folder = experiment_folder(experiment)
-    path = folder / "claims.py" if folder else None
-    if path is None or not path.is_file():
+    if folder is None or not (folder / "claims.py").is_file():
         return []
     try:
-        return [_checked(claim) for claim in _claims_function(path)(results.copy())]
+        claims = runpy.run_path(str(folder / "claims.py"))["claims"]
+        return [_checked(claim) for claim in claims(results.copy())]
     except Exception as error:  # whatever a claims file does wrong must not cost the run its report
-        return [Claim(f"The claims of {path.parent.name} can be judged.", False, f"{type(error).__name__}: {error}")]
-
-
-def _claims_function(path: Path) -> Callable[[pd.DataFrame], list[Claim]]:
-    spec = importlib.util.spec_from_file_location(f"accuracy_experiment_{path.parent.name}", path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"cannot load {path.name}")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    function: Callable[[pd.DataFrame], list[Claim]] = module.claims
-    return function
+        return [Claim(f"The claims of {folder.name} can be judged.", False, f"{type(error).__name__}: {error}")]
 
 
 def _checked(claim: object) -> Claim:

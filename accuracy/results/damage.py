@@ -7,19 +7,16 @@ import pandas as pd
 import pyarrow as pa
 
 from accuracy.core import fields
-from accuracy.core.printable import printable
+from accuracy.core.errors import printable
 from accuracy.results import table
 from accuracy.results.derived import DERIVED
 
-_CODE = ("code", "reference")  # how a row came about: no text of the gate
-_STACK = fields.names(fields.STACK)  # the gate is of attention alone
-_NO_TEXTS = (*_CODE, *_STACK)
+_NO_TEXTS = ("code", "reference", *fields.names(fields.STACK))  # how a row came about; the gate is of attention alone
 TEXTS = [field.name for field in table.RESULTS_SCHEMA if field.type == pa.string() and field.name not in _NO_TEXTS]
-_NO_SIZES = (fields.SEED, fields.STACK)
-SIZES = tuple(each.name for each in fields.COLUMNS if each.type.startswith("int") and each.role not in _NO_SIZES)
+_COUNTS = [each for each in fields.COLUMNS if each.type.startswith("int")]
+SIZES = tuple(each.name for each in _COUNTS if each.role not in (fields.SEED, fields.STACK))
 NUMBERS = ("error_rel", "error_rms", "error_max", "single_device_rel", "floor_rel")
-_IDENTITY = [name for name in fields.names_but(fields.STACK) if name not in TEXTS]
-REQUIRED = [*TEXTS, *_IDENTITY, "rank", "nonfinite", *NUMBERS]
+REQUIRED = [*dict.fromkeys((*TEXTS, *fields.names_but(fields.STACK), "rank", "nonfinite", *NUMBERS))]
 STATUSES = (table.OK, table.UNSUPPORTED, table.FAILED)
 ENTRIES = (("experiment", str), ("cases", list), ("fingerprint", dict), ("provenance", dict))
 MOST_SIZE = 2**40  # of a whole number that counts tokens, heads, ranks
@@ -65,12 +62,10 @@ def of_table(results: pd.DataFrame) -> str | None:
 
 
 def _of_numbers(numbers: pd.DataFrame) -> str | None:
-    """Of the rows that were measured."""
     if not numbers["tensor"].isin(table.TENSORS).all():
         return f"tensor is not one of {', '.join(table.TENSORS)}"
     for name in (*NUMBERS, "single_device_max"):
-        given = numbers[name].dropna() if name not in REQUIRED else numbers[name]
-        if not (given >= 0).all():
+        if not ((numbers[name] >= 0) | ((name not in REQUIRED) & numbers[name].isna())).all():
             return f"{name} is missing or below 0"
     for name in DERIVED.keys() & set(numbers):
         above, below = DERIVED[name]

@@ -1,17 +1,13 @@
-"""Which numbers follow exactly from others of their row? Published tables leave them out; reading rebuilds them.
-
-In: the columns of a table. Out: the same columns with the ratios filled in. No torch here.
-"""
+"""Which numbers follow exactly from others of their row? Published tables leave them out; reading rebuilds them."""
 
 import numpy as np
 import pandas as pd
 
-DERIVED = {
+DERIVED = {  # each is the first column over the second, see `ratio`
     "x_floor": ("error_rel", "floor_rel"),
     "x_single_device": ("error_rel", "single_device_rel"),
     "x_exact": ("error_rel", "exact_rel"),  # of stacks
 }
-"""Each is the first column over the second, see `ratio`."""
 
 
 def ratio(above: np.ndarray, below: np.ndarray, zero_by_zero: float) -> np.ndarray:
@@ -22,24 +18,23 @@ def ratio(above: np.ndarray, below: np.ndarray, zero_by_zero: float) -> np.ndarr
     return np.where((above == 0) & (below == 0), zero_by_zero, result)
 
 
-def rebuilt(results: pd.DataFrame, name: str) -> np.ndarray:
-    """A derived column (rows,) from the two that it follows from; NaN where nothing was measured."""
-    above, below = (results[each].to_numpy(dtype="float64", na_value=np.nan) for each in DERIVED[name])
-    return ratio(above, below, zero_by_zero=1.0)
-
-
 def with_derived(results: pd.DataFrame) -> pd.DataFrame:
     """The table with the derived numbers that it lacks. Those that it has stay as they are."""
-    found = {name: results[name].where(results[name].notna(), rebuilt(results, name)) for name in derived_of(results)}
-    return results.assign(**found)
+    return results.assign(**{name: results[name].fillna(found) for name, found in _rebuilt(results).items()})
 
 
 def without_derived(results: pd.DataFrame) -> pd.DataFrame:
     """The table without the derived numbers that `with_derived` gives back in every digit."""
-    found = {name: results[name].mask(results[name] == rebuilt(results, name)) for name in derived_of(results)}
-    return results.assign(**found)
+    return results.assign(
+        **{name: results[name].mask(results[name] == each) for name, each in _rebuilt(results).items()}
+    )
 
 
-def derived_of(results: pd.DataFrame) -> list[str]:
-    """The derived columns that a table can have."""
-    return [name for name, given in DERIVED.items() if {name, *given} <= set(results)]
+def _rebuilt(results: pd.DataFrame) -> dict[str, pd.Series]:
+    """Derived columns from the two that each follows from; NaN where nothing was measured."""
+    found = {}
+    for name, given in DERIVED.items():
+        if {name, *given} <= set(results):
+            above, below = (results[each].to_numpy(dtype="float64", na_value=np.nan) for each in given)
+            found[name] = pd.Series(ratio(above, below, zero_by_zero=1.0), index=results.index)
+    return found

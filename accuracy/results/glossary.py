@@ -58,6 +58,7 @@ rank | | rank; -1: all ranks together
 layer | | layer of the stack, from 1; null: no stack
 status | | ok, unsupported (the case's parts cannot do it) or failed
 reason | | why the case or the tensor has no numbers, or which of them are not finite
+
 error_max | tensor's | largest absolute error; error = variant - float64 reference
 error_mean | tensor's | mean absolute error
 error_rms | tensor's | root mean square of the error
@@ -65,6 +66,8 @@ error_rel | ratio | Frobenius norm of the error over that of the reference
 error_bias | tensor's | signed mean of the error
 error_bias_t | standard errors | signed mean of the error over its standard error, elements as independent
 error_outward | tensor's | mean of the error times the sign of the reference; above 0: away from zero
+error_gain | 1 | <x, reference> / <reference, reference> - 1: 0.01 where the tensor is 1.01 times the reference
+error_gain_se | 1 | standard error of error_gain, the heads of tokens taken as independent
 diff_max | tensor's | largest absolute diff; diff = variant - single device
 diff_mean | tensor's | mean absolute diff
 diff_rms | tensor's | root mean square of the diff
@@ -82,14 +85,18 @@ reference_rms | tensor's | root mean square of the reference
 condition_softmax | ratio | condition number of the softmax, root mean square over rows; null: not asked for
 condition_sum | ratio | condition number of the tensor's sums, all errors of one sign; null: not asked for
 condition_rounding | ratio | as condition_sum, errors independent; null: not asked for
+repeats_size | ratio | largest change in a run again, over the tensor's root mean square; null: not asked for
+
 exact_rel | ratio | error_rel of the stack with exact attention
 x_exact | ratio | error_rel over exact_rel
 exact_diff_rel | ratio | diff_rel of the stack with exact attention
 cosine | | cosine of the angle between the stack's value and the reference's
 value | tensor's | norm of the stack's tensor; of the loss, the loss
 reference_value | tensor's | value of the float64 reference
+
 significand_bits | bits | fewest significant bits in which all values are exact; bfloat16 has 8, float32 24
 repeats_differ | elements | elements that differed when the case was run again; null: not asked for
+repeats_runs | runs | runs again in which an element differed; null: not asked for
 poisoned | elements | elements not finite where unwritten memory was NaN; null: not asked for
 future_differs | elements | elements that changed with keys behind their token; null: not asked for
 nonfinite | elements | elements that are not finite, where the reference is
@@ -97,13 +104,15 @@ worst_batch | index | batch of the largest error
 worst_token | index | token of the largest error, counted over all ranks
 worst_head | index | head of the largest error
 worst_dim | index | head dimension of the largest error; -1: the tensor has none
+
 seconds | s | forward and backward of all ranks
 peak_bytes | bytes | memory at its peak during forward and backward, beyond what was held before
 """
-COLUMNS = {
-    name: Column(unit, meaning)
-    for name, unit, meaning in ([part.strip() for part in line.split("|")] for line in _TABLE.strip().splitlines())
-}
+_PARTS = [[map(str.strip, line.split("|")) for line in part.strip().splitlines()] for part in _TABLE.split("\n\n")]
+IDENTITY, METRICS, METRICS_OF_STACKS, COUNTS, COSTS = (
+    {name: Column(unit, meaning) for name, unit, meaning in part} for part in _PARTS
+)
+COLUMNS = IDENTITY | METRICS | METRICS_OF_STACKS | COUNTS | COSTS
 
 
 def markdown() -> str:
@@ -112,12 +121,7 @@ def markdown() -> str:
     return "\n".join([BEGIN, "", "| column | unit | meaning |", "|---|---|---|", *rows, "", END])
 
 
-def written_into(text: str) -> str:
-    """A page with the glossary between its marks as it is now."""
-    before, _, rest = text.partition(BEGIN)
-    return before + markdown() + rest.partition(END)[2]
-
-
 if __name__ == "__main__":
     page = Path(sys.argv[1])
-    page.write_text(written_into(page.read_text()))
+    before, _, rest = page.read_text().partition(BEGIN)
+    page.write_text(before + markdown() + rest.partition(END)[2])

@@ -1,7 +1,7 @@
 """How did every cell come to its present baseline? history.jsonl beside a baseline: a line each time it was replaced.
 
-A line holds date, commit, code, reason, and by cell the error over single device's (geometric mean over the seeds). The
-report shows it; nothing is judged by it.
+A line holds date, commit, reason, and by cell the error over single device's (geometric mean over the seeds). Nothing
+is judged by it.
 """
 
 import json
@@ -9,13 +9,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup, escape
 
 from accuracy.core import fields
 from accuracy.core.number import plain
-from accuracy.core.printable import printable
 from accuracy.results.cell import KEYS, Cell, Key, measured
 from accuracy.results.run_table import RunTable
 
@@ -65,18 +63,12 @@ def read(folder: Path) -> list[Entry]:
 def _entry(text: str) -> Entry | None:
     try:
         content = json.loads(text)
-    except (ValueError, RecursionError):
+        ratios = content["x_single_device"].items()
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
         return None
-    ratios = content.get("x_single_device") if isinstance(content, dict) else None
-    if not isinstance(ratios, dict):
-        return None
-    good = {key: float(ratio) for key, ratio in ratios.items() if _is_ratio(ratio)}
+    good = {key: float(ratio) for key, ratio in ratios if type(ratio) in (int, float) and 0 < ratio < math.inf}
     when, commit, reason = (str(content.get(name, "")) for name in ("when", "commit", "reason"))
     return Entry(when, commit, reason, good)
-
-
-def _is_ratio(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def trend(key: Key, past: Sequence[Entry], now: Cell | None) -> list[float]:
@@ -99,8 +91,3 @@ def sparkline(values: Sequence[float]) -> Markup:
         f'<svg class="spark" viewBox="0 0 80 18" width="80" height="18" role="img"><title>{title}</title>'
         f'<polyline points="{points}"/><circle cx="{x:.1f}" cy="{y:.1f}" r="2"/></svg>'
     )
-
-
-def word(reason: str) -> str:
-    """A reason as one printable line."""
-    return " ".join(printable(reason, " ").split())

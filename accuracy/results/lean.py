@@ -2,9 +2,8 @@
 
 Left out are empty columns and numbers that reading rebuilds (`derived.py`). Rows of all ranks keep every digit; the
 numbers of single ranks are rounded to 12 significant bits, an error of at most 2^-12 = 2.4e-4 of the number. A table
-that the gate compares with is not rounded. Every number stays a float64, so that none overflows: bytes are stored by
-their place in the number (byte stream split) and compressed, which makes the zeros of a rounded number's last bytes
-free.
+that the gate compares with is not rounded. Every number stays a float64, so that none overflows: byte stream split and
+compression make the zeros of a rounded number's last bytes free.
 """
 
 import hashlib
@@ -22,8 +21,7 @@ from accuracy.results import table
 from accuracy.results.derived import without_derived
 
 SIGNIFICANT_BITS = 12
-LEFT_OUT_POSITIONS = ("error_max",)  # no page draws it
-_ROUNDED = {*table.METRICS, *(field.name for field in table.POSITIONS_SCHEMA if pa.types.is_floating(field.type))}
+_ROUNDED = {*table.METRICS, "error_rms", "error_max"}
 _SAME_NUMBERS = (  # rows that share a reference lie next to each other: their equal numbers compress to nothing
     "kernel", "kernel_options", "tensor", "inputs", "inputs_options", "dtype", "mask", "batch", "seqlen", "heads",
     "heads_kv", "head_dim", "seed", "world_size", "sharding", "rank",
@@ -34,18 +32,18 @@ def lean_results(full: pd.DataFrame, every_digit: bool = False) -> pa.Table:
     """The rows of all ranks, then those of single ranks, rounded unless every digit is asked for."""
     kept = pa.Table.from_pandas(without_derived(full), table.RESULTS_SCHEMA, preserve_index=False)
     kept = kept.drop_columns([name for name in kept.column_names if kept[name].null_count == len(kept)])
-    order = [(name, "ascending") for name in _SAME_NUMBERS if name in kept.column_names]
+    kept = kept.sort_by([(name, "ascending") for name in _SAME_NUMBERS if name in kept.column_names])
     each_rank = pc.fill_null(pc.greater_equal(kept["rank"], 0), False)
-    all_ranks, single = (kept.filter(rows).sort_by(order) for rows in (pc.invert(each_rank), each_rank))
-    content = pa.concat_tables([all_ranks, single if every_digit else _rounded(single)])
+    single = kept.filter(each_rank)
+    content = pa.concat_tables([kept.filter(pc.invert(each_rank)), single if every_digit else _rounded(single)])
     return content.replace_schema_metadata(table.RESULTS_SCHEMA.metadata)  # which sorting forgets
 
 
 def lean_positions(drawn: pd.DataFrame) -> pa.Table:
-    """Error along the sequence, rounded, without what no page draws. drawn: what
+    """Error along the sequence, rounded, without error_max, which no page draws. drawn: what
     `report.section.positions.drawn` gives."""
     full = pa.Table.from_pandas(drawn, table.POSITIONS_SCHEMA, preserve_index=False)
-    return _rounded(full.drop_columns(list(LEFT_OUT_POSITIONS)))
+    return _rounded(full.drop_columns(["error_max"]))
 
 
 def write(content: pa.Table, path: Path) -> None:

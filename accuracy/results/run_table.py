@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from accuracy.core.errors import ConfigError
-from accuracy.core.printable import printable
+from accuracy.core.errors import ConfigError, printable
 from accuracy.results import damage, sums, table
 from accuracy.results.damage import REQUIRED, SIZES, TEXTS
 from accuracy.results.derived import with_derived
@@ -48,10 +47,10 @@ class RunTable:
 def read_run(folder: Path) -> RunTable:
     """A run under test, `results/` or published."""
     _must_be_a_folder(folder)
-    if not (folder / "results.parquet").exists():
-        about = _json(folder, _bytes(folder / "run.json", MOST_JSON_BYTES))
-        return _checked(folder, about, _guarded(folder / "results", lambda: _dataset(folder / "results")), False)
-    return _published(folder, signed=(folder / sums.NAME).exists())
+    if (folder / "results.parquet").exists():
+        return _published(folder, signed=(folder / sums.NAME).exists())
+    about = _record(folder, _bytes(folder / "run.json", MOST_JSON_BYTES))
+    return _checked(folder, about, _guarded(folder / "results", lambda: _dataset(folder / "results")), False)
 
 
 def read_baseline(folder: Path) -> RunTable:
@@ -64,7 +63,7 @@ def read_baseline(folder: Path) -> RunTable:
 
 def of_table(folder: Path, about: dict[str, Any], rows: pa.Table) -> RunTable:
     """What was measured in this very process. rows: of `table.RESULTS_SCHEMA`."""
-    return _checked(folder, about, rows.select(COLUMNS), False)
+    return _checked(folder, about, rows, False)
 
 
 def _must_be_a_folder(folder: Path) -> None:
@@ -80,8 +79,7 @@ def _published(folder: Path, signed: bool) -> RunTable:
             f"{folder}/{sums.NAME} does not fit its files: one is damaged or was changed by hand; "
             "restore them from version control, or publish again"
         )
-    path = folder / "results.parquet"
-    about = _json(folder, contents["run.json"])
+    about, path = _record(folder, contents["run.json"]), folder / "results.parquet"
     return _checked(folder, about, _guarded(path, lambda: _parquet(contents["results.parquet"])), signed)
 
 
@@ -99,8 +97,6 @@ def _guarded(path: Path, read: Callable[[], Any]) -> Any:
     """read(), with whatever a damaged or hostile file provokes in a parser as one line."""
     try:
         return read()
-    except ConfigError:
-        raise
     except Exception as error:
         why = printable(" ".join(str(error).split())[:160])
         raise ConfigError(f"{path} cannot be read ({type(error).__name__}: {why}); publish it again") from error
@@ -109,11 +105,11 @@ def _guarded(path: Path, read: Callable[[], Any]) -> Any:
 def _dataset(path: Path) -> pa.Table:
     """All cases' files; none where the run ended before its first case."""
     if not any(path.glob("*.parquet")):
-        return table.RESULTS_SCHEMA.empty_table().select(COLUMNS)
+        return table.RESULTS_SCHEMA.empty_table()
     source = ds.dataset(path, format="parquet", schema=table.RESULTS_SCHEMA)
     if source.count_rows() > MOST_ROWS:
         raise ValueError(f"more than {MOST_ROWS} rows")
-    return source.to_table(columns=COLUMNS)
+    return source.to_table()
 
 
 def _parquet(content: bytes) -> pa.Table:
@@ -127,13 +123,13 @@ def _parquet(content: bytes) -> pa.Table:
     present = [name for name in COLUMNS if name in file.schema_arrow.names]
     if missing := sorted(set(REQUIRED) - set(present)):
         raise ValueError(f"column {missing[0]} is missing")
-    read = file.read(columns=present)
-    read = read.select(present).cast(pa.schema([table.RESULTS_SCHEMA.field(name) for name in present]))
+    read = file.read(columns=present).select(present)
+    read = read.cast(pa.schema([table.RESULTS_SCHEMA.field(name) for name in present]))
     read.validate(full=True)
     return read
 
 
-def _json(folder: Path, content: bytes) -> dict[str, Any]:
+def _record(folder: Path, content: bytes) -> dict[str, Any]:
     path = folder / "run.json"
     about = _guarded(path, lambda: json.loads(content.decode("utf-8")))
     if not isinstance(about, dict):
@@ -145,10 +141,10 @@ def _json(folder: Path, content: bytes) -> dict[str, Any]:
 
 def _checked(folder: Path, about: dict[str, Any], read: pa.Table, published: bool) -> RunTable:
     """Plain columns whose values make sense, of planned cases only; rows of stacks are for the report alone."""
-    results = _guarded(folder, lambda: read.to_pandas())
-    results = with_derived(results.reindex(columns=COLUMNS))
+    results = with_derived(_guarded(folder, read.to_pandas).reindex(columns=COLUMNS))
     stacks = table.in_stacks(results)
-    about = {**about, "cases": [case for case in about["cases"] if case not in {*results.loc[stacks, "case_id"]}]}
+    of_stacks = set(results.loc[stacks, "case_id"])
+    about = {**about, "cases": [case for case in about["cases"] if case not in of_stacks]}
     results = results[~stacks]
     planned = results["case_id"].isin(about["cases"])
     if published and (not planned.all() or results["case_id"].nunique() != len(about["cases"])):
@@ -156,7 +152,5 @@ def _checked(folder: Path, about: dict[str, Any], read: pa.Table, published: boo
     results = results[planned].reset_index(drop=True)
     if fault := damage.of_table(results):
         raise ConfigError(f"{folder}: {fault}; its table is damaged")
-    whole = dict.fromkeys((*SIZES, "seed", "rank"), "int64")
-    return RunTable(
-        folder, about, results.astype(whole).fillna(dict.fromkeys([name for name in TEXTS if name != "tensor"], ""))
-    )
+    results = results.astype(dict.fromkeys((*SIZES, "seed", "rank"), "int64"))
+    return RunTable(folder, about, results.fillna({name: "" for name in TEXTS if name != "tensor"}))

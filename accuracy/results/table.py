@@ -1,9 +1,8 @@
 """The table: one row per (case, tensor, rank), parquet on disk, written so that a kill loses at most one case.
 
-A run folder holds `results/` (metrics, one file a case), `positions/` (error along the sequence, one file a case)
-and `run.json`. Each case's file is written beside its place under a hidden name and renamed into it, so a reader
-never sees half a file, and `pandas.read_parquet(folder / "results")` reads all of them as one table at any moment.
-No torch here: the report and the gate read tables only.
+A run folder holds `results/` (metrics, one file a case), `positions/` (error along the sequence, one file a case) and
+`run.json`. Each case's file is written beside its place under a hidden name and renamed into it, so a reader never sees
+half a file, and `pandas.read_parquet(folder / "results")` reads all of them as one table at any moment. No torch here.
 """
 
 import json
@@ -18,7 +17,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from accuracy.core import fields
-from accuracy.core.files import whole_file
+from accuracy.core.paths import whole_file
+from accuracy.results import glossary
 from accuracy.results.derived import with_derived
 
 SCHEMA_VERSION = 3
@@ -28,106 +28,76 @@ TENSORS = ("out", "lse", "dq", "dk", "dv", "delta")
 TENSORS_OF_STACKS = ("x", "dx", "d_query", "d_key", "d_value", "d_output", "loss", "gradient_norm")
 ALL_RANKS = -1
 
+TRACEBACKS = "tracebacks"
 OK, UNSUPPORTED, FAILED = "ok", "unsupported", "failed"
 
-_IDENTITY = [
-    ("case_id", pa.string()),
-    ("experiment", pa.string()),
-    *((each.name, pa.type_for_alias(each.type)) for each in fields.COLUMNS),
-    ("code", pa.string()),  # digest of the sources that measured the row, parts of one's own after a +
-    ("reference", pa.string()),  # which reference: fused or torch; null where nothing was measured
-    ("tensor", pa.string()),  # null where the case has no numbers (unsupported, failed)
-    ("rank", pa.int32()),  # -1: all ranks together
-    ("layer", pa.int32()),  # of a stack: 1 to L; the loss and the norm of all gradients have L; null: no stack
-    ("status", pa.string()),
-    ("reason", pa.string()),
-]
-IDENTITY = tuple(name for name, _ in _IDENTITY)
+IDENTITY = (
+    "case_id", "experiment", *fields.names(), "code", "reference", "tensor", "rank", "layer", "status", "reason",
+)  # fmt: skip
+METRICS = tuple(glossary.METRICS)
+METRICS_OF_STACKS = tuple(glossary.METRICS_OF_STACKS)  # error_rel, single_device_rel, x_single_device, diff_rel beside
+RERUN_COUNTS = ("repeats_differ", "repeats_runs", "repeats_size", "poisoned", "future_differs")
 
-METRICS = (
-    "error_max",
-    "error_mean",
-    "error_rms",
-    "error_rel",
-    "error_bias",
-    "error_bias_t",
-    "error_outward",  # mean of error x sign(reference): above 0, away from zero
-    "diff_max",
-    "diff_mean",
-    "diff_rms",
-    "diff_rel",
-    "single_device_rel",
-    "single_device_max",
-    "single_device_bias",
-    "single_device_outward",
-    "floor_mean",
-    "floor_rel",
-    "x_floor",
-    "x_single_device",
-    "ulp_max",
-    "reference_rms",
-    "condition_softmax",  # these three: see condition.py; null: not asked for
-    "condition_sum",
-    "condition_rounding",
-)
-METRICS_OF_STACKS = (  # of these, error_rel, single_device_rel, x_single_device and diff_rel, all others are null
-    "exact_rel",  # error_rel of the stack with exact attention: what is rounded outside of attention
-    "x_exact",  # error_rel over exact_rel
-    "exact_diff_rel",  # diff_rel of the stack with exact attention: two stacks that are both right differ by so much
-    "cosine",  # of the angle between stack and reference; 1: same direction
-    "value",  # the norm, and of loss and gradient_norm the number itself
-    "reference_value",
-)
-RERUN_COUNTS = ("repeats_differ", "poisoned", "future_differs")  # elements; null: not asked for
-_COUNTS = (
-    "significand_bits",  # the fewest in which all values are exact: 8 is bfloat16, 11 float16, 24 float32
-    *RERUN_COUNTS,
-    "nonfinite",
-    "worst_batch",
-    "worst_token",
-    "worst_head",
-    "worst_dim",
-)  # worst_dim -1: has no head_dim
-RESULTS_SCHEMA = pa.schema(
-    _IDENTITY
-    + [(name, pa.float64()) for name in (*METRICS, *METRICS_OF_STACKS)]
-    + [(name, pa.int64()) for name in _COUNTS]
-    + [("seconds", pa.float64()), ("peak_bytes", pa.int64())],
-    metadata={"schema_version": str(SCHEMA_VERSION)},
-)
-POSITIONS_SCHEMA = pa.schema(
-    [
-        ("case_id", pa.string()),
-        ("tensor", pa.string()),
-        ("token_begin", pa.int64()),  # global token positions [begin, end)
-        ("token_end", pa.int64()),
-        ("rank", pa.int32()),  # owner of every token of the bin; -1 where several ranks share it
-        ("error_rms", pa.float32()),
-        ("error_max", pa.float32()),
-    ],
-    metadata={"schema_version": str(SCHEMA_VERSION)},
-)
 
-STEPS_SCHEMA = pa.schema(
-    [
-        ("case_id", pa.string()),
-        ("way", pa.string()),  # forward, backward
-        ("rank", pa.int32()),
-        ("step", pa.int32()),  # number of the rank's kernel call
-        ("tensor", pa.string()),
-        ("source", pa.int32()),  # the rank that owns the block's keys; -1: several
-        ("state", pa.string()),  # partial: what the kernel gave for the block; running: what has been joined so far
-        ("query_begin", pa.int64()),  # global tokens of the block's first and last query and key; -1: not known
-        ("query_last", pa.int64()),
-        ("key_begin", pa.int64()),
-        ("key_last", pa.int64()),
-        ("error_rel", pa.float64()),
-        ("error_max", pa.float64()),
-        ("band", pa.float64()),  # the error_rel that rounding alone stays below
-        ("nonfinite", pa.int64()),
-    ],
-    metadata={"schema_version": str(SCHEMA_VERSION)},
+def _schema(types: Mapping[str, str]) -> pa.Schema:
+    columns = [(name, pa.type_for_alias(alias)) for name, alias in types.items()]
+    return pa.schema(columns, metadata={"schema_version": str(SCHEMA_VERSION)})
+
+
+RESULTS_SCHEMA = _schema(
+    dict.fromkeys(IDENTITY, "string")
+    | {each.name: each.type for each in fields.COLUMNS}
+    | {"rank": "int32", "layer": "int32"}
+    | dict.fromkeys((*METRICS, *METRICS_OF_STACKS), "float64")
+    | dict.fromkeys(glossary.COUNTS, "int64")
+    | {"seconds": "float64", "peak_bytes": "int64"}
 )
+POSITIONS_SCHEMA = _schema(
+    {
+        "case_id": "string",
+        "tensor": "string",
+        "token_begin": "int64",  # global token positions [begin, end)
+        "token_end": "int64",
+        "rank": "int32",  # owner of every token of the bin; -1 where several ranks share it
+        "error_rms": "float32",
+        "error_max": "float32",
+    }
+)
+STEPS_SCHEMA = _schema(
+    {
+        "case_id": "string",
+        "way": "string",  # forward, backward
+        "rank": "int32",
+        "step": "int32",  # number of the rank's kernel call
+        "tensor": "string",
+        "source": "int32",  # the rank that owns the block's keys; -1: several
+        "state": "string",  # partial: what the kernel gave for the block; running: what has been joined so far
+        **dict.fromkeys(
+            ("query_begin", "query_last", "key_begin", "key_last"), "int64"
+        ),  # global tokens; -1: not known
+        "error_rel": "float64",
+        "error_max": "float64",
+        "band": "float64",  # the error_rel that rounding alone stays below
+        "nonfinite": "int64",
+    }
+)
+HYPOTHESES_SCHEMA = _schema(
+    {
+        "case_id": "string",
+        "tensor": "string",
+        "family": "string",  # of hypotheses: a file of accuracy/measurement/hypothesis
+        "hypothesis": "string",  # the idea, the same whatever its parameter
+        "cause": "string",  # a clause that says it
+        "parameter": "string",
+        "freedom": "int64",  # how many numbers were fitted to the tensor
+        "residual": "float64",  # ||x - prediction|| / ||reference||
+        "expected": "float64",  # the residual that rounding explains
+        "from_best": "float64",  # ||prediction - the best hypothesis' prediction|| / ||reference||
+        "tried": "int64",  # hypotheses on the tensor; the best of them have rows
+    }
+)
+OF_STACKS = ("layer", *fields.names(fields.STACK), *METRICS_OF_STACKS)
+"""Columns that are empty in the rows of attention alone."""
 
 Row = Mapping[str, Any]
 Columns = Mapping[str, Sequence[Any]]
@@ -140,49 +110,45 @@ def write_case(
     results: Columns | Sequence[Row],
     positions: Columns | None = None,
     steps: Sequence[Row] = (),
+    hypotheses: Sequence[Row] = (),
 ) -> None:
-    """Store a finished case for good; results last, so a case that has results has its positions and steps too."""
+    """Store a finished case for good; results last, so a case that has results has all else too."""
     if positions:
-        write_rows(folder / "positions" / f"{case_id}.parquet", positions, POSITIONS_SCHEMA)
+        _write_rows(folder / "positions" / f"{case_id}.parquet", positions, POSITIONS_SCHEMA)
     if steps:
-        write_rows(folder / "steps" / f"{case_id}.parquet", steps, STEPS_SCHEMA)
-    write_rows(folder / "results" / f"{case_id}.parquet", results, RESULTS_SCHEMA)
+        _write_rows(folder / "steps" / f"{case_id}.parquet", steps, STEPS_SCHEMA)
+    if hypotheses:
+        _write_rows(folder / "hypotheses" / f"{case_id}.parquet", hypotheses, HYPOTHESES_SCHEMA)
+    _write_rows(folder / "results" / f"{case_id}.parquet", results, RESULTS_SCHEMA)
 
 
-def write_rows(path: Path, rows: Columns | Sequence[Row], schema: pa.Schema) -> None:
-    """Write a file of a table whole or not at all; columns that are not given are null."""
+def write_traceback(folder: Path, case_id: str, text: str, rank: int | None = None) -> None:
+    """Store what a case raised, of a rank's process under the rank's number too."""
+    name = case_id if rank is None else f"{case_id}-rank{rank}"
+    with whole_file(folder / TRACEBACKS / f"{name}.txt") as file:
+        file.write(text.encode())
+
+
+def _write_rows(path: Path, rows: Columns | Sequence[Row], schema: pa.Schema) -> None:
+    """Columns that are not given are null."""
     if isinstance(rows, Mapping):
         count = len(next(iter(rows.values())))
         table = pa.Table.from_pydict({name: rows.get(name, [None] * count) for name in schema.names}, schema)
     else:
         table = pa.Table.from_pylist([dict(row) for row in rows], schema)
-    file = pa.BufferOutputStream()
-    pq.write_table(table, file, compression="snappy", use_dictionary=False, write_statistics=False)  # a few rows
-    _store(path, file.getvalue())
+    with whole_file(path) as handle:  # of a few rows
+        pq.write_table(table, handle, compression="snappy", use_dictionary=False, write_statistics=False)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file whole or not at all."""
-    _store(path, (json.dumps(content, indent=1, sort_keys=True, default=str) + "\n").encode())
-
-
-def _store(path: Path, content: bytes | pa.Buffer) -> None:
     with whole_file(path) as handle:
-        handle.write(content)
+        handle.write((json.dumps(content, indent=1, sort_keys=True, default=str) + "\n").encode())
 
 
 def read_results(folder: Path) -> pd.DataFrame:
     """Every row of a run folder (`results/`) or of a published one (`results.parquet`), derived columns rebuilt."""
     return with_derived(_read(folder, "results", RESULTS_SCHEMA))
-
-
-OF_STACKS = ("layer", *fields.names(fields.STACK), *METRICS_OF_STACKS)
-"""Columns that are empty in the rows of attention alone."""
-
-
-def in_stacks(results: pd.DataFrame) -> "pd.Series[bool]":
-    """Which rows are of attention inside a stack; all others are of attention alone."""
-    return results["layers"].notna()
 
 
 def read_positions(folder: Path) -> pd.DataFrame:
@@ -195,11 +161,21 @@ def read_steps(folder: Path) -> pd.DataFrame:
     return _read(folder, "steps", STEPS_SCHEMA)
 
 
+def read_hypotheses(folder: Path) -> pd.DataFrame:
+    """What every hypothesis leaves unexplained of the wrong tensors, of a run folder or of a published one."""
+    return _read(folder, "hypotheses", HYPOTHESES_SCHEMA)
+
+
 def _read(folder: Path, name: str, schema: pa.Schema) -> pd.DataFrame:
     for path in (folder / name, folder / f"{name}.parquet"):
         if path.exists():
             return ds.dataset(path, format="parquet", schema=schema).to_table().to_pandas()
     return schema.empty_table().to_pandas()
+
+
+def in_stacks(results: pd.DataFrame) -> "pd.Series[bool]":
+    """Which rows are of attention inside a stack; all others are of attention alone."""
+    return results["layers"].notna()
 
 
 def read_run(folder: Path) -> dict[str, Any]:

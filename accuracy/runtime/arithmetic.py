@@ -1,76 +1,102 @@
 """What a process lets torch do to arithmetic: exactly what was asked for, unless a kernel's knobs say otherwise."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from typing import Any, TypeVar
 
 import torch
 
 from accuracy.core.errors import ConfigError
 
+T = TypeVar("T")
+
+BACKENDS = (
+    "", "cuda.matmul", "cudnn", "cudnn.conv", "cudnn.rnn", "mkldnn", "mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn",
+)  # fmt: skip
+"""Of `torch.backends`: what has an `fp32_precision`, since torch 2.9; "none" is that of the one above."""
+
 
 @dataclass(frozen=True)
 class Switches:
-    """What a process lets torch do to arithmetic. The defaults: exactly what was asked for."""
+    """What a process lets torch do to arithmetic. The defaults: exactly what was asked for.
+
+    The first three are torch's older interface, which refuses to be read where the newer one, `fp32_precision` by
+    backend, was set apart from it: then they are torch's defaults.
+    """
 
     tf32_products: bool = False
     tf32_convolutions: bool = False
+    float32_products: str = "highest"
     reduced_bfloat16_sums: bool = False
     reduced_float16_sums: bool = False
     reduced_attention_sums: bool = False
-    float32_products: str = "highest"
+    fp32_precision: tuple[str, ...] = ("ieee",) * len(BACKENDS)
 
 
 def switches() -> Switches:
     """As they stand in this process."""
     matmul = torch.backends.cuda.matmul
     return Switches(
-        matmul.allow_tf32,
-        torch.backends.cudnn.allow_tf32,
+        _read(lambda: matmul.allow_tf32, False),
+        _read(lambda: torch.backends.cudnn.allow_tf32, True),
+        _read(torch.get_float32_matmul_precision, "highest"),
         bool(matmul.allow_bf16_reduced_precision_reduction),
         bool(matmul.allow_fp16_reduced_precision_reduction),
         bool(torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()),
-        _float32_products(),
+        tuple(getattr(_backend(name), "fp32_precision", "ieee") for name in BACKENDS),
     )
 
 
-def _float32_products() -> str:
-    """torch 2.13 refuses to say where allow_tf32 was set by itself; the other switches then stand as for `highest`."""
+def _read(get: Callable[[], T], otherwise: T) -> T:
     try:
-        return torch.get_float32_matmul_precision()
+        return get()
     except RuntimeError:
-        return "highest"
+        return otherwise
+
+
+def _backend(name: str) -> Any:
+    """None where this torch has none."""
+    found: Any = torch.backends
+    for part in filter(None, name.split(".")):
+        found = getattr(found, part, None)
+    return found
 
 
 def set_switches(given: Switches) -> None:
-    """Set all of them for this process."""
+    """Set all of them for this process: the older interface first, as it sets some of the newer one."""
     torch.set_float32_matmul_precision(given.float32_products)
     torch.backends.cuda.matmul.allow_tf32 = given.tf32_products
     torch.backends.cudnn.allow_tf32 = given.tf32_convolutions
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = given.reduced_bfloat16_sums
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = given.reduced_float16_sums
     torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(given.reduced_attention_sums)
+    for name, precision in zip(BACKENDS, given.fp32_precision, strict=True):
+        backend = _backend(name)
+        if hasattr(backend, "fp32_precision") and backend.fp32_precision != precision:
+            backend.fp32_precision = "none"
+            if backend.fp32_precision != precision:  # not what the one above has
+                backend.fp32_precision = precision
 
 
 @contextmanager
 def switched(tf32_products: bool = False, reduced_attention_sums: bool = False) -> Iterator[None]:
     """What a kernel's knobs say of these two, whatever the process had, and back again."""
-    matmul, attention = torch.backends.cuda.matmul, torch.backends.cuda
-    before = matmul.allow_tf32, attention.fp16_bf16_reduction_math_sdp_allowed()
-    matmul.allow_tf32 = tf32_products
-    attention.allow_fp16_bf16_reduction_math_sdp(reduced_attention_sums)
+    cuda = torch.backends.cuda
+    before = cuda.matmul.allow_tf32, cuda.fp16_bf16_reduction_math_sdp_allowed()
     try:
+        cuda.matmul.allow_tf32 = tf32_products
+        cuda.allow_fp16_bf16_reduction_math_sdp(reduced_attention_sums)
         yield
     finally:
-        matmul.allow_tf32 = before[0]
-        attention.allow_fp16_bf16_reduction_math_sdp(before[1])
+        cuda.matmul.allow_tf32 = before[0]
+        cuda.allow_fp16_bf16_reduction_math_sdp(before[1])
 
 
 def make_exact() -> None:
-    """No TF32, no reduced-precision reductions, nowhere in this process; kernels opt in one call at a time. The
-    CPU's functions are settled."""
+    """No TF32, no reduced-precision sums in this process, the CPU's functions settled; kernels opt in call by call."""
     if os.environ.get("NVIDIA_TF32_OVERRIDE") == "1":
         raise ConfigError("NVIDIA_TF32_OVERRIDE=1 forces TF32 on every product; unset it")
     set_switches(Switches())
@@ -98,11 +124,10 @@ def _settle_functions() -> None:
             getattr(torch, name)(torch.ones(1, dtype=dtype))
 
 
-FUNCTIONS = (
+FUNCTIONS = (  # those that torch hands to MKL, and their kin
     "acos", "asin", "atan", "cos", "cosh", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "lgamma", "log", "log10",
     "log1p", "log2", "sin", "sinh", "sqrt", "tan", "tanh", "trunc",
 )  # fmt: skip
-"""Those that torch hands to MKL, and their kin."""
 
 
 @contextmanager

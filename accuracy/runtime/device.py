@@ -2,6 +2,7 @@
 
 import ctypes
 import platform
+import re
 import time
 import warnings
 from collections.abc import Iterator
@@ -29,19 +30,14 @@ def name(device: str) -> str:
     """The hardware's name: the GPU's, or the CPU's model and architecture."""
     if device == "cuda":
         return str(torch.cuda.get_device_name())
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
-    return model or platform.processor() or platform.machine()
-
-
-def count() -> int:
-    """How many GPUs torch sees."""
-    return int(torch.cuda.device_count())
+    about = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    model = re.search("^model name.*?:(.*)", about, re.MULTILINE)
+    return (model[1].strip() if model else "") or platform.processor() or platform.machine()
 
 
 def alike() -> tuple[int, ...]:
     """The GPUs that torch sees and that are of the first one's model: rows of another do not belong in one table."""
-    names = [torch.cuda.get_device_name(index) for index in range(count())]
+    names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return tuple(index for index, each in enumerate(names) if each == names[0])
 
 
@@ -77,17 +73,14 @@ def measured(device: str) -> Iterator[Cost]:
 
 @contextmanager
 def poisoned(wanted: bool) -> Iterator[None]:
-    """Memory that torch takes in the body comes full of NaN, also inside its operators; what reads it before it is
-    written, shows. torch ties this to its deterministic algorithms, which are preferred in the body, not required."""
+    """Memory that torch takes in the body comes full of NaN, also inside its operators. torch ties this to its
+    deterministic algorithms, which are preferred in the body, not required."""
     if not wanted:
         yield
         return
     filling: Any = torch.utils.deterministic
-    before = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-        filling.fill_uninitialized_memory,
-    )
+    before, filled = torch.are_deterministic_algorithms_enabled(), filling.fill_uninitialized_memory
+    warned = torch.is_deterministic_algorithms_warn_only_enabled()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # one for each operator that has no deterministic form
         torch.use_deterministic_algorithms(True, warn_only=True)
@@ -95,8 +88,8 @@ def poisoned(wanted: bool) -> Iterator[None]:
         try:
             yield
         finally:
-            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-            filling.fill_uninitialized_memory = before[2]
+            torch.use_deterministic_algorithms(before, warn_only=warned)
+            filling.fill_uninitialized_memory = filled
 
 
 def _reset_peak(device: str) -> int | None:
@@ -129,7 +122,7 @@ def _group_bytes() -> int | None:
 
 def _status_bytes(path: str, key: str) -> int | None:
     try:
-        lines = Path(path).read_text().splitlines()
+        found = re.search(rf"^{key}:\s*(\d+)", Path(path).read_text(), re.MULTILINE)
     except OSError:
         return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:")), None)
+    return int(found[1]) * 1024 if found else None

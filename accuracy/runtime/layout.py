@@ -1,6 +1,6 @@
 """How a callable takes q, k, v and gives back out and lse, and how that becomes ours: (B, S, H, D) and (B, H, S).
 
-Every adapter is made of views and copies that autograd follows, so gradients arrive in our layout too.
+Autograd follows every view and copy, so gradients arrive in our layout too.
 """
 
 from collections.abc import Callable
@@ -25,10 +25,6 @@ def _same(x: Tensor, batch: int) -> Tensor:
     return x
 
 
-def _by_head(x: Tensor) -> Tensor:
-    return x.transpose(1, 2).contiguous()
-
-
 def _packed_sequences(q: Tensor, k: Tensor, v: Tensor) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
     """The batch as sequences of equal length, one behind the other: (T, heads, D) and where each begins."""
     batch, length = q.shape[:2]
@@ -39,7 +35,7 @@ def _packed_sequences(q: Tensor, k: Tensor, v: Tensor) -> tuple[tuple[Tensor, ..
 LAYOUTS = {
     "bshd": Layout(lambda q, k, v: ((q, k, v), {}), _same, _same),
     "bhsd": Layout(
-        lambda q, k, v: ((_by_head(q), _by_head(k), _by_head(v)), {}),
+        lambda *qkv: (tuple(x.transpose(1, 2).contiguous() for x in qkv), {}),
         lambda out, batch: out.transpose(1, 2),
         _same,
     ),

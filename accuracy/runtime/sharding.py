@@ -1,8 +1,4 @@
-"""Tensors cut into the ranks' shards and joined again: one explicit map between global tokens and (rank, position).
-
-Used for cutting inputs, for comparing, and for plotting error by token position. The shardings are described in
-`accuracy.core.sharding`.
-"""
+"""Tensors cut into the ranks' shards (`accuracy.core.sharding`) and joined again."""
 
 import torch
 from torch import Tensor

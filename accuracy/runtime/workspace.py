@@ -1,8 +1,7 @@
 """Memory that a case's numbers are computed in, kept for the next case's.
 
-The CPU's allocator gives freed memory back to the system, and measuring a case's peak makes it give back all
-(`accuracy.runtime.device.measured`): intermediates of every case would be taken anew, page by page, which costs more
-than the arithmetic on them. CUDA's allocator keeps what was freed by itself.
+Measuring a case's peak makes the CPU's allocator give freed memory back: to take it anew, page by page, would cost more
+than the arithmetic on it. CUDA's allocator keeps what was freed by itself.
 """
 
 import math
@@ -11,8 +10,7 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import Tensor
 
-KEPT_ELEMENTS = 2**24
-"""Of a tensor that is kept: 128 MiB."""
+KEPT_ELEMENTS = 2**24  # of a tensor that is kept: 128 MiB
 
 
 class Workspace:
@@ -32,10 +30,7 @@ class Workspace:
         if first.device.type != "cpu":  # where a copy a rank would be a kernel a rank
             return torch.stack(list(ranks)).double()
         flat = self._taken((len(ranks) * first.numel(),), (1,), first.device, use)
-        together = flat.view(len(ranks), *first.shape)
-        for place, x in zip(together, ranks, strict=True):
-            place.copy_(x)
-        return together
+        return torch.stack(list(ranks), out=flat.view(len(ranks), *first.shape))
 
     def _taken(self, shape: Sequence[int], stride: Sequence[int], device: torch.device, use: Hashable) -> Tensor:
         count = math.prod(shape)

@@ -7,13 +7,12 @@ from typing import Any
 import torch
 
 from accuracy.core import plugins
-from accuracy.core.case import Case, Part
-from accuracy.core.precision import Precision
+from accuracy.core.case import Case
 from accuracy.kernel.base import Kernel, kernel_of
 from accuracy.kernel.block.calls import Scores
 from accuracy.runtime import device
 from accuracy.simulate import batched
-from accuracy.variant.base import WROTE, Rank, schedule_of
+from accuracy.variant.base import WROTE, Rank, Schedule, schedule_of
 from accuracy.world import simulated
 from accuracy.world.base import Program, Results, Tensors, World
 
@@ -30,9 +29,6 @@ RunRanks = Callable[[Case, Sequence[Tensors]], Ran]
 """Runs a case on the shards (q, k, v, dout) of every rank."""
 
 
-MakeRank = Callable[..., Rank]
-
-
 def build_kernel(case: Case) -> Kernel:
     """The case's kernel, its knobs set."""
     return kernel_of(case.kernel).build(case.device)
@@ -41,58 +37,46 @@ def build_kernel(case: Case) -> Kernel:
 @dataclass(frozen=True)
 class Work:
     """What the ranks are to do: a case's schedules on a kernel and the shards (q, k, v, dout) of every rank; for a
-    forward alone (q, k, v).
-
-    rank_type: what a schedule is given, for traces one that watches; batched: all simulated ranks at once where the
-    schedule is one that allows it, else each as a coroutine.
-    """
+    forward alone (q, k, v). rank_type: what a schedule is given, for traces one that watches; batched: all simulated
+    ranks at once where the schedule is one that allows it, else each as a coroutine."""
 
     case: Case
     kernel: Kernel
     shards: Sequence[Tensors]
-    rank_type: MakeRank = Rank
+    rank_type: Callable[..., Rank] = Rank
     batched: bool = True
-
-    @property
-    def may_batch(self) -> bool:
-        """Not where single ranks are watched, nor in a poisoned world: there the NaN around a rank's inputs shows what
-        a kernel reads beside them, and other ranks' tensors would not."""
-        return self.batched and self.rank_type is Rank and not self.case.reruns.poison
 
     async def forward(self, world: World) -> Results:
         """Of one rank: out, lse and whatever else the schedule returns for its backward."""
-        part = self.case.variant.forward
-        rank = self.rank(world, part, self.case.forward_precision)
-        return tuple(await schedule_of(part).forward(rank, *self.shards[world.rank][:3]))
+        schedule, rank = self.part("forward", world)
+        return tuple(await schedule.forward(rank, *self.shards[world.rank][:3]))
 
     async def backward(self, world: World, forwarded: Results) -> Results:
         """Of one rank, after its forward: dq, dk, dv."""
-        part = self.case.variant.backward
-        rank = self.rank(world, part, self.case.backward_precision)
+        schedule, rank = self.part("backward", world)
         q, k, v, dout = self.shards[world.rank]
-        return tuple(await schedule_of(part).backward(rank, dout, q, k, v, *forwarded))
+        return tuple(await schedule.backward(rank, dout, q, k, v, *forwarded))
 
-    def rank(self, world: World, part: Part, precision: Precision) -> Rank:
-        """What the schedule of a part is given."""
-        return self.rank_type(
+    def part(self, way: str, world: World) -> tuple[Schedule, Rank]:
+        """The schedule of `forward` or `backward`, and what it is given."""
+        case, part = self.case, getattr(self.case.variant, way)
+        return schedule_of(part), self.rank_type(
             world=world,
             kernel=self.kernel,
-            precision=precision,
-            dtype=getattr(torch, self.case.dtype),
-            scores=Scores(self.case.problem.softmax_scale, self.case.problem.softcap),
-            visibility=self.case.problem.visibility,
-            query_offset=self.case.problem.query_offset,
-            sharding=self.case.variant.sharding,
-            options=plugins.build_options(plugins.load(part.source), self.case.variant.options),
+            precision=getattr(case, f"{way}_precision"),
+            dtype=getattr(torch, case.dtype),
+            scores=Scores(case.problem.softmax_scale, case.problem.softcap),
+            visibility=case.problem.visibility,
+            query_offset=case.problem.query_offset,
+            sharding=case.variant.sharding,
+            options=plugins.build_options(plugins.load(part.source), case.variant.options),
         )
 
 
 def rank_program(case: Case, kernel: Kernel, shards: Sequence[Tensors]) -> Program:
-    """Forward, then backward, of the rank that the world says; shards: (q, k, v, dout), at the rank's place.
-
-    What a forward returns beyond out and lse is handed to its backward. Raises RuntimeError where a schedule writes to
-    its inputs.
-    """
+    """Forward, then backward, of the rank that the world says; shards: (q, k, v, dout), at the rank's place. What a
+    forward returns beyond out and lse is handed to its backward. Raises RuntimeError where a schedule writes to its
+    inputs."""
     work = Work(case, kernel, shards)
 
     async def program(world: World) -> Results:
@@ -107,13 +91,11 @@ def rank_program(case: Case, kernel: Kernel, shards: Sequence[Tensors]) -> Progr
 
 
 def simulate(
-    case: Case, shards: Sequence[Tensors], kernel: Kernel | None = None, rank_type: MakeRank = Rank,
+    case: Case, shards: Sequence[Tensors], kernel: Kernel | None = None, rank_type: Callable[..., Rank] = Rank,
     batched: bool = True,
 ) -> Ran:  # fmt: skip
-    """All ranks in this process; batched, rank_type: see `Work`. The bits do not depend on them.
-
-    kernel: in place of the case's own, for benchmarks and traces. Raises what `simulated.run` raises.
-    """
+    """All ranks in this process; batched, rank_type: see `Work`. The bits do not depend on them. kernel: in place of
+    the case's own, for benchmarks and traces. Raises what `simulated.run` raises."""
     work = Work(case, kernel or build_kernel(case), shards, rank_type, batched)
     with device.measured(case.device) as cost, device.poisoned(case.reruns.poison):
         before = [_versions(tensors) for tensors in shards]
@@ -131,22 +113,25 @@ def _versions(tensors: Tensors) -> list[int]:
 
 def forward(work: Work) -> list[Results]:
     """Out, lse and whatever else the schedule keeps for its backward, of every rank in this process."""
-    part, size = work.case.variant.forward, work.case.world_size
-    all_ranks = batched.forward_of(schedule_of(part)) if work.may_batch else None
-    if all_ranks is None:
-        return simulated.run(work.forward, size)
-    return all_ranks(work.rank(_anywhere(size), part, work.case.forward_precision), [each[:3] for each in work.shards])
+    found = _batched("forward", batched.forward_of, work, [each[:3] for each in work.shards])
+    return simulated.run(work.forward, work.case.world_size) if found is None else found
 
 
 def backward(work: Work, forwarded: Sequence[Results]) -> list[Results]:
     """dq, dk, dv of every rank, after the forward."""
-    part, size = work.case.variant.backward, work.case.world_size
-    all_ranks = batched.backward_of(schedule_of(part)) if work.may_batch else None
-    if all_ranks is None:
-        return simulated.run(lambda world: work.backward(world, forwarded[world.rank]), size)
     shards: list[Any] = [(dout, q, k, v, *outs) for (q, k, v, dout), outs in zip(work.shards, forwarded, strict=True)]
-    return all_ranks(work.rank(_anywhere(size), part, work.case.backward_precision), shards)
+    found = _batched("backward", batched.backward_of, work, shards)
+    if found is not None:
+        return found
+    return simulated.run(lambda world: work.backward(world, forwarded[world.rank]), work.case.world_size)
 
 
-def _anywhere(size: int) -> World:
-    return simulated.SimulatedWorld(0, size, simulated.Mail())
+def _batched(
+    way: str, of: Callable[[Schedule], batched.Batched | None], work: Work, shards: Sequence[Tensors]
+) -> list[Results] | None:
+    schedule, anywhere = work.part(way, simulated.SimulatedWorld(0, work.case.world_size, simulated.Mail()))
+    # not where single ranks are watched, nor in a poisoned world: there the NaN around a rank's inputs shows what a
+    # kernel reads beside them, and other ranks' tensors would not
+    may_batch = work.batched and work.rank_type is Rank and not work.case.reruns.poison
+    all_ranks = of(schedule) if may_batch else None
+    return None if all_ranks is None else all_ranks(anywhere, shards)

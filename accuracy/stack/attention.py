@@ -1,12 +1,11 @@
-"""Attention for a block, known to autograd: a variant over simulated ranks, or exact.
-
-A schedule's forward and backward are two programs here, with a whole model's forward and backward between them; what
-the forward saved for each rank waits meanwhile with autograd, as in training.
-"""
+"""Attention for a block, known to autograd: a variant over simulated ranks, or exact. What a schedule's forward saved
+for each rank waits with autograd for its backward, as in training. Shapes: q, out, dout (B, S, H, D), k, v (B, S, Hk,
+D)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,20 +17,10 @@ from accuracy.reference import choice
 from accuracy.runtime.sharding import cut, join
 from accuracy.simulate import program
 from accuracy.simulate.program import Work
-from accuracy.stack.block import Attention
 from accuracy.world.base import Results, Tensors
 
-
-class Halves(Protocol):
-    """Forward and backward of attention, apart. q, out, dout (B, S, H, D), k, v (B, S, Hk, D)."""
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Any]:
-        """out, and whatever the backward needs beyond q, k, v and dout."""
-        ...
-
-    def backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Any) -> Tensors:
-        """dq, dk, dv."""
-        ...
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""q, k, v -> out, known to autograd."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +32,12 @@ class Ranks:
     batched: bool = True
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, list[Results]]:
-        """See `Halves.forward`; saved: out, lse and what else the schedule keeps, of each rank."""
+        """out, and for the backward: out, lse and what else the schedule keeps, of each rank."""
         saved = program.forward(self._work(q, k, v))
         return self._joined(saved, 0), saved
 
     def backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: list[Results]) -> Tensors:
-        """See `Halves.backward`."""
+        """dq, dk, dv. Raises ValueError where the variant gives none."""
         found = program.backward(self._work(q, k, v, dout), saved)
         if any(gradient is None for each in found for gradient in each):
             raise ValueError(f"variant {self.case.variant.name} gives no gradients")
@@ -71,16 +60,20 @@ class Exact:
     method: str = "torch"  # of the reference
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, None]:
-        """See `Halves.forward`; the reference knows out and gradients together only, here for dout = 0."""
+        """out; the reference knows out and gradients together only, here for dout = 0."""
         return self._reference(q, k, v, torch.zeros_like(q)).out.to(q.dtype), None
 
     def backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: None) -> Tensors:
-        """See `Halves.backward`; from the unrounded out."""
+        """dq, dk, dv from the unrounded out."""
         reference = self._reference(q, k, v, dout)
         return reference.dq.to(q.dtype), reference.dk.to(k.dtype), reference.dv.to(v.dtype)
 
     def _reference(self, q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> Any:
         return choice.compute(self.method, self.case.problem, Inputs(q, k, v, dout))
+
+
+Halves = Ranks | Exact
+"""Forward and backward of attention, apart."""
 
 
 class _Function(torch.autograd.Function):
@@ -92,12 +85,10 @@ class _Function(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (dout,) = gradients
+    def backward(context: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         return None, *context.halves.backward(dout.contiguous(), *context.saved_tensors, context.saved)
 
 
 def known_to_autograd(halves: Halves) -> Attention:
     """A block's attention."""
-    apply: Callable[..., Tensor] = _Function.apply
-    return lambda q, k, v: apply(halves, q, k, v)
+    return partial(_Function.apply, halves)

@@ -1,20 +1,26 @@
 """A stack's forward and backward, layer by layer: each quantity is handed out as soon as it is there and forgotten.
 
-Kept are the layers' inputs, so memory grows with the depth by (B, S, E) a layer; a layer is computed again in the
-backward, bit for bit as in the forward, as activation checkpointing does in training.
+Only the layers' inputs are kept; a layer is computed again in the backward, bit for bit as in the forward.
+Rounded as in mixed-precision training: products give the working dtype (their sums are the library's); RMSNorm's
+statistics, RoPE and the loss are in the accumulation dtype, as in Llama's published code. In float64 all is float64.
+
+Shapes: x (B, S, E); weights: `query` (E, H D), `key`, `value` (E, Hk D), `output` (H D, E), `gate`, `up` (E, F), `down`
+(F, E), `attention_norm`, `feed_forward_norm` (E).
 """
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from accuracy.core.stack import Stack
-from accuracy.stack.attention import Halves, known_to_autograd
-from accuracy.stack.block import Weights, accumulation, block, loss_of
-from accuracy.stack.weights import Model
+from accuracy.core.case import Stack
+from accuracy.stack.attention import Attention, Halves, known_to_autograd
+from accuracy.stack.weights import Model, Weights
 
+EPSILON = 1e-5  # of RMSNorm: Llama's
+ROPE_BASE = 500000.0  # Llama 3's
 DIFFERENTIATED = ("query", "key", "value", "output")  # weights whose gradients are compared
 
 
@@ -24,6 +30,56 @@ class Quantity(NamedTuple):
     layer: int  # 1 to L; the loss has L
     tensor: str
     value: Tensor
+
+
+def accumulation(dtype: torch.dtype) -> torch.dtype:
+    """float32, or float64 in a float64 stack."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def block(x: Tensor, weights: Weights, attention: Attention, head_dim: int, residual: bool = True) -> Tensor:
+    """One block: x (B, S, E) in the residual stream's dtype -> the same. Left out: norms and feed-forward without
+    weights, and the sum without `residual`."""
+    inner = weights["query"].dtype
+    hidden = normalised(x, weights.get("attention_norm"), inner)
+    q, k, v = ((hidden @ weights[name]).unflatten(-1, (-1, head_dim)).contiguous() for name in DIFFERENTIATED[:3])
+    x = _joined(x, attention(rotated(q), rotated(k), v).flatten(2) @ weights["output"], residual)
+    if "gate" not in weights:
+        return x
+    hidden = normalised(x, weights.get("feed_forward_norm"), inner)
+    update = (F.silu(hidden @ weights["gate"]) * (hidden @ weights["up"])) @ weights["down"]
+    return _joined(x, update, residual)
+
+
+def _joined(x: Tensor, update: Tensor, residual: bool) -> Tensor:
+    return x + update.to(x.dtype) if residual else update.to(x.dtype)
+
+
+def normalised(x: Tensor, gain: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """RMSNorm (Zhang & Sennrich 2019) of (..., E), rounded once to `dtype`, then times the gain; x without one."""
+    if gain is None:
+        return x.to(dtype)
+    wide = x.to(accumulation(dtype))
+    scaled = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPSILON)
+    return scaled.to(dtype) * gain
+
+
+def rotated(x: Tensor) -> Tensor:
+    """RoPE (Su et al. 2021) of (B, S, heads, D), D even: pairs (i, i + D / 2), as transformers runs Llama. Angles in
+    float64, so that every dtype rotates by the same."""
+    half = x.shape[-1] // 2
+    place = torch.arange(x.shape[1], dtype=torch.float64, device=x.device)
+    angle = place[:, None] * ROPE_BASE ** (-torch.arange(half, dtype=torch.float64, device=x.device) / half)
+    wide = accumulation(x.dtype)
+    cosine, sine = (each.to(wide)[:, None, :] for each in (angle.cos(), angle.sin()))
+    first, second = x.to(wide).split(half, dim=-1)
+    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1).to(x.dtype)
+
+
+def loss_of(x: Tensor, gain: Tensor | None, head: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy of the next words: x (B, S, E), head (E, V), targets (B, S); in the accumulation dtype."""
+    logits = (normalised(x, gain, head.dtype) @ head).to(accumulation(head.dtype))
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def quantities(model: Model, stack: Stack, halves: Halves, dtype: torch.dtype, head_dim: int) -> Iterator[Quantity]:

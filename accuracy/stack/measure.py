@@ -1,28 +1,23 @@
-"""Stacks measured: the reference and the targets once for all cases that share them, then case by case its rows.
-
-reference: the whole stack in float64 on the same rounded weights; single device: in the case's dtype with the case's
-kernel run once; exact: in the case's dtype with attention from the reference, so that only the rest of the stack rounds
-much.
-"""
+"""Stacks measured: the reference and the targets once for all cases that share them, then case by case its rows."""
 
 import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from accuracy.core.case import Case, Part, Variant
+from accuracy.core.case import Case, Part, Stack, Variant
 from accuracy.core.dtype import FORMATS
-from accuracy.core.stack import Stack
 from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.measurement.rows import about_case
 from accuracy.reference.cache import Cache
 from accuracy.results.derived import ratio
 from accuracy.results.table import FAILED, OK, Row
-from accuracy.simulate.program import RunRanks, build_kernel, simulate
+from accuracy.simulate.program import build_kernel, simulate
 from accuracy.stack.attention import Exact, Halves, Ranks
 from accuracy.stack.layers import DIFFERENTIATED, Quantity, quantities
 from accuracy.stack.weights import Model, model_of
@@ -36,8 +31,10 @@ SINGLE_DEVICE = Variant("single_device", "contiguous", *2 * (Part("single_device
 
 @dataclass(frozen=True)
 class StackTargets:
-    """What a stack is compared with. reference: of float64, see `_stored`; relative errors to the reference, and
-    exact_diff from single device."""
+    """What a stack is compared with. reference: the whole stack in float64 on the same rounded weights;
+    single device: in the case's dtype with the case's kernel run once; exact: in the case's dtype with attention from
+    the reference, so that only the rest of the stack rounds much. Relative errors to the reference; exact_diff from
+    single device."""
 
     model: Model
     reference: dict[Place, Tensor]
@@ -50,10 +47,8 @@ class StackTargets:
 class StackPipeline(Pipeline):
     """Measures stacks too. batched: see `accuracy.simulate.program.Work`."""
 
-    def __init__(
-        self, experiment: str, reference_cache: Cache, run_ranks: RunRanks = simulate, batched: bool = True
-    ) -> None:
-        super().__init__(experiment, reference_cache, run_ranks)
+    def __init__(self, experiment: str, reference_cache: Cache, batched: bool = True) -> None:
+        super().__init__(experiment, reference_cache, partial(simulate, batched=batched))
         self.batched = batched
 
     def _measured(self, case: Case) -> Measured:
@@ -77,31 +72,23 @@ class StackPipeline(Pipeline):
 
 
 def _targets(case: Case, stack: Stack, method: str) -> StackTargets:
-    model, exact, alone = model_of(case, stack), Exact(case, method), _on_single_device(case)
+    model, exact, policy = model_of(case, stack), Exact(case, method), single_device.SCHEDULE.precision
+    alone = replace(
+        case, variant=SINGLE_DEVICE, world_size=1, precision_text="", forward_precision=policy,
+        backward_precision=policy,
+    )  # fmt: skip
     wanted = _quantities(case, stack, model, exact, "float64")
-    reference = {(x.layer, x.tensor): _stored(x.value, case) for x in wanted}
+    # for 16-bit stacks in float32, half the memory: its 2^-24 is far below the 2^-11 of one rounding there
+    small = FORMATS[case.dtype].bytes == 2
+    reference = {(layer, tensor): x.float() if small and x.ndim else x for layer, tensor, x in wanted}
     targets = StackTargets(model, reference, {}, {}, {}, {})
-    for x in _quantities(case, stack, model, Ranks(alone, build_kernel(alone)), case.dtype):
-        place = x.layer, x.tensor
-        targets.single_device[place] = x.value
-        targets.single_device_rel[place] = _relative(x.value, reference[place])
-    for x in _quantities(case, stack, model, exact, case.dtype):
-        place = x.layer, x.tensor
-        targets.exact_rel[place] = _relative(x.value, reference[place])
-        targets.exact_diff_rel[place] = _relative(x.value, targets.single_device[place])
+    for layer, tensor, x in _quantities(case, stack, model, Ranks(alone, build_kernel(alone)), case.dtype):
+        targets.single_device[layer, tensor] = x
+        targets.single_device_rel[layer, tensor] = _relative(x, reference[layer, tensor])
+    for layer, tensor, x in _quantities(case, stack, model, exact, case.dtype):
+        targets.exact_rel[layer, tensor] = _relative(x, reference[layer, tensor])
+        targets.exact_diff_rel[layer, tensor] = _relative(x, targets.single_device[layer, tensor])
     return targets
-
-
-def _on_single_device(case: Case) -> Case:
-    """The case with its kernel run once on the whole sequence, as published."""
-    policy = single_device.SCHEDULE.precision
-    alone = replace(case, variant=SINGLE_DEVICE, world_size=1, precision_text="")
-    return replace(alone, forward_precision=policy, backward_precision=policy)
-
-
-def _stored(reference: Tensor, case: Case) -> Tensor:
-    """For 16-bit stacks in float32, half the memory: its 2^-24 is far below the 2^-11 of one rounding there."""
-    return reference.float() if FORMATS[case.dtype].bytes == 2 and reference.ndim else reference
 
 
 def _quantities(case: Case, stack: Stack, model: Model, halves: Halves, dtype: str) -> Iterator[Quantity]:
@@ -139,7 +126,6 @@ def _rows(found: Iterator[Quantity], targets: StackTargets) -> Iterator[Row]:
 
 
 def _relative(x: Tensor, reference: Tensor) -> float:
-    """Norm of the error over the reference's norm."""
     reference = reference.double()
     return _ratio(_norm(x.double() - reference), _norm(reference))
 

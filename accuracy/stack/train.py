@@ -1,8 +1,5 @@
 """`python -m accuracy.stack.train`: train the small model on the reference text that comes with Python, in minutes.
-
-Next byte, float32 weights, AdamW, seeded. Kept are the weights rounded to bfloat16, and the end of the text, which is
-not trained on.
-"""
+Kept are the weights rounded to bfloat16, and the end of the text, which is not trained on."""
 
 import hashlib
 import math
@@ -11,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from accuracy.stack import trained
-from accuracy.stack.block import block, loss_of
+from accuracy.stack import weights as trained
+from accuracy.stack.layers import block, loss_of
 
 STEPS, BATCH, LENGTH, RATE, WARM_UP = 1500, 4, 256, 3e-3, 50
 KEPT_TEXT = 2**15

@@ -2,7 +2,7 @@
 
 from accuracy.core.case import Case, Reruns
 from accuracy.core.fields import STACK, names, values
-from accuracy.stack import trained
+from accuracy.stack import weights as trained
 from accuracy.variant.base import schedule_of
 
 
@@ -18,22 +18,12 @@ def unsupported(case: Case) -> str | None:
         return "reruns and conditions are of attention alone; drop them or use stack.layers=0"
     if case.problem.head_dim % 2:
         return f"RoPE turns pairs: problem.head_dim={case.problem.head_dim} is odd; use an even one"
-    return _schedules_unsupported(case) or _shape_unsupported(case)
-
-
-def _schedules_unsupported(case: Case) -> str | None:
-    name = case.variant.name
-    for part in (case.variant.forward, case.variant.backward):
-        if schedule_of(part).code(case):  # a callable or a package: one autograd function, no halves
-            return f"variant {name} has no separate backward to put into a stack; use one with schedules"
-        if not schedule_of(part).gradients:
-            return f"variant {name} gives no gradients; use one with a backward"
-    return None
-
-
-def _shape_unsupported(case: Case) -> str | None:
-    """The trained model's weights fit one shape."""
-    given = values(case)
+    for schedule in map(schedule_of, (case.variant.forward, case.variant.backward)):
+        if schedule.code(case):  # a callable or a package: one autograd function, no halves
+            return f"variant {case.variant.name} has no separate backward to put into a stack; use one with schedules"
+        if not schedule.gradients:
+            return f"variant {case.variant.name} gives no gradients; use one with a backward"
+    given = values(case)  # the trained model's weights fit one shape
     wrong = {name: size for name, size in trained.SHAPE.items() if given[name] != size}
     if given["weights"] == "random" or not wrong:
         return None

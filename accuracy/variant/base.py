@@ -16,12 +16,10 @@ from accuracy.kernel.base import Kernel
 from accuracy.kernel.block import calls
 from accuracy.kernel.block.calls import Scores
 from accuracy.kernel.block.running_state import RunningState
-from accuracy.variant.join.accumulator import Accumulator
-from accuracy.variant.join.merge import Running
+from accuracy.variant.join import Accumulator, Running
 from accuracy.world.base import Results, Tensors, World
 
 PUBLISHED = Precision()
-
 WROTE = "the variant wrote to its inputs"
 
 
@@ -88,10 +86,8 @@ class Rank:
         return calls.backward(self.kernel, self.scores, block, dout, q, k, v, out, lse, dtype)
 
     def blocks_between(self, source: int, length: int) -> list[Block]:
-        """The blocks in which this rank's queries see the keys of rank `source`, in local positions.
-
-        length: tokens a rank. Not for striped shards, which have no runs of consecutive tokens.
-        """
+        """The blocks in which this rank's queries see the keys of rank `source`, each with `length` tokens, in local
+        positions. Not for striped shards, which have no runs of consecutive tokens."""
         mine, theirs = (
             shardings.segments(self.sharding, rank, length, self.world.size) for rank in (self.world.rank, source)
         )
@@ -102,19 +98,17 @@ class Rank:
             for block in self.visibility.blocks(_run(rows, query), _run(columns, key))
         ]
 
-    def whole(self, q: Tensor, k: Tensor) -> list[Block]:
-        """The blocks of all queries q (B, Sq, H, D) and keys k (B, S, Hk, D); every row is in one."""
+    def attend_rows(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """out (B, Sq, H, D) and lse (B, H, Sq) of all keys (B, S, Hk, D): nothing is merged."""
+        return calls.forward_rows(lambda block: self.attend(block, q, k, v), self._whole(q, k), q, k)
+
+    def differentiate_rows(self, dout: Tensor, q: Tensor, k: Tensor, *others: Tensor) -> Tensors:
+        """dq (B, Sq, H, D), dk, dv (B, S, Hk, D); others: v, and out and lse of all keys."""
+        return calls.backward_rows(lambda each: self.differentiate(each, dout, q, k, *others), self._whole(q, k), q, k)
+
+    def _whole(self, q: Tensor, k: Tensor) -> list[Block]:
+        """The blocks of all queries and keys; every row is in one."""
         return whole_blocks(self.visibility, self.query_offset, q.shape[1], k.shape[1])
-
-    def attend_rows(self, blocks: list[Block], q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """out (B, Sq, H, D) and lse (B, H, Sq) of blocks that have every row once: nothing is merged."""
-        return calls.forward_rows(lambda block: self.attend(block, q, k, v), blocks, q, k)
-
-    def differentiate_rows(
-        self, blocks: list[Block], dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
-    ) -> Tensors:
-        """dq (B, Sq, H, D), dk, dv (B, S, Hk, D) of blocks that have every row once."""
-        return calls.backward_rows(lambda block: self.differentiate(block, dout, q, k, v, out, lse), blocks, q, k)
 
 
 def _run(rows: slice, first: int) -> tuple[int, int]:
@@ -129,7 +123,8 @@ class Schedule:
     shardings: those that it understands; features: of `Problem.features`, the masks and shapes that it knows beyond
     causal and full ones of equal lengths; precision: its published policy; forward_places, backward_places: the
     policy's places that it has; gradients: whether it has a backward; one_device: whether it runs on one rank only;
-    kernel: the only one that it runs on, if so; options: the frozen dataclass of its knobs, if it has any.
+    kernel: the only one that it runs on, if so; any_lse_dtype: whether lse may come in another dtype than ours, whose
+    precision is then all that it can have; options: the frozen dataclass of its knobs, if it has any.
     """
 
     shardings: tuple[str, ...] = ("contiguous",)
@@ -140,6 +135,7 @@ class Schedule:
     gradients: bool = True
     one_device: bool = False
     kernel: str | None = None
+    any_lse_dtype: bool = False
     options: Callable[..., Any] | None = None
 
     def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Awaitable[Results | tuple[Any, ...]]:
@@ -158,6 +154,10 @@ class Schedule:
         if self.one_device and case.world_size > 1:
             return f"{case.variant.name} runs on one device: use world_size=1, not {case.world_size}"
         return None
+
+    def missing(self, tensor: str) -> str:
+        """Why a tensor of its has no numbers."""
+        return f"the variant returns no {tensor}"
 
     def held_bytes(self, case: Case) -> int:
         """What a rank keeps while it waits for others, beyond shards and accumulators."""

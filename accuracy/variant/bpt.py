@@ -1,7 +1,6 @@
 """Blockwise parallel attention on one device: chunks of queries against chunks of keys, joined outside the kernel.
 
-Liu and Abbeel 2023 (arXiv 2305.19370). The two chunk sizes may differ; the last chunks may be shorter. In the
-backward, each pair of chunks adds to dq of its rows and to dk, dv of its keys.
+Liu and Abbeel 2023 (arXiv 2305.19370). The last chunks may be shorter.
 """
 
 from dataclasses import dataclass
@@ -25,10 +24,7 @@ class Chunks:
 
 
 def blocks(rank: Rank, source: int, length: int) -> list[Block]:
-    """All pairs of chunks of this rank's queries and the keys of rank `source` that see each other, in local positions.
-
-    length: tokens a rank.
-    """
+    """`pairs` of this rank's queries and the keys of rank `source`, each with `length` tokens, in local positions."""
     rows, columns = rank.world.rank * length, source * length
     found = pairs(rank.options, rank.visibility, (rows, rows + length), (columns, columns + length))
     return [block.shifted(rows, columns) for block in found]

@@ -3,8 +3,8 @@
     fn(q, k, v, *, causal, softmax_scale, group) -> out or (out, lse)
 
 q (B, S/W, H, D), k, v (B, S/W, Hk, D) and out are one rank's shards in the variant's sharding; group is the torch
-process group of the case's ranks; lse (B, H, S/W) is natural log. Other layouts: `accuracy.runtime.layout`. The module
-that holds fn may say more:
+process group of the case's ranks; out has q's dtype, lse (B, H, S/W) is natural log in any floating dtype. Other
+layouts: `accuracy.runtime.layout`. The module that holds fn may say more:
 
     DISTRIBUTION              the installed distribution whose version belongs to the numbers, "ring-flash-attn"
     unsupported(case)             why fn cannot serve a case, or None
@@ -22,8 +22,10 @@ from torch import Tensor
 
 from accuracy.core import plugins
 from accuracy.core.case import Case
+from accuracy.runtime import kept, returned
 from accuracy.runtime.layout import LAYOUTS
 from accuracy.variant.base import WROTE, Rank, Schedule
+from accuracy.world.base import Results
 from accuracy.world.processes import ProcessesWorld
 
 
@@ -50,6 +52,10 @@ class Graph:
     leaves: tuple[Tensor, Tensor, Tensor]
 
 
+NO_BACKWARD = ("is not implemented", "must implement either the backward")
+"""In torch's message where an operation has no backward."""
+
+
 def attend(
     fn: Callable[..., Any], layout_name: str, q: Tensor, k: Tensor, v: Tensor, **how: Any
 ) -> tuple[Tensor, Tensor | None, Graph]:
@@ -57,17 +63,25 @@ def attend(
     layout = LAYOUTS[layout_name]
     leaves = q.detach().requires_grad_(), k.detach().requires_grad_(), v.detach().requires_grad_()
     arguments, keywords = layout.arguments(*leaves)
-    with torch.enable_grad(), unwritten(q, k, v):
+    with kept.settings(), torch.enable_grad(), unwritten(q, k, v):
         result = fn(*arguments, **how, **keywords)
-        out, lse = result if isinstance(result, tuple) else (result, None)
-        out = layout.out(out, q.shape[0])
-    return out.detach(), None if lse is None else layout.lse(lse.detach(), q.shape[0]), Graph(out, leaves)
+    with torch.enable_grad():
+        out, lse = returned.read(result, layout_name, q)
+    return out.detach(), lse, Graph(out, leaves)
 
 
-def differentiate(graph: Graph, dout: Tensor) -> tuple[Tensor, ...]:
-    """dq (B, S/W, H, D), dk, dv (B, S/W, Hk, D) as autograd gives them."""
-    with unwritten(*graph.leaves, dout):
-        return torch.autograd.grad(graph.out, graph.leaves, dout)
+def differentiate(graph: Graph, dout: Tensor) -> Results:
+    """dq (B, S/W, H, D), dk, dv (B, S/W, Hk, D) as autograd gives them, zero where out does not depend on q, k or v;
+    None, each, where the function is forward only."""
+    if not graph.out.requires_grad:
+        return None, None, None
+    try:
+        with kept.settings(), unwritten(*graph.leaves, dout):
+            return torch.autograd.grad(graph.out, graph.leaves, dout, materialize_grads=True)
+    except RuntimeError as error:
+        if any(mark in str(error) for mark in NO_BACKWARD):
+            return None, None, None
+        raise
 
 
 @contextmanager
@@ -87,10 +101,6 @@ def unwritten(*tensors: Tensor) -> Iterator[None]:
         raise RuntimeError(WROTE)
 
 
-def _function(case: Case) -> plugins.Function:
-    return plugins.load_function(str(dict(case.variant.options)["fn"]))
-
-
 def _surroundings(rank: Rank) -> AbstractContextManager[Any]:
     given = getattr(plugins.load_function(rank.options.fn).module, "surroundings", None)
     return nullcontext() if given is None else given(rank)
@@ -108,12 +118,18 @@ class AnyCallable(Schedule):
             return f"variant {variant.name} talks over torch.distributed; use world=processes"
         if dict(variant.options)["layout"] == "qkvpacked" and problem.heads != problem.heads_kv:
             return f"layout=qkvpacked needs problem.heads_kv={problem.heads}, not {problem.heads_kv}"
-        says = getattr(_function(case).module, "unsupported", None)
+        says = getattr(plugins.load_function(str(dict(variant.options)["fn"])).module, "unsupported", None)
         return None if says is None else says(case)
+
+    def missing(self, tensor: str) -> str:
+        """See `Schedule.missing`."""
+        if tensor == "lse":
+            return "the function returns no lse"
+        return f"no {tensor}: the function is forward only (its out does not require grad, or has no backward)"
 
     def code(self, case: Case) -> str:
         """The callable's file and the version of what it calls."""
-        found = _function(case)
+        found = plugins.load_function(str(dict(case.variant.options)["fn"]))
         name = getattr(found.module, "DISTRIBUTION", None)
         return f"{found.code}+{name}=={importlib.metadata.version(name)}" if name else found.code
 
@@ -127,10 +143,10 @@ class AnyCallable(Schedule):
 
     async def backward(
         self, rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None, graph: Graph
-    ) -> tuple[Tensor, ...]:
+    ) -> Results:
         """See `Schedule.backward`."""
         with _surroundings(rank):
             return differentiate(graph, dout)
 
 
-SCHEDULE = AnyCallable(shardings=("contiguous", "zigzag", "striped"), options=Options)
+SCHEDULE = AnyCallable(shardings=("contiguous", "zigzag", "striped"), options=Options, any_lse_dtype=True)

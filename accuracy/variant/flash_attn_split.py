@@ -1,8 +1,6 @@
-"""flash-attn's own split-KV: the parts are cut and joined inside its kernel, partials in float32.
+"""flash-attn's own split-KV (`flash_attn_with_kvcache`, forward only): parts joined inside its kernel, in float32.
 
-`flash_attn_with_kvcache(num_splits=...)`, which is forward only. Unlike `single_device` with kernel=flash_attn, which
-lets flash-attn choose a number of splits for few queries, this sets it: splits=1 is the kernel that does not split at
-all.
+`single_device` with kernel=flash_attn lets flash-attn choose a number of splits for few queries; this sets it.
 """
 
 from dataclasses import dataclass
@@ -37,10 +35,8 @@ class FlashAttnSplit(ForwardOnly):
     def unsupported(self, case: Case) -> str | None:
         """One device and flash-attn only."""
         if case.kernel.name != self.kernel:
-            return (
-                f"{case.variant.name} is the splitting inside flash-attn, which needs a CUDA device: use"
-                f" kernel={self.kernel}, not {case.kernel.name}"
-            )
+            name, kernel = case.variant.name, case.kernel.name
+            return f"{name} is flash-attn's own splitting, on CUDA devices: use kernel={self.kernel}, not {kernel}"
         return super().unsupported(case)
 
     async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:

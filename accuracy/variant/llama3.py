@@ -1,13 +1,12 @@
 """Llama 3's context parallelism: gather all keys and values, attend once; scatter-reduce dk and dv in the backward.
 
 Llama Team 2024 (arXiv 2407.21783, section 3.3.2), as ring-flash-attention's `llama3_flash_attn_varlen_func` runs it:
-a few key/value heads at a time (`heads_stride`), the next gather started before the heads at hand are computed. Every
-query row is computed by one kernel call, so nothing is merged. Works on every sharding made of runs of consecutive
-tokens: under zigzag a rank's two chunks are two calls.
+a few key/value heads at a time. Every query row is computed by one kernel call, so nothing is merged.
 """
 
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
@@ -57,8 +56,19 @@ def blocks(rank: Rank, length: int) -> list[Block]:
     ]
 
 
-def _gather(rank: Rank, k: Tensor, v: Tensor, group: HeadGroup) -> Awaitable[Tensors]:
-    return rank.world.all_gather([on_the_wire(rank, x, group) for x in (k, v)])
+async def _gathered(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> AsyncIterator[tuple[HeadGroup, Tensors]]:
+    """Each group of heads with its keys and values (B, S, Hk', D); the next gather starts before they are given."""
+    groups = head_groups(rank, q.shape[2], k.shape[2])
+
+    def gather(group: HeadGroup) -> Awaitable[Tensors]:
+        return rank.world.all_gather([on_the_wire(rank, x, group) for x in (k, v)])
+
+    arriving = gather(groups[0])
+    for group, following in zip_longest(groups, groups[1:]):
+        gathered = await arriving
+        if following is not None:
+            arriving = gather(following)
+        yield group, in_sequence(rank, gathered)
 
 
 def on_the_wire(rank: Rank, x: Tensor, group: HeadGroup) -> Tensor:
@@ -85,15 +95,13 @@ def attend(rank: Rank, everything: Tensors, group: HeadGroup, q: Tensor, out: Te
         lse[:, group.query, block.query] = lse_block
 
 
-def _differentiate(
-    rank: Rank, gathered: Tensors, dout: Tensor, q: Tensor, out: Tensor, lse: Tensor
-) -> tuple[Tensor, Tensor]:
+def _differentiate(rank: Rank, everything: Tensors, dout: Tensor, q: Tensor, *outs: Tensor) -> tuple[Tensor, Tensor]:
     """A group's dq, and its dk and dv of all keys in the shards of a reduce-scatter (W, 2 B, S/W, Hk', D)."""
-    keys, values = in_sequence(rank, gathered)
+    keys, values = everything
     dq = torch.empty_like(q)
     sums = torch.zeros(2, *keys.shape, dtype=rank.place("dkv_accumulator"), device=keys.device)
     for block in blocks(rank, q.shape[1]):
-        dq[:, block.query], dk_block, dv_block = rank.differentiate(block, dout, q, keys, values, out, lse)
+        dq[:, block.query], dk_block, dv_block = rank.differentiate(block, dout, q, keys, values, *outs)
         sums[0, :, block.key] += dk_block
         sums[1, :, block.key] += dv_block
     return dq, sharding.cut(sums.flatten(0, 1).to(rank.place("gradient_wire")), rank.sharding, rank.world.size)
@@ -123,13 +131,8 @@ class Llama3(Schedule):
     async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
         """See `Schedule.forward`."""
         out, lse = unfilled(rank, q)
-        groups = head_groups(rank, q.shape[2], k.shape[2])
-        arriving = _gather(rank, k, v, groups[0])
-        for group, following in zip(groups, [*groups[1:], None], strict=True):
-            gathered = await arriving
-            if following is not None:
-                arriving = _gather(rank, k, v, following)
-            attend(rank, in_sequence(rank, gathered), group, q, out, lse)
+        async for group, everything in _gathered(rank, q, k, v):
+            attend(rank, everything, group, q, out, lse)
         return out, lse
 
     async def backward(
@@ -137,15 +140,10 @@ class Llama3(Schedule):
     ) -> Tensors:
         """See `Schedule.backward`. The ranks' dk and dv are summed in `gradient_wire`."""
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        groups = head_groups(rank, q.shape[2], k.shape[2])
-        arriving = _gather(rank, k, v, groups[0])
-        for group, following in zip(groups, [*groups[1:], None], strict=True):
-            gathered = await arriving
-            if following is not None:
-                arriving = _gather(rank, k, v, following)
+        async for group, everything in _gathered(rank, q, k, v):
             heads = group.query
             of_heads = dout[:, :, heads], q[:, :, heads], out[:, :, heads], lse[:, heads]
-            dq[:, :, heads], shards = _differentiate(rank, gathered, *of_heads)
+            dq[:, :, heads], shards = _differentiate(rank, everything, *of_heads)
             (mine,) = await rank.world.reduce_scatter([shards])
             dk[:, :, group.kv], dv[:, :, group.kv] = mine.unflatten(0, (2, -1))
         return dq, dk, dv

@@ -1,7 +1,4 @@
-"""Single device: the kernel run once on the whole sequence on one device; what all others are compared with.
-
-Packed documents are one call each, as a kernel for sequences of several lengths computes them.
-"""
+"""Single device: the kernel run once on the whole sequence, or once a document; what all others are compared with."""
 
 from torch import Tensor
 
@@ -14,14 +11,14 @@ class SingleDevice(Schedule):
 
     async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
         """See `Schedule.forward`; q may have another number of tokens than k and v."""
-        out, lse = rank.attend_rows(rank.whole(q, k), q, k, v)
+        out, lse = rank.attend_rows(q, k, v)
         return out.to(rank.dtype), lse.to(rank.lse_dtype)
 
     async def backward(
         self, rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
     ) -> Tensors:
         """See `Schedule.backward`."""
-        dq, dk, dv = rank.differentiate_rows(rank.whole(q, k), dout, q, k, v, out, lse)
+        dq, dk, dv = rank.differentiate_rows(dout, q, k, v, out, lse)
         return dq.to(rank.dtype), dk.to(rank.dtype), dv.to(rank.dtype)
 
 

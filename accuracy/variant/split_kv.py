@@ -1,8 +1,7 @@
 """Split-KV decoding: few queries, all keys cut into parts, one kernel call a part, the partials joined by their lse.
 
-What flash-decoding (Dao et al. 2023) does inside one kernel, with every place where it could round as a knob; asked for
-with as many key/value heads as query heads too in flash-attention #1029. Forward only. Keys are in their order, so part
-p of n holds keys [p S/n, (p + 1) S/n), rounded down; the queries are the last positions and see all keys up to theirs.
+What flash-decoding (Dao et al. 2023) does inside one kernel, with every place where it could round as a knob. Forward
+only. Part p of n holds keys [p S/n, (p + 1) S/n), rounded down; the queries are the last positions.
 """
 
 from collections.abc import Iterator

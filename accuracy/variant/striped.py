@@ -1,8 +1,7 @@
 """Striped attention: rank r holds every W-th token, so that every block is a causal one.
 
-Brandon et al. 2023 (arXiv 2311.09431), block for block as ring-flash-attention's `stripe_flash_attn_func`: keys of a
-later rank are seen from one row further down. A stripe has no runs of consecutive tokens: a window or a document is no
-mask of a block.
+Brandon et al. 2023 (arXiv 2311.09431), block for block as ring-flash-attention's `stripe_flash_attn_func`. A stripe has
+no runs of consecutive tokens: a window or a document is no mask of a block.
 """
 
 from accuracy.core.masks import Block

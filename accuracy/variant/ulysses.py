@@ -29,7 +29,7 @@ class Ulysses(Schedule):
     async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
         """See `Schedule.forward`."""
         q, k, v = await _to_heads(rank, q, *_one_per_rank(rank, k, v))
-        out, lse = rank.attend_rows(rank.whole(q, k), q, k, v)
+        out, lse = rank.attend_rows(q, k, v)
         (out,) = await _to_tokens(rank, rank.place("wire"), out.to(rank.dtype))
         (lse,) = await _to_tokens(rank, rank.lse_dtype, lse.transpose(1, 2).unsqueeze(-1))
         return out.to(rank.dtype), lse.squeeze(-1).transpose(1, 2).contiguous()
@@ -42,7 +42,7 @@ class Ulysses(Schedule):
         dout, q, out, k, v = await _to_heads(rank, dout, q, out, *_one_per_rank(rank, k, v))
         (lse,) = await rank.world.all_to_all([_split_heads(lse.transpose(1, 2).unsqueeze(-1), rank.world.size)])
         lse = sharding.join(lse, "contiguous").squeeze(-1).transpose(1, 2)
-        gradients = rank.differentiate_rows(rank.whole(q, k), dout, q, k, v, out, lse)
+        gradients = rank.differentiate_rows(dout, q, k, v, out, lse)
         dq, dk, dv = await _to_tokens(rank, rank.place("gradient_wire"), *gradients)
         return dq.to(rank.dtype), _sum_copies(rank, dk, heads_kv), _sum_copies(rank, dv, heads_kv)
 

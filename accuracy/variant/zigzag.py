@@ -1,8 +1,6 @@
 """Zigzag ring attention: each rank holds one chunk from the front and its mirror from the back.
 
-Block for block as ring-flash-attention's `zigzag_ring_flash_attn_func`: every step computes half of the pairs that a
-full block would, on every rank. Under a full mask every step computes the whole block, as a plain ring. With windows or
-documents, a step computes what is left of each pair of chunks.
+Block for block as ring-flash-attention's `zigzag_ring_flash_attn_func`; under a full mask a plain ring.
 """
 
 from accuracy.core.masks import Block

@@ -1,6 +1,7 @@
-"""One plain sentence on a variant: what is wrong, where, how it grows, and what that looks like.
+"""What is wrong with a variant, where, and why: a few plain sentences, the cause only where it is proven.
 
-In: the verdicts, the results and the traced steps of a run. Out: a `Diagnosis` for every variant as configured.
+In: the verdicts, the results, the traced steps and the hypotheses of a run. Out: a `Diagnosis` for every variant as
+configured. What comes first leads: the simplest inputs, out and lse before gradients.
 """
 
 from dataclasses import dataclass
@@ -9,11 +10,24 @@ import pandas as pd
 
 from accuracy.core import fields
 from accuracy.core.probes import PROBES
+from accuracy.results.hypothesis import FOLLOWS
+from accuracy.verdict import inside
 from accuracy.verdict.growth import Growth
-from accuracy.verdict.label import INVALID, LABELS, LOGIC, MEANING, NOT_MEASURED, PRECISION_FLOOR, ROUNDING
-from accuracy.verdict.pattern import Pattern, pattern_of
+from accuracy.verdict.label import (
+    BIASED,
+    EXCESS_ROUNDING,
+    INVALID,
+    LABELS,
+    LOGIC,
+    MEANING,
+    NOT_MEASURED,
+    PRECISION_FLOOR,
+    ROUNDING,
+)
+from accuracy.verdict.pattern import FORWARD, Pattern, pattern_of
+from accuracy.verdict.proof import Cause, causes, followers
 from accuracy.verdict.rule.excess import INDEPENDENT
-from accuracy.verdict.signature import signature_of
+from accuracy.verdict.untried import silent, untried
 
 PLURAL = {
     "is": "are", "comes": "come", "gives": "give", "stops": "stop", "rounds": "round", "differs": "differ",
@@ -32,43 +46,129 @@ class Diagnosis:
     pattern: Pattern
 
 
-def diagnoses(verdicts: pd.DataFrame, results: pd.DataFrame, steps: pd.DataFrame) -> list[Diagnosis]:
+def diagnoses(
+    verdicts: pd.DataFrame, results: pd.DataFrame, steps: pd.DataFrame, hypotheses: pd.DataFrame
+) -> list[Diagnosis]:
     """Gravest first."""
     found = []
     for key, judged in verdicts.groupby(list(VARIANT), sort=False):
         mine = results
         for name, value in zip(VARIANT, key, strict=True):
             mine = mine[mine[name] == value]
-        found.append(diagnose(judged, mine, steps[steps["case_id"].isin(mine["case_id"])]))
+        of_mine = (rows[rows["case_id"].isin(mine["case_id"])] for rows in (steps, hypotheses))
+        found.append(diagnose(judged, mine, *of_mine))
     return sorted(found, key=lambda each: LABELS.index(each.label))
 
 
-def diagnose(verdicts: pd.DataFrame, results: pd.DataFrame, steps: pd.DataFrame) -> Diagnosis:
+def diagnose(verdicts: pd.DataFrame, results: pd.DataFrame, steps: pd.DataFrame, hypotheses: pd.DataFrame) -> Diagnosis:
     """Of one variant."""
+    known = causes(hypotheses, results)
+    verdicts = _with_proofs(verdicts, known)
     pattern = pattern_of(verdicts, results)
-    if pattern.label == NOT_MEASURED:
+    label = pattern.label
+    if label == NOT_MEASURED:
         return Diagnosis(
-            pattern.variant, NOT_MEASURED, f"{pattern.variant} was not measured: {pattern.sentence}.", (), pattern
+            pattern.variant, label, f"{pattern.variant} was not measured: {pattern.sentence}.", (), pattern
         )
-    evidence = [f"{_names(pattern)}: {pattern.sentence}."] if pattern.label != ROUNDING else []
-    more = (_first_step(steps), _ratios(pattern), _growth_line(pattern), _unjudged(results))
+    evidence = [f"{_names(pattern)}: {pattern.sentence}."] if label != ROUNDING else []
+    more = (*_proofs(known), _first_step(steps), _ratios(pattern), _growth_line(pattern), _unjudged(results))
+    more = (*silent(verdicts), *more)
     evidence += [line for line in more if line]
-    return Diagnosis(pattern.variant, pattern.label, _sentence(pattern, verdicts), tuple(evidence), pattern)
+    sentence = f"{_sentence(pattern, verdicts, known)} {untried(results)}".strip()
+    return Diagnosis(pattern.variant, label, sentence, tuple(evidence), pattern)
 
 
-def _sentence(pattern: Pattern, verdicts: pd.DataFrame) -> str:
+def _with_proofs(verdicts: pd.DataFrame, known: dict[str, Cause]) -> pd.DataFrame:
+    """Where something else than a cast is proven to make an error, it is no rounding, however large or small it is."""
+    proven = {(name, each.dtype) for name, each in known.items() if each.proven and not each.is_cast}
+    doubtful = verdicts["label"].isin((PRECISION_FLOOR, EXCESS_ROUNDING, BIASED))
+    made = pd.Series([key in proven for key in zip(verdicts["tensor"], verdicts["dtype"], strict=True)], verdicts.index)
+    return verdicts.assign(label=verdicts["label"].mask(doubtful & made, LOGIC))
+
+
+def leading(pattern: Pattern) -> tuple[str, ...]:
+    """The tensors that the story begins with: out and lse where they are wrong, else the gradients."""
+    forward = tuple(name for name in pattern.tensors if name in FORWARD)
+    return forward or tuple(name for name in pattern.tensors if name != "delta") or pattern.tensors
+
+
+def _sentence(pattern: Pattern, verdicts: pd.DataFrame, known: dict[str, Cause]) -> str:
     if pattern.label == ROUNDING:
         return _healthy(pattern, verdicts)
-    known = signature_of(pattern)
+    if "returned" in pattern.numbers:
+        return f"{pattern.variant} is not judged in {_and(pattern.dtypes)}: {pattern.numbers['returned']}."
+    lead = leading(pattern)
     verb = _meaning_of(pattern)
-    if len(pattern.tensors) > 1:
+    if len(lead) > 1:
         first, rest = verb.split(" ", 1)
         verb = f"{PLURAL[first]} {rest}"
     if pattern.label == LOGIC and pattern.sound_dtypes:
         verb = verb.replace("at any precision", f"in {_and(pattern.dtypes)} and right in {_and(pattern.sound_dtypes)}")
-    where = [part for part in (_inputs(pattern), _ranks(pattern), _sizes(pattern), _trend(pattern)) if part]
-    text = ", ".join([f"{_names(pattern)} {verb}", *where])
-    return f"{text}: looks like {known.cause}." if known else f"{text}; this matches no known fault."
+    proven = any(known[name].proven for name in lead if name in known)
+    marks = (pattern.shape, _inputs(pattern), _ranks(pattern), _sizes(pattern), "" if proven else _trend(pattern))
+    where = [part for part in marks if part]
+    text = ", ".join([f"{_and(lead)} {verb}", *where])
+    return f"{text}{_cause(pattern, lead, known)}{_consequences(pattern, lead, known)}"
+
+
+def _cause(pattern: Pattern, lead: tuple[str, ...], known: dict[str, Cause]) -> str:
+    """What was proven of the leading tensors, each cause once."""
+    if pattern.label not in (LOGIC, PRECISION_FLOOR, EXCESS_ROUNDING, BIASED):
+        return "."
+    proven = [known[name] for name in lead if name in known and known[name].proven]
+    if not proven:
+        return _unproven(pattern, lead, [known[name] for name in lead if name in known])
+    said: list[str] = []
+    left = list(proven)
+    while left:
+        first, alike = left[0], [each.tensor for each in left[1:] if set(each.names) & set(left[0].names)]
+        left = [each for each in left[1:] if each.tensor not in alike]
+        said.append(first.text + (f" ({_and(alike)} alike)" if alike and lead[0] not in FORWARD else ""))
+    unproven = [name for name in lead if name not in {each.tensor for each in proven}]
+    rest = f"; of {_and(unproven)} no cause was proven" if unproven else ""
+    return f": {'; '.join(said)}{rest}."
+
+
+def _unproven(pattern: Pattern, lead: tuple[str, ...], tried: list[Cause]) -> str:
+    """How near the nearest hypothesis was, and the factor, if there is one."""
+    gain = pattern.numbers.get("gain")
+    is_factor = "" if gain is None else f"; {lead[0]} is about {1 + float(gain):.7g} times the reference"
+    if not tried:
+        return f"; no cause was proven{is_factor}."
+    near = min(tried, key=lambda each: each.leaves)
+    return (
+        f"; no cause was proven: of {near.tried} hypotheses on {near.tensor} the nearest leaves"
+        f" {near.leaves:.2g} times the expected rounding{is_factor}."
+    )
+
+
+def _consequences(pattern: Pattern, lead: tuple[str, ...], known: dict[str, Cause]) -> str:
+    """The other tensors that are wrong: made of the leading ones, or wrong too."""
+    others = [name for name in (*pattern.tensors, *pattern.others) if name not in lead and name != "delta"]
+    if not others:
+        return ""
+    following = followers([known[name] for name in lead if name in known], [known[x] for x in others if x in known])
+    rest = [name for name in others if name not in following]
+    own = [name for name in rest if name in known and known[name].proven]
+    said = []
+    if following:
+        said.append(f"{_and(following)} {'follow' if len(following) > 1 else 'follows'} from that")
+    if rest:
+        said.append(f"{_and(rest)} {'are' if len(rest) > 1 else 'is'} wrong too")
+    if own:
+        said.append(known[own[0]].text)
+    return f" {'; '.join(said)}."
+
+
+def _proofs(known: dict[str, Cause]) -> list[str]:
+    """How each proven cause was proven."""
+    return [
+        f"{each.tensor} ({each.dtype}, {each.world_size} rank{'s' if each.world_size > 1 else ''}) is what this cause"
+        f" makes of the reference, to {each.leaves:.2g} times the expected rounding: {each.clauses[0]}. The next of"
+        f" {each.tried} hypotheses leaves {each.rival:.2g} times."
+        for each in known.values()
+        if each.proven and each.names[0] != FOLLOWS and each.rival < float("inf")
+    ]
 
 
 def _meaning_of(pattern: Pattern) -> str:
@@ -89,9 +189,11 @@ def _healthy(pattern: Pattern, verdicts: pd.DataFrame) -> str:
     short = judged[judged["dtype"].isin(["bfloat16", "float16"])]
     most = (short if len(short) else judged)["x_single_device"].max()
     ranks = f"at {_and([str(size) for size in sizes])} rank{'s' if sizes != [1] else ''}"
+    said = inside.sentence(verdicts)
+    dtypes = [dtype for dtype in pattern.dtypes if not said or dtype != inside.FINEST]
     return (
-        f"{pattern.variant} merely rounds: every tensor is within {most:.2f} times the single-device kernel's error"
-        f" {ranks} in {_and(pattern.dtypes)}."
+        f"{pattern.variant} {said or 'merely rounds'}: every tensor is within {most:.2f} times the single-device"
+        f" kernel's error {ranks} in {_and(dtypes)}."
     )
 
 

@@ -6,7 +6,7 @@ that stand under a non-finite case are kept: the numbers of its other tensors ar
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +17,7 @@ from accuracy.core import fields
 from accuracy.core.dtype import FORMATS, effective_dtype, rounding_band
 from accuracy.core.probes import PROBES, REFERENCE_ERROR
 from accuracy.results.table import ALL_RANKS, FAILED, RERUN_COUNTS, TENSORS
+from accuracy.verdict import inside
 from accuracy.verdict.rows import Rows, columns_of
 
 _INPUTS = fields.names(fields.INPUTS)
@@ -31,14 +32,16 @@ PARTS = ("splits", "key_chunk")
 
 @dataclass(frozen=True)
 class Rung:
-    """A schedule's error over all ranks in one dtype on one distribution: geometric means over the seeds.
+    """A schedule's error over all ranks in one dtype on one distribution: geometric means over the ladder's seeds.
 
-    single_device: of the kernel run once, or of the floor where that is larger; bits: the most that a value needs.
+    single_device: of the kernel run once, or of the floor where that is larger; bits: the most that a value needs;
+    outward: the share of the error that points away from zero, or towards it (below 0).
     """
 
     level: float
     single_device: float
     bits: float
+    outward: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +51,8 @@ class Evidence:
     whole, ranks: this tensor's rows of ordinary inputs, over all ranks and of each rank; probes: rows over all ranks
     and of each rank under probe inputs; rungs: by dtype and ordinary inputs, the same schedule in that dtype (this one
     included); reruns: rows of any dtype at this world size; failures: reasons of failed
-    cases that have no numbers.
+    cases that have no numbers; out_rungs: the rungs of out;
+    alone: as whole, of the same on one rank.
     """
 
     key: dict[str, Any]
@@ -60,6 +64,8 @@ class Evidence:
     reruns: Rows
     failures: tuple[str, ...] = ()
     unsupported: tuple[str, ...] = ()
+    out_rungs: dict[str, dict[str, Rung]] = field(default_factory=dict)
+    alone: Rows | None = None
 
     @property
     def dtype(self) -> str:
@@ -76,11 +82,25 @@ class Evidence:
         """Of the effective precision."""
         return FORMATS[self.effective].unit_roundoff
 
+    def effective_in(self, dtype: str) -> str:
+        """The precision that the tensor can have in a case of a dtype, from a function of a user's no more than the
+        function promises: lse as it is stored, and all tensors as float32 where it computes in float32 inside."""
+        usual = effective_dtype(self.tensor, dtype)
+        return inside.FORMAT if usual == "float64" and inside.judges(self, dtype) else usual
+
     def single_device_has_digits(self, dtype: str) -> bool:
         """Whether the single-device kernel is near the reference in that dtype on some inputs; else the kernel is
         broken."""
         least = min(rung.single_device for rung in self.rungs[dtype].values())
         return least <= 100 * rounding_band(self.tensor, dtype)
+
+    def counts(self, rows: Rows) -> tuple[np.ndarray, float]:
+        """How many (token, head) rows each row of the table is about, and of how many elements each."""
+        keys = self.tensor in ("dk", "dv")
+        tokens, heads = (self.key[name] for name in (("seqlen", "heads_kv") if keys else ("seqlen_q", "heads")))
+        whole = float(self.key["batch"]) * float(tokens) * float(heads)
+        share = np.where(rows["rank"] == ALL_RANKS, 1, int(self.key["world_size"]))
+        return whole / share, 1.0 if self.tensor in ("lse", "delta") else float(self.key["head_dim"])
 
     @property
     def merges(self) -> int:
@@ -102,11 +122,12 @@ class Evidence:
 def gather(results: pd.DataFrame) -> list[Evidence]:
     """Every tensor of every subject of the table, in the table's order; a subject without numbers has them too."""
     table = results
-    columns = columns_of(table)
+    columns = columns_of(table) | {"lse_rms": _lse_rms(table)}
     bare = table["tensor"].isna()
     numbers = ~bare & table["error_rel"].notna()
     probing, everywhere = table["inputs"].isin(list(PROBES)), table["rank"] == ALL_RANKS
-    ordinary = numbers & everywhere & ~probing
+    new = numbers & ~_drawn_before(table)
+    ordinary = new & everywhere & ~probing
     rerun = numbers & table[list(RERUN_COUNTS)].notna().any(axis=1)
     family, own = [*_SETTING, "world_size", "tensor"], [*SUBJECT, "tensor"]
 
@@ -115,8 +136,8 @@ def gather(results: pd.DataFrame) -> list[Evidence]:
         found = table.loc[chosen, list(names)].groupby(list(names), sort=False).indices
         return {key: Rows(columns, places[mine]) for key, mine in found.items()}  # type: ignore[misc]
 
-    wholes, ranks = groups(ordinary, own), groups(numbers & ~everywhere & ~probing, own)
-    probes, reruns, bares = groups(numbers & probing, own), groups(rerun, family), groups(bare, SUBJECT)
+    wholes, ranks = groups(ordinary, own), groups(new & ~everywhere & ~probing, own)
+    probes, reruns, bares = groups(new & probing, own), groups(rerun, family), groups(bare, SUBJECT)
     rungs = _rungs(table[ordinary], family)
     none = Rows(columns, np.empty(0, int))
     found = []
@@ -126,7 +147,7 @@ def gather(results: pd.DataFrame) -> list[Evidence]:
         failed = without["status"] == FAILED
         failures, unsupported = _reasons(without.where(failed)), _reasons(without.where(~failed))
         for tensor in TENSORS:
-            shared = (*(named[name] for name in _SETTING), named["world_size"], tensor)
+            shared, out = ((*(named[name] for name in _SETTING), named["world_size"], name) for name in (tensor, "out"))
             found.append(
                 Evidence(
                     key=named,
@@ -138,9 +159,24 @@ def gather(results: pd.DataFrame) -> list[Evidence]:
                     reruns=reruns.get(shared, none),
                     failures=failures,
                     unsupported=unsupported,
+                    alone=wholes.get((*(named | {"world_size": 1}).values(), tensor), none),
+                    out_rungs=_same_kernel(rungs.get(out, {}), named),
                 )
             )
     return found
+
+
+def _drawn_before(table: pd.DataFrame) -> pd.Series:
+    """Rows that tell nothing new: probes whose inputs ignore the seed, and cases that two grids have. Another seed with
+    the same reference and the same errors, to the last bit, is no other draw."""
+    draw = ["reference_rms", "error_rms", "error_max", "error_bias"]
+    return table.duplicated([*SUBJECT, *_INPUTS, "tensor", "rank", *draw])
+
+
+def _lse_rms(table: pd.DataFrame) -> np.ndarray:
+    """Of each row's case, the root mean square of lse; NaN where there is none."""
+    lse = table[(table["tensor"] == "lse") & (table["rank"] == ALL_RANKS)].drop_duplicates("case_id")
+    return table["case_id"].map(lse.set_index("case_id")["reference_rms"]).to_numpy("float64")
 
 
 def _reasons(rows: Rows) -> tuple[str, ...]:
@@ -148,19 +184,28 @@ def _reasons(rows: Rows) -> tuple[str, ...]:
 
 
 def _rungs(rows: pd.DataFrame, family: list[str]) -> dict[tuple[Any, ...], dict[tuple[str, ...], Rung]]:
-    """For each schedule and tensor: rungs by (dtype, inputs, kernel, its options)."""
+    """For each schedule and tensor: rungs by (dtype, inputs, kernel, its options), over the seeds that all dtypes have.
+
+    A mean over other seeds than the next dtype's is no step of a ladder: one draw may be far worse conditioned.
+    """
+    drawn = [*family, "inputs", "seed"]
+    dtypes = rows.groupby(drawn, sort=False)["dtype"].transform("nunique")
+    rows = rows[dtypes == dtypes.groupby([rows[name] for name in drawn[:-1]], sort=False).transform("max")]
     least = rows[["single_device_rel", "floor_rel"]].max(axis=1)
-    logs = rows.assign(_level=_log(rows["error_rel"]), _single_device=_log(least), _bits=rows["significand_bits"])
+    logs = rows.assign(
+        _level=_log(rows["error_rel"]), _single_device=_log(least), _bits=rows["significand_bits"],
+        _outward=rows["error_outward"] / rows["error_rms"],
+    )  # fmt: skip
     place = ["dtype", "inputs", *KERNEL]
     means = logs.groupby([*family, *place], sort=False).agg(
-        {"_level": "mean", "_single_device": "mean", "_bits": "max"}
+        {"_level": "mean", "_single_device": "mean", "_bits": "max", "_outward": "mean"}
     )
     found: dict[tuple[Any, ...], dict[tuple[str, ...], Rung]] = {}
-    for (key, level), single_device, bits in zip(
-        means["_level"].items(), means["_single_device"], means["_bits"], strict=True
+    for (key, level), single_device, bits, outward in zip(
+        means["_level"].items(), means["_single_device"], means["_bits"], means["_outward"], strict=True
     ):
         whole: tuple[Any, ...] = tuple(key)  # type: ignore[arg-type]
-        rung = Rung(float(np.exp(level)), float(np.exp(single_device)), float(bits))
+        rung = Rung(float(np.exp(level)), float(np.exp(single_device)), float(bits), float(outward))
         found.setdefault(whole[: len(family)], {})[whole[len(family) :]] = rung
     return found
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from accuracy.core.probes import PROBES
+
 INVALID = "invalid"
 LOGIC = "logic"
 PRECISION_FLOOR = "precision_floor"
@@ -32,3 +34,9 @@ class Finding:
     label: str
     sentence: str
     numbers: dict[str, float | str] = field(default_factory=dict)
+
+
+def is_simple(numbers: dict[str, float | str]) -> bool:
+    """Whether a finding needs no special inputs: Gaussian ones show it, or those whose exact answer is known."""
+    shown = str(numbers.get("inputs", "gaussian")).split(", ")
+    return "gaussian" in shown or bool({*shown} & {*PROBES})

@@ -1,7 +1,7 @@
 """Where is it wrong? The marks that a fault leaves over tensors, ranks, dtypes, inputs and world sizes.
 
 In: the verdicts and the results of one variant in one problem. Out: a `Pattern` for its gravest label, of plain
-values, from which a signature is read.
+values, that a sentence is made of.
 """
 
 from dataclasses import dataclass
@@ -9,13 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from accuracy.core import fields
 from accuracy.core.dtype import FORMATS
 from accuracy.core.probes import PROBES
 from accuracy.results.table import ALL_RANKS, TENSORS
 from accuracy.verdict.evidence import times_single_device
 from accuracy.verdict.growth import Growth, fit_growth
-from accuracy.verdict.label import BUGS, INVALID, LABELS, NOT_MEASURED, ROUNDING
+from accuracy.verdict.inside import is_healthy
+from accuracy.verdict.label import BUGS, INVALID, LABELS, NOT_MEASURED, ROUNDING, is_simple
 
+PROBLEM = fields.names(fields.PROBLEM)
 FORWARD = ("out", "lse")
 RIGHT = 3.0  # a rank whose error is below 3 times single device's is right (rule 5's limit for one rank)
 
@@ -24,41 +27,41 @@ RIGHT = 3.0  # a rank whose error is below 3 times single device's is right (rul
 class Pattern:
     """What is wrong with a variant, where the label is gravest.
 
-    tensors: with that label, in the table's order; dtypes, world_sizes: where they have it; sound_dtypes: measured
-    ones where no tensor has it; sound_at_one: whether one rank is right; at_one: tensors that are wrong there; inputs:
+    tensors: with that label, in the table's order; others: further ones that are wrong; dtypes, world_sizes: where they
+    have it; sound_dtypes: those where these tensors merely round; sound_at_one: whether one rank is right; inputs:
     the distributions that show it; ranks_wrong: of the largest world size, with `size` ranks; trend: of each tensor's
-    error over those ranks: rising, falling, or neither; growth: over the world size, of each tensor; ratios,
-    ratios_least: relative errors of all tensors at the largest and the least world size that is wrong; floors: of a
+    error over those ranks: rising, falling, or neither; growth: over the world size, of each tensor; ratios:
+    relative errors of all tensors at the largest world size that is wrong; floors: of a
     `precision_floor`, by the format that shows, the dtypes in which it does; numbers: of the verdicts.
     """
 
     variant: str
     label: str
     tensors: tuple[str, ...]
+    others: tuple[str, ...]
     dtypes: tuple[str, ...]
     sound_dtypes: tuple[str, ...]
     world_sizes: tuple[int, ...]
     sound_at_one: bool
-    at_one: tuple[str, ...]
     inputs: tuple[str, ...]
     size: int
     ranks_wrong: dict[str, tuple[int, ...]]
     trend: dict[str, str]
     growth: dict[str, Growth]
     ratios: dict[str, float]
-    ratios_least: dict[str, float]
-    rules: tuple[str, ...]
     floors: dict[str, tuple[str, ...]]
     numbers: dict[str, float | str]
     sentence: str
-    grouped_heads: bool
+    shape: str = ""
 
 
 def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> Pattern:
     """Of one variant's verdicts (at least one row) and results."""
     judged = verdicts[verdicts["label"] != NOT_MEASURED]
     judged = judged if len(judged) else verdicts
-    label, wrong = _gravest(judged)
+    label, wrong = _leading(judged)
+    shape = _shape(judged, wrong)
+    judged, results = _same_problem(judged, wrong), _same_problem(results, wrong)
     tensors = tuple(name for name in TENSORS if (wrong["tensor"] == name).any())
     dtypes = _by_precision(wrong["dtype"])
     size = int(wrong["world_size"].max())
@@ -71,35 +74,78 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> Pattern:
         variant=str(judged["variant"].iloc[0]),
         label=label,
         tensors=tensors,
+        others=_others(judged, tensors),
         dtypes=dtypes,
-        sound_dtypes=tuple(dtype for dtype in _by_precision(judged["dtype"]) if dtype not in dtypes),
+        sound_dtypes=_sound(judged, tensors),
         world_sizes=tuple(sorted(map(int, wrong["world_size"].unique()))),
         sound_at_one=bool((judged["world_size"] == 1).any() and not (wrong["world_size"] == 1).any()),
-        at_one=tuple(wrong.loc[wrong["world_size"] == 1, "tensor"].unique()),
         inputs=shown,
         size=size,
         ranks_wrong={name: tuple(map(int, found.index[found > RIGHT])) for name, found in profile.items()},
         trend={name: _trend(found[found > RIGHT]) for name, found in profile.items()},
         growth=_growth(rows, tensors if label != ROUNDING else TENSORS, finest if label != ROUNDING else dtypes[0]),
         ratios=_ratios(rows, finest, size),
-        ratios_least=_ratios(rows, finest, int(wrong["world_size"].min())),
-        rules=tuple(dict.fromkeys(wrong["rule"])),
         floors=_floors(wrong),
         numbers={key: value for numbers in wrong["numbers"] for key, value in numbers.items()} | first["numbers"],
         sentence=str(first["sentence"]),
-        grouped_heads=bool((results["heads_kv"] < results["heads"]).any()),
+        shape=shape,
     )
 
 
-def _gravest(judged: pd.DataFrame) -> tuple[str, pd.DataFrame]:
-    """The label that leads, and its verdicts: bugs before the rest, and of equals what comes first in the data's flow:
-    gradients made of a wrong out or lse are wrong for its reason."""
-    bugs = judged[judged["label"].isin(BUGS)]
-    wrong = bugs if len(bugs) else judged[judged["label"] != ROUNDING]
-    upstream = wrong[wrong["tensor"].isin(FORWARD)]
-    candidates = upstream if len(upstream) else wrong if len(wrong) else judged
-    label = min(candidates["label"], key=LABELS.index)
-    return label, judged[judged["label"] == label]
+def _leading(judged: pd.DataFrame) -> tuple[str, pd.DataFrame]:
+    """The label that leads, and its verdicts: bugs before the rest, the problem that comes first in the table before
+    the shapes tried beside it, what Gaussian inputs show before what others do, what comes first in the data's flow
+    before what is made of it, and the graver."""
+    wrong = judged[~is_healthy(judged)]
+    if wrong.empty:
+        return ROUNDING, _same_problem(judged, judged)
+    order = wrong.assign(
+        _mild=~wrong["label"].isin(BUGS),
+        _swept=_problem_numbers(judged).loc[wrong.index],
+        _odd=[not is_simple(numbers) for numbers in wrong["numbers"]],
+        _late=~wrong["tensor"].isin(FORWARD),
+        _grave=wrong["label"].map(LABELS.index),
+    )
+    first = order.sort_values(["_mild", "_swept", "_odd", "_late", "_grave"], kind="stable").iloc[0]
+    same = (order[["label", "_swept", "_odd"]] == first[["label", "_swept", "_odd"]]).all(axis=1)
+    return str(first["label"]), wrong[same]
+
+
+def _problem_numbers(rows: pd.DataFrame) -> "pd.Series[int]":
+    """Of each row, the number of its problem in the order in which problems come."""
+    return rows.groupby(list(PROBLEM), sort=False, dropna=False).ngroup()
+
+
+def _same_problem(rows: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the problem of the first row of `like`."""
+    first = like[list(PROBLEM)].iloc[0]
+    return rows[(rows[list(PROBLEM)].eq(first) | rows[list(PROBLEM)].isna() & first.isna()).all(axis=1)]
+
+
+def _shape(judged: pd.DataFrame, wrong: pd.DataFrame) -> str:
+    """What the problems that are wrong have and no other has, where the first problem of the table is right."""
+    bugs = judged[judged["label"] == wrong["label"].iloc[0]]
+    numbers = _problem_numbers(judged)
+    bad = numbers.isin(numbers.loc[bugs.index])
+    if bad.iloc[0]:
+        return ""
+    own = {name: sorted(set(judged.loc[bad, name]) - set(judged.loc[~bad, name]), key=str) for name in PROBLEM}
+    alone = {name: values for name, values in own.items() if values and name != "softmax_scale"}
+    if not any(set(judged.loc[bad, name]) == set(values) for name, values in alone.items()):
+        alone = {name: [judged.loc[wrong.index[0], name]] for name in ("seqlen", "heads", "heads_kv", "head_dim")}
+    return "only with " + " or ".join(f"{name}={value}" for name, values in alone.items() for value in values)
+
+
+def _sound(judged: pd.DataFrame, tensors: tuple[str, ...]) -> tuple[str, ...]:
+    """The dtypes in which the tensors merely round at every size."""
+    mine = judged[judged["tensor"].isin(tensors)]
+    return _by_precision(pd.Series(sorted(set(mine["dtype"]) - set(mine.loc[~is_healthy(mine), "dtype"]))))
+
+
+def _others(judged: pd.DataFrame, tensors: tuple[str, ...]) -> tuple[str, ...]:
+    """Further tensors with any bug; delta is out's."""
+    bugs = set(judged.loc[judged["label"].isin(BUGS), "tensor"])
+    return tuple(name for name in TENSORS if name in bugs and name not in tensors and name != "delta")
 
 
 def _floors(wrong: pd.DataFrame) -> dict[str, tuple[str, ...]]:

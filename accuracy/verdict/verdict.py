@@ -1,21 +1,32 @@
-"""One verdict per (variant, dtype, world size, tensor): the first rule that fires says what it is.
+"""One verdict per (variant, dtype, world size, tensor): the first rule that fires says what it is, but what special
+inputs alone break does not hide what ordinary ones show.
 
 In: the results table of a run (any number of variants, problems, inputs, seeds). Out: a table with a row for each
 tensor of each subject: label, rule, sentence, and the numbers behind it.
 """
 
-from types import ModuleType
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 
 from accuracy.results.table import ALL_RANKS
 from accuracy.verdict.evidence import SUBJECT, Evidence, gather, times_single_device
-from accuracy.verdict.label import NOT_MEASURED, ROUNDING, Finding
+from accuracy.verdict.inside import MARK
+from accuracy.verdict.label import INVALID, LOGIC, NOT_MEASURED, ROUNDING, Finding, is_simple
 from accuracy.verdict.rows import typical
-from accuracy.verdict.rule import biased, excess, invalid, ladder, nondeterministic, probe
+from accuracy.verdict.rule import biased, excess, factor, invalid, ladder, nondeterministic, probe
 
-RULES: tuple[ModuleType, ...] = (invalid, probe, ladder, biased, excess, nondeterministic)
+RULES: tuple[tuple[str, Callable[[Evidence], Finding | None]], ...] = (
+    ("nondeterministic", nondeterministic.judge),
+    ("invalid", invalid.judge),
+    ("probe", probe.judge),
+    ("factor", factor.judge),
+    ("ladder", ladder.judge),
+    ("factor", factor.judge_hidden),
+    ("biased", biased.judge),
+    ("excess", excess.judge),
+)
 """In this order. What makes later numbers meaningless comes first."""
 
 COLUMNS = (
@@ -41,9 +52,20 @@ def verdicts(results: pd.DataFrame) -> pd.DataFrame:
 
 def judge(evidence: Evidence) -> tuple[str, Finding]:
     """(rule's name, finding) of one tensor."""
-    for rule in RULES:
-        if (finding := rule.judge(evidence)) is not None:
-            return rule.__name__.rpartition(".")[2], finding
+    special: tuple[str, Finding] | None = None  # what special inputs alone show
+    fact: tuple[str, Finding] | None = None
+    for name, rule in RULES:
+        finding = rule(evidence)
+        if finding is None:
+            continue
+        if MARK in finding.numbers:
+            fact = fact or (name, finding)
+        elif special is None and finding.label == INVALID and not is_simple(finding.numbers):
+            special = name, finding
+        elif special is None or (finding.label == LOGIC and is_simple(finding.numbers)):
+            return name, finding
+    if special is not None or fact is not None:
+        return special or fact  # type: ignore[return-value]
     if not len(evidence.whole) and not len(evidence.probes):
         reasons = (*evidence.failures, *evidence.unsupported) or ("no numbers in the table",)
         return "", Finding(NOT_MEASURED, reasons[0])

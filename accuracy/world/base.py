@@ -1,8 +1,7 @@
 """The contract between a schedule and its world.
 
-A schedule is a coroutine of one rank: it starts a transfer, computes while the transfer runs, and awaits it. In the
-simulated world an await lets the other ranks of the same process run; in a world of real processes it waits for the
-wire. The schedule's code is the same.
+A schedule is a coroutine of one rank: it starts a transfer, computes while the transfer runs, and awaits it: in the
+simulated world that lets the other ranks of the same process run, in a world of real processes it waits for the wire.
 
 Ownership: a tensor given to the world must not be written until the transfer is awaited, and if it is an accumulator
 it belongs to the receiver from then on. A received tensor that was an input of another rank (k, v), or that was
@@ -22,32 +21,19 @@ Program = Callable[["World"], Coroutine[Any, Any, Results]]
 class World(Protocol):
     """One rank's view of all ranks. Every operation starts at once and returns something to await."""
 
-    @property
-    def rank(self) -> int:
-        """This rank, 0 to size - 1."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """The number of ranks."""
-        ...
+    rank: int  # 0 to size - 1
+    size: int
 
     def ring_shift(self, tensors: Sequence[Tensor], distance: int = 1) -> Awaitable[Tensors]:
         """Send tensors to rank + distance, receive those of rank - distance (both modulo the size)."""
-        ...
 
     def all_gather(self, tensors: Sequence[Tensor]) -> Awaitable[Tensors]:
         """Each tensor of every rank, stacked in rank order: (...) -> (W, ...)."""
-        ...
 
     def all_to_all(self, tensors: Sequence[Tensor]) -> Awaitable[Tensors]:
         """Slice j of each tensor goes to rank j; the slices received come in rank order: (W, ...) -> (W, ...)."""
-        ...
 
     def reduce_scatter(self, tensors: Sequence[Tensor]) -> Awaitable[Tensors]:
-        """Slice j of each tensor, summed over the ranks, goes to rank j: (W, ...) -> (...).
-
-        The order of summation is a ring's, as NCCL's ring algorithm has it (a tree or a switch would round otherwise):
-        rank j+1's slice first, then j+2's, ..., j's own last, each partial sum rounded to the tensors' dtype.
-        """
-        ...
+        """Slice j of each tensor, summed over the ranks, goes to rank j: (W, ...) -> (...). Summed as by NCCL's ring
+        algorithm (a tree or a switch would round otherwise): rank j+1's slice first, then j+2's, ..., j's own last,
+        each partial sum rounded to the tensors' dtype."""

@@ -1,9 +1,5 @@
-"""One process a rank over torch.distributed: gloo on CPUs, NCCL on GPUs; the schedules' code is the simulated world's.
-
-An operation starts when it is called and runs while the rank computes; awaiting it waits for the wire. Sent tensors
-are kept alive until then. Summation orders are fixed by this file, not by the backend, so that both worlds agree bit
-for bit.
-"""
+"""One process a rank over torch.distributed: gloo on CPUs, NCCL on GPUs. Summation orders are fixed by this file, not
+by the backend, so that both worlds agree bit for bit."""
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -32,7 +28,7 @@ class Transfer:
         yield  # never reached: makes this a generator, which awaiting asks for
 
 
-@dataclass(frozen=True)
+@dataclass
 class ProcessesWorld:
     """One rank's view; see `accuracy.world.base.World`. group: of the ranks 0 to size - 1 of all processes."""
 
@@ -55,10 +51,8 @@ class ProcessesWorld:
         """See `World.all_gather`."""
         sent = tuple(tensor.contiguous() for tensor in tensors)
         received = tuple(tensor.new_empty(self.size, *tensor.shape) for tensor in sent)
-        works = [
-            dist.all_gather(list(whole.unbind()), mine, group=self.group, async_op=True)
-            for whole, mine in zip(received, sent, strict=True)
-        ]
+        pairs = [(list(whole.unbind()), mine) for whole, mine in zip(received, sent, strict=True)]
+        works = [dist.all_gather(parts, mine, group=self.group, async_op=True) for parts, mine in pairs]
         return Transfer(works, sent, received, _unchanged)
 
     def all_to_all(self, tensors: Sequence[Tensor]) -> Transfer:
@@ -73,10 +67,8 @@ class ProcessesWorld:
     def _exchange(self, tensors: Sequence[Tensor], join: Callable[[Tensor], Tensor]) -> Transfer:
         sent = tuple(tensor.contiguous() for tensor in tensors)
         received = tuple(torch.empty_like(tensor) for tensor in sent)
-        works = [
-            dist.all_to_all_single(theirs, mine, group=self.group, async_op=True)
-            for theirs, mine in zip(received, sent, strict=True)
-        ]
+        pairs = zip(received, sent, strict=True)
+        works = [dist.all_to_all_single(theirs, mine, group=self.group, async_op=True) for theirs, mine in pairs]
         return Transfer(works, sent, received, join)
 
     def _sum(self, slices: Tensor) -> Tensor:

@@ -3,11 +3,11 @@
 Each rank is a coroutine. The ranks take turns in rank order; a turn ends where the rank awaits something that has not
 been sent. Tensors are handed over by reference: the ownership rules of `accuracy.world.base` make that safe, and a
 write to a tensor on its way is caught by its version counter. What is gathered is stacked once, for all ranks to read.
-Rings need no coroutines here: `accuracy.simulate.batched.rings` runs all of their ranks as one.
 """
 
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, field
+from types import coroutine
 from typing import Any
 
 import torch
@@ -24,111 +24,20 @@ class RankFailed(RuntimeError):
     """A rank raised; the cause is chained."""
 
 
-Sent = tuple[Tensors, tuple[int, ...]]  # tensors on their way, and their versions when they were sent
-
-
-@dataclass
-class Collective:
-    """An operation of all ranks at once: what each rank gives, and what each gets once all have given."""
-
-    given: dict[int, Sent] = field(default_factory=dict)
-    results: Sequence[Tensors] = ()
-    taken: int = 0
-
-    def checked(self, rank: int) -> Tensors:
-        """What a rank gave. Raises RuntimeError where it has written to it since."""
-        return _unwritten(self.given[rank], f"rank {rank} wrote to a tensor on its way")
-
-
 @dataclass
 class Mail:
-    """Messages on their way, by (sender, receiver, number of the operation), and operations of all ranks, by number;
-    every rank calls the same operations."""
+    """By number of the operation, which is the same on every rank: what each rank sent, with the versions of its
+    tensors then, and what each rank gets from an operation of all."""
 
-    messages: dict[tuple[int, int, int], Sent] = field(default_factory=dict)
-    collectives: dict[int, Collective] = field(default_factory=dict)
-    events: int = 0
+    sent: dict[tuple[int, int], tuple[Tensors, list[int]]] = field(default_factory=dict)
+    joined: dict[int, dict[int, Tensors]] = field(default_factory=dict)
 
-    def send(self, sender: int, receiver: int, number: int, tensors: Tensors) -> None:
-        """Put a message on its way."""
-        self.events += 1
-        self.messages[sender, receiver, number] = _sent(tensors)
-
-    def take(self, sender: int, receiver: int, number: int) -> Tensors | None:
-        """The message, or None if it has not been sent."""
-        message = self.messages.pop((sender, receiver, number), None)
-        if message is None:
-            return None
-        self.events += 1
-        return _unwritten(message, f"rank {sender} wrote to a tensor on its way to rank {receiver}")
-
-    def give(self, rank: int, number: int, tensors: Tensors) -> None:
-        """A rank's part of an operation of all."""
-        self.events += 1
-        self.collectives.setdefault(number, Collective()).given[rank] = _sent(tensors)
-
-    def get(self, rank: int, number: int, join: Callable[[list[Tensors]], Sequence[Tensors]]) -> Tensors:
-        """What a rank gets once all have given. The first makes it for all: join turns their tensors into results."""
-        self.events += 1
-        operation = self.collectives[number]
-        if not operation.taken:
-            operation.results = join([operation.checked(sender) for sender in range(len(operation.given))])
-        operation.checked(rank)
-        operation.taken += 1
-        if operation.taken == len(operation.given):
-            del self.collectives[number]
-        return operation.results[rank]
-
-
-def _sent(tensors: Tensors) -> Sent:
-    return tensors, tuple(tensor._version for tensor in tensors)
-
-
-def _unwritten(sent: Sent, otherwise: str) -> Tensors:
-    """The tensors as they were sent. Raises RuntimeError with what to say otherwise."""
-    tensors, versions = sent
-    if any(tensor._version != version for tensor, version in zip(tensors, versions, strict=True)):
-        raise RuntimeError(otherwise)
-    return tensors
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """What a rank awaits: one message from each of `senders`, in that order, then joined."""
-
-    mail: Mail
-    receiver: int
-    senders: Sequence[int]
-    number: int
-    join: Callable[[list[Tensors]], Tensors]
-
-    def __await__(self) -> Generator[str, None, Tensors]:
-        """Let the other ranks run until every message is here."""
-        received = []
-        for sender in self.senders:
-            while (tensors := self.mail.take(sender, self.receiver, self.number)) is None:
-                yield f"rank {self.receiver} waits for operation {self.number} of rank {sender}"
-            received.append(tensors)
-        return self.join(received)
-
-
-@dataclass(frozen=True)
-class Joint:
-    """What a rank awaits of an operation of all ranks."""
-
-    mail: Mail
-    rank: int
-    size: int
-    number: int
-    join: Callable[[list[Tensors]], Sequence[Tensors]]
-
-    def __await__(self) -> Generator[str, None, Tensors]:
-        """Let the other ranks run until each has given its part."""
-        given = self.mail.collectives[self.number].given
-        while len(given) < self.size:
-            missing = next(rank for rank in range(self.size) if rank not in given)
-            yield f"rank {self.rank} waits for operation {self.number} of rank {missing}"
-        return self.mail.get(self.rank, self.number, self.join)
+    def unwritten(self, number: int, sender: int) -> Tensors:
+        """What a rank sent. Raises RuntimeError where the rank has written to it since."""
+        tensors, versions = self.sent[number, sender]
+        if [tensor._version for tensor in tensors] != versions:
+            raise RuntimeError(f"rank {sender} wrote to a tensor on its way")
+        return tensors
 
 
 @dataclass
@@ -140,48 +49,60 @@ class SimulatedWorld:
     mail: Mail
     number: int = 0
 
-    def ring_shift(self, tensors: Sequence[Tensor], distance: int = 1) -> Transfer:
+    def ring_shift(self, tensors: Sequence[Tensor], distance: int = 1) -> Awaitable[Tensors]:
         """See `World.ring_shift`."""
-        number = self._next()
-        self.mail.send(self.rank, (self.rank + distance) % self.size, number, tuple(tensors))
-        return Transfer(self.mail, self.rank, [(self.rank - distance) % self.size], number, _only)
+        return self._received(self._send(tensors), (self.rank - distance) % self.size)
 
-    def all_gather(self, tensors: Sequence[Tensor]) -> Joint:
+    def all_gather(self, tensors: Sequence[Tensor]) -> Awaitable[Tensors]:
         """See `World.all_gather`."""
-        return self._jointly(tensors, _gathered)
+        return self._joined(self._send(tensors), _gathered)
 
-    def all_to_all(self, tensors: Sequence[Tensor]) -> Transfer:
+    def all_to_all(self, tensors: Sequence[Tensor]) -> Awaitable[Tensors]:
         """See `World.all_to_all`."""
-        number = self._next()
-        for receiver in range(self.size):
-            self.mail.send(self.rank, receiver, number, tuple(tensor[receiver] for tensor in tensors))
-        return Transfer(self.mail, self.rank, range(self.size), number, _stack)
+        return self._joined(self._send(tensors), _transposed)
 
-    def reduce_scatter(self, tensors: Sequence[Tensor]) -> Joint:
+    def reduce_scatter(self, tensors: Sequence[Tensor]) -> Awaitable[Tensors]:
         """See `World.reduce_scatter`."""
-        return self._jointly(tensors, _sum)
+        return self._joined(self._send(tensors), _sum)
 
-    def _next(self) -> int:
+    def _send(self, tensors: Sequence[Tensor]) -> int:
         self.number += 1
+        self.mail.sent[self.number, self.rank] = tuple(tensors), [tensor._version for tensor in tensors]
         return self.number
 
-    def _jointly(self, tensors: Sequence[Tensor], join: Callable[[list[Tensors]], Sequence[Tensors]]) -> Joint:
-        number = self._next()
-        self.mail.give(self.rank, number, tuple(tensors))
-        return Joint(self.mail, self.rank, self.size, number, join)
+    @coroutine
+    def _received(self, number: int, sender: int) -> Generator[str, None, Tensors]:
+        while (number, sender) not in self.mail.sent:
+            yield f"rank {self.rank} waits for operation {number} of rank {sender}"
+        received = self.mail.unwritten(number, sender)
+        del self.mail.sent[number, sender]
+        return received
+
+    @coroutine
+    def _joined(self, number: int, join: Callable[[list[Tensors]], list[Tensors]]) -> Generator[str, None, Tensors]:
+        """The first rank that finds all parts joins them for all ranks."""
+        mail = self.mail
+        for sender in range(self.size):
+            while number not in mail.joined and (number, sender) not in mail.sent:
+                yield f"rank {self.rank} waits for operation {number} of rank {sender}"
+        if number not in mail.joined:
+            parts = [mail.unwritten(number, sender) for sender in range(self.size)]
+            mail.joined[number] = dict(enumerate(join(parts)))
+        mail.unwritten(number, self.rank)
+        del mail.sent[number, self.rank]
+        return mail.joined[number].pop(self.rank)
 
 
-def _only(received: list[Tensors]) -> Tensors:
-    return received[0]
-
-
-def _stack(received: list[Tensors]) -> Tensors:
-    return tuple(torch.stack(same) for same in zip(*received, strict=True))
+def _stack(given: Sequence[Tensors]) -> Tensors:
+    return tuple(torch.stack(same) for same in zip(*given, strict=True))
 
 
 def _gathered(given: list[Tensors]) -> list[Tensors]:
-    """One stack, the same for each rank."""
     return [_stack(given)] * len(given)
+
+
+def _transposed(given: list[Tensors]) -> list[Tensors]:
+    return [_stack([tuple(x[rank] for x in tensors) for tensors in given]) for rank in range(len(given))]
 
 
 def _sum(given: list[Tensors]) -> list[Tensors]:
@@ -198,29 +119,27 @@ def _sum(given: list[Tensors]) -> list[Tensors]:
 
 
 def run(program: Program, size: int) -> list[Results]:
-    """Run `program` as every rank of a world of `size`; the results in rank order.
-
-    Raises RankFailed when a rank raises, Deadlock when none can go on.
-    """
+    """Run `program` as every rank of a world of `size`; the results in rank order. Raises RankFailed when a rank
+    raises, Deadlock when none can go on."""
     mail = Mail()
     ranks = [program(SimulatedWorld(rank, size, mail)) for rank in range(size)]
     results: dict[int, Results] = {}
+    before: list[str | None] = []
     try:
         while len(results) < size:
-            before = mail.events, len(results)
             waiting = [_turn(rank, ranks[rank], results) for rank in range(size) if rank not in results]
-            if (mail.events, len(results)) == before:
+            if waiting == before:
                 raise Deadlock("; ".join(str(reason) for reason in waiting[:4]))
+            before = waiting
     finally:
-        for coroutine in ranks:
-            coroutine.close()
+        for each in ranks:
+            each.close()
     return [results[rank] for rank in range(size)]
 
 
-def _turn(rank: int, coroutine: Coroutine[Any, Any, Results], results: dict[int, Results]) -> str | None:
-    """Run a rank until it waits (what for is returned) or finishes (its result is kept)."""
+def _turn(rank: int, program: Coroutine[Any, Any, Results], results: dict[int, Results]) -> str | None:
     try:
-        return str(coroutine.send(None))
+        return str(program.send(None))
     except StopIteration as finished:
         results[rank] = finished.value
     except Exception as error:

@@ -59,12 +59,13 @@ def _ends(results: pd.DataFrame) -> list[Claim]:
 
 
 def _named(judged: pd.DataFrame, results: pd.DataFrame) -> Claim:
-    statement = "The verdict calls the gradients of the stale ring a bug and names the uncleared buffer."
+    statement = "The verdict calls the gradients of the stale ring a bug."
     mine = judged[judged["variant"] == STALE]
     if mine.empty:
         return Claim(statement, None, "not measured")
-    (said,) = diagnoses(mine, results[results["variant"] == STALE], table.STEPS_SCHEMA.empty_table().to_pandas())
-    return Claim(statement, said.label == LOGIC and "not cleared" in said.sentence, said.sentence)
+    none = (schema.empty_table().to_pandas() for schema in (table.STEPS_SCHEMA, table.HYPOTHESES_SCHEMA))
+    (said,) = diagnoses(mine, results[results["variant"] == STALE], *none)
+    return Claim(statement, said.label == LOGIC, said.sentence)
 
 
 def _forward(judged: pd.DataFrame) -> Claim:

@@ -16,7 +16,7 @@ from accuracy.results import cell
 from accuracy.results.cell import KEYS, Cell, Key
 from accuracy.results.claim import Claim
 from accuracy.results.policy import RISE
-from accuracy.results.run_table import Evidence
+from accuracy.results.run_table import RunTable
 
 RUNS = 15_000  # a first look may fail 1 run in 2,000: 8 of these, which shows less than 1 in 1,000 with 95% confidence
 PRECISION = KEYS.index("precision")
@@ -28,7 +28,7 @@ def claims(results: pd.DataFrame) -> list[Claim]:
     rows = results[results["tensor"].notna()].fillna(dict.fromkeys(texts, ""))
     if rows["seed"].nunique() < BASELINE + SEEDS:
         return [Claim("The gate's figures hold on reruns.", None, f"fewer than {BASELINE + SEEDS} seeds")]
-    cells = cell.measured(Evidence(Path(), {}, rows))
+    cells = cell.measured(RunTable(Path(), {}, rows))
     published = {key: each for key, each in cells.items() if not key[PRECISION]}
     planted = {_published(key): each for key, each in cells.items() if key[PRECISION]}
     spreads = np.sort([each.values().std(ddof=1) for each in published.values()])

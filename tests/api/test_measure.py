@@ -1,7 +1,3 @@
-"""`accuracy.measure` as a stranger uses it: functions of any form, in scripts without a guard, beside variants."""
-
-import subprocess
-import sys
 import threading
 from functools import partial
 from pathlib import Path
@@ -15,7 +11,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import accuracy
-from accuracy.core.paths import CONFIGS, PACKAGE
+from accuracy.core.paths import CONFIGS
+from tests.processes import python
 
 SMALL = {"seqlen": 64, "heads": 4, "heads_kv": 2, "head_dim": 16, "device": "cpu"}
 pytestmark = pytest.mark.xdist_group("measure")
@@ -75,7 +72,7 @@ def test_an_exception_of_the_function_is_a_row_with_its_reason() -> None:
         raise ValueError("not today")
 
     (row,) = accuracy.measure(raising, **SMALL).to_dict("records")
-    assert (row["status"], row["reason"]) == ("failed", "ValueError: not today")
+    assert (row["status"], row["reason"].partition(" (")[0]) == ("failed", "ValueError: not today")
 
 
 def test_what_the_process_has_set_in_torch_stays_and_the_function_computes_exactly() -> None:
@@ -197,9 +194,7 @@ print("done")
 
 def test_at_two_ranks_a_script_needs_no_guard_and_its_function_runs_in_processes_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
-    environment = {"PYTHONPATH": str(PACKAGE.parent), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
-    command = [sys.executable, "script.py"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+    done = python("script.py", folder=tmp_path, HOME=str(tmp_path))
     assert done.stdout == "main runs\ndone\n", done.stdout + done.stderr
 
 

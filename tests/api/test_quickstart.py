@@ -1,5 +1,3 @@
-"""The notebook that README sends a newcomer to runs whole, and is committed without outputs."""
-
 from pathlib import Path
 
 import pytest

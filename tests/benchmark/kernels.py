@@ -1,4 +1,4 @@
-"""How fast and how exact is each kernel on one GPU? By hand: `python -m tests.benchmark.kernels`, about a minute.
+"""How fast is each kernel on one GPU, and how steady? By hand: `python -m tests.benchmark.kernels`, about a minute.
 
 Speeds are ratios to flash-attn 2 as it comes (backward not deterministic) in the same run: above 1 is faster. Targets
 on an H200, causal: forward at least 0.70, carried or not; split backward at least 0.60.
@@ -17,7 +17,6 @@ from torch import Tensor
 from accuracy.core import plugins
 from accuracy.kernel.base import Kernel
 from accuracy.kernel.block.running_state import SoftmaxState
-from accuracy.reference.float64 import attention
 from accuracy.runtime import arithmetic, device
 
 LENGTH, HEADS, HEADS_KV, DIM = 8192, 32, 8, 128
@@ -67,7 +66,6 @@ def main() -> None:
     say(f"{device.name('cuda')}, torch {torch.__version__}, bfloat16, D={DIM}, median of {REPEATS}")
     for causal in (True, False):
         speeds(causal)
-    errors()
     sweep()
     say(f"\n{time.perf_counter() - begin:.0f} s in all")
 
@@ -139,25 +137,6 @@ def both_ways(inputs: Inputs, kernel: Kernel) -> tuple[float, float]:
 
 def go_on(kernel: Any, state: SoftmaxState, inputs: Inputs) -> None:
     kernel.carry(state, inputs.q, inputs.k, inputs.v, scale=SCALE, causal=inputs.causal, begins=False)
-
-
-def errors() -> None:
-    """Against float64 at S = 2048."""
-    inputs = Inputs.draw(2048, HEADS, HEADS_KV, True)
-    reference = attention(inputs.q, inputs.k, inputs.v, inputs.dout, scale=SCALE, causal=True)
-    expected = (reference.out, reference.lse, reference.dq, reference.dk, reference.dv)
-    say(f"\nS=2048 H={HEADS} Hk={HEADS_KV}, causal: relative Frobenius error")
-    say(f"{'':26} " + "".join(f"{name:>10}" for name in ("out", "lse", "dq", "dk", "dv")))
-    for name, kernel in kernels():
-        found = attempt(name, partial(results, inputs, kernel))
-        if found is not None:
-            ratios = [float((x.double() - y).norm() / y.norm()) for x, y in zip(found, expected, strict=True)]
-            say(f"{name:26} " + "".join(f"{ratio:10.2e}" for ratio in ratios))
-
-
-def results(inputs: Inputs, kernel: Kernel) -> tuple[Tensor, ...]:
-    out, lse = inputs.forward(kernel)
-    return out, lse, *inputs.backward(kernel, out, lse)
 
 
 def sweep() -> None:

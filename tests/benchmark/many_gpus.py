@@ -1,8 +1,7 @@
 """How much faster is a grid on all GPUs of the machine than on one? The grid of `throughput`, references not kept.
 
-`python -m tests.benchmark.many_gpus [KEY=VALUE ...]` runs it alone, on a CPU with two processes in place of GPUs. One
-GPU is one worker here, too: all lines have the same road, and all workers are new processes that have yet to load their
-kernels, which is the part that more GPUs do not shorten: words make the grid larger (`'seed=[0,1,2,3,4,5,6,7,8]'`).
+`python -m tests.benchmark.many_gpus [KEY=VALUE ...]` runs it alone; on a CPU with two processes in place of GPUs. One
+GPU is one new worker process, too, whose start more GPUs do not shorten: words make the grid larger.
 """
 
 import sys

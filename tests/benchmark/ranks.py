@@ -19,7 +19,6 @@ from accuracy.execute.ranks.rank_loop import END, Rank, Task
 from accuracy.execute.ranks.rendezvous import Ranks
 from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
-from accuracy.runtime import device as devices
 from accuracy.simulate.program import Ran
 from accuracy.world.base import Tensors
 from tests.measuring import configuration
@@ -29,7 +28,7 @@ CASES = 30
 
 
 def lines(device: str) -> Iterator[str]:
-    most = devices.count() if device == "cuda" else 4
+    most = torch.cuda.device_count() if device == "cuda" else 4
     if most < 2:
         yield f"real ranks: not measured, there is {most} GPU"
         return
@@ -47,7 +46,7 @@ def lines(device: str) -> Iterator[str]:
         task = Task(cases, Pipeline("bench", Cache(None, 0.0)), folder, backend, sizes, 120.0, torch.get_num_threads())
         begin = time.perf_counter()
         ranks = agent.Agent(task, pending, folder, timed)
-        ranks.run_to_end()
+        ranks.run()
         found = json.loads((folder / "spent.json").read_text())
     yield f"real ranks: {sizes[-1]} processes ready after {found['ready'] - begin:.1f} s, once a run"
     for place, size in enumerate(sizes):

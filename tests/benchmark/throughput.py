@@ -1,8 +1,7 @@
 """How many cases a minute does a grid measure, everything but imports and the report included?
 
-On a GPU world_size_growth's, once its kernels are compiled to the disk. On the CPU the demo's: by as many processes as
-the command would start, by one with all threads, and how much of one seed's processor time is spent inside the
-attention kernels: the rest is what measuring costs.
+On a GPU that of world_size_growth, compiled before; on the CPU the demo's, also in one process with all threads, and
+the share of one seed's processor time inside the attention kernels: the rest is what measuring costs.
 """
 
 import contextlib
@@ -24,8 +23,7 @@ from accuracy.runtime import arithmetic
 from accuracy.simulate import program
 from accuracy.simulate.program import build_kernel
 from tests.benchmark.schedule import Timed
-from tests.composing import composed
-from tests.measuring import configuration
+from tests.measuring import composed, configuration
 
 TARGET = 600  # cases a minute on an H200; 150 was the first step; separate torchrun scripts give 3.7
 TARGET_SHARE = 0.8  # of the processor time, inside the attention kernels

@@ -7,14 +7,9 @@ from pathlib import Path
 from typing import Any
 
 CHROMIUM = Path("/usr/bin/chromium")
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+             "--disable-component-update", "--disable-sync"]  # fmt: skip
+ROWS = "#row-explorer tbody tr:not(.more)"
 
 
 def missing() -> str:
@@ -33,3 +28,37 @@ def started() -> Iterator[Any]:
         running = driver.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
         yield running
         running.close()
+
+
+class Visit:
+    """An open page with everything it said and asked for."""
+
+    def __init__(self, browser: Any, path: Path, **options: Any) -> None:
+        self.page = browser.new_page(**options)
+        self.said: list[str] = []
+        self.requested: list[str] = []
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("request", lambda request: self.requested.append(request.url))
+        self.page.goto(path.as_uri())
+        if options.get("java_script_enabled", True):
+            self.page.wait_for_selector(f"{ROWS}, #cells tbody tr")
+
+    def __enter__(self) -> "Visit":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.page.close()
+
+    def column(self, name: str) -> list[str]:
+        """The shown texts of a column of the table of all rows."""
+        heads = self.page.locator("#row-explorer thead th").all_inner_texts()
+        place = next(place for place, text in enumerate(heads) if text.split(" ")[0] == name)
+        return list(self.page.locator(ROWS).evaluate_all(f"rows => rows.map(row => row.children[{place}].innerText)"))
+
+    def status(self) -> str:
+        return str(self.page.locator("#row-explorer [role=status]").inner_text())
+
+    def asked(self, path: Path) -> bool:
+        """Whether it asked for anything but itself."""
+        return [url for url in self.requested if not url.startswith("data:")] != [path.as_uri()]

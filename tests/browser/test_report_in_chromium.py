@@ -1,5 +1,3 @@
-"""The report in a real headless Chromium: quiet, usable by mouse and keyboard, deaf to hostile text."""
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,8 +5,12 @@ from typing import Any
 
 import pytest
 
+from accuracy.cli import check
 from accuracy.report.build import write_report
-from tests.report.synthetic import HOSTILE, Shape, write_run
+from tests.browser.chromium import Visit
+from tests.gate import made_up
+from tests.gate.made_up import MadeUp, write_baseline
+from tests.report.synthetic import HOSTILE, HOSTILE_SHAPE, Shape, write_run
 
 pytestmark = pytest.mark.browser
 
@@ -20,73 +22,47 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def compare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    def worse(variant: str, dtype: str, size: int, tensor: str, seed: int) -> float:
+        return 1.3 if (variant, tensor) == ("llama3", "dk") else 1.0
+
+    folder = tmp_path_factory.mktemp("compare")
+    baseline = write_baseline(folder / "baseline", MadeUp())
+    run = made_up.write_run(folder / "run", MadeUp(luck=1, worse=worse))
+    assert check.main([str(run), "--baseline", str(baseline), "--out", str(folder / "out")]) == 1
+    return folder / "out" / "compare.html"
+
+
+@pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    shape = Shape(
-        variants=("single_device", HOSTILE),
-        dtypes=("bfloat16",),
-        world_sizes=(1, 2),
-        tensors=("out",),
-        reasons=(HOSTILE, HOSTILE),
-        exponents={"single_device": 0.0, HOSTILE: 0.5},
-        record={"command": HOSTILE, "experiment": HOSTILE, "config": {HOSTILE: HOSTILE}},
-    )
-    return write_report(write_run(tmp_path_factory.mktemp("hostile"), shape)).path
-
-
-class Visit:
-    """An open page with everything it said and asked for."""
-
-    def __init__(self, browser: Any, path: Path, **options: Any) -> None:
-        self.page = browser.new_page(**options)
-        self.said: list[str] = []
-        self.requested: list[str] = []
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
-        self.page.on("request", lambda request: self.requested.append(request.url))
-        self.page.goto(path.as_uri())
-        if options.get("java_script_enabled", True):
-            self.page.wait_for_selector("#row-explorer tbody tr")
-
-    def column(self, name: str) -> list[str]:
-        """The shown texts of a column of the table of all rows."""
-        heads = self.page.locator("#row-explorer thead th").all_inner_texts()
-        place = next(place for place, text in enumerate(heads) if text.split(" ")[0] == name)
-        return [
-            row.locator("th, td").nth(place).inner_text()
-            for row in self.page.locator("#row-explorer tbody tr:not(.more)").all()
-        ]
+    return write_report(write_run(tmp_path_factory.mktemp("hostile"), HOSTILE_SHAPE)).path
 
 
 @pytest.fixture
 def visit(browser: Any, report: Path) -> Iterator[Visit]:
-    opened = Visit(browser, report)
-    yield opened
-    opened.page.close()
+    with Visit(browser, report) as opened:
+        yield opened
 
 
-def test_it_is_quiet_and_asks_for_nothing(visit: Visit, report: Path) -> None:
-    assert visit.said == []
-    assert [url for url in visit.requested if not url.startswith("data:")] == [report.as_uri()]
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 700, 400])
+@pytest.mark.parametrize("name", ["report", "compare"])
+def test_a_page_is_quiet_asks_for_nothing_and_never_scrolls_sideways(
+    browser: Any, request: pytest.FixtureRequest, name: str, width: int, scheme: str
+) -> None:
+    path = request.getfixturevalue(name)
+    with Visit(browser, path, viewport={"width": width, "height": 900}, color_scheme=scheme) as opened:
+        assert opened.said == []
+        assert not opened.asked(path)
+        assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_the_test_of_quiet_hears_a_forbidden_request(browser: Any, report: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.html"
     fault = '<script>fetch("https://example.invalid/")</script><img src="https://example.invalid/x.png">'
     broken.write_text(report.read_text(encoding="utf-8").replace("</main>", f"{fault}</main>"), encoding="utf-8")
-    opened = Visit(browser, broken)
-    assert any("Content Security Policy" in text for text in opened.said)
-    opened.page.close()
-
-
-def test_a_header_sorts_numbers_both_ways(visit: Visit) -> None:
-    header = visit.page.locator("#row-explorer th button", has_text="error_rel")
-    for order, backwards in (("descending", True), ("ascending", False)):
-        header.click()
-        assert visit.page.locator("#row-explorer th[aria-sort]").get_attribute("aria-sort") == order
-        numbers = [float(text) for text in visit.column("error_rel")]
-        assert len(numbers) > 10
-        assert numbers == sorted(numbers, reverse=backwards)
-        assert numbers[0] != numbers[-1]
+    with Visit(browser, broken) as opened:
+        assert any("Content Security Policy" in text for text in opened.said)
 
 
 def test_the_keyboard_sorts_and_opens_a_row(visit: Visit) -> None:
@@ -102,25 +78,10 @@ def test_the_keyboard_sorts_and_opens_a_row(visit: Visit) -> None:
     assert visit.page.locator("tr.more").count() == 0
 
 
-def test_filters_and_search_narrow_the_rows(visit: Visit) -> None:
-    page = visit.page
-    page.get_by_role("combobox", name="Tensor").select_option("dq")
-    page.locator("#row-explorer").get_by_label("World size").select_option("4")
-    assert set(visit.column("tensor")) == {"dq"}
-    assert set(visit.column("world_size")) == {"4"}
-    page.get_by_label("Search").fill("striped float64")
-    assert {text.strip() for text in visit.column("variant")} == {"striped"}
-    assert set(visit.column("rank")) == {"all"}
-    page.get_by_role("combobox", name="Rank", exact=True).select_option("each")
-    assert set(visit.column("rank")) == {"0", "1", "2", "3"}
-    page.get_by_label("Search").fill("no such row")
-    assert page.locator("#row-explorer [role=status]").inner_text().startswith("0 of")
-
-
 def test_pages_turn(visit: Visit) -> None:
     first = visit.column("error_rel")
     visit.page.get_by_role("button", name="Next").click()
-    assert "page 2" in visit.page.locator("#row-explorer [role=status]").inner_text()
+    assert "page 2" in visit.status()
     assert visit.column("error_rel") != first
 
 
@@ -153,32 +114,23 @@ def test_one_setting_is_shown_at_a_time_and_all_on_request(visit: Visit) -> None
     assert [panel.is_visible() for panel in panels.all()] == [True, True]
 
 
-def test_every_chart_has_a_name_for_a_screen_reader(visit: Visit) -> None:
-    assert visit.page.locator("svg.chart").count() > 10
-    shown = visit.page.locator("svg.chart:visible").count()
-    assert visit.page.get_by_role("img").count() == shown
-    names = visit.page.locator("svg.chart > title").evaluate_all("all => all.map(one => one.textContent)")
-    assert len(names) == len(set(names))
-
-
-@pytest.mark.parametrize("width", [1400, 700, 400])
-def test_the_page_itself_never_scrolls_sideways(browser: Any, report: Path, width: int) -> None:
-    opened = Visit(browser, report, viewport={"width": width, "height": 900})
-    assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
-    opened.page.close()
-
-
-def test_light_and_dark_differ_in_page_and_charts(browser: Any, report: Path) -> None:
-    ink = "getComputedStyle(document.querySelector('svg.chart text')).fill"
-    paper = "getComputedStyle(document.body).backgroundColor"
+@pytest.mark.parametrize(
+    ("name", "ink"), [("report", ("svg.chart text", "fill")), ("compare", ("#cells .tag.failed", "color"))]
+)
+def test_light_and_dark_differ_and_are_readable(
+    browser: Any, request: pytest.FixtureRequest, name: str, ink: tuple[str, str]
+) -> None:
     found = []
+    style = f"getComputedStyle(document.querySelector('{ink[0]}'))"
     for scheme in ("light", "dark"):
-        opened = Visit(browser, report, color_scheme=scheme)
-        found.append((opened.page.evaluate(paper), opened.page.evaluate(ink)))
-        opened.page.close()
-    (light_paper, light_ink), (dark_paper, dark_ink) = found
-    assert light_paper != dark_paper
-    assert light_ink != dark_ink
+        with Visit(browser, request.getfixturevalue(name), color_scheme=scheme) as opened:
+            paper = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
+            inks = (opened.page.evaluate(f"{style}.{each}") for each in (ink[1], "backgroundColor"))
+            found.append((paper, *inks))
+    for (light, light_ink, _), (dark, dark_ink, _) in [found]:
+        assert light != dark
+        assert light_ink != dark_ink
+    assert all(text not in (paper, ground) for paper, text, ground in found)
 
 
 def test_printing_opens_the_numbers_behind_the_charts(visit: Visit) -> None:
@@ -187,22 +139,20 @@ def test_printing_opens_the_numbers_behind_the_charts(visit: Visit) -> None:
 
 
 def test_without_javascript_nothing_is_hidden_but_the_single_rows(browser: Any, report: Path) -> None:
-    opened = Visit(browser, report, java_script_enabled=False)
-    assert opened.page.locator("#rows table").is_visible()
-    assert all(panel.is_visible() for panel in opened.page.locator("#growth > .panel").all())
-    opened.page.close()
+    with Visit(browser, report, java_script_enabled=False) as opened:
+        assert opened.page.locator("#rows table").is_visible()
+        assert all(panel.is_visible() for panel in opened.page.locator("#growth > .panel").all())
 
 
 def test_a_hostile_string_does_nothing(browser: Any, hostile: Path) -> None:
-    opened = Visit(browser, hostile)
-    for button in opened.page.locator("#row-explorer .row-button").all()[:3]:
-        button.click()
-    opened.page.get_by_label("Search").fill("src=x")
-    assert opened.page.evaluate("window.hacked") is None
-    assert opened.page.locator("img, iframe").count() == 0
-    assert opened.said == []
-    assert [url for url in opened.requested if not url.startswith("data:")] == [hostile.as_uri()]
-    opened.page.close()
+    with Visit(browser, hostile) as opened:
+        for button in opened.page.locator("#row-explorer .row-button").all()[:3]:
+            button.click()
+        opened.page.get_by_label("Search").fill("src=x")
+        assert opened.page.evaluate("window.hacked") is None
+        assert opened.page.locator("img, iframe").count() == 0
+        assert opened.said == []
+        assert not opened.asked(hostile)
 
 
 def test_the_test_of_hostile_text_can_fail(browser: Any, tmp_path: Path) -> None:

@@ -54,18 +54,13 @@ class Runner:
         script = self.folder / "step.sh"
         script.write_text(step["run"])
         done = subprocess.run(
-            [*SHELL, str(script)],
-            cwd=self.folder,
-            env=self._environment(step),
-            capture_output=True,
-            text=True,
+            [*SHELL, str(script)], cwd=self.folder, env=self._environment(step), capture_output=True, text=True,
             timeout=1200,
-        )
+        )  # fmt: skip
         self.said += done.stdout + done.stderr
         written = self.folder / "github_output"
-        self.outputs |= (
-            dict(line.split("=", 1) for line in written.read_text().splitlines()) if written.exists() else {}
-        )
+        lines = written.read_text().splitlines() if written.exists() else []
+        self.outputs |= dict(line.split("=", 1) for line in lines)
         return done.returncode
 
     def _environment(self, step: dict[str, Any]) -> dict[str, str]:

@@ -1,5 +1,3 @@
-"""The server of child processes is started early where there will be children, and Ctrl-C does not reach it."""
-
 import os
 import signal
 from multiprocessing import forkserver
@@ -7,39 +5,30 @@ from pathlib import Path
 
 import pytest
 
-from accuracy.cli import preload
+from accuracy.cli import launched
 from tests.command_line import TINY, finish, start
-from tests.composing import composed
+from tests.measuring import composed
 from tests.processes import marked, wait_until
 
 
 @pytest.mark.parametrize(
     ("words", "threads", "gpus", "expected"),
-    [
-        ((), None, 0, True),
-        (("workers=2",), None, 0, True),
-        ((), None, 1, False),
-        ((), None, 2, True),
-        ((), "1", 0, False),
-        (("workers=1",), None, 0, False),
-        (("workers=1", "world=processes"), None, 0, True),
-        (("dry_run=true",), None, 0, False),
-    ],
-)
+    [((), None, 0, True), (("workers=2",), None, 0, True), ((), None, 1, False), ((), None, 2, True),
+     ((), "1", 0, False), (("workers=1",), None, 0, False), (("workers=1", "world=processes"), None, 0, True),
+     (("dry_run=true",), None, 0, False)],
+)  # fmt: skip
 def test_it_is_started_where_several_processes_will_measure(
     words: tuple[str, ...], threads: str | None, gpus: int, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
-    monkeypatch.setattr(
-        forkserver, "ensure_running", lambda: started.append(signal.pthread_sigmask(signal.SIG_BLOCK, []))
-    )
-    monkeypatch.setattr(preload, "glob", lambda pattern: [pattern] * gpus)
+    monkeypatch.setattr(forkserver, "ensure_running", lambda: started.append(blocked()))
+    monkeypatch.setattr(launched, "glob", lambda pattern: [pattern] * gpus)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if threads is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", threads)
-    preload.start(composed(*words))
-    assert started == ([{signal.SIGINT}] if expected else [])
+    launched.start_server(composed(*words))
+    assert started == [{signal.SIGINT}] * expected
     assert signal.SIGINT not in blocked()
 
 

@@ -1,5 +1,3 @@
-"""`accuracy --help` finds everything on disk, says what it is, and answers at once."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""Evidence is whole, measured by the code at hand, and says nothing of the machine's folders."""
-
 import json
 from pathlib import Path
 

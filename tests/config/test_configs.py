@@ -1,5 +1,3 @@
-"""The configuration tree: every choice works, every name on one side has its twin on the other."""
-
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -15,8 +13,7 @@ from accuracy.core.errors import ConfigError
 from accuracy.core.paths import CONFIGS, EXPERIMENTS, PACKAGE
 from accuracy.core.precision import Precision
 from accuracy.execute.plan import Planned, plan
-from tests.composing import composed
-from tests.measuring import configuration
+from tests.measuring import composed, configuration
 from tests.variants import schedules
 
 CHOOSE_KERNELS = {"auto", "every"}  # name others
@@ -55,7 +52,7 @@ def test_every_choice_composes_and_plans(group: str, name: str) -> None:
         with pytest.raises(ConfigError, match=re.escape(f"kernel {name} {missing}")):
             plan(composition, free_bytes=None)
     elif name in NEED_CUDA and not torch.cuda.is_available():
-        with pytest.raises(ConfigError, match="needs a CUDA device"):
+        with pytest.raises(ConfigError, match="CUDA device"):
             plan(composition, free_bytes=None)
     else:
         assert any(each.unsupported is None for each in planned(composition))
@@ -79,12 +76,11 @@ def test_configs_and_code_have_the_same_names(kind: str) -> None:
 def test_every_schedule_is_used_by_a_variant() -> None:
     used = [OmegaConf.load(CONFIGS / "variant" / f"{name}.yaml") for name in config_names("variant")]
     used_names = {name for variant in used for name in (variant.forward, variant.backward)}
-    assert used_names == code_names("variant") - {"callable"}
+    assert used_names == code_names("variant") - {"callable", "join"}
 
 
 @pytest.mark.parametrize("group", ["variant", "kernel", "inputs", "world"])
 def test_choices_that_can_be_combined_keep_to_their_own_key(group: str) -> None:
-    """variant=[a,b] must leave both in the configuration."""
     for name in config_names(group):
         assert list(composed(f"{group}={name}")[group]) == [name]
 
@@ -104,20 +100,15 @@ def test_an_experiment_says_what_it_asks_what_it_expected_and_what_it_found(name
     folder: Path = EXPERIMENTS / name
     lines = (folder / "README.md").read_text().splitlines()
     sections = [line.lstrip("#").strip() for line in lines if line.startswith("##")]
-    assert [section for section in sections if section in ("Question", "Prediction", "Finding")] == [
-        "Question",
-        "Prediction",
-        "Finding",
-    ]
+    expected = ["Question", "Prediction", "Finding"]
+    assert [section for section in sections if section in expected] == expected
     assert (folder / "claims.py").is_file()
 
 
 @pytest.mark.parametrize("name", EXPERIMENT_NAMES)
 def test_an_experiment_is_called_as_its_file_and_prints_its_command_first(name: str) -> None:
     assert composed(f"experiment={name}")["name"] == name
-    comments = [
-        line for line in (CONFIGS / "experiment" / f"{name}.yaml").read_text().splitlines() if line.startswith("# ")
-    ]
+    comments = re.findall("^# .*", (CONFIGS / "experiment" / f"{name}.yaml").read_text(), re.MULTILINE)
     assert comments[1].startswith(f"# accuracy experiment={name}")
 
 

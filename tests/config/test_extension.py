@@ -1,16 +1,14 @@
 """A part of one's own is one Python file and one YAML file: listed, run and held to the contract as it lies there."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from accuracy.cli import listing
 from accuracy.core.paths import PACKAGE
 from accuracy.results import table
+from tests import planting
 from tests.command_line import TINY, CommandLine
+from tests.processes import python
 
 VARIANT = '''"""A ring whose keys travel the other way, with a knob."""
 
@@ -61,30 +59,20 @@ def draw(generator, shape, tensor, options):
     return (generator.random(shape) - 0.5) * options.width
 '''
 PARTS = {
-    "variant": (VARIANT, "# A ring of my own\nforward: mine\nbackward: mine\nsharding: contiguous\nflavour: sweet\n"),
-    "kernel": (KERNEL, "# A kernel of my own\n{}\n"),
-    "inputs": (INPUTS, "# Inputs of my own\nwidth: [1.0, 2.0]\n"),
+    "variant": (VARIANT, "forward: mine\nbackward: mine\nsharding: contiguous\nflavour: sweet\n"),
+    "kernel": (KERNEL, "{}\n"),
+    "inputs": (INPUTS, "width: [1.0, 2.0]\n"),
 }
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for kind, (code, config) in PARTS.items():
-        place = tmp_path / "parts" / kind
-        place.mkdir(parents=True)
-        (place / "mine.py").write_text(code)
-        (place / "mine.yaml").write_text(f"# @package {kind}.mine\n{config}")
+        planting.part(tmp_path / "parts", kind, "mine", code, config)
     return tmp_path / "parts"
 
 
-def test_parts_of_ones_own_are_listed(folder: Path) -> None:
-    text = listing.text([folder])
-    for kind, (_, config) in PARTS.items():
-        assert f"mine {config.splitlines()[0][2:]}" in " ".join(text.split()), kind
-
-
 def test_parts_of_ones_own_run_from_the_command_line(folder: Path, tmp_path: Path, accuracy: CommandLine) -> None:
-    """All three kinds at once, beside ours; the user's variant is a ring and measures as one."""
     words = ("variant=[mine,ring]", "kernel=mine", "inputs=mine", "dtype=float32", "world_size=[1,3]", "output_dir=run")
     answer = accuracy(f"--config-dir={folder}", *TINY, *words, "problem.seqlen=36", "device=cpu")
     assert answer.status == 0, answer.err
@@ -114,42 +102,24 @@ def test_parts_of_ones_own_are_checked_as_ours_are(folder: Path, accuracy: Comma
 
 
 FORGETFUL = """
-from accuracy.variant.ring import Ring
-
-
-class Forgetful(Ring):
-    async def backward(self, rank, *tensors):
-        dq, dk, dv = await super().backward(rank, *tensors)
-        return dq, dk.zero_(), dv
-
-
-SCHEDULE = Forgetful()
+async def backward(self, rank, *tensors):
+    dq, dk, dv = await super().backward(rank, *tensors)
+    return dq, dk.zero_(), dv
 """
 
 
 def contract(folder: Path, *words: str) -> list[tuple[str, str]]:
     """Verdict and parameters of each test that was selected from the generic contracts."""
     files = ["tests/variant/test_contract.py", "tests/kernel/test_contract.py"]
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", *files]
-    environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
-    answer = subprocess.run(
-        [*command, "--config-dir", str(folder), *words],
-        cwd=PACKAGE.parent,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    given = ("-m", "pytest", "-p", "no:cacheprovider", "-rA", *files, "--config-dir", str(folder), *words)
+    answer = python(*given, folder=PACKAGE.parent)
     verdicts = [line.split()[:2] for line in answer.stdout.splitlines() if line.startswith(("PASSED ", "FAILED "))]
     assert verdicts, answer.stdout
     return sorted((verdict, name.partition("[")[2].rstrip("]")) for verdict, name in verdicts)
 
 
 def test_the_contracts_hold_parts_of_ones_own(folder: Path) -> None:
-    """The good ones pass, and a variant that forgets dk fails the same test."""
-    config = (folder / "variant" / "mine.yaml").read_text().replace("flavour: sweet\n", "")
-    (folder / "variant" / "mine_forgetful.yaml").write_text(config.replace("mine", "mine_forgetful"))
-    (folder / "variant" / "mine_forgetful.py").write_text(FORGETFUL)
+    planting.ring(folder, "mine_forgetful", FORGETFUL)
     assert contract(folder, "-k", "mine and (reference and causal_gqa or every_element and cpu)") == [
         ("FAILED", "mine_forgetful-causal_gqa"),
         ("PASSED", "mine-causal_gqa"),

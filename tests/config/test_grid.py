@@ -1,10 +1,5 @@
-"""From axes to cases: what multiplies, what is one case, what is unsupported, what stops; and names that stay."""
-
 import dataclasses
 import itertools
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,16 +7,17 @@ from typing import Any
 import pytest
 import torch
 
-from accuracy.core.case import Case
+from accuracy.core.case import Case, Stack
 from accuracy.core.errors import ConfigError
 from accuracy.core.paths import PACKAGE
-from accuracy.core.stack import Stack
 from accuracy.execute.plan import Planned, plan
 from accuracy.inputs import base as inputs_base
 from accuracy.measurement.memory import bytes_needed
+from accuracy.measurement.pipeline import shared
 from accuracy.results.table import METRICS
 from accuracy.runtime.rounding import round_to
 from tests.measuring import configuration, measure
+from tests.processes import python
 
 SMALL = ("problem.seqlen=64", "problem.heads=4", "problem.heads_kv=2", "problem.head_dim=8")
 
@@ -37,26 +33,21 @@ def one_case(*words: str) -> Case:
 
 def test_every_list_is_an_axis() -> None:
     plans = planned(
-        "variant=[ring,bpt_ring]",
-        "variant.bpt_ring.query_chunk=[8,16]",
-        "kernel=[eager,torch_flash]",
-        "kernel.eager.probability_dtype=[input,float32]",
-        "inputs=[gaussian,outliers]",
-        "inputs.outliers.scale=[5,10]",
-        "dtype=[float32,float64]",
-        "world_size=[1,2]",
-        "seed=[0,1]",
-        "problem.mask=[causal,full]",
+        "variant=[ring,bpt_ring]", "variant.bpt_ring.query_chunk=[8,16]", "kernel=[eager,torch_flash]",
+        "kernel.eager.probability_dtype=[input,float32]", "inputs=[gaussian,outliers]", "inputs.outliers.scale=[5,10]",
+        "dtype=[float32,float64]", "world_size=[1,2]", "seed=[0,1]", "problem.mask=[causal,full]",
         "problem.heads_kv=[1,4]",
-    )
+    )  # fmt: skip
     assert len(plans) == 3 * 3 * 3 * 2 * 2 * 2 * 2 * 2
     assert all(each.unsupported is None for each in plans)
 
 
-def test_cases_that_share_inputs_and_reference_are_neighbours() -> None:
-    """The costly axes change least often: the reference of a problem, seed and dtype is needed in one stretch only."""
-    plans = planned("dtype=[bfloat16,float32]", "seed=[0,1]", "problem.mask=[causal,full]")
-    keys = [(each.case.problem, each.case.seed, each.case.dtype) for each in plans]
+STACK = ("variant=[ring,zigzag]", "world_size=[2,4]", "stack.width=32", "stack.layers=[1,2]", "seed=[0,1]")
+
+
+@pytest.mark.parametrize("words", [("seed=[0,1]", "problem.mask=[causal,full]"), STACK], ids=["attention", "stacks"])
+def test_cases_that_share_inputs_and_reference_are_neighbours(words: tuple[str, ...]) -> None:
+    keys = [shared(each.case) for each in planned("dtype=[bfloat16,float32]", *words)]
     changes = 1 + sum(a != b for a, b in itertools.pairwise(keys))
     assert changes == len(set(keys)) == 8
 
@@ -116,19 +107,10 @@ def test_memory_unsupporteds_the_large_problems_only() -> None:
     assert f"{needed[-1] / 2**30:.1f} GiB of" in str(unsupported[0].unsupported)
 
 
-def test_a_problem_too_large_for_the_memory_stops_the_run() -> None:
-    with pytest.raises(ConfigError, match=r"^problem.seqlen=1048576: needs about .* GiB of .* lower problem.seqlen"):
-        planned("variant=ring", "world_size=2", "problem.seqlen=[64,1048576]", free_bytes=2**30)
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (
-            ["variant=[ring,single_device]", "world_size=[2,4]"],
-            "variant=single_device: single_device runs on one device",
-        ),
-        (["variant=[ring,zigzag]", "world_size=[2,3]"], "world_size=3: problem.seqlen=64"),
+        (["variant=[ring,single_device]", "world_size=[2,4]"], "variant=single_device: single_device runs on one"),
         (["kernel=[torch_flash,flash_attn]"], "kernel=flash_attn: kernel flash_attn needs a CUDA device"),
         (["kernel=flash_attn"], "kernel flash_attn needs a CUDA device"),
     ],
@@ -162,8 +144,6 @@ def test_every_kernel_is_every_file_but_those_left_out() -> None:
     assert every == {path.stem for path in (PACKAGE / "kernel").glob("*.py")} - {"__init__", "base"}
     fewer = {each.case.kernel.name for each in planned(*words, "kernel.every.exclude=[eager,torch_math]")}
     assert every - fewer == {"eager", "torch_math"}
-    with pytest.raises(ConfigError, match="eagre"):
-        planned(*words, "kernel.every.exclude=[eagre]")
 
 
 def test_auto_is_the_first_kernel_that_can_and_is_not_recorded_as_auto() -> None:
@@ -175,16 +155,9 @@ def test_auto_is_the_first_kernel_that_can_and_is_not_recorded_as_auto() -> None
 
 
 def test_ids_are_the_same_in_every_process() -> None:
-    """Another process with another hash seed, that plans the same command."""
     words = (*SMALL, "variant=[ring,bpt_ring]", "world_size=[1,2]", "seed=[0,1]", "device=cpu")
     here = [each.case.id for each in plan(configuration(*words), None)]
-    there = subprocess.run(
-        [sys.executable, "-m", "accuracy", *words, "dry_run=true"],
-        env=os.environ | {"PYTHONHASHSEED": "4711", "PYTHONPATH": str(PACKAGE.parent)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    there = python("-m", "accuracy", *words, "dry_run=true", PYTHONHASHSEED="4711")
     assert [line.split()[0] for line in there.stdout.splitlines()[: len(here)]] == here
 
 
@@ -213,12 +186,6 @@ CASE = replace(one_case("variant=bpt_ring"), stack=Stack(2, 8))
 )
 def test_any_field_that_changes_numbers_changes_the_id(path: str, other: Case) -> None:
     assert other.id != CASE.id
-
-
-def test_as_many_queries_as_keys_is_the_same_case_said_or_not() -> None:
-    words = ("experiment=demo", "device=cpu", "variant=ring", "dtype=bfloat16", "world_size=1", "seed=0")
-    (first,), (second,) = (plan(configuration(*words, *more), None) for more in ((), ("problem.seqlen_q=512",)))
-    assert first.case.id == second.case.id
 
 
 def test_a_schedule_for_equal_lengths_unsupporteds_others() -> None:
@@ -253,16 +220,10 @@ def test_an_id_does_not_know_where_a_part_lies() -> None:
 
 
 def test_other_cases_beside_it_leave_a_case_its_numbers() -> None:
-    metrics = list(METRICS)
+    metrics = [name for name in METRICS if name != "repeats_size"]  # which only reruns have
     alone = measure("variant=ring", "world_size=2", "dtype=float32", "seed=1", "conditions=true")
-    crowd = measure(
-        "conditions=true",
-        "variant=[zigzag,ring]",
-        "world_size=[1,2]",
-        "dtype=[bfloat16,float32]",
-        "seed=[0,1]",
-        "inputs=[outliers,gaussian]",
-    )
+    grid = ("variant=[zigzag,ring]", "world_size=[1,2]", "dtype=[bfloat16,float32]", "seed=[0,1]")
+    crowd = measure("conditions=true", *grid, "inputs=[outliers,gaussian]")
     among = crowd[crowd["case_id"].isin(alone["case_id"])]
     assert among[metrics].to_numpy().tobytes() == alone[metrics].to_numpy().tobytes()
 
@@ -285,13 +246,7 @@ def test_inputs_are_named_by_problem_seed_distribution_and_tensor_alone() -> Non
     base = drawn()
     assert not torch.equal(base["k"], base["v"])
     assert not torch.equal(base["q"], base["dout"])
-    for same in (
-        ["variant=zigzag"],
-        ["world_size=4"],
-        ["kernel=eager"],
-        ["precision.merge=double"],
-        ["problem.mask=full"],
-    ):
-        assert all(torch.equal(x, base[name]) for name, x in drawn(*same).items()), same
-    for other in (["seed=1"], ["inputs=outliers"], ["inputs.gaussian.std=2"], ["problem.batch=2"]):
-        assert not any(torch.equal(x, base[name]) for name, x in drawn(*other).items()), other
+    for same in ("variant=zigzag", "world_size=4", "kernel=eager", "precision.merge=double", "problem.mask=full"):
+        assert all(torch.equal(x, base[name]) for name, x in drawn(same).items()), same
+    for other in ("seed=1", "inputs=outliers", "inputs.gaussian.std=2", "problem.batch=2"):
+        assert not any(torch.equal(x, base[name]) for name, x in drawn(other).items()), other

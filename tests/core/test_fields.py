@@ -17,8 +17,8 @@ from accuracy.core.case import Case, Problem
 from accuracy.execute import plan
 from accuracy.gate import overlay
 from accuracy.report import series
-from accuracy.report.reproduce import command
 from accuracy.report.section import condition, depth
+from accuracy.report.section.missing import command
 from accuracy.results import cell, claim, table
 from accuracy.results.run_table import RunTable
 from accuracy.verdict import evidence
@@ -83,14 +83,12 @@ def planned(*words: str) -> tuple[Case, ...]:
 
 
 def two(name: str) -> tuple[Case, ...]:
-    """Cases that differ in a field alone."""
     cases = planned(*TWO.get(name, ()))
     cases = (*cases, BY_HAND[name](cases[0])) if name in BY_HAND else cases
     return cases
 
 
 def column(name: str) -> str:
-    """Where the table has the field."""
     return next(each.within or each.name for each in fields.FIELDS if each.name == name)
 
 
@@ -212,7 +210,6 @@ def test_what_else_is_recorded_is_in_the_digest(name: str) -> None:
 
 
 def without(name: str) -> Any:
-    """A derived list that lost a field."""
     return lambda given: type(given)(each for each in given if getattr(each, "name", each) != name)
 
 

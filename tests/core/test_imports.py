@@ -1,22 +1,13 @@
-"""Imports go down the layers, and what needs no torch answers without it."""
-
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from accuracy.core.paths import PACKAGE
+from tests.processes import python
 
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from accuracy.cli.run import main; main()"
 """Any `import torch` raises ImportError."""
-
-
-def answer(folder: Path, *command: str, package: Path = PACKAGE) -> "subprocess.CompletedProcess[str]":
-    environment = os.environ | {"PYTHONPATH": str(package.parent)}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(
@@ -29,19 +20,18 @@ def answer(folder: Path, *command: str, package: Path = PACKAGE) -> "subprocess.
     ],
 )
 def test_help_and_a_refused_value_answer_without_torch(tmp_path: Path, word: str, status: int, told: str) -> None:
-    given = answer(tmp_path, sys.executable, "-c", WITHOUT_TORCH, word)
+    given = python("-c", WITHOUT_TORCH, word, folder=tmp_path)
     assert (given.returncode, told in given.stdout + given.stderr) == (status, True), given.stderr
 
 
 def test_an_import_against_the_flow_is_found(tmp_path: Path) -> None:
-    """One planted in each contract, in a copy of the package."""
     copy = tmp_path / "accuracy"
     shutil.copytree(PACKAGE, copy, ignore=lambda folder, names: [x for x in names if "." in x and x[-3:] != ".py"])
     shutil.copy(PACKAGE.parent / "pyproject.toml", tmp_path)
     for planted, imported in {"results": "accuracy.report.build", "config": "torch"}.items():
         (copy / planted / "planted.py").write_text(f"import {imported}\n")
     lint = "from importlinter.cli import lint_imports_command as lint; lint(['--no-cache'])"
-    found = answer(tmp_path, sys.executable, "-c", lint, package=copy)
+    found = python("-c", lint, folder=tmp_path, PYTHONPATH=str(tmp_path))
     assert found.returncode == 1, found.stderr
     assert "0 kept, 2 broken" in found.stdout
     for line in ("accuracy.results.planted -> accuracy.report.build", "accuracy.config.planted -> torch"):

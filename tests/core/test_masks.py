@@ -1,5 +1,3 @@
-"""Blocks cover what queries may see, once, and no row of a block is without a key."""
-
 import itertools
 
 import pytest

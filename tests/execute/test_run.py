@@ -1,5 +1,3 @@
-"""A folder holds the rows of one setting; the same command finds it again; what the terminal shows."""
-
 import json
 from pathlib import Path
 
@@ -11,7 +9,7 @@ from accuracy.execute.settle import read_settled
 from accuracy.measurement import provenance
 from accuracy.results import table
 from tests.command_line import SHORT, CommandLine
-from tests.composing import composed
+from tests.measuring import composed
 
 
 @pytest.mark.parametrize("key", ["code", "device", "torch", "knobs"])
@@ -62,22 +60,10 @@ def test_a_knob_that_leaves_the_numbers_alone_leaves_the_default_folder_alone(kn
 
 @pytest.mark.parametrize(
     "knob",
-    [
-        "variant=ring",
-        "kernel=eager",
-        "precision.merge=double",
-        "inputs=outliers",
-        "inputs.gaussian.std=2",
-        "problem=issue42",
-        "problem.seqlen=64",
-        "problem.mask=full",
-        "problem.softmax_scale=1",
-        "dtype=float32",
-        "world_size=2",
-        "seed=1",
-        "name=other",
-    ],
-)
+    ["variant=ring", "kernel=eager", "precision.merge=double", "inputs=outliers", "inputs.gaussian.std=2",
+     "problem=issue42", "problem.seqlen=64", "problem.mask=full", "problem.softmax_scale=1", "dtype=float32",
+     "world_size=2", "seed=1", "name=other"],
+)  # fmt: skip
 def test_a_knob_that_changes_numbers_changes_the_default_folder(knob: str) -> None:
     assert folder_for(knob) != folder_for()
 

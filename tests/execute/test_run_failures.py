@@ -1,93 +1,51 @@
-"""What fails is a row with its reason, and the run goes on."""
-
-from pathlib import Path
-from textwrap import indent
-
 from accuracy.cli import run as command
 from accuracy.core import closure, plugins
 from accuracy.measurement import provenance
 from accuracy.results import table
+from tests import planting
 from tests.command_line import SHORT, CommandLine
 
-RING = """
-import torch
-from accuracy.variant.ring import Ring
-
-
-class Broken(Ring):
-    pass
-CODE
-
-SCHEDULE = Broken()
+BACKWARD = """
+async def backward(self, rank, dout, q, k, v, out, lse):
+    dq, dk, dv = await super().backward(rank, dout, q, k, v, out, lse)
+    {}
+    return dq, dk, dv
 """
-BROKEN = {  # code, and the reason in the row
-    "raises": (
-        """
+FORWARD = """
 async def forward(self, rank, q, k, v):
     if rank.world.rank == 1:
-        raise ValueError("planted")
+        raise {}
     return await super().forward(rank, q, k, v)
-""",
-        "rank 1: ValueError: planted",
-    ),
-    "gives_nan": (
-        """
-async def backward(self, rank, dout, q, k, v, out, lse):
-    dq, dk, dv = await super().backward(rank, dout, q, k, v, out, lse)
-    dq[0, 0, 0, :2] = torch.nan
-    return dq, dk, dv
-""",
-        "4 non-finite values in dq",  # two on each of two ranks
-    ),
-    "upcasts": (
-        """
-async def backward(self, rank, dout, q, k, v, out, lse):
-    dq, dk, dv = await super().backward(rank, dout, q, k, v, out, lse)
-    return dq, dk, (dv.double() if rank.world.rank == 1 else dv)
-""",
-        "WrongResult: dv came as (2, 1, 16, 2, 8) torch.float64, expected (2, 1, 16, 2, 8) float32 (ranks first)",
-    ),
-    "misshapes": (
-        """
-async def backward(self, rank, dout, q, k, v, out, lse):
-    dq, dk, dv = await super().backward(rank, dout, q, k, v, out, lse)
-    return dq, dk[:, :1], dv
-""",
-        "WrongResult: dk came as (2, 1, 1, 2, 8) torch.float32, expected (2, 1, 16, 2, 8) float32 (ranks first)",
-    ),
-    "waits_for_ever": (
-        """
-async def backward(self, rank, dout, q, k, v, out, lse):
-    gradients = await super().backward(rank, dout, q, k, v, out, lse)
-    if rank.world.rank == 0:
-        await rank.world.ring_shift(gradients)
-    return gradients
-""",
-        "Deadlock: rank 0 waits for operation ",
-    ),
-    "writes_to_its_inputs": (
-        """
+"""
+WRITES = """
 async def forward(self, rank, q, k, v):
     result = await super().forward(rank, q, k, v)
     q.mul_(2)
     return result
-""",
-        "rank 0: RuntimeError: the variant wrote to its inputs",
+"""
+BROKEN = {  # code, and the reason in the row
+    "raises": (FORWARD.format("ValueError('planted')"), "rank 1: ValueError: planted"),
+    "hungry": (FORWARD.format("torch.OutOfMemoryError('CUDA out of memory')"), "rank 1: OutOfMemoryError: CUDA out of"),
+    "gives_nan": (BACKWARD.format("dq[0, 0, 0, :2] = torch.nan"), "4 non-finite values in dq"),  # two on each rank
+    "upcasts": (
+        BACKWARD.format("dv = dv.double() if rank.world.rank == 1 else dv"),
+        "WrongResult: dv came as float64, expected float32",
     ),
+    "misshapes": (
+        BACKWARD.format("dk = dk[:, :1]"),
+        "WrongResult: dk came as (1, 1, 2, 8), expected (1, 16, 2, 8)",
+    ),
+    "waits_for_ever": (
+        BACKWARD.format("rank.world.rank == 0 and await rank.world.ring_shift((dq,))"),
+        "Deadlock: rank 0 waits for operation ",
+    ),
+    "writes_to_its_inputs": (WRITES, "rank 0: RuntimeError: the variant wrote to its inputs"),
 }
-
-
-def plant(folder: Path, name: str, code: str) -> None:
-    (folder / "variant").mkdir(parents=True, exist_ok=True)
-    (folder / "variant" / f"{name}.py").write_text(RING.replace("CODE", indent(code, "    ")))
-    (folder / "variant" / f"{name}.yaml").write_text(
-        f"# @package variant.{name}\n# Planted fault\nforward: {name}\nbackward: {name}\nsharding: contiguous\n"
-    )
 
 
 def test_a_failing_variant_is_a_row_with_its_reason_and_the_run_goes_on(accuracy: CommandLine) -> None:
     for name, (code, _) in BROKEN.items():
-        plant(accuracy.folder / "parts", name, code)
+        planting.ring(accuracy.folder / "parts", name, code)
     words = (*SHORT, f"variant=[{','.join([*BROKEN, 'zigzag'])}]", "output_dir=run")
     answer = accuracy("--config-dir=parts", *words)
     assert answer.status == 0
@@ -105,14 +63,9 @@ def test_a_failing_variant_is_a_row_with_its_reason_and_the_run_goes_on(accuracy
 def test_when_nothing_could_be_measured_the_status_says_so_every_time(accuracy: CommandLine) -> None:
     """Also when unsupported cases were found done: they are no measurement. (36 tokens: zigzag does not support four
     ranks.)"""
-    plant(accuracy.folder / "parts", "raises", BROKEN["raises"][0].replace("== 1", "== 0"))
-    (accuracy.folder / "parts" / "variant" / "mirrored.yaml").write_text(
-        "# @package variant.mirrored\n# Planted fault\nforward: mirrored\nbackward: mirrored\nsharding: zigzag\n"
-    )
-    code = (accuracy.folder / "parts" / "variant" / "raises.py").read_text()
-    (accuracy.folder / "parts" / "variant" / "mirrored.py").write_text(
-        code.replace("Broken()", "Broken(shardings=('zigzag',))")
-    )
+    parts = planting.ring(accuracy.folder / "parts", "raises", BROKEN["raises"][0].replace("== 1", "== 0"))
+    code = (parts / "variant" / "raises.py").read_text()
+    planting.variant(parts, "mirrored", code.replace("Planted()", "Planted(shardings=('zigzag',))"), "zigzag")
     words = (*SHORT, "variant=[raises,mirrored]", "world_size=[2,4]", "problem.seqlen=36", "output_dir=run")
     for found in ("", ", 1 found done"):
         answer = accuracy("--config-dir=parts", *words)
@@ -120,23 +73,11 @@ def test_when_nothing_could_be_measured_the_status_says_so_every_time(accuracy: 
         assert f"0 measured, {0 if found else 1} unsupported, 3 failed{found}" in answer.out
 
 
-def test_out_of_memory_is_a_row_and_the_run_goes_on(accuracy: CommandLine) -> None:
-    plant(
-        accuracy.folder / "parts",
-        "hungry",
-        "async def forward(self, rank, q, k, v):\n    raise torch.OutOfMemoryError('CUDA out of memory')\n",
-    )
-    answer = accuracy("--config-dir=parts", *SHORT, "variant=[hungry,ring]", "output_dir=run")
-    assert answer.status == 0
-    reasons = table.read_results(accuracy.folder / "run").set_index("variant")["reason"]
-    assert reasons["hungry"] == "rank 0: OutOfMemoryError: CUDA out of memory"
-
-
 def test_a_part_of_ones_own_that_was_edited_is_measured_again(accuracy: CommandLine) -> None:
     """Else its author would read yesterday's numbers after a correction."""
 
     def again(code: str) -> str:
-        plant(accuracy.folder / "parts", "edited", code)
+        planting.ring(accuracy.folder / "parts", "edited", code)
         plugins.load.cache_clear()  # as a new process has it
         provenance._digest.cache_clear()
         closure._bytes.cache_clear()

@@ -1,5 +1,3 @@
-"""Cases that share a reference stay together, and a free worker helps only where that ends the run earlier."""
-
 from collections import Counter
 
 import pytest

@@ -1,12 +1,8 @@
-"""Several workers measure the rows of one process; a worker's end costs its case; no process stays behind."""
-
 import json
 import math
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import uuid
 from collections import Counter
 from contextlib import closing
@@ -15,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
 from accuracy.cli import run as command
 from accuracy.core.case import Case
@@ -26,38 +23,18 @@ from accuracy.measurement.memory import bytes_needed
 from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from accuracy.results import table
-from accuracy.runtime import device
+from tests import planting
 from tests.command_line import TINY, CommandLine, finish, start
-from tests.execute.ranks.worlds import COSTS
-from tests.measuring import configuration
-from tests.processes import marked, wait_until
+from tests.measuring import COSTS, configuration
+from tests.processes import LOOPBACK, listening, marked, wait_until
 
 pytestmark = pytest.mark.xdist_group("workers")
-VARIANT = """import os
-import signal
-import time
-import torch
-from accuracy.variant.ring import Ring
-
-class Planted(Ring):
-    async def forward(self, rank, q, k, v):
-        {statement}
-        return await super().forward(rank, q, k, v)
-
-SCHEDULE = Planted()
-"""
 
 
 def plant(folder: Path, **statements: str) -> str:
-    """Rings that do something more, by name, in `parts`; the word of the command line that chooses them."""
-    parts = folder / "parts" / "variant"
-    parts.mkdir(parents=True)
+    """Rings that run a statement first, by name, in `parts`; the word of the command line that chooses them."""
     for name, statement in statements.items():
-        (parts / f"{name}.py").write_text(VARIANT.format(statement=statement))
-        choice = (
-            f"# @package variant.{name}\n# A ring of a test\nforward: {name}\nbackward: {name}\nsharding: contiguous\n"
-        )
-        (parts / f"{name}.yaml").write_text(choice)
+        planting.first(folder / "parts", name, statement)
     return f"variant=[{','.join(statements)},ring]"
 
 
@@ -119,7 +96,7 @@ FAULTS = {
     "killed": ("os.kill(os.getpid(), 9)", "the worker process was killed by signal 9 (Killed)"),
     "exits": ("os._exit(7)", "the worker process ended with status 7"),
     "exits_well": ("os._exit(0)", "the worker process ended with status 0"),
-    "calls_exit": ("raise SystemExit(3)", "SystemExit: 3"),
+    "calls_exit": ("raise SystemExit(3)", "SystemExit: 3 (parts/variant/calls_exit.py:10, in forward)"),
     "stopped": ("os.kill(os.getpid(), signal.SIGSTOP)", "the worker process was killed after case_seconds=10"),
     "sleeps": ("time.sleep(10**6)", "the worker process was killed after case_seconds=10"),
 }
@@ -136,10 +113,8 @@ def test_a_worker_that_ends_or_hangs_is_one_failed_row_and_is_replaced(accuracy:
     assert "1 measured, 0 unsupported, 3 failed" in answer.out
     results = table.read_results(accuracy.folder / "run")
     failed = results[results["status"] == table.FAILED]
-    assert len(failed) == 3
-    assert dict(zip(failed["variant"], failed["reason"], strict=True)) == {
-        name: why for name, (_, why) in faults.items()
-    }
+    expected = {name: why for name, (_, why) in faults.items()}
+    assert dict(zip(failed["variant"], failed["reason"], strict=True)) == expected
     assert set(results.loc[results["status"] == table.OK, "variant"]) == {"ring"}
 
 
@@ -168,7 +143,6 @@ def test_workers_killed_at_any_moment_cost_a_case_each_at_most(tmp_path: Path) -
 
 
 def test_rows_that_a_worker_stored_before_its_end_stay_measured(tmp_path: Path) -> None:
-    """A worker may end between storing its rows and saying so."""
     given = cases("device=cpu", "variant=ring", "world_size=2")
     assert measured(given, work(tmp_path, None)) == {table.OK: 1}
     before = table.read_results(tmp_path)
@@ -179,36 +153,37 @@ def test_rows_that_a_worker_stored_before_its_end_stay_measured(tmp_path: Path) 
 def test_a_device_on_which_no_worker_starts_is_given_up_and_the_others_go_on(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A GPU that cannot be had: here, one that does not exist."""
     given = cases("device=cpu", "variant=[ring,zigzag]", "world_size=[1,2]")
     assert measured(given[:2], work(tmp_path, 99, None)) == {table.OK: 2}
     assert measured(given[2:], work(tmp_path, 99)) == {table.FAILED: 2}
     assert "the worker process of GPU 99 could not start; going on without it" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize(("how", "whom"), [(signal.SIGKILL, "it"), (signal.SIGTERM, "all"), (signal.SIGINT, "all")])
-def test_however_the_command_ends_no_worker_stays_and_its_rows_do(
-    tmp_path: Path, how: signal.Signals, whom: str
-) -> None:
-    """The signal goes to the command alone, or as from a terminal to its workers, too."""
-    chosen = plant(tmp_path, slow="time.sleep(0.1)")
-    mark = uuid.uuid4().hex
-    words = ("--config-dir=parts", *TINY, chosen, "device=cpu", "world_size=2", f"seed={list(range(40))}", "workers=2")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "accuracy", *words, "output_dir=run"],
-        cwd=tmp_path,
-        env={**os.environ, "ACCURACY_TEST_MARK": mark, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+ENDS = ["SIGKILL to it", "SIGINT to all", "SIGTERM to all", "SIGKILL to ranks", "SIGINT to ranks"]
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_however_the_command_ends_no_process_stays_and_its_rows_do(tmp_path: Path, how: str) -> None:
+    """The signal goes to the command alone, or as from a terminal to its workers, too; real ranks listened on the
+    loopback interface only."""
+    name, _, whom = how.split()
+    sent, mark = signal.Signals[name], uuid.uuid4().hex
+    words = ("--config-dir=parts", *TINY, plant(tmp_path, slow="time.sleep(0.1)"), "device=cpu", "world_size=2")
+    where = ("world=processes",) if whom == "ranks" else ("workers=2",)
+    grid = (f"seed={list(range(40))}", "output_dir=run")
+    process = start(tmp_path, *words, *where, *grid, ACCURACY_TEST_MARK=mark)
     files = tmp_path / "run" / "results"
-    wait_until(lambda: len(list(files.glob("[!.]*.parquet"))) >= 5, 90)
-    assert len(marked(mark)) > 2
-    (process.send_signal if whom == "it" else lambda each: os.killpg(process.pid, each))(how)
+    wait_until(lambda: len(list(files.glob("[!.]*.parquet"))) >= 5, 120)
+    pids = marked(mark)
+    assert len(pids) > 2
+    assert bool(listening(pids)) is (whom == "ranks")
+    assert all(address.startswith(LOOPBACK) for address in listening(pids))
+    if whom == "all":
+        os.killpg(process.pid, sent)
+    else:
+        process.send_signal(sent)
     error = process.communicate(timeout=60)[1]
-    assert process.returncode == (-how if how == signal.SIGKILL else command.INTERRUPTED)
+    assert process.returncode == (-sent if sent == signal.SIGKILL else command.INTERRUPTED)
     assert "Traceback" not in error
     wait_until(lambda: not marked(mark), 30)
     results = table.read_results(tmp_path / "run")
@@ -228,7 +203,7 @@ def test_a_case_that_breaks_its_gpu_is_one_failed_row_and_the_next_is_measured(t
 
 @pytest.mark.gpu
 def test_on_all_gpus_the_rows_are_those_of_one(accuracy: CommandLine) -> None:
-    if device.count() < 2:
+    if torch.cuda.device_count() < 2:
         pytest.skip("needs two CUDA devices")
     words = (*TINY, "variant=[ring,zigzag]", "dtype=[bfloat16,float32]", "world_size=[1,2,4]", "seed=[0,1]")
     for folder, workers in (("alone", "workers=1"), ("all", "workers=auto")):

@@ -1,27 +1,13 @@
 """One baseline for all tests, and the command called in this process."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from accuracy.cli import check
+from tests.command_line import Answer
 from tests.gate.made_up import MadeUp, write_baseline, write_run
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a user gets back."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def last_line(self) -> str:
-        return self.out.rstrip("\n").rpartition("\n")[2]
-
 
 Gate = Callable[..., Answer]
 

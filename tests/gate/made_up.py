@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from accuracy.results import sums, table
+from tests.report.synthetic import Shape, identity, record
 
 FINGERPRINT = {
     "accuracy": "0.1.0", "code": "c0de", "device": "Some GPU", "torch": "2.11.0", "cuda": "13.0",
@@ -82,15 +83,9 @@ def case_id(variant: str, dtype: str, size: int, seed: int) -> str:
 
 
 def _about(variant: str, dtype: str, size: int, seed: int) -> Row:
-    return {
-        "case_id": case_id(variant, dtype, size, seed), "experiment": "made_up", "variant": variant, "options": "",
-        "precision": "", "kernel": "flash_attn", "kernel_options": "deterministic=True", "inputs": "gaussian",
-        "inputs_options": "std=1.0", "dtype": dtype, "world": "simulated", "world_size": size,
-        "sharding": "contiguous", "seed": seed, "mask": "causal", "batch": 1, "seqlen": 1024, "seqlen_q": 1024,
-        "softcap": 0.0, "heads": 4,
-        "heads_kv": 4, "head_dim": 64, "softmax_scale": 0.125, "device": "Some GPU", "code": "c0de", "rank": -1,
-        "status": table.OK, "reason": "",
-    }  # fmt: skip
+    own = {"case_id": case_id(variant, dtype, size, seed), "kernel": "flash_attn", "device": "Some GPU", "rank": -1}
+    changes = {"experiment": "made_up", "kernel_options": "deterministic=True", "inputs_options": "std=1.0"}
+    return identity(Shape(), variant, dtype, size, seed) | own | changes | {"code": "c0de"}
 
 
 def _rows(made: MadeUp, about: Row) -> Iterator[Row]:
@@ -123,16 +118,7 @@ def without_numbers(about: Row, status: str, reason: str) -> list[Row]:
 
 
 def _record(made: MadeUp) -> Row:
-    return {
-        "schema_version": table.SCHEMA_VERSION,
-        "experiment": "made_up",
-        "command": "accuracy experiment=made_up",
-        "argv": ["accuracy", "experiment=made_up"],
-        "config": {},
-        "started": "2026-11-21T08:00:00+00:00",
-        "ended": "2026-11-21T08:01:00+00:00",
-        "cases": [about["case_id"] for about, _ in _cases(made)],
-        "fingerprint": made.fingerprint,
-        "provenance": {"git_commit": "0123456789abcdef", "dirty": False, "driver": "580", **made.provenance},
-        **made.about,
-    }
+    cases = [about["case_id"] for about, _ in _cases(made)]
+    provenance = {"git_commit": "0123456789abcdef", "dirty": False, "driver": "580", **made.provenance}
+    own = {"experiment": "made_up", "cases": cases, "fingerprint": made.fingerprint, "provenance": provenance}
+    return record(len(cases)) | own | made.about

@@ -1,5 +1,3 @@
-"""A baseline is data from outside: whatever is wrong with it is one line and exit status 2, never a pass."""
-
 import json
 import random
 import shutil
@@ -11,9 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from accuracy.gate import verdicts
+from accuracy.gate import decision
 from accuracy.results import run_table, sums, table
 from accuracy.results.cell import measured
+from tests.command_line import Answer
 from tests.gate.conftest import Gate
 from tests.gate.made_up import MadeUp, write_baseline
 
@@ -67,11 +66,7 @@ BAD = {  # file, change, what the line says
     "a record that is no text": ("run.json", lambda content: b"\xff\xfe\x00", "cannot be read"),
     "a record of nested lists": ("run.json", lambda content: b"[" * 100_000, "cannot be read"),
     "a record that is a list": ("run.json", lambda content: b"[]", "holds no object"),
-    "a future record": (
-        "run.json",
-        edited(schema_version=table.SCHEMA_VERSION + 1),
-        "this reads",
-    ),
+    "a future record": ("run.json", edited(schema_version=table.SCHEMA_VERSION + 1), "this reads"),
     "a record of no version": ("run.json", without("schema_version"), "schema version None"),
     "a record of true as version": ("run.json", edited(schema_version=True), "schema version True"),
     "no cases": ("run.json", without("cases"), "has no cases"),
@@ -79,11 +74,7 @@ BAD = {  # file, change, what the line says
     "cases twice": ("run.json", edited(cases=["a", "a"]), "cases are repeated"),
     "no fingerprint": ("run.json", edited(fingerprint=3), "has no fingerprint"),
     "an experiment with escapes": ("run.json", edited(experiment="\x1b[2Jok"), "the experiment has no name"),
-    "a future table": (
-        "results.parquet",
-        frame(lambda rows: rows, "99"),
-        "schema version 99, this reads",
-    ),
+    "a future table": ("results.parquet", frame(lambda rows: rows, "99"), "schema version 99, this reads"),
     "a column less": ("results.parquet", frame(lambda rows: rows.drop(columns="error_rel")), "column error_rel"),
     "negative errors": ("results.parquet", frame(lambda rows: rows.assign(error_rel=-1.0)), "error_rel is missing or"),
     "errors that are NaN": ("results.parquet", frame(lambda rows: rows.assign(error_rel=float("nan"))), "error_rel is"),
@@ -98,11 +89,11 @@ BAD = {  # file, change, what the line says
 }
 
 
-def refused(answer: object) -> str:
+def refused(answer: Answer) -> str:
     """Exit status 2 and one line."""
-    assert answer.status == 2, answer  # type: ignore[attr-defined]
-    assert answer.out == ""  # type: ignore[attr-defined]
-    lines = answer.err.splitlines()  # type: ignore[attr-defined]
+    assert answer.status == 2, answer
+    assert answer.out == ""
+    lines = answer.err.splitlines()
     assert len(lines) == 1
     assert lines[0].startswith("accuracy-check: ")
     assert "Traceback" not in lines[0]
@@ -159,7 +150,6 @@ def mutated(content: bytes, chance: random.Random) -> bytes:
 
 
 def mutants(good: Path, folder: Path, number: int, names: tuple[str, ...], signed: bool) -> Iterator[None]:
-    """`folder` as one mutant after the other."""
     shutil.copytree(good, folder)
     originals = {name: (good / name).read_bytes() for name in (*sums.FILES, sums.NAME)}
     chance = random.Random(4711)
@@ -183,8 +173,8 @@ def run_read_once(gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     gate(SMALL, against=None)
     run = run_table.read_run(tmp_path / "run")
     monkeypatch.setattr(run_table, "read_run", lambda folder: run)
-    said = verdicts.verdicts(run)
-    monkeypatch.setattr(verdicts, "verdicts", lambda run: said)
+    said = decision.verdicts(run)
+    monkeypatch.setattr(decision, "verdicts", lambda run: said)
 
 
 @pytest.mark.usefixtures("run_read_once")

@@ -1,5 +1,3 @@
-"""Every way a run can be wrong has its exit status and says what is wrong; an unchanged run passes."""
-
 import math
 import shutil
 from pathlib import Path
@@ -21,91 +19,78 @@ def ring_dq(factor: float):
     )
 
 
-def test_the_same_numbers_pass_and_are_called_identical(gate: Gate) -> None:
-    answer = gate(MadeUp())
-    assert answer.status == 0
-    assert f"{CELLS} identical" in answer.out
-    assert answer.last_line == f"{CELLS} passed, 0 failed, 0 skipped"
+def one_seed(variant: str, dtype: str, size: int, tensor: str, seed: int) -> float:
+    return 1.3 if (variant, dtype, size, tensor, seed) == ("ring", "bfloat16", 4, "dq", 3) else 1.0
 
 
-@pytest.mark.parametrize("seeds", [range(8), range(100, 108)], ids=["same seeds", "fresh seeds"])
-def test_other_noise_of_the_same_size_passes(gate: Gate, seeds: range) -> None:
-    answer = gate(MadeUp(luck=1, seeds=seeds))
-    assert answer.status == 0
-    assert answer.last_line == f"{CELLS} passed, 0 failed, 0 skipped"
+def all_worse(about, rows):
+    return [with_error(row, row["error_rel"] * 1.1, row["single_device_rel"] * 1.1) for row in rows]
 
 
-@pytest.mark.parametrize("seeds", [range(8), range(100, 108)], ids=["same seeds", "fresh seeds"])
-def test_an_accumulator_10_percent_worse_is_a_regression(gate: Gate, seeds: range) -> None:
-    answer = gate(MadeUp(luck=1, seeds=seeds, worse=ring_dq(1.1)))
-    assert answer.status == 1
-    assert "regression. ring bfloat16 W=4 dq: +" in answer.out
-    assert answer.last_line == f"{CELLS - 1} passed, 1 failed, 0 skipped"
+ONE = case_id("ring", "bfloat16", 4, 3)
 
 
-def test_4_percent_worse_is_reported_and_not_failed(gate: Gate) -> None:
-    answer = gate(MadeUp(worse=ring_dq(1.04)))
-    assert answer.status == 0
-    assert "1 changed" in answer.out
+def dead_rank(about, rows):
+    return without_numbers(about, table.FAILED, "rank 2 died: signal 9") if about["case_id"] == ONE else rows
 
 
-def test_a_deterministic_cell_that_crosses_5_percent_fails_without_any_spread(gate: Gate) -> None:
-    """Every seed 6% up by the same factor: the differences have no spread at all."""
-    assert gate(MadeUp(worse=ring_dq(1.06))).status == 1
+def too_large(about, rows):
+    return without_numbers(about, table.UNSUPPORTED, "too large") if about["variant"] == "ring" else rows
 
 
-def test_a_kernel_that_got_worse_shows_in_the_single_device_cells_and_not_in_ratios(gate: Gate) -> None:
-    def all_worse(about, rows):
-        return [with_error(row, row["error_rel"] * 1.1, row["single_device_rel"] * 1.1) for row in rows]
-
-    answer = gate(MadeUp(luck=1, change=all_worse))
-    assert answer.status == 1
-    assert answer.last_line == f"{CELLS - 12} passed, 12 failed, 0 skipped"
-    assert "single_device bfloat16 W=1" in answer.out
+def not_finite(about, rows):
+    if about["case_id"] != ONE:
+        return rows
+    bad = {"error_rel": math.inf, "error_max": math.inf, "nonfinite": 5}
+    return [{**row, "status": table.FAILED, **(bad if row["tensor"] == "dk" else {})} for row in rows]
 
 
-def test_one_bad_seed_is_an_outlier(gate: Gate) -> None:
-    def worse(variant, dtype, size, tensor, seed):
-        return 1.3 if (variant, dtype, size, tensor, seed) == ("ring", "bfloat16", 4, "dq", 3) else 1.0
+FRESH = range(100, 108)
+PASSED = f"{CELLS} passed, 0 failed, 0 skipped"
+FAILED = f"{CELLS - 1} passed, 1 failed, 0 skipped"
+REGRESSION = "regression. ring bfloat16 W=4 dq: +"
+OUTCOMES = {  # run, exit status, what is said
+    "the same numbers": (MadeUp(), 0, f"{CELLS} identical", PASSED),
+    "other noise of the same size": (MadeUp(luck=1), 0, PASSED),
+    "other noise on fresh seeds": (MadeUp(luck=1, seeds=FRESH), 0, PASSED),
+    "an accumulator 10 percent worse": (MadeUp(luck=1, worse=ring_dq(1.1)), 1, REGRESSION, FAILED),
+    "10 percent on fresh seeds": (MadeUp(luck=1, seeds=FRESH, worse=ring_dq(1.1)), 1, REGRESSION, FAILED),
+    "10 percent by other code": (
+        MadeUp(luck=1, worse=ring_dq(1.1), fingerprint=FINGERPRINT | {"code": "0ther", "accuracy": "0.2.0"}), 1, FAILED,
+    ),
+    "4 percent worse": (MadeUp(worse=ring_dq(1.04)), 0, "1 changed", PASSED),
+    "6 percent without any spread": (MadeUp(worse=ring_dq(1.06)), 1, FAILED),
+    "a worse kernel, whose ratios stay": (
+        MadeUp(luck=1, change=all_worse), 1, "single_device bfloat16 W=1", f"{CELLS - 12} passed, 12 failed, 0 skipped",
+    ),
+    "one bad seed": (MadeUp(worse=one_seed), 1, "1 outlier"),
+    "an improvement": (MadeUp(luck=1, worse=ring_dq(0.9)), 0, "1 improved", "accuracy-check update"),
+    "a lost case": (
+        MadeUp(change=lambda about, rows: None if about["case_id"] == ONE else rows), 3,
+        "ring bfloat16 W=4 seed 3: planned, and not in the table", f"{CELLS} passed, 1 failed, 0 skipped",
+    ),
+    "a dead rank": (MadeUp(change=dead_rank), 3, "rank 2 died: signal 9"),
+    "measured before and unsupported now": (
+        MadeUp(change=too_large), 3, "the baseline has it, and now: too large",
+    ),
+    "interrupted": (MadeUp(about={"ended": None}), 3),
+    "values that are not finite": (
+        MadeUp(change=not_finite), 1, "ring bfloat16 W=4 dk: 5 values are not finite", FAILED,
+    ),
+    "another driver": (
+        MadeUp(provenance={"driver": "999"}), 0, "warning, measured in another environment: driver was 580, is 999",
+    ),
+}  # fmt: skip
 
-    answer = gate(MadeUp(worse=worse))
-    assert answer.status == 1
-    assert "1 outlier" in answer.out
 
-
-def test_an_improvement_passes_and_asks_for_a_new_baseline(gate: Gate) -> None:
-    answer = gate(MadeUp(luck=1, worse=ring_dq(0.9)))
-    assert answer.status == 0
-    assert "1 improved" in answer.out
-    assert "accuracy-check update" in answer.out
-
-
-def test_a_lost_case_is_incomplete(gate: Gate) -> None:
-    lost = case_id("ring", "bfloat16", 4, 3)
-    answer = gate(MadeUp(change=lambda about, rows: None if about["case_id"] == lost else rows))
-    assert answer.status == 3
-    assert "ring bfloat16 W=4 seed 3: planned, and not in the table" in answer.out
-    assert answer.last_line == f"{CELLS} passed, 1 failed, 0 skipped"
-
-
-def test_a_dead_rank_is_incomplete_and_named(gate: Gate) -> None:
-    dead = case_id("ring", "bfloat16", 4, 3)
-
-    def change(about, rows):
-        return without_numbers(about, table.FAILED, "rank 2 died: signal 9") if about["case_id"] == dead else rows
-
-    answer = gate(MadeUp(change=change))
-    assert answer.status == 3
-    assert "rank 2 died: signal 9" in answer.out
-
-
-def test_a_case_that_the_baseline_measured_may_not_be_unsupported_now(gate: Gate) -> None:
-    def change(about, rows):
-        return without_numbers(about, table.UNSUPPORTED, "too large") if about["variant"] == "ring" else rows
-
-    answer = gate(MadeUp(change=change))
-    assert answer.status == 3
-    assert "the baseline has it, and now: too large" in answer.out
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_a_run_has_its_exit_status_and_says_why(gate: Gate, name: str) -> None:
+    made, status, *told = OUTCOMES[name]
+    answer = gate(made)
+    assert answer.status == status, answer.out
+    assert answer.last_line.endswith(" skipped")
+    for words in told:
+        assert words in answer.out
 
 
 def test_a_variant_that_the_run_did_not_plan_is_missed_unless_it_is_a_part(gate: Gate) -> None:
@@ -120,25 +105,6 @@ def test_a_run_that_measured_nothing_is_incomplete(gate: Gate) -> None:
     answer = gate(MadeUp(change=lambda about, rows: None, seeds=(0,)), against=None)
     assert answer.status == 3
     assert answer.last_line.startswith("0 passed")
-
-
-def test_a_run_that_was_interrupted_is_incomplete(gate: Gate) -> None:
-    assert gate(MadeUp(about={"ended": None})).status == 3
-
-
-def test_values_that_are_not_finite_fail(gate: Gate) -> None:
-    broken = case_id("ring", "bfloat16", 4, 3)
-
-    def change(about, rows):
-        if about["case_id"] != broken:
-            return rows
-        bad = {"error_rel": math.inf, "error_max": math.inf, "nonfinite": 5}
-        return [{**row, "status": table.FAILED, **(bad if row["tensor"] == "dk" else {})} for row in rows]
-
-    answer = gate(MadeUp(change=change))
-    assert answer.status == 1
-    assert "ring bfloat16 W=4 dk: 5 values are not finite" in answer.out
-    assert answer.last_line == f"{CELLS - 1} passed, 1 failed, 0 skipped"
 
 
 @pytest.mark.stress(3)
@@ -158,23 +124,10 @@ def test_values_that_are_not_finite_fail(gate: Gate) -> None:
 def test_another_fingerprint_is_said_and_judged_by_portable_rules_alone(gate: Gate, hard: dict, told: str) -> None:
     run = MadeUp(luck=1, worse=ring_dq(1.2), fingerprint=FINGERPRINT | hard)
     answer = gate(run)
-    assert (
-        answer.status == 0
-    )  # 1.38 times single device: within the rules, 20% above a baseline that says nothing of it
+    assert answer.status == 0  # 1.38 times single device: within the rules, 20% above a baseline that says nothing
     assert f"the baseline is not comparable, the portable rules decide alone: {told}" in answer.out
     assert gate(run, "--require-baseline").status == 4
     assert gate(run.but(worse=ring_dq(1.4))).status == 1
-
-
-def test_another_driver_is_a_warning(gate: Gate) -> None:
-    answer = gate(MadeUp(provenance={"driver": "999"}))
-    assert answer.status == 0
-    assert "warning, measured in another environment: driver was 580, is 999" in answer.out
-
-
-def test_other_code_is_no_difference_of_fingerprint(gate: Gate) -> None:
-    answer = gate(MadeUp(luck=1, worse=ring_dq(1.1), fingerprint=FINGERPRINT | {"code": "0ther", "accuracy": "0.2.0"}))
-    assert answer.status == 1
 
 
 def test_without_a_baseline_the_rules_decide_and_it_is_said(gate: Gate) -> None:

@@ -1,12 +1,10 @@
-"""What the gate writes: every format says the same, within its limit, and hostile text stays text."""
-
 import json
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from accuracy.gate import markdown
+from accuracy.gate import text as markdown
 from accuracy.gate.decision import Decision, Question, decide
 from accuracy.results.history import Entry, line, read, sparkline
 from accuracy.results.run_table import read_baseline, read_run
@@ -27,7 +25,6 @@ BAD = MadeUp(luck=1, worse=worse, change=lambda about, rows: None if about["case
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory, baseline: Path) -> Path:
-    """The files of a run with two regressions and a lost case."""
     from accuracy.cli import check
 
     folder = tmp_path_factory.mktemp("out")

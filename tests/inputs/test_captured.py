@@ -1,5 +1,3 @@
-"""Captured inputs: the shipped file is trained attention, any other is read as it is, or refused in a line."""
-
 import json
 import math
 import struct
@@ -144,7 +142,6 @@ def test_values_that_are_not_finite_fail_the_case(tmp_path: Path) -> None:
 
 
 def test_another_content_of_one_path_is_another_code(tmp_path: Path) -> None:
-    """So that neither a kept reference nor a finished case stands for it."""
     case = case_of(*asked(write(tmp_path, tensors())))
     moved = replace(case.inputs, options=(("layer", "layer_0"), ("path", str(tmp_path / "other.safetensors"))))
     other = {name: x + 1 for name, x in tensors().items()}

@@ -1,10 +1,10 @@
-"""Every distribution keeps what its docstring promises, to within what so many draws can show."""
-
 import math
 
 import numpy as np
 import pytest
 
+from accuracy.config.checks import check
+from accuracy.core.errors import ConfigError
 from accuracy.inputs import attention_sink, heavy_channels, rising_maxima
 
 S, H, D = 1024, 3, 64
@@ -86,13 +86,10 @@ def test_values_queries_and_gradients_have_no_heavy_channels() -> None:
 @pytest.mark.parametrize(
     ("module", "options"),
     [
-        (attention_sink, {"weight": 1.0}),
-        (attention_sink, {"value": -1.0}),
-        (rising_maxima, {"rise": math.inf}),
-        (heavy_channels, {"sigma": -1.0}),
-        (heavy_channels, {"sigma": math.nan}),
+        (attention_sink, {"weight": 1.0}), (attention_sink, {"value": -1.0}), (rising_maxima, {"rise": math.inf}),
+        (heavy_channels, {"sigma": -1.0}), (heavy_channels, {"sigma": math.nan}),
     ],
-)
+)  # fmt: skip
 def test_a_knob_out_of_range_says_what_is_allowed(module: object, options: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="allowed"):
-        module.Options(**options)  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match="allowed"):
+        check(module.Options, "inputs", options)  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ from accuracy.core.dtype import FORMATS, accumulation_dtype
 from accuracy.core.paths import CONFIGS
 from accuracy.kernel.base import Abilities, Kernel
 from accuracy.kernel.triton.available import TritonKernel
-from accuracy.reference.float64 import Reference, attention
+from tests.kernel.problem import NAMES, Problem, relative, results
 
 SCALE = 0.3
 
@@ -69,61 +69,23 @@ def subject(request: pytest.FixtureRequest) -> Subject:
     return Subject(name, module, module.KERNEL().build(device), _abilities(source, device), device)
 
 
-@dataclass(frozen=True)
-class Shape:
-    queries: int = 64
-    keys: int = 64
-    heads: int = 4
-    heads_kv: int = 2
-    dim: int = 64
-    batch: int = 2
-
-
+SQUARE = Problem(queries=64, keys=64, heads=4, heads_kv=2, dim=64, batch=2)
 SHAPES = {
-    "square": Shape(),
-    "more_keys": Shape(queries=48, keys=112),
-    "odd_lengths": Shape(queries=37, keys=101),
-    "one_row": Shape(queries=1, keys=33),
-    "mqa": Shape(heads_kv=1),
-    "mha": Shape(heads_kv=4, dim=32),
-    "wide_heads": Shape(dim=128),
-    "widest_heads": Shape(queries=65, keys=130, dim=256),
-    "odd_heads": Shape(queries=33, keys=33, dim=40),
-    "long": Shape(queries=190, keys=1030, batch=1),
+    "square": SQUARE,
+    "more_keys": replace(SQUARE, queries=48, keys=112),
+    "odd_lengths": replace(SQUARE, queries=37, keys=101),
+    "one_row": replace(SQUARE, queries=1, keys=33),
+    "mqa": replace(SQUARE, heads_kv=1),
+    "mha": replace(SQUARE, heads_kv=4, dim=32),
+    "wide_heads": replace(SQUARE, dim=128),
+    "widest_heads": replace(SQUARE, queries=65, keys=130, dim=256, heads=2, heads_kv=1, batch=1),
+    "odd_heads": replace(SQUARE, queries=33, keys=33, dim=40),
+    "long": replace(SQUARE, queries=190, keys=1030, batch=1),
 }
 
 
-def draw(shape: Shape, dtype: str, device: str) -> list[torch.Tensor]:
-    """q, k, v, dout."""
-    generator = torch.Generator().manual_seed(7)
-    sizes = [(shape.queries, shape.heads), (shape.keys, shape.heads_kv), (shape.keys, shape.heads_kv),
-             (shape.queries, shape.heads)]  # fmt: skip
-    return [
-        torch.randn(shape.batch, length, heads, shape.dim, generator=generator).to(getattr(torch, dtype)).to(device)
-        for length, heads in sizes
-    ]
-
-
-def reference_of(q, k, v, dout, causal: bool) -> Reference:
-    """Bottom-right causal with more keys than rows: the square problem with rows added on top, their dout zero."""
-    missing = k.shape[1] - q.shape[1]
-    padding = [torch.zeros(q.shape[0], missing, *q.shape[2:], dtype=q.dtype, device=q.device)] if causal else []
-    whole = attention(torch.cat([*padding, q], 1), k, v, torch.cat([*padding, dout], 1), scale=SCALE, causal=causal)
-    if not causal:
-        return whole
-    return Reference(
-        whole.out[:, missing:], whole.lse[:, :, missing:], whole.dq[:, missing:], whole.dk, whole.dv,
-        whole.delta[:, :, missing:],
-    )  # fmt: skip
-
-
-def run(subject: Subject, tensors: list[torch.Tensor], causal: bool, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
-    q, k, v, dout = tensors
-    out, lse = subject.kernel.forward(q, k, v, scale=SCALE, causal=causal, out_dtype=dtype)
-    gradients = subject.kernel.backward(
-        dout, q, k, v, out.to(q.dtype), lse, scale=SCALE, causal=causal, gradient_dtype=dtype
-    )
-    return out, lse, *gradients
+def problem_of(shape: Problem, dtype: str, causal: bool = True) -> Problem:
+    return replace(shape, dtype=getattr(torch, dtype), causal=causal)
 
 
 @pytest.mark.stress(40, "subject", "dtype", "shape", "causal")
@@ -137,19 +99,17 @@ def test_it_is_right_for_every_dtype_it_states(subject: Subject, dtype: str, sha
     sum of D products, sqrt(D) roundings of a size of up to sqrt(D), and its absolute error is P's relative one.
     (torch's CPU kernel stays below with 60 u for lse of 16-bit inputs, for which its exp has 20 bits.)
     """
-    unsupported = subject.abilities.unsupported(subject.name, dtype, SHAPES[shape].dim, {dtype})
-    if unsupported:
-        pytest.skip(unsupported)
-    tensors = draw(SHAPES[shape], dtype, subject.device)
-    reference = reference_of(*tensors, causal)
-    results = run(subject, tensors, causal, tensors[0].dtype)
-    for name, x in zip(("out", "lse", "dq", "dk", "dv"), results, strict=True):
-        expected = getattr(reference, name)
+    problem = problem_of(SHAPES[shape], dtype, causal)
+    if reason := subject.abilities.unsupported(subject.name, dtype, problem.dim, {dtype}):
+        pytest.skip(reason)
+    tensors = problem.draw(subject.device)
+    found = results(subject.kernel, problem, tensors)
+    for name, x, expected in zip(NAMES, found, problem.reference(*tensors), strict=True):
         stored = accumulation_dtype(dtype) if name == "lse" else dtype
         assert x.shape == expected.shape, name
         assert x.dtype == getattr(torch, stored), name
         error = (x.double() - expected).norm() / expected.norm()
-        units = 16 if FORMATS[stored].bytes == 2 else max(128, SHAPES[shape].dim)
+        units = 16 if FORMATS[stored].bytes == 2 else max(128, problem.dim)
         assert error < units * FORMATS[stored].unit_roundoff, (name, float(error))
 
 
@@ -167,12 +127,12 @@ def test_windows_and_caps_that_it_states_are_right(subject: Subject, window, sof
     asked = {"window": "w"} | ({"softcap": "c"} if softcap else {})
     if reason := subject.abilities.unsupported(subject.name, dtype, 64, {dtype}, asked):
         pytest.skip(reason)
-    q, k, v, dout = draw(SHAPES["more_keys"], dtype, subject.device)
+    q, k, v, dout = problem_of(SHAPES["more_keys"], dtype).draw(subject.device)
     how = {"scale": SCALE, "causal": False, "window": window} | ({"softcap": softcap} if softcap else {})
     out, lse = subject.kernel.forward(q, k, v, **how, out_dtype=q.dtype)
     gradients = subject.kernel.backward(dout, q, k, v, out, lse, **how, gradient_dtype=q.dtype)
     reference = by_autograd(q, k, v, dout, window, softcap)
-    for name, x, expected in zip(("out", "lse", "dq", "dk", "dv"), (out, lse, *gradients), reference, strict=True):
+    for name, x, expected in zip(NAMES, (out, lse, *gradients), reference, strict=True):
         stored = accumulation_dtype(dtype) if name == "lse" else dtype
         units = 256 if name == "lse" else 16 if FORMATS[stored].bytes == 2 else 128
         error = (x.double() - expected).norm() / expected.norm()
@@ -201,15 +161,14 @@ def test_partials_come_unrounded_where_it_states_so(subject: Subject, dtype: str
     if FORMATS[dtype].bytes > 2 or "float32" not in subject.abilities.partial_dtypes:
         pytest.skip("states no float32 partials, or they are no finer")
     knobs = plugins.build_options(subject.module, (("probability_dtype", "float32"),))  # where it has that knob
-    tensors = draw(SHAPES["square"], dtype, subject.device)
-    reference = reference_of(*tensors, True)
-    finer = replace(subject, kernel=knobs.build(subject.device))
-    for name, x in zip(("out", "lse", "dq"), run(finer, tensors, True, torch.float32), strict=False):
-        assert x.dtype == torch.float32
-        expected = getattr(reference, name)
-        error = (x.double() - expected).norm() / expected.norm()
-        rounded = (x.to(tensors[0].dtype).double() - expected).norm() / expected.norm()
-        assert error < rounded, name
+    problem = problem_of(SQUARE, dtype)
+    tensors = problem.draw(subject.device)
+    found = results(knobs.build(subject.device), problem, tensors, torch.float32)[:3]
+    assert {x.dtype for x in found} == {torch.float32}
+    reference = problem.reference(*tensors)
+    rounded = relative([x.to(problem.dtype) for x in found], reference)
+    for name, error in relative(found, reference).items():
+        assert error < rounded[name], name
         if "probability_dtype" in dict(plugins.default_options(subject.module)):
             assert error < FORMATS[dtype].unit_roundoff * (0.4 / 8 if name != "dq" else 1), name
 
@@ -218,9 +177,10 @@ def test_partials_come_unrounded_where_it_states_so(subject: Subject, dtype: str
 def test_what_it_calls_deterministic_is(subject: Subject, dtype: str) -> None:
     if not subject.abilities.deterministic:
         pytest.skip(f"states no determinism for {dtype}")
-    length = 64 if subject.interpreted else 512
-    tensors = draw(Shape(queries=length, keys=length), dtype, subject.device)
-    first, second = (run(subject, tensors, True, tensors[0].dtype) for _ in range(2))
+    small, large = replace(SQUARE, heads=2, heads_kv=1, batch=1), replace(SQUARE, queries=512, keys=512)
+    problem = problem_of(small if subject.interpreted else large, dtype)
+    tensors = problem.draw(subject.device)
+    first, second = (results(subject.kernel, problem, tensors) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
@@ -230,7 +190,8 @@ def test_the_backward_takes_out_and_lse_however_they_lie_in_memory(subject: Subj
     """Heads innermost, as ulysses has them from an exchange; and a part of longer ones, as a block has them."""
     if not subject.abilities.deterministic:
         pytest.skip("states no determinism")
-    q, k, v, dout = draw(Shape(queries=rows, keys=rows), subject.abilities.dtypes[-1], subject.device)
+    problem = problem_of(replace(SQUARE, queries=rows, keys=rows), subject.abilities.dtypes[-1])
+    q, k, v, dout = problem.draw(subject.device)
     out, lse = subject.kernel.forward(q, k, v, scale=SCALE, causal=True, out_dtype=q.dtype)
     stored = [
         (out, lse),
@@ -243,25 +204,17 @@ def test_the_backward_takes_out_and_lse_however_they_lie_in_memory(subject: Subj
 
 
 def test_every_element_is_written(subject: Subject) -> None:
-    """Fresh memory is poisoned with NaN; none of it may come through."""
     torch.use_deterministic_algorithms(True, warn_only=True)  # torch then fills fresh memory with NaN
     try:
-        tensors = draw(SHAPES["odd_lengths"], subject.abilities.dtypes[0], subject.device)
-        assert all(x.isfinite().all() for x in run(subject, tensors, True, tensors[0].dtype))
+        problem = problem_of(SHAPES["odd_lengths"], subject.abilities.dtypes[0])
+        assert all(x.isfinite().all() for x in results(subject.kernel, problem, problem.draw(subject.device)))
     finally:
         torch.use_deterministic_algorithms(False)
 
 
-def test_it_unsupporteds_with_a_reason() -> None:
-    abilities = Abilities(dtypes=("float16",), head_dim_max=256, head_dim_multiple=8)
-    assert abilities.unsupported("k", "float16", 64, {"float16"}) is None
-    assert abilities.unsupported("k", "float32", 64, {"float32"}) == "kernel k has no float32 here; it has float16"
-    assert abilities.unsupported("k", "float16", 512, set()) == "kernel k takes head_dim up to 256, not 512"
-    assert abilities.unsupported("k", "float16", 60, set()) == "kernel k takes head_dim in multiples of 8, not 60"
-    assert Abilities(dtypes=("float16",), head_dim_min=16).unsupported("k", "float16", 8, set()) == (
-        "kernel k takes head_dim from 16, not 8"
-    )
-    assert "float32 partials" in str(abilities.unsupported("k", "float16", 64, {"float32"}))
+def test_a_head_dim_below_the_least_is_unsupported_with_a_reason() -> None:
+    least = Abilities(dtypes=("float16",), head_dim_min=16)
+    assert least.unsupported("k", "float16", 8, set()) == "kernel k takes head_dim from 16, not 8"
 
 
 @pytest.mark.stress(12, "subject", "dtype")
@@ -271,20 +224,17 @@ def test_the_gradients_of_blocks_are_those_of_the_whole(subject: Subject, dtype:
 
     Bounds as above, for the same sums: a second block rounds no more than the first.
     """
-    q, k, v, dout = draw(Shape(queries=37, keys=101), dtype, subject.device)
-    reference = reference_of(q, k, v, dout, causal=True)
-    out, lse = reference.out.to(q.dtype), reference.lse.to(getattr(torch, accumulation_dtype(dtype)))
+    problem = problem_of(SHAPES["odd_lengths"], dtype)
+    q, k, v, dout = problem.draw(subject.device)
+    out, lse, *expected = problem.reference(q, k, v, dout)
+    out, lse = out.to(q.dtype), lse.to(getattr(torch, accumulation_dtype(dtype)))
     near, far = (
-        [
-            x.double()
-            for x in subject.kernel.backward(
-                dout, q, k[:, keys], v[:, keys], out, lse, scale=SCALE, causal=causal, gradient_dtype=q.dtype
-            )
-        ]
+        [x.double() for x in subject.kernel.backward(
+            dout, q, k[:, keys], v[:, keys], out, lse, scale=SCALE, causal=causal, gradient_dtype=q.dtype)]
         for keys, causal in ((slice(64, 101), True), (slice(0, 64), False))
-    )
+    )  # fmt: skip
     whole = near[0] + far[0], torch.cat([far[1], near[1]], 1), torch.cat([far[2], near[2]], 1)
-    for name, x in zip(("dq", "dk", "dv"), whole, strict=True):
-        error = (x - getattr(reference, name)).norm() / getattr(reference, name).norm()
+    for name, x, gradient in zip(NAMES[2:], whole, expected, strict=True):
+        error = (x - gradient).norm() / gradient.norm()
         units = 16 if FORMATS[dtype].bytes == 2 else 128
         assert error < units * FORMATS[dtype].unit_roundoff, (name, float(error))

@@ -1,5 +1,3 @@
-"""TF32 is used where a kernel's knob says so, nowhere else, and the process's own switch is put back."""
-
 import pytest
 import torch
 
@@ -7,31 +5,23 @@ from accuracy.core import plugins
 from accuracy.core.paths import PACKAGE
 from accuracy.kernel import torch_efficient
 from accuracy.kernel.base import Kernel
-from accuracy.reference.float64 import attention
 from accuracy.runtime import arithmetic
+from tests.kernel.problem import Problem, relative, results
 
 KERNELS = {path.stem: plugins.load(f"accuracy.kernel.{path.stem}") for path in (PACKAGE / "kernel").glob("[a-z]*.py")}
 WITH_KNOB = sorted(name for name, module in KERNELS.items() if hasattr(getattr(module, "KERNEL", None), "tf32"))
 
 
-def results(kernel: Kernel, dim: int = 64) -> tuple[list[torch.Tensor], dict[str, float]]:
+def measured(kernel: Kernel, dim: int = 64) -> tuple[list[torch.Tensor], dict[str, float]]:
     """What the kernel returns on CUDA for float32 inputs, and its relative errors by tensor.
 
     The reference refuses to be computed while the process allows TF32; it comes last, when that no longer matters.
     """
-    generator = torch.Generator().manual_seed(1)
-    q, k, v, dout = (torch.randn(1, 130, 2, dim, generator=generator).cuda() for _ in range(4))
-    how = {"scale": dim**-0.5, "causal": True}
-    out, lse = kernel.forward(q, k, v, **how, out_dtype=torch.float32)
-    gradients = kernel.backward(dout, q, k, v, out, lse, **how, gradient_dtype=torch.float32)
+    problem = Problem(queries=130, keys=130, heads_kv=2, dim=dim, scale=dim**-0.5)
+    tensors = problem.draw("cuda")
+    found = results(kernel, problem, tensors)
     with arithmetic.switched(tf32_products=False):
-        reference = attention(q, k, v, dout, **how)
-    named = dict(zip(("out", "lse", "dq", "dk", "dv"), (out, lse, *gradients), strict=True))
-    errors = {
-        name: float((x.double() - getattr(reference, name)).norm() / getattr(reference, name).norm())
-        for name, x in named.items()
-    }
-    return list(named.values()), errors
+        return found, relative(found, problem.reference(*tensors))
 
 
 @pytest.mark.parametrize("name", WITH_KNOB)
@@ -48,8 +38,8 @@ def test_the_knob_decides_and_the_switch_is_put_back(name: str) -> None:
     module = KERNELS[name]
     for before in (False, True):
         torch.backends.cuda.matmul.allow_tf32 = before
-        _, allowed = results(module.KERNEL(tf32=True).build("cuda"))
-        _, forbidden = results(module.KERNEL(tf32=False).build("cuda"))
+        _, allowed = measured(module.KERNEL(tf32=True).build("cuda"))
+        _, forbidden = measured(module.KERNEL(tf32=False).build("cuda"))
         assert torch.backends.cuda.matmul.allow_tf32 is before
         for tensor in ("out", "dq", "dk", "dv"):
             assert 2**-15 < allowed[tensor] < 2**-7, tensor
@@ -66,7 +56,7 @@ def test_torch_efficient_uses_three_products_whatever_the_switch_says(dim: int) 
     runs = []
     for allowed in (False, True):
         torch.backends.cuda.matmul.allow_tf32 = allowed
-        tensors, errors = results(kernel, dim)
+        tensors, errors = measured(kernel, dim)
         runs.append(tensors)
         assert max(errors.values()) < 2**-18, errors
     assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))

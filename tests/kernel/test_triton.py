@@ -7,7 +7,7 @@ import torch
 
 from accuracy.kernel import triton_carry, triton_fused_backward, triton_split_backward
 from accuracy.kernel.triton import available
-from tests.kernel.triton_problem import Problem, errors, within
+from tests.kernel.problem import NAMES, Problem, errors, results, within
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
 BACKWARDS = {"split": triton_split_backward, "fused": triton_fused_backward}
@@ -29,13 +29,14 @@ GRID = [
 ]
 
 
-def run(problem: Problem, name: str, tensors: list[torch.Tensor], dtype: torch.dtype) -> list[torch.Tensor]:
-    """out, lse, dq, dk, dv, in `dtype`."""
-    kernel = BACKWARDS[name].KERNEL().build(tensors[0].device.type)
-    q, k, v, dout = tensors
-    out, lse = kernel.forward(q, k, v, scale=problem.scale, causal=problem.causal, out_dtype=dtype)
-    how = {"scale": problem.scale, "causal": problem.causal, "gradient_dtype": dtype}
-    return [out, lse, *kernel.backward(dout, q, k, v, out, lse, **how)]
+def run(problem: Problem, name: str, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    return results(BACKWARDS[name].KERNEL().build(tensors[0].device.type), problem, tensors)
+
+
+def assert_right(problem: Problem, backward: str, device: str) -> None:
+    tensors = problem.draw(device)
+    found = errors(run(problem, backward, tensors), problem.reference(*tensors), problem.dtype)
+    assert within(found), found
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter is for machines without a GPU")
@@ -43,19 +44,14 @@ def run(problem: Problem, name: str, tensors: list[torch.Tensor], dtype: torch.d
 @pytest.mark.parametrize("backward", BACKWARDS)
 @pytest.mark.parametrize("name", TINY)
 def test_it_is_right_in_the_interpreter(name: str, backward: str, poisoned: None) -> None:
-    problem = TINY[name]
-    tensors = problem.draw("cpu")
-    found = errors(run(problem, backward, tensors, problem.dtype), problem.reference(*tensors), problem.dtype)
-    assert within(found), found
+    assert_right(TINY[name], backward, "cpu")
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("backward", BACKWARDS)
 @pytest.mark.parametrize("problem", GRID, ids=str)
 def test_it_is_right_on_the_gpu(problem: Problem, backward: str, poisoned: None) -> None:
-    tensors = problem.draw("cuda")
-    found = errors(run(problem, backward, tensors, problem.dtype), problem.reference(*tensors), problem.dtype)
-    assert within(found), found
+    assert_right(problem, backward, "cuda")
 
 
 @pytest.fixture
@@ -65,7 +61,6 @@ def device() -> str:
 
 @pytest.fixture
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fresh memory is NaN."""
     for name in ("empty", "empty_like"):
         original = getattr(torch, name)
         monkeypatch.setattr(
@@ -83,8 +78,8 @@ def test_strided_inputs_give_the_bits_of_contiguous_ones(backward: str, device: 
         longer = x.new_full((x.shape[0], x.shape[2] + 1, x.shape[1] + 7, x.shape[3] + 8), torch.nan)
         strided.append(longer[:, :-1, 3:-4, :-8].transpose(1, 2))
         strided[-1].copy_(x)
-    expected, found = (run(problem, backward, each, torch.float16) for each in (tensors, strided))
-    for name, x, y in zip(("out", "lse", "dq", "dk", "dv"), expected, found, strict=True):
+    expected, found = (run(problem, backward, each) for each in (tensors, strided))
+    for name, x, y in zip(NAMES, expected, found, strict=True):
         if name != "dq" or backward == "split" or device == "cpu":
             assert torch.equal(x, y), name
 
@@ -99,12 +94,13 @@ def test_what_it_cannot_take_is_an_error(device: str) -> None:
 
 
 def test_without_a_gpu_or_triton_it_unsupporteds(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert available.abilities("cuda", deterministic=True).dtypes
+    knobs = available.TritonKnobs()
+    assert knobs.abilities("cuda").dtypes
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    assert "needs a CUDA device" in available.abilities("cpu", deterministic=True).missing
-    assert available.abilities("cuda", deterministic=True).dtypes == ("bfloat16", "float16", "float32")
+    assert "needs a CUDA device" in knobs.abilities("cpu").missing
+    assert knobs.abilities("cuda").dtypes == ("bfloat16", "float16", "float32")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert "needs triton" in available.abilities("cuda", deterministic=True).missing
+    assert "needs triton" in knobs.abilities("cuda").missing
 
 
 def test_only_the_split_backward_is_called_deterministic() -> None:

@@ -1,5 +1,3 @@
-"""A state that goes through the kernel block by block is that of one call, and nothing of it is rounded on the way."""
-
 import importlib.util
 from itertools import pairwise
 
@@ -9,7 +7,7 @@ import torch
 from accuracy.core.masks import Block
 from accuracy.kernel import triton_carry
 from accuracy.kernel.block.running_state import RunningState, SoftmaxState
-from tests.kernel.triton_problem import Problem, errors, within
+from tests.kernel.problem import Problem, errors, within
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -18,13 +16,11 @@ DTYPES = [torch.float32, torch.float16] + ([torch.bfloat16] if DEVICE == "cuda" 
 
 @pytest.fixture(autouse=True)
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fresh memory is NaN."""
     original = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *args, **how: original(*args, **how).fill_(torch.nan))
 
 
 def carried(problem: Problem, blocks: list[Block], tensors: list[torch.Tensor]) -> SoftmaxState:
-    """The state after all blocks."""
     q, k, v, _ = tensors
     running = RunningState(triton_carry.KERNEL().build(DEVICE).carry, q)
     for block in blocks:
@@ -100,10 +96,8 @@ def test_rows_that_see_no_key_stay_empty_until_they_see_one() -> None:
     assert (out[:, :15] == 0).all()
     assert torch.isneginf(lse[:, :, :15]).all()
     assert within(errors((out, lse), problem.reference(*tensors)[:2], torch.float32))
-    rest = [Block(slice(0, 15), slice(0, 25), False)]
     running = RunningState(triton_carry.KERNEL().build(DEVICE).carry, q, state)
-    for block in rest:
-        running.add(block, k, v, problem.scale)
+    running.add(Block(slice(0, 15), slice(0, 25), False), k, v, problem.scale)
     found, _ = running.result(torch.float32, torch.float32)
     every = Problem(queries=40, keys=25, dim=32, causal=False).reference(*tensors)[0]
     assert (found[:, :15].double() - every[:, :15]).norm() / every[:, :15].norm() < 128 * 2**-24

@@ -13,7 +13,7 @@ import accuracy
 from accuracy.core import plugins
 from accuracy.core.masks import Block
 from accuracy.kernel.block.running_state import RunningState
-from tests.kernel.triton_problem import Problem, errors, within
+from tests.kernel.problem import Problem, errors, within
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -39,12 +39,11 @@ MUTATIONS = [
     ("key_gradient", "delta += (batch * heads + head_kv * group)", "delta += (batch * heads)", set()),  # one kv head
     ("key_gradient", "head * q_head + place", "place", {"dk"}),
     ("key_gradient", "tl.where(visible, weights, 0.0)", "weights", {"dk", "dv"}),
-    ("statistics", "tl.sum(left * right, 1)", "tl.sum(left * left, 1)", {"dq", "dk"}),
+    ("backward", "tl.sum(left * right, 1)", "tl.sum(left * left, 1)", {"dq", "dk"}),
 ]  # fmt: skip
 
 
 def broken(folder: Path, file: str, before: str, after: str):
-    """The file's module with one slip."""
     source = (TRITON / f"{file}.py").read_text()
     assert before in source, f"{file} no longer says {before!r}"
     path = folder / f"{file}.py"
@@ -61,7 +60,7 @@ def found_errors(monkeypatch: pytest.MonkeyPatch, file: str, module) -> dict[str
     how = {"scale": PROBLEM.scale, "causal": True}
     right = forward.attend(q, k, v, **how, out_dtype=q.dtype)
     out, lse = module.attend(q, k, v, **how, out_dtype=q.dtype) if file == "forward" else right
-    name = "row_statistics" if file == "statistics" else file
+    name = "row_statistics" if file == "backward" else file
     if file != "forward":
         monkeypatch.setattr(backward, name, getattr(module, name))
     gradients = backward.split(dout, q, k, v, *right, **how, gradient_dtype=q.dtype)

@@ -1,5 +1,3 @@
-"""The memory estimate is none too small: a run that would not fit is refused before it starts."""
-
 import pytest
 
 from accuracy.execute.plan import plan
@@ -14,7 +12,6 @@ VARIANTS = "variant=[ring,zigzag,striped,llama3,llama3_zigzag,bpt_ring]"
 
 @pytest.mark.parametrize("many", [False, True])
 def test_the_estimate_covers_what_a_case_takes(many: bool, stress: bool) -> None:
-    """What is measured is the variant's own part of what is estimated."""
     size = (32 if stress else 8) if many else 1
     words = (*WORDS, VARIANTS, f"world_size={size}", "variant.llama3.heads_stride=8")
     pipeline = Pipeline("test", Cache(None, 0))

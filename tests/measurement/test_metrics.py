@@ -1,5 +1,3 @@
-"""Metrics: hand-computed examples, totality, and the way from a flat index back to a global token."""
-
 import itertools
 import math
 
@@ -50,6 +48,8 @@ EXPECTED = {  # rank 0, rank 1, all ranks together
     "error_bias": (0.25, -0.5, -0.125),
     "error_bias_t": (math.sqrt(2), -math.sqrt(2), -0.125 / math.sqrt((0.3125 - 0.015625) / 4)),
     "error_outward": (0.25, -0.5, -0.125),
+    "error_gain": (0.1, -0.16, -3.5 / 30),
+    "error_gain_se": (math.sqrt(0.32) / 5, math.sqrt(2 * 1.44**2) / 25, math.sqrt(5626.5 / 900) / 30),
     "diff_max": (0.25, 0, 0.25),
     "diff_mean": (0.125, 0, 0.0625),
     "diff_rms": (math.sqrt(0.03125), 0, math.sqrt(0.015625)),
@@ -118,18 +118,11 @@ def test_no_value_on_either_side_makes_a_metric_nan(x: float, reference: float) 
 @pytest.mark.parametrize(
     ("x", "reference", "error"),
     [
-        (math.nan, 1.0, math.inf),
-        (math.nan, math.nan, math.inf),
-        (math.nan, math.inf, math.inf),
-        (math.inf, 1.0, math.inf),
-        (-math.inf, 1.0, -math.inf),
-        (1.0, math.inf, -math.inf),
-        (math.inf, -math.inf, math.inf),
-        (math.inf, math.inf, 0.0),
-        (-math.inf, -math.inf, 0.0),
-        (0.0, -0.0, 0.0),
+        (math.nan, 1.0, math.inf), (math.nan, math.nan, math.inf), (math.nan, math.inf, math.inf),
+        (math.inf, 1.0, math.inf), (-math.inf, 1.0, -math.inf), (1.0, math.inf, -math.inf),
+        (math.inf, -math.inf, math.inf), (math.inf, math.inf, 0.0), (-math.inf, -math.inf, 0.0), (0.0, -0.0, 0.0),
     ],
-)
+)  # fmt: skip
 def test_the_error_of_what_is_not_finite(x: float, reference: float, error: float) -> None:
     assert metrics.error_of(torch.tensor([x]), torch.tensor([reference], dtype=torch.float64)).item() == error
 
@@ -278,13 +271,11 @@ def test_errors_by_position_fall_into_the_bins_of_their_tokens(sharding: str) ->
 @pytest.mark.parametrize(
     ("sharding", "seqlen", "owners"),
     [
-        ("contiguous", 8, [0, 0, 0, 0, 1, 1, 1, 1]),
-        ("zigzag", 8, [0, 0, 1, 1, 1, 1, 0, 0]),
-        ("striped", 8, [0, 1, 0, 1, 0, 1, 0, 1]),
-        ("contiguous", 256, [0] * 64 + [1] * 64),
+        ("contiguous", 8, [0, 0, 0, 0, 1, 1, 1, 1]), ("zigzag", 8, [0, 0, 1, 1, 1, 1, 0, 0]),
+        ("striped", 8, [0, 1, 0, 1, 0, 1, 0, 1]), ("contiguous", 256, [0] * 64 + [1] * 64),
         ("striped", 256, [-1] * 128),
     ],
-)
+)  # fmt: skip
 def test_a_bin_belongs_to_the_rank_that_holds_all_of_it(sharding: str, seqlen: int, owners: list[int]) -> None:
     borders = metrics.position_bins(seqlen)
     assert metrics.bin_owners(borders, token_map(sharding, seqlen, 2)).tolist() == owners

@@ -42,23 +42,22 @@ def shards_of(case: Case) -> list[tuple[Tensor, ...]]:
 
 def results_of(pool: RealRanks, case: Case) -> list[dict[str, Tensor]]:
     """out, dq, dk, dv and, where it is given away, lse of every rank, in rank order."""
-    return _once(case, "results", lambda: _run(pool, case))
+
+    def run() -> list[dict[str, Tensor]]:
+        names = [name for name in TENSORS if name != "delta"]
+        results = pool.run(case, shards_of(case)).results
+        return [{name: x for name, x in zip(names, each, strict=True) if x is not None} for each in results]
+
+    return _once(case, "results", run)
 
 
 def _once(case: Case, what: str, measure: Callable[[], Any]) -> Any:
     """Our schedules stand beside several packages and give the same bits every time; a package is run every time."""
     if case.variant.forward.name == "callable":
         return measure()
-    key = case.id, what
-    if key not in _MEASURED:
-        _MEASURED[key] = measure()
-    return _MEASURED[key]
-
-
-def _run(pool: RealRanks, case: Case) -> list[dict[str, Tensor]]:
-    ran = pool.run(case, shards_of(case))
-    names = [name for name in TENSORS if name != "delta"]
-    return [{name: x for name, x in zip(names, each, strict=True) if x is not None} for each in ran.results]
+    if (case.id, what) not in _MEASURED:
+        _MEASURED[case.id, what] = measure()
+    return _MEASURED[case.id, what]
 
 
 def reference_of(case: Case) -> list[dict[str, Tensor]]:
@@ -70,16 +69,16 @@ def reference_of(case: Case) -> list[dict[str, Tensor]]:
 
 def rows_of(pool: RealRanks, case: Case) -> pd.DataFrame:
     """The rows of all ranks together, by tensor; what is not given away is left out."""
-    return _once(case, "rows", lambda: _measure(pool, case))
 
+    def measure() -> pd.DataFrame:
+        pipeline = _pipeline()
+        pipeline.run_ranks = pool.run
+        rows = pd.DataFrame(pipeline.measure(case).rows)
+        failed = rows[rows["status"] == "failed"]
+        assert failed.empty, failed["reason"].iloc[0]
+        return rows[(rows["status"] == "ok") & (rows["rank"] == -1)].set_index("tensor")
 
-def _measure(pool: RealRanks, case: Case) -> pd.DataFrame:
-    pipeline = _pipeline()
-    pipeline.run_ranks = pool.run
-    rows = pd.DataFrame(pipeline.measure(case).rows)
-    failed = rows[rows["status"] == "failed"]
-    assert failed.empty, failed["reason"].iloc[0]
-    return rows[(rows["status"] == "ok") & (rows["rank"] == -1)].set_index("tensor")
+    return _once(case, "rows", measure)
 
 
 def with_backward(case: Case, source: str) -> Case:

@@ -13,15 +13,10 @@ from tests.real_ranks import RealRanks
 pytestmark = pytest.mark.xdist_group("packages")
 ONE_MORE_ROUNDING = math.sqrt(2)
 TWINS = {
-    "yunchang_ulysses": "ulysses",
-    "yunchang_hybrid": "zigzag",
-    "ring_attention_pytorch_ring": "ring",
-    "ring_attention_pytorch_striped": "striped",
-    "ringmaster_ring": "ring",
-    "ringmaster_allgather": "llama3",
-    "ringmaster_zigzag": "zigzag",
-    "ringmaster_distflash": "ring",
-}
+    "yunchang_ulysses": "ulysses", "yunchang_hybrid": "zigzag", "ring_attention_pytorch_ring": "ring",
+    "ring_attention_pytorch_striped": "striped", "ringmaster_ring": "ring", "ringmaster_allgather": "llama3",
+    "ringmaster_zigzag": "zigzag", "ringmaster_distflash": "ring",
+}  # fmt: skip
 SIZES = {"yunchang_ulysses": (1, 2), "yunchang_hybrid": (4,)}  # 2 key/value heads; 2 of ulysses times 2 of a ring
 CASES = [
     (name, dtype, size)

@@ -1,5 +1,3 @@
-"""Every package's YAML composes, names a function that is there, and says in one line what it cannot do."""
-
 import importlib.metadata
 from typing import Any
 

@@ -1,29 +1,21 @@
-"""Our schedules round where ring-flash-attn's do: the same bits on the same kernel."""
-
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+from accuracy.core.case import Case
 from tests.package.driving import case_of, results_of, with_backward
 from tests.real_ranks import RealRanks
 
 pytestmark = pytest.mark.xdist_group("packages")
 OURS = {
-    "ring_flash_attn_ring": "ring",
-    "ring_flash_attn_zigzag": "zigzag",
-    "ring_flash_attn_stripe": "striped",
-    "ring_flash_attn_llama3": "llama3",
-    "ring_flash_attn_llama3_ring": "llama3_ring",
-    "torch_context_parallel_allgather": "ring",
-    "torch_context_parallel_alltoall": "ring",
-    "torch_context_parallel_allgather_balanced": "zigzag",
-    "torch_context_parallel_alltoall_balanced": "zigzag",
-    "yunchang_ring": "ring",
-    "yunchang_zigzag": "zigzag",
-    "yunchang_stripe": "striped",
-}
+    "ring_flash_attn_ring": "ring", "ring_flash_attn_zigzag": "zigzag", "ring_flash_attn_stripe": "striped",
+    "ring_flash_attn_llama3": "llama3", "ring_flash_attn_llama3_ring": "llama3_ring",
+    "torch_context_parallel_allgather": "ring", "torch_context_parallel_alltoall": "ring",
+    "torch_context_parallel_allgather_balanced": "zigzag", "torch_context_parallel_alltoall_balanced": "zigzag",
+    "yunchang_ring": "ring", "yunchang_zigzag": "zigzag", "yunchang_stripe": "striped",
+}  # fmt: skip
 RING_FLASH_ATTN = [name for name in OURS if name.startswith("ring_flash_attn")]
 EVERYTHING = {"out", "lse", "dq", "dk", "dv"}
 CAST_DQ = ("ring_flash_attn_ring", "ring_flash_attn_llama3_ring", "yunchang_ring")  # to bfloat16, whatever comes
@@ -35,10 +27,13 @@ PAIRS = [
 ]
 
 
-def differing(pool: RealRanks, variant: str, ours: str, *words: str) -> set[str]:
-    """Tensors in which any rank's bits differ."""
-    theirs, own = (results_of(pool, case_of(name, *words)) for name in (variant, ours))
+def differing(pool: RealRanks, *cases: Case) -> set[str]:
+    theirs, own = (results_of(pool, case) for case in cases)
     return {name for a, b in zip(theirs, own, strict=True) for name in a if not torch.equal(a[name], b[name])}
+
+
+def pair(variant: str, *words: str) -> tuple[Case, Case]:
+    return case_of(variant, *words), case_of(OURS[variant], *words)
 
 
 def comparable(variant: str, dtype: str, size: int) -> set[str]:
@@ -62,12 +57,12 @@ def test_our_schedule_has_the_package_s_bits(pool: RealRanks, variant: str, mask
         sizes = (2, 3, 4)
     for size in sizes:
         words = f"dtype={dtype}", f"problem.mask={mask}", f"world_size={size}", "problem.softmax_scale=0.25"
-        assert not differing(pool, variant, OURS[variant], *words) & comparable(variant, dtype, size), size
+        assert not differing(pool, *pair(variant, *words)) & comparable(variant, dtype, size), size
 
 
 @pytest.mark.parametrize("variant", ["ring_flash_attn_zigzag"])
 def test_the_bits_are_the_same_on_another_kernel(pool: RealRanks, variant: str) -> None:
-    assert not differing(pool, variant, OURS[variant], "kernel=torch_flash", "dtype=bfloat16", "world_size=3")
+    assert not differing(pool, *pair(variant, "kernel=torch_flash", "dtype=bfloat16", "world_size=3"))
 
 
 @pytest.mark.parametrize("size", [3, 4])
@@ -103,9 +98,7 @@ def test_a_schedule_that_rounds_elsewhere_has_other_bits(pool: RealRanks, varian
     """Full mask, four ranks: every rank merges four partials, so that an order can show."""
     word, moved = PLANTED[slip]
     words = "dtype=bfloat16", "world_size=4", "problem.mask=full"
-    theirs, own = (results_of(pool, case) for case in (case_of(variant, *words), case_of("ring", word, *words)))
-    differing = {name for a, b in zip(theirs, own, strict=True) for name in a if not torch.equal(a[name], b[name])}
-    assert moved <= differing
+    assert moved <= differing(pool, case_of(variant, *words), case_of("ring", word, *words))
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +120,7 @@ def unfused(variant: str) -> list[str]:
 @pytest.mark.parametrize("variant", RING_FLASH_ATTN)
 def test_without_the_fuser_the_package_is_the_same_on_cpus(pool: RealRanks, variant: str) -> None:
     words = "dtype=bfloat16", "world_size=3"
-    fused, plain = (results_of(pool, case_of(*case, *words)) for case in ([variant], ["callable", *unfused(variant)]))
-    assert all(torch.equal(a[name], b[name]) for a, b in zip(fused, plain, strict=True) for name in a)
+    assert not differing(pool, case_of(variant, *words), case_of("callable", *unfused(variant), *words))
 
 
 @pytest.mark.gpu
@@ -138,7 +130,5 @@ def test_on_gpus_our_schedule_has_the_package_s_bits(gpus: RealRanks, variant: s
     pytest.importorskip("flash_attn")
     for size in gpus.sizes:
         words = "device=cuda", f"kernel={kernel}", "dtype=bfloat16", f"world_size={size}"
-        theirs = results_of(gpus, case_of("callable", *unfused(variant), *words))
-        own = results_of(gpus, case_of(OURS[variant], *words))
-        differing = {name for a, b in zip(theirs, own, strict=True) for name in a if not torch.equal(a[name], b[name])}
-        assert not differing & comparable(variant, "bfloat16", size), size
+        cases = case_of("callable", *unfused(variant), *words), case_of(OURS[variant], *words)
+        assert not differing(gpus, *cases) & comparable(variant, "bfloat16", size), size

@@ -1,6 +1,7 @@
 """Kernels with one fault each: plain attention, wrong in the one way that a question must notice."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,87 +13,85 @@ from accuracy.kernel.eager import Eager
 HEALTHY = Eager()
 
 
-class Healthy:
-    """The kernel that the faults are made of."""
+@dataclass(frozen=True)
+class Kernel:
+    """Plain attention, with another forward or backward; as a decorator of a function, with that as its forward."""
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
-        return HEALTHY.forward(q, k, v, **how)
-
-    def backward(self, *tensors: Tensor, **how: Any) -> tuple[Tensor, ...]:
-        return HEALTHY.backward(*tensors, **how)
+    forward: Callable[..., Any] = HEALTHY.forward
+    backward: Callable[..., Any] = HEALTHY.backward
 
 
-@dataclass
-class LseInBase(Healthy):
-    base: float
-
-    def forward(self, q, k, v, **how):
+def lse_in_base(base: float) -> Kernel:
+    @Kernel
+    def kernel(q, k, v, **how):
         out, lse = HEALTHY.forward(q, k, v, **how)
-        return out, lse / math.log(self.base)
+        return out, lse / math.log(base)
+
+    return kernel
 
 
-class LseTransposed(Healthy):
-    def forward(self, q, k, v, **how):
-        out, lse = HEALTHY.forward(q, k, v, **how)
-        return out, lse.transpose(1, 2).contiguous()
+@Kernel
+def lse_transposed(q, k, v, **how):
+    out, lse = HEALTHY.forward(q, k, v, **how)
+    return out, lse.transpose(1, 2).contiguous()
 
 
-class LseScrambled(Healthy):
+@Kernel
+def lse_scrambled(q, k, v, **how):
     """The right shape, the values in another order."""
-
-    def forward(self, q, k, v, **how):
-        out, lse = HEALTHY.forward(q, k, v, **how)
-        return out, lse.transpose(1, 2).reshape(lse.shape)
+    out, lse = HEALTHY.forward(q, k, v, **how)
+    return out, lse.transpose(1, 2).reshape(lse.shape)
 
 
-class TopLeft(Healthy):
-    def forward(self, q, k, v, *, causal, **how):
-        queries, keys = q.shape[1], k.shape[1]
-        if not causal or queries == keys:
-            return HEALTHY.forward(q, k, v, causal=causal, **how)
-        if queries < keys:
-            return HEALTHY.forward(q, k[:, :queries], v[:, :queries], causal=True, **how)
-        head = HEALTHY.forward(q[:, :keys], k, v, causal=True, **how)
-        tail = HEALTHY.forward(q[:, keys:], k, v, causal=False, **how)
-        return torch.cat([head[0], tail[0]], 1), torch.cat([head[1], tail[1]], 2)
+@Kernel
+def top_left(q, k, v, *, causal, **how):
+    queries, keys = q.shape[1], k.shape[1]
+    if not causal or queries == keys:
+        return HEALTHY.forward(q, k, v, causal=causal, **how)
+    if queries < keys:
+        return HEALTHY.forward(q, k[:, :queries], v[:, :queries], causal=True, **how)
+    head = HEALTHY.forward(q[:, :keys], k, v, causal=True, **how)
+    tail = HEALTHY.forward(q[:, keys:], k, v, causal=False, **how)
+    return torch.cat([head[0], tail[0]], 1), torch.cat([head[1], tail[1]], 2)
 
 
-class NoMask(Healthy):
-    def forward(self, q, k, v, *, causal, **how):
-        return HEALTHY.forward(q, k, v, causal=False, **how)
+@Kernel
+def no_mask(q, k, v, *, causal, **how):
+    return HEALTHY.forward(q, k, v, causal=False, **how)
 
 
-@dataclass
-class EmptyRows(Healthy):
+def empty_rows(out_there: float, lse_there: float) -> Kernel:
     """flash-attention's convention, or any other: what out and lse are where a query sees no key."""
 
-    out: float
-    lse: float
-
-    def forward(self, q, k, v, **how):
+    @Kernel
+    def kernel(q, k, v, **how):
         out, lse = HEALTHY.forward(q, k, v, **how)
         empty = max(0, q.shape[1] - k.shape[1]) if how["causal"] else 0
-        out[:, :empty], lse[:, :, :empty] = self.out, self.lse
+        out[:, :empty], lse[:, :, :empty] = out_there, lse_there
         return out, lse
 
-
-class ScaleIgnored(Healthy):
-    def forward(self, q, k, v, *, scale, **how):
-        return HEALTHY.forward(q, k, v, scale=0.125, **how)
+    return kernel
 
 
-class ScaleIgnoredInBackward(Healthy):
-    def backward(self, *tensors, scale, **how):
-        return HEALTHY.backward(*tensors, scale=0.125, **how)
+@Kernel
+def scale_ignored(q, k, v, *, scale, **how):
+    return HEALTHY.forward(q, k, v, scale=0.125, **how)
 
 
-class ScaleInFloat32(Healthy):
-    def forward(self, q, k, v, *, scale, **how):
-        return HEALTHY.forward(q, k, v, scale=float(torch.tensor(scale, dtype=torch.float32)), **how)
+def _ignoring_scale(*tensors, scale, **how):
+    return HEALTHY.backward(*tensors, scale=0.125, **how)
+
+
+scale_ignored_in_backward = Kernel(backward=_ignoring_scale)
+
+
+@Kernel
+def scale_in_float32(q, k, v, *, scale, **how):
+    return HEALTHY.forward(q, k, v, scale=float(torch.tensor(scale, dtype=torch.float32)), **how)
 
 
 @dataclass
-class ShortSums(Healthy):
+class ShortSums:
     """Sums over blocks of keys (or queries, in the backward) are kept in a short dtype between the blocks."""
 
     dtype: torch.dtype
@@ -134,23 +133,20 @@ class ShortSums(Healthy):
         return [torch.cat([before[0], part[0]], 1), *sums]
 
 
-class ShortScores(Healthy):
+@Kernel
+def short_scores(q, k, v, *, scale, causal, out_dtype):
     """Scores are added up channel by channel in bfloat16."""
-
-    def forward(self, q, k, v, *, scale, causal, out_dtype):
-        scores = torch.zeros(q.shape[0], q.shape[2], q.shape[1], k.shape[1])
-        for channel in range(q.shape[-1]):
-            product = (
-                q[..., channel].float().transpose(1, 2)[..., None] * k[..., channel].float().transpose(1, 2)[:, :, None]
-            )
-            scores = (scores + product).bfloat16().float()
-        lse = (scores * scale).logsumexp(-1)
-        weights = torch.exp(scores * scale - lse[..., None])
-        return (weights @ v.float().transpose(1, 2)).transpose(1, 2).to(out_dtype), lse
+    scores = torch.zeros(q.shape[0], q.shape[2], q.shape[1], k.shape[1])
+    for mine, theirs in zip(q.float().unbind(-1), k.float().unbind(-1), strict=True):
+        product = mine.transpose(1, 2)[..., None] * theirs.transpose(1, 2)[:, :, None]
+        scores = (scores + product).bfloat16().float()
+    lse = (scores * scale).logsumexp(-1)
+    weights = torch.exp(scores * scale - lse[..., None])
+    return (weights @ v.float().transpose(1, 2)).transpose(1, 2).to(out_dtype), lse
 
 
 @dataclass
-class Unsteady(Healthy):
+class Unsteady:
     """One element of one tensor is another in every run."""
 
     tensor: str
@@ -170,60 +166,53 @@ class Unsteady(Healthy):
         return tuple(results.values())
 
 
-class IgnoresStrides(Healthy):
+@Kernel
+def ignores_strides(q, k, v, **how):
     """Reads memory as if every input were contiguous."""
-
-    def forward(self, q, k, v, **how):
-        return HEALTHY.forward(*(self._read(x) for x in (q, k, v)), **how)
-
-    @staticmethod
-    def _read(x: Tensor) -> Tensor:
-        return x.as_strided(x.shape, torch.empty(x.shape).stride(), x.storage_offset())
+    read = (x.as_strided(x.shape, torch.empty(x.shape).stride(), x.storage_offset()) for x in (q, k, v))
+    return HEALTHY.forward(*read, **how)
 
 
-class RefusesStrides(Healthy):
-    def forward(self, q, k, v, **how):
-        if q.stride(-1) != 1:
-            raise RuntimeError("head_dim must be contiguous")
-        return HEALTHY.forward(q, k, v, **how)
+@Kernel
+def refuses_strides(q, k, v, **how):
+    if q.stride(-1) != 1:
+        raise RuntimeError("head_dim must be contiguous")
+    return HEALTHY.forward(q, k, v, **how)
 
 
-class LeavesRows(Healthy):
+@Kernel
+def leaves_rows(q, k, v, **how):
     """Whole tiles of 16 rows are written, the rest is forgotten."""
-
-    def forward(self, q, k, v, **how):
-        whole, lse = HEALTHY.forward(q, k, v, **how)
-        out = torch.empty(q.shape, dtype=whole.dtype)
-        rows = q.shape[1] // 16 * 16
-        out[:, :rows] = whole[:, :rows]
-        return out, lse
+    whole, lse = HEALTHY.forward(q, k, v, **how)
+    out = torch.empty(q.shape, dtype=whole.dtype)
+    rows = q.shape[1] // 16 * 16
+    out[:, :rows] = whole[:, :rows]
+    return out, lse
 
 
-class WritesBeyond(Healthy):
+@Kernel
+def writes_beyond(q, k, v, **how):
     """Whole tiles of 16 rows are written, also where the last one is not whole."""
-
-    def forward(self, q, k, v, **how):
-        whole, lse = HEALTHY.forward(q, k, v, **how)
-        out = torch.empty(q.shape, dtype=whole.dtype)
-        tiles = -(-q.shape[1] // 16) * 16
-        beyond = out.storage_offset() + tiles * q.shape[2] * q.shape[3]
-        if beyond <= out.untyped_storage().nbytes() // out.element_size():  # else torch itself would object
-            out.as_strided((tiles, *q.shape[2:]), out.stride()[1:], out.storage_offset()).fill_(0)
-        return out.copy_(whole), lse
+    whole, lse = HEALTHY.forward(q, k, v, **how)
+    out = torch.empty(q.shape, dtype=whole.dtype)
+    tiles = -(-q.shape[1] // 16) * 16
+    beyond = out.storage_offset() + tiles * q.shape[2] * q.shape[3]
+    if beyond <= out.untyped_storage().nbytes() // out.element_size():  # else torch itself would object
+        out.as_strided((tiles, *q.shape[2:]), out.stride()[1:], out.storage_offset()).fill_(0)
+    return out.copy_(whole), lse
 
 
-class WritesToInputs(Healthy):
-    def forward(self, q, k, v, *, scale, **how):
-        q.mul_(2)
-        return HEALTHY.forward(q, k, v, scale=scale / 2, **how)
+@Kernel
+def writes_to_inputs(q, k, v, *, scale, **how):
+    q.mul_(2)
+    return HEALTHY.forward(q, k, v, scale=scale / 2, **how)
 
 
-class ReadsBeyond(Healthy):
+@Kernel
+def reads_beyond(q, k, v, **how):
     """The last, half-filled tile of keys is read whole and its rest multiplied by 0: NaN stays NaN."""
-
-    def forward(self, q, k, v, **how):
-        out, lse = HEALTHY.forward(q, k, v, **how)
-        stop = k.storage_offset() + k.numel()
-        if stop < k.untyped_storage().nbytes() // k.element_size():
-            out += k.as_strided((1,), (1,), stop) * 0
-        return out, lse
+    out, lse = HEALTHY.forward(q, k, v, **how)
+    stop = k.storage_offset() + k.numel()
+    if stop < k.untyped_storage().nbytes() // k.element_size():
+        out += k.as_strided((1,), (1,), stop) * 0
+    return out, lse

@@ -1,5 +1,3 @@
-"""`accuracy-probe`: a table, JSON on request, one line for a mistake."""
-
 import json
 from pathlib import Path
 
@@ -8,6 +6,7 @@ import torch
 
 from accuracy.cli.probe import main
 from accuracy.probe.subjects import sources
+from tests import planting
 
 QUICK = ["kernel=eager,flash_attn", "question=lse_base,scale", "dtype=float32,bfloat16", "device=cpu"]
 
@@ -42,12 +41,11 @@ def test_a_knob_of_a_kernel_is_respected(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_kernel_of_a_users_folder_is_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "kernel").mkdir()
-    (tmp_path / "kernel" / "mine.yaml").write_text("# @package kernel.mine\n# Mine\n{}\n")
-    (tmp_path / "kernel" / "mine.py").write_text(
-        "from accuracy.kernel.eager import Eager\nfrom tests.probe.faulty import LseInBase\n"
-        "class KERNEL(Eager):\n    def build(self, device):\n        return LseInBase(2)\n"
+    code = (
+        "from accuracy.kernel.eager import Eager\nfrom tests.probe.faulty import lse_in_base\n"
+        "class KERNEL(Eager):\n    def build(self, device):\n        return lse_in_base(2)\n"
     )
+    planting.part(tmp_path, "kernel", "mine", code)
     assert main(["--config-dir", str(tmp_path), "kernel=mine", "question=lse_base", "device=cpu"]) == 0
     assert "lse base  2" in capsys.readouterr().out
 
@@ -63,6 +61,11 @@ def test_a_kernel_of_a_users_folder_is_asked(tmp_path: Path, capsys: pytest.Capt
         (["kernel.eager.tf3=true"], "'tf3' is unknown"),
         (["kernel.eager.tf32=perhaps"], "kernel.eager.tf32='perhaps'; allowed: a valid boolean"),
         (["kernel.nope.x=1"], "kernel 'nope' is unknown"),
+        pytest.param(
+            ["device=cuda"],
+            "device=cuda, but torch sees no CUDA device",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
+        ),
         (["device=cpu,cuda"], "device 'cpu,cuda' is unknown; allowed: auto, cpu, cuda"),
         (["kernel=eager", "device=cpu", "question=scale", "--json", "/dev/null/probe.json"], "/dev/null"),
     ],
@@ -79,9 +82,3 @@ def test_a_mistake_is_told_in_one_line(words: list[str], told: str, capsys: pyte
 def test_every_kernel_on_disk_is_asked_by_default() -> None:
     assert {"eager", "torch_flash", "flash_attn"} <= set(sources())
     assert "auto" not in sources()
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["device=cuda"]) == 2
-    assert "device=cuda, but torch sees no CUDA device" in capsys.readouterr().err

@@ -1,5 +1,3 @@
-"""References on disk: computed once, recomputed when damaged, and never mistaken for another's."""
-
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -29,7 +27,6 @@ def draw(generator, shape, tensor, options):
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[Reference]:
-    """Every reference that was really computed."""
     references: list[Reference] = []
     attention = float64.attention
 
@@ -43,16 +40,10 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[Reference]:
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Callable[..., Reference]:
-    """The reference of a case, from a cache that keeps everything unless told otherwise."""
-
     def asked(
-        problem: Problem = PROBLEM,
-        part: Part = GAUSSIAN,
-        seed: int = 0,
-        dtype: str = "float32",
-        min_seconds: float = 0.0,
-        folder: Path | None = tmp_path / "reference",
-    ) -> Reference:
+        problem: Problem = PROBLEM, part: Part = GAUSSIAN, seed: int = 0, dtype: str = "float32",
+        min_seconds: float = 0.0, folder: Path | None = tmp_path / "reference",
+    ) -> Reference:  # fmt: skip
         inputs = inputs_base.round_to(inputs_base.draw(part, problem, seed), dtype, "cpu")
         return Cache(folder, min_seconds).reference(problem, part, seed, dtype, inputs)
 
@@ -131,20 +122,15 @@ def test_a_leftover_of_an_interrupted_write_is_not_read(ask, computed: list[Refe
 @pytest.mark.parametrize(
     "other",
     [
-        {"problem": replace(PROBLEM, batch=2)},
-        {"problem": replace(PROBLEM, seqlen=9)},
-        {"problem": replace(PROBLEM, heads=4)},
-        {"problem": replace(PROBLEM, heads_kv=2)},
-        {"problem": replace(PROBLEM, head_dim=5)},
-        {"problem": replace(PROBLEM, mask="full")},
-        {"problem": replace(PROBLEM, softmax_scale=0.25)},
-        {"part": replace(GAUSSIAN, options=(("std", 2.0),))},
-        {"part": replace(GAUSSIAN, name="outliers", source="accuracy.inputs.outliers", options=())},
-        {"seed": 1},
+        {"problem": replace(PROBLEM, batch=2)}, {"problem": replace(PROBLEM, seqlen=9)},
+        {"problem": replace(PROBLEM, heads=4)}, {"problem": replace(PROBLEM, heads_kv=2)},
+        {"problem": replace(PROBLEM, head_dim=5)}, {"problem": replace(PROBLEM, mask="full")},
+        {"problem": replace(PROBLEM, softmax_scale=0.25)}, {"part": replace(GAUSSIAN, options=(("std", 2.0),))},
+        {"part": replace(GAUSSIAN, name="outliers", source="accuracy.inputs.outliers", options=())}, {"seed": 1},
         {"dtype": "bfloat16"},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_whatever_changes_the_reference_changes_its_key(ask, computed: list[Reference], other: dict) -> None:
     ask()
     ask(**other)

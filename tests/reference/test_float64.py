@@ -1,5 +1,3 @@
-"""The reference is right to its last digits, and stands alone."""
-
 import ast
 import math
 from collections.abc import Callable
@@ -113,7 +111,6 @@ def test_refuses_tf32_and_autocast() -> None:
 
 
 def test_shares_no_code_with_variants_or_kernels() -> None:
-    """By its imports: nothing of the package at all."""
     tree = ast.parse(Path(float64.__file__).read_text())
     modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     modules |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}

@@ -10,7 +10,6 @@ import mpmath
 import pytest
 import torch
 
-from accuracy.core.case import Part, Problem
 from accuracy.core.errors import ConfigError
 from accuracy.core.fields import default_softmax_scale
 from accuracy.inputs.base import Inputs
@@ -18,6 +17,7 @@ from accuracy.reference import choice, float64
 from accuracy.reference.cache import Cache
 from accuracy.reference.float64 import Reference
 from tests.reference.exact import TENSORS, exact, head, problem, relative_error
+from tests.reference.test_cache import GAUSSIAN, PROBLEM
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
@@ -34,7 +34,6 @@ def there(*tensors: torch.Tensor) -> list[torch.Tensor]:
 
 
 def differences(a: Reference, b: Reference) -> dict[str, float]:
-    """Relative, Frobenius."""
     return {
         name: float((getattr(a, name) - getattr(b, name)).norm() / getattr(b, name).norm()) for name in TENSORS
     }  # fmt: skip
@@ -124,11 +123,6 @@ def test_refuses_tf32() -> None:
         fused.attention(*tensors, scale=1.0, causal=True)
 
 
-PROBLEM = Problem(
-    batch=1, seqlen=8, heads=2, heads_kv=1, head_dim=4, mask="causal", softmax_scale=default_softmax_scale(4)
-)
-
-
 def test_fused_where_it_runs_torch_elsewhere() -> None:
     assert choice.choose(PROBLEM, "cuda", "auto") == "fused"
     assert choice.choose(PROBLEM, "cuda", "torch") == "torch"
@@ -143,11 +137,9 @@ def test_fused_where_it_runs_torch_elsewhere() -> None:
 def test_a_cache_never_hands_one_methods_reference_to_the_other(tmp_path, monkeypatch) -> None:
     """Kept apart by the key: a check of fused by torch must not read back fused's own numbers."""
     monkeypatch.setattr(choice, "unsupported", lambda problem, device: None)
-
-    part = Part("gaussian", "accuracy.inputs.gaussian", (("std", 1.0),))
     inputs = Inputs(*there(*problem(seed=1, length=8, dim=4)))
     for method in ("fused", "torch"):
-        Cache(tmp_path, 0.0, method).reference(PROBLEM, part, 0, "bfloat16", inputs)
+        Cache(tmp_path, 0.0, method).reference(PROBLEM, GAUSSIAN, 0, "bfloat16", inputs)
     assert len(list(tmp_path.iterdir())) == 2
 
 

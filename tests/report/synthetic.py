@@ -1,10 +1,6 @@
-"""A made-up run folder with known growth: error_rel = a * W^p with a small spread over seeds.
-
-`python tests/report/synthetic.py FOLDER` writes one, to look at the report.
-"""
+"""A made-up run folder with known growth: error_rel = a * W^p with a small spread over seeds."""
 
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,17 +12,8 @@ import pandas as pd
 from accuracy.core.dtype import FORMATS, tensor_dtype
 from accuracy.results import table
 
-EXPONENTS = {
-    "single_device": 0.0,
-    "ring": 0.0,
-    "zigzag": 0.02,
-    "striped": 0.5,
-    "llama3": 0.0,
-    "llama3_ring": 0.05,
-    "bpt_ring": 0.25,
-    "ulysses": 0.0,
-    "bpt": 0.0,
-}
+EXPONENTS = {"single_device": 0.0, "ring": 0.0, "zigzag": 0.02, "striped": 0.5, "llama3": 0.0, "llama3_ring": 0.05,
+             "bpt_ring": 0.25, "ulysses": 0.0, "bpt": 0.0}  # fmt: skip
 SHARDING = {"zigzag": "zigzag", "striped": "striped"}
 HOSTILE = '"\'><img src=x onerror="window.hacked=1"><script>window.hacked=1</script></script>{{7*7}}$x$'
 
@@ -47,6 +34,16 @@ class Shape:
     exponents: dict[str, float] = field(default_factory=lambda: dict(EXPONENTS))
 
 
+HOSTILE_SHAPE = Shape(
+    ("single_device", HOSTILE), ("bfloat16",), (1, 2), reasons=(HOSTILE, HOSTILE),
+    exponents={"single_device": 0.0, HOSTILE: 0.5},
+    record={
+        "command": HOSTILE, "experiment": HOSTILE, "config": {HOSTILE: HOSTILE}, "started": HOSTILE,
+        "provenance": {HOSTILE: HOSTILE, "device": HOSTILE, "torch": HOSTILE, "git_commit": HOSTILE},
+    },
+)  # fmt: skip
+
+
 def cases(shape: Shape) -> Iterator[dict[str, Any]]:
     """Identity columns of every measured case."""
     for variant in shape.variants:
@@ -58,33 +55,14 @@ def cases(shape: Shape) -> Iterator[dict[str, Any]]:
 
 def identity(shape: Shape, variant: str, dtype: str, size: int, seed: int) -> dict[str, Any]:
     return {
-        "case_id": f"{abs(hash_text(f'{variant}{dtype}{size}{seed}')):012x}"[:12],
-        "experiment": "adhoc",
-        "variant": variant,
-        "options": "key_chunk=64,query_chunk=128" if variant == "bpt" else "",
-        "precision": "",
-        "kernel": "eager" if dtype == "float64" else "torch_flash",
-        "kernel_options": "",
-        "inputs": "gaussian",
-        "inputs_options": "",
-        "dtype": dtype,
-        "world": "simulated",
-        "world_size": size,
-        "sharding": SHARDING.get(variant, "contiguous"),
-        "seed": seed,
-        "mask": "causal",
-        "softcap": 0.0,
-        "batch": 1,
-        "seqlen": shape.seqlen,
-        "seqlen_q": shape.seqlen,
-        "heads": 4,
-        "heads_kv": 2,
-        "head_dim": 64,
-        "softmax_scale": 0.125,
-        "device": "cpu",
-        "code": "made-up",
-        "status": table.OK,
-    }
+        "case_id": f"{hash_text(f'{variant}{dtype}{size}{seed}'):012x}"[:12], "experiment": "adhoc", "variant": variant,
+        "options": "key_chunk=64,query_chunk=128" if variant == "bpt" else "", "precision": "",
+        "kernel": "eager" if dtype == "float64" else "torch_flash", "kernel_options": "", "inputs": "gaussian",
+        "inputs_options": "", "dtype": dtype, "world": "simulated", "world_size": size,
+        "sharding": SHARDING.get(variant, "contiguous"), "seed": seed, "mask": "causal", "softcap": 0.0, "batch": 1,
+        "seqlen": shape.seqlen, "seqlen_q": shape.seqlen, "heads": 4, "heads_kv": 2, "head_dim": 64,
+        "softmax_scale": 0.125, "device": "cpu", "code": "made-up", "status": table.OK, "reason": "",
+    }  # fmt: skip
 
 
 def hash_text(text: str) -> int:
@@ -111,34 +89,15 @@ def rows_of(shape: Shape, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
             here = error * (1 if rank < 0 else 1.6 / math.sqrt(1 + rank))
             diff = 0.0 if row["variant"] == "single_device" else here * 0.6
             yield {
-                **row,
-                "tensor": tensor,
-                "rank": rank,
-                "error_max": here * 11,
-                "error_mean": here * 0.3,
-                "error_rms": here * 0.4,
-                "error_rel": here,
-                "error_bias": here * 1e-3,
-                "error_bias_t": 0.7,
-                "diff_max": diff * 9,
-                "diff_mean": diff * 0.25,
-                "diff_rms": diff * 0.3,
-                "diff_rel": diff,
-                "single_device_max": single_device * 10,
-                "single_device_rel": single_device,
-                "floor_mean": floor * 0.3,
-                "floor_rel": floor,
-                "x_floor": here / floor,
-                "x_single_device": here / single_device,
-                "ulp_max": 12.0,
-                "nonfinite": 0,
-                "worst_batch": 0,
-                "worst_token": 3,
-                "worst_head": 1,
-                "worst_dim": 5,
-                "seconds": 0.01 * row["world_size"] + 0.02,
+                **row, "tensor": tensor, "rank": rank, "error_max": here * 11, "error_mean": here * 0.3,
+                "error_rms": here * 0.4, "error_rel": here, "error_bias": here * 1e-3, "error_bias_t": 0.7,
+                "diff_max": diff * 9, "diff_mean": diff * 0.25, "diff_rms": diff * 0.3, "diff_rel": diff,
+                "single_device_max": single_device * 10, "single_device_rel": single_device,
+                "floor_mean": floor * 0.3, "floor_rel": floor, "x_floor": here / floor,
+                "x_single_device": here / single_device, "ulp_max": 12.0, "nonfinite": 0, "worst_batch": 0,
+                "worst_token": 3, "worst_head": 1, "worst_dim": 5, "seconds": 0.01 * row["world_size"] + 0.02,
                 "peak_bytes": 2_000_000 + 100_000 * row["world_size"],
-            }
+            }  # fmt: skip
 
 
 def positions_of(shape: Shape, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -153,14 +112,10 @@ def positions_of(shape: Shape, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
             striped = row["sharding"] == "striped" and row["world_size"] > 1
             rms = error * (1 / math.sqrt(1 + place / 4) + 0.1 * (chunk % 2))
             yield {
-                "case_id": row["case_id"],
-                "tensor": tensor,
-                "token_begin": place * width,
-                "token_end": (place + 1) * width,
-                "rank": -1 if striped else rank,
-                "error_rms": rms,
+                "case_id": row["case_id"], "tensor": tensor, "token_begin": place * width,
+                "token_end": (place + 1) * width, "rank": -1 if striped else rank, "error_rms": rms,
                 "error_max": rms * 4,
-            }
+            }  # fmt: skip
 
 
 def unmeasured(shape: Shape, status: str, reason: str, seed: int) -> dict[str, Any]:
@@ -212,24 +167,12 @@ def write_large_run(folder: Path, shape: Shape = LARGE, rows: int = 50_000) -> P
 
 def record(planned: int) -> dict[str, Any]:
     """run.json of a finished run."""
+    provenance = {"git_commit": "0123456789abcdef", "dirty": False, "torch": "2.13.0", "device": "cpu",
+                  "knobs": {"allow_tf32": False}}  # fmt: skip
     return {
-        "schema_version": table.SCHEMA_VERSION,
-        "experiment": "adhoc",
-        "command": "accuracy variant=[ring,zigzag]",
+        "schema_version": table.SCHEMA_VERSION, "experiment": "adhoc", "command": "accuracy variant=[ring,zigzag]",
         "argv": ["accuracy", "variant=[ring,zigzag]"],
         "config": {"variant": ["ring", "zigzag"], "problem": {"seqlen": 1024}},
-        "started": "2026-11-21T08:00:00+00:00",
-        "ended": "2026-11-21T08:01:00+00:00",
-        "planned": planned,
-        "provenance": {
-            "git_commit": "0123456789abcdef",
-            "dirty": False,
-            "torch": "2.13.0",
-            "device": "cpu",
-            "knobs": {"allow_tf32": False},
-        },
-    }
-
-
-if __name__ == "__main__":
-    print(write_run(Path(sys.argv[1]), Shape(variants=tuple(EXPONENTS))))
+        "started": "2026-11-21T08:00:00+00:00", "ended": "2026-11-21T08:01:00+00:00", "planned": planned,
+        "provenance": provenance,
+    }  # fmt: skip

@@ -22,14 +22,12 @@ def _times(results: pd.DataFrame, factor: object) -> pd.DataFrame:
 
 
 def _those(results: pd.DataFrame, factor: float, *prefixes: str, others: bool = False) -> pd.DataFrame:
-    """Only the numbers whose names begin so, or only the others."""
     changed = _times(results, factor)
     kept = [name for name in changed if name.startswith(prefixes) == others]
     return changed.assign(**{name: results[name] for name in kept})
 
 
 def _scrambled(results: pd.DataFrame) -> pd.DataFrame:
-    """Every row's numbers are another row's."""
     measured = np.flatnonzero(results["error_rel"].notna())
     rows = np.arange(len(results))
     rows[measured] = np.random.default_rng(0).permutation(measured)

@@ -1,5 +1,4 @@
-"""The pages that are committed are whole; the site has a page of every published run and an index of them."""
-
+import re
 import shutil
 from pathlib import Path
 
@@ -8,7 +7,8 @@ import pytest
 from accuracy.report import site
 from tests.report import page_check
 
-REPORTS = Path(__file__).parents[2] / "reports"
+ROOT = Path(__file__).parents[2]
+REPORTS, LOG = ROOT / "reports", ROOT / "experiments" / "FINDINGS.md"
 COMMITTED = ("world_size_growth/nvidia-h200", "attribution/nvidia-h200", "depth/nvidia-h200-llama-405b")
 pytestmark = pytest.mark.skipif(not REPORTS.is_dir(), reason="a source distribution has no reports/")
 
@@ -34,3 +34,17 @@ def test_the_site_has_a_page_of_every_run_and_an_index_of_them(tmp_path: Path) -
 def test_a_folder_without_runs_is_a_mistake_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert site.main([str(tmp_path), str(tmp_path / "site")]) == 2
     assert "holds no EXPERIMENT/DEVICE/results.parquet" in capsys.readouterr().err
+
+
+def test_every_finding_is_dated_and_the_newest_is_first() -> None:
+    text = LOG.read_text()
+    dates = re.findall(r"^- (\d{4}-\d{2}-\d{2}): \*\*", text, re.MULTILINE)
+    assert len(dates) == text.count("\n- ")
+    assert dates == sorted(dates, reverse=True)
+
+
+def test_findings_link_to_every_published_report_and_to_nothing_that_is_missing() -> None:
+    links = [LOG.parent / link for link in re.findall(r"\]\(([^)]+)\)", LOG.read_text())]
+    assert [link for link in links if not link.exists()] == []
+    published = {path.parent.resolve() for path in REPORTS.glob("*/*/results.parquet")}
+    assert published - {link.resolve().parent for link in links} == set()

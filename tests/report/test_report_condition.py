@@ -1,5 +1,3 @@
-"""Errors over condition numbers are drawn where several inputs have them, and are the table's numbers divided."""
-
 from pathlib import Path
 
 import pandas as pd

@@ -38,14 +38,8 @@ def test_two_world_sizes_are_too_few_and_it_says_so() -> None:
 
 @pytest.mark.parametrize(
     ("low", "high", "word"),
-    [
-        (0.01, 0.05, "flat"),
-        (0.2, 0.3, "slow growth"),
-        (0.45, 0.55, "random walk"),
-        (0.9, 1.1, "bias"),
-        (-0.5, -0.2, "falling"),
-        (-0.4, 0.9, "unclear"),
-    ],
-)
+    [(0.01, 0.05, "flat"), (0.2, 0.3, "slow growth"), (0.45, 0.55, "random walk"), (0.9, 1.1, "bias"),
+     (-0.5, -0.2, "falling"), (-0.4, 0.9, "unclear")],
+)  # fmt: skip
 def test_an_interval_has_one_word(low: float, high: float, word: str) -> None:
     assert Growth((low + high) / 2, low, high, 9).word == word

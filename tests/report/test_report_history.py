@@ -1,5 +1,3 @@
-"""Several runs given: each cell's error from run to run, and what changed most is on top."""
-
 from pathlib import Path
 
 import pytest

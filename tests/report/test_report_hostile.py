@@ -27,7 +27,7 @@ def test_an_experiments_readme_is_escaped() -> None:
     assert "<script" not in html
 
 
-MARKDOWN = """First **bold** and `code`.
+MARKDOWN = """A **bold** `code`.
 
 - one
 - two
@@ -44,18 +44,8 @@ x <y
 z
 ```
 """
+PARTS = ("<strong>bold</strong>", "<code>code</code>", "<li>one</li>", "<td>2</td>", "(https://x.y)", "x &lt;y\n\nz")
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        "<strong>bold</strong>",
-        "<code>code</code>",
-        "<li>one</li>",
-        "<td>2</td>",
-        "text (https://x.y)",
-        "x &lt;y\n\nz",
-    ],
-)
-def test_the_markdown_in_use_is_understood(part: str) -> None:
-    assert part in to_html(MARKDOWN)
+def test_the_markdown_in_use_is_understood() -> None:
+    assert [part for part in PARTS if part not in to_html(MARKDOWN)] == []

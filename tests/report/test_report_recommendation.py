@@ -1,26 +1,18 @@
-"""What to take: the fastest of the accurate; what is beaten in everything is not on the front."""
-
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from accuracy.report.build import write_report
-from accuracy.report.costs import front
 from accuracy.report.folder import read_folder
-from accuracy.report.section.recommendation import recommendation_table
+from accuracy.report.section.recommendation import front, recommendation_table
 from accuracy.report.series import Facet, facets_of, with_labels
 from tests.report.synthetic import Shape, write_run
 
 SHAPE = Shape(
     ("single_device", "ring", "zigzag", "llama3"), ("bfloat16",), (1, 2, 4), (0, 1), tensors=("out", "lse", "dk")
 )
-COST = {
-    "ring": (1.20, 3.0, 100),
-    "zigzag": (1.25, 2.0, 200),
-    "llama3": (1.90, 1.0, 50),
-    "single_device": (1.0, 0.5, 10),
-}
+COST = {"ring": (1.2, 3.0, 100), "zigzag": (1.25, 2.0, 200), "llama3": (1.9, 1.0, 50), "single_device": (1.0, 0.5, 10)}
 
 
 @pytest.fixture
@@ -47,7 +39,7 @@ def test_take_is_the_fastest_of_those_within_5_percent_of_the_best(facet: Facet)
 
 def test_a_variant_more_than_5_percent_worse_is_not_taken_for_its_speed(facet: Facet) -> None:
     worse = facet.rows["variant"].eq("zigzag") & facet.rows["tensor"].eq("dk")
-    slower = Facet(facet.slug, facet.label, facet.dtype, facet.rows.assign(
+    slower = Facet(facet.slug, facet.label, facet.rows.assign(
         x_single_device=facet.rows["x_single_device"].mask(worse, 1.27)))  # fmt: skip
     assert [row[1] for row in names(slower)] == ["ring", "ring"]
 
@@ -55,12 +47,12 @@ def test_a_variant_more_than_5_percent_worse_is_not_taken_for_its_speed(facet: F
 def test_a_seed_that_compiled_first_makes_no_variant_slow(facet: Facet) -> None:
     first = facet.rows["variant"].eq("zigzag") & facet.rows["seed"].eq(0)
     compiled = facet.rows.assign(seconds=facet.rows["seconds"].mask(first, 1000.0))
-    assert [row[1] for row in names(Facet(facet.slug, facet.label, facet.dtype, compiled))] == ["zigzag", "zigzag"]
+    assert [row[1] for row in names(Facet(facet.slug, facet.label, compiled))] == ["zigzag", "zigzag"]
 
 
 def test_one_variant_over_ranks_is_no_choice(facet: Facet) -> None:
     alone = facet.rows[facet.rows["variant"].isin(("single_device", "ring"))]
-    assert recommendation_table(Facet(facet.slug, facet.label, facet.dtype, alone)) is None
+    assert recommendation_table(Facet(facet.slug, facet.label, alone)) is None
 
 
 def test_the_front_has_what_nothing_beats() -> None:

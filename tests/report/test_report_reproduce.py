@@ -2,7 +2,7 @@ import shlex
 
 import pandas as pd
 
-from accuracy.report.reproduce import command
+from accuracy.report.section.missing import command
 from tests.report.synthetic import HOSTILE, Shape, identity
 
 ROW = {
@@ -10,15 +10,6 @@ ROW = {
     "precision": "merge=logsumexp",
     "kernel_options": "tf32=True",
 }
-
-
-def test_the_command_names_the_case() -> None:
-    assert command(ROW) == (
-        "accuracy variant=bpt variant.bpt.key_chunk=64 variant.bpt.query_chunk=128 precision.merge=logsumexp "
-        "kernel=torch_flash kernel.torch_flash.tf32=True inputs=gaussian dtype=bfloat16 world_size=8 seed=0 "
-        "problem.mask=causal problem.batch=1 problem.seqlen=1024 problem.heads=4 problem.heads_kv=2 "
-        "problem.head_dim=64"
-    )
 
 
 def test_an_unset_knob_and_another_softmax_scale_are_written() -> None:

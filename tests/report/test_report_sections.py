@@ -6,22 +6,20 @@ import pytest
 from accuracy.chart.view import Table
 from accuracy.report.folder import Run, read_folder
 from accuracy.report.headline import headline
-from accuracy.report.legible import left_out, legible
 from accuracy.report.section.cost import cost_panel
 from accuracy.report.section.growth import growth_panel
 from accuracy.report.section.heatmap import heat_cell, heatmap_panel
 from accuracy.report.section.missing import reasons
 from accuracy.report.section.positions import borders, chosen_world, position_panel
 from accuracy.report.section.ranks import profile_of, rank_panel, rank_table
-from accuracy.report.series import Facet, facets_of, slots_of, with_labels
+from accuracy.report.series import Facet, facets_of, left_out, legible, slots_of, with_labels
 from tests.report.synthetic import Shape, write_run
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    shape = Shape(
-        ("bpt", "single_device", "striped", "zigzag"), ("float16", "bfloat16"), (1, 2, 4), tensors=("out", "dq")
-    )
+    variants, dtypes = ("bpt", "single_device", "striped", "zigzag"), ("float16", "bfloat16")
+    shape = Shape(variants, dtypes, (1, 2, 4), tensors=("out", "dq"))
     return read_folder(write_run(tmp_path_factory.mktemp("run"), shape))
 
 
@@ -59,12 +57,8 @@ def many_lines(run: Run) -> pd.DataFrame:
     """Forty variants, each further from single device than the one before, beside the run's own."""
     rows = run.results[run.results["variant"].isin(["single_device", "zigzag"]) & (run.results["dtype"] == "bfloat16")]
     zigzag = rows[rows["variant"] == "zigzag"]
-    copies = [
-        zigzag.assign(
-            variant=f"v{n:02}", case_id=zigzag["case_id"] + f"v{n}", x_single_device=zigzag["x_single_device"] + n
-        )
-        for n in range(40)
-    ]
+    ids, errors = zigzag["case_id"], zigzag["x_single_device"]
+    copies = [zigzag.assign(variant=f"v{n:02}", case_id=ids + f"v{n}", x_single_device=errors + n) for n in range(40)]
     return with_labels(pd.concat([rows, *copies], ignore_index=True))
 
 
@@ -79,7 +73,6 @@ def test_a_picture_holds_single_device_and_the_lines_furthest_from_it_and_says_s
 
 
 def test_a_scatter_of_costs_holds_all_of_them(run: Run) -> None:
-    """What errs as others do may cost the least."""
     facet = facets_of(many_lines(run))[0]
     drawn = legible(facet)
     panel = cost_panel(facet, drawn, slots_of(drawn.rows))
@@ -167,18 +160,14 @@ def test_reasons_are_grouped_with_failures_first(tmp_path: Path) -> None:
         ("1 case failed", "out of memory"),
         ("2 cases unsupported", "no float64"),
     ]
-    assert (
-        found[0]
-        .commands[0]
-        .startswith("accuracy variant=ring kernel=eager inputs=gaussian dtype=float64 world_size=32")
-    )
+    expected = "accuracy variant=ring kernel=eager inputs=gaussian dtype=float64 world_size=32"
+    assert found[0].commands[0].startswith(expected)
 
 
 def test_a_run_of_kernels_alone_is_compared_with_the_floor(tmp_path: Path) -> None:
     """Every kernel is its own single device: a ratio of 1 everywhere would say nothing. (Synthetic floors are 0.8.)"""
-    run = read_folder(
-        write_run(tmp_path / "kernels", Shape(variants=("single_device",), dtypes=("bfloat16",), reasons=()))
-    )
+    shape = Shape(variants=("single_device",), dtypes=("bfloat16",), reasons=())
+    run = read_folder(write_run(tmp_path / "kernels", shape))
     labelled = with_labels(run.results)
     panel = heatmap_panel(facets_of(labelled[labelled["tensor"].notna()])[0])
     assert "multiple of the floor" in panel.tables[0].caption

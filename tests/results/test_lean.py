@@ -1,5 +1,4 @@
-"""A published table is small and still says what was measured: all ranks in every digit, single ranks to 12 bits."""
-
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -86,7 +85,7 @@ def test_the_digest_tells_one_changed_digit_but_not_the_order_of_rows(full: pd.D
 
 
 def test_a_page_draws_the_same_places_from_a_published_table(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", SMALL)
+    run = write_run(tmp_path / "run", replace(SMALL, dtypes=("bfloat16",)))
     write_report(run)
     results, all_positions = table.read_results(run), table.read_positions(run)
     kept = drawn(results, all_positions)

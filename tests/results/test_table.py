@@ -1,5 +1,3 @@
-"""The table on disk: rows come back as they went in, and no reader ever meets half a file."""
-
 import math
 import os
 from pathlib import Path
@@ -11,6 +9,8 @@ import pytest
 
 from accuracy.core.paths import PACKAGE
 from accuracy.results import table
+from accuracy.results.cell import measured
+from accuracy.results.run_table import read_baseline
 from tests.measuring import measure
 from tests.report.synthetic import by_column
 
@@ -62,7 +62,6 @@ def test_pandas_reads_a_run_folder_as_one_table_with_its_unsupported_and_failed_
 
 
 def test_what_is_measured_fills_every_column(tmp_path: Path) -> None:
-    """A column that no row fills, or a value without a column, would be lost without a word."""
     reruns = ("reruns.repeat=1", "reruns.poison=true", "reruns.future=true", "conditions=true")
     rows = measure("variant=ring", "world_size=2", "dtype=float32", *reruns)
     assert set(rows.columns) == set(table.RESULTS_SCHEMA.names) - {"layer", *table.METRICS_OF_STACKS}
@@ -128,13 +127,14 @@ def test_a_folder_without_rows_is_an_empty_table(tmp_path: Path) -> None:
 
 @pytest.mark.stress(3)
 @pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: f"{folder.parent.name}/{folder.name}")
-def test_every_published_table_is_read_with_all_of_its_columns(folder: Path) -> None:
+def test_every_published_table_is_read_with_all_of_its_columns_and_can_be_a_baseline(folder: Path) -> None:
     results = table.read_results(folder)
     assert list(results.columns) == table.RESULTS_SCHEMA.names
     assert len(results) == table.read_run(folder)["full_table"]["rows"]
     assert set(results["case_id"]) == set(table.read_run(folder)["cases"])
     alone = results[~table.in_stacks(results)]
     assert alone["x_floor"].notna().sum() == alone["error_rel"].notna().sum()
+    assert alone.empty or measured(read_baseline(folder))
 
 
 def test_a_published_folder_reads_the_same(tmp_path: Path) -> None:

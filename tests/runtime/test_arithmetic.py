@@ -5,14 +5,12 @@ the order of calls, in a process of its own: each function's first call in each 
 """
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
 
-from accuracy.core.paths import PACKAGE
 from accuracy.runtime import arithmetic
+from tests.processes import python
 
 MKL = (  # IMPLEMENT_VML_MKL of aten/src/ATen/cpu/vml.h in torch 2.13
     "acos", "asin", "atan", "cos", "erf", "erfc", "erfinv", "exp", "expm1", "lgamma", "log", "log10", "log1p", "log2",
@@ -47,8 +45,7 @@ assert (rows["status"] == "ok").any()
 
 
 def test_a_functions_first_call_is_that_of_one_element() -> None:
-    line = [sys.executable, "-c", WATCH, CASES]
-    ended = subprocess.run(line, cwd=PACKAGE.parent, capture_output=True, text=True, check=True)
+    ended = python("-c", WATCH, CASES)
     elements = {name: count for name, count in json.loads(ended.stdout).items() if name.split()[0] in MKL}
     assert {"exp", "log", "tanh"} <= {name.split()[0] for name in elements}
     assert set(elements.values()) == {1}, elements

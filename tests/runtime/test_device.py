@@ -1,5 +1,3 @@
-"""What a stretch of work is said to have taken, it took."""
-
 import torch
 
 from accuracy.runtime import device

@@ -1,5 +1,3 @@
-"""Float64 is rounded once, also where torch would round twice."""
-
 import pytest
 import torch
 

@@ -1,9 +1,7 @@
-"""Every sharding is a permutation, and the one its name says."""
-
 import pytest
 import torch
 
-from accuracy.core.sharding import SHARDINGS, segments, unsupported
+from accuracy.core.sharding import SHARDINGS, segments
 from accuracy.runtime.sharding import cut, join, token_map
 
 
@@ -31,10 +29,3 @@ def test_segments_are_runs_of_the_map(sharding: str) -> None:
             for token in range(first, first + rows.stop - rows.start)
         ]
         assert covered == tokens[rank].tolist()
-
-
-def test_an_impossible_cut_names_the_nearest_possible_ones() -> None:
-    assert unsupported("contiguous", 12, 4) is None
-    assert unsupported("zigzag", 12, 4) == (
-        "problem.seqlen=12 does not divide into 8 equal parts (zigzag sharding, world_size 4); nearest allowed: 8 or 16"
-    )

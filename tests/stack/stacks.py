@@ -3,8 +3,7 @@
 import pandas as pd
 import torch
 
-from accuracy.core.case import Case
-from accuracy.core.stack import Stack
+from accuracy.core.case import Case, Stack
 from accuracy.execute.plan import Planned, plan
 from accuracy.execute.plan import measured as measured_by
 from accuracy.reference.cache import Cache

@@ -1,5 +1,3 @@
-"""The reference of a stack: its gradients are those of its loss, by a way that shares nothing with its attention."""
-
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -9,8 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from accuracy.stack.attention import Exact
-from accuracy.stack.block import block, loss_of
-from accuracy.stack.layers import DIFFERENTIATED, quantities
+from accuracy.stack.layers import DIFFERENTIATED, block, loss_of, quantities
 from accuracy.stack.weights import Model, model_of
 from tests.stack.stacks import one
 

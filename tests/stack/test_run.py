@@ -1,5 +1,3 @@
-"""`accuracy stack.layers=L` as a user runs it: rows on disk, resumed, reported; a mistake is one line."""
-
 import json
 
 import pandas as pd
@@ -9,6 +7,7 @@ from accuracy.cli import publish, report, run
 from accuracy.results import cell, run_table, table
 from accuracy.stack import measure
 from tests.command_line import CommandLine
+from tests.measuring import COSTS
 from tests.report import page_check
 
 STACK = (
@@ -66,14 +65,6 @@ def test_a_run_is_resumed_where_it_was_killed(accuracy: CommandLine, monkeypatch
     assert first.exists()
 
 
-def test_a_dry_run_prints_the_plan_and_writes_nothing(accuracy: CommandLine) -> None:
-    answer = accuracy(*STACK, "dry_run=true")
-    assert answer.status == 0
-    assert "2 cases planned, 2 to measure" in answer.out
-    assert "layers=2  width=8" in answer.out
-    assert not list(accuracy.folder.glob("outputs"))
-
-
 def test_the_report_has_every_setting_and_is_the_same_again_from_the_tables(accuracy: CommandLine) -> None:
     assert accuracy(*STACK, "stack.gain=[1,4]", "output_dir=run").status == 0
     folder = accuracy.folder / "run"
@@ -128,7 +119,7 @@ def test_several_workers_measure_stacks_with_the_digits_of_one(accuracy: Command
     tables = []
     for workers in (1, 2):
         assert accuracy(*words, f"workers={workers}", f"output_dir=by_{workers}").status == 0
-        rows = table.read_results(accuracy.folder / f"by_{workers}").drop(columns=["seconds", "peak_bytes"])
+        rows = table.read_results(accuracy.folder / f"by_{workers}").drop(columns=COSTS)
         tables.append(rows.sort_values(["case_id", "layer", "tensor", "rank"], ignore_index=True))
     assert table.in_stacks(tables[0]).any()
     pd.testing.assert_frame_equal(*tables, check_exact=True)

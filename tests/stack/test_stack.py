@@ -1,20 +1,14 @@
-"""A variant inside a stack: in float64 it is the stack with exact attention; a slip in its backward alone shows."""
-
-from itertools import pairwise
-
 import pytest
 
-from accuracy.measurement.pipeline import shared
 from accuracy.results import table
 from accuracy.variant.base import schedule_of
 from tests.measuring import configuration
-from tests.stack.stacks import measured, planned
+from tests.stack.stacks import measured
 from tests.variants import schedules, skip_if_bound_to_a_kernel
 
 EXACT = 1e-12
 """`test_reference.SUMS` for the stack, as much again for the merges of 4 blocks, and twice that for cancellation in
 sums that are up to twice smaller than their terms."""
-STALE = "{forward: accuracy.selfcheck.fault.bpt_stale_buffer, backward: accuracy.selfcheck.fault.bpt_stale_buffer, sharding: contiguous}"  # noqa: E501
 
 
 @pytest.mark.parametrize("variant", schedules())
@@ -37,10 +31,8 @@ def test_a_stack_in_bfloat16_rounds_as_bfloat16_does() -> None:
 
 
 def test_a_wrong_backward_shows_in_every_gradient_below_and_in_no_output() -> None:
-    rows = measured(
-        f"variant={{wrong: {STALE}}}".replace("variant=", "+variant.wrong=").replace("{wrong: ", "").replace("}}", "}"),
-        "~variant.ring", "~variant.zigzag", "~variant.llama3_ring", "dtype=float64", "world_size=4",
-    )  # fmt: skip
+    stale = [f"+variant.wrong.{way}=accuracy.selfcheck.fault.bpt_stale_buffer" for way in ("forward", "backward")]
+    rows = measured("variant=[]", *stale, "+variant.wrong.sharding=contiguous", "dtype=float64", "world_size=4")
     forward = rows["tensor"].isin(("x", "loss"))
     assert rows.loc[forward, "error_rel"].max() < EXACT
     assert rows.loc[(rows["tensor"] == "dx"), "error_rel"].min() > 1e-3
@@ -98,11 +90,3 @@ def test_a_schedule_that_raises_becomes_a_row_with_the_reason(monkeypatch: pytes
     rows = measured("variant=llama3", "world_size=2")
     assert list(rows["status"]) == [table.FAILED]
     assert "a wire was cut" in rows["reason"].iloc[0]
-
-
-def test_cases_that_share_a_reference_stand_next_to_each_other() -> None:
-    plans = planned("variant=[ring,zigzag]", "world_size=[2,4]", "dtype=[float32,bfloat16]", "stack.layers=[1,2]")
-    keys = [shared(each.case) for each in plans]
-    assert len(plans) == 16
-    changes = sum(before != after for before, after in pairwise(keys))
-    assert changes + 1 == len(set(keys)) == 4

@@ -1,12 +1,10 @@
-"""The trained model is the one that the code names, it has learnt something, and it repeats its layers."""
-
 import math
 from pathlib import Path
 
 import pytest
 import torch
 
-from accuracy.stack import trained
+from accuracy.stack import weights as trained
 from accuracy.stack.weights import model_of
 from tests.stack.stacks import measured, one
 
@@ -18,7 +16,7 @@ FITTING = (
 
 def test_the_file_is_small_and_the_one_that_was_named() -> None:
     assert trained.FILE.stat().st_size <= 1.5 * 2**20
-    assert set(trained.weights()) >= {"embedding", "head", "norm", "layers.query", "layers.down"}
+    assert set(trained._content()) >= {"embedding", "head", "norm", "layers.query", "layers.down"}
 
 
 def test_a_file_trained_anew_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,5 +42,5 @@ def test_a_deeper_stack_repeats_its_layers() -> None:
 
 
 def test_seeds_read_the_text_from_other_places() -> None:
-    assert trained.words(1, 64, 0).shape == (1, 64)
-    assert not torch.equal(trained.words(1, 64, 0), trained.words(1, 64, 1))
+    assert trained._words(1, 64, 0).shape == (1, 64)
+    assert not torch.equal(trained._words(1, 64, 0), trained._words(1, 64, 1))

@@ -1,5 +1,3 @@
-"""Somebody's own function, named on the command line, is measured as our variants are."""
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,12 +14,8 @@ from tests.real_ranks import RealRanks
 pytestmark = pytest.mark.xdist_group("callable")
 SOMEBODY = Path(__file__).with_name("somebody.py")
 LAYOUTS = {
-    "contiguous": "bshd",
-    "bhsd": "bhsd",
-    "kvpacked": "kvpacked",
-    "qkvpacked": "qkvpacked",
-    "varlen": "varlen",
-}
+    "contiguous": "bshd", "bhsd": "bhsd", "kvpacked": "kvpacked", "qkvpacked": "qkvpacked", "varlen": "varlen",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +50,7 @@ def test_every_layout_is_the_reference_in_float64(pool: RealRanks, function: str
 def test_a_function_that_gives_no_lse_has_a_row_that_says_so(pool: RealRanks) -> None:
     rows = measure(pool, "without_lse", "bshd", "dtype=float64", "world_size=2").set_index("tensor")
     assert rows.loc["lse", "status"] == "unsupported"
-    assert rows.loc["lse", "reason"] == "the variant returns no lse"
+    assert rows.loc["lse", "reason"] == "the function returns no lse"
     assert set(rows.drop(index="lse")["status"]) == {"ok"}
 
 

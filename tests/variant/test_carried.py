@@ -1,5 +1,3 @@
-"""Rings whose kernel carries the state: chosen by config, right on every rank, and no knob of merging is ignored."""
-
 import importlib.util
 
 import pytest
@@ -39,17 +37,12 @@ def test_a_ring_of_many_ranks_has_the_error_of_single_device() -> None:
 @pytest.mark.parametrize(
     ("knob", "variant", "unsupported"),
     [
-        ("partial=float32", "ring", True),
-        ("out_accumulator=input", "zigzag", True),
-        ("lse=input", "bpt_ring", True),
-        ("merge=double", "striped", True),
-        ("merge=sigmoid", "ring", False),
-        ("wire=float32", "ring", False),
-        ("gradient_partial=float32", "ring", False),
-        ("ring_order=diagonal_last", "ring", False),
-        ("partial=float32", "llama3", False),
+        ("partial=float32", "ring", True), ("out_accumulator=input", "zigzag", True),
+        ("lse=input", "bpt_ring", True), ("merge=double", "striped", True), ("merge=sigmoid", "ring", False),
+        ("wire=float32", "ring", False), ("gradient_partial=float32", "ring", False),
+        ("ring_order=diagonal_last", "ring", False), ("partial=float32", "llama3", False),
     ],
-)
+)  # fmt: skip
 def test_a_knob_without_meaning_is_unsupported_with_a_reason(knob: str, variant: str, unsupported: bool) -> None:
     chosen = configuration(*TINY, f"variant={variant}", KERNEL, "dtype=float16", "world_size=2", f"precision.{knob}")
     if not unsupported:
@@ -57,8 +50,3 @@ def test_a_knob_without_meaning_is_unsupported_with_a_reason(knob: str, variant:
         return
     with pytest.raises(ConfigError, match=rf"carries the running state .* precision\.{knob.split('=')[0]} changes no"):
         plan(chosen, None)
-
-
-def test_float64_is_unsupported() -> None:
-    with pytest.raises(ConfigError, match="kernel triton_carry has no float64 here"):
-        plan(configuration(*TINY, "variant=ring", KERNEL, "dtype=float64", "world_size=2"), None)

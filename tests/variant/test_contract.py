@@ -7,17 +7,22 @@ import pandas as pd
 import pytest
 
 from accuracy.core.dtype import FORMATS
-from accuracy.variant.base import schedule_of
+from accuracy.execute.plan import LACKS
+from accuracy.variant.base import Schedule, schedule_of
 from tests.measuring import configuration, measure
 from tests.variants import schedules, skip_if_bound_to_a_kernel
 
 SIZES = "world_size=[1,2,3,4]"
 SHAPES = {
-    "causal_gqa": [],
-    "full_gqa": ["problem.mask=full"],
-    "causal_mqa": ["problem.heads_kv=1"],
-    "full_mha": ["problem.mask=full", "problem.heads_kv=4"],
-    "another_scale": ["problem.softmax_scale=0.77"],
+    "causal_gqa": [], "full_gqa": ["problem.mask=full"], "causal_mqa": ["problem.heads_kv=1"],
+    "full_mha": ["problem.mask=full", "problem.heads_kv=4"], "another_scale": ["problem.softmax_scale=0.77"],
+}  # fmt: skip
+FEATURES = {  # of Problem.features: settings at which it shows in every world size; 96 tokens
+    "window": ["problem.window=13"],
+    "documents": ["problem.documents=40+7+49"],
+    "softcap": ["problem.softcap=1.5"],
+    "cross_lengths": ["problem.seqlen_q=24"],
+    "top_left": ["problem.seqlen_q=24", "problem.mask=causal_top_left"],
 }
 SMALL_CHUNKS = {"bpt": ["variant.bpt.query_chunk=20", "variant.bpt.key_chunk=36"],
                 "llama3_ring": ["variant.llama3_ring.heads_stride=[1,2]"],
@@ -26,6 +31,8 @@ SMALL_CHUNKS = {"bpt": ["variant.bpt.query_chunk=20", "variant.bpt.key_chunk=36"
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     folder = metafunc.config.getoption("--config-dir")
+    if "variant" not in metafunc.fixturenames:
+        return
     metafunc.parametrize("variant", schedules(*([folder] if folder else [])))
 
 
@@ -47,21 +54,15 @@ def run(variant: str, request: pytest.FixtureRequest):
     return measured
 
 
-def tensors(variant: str, request: pytest.FixtureRequest) -> set[str]:
-    """What the variant states that it returns."""
+def stated(variant: str, request: pytest.FixtureRequest) -> tuple[Schedule, Schedule]:
     folder: Path | None = request.config.getoption("--config-dir")
-    chosen = configuration(f"variant={variant}", folders=[folder.resolve()] if folder else [])
-    forward_only = {"out", "lse", "delta"}
-    gradients = schedule_of(chosen.variants[0].backward).gradients
-    return forward_only | ({"dq", "dk", "dv"} if gradients else set())
+    (chosen,) = configuration(f"variant={variant}", folders=[folder.resolve()] if folder else []).variants
+    return schedule_of(chosen.forward), schedule_of(chosen.backward)
 
 
 def places(variant: str, request: pytest.FixtureRequest) -> tuple[str, ...]:
-    """The rounding places that the variant's schedules state."""
-    folder: Path | None = request.config.getoption("--config-dir")
-    chosen = configuration(f"variant={variant}", folders=[folder.resolve()] if folder else [])
-    forward, backward = chosen.variants[0].forward, chosen.variants[0].backward
-    return (*schedule_of(forward).forward_places, *schedule_of(backward).backward_places)
+    forward, backward = stated(variant, request)
+    return (*forward.forward_places, *backward.backward_places)
 
 
 @pytest.mark.stress(20, "variant", "shape")
@@ -69,9 +70,26 @@ def places(variant: str, request: pytest.FixtureRequest) -> tuple[str, ...]:
 def test_in_float64_it_is_the_reference_on_every_rank_and_tensor(variant: str, run, shape: str, request) -> None:
     """1e-12 is 10^4 units of float64 and 10^-7 of what a lost key or a float32 sum would cost."""
     results = run("dtype=float64", *SHAPES[shape])
-    assert set(results["tensor"]) == tensors(variant, request)
+    gradients = {"dq", "dk", "dv"} if stated(variant, request)[1].gradients else set()
+    assert set(results["tensor"]) == {"out", "lse", "delta"} | gradients
     worst = results.loc[results["error_rel"].idxmax()]
     assert worst["error_rel"] < 1e-12, worst[["tensor", "rank", "world_size", "error_rel"]].to_dict()
+
+
+@pytest.mark.stress(20, "variant", "feature")
+@pytest.mark.parametrize("mask", ["causal", "full"])
+@pytest.mark.parametrize("feature", FEATURES)
+def test_in_float64_it_is_the_reference_with_every_feature_that_it_states(
+    variant: str, run, feature: str, mask: str, request
+) -> None:
+    if any(feature not in schedule.features for schedule in stated(variant, request)):
+        pytest.skip(f"does not state {feature}")
+    words = [f"problem.mask={mask}", *FEATURES[feature]]
+    assert run("dtype=float64", *words)["error_rel"].max() < 1e-12
+
+
+def test_every_feature_of_a_problem_is_asked_for() -> None:
+    assert set(FEATURES) == set(LACKS)
 
 
 def test_errors_fall_with_the_unit_roundoff(run) -> None:

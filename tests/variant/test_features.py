@@ -1,14 +1,11 @@
-"""Windows, packed documents, caps and other alignments: a schedule that states one does it rightly or unsupported
-it."""
-
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from tests import planting
 from tests.measuring import measure
 from tests.variant.test_contract import SMALL_CHUNKS
-from tests.variant.test_mutations import plant
 from tests.variants import schedules, skip_if_bound_to_a_kernel
 
 PROBLEMS = {
@@ -63,8 +60,7 @@ def test_a_mask_aligned_at_the_top_left_is_the_reference_or_unsupported(queries:
 
 
 def test_an_error_of_the_mask_is_seen(tmp_path: Path) -> None:
-    """A ring that forgets what lies outside its own pair of shards."""
-    plant(tmp_path, "ring", "self.blocks(rank, source, q.shape[1])", "self.blocks(rank, source, q.shape[1])[-1:]")
+    planting.slip(tmp_path, "ring", "in found:", "in found[-1:]:")
     words = ("variant=broken", "world_size=2", "dtype=float64", "problem.documents=10+50+36")
     results = measure(*words, folders=[tmp_path])
     worst = results[(results["rank"] == -1)].set_index("tensor")["error_rel"]
@@ -78,12 +74,20 @@ def test_a_mask_is_told_in_the_table() -> None:
     assert set(results["softcap"]) == {3.0}
 
 
-def test_a_window_of_its_own_token_is_a_case_of_its_own() -> None:
-    assert measure("variant=single_device", "world_size=1", "problem.window=[null,0]")["case_id"].nunique() == 2
-
-
-def test_settings_that_change_nothing_are_the_same_case() -> None:
+def test_settings_that_change_nothing_are_the_same_case_and_a_window_of_one_token_is_another() -> None:
     """A window as wide as the sequence, one document, an alignment of as many queries as keys."""
     plain = measure("variant=single_device", "world_size=1")["case_id"].unique()
     for words in ("problem.window=95", "problem.documents=96", "problem.mask=causal_top_left", "problem.seqlen_q=96"):
         assert measure("variant=single_device", "world_size=1", words)["case_id"].unique() == plain
+    assert measure("variant=single_device", "world_size=1", "problem.window=0")["case_id"].unique() != plain
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("variant", ["ring", "zigzag", "striped", "llama3", "bpt_ring"])
+def test_256_ranks_of_few_tokens_agree_with_the_reference(variant: str) -> None:
+    """Float64: sums over up to 256 blocks; 1e-12 as in the contract."""
+    few = ("problem.seqlen=512", "problem.batch=1", "problem.heads=2", "problem.heads_kv=1")
+    results = measure(f"variant={variant}", "world_size=256", "dtype=float64", *few)
+    assert (results["status"] == "ok").all(), results["reason"].unique()
+    assert results["error_rel"].max() < 1e-12
+    assert set(results["rank"]) == {-1, *range(256)}

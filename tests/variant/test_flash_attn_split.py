@@ -1,5 +1,3 @@
-"""flash-attn's own splitting: what the variant asks of the package, and on a GPU that the answer is right."""
-
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -26,14 +24,8 @@ def test_it_asks_the_package_for_its_number_of_parts(monkeypatch: pytest.MonkeyP
         asked.append((q.shape[1], k.shape[1], softmax_scale, causal, num_splits, return_softmax_lse))
         return Eager().forward(q, k, v, scale=softmax_scale, causal=causal, out_dtype=q.dtype)
 
-    words = (
-        "variant=single_device",
-        "world_size=1",
-        "problem.seqlen=40",
-        "problem.seqlen_q=3",
-        "problem.softmax_scale=0.25",
-    )
-    (only,) = plan(configuration(*words, "device=cpu"), None)
+    words = ("problem.seqlen=40", "problem.seqlen_q=3", "problem.softmax_scale=0.25", "device=cpu")
+    (only,) = plan(configuration("variant=single_device", "world_size=1", *words), None)
     case = replace(only.case, variant=Variant("split", "contiguous", SCHEDULE, SCHEDULE, (("splits", 4),)))
     shards = [Pipeline("test", Cache(None, 0.0)).targets(case).inputs.tensors]
     monkeypatch.setattr(flash_attn, "_interface", lambda: SimpleNamespace(flash_attn_with_kvcache=with_cache))

@@ -7,25 +7,22 @@ from pathlib import Path
 
 import pytest
 
-import accuracy
+from tests import planting
 from tests.measuring import measure
-
-PACKAGE = Path(accuracy.__file__).parent
 
 # schedule, what stands there, what a slip makes of it, tensors that must show it
 MUTATIONS = [
-    ("ring", "(rank, source, q.shape[1])", "(rank, source, q.shape[1]) * (source < rank.world.rank)", {"out", "dq"}),
-    ("ring", "(rank, source, q.shape[1])", "(rank, max(0, source - 1), q.shape[1])", {"out", "dq", "dk", "dv"}),
-    ("ring", "(rank, source, q.shape[1])", "(rank, source, q.shape[1] - 1)", {"out", "lse"}),
+    ("ring", "(rank, source, k.shape[1])", "(rank, source, k.shape[1]) * (source < rank.world.rank)", {"out", "dq"}),
+    ("ring", "(rank, source, k.shape[1])", "(rank, max(0, source - 1), k.shape[1])", {"out", "dq", "dk", "dv"}),
+    ("ring", "(rank, source, k.shape[1])", "(rank, source, k.shape[1] - 1)", {"out", "lse"}),
     ("ring", "- step * _distance(rank)", "+ step * _distance(rank)", {"out", "dk"}),
     ("ring", "dk.add(key, dk_block)", "dk.take(dk_block)", {"dk"}),
     ("ring", "total.take(received)", "total.add(slice(0, len(received[0])), received)", {"dk", "dv"}),
-    ("ring", "zip((dk, dv), await", "zip((dk, dk), await", {"dk", "dv"}),
+    ("ring", "(travelling, dk, dv)", "(travelling, dk, dk)", {"dk", "dv"}),
     ("ring", "dv.add(key, dv_block)", "dv.add(key, dk_block)", {"dv"}),
     ("ring", "dq.add(block.query, dq_block)", "dq.take(dq_block)", {"dq"}),
-    ("ring", "(dk.value().to(wire), dv.value().to(wire))", "(dv.value().to(wire), dk.value().to(wire))",
-     {"dk", "dv"}),
-    ("ring", "add(found)", "add(found[1:])", {"dk", "dv"}),
+    ("ring", "for total in (dk, dv))", "for total in (dv, dk))", {"dk", "dv"}),
+    ("ring", "in gradients:", "in gradients[1:]:", {"dk", "dv"}),
     ("zigzag", "length // 2), slice(length // 2", "length // 2 - 1), slice(length // 2 - 1", {"out", "lse"}),
     ("zigzag", "Block(whole, front, causal=False)", "Block(whole, back, causal=False)", {"out", "dk", "dv"}),
     ("zigzag", "Block(back, whole, causal=False)", "Block(front, whole, causal=False)", {"out", "dq"}),
@@ -47,32 +44,24 @@ MUTATIONS = [
     ("ulysses", "for other in others:", "for other in others[1:]:", {"dk", "dv"}),
     ("bpt", "min(begin + chunk, whole[1])", "min(begin + chunk, whole[1] - 1)", {"out", "lse"}),
     ("bpt", "chunks.key_chunk)", "chunks.key_chunk - 1)", set()),
+    ("split_kv", "(part + 1) * keys // splits", "(part + 1) * keys // splits - 1", {"out"}),
+    ("split_kv", "query_offset = keys - queries", "query_offset = keys - queries - 1", {"out"}),
+    ("split_kv", "block.shifted(query_offset, 0)", "block.shifted(ahead - 1, 0)", {"out"}),
+    ("split_kv", "block.shifted(query_offset, 0)", "Block(block.shifted(query_offset, 0).query, block.key, False)",
+     {"out"}),
+    ("split_kv", "range(splits)", "range(splits - 1)", {"out"}),
+    ("split_kv", "rank.join(running, block, q, k, v)", "rank.join(running, block, q, k, k)", {"out"}),
 ]  # fmt: skip
-SHARDING = {"zigzag": "zigzag", "striped": "striped"}
-KNOBS = {"bpt": "query_chunk: 20\nkey_chunk: 36\n", "bpt_ring": "query_chunk: 20\nkey_chunk: 7\n",
-         "llama3": "heads_stride: 2\n"}  # fmt: skip
 
 
-def plant(folder: Path, schedule: str, before: str, after: str) -> None:
-    """A variant `broken` whose schedule is a copy with one slip."""
-    source = (PACKAGE / "variant" / f"{schedule}.py").read_text()
-    assert before in source, f"{schedule} no longer says {before!r}"
-    (folder / "variant").mkdir()
-    (folder / "variant" / "broken.py").write_text(source.replace(before, after))
-    sharding = SHARDING.get(schedule, "contiguous")
-    (folder / "variant" / "broken.yaml").write_text(
-        f"# @package variant.broken\n# A planted slip\nforward: broken\nbackward: broken\nsharding: {sharding}\n"
-        + KNOBS.get(schedule, "")
-    )
-
-
-@pytest.mark.stress(10, "schedule")
+@pytest.mark.stress(14, "schedule")
 @pytest.mark.parametrize(("schedule", "before", "after", "tensors"), MUTATIONS)
 def test_a_slip_in_a_schedule_is_seen(tmp_path: Path, schedule: str, before: str, after: str, tensors: set) -> None:
     """Seen: an error above 1e-6 of the reference, where the healthy schedule is held to 1e-12; or a row that failed."""
-    plant(tmp_path, schedule, before, after)
-    size = 1 if schedule == "bpt" else 4
-    results = measure("variant=broken", f"world_size={size}", "dtype=float64", folders=[tmp_path])
+    planting.slip(tmp_path, schedule, before, after)
+    size = 1 if schedule in ("bpt", "split_kv") else 4
+    few = ("problem.seqlen_q=30",) if schedule == "split_kv" else ()
+    results = measure("variant=broken", f"world_size={size}", "dtype=float64", *few, folders=[tmp_path])
     if (results["status"] == "failed").all():
         return
     errors = results[results["rank"] == -1].set_index("tensor")["error_rel"]

@@ -1,5 +1,3 @@
-"""Every rounding place of the precision policy is one: a coarser dtype there, and there alone, costs accuracy."""
-
 import pytest
 
 from tests.measuring import measure
@@ -29,9 +27,8 @@ PLACES = [
 def test_a_place_rounds_what_it_names(place: str, variant: str, suffers: tuple, spared: tuple) -> None:
     """In float32 inputs with one place at bfloat16: at least u/64 relative error there (lse averages the rounding of
     96 keys, a factor of 10, and is some times larger than its spread), elsewhere float32's (64 u: sums of 96 terms)."""
-    results = measure(
-        f"variant={variant}", "world_size=4", "dtype=float32", "kernel=eager", f"precision.{place}=bfloat16"
-    )
+    words = ("world_size=4", "dtype=float32", "kernel=eager", f"precision.{place}=bfloat16")
+    results = measure(f"variant={variant}", *words)
     assert (results["status"] == "ok").all()
     errors = results[results["rank"] == -1].set_index("tensor")["error_rel"]
     for tensor in suffers:
@@ -54,13 +51,7 @@ def test_unrounded_partials_bring_a_ring_back_to_single_device() -> None:
 
 def test_compensation_recovers_what_a_coarse_accumulator_loses() -> None:
     """Kahan in a bfloat16 accumulator: the error stops growing with the number of merges."""
-    words = [
-        "variant=ring",
-        "world_size=16",
-        "dtype=float32",
-        "kernel=eager",
-        "precision.out_accumulator=bfloat16",
-    ]
+    words = ("variant=ring", "world_size=16", "dtype=float32", "kernel=eager", "precision.out_accumulator=bfloat16")
     errors = {}
     for merge in ("sigmoid", "compensated"):
         results = measure(*words, f"precision.merge={merge}", "problem.mask=full")

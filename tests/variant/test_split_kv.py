@@ -1,7 +1,3 @@
-"""Split-KV decoding: any number of parts is the same answer, on few queries and many, and slips in it are seen."""
-
-from pathlib import Path
-
 import pandas as pd
 import pytest
 import torch
@@ -10,9 +6,7 @@ from accuracy.execute.plan import plan
 from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from accuracy.simulate.program import simulate
-from accuracy.variant.split_kv import blocks
 from tests.measuring import configuration, measure
-from tests.variant.test_mutations import plant
 
 SPLITS = "variant.split_kv.splits=[1,2,5,7,96]"  # 5 and 7 do not divide 96 keys; 96: a key a part
 QUERIES = "problem.seqlen_q=[1,5,null]"
@@ -53,34 +47,3 @@ def test_one_part_is_single_device_bit_for_bit() -> None:
     pipeline = Pipeline("test", Cache(None, 0.0))
     whole, split = (simulate(each.case, [pipeline.targets(each.case).inputs.tensors]).results[0] for each in plans)
     assert all(torch.equal(a, b) for a, b in zip(whole[:2], split[:2], strict=True))
-
-
-@pytest.mark.parametrize(("splits", "queries", "keys"), [(1, 1, 7), (3, 1, 7), (7, 7, 7), (4, 5, 18), (3, 18, 18)])
-def test_every_query_sees_every_key_up_to_its_own_position_once(splits: int, queries: int, keys: int) -> None:
-    seen = torch.zeros(queries, keys, dtype=torch.int64)
-    for block in blocks(splits, queries, keys, causal=True):
-        part = seen[block.query, block.key]
-        rows, width = part.shape
-        part += torch.ones(rows, width, dtype=torch.int64).tril(width - rows) if block.causal else 1
-    assert torch.equal(seen, torch.ones(queries, keys, dtype=torch.int64).tril(keys - queries))
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("(part + 1) * keys // splits", "(part + 1) * keys // splits - 1"),
-        ("query_offset = keys - queries", "query_offset = keys - queries - 1"),
-        ("block.shifted(query_offset, 0)", "block.shifted(ahead - 1, 0)"),
-        ("block.shifted(query_offset, 0)", "Block(block.shifted(query_offset, 0).query, block.key, False)"),
-        ("range(splits)", "range(splits - 1)"),
-        ("rank.join(running, block, q, k, v)", "rank.join(running, block, q, k, k)"),
-    ],
-)
-def test_a_slip_is_seen(tmp_path: Path, before: str, after: str) -> None:
-    """Seen: an error above 1e-6 where the healthy schedule is held to 1e-12, or a failed row."""
-    plant(tmp_path, "split_kv", before, after)
-    results = measure("variant=broken", "world_size=1", "dtype=float64", "problem.seqlen_q=30", folders=[tmp_path])
-    if (results["status"] == "failed").all():
-        return
-    whole = results[results["rank"] == -1].set_index("tensor")
-    assert whole.loc["out", "error_rel"] > 1e-6

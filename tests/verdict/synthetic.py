@@ -6,6 +6,7 @@ import pandas as pd
 
 from accuracy.core.dtype import FORMATS, effective_dtype
 from accuracy.results.table import ALL_RANKS, RESULTS_SCHEMA, TENSORS
+from tests.report.synthetic import Shape, identity
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 
@@ -14,19 +15,14 @@ def row(tensor: str, dtype: str, size: int, rank: int, seed: int, **changes: Any
     """A healthy row: 1.1 times single device's error, which is 1.2 floors."""
     u = FORMATS[effective_dtype(tensor, dtype)].unit_roundoff
     floor = 0.41 * u
-    content = {
-        "case_id": f"{dtype}-{size}-{seed}-{changes.get('inputs', 'gaussian')}", "variant": "v", "options": "",
-        "precision": "", "kernel": "eager", "kernel_options": "", "inputs": "gaussian", "inputs_options": "",
-        "dtype": dtype, "world": "simulated", "world_size": size, "sharding": "contiguous", "seed": seed,
-        "mask": "causal", "softcap": 0.0, "batch": 1, "seqlen": 512, "seqlen_q": 512, "heads": 4,
-        "heads_kv": 4, "head_dim": 16,
-        "softmax_scale": 0.25, "device": "cpu", "tensor": tensor, "rank": rank, "status": "ok", "reason": "",
-        "nonfinite": 0,
-        "error_rel": 1.32 * floor, "single_device_rel": 1.2 * floor, "floor_rel": floor, "error_rms": 1.32 * floor,
-        "error_max": 5 * floor, "single_device_max": 5 * floor, "error_bias": 0.001 * floor, "single_device_bias": 0.0,
-        "error_outward": 0.0, "single_device_outward": 0.0, "x_floor": 1.32, "reference_rms": 1.0, "worst_token": 100,
+    content = identity(Shape(seqlen=512), "v", dtype, size, seed) | {
+        "case_id": f"{dtype}-{size}-{seed}-{changes.get('inputs', 'gaussian')}", "kernel": "eager", "heads_kv": 4,
+        "head_dim": 16, "softmax_scale": 0.25, "experiment": None, "code": None, "tensor": tensor, "rank": rank,
+        "nonfinite": 0, "error_rel": 1.32 * floor, "single_device_rel": 1.2 * floor, "floor_rel": floor,
+        "error_rms": 1.32 * floor, "error_max": 5 * floor, "single_device_max": 5 * floor, "error_bias": 0.001 * floor,
+        "single_device_bias": 0.0, "error_outward": 0.0, "single_device_outward": 0.0, "x_floor": 1.32,
+        "reference_rms": 1.0 + 1e-9 * seed, "worst_token": 100,
         "significand_bits": float(FORMATS[effective_dtype(tensor, dtype)].precision),
-        "repeats_differ": None, "poisoned": None, "future_differs": None,
     }  # fmt: skip
     return dict.fromkeys(RESULTS_SCHEMA.names) | content | changes
 

@@ -1,8 +1,6 @@
-"""All ranks of a run on this machine: torch's elastic agent starts their processes once, and anew when one ends.
-
-In: the task and its pending cases. Out: the status of each case as it ends. The ranks tell of their cases in the run
-folder's journal, which this process follows; nothing of this module listens on any interface.
-"""
+"""All ranks of a run on this machine: torch's elastic agent starts their processes once, and anew when one ends. The
+ranks tell of their cases in the run folder's journal, which this process follows; nothing here listens on any
+interface."""
 
 import logging
 import multiprocessing
@@ -12,6 +10,7 @@ import sys
 import tempfile
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +26,7 @@ from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCP
 
 from accuracy.core import given
 from accuracy.core.case import Case
+from accuracy.execute import start_method, worker_process
 from accuracy.execute.plan import Planned
 from accuracy.execute.ranks import journal, rank_loop, rendezvous
 from accuracy.execute.ranks.rank_loop import Task
@@ -53,13 +53,13 @@ def measure(
     _, offset = journal.lines(task.folder)
     with tempfile.TemporaryDirectory(prefix="accuracy-") as rendezvous_folder:
         agent = Agent(task, pending, Path(rendezvous_folder), lead)
-        thread = threading.Thread(target=agent.run_to_end, daemon=True)
+        thread = threading.Thread(target=agent.run, daemon=True)
         thread.start()
         try:
             running = True
             while running:
                 thread.join(POLL_SECONDS)
-                running = thread.is_alive()
+                running = thread.is_alive()  # before the journal is read: its last lines count
                 found, offset = journal.lines(task.folder, offset)
                 for word, case_id in found:
                     if word == "began":
@@ -77,12 +77,9 @@ class Agent(LocalElasticAgent):
     """torch's agent for one machine, which also notes how a rank ended."""
 
     def __init__(self, task: Task, pending: Sequence[Planned], rendezvous_folder: Path, lead: Lead) -> None:
-        for name in ("torch.distributed.elastic", "torch.multiprocessing.spawn"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)  # rows say what happened
         multiprocessing.set_forkserver_preload([__name__])  # imported once, not by each rank
         given.store(rendezvous_folder)
-        self.task, self.stopping, self.ended, self.idle = task, False, "", 0
-        self.journal_size = 0
+        self.task, self.stopping, self.ended, self.idle, self.journal_size = task, False, "", 0, 0
         spec = WorkerSpec(
             role="rank",
             local_world_size=max(task.sizes),
@@ -94,23 +91,26 @@ class Agent(LocalElasticAgent):
         )
         super().__init__(spec, DefaultLogsSpecs(log_dir=str(rendezvous_folder)), start_method="forkserver")
 
-    def run_to_end(self) -> None:
-        """`run`, for a thread."""
+    def run(self, role: str = "default") -> RunResult:
+        """See `LocalElasticAgent`; torch's logs of processes say nothing meanwhile: rows say what happened."""
+        loggers = [logging.getLogger(name) for name in ("torch.distributed.elastic", "torch.multiprocessing.spawn")]
+        before = [logger.level for logger in loggers]
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
         try:
-            self.run()
-        except _Stopped:
-            pass
-        except Exception:
-            traceback.print_exc()
+            return super().run(role)
+        finally:
+            for logger, level in zip(loggers, before, strict=True):
+                logger.setLevel(level)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        with _main_is_not_imported():
+        with _main_is_not_imported(), start_method.kept():
             started: dict[int, Any] = super()._start_workers(worker_group)
         return started
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         if self.stopping:
-            raise _Stopped
+            raise SystemExit  # of its thread
         result = super()._monitor_workers(worker_group)
         if result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY):
             self._note_ends()
@@ -129,10 +129,6 @@ class Agent(LocalElasticAgent):
             self._remaining_restarts = 0
 
 
-class _Stopped(Exception):
-    """This process wants no more of its ranks."""
-
-
 class OneMachine(StaticTCPRendezvous):
     """The agent is the only one: it waits for nobody, and its store is in its own memory. Nothing listens."""
 
@@ -148,7 +144,7 @@ def rank_process(task: Task, pending: Sequence[Planned], rendezvous_folder: Path
     """The life of a rank's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the starting process's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    worker_process.end_with_parent(journal.LOST)
     try:
         arithmetic.make_exact()
         torch.set_num_threads(task.threads)
@@ -157,19 +153,11 @@ def rank_process(task: Task, pending: Sequence[Planned], rendezvous_folder: Path
         if ranks.rank > 0:
             rank_loop.follow(task, ranks)
         else:
-            for _ in lead(task, ranks, pending):
-                pass
+            deque(lead(task, ranks, pending), maxlen=0)
         dist.destroy_process_group()
     except BaseException:
         traceback.print_exc()
         os._exit(1)
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(journal.LOST)
 
 
 @contextmanager

@@ -3,13 +3,14 @@
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from accuracy.core.case import Case
+from accuracy.core.frames import located
 from accuracy.execute.ranks import messages
 from accuracy.execute.ranks.launch import launch
 from accuracy.inputs import base as inputs_base
@@ -20,13 +21,13 @@ from accuracy.runtime import arithmetic
 from accuracy.runtime import device as devices
 from accuracy.simulate.program import Ran
 from accuracy.variant import callable as callable_variant
+from accuracy.world.alone import group_of_one
 from accuracy.world.base import Results, Tensors
 
 OTHERS_FAILED = "no backward, as another rank's forward failed"
 
 
-@dataclass(frozen=True)
-class CallersRank:
+class CallersRank(NamedTuple):
     """This rank among `size`; group is None where it is alone."""
 
     rank: int
@@ -50,16 +51,12 @@ def callers_rank(group: dist.ProcessGroup | None, device: str) -> CallersRank:
 def measure(fn: Callable[..., Any], case: Case, here: CallersRank) -> list[Row]:
     """The case's rows, the same on every rank. fn runs with the arithmetic switches that the process has; the reference
     and the single-device kernel with exact ones."""
-    switches = arithmetic.switches()
-    arithmetic.make_exact()
-    rows: list[Row] = []
-    try:
+    switches, rows = arithmetic.switches(), list[Row]()
+    with arithmetic.exact():
         if here.rank == 0:
             rows = _compare(fn, case, here, switches)
         else:
             _run(fn, case, inputs_base.draw_shard(case, here.rank), here, switches)
-    finally:
-        arithmetic.set_switches(switches)
     if here.group is None:
         return rows
     received: list[Row] = json.loads(messages.share(json.dumps(rows), here.group)[0])
@@ -81,24 +78,23 @@ def _compare(fn: Callable[..., Any], case: Case, here: CallersRank, switches: ar
 def _run(
     fn: Callable[..., Any], case: Case, shards: Tensors, here: CallersRank, switches: arithmetic.Switches
 ) -> tuple[list[Any], list[Results]]:
-    """What each rank tells: why it has no results, else what they are like; on the first rank the results themselves.
-
-    A rank that raises would leave the others waiting in their backward: all hear of it before.
-    """
+    """What each rank tells: why it has no results, else what they are like; on the first rank the results themselves. A
+    rank that raises would leave the others waiting in their backward: all hear of it before."""
     q, k, v, dout = shards
     layout = str(dict(case.variant.options)["layout"])
-    how = {"causal": case.problem.causal, "softmax_scale": case.problem.softmax_scale, "group": here.group}
+    how = {"causal": case.problem.causal, "softmax_scale": case.problem.softmax_scale}
     mine: Results = ()
     arithmetic.set_switches(switches)
     try:
-        went = _attempted(lambda: callable_variant.attend(fn, layout, q, k, v, **how))
-        fine = not isinstance(went, str)
-        if here.group is not None and not messages.all_agree(fine, here.group):
-            went = OTHERS_FAILED if fine else went
-        if not isinstance(went, str):
-            out, lse, graph = went
-            went = _attempted(lambda: callable_variant.differentiate(graph, dout))
-            mine = (out, lse, *went) if not isinstance(went, str) else ()
+        with group_of_one(case.device) if here.group is None else nullcontext(here.group) as group:
+            went = _attempted(lambda: callable_variant.attend(fn, layout, q, k, v, group=group, **how))
+            fine = not isinstance(went, str)
+            if here.group is not None and "False" in messages.share(str(fine), here.group):
+                went = OTHERS_FAILED if fine else went
+            if not isinstance(went, str):
+                out, lse, graph = went
+                went = _attempted(lambda: callable_variant.differentiate(graph, dout))
+                mine = (out, lse, *went) if not isinstance(went, str) else ()
     finally:
         arithmetic.make_exact()
     mine = tuple(x if x is None else x.detach() for x in mine)
@@ -115,4 +111,4 @@ def _attempted(work: Callable[[], Any]) -> Any:
     try:
         return work()
     except Exception as error:
-        return f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return located(error)

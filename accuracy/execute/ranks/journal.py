@@ -1,8 +1,6 @@
-"""What ranks had in hand when one of them ended: a line for each event in `ranks.log` of the run folder.
-
+"""What ranks had in hand when one of them ended: a line for each event in `ranks.log` of the run folder. Events:
 launch; began CASE; ok CASE, unsupported CASE, failed CASE; ended HOW: a rank's process is gone, the case may be tried
-once more; final HOW: the case may not. Whoever sees an event adds its line, so the file is read after every restart.
-"""
+once more; final HOW: the case may not."""
 
 import signal
 from dataclasses import dataclass, field
@@ -24,11 +22,11 @@ class Known:
     def reason(self, case_id: str) -> str | None:
         """Why the case is a failed row without being tried again; None: it is to be tried."""
         ends = []
-        for noted in self.tries.get(case_id, []):
-            ended = [text for word, text in noted if word == "ended"]
-            if noted and not ended:
+        for noted in filter(None, self.tries.get(case_id, [])):
+            ended = " and ".join(text for word, text in noted if word == "ended")
+            if not ended:
                 return " and ".join(text for _, text in noted)
-            ends += [" and ".join(ended)] if ended else []
+            ends.append(ended)
         if len(ends) < TRIES:
             return None
         return f"{ends[0]}, twice" if len(set(ends)) == 1 else "; then ".join(ends)

@@ -2,7 +2,7 @@
 
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from accuracy.core.errors import ConfigError
 
@@ -18,8 +18,7 @@ NAMES = {  # rank, size, rank on this machine, processes on it
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(NamedTuple):
     """One of `size` processes that `by` started; they meet at host:port. agent: whether torchrun's store is there;
     one_host: whether all of them are on this machine."""
 
@@ -58,8 +57,8 @@ def _port(environment: Mapping[str, str]) -> int:
     """MASTER_PORT, or one that the job's number leads every process to."""
     if "MASTER_PORT" in environment:
         return _number("MASTER_PORT", environment["MASTER_PORT"])
-    job = environment.get("SLURM_JOB_ID") or environment.get("SUBMITIT_LOCAL_JOB_ID") or "0"
-    return 20000 + int("".join(each for each in job if each.isdigit()) or "0") % 10000
+    job = environment.get("SLURM_JOB_ID") or environment.get("SUBMITIT_LOCAL_JOB_ID") or ""
+    return 20000 + int("0" + "".join(filter(str.isdigit, job))) % 10000
 
 
 def _first_host(environment: Mapping[str, str]) -> str:

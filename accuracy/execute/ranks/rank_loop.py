@@ -1,24 +1,26 @@
 """What a rank does in a run: the first measures case after case, the others take part where it tells them to.
 
-Every rank draws the inputs itself and runs its program; out, lse, dq, dk and dv go to the first as tensors, which
-compares them and writes the rows. An exception is told to all, and the case is a failed row. Where the others are stuck
-in the middle of a transfer, the rank ends instead, and its launcher starts all of them anew.
+Every rank draws the inputs itself; the first gets out, lse, dq, dk and dv as tensors and writes the rows. An exception
+is told to all, and the case is a failed row. Where the others are stuck in the middle of a transfer, the rank ends
+instead, and its launcher starts all of them anew.
 """
 
 import json
 import os
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from accuracy.core.case import Case, Reruns, digest
-from accuracy.execute.plan import Planned
+from accuracy.core.frames import located
+from accuracy.execute.plan import Planned, measured
 from accuracy.execute.ranks import journal, messages
 from accuracy.execute.ranks.rendezvous import Ranks, time_limit
+from accuracy.execute.worker_process import device_works, write
 from accuracy.inputs import base as inputs_base
 from accuracy.measurement.pipeline import Pipeline
 from accuracy.measurement.rerun import counts
@@ -39,12 +41,9 @@ Told = dict[str, Any]
 
 @dataclass(frozen=True)
 class Task:
-    """What the ranks of a run measure, and how.
-
-    cases: the same on every rank; pipeline: the first rank's, which simulates the cases of a simulated world; sizes:
-    the world sizes to come; seconds: that real ranks may take for a case; threads: of the processor, in each rank that
-    is started here.
-    """
+    """What the ranks of a run measure, and how. cases: the same on every rank; pipeline: the first rank's, which
+    simulates the cases of a simulated world; sizes: the world sizes to come; seconds: that real ranks may take for a
+    case; threads: of the processor, in each rank that is started here."""
 
     cases: Sequence[Case]
     pipeline: Pipeline
@@ -72,16 +71,12 @@ def lead(task: Task, ranks: Ranks, pending: Sequence[Planned]) -> Iterator[tuple
         case = each.case
         if case.id not in known.statuses:
             journal.note(task.folder, "began", case.id)
-            if each.unsupported is not None:
-                measured = pipeline.unsupported(case, each.unsupported)
-            elif reason := known.reason(case.id):
-                measured = pipeline.failed(case, reason)
-            else:
+            reason = None if each.unsupported else known.reason(case.id)
+            if not (each.unsupported or reason):
                 rank.prepare(numbers[case.id])
-                measured = pipeline.measure(case)
-            table.write_case(task.folder, case.id, measured.results, measured.positions, measured.steps)
-            known.statuses[case.id] = measured.status
-            journal.note(task.folder, measured.status, case.id)
+            found = pipeline.failed(case, reason) if reason else measured(pipeline, each)
+            known.statuses[case.id] = write(task.folder, case, found)
+            journal.note(task.folder, found.status, case.id)
         yield case, known.statuses[case.id]
     rank.tell(0, END)
 
@@ -96,11 +91,6 @@ def follow(task: Task, ranks: Ranks) -> None:
         rank.draw(number)
         if what != PREPARE:
             rank.take_part(what)
-
-
-def leave() -> NoReturn:
-    """End this rank: it cannot go on, and its launcher starts all ranks anew."""
-    os._exit(journal.LOST)
 
 
 class Rank:
@@ -123,7 +113,7 @@ class Rank:
         try:
             number, what = messages.share_numbers((number, what), self.ranks.control)
         except RuntimeError:
-            leave()
+            os._exit(journal.LOST)  # this rank cannot go on, its launcher starts all ranks anew
         return number, what
 
     def prepare(self, number: int) -> None:
@@ -166,20 +156,21 @@ class Rank:
             try:
                 mine, told = self._run(what, given)
             except (Exception, SystemExit) as error:  # some packages call exit()
-                told = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]}
+                told = {"error": located(error)[:500]}
+                text = "".join(traceback.format_exception(error))
+                table.write_traceback(self.task.folder, self.task.cases[self.number].id, text, self.ranks.rank)
             try:
-                if "error" in told and _is_broken(self.case.device):
+                if "error" in told and not device_works(self.case.device):
                     raise messages.Stuck
                 return self._exchange(mine, told)
             except messages.Stuck:
                 journal.note(self.task.folder, "final", f"rank {self.ranks.rank}: {told['error']}")
             except RuntimeError:
                 pass  # a rank is gone: who saw it end says how
-            leave()
+            os._exit(journal.LOST)
 
     def _run(self, what: int, given: Tensors | None) -> tuple[Results, Told]:
-        case, rank = replace(self.case, reruns=RERUNS[what]), self.ranks.rank
-        guarded = None
+        case, rank, guarded = replace(self.case, reruns=RERUNS[what]), self.ranks.rank, None
         try:
             if rank >= case.world_size:
                 return (), {}
@@ -205,20 +196,8 @@ class Rank:
 
     def _exchange(self, mine: Results, told: Told) -> tuple[list[Told], list[Results]]:
         patience = PATIENCE_SECONDS if "error" in told else None
-        notes = messages.share_notes(json.dumps(told), self.ranks.control, patience)
         size = self.case.world_size
-        every = [json.loads(note) for note in notes[:size]]
+        every = [json.loads(text) for text in messages.share(json.dumps(told), self.ranks.control, patience)[:size]]
         if self.ranks.rank >= size or any("error" in each for each in every):
             return every, []
         return every, messages.collect(mine, [each["tensors"] for each in every], self.ranks.data[size])
-
-
-def _is_broken(where: str) -> bool:
-    """Whether an error stays with this process: after an illegal address CUDA refuses everything."""
-    try:
-        if where == "cuda":
-            torch.cuda.synchronize()
-            torch.cuda.empty_cache()
-    except RuntimeError:
-        return True
-    return False

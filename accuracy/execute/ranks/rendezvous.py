@@ -1,8 +1,6 @@
-"""How the processes of a run's ranks find each other, and the groups that they then are.
-
-On one machine they meet in a file that nobody else can read, and speak over its loopback interface. Under a launcher
-they meet at its store; where it has none (srun, submitit), the first rank opens one, on the launch's address alone.
-"""
+"""How the processes of a run's ranks find each other, and the groups that they then are. On one machine they meet in a
+file that nobody else can read, and speak over its loopback interface. Under a launcher they meet at its store, or
+(srun, submitit) at one of the first rank, which listens on the launch's address alone."""
 
 import ipaddress
 import os
@@ -10,9 +8,9 @@ import signal
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -24,8 +22,7 @@ from accuracy.execute.ranks.launch import Launch
 START_SECONDS = 120.0  # for all ranks to import torch and to find each other
 
 
-@dataclass(frozen=True)
-class Ranks:
+class Ranks(NamedTuple):
     """This process's rank among `size`; control: carries texts and numbers; data: by world size, of the first ranks."""
 
     rank: int
@@ -54,10 +51,8 @@ def join_on_machine(folder: Path, backend: str, sizes: Sequence[int]) -> Ranks:
 
 
 def join_launched(launch: Launch, backend: str, sizes: Sequence[int], plan: str) -> Ranks:
-    """Meet the other processes of a launch. plan: in a word, what they have to agree on.
-
-    Raises ConfigError where they do not, where two share a GPU, and where they do not find each other.
-    """
+    """Meet the other processes of a launch. plan: in a word, what they have to agree on. Raises ConfigError where they
+    do not, where two share a GPU, and where they do not find each other."""
     gpu = 0 if torch.cuda.device_count() <= 1 else launch.local_rank  # a scheduler may show a process one GPU
     with time_limit(2 * START_SECONDS):
         try:
@@ -116,9 +111,8 @@ def _store(launch: Launch) -> dist.Store:
                 f"port {launch.port} of {launch.host} cannot be opened ({error.strerror}); set MASTER_PORT"
             ) from error
         store = dist.TCPStore(
-            launch.host, launch.port, is_master=True, timeout=wait, wait_for_workers=False,
-            master_listen_fd=listener.detach(),
-        )  # fmt: skip
+            launch.host, launch.port, None, True, wait, wait_for_workers=False, master_listen_fd=listener.detach()
+        )
     return dist.PrefixStore(f"accuracy/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
 
 

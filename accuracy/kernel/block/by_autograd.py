@@ -1,13 +1,8 @@
 """Gradients of one block of attention by autograd, for out and lse over ALL keys of each query.
 
-Kernels whose backward takes no out and lse from outside have only their own: those of the block. With w = exp(block
-lse - lse), the block's share of a row, the gradients of the whole are those of the block for the incoming gradients
-
-    d block_out = w dout,    d block_lse = w rowsum(dout (block_out - out)),
-
-because P = w block_P, and P (dout v - dout out) = block_P (w dout v - w dout block_out + d block_lse). Where the block
-is all there is, w = 1, d block_lse = 0 and nothing but the kernel's own backward is left, exactly. In a ring, w dout is
-rounded to the inputs' dtype, once more than in kernels that take lse.
+Kernels whose backward takes no out and lse know those of the block only. With w = exp(block lse - lse), the gradients
+of the whole are those of the block for d block_out = w dout and d block_lse = w rowsum(dout (block_out - out)), because
+P = w block_P. Of a single block they are the kernel's own, exactly; in a ring, w dout is rounded once more.
 """
 
 from collections.abc import Callable
@@ -22,10 +17,8 @@ def gradients(
     forward: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
     dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """dq (B, Sq, H, D), dk, dv (B, Sk, Hk, D) in the inputs' dtype.
-
-    forward: q, k, v -> out (B, Sq, H, D) and lse (B, H, Sq), both differentiable; it runs once more, for its graph.
-    """
+    """dq (B, Sq, H, D), dk, dv (B, Sk, Hk, D) in the inputs' dtype. forward: q, k, v -> out (B, Sq, H, D) and lse
+    (B, H, Sq), both differentiable; it runs once more, for its graph."""
     with torch.enable_grad():
         leaves = [x.detach().requires_grad_() for x in (q, k, v)]
         block_out, block_lse = forward(*leaves)

@@ -1,8 +1,4 @@
-"""A kernel on blocks of a sequence: the one place where a block's mask and the scores' form become its arguments.
-
-A kernel that does not state an ability is never given the argument for it: such cases are unsupported
-(`accuracy.execute.plan`).
-"""
+"""A kernel on blocks of a sequence: the one place where a block's mask and the scores' form become its arguments."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,9 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy.core.dtype import accumulation_dtype
 from accuracy.core.masks import Block
-from accuracy.kernel.base import Kernel
+from accuracy.kernel.base import Kernel, dtype_of
 
 
 @dataclass(frozen=True)
@@ -54,48 +49,38 @@ def backward(
 def forward_rows(
     attend: Callable[[Block], tuple[Tensor, Tensor]], blocks: Sequence[Block], q: Tensor, k: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """out (B, Sq, H, D) and lse (B, H, Sq) where every row is in one block, so that nothing is merged.
-
-    attend: a block's out (B, S', H, D) and lse (B, H, S').
-    """
+    """out (B, Sq, H, D) and lse (B, H, Sq) where every row is in one block: nothing is merged. attend: a block's."""
     if _is_whole(blocks, q, k):
         return attend(blocks[0])
-    _assert_each_row_once(blocks, q.shape[1])
-    parts = [attend(block) for block in sorted(blocks, key=lambda block: block.query.start)]
-    out, lse = zip(*parts, strict=True)
+    out, lse = zip(*(attend(block) for block in _by_row(blocks, q.shape[1])), strict=True)
     return torch.cat(out, dim=1), torch.cat(lse, dim=2)
 
 
 def backward_rows(
     differentiate: Callable[[Block], Sequence[Tensor]], blocks: Sequence[Block], q: Tensor, k: Tensor
 ) -> tuple[Tensor, ...]:
-    """dq (B, Sq, H, D), dk, dv (B, S, Hk, D) where every row is in one block; 0 for keys that no row sees.
-
-    differentiate: a block's dq, dk, dv. Keys of several blocks: their gradients are summed in the accumulation dtype,
-    which adds no rounding to a single one.
-    """
+    """dq (B, Sq, H, D), dk, dv (B, S, Hk, D) where every row is in one block; 0 for keys that no row sees. Gradients of
+    keys of several blocks are summed in the accumulation dtype. differentiate: a block's dq, dk, dv."""
     if _is_whole(blocks, q, k):
         return tuple(differentiate(blocks[0]))
-    _assert_each_row_once(blocks, q.shape[1])
-    blocks = sorted(blocks, key=lambda block: block.query.start)
+    blocks = _by_row(blocks, q.shape[1])
     dq, dk, dv = zip(*(differentiate(block) for block in blocks), strict=True)
     return torch.cat(dq, dim=1), *(_summed([block.key for block in blocks], parts, k.shape) for parts in (dk, dv))
 
 
 def _summed(keys: Sequence[slice], parts: Sequence[Tensor], shape: torch.Size) -> Tensor:
-    dtype = parts[0].dtype
-    wide = getattr(torch, accumulation_dtype(str(dtype).removeprefix("torch.")))
-    total = parts[0].new_zeros(shape, dtype=wide)
+    total = parts[0].new_zeros(shape, dtype=dtype_of("accumulate", parts[0]))
     for key, part in zip(keys, parts, strict=True):
         total[:, key] += part
-    return total.to(dtype)
+    return total.to(parts[0].dtype)
 
 
 def _is_whole(blocks: Sequence[Block], q: Tensor, k: Tensor) -> bool:
     return [(each.query, each.key) for each in blocks] == [(slice(0, q.shape[1]), slice(0, k.shape[1]))]
 
 
-def _assert_each_row_once(blocks: Sequence[Block], rows: int) -> None:
-    covered = sorted((block.query.start, block.query.stop) for block in blocks)
-    if [begin for begin, _ in covered] + [rows] != [0] + [end for _, end in covered]:
-        raise RuntimeError(f"rows {covered} are not each of {rows} rows once")
+def _by_row(blocks: Sequence[Block], rows: int) -> list[Block]:
+    blocks = sorted(blocks, key=lambda block: block.query.start)
+    if [block.query.start for block in blocks] + [rows] != [0] + [block.query.stop for block in blocks]:
+        raise RuntimeError(f"rows of {blocks} are not each of {rows} rows once")
+    return blocks

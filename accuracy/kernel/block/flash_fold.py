@@ -1,12 +1,8 @@
 """How many calls of flash-attention 2's kernels can be one call, side by side in the batch, without changing a bit?
 
-A row's sums do not depend on the batch but for two numbers that the library derives from it, to fill the device:
-
-- forward: into how many parts the keys are cut (`num_splits_heuristic` of csrc/flash_attn/flash_api.cpp);
-- deterministic backward: over how many partial sums of dq the tiles of keys are dealt out (gridDimx of
-  csrc/flash_attn/src/flash_bwd_launch_template.h).
-
-torch carries the same sources. A number never exceeds that of the tiles of keys, so that keys of one tile fold always.
+A row's sums do not depend on the batch but for two numbers that the library (and torch's copy of it) derives from it:
+into how many parts the forward cuts the keys (`num_splits_heuristic` of csrc/flash_attn/flash_api.cpp), and over how
+many partial sums of dq the deterministic backward deals them out (gridDimx of flash_bwd_launch_template.h).
 """
 
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""Query heads and the key/value heads that they share (GQA): the same numbers as views, and as copies.
-
-Query head h reads key/value head h // G, G = H / Hk. Token layout: (B, S, heads, D); head layout: (B, heads, S, D).
-"""
+"""Query heads h and the key/value heads h // (H / Hk) that they share (GQA), as views and as copies."""
 
 import torch
 from torch import Tensor

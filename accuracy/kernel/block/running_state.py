@@ -1,8 +1,4 @@
-"""The running state of queries whose kernel goes on where it stopped: nothing is merged, out is rounded at the end.
-
-The alternative to joining partials outside of the kernel (`accuracy.variant.join.merge`) that ring-flash-attention's
-issue 42 names.
-"""
+"""The running state of queries whose kernel goes on where it stopped: nothing is merged, out is rounded at the end."""
 
 import math
 from collections.abc import Callable
@@ -31,9 +27,8 @@ class SoftmaxState:
     @classmethod
     def unwritten(cls, q: Tensor) -> "SoftmaxState":
         """Memory for queries q (B, S, H, D), for a kernel that begins all of its rows."""
-        batch, length, heads, _ = q.shape
-        statistic = (batch, heads, length)
-        return cls(*(torch.empty(shape, dtype=torch.float32, device=q.device) for shape in (q.shape, *2 * [statistic])))
+        shapes = q.shape, *2 * [(q.shape[0], q.shape[2], q.shape[1])]
+        return cls(*(torch.empty(shape, dtype=torch.float32, device=q.device) for shape in shapes))
 
     @classmethod
     def empty(cls, q: Tensor) -> "SoftmaxState":
@@ -47,13 +42,9 @@ class SoftmaxState:
         self.row_sum.zero_()
         return self
 
-    def items(self, items: slice) -> "SoftmaxState":
-        """The state of some items of the batch, in the same memory."""
-        return SoftmaxState(self.accumulator[items], self.row_max[items], self.row_sum[items])
-
-    def rows(self, rows: slice) -> "SoftmaxState":
-        """The state of some rows, in the same memory."""
-        return SoftmaxState(self.accumulator[:, rows], self.row_max[:, :, rows], self.row_sum[:, :, rows])
+    def part(self, items: slice = slice(None), rows: slice = slice(None)) -> "SoftmaxState":
+        """The state of some items of the batch and some rows, in the same memory."""
+        return SoftmaxState(self.accumulator[items, rows], self.row_max[items, :, rows], self.row_sum[items, :, rows])
 
     def result(self, out_dtype: torch.dtype, lse_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """out (B, S, H, D) and lse (B, H, S), each rounded once; 0 and -inf where no key was seen."""
@@ -66,10 +57,8 @@ class SoftmaxState:
 
 @dataclass
 class RunningState:
-    """The running state of a rank's queries q (B, S, H, D), as blocks arrive. carry: the kernel's own.
-
-    memory: where the state is to be once it begins, or None.
-    """
+    """The running state of a rank's queries q (B, S, H, D), as blocks arrive. carry: the kernel's own; memory: where
+    the state is to be once it begins, or None."""
 
     carry: Callable[..., None]
     q: Tensor
@@ -82,7 +71,7 @@ class RunningState:
         if self.state is None:
             memory = SoftmaxState.unwritten(self.q) if self.memory is None else self.memory
             self.state = memory if begins else memory.cleared()
-        rows = self.state.rows(block.query)
+        rows = self.state.part(rows=block.query)
         self.carry(rows, self.q[:, block.query], k, v, scale=scale, causal=block.causal, begins=begins)
 
     def result(self, out_dtype: torch.dtype, lse_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -99,5 +88,5 @@ class RunningState:
         """The state of some items of the batch, in the memory of the whole; progress: that of the items."""
         if self.memory is None:
             self.memory = SoftmaxState.unwritten(self.q)
-        memory = self.memory.items(items)
+        memory = self.memory.part(items)
         return RunningState(self.carry, self.q[items], memory if progress else None, memory)

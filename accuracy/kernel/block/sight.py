@@ -1,4 +1,4 @@
-"""Which keys of a block its rows see, as ranges and as tensors: for kernels made of torch's own products.
+"""Scores of a block out of torch products, and which keys its rows see, as ranges and as tensors.
 
 Row i of R rows sees keys i + K - R - left to i + K - R + right of K keys; None: no limit to that side.
 """
@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-
-from accuracy.core.masks import Window
 
 
 @dataclass(frozen=True)
@@ -19,12 +17,6 @@ class Sight:
     keys: int
     left: int | None
     right: int | None
-
-    @classmethod
-    def of(cls, q: Tensor, k: Tensor, causal: bool, window: Window | None = None) -> "Sight":
-        """Of queries q (B, Sq, H, D) and keys k (B, Sk, Hk, D), as a kernel is told."""
-        left, right = window or (None, 0 if causal else None)
-        return cls(q.shape[1], k.shape[1], left, right)
 
     def columns(self, rows: slice) -> slice:
         """The keys that any of the rows sees."""
@@ -53,3 +45,18 @@ class Sight:
         """(rows, keys): 0 where a row sees a key, -inf elsewhere; None: all see all."""
         hidden = self.hidden(slice(0, self.rows), slice(0, self.keys), device)
         return None if hidden is None else torch.zeros_like(hidden, dtype=dtype).masked_fill_(hidden, -torch.inf)
+
+
+def scores(
+    query: Tensor, keys: Tensor, scale: float, hidden: Tensor | None, softcap: float | None
+) -> tuple[Tensor, Tensor | None]:
+    """Scaled (and capped) scores (..., rows, columns), hidden ones at -inf, and d score / d (scale q k^T), None for 1.
+
+    query (..., rows, D), keys (..., columns, D) in the dtype of the arithmetic; hidden (rows, columns).
+    """
+    products = (query @ keys.mT).mul_(scale)
+    slope = None
+    if softcap is not None:
+        ratio = torch.tanh(products / softcap)
+        products, slope = ratio * softcap, 1 - ratio.square()
+    return (products if hidden is None else products.masked_fill_(hidden, -torch.inf)), slope

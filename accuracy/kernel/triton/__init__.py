@@ -1,5 +1,1 @@
-"""Flash attention in Triton: forward with a state that can be carried on, and the backward in two forms; a merge and a
-sum of blocks in one pass over memory each.
-
-Only `available.py` may be imported where there is no triton.
-"""
+"""Flash attention in Triton, a merge and a sum. Only `available.py` may be imported where there is no triton."""

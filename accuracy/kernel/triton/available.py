@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import ClassVar
 
 from torch import Tensor
 
-from accuracy.kernel.base import Abilities
+from accuracy.kernel.base import Abilities, Kernel, KernelKnobs
 
 
 @dataclass(frozen=True)
@@ -25,32 +25,52 @@ class TritonKernel:
         return calls
 
 
-def abilities(device: str, *, deterministic: bool, **more: Any) -> Abilities:
-    """bfloat16, float16 and float32 (no TF32), head_dim to 256 in multiples of 8, float32 partials and gradients.
+@dataclass(frozen=True)
+class CarryingTritonKernel(TritonKernel):
+    """See `accuracy.kernel.base.CarryingKernel`. carry: `forward.carry`."""
 
-    On the CPU only in Triton's interpreter, which has no bfloat16 products.
-    """
-    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    if device != "cuda" and not interpreted:
-        return Abilities(missing="needs a CUDA device; use kernel=torch_flash or kernel=eager")
-    if importlib.util.find_spec("triton") is None:
-        return Abilities(missing="needs triton, which comes with torch for CUDA; pip install triton")
-    return Abilities(
-        dtypes=("float16", "float32") if interpreted else ("bfloat16", "float16", "float32"),
-        partial_dtypes=("float32",),
-        head_dim_max=256,
-        head_dim_multiple=8,
-        deterministic=deterministic,
-        **more,
-    )
+    carry: Callable[..., None]
+
+
+class TritonKnobs(KernelKnobs):
+    """No knobs. fused: its backward is one kernel, whose dq is not deterministic; carries: it is a `CarryingKernel`."""
+
+    fused: ClassVar[bool] = False
+    carries: ClassVar[bool] = False
+
+    def abilities(self, device: str) -> Abilities:
+        """bfloat16, float16 and float32 (no TF32), head_dim to 256 in multiples of 8, float32 partials and gradients.
+
+        On the CPU only in Triton's interpreter, which has no bfloat16 products.
+        """
+        interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+        if device != "cuda" and not interpreted:
+            return Abilities(missing="needs a CUDA device; use kernel=torch_flash or kernel=eager")
+        if importlib.util.find_spec("triton") is None:
+            return Abilities(missing="needs triton, which comes with torch for CUDA; pip install triton")
+        return Abilities(
+            dtypes=("float16", "float32") if interpreted else ("bfloat16", "float16", "float32"),
+            partial_dtypes=("float32",),
+            head_dim_max=256,
+            head_dim_multiple=8,
+            deterministic=not self.fused,
+            carries=self.carries,
+        )
+
+    def build(self, device: str) -> Kernel:
+        """The launchers, which import triton."""
+        from accuracy.kernel.triton import backward, forward
+
+        if self.carries:
+            return CarryingTritonKernel(forward.attend, backward.split, forward.carry)
+        return TritonKernel(forward.attend, backward.fused if self.fused else backward.split)
 
 
 @cache
-def helper(name: str) -> ModuleType | None:
-    """A file of this folder that does in one pass over memory what torch does in several, with the same roundings:
-    `merge`, `block_sum`. None where there is no triton."""
+def one_pass() -> ModuleType | None:
+    """What does in one pass over memory what torch does in several; None where there is no triton."""
     try:
-        from accuracy.kernel.triton import block_sum, merge
+        from accuracy.kernel.triton import one_pass
     except ImportError:
         return None
-    return {"block_sum": block_sum, "merge": merge}[name]
+    return one_pass

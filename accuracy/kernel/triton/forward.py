@@ -1,14 +1,9 @@
 """Triton: attention by online softmax, from nothing or from a running state; the state comes back unrounded.
 
-Dao 2023 (FlashAttention-2, arXiv 2307.08691, algorithm 1): for each tile of rows, over tiles of keys, all in float32,
-
-    m' = max(m, max_j s_j),   l' = l 2^(m - m') + sum_j 2^(s_j - m'),   a' = a 2^(m - m') + sum_j 2^(s_j - m') v_j
-
-with s = log2(e) scale q k^T, so that powers of two serve for the exponential; out = a / l, lse = ln(2) (m + log2 l).
-The weights are rounded to the inputs' dtype before they meet v, as flash-attention does; l sums them unrounded.
-
-Triton takes Python floats as float32. log2(e) scale is so rounded once, which moves every s by 2^-24 of itself: no more
-than the rounding of s, which is kept in float32, does anyway. Inputs finer than float32 have no place here.
+FlashAttention-2 (Dao 2023, arXiv 2307.08691, algorithm 1) in float32 with s = log2(e) scale q k^T, so that powers of 2
+serve for the exponential: out = a / l, lse = ln(2) (m + log2 l). As in flash-attention, weights are rounded to the
+inputs' dtype before they meet v, and l sums them unrounded. Triton rounds log2(e) scale to float32, which moves s by
+no more than its own rounding does.
 """
 
 import torch
@@ -17,17 +12,14 @@ import triton.language as tl
 from torch import Tensor
 
 from accuracy.kernel.block.running_state import SoftmaxState
-from accuracy.kernel.triton.tile import LN_2, LOG2_E, key_ranges, last_keys, load_rows, store_rows, strides
-from accuracy.kernel.triton.tiles import FORWARD, choose, padded_dim
+from accuracy.kernel.triton.tile import LN_2, LOG2_E, choose, key_ranges, last_keys, load_rows, store_rows, strides
 
 
 def attend(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """See `accuracy.kernel.base.Kernel.forward`. Rows that see no key: out 0, lse -inf.
-
-    Raises ValueError where scale is not above 0 or head dims are not contiguous.
-    """
+    """See `accuracy.kernel.base.Kernel.forward`. Rows that see no key: out 0, lse -inf. Raises ValueError where scale
+    is not above 0 or head dims are not contiguous."""
     out = torch.empty(q.shape, dtype=out_dtype, device=q.device)
     lse = torch.empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32, device=q.device)
     _launch(q, k, v, out, lse, None, scale, causal, begins=True, ends=True)
@@ -46,8 +38,7 @@ def _launch(
     if scale <= 0:  # the largest score must be that of the largest product
         raise ValueError(f"scale={scale}; allowed: above 0")
     batch, rows, heads, dim = q.shape
-    padded = padded_dim(dim)
-    tiles = choose(FORWARD, q.dtype, padded)
+    tiles, padded = choose("FORWARD", q)
     _forward[(triton.cdiv(rows, tiles.rows) * batch * heads,)](
         q, k, v, out, statistic, row_sum, scale * LOG2_E.value, rows, k.shape[1], heads, heads // k.shape[2],
         *strides(q, k, v, out), *statistic.stride()[:2],

@@ -1,31 +1,26 @@
 """Triton: dv = sum_i p_i dout_i and dk = scale sum_i dS_i q_i, one program for each tile of keys of a key/value head.
 
-The query heads that share the head are summed in the same float32 accumulators: dk and dv are rounded once, and their
-sums have one order. p and dS are formed transposed, (keys, rows), as the products need them, and rounded to the inputs'
-dtype there, as flash-attention does. On request each tile's share of dq is added to memory as well: the fused backward,
-five products in place of seven, but atomic adds finish in any order, so that dq varies from run to run.
+The query heads of a group are summed in the same float32 accumulators, in one order; p and dS are rounded to the
+inputs' dtype, as in flash-attention. On request each tile's share of dq is added to memory as well, by atomic adds,
+which finish in any order: the fused backward.
 """
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from accuracy.kernel.triton.tile import LOG2_E, last_keys, load_rows, store_rows, strides
-from accuracy.kernel.triton.tiles import FUSED_GRADIENT, KEY_GRADIENT, choose, padded_dim
+from accuracy.kernel.triton.tile import LOG2_E, choose, last_keys, load_rows, store_rows, strides
 
 
 def key_gradient(
     dk: Tensor, dv: Tensor, dq: Tensor | None, dout: Tensor, q: Tensor, k: Tensor, v: Tensor,
     lse_bits: Tensor, delta: Tensor, scale: float, causal: bool,
 ) -> None:  # fmt: skip
-    """Fill dk, dv (B, Sk, Hk, D), in their dtype. lse_bits, delta: as `row_statistics` gives them.
-
-    dq: (B, Sq, H, D), contiguous, float32, to which dq / scale is added; or None.
-    """
+    """Fill dk, dv (B, Sk, Hk, D), in their dtype; add dq / scale to dq (B, Sq, H, D), contiguous, float32, or None.
+    lse_bits, delta: as `row_statistics` gives them."""
     batch, rows, heads, dim = q.shape
     keys, heads_kv = k.shape[1:3]
-    padded = padded_dim(dim)
-    tiles = choose(KEY_GRADIENT if dq is None else FUSED_GRADIENT, q.dtype, padded)
+    tiles, padded = choose("KEY_GRADIENT" if dq is None else "FUSED_GRADIENT", q)
     _key_gradient[(triton.cdiv(keys, tiles.keys) * batch * heads_kv,)](
         dk, dv, dq, dout, q, k, v, lse_bits, delta, delta.stride(1), scale, scale * LOG2_E.value,
         rows, keys, heads, heads // heads_kv,
@@ -108,9 +103,7 @@ def _over_rows(
     masked: tl.constexpr,
 ):  # fmt: skip
     """Add the share of `tiles` tiles of rows of each head of a group, from `begin` on; masked: `partial` after `whole`.
-
-    One loop over heads and tiles, so that the pipeline does not run dry at the end of each head.
-    """
+    One loop over heads and tiles, so that the pipeline does not run dry at the end of each head."""
     for index in tl.range(0, group * tiles, num_stages=1 if masked else None):
         member = index // tiles
         first = begin + (index - member * tiles) * row_tile

@@ -1,15 +1,13 @@
 """Triton: dq = scale sum_j dS_j k_j, one program for each tile of rows; every sum in one order, so deterministic.
 
-With p = 2^(s - log2(e) lse) from the forward's lse over all keys and dS = p (dout v^T - delta) in float32; dS is
-rounded to the inputs' dtype before it meets k, as flash-attention does.
+dS = p (dout v^T - delta) in float32 is rounded to the inputs' dtype before it meets k, as flash-attention does.
 """
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from accuracy.kernel.triton.tile import LOG2_E, key_ranges, last_keys, load_rows, store_rows, strides
-from accuracy.kernel.triton.tiles import QUERY_GRADIENT, choose, padded_dim
+from accuracy.kernel.triton.tile import LOG2_E, choose, key_ranges, last_keys, load_rows, store_rows, strides
 
 
 def query_gradient(
@@ -18,8 +16,7 @@ def query_gradient(
 ) -> None:  # fmt: skip
     """Fill dq (B, Sq, H, D), in its dtype. lse_bits, delta: as `row_statistics` gives them."""
     batch, rows, heads, dim = q.shape
-    padded = padded_dim(dim)
-    tiles = choose(QUERY_GRADIENT, q.dtype, padded)
+    tiles, padded = choose("QUERY_GRADIENT", q)
     _query_gradient[(triton.cdiv(rows, tiles.rows) * batch * heads,)](
         dq, dout, q, k, v, lse_bits, delta, delta.stride(1), scale, scale * LOG2_E.value,
         rows, k.shape[1], heads, heads // k.shape[2],

@@ -1,8 +1,13 @@
-"""Triton: what every kernel here does with a tile of a (B, S, heads, D) tensor: load, store, and see.
+"""Triton: how large the tiles are, and what every kernel here does with one: load, store, and see.
 
+Sizes are fixed: another tile sums in another order, and equal cases must give equal bits. Chosen for compute capability
+9.0: the loops over whole tiles keep all in registers and shared memory.
 Offsets inside a tile are 32-bit; where a tile begins is 64-bit, so that tensors above 2^31 elements are right.
 """
 
+from dataclasses import dataclass
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -18,6 +23,42 @@ def strides(*tensors: Tensor | None) -> list[int]:
         if x is not None and x.stride(-1) != 1:
             raise ValueError(f"a tensor with strides {x.stride()}; allowed: head dim contiguous; use .contiguous()")
     return [stride for x in tensors for stride in ((0, 0, 0) if x is None else x.stride()[:3])]
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """rows, keys: of one tile of scores; warps, stages: Triton's num_warps and num_stages."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+
+ROWS_MULTIPLE = 128
+"""Every number of rows in the tables divides it."""
+
+# 16-bit inputs, by the padded head dim's upper limit.
+TILES = {
+    "FORWARD": {64: Tiles(128, 64, 8, 3), 128: Tiles(128, 64, 8, 3), 256: Tiles(128, 64, 8, 2)},
+    "QUERY_GRADIENT": {64: Tiles(128, 64, 8, 3), 128: Tiles(128, 64, 8, 3), 256: Tiles(128, 32, 8, 2)},
+    "KEY_GRADIENT": {64: Tiles(64, 128, 8, 3), 128: Tiles(64, 128, 8, 3), 256: Tiles(32, 64, 8, 2)},
+    "FUSED_GRADIENT": {64: Tiles(64, 128, 8, 3), 128: Tiles(32, 128, 8, 3), 256: Tiles(32, 64, 8, 2)},
+}
+# float32 inputs: exact products run outside of the tensor cores and keep their factors in registers.
+FLOAT32 = {64: Tiles(32, 32, 8, 2), 128: Tiles(32, 32, 8, 2), 256: Tiles(16, 32, 8, 1)}
+
+
+def choose(kernel: str, q: Tensor) -> tuple[Tiles, int]:
+    """The tiles of one of `TILES` for inputs like q (B, Sq, H, D), and their padded head dim."""
+    padded = padded_dim(q.shape[-1])
+    sizes = FLOAT32 if q.dtype == torch.float32 else TILES[kernel]
+    return next(tiles for limit, tiles in sizes.items() if padded <= limit), padded
+
+
+def padded_dim(dim: int) -> int:
+    """The power of two that a tile's columns are padded to, at least the 16 that a product needs."""
+    return max(16, 1 << (dim - 1).bit_length())
 
 
 @triton.jit

@@ -20,8 +20,7 @@ from accuracy.measurement.targets import Targets
 from accuracy.results.table import Row
 from accuracy.simulate.program import simulate
 from accuracy.variant.base import Rank, schedule_of
-from accuracy.variant.join.accumulator import Accumulator
-from accuracy.variant.join.merge import Running
+from accuracy.variant.join import Accumulator, Running
 from accuracy.world.base import Tensors
 
 

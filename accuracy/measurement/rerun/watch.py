@@ -5,7 +5,7 @@ In: rows of q and k as a kernel is given them. Which tokens they are is read off
 they got there. Out: rows of `steps/`, for what `accuracy.measurement.rerun.trace` hands over.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -65,6 +65,7 @@ class Watch:
 
     def note(self, way: str, rank: int, state: str, met: Met | None, pairs: dict[str, tuple[Tensor, Tensor]]) -> None:
         """A row for each tensor: the schedule's value, and the reference's."""
+        natural = self.targets.natural(self.case.problem)
         for name, (x, reference) in pairs.items():
             each = metrics.sums(
                 metrics.error_of(x.unsqueeze(0), reference.unsqueeze(0)), x.unsqueeze(0), reference[None]
@@ -80,7 +81,9 @@ class Watch:
                     "tensor": name,
                     "state": state,
                     **_extent(met),
-                    "error_rel": float(metrics.relative(each)[0]),
+                    "error_rel": float(
+                        metrics.relative(replace(each, norm_square=metrics.norms(each, natural[name])))[0]
+                    ),
                     "error_max": float(each.largest[0]),
                     "band": rounding_band(name, self.case.dtype),
                     "nonfinite": int((expected & ~x.isfinite()).sum()),

@@ -1,7 +1,8 @@
 """Section: how do errors grow from layer to layer, with the depth of the stack and with the world size?"""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -9,8 +10,7 @@ from accuracy.chart import drawing, mark
 from accuracy.chart.svg import to_svg
 from accuracy.chart.view import Chart, Panel, Table, cells
 from accuracy.core import fields
-from accuracy.core.number import as_float, geometric_mean, plain, scientific
-from accuracy.report.section.growth import drawable
+from accuracy.core.number import geometric_mean, plain, scientific
 from accuracy.results.table import OK
 
 _SERIES = fields.names(fields.VARIANT, fields.PRECISION)
@@ -18,10 +18,13 @@ _ALONG = ("layers", "world_size", "seed")
 SETTING = tuple(name for name in fields.names() if name not in (*_SERIES, *_ALONG))
 GRADIENTS = ("dx", "d_query", "d_key", "d_value", "d_output")
 CHARTED = ("x", "dx", "d_query", "d_key")
-REFERENCES = {
-    "single_device_rel": (drawing.SINGLE_DEVICE, "single-device", (6, 3)),
-    "exact_rel": (drawing.FLOOR, "floor", (1.2, 2)),
-}
+REFERENCES = {"single_device_rel": "single-device", "exact_rel": "floor"}
+NUMBERS: dict[str, tuple[str, Callable[[Any], str]]] = {  # head and way of writing of a column
+    "world_size": ("W", str), "layers": ("L", str), "error_rel": ("dx of layer 1", scientific),
+    "x_single_device": ("x single device", plain), "x_exact": ("x exact", plain),
+    "diff_rel": ("diff from single device", scientific), "exact_diff_rel": ("exact's diff", scientific),
+    "cosine": ("cosine", plain),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -33,11 +36,7 @@ class Setting:
     rows: pd.DataFrame
     series: tuple[str, ...]
 
-    def deepest(self) -> pd.DataFrame:
-        """The rows of the deepest stack on the most ranks of each series."""
-        rows = self.rows[self.rows["layers"] == self.rows["layers"].max()]
-        return rows[rows["world_size"] == rows.groupby("series")["world_size"].transform("max")]
-
+    @property
     def bottom(self) -> pd.DataFrame:
         """The gradient at the bottom of each stack: what all layers have added to."""
         return self.rows[(self.rows["tensor"] == "dx") & (self.rows["layer"] == 1)]
@@ -60,8 +59,9 @@ def stacks_section(rows: pd.DataFrame) -> Stacks | None:
     settings = settings_of(rows)
     cases = rows.drop_duplicates("case_id")
     unmeasured = cases.loc[cases["status"] != OK, "reason"].value_counts()
-    counts = {str(reason): int(number) for reason, number in unmeasured.items()}
-    return Stacks(_losses(settings), tuple(_panel(setting) for setting in settings), counts)
+    return Stacks(
+        _losses(settings), tuple(map(_panel, settings)), {str(each): int(n) for each, n in unmeasured.items()}
+    )
 
 
 def settings_of(rows: pd.DataFrame) -> list[Setting]:
@@ -74,88 +74,57 @@ def settings_of(rows: pd.DataFrame) -> list[Setting]:
     varying = [name for name in SETTING if named[name].nunique() > 1] or ["weights"]
     found = []
     for place, (key, group) in enumerate(named.groupby(varying, sort=True, dropna=False)):
-        label = ", ".join(_word(name, value) for name, value in zip(varying, key, strict=True))
-        found.append(Setting(f"setting-{place}", label, group, tuple(dict.fromkeys(sorted(group["series"])))))
+        words = (plain(value) if isinstance(value, float) else value for value in key)
+        label = ", ".join(f"{name} {word}" for name, word in zip(varying, words, strict=True))
+        found.append(Setting(f"setting-{place}", label, group, tuple(sorted(group["series"].unique()))))
     return found
 
 
-def _word(name: str, value: object) -> str:
-    return f"{name} {plain(value)}" if isinstance(value, float) else f"{name} {value}"
-
-
 def _panel(setting: Setting) -> Panel:
-    deepest = setting.deepest()
-    charts = [
-        _chart(setting, deepest[deepest["tensor"] == tensor], "layer", f"{tensor} by layer")
-        for tensor in CHARTED
-        if deepest["layers"].max() > 1
-    ]
-    bottom = setting.bottom()
-    for column, title in (("layers", "dx of layer 1 by depth"), ("world_size", "dx of layer 1 by world size")):
-        rows = bottom if column == "layers" else bottom[bottom["layers"] == bottom["layers"].max()]
-        if rows[column].nunique() > 1:
-            charts.append(_chart(setting, rows, column, title))
+    bottom, rows = setting.bottom, setting.rows
+    deepest = rows[rows["layers"] == rows["layers"].max()]
+    widest = deepest[deepest["world_size"] == deepest.groupby("series")["world_size"].transform("max")]
+    shown = [(widest[widest["tensor"] == tensor], "layer", f"{tensor} by layer") for tensor in CHARTED]
+    shown = shown if deepest["layers"].max() > 1 else []
+    by_size = bottom[bottom["layers"] == bottom["layers"].max()]
+    along = ((bottom, "layers", "dx of layer 1 by depth"), (by_size, "world_size", "dx of layer 1 by world size"))
+    shown += [each for each in along if each[0][each[1]].nunique() > 1]
     legend = [mark.series_key(name, slot) for slot, name in enumerate(setting.series, 1)]
-    legend += [
-        mark.reference_key("single-device kernel"),
-        replace(mark.reference_key("floor"), label="exact attention"),
-    ]
-    return Panel(setting.slug, setting.label, legend=tuple(legend), charts=tuple(charts), data=(_numbers(setting),))
+    references = mark.reference_key("single-device kernel"), mark.reference_key("floor", "exact attention")
+    return Panel(
+        setting.slug,
+        setting.label,
+        legend=(*legend, *references),
+        charts=tuple(_chart(setting, *each) for each in shown),
+        data=(_numbers(setting),),
+    )
 
 
 def _chart(setting: Setting, rows: pd.DataFrame, column: str, title: str) -> Chart:
     axes = drawing.new_axes(title, column.replace("_", " "))
-    values = rows[["error_rel", *REFERENCES]].to_numpy().ravel()
-    drawing.log_y(axes, values)
+    drawing.log_y(axes, rows[["error_rel", *REFERENCES]].to_numpy().ravel())
     drawing.world_x(axes, [int(value) for value in rows[column].unique()])
-    for name, (colour, css, dash) in REFERENCES.items():
-        places, middle = _points(rows, column, name)
-        axes.plot(places, middle, color=colour, linewidth=1.1, linestyle=(0, dash), gid=css, clip_on=False)
+    for name, css in REFERENCES.items():
+        axes.plot(*_points(rows, column, name), **drawing.REFERENCES[css], clip_on=False)
     said = []
     for slot, series in enumerate(setting.series, 1):
-        places, middle = _points(rows[rows["series"] == series], column, "error_rel")
-        axes.plot(
-            places, middle, color=drawing.series_colour(slot), marker=mark.marker(slot), markersize=3,
-            linestyle=mark.dash(slot), linewidth=1.4, gid=f"s{slot}", clip_on=False,
-        )  # fmt: skip
-        if middle:
-            said.append(
-                f"{series} {scientific(middle[0])} at {places[0]:.0f} to {scientific(middle[-1])} at {places[-1]:.0f}"
-            )
+        points = _points(rows[rows["series"] == series], column, "error_rel")
+        drawing.line(axes, *points, slot, markersize=3, linestyle=mark.dash(slot), linewidth=1.4)
+        ends = [f"{scientific(error)} at {place:.0f}" for place, error in zip(*points, strict=True)]
+        said += [f"{series} {ends[0]} to {ends[-1]}"] if ends else []
     full = f"Relative error of {title}, {setting.label}"
-    name = f"{setting.slug}-{title.replace(' ', '-')}"
-    return Chart(to_svg(axes, name, full, f"Log-log. {'; '.join(said)}."), full)
+    return Chart(to_svg(axes, f"{setting.slug}-{title.replace(' ', '-')}", full, f"Log-log. {'; '.join(said)}."), full)
 
 
 def _points(rows: pd.DataFrame, column: str, name: str) -> tuple[list[float], list[float]]:
     middle = rows.groupby(column)[name].apply(geometric_mean)
-    return drawable([as_float(place) for place in middle.index], list(middle))
+    return drawing.drawable(middle.index, middle)
 
 
 def _numbers(setting: Setting) -> Table:
-    """The bottom gradient and the worst gradient of every stack."""
-    head = (
-        "series",
-        "W",
-        "L",
-        "dx of layer 1",
-        "x single device",
-        "x exact",
-        "diff from single device",
-        "exact's diff",
-        "cosine",
-    )
-    order = {name: place for place, name in enumerate(setting.series)}
-    rows = sorted(
-        setting.bottom().to_dict("records"), key=lambda row: (order[row["series"]], row["layers"], row["world_size"])
-    )
-    ways: Sequence[tuple[str, Callable[[object], str]]] = (
-        ("error_rel", scientific), ("x_single_device", plain), ("x_exact", plain), ("diff_rel", scientific),
-        ("exact_diff_rel", scientific), ("cosine", plain),
-    )  # fmt: skip
-    made = [
-        cells(row["series"], row["world_size"], row["layers"], *(way(row[name]) for name, way in ways)) for row in rows
-    ]
+    rows = setting.bottom.sort_values(["series", "layers", "world_size"], kind="stable").to_dict("records")
+    made = (cells(row["series"], *(way(row[name]) for name, (_, way) in NUMBERS.items())) for row in rows)
+    head = ("series", *(title for title, _ in NUMBERS.values()))
     return Table(f"The gradient below all layers, {setting.label}", head, tuple(made))
 
 
@@ -165,9 +134,9 @@ def _losses(settings: Sequence[Setting]) -> Table:
     for setting in settings:
         for series, found in setting.rows.groupby("series"):
             gradients = found[found["tensor"].isin(GRADIENTS)]
-            worst = max(gradients.to_dict("records"), key=lambda row: row["error_rel"])
+            worst = gradients.iloc[int(gradients["error_rel"].argmax())]
             loss = found.loc[found["tensor"] == "loss", "error_rel"].max()
-            numbers = scientific(loss), scientific(worst["error_rel"]), scientific(worst["single_device_rel"])
+            numbers = map(scientific, (loss, worst["error_rel"], worst["single_device_rel"]))
             where = f"{worst['tensor']} of layer {worst['layer']}/{worst['layers']}, W={worst['world_size']}"
             most = plain(gradients["x_single_device"].max())
             made.append(cells(f"{setting.label}: {series}", *numbers, most, where))

@@ -16,18 +16,20 @@ def command_line(run: Run) -> str:
 
 def provenance_table(run: Run) -> Table:
     """Versions, device and the knobs that change arithmetic."""
+    return Table("Environment of the run", ("item", "value"), tuple(cells(*pair) for pair in _flat(_provenance(run))))
+
+
+def _provenance(run: Run) -> Mapping[str, Any]:
     provenance = run.record.get("provenance")
-    pairs = list(_flat(provenance)) if isinstance(provenance, Mapping) else []
-    return Table("Environment of the run", ("item", "value"), tuple(cells(*pair) for pair in pairs))
+    return provenance if isinstance(provenance, Mapping) else {}
 
 
 def _flat(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key in value:
-        name, item = f"{prefix}{key}", value[key]
+    for key, item in value.items():
         if isinstance(item, Mapping):
-            yield from _flat(item, f"{name}.")
+            yield from _flat(item, f"{prefix}{key}.")
         else:
-            yield name, item if isinstance(item, str) else json.dumps(item, default=str)
+            yield f"{prefix}{key}", item if isinstance(item, str) else json.dumps(item, default=str)
 
 
 def configuration_text(run: Run) -> str:
@@ -38,26 +40,17 @@ def configuration_text(run: Run) -> str:
 
 def facts(run: Run) -> list[tuple[str, str]]:
     """The few words under the title: what ran, when, on what."""
-    provenance = run.record.get("provenance")
-    provenance = provenance if isinstance(provenance, Mapping) else {}
-    cases = run.cases
+    provenance, cases = _provenance(run), run.cases
     statuses = ", ".join(f"{number:,} {status}" for status, number in cases["status"].value_counts().items())
-    pairs = [
-        ("experiment", run.experiment),
-        ("cases", f"{statuses}" + (f" of {run.planned:,} planned" if run.planned else "")),
-        ("table", count(len(run.rows), "row")),
-        ("device", provenance.get("device_name") or provenance.get("device") or _several(run, "device")),
-        ("torch", provenance.get("torch")),
-        ("code", _commit(provenance)),
-        ("started", run.record.get("started")),
-    ]
-    return [(name, str(value)) for name, value in pairs if value]
-
-
-def _several(run: Run, column: str) -> str:
-    return ", ".join(str(value) for value in run.cases[column].dropna().unique())
-
-
-def _commit(provenance: Mapping[str, Any]) -> str:
+    devices = ", ".join(map(str, cases["device"].dropna().unique()))
     commit = str(provenance.get("git_commit") or "")[:12]
-    return f"{commit} with uncommitted changes" if commit and provenance.get("dirty") else commit
+    pairs = {
+        "experiment": run.experiment,
+        "cases": f"{statuses}" + (f" of {run.planned:,} planned" if run.planned else ""),
+        "table": count(len(run.rows), "row"),
+        "device": provenance.get("device_name") or provenance.get("device") or devices,
+        "torch": provenance.get("torch"),
+        "code": f"{commit} with uncommitted changes" if commit and provenance.get("dirty") else commit,
+        "started": run.record.get("started"),
+    }
+    return [(name, str(value)) for name, value in pairs.items() if value]

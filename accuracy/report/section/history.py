@@ -5,34 +5,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from markupsafe import Markup
-
+from accuracy.chart.view import Table, TableCell, cells
 from accuracy.core.number import plain, ratio
 from accuracy.results import history
-from accuracy.results.cell import Cell, Key, measured, named, varying
-from accuracy.results.run_table import RunTable, read_run
+from accuracy.results.cell import measured, named, varying
+from accuracy.results.run_table import read_run
 
 MOST_ROWS = 40
 
 
 @dataclass(frozen=True)
-class Trend:
-    """A cell's error over single device's from run to run; the last is the run reported on."""
-
-    name: str
-    line: Markup
-    first: str
-    last: str
-    change: str
-
-
-@dataclass(frozen=True)
 class History:
-    """runs: `when commit reason` of each, oldest first; trends: of the cells that changed most."""
+    """runs: `when commit reason` of each, oldest first; trends: error over single device's from run to run, of the
+    cells that changed most; the last is the run reported on."""
 
     runs: tuple[str, ...]
-    trends: tuple[Trend, ...]
-    left: int
+    trends: Table
 
 
 def history_of(folder: Path, earlier: Sequence[Path]) -> History | None:
@@ -40,30 +28,23 @@ def history_of(folder: Path, earlier: Sequence[Path]) -> History | None:
     past = [*history.read(folder), *(history.entry(read_run(each), each.name) for each in earlier)]
     if not past:
         return None
-    return _history(read_run(folder), past)
-
-
-def _history(run: RunTable, past: list[history.Entry]) -> History | None:
-    """A baseline's own history ends with itself: that entry is the run."""
-    cells = measured(run)
+    run = read_run(folder)
     now = history.entry(run, "this run")
-    past = [each for each in past if each.when != now.when]
+    past = [each for each in past if each.when != now.when]  # a baseline's own history ends with itself
     if not past:
         return None
-    also = varying(list(cells))
-    found = [_trend(key, cell, past, also) for key, cell in cells.items() if cell.y]
-    trends = sorted((each for each in found if each is not None), key=lambda pair: -pair[0])
+    found = measured(run)
+    also = varying(list(found))
+    trends = []
+    for key, cell in found.items():
+        values = history.trend(key, past, cell) if cell.y else []
+        if len(values) > 1:
+            line, change = TableCell(history.sparkline(values)), ratio(values[-1] / values[0])
+            row = cells(named(key, also), line, plain(values[0]), plain(values[-1]), change)
+            trends.append((math.log(min(values)) - math.log(max(values)), row))
+    trends.sort(key=lambda pair: pair[0])
     runs = tuple(f"{each.when[:10]} {each.commit[:12]} {each.reason}" for each in (*past, now))
-    return History(runs, tuple(trend for _, trend in trends[:MOST_ROWS]), max(0, len(trends) - MOST_ROWS))
-
-
-def _trend(key: Key, cell: Cell, past: list[history.Entry], also: list[str]) -> tuple[float, Trend] | None:
-    values = history.trend(key, past, cell)
-    if len(values) < 2:
-        return None
-    logs = [math.log(value) for value in values]
-    change = values[-1] / values[0]
-    name = named(key, also)
-    return max(logs) - min(logs), Trend(
-        name, history.sparkline(values), plain(values[0]), plain(values[-1]), ratio(change)
-    )
+    left = len(trends) - MOST_ROWS
+    caption = f"{len(runs)} runs" + (f"; {left} further cells changed less" if left > 0 else "")
+    rows = tuple(row for _, row in trends[:MOST_ROWS])
+    return History(runs, Table(caption, ("cell", "history", "first", "now", "change"), rows))

@@ -1,11 +1,12 @@
 """Section: what has no numbers, and why? Failed and unsupported cases, grouped by reason."""
 
+import shlex
 from dataclasses import dataclass
 
 import pandas as pd
 
+from accuracy.core import fields
 from accuracy.core.number import count
-from accuracy.report.reproduce import command
 from accuracy.results.table import FAILED, UNSUPPORTED
 
 MOST_CASES_NAMED = 12
@@ -24,14 +25,17 @@ class Reason:
 
 def reasons(cases: pd.DataFrame) -> list[Reason]:
     """Failed first, then by number of cases."""
-    rows = cases[cases["status"].isin([FAILED, UNSUPPORTED])]
+    rows = cases[cases["status"].isin([FAILED, UNSUPPORTED])].fillna({"reason": "no reason given"})
     found = []
-    for (status, reason), group in rows.fillna({"reason": "no reason given"}).groupby(["status", "reason"]):
-        found.append((str(status) != FAILED, -len(group), str(reason), _reason(str(status), str(reason), group)))
-    return [item[-1] for item in sorted(found, key=lambda item: item[:3])]
+    for (status, reason), group in rows.groupby(["status", "reason"]):
+        commands = tuple(map(command, group.head(MOST_CASES_NAMED).to_dict("records")))
+        heading, more = f"{count(len(group), 'case')} {status}", max(0, len(group) - MOST_CASES_NAMED)
+        found.append((-len(group), Reason(str(status), str(reason), heading, commands, more)))
+    found.sort(key=lambda pair: (pair[1].status != FAILED, pair[0], pair[1].reason))
+    return [each for _, each in found]
 
 
-def _reason(status: str, reason: str, group: pd.DataFrame) -> Reason:
-    commands = tuple(command(row) for row in group.head(MOST_CASES_NAMED).to_dict("records"))
-    heading = f"{count(len(group), 'case')} {status}"
-    return Reason(status, reason, heading, commands, max(0, len(group) - MOST_CASES_NAMED))
+def command(row: fields.Row) -> str:
+    """`accuracy variant=ring dtype=bfloat16 ...`, quoted for a POSIX shell: what measures one row of the results table
+    again; missing columns are left out."""
+    return shlex.join(["accuracy", *fields.words(row)])

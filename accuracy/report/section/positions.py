@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 
 from accuracy.chart import drawing, mark
 from accuracy.chart.svg import to_svg
-from accuracy.chart.view import Chart, Panel, Table, cells
-from accuracy.core.number import as_float, scientific
-from accuracy.report.section.growth import drawable
+from accuracy.chart.view import Chart, Panel, Table, grid
+from accuracy.core.number import scientific
 from accuracy.report.section.verdict import zigzag_cases
 from accuracy.report.series import (
     MOST_DETAILED_FACETS,
@@ -20,7 +20,7 @@ from accuracy.report.series import (
     series_order,
     tensor_order,
     with_labels,
-)
+)  # fmt: skip
 from accuracy.results.table import OK
 
 MOST_LEGIBLE_WORLD = 16
@@ -31,38 +31,33 @@ def position_panel(facet: Facet, positions: pd.DataFrame, slots: dict[str, int])
     """Charts per (sharding, tensor) at one world size: shardings have chunk borders in different places."""
     cases = facet.rows.drop_duplicates("case_id")[["case_id", "series", "variant", "sharding", "world_size"]]
     found = positions.merge(cases, on="case_id")
-    if found.empty:
-        return None
-    size = chosen_world(found["world_size"].unique().tolist())
+    size = chosen_world(found["world_size"].unique().tolist()) if len(found) else 0
     single_device = _profile(found[found["variant"] == SINGLE_DEVICE])
     chosen = found[(found["world_size"] == size) & ((found["variant"] != SINGLE_DEVICE) | (size == 1))]
     if chosen.empty:
         return None
     profile = _profile(chosen)
-    charts = tuple(
-        _chart(facet, str(sharding), tensor, group, single_device, size, slots)
-        for sharding, group in profile.groupby("sharding")
-        for tensor in tensor_order(group["tensor"])
-    )
     legend = [mark.series_key(label, slots[label]) for label in series_order(chosen)]
     if not single_device.empty:
         legend.append(mark.reference_key("single-device kernel"))
     return Panel(
-        slug=f"positions-{facet.slug}",
-        label=facet.label,
-        note=f"World size {size}; rms over seeds, heads and dims in bins of tokens.",
+        f"positions-{facet.slug}",
+        facet.label,
+        f"World size {size}; rms over seeds, heads and dims in bins of tokens.",
         legend=tuple(legend),
-        charts=charts,
+        charts=tuple(
+            _chart(facet, str(sharding), tensor, group, single_device, size, slots)
+            for sharding, group in profile.groupby("sharding")
+            for tensor in tensor_order(group["tensor"])
+        ),
         data=(_table(facet, profile, size),),
     )
 
 
 def chosen_world(sizes: Sequence[int]) -> int:
-    """The largest world size whose chunks can still be told apart, else the smallest that has chunks at
-    all.
-    """
-    legible = [int(size) for size in sizes if 1 < size <= MOST_LEGIBLE_WORLD]
-    return max(legible) if legible else int(min([size for size in sizes if size > 1] or sizes))
+    """The largest world size whose chunks can still be told apart, else the smallest that has chunks at all."""
+    legible = [size for size in sizes if 1 < size <= MOST_LEGIBLE_WORLD]
+    return int(max(legible) if legible else min([size for size in sizes if size > 1] or sizes))
 
 
 def drawn(results: pd.DataFrame, positions: pd.DataFrame) -> pd.DataFrame:
@@ -91,39 +86,34 @@ def _profile(found: pd.DataFrame) -> pd.DataFrame:
 def borders(rows: pd.DataFrame) -> list[int]:
     """Tokens at which another rank begins; none where bins are shared by ranks (striped sharding)."""
     bins = rows.drop_duplicates("token_begin").sort_values("token_begin")
-    ranks, begins = bins["rank"].tolist(), bins["token_begin"].tolist()
-    if any(rank < 0 for rank in ranks):
-        return []
-    return [int(begins[place]) for place in range(1, len(ranks)) if ranks[place] != ranks[place - 1]]
+    changes = bins["rank"].diff().fillna(0) != 0
+    return [] if (bins["rank"] < 0).any() else bins.loc[changes, "token_begin"].astype(int).tolist()
 
 
 def _chart(
-    facet: Facet,
-    sharding: str,
-    tensor: str,
-    group: pd.DataFrame,
-    single_device: pd.DataFrame,
-    size: int,
+    facet: Facet, sharding: str, tensor: str, group: pd.DataFrame, single_device: pd.DataFrame, size: int,
     slots: dict[str, int],
-) -> Chart:
-    rows = group[group["tensor"] == tensor]
-    reference = single_device[single_device["tensor"] == tensor]
+) -> Chart:  # fmt: skip
+    rows, reference = (each[each["tensor"] == tensor] for each in (group, single_device))
     axes = drawing.new_axes(f"{tensor} · {sharding}", "global token position", height=2.5)
     drawing.log_y(axes, [*rows["error_rms"], *reference["error_rms"]])
     edges = borders(rows)
     for edge in edges:
         axes.axvline(edge, color=drawing.BORDER, linewidth=0.7, zorder=1, clip_on=False)
-    _draw(axes, reference, drawing.SINGLE_DEVICE, "single-device", 0.9)
+    for _, found in reference.groupby("series"):
+        _draw(axes, found, 0, linewidth=0.9, color=drawing.SINGLE_DEVICE, gid="single-device")
+    texts = []
     for label, found in rows.groupby("series"):
-        slot = slots[str(label)]
-        _draw(axes, found, drawing.series_colour(slot), f"s{slot}", 1.1)
+        _draw(axes, found, slots[str(label)], linewidth=1.1)
+        worst = found.sort_values("error_rms").iloc[-1]
+        texts.append(f"{label} greatest {scientific(worst['error_rms'])} near token {int(worst['token_begin'])}")
     end = int(rows["token_end"].max())
     axes.set_xlim(0, end)
-    drawing.fix_ticks(axes.xaxis, [end * k / 4 for k in range(5)], [f"{end * k // 4}" for k in range(5)])
+    drawing.fix_ticks(axes.xaxis, [end * k / 4 for k in range(5)], [end * k // 4 for k in range(5)])
     title = f"{tensor}: rms error by token position, {sharding} sharding, {facet.label}, world size {size}"
     where = f"Chunk borders at tokens {', '.join(map(str, edges[:40]))}. " if edges else "No chunk borders. "
     name = f"positions-{facet.slug}-{identifier(sharding)}-{tensor}"
-    return Chart(to_svg(axes, name, title, where + _describe(rows)), title)
+    return Chart(to_svg(axes, name, title, f"{where}{'; '.join(texts)}."), title)
 
 
 def identifier(text: str) -> str:
@@ -131,20 +121,10 @@ def identifier(text: str) -> str:
     return "".join(letter for letter in text if letter.isascii() and letter.isalnum())
 
 
-def _draw(axes: Axes, rows: pd.DataFrame, colour: str, css: str, weight: float) -> None:
-    for _, found in rows.groupby("series"):
-        ordered = found.sort_values("token_begin")
-        middles = ((ordered["token_begin"] + ordered["token_end"]) / 2).tolist()
-        places, values = drawable(middles, ordered["error_rms"].map(as_float).tolist())
-        axes.plot(places, values, color=colour, linewidth=weight, gid=css, clip_on=False)
-
-
-def _describe(rows: pd.DataFrame) -> str:
-    texts = []
-    for label, found in rows.groupby("series"):
-        worst = found.sort_values("error_rms").iloc[-1]
-        texts.append(f"{label} greatest {scientific(worst['error_rms'])} near token {int(worst['token_begin'])}")
-    return "; ".join(texts) + "."
+def _draw(axes: Axes, found: pd.DataFrame, slot: int, **look: Any) -> None:
+    ordered = found.sort_values("token_begin")
+    middles = (ordered["token_begin"] + ordered["token_end"]) / 2
+    drawing.line(axes, middles, ordered["error_rms"], slot, marker="", **look)
 
 
 def _table(facet: Facet, profile: pd.DataFrame, size: int) -> Table:
@@ -152,16 +132,10 @@ def _table(facet: Facet, profile: pd.DataFrame, size: int) -> Table:
     end = int(profile["token_end"].max())
     middle = (profile["token_begin"] + profile["token_end"]) / 2
     place = (middle * TABLE_RANGES / end).astype(int).clip(0, TABLE_RANGES - 1)
-    square = profile.assign(place=place).groupby(["tensor", "place", "series"])["square"].mean()
-    labels = series_order(profile)
-    rows = tuple(
-        cells(
-            tensor,
-            f"{end * part // TABLE_RANGES} to {end * (part + 1) // TABLE_RANGES}",
-            *(scientific(as_float(square.get((tensor, part, label))) ** 0.5) for label in labels),
-        )
-        for tensor in tensor_order(profile["tensor"])
-        for part in sorted(set(place))
-    )
+    square: Any = profile.assign(place=place).groupby(["tensor", "place", "series"])["square"].mean()
+    texts = {
+        (tensor, f"{end * part // TABLE_RANGES} to {end * (part + 1) // TABLE_RANGES}", label): scientific(value**0.5)
+        for (tensor, part, label), value in square.reindex(tensor_order(profile["tensor"]), level="tensor").items()
+    }
     caption = f"Rms error by token range, {facet.label}, world size {size}"
-    return Table(caption, ("tensor", "tokens", *labels), rows)
+    return grid(caption, ("tensor", "tokens"), series_order(profile), texts)

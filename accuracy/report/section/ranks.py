@@ -1,23 +1,24 @@
-"""Section: which rank is furthest off? Maximum and mean of error and diff by rank, at the largest world
-size.
-"""
+"""Section: which rank is furthest off? Maximum and mean of error and diff by rank, at the largest world size."""
 
 import math
+from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
 
 from accuracy.chart import drawing, mark
 from accuracy.chart.svg import to_svg
-from accuracy.chart.view import Chart, Panel, Table, cells
-from accuracy.core.number import MISSING, as_float, scientific
-from accuracy.report.section.growth import drawable
+from accuracy.chart.view import Chart, Panel, Table, cells, grid
+from accuracy.core.number import MISSING, scientific
 from accuracy.report.series import Facet
 
 AGAINST = {"error": "error against float64", "diff": "diff against the single-device kernel"}
 MARKERS_PER_LINE = 5
 MOST_RANK_LABELS = 8
-MOST_TABLE_ROWS = 160
+MOST_TABLE_ROWS = 160  # a table that one would print
+LOOKS = {
+    "mean": {"linestyle": "-", "linewidth": 1.3},
+    "max": {"linestyle": (0, (3, 1.5)), "linewidth": 0.9, "marker": ""},
+}
 
 
 def rank_panel(facet: Facet, slots: dict[str, int]) -> Panel | None:
@@ -27,21 +28,20 @@ def rank_panel(facet: Facet, slots: dict[str, int]) -> Panel | None:
     if rows.empty or size == 1:
         return None
     profile = profile_of(rows)
-    charts = tuple(
-        chart
-        for against in AGAINST
-        for tensor in facet.tensors
-        if (chart := _chart(facet, tensor, against, profile, size, slots)) is not None
-    )
-    by_rank = _by_rank(facet, profile, size)
+    made = (_chart(facet, tensor, against, profile, size, slots) for against in AGAINST for tensor in facet.tensors)
     note = f"World size {size}. Solid: mean, dashed: maximum of the absolute value, over all seeds."
-    present = [label for label in facet.series if label in set(rows["series"])]
+    by_rank = []
+    if len(profile.drop_duplicates(["series", "rank"])) > MOST_TABLE_ROWS:
+        note += " The numbers of every rank are in the table of all rows."
+    else:
+        by_rank = [rank_table(facet, profile, against, size) for against in AGAINST]
+    present = set(rows["series"])
     return Panel(
-        slug=f"ranks-{facet.slug}",
-        label=facet.label,
-        note=note if by_rank else f"{note} The numbers of every rank are in the table of all rows.",
-        legend=tuple(mark.series_key(label, slots[label]) for label in present),
-        charts=charts,
+        f"ranks-{facet.slug}",
+        facet.label,
+        note,
+        legend=tuple(mark.series_key(label, slots[label]) for label in facet.series if label in present),
+        charts=tuple(filter(None, made)),
         data=(_spread(facet, profile, size), *by_rank),
     )
 
@@ -56,89 +56,48 @@ def _chart(
     facet: Facet, tensor: str, against: str, profile: pd.DataFrame, size: int, slots: dict[str, int]
 ) -> Chart | None:
     rows = profile[profile["tensor"] == tensor]
-    values = [*rows[f"{against}_max"].map(as_float), *rows[f"{against}_mean"].map(as_float)]
+    values = [*rows[f"{against}_max"], *rows[f"{against}_mean"]]
     if not any(value > 0 for value in values):
         return None
     axes = drawing.new_axes(f"{tensor} {against}", "rank", height=2.5)
     drawing.log_y(axes, values)
-    for label, found in rows.groupby("series"):
-        _draw(axes, found, against, slots[str(label)])
-    stride = math.ceil(size / MOST_RANK_LABELS)
-    drawing.fix_ticks(axes.xaxis, range(0, size, stride), [str(rank) for rank in range(0, size, stride)])
-    title = f"{tensor}: {AGAINST[against]} by rank, {facet.label}, world size {size}"
-    name = f"ranks-{facet.slug}-{against}-{tensor}"
-    return Chart(to_svg(axes, name, title, _describe(rows, against)), title)
-
-
-def _draw(axes: Axes, rows: pd.DataFrame, against: str, slot: int) -> None:
-    every = max(1, math.ceil(rows["rank"].nunique() / MARKERS_PER_LINE))
-    for column, dash, weight in ((f"{against}_mean", "-", 1.3), (f"{against}_max", (0, (3, 1.5)), 0.9)):
-        ranks, values = drawable(rows["rank"].tolist(), rows[column].map(as_float).tolist())
-        axes.plot(
-            ranks,
-            values,
-            color=drawing.series_colour(slot),
-            linestyle=dash,
-            linewidth=weight,
-            marker=mark.marker(slot) if dash == "-" else "",
-            markersize=3.2,
-            markevery=every,
-            gid=f"s{slot}",
-            clip_on=False,
-        )
-
-
-def _describe(rows: pd.DataFrame, against: str) -> str:
     texts = []
     for label, found in rows.groupby("series"):
-        low, high = _extremes(found, f"{against}_mean")
-        texts.append(f"{label} mean from {low} to {high}")
-    return "Logarithmic in value. " + "; ".join(texts) + "."
+        every = max(1, math.ceil(found["rank"].nunique() / MARKERS_PER_LINE))
+        for kind, look in LOOKS.items():
+            more = {"markersize": 3.2, "markevery": every, **look}
+            drawing.line(axes, found["rank"], found[f"{against}_{kind}"], slots[str(label)], **more)
+        texts.append("{} mean from {} to {}".format(label, *_extremes(found, f"{against}_mean")))
+    ticks = range(0, size, math.ceil(size / MOST_RANK_LABELS))
+    drawing.fix_ticks(axes.xaxis, ticks, ticks)
+    title = f"{tensor}: {AGAINST[against]} by rank, {facet.label}, world size {size}"
+    said = f"Logarithmic in value. {'; '.join(texts)}."
+    return Chart(to_svg(axes, f"ranks-{facet.slug}-{against}-{tensor}", title, said), title)
 
 
 def _extremes(rows: pd.DataFrame, column: str) -> tuple[str, str]:
-    """Least and greatest value with the rank that has it."""
-    values = zip(rows[column].map(as_float), rows["rank"], strict=True)
-    ordered = sorted((value, rank) for value, rank in values if not math.isnan(value))
-    if not ordered:
-        return MISSING, MISSING
-    first, last = (f"{scientific(value)} (rank {rank})" for value, rank in (ordered[0], ordered[-1]))
-    return first, last
+    ordered = rows.set_index("rank")[column].dropna().sort_values(kind="stable")
+    texts = [f"{scientific(value)} (rank {rank})" for rank, value in ordered.items()] or [MISSING]
+    return texts[0], texts[-1]
 
 
 def _spread(facet: Facet, profile: pd.DataFrame, size: int) -> Table:
-    """One row per (variant, tensor): the most accurate and the least accurate rank."""
     found = dict(iter(profile.groupby(["series", "tensor"])))
     keys = [(label, tensor) for label in facet.series for tensor in facet.tensors if (label, tensor) in found]
-    rows = tuple(
-        cells(*key, *_extremes(found[key], "error_mean"), _extremes(found[key], "error_max")[1]) for key in keys
-    )
+    rows = (cells(*key, *_extremes(found[key], "error_mean"), _extremes(found[key], "error_max")[1]) for key in keys)
     head = ("variant", "tensor", "least mean error", "greatest mean error", "greatest maximum")
-    return Table(f"Most and least accurate rank, {facet.label}, world size {size}", head, rows)
-
-
-def _by_rank(facet: Facet, profile: pd.DataFrame, size: int) -> list[Table]:
-    """Every rank of every variant, as long as that is a table one would print."""
-    if len(profile.drop_duplicates(["series", "rank"])) > MOST_TABLE_ROWS:
-        return []
-    return [rank_table(facet, profile, against, size) for against in AGAINST]
+    return Table(f"Most and least accurate rank, {facet.label}, world size {size}", head, tuple(rows))
 
 
 def rank_table(facet: Facet, profile: pd.DataFrame, against: str, size: int) -> Table:
     """Rank, maximum and mean for every tensor: what the tests of ring-flash-attention print."""
-    order = {label: place for place, label in enumerate(facet.series)}
-    found = profile.set_index(["series", "rank", "tensor"])[[f"{against}_max", f"{against}_mean"]]
-    values = dict(zip(found.index, found.itertuples(index=False, name=None), strict=True))
-    keys = sorted({(label, rank) for label, rank, _ in values}, key=lambda key: (order[key[0]], key[1]))
-    nothing = (None, None)
-    rows = tuple(
-        cells(
-            label,
-            rank,
-            *(scientific(value) for tensor in facet.tensors for value in values.get((label, rank, tensor), nothing)),
-        )
-        for label, rank in keys
-    )
-    head = [f"{tensor} {kind}" for tensor in facet.tensors for kind in ("max", "mean")]
+    kinds = {kind: f"{against}_{kind}" for kind in ("max", "mean")}
+    ordered: Any = profile.set_index(["series", "rank", "tensor"]).sort_index().reindex(facet.series, level="series")
+    found = {
+        (label, rank, f"{tensor} {kind}"): scientific(row[column])
+        for (label, rank, tensor), row in ordered.iterrows()
+        for kind, column in kinds.items()
+    }
     caption = f"{AGAINST[against].capitalize()} by rank, {facet.label}, world size {size}"
-    return Table(caption, ("variant", "rank", *head), rows)
+    head = [f"{tensor} {kind}" for tensor in facet.tensors for kind in kinds]
+    return grid(caption, ("variant", "rank"), head, found)

@@ -1,55 +1,65 @@
 """Section: which variants does no other beat in accuracy and cost at once, and which one to take?
 
-For each world size. Accuracy is that of the worst of out, dq, dk and dv as a multiple of single device's: a model
+For each world size, seeds as one. Accuracy is that of the worst of out, dq, dk and dv over single device's: a model
 trains on all four (lse is float32 whatever the case, delta follows from out).
 """
 
 import math
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from accuracy.chart.view import Table, TableCell, cells
-from accuracy.core.number import MISSING, as_float, ratio, seconds, size_in_bytes
-from accuracy.report.costs import cost_of
+from accuracy.core.number import MISSING, geometric_mean, ratio, seconds, size_in_bytes
 from accuracy.report.series import Facet
 from accuracy.results.policy import EFFECT
 
 JUDGED = ("out", "dq", "dk", "dv")
 AS_ACCURATE = math.exp(EFFECT)  # what the gate does not call a rise is no reason to take a slower variant
+_OVER_SEEDS: dict[str, Any] = {
+    "seconds": "min",  # the first seed compiles kernels, and whatever else disturbs a time makes it longer
+    "peak_bytes": "median",
+    "error_rel": geometric_mean,
+    "x_single_device": geometric_mean,
+}
 
 
-def choices(facet: Facet) -> pd.DataFrame:
-    """Per (world_size, series) with two ranks or more: error (times single device), seconds, peak_bytes. What has no
-    time or no error is left out."""
-    rows = facet.whole[(facet.whole["world_size"] > 1) & facet.whole["tensor"].isin(JUDGED)]
-    by_tensor = cost_of(rows, "world_size", "series").rename(columns={"x_single_device": "error"})
-    found = by_tensor.groupby(["world_size", "series"])[["error", "seconds", "peak_bytes"]].max()
-    return found.dropna(subset=["error", "seconds"]).reset_index()
+def cost_of(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
+    """Per key and tensor, over the seeds: least seconds, median peak_bytes, geometric means of error_rel and
+    x_single_device."""
+    costs = rows.groupby([*keys, "tensor"]).agg(_OVER_SEEDS).reset_index()
+    return costs[costs["seconds"].notna() | costs["peak_bytes"].notna()]
 
 
-def recommended(found: pd.DataFrame) -> pd.Series:
-    """Of one world size: the fastest of those that are as accurate as the most accurate, as the gate sees it."""
-    return _least(found[found["error"] <= found["error"].min() * AS_ACCURATE], "seconds")
+def front(costs: pd.DataFrame) -> pd.Series:
+    """Which rows no other row beats: Pareto's front, less being better in every column. No number is missing."""
+    values = costs.to_numpy(dtype=float)
+    beaten = [((values <= row).all(axis=1) & (values < row).any(axis=1)).any() for row in values]
+    return pd.Series(np.logical_not(beaten), index=costs.index, dtype=bool)
 
 
 def recommendation_table(facet: Facet) -> Table | None:
-    """A row a world size; None where no two variants were measured over ranks."""
-    found = choices(facet)
+    """A row a world size; None where no two variants were measured over ranks. To take is the fastest of those that are
+    as accurate as the most accurate, as the gate sees it; what has no time or no error is left out."""
+    rows = facet.whole[(facet.whole["world_size"] > 1) & facet.whole["tensor"].isin(JUDGED)]
+    by_tensor = cost_of(rows, "world_size", "series").rename(columns={"x_single_device": "error"})
+    found = by_tensor.groupby(["world_size", "series"])[["error", "seconds", "peak_bytes"]].max()
     body = []
-    for size, mine in found.groupby("world_size"):
+    for size, mine in found.dropna(subset=["error", "seconds"]).reset_index().groupby("world_size"):
         if len(mine) > 1:
-            smallest = _named(_least(mine, "peak_bytes")) if mine["peak_bytes"].notna().any() else MISSING
-            body.append(cells(size, _named(recommended(mine)), _named(_least(mine, "seconds")), smallest))
+            accurate = mine[mine["error"] <= mine["error"].min() * AS_ACCURATE]
+            least = (_least(accurate, "seconds"), _least(mine, "seconds"), _least(mine, "peak_bytes"))
+            body.append(cells(size, *least))
     head = ("world size", "take", "fastest", "least memory")
     caption = f"What to take, {facet.label}: worst of {', '.join(JUDGED)} over single device's error, time, peak memory"
     return Table(caption, head, tuple(body)) if body else None
 
 
-def _least(found: pd.DataFrame, column: str) -> pd.Series:
-    return found.sort_values(column, kind="stable").iloc[0]
-
-
-def _named(choice: pd.Series) -> TableCell:
-    spent = (ratio(as_float(choice["error"])), seconds(choice["seconds"]), size_in_bytes(choice["peak_bytes"]))
+def _least(found: pd.DataFrame, column: str) -> TableCell | str:
+    if found[column].isna().all():
+        return MISSING
+    choice = found.sort_values(column, kind="stable").iloc[0]
+    spent = ratio(choice["error"]), seconds(choice["seconds"]), size_in_bytes(choice["peak_bytes"])
     name = str(choice["series"]).replace(",", ", ")  # where a line may break
     return TableCell(name, detail=", ".join(spent), kind="named")

@@ -1,5 +1,6 @@
 """What faults are made with: a healthy schedule or rank with one function exchanged for a broken one."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -14,7 +15,7 @@ from accuracy.core.precision import Precision
 from accuracy.kernel.block.running_state import RunningState
 from accuracy.variant import ring
 from accuracy.variant.base import Rank, Schedule
-from accuracy.variant.join.merge import Running
+from accuracy.variant.join import Accumulator, Running
 from accuracy.world.base import Results, Tensors
 
 Formula = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -36,17 +37,37 @@ def with_kernel(rank: Rank, **broken: Callable[..., Tensors]) -> Rank:
     return replace(rank, kernel=kernel)
 
 
-def on_kernel(schedule: Schedule = ring.SCHEDULE, **broken: Callable[..., Tensors]) -> Schedule:
-    """The schedule on a kernel whose `forward`, `backward` or both are broken, see `with_kernel`."""
+def on_rank(schedule: Schedule, change: Callable[[Rank], Rank], *ways: str) -> Schedule:
+    """The schedule, which is given a changed rank in its `forward`, `backward` or both."""
 
-    def on_broken_kernel(way: str) -> Callable[..., Any]:
+    def given_changed(way: str) -> Callable[..., Any]:
         async def run(self: Schedule, rank: Rank, *tensors: Tensor) -> Results:
-            results: Results = await getattr(schedule, way)(with_kernel(rank, **broken), *tensors)
+            results: Results = await getattr(schedule, way)(change(rank), *tensors)
             return results
 
         return run
 
-    return changed(schedule, **{way: on_broken_kernel(way) for way in broken})
+    return changed(schedule, **{way: given_changed(way) for way in ways})
+
+
+def on_kernel(schedule: Schedule = ring.SCHEDULE, **broken: Callable[..., Tensors]) -> Schedule:
+    """The schedule on a kernel whose `forward`, `backward` or both are broken, see `with_kernel`."""
+    return on_rank(schedule, lambda rank: with_kernel(rank, **broken), *broken)
+
+
+def summed_by(add: Callable[[Accumulator, slice, Tensor], None], precision: Precision) -> Schedule:
+    """The ring with another `Accumulator.add` for its gradients."""
+    kind = type("Changed", (Accumulator,), {"add": add})
+
+    def change(rank: Rank) -> Rank:
+        def accumulator(changed_rank: Rank, name: str, like: Tensor) -> Accumulator:
+            plain = type(rank).accumulator(changed_rank, name, like)
+            summed: Accumulator = kind(plain.like, plain.dtype)
+            return summed
+
+        return changed(rank, accumulator=accumulator)
+
+    return on_rank(ring.Ring(precision=precision), change, "backward")
 
 
 def unwritten(shape: Sequence[int], like: Tensor) -> Tensor:
@@ -64,7 +85,7 @@ def merged_by(formula: Formula, schedule: Schedule = ring.SCHEDULE) -> Schedule:
         out.copy_(new_out)
         lse.copy_(new_lse)
 
-    async def forward(self: Schedule, rank: Rank, *tensors: Tensor) -> Results:
+    def change(rank: Rank) -> Rank:
         def running(changed_rank: Rank, q: Tensor) -> Running:
             found = type(rank).running(changed_rank, q)
             if isinstance(found, RunningState):
@@ -72,9 +93,58 @@ def merged_by(formula: Formula, schedule: Schedule = ring.SCHEDULE) -> Schedule:
             found._join = join  # type: ignore[method-assign]
             return found
 
-        return await schedule.forward(changed(rank, running=running), *tensors)
+        return changed(rank, running=running)
 
-    return changed(schedule, forward=forward)
+    return on_rank(schedule, change, "forward")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An entry of a table of faults, `PARTS`, found as `accuracy.selfcheck.fault.FILE:NAME`.
+
+    wrong: the tensors that must get a label other than `rounding`; consequences: those that may get one, as what is
+    wrong there hardly outweighs rounding; all others must be `rounding` (delta goes with out).
+    way: which direction is broken, `forward`, `backward` or `both`; the other is `healthy`, a variant of that name.
+    where: what of the small problem must be changed for the fault to execute; causes: the families of hypotheses that
+    may be proven, none where a sentence can only describe.
+    """
+
+    schedule: Schedule
+    wrong: str
+    way: str = "both"
+    where: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ()
+    healthy: str = "ring"
+    consequences: str = ""
+
+    @property
+    def SCHEDULE(self) -> Schedule:
+        """As a file with one schedule has it."""
+        return self.schedule
+
+
+EVERYTHING, GRADIENTS = "out lse dq dk dv", "dq dk dv"
+
+
+def returning(way: str, change: Callable[..., Any], schedule: Schedule = ring.SCHEDULE) -> Schedule:
+    """The schedule with `change(rank, *results)` for what its `way` returns; may be a coroutine."""
+
+    async def run(self: Schedule, rank: Rank, *tensors: Tensor) -> Results:
+        found = change(rank, *await getattr(schedule, way)(rank, *tensors))
+        results: Results = await found if inspect.isawaitable(found) else found
+        return results
+
+    return changed(schedule, **{way: run})
+
+
+def given(way: str, change: Callable[..., Any], schedule: Schedule = ring.SCHEDULE) -> Schedule:
+    """The schedule whose `way` is given what `change(rank, *tensors)` makes: a rank, then tensors."""
+
+    async def run(self: Schedule, rank: Rank, *tensors: Tensor) -> Results:
+        results: Results = await getattr(schedule, way)(*change(rank, *tensors))
+        return results
+
+    return changed(schedule, **{way: run})
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,4 @@
-"""How a simulated world runs all ranks of a schedule as one: side by side in a batch, every bit the same.
-
-In: a schedule. Out: what runs its forward or backward for all ranks at once; None where only the ranks themselves can.
-"""
+"""All ranks of a schedule side by side in a batch, every bit the same; None where only the ranks themselves can."""
 
 from collections.abc import Callable, Sequence
 

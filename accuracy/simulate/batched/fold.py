@@ -1,16 +1,74 @@
-"""A ring's kernel calls of a step, folded: several calls, of consecutive ranks and blocks, in the batch of one call."""
+"""Which ranks of a ring do the same work at a step, and their kernel calls, folded: several calls, of consecutive ranks
+and blocks, in the batch of one call."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import groupby
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
+from accuracy.core.precision import Precision
+from accuracy.kernel.block.calls import Scores
 from accuracy.kernel.block.running_state import RunningState
-from accuracy.simulate.batched.key_group import KeyGroup
-from accuracy.simulate.batched.runs import Run
+from accuracy.simulate.batched.key_group import KeyGroup, key_groups
 from accuracy.variant.base import Rank
-from accuracy.variant.join.merge import Running
+from accuracy.variant.join import Running
+from accuracy.variant.ring import Blocks
 from accuracy.world.base import Tensors
+
+
+class Run(NamedTuple):
+    """Consecutive ranks; rank r computes the blocks of `groups` of the keys of rank r + shift."""
+
+    ranks: range
+    shift: int
+    groups: tuple[KeyGroup, ...]
+
+
+class Place(NamedTuple):
+    """Which rank of how many: all that a plan knows of the world."""
+
+    rank: int
+    size: int
+
+
+def at_every_place(rank: Rank, size: int) -> list[Rank]:
+    """The rank as each of so many, for plans: their worlds carry nothing."""
+    places: list[Any] = [Place(number, size) for number in range(size)]
+    return [replace(rank, world=place) for place in places]
+
+
+def steps(rank: Rank, blocks: Blocks, length: int) -> tuple[tuple[Run, ...], ...]:
+    """The runs of each step of the ring, the ranks' own keys first. Ranks without a block at a step are in no run.
+    rank: any; length: tokens a rank. Kept for cases that differ in what a plan does not know: numbers and rounding."""
+    unknown: dict[str, Any] = {"kernel": None, "dtype": torch.float64, "scores": Scores(1.0)}
+    direction = Precision(ring_direction=rank.precision.ring_direction)
+    place: Any = Place(0, rank.world.size)
+    return _steps(replace(rank, world=place, precision=direction, **unknown), blocks, length)
+
+
+@lru_cache(maxsize=32)
+def _steps(layout: Rank, blocks: Blocks, length: int) -> tuple[tuple[Run, ...], ...]:
+    size = layout.world.size
+    ranks = at_every_place(layout, size)
+    onward = -1 if layout.precision.ring_direction == "next" else 1
+    return tuple(tuple(_runs(ranks, blocks, length, step * onward)) for step in range(size))
+
+
+def _runs(ranks: list[Rank], blocks: Blocks, length: int, distance: int) -> Iterator[Run]:
+    """The runs of a step at which rank r has the keys of rank r + distance, modulo the size."""
+    size = len(ranks)
+    work = []
+    for number, rank in enumerate(ranks):
+        source = (number + distance) % size
+        work.append((number, (source - number, tuple(blocks(rank, source, length)))))
+    for (shift, found), run in groupby(work, key=lambda each: each[1]):
+        numbers = [number for number, _ in run]
+        if found:
+            yield Run(range(numbers[0], numbers[-1] + 1), shift, key_groups(found))
 
 
 @dataclass(frozen=True)
@@ -27,15 +85,18 @@ class Call:
 
 
 def calls(rank: Rank, way: str, runs: Sequence[Run], q: Tensor, k: Tensor) -> Iterator[Call]:
-    """A step's kernel calls, each rank's groups in their order. q, k: of one rank, for their shapes.
-
-    A group's keys are repeated for each of its blocks: to as many as a rank has, no more.
-    """
+    """A step's kernel calls, each rank's groups in their order. q, k: of one rank, for their shapes. A group's keys are
+    repeated for each of its blocks: to as many as a rank has, no more."""
+    foldable = getattr(rank.kernel, "foldable", None)
     for run in runs:
         for group in run.groups:
             queries, keys = q[:, group.block.query], k[:, group.block.key]
-            at_once = _at_once(rank, way, len(run.ranks) * group.count, queries, keys)
-            high = 1 if _carries(rank, way) else min(at_once, group.count, k.shape[1] // keys.shape[1])
+            at_once = 1  # blocks that may be one call on tensors like one block's q and k
+            if foldable and (way == "backward" or position_is_irrelevant(queries)):  # a backward's are only added
+                at_once = foldable(way, len(run.ranks) * group.count, queries, keys)
+            # a kernel that goes on in the memory of the state: rows of a group are no items of a batch there
+            carries = way == "forward" and hasattr(rank.kernel, "carry")
+            high = 1 if carries else min(at_once, group.count, k.shape[1] // keys.shape[1])
             wide = max(1, at_once // high)
             for begin in range(0, len(run.ranks), wide):
                 for piece in group.pieces(high):
@@ -63,19 +124,7 @@ def differentiate(
     return group.joined_rows(dq), dk.unflatten(0, (-1, group.count)), dv.unflatten(0, (-1, group.count))
 
 
-def _at_once(rank: Rank, way: str, blocks: int, q: Tensor, k: Tensor) -> int:
-    """How many blocks may be one call on tensors like one block's q and k."""
-    foldable = getattr(rank.kernel, "foldable", None)
-    merged = way == "forward"  # a backward's partials are only added
-    return 1 if foldable is None or (merged and not position_is_irrelevant(q)) else foldable(way, blocks, q, k)
-
-
 def position_is_irrelevant(x: Tensor) -> bool:
     """Whether torch's functions of an element give the same bits wherever it lies: on the CPU, those at the end of a
     tensor, which fill no vector register, are computed by another exponential (sigmoid, logaddexp)."""
     return x.is_cuda
-
-
-def _carries(rank: Rank, way: str) -> bool:
-    """Whether the kernel goes on in the memory of the state, where rows of a group are no items of a batch."""
-    return way == "forward" and hasattr(rank.kernel, "carry")

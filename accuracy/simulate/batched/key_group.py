@@ -1,8 +1,5 @@
-"""Blocks of equal shape, one below the other, that see the same keys: one kernel call with the blocks in its batch.
-
-In: a rank's blocks in their order. Out: groups in an order that is the same for every row and for every key, so that
-neither a merge nor a sum comes in another place.
-"""
+"""Blocks of equal shape, one below the other, that see the same keys: one kernel call with the blocks in its batch. The
+order of groups is the same for every row and for every key: no merge and no sum comes in another place."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,33 +1,58 @@
 """`Ring` for all ranks of a simulated world at once: every bit of theirs, in few calls.
 
-In: the shards of all ranks. Out: their results, in rank order. The ranks are beside each other in the batch of one
-tensor, (W B, S/W, ...). Keys and values stay where they are and are looked up where they would have come from; what
-travel would have rounded is rounded. Consecutive ranks that compute the same blocks of consecutive sources are one
-kernel call, one merge and one sum, or as few as the kernel's `foldable` says keep every bit; so are blocks of one rank
-below each other (`accuracy.simulate.batched.key_group`).
+The ranks are beside each other in the batch of one tensor, (W B, S/W, ...). Keys and values stay where they are and
+are looked up where they would have come from; what travel would have rounded is rounded. Consecutive ranks that compute
+the same blocks of consecutive sources are one kernel call, one merge and one sum, or as few as the kernel's `foldable`
+says keep every bit; so are blocks of one rank below each other (`accuracy.simulate.batched.key_group`).
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+from accuracy.kernel.block.running_state import RunningState
 from accuracy.simulate.batched import fold
-from accuracy.simulate.batched.rank_states import RankStates, items
-from accuracy.simulate.batched.runs import Run, steps
 from accuracy.variant.base import Rank
-from accuracy.variant.join.accumulator import Accumulator
+from accuracy.variant.join import Accumulator, Running
 from accuracy.variant.ring import Blocks
 from accuracy.world.base import Results, Tensors
 from accuracy.world.simulated import RankFailed
 
+T = TypeVar("T", Running | RunningState, Accumulator)
+
+
+class RankStates(Generic[T]):
+    """What every rank keeps between steps, side by side in one memory, (W B, ...), so that consecutive ranks of equal
+    progress are one slice. whole: of all ranks, with no block yet; each: how far each rank has come."""
+
+    def __init__(self, whole: T, size: int, batch: int) -> None:
+        self.whole: T = whole
+        self.batch = batch
+        self.each: list[Any] = [whole.progress] * size
+
+    def parts(self, ranks: range) -> Iterator[tuple[range, T]]:
+        """The whole cut where the progress of consecutive ranks changes: the ranks, and their part. What the caller has
+        added to a part is noted when it asks for the next."""
+        for progress, alike in groupby(ranks, key=self.each.__getitem__):
+            several = list(alike)
+            some = range(several[0], several[-1] + 1)
+            part = self.whole.part(items(some, self.batch), progress)
+            yield some, part
+            self.each[some.start : some.stop] = [part.progress] * len(some)
+
+
+def items(ranks: range, batch: int) -> slice:
+    """Where consecutive ranks are in a batch in which each has `batch` items."""
+    return slice(ranks.start * batch, ranks.stop * batch)
+
 
 def forward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Results]:
-    """`Ring.forward` on q, k, v of every rank: out, lse of each. rank: any of them, for what all share.
-
-    Raises RankFailed with the ranks of a call that raised.
-    """
+    """`Ring.forward` on q, k, v of every rank: out, lse of each. rank: any of them, for what all share. Raises
+    RankFailed with the ranks of a call that raised."""
     size, batch = len(shards), len(shards[0][0])
     with _side_by_side(shards) as (q, *kv):
         partials = RankStates(rank.running(q), size, batch)
@@ -42,10 +67,8 @@ def forward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Resul
 
 
 def backward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Results]:
-    """`Ring.backward` on dout, q, k, v, out, lse of every rank: dq, dk, dv of each. rank, errors: as for `forward`.
-
-    dk and dv stay with the keys they belong to, and are rounded at each of their hops as the wire does.
-    """
+    """`Ring.backward` on dout, q, k, v, out, lse of every rank: dq, dk, dv of each. rank, errors: as for `forward`. dk
+    and dv stay with the keys they belong to, and are rounded at each of their hops as the wire does."""
     size, batch = len(shards), len(shards[0][0])
     with _side_by_side(shards) as (dout, q, *kv, out, lse):
         named = zip(("dq", "dk", "dv"), (q, *kv), strict=True)
@@ -57,7 +80,11 @@ def backward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Resu
                     gradients = fold.differentiate(
                         rank, call.group, dout[mine], q[mine], k[theirs], v[theirs], out[mine], lse[mine]
                     )
-                _add_all(sums, call, *gradients)
+                if call.group.count > 1:
+                    _value(sums[0], call.ranks)  # a first block is taken as it is only where it has all rows
+                _add(sums[0], call.ranks, call.group.whole.query, gradients[0].unsqueeze(1))
+                for total, part in zip(sums[1:], gradients[1:], strict=True):
+                    _add(total, call.sources(call.ranks), call.group.block.key, part)
             if size > 1 and turn < size:
                 for total in sums[1:]:
                     value = _value(total)
@@ -65,29 +92,18 @@ def backward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Resu
     return _by_rank(batch, [_value(total).to(rank.dtype) for total in sums])
 
 
-def _turns(rank: Rank, blocks: Blocks, k: Tensor, v: Tensor) -> Iterator[tuple[Sequence[Run], Tensor, Tensor]]:
+def _turns(rank: Rank, blocks: Blocks, k: Tensor, v: Tensor) -> Iterator[tuple[Sequence[fold.Run], Tensor, Tensor]]:
     """The runs of each step and the keys and values that they read: the ranks' own, or as they arrive, rounded to the
     wire's dtype and read in the case's. Own keys that come last leave the first step empty."""
     wire = rank.place("wire")
     arrived = k.to(wire).to(rank.dtype), v.to(wire).to(rank.dtype)
-    own, *others = steps(rank, blocks, k.shape[1])
+    own, *others = fold.steps(rank, blocks, k.shape[1])
     diagonal_last = rank.precision.ring_order == "diagonal_last"
     yield () if diagonal_last else own, k, v
     for runs in others:
         yield runs, *arrived
     if diagonal_last:
         yield own, k, v
-
-
-def _add_all(
-    sums: Sequence[RankStates[Accumulator]], call: fold.Call, dq_rows: Tensor, dk_blocks: Tensor, dv_blocks: Tensor
-) -> None:
-    dq, *dkv = sums
-    if call.group.count > 1:
-        _value(dq, call.ranks)  # a first block is taken as it is only where it has all rows
-    _add(dq, call.ranks, call.group.whole.query, dq_rows.unsqueeze(1))
-    for total, blocks in zip(dkv, (dk_blocks, dv_blocks), strict=True):
-        _add(total, call.sources(call.ranks), call.group.block.key, blocks)
 
 
 def _add(total: RankStates[Accumulator], ranks: range, rows: slice, blocks: Tensor) -> None:

@@ -6,7 +6,8 @@ of the test is the seed: Student's t over at least 4 seeds must pass the 99.9% q
 must be at least a tenth of the error's root mean square, so that it matters. Single device's bias on the same inputs
 is the kernel's, not the schedule's: only the bias beyond it counts. Healthy variants: below 0.01 of the
 error (reports/world_size_growth). lse is left out: the last bits of kernels' exp and log are biased themselves (0.75 of
-flash-attn's lse error, which is 1e-7).
+flash-attn's lse error, which is 1e-7). Of a user's function a bias on tied inputs alone is a fact, and no fault: it has
+a kernel that rounds the weights of the softmax to 16 bits, as flash kernels do.
 """
 
 import math
@@ -15,6 +16,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from accuracy.results.table import ALL_RANKS
+from accuracy.verdict import inside
 from accuracy.verdict.evidence import Evidence
 from accuracy.verdict.label import BIASED, Finding
 from accuracy.verdict.rows import Rows, mean
@@ -22,6 +24,7 @@ from accuracy.verdict.rows import Rows, mean
 FEWEST_SEEDS = 4
 LEVEL = 0.999
 SHARE = 0.1
+DEVIATIONS = 3.3
 SIDES = {  # column of the error -> single device's, and what a value below and above zero means
     "error_bias": ("single_device_bias", "too small", "too large"),
     "error_outward": ("single_device_outward", "too near zero", "too far from zero"),
@@ -36,11 +39,14 @@ def judge(evidence: Evidence) -> Finding | None:
     for (name,), same in rows.by("inputs").items():
         for column, (base, below, above) in SIDES.items():
             t, share = significance(same, column, base)
-            if share > SHARE and t > stdtrit(len(same) - 1, (1 + LEVEL) / 2):
+            if share > max(SHARE, DEVIATIONS / math.sqrt(evidence.counts(same)[0].sum())) and t > stdtrit(
+                len(same) - 1, (1 + LEVEL) / 2
+            ):
                 side = mean(same[column])
                 way = above if side > 0 else below
                 text = f"{way} in every seed, by {share:.2g} of the error ({name} inputs, t = {t:.3g})"
-                return Finding(BIASED, text, {"bias_t": math.copysign(t, side), "bias_share": share, "inputs": name})
+                numbers = {"bias_t": math.copysign(t, side), "bias_share": share, "inputs": name}
+                return Finding(BIASED, text, numbers | inside.weights(evidence, name))
     return None
 
 

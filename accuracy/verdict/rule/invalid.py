@@ -14,7 +14,8 @@ def judge(evidence: Evidence) -> Finding | None:
     """See `accuracy.verdict.verdict`."""
     for reason in evidence.failures:
         if any(mark in reason for mark in MARKS) and _concerns(evidence.tensor, reason):
-            return Finding(INVALID, reason)
+            _, mark, returned = reason.rpartition("WrongResult: ")
+            return Finding(INVALID, reason, {"returned": returned} if mark and "wrote" not in returned else {})
     rows = evidence.whole if (evidence.whole["nonfinite"] > 0).any() else evidence.probes
     broken = rows.where(rows["nonfinite"] > 0)
     if len(broken):

@@ -19,7 +19,8 @@ import math
 
 import numpy as np
 
-from accuracy.core.dtype import FORMATS, effective_dtype, rounding_band
+from accuracy.core.dtype import FORMATS, rounding_band
+from accuracy.verdict import inside
 from accuracy.verdict.evidence import Evidence, Rung
 from accuracy.verdict.floor import coarser_format
 from accuracy.verdict.label import LOGIC, PRECISION_FLOOR, Finding
@@ -51,7 +52,7 @@ def judge(evidence: Evidence) -> Finding | None:
             text = f"only as good as {form} in {evidence.dtype}: {mark}"
             return Finding(PRECISION_FLOOR, text, numbers | {"floor": form})
         return Finding(LOGIC, f"the relative error is {rung.level:.2g} in {evidence.dtype} ({name} inputs)", numbers)
-    return None
+    return inside.fact(evidence)
 
 
 def slope_of(evidence: Evidence) -> float:
@@ -67,7 +68,7 @@ def _levels(evidence: Evidence, name: str) -> dict[int, float]:
     """Error by bits of the effective precision; where two dtypes have the same, the case's own."""
     dtypes = sorted(evidence.rungs, key=lambda dtype: dtype == evidence.dtype)
     return {
-        FORMATS[effective_dtype(evidence.tensor, dtype)].precision: evidence.rungs[dtype][name].level
+        FORMATS[evidence.effective_in(dtype)].precision: evidence.rungs[dtype][name].level
         for dtype in dtypes
         if name in evidence.rungs[dtype]
     }
@@ -75,7 +76,7 @@ def _levels(evidence: Evidence, name: str) -> dict[int, float]:
 
 def _slope_to(evidence: Evidence, name: str) -> float | None:
     """The fall from the next coarser dtype to this one."""
-    levels, mine = _levels(evidence, name), FORMATS[evidence.effective].precision
+    levels, mine = _levels(evidence, name), FORMATS[evidence.effective_in(evidence.dtype)].precision
     below = [bits for bits in levels if bits < mine]
     return _fall(levels[max(below)], levels[mine], mine - max(below)) if below else None
 
@@ -83,7 +84,7 @@ def _slope_to(evidence: Evidence, name: str) -> float | None:
 def _fault_of_finer(evidence: Evidence, name: str, rung: Rung) -> Finding | None:
     """A fault that a finer dtype shows, hidden under this dtype's rounding."""
     for dtype, others in evidence.rungs.items():
-        effective = effective_dtype(evidence.tensor, dtype)
+        effective = evidence.effective_in(dtype)
         fine = others.get(name)
         if fine is None or FORMATS[effective].precision <= FORMATS[evidence.effective].precision:
             continue
@@ -97,7 +98,9 @@ def _fault_of_finer(evidence: Evidence, name: str, rung: Rung) -> Finding | None
 
 def _beyond(evidence: Evidence, dtype: str, name: str) -> bool:
     """Whether the error in a dtype, on some inputs, is none that rounding in it makes."""
-    rung, form = evidence.rungs[dtype][name], FORMATS[effective_dtype(evidence.tensor, dtype)]
+    rung, form = evidence.rungs[dtype][name], FORMATS[evidence.effective_in(dtype)]
+    if dtype == inside.FINEST and form.name == inside.FORMAT:
+        return not inside.explains(evidence, dtype, name)
     excused = TIMES_SINGLE_DEVICE * rung.single_device if evidence.single_device_has_digits(dtype) else 0.0
     if rung.level <= max(rounding_band(evidence.tensor, dtype), excused):
         return False

@@ -1,30 +1,24 @@
-"""Real ranks on this machine: the simulated bits, and no fault of a rank costs more than its case."""
-
 import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import threading
-import uuid
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from accuracy.core.paths import PACKAGE
 from accuracy.execute.measure import measure as measure_plans
 from accuracy.execute.measure import task_of
 from accuracy.execute.plan import plan
 from accuracy.execute.ranks import agent
 from accuracy.execute.ranks.agent import RanksEnded
 from accuracy.results import table
-from tests.execute.ranks.planted import dies_once, ends_at_once, plant
-from tests.execute.ranks.worlds import COSTS
-from tests.measuring import TINY, configuration
-from tests.processes import LOOPBACK, alive, listening, marked, wait_until
+from tests import planting
+from tests.measuring import COSTS, TINY, configuration
+from tests.processes import alive
 from tests.variants import schedules, skip_if_bound_to_a_kernel
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -53,10 +47,9 @@ def comparable(rows: pd.DataFrame) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def both_worlds(tmp_path_factory: pytest.TempPathFactory) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Every schedule in a run of real ranks and in one of simulated ranks."""
-    folder = tmp_path_factory.mktemp("both")
-    real, simulated = (run(folder / world, *ALL, f"world={world}") for world in ("processes", "simulated"))
-    return comparable(real), comparable(simulated)
+    """Every schedule on real ranks and on simulated ones, in one run."""
+    rows = run(tmp_path_factory.mktemp("both") / "run", *ALL, "world=processes", "+also.again={world:{simulated:{}}}")
+    return tuple(comparable(rows[rows["world"] == world]) for world in ("processes", "simulated"))
 
 
 @pytest.mark.parametrize("variant", schedules())
@@ -77,19 +70,19 @@ def test_reruns_on_real_ranks_change_no_bit_either(tmp_path: Path) -> None:
 
 
 FAULTS = {
-    "raises": ("raise ValueError('planted')", "rank 1: ValueError: planted"),
-    "calls_exit": ("raise SystemExit(0)", "rank 1: SystemExit: 0"),
-    "runs_out_of_memory": ("__import__('torch').empty(2**60)", "rank 1: RuntimeError: .*(memory|allocate).*"),
-    "is_killed": ("__import__('os').kill(__import__('os').getpid(), 9)", "rank 1 was killed by signal 9, twice"),
-    "exits": ("__import__('os')._exit(7)", "rank 1 ended with status 7, twice"),
-    "ends_well": ("__import__('os')._exit(0)", "rank 1 ended with status 0, twice"),
-    "hangs": ("__import__('time').sleep(600)", "no answer from rank [01] within 5 s.*"),
+    "raises": ("raise ValueError('planted')", r"rank 1: ValueError: planted \(.*raises.py:10, in forward\)"),
+    "calls_exit": ("raise SystemExit(0)", r"rank 1: SystemExit: 0 \(calls_exit.py:10, in forward\)"),
+    "runs_out_of_memory": ("torch.empty(2**60)", "rank 1: RuntimeError: .*(memory|allocate).*"),
+    "is_killed": ("os.kill(os.getpid(), 9)", "rank 1 was killed by signal 9, twice"),
+    "exits": ("os._exit(7)", "rank 1 ended with status 7, twice"),
+    "ends_well": ("os._exit(0)", "rank 1 ended with status 0, twice"),
+    "hangs": ("time.sleep(600)", "no answer from rank [01] within 5 s.*"),
 }
 
 
 def test_every_fault_of_one_rank_is_a_row_and_the_cases_around_it_are_measured(tmp_path: Path) -> None:
     for name, (statement, _) in FAULTS.items():
-        plant(tmp_path / "mine", name, f"if rank.world.rank == 1: {statement}")
+        planting.first(tmp_path / "mine", name, f"if rank.world.rank == 1: {statement}")
     words = f"variant=[ring,{','.join(FAULTS)},zigzag]"
     rows = run(tmp_path / "run", words, "world_size=2", "world=processes", "world.processes.timeout_seconds=5",
                parts=tmp_path / "mine")  # fmt: skip
@@ -102,22 +95,26 @@ def test_every_fault_of_one_rank_is_a_row_and_the_cases_around_it_are_measured(t
 
 def test_an_exception_that_all_ranks_hear_of_ends_no_process_and_sizes_share_them(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
-    note = f"open('{pids}', 'a').write(f'{{rank.world.rank}} {{__import__(\"os\").getpid()}}\\n')"
-    plant(tmp_path / "mine", "notes", note)
-    plant(tmp_path / "mine", "fails", "raise ValueError('planted')")
+    note = f"open('{pids}', 'a').write(f'{{rank.world.rank}} {{os.getpid()}}\\n')"
+    planting.first(tmp_path / "mine", "notes", note)
+    planting.first(tmp_path / "mine", "fails", "raise ValueError('planted')")
     rows = run(tmp_path / "run", "variant=[notes,fails]", "world_size=[1,2,3]", "world=processes",
                parts=tmp_path / "mine")  # fmt: skip
     failed = rows[rows["variant"] == "fails"]
-    assert set(failed["reason"]) == {"rank 0: ValueError: planted"}
+    assert set(failed["reason"]) == {"rank 0: ValueError: planted (fails.py:10, in forward)"}
     assert len(failed) == 3
     assert len(set(pids.read_text().split("\n")) - {""}) == 3  # a process for each of three ranks
 
 
 def test_a_rank_that_dies_once_costs_a_start_and_the_case_is_measured(tmp_path: Path) -> None:
-    parts = plant(tmp_path / "mine", "dies_once", dies_once(tmp_path / "marker"))
+    parts = planting.dies_once(tmp_path / "mine", tmp_path / "marker")
     rows = run(tmp_path / "run", "variant=dies_once", "world_size=2", "world=processes", parts=parts)
     assert set(rows["status"]) == {table.OK}
     assert not (tmp_path / "marker").exists()
+
+
+def ends_at_once(*given: object) -> Iterator[None]:
+    os._exit(5)
 
 
 def test_ranks_that_never_come_to_a_case_end_the_run(tmp_path: Path) -> None:
@@ -131,8 +128,8 @@ def test_ranks_killed_at_random_moments_leave_every_number_as_it_was(tmp_path: P
     dice, done, killed = random.Random(7), threading.Event(), []
     pids = tmp_path / "pids"
     pids.mkdir()
-    note = f"open(f'{pids}/{{rank.world.rank}}', 'w').write(str(__import__('os').getpid()))"
-    parts = plant(tmp_path / "mine", "notes", note)
+    note = f"open(f'{pids}/{{rank.world.rank}}', 'w').write(str(os.getpid()))"
+    parts = planting.first(tmp_path / "mine", "notes", note)
     words = ("variant=notes", "world_size=3", "dtype=float32", f"seed={list(range(50))}".replace(" ", ""))
 
     def kill_some() -> None:
@@ -159,28 +156,3 @@ def test_ranks_killed_at_random_moments_leave_every_number_as_it_was(tmp_path: P
     measured = comparable(real[real["status"] == table.OK])
     expected = simulated[simulated["seed"].isin(set(measured["seed"]))].reset_index(drop=True)
     pd.testing.assert_frame_equal(measured, expected, check_exact=True, check_dtype=failed.empty)
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_however_the_command_ends_no_rank_stays_and_what_was_measured_does(tmp_path: Path, how: signal.Signals) -> None:
-    """While it ran, its processes listened on the loopback interface only."""
-    mark = uuid.uuid4().hex
-    words = ("world=processes", "variant=[ring,zigzag]", "world_size=[2]", f"seed={list(range(200))}", "report=false")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "accuracy", *TINY, *words, f"output_dir={tmp_path / 'run'}"],
-        env={**os.environ, "PYTHONPATH": str(PACKAGE.parent), "ACCURACY_TEST_MARK": mark},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    wait_until(lambda: len(list((tmp_path / "run" / "results").glob("[!.]*.parquet"))) >= 3, 120)
-    pids = marked(mark)
-    assert len(pids) > 2
-    assert listening(pids)
-    assert all(address.startswith(LOOPBACK) for address in listening(pids))
-    process.send_signal(how)
-    assert process.wait(timeout=60) == (130 if how == signal.SIGINT else -how)
-    wait_until(lambda: not marked(mark), 20)
-    results = table.read_results(tmp_path / "run")
-    assert results["case_id"].nunique() >= 3
-    assert (results["status"] == table.OK).all()

@@ -1,5 +1,3 @@
-"""What the environment of a process says about how it was started."""
-
 import os
 import stat
 from pathlib import Path
@@ -12,12 +10,9 @@ from accuracy.execute.ranks.launch import Launch, launch
 TORCHRUN = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "node0",
             "MASTER_PORT": "29500", "TORCHELASTIC_USE_AGENT_STORE": "True"}  # fmt: skip
 STEP = {
-    "SLURM_PROCID": "1",
-    "SLURM_STEP_NUM_TASKS": "2",
-    "SLURM_LOCALID": "1",
-    "SLURM_JOB_ID": "512345",
+    "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "512345",
     "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
-}
+}  # fmt: skip
 LOCAL = {"SUBMITIT_LOCAL_GLOBALID": "0", "SUBMITIT_LOCAL_NTASKS": "2", "SUBMITIT_LOCAL_LOCALID": "0",
          "SUBMITIT_LOCAL_JOB_ID": "77"}  # fmt: skip
 

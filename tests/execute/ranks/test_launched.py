@@ -1,22 +1,17 @@
-"""The command under torchrun, srun and submitit: every launched process is a rank, the first one writes and reports."""
-
-import os
 import signal
 import socket
 import subprocess
-import sys
 import uuid
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from accuracy.core.paths import PACKAGE
 from accuracy.execute.ranks import journal
 from accuracy.results import table
-from tests.execute.ranks.planted import dies_once, plant
-from tests.execute.ranks.worlds import COSTS
-from tests.processes import LOOPBACK, listening, marked, wait_until
+from tests import planting
+from tests.measuring import COSTS
+from tests.processes import LOOPBACK, Process, listening, marked, python, start, wait_until
 
 pytestmark = pytest.mark.xdist_group("launched")
 SMALL = ("device=cpu", "kernel=eager", "problem.seqlen=96", "problem.heads=4", "problem.heads_kv=2",
@@ -24,16 +19,8 @@ SMALL = ("device=cpu", "kernel=eager", "problem.seqlen=96", "problem.heads=4", "
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
 
 
-def start(*words: str, **environment: str) -> "subprocess.Popen[str]":
-    """`python WORDS`, its output in one."""
-    return subprocess.Popen(
-        [sys.executable, *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-        env=os.environ | {"PYTHONPATH": str(PACKAGE.parent)} | environment,
-    )  # fmt: skip
-
-
-def output_of(process: "subprocess.Popen[str]") -> str:
-    return process.communicate(timeout=180)[0]
+def output_of(process: Process) -> str:
+    return "".join(process.communicate(timeout=180))
 
 
 def free_port() -> int:
@@ -42,7 +29,7 @@ def free_port() -> int:
         return port
 
 
-def srun(ranks: int, *words: str, **environment: str) -> list["subprocess.Popen[str]"]:
+def srun(ranks: int, *words: str, **environment: str) -> list[Process]:
     """What srun starts for a step of so many tasks on this machine."""
     port = str(free_port())
     step = {"SLURM_STEP_NUM_TASKS": str(ranks), "SLURM_STEP_TASKS_PER_NODE": str(ranks), "MASTER_ADDR": "127.0.0.1",
@@ -54,13 +41,12 @@ def srun(ranks: int, *words: str, **environment: str) -> list["subprocess.Popen[
 
 
 def statuses(folder: Path) -> dict[str, str]:
-    """How each variant's case ended."""
     rows = table.read_results(folder).drop_duplicates("case_id")
     return dict(zip(rows["variant"], rows["status"], strict=True))
 
 
 def test_under_torchrun_every_number_is_the_simulated_one_and_a_death_costs_a_restart(tmp_path: Path) -> None:
-    plant(tmp_path / "mine", "dies_once", dies_once(tmp_path / "marker"))
+    planting.dies_once(tmp_path / "mine", tmp_path / "marker")
     words = (*SMALL, "variant=[ring,dies_once,llama3]", "world_size=[1,3]", "dtype=bfloat16")
     flag = f"--config-dir={tmp_path / 'mine'}"
     launched = start(*TORCHRUN, "--nproc-per-node=3", "--max-restarts=1", "-m", "accuracy", flag, *words,
@@ -69,8 +55,7 @@ def test_under_torchrun_every_number_is_the_simulated_one_and_a_death_costs_a_re
     assert launched.returncode == 0, output
     assert "accuracy: rank 1 was killed by signal 9" in output
     assert not (tmp_path / "marker").exists()
-    alone = start("-m", "accuracy", flag, *words, f"output_dir={tmp_path / 'simulated'}")
-    assert alone.wait(timeout=120) == 0
+    assert python("-m", "accuracy", flag, *words, f"output_dir={tmp_path / 'simulated'}").returncode == 0
     real, simulated = (
         table.read_results(tmp_path / name)
         .drop(columns=[*COSTS, "case_id", "world"])
@@ -85,7 +70,7 @@ def test_under_torchrun_every_number_is_the_simulated_one_and_a_death_costs_a_re
 def test_without_restarts_a_death_ends_all_with_status_3_and_the_same_command_goes_on(tmp_path: Path) -> None:
     """As under srun: there the first rank's store listens, on the given address only, and bears a silent stranger."""
     folder, mark = tmp_path / "run", uuid.uuid4().hex
-    plant(tmp_path / "mine", "killed", "if rank.world.rank == 1: __import__('os').kill(__import__('os').getpid(), 9)")
+    planting.first(tmp_path / "mine", "killed", "if rank.world.rank == 1: os.kill(os.getpid(), 9)")
     words = (f"--config-dir={tmp_path / 'mine'}", *SMALL, "variant=[ring,killed,zigzag]", "world_size=2",
              "world=processes", f"output_dir={folder}")  # fmt: skip
     first, second = srun(2, *words, MARK=mark)
@@ -140,43 +125,40 @@ def test_a_mistake_ends_all_launched_processes_with_one_line(tmp_path: Path) -> 
     assert not (tmp_path / "run").exists()
 
 
+TWO = ("-m", "accuracy", *SMALL, "variant=ring", "world=processes")
+FIRST = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+
+
 def test_a_world_of_more_ranks_than_processes_is_refused(tmp_path: Path) -> None:
-    words = (*SMALL, "variant=ring", "world=processes", "world_size=3", f"output_dir={tmp_path}/run")
-    alone = start("-m", "accuracy", *words, RANK="0", WORLD_SIZE="2", LOCAL_RANK="0")
-    assert "world=processes has 2 ranks here" in output_of(alone)
+    alone = python(*TWO, "world_size=3", f"output_dir={tmp_path}/run", **FIRST)
+    assert "world=processes has 2 ranks here" in alone.stderr
     assert alone.returncode == 2
 
 
 def test_a_port_in_use_is_said_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        words = (*SMALL, "variant=ring", "world=processes", "world_size=2", f"output_dir={tmp_path}/run")
-        alone = start("-m", "accuracy", *words, RANK="0", WORLD_SIZE="2", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1",
-                      MASTER_PORT=port)  # fmt: skip
-        output = output_of(alone)
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(taken.getsockname()[1])}
+        alone = python(*TWO, "world_size=2", f"output_dir={tmp_path}/run", **FIRST, **address)
     assert alone.returncode == 2
-    assert len(output.splitlines()) == 1
-    assert f"accuracy: port {port} of 127.0.0.1 cannot be opened" in output
+    assert len((alone.stdout + alone.stderr).splitlines()) == 1
+    assert f"accuracy: port {address['MASTER_PORT']} of 127.0.0.1 cannot be opened" in alone.stderr
+
+
+def submitit(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="needs attention-accuracy[cluster]")
+    local = ("-m", *SMALL, "hydra/launcher=submitit_local", "hydra.launcher.timeout_min=3", "variant=ring")
+    return python("-m", "accuracy", *local, *words, folder=folder)
 
 
 def test_submitit_runs_a_job_of_a_sweep_on_as_many_processes_as_it_was_told(tmp_path: Path) -> None:
-    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="needs attention-accuracy[cluster]")
-    command = [sys.executable, "-m", "accuracy", "-m", *SMALL, "hydra/launcher=submitit_local",
-               "hydra.launcher.tasks_per_node=2", "hydra.launcher.timeout_min=3", "world=processes",
-               "world_size=[1,2]", "variant=ring"]  # fmt: skip
-    environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180)
+    done = submitit(tmp_path, "hydra.launcher.tasks_per_node=2", "world=processes", "world_size=[1,2]")
     assert done.returncode == 0, done.stderr
     (run,) = (tmp_path / "outputs").iterdir()
     assert len(table.finished_cases(run)) == 2
 
 
 def test_a_mistake_in_a_job_of_submitit_is_the_command_s_exit_status(tmp_path: Path) -> None:
-    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="needs attention-accuracy[cluster]")
-    command = [sys.executable, "-m", "accuracy", "-m", *SMALL, "hydra/launcher=submitit_local", "variant=ring",
-               "hydra.launcher.timeout_min=3", "problem.heads=-1"]  # fmt: skip
-    environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180)
+    done = submitit(tmp_path, "problem.heads=-1")
     assert done.returncode == 2, done.stderr
     assert "a job ended with status 2" in done.stderr
     assert "Traceback" not in done.stderr

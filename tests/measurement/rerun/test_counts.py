@@ -1,5 +1,4 @@
-"""Reruns change nothing in a healthy variant, and see what they are for in a broken one."""
-
+import random
 from pathlib import Path
 
 import pandas as pd
@@ -7,27 +6,17 @@ import pytest
 import torch
 
 from accuracy.core.case import Reruns
-from accuracy.core.paths import PACKAGE
 from accuracy.runtime import device
+from accuracy.selfcheck.fault import race
+from accuracy.selfcheck.measure import results
+from accuracy.verdict.verdict import verdicts
+from tests import planting
 from tests.measuring import configuration, measure
 from tests.variants import schedules
 
 EVERYTHING = ("reruns.repeat=2", "reruns.poison=true", "reruns.future=true")
 UNUSABLE = "unusable=record"  # by the schedules of one device, and of a kernel that is not here
 COUNTS = ["repeats_differ", "poisoned", "future_differs"]
-
-
-def plant(folder: Path, before: str, after: str, schedule: str = "ring") -> list[Path]:
-    source = (PACKAGE / "variant" / f"{schedule}.py").read_text()
-    assert before in source
-    (folder / "variant").mkdir()
-    (folder / "variant" / "broken.py").write_text(
-        "import ctypes\nimport random\nimport torch\n" + source.replace(before, after)
-    )
-    (folder / "variant" / "broken.yaml").write_text(
-        "# @package variant.broken\n# planted\nforward: broken\nbackward: broken\nsharding: contiguous\n"
-    )
-    return [folder]
 
 
 def counts(rows: pd.DataFrame, tensor: str) -> dict[str, float]:
@@ -46,45 +35,59 @@ def test_a_healthy_variant_does_not_change(kernel: str) -> None:
     assert rows[rows["tensor"] == "dk"]["future_differs"].isna().all()  # a key's gradient does come from later rows
 
 
-def test_without_reruns_there_are_no_counts_and_ids_are_those_of_before() -> None:
+def test_without_reruns_there_are_no_counts() -> None:
     rows = measure("variant=ring", "world_size=2")
     assert not {name for name in COUNTS if name in rows and rows[name].notna().any()}
-    first, second = (measure("variant=ring", "world_size=2", *words)["case_id"].iloc[0] for words in ((), EVERYTHING))
-    assert first != second
     assert configuration("variant=ring").reruns == Reruns()
 
 
-def test_memory_that_was_never_written_shows(tmp_path: Path) -> None:
-    end = "\n\n    async def backward"
-    unwritten = "torch.where(torch.empty_like(out).isnan(), torch.nan, out)"
-    folders = plant(tmp_path, f"return out, lse{end}", f"return {unwritten}, lse{end}")
-    found = counts(measure("variant=broken", "world_size=2", *EVERYTHING, folders=folders), "out")
-    assert found["poisoned"] > 0
+RESULT = "return running.result(rank.dtype, rank.lse_dtype)"
+JOIN = "for block in found:\n                rank.join"
+SHOWN = {  # what stands in the ring, what is planted there, tensor and count that must show it
+    "memory that was never written": (
+        RESULT, RESULT.replace("return", "out, lse =")
+        + "\n        return torch.where(torch.empty_like(out).isnan(), torch.nan, out), lse",
+        "out", "poisoned",
+    ),
+    "a leak from the future": (
+        JOIN, JOIN.replace("found", "[Block(each.query, each.key, causal=False) for each in found]"),
+        "out", "future_differs",
+    ),
+    "runs that differ": (
+        "dq.add(block.query, dq_block)", "dq.add(block.query, dq_block * random.random())", "dq", "repeats_differ",
+    ),
+}  # fmt: skip
 
 
-def test_a_leak_from_the_future_shows(tmp_path: Path) -> None:
-    folders = plant(
-        tmp_path, "self.blocks(rank, source, q.shape[1])",
-        "[Block(each.query, each.key, causal=False) for each in self.blocks(rank, source, q.shape[1])]",
-    )  # fmt: skip
-    found = counts(measure("variant=broken", "world_size=2", *EVERYTHING, folders=folders), "out")
-    assert found["future_differs"] > 0
+@pytest.mark.parametrize("what", SHOWN)
+def test_a_planted_fault_shows_in_its_count(tmp_path: Path, what: str) -> None:
+    before, after, tensor, count = SHOWN[what]
+    folder = planting.slip(tmp_path, "ring", before, after)
+    found = measure("variant=broken", "world_size=2", *EVERYTHING, folders=[folder])
+    assert counts(found, tensor)[count] > 0
+    assert tensor != "dq" or counts(found, "dk")[count] == 0
 
 
-def test_runs_that_differ_show(tmp_path: Path) -> None:
-    folders = plant(tmp_path, "dq.add(block.query, dq_block)", "dq.add(block.query, dq_block * random.random())")
-    found = measure("variant=broken", "world_size=2", *EVERYTHING, folders=folders)
-    assert counts(found, "dq")["repeats_differ"] > 0
-    assert counts(found, "dk")["repeats_differ"] == 0
+def test_a_rare_race_is_counted_with_its_size_and_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call in 200, of 920: seen with 99%, here by a fixed draw. It is rank 0's, and as large as the tensor."""
+    monkeypatch.setattr(race, "CHANCE", random.Random(0))
+    found = results(["race_rare"])
+    rows = found[found["tensor"] == "out"].set_index("rank")
+    assert rows.loc[-1, "repeats_runs"] == rows.loc[0, "repeats_runs"] >= 1
+    assert rows.loc[1, "repeats_differ"] == rows.loc[1, "repeats_size"] == 0
+    assert rows.loc[-1, "repeats_size"] > 0.01
+    said = verdicts(found).set_index("tensor").loc["out"]
+    assert said["label"] == "nondeterministic"
+    assert "on ranks 0, by at most" in said["sentence"]
+    assert "a race" in said["sentence"]
 
 
 def test_a_write_beside_the_inputs_is_refused(tmp_path: Path) -> None:
     """As a kernel would, behind torch's back; only where the buffer is known to have workspace."""
     beside = "q.storage_offset() == 4096 and ctypes.memset(q.data_ptr() + 2 * q.numel(), 0, 2)"
-    folders = plant(
-        tmp_path, "        running = rank.running(q)\n", f"        {beside}\n        running = rank.running(q)\n"
-    )
-    rows = measure("variant=broken", "world_size=2", *EVERYTHING, folders=folders)
+    line = "        running = rank.running(q)\n"
+    folder = planting.slip(tmp_path, "ring", line, f"        {beside}\n{line}")
+    rows = measure("variant=broken", "world_size=2", *EVERYTHING, folders=[folder])
     assert set(rows["status"]) == {"failed"}
     assert "WrongResult: rank 0 wrote next to its inputs" in rows["reason"].iloc[0]
 

@@ -1,5 +1,3 @@
-"""A trace sees healthy steps inside the rounding band, and names the first step of a broken run that leaves it."""
-
 import importlib.util
 from pathlib import Path
 

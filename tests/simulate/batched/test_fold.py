@@ -1,5 +1,3 @@
-"""Calls, merges and sums of several ranks and blocks as one give the bits of one after another."""
-
 import importlib.util
 from typing import Any
 

@@ -1,9 +1,7 @@
-"""A sum over blocks rounds once a block in its own dtype, and shares no memory with what is not its own."""
-
 import pytest
 import torch
 
-from accuracy.variant.join.accumulator import Accumulator
+from accuracy.variant.join import Accumulator
 
 WHOLE, FRONT, BACK = slice(0, 4), slice(0, 2), slice(2, 4)
 
@@ -46,15 +44,3 @@ def test_blocks_added_at_once_are_added_one_after_another(dtype: torch.dtype, ro
     backwards = Accumulator(torch.empty(2, 4, 2, 3), dtype)
     backwards.add_each(rows, many.flip(1))
     assert begun or not torch.equal(at_once.value(), backwards.value())
-
-
-def test_without_a_block_it_is_zero() -> None:
-    assert torch.equal(Accumulator(torch.ones(1, 4, 2, 3), torch.float32).value(), torch.zeros(1, 4, 2, 3))
-
-
-def test_it_goes_on_with_another_rank_s_sum() -> None:
-    accumulator = Accumulator(torch.empty(1, 4, 2, 3), torch.float32)
-    accumulator.add(WHOLE, torch.full((1, 4, 2, 3), 100.0))
-    accumulator.take(torch.ones(1, 4, 2, 3))
-    accumulator.add(BACK, torch.ones(1, 2, 2, 3))
-    assert accumulator.value()[0, :, 0, 0].tolist() == [1, 1, 2, 2]

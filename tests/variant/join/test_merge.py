@@ -1,10 +1,8 @@
-"""Joining partials: four formulas of one function, at every gap, in every order, also with empty partials."""
-
 import pytest
 import torch
 
 from accuracy.core.masks import Block
-from accuracy.variant.join.merge import FORMULAS, Running, _kahan
+from accuracy.variant.join import FORMULAS, Running, _kahan
 
 ALL = ["sigmoid", "logsumexp", "double", "compensated"]
 

@@ -1,0 +1,76 @@
+"""The rows that a pytest session measures: written as they come, judged test by test."""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from accuracy.execute.run import now, record
+from accuracy.gate.decision import Question, decide, verdicts
+from accuracy.gate.exits import Exit
+from accuracy.gate.fingerprint import comparable_baseline
+from accuracy.gate.rules import Limits
+from accuracy.gate.text import terminal
+from accuracy.results import table
+from accuracy.results.cell import Key, measured
+from accuracy.results.run_table import of_table
+from accuracy.runtime import device as devices
+
+EXPERIMENT = "pytest"
+
+
+class Recorder:
+    """A session's rows; folder: where they are written, by the first rank, as every rank has the same."""
+
+    def __init__(self, baseline: Path | None, folder: Path | None) -> None:
+        self.baseline, self.folder = baseline, folder if os.environ.get("RANK", "0") == "0" else None
+        self.notes: list[str] = []
+        self.judged: set[Key] = set()
+        self.expected: set[Key] = set()
+        self.cases: dict[str, None] = {}
+        self.started = now()
+
+    def add(self, rows: Sequence[table.Row]) -> None:
+        """Keep the rows."""
+        self.cases |= dict.fromkeys(row["case_id"] for row in rows)
+        if self.folder is not None:
+            for case in {row["case_id"] for row in rows}:
+                mine = [{**row, "experiment": EXPERIMENT} for row in rows if row["case_id"] == case]
+                table.write_case(self.folder, case, mine)
+        self.write(ended=None)
+
+    def close(self) -> None:
+        """Note the end of a session that was not interrupted."""
+        self.write(ended=now())
+
+    def write(self, ended: str | None) -> None:
+        """Write run.json."""
+        if self.folder is not None:
+            table.write_json(self.folder / "run.json", self._about(self.cases, ended))
+
+    def judge(self, rows: Sequence[table.Row], limits: Limits | None) -> str | None:
+        """What is wrong with a test's rows, as accuracy-check prints it; None where nothing is."""
+        about = self._about(dict.fromkeys(row["case_id"] for row in rows), now())
+        content = pa.Table.from_pylist(rows, schema=table.RESULTS_SCHEMA)
+        run = of_table(self.folder or Path(EXPERIMENT), json.loads(json.dumps(about, default=str)), content)
+        baseline = comparable_baseline(run, self.baseline) if self.baseline else None
+        decision = decide(Question(run, baseline, part=True, limits=limits or Limits(), verdicts=verdicts(run)))
+        if baseline is not None:
+            self.notes += decision.notes
+            self.judged |= {item.key for item in decision.items if item.key is not None}
+            self.expected |= set() if decision.hard else set(measured(baseline))
+        return None if decision.exit is Exit.OK else terminal(decision)
+
+    def said(self) -> Iterable[str]:
+        """What a reader must know of the baseline, what it has and no test of this session measured among it."""
+        number = len(self.expected - self.judged)
+        left_out = [f"{number} cells of the baseline were measured by no test of this session"] if number else []
+        return dict.fromkeys([*self.notes, *left_out])
+
+    def _about(self, cases: Iterable[str], ended: str | None) -> dict[str, Any]:
+        about = record(EXPERIMENT, devices.choose("auto"), {}, list(cases), ["pytest", *sys.argv[1:]])
+        return about | {"started": self.started, "ended": ended, "process": os.getpid()}

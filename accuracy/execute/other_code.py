@@ -1,0 +1,61 @@
+"""Which rows of a run folder were measured by other code? They are set aside: one table has rows of one code.
+
+In: the folder and the planned cases. Out: what was moved to `other_code/CODE/` of the folder, in a line; nothing that
+was measured is lost.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from accuracy.core.case import Case
+from accuracy.execute.plan import Planned
+from accuracy.measurement.provenance import code_of
+from accuracy.variant.base import schedule_of
+
+KINDS = ("results", "positions", "steps")
+FOLDER = "other_code"
+
+
+def set_aside(folder: Path, plans: Sequence[Planned]) -> str:
+    """Move such rows, of planned cases and of others of the same functions; what to say of it, or nothing."""
+    planned = {each.case.id: each.case for each in plans}
+    own = {(each.case.variant.name, each.case.variant.options_text): _own(each.case) for each in plans}
+    again = other = 0
+    for path, rows, first in _cases(folder):
+        case = planned.get(path.stem)
+        mine = own.get((first["variant"], first["options"] or ""))
+        if case is not None and first["code"] != code_of(case):
+            again += rows
+        elif case is None and mine and not str(first["code"]).endswith(f"+{mine}"):
+            other += rows
+        else:
+            continue
+        _move(folder, path.stem, str(first["code"]))
+    said = [f"{again} rows of other code are measured again"] if again else []
+    said += [f"{other} rows of other code belong to no planned case"] if other else []
+    return f"{'; '.join(said)} (kept in {folder / FOLDER})" if said else ""
+
+
+def _own(case: Case) -> str:
+    """The code of the user's function, "" where the case has none."""
+    return schedule_of(case.variant.forward).code(case)
+
+
+def _cases(folder: Path) -> Iterator[tuple[Path, int, dict[str, str]]]:
+    """The file of every case in the folder, its number of rows, and what its first row says."""
+    for path in sorted((folder / "results").glob("*.parquet")):
+        with pq.ParquetFile(path) as file:
+            first = file.read(columns=["code", "variant", "options"]).slice(0, 1).to_pylist()[0]
+            yield path, file.metadata.num_rows, first
+
+
+def _move(folder: Path, case_id: str, code: str) -> None:
+    """The results first: a case without them is measured again."""
+    for kind in KINDS:
+        path = folder / kind / f"{case_id}.parquet"
+        if path.exists():
+            place = folder / FOLDER / code / kind / path.name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(place)

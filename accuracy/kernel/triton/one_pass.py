@@ -1,0 +1,95 @@
+"""What torch does in several passes over memory as one CUDA kernel each, with the same roundings in the same order: the
+sigmoid merge (torch: eight kernels) and blocks added to a sum one after another (torch: a kernel a block).
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra import libdevice
+
+BLOCK_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+MERGE_ELEMENTS, SUM_ELEMENTS = 4096, 2048  # of a tile
+
+
+def merges(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> bool:
+    """Whether `merge` does just what torch would: float32 throughout but for the block, rows of D contiguous."""
+    contiguous = out.stride(-1) == 1 and block_out.stride(-1) == 1  # a block that has waited is laid out so, too
+    float32 = all(x.dtype == torch.float32 for x in (out, lse, block_lse))
+    return contiguous and float32 and block_out.dtype in BLOCK_DTYPES
+
+
+def merge(out: Tensor, before: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> None:
+    """out (B, S, H, D) becomes `before` joined with block_out, lse (B, S, H, 1) is joined with block_lse in place.
+    before: out itself, or a partial in a dtype that float32 holds exactly."""
+    batch, length, heads, dim = out.shape
+    rows = batch * length * heads
+    padded = triton.next_power_of_2(dim)
+    tile = max(1, MERGE_ELEMENTS // padded)
+    _merge[(triton.cdiv(rows, tile),)](
+        out, before, lse, block_out, block_lse, rows, length, heads,
+        *out.stride()[:3], *before.stride()[:3], *lse.stride()[:3], *block_out.stride()[:3], *block_lse.stride()[:3],
+        dim, padded, tile, enable_fp_fusion=False,  # a fused multiply-add would round once where torch rounds twice
+    )  # fmt: skip
+
+
+@triton.jit
+def _merge(
+    out, before, lse, block_out, block_lse, rows, length, heads,
+    out_batch, out_row, out_head, before_batch, before_row, before_head, lse_batch, lse_row, lse_head,
+    block_batch, block_row, block_head, block_lse_batch, block_lse_row, block_lse_head,
+    dim: tl.constexpr, padded: tl.constexpr, tile: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * tile + tl.arange(0, tile)
+    head, token, batch = row % heads, (row // heads) % length, row // (heads * length)
+    column = tl.arange(0, padded)
+    inside = (row < rows)[:, None] & (column < dim)[None, :]
+    out += (batch * out_batch + token * out_row + head * out_head)[:, None] + column[None, :]
+    before += (batch * before_batch + token * before_row + head * before_head)[:, None] + column[None, :]
+    block_out += (batch * block_batch + token * block_row + head * block_head)[:, None] + column[None, :]
+    lse += batch * lse_batch + token * lse_row + head * lse_head
+    block_lse += batch * block_lse_batch + token * block_lse_row + head * block_lse_head
+    old_lse = tl.load(lse, mask=row < rows)
+    gap = tl.load(block_lse, mask=row < rows) - old_lse
+    weight = tl.div_rn(1.0, 1.0 + libdevice.exp(-gap))  # torch.sigmoid
+    log_share = tl.minimum(-gap, 0.0) - libdevice.log1p(libdevice.exp(-tl.abs(gap)))
+    old = tl.load(before, mask=inside).to(tl.float32)
+    new = tl.load(block_out, mask=inside).to(tl.float32)
+    tl.store(out, old - weight[:, None] * (old - new), mask=inside)
+    tl.store(lse, old_lse - log_share, mask=row < rows)  # log_share: logsigmoid of the old lse over the block's
+
+
+def adds(total: Tensor, blocks: Tensor) -> bool:
+    """Whether `add` does just what torch would: a float32 sum, of blocks that float32 holds, rows of D contiguous."""
+    contiguous = total.stride(-1) == 1 and blocks.stride(-1) == 1
+    return contiguous and total.dtype == torch.float32 and blocks.dtype in BLOCK_DTYPES
+
+
+def add(total: Tensor, blocks: Tensor) -> None:
+    """total (B, S, H, D) += blocks (B, N, S, H, D)[:, 0], then [:, 1], and so on."""
+    batch, length, heads, dim = total.shape
+    rows = batch * length * heads
+    padded = triton.next_power_of_2(dim)
+    tile = max(1, SUM_ELEMENTS // padded)
+    _add[(triton.cdiv(rows, tile),)](
+        total, blocks, rows, length, heads, blocks.shape[1], *total.stride()[:3], *blocks.stride()[:4],
+        dim, padded, tile,
+    )  # fmt: skip
+
+
+@triton.jit
+def _add(
+    total, blocks, rows, length, heads, count, total_batch, total_row, total_head,
+    block_batch, block_next, block_row, block_head, dim: tl.constexpr, padded: tl.constexpr, tile: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * tile + tl.arange(0, tile)
+    head, token, batch = row % heads, (row // heads) % length, row // (heads * length)
+    column = tl.arange(0, padded)
+    inside = (row < rows)[:, None] & (column < dim)[None, :]
+    total += (batch * total_batch + token * total_row + head * total_head)[:, None] + column[None, :]
+    blocks += (batch * block_batch + token * block_row + head * block_head)[:, None] + column[None, :]
+    value = tl.load(total, mask=inside)
+    for _ in range(count):
+        value += tl.load(blocks, mask=inside).to(tl.float32)
+        blocks += block_next
+    tl.store(total, value, mask=inside)

@@ -1,0 +1,49 @@
+"""What is received is there too late, once in some hundred calls: the last step's keys are read in its place."""
+
+import random
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+from accuracy.selfcheck.fault.base import EVERYTHING, Fault, on_rank
+from accuracy.variant import ring
+from accuracy.variant.base import Rank, Schedule
+from accuracy.world.base import Tensors
+
+CHANCE = random.Random(0)
+"""Other calls are late in each repeat, the same ones in every process."""
+
+
+def late(one_in: int, *ways: str) -> Schedule:
+    """The ring in which a rank's first shift brings its own tensors, once in so many calls."""
+
+    def change(rank: Rank) -> Rank:
+        unlucky = rank.world.rank == 0 and CHANCE.randrange(one_in) == 0
+        world: Any = SimpleNamespace(rank=rank.world.rank, size=rank.world.size)
+        first = [unlucky]
+
+        def ring_shift(tensors: Tensors, distance: int = 1) -> Any:
+            arriving, stale = rank.world.ring_shift(tensors, distance), first[0]
+            first[0] = False
+
+            async def received() -> Tensors:
+                found = await arriving
+                return tuple(x.clone() for x in tensors) if stale else found
+
+            return received()
+
+        world.ring_shift = ring_shift
+        return replace(rank, world=world)
+
+    return on_rank(ring.SCHEDULE, change, *ways)
+
+
+RARELY = (
+    "~also", "problem.mask=full", "problem.seqlen=8", "problem.heads=2", "problem.heads_kv=1", "problem.head_dim=8",
+    "world_size=2", "dtype=float32", "reruns.repeat=920",
+)  # fmt: skip
+PARTS = {
+    "race_often": Fault(late(3, "forward"), EVERYTHING, where=("problem.mask=full",)),
+    "race_rare": Fault(late(200, "forward"), EVERYTHING, where=RARELY),
+    "race_rare_backward": Fault(late(200, "backward"), "dq dk", where=RARELY, consequences="dv"),
+}

@@ -1,0 +1,216 @@
+"""Joining partials of attention over disjoint keys (four formulas for the same weighted mean), and sums of gradients.
+
+A formula takes out (B, S, H, D) and lse (B, S, H, 1), both in the dtypes in which the schedule keeps them, and a
+block's partial, and returns the joined pair in the kept dtypes. In exact arithmetic all are
+
+    lse' = ln(exp(lse) + exp(block_lse)),   out' = exp(lse - lse') out + exp(block_lse - lse') block_out.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from accuracy.core.masks import Block
+from accuracy.kernel.triton import available
+
+
+def sigmoid(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> tuple[Tensor, Tensor]:
+    """The published form of ring-flash-attention PR #34: no overflow; NaN where both partials are empty."""
+    weight = torch.sigmoid(block_lse - lse)
+    return out - weight * (out - block_out), lse - F.logsigmoid(lse - block_lse)
+
+
+def logsumexp(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> tuple[Tensor, Tensor]:
+    """Two weights from a joint log-sum-exp; empty partials (lse = -inf) are allowed on both sides."""
+    joint = torch.logaddexp(lse, block_lse)
+    base = torch.where(torch.isneginf(joint), torch.zeros_like(joint), joint)
+    return torch.exp(lse - base) * out + torch.exp(block_lse - base) * block_out, joint
+
+
+def double(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> tuple[Tensor, Tensor]:
+    """`logsumexp` computed in float64: only the kept dtypes round."""
+    return logsumexp(out.double(), lse.double(), block_out.double(), block_lse.double())
+
+
+FORMULAS = {"sigmoid": sigmoid, "logsumexp": logsumexp, "double": double}
+
+
+@dataclass
+class Running:
+    """The running partial of a rank's queries, as blocks arrive. Rows not yet seen are assigned, not merged.
+
+    out: (B, S, H, D); lse: (B, S, H, 1); seen: for each row, whether a block has reached it; first: a first block of
+    all rows, which if it may wait is copied to out no sooner than the next block asks for it. With the formula
+    `compensated`, what each rounding of out and lse lost is kept beside them (Kahan 1965) and added in the next merge.
+    """
+
+    formula: str
+    out: Tensor
+    lse: Tensor
+    out_lost: Tensor | None
+    lse_lost: Tensor | None
+    seen: bytearray
+    first: Tensor | None = None
+    may_wait: bool = True
+
+    @classmethod
+    def empty(cls, like: Tensor, out_dtype: torch.dtype, lse_dtype: torch.dtype, formula: str) -> "Running":
+        """No keys seen yet, for queries shaped `like` (B, S, H, D)."""
+        batch, length, heads, _ = like.shape
+        out = torch.empty_like(like, dtype=out_dtype)  # rows are assigned before they are read
+        lse = like.new_full((batch, length, heads, 1), -torch.inf, dtype=lse_dtype)
+        out_lost, lse_lost = (torch.zeros_like(x) if formula == "compensated" else None for x in (out, lse))
+        return cls(formula, out, lse, out_lost, lse_lost, bytearray(length))
+
+    def add(self, block: Block, block_out: Tensor, block_lse: Tensor) -> None:
+        """Merge a block: out (B, S', H, D) and lse (B, H, S') of the rows `block.query`."""
+        block_lse = block_lse.transpose(1, 2).unsqueeze(-1)
+        if self._can_wait(block, block_out):
+            self.first = block_out
+            self.lse.copy_(block_lse)
+            self.seen[:] = b"\1" * len(self.seen)
+            return
+        for rows, seen in self._runs(block.query):
+            part = slice(rows.start - block.query.start, rows.stop - block.query.start)
+            bring = self._merge if seen else self._assign
+            bring(rows, block_out[:, part], block_lse[:, part])
+        self.seen[block.query] = b"\1" * (block.query.stop - block.query.start)
+
+    def result(self, out_dtype: torch.dtype, lse_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """out (B, S, H, D) and lse (B, H, S), rounded once to the stored dtypes; 0 and -inf where no block was seen."""
+        for rows, seen in self._runs(slice(0, len(self.seen))):
+            if not seen:
+                self.out[:, rows] = 0
+        out = self.out if self.first is None else self.first
+        return out.to(out_dtype), self.lse.squeeze(-1).transpose(1, 2).to(lse_dtype).contiguous()
+
+    @property
+    def progress(self) -> bytes:
+        """Which rows a block has reached."""
+        return bytes(self.seen)
+
+    def part(self, items: slice, progress: bytes) -> "Running":
+        """The partial of some items of the batch, in the same memory; progress: that of the items."""
+        out_lost, lse_lost = (None if lost is None else lost[items] for lost in (self.out_lost, self.lse_lost))
+        seen = bytearray(progress)
+        return Running(self.formula, self.out[items], self.lse[items], out_lost, lse_lost, seen, may_wait=False)
+
+    def _can_wait(self, block: Block, block_out: Tensor) -> bool:
+        """Whether a block is the first of all rows and out would hold it as it is."""
+        whole = self.may_wait and block.query == slice(0, len(self.seen)) and 1 not in self.seen
+        exact = torch.promote_types(block_out.dtype, self.out.dtype) == self.out.dtype
+        return whole and exact and self.formula != "compensated"
+
+    def _runs(self, rows: slice) -> Iterator[tuple[slice, bool]]:
+        """The rows cut where `seen` changes. Nearly always one piece."""
+        begin = rows.start
+        if 0 not in self.seen[rows] or 1 not in self.seen[rows]:
+            yield rows, bool(self.seen[begin])
+            return
+        for seen, alike in groupby(self.seen[rows]):
+            end = begin + len(list(alike))
+            yield slice(begin, end), bool(seen)
+            begin = end
+
+    def _assign(self, rows: slice, block_out: Tensor, block_lse: Tensor) -> None:
+        self.out[:, rows], self.lse[:, rows] = block_out, block_lse
+        if self.out_lost is not None and self.lse_lost is not None:
+            self.out_lost[:, rows] = block_out - self.out[:, rows]
+            self.lse_lost[:, rows] = block_lse - self.lse[:, rows]
+
+    def _merge(self, rows: slice, block_out: Tensor, block_lse: Tensor) -> None:
+        out, lse = self.out[:, rows], self.lse[:, rows]
+        if self.out_lost is None or self.lse_lost is None:
+            self._join(out, self._before(rows), lse, block_out, block_lse)
+            return
+        out_lost, lse_lost = self.out_lost[:, rows], self.lse_lost[:, rows]
+        gap = (block_lse - lse) - lse_lost
+        step = torch.sigmoid(gap) * ((block_out - out) - out_lost)
+        self.out[:, rows], self.out_lost[:, rows] = _kahan(out, out_lost, step)
+        self.lse[:, rows], self.lse_lost[:, rows] = _kahan(lse, lse_lost, -F.logsigmoid(-gap))
+
+    def _before(self, rows: slice) -> Tensor:
+        """What out holds of the rows; a first block that has waited is copied, but for the rows to be merged."""
+        if self.first is None:
+            return self.out[:, rows]
+        first, self.first = self.first, None
+        self.out[:, : rows.start], self.out[:, rows.stop :] = first[:, : rows.start], first[:, rows.stop :]
+        return first[:, rows]
+
+    def _join(self, out: Tensor, before: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> None:
+        """Merge by the formula into out and lse; on CUDA the published one is a single pass with the same roundings."""
+        kernel = available.one_pass() if self.formula == "sigmoid" and out.is_cuda else None
+        if kernel is not None and kernel.merges(out, lse, block_out, block_lse):
+            kernel.merge(out, before, lse, block_out, block_lse)
+            return
+        new_out, new_lse = FORMULAS[self.formula](before.to(out.dtype), lse, block_out, block_lse)
+        out.copy_(new_out)
+        lse.copy_(new_lse)
+
+
+def _kahan(total: Tensor, lost: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+    """total + lost + step, and what rounding the sum to total's dtype lost this time."""
+    step = step + lost
+    new = (total + step).to(total.dtype)
+    taken = new - total  # Knuth's two-sum: right also where the step outweighs the total
+    return new, (total - (new - taken)) + (step - taken)
+
+
+@dataclass
+class Accumulator:
+    """A sum over blocks (B, S, heads, D), in `dtype`; empty until the first block comes, all zero where none does.
+    memory: where the sum is to be; None: in a first block of all rows, if it has the dtype."""
+
+    like: Tensor
+    dtype: torch.dtype
+    total: Tensor | None = None
+    memory: Tensor | None = None
+
+    def add(self, rows: slice, block: Tensor) -> None:
+        """Add a block (B, rows, heads, D) to its rows, rounding once to the sum's dtype. The block may become ours."""
+        if self.total is None:
+            if rows == slice(0, self.like.shape[1]):
+                self.total = block.to(self.dtype) if self.memory is None else self.memory.copy_(block)
+                return
+            self.total = self._zeros()
+        self.total[:, rows] += block
+
+    def add_each(self, rows: slice, blocks: Tensor) -> None:
+        """Add blocks (B, N, rows, heads, D) one after another: the bits of N calls of `add`. They may become ours."""
+        self.add(rows, blocks[:, 0])
+        total, others = self.value()[:, rows], blocks[:, 1:]
+        kernel = available.one_pass() if total.is_cuda and others.shape[1] else None
+        if kernel is not None and kernel.adds(total, others):
+            kernel.add(total, others)
+            return
+        for block in others.unbind(1):
+            total += block
+
+    def take(self, received: Tensor) -> None:
+        """Go on with a sum that another rank has begun."""
+        self.total = received.to(self.dtype)
+
+    def value(self) -> Tensor:
+        """The sum so far."""
+        if self.total is None:
+            self.total = self._zeros()
+        return self.total
+
+    @property
+    def progress(self) -> bool:
+        """Whether the sum has begun."""
+        return self.total is not None
+
+    def part(self, items: slice, progress: bool) -> "Accumulator":
+        """The sum of some items of the batch, in the memory of the whole; progress: that of the items."""
+        if self.memory is None:
+            self.memory = torch.empty_like(self.like, dtype=self.dtype)
+        memory = self.memory[items]
+        return Accumulator(self.like[items], self.dtype, memory if progress else None, memory)
+
+    def _zeros(self) -> Tensor:
+        return self.like.new_zeros(self.like.shape, dtype=self.dtype) if self.memory is None else self.memory.zero_()

@@ -1,1 +1,0 @@
-"""How partial results and gradients of several blocks become one: formulas, dtypes of the sums."""

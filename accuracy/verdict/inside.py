@@ -1,0 +1,100 @@
+"""Does a user's function compute in float32 inside? A measured fact, and no fault, as it promises nothing finer.
+
+In a float64 case such a function returns float64 tensors with a float32 error. Two things are known of it there: how
+far out is from the reference, and how far every tensor is where the function was called in float32. Its inputs are
+rounded to float32 once more (four tensors, and what is kept between forward and backward), so a tensor may be a few
+times as far as in the float32 case, or as the single-device kernel there: `TIMES`, one for each of eight roundings. An
+error that points one way, as a constant factor's does, is none of rounding.
+"""
+
+import math
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from accuracy.core.dtype import FORMATS
+from accuracy.verdict.label import BUGS, PRECISION_FLOOR, ROUNDING, Finding
+
+if TYPE_CHECKING:
+    from accuracy.verdict.evidence import Evidence, Rung
+
+FORMAT = "float32"
+FINEST = "float64"
+TIMES = 8.0
+LEAST = 1 / 16  # of a unit roundoff: less is no rounding to float32 of more than a few elements
+ONE_WAY = 0.3  # of the error's root mean square; a constant factor's share is 0.8 for Gaussian references
+MARK = "inside"  # in the numbers of a finding that is a fact and no fault: float32 inside, or
+LSE, WEIGHTS = "lse", "weights"  # lse stored in float32, weights of the softmax in 16 bits
+
+
+def judges(evidence: "Evidence", dtype: str) -> bool:
+    """Whether a tensor of a float64 case is held to float32 only."""
+    if dtype != FINEST or not is_foreign(evidence):
+        return False
+    if evidence.tensor == "lse" and _stored_in_float32(evidence, dtype):
+        return True
+    out, coarse = evidence.out_rungs.get(dtype, {}), evidence.out_rungs.get(FORMAT, {})
+    return bool(out) and all(_is_float32_s(rung, coarse.get(name)) for name, rung in out.items())
+
+
+def is_foreign(evidence: "Evidence") -> bool:
+    """Whether the variant is a function of a user's; those of published packages have adapters of this package."""
+    options = str(evidence.key["options"])
+    return "fn=" in options and "fn=accuracy." not in options
+
+
+def is_healthy(verdicts: pd.DataFrame) -> "pd.Series[bool]":
+    """Which verdicts are of rounding alone, or state such a fact."""
+    facts = pd.Series([MARK in numbers for numbers in verdicts["numbers"]], index=verdicts.index, dtype=bool)
+    return (verdicts["label"] == ROUNDING) | (facts & ~verdicts["label"].isin(BUGS))
+
+
+def sentence(verdicts: pd.DataFrame) -> str:
+    """What the facts of one variant say together; nothing where there is none."""
+    facts = {str(each[MARK]) for each in verdicts["numbers"] if MARK in each}
+    named = "rounds as a float32-internal function should" if FORMAT in facts else "merely rounds"
+    tied = ", but for a bias on tied inputs, which kernels have that round the softmax's weights to 16 bits"
+    return f"{named}{tied if WEIGHTS in facts else ''}; nothing else found" if facts - {LSE} else ""
+
+
+def weights(evidence: "Evidence", inputs: str) -> dict[str, float | str]:
+    """The mark of a bias that a kernel with 16-bit weights has, and a user's function may have."""
+    return {MARK: WEIGHTS} if inputs == "tied" and is_foreign(evidence) else {}
+
+
+def explains(evidence: "Evidence", dtype: str, name: str) -> bool:
+    """Whether float32 inside explains a tensor's error on some inputs of a float64 case."""
+    return _within(evidence.rungs[dtype][name], evidence.rungs.get(FORMAT, {}).get(name))
+
+
+def fact(evidence: "Evidence") -> Finding | None:
+    """What is said of a float64 case in which nothing else was found."""
+    if not evidence.rungs.get(evidence.dtype) or not judges(evidence, evidence.dtype):
+        return None
+    numbers: dict[str, float | str] = {MARK: FORMAT, "floor": FORMAT}
+    if evidence.tensor == "lse" and _stored_in_float32(evidence, evidence.dtype):
+        return Finding(PRECISION_FLOOR, "is stored in float32, as it may be", numbers | {MARK: LSE})
+    text = "computes in float32 inside: at float64 its tensors are float32-accurate"
+    return Finding(PRECISION_FLOOR, f"{text} ({_off(evidence)})", numbers)
+
+
+def _off(evidence: "Evidence") -> str:
+    return f"{max(rung.level for rung in evidence.rungs[evidence.dtype].values()):.2g}"
+
+
+def _stored_in_float32(evidence: "Evidence", dtype: str) -> bool:
+    return all(0 < rung.bits <= FORMATS[FORMAT].precision for rung in evidence.rungs.get(dtype, {}).values())
+
+
+def _is_float32_s(rung: "Rung", coarse: "Rung | None") -> bool:
+    return rung.level >= LEAST * FORMATS[FORMAT].unit_roundoff and _within(rung, coarse)
+
+
+def _within(rung: "Rung", coarse: "Rung | None") -> bool:
+    """Whether an error in float64 is one that float32 makes, as measured in the float32 case where there is one."""
+    if not math.isfinite(rung.level):
+        return False
+    unit = FORMATS[FORMAT].unit_roundoff
+    usual = max(coarse.level, coarse.single_device) if coarse else 16 * unit
+    one_way = abs(rung.outward) > ONE_WAY and rung.level > 4 * unit  # below, a few elements may agree by chance
+    return rung.level <= TIMES * max(min(usual, 1000 * unit), unit) and not one_way

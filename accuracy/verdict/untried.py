@@ -1,0 +1,40 @@
+"""What did a variant's cases not try? Said beside every verdict, which holds for what was measured."""
+
+import pandas as pd
+
+from accuracy.core.number import count
+from accuracy.results.table import OK
+from accuracy.verdict.label import NOT_MEASURED
+
+
+def untried(results: pd.DataFrame) -> str:
+    """One clause of what no measured case of a variant has; results: its rows."""
+    rows = results[(results["status"] == OK) & results["mask"].notna()]
+    if rows.empty:
+        return ""
+    masks = rows["mask"].astype(str)
+    missing = {
+        "a causal mask": not masks.str.startswith("causal").any(),
+        "a full mask": not masks.str.startswith("full").any(),
+        "windows": not masks.str.contains("window=").any(),
+        "packed documents": not masks.str.contains("documents=").any(),
+        "a softcap": not (rows["softcap"] > 0).any(),
+        "batches": not (rows["batch"] > 1).any(),
+    }
+    words = [word for word, absent in missing.items() if absent]
+    most = f"more than {count(int(rows['seqlen'].max()), 'token')} or {count(int(rows['world_size'].max()), 'rank')}"
+    return f"Not tried: {', '.join([*words, most])}."
+
+
+def silent(verdicts: pd.DataFrame) -> list[str]:
+    """The dtypes in which nothing was measured, and why; the tensors that the variant returns in no dtype."""
+    without = {
+        str(dtype): str(each["sentence"].iloc[0])
+        for dtype, each in verdicts.groupby("dtype", sort=False)
+        if (each["label"] == NOT_MEASURED).all()
+    }
+    same = {reason: [dtype for dtype in without if without[dtype] == reason] for reason in without.values()}
+    said = [f"Not measured in {', '.join(dtypes)}: {reason}." for reason, dtypes in same.items()]
+    given = set(verdicts.loc[verdicts["label"] != NOT_MEASURED, "tensor"])
+    missing = [name for name in ("lse", "dq", "dk", "dv") if name not in given]
+    return [*said, f"Not returned, so not judged: {', '.join(missing)}."] if missing and given else said

@@ -1,0 +1,89 @@
+"""A function's code is that of every file of the user's that decides what it computes, however it was reached."""
+
+import importlib
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from accuracy.core import own_code
+
+FILES = {
+    "theirs/__init__.py": "from .ring import attend, wrapped",
+    "theirs/ring.py": "import math\nfrom helper import wrap\nfrom . import scale\n\ndef attend(q):\n"
+    "    from theirs.late import merge\n    return merge(q)\n\nwrapped = wrap(attend)\n",
+    "theirs/scale.py": "FACTOR = 2",
+    "theirs/late.py": "def merge(q):\n    return q",
+    "theirs/unused.py": "",
+    "helper.py": "import functools\n\ndef wrap(fn):\n    @functools.wraps(fn)\n    def inner(*given):\n"
+    "        return fn(*given)\n    return inner\n",
+}
+NEEDED = ["helper", "theirs", "theirs.late", "theirs.ring", "theirs.scale"]
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    yield tmp_path
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("theirs", "helper")]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("how", ["re-exported", "wrapped", "partial", "bound"])
+def test_re_exports_decorators_and_late_imports_are_followed(theirs: Path, how: str) -> None:
+    import theirs as package  # type: ignore[import-not-found]
+
+    function = {
+        "re-exported": package.attend, "wrapped": package.wrapped, "partial": partial(package.attend, 1),
+        "bound": package.attend.__get__(object()),
+    }[how]  # fmt: skip
+    assert list(own_code.files(function)) == NEEDED
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_a_change_of_any_of_them_is_another_code(theirs: Path, name: str) -> None:
+    import theirs as package
+
+    before = own_code.digest(own_code.files(package.attend))
+    assert own_code.digest(own_code.files(package.attend)) == before
+    path = own_code.files(package.attend)[name]
+    path.write_text(path.read_text() + "\nCHANGED = 1\n")
+    assert own_code.digest(own_code.files(package.attend)) != before
+
+
+def test_an_edit_that_this_process_has_not_loaded_is_no_code_that_another_process_has(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import theirs as package
+
+    path = theirs / "theirs/late.py"
+    importlib.import_module("theirs.late")
+    path.write_text(path.read_text().replace("return q", "return 2 * q"))
+    here = own_code.digest(own_code.files(package.attend))
+    monkeypatch.setattr(own_code, "_OTHERWISE", "another process's")
+    assert own_code.digest(own_code.files(package.attend)) != here
+    importlib.reload(sys.modules["theirs.late"])
+    loaded = own_code.digest(own_code.files(package.attend))
+    monkeypatch.setattr(own_code, "_OTHERWISE", "a third one's")
+    assert own_code.digest(own_code.files(package.attend)) == loaded
+
+
+def test_a_part_s_code_has_the_modules_of_the_user_s_that_it_imports(tmp_path: Path) -> None:
+    from accuracy.measurement.provenance import _digest
+
+    (tmp_path / "helper_of_a_part.py").write_text("FACTOR = 1\n")
+    part = tmp_path / "part.py"
+    part.write_text("from accuracy.variant import ring\nimport helper_of_a_part\n")
+    sys.path.append(str(tmp_path))
+    try:
+        before = _digest.__wrapped__((str(part),))
+        (tmp_path / "helper_of_a_part.py").write_text("FACTOR = 20\n")
+        assert _digest.__wrapped__((str(part),)) != before
+    finally:
+        sys.path.remove(str(tmp_path))

@@ -1,0 +1,94 @@
+"""Strangers' functions: the healthy are called healthy, the faulty are not, and what they may return is accepted."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import accuracy
+from accuracy.verdict.label import BUGS, PRECISION_FLOOR, ROUNDING
+from tests.foreign.functions import FAULTY, HEALTHY, Foreign, eager, eager_out
+
+SMALL = {"seqlen": 96, "heads": 4, "heads_kv": 2, "head_dim": 16, "device": "cpu"}
+pytestmark = pytest.mark.xdist_group("foreign")
+
+
+def diagnosed(name: str, each: Foreign) -> accuracy.Diagnosis:
+    return accuracy.diagnose({name: each.fn}, layout=each.layout, world_size=list(each.ranks), **SMALL)
+
+
+@pytest.mark.stress(2, "name")
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_function_is_called_healthy(name: str) -> None:
+    found = diagnosed(name, HEALTHY[name])
+    assert found.label == ROUNDING, (found.sentence, found.evidence)
+    inside = "rounds as a float32-internal function should" in found.sentence
+    assert inside == HEALTHY[name].float32, found.sentence
+    assert ("nothing else found" in found.sentence) >= inside
+
+
+@pytest.mark.stress(2, "name")
+@pytest.mark.parametrize("name", FAULTY)
+def test_a_fault_of_one_line_is_found_in_the_tensor_that_has_it(name: str) -> None:
+    found = diagnosed(name, FAULTY[name])
+    stored = name == "eager_lse_in_bfloat16"
+    assert found.label in ((PRECISION_FLOOR,) if stored else BUGS), found.sentence
+    assert FAULTY[name].wrong in found.sentence.partition(" is ")[0].partition(" are ")[0], found.sentence
+
+
+def returning(make: Any) -> Any:
+    def fn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **how: Any) -> Any:
+        return make(*eager(q, k, v, **how))
+
+    return fn
+
+
+RETURNED = {
+    "the function returned None, expected out or (out, lse)": lambda out, lse: None,
+    "the function returned 3 values, expected out or (out, lse)": lambda out, lse: (out, lse, None),
+    "the function returned a numpy.ndarray, expected out or (out, lse)": lambda out, lse: out.detach().float().numpy(),
+    "out came as (1, 4, 32, 16), expected (1, 32, 4, 16)": lambda out, lse: out.transpose(1, 2),
+    "lse came as (1, 32, 4), expected (1, 4, 32)": lambda out, lse: (out, lse.transpose(1, 2)),
+    "out came as float32, expected bfloat16": lambda out, lse: out.float(),
+    "lse came as int64, expected float32, or the dtype that it is computed in": lambda out, lse: (out, lse.long()),
+}
+
+
+@pytest.mark.parametrize("sentence", RETURNED)
+def test_what_came_instead_of_a_result_is_said_in_a_sentence(sentence: str) -> None:
+    (row,) = accuracy.measure(returning(RETURNED[sentence]), **SMALL | {"seqlen": 32}).to_dict("records")
+    assert (row["status"], row["reason"].removeprefix("WrongResult: ").partition(" (tests")[0]) == ("failed", sentence)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+@pytest.mark.parametrize("stored", [torch.float32, torch.float64, torch.bfloat16])
+def test_lse_may_come_in_any_dtype_and_is_held_to_that(dtype: str, stored: torch.dtype) -> None:
+    rows = accuracy.measure(returning(lambda out, lse: (out, lse.to(stored))), dtype=dtype, **SMALL)
+    lse = rows[(rows["tensor"] == "lse") & (rows["rank"] == 0)].iloc[0]
+    assert lse["status"] == "ok"
+    assert lse["x_floor"] < 4 or stored == torch.float64
+
+
+def test_a_dtype_that_a_function_refuses_is_named_and_the_others_are_judged() -> None:
+    def short(q: Any, k: Any, v: Any, **how: Any) -> Any:
+        if q.element_size() != 2:
+            raise RuntimeError("only 16 bits")
+        return eager_out(q, k, v, **how)
+
+    found = accuracy.diagnose(short, **SMALL)
+    assert found.label == ROUNDING
+    assert any(each.startswith("Not measured in float32, float64: RuntimeError: only 16") for each in found.evidence)
+
+
+def test_no_gradient_is_a_reason_and_a_missing_part_of_one_is_zero() -> None:
+    def in_part(q: Any, k: Any, v: Any, **how: Any) -> Any:
+        return eager_out(q, k.detach(), v, **how)
+
+    rows = accuracy.measure({"none": HEALTHY["forward_only"].fn, "in_part": in_part}, **SMALL)
+    none = rows[rows["variant"] == "none"].set_index("tensor")
+    assert set(none.loc[["dq", "dk", "dv"], "status"]) == {"unsupported"}
+    assert "forward only" in none.loc["dq", "reason"]
+    assert set(none.loc["out", "status"]) == {"ok"}
+    part = rows[(rows["variant"] == "in_part") & (rows["rank"] == 0)].set_index("tensor")
+    assert part.loc["dk", "error_rel"] == 1.0
+    assert part.loc[["dq", "dv"], "error_rel"].max() < 2**-7

@@ -1,0 +1,129 @@
+"""What a stranger's function does to the process it runs in, and what he is told where it raises."""
+
+import os
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import accuracy
+from tests.foreign.functions import asks_its_group, eager_out
+
+SMALL = {"seqlen": 32, "heads": 2, "heads_kv": 2, "head_dim": 8, "device": "cpu", "dtype": "float32"}
+pytestmark = pytest.mark.xdist_group("foreign")
+
+
+def measured(fn: Any, **how: Any) -> Any:
+    rows = accuracy.measure(fn, **SMALL, **how)
+    assert set(rows["status"]) <= {"ok", "unsupported"}, rows["reason"].tolist()
+    return rows
+
+
+def test_a_function_finds_a_group_of_one_and_it_is_gone_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    hook, before = sys.excepthook, dict(os.environ)
+    measured(asks_its_group)
+    accuracy.assert_accurate(asks_its_group, **SMALL)
+    assert not dist.is_initialized()
+    assert sys.excepthook is hook
+    assert dict(os.environ) == before
+
+
+def test_a_default_group_of_the_caller_s_stays() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    mine = dist.group.WORLD
+    try:
+        measured(asks_its_group)
+        assert dist.group.WORLD is mine
+        dist.all_reduce(torch.ones(1))
+    finally:
+        dist.destroy_process_group()
+
+
+def state() -> dict[str, Any]:
+    return {
+        "dtype": torch.get_default_dtype(), "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "grad": torch.is_grad_enabled(), "threads": torch.get_num_threads(), "folder": os.getcwd(),
+        "device": torch.get_default_device(), "precision": torch.get_float32_matmul_precision(),
+        "random": (random.random(), float(np.random.rand()), float(torch.rand(1))),
+        "flash": torch.backends.cuda.flash_sdp_enabled(),
+    }  # fmt: skip
+
+
+def test_what_a_function_sets_reaches_neither_the_caller_nor_the_next_case(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    def rude(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+        seen.append({name: value for name, value in state().items() if name != "random"})
+        out = eager_out(q, k, v, **how)
+        torch.manual_seed(1), np.random.seed(1), random.seed(1)
+        torch.set_default_dtype(torch.float64)
+        torch.use_deterministic_algorithms(True)
+        torch.set_grad_enabled(False)
+        torch.set_num_threads(2)
+        torch.set_default_device("meta")
+        torch.set_float32_matmul_precision("medium")
+        torch.backends.cuda.enable_flash_sdp(False)
+        os.chdir(tmp_path)
+        return out
+
+    def seeded() -> dict[str, Any]:
+        torch.manual_seed(0), np.random.seed(0), random.seed(0)
+        return state()
+
+    before, torch_state = seeded(), torch.get_rng_state()
+    numpy_state, python_state = np.random.get_state()[1].tolist(), random.getstate()
+    measured(rude, seed=[0, 1])
+    assert torch.equal(torch.get_rng_state(), torch_state)
+    assert np.random.get_state()[1].tolist() == numpy_state
+    assert random.getstate() == python_state
+    assert seeded() == before
+    assert seen[0] == seen[1]
+
+
+SWITCHES = ("fp32_precision", "cuda.matmul.fp32_precision", "mkldnn.matmul.fp32_precision")
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_the_caller_s_fp32_precision_neither_raises_nor_changes_nor_counts(switch: str) -> None:
+    *path, name = switch.split(".")
+    holder: Any = torch.backends
+    for each in path:
+        holder = getattr(holder, each)
+    if not hasattr(holder, name):
+        pytest.skip("this torch has no fp32_precision")
+    usual = measured(eager_out)
+    before = getattr(holder, name)
+    setattr(holder, name, "tf32")
+    try:
+        rows = measured(eager_out)
+        accuracy.assert_accurate(eager_out, **SMALL)
+        assert getattr(holder, name) == "tf32"
+    finally:
+        setattr(holder, name, before)
+    assert rows["error_rel"].dropna().tolist() == usual["error_rel"].dropna().tolist()
+
+
+def raising(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+    raise ValueError("not today")
+
+
+def test_the_traceback_of_a_run_that_keeps_no_folder_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    accuracy.measure(raising, seed=[0, 1], **SMALL)
+    (said,) = [each.getMessage() for each in caplog.records if each.name == "accuracy"]
+    assert 'raise ValueError("not today")' in said
+
+
+def test_an_exception_has_its_place_and_its_traceback_is_kept(tmp_path: Path) -> None:
+    (row,) = accuracy.measure(raising, output_dir=tmp_path / "run", **SMALL).to_dict("records")
+    line = raising.__code__.co_firstlineno + 1
+    assert row["reason"].startswith("ValueError: not today (")
+    assert row["reason"].endswith(f"test_manners.py:{line}, in raising)")
+    (kept,) = (tmp_path / "run" / "tracebacks").iterdir()
+    assert kept.stem == row["case_id"]
+    assert 'raise ValueError("not today")' in kept.read_text()

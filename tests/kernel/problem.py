@@ -1,0 +1,91 @@
+"""One attention problem for a kernel: its inputs, the reference, and errors, also in units of the last place."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from accuracy.core.dtype import FORMATS
+from accuracy.kernel.base import Kernel
+from accuracy.reference.float64 import attention
+
+NAMES = ("out", "lse", "dq", "dk", "dv")
+UNITS = {torch.bfloat16: 16, torch.float16: 16, torch.float32: 128}
+"""What `test_contract` allows and derives; lse is float32 always."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Causal masks are aligned at the bottom right; with more queries than keys the first rows see none."""
+
+    queries: int = 70
+    keys: int = 133
+    heads: int = 2
+    heads_kv: int = 1
+    dim: int = 40
+    causal: bool = True
+    dtype: torch.dtype = torch.float32
+    scale: float = 0.3
+    batch: int = 1
+
+    def draw(self, device: str) -> list[Tensor]:
+        """q, k, v, dout."""
+        generator = torch.Generator().manual_seed(5)
+        sizes = [(self.queries, self.heads), *2 * [(self.keys, self.heads_kv)], (self.queries, self.heads)]
+        return [
+            torch.randn(self.batch, length, heads, self.dim, generator=generator).to(self.dtype).to(device)
+            for length, heads in sizes
+        ]
+
+    def reference(self, q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> list[Tensor]:
+        """out, lse, dq, dk, dv in float64: a causal rectangle is the square that has its last rows, or all of them."""
+        how = {"scale": self.scale, "causal": self.causal}
+        if not self.causal:
+            whole = attention(q, k, v, dout, **how)
+            return [getattr(whole, name) for name in NAMES]
+        above, blind = max(0, self.keys - self.queries), max(0, self.queries - self.keys)
+        q, dout = (torch.nn.functional.pad(x[:, blind:], (0, 0, 0, 0, above, 0)) for x in (q, dout))
+        square = attention(q, k, v, dout, **how)
+        out, dq = (torch.nn.functional.pad(x[:, above:], (0, 0, 0, 0, blind, 0)) for x in (square.out, square.dq))
+        lse = torch.nn.functional.pad(square.lse[:, :, above:], (blind, 0), value=-torch.inf)
+        return [out, lse, dq, square.dk, square.dv]
+
+
+def results(
+    kernel: Kernel, problem: Problem, tensors: Sequence[Tensor], stored: torch.dtype | None = None
+) -> list[Tensor]:
+    """The kernel's out, lse, dq, dk, dv in the dtype `stored`; the backward takes out in the inputs' dtype."""
+    q, k, v, dout = tensors
+    how, stored = {"scale": problem.scale, "causal": problem.causal}, stored or problem.dtype
+    out, lse = kernel.forward(q, k, v, **how, out_dtype=stored)
+    return [out, lse, *kernel.backward(dout, q, k, v, out.to(q.dtype), lse, **how, gradient_dtype=stored)]
+
+
+def relative(found: Sequence[Tensor], reference: Sequence[Tensor]) -> dict[str, float]:
+    """Frobenius, by name; the shorter of the two ends it."""
+    pairs = zip(NAMES, found, reference, strict=False)
+    return {name: float((x.double() - expected).norm() / expected.norm()) for name, x, expected in pairs}
+
+
+def errors(results: Sequence[Tensor], reference: Sequence[Tensor], dtype: torch.dtype) -> dict[str, float]:
+    """Relative Frobenius error of each tensor over what is allowed: below 1 is right. Infinities must agree.
+
+    Where dq and dk vanish (one key: its weight is 1 whatever the score) they are held against the size of dv.
+    """
+    found = {}
+    for name, x, expected in zip(NAMES, results, reference, strict=False):
+        stored = torch.float32 if name == "lse" else dtype
+        allowed = UNITS[stored] * FORMATS[str(stored).removeprefix("torch.")].unit_roundoff
+        same = torch.isinf(expected) & (x == expected)
+        difference = (x.double() - expected).masked_fill(same, 0.0)
+        size = expected.masked_fill(same, 0.0).norm()
+        if size < 1e-12 * reference[-1].norm():
+            size = reference[-1].norm()
+        found[name] = float(difference.norm() / size) / allowed
+    return found
+
+
+def within(found: dict[str, float]) -> bool:
+    """Whether all errors are allowed; NaN is not."""
+    return all(error < 1 for error in found.values())

@@ -1,0 +1,57 @@
+"""A slip in what runs ranks in a batch would be seen: some case would differ from its coroutines."""
+
+from types import ModuleType
+
+import pytest
+
+from accuracy.simulate import batched
+from accuracy.simulate.batched import fold, llama3, ring
+from accuracy.simulate.program import build_kernel
+from tests.simulate.batched.both_ways import CHUNKS, WIDE, Folding, cases, differing, with_slip
+
+SLIPS = [
+    (ring, "q[mine], k[theirs], v[theirs])", "q[mine], k[mine], v[mine])"),
+    (ring, "arrived = k.to(wire).to(rank.dtype), v.to(wire).to(rank.dtype)", "arrived = k, v"),
+    (ring, 'value.copy_(value.to(rank.place("gradient_wire")))', "pass"),
+    (ring, "if size > 1 and turn < size", "if size > 1 and turn < size - 1"),
+    (ring, "if size > 1 and turn < size", "if turn < size"),
+    (ring, "yield () if diagonal_last else own, k, v", "yield own, k, v"),
+    (ring, "_add(total, call.sources(call.ranks)", "_add(total, call.ranks"),
+    (ring, "range(some.start - ranks.start, some.stop - ranks.start)", "range(0, len(some))"),
+    (fold, "range(ranks.start + self.shift, ranks.stop + self.shift)", "range(ranks.start, ranks.stop)"),
+    (fold, "run.ranks[begin : begin + wide]", "run.ranks[:wide]"),
+    (fold, "for piece in group.pieces(high)", "for piece in group.pieces(high)[:1]"),
+    (fold, "group.keys(k), group.keys(v), group.rows(out)", "group.keys(k), group.keys(k), group.rows(out)"),
+    (fold, "dk.unflatten(0, (-1, group.count)), dv", "dk.unflatten(0, (-1, group.count)).flip(1), dv"),
+    (llama3, "llama3.on_the_wire(rank, x, group)", "x[:, :, group.kv]"),
+    (llama3, "llama3.attend(mine,", "llama3.attend(ranks[0],"),
+    (llama3, "for same in kv)", "for same in kv[::-1])"),
+    (llama3, "zip(ranks, queries, found, strict=True)", "zip(ranks, queries, found[::-1], strict=True)"),
+]
+PLACES = {ring: (batched, "ring"), fold: (ring, "fold"), llama3: (batched, "llama3")}
+ROUNDED = ("dtype=float16", "precision.wire=bfloat16", "kernel=eager")
+RINGS = (
+    *WIDE, *CHUNKS, "variant=[ring,bpt_ring]", "world_size=[1,4]", "problem.seqlen=48",
+    "precision.gradient_wire=bfloat16", "precision.dkv_accumulator=input",  # in 16 bits no order of a sum is another's
+    "precision.ring_order=[diagonal_first,diagonal_last]", "problem.mask=[full,causal]",
+)  # fmt: skip
+
+
+def differ_with(module: ModuleType, before: str, after: str, monkeypatch: pytest.MonkeyPatch) -> bool:
+    broken = with_slip(module, before, after)
+    monkeypatch.setattr(fold, "position_is_irrelevant", lambda x: True)
+    monkeypatch.setattr(broken, "position_is_irrelevant", lambda x: True, raising=False)
+    monkeypatch.setattr(*PLACES[module], broken)
+    alone = ("variant=llama3", "world_size=3", "precision.partial=bfloat16")
+    found = cases(*ROUNDED, *(alone if module is llama3 else RINGS))
+    return any(differing(case, shards, Folding(build_kernel(case), 3)) for case, shards in found)
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_a_slip_is_seen(slip: tuple[ModuleType, str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert differ_with(*slip, monkeypatch)
+
+
+@pytest.mark.parametrize("module", PLACES)
+def test_no_slip_is_none(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not differ_with(module, "def ", "def ", monkeypatch)
