@@ -8,12 +8,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
-import torch
 
 from accuracy.api.request import Subjects, request
 from accuracy.api.tables import path_of
 from accuracy.execute import run as runs
-from accuracy.execute.plan import plan
+from accuracy.execute.folder import opened
+from accuracy.execute.plan import plan, ranks_here
 from accuracy.execute.settle import read_settled
 from accuracy.results import table
 from accuracy.runtime import arithmetic
@@ -79,12 +79,13 @@ def execute(config: dict[str, Any], output_dir: str | Path | None) -> Run:
         output_dir = path_of("output_dir", output_dir)
     configuration = read_settled(config)
     with arithmetic.exact(), arithmetic.computing_with(configuration.threads, configuration.device):
-        ranks = torch.cuda.device_count() if configuration.device == "cuda" else None
-        plans = plan(configuration, devices.free_bytes(configuration.device), ranks)
+        device = configuration.device
+        plans = plan(configuration, devices.free_bytes(device), ranks_here(device))
         place = {each.case.id: number for number, each in enumerate(plans)}
         with TemporaryDirectory(prefix="accuracy-") if output_dir is None else nullcontext(output_dir) as folder:
-            runs.open_folder(Path(folder), configuration.device)
-            if runs.execute(configuration, config, plans, Path(folder), ["(Python)"], quiet=True).interrupted:
+            with opened(Path(folder), device):
+                outcome = runs.execute(configuration, config, plans, Path(folder), ["(Python)"], quiet=True)
+            if outcome.interrupted:
                 raise KeyboardInterrupt
             if output_dir is None:
                 _tell_first_traceback(Path(folder))

@@ -1,11 +1,34 @@
-"""One small file per console command."""
+"""One small file per console command; how each of them ends."""
 
+import argparse
 import sys
+import tempfile
+import traceback
 from collections.abc import Callable
+from typing import NoReturn
 
-from accuracy.core.errors import ConfigError
+from accuracy.core.errors import ConfigError, one_line, printable
 
-USAGE_ERROR = 2
+USAGE_ERROR, INTERNAL_ERROR = 2, 70
+REPORT_TO = "https://github.com/attention-accuracy/attention-accuracy/issues"
+
+
+class Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong with a command's words; shows the command's description as it is written."""
+
+    def __init__(self, prog: str, description: str | None, epilog: str | None = None) -> None:
+        super().__init__(prog, None, description, epilog, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with status 2."""
+        self.exit(USAGE_ERROR, f"{self.prog}: {printable(message)} ({self.prog} --help says what is allowed)\n")
+
+
+def whole(text: str) -> int:
+    """An argument that counts something."""
+    if not text.isdecimal() or not 1 <= int(text[:20]) < 2**31:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no whole number from 1")
+    return int(text)
 
 
 def status_of(
@@ -14,13 +37,35 @@ def status_of(
     mistakes: tuple[type[Exception], ...] = (ConfigError,),
     text: Callable[[Exception], str] = str,
 ) -> int:
-    """A command's exit status; a user's mistake, and a file that cannot be used, is one line and status 2."""
+    """A command's exit status; a user's mistake, and a file that cannot be used, is one line and status 2; an error of
+    the program's own is one line, a file with the traceback, and status 70."""
     try:
         return work() or 0
     except mistakes as error:
         print(f"{command}: {text(error)}", file=sys.stderr)
     except OSError as error:
-        print(
-            f"{command}: {error.filename} cannot be read or written ({error.strerror}); choose another", file=sys.stderr
-        )
+        if error.strerror is None:
+            return internal(command, error)
+        print(f"{command}: {unusable(error)}", file=sys.stderr)
+    except Exception as error:
+        return internal(command, error)
     return USAGE_ERROR
+
+
+def unusable(error: OSError) -> str:
+    """A file that the system refuses: it is missing, the disk is full or read-only, a quota is used up."""
+    what = f"{error.filename} cannot be read or written" if error.filename else "a file cannot be read or written"
+    return f"{what} ({error.strerror}); make room or choose another place, what was measured stays"
+
+
+def internal(command: str, error: BaseException) -> int:
+    """Say that the program is at fault, and where the traceback is; status 70."""
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix=f"{command}-", suffix=".txt", delete=False) as file:
+            traceback.print_exception(error, file=file)
+        where = f"attach {file.name}"
+    except OSError:
+        traceback.print_exception(error)
+        where = "attach the lines above"
+    print(f"{command}: internal error ({one_line(error)[:200]}); report it at {REPORT_TO} and {where}", file=sys.stderr)
+    return INTERNAL_ERROR

@@ -5,13 +5,12 @@ was measured, a rank died, or a second look is due; 4 no comparable baseline, wi
 `accuracy-check update RUN_FOLDER --reason TEXT` makes a run the baseline.
 """
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from accuracy.cli import status_of
+from accuracy.cli import Parser, status_of, whole
 from accuracy.gate.exits import Exit
 
 
@@ -22,9 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="accuracy-check", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser("accuracy-check", __doc__)
     add = parser.add_argument
     add("folder", type=Path, metavar="RUN_FOLDER", help="the output_dir of a run")
     add(
@@ -34,7 +31,7 @@ def _check(words: list[str]) -> int:
     add("--require-baseline", action="store_true", help="exit 4 where a cell has no baseline")
     add("--part", action="store_true", help="the run is a part of the baseline's matrix")
     add("--out", type=Path, metavar="FOLDER", help="write check.json, junit.xml, summary.md, comment.md, compare.html")
-    add("--rows", type=int, default=10, metavar="N", help="cells in the printed table (10)")
+    add("--rows", type=whole, default=10, metavar="N", help="cells in the printed table (10)")
     given = parser.parse_args(words)
     from accuracy.gate import files  # here, so that --help answers at once
     from accuracy.gate.decision import Question, decide, verdicts
@@ -55,7 +52,7 @@ def _check(words: list[str]) -> int:
 
 
 def _update(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="accuracy-check update", description="Make a finished run the baseline.")
+    parser = Parser("accuracy-check update", "Make a finished run the baseline.")
     parser.add_argument("folder", type=Path, metavar="RUN_FOLDER")
     parser.add_argument("--reason", required=True, help="why the baseline changes; kept in its log")
     parser.add_argument("--to", type=Path, default=Path("reports"), help="default: reports")

@@ -14,6 +14,7 @@ from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import IO, Any
 
+from accuracy.cli import internal
 from accuracy.execute.ranks.launch import Launch, launch
 
 _told: IO[str] | None = None  # by the child: the time limit of a case and the run folder
@@ -35,6 +36,8 @@ def as_rank(work: Callable[[Launch | None], int]) -> int:
         status = 1
         try:
             status = work(started)
+        except Exception as error:
+            status = internal("accuracy", error)
         except BaseException:
             traceback.print_exc()
         finally:

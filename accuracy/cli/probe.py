@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from accuracy.cli import status_of
+from accuracy.cli import Parser, status_of
 from accuracy.core.errors import ConfigError, unknown
 
 EXAMPLES = """examples:
@@ -21,12 +21,7 @@ KEYS = ("kernel", "dtype", "question", "device")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a table and perhaps write JSON; 0, or 2 for a mistake in the command."""
-    parser = argparse.ArgumentParser(
-        prog="accuracy-probe",
-        description=__doc__,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser("accuracy-probe", __doc__, EXAMPLES)
     add = parser.add_argument
     add("words", nargs="*", metavar="KEY=VALUE", help="kernel, dtype, question (lists with commas), device")
     add("--json", type=Path, metavar="FILE", help="write the answers with the numbers behind them")

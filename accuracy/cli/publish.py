@@ -3,7 +3,6 @@
 `update` (`accuracy-check update`) makes it the baseline of later runs: on purpose, with a reason, never by accident.
 """
 
-import argparse
 import re
 import shutil
 import subprocess
@@ -12,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from accuracy.cli import status_of
+from accuracy.cli import Parser, status_of
 from accuracy.core.errors import ConfigError, printable
 from accuracy.core.number import count
 from accuracy.gate.decision import Decision, Question, decide, verdicts
@@ -25,7 +24,7 @@ LOG = "log.md"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print where the evidence is; 0, or 2 where there is nothing whole to publish."""
-    parser = argparse.ArgumentParser(prog="accuracy-publish", description="Publish a finished run as evidence.")
+    parser = Parser("accuracy-publish", "Publish a finished run as evidence.")
     parser.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="a finished run")
     parser.add_argument("--to", type=Path, default=Path("reports"), help="default: reports")
     given = parser.parse_args(arguments)

@@ -1,15 +1,14 @@
 """`accuracy-report RUN_FOLDER`: rebuild report.html from the tables of a run, without torch."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from accuracy.cli import status_of
+from accuracy.cli import Parser, status_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report's path and its most telling lines; 0, or 2 where the folder cannot be reported on."""
-    parser = argparse.ArgumentParser(prog="accuracy-report", description="Rebuild report.html from a run's tables.")
+    parser = Parser("accuracy-report", "Rebuild report.html from a run's tables.")
     parser.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="folder that holds results/ and run.json")
     parser.add_argument("earlier", type=Path, nargs="*", metavar="EARLIER_RUN", help="to look back on, oldest first")
     given = parser.parse_args(arguments)

@@ -5,6 +5,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -18,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from accuracy import __version__
-from accuracy.cli import USAGE_ERROR, listing
+from accuracy.cli import USAGE_ERROR, internal, listing, own_parts, unusable
 from accuracy.cli.launched import as_rank, speaks, start_server, tell, tell_done
 from accuracy.config import worlds
 from accuracy.core.errors import ConfigError, NoRendezvous, unknown
@@ -26,9 +27,11 @@ from accuracy.core.paths import CONFIGS
 
 if TYPE_CHECKING:
     from accuracy.config.read import Configuration
+    from accuracy.execute.plan import Planned
     from accuracy.execute.ranks.launch import Launch
 
 NOTHING_MEASURED, FAULTY, INTERRUPTED = 3, 5, 130
+GROUPS = "variant", "kernel", "inputs", "problem", "precision", "world", "experiment"
 DIAGNOSE = "diagnose"  # the experiment whose exit status says what it found
 MISTAKES = ConfigError, HydraException, OmegaConfBaseException, YAMLError
 
@@ -48,6 +51,8 @@ def main() -> None:
             sys.exit(as_rank(lambda launch: _run_application(arguments, launch)))
         except ConfigError as error:
             sys.exit(_complain(error))
+        except Exception as error:
+            sys.exit(internal("accuracy", error))
 
 
 class JobEnded(Exception):
@@ -75,6 +80,7 @@ def _run_application(arguments: list[str], launch: "Launch | None") -> int:
         parser = get_args_parser()
         parser.error = refuse  # type: ignore[method-assign]  # Hydra's own answer is its usage, many lines long
         parser.parse_args(arguments)
+        own_parts.check_sizes(listing.folders_of(arguments))
         hydra.main(config_path=str(CONFIGS), config_name="config", version_base="1.3")(job)()
     except JobEnded as ended:
         statuses.append(ended.args[0])
@@ -93,7 +99,7 @@ def _run_job(config: DictConfig, launch: "Launch | None") -> int:
     def checked(launch: "Launch | None") -> int:
         folders, words = user_folders(), HydraConfig.get().overrides.task
         _check_groups(words)
-        _check_package_lines(folders)
+        own_parts.check_first_lines(folders)
         quoted = (f"'{word}'" if "[" in word else word for word in words)
         command = [*(f"--config-dir={folder}" for folder in folders), *quoted]
         plain: Any = OmegaConf.to_container(config, resolve=True)
@@ -105,12 +111,20 @@ def _run_job(config: DictConfig, launch: "Launch | None") -> int:
         return as_rank(checked) if launch is None else checked(launch)
     except (ConfigError, OmegaConfBaseException) as error:
         return _complain(error)
+    except OSError as error:
+        if error.filename is None or error.strerror is None:
+            return internal("accuracy", error)
+        return _complain(ConfigError(unusable(error)))
+    except Exception as error:
+        return internal("accuracy", error)
 
 
 def _check_groups(words: Iterable[str]) -> None:
     """These groups set the same keys in each choice: of several, Hydra would keep the last and say nothing."""
     for word in words:
         group, _, value = word.partition("=")
+        if group in GROUPS and "/" in value:
+            raise ConfigError(f"{word} names no choice of {group}: no name has a / (accuracy --help lists all)")
         if group in ("problem", "precision", "experiment") and value.startswith("[") and "," in value:
             raise ConfigError(f"{word} is no axis of the grid; choose one, give lists to its keys ({group}.KEY=[..])")
 
@@ -119,15 +133,6 @@ def _complain(error: BaseException) -> int:
     if speaks() or isinstance(error, NoRendezvous):
         print(f"accuracy: {one_line(error)}", file=sys.stderr)
     return USAGE_ERROR
-
-
-def _check_package_lines(folders: list[Path]) -> None:
-    """A part copied with another's package line would measure under that one's name."""
-    for group in ("variant", "kernel", "inputs"):
-        for path in (path for folder in folders for path in sorted((folder / group).glob("*.yaml"))):
-            line = f"# @package {group}.{path.stem}"
-            if line not in (given.strip() for given in path.read_text().splitlines()):
-                raise ConfigError(f"{path}: its first line must be {line!r}, so that it is recorded under its own name")
 
 
 def user_folders() -> list[Path]:
@@ -159,20 +164,15 @@ def measure(config: Any, folders: list[Path], command: list[str], launch: "Launc
 
 
 def _measure(configuration: "Configuration", config: Any, command: list[str], launch: "Launch | None") -> int:
-    import torch
-
     from accuracy.cli import plan_text
     from accuracy.execute import run
-    from accuracy.execute.measure import Launched, fitting_workers, task_of
-    from accuracy.execute.plan import plan
-    from accuracy.execute.ranks import rank_loop
-    from accuracy.execute.ranks.agent import RanksEnded
-    from accuracy.execute.ranks.rendezvous import join_launched
+    from accuracy.execute.folder import make_writable, opened
+    from accuracy.execute.measure import fitting_workers
+    from accuracy.execute.plan import plan, ranks_here
     from accuracy.runtime import device
 
-    gpus = torch.cuda.device_count() if configuration.device == "cuda" else None
     free = device.free_bytes(configuration.device)
-    plans = plan(configuration, free, gpus if launch is None else launch.size)
+    plans = plan(configuration, free, ranks_here(configuration.device) if launch is None else launch.size)
     configuration = replace(configuration, workers=fitting_workers(configuration, plans, free))
     folder = run.folder_of(configuration, config)
     first = launch is None or launch.rank == 0
@@ -180,16 +180,34 @@ def _measure(configuration: "Configuration", config: Any, command: list[str], la
         if first:
             print(plan_text.plan(plans, folder))
         return 0
-    if first:
-        run.open_folder(folder, configuration.device)
-        if configuration.reference_folder is not None:
-            run.make_writable("reference.folder", configuration.reference_folder)
+    if first and configuration.reference_folder is not None:
+        make_writable("reference.folder", configuration.reference_folder)
+    with opened(folder, configuration.device) if first else nullcontext():
+        return _carry_out(configuration, config, plans, folder, command, launch)
+
+
+def _carry_out(
+    configuration: "Configuration",
+    config: Any,
+    plans: "list[Planned]",
+    folder: Path,
+    command: list[str],
+    launch: "Launch | None",
+) -> int:
+    """Measure what is planned and report, as this process's part of it; the exit status."""
+    from accuracy.cli import plan_text
+    from accuracy.execute import run
+    from accuracy.execute.measure import Launched, task_of
+    from accuracy.execute.ranks import rank_loop
+    from accuracy.execute.ranks.agent import RanksEnded
+    from accuracy.execute.ranks.rendezvous import join_launched
+
     launched = None
     if launch is not None:  # the launched processes as ranks, with the same cases on each
         task = task_of(configuration, folder, plans, launch.size)
         launched = Launched(join_launched(launch, task.backend, task.sizes, task.digest), task)
         tell(folder, task.seconds)
-    if launched is not None and not first:
+    if launched is not None and launched.ranks.rank > 0:
         rank_loop.follow(launched.task, launched.ranks)
         tell_done()
         return 0

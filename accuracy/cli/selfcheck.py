@@ -4,7 +4,7 @@ import argparse
 import os
 from collections.abc import Sequence
 
-from accuracy.cli import status_of
+from accuracy.cli import Parser, status_of, whole
 
 FAILED = 1
 OF_FAULTS = ("~also.trace", "also.explain.dtype=float64")  # traces name steps, not verdicts; one dtype proves a cause
@@ -13,14 +13,14 @@ EPILOG = "KEY=VALUE words choose the problem of --tolerance as for `accuracy`: p
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0: every fault named and no false alarm, or no wrong answer passes; 1 otherwise; 2 for a usage error."""
-    parser = argparse.ArgumentParser(prog="accuracy-selfcheck", description=__doc__, epilog=EPILOG)
+    parser = Parser("accuracy-selfcheck", __doc__, EPILOG)
     add = parser.add_argument
     add("--fault", action="append", metavar="NAME", help="only these planted faults, and no healthy variants")
     add("--stress", action="store_true", help="healthy variants in every shape, not in a sample")
-    add("--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="side by side; by default all cores")
+    add("--processes", type=whole, default=os.cpu_count() or 1, metavar="N", help="side by side; by default all cores")
     add("--tolerance", metavar="atol=A,rtol=R", help="a tolerance to try on wrong answers")
     add("--metric", choices=("max", "mean"), default="max", help="of the tolerance: every element, or the mean")
-    add("--tokens", type=int, metavar="N", help="of the tolerance: only the first N tokens are compared")
+    add("--tokens", type=whole, metavar="N", help="of the tolerance: only the first N tokens are compared")
     compared = "what the tested answer is compared with"
     add("--against", choices=("reference", "itself"), default="reference", help=compared)
     add("words", nargs="*", metavar="KEY=VALUE")

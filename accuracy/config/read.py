@@ -5,12 +5,13 @@ torch: what only the parts and the machine can tell, `accuracy.execute.settle` a
 """
 
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from annotated_types import Gt
+from annotated_types import Ge, Gt
 from pydantic import BeforeValidator, SkipValidation
 
 from accuracy.config.checks import Axis, check, combinations, mapping, unknown_key
@@ -27,6 +28,7 @@ ALSO_KEYS = (
     "variant", "kernel", "precision", "inputs", "problem", "world", "dtype", "world_size", "seed", "reruns", "stack",
 )  # fmt: skip
 AUTO_WORKERS = 0
+MOST_THREADS = 256  # on a machine with fewer processors, too: the same digits need as many
 
 
 def _word(value: Any) -> Any:
@@ -36,7 +38,7 @@ def _word(value: Any) -> Any:
 
 
 def _path(value: Any) -> Path | None:
-    if isinstance(value, list | Mapping):
+    if isinstance(value, list | Mapping | bool) or value == "":
         raise ValueError("allowed: one path, or null")
     return None if value is None else Path(str(value)).expanduser()
 
@@ -75,7 +77,7 @@ class Configuration:
     also: SkipValidation[tuple["Configuration", ...]]  # more grids, each the configuration with some keys changed
     unusable: Annotated[str, OneOf("stop", "record")]  # a value that no case can use: a mistake, or rows that say why
     reference_folder: Annotated[Path | None, BeforeValidator(_path)]
-    reference_min_seconds: float
+    reference_min_seconds: Annotated[float, Ge(0)]
     reference_method: Annotated[str, OneOf("auto", "fused", "torch")]
     output_dir: Annotated[Path | None, BeforeValidator(_path)]
     report: bool
@@ -94,6 +96,8 @@ class Configuration:
     }  # fmt: skip
 
     def __post_init__(self) -> None:
+        if self.threads > (most := max(MOST_THREADS, os.cpu_count() or 1)):
+            raise ConfigError(f"threads={self.threads}; allowed: 1 to {most}: more only take memory")
         if self.world == "processes" and self.workers not in (AUTO_WORKERS, 1):
             raise ConfigError(
                 f"workers={self.workers}, but world=processes takes the GPUs for the ranks of one case;"

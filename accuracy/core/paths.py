@@ -18,8 +18,12 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     """A handle whose content becomes `path`, on disk for good, when the body ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(hidden, "wb") as handle:
-        yield handle
-        handle.flush()
-        os.fsync(handle.fileno())
-    os.replace(hidden, path)
+    try:
+        with open(hidden, "wb") as handle:
+            yield handle
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.replace(hidden, path)
+    except OSError as error:  # of a write, which does not say where
+        hidden.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error

@@ -115,6 +115,9 @@ def fitting_workers(configuration: Configuration, plans: Sequence[Planned], free
     return max(1, most)
 
 
+HANGS_SECONDS = 3600.0
+"""After which a worker process is taken to have stopped, where no case_seconds says otherwise."""
+
 WORKER_BYTES = 2**26
 """Of main memory that a worker has for itself, beside a case's: 61 MB measured in a worker of the demo, its small cases
 among them (`Private_Dirty` of /proc/PID/smaps_rollup; torch itself is shared)."""
@@ -126,7 +129,8 @@ def work(configuration: Configuration, folder: Path, workers: int) -> Work:
     threads = configuration.threads
     if configuration.device == "cuda":
         gpus, threads = device.alike()[:workers], max(1, torch.get_num_threads() // workers)
-    return Work(_pipeline(configuration), folder, gpus, threads, configuration.case_seconds)
+    limit = configuration.case_seconds if configuration.case_seconds < math.inf else HANGS_SECONDS
+    return Work(_pipeline(configuration), folder, gpus, threads, limit)
 
 
 def _pipeline(configuration: Configuration) -> Pipeline:

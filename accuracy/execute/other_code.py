@@ -5,16 +5,18 @@ was measured is lost.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from accuracy.core.case import Case
 from accuracy.execute.plan import Planned
 from accuracy.measurement.provenance import code_of
+from accuracy.results import table
 from accuracy.variant.base import schedule_of
 
-KINDS = ("results", "positions", "steps")
 FOLDER = "other_code"
 
 
@@ -46,14 +48,15 @@ def _own(case: Case) -> str:
 def _cases(folder: Path) -> Iterator[tuple[Path, int, dict[str, str]]]:
     """The file of every case in the folder, its number of rows, and what its first row says."""
     for path in sorted((folder / "results").glob("*.parquet")):
-        with pq.ParquetFile(path) as file:
-            first = file.read(columns=["code", "variant", "options"]).slice(0, 1).to_pylist()[0]
-            yield path, file.metadata.num_rows, first
+        with suppress(OSError, ValueError, KeyError, pa.ArrowException), pq.ParquetFile(path) as file:
+            read = file.read(columns=["code", "variant", "options"]).slice(0, 1).to_pylist()
+            for first in read:  # a damaged file is written anew
+                yield path, file.metadata.num_rows, first
 
 
 def _move(folder: Path, case_id: str, code: str) -> None:
     """The results first: a case without them is measured again."""
-    for kind in KINDS:
+    for kind in table.DATASETS:
         path = folder / kind / f"{case_id}.parquet"
         if path.exists():
             place = folder / FOLDER / code / kind / path.name

@@ -4,9 +4,12 @@ A combination that its parts do not support stays in the plan with the reason, a
 case can use is a mistake that stops the run at once, unless an experiment says `unusable=record` and others are left.
 """
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+
+import torch
 
 from accuracy.config.grid import cases_of, stop_at_useless_knobs
 from accuracy.config.read import Configuration
@@ -42,6 +45,12 @@ class Planned:
 def measured(pipeline: Pipeline, each: Planned) -> Measured:
     """The rows of a planned case: its numbers, or why there are none."""
     return pipeline.unsupported(each.case, each.unsupported) if each.unsupported else pipeline.measure(each.case)
+
+
+def ranks_here(device: str) -> int:
+    """How many processes a world on this machine can have: one a GPU; on a CPU more than its processors, but no more
+    than it can start and keep in memory."""
+    return torch.cuda.device_count() if device == "cuda" else max(64, 16 * (os.cpu_count() or 1))
 
 
 def plan(configuration: Configuration, free_bytes: int | None, ranks: int | None = None) -> list[Planned]:
@@ -96,8 +105,8 @@ def _reasons(case: Case, free_bytes: int | None, ranks: int | None) -> Iterator[
     yield kernel_unsupported(case)
     if case.world == "processes" and ranks is not None and case.world_size > ranks:
         yield (
-            f"world=processes has {ranks} ranks here (one a GPU, or one a launched process), not {case.world_size};"
-            " lower world_size or use world=simulated"
+            f"world=processes has {ranks} ranks here (one a GPU or launched process; on a CPU 64, or 16 a processor),"
+            f" not {case.world_size}; lower world_size or use world=simulated"
         )
     needed = bytes_needed(case)
     if free_bytes is not None and needed > free_bytes:

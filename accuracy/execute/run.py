@@ -1,10 +1,8 @@
 """A run: a plan carried out into a folder that can be killed, resumed and read at any moment."""
 
 import datetime
-import json
 import logging
 import os
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -15,7 +13,6 @@ from tqdm import tqdm
 
 from accuracy.config.read import Configuration
 from accuracy.core.case import Case, digest
-from accuracy.core.errors import ConfigError
 from accuracy.execute import other_code
 from accuracy.execute.measure import Launched, measure
 from accuracy.execute.plan import Planned
@@ -53,31 +50,6 @@ def folder_of(configuration: Configuration, config: Mapping[str, Any]) -> Path:
         content["reference"] = configuration.reference_method
     identity = digest({"config": content, "fingerprint": fingerprint(configuration.device)})
     return Path("outputs") / f"{configuration.name}-{identity[:8]}"
-
-
-def make_writable(where: str, folder: Path) -> None:
-    """Make a folder and see that files can be made in it. Raises ConfigError; where: the knob that names it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise ConfigError(f"{where}={folder} cannot be written ({error.strerror}); choose another") from error
-
-
-def open_folder(folder: Path, device: str) -> None:
-    """Make the folder. Raises ConfigError for one that cannot be written or holds another code's or device's rows."""
-    make_writable("output_dir", folder)
-    if not (folder / "run.json").exists():
-        return
-    try:
-        earlier = table.read_run(folder).get("fingerprint", {})
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{folder}/run.json cannot be read ({error}); choose another output_dir") from error
-    now = json.loads(json.dumps(fingerprint(device), default=str))
-    changed = sorted(key for key in now if earlier.get(key) != now[key])
-    if changed:
-        details = "; ".join(f"{key} was {earlier.get(key)}, is {now[key]}" for key in changed[:3])
-        raise ConfigError(f"output_dir={folder} holds rows of another setting ({details}); choose another output_dir")
 
 
 def execute(

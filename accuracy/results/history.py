@@ -19,6 +19,7 @@ from accuracy.results.run_table import RunTable
 
 NAME = "history.jsonl"
 MOST_BYTES = 32 * 2**20
+MOST_RATIO = 1e300
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def _entry(text: str) -> Entry | None:
         ratios = content["x_single_device"].items()
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
         return None
-    good = {key: float(ratio) for key, ratio in ratios if type(ratio) in (int, float) and 0 < ratio < math.inf}
+    good = {key: float(ratio) for key, ratio in ratios if type(ratio) in (int, float) and 0 < ratio < MOST_RATIO}
     when, commit, reason = (str(content.get(name, "")) for name in ("when", "commit", "reason"))
     return Entry(when, commit, reason, good)
 

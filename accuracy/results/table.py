@@ -17,6 +17,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from accuracy.core import fields
+from accuracy.core.errors import ConfigError, printable
 from accuracy.core.paths import whole_file
 from accuracy.results import glossary
 from accuracy.results.derived import with_derived
@@ -27,6 +28,11 @@ SCHEMA_VERSION = 3
 TENSORS = ("out", "lse", "dq", "dk", "dv", "delta")
 TENSORS_OF_STACKS = ("x", "dx", "d_query", "d_key", "d_value", "d_output", "loss", "gradient_norm")
 ALL_RANKS = -1
+DATASETS = ("results", "positions", "steps", "hypotheses")
+CHECKED = ds.ParquetFileFormat(
+    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+)
+"""A damaged page is an error."""
 
 TRACEBACKS = "tracebacks"
 OK, UNSUPPORTED, FAILED = "ok", "unsupported", "failed"
@@ -137,7 +143,9 @@ def _write_rows(path: Path, rows: Columns | Sequence[Row], schema: pa.Schema) ->
     else:
         table = pa.Table.from_pylist([dict(row) for row in rows], schema)
     with whole_file(path) as handle:  # of a few rows
-        pq.write_table(table, handle, compression="snappy", use_dictionary=False, write_statistics=False)
+        pq.write_table(
+            table, handle, compression="snappy", use_dictionary=False, write_statistics=False, write_page_checksum=True
+        )
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -167,10 +175,23 @@ def read_hypotheses(folder: Path) -> pd.DataFrame:
 
 
 def _read(folder: Path, name: str, schema: pa.Schema) -> pd.DataFrame:
-    for path in (folder / name, folder / f"{name}.parquet"):
-        if path.exists():
-            return ds.dataset(path, format="parquet", schema=schema).to_table().to_pandas()
-    return schema.empty_table().to_pandas()
+    files = case_files(folder, name) if (folder / name).is_dir() else [folder / f"{name}.parquet"]
+    try:
+        source = ds.dataset([path for path in files if path.exists()], format=CHECKED, schema=schema)
+        return source.to_table().to_pandas()
+    except (OSError, ValueError, pa.ArrowException) as error:
+        why = printable(" ".join(str(error).split())[:160])
+        advice = "repeat the run's command, which measures such cases again"
+        raise ConfigError(f"{folder / name} has a damaged file ({why}); {advice}") from error
+
+
+def case_files(folder: Path, name: str = "results") -> list[Path]:
+    """The files of a run folder's planned cases; without a run.json, of all cases."""
+    files = sorted((folder / name).glob("*.parquet"))
+    if not (folder / "run.json").exists():
+        return files
+    planned = set(read_run(folder)["cases"])
+    return [path for path in files if path.stem in planned]
 
 
 def in_stacks(results: pd.DataFrame) -> "pd.Series[bool]":
@@ -180,7 +201,16 @@ def in_stacks(results: pd.DataFrame) -> "pd.Series[bool]":
 
 def read_run(folder: Path) -> dict[str, Any]:
     """`run.json`: resolved configuration, command, provenance, start and end."""
-    return json.loads((folder / "run.json").read_text())
+    path = folder / "run.json"
+    try:
+        about = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} cannot be read ({error}); restore it, or choose another output_dir") from error
+    kinds = {"fingerprint": dict, "provenance": dict, "config": dict, "cases": list}
+    for key, kind in kinds.items():
+        if not isinstance(about, dict) or not isinstance(about.get(key), kind):
+            raise ConfigError(f"{path} is damaged (it has no {key}); restore it, or choose another output_dir")
+    return about
 
 
 @dataclass(frozen=True)
@@ -193,14 +223,21 @@ class Finished:
 
 def finished_cases(folder: Path) -> dict[str, Finished]:
     """By id, the cases that need no second run: measured or unsupported. A failed case is tried again."""
-    found = {path.stem: finished_case(folder, path.stem) for path in (folder / "results").glob("*.parquet")}
+    found = {path.stem: finished_case(folder, path.stem) for path in case_files(folder)}
     return {case_id: each for case_id, each in found.items() if each is not None}
 
 
 def finished_case(folder: Path, case_id: str) -> Finished | None:
-    """How a case ended that needs no second run; None where it does."""
-    path = folder / "results" / f"{case_id}.parquet"
-    if not path.exists():
+    """How a case ended that needs no second run; None where it does, or where its file is damaged."""
+    try:
+        with pq.ParquetFile(folder / "results" / f"{case_id}.parquet", page_checksum_verification=True) as file:
+            counted = file.metadata.row_group(0)
+            whole = file.schema_arrow.equals(RESULTS_SCHEMA) and all(
+                counted.column(place).num_values == file.metadata.num_rows for place in range(counted.num_columns)
+            )
+            rows = file.read().select(["case_id", "status", "code"]).to_pylist()
+    except (OSError, ValueError, KeyError, pa.ArrowException):
         return None
-    first = pq.read_table(path, columns=["status", "code"]).slice(0, 1).to_pylist()[0]
-    return None if first["status"] == FAILED else Finished(**first)
+    whole = whole and rows and all(row["case_id"] == case_id and row["code"] for row in rows)
+    ended = {row["status"] for row in rows}
+    return Finished(rows[0]["status"], rows[0]["code"]) if whole and ended <= {OK, UNSUPPORTED} else None

@@ -1,10 +1,12 @@
 """A mistake gets one line (what was given, what is allowed) and exit status 2, and nothing is written."""
 
+import tempfile
 from pathlib import Path
 
 import pytest
 import torch
 
+from accuracy.cli import INTERNAL_ERROR, REPORT_TO, check, probe, publish, report, selfcheck
 from accuracy.cli import run as command
 from accuracy.runtime import device
 from tests import planting
@@ -53,6 +55,10 @@ MISTAKES = {  # words, and what the line must contain
     "no time for a case": ("case_seconds=0", "case_seconds=0; allowed: greater than 0"),
     "time in words": ("case_seconds=long", "case_seconds='long'; allowed: a valid number"),
     "no thread": ("threads=0", "threads=0; allowed: greater than or equal to 1"),
+    "more threads than any machine has": ("threads=1000000", "threads=1000000; allowed: 1 to 256", "only take memory"),
+    "more ranks than the machine can start": (
+        "world=processes world_size=4096 problem.seqlen=8192", "world=processes has 64 ranks here", "not 4096",
+    ),
     "threads as an axis": ("threads=[1,2]", "threads=[1, 2]; allowed: a valid integer"),
     "workers beside real ranks": (
         "workers=2 world=processes", "workers=2, but world=processes takes the GPUs for the ranks", "use workers=auto",
@@ -64,6 +70,10 @@ MISTAKES = {  # words, and what the line must contain
         "+also.more.world={simulated:{}}", "allowed: {simulated: {}}, where the main grid has world=processes",
     ),
     "an unknown dtype": ("dtype=float8", "dtype 'float8' is unknown; allowed: bfloat16, float16, float32, float64"),
+    "a folder without name": ("output_dir=", "output_dir=''; allowed: one path, or null"),
+    "a folder that is true": ("output_dir=true", "output_dir=True; allowed: one path, or null"),
+    "a reference of nan seconds": ("reference.min_seconds=nan", "reference.min_seconds=nan; allowed: "),
+    "a way through the folders of choices": ("variant=ring/../zigzag", "names no choice of variant: no name has a /"),
     "no dtype": ("dtype=null", "dtype None is unknown; allowed: bfloat16"),
     "no tokens": ("problem.seqlen=0", "problem.seqlen=0; allowed: greater than or equal to 1"),
     "no queries": ("problem.seqlen_q=0", "problem.seqlen_q=0; allowed: greater than or equal to 1, or null"),
@@ -98,7 +108,7 @@ MISTAKES = {  # words, and what the line must contain
         "variant=split_kv world_size=1 variant.split_kv.splits=33", "cannot cut problem.seqlen=32 keys into splits=33",
     ),
     "flash-attn's splits without it": (
-        "variant=flash_attn_split world_size=1 kernel=eager", "needs a CUDA device: use kernel=flash_attn, not eager",
+        "variant=flash_attn_split world_size=1 kernel=eager", "on CUDA devices: use kernel=flash_attn, not eager",
     ),
     "too many splits for flash-attn": (
         "variant=flash_attn_split variant.flash_attn_split.splits=129", "splits=129; allowed: whole numbers from 0",
@@ -245,13 +255,47 @@ def test_a_broken_yaml_of_a_users_part_is_told(accuracy: CommandLine) -> None:
     assert_one_line(accuracy("--config-dir=parts", *TINY, "variant=mine"), "mine.yaml")
 
 
-def test_a_fault_of_ours_is_not_dressed_up_as_the_users(accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_few_lines_of_yaml_that_stand_for_billions_of_values_are_refused(accuracy: CommandLine) -> None:
+    levels = [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]\n" for level in range(1, 9)]
+    planting.part(accuracy.folder / "parts", "variant", "mine", "", f"a0: &a0 [0]\n{''.join(levels)}")
+    answer = accuracy("--config-dir=parts", *TINY, "variant=mine")
+    assert_one_line(answer, "mine.yaml has more than 10000 values, its aliases (*NAME) written out; have less")
+
+
+def test_a_fault_of_ours_has_a_status_and_a_file_of_its_own(
+    accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*arguments: object) -> int:
         raise ValueError("a bug")
 
+    monkeypatch.setattr(tempfile, "tempdir", str(accuracy.folder))
     monkeypatch.setattr(command, "measure", broken)
-    with pytest.raises(ValueError, match="a bug"):
-        accuracy(*TINY)
+    answer = accuracy(*TINY)
+    assert answer.status == INTERNAL_ERROR
+    (file,) = accuracy.folder.glob("accuracy-*.txt")
+    assert answer.err == f"accuracy: internal error (ValueError: a bug); report it at {REPORT_TO} and attach {file}\n"
+    assert "in broken" in file.read_text()
+
+
+COMMANDS = {
+    "accuracy-check": check.main, "accuracy-check update": lambda words: check.main(["update", *words]),
+    "accuracy-publish": publish.main, "accuracy-report": report.main, "accuracy-selfcheck": selfcheck.main,
+    "accuracy-probe": probe.main,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("words", [["--nope"], ["--rows", "-5"], ["--processes=0", "--to"], ["\x1b[31m", "a", "--x"]])
+def test_wrong_words_of_any_command_are_told_in_one_line(
+    name: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        COMMANDS[name](words)
+    told = capsys.readouterr()
+    assert (stopped.value.code, told.out) == (command.USAGE_ERROR, "")
+    assert told.err.startswith(f"{name}: ")
+    assert told.err[:-1].isprintable()
+    assert told.err.endswith(f"({name} --help says what is allowed)\n")
 
 
 @pytest.mark.parametrize("words", ["variant=rng", "problem.heads_kv=3"])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from accuracy.results import sums, table
@@ -47,9 +48,11 @@ class MadeUp:
 
 
 def write_run(folder: Path, made: MadeUp = MadeUp()) -> Path:
-    """A run folder as `accuracy` writes it, its cases in one file."""
+    """A run folder as `accuracy` writes it."""
     (folder / "results").mkdir(parents=True, exist_ok=True)
-    pq.write_table(_table(made), folder / "results" / "cases.parquet")
+    rows = _table(made)
+    for case_id in rows["case_id"].unique().to_pylist():
+        pq.write_table(rows.filter(pc.field("case_id") == case_id), folder / "results" / f"{case_id}.parquet")
     table.write_json(folder / "run.json", _record(made))
     return folder
 
@@ -121,4 +124,4 @@ def _record(made: MadeUp) -> Row:
     cases = [about["case_id"] for about, _ in _cases(made)]
     provenance = {"git_commit": "0123456789abcdef", "dirty": False, "driver": "580", **made.provenance}
     own = {"experiment": "made_up", "cases": cases, "fingerprint": made.fingerprint, "provenance": provenance}
-    return record(len(cases)) | own | made.about
+    return record([]) | own | made.about

@@ -132,13 +132,15 @@ def by_column(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
 def write_run(folder: Path, shape: Shape = Shape(), positions: bool = True) -> Path:
     """A run folder as the pipeline writes it, one file a case."""
     measured = list(cases(shape))
+    ids = [row["case_id"] for row in measured]
     for row in measured:
         bins = by_column(list(positions_of(shape, row))) if positions else None
         table.write_case(folder, row["case_id"], rows_of(shape, row), bins)
     for place, reason in enumerate(shape.reasons):
         row = unmeasured(shape, table.FAILED if place % 2 else table.UNSUPPORTED, reason, place)
         table.write_case(folder, row["case_id"], [row])
-    table.write_json(folder / "run.json", {**record(len(measured) + len(shape.reasons)), **shape.record})
+        ids.append(row["case_id"])
+    table.write_json(folder / "run.json", {**record(ids), **shape.record})
     return folder
 
 
@@ -161,11 +163,11 @@ def write_large_run(folder: Path, shape: Shape = LARGE, rows: int = 50_000) -> P
     for name in ("worst_token", "worst_head", "worst_dim"):
         frame[name] = noise.integers(0, 8192 if name == "worst_token" else 64, len(frame))
     frame.to_parquet(folder / "results.parquet", schema=table.RESULTS_SCHEMA)
-    table.write_json(folder / "run.json", record(frame["case_id"].nunique()))
+    table.write_json(folder / "run.json", record(list(frame["case_id"].unique())))
     return folder
 
 
-def record(planned: int) -> dict[str, Any]:
+def record(cases: Sequence[str]) -> dict[str, Any]:
     """run.json of a finished run."""
     provenance = {"git_commit": "0123456789abcdef", "dirty": False, "torch": "2.13.0", "device": "cpu",
                   "knobs": {"allow_tf32": False}}  # fmt: skip
@@ -173,6 +175,6 @@ def record(planned: int) -> dict[str, Any]:
         "schema_version": table.SCHEMA_VERSION, "experiment": "adhoc", "command": "accuracy variant=[ring,zigzag]",
         "argv": ["accuracy", "variant=[ring,zigzag]"],
         "config": {"variant": ["ring", "zigzag"], "problem": {"seqlen": 1024}},
-        "started": "2026-11-21T08:00:00+00:00", "ended": "2026-11-21T08:01:00+00:00", "planned": planned,
-        "provenance": provenance,
+        "started": "2026-11-21T08:00:00+00:00", "ended": "2026-11-21T08:01:00+00:00", "planned": len(cases),
+        "cases": list(cases), "fingerprint": {"device": "cpu"}, "provenance": provenance,
     }  # fmt: skip

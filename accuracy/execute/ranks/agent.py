@@ -27,6 +27,7 @@ from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCP
 from accuracy.core import given
 from accuracy.core.case import Case
 from accuracy.execute import start_method, worker_process
+from accuracy.execute.folder import make_writable
 from accuracy.execute.plan import Planned
 from accuracy.execute.ranks import journal, rank_loop, rendezvous
 from accuracy.execute.ranks.rank_loop import Task
@@ -70,6 +71,7 @@ def measure(
             agent.stopping = True
             thread.join()
     if by_id:
+        make_writable("output_dir", task.folder)
         raise RanksEnded(f"{agent.ended or 'the ranks ended'} before a case began, twice; what was measured stays")
 
 
@@ -155,8 +157,9 @@ def rank_process(task: Task, pending: Sequence[Planned], rendezvous_folder: Path
         else:
             deque(lead(task, ranks, pending), maxlen=0)
         dist.destroy_process_group()
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        if not (isinstance(error, OSError) and error.filename):  # a file that cannot be written: `measure` says so
+            traceback.print_exc()
         os._exit(1)
 
 

@@ -34,8 +34,11 @@ class Known:
 
 def note(folder: Path, word: str, text: str = "") -> None:
     """Add a line."""
-    with open(folder / NAME, "a") as file:
-        file.write(f"{word} {text}\n")
+    try:
+        with open(folder / NAME, "a") as file:
+            file.write(f"{word} {text}\n")
+    except OSError as error:  # of a write, which does not say where
+        raise OSError(error.errno, error.strerror, str(folder / NAME)) from error
 
 
 def lines(folder: Path, offset: int = 0) -> tuple[list[tuple[str, str]], int]:

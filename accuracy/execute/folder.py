@@ -1,0 +1,80 @@
+"""A run's folder while a run is in it: one run at a time, of one code and device, without what a killed run left."""
+
+import fcntl
+import json
+import logging
+import os
+import re
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from accuracy.core.errors import ConfigError, printable
+from accuracy.measurement.provenance import fingerprint
+from accuracy.results import table
+
+LOCK = ".lock"
+LEFT = re.compile(r"\..+\.\d+")  # `.CASE.parquet.PID`: written in part by a process that was killed
+SAID = logging.getLogger("accuracy")
+
+
+@contextmanager
+def opened(folder: Path, device: str) -> Iterator[None]:
+    """The folder, made if need be, and kept from other runs while the body runs. Raises ConfigError where it cannot be
+    written, is another run's at the moment, or holds rows of another code or device."""
+    make_writable("output_dir", folder)
+    with _locked(folder):
+        _must_fit(folder, device)
+        for path in (each for place in (folder, *(folder / name for name in table.DATASETS)) for each in _files(place)):
+            if LEFT.fullmatch(path.name):
+                path.unlink()
+            elif path.parent != folder and path.suffix != ".parquet":
+                SAID.warning("accuracy: %s is no file of a run and is not read", path)
+        yield
+
+
+def make_writable(where: str, folder: Path) -> None:
+    """Make a folder and see that files can be made in it. Raises ConfigError; where: the knob that names it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(2**16))  # more than a small case has
+    except OSError as error:
+        raise ConfigError(f"{where}={folder} cannot be written ({error.strerror}); choose another") from error
+
+
+def _files(folder: Path) -> list[Path]:
+    return [each for each in folder.iterdir() if each.is_file()] if folder.is_dir() else []
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """The system frees the lock when its holder ends, however that happens."""
+    with open(folder / LOCK, "a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = printable(file.read(200)) or "unknown"
+            advice = "wait for its end, or choose another output_dir"
+            raise ConfigError(f"output_dir={folder} is in use by another run ({holder}); {advice}") from None
+        except OSError as error:
+            SAID.warning("accuracy: %s cannot be locked (%s); start no second run on it", folder, error.strerror)
+        else:
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}")
+            file.flush()
+        yield
+
+
+def _must_fit(folder: Path, device: str) -> None:
+    if not (folder / "run.json").exists():
+        return
+    earlier = table.read_run(folder)["fingerprint"]
+    now = json.loads(json.dumps(fingerprint(device), default=str))
+    changed = sorted(key for key in now if earlier.get(key) != now[key])
+    if changed:
+        details = "; ".join(f"{key} was {earlier.get(key)}, is {now[key]}" for key in changed[:3])
+        raise ConfigError(f"output_dir={folder} holds rows of another setting ({details}); choose another output_dir")
