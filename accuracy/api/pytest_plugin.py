@@ -3,7 +3,7 @@
     def test_my_attention_keeps_its_accuracy(accuracy_gate):
         accuracy_gate(my_attention, sharding="zigzag", seeds=range(8))
 
-`pytest --accuracy-record=FOLDER` writes a run folder (accuracy-check reads it, accuracy-check update publishes it);
+`pytest --accuracy-record=FOLDER` writes a run folder (accuracy-check reads it, accuracy-check accept publishes it);
 `pytest --accuracy-baseline=FOLDER` fails a test whose cells got worse. torch is imported by the first measurement.
 """
 
@@ -31,7 +31,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Several workers would each write a run.json of their own tests."""
+    """Mistakes in the words are told before anything is measured: several workers would each write a run.json of their
+    own tests."""
+    baseline = config.getoption("--accuracy-baseline")
+    if baseline and not baseline.is_dir():
+        raise pytest.UsageError(
+            f"--accuracy-baseline={baseline} is no folder; without a baseline leave it out, and make one of"
+            " --accuracy-record=RUN with accuracy-check accept RUN --to FOLDER"
+        )
     several = hasattr(config, "workerinput") or config.getoption("dist", "no") != "no"
     if config.getoption("--accuracy-record") and several:
         raise pytest.UsageError("--accuracy-record writes one run from one process; give no -n, or -n 0")

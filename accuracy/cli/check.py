@@ -2,7 +2,7 @@
 
 0 ok; 1 regression; 2 a mistake in the command, or a file that cannot be read; 3 incomplete: cases are missing, nothing
 was measured, a rank died, or a second look is due; 4 no comparable baseline, with --require-baseline; 5 logic bug.
-`accuracy-check update RUN_FOLDER --reason TEXT` makes a run the baseline.
+`accuracy-check accept RUN_FOLDER --to FOLDER` makes a run the baseline.
 """
 
 import os
@@ -11,28 +11,35 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from accuracy.cli import Parser, status_of, whole
-from accuracy.gate.exits import Exit
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the worst cells and `N passed, N failed, N skipped`; the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    return status_of("accuracy-check", lambda: _update(words[1:]) if words[:1] == ["update"] else _check(words))
+    return status_of("accuracy-check", lambda: _accept(words[1:]) if words[:1] == ["accept"] else _check(words))
+
+
+def _accept(words: list[str]) -> int:
+    from accuracy.cli import accept
+
+    return accept.main(words)
 
 
 def _check(words: list[str]) -> int:
     parser = Parser("accuracy-check", __doc__)
     add = parser.add_argument
     add("folder", type=Path, metavar="RUN_FOLDER", help="the output_dir of a run")
-    add(
-        "--baseline", type=Path, metavar="FOLDER", help="reports/NAME/DEVICE, or reports/NAME: the comparable one of it"
-    )
+    add("other", type=Path, nargs="?", metavar="OTHER_RUN", help="an earlier run to compare with; as --baseline")
+    help_ = "a run, reports/NAME/DEVICE, or reports/NAME: the comparable one of it"
+    add("--baseline", type=Path, metavar="FOLDER", help=help_)
     add("--second", type=Path, metavar="RUN_FOLDER", help="a second look: the same run, fresh seeds")
     add("--require-baseline", action="store_true", help="exit 4 where a cell has no baseline")
     add("--part", action="store_true", help="the run is a part of the baseline's matrix")
     add("--out", type=Path, metavar="FOLDER", help="write check.json, junit.xml, summary.md, comment.md, compare.html")
     add("--rows", type=whole, default=10, metavar="N", help="cells in the printed table (10)")
     given = parser.parse_args(words)
+    if given.other and given.baseline:
+        parser.error("give OTHER_RUN or --baseline, not both")
     from accuracy.gate import files  # here, so that --help answers at once
     from accuracy.gate.decision import Question, decide, verdicts
     from accuracy.gate.fingerprint import comparable_baseline
@@ -41,7 +48,7 @@ def _check(words: list[str]) -> int:
 
     run = read_run(given.folder)
     second = read_run(given.second) if given.second else None
-    baseline = comparable_baseline(run, given.baseline) if given.baseline else None
+    baseline = comparable_baseline(run, before) if (before := given.baseline or given.other) else None
     judged = verdicts(run) | (verdicts(second) if second else {})
     question = Question(run, baseline, second, given.require_baseline, given.part, verdicts=judged)
     decision = decide(question)
@@ -49,19 +56,6 @@ def _check(words: list[str]) -> int:
         files.write(decision, given.out)
     print(terminal(decision, given.rows))
     return decision.exit
-
-
-def _update(words: list[str]) -> int:
-    parser = Parser("accuracy-check update", "Make a finished run the baseline.")
-    parser.add_argument("folder", type=Path, metavar="RUN_FOLDER")
-    parser.add_argument("--reason", required=True, help="why the baseline changes; kept in its log")
-    parser.add_argument("--to", type=Path, default=Path("reports"), help="default: reports")
-    given = parser.parse_args(words)
-    from accuracy.cli.publish import LOG, update
-
-    target = update(given.folder, given.reason, given.to)
-    print(target, (target / LOG).read_text(encoding="utf-8").splitlines()[-1], sep="\n")
-    return Exit.OK
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from accuracy.core.errors import ConfigError, printable
-from accuracy.results.run_table import RunTable, read_baseline
+from accuracy.results.run_table import RunTable, read_baseline, read_run
 
 HARD = ("device", "torch", "cuda", "cudnn", "flash_attn", "flash_attn_4", "triton", "knobs")
 SOFT = ("compute_capability", "driver", "nccl", "system", "python", "environment")
@@ -63,9 +63,19 @@ def comparable_baseline(run: RunTable, folder: Path) -> RunTable:
         folder = folder / run.experiment
     inside = sorted(each.parent for each in folder.glob("*/run.json"))
     if (folder / "run.json").exists() or not inside:
-        return read_baseline(folder)
+        return _read(folder)
     devices = [read_baseline(each) for each in inside]
     return min(devices, key=lambda each: len(differences(hard(each.about), hard(run.about))))
+
+
+def _read(folder: Path) -> RunTable:
+    """A published run, or a run's own folder, which must be whole. Raises ConfigError."""
+    if (folder / "results.parquet").exists() or not (folder / "results").is_dir():
+        return read_baseline(folder)
+    run = read_run(folder)
+    if run.about.get("ended") is None or set(run.planned) - set(run.results["case_id"]):
+        raise ConfigError(f"{folder} is not finished; repeat its command first")
+    return run
 
 
 def _text(value: object) -> str:

@@ -27,7 +27,7 @@ def notes(
         them = "it" if new == 1 else "them"
         yield f"{count(new, 'cell')} not in the baseline: the portable rules alone decide on {them}"
     if "improved" in labels:
-        yield "some cells improved; accuracy-check update RUN_FOLDER --reason '...' keeps it so"
+        yield "some cells improved; accuracy-check accept RUN_FOLDER --reason '...' keeps it so"
     if "undecided" in labels:
         again = fresh_seeds(run)
         yield f"a second look settles the undecided: the same run with {again}, then --second ITS_FOLDER"

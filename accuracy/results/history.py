@@ -9,10 +9,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup, escape
 
 from accuracy.core import fields
+from accuracy.core.errors import printable
 from accuracy.core.number import plain
 from accuracy.results.cell import KEYS, Cell, Key, measured
 from accuracy.results.run_table import RunTable
@@ -41,8 +43,20 @@ def text_of(key: Key) -> str:
 def entry(run: RunTable, reason: str) -> Entry:
     """A run as a line of the history."""
     ratios = {text_of(key): cell.ratio for key, cell in measured(run).items() if cell.y}
-    commit = str(run.about["provenance"].get("git_commit") or "")
+    commit = commit_of(run.about["provenance"])
     return Entry(str(run.about.get("started") or ""), commit, reason, ratios)
+
+
+def commit_of(provenance: Mapping[str, Any]) -> str:
+    """Of the user's functions that were measured; without any of the toolkit. 12 letters, `-dirty` behind them where
+    files differed from it; nothing where no repository is known."""
+    functions = provenance.get("functions")
+    found = list(functions.values()) if isinstance(functions, Mapping) else []
+    own = [place for each in found if isinstance(each, Mapping) for place in each.get("repositories") or ()]
+    for place in own or [provenance]:
+        if isinstance(place, Mapping) and place.get("git_commit"):
+            return printable(str(place["git_commit"]))[:12] + ("-dirty" if place.get("dirty") else "")
+    return ""
 
 
 def line(each: Entry) -> str:

@@ -1,5 +1,6 @@
 """A stand-in for GitHub's runner, as far as a machine without the service can be one: the shell steps of the action, as
-they stand, with their environment, outputs and step summary. `if:` is evaluated where it asks for inputs only."""
+they stand, with their environment, outputs and step summary. `if:` is evaluated where it compares inputs or entries of
+`github` with words."""
 
 import os
 import re
@@ -14,6 +15,14 @@ import yaml
 ROOT = Path(__file__).parents[2]
 ACTION = ROOT / ".github" / "actions" / "gate" / "action.yml"
 SHELL = ["bash", "--noprofile", "--norc", "-eo", "pipefail"]  # what `shell: bash` means, by GitHub's documentation
+PYTHON = """
+case "$1 $2" in
+"-m venv") mkdir -p "$4/bin" && cp "$0" "$4/bin/python" ;;
+"-m pip") echo "$@" >> "{folder}/pip"; if [ "$3" = list ]; then echo "torch==2.13.0"; fi ;;
+"-c import site"*) echo "{folder}/temporary" ;;
+*) exec "{python}" "$@" ;;
+esac
+"""
 COMMANDS = {"accuracy": "accuracy", "accuracy-check": "accuracy.cli.check"}
 
 
@@ -28,9 +37,12 @@ class Runner:
 
     folder: Path
     inputs: dict[str, str]
+    github: dict[str, str] = field(default_factory=dict)
     gone: dict[str, int] = field(default_factory=dict)
     outputs: dict[str, str] = field(default_factory=dict)
     said: str = ""
+    outcome: int | None = None
+    summary: str = ""
 
     def run(self) -> int:
         """The job's outcome: 0, or the status of the first step that failed; `always()` steps run all the same."""
@@ -47,8 +59,8 @@ class Runner:
         return failed
 
     def _wanted(self, condition: str) -> bool:
-        asked = re.findall(r"inputs\.([\w-]+) == '(\w+)'", condition)
-        return all(self.inputs[name] == value for name, value in asked) and "github.event" not in condition
+        asked = re.findall(r"(inputs|github)\.([\w-]+) == '(\w+)'", condition)
+        return all(getattr(self, place).get(name) == value for place, name, value in asked)
 
     def _step(self, step: dict[str, Any]) -> int:
         script = self.folder / "step.sh"
@@ -71,22 +83,25 @@ class Runner:
             "OMP_NUM_THREADS": "1",
             "XDG_CACHE_HOME": str(self.folder / "cache"),
             "GITHUB_ACTION_PATH": str(ACTION.parent),
+            "RUNNER_TEMP": str(self.folder / "temporary"),
+            "GITHUB_PATH": str(self.folder / "github_path"),
             "GITHUB_OUTPUT": str(self.folder / "github_output"),
             "GITHUB_STEP_SUMMARY": str(self.folder / "github_summary"),
         }  # fmt: skip
 
     def _filled(self, text: str) -> str:
+        text = re.sub(r"\$\{\{ github\.([\w.]+) \}\}", lambda found: self.github.get(found[1], ""), text)
         text = re.sub(r"\$\{\{ inputs\.([\w-]+) \}\}", lambda found: self.inputs[found[1]], text)
-        return re.sub(r"\$\{\{ steps\.gate\.outputs\.(\w+) \}\}", lambda found: self.outputs[found[1]], text)
+        return re.sub(r"\$\{\{ steps\.gate\.outputs\.(\w+) \}\}", lambda found: self.outputs.get(found[1], ""), text)
 
     def _commands(self) -> Path:
-        """The console commands as pip would install them, and a `python` that only writes down what pip was asked."""
+        """The console commands as pip would install them; a `python` that makes hollow environments and only writes
+        down what pip was asked; a `gh` that keeps the comments of a pull request in a file."""
         folder = self.folder / "bin"
         folder.mkdir(exist_ok=True)
         scripts = {name: f'exec "{sys.executable}" -m {module} "$@"' for name, module in COMMANDS.items()}
-        scripts["python"] = (
-            f'if [ "$1 $2" = "-m pip" ]; then echo "$@" >> "{self.folder}/pip"; else exec "{sys.executable}" "$@"; fi'
-        )
+        scripts["python"] = PYTHON.format(folder=self.folder, python=sys.executable)
+        scripts["gh"] = f'exec "{sys.executable}" "{Path(__file__).with_name("github_cli.py")}" "{self.folder}" "$@"'
         for name, script in scripts.items():
             (folder / name).write_text(f"#!/bin/sh\n{script}\n")
             (folder / name).chmod(0o755)

@@ -278,7 +278,7 @@ def test_a_fault_of_ours_has_a_status_and_a_file_of_its_own(
 
 
 COMMANDS = {
-    "accuracy-check": check.main, "accuracy-check update": lambda words: check.main(["update", *words]),
+    "accuracy-check": check.main, "accuracy-check accept": lambda words: check.main(["accept", *words]),
     "accuracy-publish": publish.main, "accuracy-report": report.main, "accuracy-selfcheck": selfcheck.main,
     "accuracy-probe": probe.main,
 }  # fmt: skip

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from accuracy.cli import check
 from accuracy.gate import decision
 from accuracy.results import run_table, sums, table
 from accuracy.results.cell import measured
@@ -113,10 +114,13 @@ def test_a_file_less_is_refused(gate: Gate, copy: Path, name: str) -> None:
     assert name in refused(gate(SMALL, against=copy))
 
 
-def test_no_folder_and_a_run_in_place_of_a_baseline_are_refused(gate: Gate, tmp_path: Path) -> None:
+def test_two_runs_are_compared_unless_the_earlier_never_ended(gate: Gate, tmp_path: Path) -> None:
     assert "no such folder" in refused(gate(SMALL, against=tmp_path / "nowhere"))
     gate(SMALL, against=None)
-    assert "make it one with accuracy-check update" in refused(gate(SMALL, against=tmp_path / "run"))
+    assert gate(SMALL, against=tmp_path / "run").status == 0
+    assert check.main([str(tmp_path / "run"), str(tmp_path / "run")]) == 0
+    gate(SMALL.but(about={"ended": None}), against=None)
+    assert "is not finished; repeat its command first" in refused(gate(tmp_path / "run", against=tmp_path / "run"))
 
 
 def test_a_file_too_large_is_refused_unread(gate: Gate, copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ OUTCOMES = {  # run, exit status, what is said
         MadeUp(luck=1, change=all_worse), 1, "single_device bfloat16 W=1", f"{CELLS - 12} passed, 12 failed, 0 skipped",
     ),
     "one bad seed": (MadeUp(worse=one_seed), 1, "1 outlier"),
-    "an improvement": (MadeUp(luck=1, worse=ring_dq(0.9)), 0, "1 improved", "accuracy-check update"),
+    "an improvement": (MadeUp(luck=1, worse=ring_dq(0.9)), 0, "1 improved", "accuracy-check accept"),
     "a lost case": (
         MadeUp(change=lambda about, rows: None if about["case_id"] == ONE else rows), 3,
         "ring bfloat16 W=4 seed 3: planned, and not in the table", f"{CELLS} passed, 1 failed, 0 skipped",

@@ -1,19 +1,19 @@
 import json
 import math
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from accuracy.cli import check
-from accuracy.measurement.provenance import code_digest
 from accuracy.report import build, figure
-from accuracy.results import history, sums, table
+from accuracy.results import history, lean, sums, table
 from accuracy.results.run_table import read_baseline
-from tests.gate.made_up import FINGERPRINT, MadeUp, case_id, with_error, without_numbers, write_run
+from tests.gate.made_up import MadeUp, case_id, with_error, without_numbers, write_run
+from tests.processes import start
 
-OURS = FINGERPRINT | {"code": code_digest()}
-SMALL = MadeUp(variants=("single_device", "ring"), dtypes=("bfloat16",), sizes=(2, 4), seeds=(0, 1), fingerprint=OURS)
+SMALL = MadeUp(variants=("single_device", "ring"), dtypes=("bfloat16",), sizes=(2, 4), seeds=(0, 1))
 
 
 @pytest.fixture
@@ -30,16 +30,16 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def update(made: MadeUp, tmp_path: Path, *words: str, name: str = "run") -> int:
+def accept(made: MadeUp, tmp_path: Path, *words: str, name: str = "run") -> int:
     run = write_run(tmp_path / name, made)
-    return int(check.main(["update", str(run), *(words or ("--reason", "first"))]))
+    return int(check.main(["accept", str(run), *words]))
 
 
 TARGET = Path("reports/made_up/some-gpu")
 
 
 def test_a_run_becomes_a_baseline_with_sums_history_and_a_line_in_the_log(repository: Path, tmp_path: Path) -> None:
-    assert update(SMALL, tmp_path) == 0
+    assert accept(SMALL, tmp_path) == 0
     assert len(read_baseline(TARGET).results) > 0
     assert (TARGET / "log.md").read_text() == "- 2026-11-21 0123456789ab: first (the first)\n"
     assert len(history.read(TARGET)) == 1
@@ -52,9 +52,9 @@ def test_a_run_becomes_a_baseline_with_sums_history_and_a_line_in_the_log(reposi
 def test_the_second_keeps_the_history_and_says_what_changed_in_errors(
     repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert update(SMALL, tmp_path) == 0
+    assert accept(SMALL, tmp_path) == 0
     worse = SMALL.but(worse=lambda variant, *cell: 1.2 if variant == "ring" and cell[2] == "dq" else 1.0)
-    assert update(worse, tmp_path, "--reason", "dq in 16 bits", name="second") == 0
+    assert accept(worse, tmp_path, "--reason", "dq in 16 bits", name="second") == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("- 2026-11-21 0123456789ab: dq in 16 bits (18 cells, from +0.0% in ")
     assert last.endswith("to +20.0% in ring bfloat16 W=4 dq)") or last.endswith("to +20.0% in ring bfloat16 W=2 dq)")
@@ -82,8 +82,6 @@ def the_same_in_every_dtype(about, rows):
 
 
 REFUSED = {
-    "a dirty run": (SMALL.but(provenance={"dirty": True}), "measured with uncommitted changes"),
-    "other code": (SMALL.but(fingerprint=FINGERPRINT), "was measured by other code (c0de)"),
     "a lost case": (SMALL.but(change=lost), "is missing (planned, and not in the table)"),
     "a dead rank": (SMALL.but(change=dead_rank), "is broken (rank 1 died)"),
     "values that are not finite": (SMALL.but(change=not_finite), "no baseline is made of that"),
@@ -96,30 +94,77 @@ def test_what_is_no_baseline_is_refused(
     repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     made, told = REFUSED[name]
-    assert update(made, tmp_path) == 2
+    assert accept(made, tmp_path) == 2
     error = capsys.readouterr().err
     assert told in error
     assert len(error.splitlines()) == 1
     assert not TARGET.exists()
 
 
-def test_a_dirty_tree_is_refused_and_the_reports_folder_does_not_count(
-    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_neither_a_repository_nor_a_clean_tree_is_needed_and_the_commit_of_the_functions_is_kept(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (repository / "file").write_text("changed")
-    assert update(SMALL, tmp_path) == 2
-    assert "the tree is dirty (file); commit first" in capsys.readouterr().err
-    (repository / "file").write_text("x")
-    assert update(SMALL, tmp_path) == 0
-    assert update(SMALL, tmp_path, "--reason", "again") == 0  # what the first one wrote is not committed yet
+    mine = {"my.fn": {"code": "0", "repositories": [{"repository": "mine", "git_commit": "f" * 40, "dirty": True}]}}
+    monkeypatch.chdir(tmp_path)
+    assert accept(SMALL.but(provenance={"functions": mine, "dirty": True}), tmp_path, "--to", "kept") == 0
+    assert (
+        tmp_path / "kept/made_up/some-gpu/log.md"
+    ).read_text() == "- 2026-11-21 ffffffffffff-dirty: first (the first)\n"
 
 
-def test_no_reason_is_refused(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert update(SMALL, tmp_path, "--reason", " \n ") == 2
-    assert "--reason is empty" in capsys.readouterr().err
+def test_a_baseline_is_replaced_with_a_reason_only(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert accept(SMALL, tmp_path) == 0
+    before = contents(TARGET)
+    for reason in ("", " \n "):
+        assert accept(SMALL, tmp_path, "--reason", reason) == 2
+        assert "made_up/some-gpu is a baseline already; say with --reason why it changes" in capsys.readouterr().err
+    assert contents(TARGET) == before
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("place", ["lean.write", "table.write_json", "sums.write", "build.write_report"])
+def test_an_accept_that_is_stopped_anywhere_leaves_the_old_baseline_whole(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    assert accept(SMALL, tmp_path) == 0
+    before = contents(TARGET)
+
+    def stopped(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    module, _, name = place.partition(".")
+    with monkeypatch.context() as patch:
+        patch.setattr({"build": build, "lean": lean, "table": table, "sums": sums}[module], name, stopped)
+        with pytest.raises(KeyboardInterrupt):
+            check.main(["accept", str(tmp_path / "run"), "--reason", "again"])
+    assert contents(TARGET) == before
+    assert [path.name for path in TARGET.parent.iterdir()] == [TARGET.name]
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("part", range(20))
+def test_an_accept_that_is_killed_leaves_one_baseline_or_the_other_whole(
+    repository: Path, tmp_path: Path, part: int
+) -> None:
+    assert accept(SMALL, tmp_path) == 0
+    process = start("-m", "accuracy.cli.check", "accept", str(tmp_path / "run"), "--reason", "again", folder=repository)
+    time.sleep(1.0 + part / 10)
+    process.kill()
+    process.communicate()
+    read_baseline(TARGET)
+    lines = len(history.read(TARGET))
+    assert lines in (1, 2)
+    assert accept(SMALL, tmp_path, "--reason", "after it") == 0
+    assert len(history.read(TARGET)) == lines + 1
 
 
 def test_a_reason_stays_one_line(repository: Path, tmp_path: Path) -> None:
-    assert update(SMALL, tmp_path, "--reason", "two\nlines \x1b[31m") == 0
+    assert accept(SMALL, tmp_path, "--reason", "two\nlines \x1b[31m") == 0
     assert (TARGET / "log.md").read_text().count("\n") == 1
     assert json.loads((TARGET / "history.jsonl").read_text())["reason"] == "two lines [31m"
