@@ -11,15 +11,18 @@ import pandas as pd
 from accuracy.core import fields
 from accuracy.core.probes import PROBES
 from accuracy.results.hypothesis import FOLLOWS
+from accuracy.results.table import TENSORS
 from accuracy.verdict import inside
-from accuracy.verdict.growth import Growth
+from accuracy.verdict.growth import growth_line
 from accuracy.verdict.label import (
     BIASED,
+    BUGS,
     EXCESS_ROUNDING,
     INVALID,
     LABELS,
     LOGIC,
     MEANING,
+    NONDETERMINISTIC,
     NOT_MEASURED,
     PRECISION_FLOOR,
     ROUNDING,
@@ -65,17 +68,23 @@ def diagnose(verdicts: pd.DataFrame, results: pd.DataFrame, steps: pd.DataFrame,
     known = causes(hypotheses, results)
     verdicts = _with_proofs(verdicts, known)
     pattern = pattern_of(verdicts, results)
-    label = pattern.label
+    label = _gravest(pattern, verdicts)
     if label == NOT_MEASURED:
         return Diagnosis(
             pattern.variant, label, f"{pattern.variant} was not measured: {pattern.sentence}.", (), pattern
         )
     evidence = [f"{_names(pattern)}: {pattern.sentence}."] if label != ROUNDING else []
-    more = (*_proofs(known), _first_step(steps), _ratios(pattern), _growth_line(pattern), _unjudged(results))
+    more = (*_proofs(known), _first_step(steps), _ratios(pattern), growth_line(pattern.growth), _unjudged(results))
     more = (*silent(verdicts), *more)
     evidence += [line for line in more if line]
     sentence = f"{_sentence(pattern, verdicts, known)} {untried(results)}".strip()
     return Diagnosis(pattern.variant, label, sentence, tuple(evidence), pattern)
+
+
+def _gravest(pattern: Pattern, verdicts: pd.DataFrame) -> str:
+    """What leads, but a bug where there is one behind what does not repeat."""
+    bugs = [label for label in BUGS if (verdicts["label"] == label).any()]
+    return bugs[0] if bugs and pattern.label == NONDETERMINISTIC else pattern.label
 
 
 def _with_proofs(verdicts: pd.DataFrame, known: dict[str, Cause]) -> pd.DataFrame:
@@ -98,6 +107,8 @@ def _sentence(pattern: Pattern, verdicts: pd.DataFrame, known: dict[str, Cause])
     if "returned" in pattern.numbers:
         return f"{pattern.variant} is not judged in {_and(pattern.dtypes)}: {pattern.numbers['returned']}."
     lead = leading(pattern)
+    if pattern.label == NONDETERMINISTIC:
+        return _restless(pattern, lead, verdicts.loc[verdicts["label"].isin(BUGS), "tensor"])
     verb = _meaning_of(pattern)
     if len(lead) > 1:
         first, rest = verb.split(" ", 1)
@@ -109,6 +120,19 @@ def _sentence(pattern: Pattern, verdicts: pd.DataFrame, known: dict[str, Cause])
     where = [part for part in marks if part]
     text = ", ".join([f"{_and(lead)} {verb}", *where])
     return f"{text}{_cause(pattern, lead, known)}{_consequences(pattern, lead, known)}"
+
+
+def _restless(pattern: Pattern, lead: tuple[str, ...], wrong: "pd.Series[str]") -> str:
+    """What differs between runs, by how much, and so why; one hit tells nothing of dtypes, ranks and inputs."""
+    said = f"{_and(lead)} {'differ' if len(lead) > 1 else 'differs'} from run to run"
+    if "race" in pattern.numbers:
+        text, size = pattern.sentence.rpartition(": ")[2], float(pattern.numbers["repeats_size"])
+        said += f", by at most {size:.2g} of the tensor's size: {text}"
+    others = {*wrong} - {*pattern.tensors}
+    for names, one, more in (({*pattern.tensors}, "differs", "differ"), (others, "is wrong", "are wrong")):
+        rest = [name for name in TENSORS if name in names and name not in (*lead, "delta")]
+        said += f"; {_and(rest)} {more if len(rest) > 1 else one} too" if rest else ""
+    return f"{said}."
 
 
 def _cause(pattern: Pattern, lead: tuple[str, ...], known: dict[str, Cause]) -> str:
@@ -257,14 +281,6 @@ def _ratios(pattern: Pattern) -> str:
     return "Errors dq : dk : dv are as " + " : ".join(f"{value / least:.2g}" for value in ratios if value) + "."
 
 
-def _growth_line(pattern: Pattern) -> str:
-    """The exponent of every tensor over the world size, and what it means."""
-    if not pattern.growth:
-        return ""
-    each = ", ".join(f"{name} {growth.text} ({_meaning(growth)})" for name, growth in pattern.growth.items())
-    return f"Growth over the world size: {each}."
-
-
 def _unjudged(results: pd.DataFrame) -> str:
     """The inputs that rule 5 cannot judge, because no condition number tells how far partials cancel."""
     unknown = results[
@@ -274,14 +290,6 @@ def _unjudged(results: pd.DataFrame) -> str:
         unknown = unknown[unknown["condition_sum"].isna()]
     names = sorted(set(unknown["inputs"]) - {INDEPENDENT})
     return f"Not judged for excess rounding on {_and(names)}: that needs conditions=true." if names else ""
-
-
-def _meaning(growth: Growth) -> str:
-    return {
-        "flat": "flat: nothing adds up",
-        "random walk": "like the square root: independent roundings add up",
-        "bias": "linear or faster: every step adds the same",
-    }.get(growth.word, growth.word)
 
 
 def _and(words: tuple[str, ...] | list[str]) -> str:

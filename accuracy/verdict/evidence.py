@@ -5,7 +5,7 @@ that stand under a non-finite case are kept: the numbers of its other tensors ar
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -96,11 +96,7 @@ class Evidence:
 
     def counts(self, rows: Rows) -> tuple[np.ndarray, float]:
         """How many (token, head) rows each row of the table is about, and of how many elements each."""
-        keys = self.tensor in ("dk", "dv")
-        tokens, heads = (self.key[name] for name in (("seqlen", "heads_kv") if keys else ("seqlen_q", "heads")))
-        whole = float(self.key["batch"]) * float(tokens) * float(heads)
-        share = np.where(rows["rank"] == ALL_RANKS, 1, int(self.key["world_size"]))
-        return whole / share, 1.0 if self.tensor in ("lse", "delta") else float(self.key["head_dim"])
+        return extent(self.key, self.tensor, rows["rank"])
 
     @property
     def merges(self) -> int:
@@ -117,6 +113,15 @@ class Evidence:
         """(inputs, rows over all ranks, rows of each rank) for every ordinary distribution."""
         whole, ranks = self.whole.by(*_INPUTS), self.ranks.by(*_INPUTS)
         return [(str(key[0]), whole[key], ranks.get(key, self.ranks.none)) for key in sorted(whole)]
+
+
+def extent(setting: Mapping[str, Any], tensor: str, ranks: np.ndarray) -> tuple[np.ndarray, float]:
+    """How many (token, head) rows a tensor has on each of the ranks, and of how many elements each."""
+    keys = tensor in ("dk", "dv")
+    tokens, heads = (setting[name] for name in (("seqlen", "heads_kv") if keys else ("seqlen_q", "heads")))
+    whole = float(setting["batch"]) * float(tokens) * float(heads)
+    share = np.where(ranks == ALL_RANKS, 1, int(setting["world_size"]))
+    return whole / share, 1.0 if tensor in ("lse", "delta") else float(setting["head_dim"])
 
 
 def gather(results: pd.DataFrame) -> list[Evidence]:

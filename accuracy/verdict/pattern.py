@@ -5,6 +5,7 @@ values, that a sentence is made of.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from accuracy.results.table import ALL_RANKS, TENSORS
 from accuracy.verdict.evidence import times_single_device
 from accuracy.verdict.growth import Growth, fit_growth
 from accuracy.verdict.inside import is_healthy
-from accuracy.verdict.label import BUGS, INVALID, LABELS, NOT_MEASURED, ROUNDING, is_simple
+from accuracy.verdict.label import BUGS, INVALID, LABELS, NONDETERMINISTIC, NOT_MEASURED, ROUNDING, is_simple
 
 PROBLEM = fields.names(fields.PROBLEM)
 FORWARD = ("out", "lse")
@@ -69,7 +70,7 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> Pattern:
     rows = results[results["tensor"].notna() & results["error_rel"].notna() & ~results["inputs"].isin(list(PROBES))]
     shown = _shown(rows, wrong)
     profile = {name: _profile(rows, name, finest, size, shown) for name in tensors}
-    first = wrong.sort_values("world_size").iloc[-1]
+    first = wrong.loc[_most_telling(wrong)]
     return Pattern(
         variant=str(judged["variant"].iloc[0]),
         label=label,
@@ -93,22 +94,30 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> Pattern:
 
 
 def _leading(judged: pd.DataFrame) -> tuple[str, pd.DataFrame]:
-    """The label that leads, and its verdicts: bugs before the rest, the problem that comes first in the table before
+    """The label that leads, and its verdicts: what does not repeat before all, since numbers of one run say nothing of
+    the next, bugs before the rest, the problem that comes first in the table before
     the shapes tried beside it, what Gaussian inputs show before what others do, what comes first in the data's flow
     before what is made of it, and the graver."""
     wrong = judged[~is_healthy(judged)]
     if wrong.empty:
         return ROUNDING, _same_problem(judged, judged)
     order = wrong.assign(
+        _repeats=wrong["label"] != NONDETERMINISTIC,
         _mild=~wrong["label"].isin(BUGS),
         _swept=_problem_numbers(judged).loc[wrong.index],
         _odd=[not is_simple(numbers) for numbers in wrong["numbers"]],
         _late=~wrong["tensor"].isin(FORWARD),
         _grave=wrong["label"].map(LABELS.index),
     )
-    first = order.sort_values(["_mild", "_swept", "_odd", "_late", "_grave"], kind="stable").iloc[0]
+    first = order.sort_values(["_repeats", "_mild", "_swept", "_odd", "_late", "_grave"], kind="stable").iloc[0]
     same = (order[["label", "_swept", "_odd"]] == first[["label", "_swept", "_odd"]]).all(axis=1)
     return str(first["label"]), wrong[same]
+
+
+def _most_telling(wrong: pd.DataFrame) -> Any:
+    """The verdict whose numbers are told: what differs most between runs, then what has the most ranks."""
+    size = pd.Series([float(numbers.get("repeats_size", 0)) for numbers in wrong["numbers"]], wrong.index)
+    return wrong.assign(_size=size).sort_values(["_size", "world_size"], kind="stable").index[-1]
 
 
 def _problem_numbers(rows: pd.DataFrame) -> "pd.Series[int]":

@@ -7,6 +7,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from accuracy import ConfigError, assert_accurate
+from accuracy.verdict.rule import factor
 from tests.processes import python
 
 pytestmark = pytest.mark.xdist_group("testing")
@@ -70,6 +71,15 @@ def test_torch_s_attention_passes_alone_in_every_dtype(dtype) -> None:
 def test_a_factor_is_found_that_a_ratio_of_errors_does_not_show(tensor: str, dtype: str, factor: float) -> None:
     with pytest.raises(AssertionError, match=f"{tensor}.* (times the reference|times as far)"):
         assert_accurate(scaled(tensor, factor), dtype=dtype)
+
+
+def test_a_tiny_healthy_problem_is_not_taken_for_a_factor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """dk of two tokens of one head: a standard error of two numbers that agree by chance is no measure."""
+    tiny = {"seqlen": 2, "heads": 2, "heads_kv": 1, "head_dim": 8, "kernel": "eager", "seed": list(range(6))}
+    assert_accurate(attention, **tiny)
+    monkeypatch.setattr(factor, "FEWEST", 0)
+    with pytest.raises(AssertionError, match=r"dk.* times the reference"):
+        assert_accurate(attention, **tiny)
 
 
 def test_sums_of_gradients_in_16_bits_are_no_yardstick() -> None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from accuracy.core.dtype import FORMATS, effective_dtype
 from accuracy.core.probes import REFERENCE_ERROR
-from accuracy.verdict.evidence import Evidence
+from accuracy.verdict.evidence import Evidence, extent
 from accuracy.verdict.label import BIASED, LOGIC, Finding
 from accuracy.verdict.rows import Rows, mean, typical
 from accuracy.verdict.rule.excess import EXACT, INDEPENDENT
@@ -41,12 +41,14 @@ def judge_hidden(evidence: Evidence) -> Finding | None:
 
 
 def _factor(evidence: Evidence, share: float) -> Finding | None:
-    rows = {name: rows for name, rows, _ in evidence.by_inputs if evidence.tensor != "lse"}.get(INDEPENDENT)
-    if rows is None or (evidence.effective == EXACT and not share) or evidence.counts(rows)[0].min() < FEWEST:
+    rows = {name: rows for name, rows, _ in evidence.by_inputs}.get(INDEPENDENT)
+    if rows is None or (evidence.effective == EXACT and not share):
         return None
     gain, error = gain_of(rows)
     certain = abs(gain) - STANDARD_ERRORS * error
-    if abs(gain) < share * typical(rows["error_rel"]) or not certain > shift(evidence.effective):
+    heads_of_tokens = evidence.counts(rows)[0].min()
+    shown = _is_certain(evidence.tensor, evidence.effective, heads_of_tokens, certain)
+    if abs(gain) < share * typical(rows["error_rel"]) or not shown:
         return None
     text = f"{1 + gain:.7g} times the reference, standard error {error:.1g} ({INDEPENDENT} inputs)"
     label = LOGIC if certain > evidence.unit_roundoff else BIASED
@@ -56,8 +58,14 @@ def _factor(evidence: Evidence, share: float) -> Finding | None:
 def is_scaled(row: Mapping[str, Any]) -> bool:
     """Whether a single row of the table shows a factor."""
     certain = abs(row["error_gain"]) - STANDARD_ERRORS * row["error_gain_se"]
-    judged = row["inputs"] == INDEPENDENT and row["tensor"] != "lse"
-    return judged and bool(certain > shift(effective_dtype(row["tensor"], row["dtype"])))
+    heads_of_tokens, _ = extent(row, row["tensor"], np.array([row["rank"]]))
+    effective = effective_dtype(row["tensor"], row["dtype"])
+    return row["inputs"] == INDEPENDENT and _is_certain(row["tensor"], effective, heads_of_tokens[0], certain)
+
+
+def _is_certain(tensor: str, effective: str, heads_of_tokens: float, certain: float) -> bool:
+    """The one bound. certain: of the gain, what is beyond its standard errors."""
+    return tensor != "lse" and heads_of_tokens >= FEWEST and bool(certain > shift(effective))
 
 
 def gain_of(rows: Rows) -> tuple[float, float]:
