@@ -3,6 +3,7 @@
 A traced case runs once more in the simulated world with a `Rank` that watches; what a block should have given
 is computed by `accuracy.measurement.rerun.watch`, whatever the schedule thought. A schedule that joins partials or
 adds gradients by its own means shows its partials only, a kernel that carries its state what has been joined only.
+What was computed, joined and returned is accounted for by `accuracy.measurement.rerun.account`.
 """
 
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.core.masks import Block
 from accuracy.kernel.block.running_state import RunningState
+from accuracy.measurement.rerun.account import Account
 from accuracy.measurement.rerun.watch import Met, Watch
 from accuracy.measurement.targets import Targets
 from accuracy.results.table import Row
@@ -30,7 +32,9 @@ def steps(case: Case, targets: Targets, shards: Sequence[Tensors]) -> list[Row]:
     if any(schedule_of(part).unsupported(simulated) for part in (case.variant.forward, case.variant.backward)):
         return []
     watch = Watch(case, targets)
-    simulate(case, shards, rank_type=partial(WatchedRank, watch=watch))
+    account = Account(watch)
+    ran = simulate(case, shards, rank_type=partial(WatchedRank, watch=watch, account=account))
+    account.close(ran.results)
     return watch.rows
 
 
@@ -39,18 +43,12 @@ class WatchedRank(Rank):
     """A rank whose kernel calls, merges and sums are compared with the reference as they happen."""
 
     watch: Watch = None  # type: ignore[assignment]
+    account: Account = None  # type: ignore[assignment]
 
     def attend(self, block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """See `Rank.attend`."""
         out, lse = super().attend(block, q, k, v)
-        watch = self.watch
-        self.count("forward")
-        watch.last = met = watch.met(q[:, block.query], k[:, block.key])
-        if met is not None:
-            reference = watch.forward_reference(met, watch.visible(met))
-            watch.note(
-                "forward", self.world.rank, "partial", met, {"out": (out, reference[0]), "lse": (lse, reference[1])}
-            )
+        self._called("forward", block, q[:, block.query], k[:, block.key], {"out": out, "lse": lse})
         return out, lse
 
     def differentiate(
@@ -58,32 +56,45 @@ class WatchedRank(Rank):
     ) -> Tensors:
         """See `Rank.differentiate`."""
         gradients = super().differentiate(block, dout, q, k, v, out, lse)
-        watch, rank = self.watch, self.world.rank
-        self.count("backward")
-        met = watch.met(q[:, block.query], k[:, block.key])
-        if met is not None:
-            references = watch.backward_reference(met)
-            named = dict(zip(("dq", "dk", "dv"), zip(gradients, references, strict=True), strict=True))
-            watch.note("backward", rank, "partial", met, named)
-            for name, (x, reference) in named.items():
-                watch.pending.setdefault((name, rank), []).append((x, met, reference))
+        named = dict(zip(("dq", "dk", "dv"), gradients, strict=True))
+        self._called("backward", block, q[:, block.query], k[:, block.key], named)
         return gradients
 
     def running(self, q: Tensor) -> Running | RunningState:
         """See `Rank.running`."""
         plain = super().running(q)
-        watched = WatchedRunningState if isinstance(plain, RunningState) else WatchedRunning
-        return watched(**vars(plain), joined=Joined(self))
+        kind = WatchedRunningState if isinstance(plain, RunningState) else WatchedRunning
+        watched = kind(**vars(plain), joined=Joined(self))
+        for place, name in enumerate(("out", "lse")):
+            last = partial(_last_of, self, watched, place)
+            self.account.joins(name, self.world.rank, last)
+        return watched
 
     def accumulator(self, name: str, like: Tensor) -> Accumulator:
         """See `Rank.accumulator`."""
         plain = super().accumulator(name, like)
-        return WatchedAccumulator(plain.like, plain.dtype, watch=self.watch, rank=self.world.rank, name=name)
+        watched = WatchedAccumulator(plain.like, plain.dtype, account=self.account, rank=self.world.rank, name=name)
+        self.account.joins(name, self.world.rank, lambda: watched.value().to(self.dtype))
+        return watched
 
-    def count(self, way: str) -> None:
-        """One more kernel call."""
+    def counted(self, way: str, q: Tensor, k: Tensor) -> Met | None:
+        """One more kernel call: which rows of q and k met in it."""
         key = way, self.world.rank
         self.watch.calls[key] = self.watch.calls.get(key, 0) + 1
+        return self.watch.met(q, k)
+
+    def _called(self, way: str, block: Block, q: Tensor, k: Tensor, given: dict[str, Tensor]) -> None:
+        watch, met, pairs = self.watch, self.counted(way, q, k), {}
+        if met is not None:
+            forward = way == "forward"
+            found = watch.forward_reference(met, watch.visible(met)) if forward else watch.backward_reference(met)
+            pairs = {name: (x, reference) for (name, x), reference in zip(given.items(), found, strict=True)}
+            watch.note(way, self.world.rank, "partial", met, pairs)
+        self.account.called(way, self.world.rank, block, met, pairs)
+
+
+def _last_of(rank: Rank, running: Running | RunningState, place: int) -> Tensor:
+    return running.result(rank.dtype, rank.lse_dtype)[place]
 
 
 @dataclass
@@ -121,10 +132,11 @@ class WatchedRunning(Running):
     def add(self, block: Block, block_out: Tensor, block_lse: Tensor) -> None:
         """See `Running.add`."""
         super().add(block, block_out, block_lse)
-        met = self.joined.rank.watch.last
-        if met is not None:
+        rank = self.joined.rank
+        given = rank.account.take("out", rank.world.rank, block_out)
+        if given:
             out = self.out if self.first is None else self.first
-            self.joined.note(block, met, out, self.lse.squeeze(-1).transpose(1, 2))
+            self.joined.note(block, given[-1].met, out, self.lse.squeeze(-1).transpose(1, 2))
 
 
 @dataclass
@@ -137,37 +149,31 @@ class WatchedRunningState(RunningState):
         """See `RunningState.add`."""
         super().add(block, k, v, scale)
         rank = self.joined.rank
-        rank.count("forward")
-        met = rank.watch.met(self.q[:, block.query], k)
+        met = rank.counted("forward", self.q[:, block.query], k)
+        rank.account.called("forward", rank.world.rank, block, met, {})
         if met is not None:
             self.joined.note(block, met, *self.result(torch.float32, torch.float64))
 
 
 @dataclass
 class WatchedAccumulator(Accumulator):
-    """A sum of gradients that is compared after each block. A block that the kernel did not give as it is stands for
-    all that it gave since."""
+    """A sum of gradients that is compared after each block."""
 
-    watch: Watch = None  # type: ignore[assignment]
+    account: Account = None  # type: ignore[assignment]
     rank: int = 0
     name: str = ""
-    reference: Tensor | None = None
 
     def add(self, rows: slice, block: Tensor) -> None:
         """See `Accumulator.add`."""
         super().add(rows, block)
-        pending = self.watch.pending.get((self.name, self.rank), [])
-        mine = [each for each in pending if each[0] is block] or list(pending)
-        pending[:] = [each for each in pending if not any(each is other for other in mine)]
+        mine, watch = self.account.take(self.name, self.rank, block), self.account.watch
         if not mine:
             return
-        reference = self.watch.targets.reference[self.name]
-        total = self.watch.totals.setdefault(self.name, torch.zeros_like(reference))
-        for _, met, part in mine:
-            tokens, heads = (met.queries, met.query_heads) if self.name == "dq" else (met.keys, met.key_heads)
-            total[:, tokens[:, None], heads] += part
-        tokens = torch.cat([met.queries if self.name == "dq" else met.keys for _, met, _ in mine]).unique()
+        total = watch.totals.setdefault(self.name, torch.zeros_like(watch.targets.reference[self.name]))
+        for each in mine:
+            tokens, heads = each.met.rows(self.name)
+            total[:, tokens[:, None], heads] += each.reference
+        tokens = torch.cat([each.met.rows(self.name)[0] for each in mine]).unique()
         here = self.value()[:, rows]
         if len(tokens) == here.shape[1]:
-            pairs = {self.name: (here, total[:, tokens])}
-            self.watch.note("backward", self.rank, "running", mine[-1][1], pairs)
+            watch.note("backward", self.rank, "running", mine[-1].met, {self.name: (here, total[:, tokens])})

@@ -29,6 +29,21 @@ class Met:
     query_heads: Tensor
     key_heads: Tensor
 
+    def rows(self, name: str) -> tuple[Tensor, Tensor]:
+        """The tokens and heads that a block's gradient `name` is of."""
+        return (self.queries, self.query_heads) if name == "dq" else (self.keys, self.key_heads)
+
+    @staticmethod
+    def extent(met: "Met | None") -> dict[str, int]:
+        """The first and the last token, as columns of `steps/`; -1: not known."""
+        if met is None:
+            return dict.fromkeys(("query_begin", "query_last", "key_begin", "key_last"), -1)
+        ends = {"query": met.queries, "key": met.keys}
+        return {f"{what}_{side}": int(tokens[place]) for what, tokens in ends.items() for side, place in _ENDS}
+
+
+_ENDS = (("begin", 0), ("last", -1))
+
 
 @dataclass
 class Watch:
@@ -38,9 +53,7 @@ class Watch:
     targets: Targets
     rows: list[Row] = field(default_factory=list)
     calls: dict[tuple[str, int], int] = field(default_factory=dict)
-    pending: dict[tuple[str, int], list[tuple[Tensor, Met, Tensor]]] = field(default_factory=dict)
     totals: dict[str, Tensor] = field(default_factory=dict)
-    last: Met | None = None
 
     def __post_init__(self) -> None:
         """Index every row of q and k by its bits, and every key by its owner."""
@@ -80,7 +93,7 @@ class Watch:
                     "source": self.source(met),
                     "tensor": name,
                     "state": state,
-                    **_extent(met),
+                    **Met.extent(met),
                     "error_rel": float(
                         metrics.relative(replace(each, norm_square=metrics.norms(each, natural[name])))[0]
                     ),
@@ -140,9 +153,11 @@ class Watch:
 
 
 def _places(x: Tensor) -> dict[bytes, tuple[int, int]]:
-    """Of every row of the first batch item, by its bits: (token, head)."""
+    """Of every row of the first batch item, by its bits: (token, head); of none where two rows are alike."""
     host = x[0].detach().cpu().contiguous().view(torch.uint8).numpy()
-    return {host[token, head].tobytes(): (token, head) for token in range(len(host)) for head in range(host.shape[1])}
+    pairs = [(token, head) for token in range(len(host)) for head in range(host.shape[1])]
+    found = {host[token, head].tobytes(): (token, head) for token, head in pairs}
+    return found if len(found) == len(pairs) else {}
 
 
 def _tokens(x: Tensor, places: dict[bytes, tuple[int, int]]) -> tuple[Tensor, Tensor] | None:
@@ -157,12 +172,3 @@ def _tokens(x: Tensor, places: dict[bytes, tuple[int, int]]) -> tuple[Tensor, Te
         for found, side in ((tokens, 0), (heads, 1))
     )
 
-
-def _extent(met: Met | None) -> dict[str, int]:
-    if met is None:
-        return dict.fromkeys(("query_begin", "query_last", "key_begin", "key_last"), -1)
-    ends = {"query": met.queries, "key": met.keys}
-    return {f"{what}_{side}": int(tokens[place]) for what, tokens in ends.items() for side, place in _ENDS}
-
-
-_ENDS = (("begin", 0), ("last", -1))

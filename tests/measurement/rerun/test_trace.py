@@ -1,4 +1,5 @@
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -13,8 +14,9 @@ from tests.real_ranks import RealRanks
 from tests.variants import schedules, skip_if_bound_to_a_kernel
 
 
-def steps(*overrides: str) -> pd.DataFrame:
-    plans = plan(configuration(*TINY, "kernel=eager", "reruns.trace=true", *overrides), free_bytes=None)
+def steps(*overrides: str, folders: Sequence[Path] = ()) -> pd.DataFrame:
+    words = *TINY, "kernel=eager", "reruns.trace=true", *overrides
+    plans = plan(configuration(*words, folders=folders), free_bytes=None)
     pipeline = Pipeline("test", Cache(None, 0.0))
     measured = [pipeline.measure(each.case) for each in plans if each.unsupported is None]
     assert all(each.rows[0]["status"] == "ok" for each in measured), [each.rows[0]["reason"] for each in measured]
