@@ -142,12 +142,14 @@ class Reruns:
     """What a case is run again for, beyond its numbers: each asks for something that must not change a bit.
 
     repeat: so many more times as it is; poison: with unwritten memory, and memory around the inputs, full of NaN;
-    future: with other keys and values behind a token (causal masks only); trace: with every ring step watched; explain:
-    with what is wrong compared with what hypotheses make of the reference.
+    unwaited: with receive buffers full of NaN until they have been waited for (simulated worlds only); future: with
+    other keys and values behind a token (causal masks only); trace: with every ring step watched; explain: with what is
+    wrong compared with what hypotheses make of the reference.
     """
 
     repeat: FromZero = 0
     poison: bool = False
+    unwaited: bool = False
     future: bool = False
     trace: bool = False
     explain: bool = False

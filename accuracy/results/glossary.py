@@ -98,6 +98,7 @@ significand_bits | bits | fewest significant bits in which all values are exact;
 repeats_differ | elements | elements that differed when the case was run again; null: not asked for
 repeats_runs | runs | runs again in which an element differed; null: not asked for
 poisoned | elements | elements not finite where unwritten memory was NaN; null: not asked for
+unwaited | elements | elements not finite where receive buffers were NaN until they were waited for; null: not asked for
 future_differs | elements | elements that changed with keys behind their token; null: not asked for
 nonfinite | elements | elements that are not finite, where the reference is
 worst_batch | index | batch of the largest error

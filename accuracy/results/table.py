@@ -42,7 +42,7 @@ IDENTITY = (
 )  # fmt: skip
 METRICS = tuple(glossary.METRICS)
 METRICS_OF_STACKS = tuple(glossary.METRICS_OF_STACKS)  # error_rel, single_device_rel, x_single_device, diff_rel beside
-RERUN_COUNTS = ("repeats_differ", "repeats_runs", "repeats_size", "poisoned", "future_differs")
+RERUN_COUNTS = ("repeats_differ", "repeats_runs", "repeats_size", "poisoned", "unwaited", "future_differs")
 
 
 def _schema(types: Mapping[str, str]) -> pa.Schema:

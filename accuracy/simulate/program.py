@@ -114,7 +114,7 @@ def _versions(tensors: Tensors) -> list[int]:
 def forward(work: Work) -> list[Results]:
     """Out, lse and whatever else the schedule keeps for its backward, of every rank in this process."""
     found = _batched("forward", batched.forward_of, work, [each[:3] for each in work.shards])
-    return simulated.run(work.forward, work.case.world_size) if found is None else found
+    return _simulated(work, work.forward) if found is None else found
 
 
 def backward(work: Work, forwarded: Sequence[Results]) -> list[Results]:
@@ -123,7 +123,11 @@ def backward(work: Work, forwarded: Sequence[Results]) -> list[Results]:
     found = _batched("backward", batched.backward_of, work, shards)
     if found is not None:
         return found
-    return simulated.run(lambda world: work.backward(world, forwarded[world.rank]), work.case.world_size)
+    return _simulated(work, lambda world: work.backward(world, forwarded[world.rank]))
+
+
+def _simulated(work: Work, program: Program) -> list[Results]:
+    return simulated.run(program, work.case.world_size, work.case.reruns.unwaited)
 
 
 def _batched(
@@ -132,6 +136,7 @@ def _batched(
     schedule, anywhere = work.part(way, simulated.SimulatedWorld(0, work.case.world_size, simulated.Mail()))
     # not where single ranks are watched, nor in a poisoned world: there the NaN around a rank's inputs shows what a
     # kernel reads beside them, and other ranks' tensors would not
-    may_batch = work.batched and work.rank_type is Rank and not work.case.reruns.poison
+    reruns = work.case.reruns
+    may_batch = work.batched and work.rank_type is Rank and not (reruns.poison or reruns.unwaited)
     all_ranks = of(schedule) if may_batch else None
     return None if all_ranks is None else all_ranks(anywhere, shards)

@@ -30,6 +30,7 @@ from accuracy.verdict.label import (
 from accuracy.verdict.pattern import FORWARD, Pattern, pattern_of
 from accuracy.verdict.proof import Cause, causes, followers
 from accuracy.verdict.rule.excess import INDEPENDENT
+from accuracy.verdict.traced import traced
 from accuracy.verdict.untried import silent, untried
 
 PLURAL = {
@@ -74,7 +75,7 @@ def diagnose(verdicts: pd.DataFrame, results: pd.DataFrame, steps: pd.DataFrame,
             pattern.variant, label, f"{pattern.variant} was not measured: {pattern.sentence}.", (), pattern
         )
     evidence = [f"{_names(pattern)}: {pattern.sentence}."] if label != ROUNDING else []
-    more = (*_proofs(known), _first_step(steps), _ratios(pattern), growth_line(pattern.growth), _unjudged(results))
+    more = (*_proofs(known), *traced(steps), _ratios(pattern), growth_line(pattern.growth), _unjudged(results))
     more = (*silent(verdicts), *more)
     evidence += [line for line in more if line]
     sentence = f"{_sentence(pattern, verdicts, known)} {untried(results)}".strip()
@@ -204,6 +205,8 @@ def _meaning_of(pattern: Pattern) -> str:
         return MEANING[pattern.label]
     if "poisoned" in pattern.numbers:
         return "comes from unwritten memory"
+    if "unwaited" in pattern.numbers:
+        return "comes from a receive buffer that is read before its transfer has been waited for: a race"
     return "is not finite" if "nonfinite" in pattern.numbers else MEANING[INVALID]
 
 
@@ -251,26 +254,6 @@ def _trend(pattern: Pattern) -> str:
     if trend == "rising" and pattern.ranks_wrong[pattern.tensors[0]][0] > 0:
         return "growing with the number of ring steps"
     return {"rising": "growing from rank to rank", "falling": "falling from rank to rank"}.get(trend, "")
-
-
-def _first_step(steps: pd.DataFrame) -> str:
-    """The first traced step that leaves the rounding band."""
-    if steps.empty:
-        return ""
-    off = steps[~(steps["error_rel"] <= steps["band"]) | (steps["nonfinite"] > 0)]
-    if off.empty:
-        return "Traced step by step, no partial and no running state leaves the rounding band."
-    order = off.assign(_way=off["way"] != "forward", _state=off["state"] != "partial")
-    first = order.sort_values(["_way", "step", "rank", "_state"], kind="stable").iloc[0]
-    rank = f"rank {first['rank']}"
-    if 0 <= first["source"] != first["rank"]:
-        rank += f" with the keys of rank {first['source']}"
-    place = f"queries {first['query_begin']} to {first['query_last']}, keys {first['key_begin']} to {first['key_last']}"
-    state = "what the kernel gives" if first["state"] == "partial" else "what has been joined so far"
-    return (
-        f"The first step that leaves the rounding band: {first['way']} of {rank}, block {first['step']} "
-        f"({place}): {state} of {first['tensor']} is off by {first['error_rel']:.2g}."
-    )
 
 
 def _ratios(pattern: Pattern) -> str:

@@ -8,7 +8,7 @@ it belongs to the receiver from then on. A received tensor that was an input of 
 gathered, is read only: in the simulated world others read the same.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -18,22 +18,33 @@ Results = tuple[Tensor | None, ...]  # out, lse, dq, dk, dv of a rank; lse None 
 Program = Callable[["World"], Coroutine[Any, Any, Results]]
 
 
+class Transfer(Protocol):
+    """Under way. `received` are its receive buffers: nothing is in them before the transfer has been awaited."""
+
+    @property
+    def received(self) -> Tensors:
+        """The receive buffers; of a reduce-scatter, those that its backend sums."""
+
+    def __await__(self) -> Generator[Any, None, Tensors]:
+        """Wait for it."""
+
+
 class World(Protocol):
     """One rank's view of all ranks. Every operation starts at once and returns something to await."""
 
     rank: int  # 0 to size - 1
     size: int
 
-    def ring_shift(self, tensors: Sequence[Tensor], distance: int = 1) -> Awaitable[Tensors]:
+    def ring_shift(self, tensors: Sequence[Tensor], distance: int = 1) -> Transfer:
         """Send tensors to rank + distance, receive those of rank - distance (both modulo the size)."""
 
-    def all_gather(self, tensors: Sequence[Tensor]) -> Awaitable[Tensors]:
+    def all_gather(self, tensors: Sequence[Tensor]) -> Transfer:
         """Each tensor of every rank, stacked in rank order: (...) -> (W, ...)."""
 
-    def all_to_all(self, tensors: Sequence[Tensor]) -> Awaitable[Tensors]:
+    def all_to_all(self, tensors: Sequence[Tensor]) -> Transfer:
         """Slice j of each tensor goes to rank j; the slices received come in rank order: (W, ...) -> (W, ...)."""
 
-    def reduce_scatter(self, tensors: Sequence[Tensor]) -> Awaitable[Tensors]:
+    def reduce_scatter(self, tensors: Sequence[Tensor]) -> Transfer:
         """Slice j of each tensor, summed over the ranks, goes to rank j: (W, ...) -> (...). Summed as by NCCL's ring
         algorithm (a tree or a switch would round otherwise): rank j+1's slice first, then j+2's, ..., j's own last,
         each partial sum rounded to the tensors' dtype."""

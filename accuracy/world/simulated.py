@@ -3,11 +3,12 @@
 Each rank is a coroutine. The ranks take turns in rank order; a turn ends where the rank awaits something that has not
 been sent. Tensors are handed over by reference: the ownership rules of `accuracy.world.base` make that safe, and a
 write to a tensor on its way is caught by its version counter. What is gathered is stacked once, for all ranks to read.
+A schedule that asks for a transfer's receive buffers before it waits finds old data there, as on a wire: what the rank
+has sent, or, in a poisoned world, NaN.
 """
 
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass, field
-from types import coroutine
 from typing import Any
 
 import torch
@@ -27,8 +28,10 @@ class RankFailed(RuntimeError):
 @dataclass
 class Mail:
     """By number of the operation, which is the same on every rank: what each rank sent, with the versions of its
-    tensors then, and what each rank gets from an operation of all."""
+    tensors then, and what each rank gets from an operation of all. poison: whether receive buffers hold NaN until what
+    they are for has been waited for."""
 
+    poison: bool = False
     sent: dict[tuple[int, int], tuple[Tensors, list[int]]] = field(default_factory=dict)
     joined: dict[int, dict[int, Tensors]] = field(default_factory=dict)
 
@@ -41,6 +44,34 @@ class Mail:
 
 
 @dataclass
+class Transfer:
+    """On its way. arrive: waits for it; sent: what the rank has sent; count: how many times as much it receives."""
+
+    arrive: Generator[str, None, Tensors]
+    sent: Tensors
+    poison: bool
+    count: int | None = None
+    buffers: Tensors | None = None
+
+    @property
+    def received(self) -> Tensors:
+        """The receive buffers."""
+        if self.buffers is None:
+            stale = (x if self.count is None else x.expand(self.count, *x.shape) for x in self.sent)
+            self.buffers = tuple(torch.full_like(x, torch.nan) if self.poison else x.clone() for x in stale)
+        return self.buffers
+
+    def __await__(self) -> Generator[str, None, Tensors]:
+        """The tensors, in the receive buffers where somebody has asked for these."""
+        tensors = yield from self.arrive
+        if self.buffers is None:
+            return tensors
+        for buffer, x in zip(self.buffers, tensors, strict=True):
+            buffer.copy_(x)
+        return self.buffers
+
+
+@dataclass
 class SimulatedWorld:
     """One rank's view; see `accuracy.world.base.World`."""
 
@@ -49,28 +80,32 @@ class SimulatedWorld:
     mail: Mail
     number: int = 0
 
-    def ring_shift(self, tensors: Sequence[Tensor], distance: int = 1) -> Awaitable[Tensors]:
+    def ring_shift(self, tensors: Sequence[Tensor], distance: int = 1) -> Transfer:
         """See `World.ring_shift`."""
-        return self._received(self._send(tensors), (self.rank - distance) % self.size)
+        return self._transfer(self._received(self._send(tensors), (self.rank - distance) % self.size), tensors)
 
-    def all_gather(self, tensors: Sequence[Tensor]) -> Awaitable[Tensors]:
+    def all_gather(self, tensors: Sequence[Tensor]) -> Transfer:
         """See `World.all_gather`."""
-        return self._joined(self._send(tensors), _gathered)
+        return self._transfer(self._joined(self._send(tensors), _gathered), tensors, self.size)
 
-    def all_to_all(self, tensors: Sequence[Tensor]) -> Awaitable[Tensors]:
+    def all_to_all(self, tensors: Sequence[Tensor]) -> Transfer:
         """See `World.all_to_all`."""
-        return self._joined(self._send(tensors), _transposed)
+        return self._transfer(self._joined(self._send(tensors), _transposed), tensors)
 
-    def reduce_scatter(self, tensors: Sequence[Tensor]) -> Awaitable[Tensors]:
+    def reduce_scatter(self, tensors: Sequence[Tensor]) -> Transfer:
         """See `World.reduce_scatter`."""
-        return self._joined(self._send(tensors), _sum)
+        return self._transfer(self._joined(self._send(tensors), _sum), [x[0] for x in tensors])
+
+    def _transfer(
+        self, arrive: Generator[str, None, Tensors], sent: Sequence[Tensor], count: int | None = None
+    ) -> Transfer:
+        return Transfer(arrive, tuple(sent), self.mail.poison, count)
 
     def _send(self, tensors: Sequence[Tensor]) -> int:
         self.number += 1
         self.mail.sent[self.number, self.rank] = tuple(tensors), [tensor._version for tensor in tensors]
         return self.number
 
-    @coroutine
     def _received(self, number: int, sender: int) -> Generator[str, None, Tensors]:
         while (number, sender) not in self.mail.sent:
             yield f"rank {self.rank} waits for operation {number} of rank {sender}"
@@ -78,7 +113,6 @@ class SimulatedWorld:
         del self.mail.sent[number, sender]
         return received
 
-    @coroutine
     def _joined(self, number: int, join: Callable[[list[Tensors]], list[Tensors]]) -> Generator[str, None, Tensors]:
         """The first rank that finds all parts joins them for all ranks."""
         mail = self.mail
@@ -118,10 +152,10 @@ def _sum(given: list[Tensors]) -> list[Tensors]:
     return list(zip(*totals, strict=True))
 
 
-def run(program: Program, size: int) -> list[Results]:
-    """Run `program` as every rank of a world of `size`; the results in rank order. Raises RankFailed when a rank
-    raises, Deadlock when none can go on."""
-    mail = Mail()
+def run(program: Program, size: int, poison: bool = False) -> list[Results]:
+    """Run `program` as every rank of a world of `size`; the results in rank order. poison: see `Mail`. Raises
+    RankFailed when a rank raises, Deadlock when none can go on."""
+    mail = Mail(poison)
     ranks = [program(SimulatedWorld(rank, size, mail)) for rank in range(size)]
     results: dict[int, Results] = {}
     before: list[str | None] = []

@@ -1,13 +1,14 @@
 """Is every visible pair computed once, everything that the kernel gave joined once, and the outcome what is returned?
 
-In: the kernel calls, the joins and the results of a traced case. Out: a row of `steps/` for each finding, none where all
-adds up. Pairs are those of the mask that the kernel was asked for. Nothing is said of a direction whose tokens are not
-known (rounded on their way) or in which no kernel of ours was called.
+In: the kernel calls, the joins and the results of a traced case. Out: a row of `steps/` for each finding, none where
+all adds up. Pairs are those of the mask that the kernel was asked for. Nothing is said of a direction whose tokens are
+not known (rounded on their way) or in which no kernel of ours was called.
 """
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -151,11 +152,11 @@ class Account:
         if not off.norm() <= band * size:
             numbers = {"error_rel": float(off.norm() / size), "error_max": float(off.abs().max()), "band": band}
             count = int((off.abs() > band * size / expected.numel() ** 0.5).sum())
-            self._find("other sum", rank, -1, None, count, tensor=name, **numbers)
+            self._find("other sum", rank, -1, None, count, tensor=name, numbers=numbers)
 
     def _find(
         self, finding: str, rank: int, step: int, met: Met | None, count: int, way: str = "", tensor: str = "",
-        **numbers: float,
+        numbers: Mapping[str, float] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         self.watch.rows.append({
             "case_id": self.watch.case.id, "way": way or WAYS[tensor], "rank": rank, "step": step,

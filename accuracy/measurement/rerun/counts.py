@@ -1,4 +1,5 @@
-"""A case run again with something changed that must not change a bit: repeated, poisoned, with another future.
+"""A case run again with something changed that must not change a bit: repeated, poisoned, with late receive buffers,
+with another future.
 
 In: the case, the shards of its inputs and its results. Out: how many elements of each tensor and rank changed. The
 plain run's numbers are not touched.
@@ -39,6 +40,9 @@ def counts(case: Case, shards: Sequence[Tensors], results: Sequence[Results], ru
             found.setdefault(name, {}).update(columns)
     if asked.poison:
         note("poisoned", _compare(results, [_poisoned(plain, shards, run_ranks).results], _newly_nonfinite))
+    if asked.unwaited and case.world == "simulated":
+        late = run_ranks(replace(plain, reruns=Reruns(unwaited=True)), shards)
+        note("unwaited", _compare(results, [late.results], _newly_nonfinite))
     if asked.future and case.problem.causal:
         note("future_differs", _other_future(plain, shards, results, run_ranks))
     return found

@@ -171,4 +171,3 @@ def _tokens(x: Tensor, places: dict[bytes, tuple[int, int]]) -> tuple[Tensor, Te
         torch.tensor([each[side] for each in found], device=x.device)  # type: ignore[index]
         for found, side in ((tokens, 0), (heads, 1))
     )
-

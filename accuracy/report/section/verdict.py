@@ -30,7 +30,9 @@ def judge(
         _place=measured["tensor"].map(TENSORS.index),
     )
     tables = (_overview(ranked), _findings(ranked))
-    data = (_by_step(results, steps), _chunks(results, positions), _traced(steps))
+    accounted = steps["finding"].notna()
+    findings, steps = steps[accounted], steps[~accounted]
+    data = (_by_step(results, steps), _chunks(results, positions), _traced(steps), _account(findings))
     panel = Panel(
         "verdict-all",
         "Every tensor",
@@ -145,3 +147,12 @@ def _traced(steps: pd.DataFrame) -> Table:
     )
     head = ("way", "rank", "block", "tensor", "state", "queries", "keys", "error", "band")
     return Table(caption, head, rows)
+
+
+def _account(findings: pd.DataFrame) -> Table:
+    """What the traced cases computed, joined or returned otherwise than once."""
+    rows = tuple(
+        cells(*(row[name] for name in ("way", "rank", "step", "tensor", "finding")), str(int(row["count"])))
+        for row in findings.head(MOST_STEPS).to_dict("records")
+    )
+    return Table("What does not add up", ("way", "rank", "block", "tensor", "finding", "count"), rows)

@@ -1,11 +1,12 @@
-"""What is received is there too late, once in some hundred calls: the last step's keys are read in its place."""
+"""What is received is there too late, once in some hundred calls: the last step's keys are read in its place. Or
+nobody waits for it: a receive buffer is read as soon as its transfer has begun."""
 
 import random
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from accuracy.selfcheck.fault.base import EVERYTHING, Fault, on_rank
+from accuracy.selfcheck.fault.base import EVERYTHING, GRADIENTS, Fault, on_rank
 from accuracy.variant import ring
 from accuracy.variant.base import Rank, Schedule
 from accuracy.world.base import Tensors
@@ -38,12 +39,36 @@ def late(one_in: int, *ways: str) -> Schedule:
     return on_rank(ring.SCHEDULE, change, *ways)
 
 
+def unwaited(*ways: str) -> Schedule:
+    """The ring that reads each receive buffer before it waits."""
+
+    def change(rank: Rank) -> Rank:
+        world: Any = SimpleNamespace(rank=rank.world.rank, size=rank.world.size)
+
+        def ring_shift(tensors: Tensors, distance: int = 1) -> Any:
+            arriving = rank.world.ring_shift(tensors, distance)
+
+            async def received() -> Tensors:
+                early = tuple(x.clone() for x in arriving.received)
+                await arriving
+                return early
+
+            return received()
+
+        world.ring_shift = ring_shift
+        return replace(rank, world=world)
+
+    return on_rank(ring.SCHEDULE, change, *ways)
+
+
 RARELY = (
     "~also", "problem.mask=full", "problem.seqlen=8", "problem.heads=2", "problem.heads_kv=1", "problem.head_dim=8",
     "world_size=2", "dtype=float32", "reruns.repeat=920",
 )  # fmt: skip
 PARTS = {
     "race_often": Fault(late(3, "forward"), EVERYTHING, where=("problem.mask=full",)),
+    "race_unwaited": Fault(unwaited("forward"), EVERYTHING, "forward"),
+    "race_unwaited_backward": Fault(unwaited("backward"), GRADIENTS, "backward"),
     "race_rare": Fault(late(200, "forward"), EVERYTHING, where=RARELY),
     "race_rare_backward": Fault(late(200, "backward"), "dq dk", where=RARELY, consequences="dv"),
 }

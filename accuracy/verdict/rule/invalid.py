@@ -1,7 +1,8 @@
 """Rule 1: values that no rounding makes. No threshold: a single one is enough.
 
 Non-finite where the reference is finite; a wrong shape or dtype; writing to memory that is not the variant's; elements
-that turn non-finite when unwritten memory, or memory around the inputs (padding), is filled with NaN.
+that turn non-finite when unwritten memory, memory around the inputs (padding), or a receive buffer before its transfer
+has been waited for, is filled with NaN.
 """
 
 from accuracy.verdict.evidence import Evidence
@@ -16,6 +17,11 @@ def judge(evidence: Evidence) -> Finding | None:
         if any(mark in reason for mark in MARKS) and _concerns(evidence.tensor, reason):
             _, mark, returned = reason.rpartition("WrongResult: ")
             return Finding(INVALID, reason, {"returned": returned} if mark and "wrote" not in returned else {})
+    unwaited = evidence.reruns.where(evidence.reruns["unwaited"] > 0)
+    if len(unwaited):
+        count = int(unwaited["unwaited"].max())
+        text = "values change when receive buffers are filled with NaN until their transfer has been waited for"
+        return Finding(INVALID, f"{count} {text}: a race", {"unwaited": float(count)})
     rows = evidence.whole if (evidence.whole["nonfinite"] > 0).any() else evidence.probes
     broken = rows.where(rows["nonfinite"] > 0)
     if len(broken):

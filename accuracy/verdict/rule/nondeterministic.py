@@ -1,6 +1,7 @@
 """Rule 1: the same run again. No threshold: the harness itself repeats bit for bit, so one differing element counts.
 
-It leads, since numbers of one run say nothing of the next; but where unwritten memory is read, `invalid` names that.
+It leads, since numbers of one run say nothing of the next; but where unwritten memory, or a receive buffer too early,
+is read, `invalid` names that.
 The size of the change tells what differs. Sums in another order stay within the rounding of the format: an element's
 change is at most `rounding_band` of the tensor's size, a few ulps. What is larger is other data: a race. A race that
 strikes one call in 200 is seen in 920 repeats with 1 - (1 - 1/200)^920 = 99%.
@@ -18,7 +19,7 @@ from accuracy.verdict.rows import largest
 def judge(evidence: Evidence) -> Finding | None:
     """See `accuracy.verdict.verdict`."""
     repeats = evidence.reruns.where(evidence.reruns["repeats_differ"] > 0)
-    if not len(repeats) or (evidence.reruns["poisoned"] > 0).any():
+    if not len(repeats) or any((evidence.reruns[name] > 0).any() for name in ("poisoned", "unwaited")):
         return None
     count, dtype = int(repeats["repeats_differ"].max()), str(repeats["dtype"][0])
     numbers: dict[str, float | str] = {"repeats_differ": float(count)}

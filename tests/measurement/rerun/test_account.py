@@ -83,7 +83,7 @@ PLANTED = {  # what stands in the ring and what is planted there; (way, rank, te
         ("backward", 2, "dv", "other sum", None),
     ),
     "out changed after the loop": (
-        RESULT, RESULT.replace("return", "out, lse =") + "\n        return 2 * out if rank.world.rank == 2 else out, lse",
+        RESULT, RESULT.replace("return", "o, lse =") + "\n        return 2 * o if rank.world.rank == 2 else o, lse",
         ("forward", 2, "out", "changed", 2 * 24 * 4 * 8),
     ),
 }  # fmt: skip
@@ -99,10 +99,14 @@ def test_a_planted_fault_is_accounted_for(tmp_path: Path, what: str) -> None:
     assert set(found.loc[found["finding"] != "other sum", "rank"]) <= {2}, said  # which is said of whose tensor it is
 
 
-def test_a_returned_gradient_that_is_no_sum_of_what_was_computed_is_found_without_an_accumulator(tmp_path: Path) -> None:
+def test_a_gradient_that_is_no_sum_of_what_was_computed_is_found_without_an_accumulator(
+    tmp_path: Path,
+) -> None:
     """llama3 adds by its own means."""
     line = "sums[0, :, block.key] += dk_block"
-    folder = planting.slip(tmp_path, "llama3", line, f"{line}; rank.world.rank == 1 and sums[0, :, block.key].add_(dk_block)")
+    folder = planting.slip(
+        tmp_path, "llama3", line, f"{line}; rank.world.rank == 1 and sums[0, :, block.key].add_(dk_block)"
+    )
     found = findings("variant=broken", "dtype=float64", "world_size=2", folders=(folder,))
     assert set(found["finding"]) == {"other sum"}
     assert set(found["tensor"]) == {"dk"}

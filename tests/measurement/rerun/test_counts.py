@@ -6,17 +6,19 @@ import pytest
 import torch
 
 from accuracy.core.case import Reruns
+from accuracy.results.table import read_steps
 from accuracy.runtime import device
 from accuracy.selfcheck.fault import race
-from accuracy.selfcheck.measure import results
+from accuracy.selfcheck.measure import measured, results
+from accuracy.verdict.diagnosis import diagnoses
 from accuracy.verdict.verdict import verdicts
 from tests import planting
 from tests.measuring import configuration, measure
 from tests.variants import schedules
 
-EVERYTHING = ("reruns.repeat=2", "reruns.poison=true", "reruns.future=true")
+EVERYTHING = ("reruns.repeat=2", "reruns.poison=true", "reruns.unwaited=true", "reruns.future=true")
 UNUSABLE = "unusable=record"  # by the schedules of one device, and of a kernel that is not here
-COUNTS = ["repeats_differ", "poisoned", "future_differs"]
+COUNTS = ["repeats_differ", "poisoned", "unwaited", "future_differs"]
 
 
 def counts(rows: pd.DataFrame, tensor: str) -> dict[str, float]:
@@ -80,6 +82,24 @@ def test_a_rare_race_is_counted_with_its_size_and_place(monkeypatch: pytest.Monk
     assert said["label"] == "nondeterministic"
     assert "on ranks 0, by at most" in said["sentence"]
     assert "a race" in said["sentence"]
+
+
+@pytest.mark.parametrize(("fault", "tensors", "right"), [
+    ("race_unwaited", ("out", "lse"), ()), ("race_unwaited_backward", ("dq", "dk", "dv"), ("out", "lse")),
+])  # fmt: skip
+def test_a_receive_buffer_that_is_read_too_early_is_named(
+    fault: str, tensors: tuple[str, ...], right: tuple[str, ...]
+) -> None:
+    found = measured([fault], "~also.trace")
+    said = verdicts(found.results)
+    ranks = said[(said["world_size"] == 4) & (said["seqlen"] == 144)].set_index("tensor")["label"]
+    assert set(ranks.loc[list(tensors)]) == {"invalid"}
+    assert set(ranks.loc[list(right)]) <= {"rounding"}
+    (diagnosis,) = diagnoses(said, found.results, read_steps(Path("none")), found.hypotheses)
+    verb = "come" if len(tensors) > 1 else "comes"
+    assert f"{verb} from a receive buffer that is read before its transfer has been waited for" in diagnosis.sentence
+    assert diagnosis.pattern.tensors[: len(tensors)] == tensors
+    assert "poisoned" not in diagnosis.pattern.numbers
 
 
 def test_a_write_beside_the_inputs_is_refused(tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ def fault(name: str, *more: str) -> pd.DataFrame:
 
 
 def outside(found: pd.DataFrame) -> pd.DataFrame:
-    off = found[~(found["error_rel"] <= found["band"])]
+    measured = found[found["state"].notna()]
+    off = measured[~(measured["error_rel"] <= measured["band"])]
     return off.assign(_back=off["way"] == "backward").sort_values(["_back", "step", "rank"])
 
 
