@@ -5,5 +5,6 @@ PROBES = {  # inputs whose exact answer is known, and the tensors that it is kno
     "index_value": ("out", "lse"),
     "one_value": ("out",),
     "one_gradient": ("dq", "dk"),
+    "one_hot": (),  # each element of out, dq, dk and dv is one pair's: counted in steps/
 }
 REFERENCE_ERROR = 1e-14  # of the reference itself, relative (tests/reference holds it to that against 50 digits)

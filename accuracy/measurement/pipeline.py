@@ -15,6 +15,7 @@ from accuracy.core.case import Case, Part, Problem, Reruns
 from accuracy.core.frames import located
 from accuracy.inputs import base as inputs_base
 from accuracy.measurement import compare as comparison
+from accuracy.measurement import pairs
 from accuracy.measurement.hypothesis import search
 from accuracy.measurement.rerun import counts as reruns
 from accuracy.measurement.rerun import trace
@@ -103,7 +104,8 @@ class Pipeline:
         ran = self.run_ranks(replace(case, reruns=Reruns()), by_rank)
         counts = reruns.counts(case, by_rank, ran.results, self.run_ranks)
         measured = self._compare(case, targets, ran, counts)
-        return replace(measured, steps=trace.steps(case, targets, by_rank) if case.reruns.trace else ())
+        steps = trace.steps(case, targets, by_rank) if case.reruns.trace else []
+        return replace(measured, steps=[*steps, *pairs.rows(case, targets, ran.results)])
 
     def targets(self, case: Case) -> Targets:
         """Inputs, reference and all that is compared with, for the case's problem, seed and dtype."""

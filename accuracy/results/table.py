@@ -85,8 +85,9 @@ STEPS_SCHEMA = _schema(
         "error_max": "float64",
         "band": "float64",  # the error_rel that rounding alone stays below
         "nonfinite": "int64",
-        "finding": "string",  # null: a step. Of the account, see accuracy/measurement/rerun/account.py and pairs.py:
-        # missing, repeated, hidden: pairs of queries and keys; added again, never added: what a kernel call gave;
+        "finding": "string",  # null: a step. Of measurement/rerun/account.py and measurement/pairs.py:
+        # missing, repeated, hidden: pairs of queries and keys in kernel calls; left out, counted again, shown: in a
+        # returned tensor; added again, never added: what a kernel call gave;
         # changed: the returned tensor is not the last running state; other sum: not what the kernel gave for its tokens
         "count": "int64",  # pairs, blocks or elements
     }

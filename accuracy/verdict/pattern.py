@@ -173,7 +173,7 @@ def _by_precision(dtypes: pd.Series) -> tuple[str, ...]:
 def _shown(rows: pd.DataFrame, wrong: pd.DataFrame) -> tuple[str, ...]:
     """The distributions that show what is wrong, as far as the findings name them."""
     named = {str(numbers["inputs"]) for numbers in wrong["numbers"] if "inputs" in numbers}
-    if (wrong["label"] == INVALID).any():
+    if (wrong["label"] == INVALID).any() and not any("unwaited" in numbers for numbers in wrong["numbers"]):
         named |= set(rows.loc[rows["nonfinite"] > 0, "inputs"])
     return tuple(sorted(named))
 

@@ -99,6 +99,7 @@ def test_a_receive_buffer_that_is_read_too_early_is_named(
     verb = "come" if len(tensors) > 1 else "comes"
     assert f"{verb} from a receive buffer that is read before its transfer has been waited for" in diagnosis.sentence
     assert diagnosis.pattern.tensors[: len(tensors)] == tensors
+    assert "only" not in diagnosis.sentence
     assert "poisoned" not in diagnosis.pattern.numbers
 
 
