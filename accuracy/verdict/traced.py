@@ -4,15 +4,15 @@ import pandas as pd
 
 MOST_FINDINGS = 3
 FINDINGS = {  # the `finding` of a row of `steps/`, and what it says of `count`
-    "missing": "{count} visible pairs of a query and a key are in no kernel call{place}",
-    "repeated": "{count} pairs of a query and a key are in more than one kernel call{place}",
-    "hidden": "{count} pairs that the mask hides are in a kernel call{place}",
-    "left out": "{tensor} does not hold {count} visible pairs of a query and a key{place}",
-    "counted again": "{tensor} counts {count} pairs of a query and a key more than once{place}",
-    "shown": "{tensor} holds {count} pairs that the mask hides{place}",
+    "missing": "{count} visible pair{s} of a query and a key in no kernel call{place}",
+    "repeated": "{count} pair{s} of a query and a key in more than one kernel call{place}",
+    "hidden": "{count} pair{s} that the mask hides in a kernel call{place}",
+    "left out": "{tensor} does not hold {count} visible pair{s} of a query and a key{place}",
+    "counted again": "{tensor} counts {count} pair{s} of a query and a key more than once{place}",
+    "shown": "{tensor} holds {count} pair{s} that the mask hides{place}",
     "added again": "{tensor} gets a block that no kernel call gave, or that it had already",
-    "never added": "{tensor} never gets {count} blocks that the kernel gave{place}",
-    "changed": "{count} values of the returned {tensor} are not those of the last running state",
+    "never added": "{tensor} never gets {count} block{s} that the kernel gave{place}",
+    "changed": "{count} value{s} of the returned {tensor} differ from the last running state",
     "other sum": "the returned {tensor} is not the sum of what the kernel gave for its tokens (off by {error_rel:.2g})",
 }
 
@@ -53,17 +53,26 @@ def _account(findings: pd.DataFrame) -> list[str]:
     ).sort_values(["_back", "_kind", "rank", "step"], kind="stable")
     said = [_said(row) for _, row in order.head(MOST_FINDINGS).iterrows()]
     more = len(findings) - len(said)
-    return [f"Accounting: {'; '.join(said)}{f'; {more} more findings' if more else ''}."]
+    further = f"; {more} more finding{'s' if more > 1 else ''}" if more else ""
+    return [f"Accounting: {'; '.join(said)}{further}."]
 
 
 def _said(row: pd.Series) -> str:
     block = f", block {row['step']}" if row["step"] >= 0 else ""
     place = f" ({_tokens(row)})" if row["query_begin"] >= 0 else ""
+    count = int(row["count"])
     text = FINDINGS[row["finding"]].format(
-        count=int(row["count"]), tensor=row["tensor"], place=place, error_rel=row["error_rel"]
+        count=count, s="s" if count != 1 else "", tensor=row["tensor"], place=place, error_rel=row["error_rel"]
     )
     return f"{row['way']} of rank {row['rank']}{block}: {text}"
 
 
 def _tokens(row: pd.Series) -> str:
-    return f"queries {row['query_begin']} to {row['query_last']}, keys {row['key_begin']} to {row['key_last']}"
+    return ", ".join(_range(one, many, *row[[f"{one}_begin", f"{one}_last"]]) for one, many in _TOKENS)
+
+
+_TOKENS = (("query", "queries"), ("key", "keys"))
+
+
+def _range(one: str, many: str, begin: int, last: int) -> str:
+    return f"{one} {begin}" if begin == last else f"{many} {begin} to {last}"

@@ -62,7 +62,7 @@ def test_pandas_reads_a_run_folder_as_one_table_with_its_unsupported_and_failed_
 
 
 def test_what_is_measured_fills_every_column(tmp_path: Path) -> None:
-    reruns = ("reruns.repeat=1", "reruns.poison=true", "reruns.future=true", "conditions=true")
+    reruns = ("reruns.repeat=1", "reruns.poison=true", "reruns.unwaited=true", "reruns.future=true", "conditions=true")
     rows = measure("variant=ring", "world_size=2", "dtype=float32", *reruns)
     assert set(rows.columns) == set(table.RESULTS_SCHEMA.names) - {"layer", *table.METRICS_OF_STACKS}
     filled = rows.drop(columns="peak_bytes")  # unknown where the system does not tell
