@@ -64,7 +64,7 @@ def _probe(given: argparse.Namespace) -> None:
             if each not in allowed:
                 raise unknown(key, each, allowed)
     device = devices.choose(chosen["device"][0])
-    kernels = subjects.chosen(chosen.get("kernel", []), options, device, [given.folder] if given.folder else [])
+    kernels = subjects.chosen(chosen.get("kernel", []), options, [given.folder] if given.folder else [])
     if given.json is not None:
         given.json.parent.mkdir(parents=True, exist_ok=True)
     arithmetic.make_exact()
@@ -72,7 +72,7 @@ def _probe(given: argparse.Namespace) -> None:
     plain: list[dict[str, Any]] = []
     for kernel in kernels:
         began = time.perf_counter()
-        report = ask.report(kernel, chosen["dtype"], chosen["question"])
+        report = ask.report(kernel, device, chosen["dtype"], chosen["question"])
         seconds = time.perf_counter() - began
         print(f"\n{text.block(report)}\n  ({seconds:.0f} s)", flush=True)
         plain.append(report.plain() | {"seconds": round(seconds, 1)})

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 
 from accuracy.core import plugins
+from accuracy.core.case import Part
+from accuracy.core.errors import one_line
+from accuracy.kernel.base import kernel_of
 from accuracy.probe.base import Answer, Subject
-from accuracy.probe.subjects import Chosen
 
 QUESTIONS = tuple(sorted(path.stem for path in (Path(__file__).parent / "question").glob("[a-z]*.py")))
 
@@ -28,24 +30,20 @@ class Report:
         return asdict(self)
 
 
-def report(chosen: Chosen, dtypes: Sequence[str] = (), questions: Sequence[str] = QUESTIONS) -> Report:
-    """A kernel's answers in the dtypes that it states (given: only in those of them)."""
-    options = dict(chosen.options)
-    abilities = chosen.abilities
+def report(part: Part, device: str, dtypes: Sequence[str] = (), questions: Sequence[str] = QUESTIONS) -> Report:
+    """A kernel's answers on a device in the dtypes that it states there (given: only in those of them)."""
+    knobs, options = kernel_of(part), dict(part.options)
+    abilities = knobs.abilities(device)
     if abilities.missing:
-        return Report(chosen.name, options, f"kernel {chosen.name} {abilities.missing}")
+        return Report(part.name, options, f"kernel {part.name} {abilities.missing}")
     stated = [dtype for dtype in abilities.dtypes if not dtypes or dtype in dtypes]
     if not stated:
         has = ", ".join(abilities.dtypes)
-        return Report(chosen.name, options, f"kernel {chosen.name} has no {', '.join(dtypes)} here; it has {has}")
-    kernel = chosen.build()
-    return Report(
-        chosen.name,
-        options,
-        answers={
-            dtype: {name: asked(name, Subject(kernel, dtype, chosen.device)) for name in questions} for dtype in stated
-        },
-    )
+        return Report(part.name, options, f"kernel {part.name} has no {', '.join(dtypes)} here; it has {has}")
+    kernel = knobs.build(device)
+    subjects = {dtype: Subject(kernel, dtype, device) for dtype in stated}
+    answers = {dtype: {name: asked(name, subject) for name in questions} for dtype, subject in subjects.items()}
+    return Report(part.name, options, answers=answers)
 
 
 def asked(question: str, subject: Subject) -> Answer:
@@ -55,5 +53,5 @@ def asked(question: str, subject: Subject) -> Answer:
             answer: Answer = plugins.load(f"accuracy.probe.question.{question}").ask(subject)
             return answer
     except Exception as error:
-        text = " ".join(f"{type(error).__name__}: {error}".split())
+        text = one_line(error)
         return Answer(f"refused: {text[:160]}", {"error": text[:500]})

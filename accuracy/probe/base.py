@@ -4,7 +4,7 @@ A subject is a kernel on a device in one dtype. Every question uses a head_dim o
 scale, a scale of 1/8 = 1 / sqrt(64): products with it are exact, and a kernel that ignores it is caught in one place.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,8 +87,3 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     return torch.equal(*(x.contiguous().flatten().view(torch.uint8) for x in (a, b)))
-
-
-def listed(parts: Sequence[str], nothing: str) -> str:
-    """Findings in one line, or what it means that there are none."""
-    return ", ".join(parts) or nothing

@@ -88,7 +88,7 @@ def _content() -> dict[str, Tensor]:
     """bfloat16: `layers.NAME` (LAYERS, ...) as in `Model.layers`, `embedding`, `head`, `norm`; and `text`."""
     if hashlib.sha256(FILE.read_bytes()).hexdigest() != DIGEST:
         raise RuntimeError(
-            f"{FILE.name} is damaged or was trained anew: `python -m accuracy.stack.train` prints its DIGEST"
+            f"{FILE.name} is damaged or was trained anew: `python experiments/depth/train.py` prints its DIGEST"
         )
     content: dict[str, Tensor] = torch.load(FILE, weights_only=True)
     return content

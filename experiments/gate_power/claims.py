@@ -10,13 +10,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from accuracy.core import plugins
 from accuracy.gate import judge
-from accuracy.gate.simulation import BASELINE, CELLS, SEEDS, Design, caught, false_alarms
 from accuracy.results import cell
 from accuracy.results.cell import KEYS, Cell, Key
 from accuracy.results.claim import Claim
 from accuracy.results.policy import RISE
 from accuracy.results.run_table import RunTable
+
+simulation = plugins.load(str(Path(__file__).with_name("simulation.py")))
+BASELINE, CELLS, SEEDS, Design = simulation.BASELINE, simulation.CELLS, simulation.SEEDS, simulation.Design
 
 RUNS = 15_000  # a first look may fail 1 run in 2,000: 8 of these, which shows less than 1 in 1,000 with 95% confidence
 PRECISION = KEYS.index("precision")
@@ -57,7 +60,7 @@ def _noise(published: Cells):
 
 def _quiet(spreads: np.ndarray, design: Design, named: str) -> Claim:
     drawn = np.random.default_rng(0).choice(spreads, CELLS)
-    alarms, asked = false_alarms(drawn, RUNS, design)
+    alarms, asked = simulation.false_alarms(drawn, RUNS, design)
     statement = f"Simulated, {named}: of an unchanged matrix of {CELLS} cells at most 1 run in 1,000 fails."
     evidence = f"{alarms} failed: below {alarms.upper:.1e} with 95% confidence; {asked.hits} asked for a second look"
     return Claim(statement, alarms.upper <= 1e-3, evidence)
@@ -65,7 +68,7 @@ def _quiet(spreads: np.ndarray, design: Design, named: str) -> Claim:
 
 def _sharp(spreads: np.ndarray, design: Design, named: str) -> Claim:
     statement = f"Simulated, {named}: a rise of one cell of {CELLS} by 10% is caught with probability 0.99 at 8 seeds."
-    first, later = caught(spreads, 0.10, 20_000, design)
+    first, later = simulation.caught(spreads, 0.10, 20_000, design)
     evidence = (
         f"{first} at the first look (at least {first.lower:.4f} with 95% confidence), {later} after two; spreads of"
         f" {np.median(spreads):.2%} in the median, {spreads.max():.2%} at most"

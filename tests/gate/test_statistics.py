@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from accuracy.gate.simulation import Design, caught, false_alarms, heavy
 from accuracy.gate.statistics import compare, holm, seen
 from accuracy.results.policy import LEVEL
+from experiments.gate_power.simulation import Design, caught, false_alarms, heavy
 
 
 def test_the_paired_test_is_the_textbook_one_doubled() -> None:

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 import torch
 
-from accuracy.kernel import eager
+from accuracy.kernel import eager, flash_attn
 from accuracy.probe.ask import QUESTIONS, asked
 from accuracy.probe.base import Subject
 from tests.probe import faulty
@@ -109,12 +109,10 @@ def test_torch_is_left_as_it_was() -> None:
 @pytest.mark.gpu
 def test_flash_attn_on_a_gpu_is_what_it_documents() -> None:
     """Natural log, bottom right, scale honoured, P rounded to the inputs' dtype, sums in float32, deterministic."""
-    from accuracy.probe.subjects import chosen
-
-    (flash,) = chosen(["flash_attn"], {}, "cuda")
-    if flash.abilities.missing:
-        pytest.skip(flash.abilities.missing)
-    subject = Subject(flash.build(), "bfloat16", "cuda")
+    flash = flash_attn.KERNEL()
+    if missing := flash.abilities("cuda").missing:
+        pytest.skip(missing)
+    subject = Subject(flash.build("cuda"), "bfloat16", "cuda")
     names = ("lse_base", "lse_layout", "mask_alignment", "scale", "probability", "repeats", "memory")
     expected = {name: HEALTHY["bfloat16"][name] for name in names}
     assert {name: asked(name, subject).text for name in expected} == expected

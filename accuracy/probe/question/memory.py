@@ -4,16 +4,15 @@ Fresh memory is filled with NaN by torch itself (also what C++ allocates). What 
 known values on both sides, which must stay. Inputs lie inside larger buffers of NaN, neither to be read nor written.
 """
 
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from accuracy.probe.base import DIM, Answer, Subject, listed, same_bits
+from accuracy.probe.base import DIM, Answer, Subject, same_bits
+from accuracy.runtime import device
 
 QUERIES, KEYS = 37, 101
 GUARD, VALUE = 4096, 3.0  # elements on each side of what is allocated, and what they hold
@@ -26,7 +25,7 @@ def ask(subject: Subject) -> Answer:
     before = {name: buffer.clone() for name, (buffer, _) in buffers.items()}
     q, k, v, dout = (view for _, view in buffers.values())
     expected = subject.both(*(x.clone() for x in (q, k, v, dout)), causal=True)
-    with _poisoned(), Guards() as guards:
+    with device.poisoned(True), Guards() as guards:
         results = subject.both(q, k, v, dout, causal=True)
     broken = {name: int((~x.isfinite()).sum()) for name, x in results.items()}
     found = [f"{count} of {results[name].numel()} of {name} unwritten" for name, count in broken.items() if count]
@@ -37,7 +36,7 @@ def ask(subject: Subject) -> Answer:
     ]
     found += [f"{name} written to" for name, (buffer, _) in buffers.items() if not same_bits(buffer, before[name])]
     found += [f"writes {guards.overwritten()} elements beside its results"] if guards.overwritten() else []
-    return Answer(listed(found, "all written, nothing else touched"), {"guarded": len(guards.buffers), **broken})
+    return Answer(", ".join(found) or "all written, nothing else touched", {"guarded": len(guards.buffers), **broken})
 
 
 def _embedded(subject: Subject, length: int, heads: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -47,22 +46,6 @@ def _embedded(subject: Subject, length: int, heads: int, seed: int) -> tuple[Ten
     view = buffer[GUARD : GUARD + count].view(1, length, heads, DIM)
     view.copy_(subject.random(1, length, heads, DIM, seed=seed))
     return buffer, view
-
-
-@contextmanager
-def _poisoned() -> Iterator[None]:
-    """torch fills fresh memory with NaN in its deterministic mode."""
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    fills = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        torch.utils.deterministic.fill_uninitialized_memory = fills  # type: ignore[attr-defined]
 
 
 class Guards(TorchFunctionMode):

@@ -1,6 +1,6 @@
 """Are out, lse, dq, dk and dv the same bit for bit in 30 runs?"""
 
-from accuracy.probe.base import DIM, TENSORS, Answer, Subject, listed, same_bits
+from accuracy.probe.base import DIM, TENSORS, Answer, Subject, same_bits
 
 RUNS = 30
 LENGTH = {"cpu": 96, "cuda": 2048}  # long enough on a GPU that many blocks add to the same gradients
@@ -18,4 +18,4 @@ def ask(subject: Subject) -> Answer:
                 different[name].append(x)
     counts = {name: len(found) for name, found in different.items()}
     varied = [f"{name} has {count} results in {RUNS}" for name, count in counts.items() if count > 1]
-    return Answer(listed(varied, f"all the same in {RUNS} runs"), counts)
+    return Answer(", ".join(varied) or f"all the same in {RUNS} runs", counts)

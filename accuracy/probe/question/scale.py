@@ -1,6 +1,6 @@
 """Is softmax_scale honoured, forward and backward, and how exactly? One key: lse is scale q k, dq and dk go with it."""
 
-from accuracy.probe.base import Answer, Subject, listed
+from accuracy.probe.base import Answer, Subject
 
 LOW, HIGH, ODD = 0.125, 0.5, 0.3
 WRONG = 1e-2  # relative; a scale that is not honoured is off by a factor
@@ -16,7 +16,7 @@ def ask(subject: Subject) -> Answer:
     }
     wrong = [name for name, error in errors.items() if not error < WRONG]
     if wrong:
-        return Answer("ignored in " + listed(wrong, ""), errors)
+        return Answer(f"ignored in {', '.join(wrong)}", errors)
     if subject.dtype == "float64" and max(errors.values()) > ROUNDED:
         return Answer("rounded to fewer bits than float64", errors)
     return Answer("honoured", errors)

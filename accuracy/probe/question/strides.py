@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from accuracy.probe.base import DIM, Answer, Subject, listed, same_bits
+from accuracy.probe.base import DIM, Answer, Subject, same_bits
 
 STORED: dict[str, Callable[[Tensor], Tensor]] = {
     "heads before tokens": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
@@ -25,7 +25,7 @@ def ask(subject: Subject) -> Answer:
     expected = subject.both(q, k, v, dout, causal=True)
     effects = {name: _effect(subject, expected, [way(x) for x in (q, k, v, dout)]) for name, way in STORED.items()}
     found = [f"{name}: {effect}" for name, effect in effects.items() if effect]
-    return Answer(listed(found, "no effect"), effects)
+    return Answer(", ".join(found) or "no effect", effects)
 
 
 def _effect(subject: Subject, expected: dict[str, Tensor], tensors: list[Tensor]) -> str:

@@ -1,6 +1,6 @@
 """How often does the gate fail an unchanged run, and what does it miss? Its own tests on made-up runs of known change.
-`python -m accuracy.gate.simulation` prints the table of reports/gate_power/simulated.txt. Every simulated run, of 8
-seeds, has a baseline of its own, of 24 or 8: nothing is shared."""
+`python experiments/gate_power/simulation.py` prints the table of reports/gate_power/simulated.txt.
+Every simulated run, of 8 seeds, has a baseline of its own, of 24 or 8: nothing is shared."""
 
 import math
 from collections.abc import Callable
