@@ -66,7 +66,8 @@ def verdicts(run: RunTable) -> dict[Key, tuple[str, str]]:
         tuple(row[name] for name in names): (str(row["label"]), str(row["sentence"]))
         for row in verdicts_of(run.results).to_dict("records")
     }
-    subjects = {key: tuple(key[place] for place in places) for key in cell.measured(run)}
+    keys = run.results[list(KEYS)].drop_duplicates().itertuples(index=False, name=None)
+    subjects = {key: tuple(key[place] for place in places) for key in keys}
     return {key: said[subject] for key, subject in subjects.items() if subject in said}
 
 

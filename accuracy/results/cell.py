@@ -61,30 +61,26 @@ def measured(evidence: RunTable) -> dict[Key, Cell]:
     rows = rows[rows["tensor"].notna() & (rows["status"] != UNSUPPORTED) & ~rows["inputs"].isin(list(PROBES))]
     rows = rows.assign(times=_times(rows), max_times=_max_times(rows))
     number = rows.groupby(list(KEYS), sort=False, dropna=False).ngroup()
-    worst_rank = rows["times"].groupby(number).max()
+    worst_rank = rows["times"].groupby(number).max().to_dict()
     whole = rows[rows["rank"] == ALL_RANKS]
     infinite = (~np.isfinite(whole["error_rel"])).astype("float64")  # has one value at least that is not finite
-    whole = whole.assign(bad=whole["nonfinite"].fillna(0).clip(lower=infinite))
-    whole = whole[[*KEYS, "seed", "times", "max_times", "error_rel", "bad"]]
-    found = {}
-    for place, group in whole.groupby(number[whole.index], sort=False):
-        key = tuple(group[list(KEYS)].iloc[0])
-        found[key] = _cell(key, group, float(worst_rank[place]))
+    bad = whole["nonfinite"].fillna(0).clip(lower=infinite).to_numpy()
+    largest = whole["max_times"].where(bad == 0).groupby(number[whole.index]).max().to_dict()
+    keys = list(whole[list(KEYS)].itertuples(index=False, name=None))
+    seeds, y = whole["seed"].to_numpy(int), np.log(whole["times"].to_numpy(float))
+    errors = np.log(np.maximum(whole["error_rel"].to_numpy(float), REFERENCE_ERROR))
+    places, found = number[whole.index].reset_index(drop=True), {}
+    for place, index in places.groupby(places, sort=False).indices.items():
+        good, key = index[bad[index] == 0], keys[index[0]]
+        found[key] = Cell(
+            key=key,
+            y=dict(zip(seeds[good].tolist(), y[good].tolist(), strict=True)),
+            error=float(np.exp(errors[good].mean())) if len(good) else np.inf,
+            rank_ratio=1.0 if key[KEYS.index("variant")] == SINGLE_DEVICE else float(worst_rank[place]),
+            max_ratio=float(largest[place]),
+            nonfinite=int(bad[index].sum()),
+        )
     return found
-
-
-def _cell(key: Key, whole: pd.DataFrame, worst_rank: float) -> Cell:
-    good = whole[whole["bad"] == 0]
-    y = dict(zip(good["seed"].astype(int), np.log(good["times"]).astype(float), strict=True))
-    error = float(np.exp(np.log(np.maximum(good["error_rel"], REFERENCE_ERROR)).mean())) if len(good) else np.inf
-    return Cell(
-        key=key,
-        y=y,
-        error=error,
-        rank_ratio=1.0 if key[KEYS.index("variant")] == SINGLE_DEVICE else worst_rank,
-        max_ratio=float(good["max_times"].max()) if len(good) else np.nan,
-        nonfinite=int(whole["bad"].sum()),
-    )
 
 
 def _times(rows: pd.DataFrame) -> pd.Series:
