@@ -57,7 +57,7 @@ def rows(folder: Path, read=table.read_results) -> pd.DataFrame:
     return found.sort_values(list(found.columns), ignore_index=True)
 
 
-def test_the_rows_are_those_of_one_worker_and_one_thread_bit_for_bit(tmp_path: Path) -> None:
+def test_the_rows_are_those_of_one_worker_and_one_thread_bit_for_bit(tmp_path: Path, accuracy: CommandLine) -> None:
     """Results, positions and steps, what they cost aside. Two threads for a case are what changes last digits."""
     words = ("device=cpu", "variant=ring", "dtype=float32", "problem.seqlen=256", "reruns.trace=true",
              "reference.folder=null", "report=false")  # fmt: skip
@@ -66,7 +66,8 @@ def test_the_rows_are_those_of_one_worker_and_one_thread_bit_for_bit(tmp_path: P
     commands = {"plain": grid, "one worker": (*grid, "workers=1"), "two threads": two_threads}
     about = {}
     for name, more in commands.items():
-        answer = finish(start(tmp_path, *words, f"output_dir={tmp_path / name}", *more, threads=2))
+        given = (*words, f"output_dir={tmp_path / name}", *more)
+        answer = finish(start(tmp_path, *given, threads=2)) if name == "plain" else accuracy(*given)
         assert answer.status == 0, answer.err
         run = json.loads((tmp_path / name / "run.json").read_text())
         about[name] = run["workers"], run["fingerprint"]["knobs"]["threads"]

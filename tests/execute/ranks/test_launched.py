@@ -10,6 +10,7 @@ import pytest
 from accuracy.execute.ranks import journal
 from accuracy.results import table
 from tests import planting
+from tests.command_line import CommandLine
 from tests.measuring import COSTS
 from tests.processes import LOOPBACK, Process, listening, marked, python, start, wait_until
 
@@ -45,17 +46,19 @@ def statuses(folder: Path) -> dict[str, str]:
     return dict(zip(rows["variant"], rows["status"], strict=True))
 
 
-def test_under_torchrun_every_number_is_the_simulated_one_and_a_death_costs_a_restart(tmp_path: Path) -> None:
+def test_under_torchrun_every_number_is_the_simulated_one_and_a_death_costs_a_restart(
+    tmp_path: Path, accuracy: CommandLine
+) -> None:
     planting.dies_once(tmp_path / "mine", tmp_path / "marker")
-    words = (*SMALL, "variant=[ring,dies_once,llama3]", "world_size=[1,3]", "dtype=bfloat16")
+    words = (*SMALL, "variant=[ring,dies_once,llama3]", "world_size=[1,2]", "dtype=bfloat16")
     flag = f"--config-dir={tmp_path / 'mine'}"
-    launched = start(*TORCHRUN, "--nproc-per-node=3", "--max-restarts=1", "-m", "accuracy", flag, *words,
+    launched = start(*TORCHRUN, "--nproc-per-node=2", "--max-restarts=1", "-m", "accuracy", flag, *words,
                      "world=processes", f"output_dir={tmp_path / 'launched'}")  # fmt: skip
     output = output_of(launched)
     assert launched.returncode == 0, output
     assert "accuracy: rank 1 was killed by signal 9" in output
     assert not (tmp_path / "marker").exists()
-    assert python("-m", "accuracy", flag, *words, f"output_dir={tmp_path / 'simulated'}").returncode == 0
+    assert accuracy(flag, *words, f"output_dir={tmp_path / 'simulated'}").status == 0
     real, simulated = (
         table.read_results(tmp_path / name)
         .drop(columns=[*COSTS, "case_id", "world"])
