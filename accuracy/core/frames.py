@@ -10,12 +10,9 @@ from accuracy.core.own_code import is_own
 def located(error: BaseException) -> str:
     """`ValueError: what it says (my_package/ring.py:42, in attend)`; without a place where no file of his took part."""
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]
-    own = [each for each in traceback.extract_tb(error.__traceback__) if _is_own(each.filename)]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [each for each in frames if not each.filename.startswith("<frozen") and is_own(Path(each.filename))]
     return f"{text} ({_shown(own[-1].filename)}:{own[-1].lineno}, in {own[-1].name})" if own else text
-
-
-def _is_own(name: str) -> bool:
-    return not name.startswith("<frozen") and is_own(Path(name))
 
 
 def _shown(name: str) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from accuracy.core import own_code
-from accuracy.core.errors import ConfigError
+from accuracy.core.errors import ConfigError, one_line
 
 PREFIX = "given:"
 FILE = "functions.pickle"
@@ -98,7 +98,7 @@ def _pickle(function: Callable[..., Any]) -> tuple[bytes | None, str]:
         with _by_value(cloudpickle, getattr(function, "__module__", None)):
             return bytes(cloudpickle.dumps(function)), ""
     except Exception as error:  # whatever an object does to be pickled
-        return None, " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        return None, one_line(error)[:200]
 
 
 @contextmanager

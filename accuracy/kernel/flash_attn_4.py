@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from accuracy.core.errors import one_line
 from accuracy.kernel.base import FLASH, Abilities, Gradients, How, KernelKnobs
 
 INSTALL = "install attention-accuracy[flash4]"
@@ -29,8 +30,7 @@ def _missing() -> str:
     try:
         known = inspect.signature(_interface()._flash_attn_bwd).parameters
     except Exception as error:  # a copy that does not fit its compiler fails in any way it likes
-        text = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        return f"cannot be imported ({text}); {INSTALL}"
+        return f"cannot be imported ({one_line(error)[:200]}); {INSTALL}"
     return "" if "deterministic" in known else f"is an old copy that flash-attn 2 carries; {INSTALL}"
 
 

@@ -4,8 +4,6 @@ The operators behind `scaled_dot_product_attention`. The CPU's aligns causal mas
 gets the bottom-right mask as a tensor instead.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -17,6 +15,7 @@ from accuracy.core.dtype import FORMATS
 from accuracy.kernel.base import ALL_DTYPES, FLASH, Abilities, Gradients, How, KernelKnobs
 from accuracy.kernel.block import flash_fold, heads
 from accuracy.kernel.block.sight import Sight
+from accuracy.runtime import arithmetic
 
 aten = torch.ops.aten
 
@@ -63,7 +62,7 @@ class TorchFlash(KernelKnobs):
     def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
         if q.is_cuda:
             seed = torch.zeros(2, dtype=torch.uint64, device=q.device)
-            with _deterministic(self.deterministic):
+            with arithmetic.deterministic(self.deterministic):  # which the operator reads, but for warn-only
                 gradients: Gradients = aten._flash_attention_backward(
                     dout, q, k, v, out, lse.contiguous(), None, None, q.shape[1], k.shape[1],
                     0.0, how.causal, seed, seed[:0], scale=how.scale, **_sides(how),
@@ -104,20 +103,6 @@ def _bias(sight: Sight, dtype: torch.dtype) -> Tensor | None:
     """0 where a row sees a key, -inf elsewhere: (1, 1, Sq, Sk); None: all see all."""
     bias = sight.bias(dtype, torch.device("cpu"))
     return None if bias is None else bias[None, None]
-
-
-@contextmanager
-def _deterministic(wanted: bool) -> Iterator[None]:
-    """The operator reads torch's process-wide switch (not in warn-only mode); it is set for the call only."""
-    before, warn_only = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
-    torch.use_deterministic_algorithms(wanted)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before, warn_only=warn_only)
 
 
 KERNEL = TorchFlash

@@ -95,6 +95,17 @@ def switched(tf32_products: bool = False, reduced_attention_sums: bool = False) 
         cuda.allow_fp16_bf16_reduction_math_sdp(before[1])
 
 
+@contextmanager
+def deterministic(wanted: bool, warn_only: bool = False) -> Iterator[None]:
+    """torch's switch of deterministic algorithms, in the body alone. warn_only: preferred, not required."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(wanted, warn_only=warn_only)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
 def make_exact() -> None:
     """No TF32, no reduced-precision sums in this process, the CPU's functions settled; kernels opt in call by call."""
     if os.environ.get("NVIDIA_TF32_OVERRIDE") == "1":

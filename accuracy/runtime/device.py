@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from accuracy.core.errors import ConfigError
+from accuracy.runtime.arithmetic import deterministic
 
 
 def choose(word: str) -> str:
@@ -79,16 +80,13 @@ def poisoned(wanted: bool) -> Iterator[None]:
         yield
         return
     filling: Any = torch.utils.deterministic
-    before, filled = torch.are_deterministic_algorithms_enabled(), filling.fill_uninitialized_memory
-    warned = torch.is_deterministic_algorithms_warn_only_enabled()
-    with warnings.catch_warnings():
+    filled = filling.fill_uninitialized_memory
+    with warnings.catch_warnings(), deterministic(True, warn_only=True):
         warnings.simplefilter("ignore", UserWarning)  # one for each operator that has no deterministic form
-        torch.use_deterministic_algorithms(True, warn_only=True)
         filling.fill_uninitialized_memory = True
         try:
             yield
         finally:
-            torch.use_deterministic_algorithms(before, warn_only=warned)
             filling.fill_uninitialized_memory = filled
 
 

@@ -69,10 +69,6 @@ class Asked:
         """Of the keys of each rank: (W, S/W)."""
         return token_map(self.case.variant.sharding, self.case.problem.seqlen, self.size)
 
-    def tokens_of(self, name: str) -> Tensor:
-        """A tensor's tokens on each rank."""
-        return self.keys if name in ("dk", "dv") else self.tokens
-
     @cached_property
     def owners(self) -> tuple[Tensor, Tensor]:
         """The rank of every query (Sq,) and of every key (S,)."""
@@ -179,6 +175,11 @@ def moving(move: Stage, *names: str) -> Change:
 def staging(**stages: Stage) -> Change:
     """An attention with other stages."""
     return lambda attention: attention.with_stages(**stages)
+
+
+def rounder(dtype: torch.dtype) -> Stage:
+    """A cast there and back."""
+    return lambda x: x.to(dtype).double()
 
 
 def _owners(tokens: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import torch
 
 from accuracy.core.dtype import FORMATS, effective_dtype
-from accuracy.measurement.hypothesis.attention import Stage
 from accuracy.measurement.hypothesis.base import (
     BACKWARD,
     Asked,
@@ -14,6 +13,7 @@ from accuracy.measurement.hypothesis.base import (
     altered,
     gradients_of,
     moving,
+    rounder,
     staging,
 )
 
@@ -31,7 +31,7 @@ def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
     for form in FORMATS.values():
         if form.precision >= FORMATS[asked.case.dtype].precision:
             continue
-        to = _rounder(getattr(torch, form.name))
+        to = rounder(getattr(torch, form.name))
         for base, predicts in asked.finals():
             for name, predict in predicts.items():
                 if form.precision < FORMATS[effective_dtype(name, asked.case.dtype)].precision:
@@ -50,7 +50,3 @@ def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
             yield from altered(asked, f"cast of {stage}", f"{word} cast to {form.name}", change, form.name)
         both = staging(weights=to, backward_weights=to)
         yield from altered(asked, "cast of P", f"P is cast to {form.name}", both, form.name)
-
-
-def _rounder(dtype: torch.dtype) -> Stage:
-    return lambda x: x.to(dtype).double()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from accuracy.core.dtype import FORMATS
 from accuracy.measurement.hypothesis.attention import Attention, Stage
-from accuracy.measurement.hypothesis.base import BACKWARD, Asked, Hypothesis, altered, always
+from accuracy.measurement.hypothesis.base import BACKWARD, Asked, Hypothesis, altered, always, rounder
 from accuracy.measurement.hypothesis.blocks import contributions
 from accuracy.measurement.hypothesis.merge import Blocks, Formula, State, merged, orders, right
 
@@ -21,7 +21,7 @@ def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
         return
     for form in FORMATS.values():
         if form.precision < FORMATS[asked.case.dtype].precision:
-            to = _rounder(getattr(torch, form.name))
+            to = rounder(getattr(torch, form.name))
             yield from _wire(asked, form.name, to)
             if set(asked.wrong) & {"out", "lse"}:
                 yield from _merges(asked, form.name, to)
@@ -122,7 +122,3 @@ def _sums(asked: Asked, name: str, attention: Attention, base: str, form: str, t
             yield Hypothesis(
                 f"cast of gradients: {idea}", cause, {name: always(whole)}, f"{form}, rank {direction} next"
             )
-
-
-def _rounder(dtype: torch.dtype) -> Stage:
-    return lambda x: x.to(dtype).double()

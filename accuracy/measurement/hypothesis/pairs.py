@@ -37,13 +37,9 @@ def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
                 continue
             counts = _whole(_backward(asked, name, attention))
             if counts is not None and (said := describe(asked, counts)):
-                prediction = _with_counts(attention, counts).tensor(name)
+                prediction = attention.but(counts=counts).tensor(name)
                 yield Hypothesis("pairs (backward)", f"{name} {said[0]}{base}",
                                  {name: always(prediction)}, *said[1:])  # fmt: skip
-
-
-def _with_counts(attention: Attention, counts: Tensor) -> Attention:
-    return attention.but(counts=counts)
 
 
 def _forward(asked: Asked) -> Tensor:
