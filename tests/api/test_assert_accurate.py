@@ -63,6 +63,7 @@ def test_torch_s_attention_passes_alone_in_every_dtype(dtype) -> None:
     assert set(rows.loc[rows["status"] == "ok", "tensor"]) == {"out", "dq", "dk", "dv", "delta"}
 
 
+@pytest.mark.stress(6, "tensor", "factor")
 @pytest.mark.parametrize("tensor", ["out", "dq", "dk", "dv"])
 @pytest.mark.parametrize(
     ("dtype", "factor"),

@@ -78,7 +78,7 @@ def test_a_faulty_function_is_diagnosed_and_raises_and_a_variant_that_rounds_doe
     assert set(of_dq["label"]) == {"logic", "not_measured"}  # a window that the function does not have
     with pytest.raises(AssertionError, match="dq is wrong at any precision"):
         found.raise_if_faulty()
-    accuracy.diagnose("ring", world_size=[1, 2], **small).raise_if_faulty()
+    accuracy.diagnose("ring", world_size=2, **small).raise_if_faulty()
 
 
 def test_a_table_is_diagnosed_as_it_is_and_a_case_that_raised_everywhere_raises(healthy: pd.DataFrame) -> None:
