@@ -12,7 +12,7 @@ from accuracy.api.request import Subjects, request
 from accuracy.core.errors import ConfigError
 from accuracy.results.table import HYPOTHESES_SCHEMA, STEPS_SCHEMA
 from accuracy.verdict import diagnosis
-from accuracy.verdict.label import BUGS, NOT_MEASURED
+from accuracy.verdict.label import NOT_MEASURED
 from accuracy.verdict.verdict import verdicts
 
 
@@ -22,19 +22,20 @@ class Diagnosis:
 
     sentence: in plain words, a line for each variant, the gravest first; verdicts: a row for each variant, dtype, world
     size and tensor with its label, sentence and numbers; results: the table that was judged; label: the gravest;
-    evidence: further lines.
+    evidence: further lines; is_bug: whether a variant is wrong, or differs from run to run by more than rounding.
     """
 
     sentence: str
     label: str
     evidence: tuple[str, ...]
+    is_bug: bool
     verdicts: pd.DataFrame = field(repr=False)
     results: pd.DataFrame = field(repr=False)
 
     def raise_if_faulty(self) -> None:
-        """Raises AssertionError where a tensor is invalid or wrong at any precision, or where nothing was measured."""
+        """Raises AssertionError where `is_bug` is true, or where nothing was measured."""
         __tracebackhide__ = True
-        if self.label in (*BUGS, NOT_MEASURED):
+        if self.is_bug or self.label == NOT_MEASURED:
             error = AssertionError("\n".join([self.sentence, *self.evidence]))
             error.results = self.results  # type: ignore[attr-defined]
             raise error
@@ -84,4 +85,5 @@ def _judge(results: pd.DataFrame, steps: pd.DataFrame, hypotheses: pd.DataFrame)
     judged = verdicts(results)
     found = diagnosis.diagnoses(judged, results, steps, hypotheses)
     evidence = tuple(line for each in found for line in each.evidence)
-    return Diagnosis("\n".join(each.sentence for each in found), found[0].label, evidence, judged, results)
+    sentence, is_bug = "\n".join(each.sentence for each in found), any(each.is_bug for each in found)
+    return Diagnosis(sentence, found[0].label, evidence, is_bug, judged, results)

@@ -232,14 +232,13 @@ def _diagnosed(folder: Path, planned: set[str]) -> bool:
     """Print each variant's diagnosis; whether one is a bug."""
     from accuracy.results import table
     from accuracy.verdict.diagnosis import diagnoses
-    from accuracy.verdict.label import BUGS
     from accuracy.verdict.verdict import verdicts
 
     results = table.read_results(folder)
     results = results[results["case_id"].isin(planned) & ~table.in_stacks(results)]
     found = diagnoses(verdicts(results), results, table.read_steps(folder), table.read_hypotheses(folder))
     print("", *(line for each in found for line in (each.sentence, *each.evidence)), sep="\n")
-    return any(each.label in BUGS for each in found)
+    return any(each.is_bug for each in found)
 
 
 def _report(folder: Path) -> str:

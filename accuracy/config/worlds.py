@@ -1,15 +1,19 @@
 """Where do the ranks of a configuration live? Functions that talk over torch.distributed bring their world themselves.
 
 In: a composed configuration with a simulated world. Out: the same, its functions (users' and packages') in a world of
-processes, without the traces that only a simulated world has, and without grids that have world sizes of their own; the
-other variants stay simulated, in grids of their own.
+processes, without the traces that only a simulated world has, and further grids on few ranks; the other variants stay
+simulated, in grids of their own.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
+from accuracy.config.checks import values_of
 from accuracy.config.compose import nodes
 from accuracy.config.find import is_shorthand
+
+FEW = 8
+"""Ranks that a further grid may start as processes where the main grid has several; more only as the main grid has."""
 
 
 def settle(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,7 +27,8 @@ def settle(config: Mapping[str, Any]) -> dict[str, Any]:
     words = {name: node for name, node in variants.items() if is_shorthand(node)}
     others = {name: node for name, node in variants.items() if name not in {*functions, *words}}
     grids = dict(config.get("also") or {})
-    also = {name: _untraced(grid) for name, grid in grids.items() if not _has_sizes(grid)}
+    most = _most(config.get("world_size", 1))
+    also = {name: _untraced(grid) for name, each in grids.items() if (grid := _affordable(each, most)) is not None}
     if others:
         changes = {"variant": others, "world": config["world"]}
         also |= {"simulated": changes, **{f"simulated_{name}": {**grid, **changes} for name, grid in grids.items()}}
@@ -35,9 +40,19 @@ def _is_function(node: Any) -> bool:
     return isinstance(node, Mapping) and node.get("forward") == "callable"
 
 
-def _has_sizes(grid: Any) -> bool:
-    """Whether a further grid has world sizes of its own, which would be as many processes."""
-    return isinstance(grid, Mapping) and "world_size" in grid
+def _most(given: Any) -> int:
+    return max((size for size in values_of(given) if isinstance(size, int)), default=1)
+
+
+def _affordable(grid: Any, most: int) -> Any:
+    """A further grid with its own world sizes as far as functions get them; None where none is left. A main grid of one
+    rank says that a function is made for one, which is then called again and again there."""
+    if not isinstance(grid, Mapping) or "world_size" not in grid:
+        return grid
+    if most == 1:
+        return {**grid, "world_size": 1} if (grid.get("reruns") or {}).get("repeat") else None
+    kept = [size for size in values_of(grid["world_size"]) if not isinstance(size, int) or size <= max(most, FEW)]
+    return {**grid, "world_size": kept} if kept else None
 
 
 def _untraced(grid: Any) -> Any:

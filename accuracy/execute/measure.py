@@ -19,6 +19,7 @@ from accuracy.execute.ranks.rendezvous import Ranks
 from accuracy.execute.worker_process import Work, write
 from accuracy.measurement.memory import bytes_needed
 from accuracy.measurement.pipeline import Pipeline
+from accuracy.measurement.rerun.repeats import copies, repeat
 from accuracy.reference.cache import Cache
 from accuracy.runtime import device
 from accuracy.simulate.program import Ran, build_kernel, rank_program
@@ -80,13 +81,13 @@ def _can_be_alone(case: Case) -> bool:
 def _run_alone(case: Case, shards: Sequence[Tensors]) -> Ran:
     """As `RunRanks`. Raises what the function raises."""
     program = rank_program(case, build_kernel(case), shards)
-    with (
-        group_of_one(case.device) as group,
-        device.measured(case.device) as cost,
-        device.poisoned(case.reruns.poison),
-    ):
-        results = run_rank(program, ProcessesWorld(0, 1, group))
-    return Ran([results], cost)
+    with group_of_one(case.device) as group:
+        world = ProcessesWorld(0, 1, group)
+        with device.measured(case.device) as cost, device.poisoned(case.reruns.poison):
+            results = run_rank(program, world)
+        results = copies(results)  # a function may return a buffer that it fills again
+        told = repeat(results, lambda: run_rank(program, world), case.reruns.repeat)
+    return Ran([results], cost, [told])
 
 
 def task_of(configuration: Configuration, folder: Path, plans: Sequence[Planned], most: int | None = None) -> Task:

@@ -101,8 +101,8 @@ class Pipeline:
         layout = case.variant.sharding, case.world_size
         shards = [cut(x, *layout) for x in targets.inputs.tensors]
         by_rank = list(zip(*shards, strict=True))
-        ran = self.run_ranks(replace(case, reruns=Reruns()), by_rank)
-        counts = reruns.counts(case, by_rank, ran.results, self.run_ranks)
+        ran = self.run_ranks(replace(case, reruns=Reruns(repeat=case.reruns.repeat)), by_rank)
+        counts = reruns.counts(case, by_rank, ran, self.run_ranks)
         measured = self._compare(case, targets, ran, counts)
         steps = trace.steps(case, targets, by_rank) if case.reruns.trace else []
         return replace(measured, steps=[*steps, *pairs.rows(case, targets, ran.results)])

@@ -19,10 +19,12 @@ from accuracy.world.base import Program, Results, Tensors, World
 
 @dataclass(frozen=True)
 class Ran:
-    """out, lse, dq, dk, dv of every rank as stored, in rank order, and what the run took."""
+    """out, lse, dq, dk, dv of every rank as stored, in rank order, and what the run took. repeats: what runs again
+    changed, as each rank tells, where the case asks for repeats and the ranks count by themselves."""
 
     results: list[Results]
     cost: device.Cost
+    repeats: Sequence[dict[str, Any]] | None = None
 
 
 RunRanks = Callable[[Case, Sequence[Tensors]], Ran]

@@ -26,6 +26,7 @@ from accuracy.verdict.label import (
     NOT_MEASURED,
     PRECISION_FLOOR,
     ROUNDING,
+    is_bug,
 )
 from accuracy.verdict.pattern import FORWARD, Pattern, pattern_of
 from accuracy.verdict.proof import Cause, causes, followers
@@ -48,6 +49,11 @@ class Diagnosis:
     sentence: str
     evidence: tuple[str, ...]
     pattern: Pattern
+
+    @property
+    def is_bug(self) -> bool:
+        """Whether the variant is wrong, not merely rounding."""
+        return is_bug(self.label, self.pattern.numbers)
 
 
 def diagnoses(

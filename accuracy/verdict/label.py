@@ -36,6 +36,11 @@ class Finding:
     numbers: dict[str, float | str] = field(default_factory=dict)
 
 
+def is_bug(label: str, numbers: dict[str, float | str]) -> bool:
+    """Whether a finding is of a fault, not of rounding. A race is one, whatever its numbers were in a run."""
+    return label in BUGS or bool(numbers.get("race"))
+
+
 def is_simple(numbers: dict[str, float | str]) -> bool:
     """Whether a finding needs no special inputs: Gaussian ones show it, or those whose exact answer is known."""
     shown = str(numbers.get("inputs", "gaussian")).split(", ")

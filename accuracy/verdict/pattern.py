@@ -138,11 +138,21 @@ def _shape(judged: pd.DataFrame, wrong: pd.DataFrame) -> str:
     bad = numbers.isin(numbers.loc[bugs.index])
     if bad.iloc[0]:
         return ""
+    if sizes := _sizes_alone(judged, bugs, bad):
+        return f"only at {' and '.join(map(str, sizes))} ranks"
     own = {name: sorted(set(judged.loc[bad, name]) - set(judged.loc[~bad, name]), key=str) for name in PROBLEM}
-    alone = {name: values for name, values in own.items() if values and name != "softmax_scale"}
+    alone = {name: values for name, values in own.items() if values and name not in ("softmax_scale", "seqlen_q")}
     if not any(set(judged.loc[bad, name]) == set(values) for name, values in alone.items()):
         alone = {name: [judged.loc[wrong.index[0], name]] for name in ("seqlen", "heads", "heads_kv", "head_dim")}
     return "only with " + " or ".join(f"{name}={value}" for name, values in alone.items() for value in values)
+
+
+def _sizes_alone(judged: pd.DataFrame, bugs: pd.DataFrame, bad: "pd.Series[bool]") -> list[int]:
+    """The numbers of ranks that are wrong, where the same problems are right with other numbers, and no problem is
+    right with these."""
+    wrong, healthy = {*bugs["world_size"]}, judged[is_healthy(judged)]
+    elsewhere = {*healthy.loc[bad.loc[healthy.index], "world_size"]} - wrong
+    return sorted(map(int, wrong)) if len(elsewhere - {1}) and not wrong & {*healthy["world_size"]} else []
 
 
 def _sound(judged: pd.DataFrame, tensors: tuple[str, ...]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ def untried(results: pd.DataFrame) -> str:
     rows = results[(results["status"] == OK) & results["mask"].notna()]
     if rows.empty:
         return ""
-    masks = rows["mask"].astype(str)
+    masks, sizes = rows["mask"].astype(str), rows["world_size"]
     missing = {
         "a causal mask": not masks.str.startswith("causal").any(),
         "a full mask": not masks.str.startswith("full").any(),
@@ -20,6 +20,8 @@ def untried(results: pd.DataFrame) -> str:
         "packed documents": not masks.str.contains("documents=").any(),
         "a softcap": not (rows["softcap"] > 0).any(),
         "batches": not (rows["batch"] > 1).any(),
+        "odd numbers of ranks": (sizes > 1).any() and not ((sizes > 1) & (sizes % 2 == 1)).any(),
+        "runs again": not rows.get("repeats_differ", rows["seqlen"] * float("nan")).notna().any(),
     }
     words = [word for word, absent in missing.items() if absent]
     most = f"more than {count(int(rows['seqlen'].max()), 'token')} or {count(int(rows['world_size'].max()), 'rank')}"

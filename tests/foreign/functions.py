@@ -74,6 +74,12 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float,
     return scaled_dot_product_attention(q, k, v, is_causal=causal, scale=softmax_scale, enable_gqa=True)
 
 
+def sdpa_as_transformers(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: Any) -> Tensor:
+    """One token needs no mask; so its dq and dk, which are 0, are rounded as those of any softmax."""
+    causal = causal and q.shape[2] > 1
+    return scaled_dot_product_attention(q, k, v, is_causal=causal, scale=softmax_scale, enable_gqa=True)
+
+
 def sdpa_other_heads(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: Any) -> Tensor:
     k, v = (x.repeat(1, q.shape[1] // x.shape[1], 1, 1) for x in (k, v))  # not repeat_interleave
     return scaled_dot_product_attention(q, k, v, is_causal=causal, scale=softmax_scale)
@@ -126,6 +132,7 @@ HEALTHY = {
     "eager_out": Foreign(eager_out, float32=True),
     "softmax_in_float32": Foreign(softmax_in_float32, "bhsd", float32=True),
     "sdpa": Foreign(sdpa, "bhsd"),
+    "sdpa_as_transformers": Foreign(sdpa_as_transformers, "bhsd"),
     "varlen": Foreign(varlen, "varlen"),
     "forward_only": Foreign(forward_only),
     "asks_its_group": Foreign(asks_its_group, float32=True),

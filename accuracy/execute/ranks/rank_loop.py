@@ -23,7 +23,7 @@ from accuracy.execute.ranks.rendezvous import Ranks, time_limit
 from accuracy.execute.worker_process import device_works, write
 from accuracy.inputs import base as inputs_base
 from accuracy.measurement.pipeline import Pipeline
-from accuracy.measurement.rerun import counts
+from accuracy.measurement.rerun import counts, repeats
 from accuracy.results import table
 from accuracy.runtime import device
 from accuracy.simulate.program import Ran, build_kernel, rank_program
@@ -34,7 +34,7 @@ from accuracy.world.simulated import RankFailed
 PATIENCE_SECONDS = 3.0  # of a rank with an exception, for the others to hear of it
 PLAIN, POISON, FUTURE, PREPARE, END = range(5)
 RERUNS = (Reruns(), Reruns(poison=True), Reruns(future=True))
-"""What the first three ask for."""
+"""What the first three ask for; the first, where the case says so, with every rank's repeats."""
 Told = dict[str, Any]
 """What a rank tells of its part in a case: its error, or its cost and what its tensors are like."""
 
@@ -138,7 +138,7 @@ class Rank:
         """On the first rank: the case in hand on all ranks; as `RunRanks`. Raises RankFailed."""
         if case.world != "processes":
             return self._simulate(case, shards)
-        what = RERUNS.index(case.reruns)
+        what = RERUNS.index(replace(case.reruns, repeat=0))
         self.tell(self.number, what)
         every, results = self.take_part(what, shards[0])
         for rank, told in enumerate(every):
@@ -146,7 +146,8 @@ class Rank:
                 raise RankFailed(f"rank {rank}: {told['error']}")
         peaks = [told["peak_bytes"] for told in every]
         seconds = max(told["seconds"] for told in every)
-        return Ran(results, device.Cost(seconds, None if None in peaks else max(peaks)))
+        repeated = [told["repeats"] for told in every]
+        return Ran(results, device.Cost(seconds, None if None in peaks else max(peaks)), repeated)
 
     def take_part(self, what: int, given: Tensors | None = None) -> tuple[list[Told], list[Results]]:
         """What every rank tells of its part; on the first, which is given its shards, also all results."""
@@ -190,9 +191,13 @@ class Rank:
         world = ProcessesWorld(rank, case.world_size, self.ranks.data[case.world_size])
         with device.measured(case.device) as cost, device.poisoned(what == POISON):
             results = run_rank(program, world)
+        if self.task.cases[self.number].reruns != Reruns():  # a function may return a buffer that it fills again
+            results = repeats.copies(results)
         if guarded is not None:
             guarded.check(rank)
-        return results, {**vars(cost), "tensors": messages.describe(results)}
+        again = self.task.cases[self.number].reruns.repeat if what == PLAIN else 0
+        repeated = repeats.repeat(results, lambda: run_rank(program, world), again)
+        return results, {**vars(cost), "tensors": messages.describe(results), "repeats": repeated}
 
     def _exchange(self, mine: Results, told: Told) -> tuple[list[Told], list[Results]]:
         patience = PATIENCE_SECONDS if "error" in told else None

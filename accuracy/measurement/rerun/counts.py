@@ -5,7 +5,7 @@ In: the case, the shards of its inputs and its results. Out: how many elements o
 plain run's numbers are not touched.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from accuracy.core.case import Case, Reruns
 from accuracy.core.errors import WrongResult
+from accuracy.measurement.rerun.repeats import Changes, Told, columns
 from accuracy.results.table import TENSORS
 from accuracy.runtime.sharding import token_map
 from accuracy.simulate.program import Ran, RunRanks
@@ -23,9 +24,9 @@ GUARD_ELEMENTS = 4096  # NaN before and behind each input: more than any kernel'
 Counts = dict[str, dict[str, list[Any]]]  # tensor -> column -> number of each rank, then of all
 
 
-def counts(case: Case, shards: Sequence[Tensors], results: Sequence[Results], run_ranks: RunRanks) -> Counts:
+def counts(case: Case, shards: Sequence[Tensors], ran: Ran, run_ranks: RunRanks) -> Counts:
     """What changed in each rerun that the case asks for. Raises what the run raises."""
-    asked, plain = case.reruns, replace(case, reruns=Reruns())
+    asked, plain, results = case.reruns, replace(case, reruns=Reruns()), ran.results
     found: Counts = {}
 
     def note(column: str, each: list[dict[str, int]]) -> None:
@@ -34,10 +35,8 @@ def counts(case: Case, shards: Sequence[Tensors], results: Sequence[Results], ru
             found.setdefault(name, {})[column] = [*counted, sum(counted)]
 
     if asked.repeat:
-        for name, columns in _repeated(
-            results, (run_ranks(plain, shards).results for _ in range(asked.repeat))
-        ).items():
-            found.setdefault(name, {}).update(columns)
+        again = (run_ranks(plain, shards).results for _ in range(asked.repeat))
+        found |= columns(ran.repeats or _repeated(results, again))
     if asked.poison:
         note("poisoned", _compare(results, [_poisoned(plain, shards, run_ranks).results], _newly_nonfinite))
     if asked.unwaited and case.world == "simulated":
@@ -48,41 +47,13 @@ def counts(case: Case, shards: Sequence[Tensors], results: Sequence[Results], ru
     return found
 
 
-def _repeated(results: Sequence[Results], again: Iterable[Sequence[Results]]) -> Counts:
-    """Of every tensor, by rank and of all: elements that differed in any run, runs that differed, and the largest
-    change beside the tensor's root mean square. No more than one run is kept."""
-    found: Counts = {}
-    differing = {(rank, place): torch.zeros_like(x, dtype=torch.bool) for rank, place, x in _tensors(results)}
-    sizes, runs = dict.fromkeys(differing, 0.0), dict.fromkeys(differing, 0)
-    whole = {TENSORS[place]: 0 for _, place in differing}
-    for run in again:
-        restless = set()
-        for rank, place, x in _tensors(results):
-            y = run[rank][place]
-            if y is None or torch.equal(x, y) or not (changed := (x != y) & ~(x.isnan() & y.isnan())).any():
-                continue
-            change = (y.double() - x.double())[changed].abs().max() / x.double().square().mean().sqrt()
-            differing[rank, place] |= changed
-            sizes[rank, place] = max(sizes[rank, place], float(change.nan_to_num(nan=torch.inf)))
-            runs[rank, place] += 1
-            restless.add(TENSORS[place])
-        for name in restless:
-            whole[name] += 1
-    for name in whole:
-        mine = [key for key in differing if TENSORS[key[1]] == name]
-        elements, size = [int(differing[key].sum()) for key in mine], [sizes[key] for key in mine]
-        found[name] = {
-            "repeats_differ": [*elements, sum(elements)],
-            "repeats_runs": [*(runs[key] for key in mine), whole[name]],
-            "repeats_size": [*size, max(size)],
-        }
-    return found
-
-
-def _tensors(results: Sequence[Results]) -> Iterator[tuple[int, int, Tensor]]:
-    """Rank, place and tensor of all that there are."""
-    for rank, each in enumerate(results):
-        yield from ((rank, place, x) for place, x in enumerate(each[: len(TENSORS)]) if x is not None)
+def _repeated(results: Sequence[Results], again: Iterable[Sequence[Results]]) -> list[Told]:
+    """What every rank has to tell where this process runs them all."""
+    ranks = [Changes(each) for each in results]
+    for run, every in enumerate(again):
+        for changes, mine in zip(ranks, every, strict=True):
+            changes.note(run, mine)
+    return [changes.told() for changes in ranks]
 
 
 def _compare(

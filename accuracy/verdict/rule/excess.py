@@ -193,7 +193,9 @@ def _outlier(
     margin = _margin(evidence, 1, 1.0)
     allowed = np.maximum(ONE_RANK * least, 2 * margin * explained(evidence, every, cancelled)) * beyond * looser
     few = len(rows)
-    size = np.maximum(rows["single_device_max"], least[:few] * rows["reference_rms"])
+    zero = rows["reference_rms"] == 0  # then errors are relative to the natural size (`metrics.norms`)
+    usual = np.where(zero & (rows["error_rel"] > 0), rows["error_rms"] / rows["error_rel"], rows["reference_rms"])
+    size = np.maximum(rows["single_device_max"], least[:few] * usual)
     elements = rows["error_max"] / size / np.maximum(1.0, allowed[:few] / (ONE_RANK * least[:few]))
     if largest(elements) > LARGEST:
         element = largest(rows["error_max"] / size)

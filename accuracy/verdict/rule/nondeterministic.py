@@ -15,6 +15,9 @@ from accuracy.verdict.evidence import Evidence
 from accuracy.verdict.label import NONDETERMINISTIC, Finding
 from accuracy.verdict.rows import largest
 
+RACE = "a race, other data was read, or random numbers were, as dropout's"
+OTHER_ORDER = "sums were added in another order"
+
 
 def judge(evidence: Evidence) -> Finding | None:
     """See `accuracy.verdict.verdict`."""
@@ -32,5 +35,5 @@ def judge(evidence: Evidence) -> Finding | None:
     text += (
         f", in {int(repeats['repeats_runs'].max())} runs, on ranks {', '.join(map(str, ranks))}, by at most {size:.2g}"
     )
-    text += " of the tensor's size: " + ("a race, other data was read" if race else "sums were added in another order")
+    text += f" of the tensor's size: {RACE if race else OTHER_ORDER}"
     return Finding(NONDETERMINISTIC, text, numbers | {"repeats_size": size, "race": float(race)})

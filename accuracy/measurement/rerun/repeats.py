@@ -1,0 +1,77 @@
+"""What do runs again change of one rank's tensors? Counted by the rank itself, where its world has one process a rank.
+
+In: the rank's first results and those of every further run. Out: plain numbers that a rank tells, and the columns of
+the table that they make together. No more than one run is kept.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from accuracy.results.table import TENSORS
+from accuracy.world.base import Results
+
+Told = dict[str, dict[str, Any]]
+"""By tensor: elements that differed in any run, the runs in which one did, the largest change."""
+
+
+class Changes:
+    """Of one rank."""
+
+    def __init__(self, first: Results) -> None:
+        named = dict(zip(TENSORS, first, strict=False))
+        self._first = {name: x for name, x in named.items() if x is not None}
+        self._differing = {name: torch.zeros_like(x, dtype=torch.bool) for name, x in self._first.items()}
+        self._runs: dict[str, list[int]] = {name: [] for name in self._first}
+        self._sizes = dict.fromkeys(self._first, 0.0)
+
+    def note(self, run: int, results: Results) -> None:
+        """The results of a further run."""
+        for name, y in zip(TENSORS, results, strict=False):
+            x = self._first.get(name)
+            if x is None or y is None or torch.equal(x, y):
+                continue
+            changed = (x != y) & ~(x.isnan() & y.isnan())
+            if not changed.any():
+                continue
+            change = (y.double() - x.double())[changed].abs().max() / x.double().square().mean().sqrt()
+            self._differing[name] |= changed
+            self._sizes[name] = max(self._sizes[name], float(change.nan_to_num(nan=torch.inf)))
+            self._runs[name].append(run)
+
+    def told(self) -> Told:
+        """What the rank tells of them."""
+        return {
+            name: {"elements": int(self._differing[name].sum()), "runs": runs, "size": self._sizes[name]}
+            for name, runs in self._runs.items()
+        }
+
+
+def copies(results: Results) -> Results:
+    """Of results whose function may return a buffer that it fills again."""
+    return tuple(None if x is None else x.clone() for x in results)
+
+
+def repeat(first: Results, again: Callable[[], Results], count: int) -> Told:
+    """So many runs of one rank again."""
+    changes = Changes(first)
+    for run in range(count):
+        changes.note(run, again())
+    return changes.told()
+
+
+def columns(ranks: Sequence[Told]) -> dict[str, dict[str, list[Any]]]:
+    """Of every tensor, by rank and of all: elements that differed in any run, runs that differed, and the largest
+    change beside the tensor's root mean square."""
+    found = {}
+    for name in ranks[0]:
+        each = [told[name] for told in ranks]
+        elements, sizes = [one["elements"] for one in each], [one["size"] for one in each]
+        runs = [one["runs"] for one in each]
+        found[name] = {
+            "repeats_differ": [*elements, sum(elements)],
+            "repeats_runs": [*map(len, runs), len(set().union(*runs))],
+            "repeats_size": [*sizes, max(sizes)],
+        }
+    return found
