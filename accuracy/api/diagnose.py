@@ -56,8 +56,8 @@ def diagnose(
     """Measure the cases that decide between a bug and rounding, and say which it is.
 
     variant: as in `accuracy.measure`, or a table of its rows, which is judged as it is. The cases are those of
-    `accuracy experiment=diagnose`: four dtypes, 1 to 8 ranks (a function: one rank unless world_size says more),
-    inputs whose exact answer is known, runs that must not change a bit; other arguments change them, with the meaning
+    `accuracy experiment=diagnose`: four dtypes, 1 to 8 ranks (a function: one rank unless world_size says more, then
+    also 3 and 5, and 16 and 32 only where world_size has as many), inputs whose exact answer is known, runs that must not change a bit; other arguments change them, with the meaning
     that they have in `accuracy.measure`. Raises ConfigError, a ValueError, for an argument that cannot be.
     """
     if isinstance(variant, pd.DataFrame):

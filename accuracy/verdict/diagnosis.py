@@ -31,8 +31,9 @@ from accuracy.verdict.label import (
 from accuracy.verdict.pattern import FORWARD, Pattern, pattern_of
 from accuracy.verdict.proof import Cause, causes, followers
 from accuracy.verdict.rule.excess import INDEPENDENT
+from accuracy.verdict.rule.nondeterministic import change
 from accuracy.verdict.traced import traced
-from accuracy.verdict.untried import silent, untried
+from accuracy.verdict.untried import raised, silent, untried
 
 PLURAL = {
     "is": "are", "comes": "come", "gives": "give", "stops": "stop", "rounds": "round", "differs": "differ",
@@ -82,7 +83,7 @@ def diagnose(verdicts: pd.DataFrame, results: pd.DataFrame, steps: pd.DataFrame,
         )
     evidence = [f"{_names(pattern)}: {pattern.sentence}."] if label != ROUNDING else []
     more = (*_proofs(known), *traced(steps), _ratios(pattern), growth_line(pattern.growth), _unjudged(results))
-    more = (*silent(verdicts), *more)
+    more = (*silent(verdicts), *raised(results), *more)
     evidence += [line for line in more if line]
     sentence = f"{_sentence(pattern, verdicts, known)} {untried(results)}".strip()
     return Diagnosis(pattern.variant, label, sentence, tuple(evidence), pattern)
@@ -131,10 +132,7 @@ def _sentence(pattern: Pattern, verdicts: pd.DataFrame, known: dict[str, Cause])
 
 def _restless(pattern: Pattern, lead: tuple[str, ...], wrong: "pd.Series[str]") -> str:
     """What differs between runs, by how much, and so why; one hit tells nothing of dtypes, ranks and inputs."""
-    said = f"{_and(lead)} {'differ' if len(lead) > 1 else 'differs'} from run to run"
-    if "race" in pattern.numbers:
-        text, size = pattern.sentence.rpartition(": ")[2], float(pattern.numbers["repeats_size"])
-        said += f", by at most {size:.2g} of the tensor's size: {text}"
+    said = f"{_and(lead)} {'differ' if len(lead) > 1 else 'differs'} from run to run{change(pattern.numbers)}"
     others = {*wrong} - {*pattern.tensors}
     for names, one, more in (({*pattern.tensors}, "differs", "differ"), (others, "is wrong", "are wrong")):
         rest = [name for name in TENSORS if name in names and name not in (*lead, "delta")]

@@ -95,9 +95,9 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> Pattern:
 
 def _leading(judged: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     """The label that leads, and its verdicts: what does not repeat before all, since numbers of one run say nothing of
-    the next, bugs before the rest, the problem that comes first in the table before
-    the shapes tried beside it, what Gaussian inputs show before what others do, what comes first in the data's flow
-    before what is made of it, and the graver."""
+    the next, bugs before the rest, the problem that comes first in the table before the shapes tried beside it, what
+    Gaussian inputs show before what others do, what comes first in the data's flow before what is made of it, and the
+    graver."""
     wrong = judged[~is_healthy(judged)]
     if wrong.empty:
         return ROUNDING, _same_problem(judged, judged)
@@ -142,7 +142,8 @@ def _shape(judged: pd.DataFrame, wrong: pd.DataFrame) -> str:
         return f"only at {' and '.join(map(str, sizes))} ranks"
     own = {name: sorted(set(judged.loc[bad, name]) - set(judged.loc[~bad, name]), key=str) for name in PROBLEM}
     alone = {name: values for name, values in own.items() if values and name not in ("softmax_scale", "seqlen_q")}
-    if not any(set(judged.loc[bad, name]) == set(values) for name, values in alone.items()):
+    alone = {name: values for name, values in alone.items() if set(judged.loc[bad, name]) == set(values)}
+    if not alone:
         alone = {name: [judged.loc[wrong.index[0], name]] for name in ("seqlen", "heads", "heads_kv", "head_dim")}
     return "only with " + " or ".join(f"{name}={value}" for name, values in alone.items() for value in values)
 

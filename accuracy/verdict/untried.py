@@ -3,7 +3,7 @@
 import pandas as pd
 
 from accuracy.core.number import count
-from accuracy.results.table import OK
+from accuracy.results.table import FAILED, OK
 from accuracy.verdict.label import NOT_MEASURED
 
 
@@ -26,6 +26,20 @@ def untried(results: pd.DataFrame) -> str:
     words = [word for word, absent in missing.items() if absent]
     most = f"more than {count(int(rows['seqlen'].max()), 'token')} or {count(int(rows['world_size'].max()), 'rank')}"
     return f"Not tried: {', '.join([*words, most])}."
+
+
+def raised(results: pd.DataFrame) -> list[str]:
+    """The kinds of failures in dtypes that were measured otherwise: how many cases, and the first one's shape."""
+    measured = set(results.loc[results["status"] == OK, "dtype"])
+    failed = results[(results["status"] == FAILED) & results["tensor"].isna() & results["dtype"].isin(measured)]
+    kinds = failed.groupby(failed["reason"].astype(str).str.replace(r"\d+", "N", regex=True), sort=False)
+    names = ("seqlen", "batch", "heads", "heads_kv", "head_dim", "mask", "world_size")
+    said = []
+    for _, rows in kinds:
+        first = rows.iloc[0]
+        where = ", ".join(f"{name}={first[name]}" for name in names)
+        said.append(f"Not measured in {count(len(rows), 'case')}, the first with {where}: {first['reason']}.")
+    return said
 
 
 def silent(verdicts: pd.DataFrame) -> list[str]:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from tests.foreign import gathered, ring
+from tests.foreign import gathered, ring, steps
 
 
 @dataclass(frozen=True)
@@ -137,6 +137,7 @@ HEALTHY = {
     "forward_only": Foreign(forward_only),
     "asks_its_group": Foreign(asks_its_group, float32=True),
     "gathered": Foreign(gathered.attend, ranks=(1, 2, 4)),
+    "steps": Foreign(steps.attend, ranks=(1, 4)),
     "ring": Foreign(ring.attend, ranks=(1, 2, 4), float32=True),
 }
 FAULTY = {

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -106,7 +106,7 @@ class Late(Steps):
 class NeverZeroed(Steps):
     """A sum goes on from where the last call of its shape ended."""
 
-    sums: dict[Any, Tensor] = {}
+    sums: ClassVar[dict[Any, Tensor]] = {}
 
     def zeros(self, name: str, like: Tensor) -> Tensor:
         found = super().zeros(name, like)
@@ -128,15 +128,16 @@ TWINS = {
         (out + part) / 2, torch.logaddexp(lse, block))),
     "lse_of_first_block": ring("lse", ("merge",), may=EVERYTHING, merge=lambda out, lse, part, block: (
         Steps().merge(out, lse, part, block)[0], lse)),
-    "lse_of_other_half": ring(GRADIENTS, saved=halves_swapped),
+    "lse_of_other_half": ring(GRADIENTS, ("partial",), saved=halves_swapped),
     "lse_base_2": ring("lse", ("factor",), returned=lambda out, lse: (out, lse * 1.4426950408889634)),
-    "empty_rows": ring(EVERYTHING, times=all_blocks),
+    "empty_rows": ring("out dq dk", times=all_blocks),
     "one_rank_off": ring("dk dv", ("shard",), gradients=off_by_one_rank),
-    "dk_dv_swapped": ring("dk dv", gradients=lambda dq, dk, dv, how: (dq, dv, dk)),
+    "dk_dv_swapped": ring("dk dv", ("shard",), gradients=lambda dq, dk, dv, how: (dq, dv, dk)),
     "heads_modulo": ring(EVERYTHING, ("heads",), spread=lambda x, share: x.repeat(1, 1, share, 1),
                          gathered=lambda x, share: x.unflatten(2, (share, -1)).sum(2)),
     "scale_twice": ring(EVERYTHING, ("scale",), scale=lambda scale, way: scale**2 if way == "forward" else scale),
-    "scale_missing_in_dq": ring("dq", ("scale", "factor"), gradients=lambda dq, dk, dv, how: (dq / how["scale"], dk, dv)),
+    "scale_missing_in_dq": ring("dq", ("scale", "factor"),
+                                gradients=lambda dq, dk, dv, how: (dq / how["scale"], dk, dv)),
     "factor_dv": ring("dv", ("factor",), gradients=lambda dq, dk, dv, how: (dq, dk, dv * 1.01)),
     "factor_out_least": ring("out", ("factor",), returned=lambda out, lse: (out * (1 + 2**-10), lse)),
     "bf16_lse_saved": ring(GRADIENTS, ("cast",), saved=lambda out, lse: (out, lse.bfloat16().to(lse.dtype))),
@@ -147,11 +148,12 @@ TWINS = {
     "block_twice": ring(EVERYTHING, BLOCKS, times=count_of_block(2, 1)),
     "odd_length": ring(EVERYTHING, BLOCKS, says="only with",
                        times=count_of_block(0, 1, lambda where, length: length % 2)),
-    "odd_size": ring(EVERYTHING, BLOCKS, says="3", times=count_of_block(0, 1, lambda where, length: where[1] % 2)),
+    "odd_size": ring(EVERYTHING, BLOCKS, says="only at 3 and 5 ranks",
+                     times=count_of_block(0, 1, lambda where, length: where[1] % 2)),
     "long": ring(EVERYTHING, BLOCKS, says="only with seqlen=2304",
                  times=count_of_block(0, 1, lambda where, length: length * where[1] > 2048)),
-    "second_of_batch": ring(EVERYTHING, ("layout",), says="only with batch=2", given=first_item_s_keys),
-    "head_dim_40": ring(EVERYTHING, says="only with head_dim=40", given=whole_tiles),
+    "second_of_batch": ring(EVERYTHING, ("shard",), says="only with batch=2", given=first_item_s_keys),
+    "head_dim_40": ring(EVERYTHING, ("layout",), says="only with head_dim=40", given=whole_tiles),
     "documents_ignored": Twin(borders_ignored, "out", GRADIENTS, (*MASK, *BLOCKS), "varlen", (1,), "only with batch=2"),
     "race": Twin(partial(attend, steps=Late()), "out", EVERYTHING, says="run to run"),
     "sum_never_zeroed": Twin(partial(attend, steps=NeverZeroed()), "dq", says="run to run"),

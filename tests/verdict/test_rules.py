@@ -13,7 +13,10 @@ from accuracy.verdict.label import NOT_MEASURED, ROUNDING
 from accuracy.verdict.verdict import verdicts
 from tests.verdict.synthetic import DTYPES, bend, healthy, row
 
-NOT_TRIED = " Not tried: a full mask, windows, packed documents, a softcap, batches, more than 512 tokens or 4 ranks."
+NOT_TRIED = (
+    " Not tried: a full mask, windows, packed documents, a softcap, batches, odd numbers of ranks, runs again,"
+    " more than 512 tokens or 4 ranks."
+)
 REPORTS = Path(__file__).parents[2] / "reports"
 
 
@@ -164,6 +167,32 @@ def test_a_rank_that_happens_to_repeat_in_a_case_that_does_not_is_no_leak() -> N
     assert label(leak, "dq", "float32") == "logic"
     restless = bend(leak, {"tensor": "dq", "dtype": "float32", "rank": (2, -1)}, repeats_differ=3.0)
     assert label(restless, "dq", "float32") == "nondeterministic"
+
+
+def test_a_race_leads_what_it_made_of_one_run() -> None:
+    """And is a bug, while sums in another order are none."""
+    where = {"tensor": "dq", "dtype": "float32"}
+    wrong = bend(healthy(), {"tensor": "out"}, error_rel=0.3)
+    said = []
+    for size in (0.5, 1e-7):
+        found = bend(wrong, where, repeats_differ=3.0, repeats_runs=1.0, repeats_size=size)
+        (each,) = diagnoses(verdicts(found), found, *no_more())
+        said.append((each.label, each.is_bug))
+        alone = bend(healthy(), where, repeats_differ=3.0, repeats_runs=1.0, repeats_size=size)
+        said.append(next((each.label, each.is_bug) for each in diagnoses(verdicts(alone), alone, *no_more())))
+    race, order = ("nondeterministic", True), ("nondeterministic", False)
+    assert said == [race, race, ("logic", True), order]
+
+
+def test_what_failed_in_a_dtype_that_was_measured_otherwise_is_said_once_a_kind() -> None:
+    bare = [
+        row("", "bfloat16", 1, -1, 0, status="failed", reason=f"ValueError: got {n}", seqlen=n) | {"tensor": None}
+        for n in (7, 9)
+    ]
+    found = pd.concat([healthy(), pd.DataFrame(bare)])
+    (said,) = diagnoses(verdicts(found), found, *no_more())
+    assert said.label == "rounding"
+    assert any("Not measured in 2 cases, the first with seqlen=7," in line for line in said.evidence), said.evidence
 
 
 def test_a_lost_key_is_counted() -> None:

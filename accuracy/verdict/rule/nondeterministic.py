@@ -8,6 +8,7 @@ strikes one call in 200 is seen in 920 repeats with 1 - (1 - 1/200)^920 = 99%.
 """
 
 import math
+from collections.abc import Mapping
 
 from accuracy.core.dtype import rounding_band
 from accuracy.results.table import ALL_RANKS
@@ -32,8 +33,14 @@ def judge(evidence: Evidence) -> Finding | None:
         return Finding(NONDETERMINISTIC, text, numbers)
     race = size > rounding_band(evidence.tensor, dtype)
     ranks = sorted({int(rank) for rank in repeats["rank"] if rank != ALL_RANKS})
-    text += (
-        f", in {int(repeats['repeats_runs'].max())} runs, on ranks {', '.join(map(str, ranks))}, by at most {size:.2g}"
-    )
-    text += f" of the tensor's size: {RACE if race else OTHER_ORDER}"
-    return Finding(NONDETERMINISTIC, text, numbers | {"repeats_size": size, "race": float(race)})
+    text += f", in {int(repeats['repeats_runs'].max())} runs, on ranks {', '.join(map(str, ranks))}"
+    numbers |= {"repeats_size": size, "race": float(race)}
+    return Finding(NONDETERMINISTIC, text + change(numbers), numbers)
+
+
+def change(numbers: Mapping[str, float | str]) -> str:
+    """How large what differs between runs is, and what makes such differences."""
+    if "repeats_size" not in numbers:
+        return ""
+    what = RACE if numbers["race"] else OTHER_ORDER
+    return f", by at most {float(numbers['repeats_size']):.2g} of the tensor's size: {what}"

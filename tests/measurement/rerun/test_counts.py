@@ -7,6 +7,7 @@ import torch
 
 from accuracy.core.case import Reruns
 from accuracy.results.table import read_steps
+from accuracy.measurement.rerun import repeats
 from accuracy.runtime import device
 from accuracy.selfcheck.fault import race
 from accuracy.selfcheck.measure import measured, results
@@ -101,6 +102,20 @@ def test_a_receive_buffer_that_is_read_too_early_is_named(
     assert diagnosis.pattern.tensors[: len(tensors)] == tensors
     assert "only" not in diagnosis.sentence
     assert "poisoned" not in diagnosis.pattern.numbers
+
+
+def test_ranks_that_count_by_themselves_count_a_run_once() -> None:
+    """Rank 0's out changes in run 1, rank 1's in runs 1 and 2, in other elements; lse is not given."""
+    first = torch.tensor([3.0, 4.0])
+    ranks = []
+    for changed in ({1: [9.0, 4.0]}, {1: [3.0, 5.0], 2: [1.0, 4.0]}):
+        again = iter([torch.tensor(changed.get(run, [3.0, 4.0])) for run in range(4)])
+        ranks.append(repeats.repeat((first, None), lambda again=again: (next(again), None), 4))  # type: ignore[misc]
+    found = repeats.columns(ranks)
+    assert list(found) == ["out"]
+    assert found["out"]["repeats_differ"] == [1, 2, 3]
+    assert found["out"]["repeats_runs"] == [1, 2, 2]
+    assert found["out"]["repeats_size"] == pytest.approx([6 / 12.5**0.5, 2 / 12.5**0.5, 6 / 12.5**0.5])
 
 
 def test_a_write_beside_the_inputs_is_refused(tmp_path: Path) -> None:
