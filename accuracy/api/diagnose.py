@@ -58,7 +58,8 @@ def diagnose(
     variant: as in `accuracy.measure`, or a table of its rows, which is judged as it is. The cases are those of
     `accuracy experiment=diagnose`: four dtypes, 1 to 8 ranks (a function: one rank unless world_size says more, then
     also 3 and 5, and 16 and 32 only where world_size has as many), inputs whose exact answer is known, runs that must
-    not change a bit; other arguments change them, with the meaning that they have in `accuracy.measure`. Raises ConfigError, a ValueError, for an argument that cannot be.
+    not change a bit; other arguments change them, with the meaning that they have in `accuracy.measure`. Raises
+    ConfigError, a ValueError, for an argument that cannot be.
     """
     if isinstance(variant, pd.DataFrame):
         return _judge(variant, *(schema.empty_table().to_pandas() for schema in (STEPS_SCHEMA, HYPOTHESES_SCHEMA)))
