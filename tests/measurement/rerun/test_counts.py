@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from accuracy.core.case import Reruns
-from accuracy.results.table import read_steps
 from accuracy.measurement.rerun import repeats
+from accuracy.results.table import read_steps
 from accuracy.runtime import device
 from accuracy.selfcheck.fault import race
 from accuracy.selfcheck.measure import measured, results
