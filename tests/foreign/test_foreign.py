@@ -90,5 +90,5 @@ def test_no_gradient_is_a_reason_and_a_missing_part_of_one_is_zero() -> None:
     assert "forward only" in none.loc["dq", "reason"]
     assert set(none.loc["out", "status"]) == {"ok"}
     part = rows[(rows["variant"] == "in_part") & (rows["rank"] == 0)].set_index("tensor")
-    assert part.loc["dk", "error_rel"] == 1.0
+    assert part.loc["dk", "error_rel"] == pytest.approx(1.0, rel=1e-12)  # a quotient of two float64 norms
     assert part.loc[["dq", "dv"], "error_rel"].max() < 2**-7
