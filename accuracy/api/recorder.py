@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 
 from accuracy.execute.run import now, record
@@ -15,8 +16,10 @@ from accuracy.gate.exits import Exit
 from accuracy.gate.fingerprint import comparable_baseline
 from accuracy.gate.rules import Limits
 from accuracy.gate.text import terminal
-from accuracy.results import table
+from accuracy.results import completeness, table
 from accuracy.results.cell import Key, measured
+from accuracy.results.completeness import Promise
+from accuracy.results.derived import with_derived
 from accuracy.results.run_table import of_table
 from accuracy.runtime import device as devices
 
@@ -31,12 +34,12 @@ class Recorder:
         self.notes: list[str] = []
         self.judged: set[Key] = set()
         self.expected: set[Key] = set()
-        self.cases: dict[str, None] = {}
+        self.rows: list[table.Row] = []
         self.started = now()
 
     def add(self, rows: Sequence[table.Row]) -> None:
         """Keep the rows."""
-        self.cases |= dict.fromkeys(row["case_id"] for row in rows)
+        self.rows += rows
         if self.folder is not None:
             for case in {row["case_id"] for row in rows}:
                 mine = [{**row, "experiment": EXPERIMENT} for row in rows if row["case_id"] == case]
@@ -50,11 +53,11 @@ class Recorder:
     def write(self, ended: str | None) -> None:
         """Write run.json."""
         if self.folder is not None:
-            table.write_json(self.folder / "run.json", self._about(self.cases, ended))
+            table.write_json(self.folder / "run.json", self._about(self.rows, ended))
 
     def judge(self, rows: Sequence[table.Row], limits: Limits | None) -> str | None:
         """What is wrong with a test's rows, as accuracy-check prints it; None where nothing is."""
-        about = self._about(dict.fromkeys(row["case_id"] for row in rows), now())
+        about = self._about(rows, now())
         content = pa.Table.from_pylist(rows, schema=table.RESULTS_SCHEMA)
         run = of_table(self.folder or Path(EXPERIMENT), json.loads(json.dumps(about, default=str)), content)
         baseline = comparable_baseline(run, self.baseline) if self.baseline else None
@@ -71,6 +74,16 @@ class Recorder:
         left_out = [f"{number} cells of the baseline were measured by no test of this session"] if number else []
         return dict.fromkeys([*self.notes, *left_out])
 
-    def _about(self, cases: Iterable[str], ended: str | None) -> dict[str, Any]:
-        about = record(EXPERIMENT, devices.choose("auto"), {}, list(cases), ["pytest", *sys.argv[1:]])
-        return about | {"started": self.started, "ended": ended, "process": os.getpid()}
+    def _about(self, rows: Sequence[table.Row], ended: str | None) -> dict[str, Any]:
+        promises = {row["case_id"]: Promise(row["seed"], row["world_size"], row["code"]) for row in rows}
+        on_cpu = any(row["device"] == devices.name("cpu") for row in rows)
+        device = "cpu" if on_cpu else devices.choose("auto")
+        about = record(EXPERIMENT, device, {}, list(promises), ["pytest", *sys.argv[1:]])
+        plan = completeness.begun(promises, [], about["fingerprint"]["device"])
+        if ended is not None:
+            plan = completeness.closed(plan, _frame(rows))
+        return about | {"started": self.started, "ended": ended, "process": os.getpid(), "plan": plan}
+
+
+def _frame(rows: Sequence[table.Row]) -> pd.DataFrame:
+    return with_derived(pa.Table.from_pylist([dict(row) for row in rows], schema=table.RESULTS_SCHEMA).to_pandas())

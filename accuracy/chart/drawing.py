@@ -15,8 +15,11 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from accuracy.chart import mark
 
-INK, SOFT, RULE, SINGLE_DEVICE, FLOOR, BORDER = (f"#fe010{place}" for place in range(1, 7))
-VARIABLES = {INK: "ink", SOFT: "soft", RULE: "rule", SINGLE_DEVICE: "single-device", FLOOR: "floor", BORDER: "border"}
+INK, SOFT, RULE, SINGLE_DEVICE, FLOOR, BORDER, BAD = (f"#fe010{place}" for place in range(1, 8))
+VARIABLES = {
+    INK: "ink", SOFT: "soft", RULE: "rule", SINGLE_DEVICE: "single-device", FLOOR: "floor", BORDER: "border",
+    BAD: "bad",
+}  # fmt: skip
 VARIABLES |= {f"#fe000{index}": f"series-{index}" for index in range(mark.COLOURS)}
 REFERENCES: dict[str, dict[str, Any]] = {  # by the class in the page
     "single-device": {"color": SINGLE_DEVICE, "linestyle": (0, (6, 3)), "linewidth": 1.1, "gid": "single-device"},
@@ -66,6 +69,12 @@ def line(axes: Axes, places: Iterable[Any], values: Iterable[Any], slot: int, **
     """What can be drawn of a series, in its colour and with its marker."""
     usual = {"color": series_colour(slot), "marker": mark.marker(slot), "gid": f"s{slot}", "clip_on": False}
     axes.plot(*drawable(places, values), **{**usual, **look})
+
+
+def marked(axes: Axes, places: Iterable[Any], values: Iterable[Any]) -> None:
+    """A ring around each point, in the colour of what is bad."""
+    look: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 11, "markerfacecolor": "none"}
+    axes.plot(*drawable(places, values), **look, markeredgecolor=BAD, markeredgewidth=1.8, clip_on=False, zorder=5)
 
 
 def fix_ticks(axis: Any, places: Iterable[float], labels: Iterable[object] | None = None) -> None:

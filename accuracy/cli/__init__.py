@@ -42,7 +42,7 @@ def status_of(
     try:
         return work() or 0
     except mistakes as error:
-        print(f"{command}: {text(error)}", file=sys.stderr)
+        print(f"{command}: {printable(text(error))}", file=sys.stderr)
     except OSError as error:
         if error.strerror is None:
             return internal(command, error)
@@ -54,7 +54,11 @@ def status_of(
 
 def unusable(error: OSError) -> str:
     """A file that the system refuses: it is missing, the disk is full or read-only, a quota is used up."""
-    what = f"{error.filename} cannot be read or written" if error.filename else "a file cannot be read or written"
+    what = (
+        f"{printable(str(error.filename))} cannot be read or written"
+        if error.filename
+        else "a file cannot be read or written"
+    )
     return f"{what} ({error.strerror}); make room or choose another place, what was measured stays"
 
 

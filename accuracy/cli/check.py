@@ -1,7 +1,8 @@
 """`accuracy-check RUN_FOLDER [--baseline FOLDER]`: did attention get less accurate? Exit status 0 to 5.
 
-0 ok; 1 regression; 2 a mistake in the command, or a file that cannot be read; 3 incomplete: cases are missing, nothing
-was measured, a rank died, or a second look is due; 4 no comparable baseline, with --require-baseline; 5 logic bug.
+0 ok; 1 regression; 2 a mistake in the command, or a file that cannot be read; 3 incomplete: rows are not those that the
+run ended with, nothing was measured, a rank died, or a second look is due; 4 no comparable baseline, with
+--require-baseline; 5 logic bug.
 `accuracy-check accept RUN_FOLDER --to FOLDER` makes a run the baseline.
 """
 
@@ -11,18 +12,28 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from accuracy.cli import Parser, status_of, whole
+from accuracy.core.errors import IncompleteRun, printable
+from accuracy.gate.exits import Exit
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the worst cells and `N passed, N failed, N skipped`; the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    return status_of("accuracy-check", lambda: _accept(words[1:]) if words[:1] == ["accept"] else _check(words))
+    return status_of("accuracy-check", lambda: _accept(words[1:]) if words[:1] == ["accept"] else _checked(words))
 
 
 def _accept(words: list[str]) -> int:
     from accuracy.cli import accept
 
     return accept.main(words)
+
+
+def _checked(words: list[str]) -> int:
+    try:
+        return _check(words)
+    except IncompleteRun as error:
+        print(f"accuracy-check: {printable(str(error))}", file=sys.stderr)
+        return Exit.INCOMPLETE
 
 
 def _check(words: list[str]) -> int:
@@ -34,7 +45,7 @@ def _check(words: list[str]) -> int:
     add("--baseline", type=Path, metavar="FOLDER", help=help_)
     add("--second", type=Path, metavar="RUN_FOLDER", help="a second look: the same run, fresh seeds")
     add("--require-baseline", action="store_true", help="exit 4 where a cell has no baseline")
-    add("--part", action="store_true", help="the run is a part of the baseline's matrix")
+    add("--part", action="store_true", help="the run is a part of the baseline's matrix, or of its seeds")
     add("--out", type=Path, metavar="FOLDER", help="write check.json, junit.xml, summary.md, comment.md, compare.html")
     add("--rows", type=whole, default=10, metavar="N", help="cells in the printed table (10)")
     given = parser.parse_args(words)

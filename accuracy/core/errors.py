@@ -8,6 +8,10 @@ class ConfigError(ValueError):
     """What was given, what is allowed, what to do: one line."""
 
 
+class IncompleteRun(ConfigError):
+    """A run whose rows are not those that it ended with, and that cannot be judged."""
+
+
 class WrongResult(RuntimeError):
     """A result that no rounding explains: wrong shape or dtype, or memory that was not the variant's to write."""
 

@@ -18,7 +18,8 @@ from accuracy.execute.measure import Launched, measure
 from accuracy.execute.plan import Planned
 from accuracy.measurement.provenance import code_of, fingerprint, provenance
 from accuracy.measurement.repository import of_functions
-from accuracy.results import table
+from accuracy.results import completeness, table
+from accuracy.results.completeness import Promise
 
 NOT_NUMBERS = ("output_dir", "report", "dry_run", "reference", "workers", "case_seconds")  # keys that change no number
 
@@ -71,8 +72,15 @@ def execute(
     about["provenance"] |= {"functions": of_functions(configuration)}
     if said := other_code.set_aside(folder, plans):
         logging.getLogger("accuracy").warning("accuracy: %s", said)
+    codes = {each.case.id: code_of(each.case) for each in plans}
+    promises = {
+        each.case.id: Promise(each.case.seed, each.case.world_size, codes[each.case.id])
+        for each in plans
+        if each.case.stack is None
+    }
+    about["plan"] = completeness.begun(promises, sorted({*ids} - {*promises}), about["fingerprint"]["device"])
     table.write_json(folder / "run.json", about)
-    finished, codes = table.finished_cases(folder), {each.case.id: code_of(each.case) for each in plans}
+    finished = table.finished_cases(folder)
     done = {case_id: found.status for case_id, found in finished.items() if codes.get(case_id) == found.code}
     pending = [each for each in plans if each.case.id not in done]
     counts = dict.fromkeys((table.OK, table.UNSUPPORTED, table.FAILED), 0)
@@ -93,7 +101,9 @@ def execute(
         interrupted = True
     finally:
         progress.close()
-    table.write_json(folder / "run.json", about | {"ended": None if interrupted else now()})
+    if not interrupted:
+        about |= {"ended": now(), "plan": completeness.closed(about["plan"], table.read_results(folder))}
+    table.write_json(folder / "run.json", about)
     earlier_ok = sum(status == table.OK for status in done.values())
     return Outcome(folder, counts["ok"], counts["unsupported"], counts["failed"], len(done), earlier_ok, interrupted)
 

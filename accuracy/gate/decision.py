@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from accuracy.core.errors import ConfigError
-from accuracy.gate import judge, rules
+from accuracy.gate import judge, rules, seeds
 from accuracy.gate.exits import Exit
 from accuracy.gate.fingerprint import Entry, differences, hard, soft
 from accuracy.gate.item import FAILED, GRAVITY, INCOMPLETE, PASSED, SKIPPED, Item
@@ -21,7 +21,8 @@ REFUSED = ("logic", "invalid")  # verdicts that no baseline can excuse
 
 @dataclass(frozen=True)
 class Decision:
-    """items: the worst first. hard, soft: how the baseline's fingerprint differs; notes: what a reader must know."""
+    """items: the worst first. hard, soft: how the baseline's fingerprint differs; notes: what a reader must know.
+    alone: how many cells have a kernel that no single device of the matrix runs."""
 
     run: RunTable
     baseline: RunTable | None
@@ -30,6 +31,7 @@ class Decision:
     soft: tuple[Entry, ...]
     notes: tuple[str, ...]
     exit: Exit
+    alone: int = 0
 
     def count(self, state: str) -> int:
         """How many items are passed, failed, incomplete or skipped."""
@@ -45,7 +47,8 @@ class Decision:
 @dataclass(frozen=True)
 class Question:
     """What is asked: a run, what it is compared with, and how strictly. part: the run is a part of the baseline's
-    matrix, the rest is not missed, and other parts are asked about too. verdicts: label and sentence by cell."""
+    matrix, the rest of its cells and seeds is not missed, and other parts are asked about too. verdicts: label and
+    sentence by cell."""
 
     run: RunTable
     baseline: RunTable | None = None
@@ -79,10 +82,12 @@ def decide(question: Question) -> Decision:
     cells, base = cell.measured(run), cell.measured(comparable) if comparable else {}
     also = cell.varying([*cells, *base])
     findings = judge.first_look(cells, base, len(base) if question.part else 0)
-    items = [_judge(key, cells[key], base.get(key), findings.get(key), question, also) for key in cells]
+    alone = rules.without_single_device(cells)
+    items = [_judge(key, cells[key], base.get(key), findings.get(key), question, also, key in alone) for key in cells]
     if question.second is not None:
         items = _look_again(items, question, base, len(findings), also)
     items += _without_numbers(run, comparable, cells, base, also, question.part)
+    items += _strange(question, cells, base, also, all(item.state != INCOMPLETE for item in items))
     soft_apart = differences(soft(baseline.about), soft(run.about)) if comparable and baseline else []
     return Decision(
         run=run,
@@ -90,23 +95,31 @@ def decide(question: Question) -> Decision:
         items=tuple(sorted(items, key=lambda item: (item.order, item.name))),
         hard=tuple(apart),
         soft=tuple(soft_apart),
-        notes=tuple(notes(run, baseline, items, apart, soft_apart)),
+        notes=tuple(notes(run, baseline, items, apart, soft_apart, alone)),
         exit=_exit(items, bool(cells), question, comparable),
+        alone=len(alone),
     )
 
 
 def _judge(
-    key: Key, measured: Cell, baseline: Cell | None, found: CellFinding | None, question: Question, also: list[str]
+    key: Key,
+    measured: Cell,
+    baseline: Cell | None,
+    found: CellFinding | None,
+    question: Question,
+    also: list[str],
+    alone: bool,
 ) -> Item:
     """One cell: its verdict, the portable rules, its baseline, in that order."""
-    item = Item(cell.named(key, also), "new", "no baseline: the portable rules alone", key, measured, baseline)
+    by = f"no baseline, judged by {rules.used(measured, alone)}"
+    item = Item(cell.named(key, also), "new", by, key, measured, baseline)
     if found is not None:
         item = replace(item, **vars(found))
     said = [(item.label, item.reason)]
     label, sentence = question.verdicts.get(key, ("", ""))
     if label in REFUSED:
         said.append((label, sentence))
-    broken = rules.broken(measured, question.limits)
+    broken = rules.broken(measured, question.limits, alone)
     held = [each for each in broken if rules.accepted(each, baseline, question.limits)]
     said += [(each.label, each.text) for each in broken if each not in held]
     item = item.but(*min(said, key=lambda pair: GRAVITY[pair[0]]))
@@ -131,7 +144,7 @@ def _look_again(
             if found:
                 item = item.but(found[0].label, f"second look: {found[0].text}")
             elif item.label == "undecided" and item.key and item.cell and again.y:
-                both = replace(item.cell, y={**item.cell.y, **again.y})
+                both = item.cell.joined(again)
                 settled = judge.second_look(both, again, base[item.key], family)
                 item = replace(item, **vars(settled), cell=both)
         looked.append(item)
@@ -146,6 +159,19 @@ def _must_be_fresh(first: RunTable, second: RunTable) -> None:
         raise ConfigError(f"the second look is of other code ({codes[1]}, not {codes[0]}); measure it with the same")
     if common := sorted(set(first.results["seed"]) & set(second.results["seed"])):
         raise ConfigError(f"the second look repeats seed {common[0]}; it needs fresh ones: {fresh_seeds(first)}")
+
+
+def _strange(
+    question: Question, cells: Mapping[Key, Cell], base: Mapping[Key, Cell], also: list[str], whole: bool
+) -> Iterator[Item]:
+    """What is not as the run ended with it, and seeds that were left out. whole: nothing else is missing."""
+    second = question.second
+    again = cell.measured(second) if second else {}
+    for fault in (*question.run.faults, *(second.faults if second else ())):
+        yield Item(fault.name, "missing", fault.text)
+    yield from seeds.copied(cells, again, also)
+    if whole and not question.run.faults and not question.part:
+        yield from seeds.left_out(cells, base, again, also)
 
 
 def _exit(items: Sequence[Item], measured: bool, question: Question, comparable: RunTable | None) -> Exit:

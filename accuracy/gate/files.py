@@ -11,9 +11,10 @@ from markupsafe import Markup
 
 from accuracy.chart.render import render
 from accuracy.chart.view import Chip
+from accuracy.core.errors import printable
 from accuracy.core.number import count
 from accuracy.core.paths import whole_file
-from accuracy.gate import text
+from accuracy.gate import by_rank, text
 from accuracy.gate.decision import Decision
 from accuracy.gate.exits import WORDS, Exit
 from accuracy.gate.fingerprint import Entry, entries, hard, soft
@@ -69,7 +70,7 @@ def _item(item: Item) -> dict[str, Any]:
     return {
         **{name: getattr(item, name) for name in ("name", "label", "state", "reason")},
         "key": None if item.key is None else dict(zip(KEYS, map(_plain, item.key), strict=True)),
-        **{name: _plain(getattr(item, name)) for name in ("effect", "p", "seen")},
+        **{name: _plain(getattr(item, name)) for name in ("effect", "p", "seen", "rank")},
         "run": _numbers(item.cell),
         "baseline": _numbers(item.baseline),
     }
@@ -81,6 +82,7 @@ def _numbers(cell: Cell | None) -> dict[str, Any] | None:
     return {
         "error_rel": _plain(cell.error),
         "x_single_device": _plain(cell.ratio),
+        "x_floor": _plain(cell.floors),
         "worst_rank_x_single_device": _plain(cell.rank_ratio),
         "largest_x_single_device": _plain(cell.max_ratio),
         "log_ratio_by_seed": {str(seed): _plain(cell.y[seed]) for seed in cell.seeds},
@@ -110,14 +112,16 @@ def junit(decision: Decision) -> bytes:
 def _case(suite: Element, item: Item, experiment: str) -> None:
     variant = item.name.partition(" ")[0] if item.key is None else str(item.key[KEYS.index("variant")])
     setting = item.name.removeprefix(variant).strip()
-    case = SubElement(suite, "testcase", {"classname": f"{experiment}.{variant}", "name": setting or variant})
+    case = SubElement(
+        suite, "testcase", {"classname": printable(f"{experiment}.{variant}"), "name": printable(setting or variant)}
+    )
     key = {} if item.key is None else {name: str(value) for name, value in zip(KEYS, item.key, strict=True)}
     _properties(case, {"label": item.label, **key, **_metrics(item)})
     if item.state == SKIPPED:
-        SubElement(case, "skipped", {"message": item.reason})
+        SubElement(case, "skipped", {"message": printable(item.reason)})
     elif item.state in (FAILED, INCOMPLETE):
         tag = "failure" if item.state == FAILED else "error"
-        SubElement(case, tag, {"type": item.label, "message": f"{item.name}: {item.reason}"})
+        SubElement(case, tag, {"type": item.label, "message": printable(f"{item.place}: {item.reason}")})
 
 
 def _metrics(item: Item) -> dict[str, str]:
@@ -136,7 +140,7 @@ def _metrics(item: Item) -> dict[str, str]:
 def _properties(parent: Element, values: dict[str, str]) -> None:
     properties = SubElement(parent, "properties")
     for name, value in values.items():
-        SubElement(properties, "property", {"name": name, "value": value})
+        SubElement(properties, "property", {"name": printable(name), "value": printable(value)})
 
 
 def page(decision: Decision) -> bytes:
@@ -158,6 +162,7 @@ def page(decision: Decision) -> bytes:
         skipped=skipped,
         entries=_entries(decision),
         growth=panels(decision),
+        by_rank=by_rank.panels(decision),
         past=past,
         own_style=Markup((PAGE / "compare.css").read_text(encoding="utf-8")),
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from accuracy.core.errors import ConfigError, printable
+from accuracy.results.completeness import NO_PLAN
 from accuracy.results.run_table import RunTable, read_baseline, read_run
 
 HARD = ("device", "torch", "cuda", "cudnn", "flash_attn", "flash_attn_4", "triton", "knobs")
@@ -39,7 +40,9 @@ def soft(about: Mapping[str, Any]) -> dict[str, str]:
     """What should not change a number: driver, NCCL, system, other packages."""
     given = about["provenance"]
     packages = given.get("packages")
-    named = {str(name): version for name, version in packages.items()} if isinstance(packages, Mapping) else {}
+    named = (
+        {printable(str(name)): version for name, version in packages.items()} if isinstance(packages, Mapping) else {}
+    )
     others = {name: _text(named[name]) for name in sorted(named) if name not in NOT_COMPARED}
     return {**{name: _text(given.get(name)) for name in SOFT}, **others}
 
@@ -75,6 +78,8 @@ def _read(folder: Path) -> RunTable:
     run = read_run(folder)
     if run.about.get("ended") is None or set(run.planned) - set(run.results["case_id"]):
         raise ConfigError(f"{folder} is not finished; repeat its command first")
+    if strange := [fault for fault in run.faults if fault.text != NO_PLAN]:
+        raise ConfigError(f"{folder}: {strange[0].name} {strange[0].text}; measure it again")
     return run
 
 

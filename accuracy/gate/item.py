@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 from accuracy.results.cell import Cell, Key
+from accuracy.results.policy import EFFECT
 
 PASSED, FAILED, INCOMPLETE, SKIPPED = "passed", "failed", "incomplete", "skipped"
 STATE_OF = {  # gravest first: the order of every list
@@ -56,6 +57,23 @@ class Item:
         rise = -self.effect if math.isfinite(self.effect) else 0.0
         ratio = self.cell.ratio if self.cell is not None and self.cell.y else 0.0
         return grave, rise, -ratio
+
+    @property
+    def rank(self) -> int | None:
+        """The rank whose error rose most over the baseline's, or is largest without one; None where it stands out by
+        less than `policy.EFFECT` from all ranks together."""
+        if self.cell is None or len(self.cell.ranks) < 2:
+            return None
+        old, whole = (self.baseline.ranks, self.baseline.ratio) if self.baseline and self.baseline.y else ({}, 1.0)
+        rises = {rank: ratio / old.get(rank, whole if old else 1.0) for rank, ratio in self.cell.ranks.items()}
+        worst = max(rises, key=lambda rank: rises[rank])
+        usual = self.cell.ratio / whole if self.cell.y else 0.0
+        return worst if rises[worst] > usual * math.exp(EFFECT) else None
+
+    @property
+    def place(self) -> str:
+        """`ring bfloat16 W=4 dq, rank 2`."""
+        return self.name if self.rank is None else f"{self.name}, rank {self.rank}"
 
     def but(self, label: str, reason: str) -> "Item":
         """The same item with another word on it."""

@@ -1,8 +1,9 @@
-"""Every cell against its baseline: the tests of `statistics.py` at the levels of `policy.py`, over all cells at once.
-The second look is at the cells only that the first left undecided, with fresh seeds and with those of both looks."""
+"""Every cell against its baseline: the tests of `statistics.py` at the levels of `policy.py`, over all cells and
+measures at once. The second look is at the cells only that the first left undecided, with fresh seeds and with those of
+both looks."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -10,9 +11,11 @@ import numpy as np
 
 from accuracy.gate.item import percent
 from accuracy.gate.statistics import Comparison, compare, holm, seen
-from accuracy.results.cell import Cell, Key
-from accuracy.results.policy import EFFECT, LEVEL, NEAR
+from accuracy.results.cell import BySeed, Cell, Key
+from accuracy.results.policy import EFFECT, LEVEL, MEASURES, NEAR, RELATIVE, Measure
 
+Bound = float | np.ndarray
+BAD = ("regression", "outlier", "undecided")  # gravest first
 JUDGED = ("effect", "rise", "fall", "seed_effect", "seed_rise")
 
 
@@ -28,24 +31,46 @@ class CellFinding:
 
 
 class _Compared(NamedTuple):
+    measure: Measure
     paired: bool
     seeds: tuple[int, int]
-    identical: bool
     found: Comparison
     seen: float
 
 
-def first_look(cells: Mapping[Key, Cell], baseline: Mapping[Key, Cell], family: int = 0) -> dict[Key, CellFinding]:
+def first_look(
+    cells: Mapping[Key, Cell], baseline: Mapping[Key, Cell], family: int = 0, measures: Sequence[Measure] = MEASURES
+) -> dict[Key, CellFinding]:
     """A finding for each cell that has numbers on both sides; family: of how many in all, where these are a part."""
     keys = [key for key, cell in cells.items() if cell.y and key in baseline and baseline[key].y]
-    family = max(family, len(keys))
-    compared = [_compare(cells[key], baseline[key], family) for key in keys]
+    tests = max(family, len(keys)) * len(measures)
+    compared = [(key, each) for key in keys for each in _compare(cells[key], baseline[key], tests, measures)]
     if not keys:
         return {}
+    labels = _labels([each for _, each in compared], tests)
+    said: dict[Key, list[tuple[_Compared, str]]] = {}
+    for (key, each), label in zip(compared, labels, strict=True):
+        said.setdefault(key, []).append((each, label))
+    return {key: _gravest(said[key], cells[key].equals(baseline[key])) for key in keys}
+
+
+def _labels(compared: Sequence[_Compared], tests: int) -> list[str]:
+    """What the first look says of each measure; empty where it says nothing."""
     every = {name: np.array([getattr(each.found, name) for each in compared]) for name in JUDGED}
-    masks = judged(Comparison(**every, error=np.array([]), freedom=0), family)._asdict()
-    labels = [next((label for label, mask in masks.items() if mask[place]), "") for place in range(len(keys))]
-    return {key: _found(each, label) for key, each, label in zip(keys, compared, labels, strict=True)}
+    least = np.array([each.measure.effect for each in compared])
+    alone = np.array([each.measure.alone for each in compared])
+    masks = judged(Comparison(**every, error=np.array([]), freedom=0), tests, least, alone)._asdict()
+    return [next((label for label, mask in masks.items() if mask[place]), "") for place in range(len(compared))]
+
+
+def _gravest(said: Sequence[tuple[_Compared, str]], identical: bool) -> CellFinding:
+    """The gravest word of all measures, the first of them where several have it; only the error can improve."""
+    error, label = said[0]
+    each = error
+    if grave := [pair for pair in said if pair[1] in BAD]:
+        each, label = min(grave, key=lambda pair: BAD.index(pair[1]))
+    effect = (error if each.measure.name in RELATIVE else each).found.effect
+    return replace(_found(each, label, identical), effect=float(effect), seen=error.seen)
 
 
 class Judged(NamedTuple):
@@ -57,62 +82,84 @@ class Judged(NamedTuple):
     improved: np.ndarray
 
 
-def judged(found: Comparison, family: int | None = None) -> Judged:
-    """The first look, over all cells of a run at once; axes in front are runs of their own."""
-    large = found.effect > EFFECT
+def judged(found: Comparison, tests: int | None = None, least: Bound = EFFECT, alone: Bound | None = None) -> Judged:
+    """The first look, over all tests of a run at once; axes in front are runs of their own. least: the rise that is
+    none yet; alone: the same where there is no p-value."""
+    large = found.effect > least
+    unknown = np.isnan(found.rise) & (found.effect > (least if alone is None else alone))
     return Judged(
-        regression=holm(found.rise, LEVEL, family) & large,
-        outlier=holm(found.seed_rise, LEVEL, family) & (found.seed_effect > EFFECT),
-        undecided=(holm(found.rise, NEAR, family) | np.isnan(found.rise)) & large,
-        improved=holm(found.fall, LEVEL, family) & (found.effect < -EFFECT),
+        regression=holm(found.rise, LEVEL, tests) & large,
+        outlier=holm(found.seed_rise, LEVEL, tests) & (found.seed_effect > least),
+        undecided=holm(found.rise, NEAR, tests) & large | unknown,
+        improved=holm(found.fall, LEVEL, tests) & (found.effect < -np.asarray(least)),
     )
 
 
 def second_look(both: Cell, fresh: Cell, baseline: Cell, family: int) -> CellFinding:
     """both: the seeds of both looks; fresh: the second's. family: how many cells the first look had. It is the last."""
-    each, newest = _compare(both, baseline, family), _compare(fresh, baseline, family)
-    level, label = LEVEL / family, ""
-    if each.found.rise <= level and each.found.effect > EFFECT:
-        label = "regression"
-    elif newest.found.seed_rise <= level and newest.found.seed_effect > EFFECT:
-        each, label = newest, "outlier"
-    elif each.found.fall <= level and each.found.effect < -EFFECT:
-        label = "improved"
-    found = _found(each, label)
+    tests = family * len(MEASURES)
+    pairs = zip(_compare(both, baseline, tests), _compare(fresh, baseline, tests), strict=True)
+    found = _gravest([_settled(each, newest, LEVEL / tests) for each, newest in pairs], False)
     return replace(found, reason=f"after two looks: {found.reason}")
 
 
-def _compare(cell: Cell, baseline: Cell, family: int) -> _Compared:
-    """Paired where the baseline has every seed of the run, and there are two at least."""
-    new, old = cell.values(), baseline.values()
-    repeated = set(cell.y) <= set(baseline.y)
-    twins = baseline.values(cell.seeds) if repeated else None
-    paired = twins is not None and len(new) > 1
-    same_errors = set(cell.y) != set(baseline.y) or cell.error == baseline.error  # both may have got worse alike
-    found = compare(new, old, twins if paired else None)
-    identical = twins is not None and bool((new == twins).all()) and same_errors
-    caught = float(seen(found.error, found.freedom, LEVEL / family / (1 + paired)))
-    return _Compared(paired, (len(new), len(old)), identical, found, caught)
+def _settled(each: _Compared, newest: _Compared, level: float) -> tuple[_Compared, str]:
+    least = each.measure.effect
+    if each.found.rise <= level and each.found.effect > least:
+        return each, "regression"
+    if newest.found.seed_rise <= level and newest.found.seed_effect > least:
+        return newest, "outlier"
+    return each, "improved" if each.found.fall <= level and each.found.effect < -least else ""
+
+
+def _compare(cell: Cell, baseline: Cell, tests: int, measures: Sequence[Measure] = MEASURES) -> list[_Compared]:
+    """A comparison for each measure that both have; paired where the baseline has every seed of the run, and there are
+    two at least."""
+    found = []
+    for measure in measures:
+        new, old = (each.more.get(measure.name, {}) if measure.name else each.y for each in (cell, baseline))
+        if new and old:
+            unit = baseline.floors if measure.name in RELATIVE else 1.0
+            ours, theirs = ({seed: each[seed] / unit for seed in each} for each in (new, old))
+            found.append(_compare_one(measure, ours, theirs, tests))
+    return found
+
+
+def _compare_one(measure: Measure, new: BySeed, old: BySeed, tests: int) -> _Compared:
+    ours, theirs = (np.array([each[seed] for seed in sorted(each)]) for each in (new, old))
+    paired = set(new) <= set(old) and len(new) > 1
+    twins = np.array([old[seed] for seed in sorted(new)]) if paired else None
+    found = compare(ours, theirs, twins)
+    caught = float(seen(found.error, found.freedom, LEVEL / tests / (1 + paired)))
+    return _Compared(measure, paired, (len(new), len(old)), found, caught)
 
 
 FURTHER = {"undecided": ": too few seeds to tell", "improved": ": publish a new baseline"}
 
 
-def _found(each: _Compared, label: str) -> CellFinding:
+def _found(each: _Compared, label: str, identical: bool) -> CellFinding:
     """label: what the tests say, empty where they say nothing."""
     m, n = each.seeds
     effect, rise, fall = (float(value) for value in (each.found.effect, each.found.rise, each.found.fall))
+    what = each.measure.words
     if label == "outlier":
         p = float(each.found.seed_rise)
-        text = f"one seed is {percent(float(each.found.seed_effect))} against the baseline's mean ({_chance(p)})"
+        text = (
+            f"{what}one seed is {_size(each, float(each.found.seed_effect))} against the baseline's mean ({_chance(p)})"
+        )
         return CellFinding("outlier", text, effect, p, each.seen)
-    if each.identical and label in ("", "improved"):
-        return CellFinding("identical", "the baseline's numbers, to the last bit", 0.0, rise, each.seen)
+    if identical and label in ("", "improved"):
+        return CellFinding("identical", "the baseline's numbers, to the last bit", effect, rise, each.seen)
     how = f"{m} of the baseline's {n} seeds, paired" if each.paired else f"{m} seeds against the baseline's {n}"
     chance = "" if math.isnan(rise) else f", {_chance(min(rise, fall))}"
-    text = f"{percent(effect)} against the baseline ({how}{chance}){FURTHER.get(label, '')}"
+    text = f"{what}{_size(each, effect)} against the baseline ({how}{chance}){FURTHER.get(label, '')}"
     label = label or ("changed" if each.paired else "same")
     return CellFinding(label, text, effect, fall if label == "improved" else rise, each.seen)
+
+
+def _size(each: _Compared, effect: float) -> str:
+    """`+10.3%` of a logarithm; `+0.500 errors` of a size."""
+    return f"{effect:+.3f} errors" if each.measure.name in RELATIVE else percent(effect)
 
 
 def _chance(p: float) -> str:

@@ -1,19 +1,27 @@
 """What must a reader of the decision know beside its items? One sentence each."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 
 from accuracy.core.number import count
+from accuracy.gate import rules
 from accuracy.gate.fingerprint import Entry
 from accuracy.gate.item import Item, percent
+from accuracy.results.cell import Key
 from accuracy.results.policy import RISE
 from accuracy.results.run_table import RunTable
 
 
 def notes(
-    run: RunTable, baseline: RunTable | None, items: Sequence[Item], hard: Sequence[Entry], soft: Sequence[Entry]
+    run: RunTable,
+    baseline: RunTable | None,
+    items: Sequence[Item],
+    hard: Sequence[Entry],
+    soft: Sequence[Entry],
+    alone: Collection[Key] = (),
 ) -> Iterator[str]:
-    """hard, soft: how the baseline's fingerprint differs."""
+    """hard, soft: how the baseline's fingerprint differs; alone: cells whose kernel no single device runs."""
     apart, warned = ("; ".join(map(str, found)) for found in (hard, soft))
     if baseline is None:
         yield "no baseline was given: the portable rules decide alone"
@@ -26,6 +34,8 @@ def notes(
     if new and any(item.baseline is not None for item in items):
         them = "it" if new == 1 else "them"
         yield f"{count(new, 'cell')} not in the baseline: the portable rules alone decide on {them}"
+    by = Counter(rules.used(item.cell, item.key in alone) for item in items if item.cell and item.baseline is None)
+    yield from (f"{count(number, 'cell')} judged by {words}" for words, number in by.items())
     if "improved" in labels:
         yield "some cells improved; accuracy-check accept RUN_FOLDER --reason '...' keeps it so"
     if "undecided" in labels:

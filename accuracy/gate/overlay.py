@@ -15,10 +15,20 @@ from accuracy.chart.view import Key as Legend
 from accuracy.core import fields
 from accuracy.core.number import plain
 from accuracy.gate.decision import Decision
+from accuracy.gate.item import FAILED
 from accuracy.results.cell import KEYS, Cell, Key
 from accuracy.results.table import TENSORS
 
 MOST_PANELS = 4
+_MARK = '<svg class="mark ink" viewBox="0 0 24 14" width="24" height="14" aria-hidden="true">'
+BASELINE_KEY = Legend(
+    "baseline", "base", Markup(f'{_MARK}<path class="mark-line" d="M0 7h24" stroke-dasharray="1.5 2.5"/></svg>')
+)
+FAILED_KEY = Legend(
+    "failed",
+    "failed",
+    Markup(f'{_MARK}<circle cx="12" cy="7" r="5.5" fill="none" stroke="var(--bad)" stroke-width="2"/></svg>'),
+)
 _LINE = fields.names(fields.VARIANT, fields.PRECISION, fields.KERNEL)
 _AXES = ("world_size", "tensor")  # within a panel: along a line, and chart by chart
 _PICTURE = ("dtype", *(name for name in KEYS if name not in (*_LINE, *_AXES, "dtype")))
@@ -33,18 +43,21 @@ class _Point(NamedTuple):
     size: int
     run: Cell
     baseline: Cell | None
+    failed: bool
 
 
 def panels(decision: Decision) -> list[Panel]:
     """A panel a dtype and problem, the first few; settings of one world size only have no growth and none."""
-    cells = [(item.key, item.cell, item.baseline) for item in decision.items if item.key and item.cell]
+    cells = [
+        (item.key, item.cell, item.baseline, item.state == FAILED) for item in decision.items if item.key and item.cell
+    ]
     varying = _varying([key for key, *_ in cells])
     points = [
         _Point(
             _label(key, _PICTURE, varying), _label(key, _LINE, varying), str(_get(key, "tensor")),
-            int(cell.get("world_size")), cell, old if old and old.y else None,
+            int(cell.get("world_size")), cell, old if old and old.y else None, failed,
         )
-        for key, cell, old in cells
+        for key, cell, old, failed in cells
         if cell.y and _get(key, "variant") != "single_device"
     ]  # fmt: skip
     points.sort(key=lambda point: (point.line, point.size))
@@ -78,9 +91,9 @@ def _label(key: Key, names: Sequence[str], varying: Sequence[str]) -> str:
 def _panel(slug: str, setting: str, points: Sequence[_Point], slots: Mapping[str, int]) -> Panel:
     legend = [mark.series_key(line, slots[line]) for line in dict.fromkeys(point.line for point in points)]
     if any(point.baseline for point in points):
-        drawn = '<svg class="mark ink" viewBox="0 0 24 14" width="24" height="14" aria-hidden="true">'
-        drawn += '<path class="mark-line" d="M0 7h24" stroke-dasharray="1.5 2.5"/></svg>'
-        legend.append(Legend("baseline", "base", Markup(drawn)))
+        legend.append(BASELINE_KEY)
+    if any(point.failed for point in points):
+        legend.append(FAILED_KEY)
     by_tensor = {name: [point for point in points if point.tensor == name] for name in TENSORS}
     charts = [_chart(f"{slug}-{tensor}", tensor, some, slots) for tensor, some in by_tensor.items() if some]
     return Panel(slug, setting, legend=tuple(legend), charts=tuple(charts), data=(_table(setting, points),))
@@ -120,6 +133,8 @@ def _draw(axes: Axes, points: Sequence[_Point], slot: int) -> None:
         places, ratios, color=colour, marker=mark.marker(slot), markersize=4, linewidth=1.5, linestyle=mark.dash(slot),
         clip_on=False,
     )  # fmt: skip
+    if bad := {point.size: point.run.ratio for point in points if point.failed}:
+        drawing.marked(axes, bad, bad.values())
 
 
 def _table(setting: str, points: Sequence[_Point]) -> Table:

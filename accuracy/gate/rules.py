@@ -9,9 +9,11 @@ maximum spreads by a tenth to a half over seeds.
 """
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from accuracy.results.cell import Cell
+from accuracy.core import fields
+from accuracy.results.cell import KEYS, SINGLE_DEVICE, Cell, Key
 
 ACCEPTED_GROWTH = 1.5  # of a value that the baseline was published with: the spread of maxima over seeds
 
@@ -43,21 +45,30 @@ class Broken:
     text: str
 
 
-def broken(cell: Cell, limits: Limits = Limits()) -> list[Broken]:
-    """The rules that the cell breaks; none is fine. The others are compared with the single-device kernel."""
+def broken(cell: Cell, limits: Limits = Limits(), alone: bool = False) -> list[Broken]:
+    """The rules that the cell breaks; none is fine. The others are compared with the single-device kernel, or with what
+    rounding makes of sums that cancel (see `accuracy.results.portable`). alone: the matrix has no single device."""
     if cell.nonfinite:
         return [Broken("not finite", "finite", cell.nonfinite, f"{cell.nonfinite} values are not finite")]
-    if cell.get("variant") == "single_device":
+    ratios = cell.rules
+    if ratios is None:
         return []
     tensor = str(cell.get("tensor"))
-    checks = (
-        ("all ranks", cell.ratio, limits.of(tensor, whole=True), "its error is"),
-        ("one rank", cell.rank_ratio, limits.of(tensor, whole=False), "on its worst rank and seed its error is"),
-        ("largest", cell.max_ratio, max(limits.largest, limits.of(tensor, whole=False)), "its largest error is"),
-    )
+    times = "times that of the kernel run once"
+    checks = [
+        ("all ranks", ratios.all_ranks, limits.of(tensor, whole=True), "its error is", times),
+        ("one rank", ratios.one_rank, limits.of(tensor, whole=False), "on its worst rank and seed its error is", times),
+        ("largest", ratios.largest, max(limits.largest, limits.of(tensor, whole=False)), "its largest error is", times),
+    ]
+    checks = [] if cell.get("variant") == SINGLE_DEVICE else checks
+    if ratios.conditioned or alone:
+        bound = "condition number times unit roundoff" if ratios.conditioned else "unit roundoff"
+        checks.append(
+            ("band", ratios.band, 1.0, "its error is", f"times the bound of roundings, a multiple of {bound}")
+        )
     return [
-        Broken("excess", rule, value, f"{words} {value:.3g} times that of the kernel run once (allowed: {limit:g})")
-        for rule, value, limit, words in checks
+        Broken("excess", rule, value, f"{words} {value:.3g} {than} (allowed: {limit:g})")
+        for rule, value, limit, words, than in checks
         if value > limit
     ]
 
@@ -66,5 +77,20 @@ def accepted(found: Broken, baseline: Cell | None, limits: Limits = Limits()) ->
     """Whether the baseline was published with the same rule broken, and about as far."""
     if found.label != "excess" or baseline is None:
         return False
-    same = [each for each in broken(baseline, limits) if each.rule == found.rule]
+    same = [each for each in broken(baseline, limits, alone=True) if each.rule == found.rule]
     return bool(same) and math.isfinite(found.value) and found.value <= ACCEPTED_GROWTH * same[0].value
+
+
+def without_single_device(cells: Collection[Key]) -> set[Key]:
+    """Cells whose kernel no single device of the matrix runs, in the same dtype: it hides in both sides of a ratio."""
+    places = [KEYS.index(name) for name in (*fields.names(fields.KERNEL), "dtype")]
+    variant = KEYS.index("variant")
+    known = {tuple(key[place] for place in places) for key in cells if key[variant] == SINGLE_DEVICE}
+    return {key for key in cells if tuple(key[place] for place in places) not in known}
+
+
+def used(cell: Cell, alone: bool) -> str:
+    """By what the cell is judged without a baseline."""
+    if cell.rules is not None and cell.rules.conditioned:
+        return "condition number times unit roundoff"
+    return "single device and, of Gaussian inputs, the rounding floor" if alone else "single device"

@@ -15,8 +15,9 @@ from accuracy.gate.item import FAILED, INCOMPLETE, SKIPPED, STATE_OF, Item, perc
 SUMMARY_BYTES = 2**20  # of a step; what is above is not shown at all
 COMMENT_BYTES = 65_536  # in characters, GitHub says; bytes are never fewer
 COMMENT_ROWS = 10
+NAMED = 3  # failed cells above all else
 MARK = "<!-- accuracy-check -->"  # by which a comment is found again
-HEAD = ("cell", "label", "x single device", "baseline", "change", "error", "reason")
+HEAD = ("cell", "rank", "label", "x single device", "baseline", "change", "error", "reason")
 
 
 def terminal(decision: Decision, most: int = 10) -> str:
@@ -30,10 +31,20 @@ def terminal(decision: Decision, most: int = 10) -> str:
 
 
 def headline(decision: Decision) -> str:
-    """One sentence: the outcome and its gravest reason."""
+    """One sentence: the outcome, its gravest reason, and whether a worse kernel could hide in single device's error."""
     outcome = f"accuracy-check {decision.run.experiment}: {WORDS[decision.exit]}"
-    worst = next((item for item in decision.items if item.state in (FAILED, INCOMPLETE)), None)
-    return outcome if worst is None else f"{outcome}. {worst.name}: {worst.reason}"
+    if decision.alone:
+        every = decision.alone == sum(item.cell is not None for item in decision.items)
+        lacking = "in the matrix" if every else f"for {count(decision.alone, 'cell')}"
+        outcome += f" (no single device {lacking}: judged by the rounding floor)"
+    first = failed(decision, 1)
+    return ". ".join([outcome, *first])
+
+
+def failed(decision: Decision, most: int) -> list[str]:
+    """`ring bfloat16 W=4 dq, rank 2: +30% ...`, the worst first."""
+    bad = [item for item in decision.items if item.state in (FAILED, INCOMPLETE)]
+    return [f"{item.place}: {item.reason}" for item in bad[:most]]
 
 
 def compared(decision: Decision) -> str:
@@ -42,7 +53,7 @@ def compared(decision: Decision) -> str:
         return "against: nothing (portable rules)"
     commit = str(decision.baseline.about["provenance"].get("git_commit") or "unknown")[:12]
     fitting = "not comparable" if decision.hard else "same fingerprint"
-    return f"against: {decision.baseline.folder} (commit {printable(commit)}, {fitting})"
+    return f"against: {printable(str(decision.baseline.folder))} (commit {printable(commit)}, {fitting})"
 
 
 def worst(decision: Decision, most: int) -> list[Item]:
@@ -51,11 +62,12 @@ def worst(decision: Decision, most: int) -> list[Item]:
 
 
 def row(item: Item) -> tuple[str, ...]:
-    """An item as texts, under HEAD."""
+    """An item as texts, under HEAD; rank: where one stands out."""
     ratio, before = (plain(each.ratio) if each and each.y else "" for each in (item.cell, item.baseline))
     change = percent(item.effect) if math.isfinite(item.effect) else ""
     error = scientific(item.cell.error) if item.cell and item.cell.y else ""
-    return item.name, item.label, ratio, before, change, error, item.reason
+    rank = "" if item.rank is None else str(item.rank)
+    return item.name, rank, item.label, ratio, before, change, error, item.reason
 
 
 def labels(decision: Decision) -> list[str]:
@@ -83,9 +95,12 @@ def comment(decision: Decision) -> str:
 
 def _page(decision: Decision, most_bytes: int, most_rows: int) -> str:
     sign = ":white_check_mark:" if decision.exit is Exit.OK else ":x:"
+    named = [text.partition(": ") for text in failed(decision, NAMED)]
     head = [
         MARK,
         f"### {sign} accuracy-check {_safe(decision.run.experiment)}: {WORDS[decision.exit]}",
+        "",
+        *(f"- **{_safe(place)}**: {_safe(reason)}" for place, _, reason in named),
         "",
         f"**{decision.last_line}** ({_safe('; '.join(labels(decision)))})  ",
         _safe(compared(decision)),

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from accuracy.core.errors import ConfigError, printable
-from accuracy.results import damage, sums, table
+from accuracy.core.errors import ConfigError, IncompleteRun, printable
+from accuracy.results import completeness, damage, sums, table
+from accuracy.results.completeness import Fault
 from accuracy.results.damage import REQUIRED, SIZES, TEXTS
 from accuracy.results.derived import with_derived
 
@@ -27,11 +28,12 @@ COLUMNS = table.RESULTS_SCHEMA.names  # a published one has less: what is empty 
 
 @dataclass(frozen=True)
 class RunTable:
-    """about: run.json; results: the planned cases' rows."""
+    """about: run.json; results: the planned cases' rows; faults: what is not as the run ended with it."""
 
     folder: Path
     about: dict[str, Any]
     results: pd.DataFrame
+    faults: tuple[Fault, ...] = ()
 
     @property
     def experiment(self) -> str:
@@ -139,18 +141,24 @@ def _record(folder: Path, content: bytes) -> dict[str, Any]:
     return about
 
 
-def _checked(folder: Path, about: dict[str, Any], read: pa.Table, published: bool) -> RunTable:
-    """Plain columns whose values make sense, of planned cases only; rows of stacks are for the report alone."""
+def _checked(folder: Path, about: dict[str, Any], read: pa.Table, signed: bool) -> RunTable:
+    """Plain columns whose values make sense, of planned cases only; rows of stacks are for the report alone. signed: a
+    baseline, which may be older than plans are."""
     results = with_derived(_guarded(folder, read.to_pandas).reindex(columns=COLUMNS))
+    faults = () if signed and "plan" not in about else completeness.faults(about, results)
+    if signed and faults:
+        raise ConfigError(f"{folder}: {faults[0].name} {faults[0].text}; publish the baseline again")
     stacks = table.in_stacks(results)
     of_stacks = set(results.loc[stacks, "case_id"])
     about = {**about, "cases": [case for case in about["cases"] if case not in of_stacks]}
     results = results[~stacks]
     planned = results["case_id"].isin(about["cases"])
-    if published and (not planned.all() or results["case_id"].nunique() != len(about["cases"])):
+    if signed and (not planned.all() or results["case_id"].nunique() != len(about["cases"])):
         raise ConfigError(f"{folder}: its table and its run.json name different cases; publish it again")
     results = results[planned].reset_index(drop=True)
     if fault := damage.of_table(results):
+        if faults and faults[0].text != completeness.NO_PLAN:
+            raise IncompleteRun(f"{folder}: {faults[0].name} {faults[0].text}; {fault}")
         raise ConfigError(f"{folder}: {fault}; its table is damaged")
     results = results.astype(dict.fromkeys((*SIZES, "seed", "rank"), "int64"))
-    return RunTable(folder, about, results.fillna({name: "" for name in TEXTS if name != "tensor"}))
+    return RunTable(folder, about, results.fillna({name: "" for name in TEXTS if name != "tensor"}), faults)

@@ -121,14 +121,10 @@ def _caught(published: Cells, planted: Cells) -> Claim:
 
 
 def _baseline(cells: Cells) -> Cells:
-    return {key: _only(each, each.seeds[:BASELINE]) for key, each in cells.items()}
+    return {key: each.only(each.seeds[:BASELINE]) for key, each in cells.items()}
 
 
 def _reruns(cells: Cells) -> list[Cells]:
     seeds = next(iter(cells.values())).seeds
     groups = [seeds[place : place + SEEDS] for place in range(BASELINE, len(seeds) - SEEDS + 1, SEEDS)]
-    return [{key: _only(each, group) for key, each in cells.items()} for group in groups]
-
-
-def _only(each: Cell, seeds: list[int]) -> Cell:
-    return replace(each, y={seed: each.y[seed] for seed in seeds})
+    return [{key: each.only(group) for key, each in cells.items()} for group in groups]

@@ -13,14 +13,15 @@ from scipy.special import betaincinv
 
 from accuracy.gate.judge import judged
 from accuracy.gate.statistics import Comparison, compare
-from accuracy.results.policy import EFFECT, LEVEL, NEAR
+from accuracy.results.policy import EFFECT, LEVEL, MEASURES, NEAR
 
 Array = np.ndarray
 CONFIDENCE = 0.95
 SEEDS = 8  # of a run
 BASELINE = 24  # of a baseline: measured once for many runs, and what is known of it sharpens every one
 CELLS = 500
-BLOCK = 100  # runs drawn at once
+TESTS = len(MEASURES)  # of a cell
+BLOCK = 20  # runs drawn at once
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Array]
 
 
@@ -68,8 +69,9 @@ class Design:
 
 
 def false_alarms(spreads: Array, runs: int, design: Design) -> tuple[Rate, Rate]:
-    """How many runs of unchanged cells fail, and how many ask for a second look. spreads: of y, one a cell."""
+    """How many runs of unchanged cells fail, and how many ask for a second look. spreads: one a cell."""
     random = np.random.default_rng(0)
+    spreads = np.repeat(spreads, TESTS)
     failed = asked = 0
     for start in range(0, runs, BLOCK):
         shape = (min(BLOCK, runs - start), len(spreads))
@@ -89,17 +91,18 @@ def caught(spreads: Array, rise: float, runs: int, design: Design) -> tuple[Rate
     old = design.draw(random, (runs, design.baseline)) * of_run
     first, fresh = (design.draw(random, (runs, SEEDS)) * of_run + math.log1p(rise) for _ in range(2))
     look = design.compared(first, old)
-    level, large = LEVEL / CELLS, look.effect > EFFECT
+    level, large = LEVEL / (CELLS * TESTS), look.effect > EFFECT
     fails = (look.rise <= level) & large | (look.seed_rise <= level) & (look.seed_effect > EFFECT)
     again = design.compared(np.concatenate([first, fresh], axis=-1), old)
-    later = fails | (look.rise <= NEAR / CELLS) & large & (again.rise <= level) & (again.effect > EFFECT)
+    later = fails | (look.rise <= NEAR / (CELLS * TESTS)) & large & (again.rise <= level) & (again.effect > EFFECT)
     return Rate(int(fails.sum()), runs), Rate(int(later.sum()), runs)
 
 
 def table(runs: int = 10_000) -> str:
     """Alarms and catches at several spreads and tails."""
     lines = [
-        f"{CELLS} cells, {SEEDS} seeds a run; {runs:,} runs a line; bounds at {CONFIDENCE:.0%} confidence",
+        f"{CELLS} cells of {TESTS} measures, {SEEDS} seeds a run; {runs:,} runs a line; bounds at {CONFIDENCE:.0%}"
+        " confidence",
         "spread  noise   seeds  baseline  false alarms (at most)   second look  10% caught (at least)  after two looks",
     ]
     for spread, draw, paired, baseline in product(

@@ -6,7 +6,7 @@ import pandas as pd
 from accuracy.gate.rules import Limits
 from accuracy.gate.statistics import seen
 from accuracy.results.claim import Claim, no_failure, place_of
-from accuracy.results.policy import LEVEL, RISE
+from accuracy.results.policy import LEVEL, MEASURES, RISE
 
 CELLS, SEEDS = 500, 8  # for which experiments/gate_power holds the formula against simulation and reruns
 
@@ -34,7 +34,7 @@ def _sharp(whole: pd.DataFrame) -> Claim:
     spread, seeds = groups.std(), int(groups.size().min()) if len(groups) else 0
     if seeds < 2:
         return Claim(statement, None, "one seed")
-    level = LEVEL / max(CELLS, len(spread)) / 2
+    level = LEVEL / (max(CELLS, len(spread)) * len(MEASURES)) / 2
     least = seen(spread * np.sqrt(1 / SEEDS + 1 / seeds), SEEDS + seeds - 2, level)
     evidence = (
         f"in the noisiest cell a rise of {np.expm1(least.max()):.1%}, in the median {np.expm1(least.median()):.1%};"

@@ -1,6 +1,7 @@
 """Made-up runs with known changes between them: error = base * exp(noise of seed and cell) * what was planted."""
 
 import math
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from accuracy.results import sums, table
+from accuracy.results import completeness, sums, table
+from accuracy.results.completeness import Promise
+from accuracy.results.derived import with_derived
 from tests.report.synthetic import Shape, identity, record
 
 FINGERPRINT = {
@@ -49,11 +52,12 @@ class MadeUp:
 
 def write_run(folder: Path, made: MadeUp = MadeUp()) -> Path:
     """A run folder as `accuracy` writes it."""
-    (folder / "results").mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder / "results", ignore_errors=True)
+    (folder / "results").mkdir(parents=True)
     rows = _table(made)
     for case_id in rows["case_id"].unique().to_pylist():
         pq.write_table(rows.filter(pc.field("case_id") == case_id), folder / "results" / f"{case_id}.parquet")
-    table.write_json(folder / "run.json", _record(made))
+    table.write_json(folder / "run.json", _planned(_record(made), made, rows))
     return folder
 
 
@@ -64,6 +68,13 @@ def write_baseline(folder: Path, made: MadeUp = MadeUp()) -> Path:
     table.write_json(folder / "run.json", _record(made))
     sums.write(folder)
     return folder
+
+
+def _planned(about: Row, made: MadeUp, rows: pa.Table) -> Row:
+    """The record with the plan that a run writes, closed where the run ended."""
+    promises = {case["case_id"]: Promise(case["seed"], case["world_size"], case["code"]) for case, _ in _cases(made)}
+    plan = completeness.begun(promises, [], about["fingerprint"]["device"])
+    return about | {"plan": completeness.closed(plan, with_derived(rows.to_pandas())) if about["ended"] else plan}
 
 
 def _table(made: MadeUp) -> pa.Table:
@@ -77,7 +88,7 @@ def _cases(made: MadeUp) -> Iterator[tuple[Row, list[Row]]]:
         for dtype in made.dtypes:
             for size in [1] if variant == "single_device" else made.sizes:
                 for seed in made.seeds:
-                    about = _about(variant, dtype, size, seed)
+                    about = _about(made, variant, dtype, size, seed)
                     yield about, list(_rows(made, about))
 
 
@@ -85,10 +96,15 @@ def case_id(variant: str, dtype: str, size: int, seed: int) -> str:
     return f"{variant}-{dtype}-{size}-{seed}"
 
 
-def _about(variant: str, dtype: str, size: int, seed: int) -> Row:
-    own = {"case_id": case_id(variant, dtype, size, seed), "kernel": "flash_attn", "device": "Some GPU", "rank": -1}
+def _about(made: MadeUp, variant: str, dtype: str, size: int, seed: int) -> Row:
+    own = {"case_id": case_id(variant, dtype, size, seed), "kernel": "flash_attn", "rank": -1}
     changes = {"experiment": "made_up", "kernel_options": "deterministic=True", "inputs_options": "std=1.0"}
-    return identity(Shape(), variant, dtype, size, seed) | own | changes | {"code": "c0de"}
+    return (
+        identity(Shape(), variant, dtype, size, seed)
+        | own
+        | changes
+        | {"code": "c0de", "device": made.fingerprint["device"]}
+    )
 
 
 def _rows(made: MadeUp, about: Row) -> Iterator[Row]:
@@ -96,14 +112,16 @@ def _rows(made: MadeUp, about: Row) -> Iterator[Row]:
     for place, tensor in enumerate(table.TENSORS):
         stream = np.random.default_rng([made.luck, sum(map(ord, variant + dtype)), size, seed, place])
         noise = math.exp(stream.normal(0, made.spread))
-        floor = 1.7e-3 if dtype == "bfloat16" else 2.1e-4
+        floor = 3e-8 if tensor == "lse" else 1.7e-3 if dtype == "bfloat16" else 2.1e-4
         single_device = 1.3 * floor
         times = (1.0 if variant == "single_device" else TRUE[tensor]) * noise
         error = single_device * times * made.worse(variant, dtype, size, tensor, seed)
+        bias, gain = stream.normal(0, 0.01, 2)  # of 10,000 elements
         for rank in range(-1, size):
             yield {
                 **about, "tensor": tensor, "rank": rank, "error_max": 8 * error, "error_mean": error / 3,
-                "error_rms": error / 2, "error_rel": error, "single_device_rel": single_device, "single_device_max": 8 * single_device,  # noqa: E501
+                "error_rms": error / 2, "error_bias": bias * error / 2, "error_gain": gain * error,
+                "error_gain_se": 0.01 * error, "error_rel": error, "single_device_rel": single_device, "single_device_max": 8 * single_device,  # noqa: E501
                 "floor_rel": floor, "x_floor": error / floor, "x_single_device": error / single_device, "nonfinite": 0,
                 "seconds": 0.1, "peak_bytes": 1,
             }  # fmt: skip

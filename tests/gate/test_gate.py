@@ -61,7 +61,7 @@ OUTCOMES = {  # run, exit status, what is said
     "4 percent worse": (MadeUp(worse=ring_dq(1.04)), 0, "1 changed", PASSED),
     "6 percent without any spread": (MadeUp(worse=ring_dq(1.06)), 1, FAILED),
     "a worse kernel, whose ratios stay": (
-        MadeUp(luck=1, change=all_worse), 1, "single_device bfloat16 W=1", f"{CELLS - 12} passed, 12 failed, 0 skipped",
+        MadeUp(luck=1, change=all_worse), 1, "error over the rounding floor +10", f"0 passed, {CELLS} failed",
     ),
     "one bad seed": (MadeUp(worse=one_seed), 1, "1 outlier"),
     "an improvement": (MadeUp(luck=1, worse=ring_dq(0.9)), 0, "1 improved", "accuracy-check accept"),
@@ -169,8 +169,8 @@ def test_of_several_devices_the_comparable_one_is_taken(gate: Gate, baseline: Pa
 
 
 def test_two_noisy_seeds_are_undecided_and_a_second_look_with_fresh_ones_decides(gate: Gate, tmp_path: Path) -> None:
-    """14% up at 2% of spread: two seeds give t of about 7 and 8 degrees of freedom, between the two levels."""
-    first = MadeUp(luck=1, seeds=(100, 101), worse=ring_dq(1.14), spread=0.02)
+    """17% up at 2% of spread: two seeds give t of about 9 and 8 degrees of freedom, between the two levels."""
+    first = MadeUp(luck=1, seeds=(100, 101), worse=ring_dq(1.17), spread=0.02)
     baseline = write_baseline(tmp_path / "noisy", MadeUp(spread=0.02))
     answer = gate(first, against=baseline)
     assert answer.status == 3, answer.out

@@ -9,7 +9,7 @@ from accuracy.gate.decision import Decision, Question, decide
 from accuracy.results.history import Entry, line, read, sparkline
 from accuracy.results.run_table import read_baseline, read_run
 from tests.gate.conftest import Gate
-from tests.gate.made_up import MadeUp, case_id, write_run
+from tests.gate.made_up import MadeUp, case_id, with_error, write_baseline, write_run
 from tests.report import page_check
 
 HOSTILE = "<img src=x onerror=alert(1)>|[x](javascript:1) @everyone `'\" &amp; ]]>"
@@ -48,6 +48,41 @@ def test_junit_has_a_case_for_every_cell_with_fingerprint_and_metrics(out: Path)
     assert [case.find("error").get("type") for case in cases if case.find("error") is not None] == ["missing"]
     suite = {each.get("name"): each.get("value") for each in suites.findall("testsuite/properties/property")}
     assert suite["device"] == "Some GPU"
+
+
+def one_rank(about: dict, rows: list[dict]) -> list[dict]:
+    """dk of llama3 at 4 ranks is twice as bad on rank 2 alone."""
+    bad = {"variant": "llama3", "dtype": "bfloat16", "world_size": 4, "tensor": "dk", "rank": 2}
+    return [
+        with_error(row, row["error_rel"] * 2, row["single_device_rel"]) if bad.items() <= row.items() else row
+        for row in rows
+    ]
+
+
+def test_the_failed_cell_its_rank_and_tensor_come_first_and_are_marked(gate: Gate, tmp_path: Path) -> None:
+    answer = gate(MadeUp(luck=1, change=one_rank), "--out", str(tmp_path / "out"))
+    assert answer.status == 1
+    assert (
+        answer.out.splitlines()[0].partition(". ")[2].startswith("llama3 bfloat16 W=4 dk, rank 2: error on the worst")
+    )
+    for name in ("comment.md", "summary.md"):
+        lines = (tmp_path / "out" / name).read_text().splitlines()
+        assert lines[3].startswith("- **llama3 bfloat16 W=4 dk, rank 2**: error on the worst rank +")
+    page = (tmp_path / "out" / "compare.html").read_text()
+    assert "by rank, llama3 bfloat16 W=4 dk, run and baseline" in page
+    assert "Rank 2: 2.4" in page  # twice 1.2
+    assert page_check.repeated_identifiers(page) == set()
+
+
+def test_control_characters_of_a_provenance_or_a_folder_reach_no_output(gate: Gate, tmp_path: Path) -> None:
+    escape = "\x1b[2J\x00"
+    old = write_baseline(tmp_path / "base\x1b[31mline", MadeUp(provenance={"packages": {f"numpy{escape}": escape}}))
+    packages = {"packages": {f"numpy{escape}": "2"}, "driver": escape}
+    out = tmp_path / "out"
+    answer = gate(MadeUp(provenance=packages), "--out", str(out), against=old)
+    assert all(line.isprintable() for line in answer.out.splitlines())
+    ElementTree.parse(out / "junit.xml")
+    assert "\x1b" not in (out / "comment.md").read_text() + (out / "compare.html").read_text()
 
 
 def test_json_has_every_cell_and_its_numbers_by_seed(out: Path) -> None:
@@ -112,7 +147,7 @@ def test_the_page_loads_nothing_runs_nothing_and_names_its_charts(out: Path) -> 
     assert page_check.charts_without_text(page) == []
     assert page_check.repeated_identifiers(page) == set()
     assert not [each for each in page_check.elements(page) if each.tag == "script"]
-    assert page.count('<svg class="chart"') == 12  # a chart a tensor and dtype
+    assert page.count('<svg class="chart"') == 12 + 2  # a chart a tensor and dtype, and one a failed cell
 
 
 def test_the_worst_cell_is_the_first_row_of_the_page(out: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from accuracy.gate.statistics import compare, holm, seen
 from accuracy.results.policy import LEVEL
-from experiments.gate_power.simulation import Design, caught, false_alarms, heavy
+from experiments.gate_power.simulation import CELLS, TESTS, Design, caught, false_alarms, heavy
 
 
 def test_the_paired_test_is_the_textbook_one_doubled() -> None:
@@ -95,7 +95,7 @@ def test_the_worst_of_eight_seeds_is_rarely_called_rare() -> None:
 def test_the_rise_that_is_said_to_be_seen_is_caught_99_times_in_100(baseline: int, spread: float) -> None:
     """20,000 draws: the formula is an approximation, good here to half a percent of chance."""
     error, freedom = np.array(spread * math.sqrt(1 / 8 + 1 / baseline)), 8 + baseline - 2
-    rise = math.expm1(float(seen(error, freedom, LEVEL / 500)))
+    rise = math.expm1(float(seen(error, freedom, LEVEL / (CELLS * TESTS))))
     first, _ = caught(np.array([spread]), rise, 20_000, Design(paired=False, baseline=baseline))
     assert 0.985 < first.hits / first.tries < 0.995
 
