@@ -85,10 +85,10 @@ def test_a_worse_function_fails_its_test_and_no_other_and_names_the_cell(baselin
     assert "Traceback" not in said
 
 
-def test_a_baseline_that_cannot_be_read_fails_the_test_in_one_line(suite: Suite) -> None:
-    said = suite(SUITE, "--accuracy-baseline=nowhere")
-    assert "nowhere: no such folder" in said
-    assert "1 failed, 1 passed" in said
+def test_a_baseline_that_is_no_folder_is_told_before_anything_is_measured(suite: Suite) -> None:
+    said = suite(SUITE, "--accuracy-baseline=nowhere", apart=True)
+    assert "ERROR: --accuracy-baseline=nowhere is no folder; without a baseline leave it out" in said
+    assert "passed" not in said
 
 
 def test_without_options_the_portable_rules_hold(suite: Suite) -> None:
