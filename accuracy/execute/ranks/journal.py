@@ -10,14 +10,17 @@ NAME = "ranks.log"
 LOST = 3
 """Exit status of a rank that cannot go on because another one is gone, or because its device is."""
 TRIES = 2
+NO_ANSWER = "no answer"
 
 
 @dataclass
 class Known:
-    """statuses: of the cases that ended in this launch; tries: of each case since its last row, what was noted then."""
+    """statuses: of the cases that ended in this launch; tries: of each case since its last row, what was noted then;
+    unanswered: cases of this launch in which a rank gave no answer."""
 
     statuses: dict[str, str] = field(default_factory=dict)
     tries: dict[str, list[list[tuple[str, str]]]] = field(default_factory=dict)
+    unanswered: set[str] = field(default_factory=set)
 
     def reason(self, case_id: str) -> str | None:
         """Why the case is a failed row without being tried again; None: it is to be tried."""
@@ -56,6 +59,7 @@ def read(folder: Path) -> Known:
     for word, text in lines(folder)[0]:
         if word == "launch":
             known.statuses.clear()
+            known.unanswered.clear()
         elif word == "began":
             case = text
             known.tries.setdefault(case, []).append([])
@@ -64,6 +68,7 @@ def read(folder: Path) -> Known:
             known.tries.pop(text, None)
             case = ""
         elif case:
+            known.unanswered |= {case} if text.startswith(NO_ANSWER) else set()
             known.tries[case][-1].append((word, text))
     return known
 
@@ -74,7 +79,7 @@ def note_end(folder: Path, rank: int, code: int, seconds: float) -> str | None:
     if code in (LOST, -signal.SIGTERM):
         return None
     if code == -signal.SIGALRM:
-        text = f"no answer from rank {rank} within {seconds:g} s"
+        text = f"{NO_ANSWER} from rank {rank} within {seconds:g} s"
     else:
         text = f"rank {rank} " + (f"was killed by signal {-code}" if code < 0 else f"ended with status {code}")
     note(folder, "final" if code == -signal.SIGALRM else "ended", text)

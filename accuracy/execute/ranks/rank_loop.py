@@ -71,7 +71,7 @@ def lead(task: Task, ranks: Ranks, pending: Sequence[Planned]) -> Iterator[tuple
         case = each.case
         if case.id not in known.statuses:
             journal.note(task.folder, "began", case.id)
-            reason = None if each.unsupported else known.reason(case.id)
+            reason = None if each.unsupported else known.reason(case.id) or _hopeless(case, task.cases, known)
             if not (each.unsupported or reason):
                 rank.prepare(numbers[case.id])
             found = pipeline.failed(case, reason) if reason else measured(pipeline, each)
@@ -79,6 +79,15 @@ def lead(task: Task, ranks: Ranks, pending: Sequence[Planned]) -> Iterator[tuple
             journal.note(task.folder, found.status, case.id)
         yield case, known.statuses[case.id]
     rank.tell(0, END)
+
+
+def _hopeless(case: Case, cases: Sequence[Case], known: journal.Known) -> str | None:
+    """Why a case of a variant that never answered is not tried: each would take the whole time limit."""
+    same = {each.id for each in cases if each.variant == case.variant and each.world_size > 1}
+    silent = same & known.unanswered
+    if len(silent) < journal.TRIES or any(known.statuses.get(each) == table.OK for each in same):
+        return None
+    return f"not tried: {len(silent)} cases of {case.variant.name} before it gave no answer, and none an answer"
 
 
 def follow(task: Task, ranks: Ranks) -> None:

@@ -93,6 +93,16 @@ def test_every_fault_of_one_rank_is_a_row_and_the_cases_around_it_are_measured(t
     assert set(by_variant.loc[["ring", "zigzag"], "status"]) == {table.OK}
 
 
+def test_a_variant_that_never_answers_costs_two_time_limits(tmp_path: Path) -> None:
+    planting.first(tmp_path / "mine", "hangs", "if rank.world.rank == 1: time.sleep(600)")
+    rows = run(tmp_path / "run", "variant=[hangs,ring]", "world_size=2", "seed=[0,1,2,3]", "world=processes",
+               "world.processes.timeout_seconds=2", parts=tmp_path / "mine")  # fmt: skip
+    reasons = rows[rows["status"] == table.FAILED].drop_duplicates("case_id")["reason"].str.partition(" from ")[0]
+    told = "not tried: 2 cases of hangs before it gave no answer, and none an answer"
+    assert sorted(reasons) == ["no answer", "no answer", told, told]
+    assert rows[rows["status"] == table.OK]["case_id"].nunique() == 4
+
+
 def test_an_exception_that_all_ranks_hear_of_ends_no_process_and_sizes_share_them(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     note = f"open('{pids}', 'a').write(f'{{rank.world.rank}} {{os.getpid()}}\\n')"
