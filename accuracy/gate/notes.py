@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from accuracy.core.number import count
-from accuracy.gate import rules
+from accuracy.gate import rules, seeds
 from accuracy.gate.fingerprint import Entry
 from accuracy.gate.item import Item, percent
 from accuracy.results.cell import Key
@@ -36,6 +36,8 @@ def notes(
         yield f"{count(new, 'cell')} not in the baseline: the portable rules alone decide on {them}"
     by = Counter(rules.used(item.cell, item.key in alone) for item in items if item.cell and item.baseline is None)
     yield from (f"{count(number, 'cell')} judged by {words}" for words, number in by.items())
+    for whose, each in (("the run", "cell"), ("the baseline", "baseline")):
+        yield from seeds.doubts(whose, [getattr(item, each) for item in items if getattr(item, each) is not None])
     if "improved" in labels:
         yield "some cells improved; accuracy-check accept RUN_FOLDER --reason '...' keeps it so"
     if "undecided" in labels:
@@ -55,6 +57,6 @@ def notes(
 
 def fresh_seeds(run: RunTable) -> str:
     """As many seeds as the run has, none of them its own: `seed=[8,9]`."""
-    seeds = sorted({int(seed) for seed in run.results["seed"]})
-    first = max(seeds, default=-1) + 1
-    return f"seed=[{','.join(str(first + place) for place in range(max(2, len(seeds))))}]"
+    known = sorted({int(seed) for seed in run.results["seed"]})
+    first = max(known, default=-1) + 1
+    return f"seed=[{','.join(str(first + place) for place in range(max(2, len(known))))}]"

@@ -1,16 +1,21 @@
 """Which seeds of the baseline does a run leave out? A bad seed that nobody plans is missed like one that is lost.
 
 A run has the baseline's first seeds, or fresh ones, and no fewer than `policy.SEEDS` where the baseline has as many.
+The tests take seeds as independent; whether they are is tested too.
 """
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
 
 from accuracy.core.number import count
 from accuracy.gate.item import Item
 from accuracy.results import cell
 from accuracy.results.cell import Cell, Key
-from accuracy.results.policy import SEEDS
+from accuracy.results.policy import DEPENDENT, SEEDS
 
+PERMUTATIONS = 4000
 PART = "measure it, or say --part"
 
 
@@ -38,6 +43,36 @@ def copied(first: Mapping[Key, Cell], second: Mapping[Key, Cell], also: list[str
                 text = f"seed {seed} of the second look has the numbers of a seed of the first, to the last bit"
                 yield Item(cell.named(key, also), "missing", text)
                 break
+
+
+def doubts(whose: str, cells: Iterable[Cell]) -> Iterator[str]:
+    """Why p-values do not hold: one seed, or neighbouring seeds that are alike. whose: the run's or the baseline's."""
+    cells = [each for each in cells if each.y]
+    if not cells:
+        return
+    seeds, _ = Counter(tuple(each.seeds) for each in cells).most_common(1)[0]
+    if len(seeds) == 1:
+        yield f"{whose} has one seed: nothing tells chance from change; measure {SEEDS} seeds"
+    elif (p := dependence(np.array([each.values() for each in cells if tuple(each.seeds) == seeds]))) <= DEPENDENT:
+        yield (
+            f"neighbouring seeds of {whose} are alike (p = {p:.1g}): the tests take seeds as independent, so unchanged"
+            " cells fail too often; give every seed inputs of its own"
+        )
+
+
+def dependence(y: np.ndarray) -> float:
+    """p-value of the seeds' order, y (cells, seeds): how often seeds in random order have neighbours as alike as these,
+    by the products of neighbours summed over all cells. A permutation test (Fisher 1935): it is exact whatever the
+    noise is, and however cells depend on each other, as all cells keep the same order."""
+    centred = y - y.mean(axis=1, keepdims=True)
+    spread = np.sqrt((centred**2).sum(axis=1, keepdims=True))
+    alike = np.divide(centred, spread, where=spread > 0, out=np.zeros_like(centred))
+    products = alike.T @ alike
+    number = len(products)
+    random = np.random.default_rng(0)
+    orders = np.array([np.arange(number), *(random.permutation(number) for _ in range(PERMUTATIONS - 1))])
+    sums = products[orders[:, :-1], orders[:, 1:]].sum(axis=1)
+    return float((sums >= sums[0] - 1e-9 * abs(sums[0])).mean())
 
 
 def _gap(ours: set[int], theirs: list[int]) -> str:

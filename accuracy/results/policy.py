@@ -53,4 +53,5 @@ MEASURES = (
 RELATIVE = ("bias", "gain")  # sizes in errors of the baseline; all others are logarithms
 ERROR_ALONE = MEASURES[:1]
 
+DEPENDENT = 1e-3  # seeds whose order would be as good by chance so rarely are said to depend on each other
 SEEDS = 8  # of a run; fewer of a baseline that has as many must be asked for

@@ -12,12 +12,13 @@ import numpy as np
 from scipy.special import betaincinv
 
 from accuracy.gate.judge import judged
+from accuracy.gate.seeds import dependence
 from accuracy.gate.statistics import Comparison, compare
-from accuracy.results.policy import EFFECT, LEVEL, MEASURES, NEAR
+from accuracy.results.policy import DEPENDENT, EFFECT, LEVEL, MEASURES, NEAR
 
 Array = np.ndarray
 CONFIDENCE = 0.95
-SEEDS = 8  # of a run
+SEEDS = 8  # of a run, where nothing else is said
 BASELINE = 24  # of a baseline: measured once for many runs, and what is known of it sharpens every one
 CELLS = 500
 TESTS = len(MEASURES)  # of a cell
@@ -55,13 +56,28 @@ def heavy(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return random.standard_t(5, shape) / math.sqrt(5 / 3)
 
 
+def heavier(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Student's t of 3 degrees, unit variance."""
+    return random.standard_t(3, shape) / math.sqrt(3)
+
+
+def alike(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Neighbouring seeds correlated by 0.9, stationary: AR(1)."""
+    noise = random.standard_normal(shape)
+    for place in range(1, shape[-1]):
+        noise[..., place] = 0.9 * noise[..., place - 1] + math.sqrt(1 - 0.9**2) * noise[..., place]
+    return noise
+
+
 @dataclass(frozen=True)
 class Design:
-    """What is simulated. paired: the run has seeds of the baseline; baseline: how many it has; draw: the noise."""
+    """What is simulated. paired: the run has seeds of the baseline; baseline: how many it has; draw: the noise; seeds:
+    of the run."""
 
     paired: bool
     baseline: int = BASELINE
     draw: Draw = normal
+    seeds: int = SEEDS
 
     def compared(self, new: Array, old: Array) -> Comparison:
         """The gate's own tests."""
@@ -75,7 +91,7 @@ def false_alarms(spreads: Array, runs: int, design: Design) -> tuple[Rate, Rate]
     failed = asked = 0
     for start in range(0, runs, BLOCK):
         shape = (min(BLOCK, runs - start), len(spreads))
-        new, old = (design.draw(random, (*shape, many)) * spreads[:, None] for many in (SEEDS, design.baseline))
+        new, old = (design.draw(random, (*shape, many)) * spreads[:, None] for many in (design.seeds, design.baseline))
         found = judged(design.compared(new, old))
         fails = (found.regression | found.outlier).any(axis=-1)
         failed += int(fails.sum())
@@ -89,7 +105,7 @@ def caught(spreads: Array, rise: float, runs: int, design: Design) -> tuple[Rate
     random = np.random.default_rng(1)
     of_run = random.choice(spreads, runs)[:, None]
     old = design.draw(random, (runs, design.baseline)) * of_run
-    first, fresh = (design.draw(random, (runs, SEEDS)) * of_run + math.log1p(rise) for _ in range(2))
+    first, fresh = (design.draw(random, (runs, design.seeds)) * of_run + math.log1p(rise) for _ in range(2))
     look = design.compared(first, old)
     level, large = LEVEL / (CELLS * TESTS), look.effect > EFFECT
     fails = (look.rise <= level) & large | (look.seed_rise <= level) & (look.seed_effect > EFFECT)
@@ -98,23 +114,38 @@ def caught(spreads: Array, rise: float, runs: int, design: Design) -> tuple[Rate
     return Rate(int(fails.sum()), runs), Rate(int(later.sum()), runs)
 
 
-def table(runs: int = 10_000) -> str:
-    """Alarms and catches at several spreads and tails."""
+def recognised(runs: int, design: Design) -> Rate:
+    """In how many runs the gate says that neighbouring seeds are alike."""
+    random = np.random.default_rng(2)
+    drawn = (design.draw(random, (CELLS, design.seeds)) for _ in range(runs))
+    return Rate(sum(dependence(each) <= DEPENDENT for each in drawn), runs)
+
+
+def table(runs: int = 1_000) -> str:
+    """Alarms and catches at several spreads, tails and numbers of seeds."""
+    heads = "seeds  spread  noise    given  baseline"
     lines = [
-        f"{CELLS} cells of {TESTS} measures, {SEEDS} seeds a run; {runs:,} runs a line; bounds at {CONFIDENCE:.0%}"
-        " confidence",
-        "spread  noise   seeds  baseline  false alarms (at most)   second look  10% caught (at least)  after two looks",
+        f"{CELLS} cells of {TESTS} measures; {runs:,} runs a line; bounds at {CONFIDENCE:.0%} confidence",
+        f"{heads}  false alarms (at most)   second look  10% caught (at least)  after two looks  said to be alike",
     ]
-    for spread, draw, paired, baseline in product(
-        (0.004, 0.01, 0.014, 0.024, 0.05), (normal, heavy), (False, True), (BASELINE, SEEDS)
-    ):
-        design = Design(paired, baseline, draw)
+    spreads = [
+        (SEEDS, *each) for each in product((0.004, 0.01, 0.024), (normal, heavy, heavier), (False, True), (BASELINE,))
+    ]
+    dependent = [(SEEDS, 0.01, alike, paired, BASELINE) for paired in (False, True)]
+    fewer = [
+        (seeds, spread, normal, True, baseline)
+        for seeds, spread in product((1, 2, 3, 4, 6, 8), (0.01, 0.024))
+        for baseline in (BASELINE, seeds)
+    ]
+    for seeds, spread, draw, paired, baseline in (*spreads, *dependent, *fewer):
+        design = Design(paired, baseline, draw, seeds)
         alarms, asked = false_alarms(np.full(CELLS, spread), runs, design)
         first, later = caught(np.array([spread]), 0.10, runs, design)
+        said = recognised(min(runs, 200), design) if seeds > 1 else "one seed: said"
         lines.append(
-            f"{spread:6.1%}  {draw.__name__:6}  {'same' if paired else 'fresh':5}  {baseline:8}"
-            f"  {alarms!s:>12} ({alarms.upper:.4f})  {asked.hits / runs:13.4f}"
-            f"  {first.hits / runs:.4f} ({first.lower:.4f})  {later.hits / runs:.4f} ({later.lower:.4f})"
+            f"{seeds:5}  {spread:6.1%}  {draw.__name__:7}  {'same' if paired else 'fresh':5}  {baseline:8}"
+            f"  {alarms!s:>14} ({alarms.upper:.4f})  {asked.hits / runs:13.4f}"
+            f"  {first.hits / runs:.4f} ({first.lower:.4f})  {later.hits / runs:.4f} ({later.lower:.4f})  {said}"
         )
     return "\n".join(lines)
 

@@ -8,7 +8,8 @@ The axis is each tensor's effective precision (lse is float32 in a bfloat16 case
   than a quarter of as many u (kernels of two dtypes do not round at the same places). Then it is large rounding;
 - slope, in 16-bit dtypes, whose band is wide enough to hide a coarser format: log2 of the fall per bit from the next
   coarser dtype. 1 is rounding, 0 a constant: below 1/2, with the error at least twice single device's, something
-  constant outweighs rounding;
+  constant outweighs rounding. Partials that cancel (attention sinks) round more than single device does, and not by the
+  same luck in two dtypes: twice what their condition number explains, then;
 - a fault seen in a finer dtype is in a coarser one too if the error there is at least half as large.
 
 What does not fall is `precision_floor` where it bears the mark of a known format (see `accuracy.verdict.floor`), else
@@ -22,8 +23,10 @@ import numpy as np
 from accuracy.core.dtype import FORMATS, rounding_band
 from accuracy.verdict import inside
 from accuracy.verdict.evidence import Evidence, Rung
-from accuracy.verdict.floor import coarser_format
+from accuracy.verdict.floor import LEVEL, coarser_format
 from accuracy.verdict.label import LOGIC, PRECISION_FLOOR, Finding
+from accuracy.verdict.rows import Rows, typical
+from accuracy.verdict.rule.excess import cancellation
 
 TIMES_SINGLE_DEVICE = 30.0
 LEAST_SLOPE = 0.5
@@ -35,11 +38,11 @@ PRESENT = 0.5
 def judge(evidence: Evidence) -> Finding | None:
     """See `accuracy.verdict.verdict`."""
     own = evidence.rungs.get(evidence.dtype, {})
-    for name, _, ranks in evidence.by_inputs:
+    for name, rows, ranks in evidence.by_inputs:
         rung = own[name]
         slope = _slope_to(evidence, name)
         short = FORMATS[evidence.effective].bytes == 2
-        flat = short and slope is not None and slope < LEAST_SLOPE and rung.level > TWICE * rung.single_device
+        flat = short and slope is not None and slope < LEAST_SLOPE and rung.level > TWICE * _usual(evidence, name, rows)
         if not flat and not _beyond(evidence, evidence.dtype, name):
             if finding := _fault_of_finer(evidence, name, rung):
                 return finding
@@ -53,6 +56,14 @@ def judge(evidence: Evidence) -> Finding | None:
             return Finding(PRECISION_FLOOR, text, numbers | {"floor": form})
         return Finding(LOGIC, f"the relative error is {rung.level:.2g} in {evidence.dtype} ({name} inputs)", numbers)
     return inside.fact(evidence)
+
+
+def _usual(evidence: Evidence, name: str, rows: Rows) -> float:
+    """The relative error that rounding makes: single device's, or that of partials which cancel; infinite where nothing
+    tells how far they do."""
+    cancelled = cancellation(evidence, name, rows)
+    partials = typical(np.fmax(rows["floor_rel"], LEVEL * evidence.unit_roundoff) * cancelled)
+    return math.inf if np.isnan(cancelled).any() else max(evidence.rungs[evidence.dtype][name].single_device, partials)
 
 
 def slope_of(evidence: Evidence) -> float:
