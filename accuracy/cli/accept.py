@@ -30,7 +30,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--to", type=Path, default=Path("reports"), metavar="FOLDER", help="default: reports")
     given = parser.parse_args(words)
     target = accept(given.folder, given.reason, given.to)
-    print(target, (target / LOG).read_text(encoding="utf-8").splitlines()[-1], sep="\n")
+    print(target, (target / LOG).read_text(encoding="utf-8", errors="replace").splitlines()[-1], sep="\n")
     return Exit.OK
 
 

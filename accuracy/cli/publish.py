@@ -46,7 +46,8 @@ def publish(
     with whole_folder(target) as new:
         for name, line in (lines or {}).items():
             before = (target / name).read_bytes() if (target / name).exists() else b""
-            (new / name).write_bytes(before + line.encode())
+            ended = not before or before.endswith(b"\n")  # a damaged one may not
+            (new / name).write_bytes(before + (b"" if ended else b"\n") + line.encode())
         _write(new, about, rows[rows["case_id"].isin(about["cases"])], every_digit, table.read_positions(folder))
     return target
 

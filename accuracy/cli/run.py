@@ -5,7 +5,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -22,7 +23,7 @@ from accuracy import __version__
 from accuracy.cli import USAGE_ERROR, internal, listing, own_parts, unusable
 from accuracy.cli.launched import as_rank, speaks, start_server, tell, tell_done
 from accuracy.config import worlds
-from accuracy.core.errors import ConfigError, NoRendezvous, unknown
+from accuracy.core.errors import ConfigError, NoRendezvous, printable, unknown
 from accuracy.core.paths import CONFIGS
 
 if TYPE_CHECKING:
@@ -80,15 +81,17 @@ def _run_application(arguments: list[str], launch: "Launch | None") -> int:
         parser = get_args_parser()
         parser.error = refuse  # type: ignore[method-assign]  # Hydra's own answer is its usage, many lines long
         parser.parse_args(arguments)
+        _check_choices(arguments)
         own_parts.check_sizes(listing.folders_of(arguments))
         hydra.main(config_path=str(CONFIGS), config_name="config", version_base="1.3")(job)()
     except JobEnded as ended:
         statuses.append(ended.args[0])
         print(f"accuracy: a job ended with status {ended.args[0]}; its launcher's log says why", file=sys.stderr)
-    except (*MISTAKES, ValueError) as error:  # ValueError: Hydra's for `kernel=null`; from inside a job it is our bug
-        if started and not isinstance(error, MISTAKES):
+    except (*MISTAKES, ValueError, OSError) as error:  # ValueError: Hydra's for `kernel=null`; OSError: of its folders;
+        if started and not isinstance(error, MISTAKES):  # from inside a job it is our bug
             raise
-        statuses.append(_complain(error))
+        told = isinstance(error, OSError) and error.strerror
+        statuses.append(_complain(ConfigError(unusable(error)) if told else error))
     return max(statuses, default=0)
 
 
@@ -119,6 +122,18 @@ def _run_job(config: DictConfig, launch: "Launch | None") -> int:
         return internal("accuracy", error)
 
 
+def _check_choices(words: Iterable[str]) -> None:
+    """A list of choices holds names: of anything else Hydra makes a traceback. What cannot be read, it says itself."""
+    for word in words:
+        group, _, value = word.partition("=")
+        if group.lstrip("+") not in GROUPS or not value.startswith("["):
+            continue
+        with suppress(HydraException):
+            names = OverridesParser.create().parse_override(word).value()
+            if not all(isinstance(name, str) for name in names):
+                raise ConfigError(f"{word} is no list of names (accuracy --help lists all of {group})")
+
+
 def _check_groups(words: Iterable[str]) -> None:
     """These groups set the same keys in each choice: of several, Hydra would keep the last and say nothing."""
     for word in words:
@@ -131,7 +146,7 @@ def _check_groups(words: Iterable[str]) -> None:
 
 def _complain(error: BaseException) -> int:
     if speaks() or isinstance(error, NoRendezvous):
-        print(f"accuracy: {one_line(error)}", file=sys.stderr)
+        print(f"accuracy: {printable(one_line(error))}", file=sys.stderr)
     return USAGE_ERROR
 
 

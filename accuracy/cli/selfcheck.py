@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     from accuracy.cli.run import MISTAKES, one_line
 
-    work = _vacuity if given.tolerance else _rates
+    work = _rates if given.tolerance is None else _vacuity
     return status_of("accuracy-selfcheck", lambda: work(given), MISTAKES, one_line)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from accuracy.config.checks import Axis, check, combinations, mapping, values_of
 from accuracy.core.case import Part, Variant
 from accuracy.core.errors import ConfigError, unknown
-from accuracy.core.paths import PACKAGE
+from accuracy.core.paths import CONFIGS, PACKAGE
 from accuracy.core.sharding import SHARDINGS
 
 CODE = ("forward", "backward", "sharding")
@@ -34,8 +34,11 @@ class Every:
 
 def variants(nodes: Any, folders: Sequence[Path]) -> Iterator[Variant]:
     """The chosen variants, with every combination of their knobs. Raises ConfigError."""
+    known = {path.stem for place in (CONFIGS, *folders) for path in (place / "variant").glob("*.yaml")}
     for name, node in mapping("variant", nodes).items():
         if is_shorthand(node):
+            if name in known:
+                mapping(f"variant.{name}", node)
             continue
         missing = set(CODE) - set(node if isinstance(node, Mapping) else ())
         if missing:

@@ -33,6 +33,8 @@ def complete_variant(variant: Variant) -> Variant:
 def complete_part(kind: str, part: Part, strict: bool = True) -> Part:
     """The kernel or the inputs with all knobs. strict: none is text that stands for a number. Raises ConfigError."""
     if kind == "kernel" and part.name == "auto":
+        for source in part.source.split(","):
+            _module(kind, source)
         return part
     return replace(part, options=_options(f"{kind}.{part.name}", [_module(kind, part.source)], part.options, strict))
 

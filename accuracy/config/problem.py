@@ -9,6 +9,8 @@ from accuracy.core.case import Problem
 from accuracy.core.errors import ConfigError
 from accuracy.core.fields import default_softmax_scale
 
+MOST_HEADS = 1024  # that an error lists divisors up to
+
 
 def problem_of(given: Mapping[str, Any]) -> Problem:
     """A checked problem; seqlen_q null means seqlen, heads_kv null heads, softmax_scale null 1/sqrt(head_dim);
@@ -33,10 +35,10 @@ def problem_of(given: Mapping[str, Any]) -> Problem:
 
 def _check(problem: Problem, documents: object) -> None:
     keys, queries, mask, window = problem.seqlen, problem.queries, problem.mask, problem.window
-    divisors = ", ".join(str(n) for n in range(1, problem.heads + 1) if problem.heads % n == 0)
     rules = (
         (problem.heads % problem.heads_kv != 0,
-         f"heads_kv={problem.heads_kv} does not divide problem.heads={problem.heads}; allowed: {divisors}"),
+         f"heads_kv={problem.heads_kv} does not divide problem.heads={problem.heads}; allowed:"
+         f" {', '.join(str(n) for n in range(1, min(problem.heads, MOST_HEADS) + 1) if problem.heads % n == 0)}"),
         (mask == "causal" and queries > keys,
          f"seqlen_q={queries} is above problem.seqlen={keys}: under a causal mask the first queries would see no key;"
          f" allowed: 1 to {keys}, or problem.mask=full"),

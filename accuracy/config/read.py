@@ -38,13 +38,17 @@ def _word(value: Any) -> Any:
 
 
 def _path(value: Any) -> Path | None:
-    if isinstance(value, list | Mapping | bool) or value == "":
+    if value is None:
+        return None
+    if not isinstance(value, str | int) or isinstance(value, bool) or not str(value).strip():
         raise ValueError("allowed: one path, or null")
-    return None if value is None else Path(str(value)).expanduser()
+    if not str(value).isprintable():
+        raise ValueError("allowed: a path without control characters, or null")
+    return Path(str(value)).expanduser()
 
 
 def _workers(value: Any) -> int:
-    if value != "auto" and (type(value) is not int or value < 1):
+    if value != "auto" and (type(value) is not int or not 1 <= value < 2**31):
         raise ValueError("allowed: a whole number from 1, or auto")
     return AUTO_WORKERS if value == "auto" else value
 
@@ -110,18 +114,19 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
     read_by = {
         "problem": lambda node: map(problem_of, combinations("problem", node)),
         "precision": _precisions,
-        "stack": lambda node: (
-            check(Stack, "stack", each)
-            for each in (combinations("stack", node) if mapping("stack", node).get("layers") != 0 else ())
-        ),
+        "stack": _stacks,
         "variant": lambda node: variants(node, folders),
         "kernel": lambda node: parts("kernel", node, folders),
         "inputs": lambda node: parts("inputs", node, folders),
     }
     built: dict[str, Any] = {key: tuple(make(config[key])) for key, make in read_by.items() if key in config}
+    for key in ("variant", "kernel", "inputs"):
+        if built.get(key) == ():
+            raise ConfigError(f"{key}={config[key]} chooses nothing; give one (accuracy --help lists every choice)")
     if "reruns" in config:
         built["reruns"] = check(Reruns, "reruns", config["reruns"])
-    main = check(Configuration, "", {**_flat(config), **built, "also": ()})
+    also = {"also": ()} if "also" in config else {}
+    main = check(Configuration, "", {**_flat(config), **built, **also})
     if "every" in config["kernel"]:  # a kernel that nobody named is nobody's mistake
         main = replace(main, unusable="record")
     return replace(main, also=tuple(_also(config, folders)))
@@ -140,7 +145,8 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _also(config: Mapping[str, Any], folders: Sequence[Path]) -> Iterator[Configuration]:
     """The further grids, by name: a key given anew replaces the configuration's; problem, reruns and stack merge."""
-    for name, changes in mapping("also", config["also"] or {}).items():
+    given = {} if config["also"] is None else config["also"]
+    for name, changes in mapping("also", given).items():
         for key in mapping(f"also.{name}", changes):
             if key not in ALSO_KEYS:
                 raise unknown_key(f"also.{name}.{key}", [f"also.{name}.{each}" for each in ALSO_KEYS])
@@ -157,6 +163,14 @@ def _also(config: Mapping[str, Any], folders: Sequence[Path]) -> Iterator[Config
             yield read({**config, **merged, "also": {}}, folders)
         except ConfigError as error:
             raise ConfigError(f"also.{name}: {error}") from error
+
+
+def _stacks(node: Any) -> tuple[Stack, ...]:
+    """No stack where layers=0, but what is said of it must make sense there, too."""
+    none = mapping("stack", node).get("layers") == 0
+    given = {**node, "layers": 1} if none else node
+    found = tuple(check(Stack, "stack", each) for each in combinations("stack", given))
+    return () if none else found
 
 
 def _precisions(node: Any) -> Iterable[dict[str, str]]:

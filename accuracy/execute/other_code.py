@@ -48,7 +48,10 @@ def _own(case: Case) -> str:
 def _cases(folder: Path) -> Iterator[tuple[Path, int, dict[str, str]]]:
     """The file of every case in the folder, its number of rows, and what its first row says."""
     for path in sorted((folder / "results").glob("*.parquet")):
-        with suppress(OSError, ValueError, KeyError, pa.ArrowException), pq.ParquetFile(path) as file:
+        with (
+            suppress(OSError, ValueError, KeyError, pa.ArrowException),
+            pq.ParquetFile(path, page_checksum_verification=True) as file,
+        ):
             read = file.read(columns=["code", "variant", "options"]).slice(0, 1).to_pylist()
             for first in read:  # a damaged file is written anew
                 yield path, file.metadata.num_rows, first

@@ -51,6 +51,7 @@ def write(content: pa.Table, path: Path) -> None:
     numbers = [field.name for field in content.schema if pa.types.is_floating(field.type)]
     others = [name for name in content.column_names if name not in numbers]
     options: dict[str, Any] = {"use_dictionary": others, "use_byte_stream_split": numbers, "write_statistics": False}
+    options["write_page_checksum"] = True
     pq.write_table(content, path, compression="zstd", compression_level=19, **options)
 
 

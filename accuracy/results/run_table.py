@@ -108,7 +108,8 @@ def _dataset(path: Path) -> pa.Table:
     """All cases' files; none where the run ended before its first case."""
     if not any(path.glob("*.parquet")):
         return table.RESULTS_SCHEMA.empty_table()
-    source = ds.dataset(path, format="parquet", schema=table.RESULTS_SCHEMA)
+    source = ds.dataset(path, format=table.CHECKED, schema=table.RESULTS_SCHEMA)
+    table.must_have_columns(source, table.RESULTS_SCHEMA)
     if source.count_rows() > MOST_ROWS:
         raise ValueError(f"more than {MOST_ROWS} rows")
     return source.to_table()

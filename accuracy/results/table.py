@@ -183,6 +183,8 @@ def _read(folder: Path, name: str, schema: pa.Schema) -> pd.DataFrame:
     files = case_files(folder, name) if (folder / name).is_dir() else [folder / f"{name}.parquet"]
     try:
         source = ds.dataset([path for path in files if path.exists()], format=CHECKED, schema=schema)
+        if (folder / name).is_dir():
+            must_have_columns(source, schema)
         return source.to_table().to_pandas()
     except (OSError, ValueError, pa.ArrowException) as error:
         why = printable(" ".join(str(error).split())[:160])
@@ -190,12 +192,20 @@ def _read(folder: Path, name: str, schema: pa.Schema) -> pd.DataFrame:
         raise ConfigError(f"{folder / name} has a damaged file ({why}); {advice}") from error
 
 
+def must_have_columns(source: ds.Dataset, schema: pa.Schema) -> None:
+    """Raises ValueError for a file with a column of another name or type: no checksum guards those."""
+    for part in source.get_fragments():
+        for field in part.physical_schema:
+            if field.name not in schema.names or field.type != schema.field(field.name).type:
+                raise ValueError(f"{Path(part.path).name} has a column {field.name!r} of {field.type}")
+
+
 def case_files(folder: Path, name: str = "results") -> list[Path]:
     """The files of a run folder's planned cases; without a run.json, of all cases."""
     files = sorted((folder / name).glob("*.parquet"))
     if not (folder / "run.json").exists():
         return files
-    planned = set(read_run(folder)["cases"])
+    planned = set(map(str, read_run(folder)["cases"]))
     return [path for path in files if path.stem in planned]
 
 

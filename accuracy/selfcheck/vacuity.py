@@ -4,6 +4,7 @@ In: a tolerance (|x - reference| <= atol + rtol |reference|, of every element or
 Out: for each wrong answer and tensor, whether the tolerance accepts it. Dense, in float64, for small problems.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -55,8 +56,8 @@ def tolerance(text: str, metric: str = "max", tokens: int | None = None, against
             values[name.strip()] = {"atol": float, "rtol": float}[name.strip()](number)
         except (KeyError, ValueError) as error:
             raise ConfigError(f"tolerance {piece!r} cannot be read; write atol=NUMBER,rtol=NUMBER") from error
-    if not all(value >= 0 for value in values.values()):
-        raise ConfigError(f"tolerance {text!r} is negative; allowed: numbers from 0")
+    if not all(0 <= value < math.inf for value in values.values()):
+        raise ConfigError(f"tolerance {text!r} is negative or without end; allowed: numbers from 0")
     return Tolerance(**values, metric=metric, tokens=tokens, against=against)
 
 

@@ -1,7 +1,6 @@
 import json
 import math
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from accuracy.report import build, figure
 from accuracy.results import history, lean, sums, table
 from accuracy.results.run_table import read_baseline
 from tests.gate.made_up import MadeUp, case_id, with_error, without_numbers, write_run
-from tests.processes import start
 
 SMALL = MadeUp(variants=("single_device", "ring"), dtypes=("bfloat16",), sizes=(2, 4), seeds=(0, 1))
 
@@ -145,23 +143,6 @@ def test_an_accept_that_is_stopped_anywhere_leaves_the_old_baseline_whole(
             check.main(["accept", str(tmp_path / "run"), "--reason", "again"])
     assert contents(TARGET) == before
     assert [path.name for path in TARGET.parent.iterdir()] == [TARGET.name]
-
-
-@pytest.mark.stress
-@pytest.mark.parametrize("part", range(20))
-def test_an_accept_that_is_killed_leaves_one_baseline_or_the_other_whole(
-    repository: Path, tmp_path: Path, part: int
-) -> None:
-    assert accept(SMALL, tmp_path) == 0
-    process = start("-m", "accuracy.cli.check", "accept", str(tmp_path / "run"), "--reason", "again", folder=repository)
-    time.sleep(1.0 + part / 10)
-    process.kill()
-    process.communicate()
-    read_baseline(TARGET)
-    lines = len(history.read(TARGET))
-    assert lines in (1, 2)
-    assert accept(SMALL, tmp_path, "--reason", "after it") == 0
-    assert len(history.read(TARGET)) == lines + 1
 
 
 def test_a_reason_stays_one_line(repository: Path, tmp_path: Path) -> None:

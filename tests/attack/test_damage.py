@@ -1,0 +1,137 @@
+"""A damaged file is told in one line, or is measured again, or changes no number: never a traceback, never another
+number with exit status 0."""
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from accuracy.cli import check, publish, report
+from accuracy.measurement import provenance
+from accuracy.report import build, figure
+from accuracy.results import history, sums, table
+from tests.attack.damages import damage
+from tests.gate import made_up
+from tests.gate.made_up import MadeUp
+from tests.report.embedded_rows import embedded
+
+SMALL = MadeUp(variants=("single_device", "ring"), dtypes=("bfloat16",), sizes=(2,), seeds=(0, 1))
+TOLD = (2, 3, 4)
+Look = Callable[[Path], Any]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`run`, as `accuracy` leaves it, and `reports/made_up/some-gpu`, a baseline with two lines of history."""
+    folder = tmp_path_factory.mktemp("whole")
+    made_up.write_run(folder / "run", SMALL)
+    for path in (folder / "run" / "results").iterdir():  # with the checksums that a run writes
+        rows = pd.read_parquet(path)
+        table.write_case(folder / "run", path.stem, rows.astype(object).where(rows.notna(), None).to_dict("records"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figure, "write_growth_figure", lambda rows, path: None)
+        for reason in ("one", "two"):
+            assert check.main(["accept", str(folder / "run"), "--to", str(folder / "reports"), "--reason", reason]) == 0
+    return folder
+
+
+RUN, BASELINE = Path("run"), Path("reports/made_up/some-gpu")
+
+
+def checked(folder: Path) -> int:
+    words = ["--baseline", str(folder / BASELINE), "--require-baseline", "--out", str(folder / "out")]
+    return int(check.main([str(folder / RUN), *words]))
+
+
+def judged(folder: Path) -> Any:
+    items = json.loads((folder / "out" / "check.json").read_text())["items"]
+    return [(item["name"], item["state"], item["run"], item["baseline"]) for item in items]
+
+
+def accepted(folder: Path) -> int:
+    return int(check.main(["accept", str(folder / RUN), "--to", str(folder / "reports"), "--reason", "three"]))
+
+
+def published(folder: Path) -> int:
+    return publish.main([str(folder / RUN), "--to", str(folder / "new")])
+
+
+def rows_of(place: str) -> Look:
+    def look(folder: Path) -> Any:
+        rows = table.read_results(folder / place / BASELINE.relative_to("reports"))
+        return rows.sort_values(["case_id", "tensor", "rank"], ignore_index=True).to_json()
+
+    return look
+
+
+def page_of(place: Path) -> tuple[Callable[[Path], int], Look]:
+    def look(folder: Path) -> Any:
+        page = embedded((folder / place / "report.html").read_text())
+        return {name: page[name] for name in page if name != "command"}
+
+    return lambda folder: report.main([str(folder / place)]), look
+
+
+COMMANDS: dict[str, tuple[Callable[[Path], int], Look]] = {
+    "check": (checked, judged), "accept": (accepted, rows_of("reports")), "publish": (published, rows_of("new")),
+    "report of the run": page_of(RUN), "report of the baseline": page_of(BASELINE),
+}  # fmt: skip
+OF_A_RUN = ("check", "accept", "publish", "report of the run")
+OF_A_BASELINE = ("check", "accept", "report of the baseline")
+TARGETS = {
+    "run/results/*.parquet": OF_A_RUN, "run/run.json": OF_A_RUN,
+    **{f"{BASELINE}/{name}": OF_A_BASELINE for name in ("results.parquet", "run.json", sums.NAME, history.NAME)},
+    f"{BASELINE}/log.md": ("accept",),
+}  # fmt: skip
+PAIRS = [(target, command) for target, commands in TARGETS.items() for command in commands]
+
+
+@pytest.fixture(scope="module")
+def undamaged() -> dict[str, Any]:
+    """What every command makes of whole files, by its name."""
+    return {}
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without figures, and without the pages of accept and publish: report has them. Our code measured the run."""
+    monkeypatch.setattr(figure, "write_growth_figure", lambda rows, path: None)
+    monkeypatch.setattr(provenance, "code_digest", lambda: made_up.FINGERPRINT["code"])
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+
+@pytest.mark.stress(24, "pair")
+@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("pair", PAIRS, ids=[f"{Path(target).name}-{command}" for target, command in PAIRS])
+def test_a_damaged_file_is_told_or_changes_no_number(
+    pair: tuple[str, str], seed: int, whole: Path, undamaged: dict[str, Any], tmp_path: Path, quiet: None,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    target, name = pair
+    command, look = COMMANDS[name]
+    if "report" not in name:
+        monkeypatch.setattr(build, "write_report", lambda folder: None)
+    if name not in undamaged:
+        healthy = Path(shutil.copytree(whole, tmp_path / "healthy"))
+        assert command(healthy) == 0
+        undamaged[name] = look(healthy)
+    damaged = Path(shutil.copytree(whole, tmp_path / "damaged"))
+    draw = random.Random(f"{pair} {seed}")
+    path = draw.choice(sorted(damaged.glob(target)))
+    how = damage(path, draw)
+    capsys.readouterr()
+    status = command(damaged)
+    out, err = capsys.readouterr()
+    said = (how, status, out[-300:], err)
+    assert status == 0 or status in TOLD, said
+    assert "Traceback" not in out + err, said
+    if status == 0:
+        assert look(damaged) == undamaged[name], said
+    elif status == 2:
+        assert err.count("\n") == 1, said
+        assert err[:-1].isprintable(), said
