@@ -130,7 +130,7 @@ def _check_choices(words: Iterable[str]) -> None:
             continue
         with suppress(HydraException):
             names = OverridesParser.create().parse_override(word).value()
-            if not all(isinstance(name, str) for name in names):
+            if isinstance(names, list) and not all(isinstance(name, str) for name in names):
                 raise ConfigError(f"{word} is no list of names (accuracy --help lists all of {group})")
 
 

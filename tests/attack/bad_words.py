@@ -110,7 +110,7 @@ def _filled(pattern: str) -> st.SearchStrategy[list[str]]:
     def word(part: str) -> st.SearchStrategy[str]:
         for name, values in BLANKS.items():
             if f"{{{name}}}" in part:
-                return st.sampled_from(values).map(lambda value: part.replace(f"{{{name}}}", value))
+                return st.sampled_from(values).map(lambda value, name=name: part.replace(f"{{{name}}}", value))
         return st.just(part)
 
     return st.tuples(*map(word, pattern.split())).map(list)

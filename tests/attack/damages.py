@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 SHAPES: list[Any] = [
-    None, [], {}, [[]], "", "x", True, 0, -1, 2.5, 10**400, float("nan"), float("inf"), "\x1b[31m\n\x00", ["a", 1, None],
+    None, [], {}, [[]], "", "x", True, 0, -1, 2.5, 10**400, float("nan"), "\x1b[31m\n\x00", ["a", 1, None],
     {"a": {"b": [1]}}, "x" * 5000, "../..", [[[[]]]] * 3, "\ud800",
 ]  # fmt: skip
 
