@@ -90,8 +90,9 @@ def _run_application(arguments: list[str], launch: "Launch | None") -> int:
     except (*MISTAKES, ValueError, OSError) as error:  # ValueError: Hydra's for `kernel=null`; OSError: of its folders;
         if started and not isinstance(error, MISTAKES):  # from inside a job it is our bug
             raise
-        told = isinstance(error, OSError) and error.strerror
-        statuses.append(_complain(ConfigError(unusable(error)) if told else error))
+        if isinstance(error, OSError) and error.strerror:
+            error = ConfigError(unusable(error))
+        statuses.append(_complain(error))
     return max(statuses, default=0)
 
 

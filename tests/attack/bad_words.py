@@ -96,7 +96,7 @@ FLAGS = {
         "--tolerance atol=1e-3,rtol=0 {word}", "--tolerance atol=1e-3,rtol=0 seed={text}",
     ],
     "accuracy-probe": [
-        "{word}", "kernel={word}", "dtype={word}", "question={word}", "device={word}", "kernel=eager kernel.eager.tf32={word}",
+        "{word}", "kernel={word}", "dtype={word}", "question={word}", "device={word}", "kernel.eager.tf32={word}",
         "kernel.eager={word}", "--config-dir", "--json", "kernel=eager question=scale device=cpu --json /dev/null/x",
         "device=cpu,cuda", "kernel.nope.x=1",
     ],
