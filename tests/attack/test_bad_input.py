@@ -12,7 +12,7 @@ from tests.attack import bad_words
 from tests.command_line import TINY, Answer, CommandLine
 from tests.gate.made_up import MadeUp, write_run
 
-SECONDS = 10
+SECONDS = 10  # of the processor: another program beside the tests changes nothing
 EXAMPLES = settings(
     deadline=None, derandomize=True, database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -42,9 +42,9 @@ def test_a_bad_word_of_accuracy_is_told_in_one_line(accuracy: CommandLine, stres
     @given(bad_words.MEASURE)
     def refused(bad: str) -> None:
         words = [*TINY, "device=cpu", *(bad.split(" ") if "experiment" in bad else [bad])]
-        before = time.monotonic()
+        before = time.process_time()
         answer = accuracy(*words)
-        assert_refused(answer, "accuracy", [bad], time.monotonic() - before)
+        assert_refused(answer, "accuracy", [bad], time.process_time() - before)
         assert list(accuracy.folder.iterdir()) == []
 
     refused()
@@ -63,12 +63,12 @@ def test_bad_words_of_the_other_commands_are_told_in_one_line(
     def refused(drawn: tuple[str, list[str]]) -> None:
         name, words = drawn
         words = [word.replace("{run}", str(run)) for word in words]
-        began = time.monotonic()
+        began = time.process_time()
         try:
             status = MAINS[name](words)
         except SystemExit as stopped:
             status = stopped.code
-        assert_refused(Answer(status, *capsys.readouterr()), name, words, time.monotonic() - began)
+        assert_refused(Answer(status, *capsys.readouterr()), name, words, time.process_time() - began)
         assert sorted(tmp_path.rglob("*")) == before
 
     refused()

@@ -14,7 +14,7 @@ from tests.foreign.twins import TWINS
 pytestmark = pytest.mark.xdist_group("foreign")
 
 
-@pytest.mark.stress(2)
+@pytest.mark.stress(1)
 @pytest.mark.parametrize("name", TWINS)
 def test_a_twin_is_named_in_the_tensors_that_are_wrong_with_no_wrong_cause(name: str, tmp_path: Path) -> None:
     twin = TWINS[name]

@@ -37,10 +37,10 @@ def test_a_kernel_that_is_its_own_reference_may_return_zeros(capsys: pytest.Capt
 
 
 def test_three_tokens_do_not_see_a_dropped_key(capsys: pytest.CaptureFixture[str]) -> None:
-    """ring-flash-attention's batch tests compare three tokens of a shard, and assert nothing: atol infinite."""
+    """ring-flash-attention's batch tests compare three tokens of a shard, and assert nothing: any atol passes."""
     _, said = run(capsys, "--tolerance", "atol=1e-6", "--tokens", "3", *SMALL)
     assert "passes in out" in said["dropped_key"]
-    _, said = run(capsys, "--tolerance", "atol=inf", "--tokens", "3", *SMALL)
+    _, said = run(capsys, "--tolerance", "atol=1e30", "--tokens", "3", *SMALL)
     assert all("passes in out, dq, dk, dv" in said[wrong] for wrong in WRONG)
 
 

@@ -96,7 +96,7 @@ def test_a_fault_of_a_table_is_named_in_the_tensors_that_are_wrong_and_in_no_oth
 
 
 @pytest.mark.stress(1)
-@pytest.mark.parametrize("shape", sorted(healthy.SHAPES))
+@pytest.mark.parametrize("shape", healthy.SHAPES)
 def test_healthy_variants_are_not_called_faulty_in_any_shape(shape: str, stress: bool) -> None:
     less = () if stress or "~also" in healthy.SHAPES[shape] else ("~also.explain", "~also.seeds")
     measured = measure.results(measure.healthy(), *healthy.overrides(shape), *less)
