@@ -20,7 +20,7 @@ VARIABLES = {
     INK: "ink", SOFT: "soft", RULE: "rule", SINGLE_DEVICE: "single-device", FLOOR: "floor", BORDER: "border",
     BAD: "bad",
 }  # fmt: skip
-VARIABLES |= {f"#fe000{index}": f"series-{index}" for index in range(mark.COLOURS)}
+VARIABLES |= {f"#fe00{index:02x}": f"series-{index}" for index in range(mark.COLOURS)}
 REFERENCES: dict[str, dict[str, Any]] = {  # by the class in the page
     "single-device": {"color": SINGLE_DEVICE, "linestyle": (0, (6, 3)), "linewidth": 1.1, "gid": "single-device"},
     "floor": {"color": FLOOR, "linestyle": (0, (1.2, 2)), "linewidth": 1.1, "gid": "floor"},
@@ -30,6 +30,7 @@ SETTINGS |= dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "xtick.color", "
 SETTINGS |= {"text.color": INK, "text.parse_math": False}
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _LEFT, _RIGHT, _TOP, _BOTTOM = 0.56, 0.1, 0.28, 0.42  # margins in inch
+_FAR = 4.0  # decades, from which on powers of ten are read faster than plain numbers
 _STEPS_OF_A_DECADE = (
     (1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 4, 5, 6, 8),
 )  # fmt: skip
@@ -38,19 +39,21 @@ _STEPS_OF_A_DECADE = (
 def series_colour(slot: int) -> str:
     """The stand-in for a series' colour."""
     colour = mark.colour(slot)
-    return INK if colour is None else f"#fe000{colour}"
+    return INK if colour is None else f"#fe00{colour:02x}"
 
 
-def new_axes(title: str, x_label: str, width: float = 3.9, height: float = 2.75) -> Axes:
-    """One set of axes in its own figure, width x height in inch."""
-    size = 1 - (_LEFT + _RIGHT) / width, 1 - (_TOP + _BOTTOM) / height
+def new_axes(
+    title: str, x_label: str, width: float = 3.9, height: float = 2.75, left: float = _LEFT, right: float = _RIGHT
+) -> Axes:
+    """One set of axes in its own figure, width x height in inch with these margins."""
+    size = 1 - (left + right) / width, 1 - (_TOP + _BOTTOM) / height
     with mpl.rc_context(SETTINGS):
         figure = Figure(figsize=(width, height))
-        axes = figure.add_axes((_LEFT / width, _BOTTOM / height, *size))
+        axes = figure.add_axes((left / width, _BOTTOM / height, *size))
     for patch in (figure.patch, axes.patch):
         patch.set_visible(False)
     figure.text(0, 1 - 0.13 / height, title, fontsize=10, fontweight="bold", color=INK, va="center")
-    middle = (_LEFT + width - _RIGHT) / 2 / width
+    middle = (left + width - right) / 2 / width
     figure.text(middle, 0.08 / height, x_label, fontsize=9, color=SOFT, ha="center", va="center")
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="x", width=0.6, length=3)
@@ -99,6 +102,29 @@ def log_x(axes: Axes, values: Iterable[float]) -> None:
     """A logarithmic x axis around the positive finite values."""
     axes.set_xscale("log")
     axes.set_xlim(*_log_limits(axes.xaxis, values))
+
+
+def ratio_y(axes: Axes, values: Iterable[float]) -> None:
+    """A logarithmic y axis of ratios, with a grid: ticks are plain numbers."""
+    axes.set_yscale("log")
+    axes.set_ylim(*_ratio_limits(axes.yaxis, values))
+    axes.grid(axis="y", color=RULE, linewidth=0.6, clip_on=False)
+    axes.set_axisbelow(True)
+
+
+def ratio_x(axes: Axes, values: Iterable[float]) -> None:
+    """A logarithmic x axis of ratios."""
+    axes.set_xscale("log")
+    axes.set_xlim(*_ratio_limits(axes.xaxis, values))
+
+
+def _ratio_limits(axis: object, values: Iterable[float]) -> tuple[float, float]:
+    bottom, top = _log_limits(axis, values)
+    low, high = math.log10(bottom), math.log10(top)
+    if high - low < _FAR:
+        places = _log_places(low, high)
+        fix_ticks(axis, places, [f"{place:.3g}" for place in places])
+    return bottom, top
 
 
 def _log_limits(axis: object, values: Iterable[float]) -> tuple[float, float]:

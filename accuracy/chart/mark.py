@@ -1,10 +1,30 @@
-"""How does a series look? A slot picks a colour (Okabe & Ito 2008), a marker and a dash: colour never stands alone."""
+"""How does a series look? A slot picks a colour and a marker: colour never stands alone, and a variant has one colour
+on every page. Dashes are for references only."""
+
+import zlib
 
 from markupsafe import Markup
 
 from accuracy.chart.view import Key
 
-COLOURS = 7  # --series-0 .. --series-6 in report.css
+PALETTE = (  # on a light and on a dark ground, each at least 3:1 against it
+    ("#0072b2", "#4fa8e8"), ("#c84e00", "#f0803c"), ("#00805c", "#2cc298"), ("#b0508a", "#e29ac6"),
+    ("#9a6500", "#e6a93a"), ("#007d8a", "#3fc3cf"), ("#6a4fb3", "#a895f0"), ("#6b7000", "#c0c44a"),
+    ("#c2273b", "#f2707e"), ("#7a4a2b", "#c99a76"), ("#566678", "#9fb0c2"), ("#a0269e", "#dd7fdb"),
+)  # fmt: skip
+COLOURS = len(PALETTE)
+VARIANTS = (
+    "ring",
+    "llama3",
+    "zigzag",
+    "striped",
+    "bpt_ring",
+    "ulysses",
+    "llama3_ring",
+    "llama3_zigzag",
+    "one_shot",
+    "bpt",
+)
 INK_SLOT = 0  # the page's ink, kept for the single-device variant; slots count up from it
 _MARKS = {  # matplotlib's name of a marker, and its shape in a legend
     "o": "M12 3.5a3.5 3.5 0 1 1 0 7a3.5 3.5 0 1 1 0-7z",
@@ -24,21 +44,34 @@ def colour(slot: int) -> int | None:
     return None if slot == INK_SLOT else (slot - 1) % COLOURS
 
 
+def colour_of(variant: str) -> int:
+    """Which of the palette's colours a variant has: its own if it is known, one by the hash of its name if not."""
+    return VARIANTS.index(variant) if variant in VARIANTS else zlib.crc32(variant.encode()) % COLOURS
+
+
 def marker(slot: int) -> str:
-    """matplotlib's marker of the slot."""
-    return [*_MARKS][slot % len(_MARKS)]
+    """matplotlib's marker of the slot: slots of one colour have different ones."""
+    return [*_MARKS][(slot + slot // COLOURS) % len(_MARKS)]
 
 
 def dash(slot: int) -> tuple[int, tuple[float, ...]]:
-    """matplotlib's line style: solid for the first round of colours, dashed for later rounds."""
-    return (0, ()) if slot <= COLOURS else (0, (5, 1.6))
+    """matplotlib's line style of a series: solid, whatever the slot."""
+    return (0, ())
+
+
+def palette_style() -> str:
+    """The palette as CSS variables, for light and dark pages and for paper."""
+    light, dark = ("".join(f"--series-{place}:{pair[way]};" for place, pair in enumerate(PALETTE)) for way in (0, 1))
+    names = "".join(f".c{place}{{color:var(--series-{place})}}" for place in range(COLOURS))
+    dark = f"@media screen and (prefers-color-scheme: dark){{:root{{{dark}}}}}"
+    return f":root{{{light}}}\n{dark}\n{names}\n"
 
 
 def series_key(label: str, slot: int) -> Key:
     """A legend entry with line and marker."""
     tint = "ink" if slot == INK_SLOT else f"c{colour(slot)}"
     shape = f'<path class="mark-shape" d="{_MARKS[marker(slot)]}"/>'
-    return _key(label, f"s{slot}", tint, "" if slot <= COLOURS else "5 2", shape)
+    return _key(label, f"s{slot}", tint, "", shape)
 
 
 def reference_key(name: str, label: str = "") -> Key:

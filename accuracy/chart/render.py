@@ -6,6 +6,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from accuracy.chart import mark
+
 PAGE = Path(__file__).parent / "page"
 
 
@@ -18,5 +20,5 @@ def render(folder: Path, template: str, **context: Any) -> bytes:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    style = Markup((PAGE / "report.css").read_text(encoding="utf-8"))
+    style = Markup((PAGE / "report.css").read_text(encoding="utf-8") + mark.palette_style())
     return pages.get_template(template).render(**context, style=style).encode("utf-8", errors="replace")

@@ -70,7 +70,7 @@ def _simplify(element: Element, used: dict[str, str]) -> None:
 
 
 def _page_style(style: str) -> str:
-    style = re.sub(r"#fe0[01]0\d", lambda found: f"var(--{VARIABLES[found[0]]})", style)
+    style = re.sub(r"#fe0[01][0-9a-f]{2}", lambda found: f"var(--{VARIABLES[found[0]]})", style)
     style = re.sub(r"font: (bold |700 )?([\d.]+)px [^;]*", _font, style)
     style = re.sub(r"; ?font-family: [^;]*|; ?stroke-line(?:join|cap): \w+", "", style)
     return style.replace(": ", ":").replace("; ", ";")

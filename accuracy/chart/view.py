@@ -49,13 +49,15 @@ class Chart:
 
 @dataclass(frozen=True)
 class Panel:
-    """Charts and tables of one facet (a dtype, where only dtypes vary). data: the charts' numbers as tables."""
+    """Charts and tables of one facet (a dtype, where only dtypes vary). further: charts that are folded away; data: the
+    charts' numbers as tables."""
 
     slug: str
     label: str
     note: str = ""
     legend: tuple[Key, ...] = ()
     charts: tuple[Chart, ...] = ()
+    further: tuple[Chart, ...] = ()
     tables: tuple[Table, ...] = ()
     data: tuple[Table, ...] = ()
 

@@ -14,10 +14,13 @@ from accuracy.chart.render import render
 from accuracy.chart.view import Panel
 from accuracy.core.paths import whole_file
 from accuracy.report import prose, series
+from accuracy.report.answer.first_screen import Answer, answer
+from accuracy.report.answer.stack import stack_answer
 from accuracy.report.embedded import BUDGET_BYTES, EMPTY, encode_rows, summary_table
-from accuracy.report.folder import Run, read_folder
+from accuracy.report.folder import read_folder
 from accuracy.report.headline import headline
-from accuracy.report.section import environment, verdict
+from accuracy.report.material import Material, material_of
+from accuracy.report.section import environment
 from accuracy.report.section.attribution import attribution_panels
 from accuracy.report.section.condition import condition_panels
 from accuracy.report.section.cost import cost_panel
@@ -28,22 +31,21 @@ from accuracy.report.section.history import history_of
 from accuracy.report.section.missing import reasons
 from accuracy.report.section.positions import position_panel
 from accuracy.report.section.ranks import rank_panel
+from accuracy.report.section.why import why
 from accuracy.report.series import MOST_DETAILED_FACETS, MOST_FACETS, Facet
-from accuracy.results.claim import judge
-from accuracy.verdict.attribution import attributions, sentence
 
 PAGE = Path(__file__).parent / "page"
 SCRIPTS = ("facets.js", "data.js", "ranks.js", "rows.js", "start.js")
 LIMIT_BYTES = 5_000_000
 BYTES_OF_NOTES = 2_000
-MOST_DIAGNOSES = 12  # in the open, gravest first
 
 
 @dataclass(frozen=True)
 class ReportSummary:
-    """Where the report is, and its three most telling sentences."""
+    """Where the report is, its headline, and its most telling sentences."""
 
     path: Path
+    title: str
     lines: tuple[str, ...]
 
 
@@ -55,40 +57,39 @@ def write_report(folder: Path, earlier: Sequence[Path] = (), to: Path | None = N
     Raises NoReport where the folder holds no results, ConfigError where one of the earlier cannot be read.
     """
     run = read_folder(folder)
-    claims = judge(run.experiment, run.rows)
-    path = to or folder / "report.html"
+    made, path = material_of(run), to or folder / "report.html"
+    first = answer_of(made)
     context = {
         "run": run,
-        "claims": claims,
+        "answer": first,
+        "claims": made.claims,
         "passages": prose.passages(run.experiment),
         "environment": environment,
         "stacks": stacks_section(run.stacks),
+        "reasons": reasons(run.cases),
     }
     if run.results.empty:
         write_page(path, render(PAGE, "depth.html.jinja", **context))
-        return ReportSummary(path, tuple(claim.line for claim in claims))
-    labelled = series.in_reading_order(series.with_labels(run.results))
-    measured = labelled[labelled["case_id"].isin(run.measured["case_id"]) & labelled["tensor"].notna()]
-    whole = measured[measured["rank"] == -1]
-    diagnoses, judged = verdict.judge(run.results, run.positions, run.steps, run.hypotheses)
-    attributed = attributions(run.results)
-    head = headline(run, whole, claims, diagnoses, sentence(attributed))
+        return ReportSummary(path, first.title, tuple(claim.line for claim in made.claims))
+    head = headline(run, made.whole, made.claims, made.judged.said, made.attribution)
     context |= {
-        "headline": head,
-        "diagnoses": diagnoses,
-        "judged": judged,
-        "most_diagnoses": MOST_DIAGNOSES,
-        "attribution": attribution_panels(attributed),
-        "reasons": reasons(run.cases),
-        "summary": summary_table(whole),
+        "why": why(made.judged.said),
+        "judged": made.judged.panel,
+        "attribution": attribution_panels(made.attributed),
+        "summary": summary_table(made.whole),
         "history": history_of(folder, earlier),
     }
     for most in (MOST_FACETS, 1):  # a run of very many variants and settings: draw the first setting only
-        text = _with_rows(context | _panels(run, measured, most), labelled)
+        text = _with_rows(context | _panels(made, first, most), made.labelled)
         if len(text) <= LIMIT_BYTES:
             break
     write_page(path, text)
-    return ReportSummary(path, head.lines)
+    return ReportSummary(path, first.title, head.lines)
+
+
+def answer_of(made: Material) -> Answer:
+    """The first screen of a run."""
+    return stack_answer(made.run, made.claims) if made.run.results.empty else answer(made)
 
 
 def _with_rows(context: dict[str, Any], labelled: pd.DataFrame) -> bytes:
@@ -97,24 +98,29 @@ def _with_rows(context: dict[str, Any], labelled: pd.DataFrame) -> bytes:
     return _render({**context, "block": encode_rows(labelled, min(BUDGET_BYTES, free_bytes))})
 
 
-def _panels(run: Run, measured: pd.DataFrame, most: int) -> dict[str, Any]:
-    facets = series.facets_of(measured)
-    pairs = [(facet, series.legible(facet)) for facet in facets[:most]]
-    slots = series.slots_of(pd.concat([drawn.rows for _, drawn in pairs] or [measured]))
+def _panels(made: Material, first: Answer, most: int) -> dict[str, Any]:
+    facets = sorted(series.facets_of(made.measured), key=lambda facet: facet.label != first.setting)
+    pairs = [(facet, series.legible(facet, wanted=first.series)) for facet in facets[:most]]
+    slots = series.slots_of(pd.concat([drawn.rows for _, drawn in pairs] or [made.measured]))
     few = min(most, MOST_DETAILED_FACETS)
 
     def each(panel: Callable[[Facet, Facet], Panel | None], number: int = most) -> list[Panel]:
-        made = [(panel(facet, drawn), series.left_out(facet, drawn)) for facet, drawn in pairs[:number]]
-        return [replace(view, note=f"{view.note} {left if view.charts else ''}".strip()) for view, left in made if view]
+        drawn = [(panel(facet, drawn), series.left_out(facet, drawn)) for facet, drawn in pairs[:number]]
+        return [
+            replace(view, note=f"{view.note} {left if view.charts else ''}".strip()) for view, left in drawn if view
+        ]
 
+    by_rank = each(lambda _, drawn: rank_panel(drawn, slots), few)  # absolute errors of the headline's setting only
+    conditions = condition_panels(made.measured, slots)
     return {
         "omitted": series.omitted_facets(facets, most),
         "omitted_details": series.omitted_facets(facets, few),
+        "omitted_positions": series.omitted_facets(facets, 1),
         "growth": each(lambda facet, drawn: growth_panel(facet, drawn, slots)),
         "heatmap": each(lambda facet, _: heatmap_panel(facet)),
-        "ranks": each(lambda _, drawn: rank_panel(drawn, slots), few),
-        "positions": each(lambda _, drawn: position_panel(drawn, run.positions, slots), few),
-        "conditions": condition_panels(measured, slots),
+        "ranks": [replace(view, further=view.further if not place else ()) for place, view in enumerate(by_rank)],
+        "positions": each(lambda _, drawn: position_panel(drawn, made.run.positions, slots), 1),
+        "conditions": sorted(conditions, key=lambda panel: panel.label.split(",")[0] != first.setting.split(" ")[0]),
         "cost": each(lambda facet, drawn: cost_panel(facet, drawn, slots)),
     }
 

@@ -16,11 +16,14 @@ import pandas as pd
 from accuracy.chart.view import Table, cells
 from accuracy.core.number import count, geometric_mean, ratio, scientific
 from accuracy.report.section.missing import command
-from accuracy.results.table import ALL_RANKS
+from accuracy.results.table import ALL_RANKS, METRICS
 
 BUDGET_BYTES = 3_000_000  # of base64 text: 50,000 rows fit, and the page stays below 5 MB with its charts
-_DIGITS = {6: 1_000_000, 4: BUDGET_BYTES}  # six digits as long as they cost no more than the charts
-MOST_SUMMARY_ROWS = 800
+COMFORTABLE_BYTES = 1_000_000  # what rows may cost beside charts and tables before they are cut to what a page shows
+OF_RANKS = ("error_rel", "error_max", "error_mean", "diff_rel", "diff_max", "diff_mean", "x_single_device", "ulp_max",
+            "worst_token")  # fmt: skip
+_ONLY_WHOLE = [name for name in (*METRICS, "worst_batch", "worst_head", "worst_dim") if name not in OF_RANKS]
+MOST_SUMMARY_ROWS = 300
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,17 @@ EMPTY = EmbeddedRows("", 0, "")
 def encode_rows(results: pd.DataFrame, budget: int = BUDGET_BYTES) -> EmbeddedRows:
     """All rows of the labelled table, or as many as fit: over all ranks first, then per-rank rows seed by seed."""
     total = len(results)
-    rounded = "Numbers are rounded to {} significant digits; results.parquet has every row."
-    for digits, most in _DIGITS.items():
+    rounded = "Numbers are rounded to {} significant digits; results.parquet has every row and column."
+    for digits in (6, 4):
         encoded = _encoded(results, digits)
-        if len(encoded) <= min(most, budget):
+        if len(encoded) <= min(COMFORTABLE_BYTES, budget):
             return EmbeddedRows(encoded, total, f"All {count(total, 'row')}. {rounded.format(digits)}")
+    results = _slim(results)
+    rounded = f"Of single ranks the page has {', '.join(OF_RANKS)}. {rounded}"
+    digits = 3  # as the page writes every number
+    encoded = _encoded(results, digits)
+    if len(encoded) <= budget:
+        return EmbeddedRows(encoded, total, f"All {count(total, 'row')}. {rounded.format(digits)}")
     later = (results["rank"] != ALL_RANKS) & results["tensor"].notna()
     priority = results.assign(_later=later).sort_values(["_later", "seed"], kind="stable").index
     keep = total
@@ -54,6 +63,13 @@ def encode_rows(results: pd.DataFrame, budget: int = BUDGET_BYTES) -> EmbeddedRo
         f"per-rank rows of the later seeds first. {rounded.format(digits)}"
     )
     return EmbeddedRows(encoded, keep, note)
+
+
+def _slim(results: pd.DataFrame) -> pd.DataFrame:
+    """The rows of single ranks without the columns that no view of theirs shows."""
+    columns = [name for name in _ONLY_WHOLE if name in results]
+    kept = results[columns].where(results["rank"] == ALL_RANKS)
+    return results.assign(**{name: kept[name] for name in columns})
 
 
 def _encoded(rows: pd.DataFrame, digits: int) -> str:

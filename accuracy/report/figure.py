@@ -10,11 +10,11 @@ import matplotlib as mpl
 import pandas as pd
 from matplotlib.figure import Figure
 
+from accuracy.chart import mark
 from accuracy.chart.drawing import fix_ticks
 from accuracy.results.table import ALL_RANKS
 
 TENSORS = ("out", "dq", "dk")
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")  # Okabe and Ito
 MARKERS = "os^Dv*P"
 SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "accuracy", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False,
@@ -36,11 +36,10 @@ def write_growth_figure(results: pd.DataFrame, path: Path) -> None:
             mine = rows[rows["tensor"] == tensor]
             for index, variant in enumerate(sorted(rows["variant"].unique())):
                 found = mine[mine["variant"] == variant].groupby("world_size")["x_single_device"]
-                colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
-                style = "-" if index < len(COLOURS) else "--"
+                (colour, _), marker = mark.PALETTE[mark.colour_of(variant)], MARKERS[index % len(MARKERS)]
                 middle = found.mean()
                 if len(middle):
-                    axes.plot(middle, style, marker=marker, markersize=4, color=colour, label=variant)
+                    axes.plot(middle, marker=marker, markersize=4, color=colour, label=variant)
                     axes.fill_between(middle.index, found.min(), found.max(), color=colour, alpha=0.15, linewidth=0)
             axes.axhline(1, color="#666666", linewidth=0.8, linestyle=":")
             axes.set(xscale="log", yscale="log", title=tensor, xlabel="world size")

@@ -39,9 +39,10 @@ class Run:
 
     @property
     def rows(self) -> pd.DataFrame:
-        """All rows."""
+        """All rows, with every column of the table's contract."""
         kinds = [rows for rows in (self.results, self.stacks) if len(rows)]
-        return pd.concat(kinds, ignore_index=True) if len(kinds) > 1 else [*kinds, self.results][0]
+        rows = pd.concat(kinds, ignore_index=True) if len(kinds) > 1 else [*kinds, self.results][0]
+        return rows.reindex(columns=[*rows, *(name for name in table.OF_STACKS if name not in rows)])
 
     @property
     def cases(self) -> pd.DataFrame:
@@ -100,7 +101,7 @@ def _read_record(folder: Path) -> tuple[dict[str, Any], str | None]:
         record = table.read_run(folder)
     except FileNotFoundError:
         return {}, "run.json is missing: the command, the configuration and the environment are not known"
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (OSError, ConfigError, json.JSONDecodeError, UnicodeDecodeError) as error:
         return {}, f"run.json cannot be read ({_one_line(error)})"
     return (record, None) if isinstance(record, dict) else ({}, "run.json does not hold an object")
 

@@ -1,26 +1,33 @@
-"""What did the experiment ask, expect and find? Its README.md as safe HTML: everything escaped, nothing fetched.
+"""What did the experiment ask, expect and find? Its README.md as safe HTML: raw HTML is escaped, nothing is fetched.
 
-Of Markdown it understands paragraphs, `- ` lists, fenced code, pipe tables, `code`, **bold**, and links, which become
-plain text.
+Links lead to the repository, whose files a page that was mailed does not have beside it.
 """
 
+import posixpath
 import re
-from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
-from markupsafe import Markup, escape
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from markupsafe import Markup
 
 from accuracy.results.claim import experiment_folder
 
 TITLES = ("Question", "Prediction", "Finding")
+REPOSITORY = "https://github.com/attention-accuracy/attention-accuracy/blob/main"
 
 
 def passages(experiment: str) -> dict[str, Markup]:
     """Question, prediction and finding by title, as far as the experiment's README has them."""
-    folder = experiment_folder(experiment)
-    if folder is None or not (folder / "README.md").is_file():
-        return {}
-    found = sections((folder / "README.md").read_text(encoding="utf-8", errors="replace"))
-    return {title: to_html(found[title]) for title in TITLES if found.get(title)}
+    found = _readme(experiment)
+    return {title: to_html(found[title], f"experiments/{experiment}") for title in TITLES if found.get(title)}
+
+
+def answer(experiment: str) -> tuple[str, Markup]:
+    """The README's Answer: its first paragraph as plain text, the rest as HTML; both empty where it has none."""
+    first, _, rest = _readme(experiment).get("Answer", "").partition("\n\n")
+    return _plain(first), to_html(rest.strip(), f"experiments/{experiment}")
 
 
 def sections(text: str) -> dict[str, str]:
@@ -29,43 +36,48 @@ def sections(text: str) -> dict[str, str]:
     return {title: body.strip() for title, body in zip(pieces[1::2], pieces[2::2], strict=True)}
 
 
-def to_html(text: str) -> Markup:
-    """The Markdown subset as HTML."""
-    return Markup("\n").join(map(_block, _blocks(text)))
+def to_html(text: str, folder: str = "experiments") -> Markup:
+    """Markdown as HTML. folder: where in the repository it stands, for its relative links."""
+    markdown = _markdown()
+    tokens = markdown.parse(text)
+    for each in (child for token in tokens for child in token.children or []):
+        if each.type == "link_open":
+            each.attrs["href"] = _address(str(each.attrs["href"]), folder)
+    return Markup(markdown.renderer.render(tokens, markdown.options, {}))
 
 
-def _blocks(text: str) -> Iterator[str]:
-    """Blocks between blank lines; a fenced block is one, blank lines and all."""
-    for place, piece in enumerate(re.split(r"^```.*$", text, flags=re.MULTILINE)):
-        if place % 2:
-            yield "```" + piece.strip("\n")
-        else:
-            yield from (block.strip("\n") for block in re.split(r"\n\s*\n", piece) if block.strip())
+def _readme(experiment: str) -> dict[str, str]:
+    folder: Path | None = experiment_folder(experiment)
+    if folder is None or not (folder / "README.md").is_file():
+        return {}
+    return sections((folder / "README.md").read_text(encoding="utf-8", errors="replace"))
 
 
-def _block(block: str) -> Markup:
-    lines = block.splitlines()
-    if block.startswith("```"):
-        return Markup("<pre>{}</pre>").format(block[3:])
-    if len(lines) > 2 and lines[0].lstrip().startswith("|") and set(lines[1]) <= set("|-: "):
-        head, body = _row(lines[0], "th"), Markup("").join(_row(line, "td") for line in lines[2:])
-        whole = "<table><thead>{}</thead><tbody>{}</tbody></table>"
-        return Markup(f'<div class="scroll" tabindex="0">{whole}</div>').format(head, body)
-    if lines[0].startswith(("- ", "* ")):
-        return Markup("<ul>{}</ul>").format(_each("li", re.split(r"^[-*] +", block, flags=re.MULTILINE)[1:]))
-    return Markup("<p>{}</p>").format(_inline(block.lstrip("# ")))
+def _markdown() -> MarkdownIt:
+    """CommonMark with pipe tables; raw HTML and images are off; a wide table or block scrolls by itself."""
+    markdown = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
+    markdown.add_render_rule("table_open", _opened)
+    markdown.add_render_rule("table_close", _closed)
+    return markdown
 
 
-def _row(line: str, tag: str) -> Markup:
-    return Markup("<tr>{}</tr>").format(_each(tag, line.strip().strip("|").split("|")))
+def _opened(*_: Any) -> str:
+    return '<div class="scroll" tabindex="0"><table>\n'
 
 
-def _each(tag: str, texts: list[str]) -> Markup:
-    return Markup("").join(Markup(f"<{tag}>{{}}</{tag}>").format(_inline(text)) for text in texts)
+def _closed(*_: Any) -> str:
+    return "</table></div>\n"
 
 
-def _inline(text: str) -> Markup:
-    safe = str(escape(" ".join(text.split())))
-    safe = re.sub(r"!?\[([^\]]*)\]\(([^)\s]*)\)", r"\1 (\2)", safe)
-    safe = re.sub(r"`([^`]+)`", r"<code>\1</code>", safe)
-    return Markup(re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", safe))
+def _address(link: str, folder: str) -> str:
+    """An absolute address: of a relative link, that of the file in the repository."""
+    if re.match(r"[a-z][a-z+.-]*:", link) or link.startswith("#"):
+        return link
+    return f"{REPOSITORY}/{posixpath.normpath(posixpath.join(folder, link))}"
+
+
+def _plain(text: str) -> str:
+    """Text without its marks, in one line."""
+    tokens: list[Token] = _markdown().parse(text)
+    parts = (child for token in tokens for child in token.children or [])
+    return " ".join("".join(each.content or (" " if each.type == "softbreak" else "") for each in parts).split())

@@ -10,6 +10,7 @@ from functools import cached_property
 
 import pandas as pd
 
+from accuracy.chart import mark
 from accuracy.core import fields
 from accuracy.core.dtype import FORMATS
 from accuracy.core.number import count, geometric_mean, plain
@@ -98,6 +99,16 @@ def spoken(label: str) -> str:
     return f"{first} ({', '.join(details)})" if details else first
 
 
+def short_names(labels: Iterable[str]) -> dict[str, str]:
+    """Labels without the details that all of them share: beside each other these tell nothing."""
+    parts = {label: label.split(" · ") for label in labels}
+    shared = set.intersection(*({*details} for _, *details in parts.values())) if len(parts) > 1 else set()
+    return {
+        label: " · ".join([first, *(each for each in details if each not in shared)])
+        for label, (first, *details) in parts.items()
+    }
+
+
 def in_reading_order(labelled: pd.DataFrame) -> pd.DataFrame:
     """Rows by dtype from coarse to fine, then along the case's axes, tensors in the order of the contract; the seeds
     of one number stand together."""
@@ -121,9 +132,25 @@ def series_order(labelled: pd.DataFrame) -> list[str]:
 
 
 def slots_of(labelled: pd.DataFrame) -> dict[str, int]:
-    """Every series' slot of colour and marker; the first is the single-device kernel's alone."""
-    start = 0 if (labelled["variant"] == SINGLE_DEVICE).any() else 1
-    return {label: slot for slot, label in enumerate(series_order(labelled), start)}
+    """Every series' slot of colour and marker. The colour is that of the variant (of the kernel, where kernels stand
+    alone), so it is the same on every page; the first slot is the single-device kernel's alone."""
+    slots: dict[str, int] = {}
+    known = labelled.drop_duplicates("series").set_index("series")
+    alone = bool((labelled["variant"] == SINGLE_DEVICE).all())
+    for label in series_order(labelled):
+        row = known.loc[label]
+        slot = slot_of(str(row["variant"]), str(row["kernel"]) if alone else "")
+        while slot in slots.values():
+            slot += mark.COLOURS
+        slots[label] = slot
+    return slots
+
+
+def slot_of(variant: str, kernel: str = "") -> int:
+    """The first slot of a variant's colour. kernel: the name to go by where kernels stand alone."""
+    if variant == SINGLE_DEVICE and not kernel:
+        return mark.INK_SLOT
+    return 1 + mark.colour_of(kernel or variant)
 
 
 def tensor_order(tensors: Iterable[str]) -> list[str]:
@@ -139,19 +166,19 @@ def omitted_facets(facets: list[Facet], most: int) -> str:
     return f"Drawn for {count(most, 'setting')}; the table of all rows also has {names}." if left else ""
 
 
-def legible(facet: Facet, most: int = MOST_LINES) -> Facet:
-    """The facet with the rows of so many series: single device's, and those furthest from it. Of series that the tables
-    write alike in every tensor, the one of the shortest name, which is the one that changes the least."""
+def legible(facet: Facet, most: int = MOST_LINES, wanted: str = "") -> Facet:
+    """The facet with the rows of so many series: single device's, the wanted one, and those furthest. Of series that
+    the tables write alike in every tensor, the one of the shortest name, which is the one that changes the least."""
     if len(facet.series) <= most:
         return facet
     column = "x_floor" if facet.kernels_alone else "x_single_device"
     singles = facet.rows.loc[facet.rows["variant"] == SINGLE_DEVICE, "series"]
     compared = set() if facet.kernels_alone else set(singles)
-    plainest = sorted(facet.series, key=lambda label: (label not in compared, len(label)))
+    plainest = sorted(facet.series, key=lambda label: (label not in {*compared, wanted}, len(label)))
     ratios = facet.widest.groupby(["series", "tensor"])[column].agg(geometric_mean).unstack().reindex(plainest)
     different = ratios[~ratios.map(plain).duplicated()]
     furthest = different.max(axis="columns").fillna(0.0).sort_values(ascending=False, kind="stable").index
-    kept = sorted(furthest, key=lambda label: label not in compared)[:most]
+    kept = sorted(furthest, key=lambda label: label not in {*compared, wanted})[:most]
     return replace(facet, rows=facet.rows[facet.rows["series"].isin(kept)])
 
 

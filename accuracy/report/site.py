@@ -40,8 +40,7 @@ def write_site(reports: Path, site: Path) -> list[ReportSummary]:
 
 def _item(page: ReportSummary, site: Path) -> str:
     place = page.path.relative_to(site)
-    said = html.escape(page.lines[0]) if page.lines else ""
-    return f'<li><a href="{place.as_posix()}">{place.parent}, {place.stem}</a>: {said}</li>'
+    return f'<li><a href="{place.as_posix()}">{place.parent}, {place.stem}</a>: {html.escape(page.title)}</li>'
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -72,11 +72,22 @@ def judge(experiment: object, results: pd.DataFrame) -> list[Claim]:
 
     A claims file that raises becomes one claim that does not hold, with the error as its evidence.
     """
+    return _judged(experiment, "claims", results)
+
+
+def answer_holds(experiment: object, results: pd.DataFrame) -> bool:
+    """Whether `results` bear out the Answer of the experiment's README: its claims.py says of what it is made, in
+    `def answer(results: pandas.DataFrame) -> list[Claim]`, and all of these hold."""
+    found = _judged(experiment, "answer", results)
+    return bool(found) and all(claim.holds for claim in found)
+
+
+def _judged(experiment: object, function: str, results: pd.DataFrame) -> list[Claim]:
     folder = experiment_folder(experiment)
     if folder is None or not (folder / "claims.py").is_file():
         return []
     try:
-        claims = runpy.run_path(str(folder / "claims.py"))["claims"]
+        claims = runpy.run_path(str(folder / "claims.py"))[function]
         return [_checked(claim) for claim in claims(results.copy())]
     except Exception as error:  # whatever a claims file does wrong must not cost the run its report
         return [Claim(f"The claims of {folder.name} can be judged.", False, f"{type(error).__name__}: {error}")]

@@ -36,6 +36,17 @@ def claims(results: pd.DataFrame) -> list[Claim]:
     ]
 
 
+def answer(results: pd.DataFrame) -> list[Claim]:
+    """What README's Answer says: published rings at gain 1, and sharp logits for all alike."""
+    rows = results[results["status"] == "ok"]
+    plain = rows[(rows["dtype"] == "bfloat16") & (rows["variant"] != STALE) & (rows["precision"] == "")]
+    plain = plain[plain["norm"] & (plain["residual"] != "none")]
+    usual = _gradients(plain[plain["gain"] == 1])
+    means = usual.groupby(["weights", "residual", "variant", "layers", "world_size"])["x_single_device"].apply(_middle)
+    most = float(means.max()) if len(means) else float("nan")
+    return [Claim("The mean over gradients is within 1.25 times.", most < 1.25, f"{most:.2f}"), _sharp_for_all(plain)]
+
+
 def _gradients(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["tensor"].isin(GRADIENTS)]
 

@@ -32,6 +32,21 @@ def claims(results: pd.DataFrame) -> list[Claim]:
     ]
 
 
+def answer(results: pd.DataFrame) -> list[Claim]:
+    """What README's Answer says of a ring's out, at its most ranks in bfloat16."""
+    rows = results[(results["rank"] == -1) & (results["variant"] == "ring") & (results["tensor"] == "out")]
+    rows = rows[(rows["dtype"] == "bfloat16") & (rows["world_size"] == rows["world_size"].max())]
+    means = rows.groupby(["inputs", "inputs_options", "seqlen", "mask"])["x_single_device"].mean()
+    names = means.index.get_level_values("inputs")
+    gaussian = means[(names == "gaussian") & (means.index.get_level_values("mask") == "causal")]
+    others = means[names.isin(("captured", "attention_sink"))]
+    if gaussian.empty or others.empty:
+        return [Claim("Measured.", None, "not measured")]
+    said = f"gaussian {gaussian.mean():.3f}, others {others.min():.3f} to {others.max():.3f}"
+    holds = 1.1 <= gaussian.mean() < 1.15 and others.min() >= 1.15 and others.max() < 1.45
+    return [Claim("A ring's out is further off on trained attention and sinks.", bool(holds), said)]
+
+
 def _foretold(rows: pd.DataFrame) -> Claim:
     statement = (
         f"Single device's error is {LOW} to {HIGH} times condition_rounding x u on all inputs, to"

@@ -41,6 +41,21 @@ def claims(results: pd.DataFrame) -> list[Claim]:
     ]  # fmt: skip
 
 
+def answer(results: pd.DataFrame) -> list[Claim]:
+    """What README's Answer says."""
+    rows = results[(results["rank"] == -1) & results["dtype"].isin(SIXTEEN) & results["tensor"].isin(ROUNDED)]
+    spread = rows.groupby(["dtype", "mask", "head_dim", "tensor", "kernel"])["x_floor"].mean()
+    spread = spread[spread.index.get_level_values("kernel").isin(("flash_attn", "torch_flash", "torch_cudnn"))]
+    shared = spread.groupby("tensor").mean()
+    apart = bool({*ROUNDED} <= {*shared.index}) and shared[["dk", "dv"]].min() > 1.1 * shared[["out", "dq"]].max()
+    return [
+        _below("In 16 bits every kernel is within 2.2 floors.", rows, 2.2, "x_floor"),
+        Claim(
+            "The fused kernels' dk and dv are further off than their out and dq.", bool(apart), f"{shared.to_dict()}"
+        ),
+    ]
+
+
 def _whole(results: pd.DataFrame) -> Claim:
     failed = results[results["status"] == "failed"]
     names = sorted(failed["kernel"].unique())

@@ -43,6 +43,12 @@ def claims(results: pd.DataFrame) -> list[Claim]:
     ]
 
 
+def answer(results: pd.DataFrame) -> list[Claim]:
+    """What README's Answer says: the wrong gradients, and what is as accurate as ours."""
+    rows = beside(results[(results["status"] == "ok") & (results["rank"] == -1) & results["tensor"].notna()], OURS)
+    return [_aliased_dq(rows[rows["world_size"] > 1]), _stacked(rows), _same(rows)]
+
+
 def _known(rows: pd.DataFrame) -> pd.Series:
     """Rows that one of the faults below explains."""
     float16, float32 = rows["dtype"] == "float16", rows["dtype"] == "float32"

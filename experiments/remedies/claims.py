@@ -58,6 +58,15 @@ def claims(results: pd.DataFrame) -> list[Claim]:
     ]
 
 
+def answer(results: pd.DataFrame) -> list[Claim]:
+    """What README's Answer says: the claims on errors, and how far off the rings are as published."""
+    *on_errors, _ = claims(results)
+    rows = results[(results["rank"] == -1) & results["variant"].isin(RINGS) & (results["precision"] == "")]
+    rows = rows[(rows["kernel"] != CARRIED) & rows["tensor"].isin(GRADIENT_TENSORS) & (rows["world_size"] > 1)]
+    largest = rows.groupby(["variant", "dtype", "world_size", "tensor"])["x_single_device"].mean().max()
+    return [*on_errors, Claim("As published 1.2 times.", bool(1.15 <= largest < 1.25), f"{largest:.2f}")]
+
+
 def _of(rows: pd.DataFrame, precision: str, tensors: tuple[str, ...]) -> pd.DataFrame:
     return rows[(rows["precision"] == precision) & (rows["kernel"] != CARRIED) & rows["tensor"].isin(tensors)]
 

@@ -44,12 +44,13 @@ def elements(page: str) -> list[Element]:
 
 
 def external_loads(page: str) -> list[str]:
-    """Addresses that are neither inside the page nor data."""
+    """Addresses that are neither inside the page nor data; a link that a reader follows loads nothing by itself."""
     found = []
     for element in elements(page):
         for name in LOADING:
             value = element.attributes.get(name)
-            if value is not None and not value.startswith(("#", "data:")):
+            followed = element.tag == "a" and (value or "").startswith("https://")
+            if value is not None and not followed and not value.startswith(("#", "data:")):
                 found.append(f"{element.tag} {name}={value}")
     styles = re.findall(r"<style>.*?</style>", page, flags=re.DOTALL)
     return found + [text for style in styles for text in re.findall(r"@import[^;]*|url\((?!#)[^)]*\)", style)]

@@ -45,7 +45,7 @@ WHOLE = [0, 1, -1, 127, -128, 65536, 2**31 - 1, None, 7, 8, 9, 10]
 
 @pytest.mark.parametrize(("budget", "dtype"), [(10**8, "Int64"), (BUDGET, "float64")])
 def test_every_size_of_number_survives(budget: int, dtype: str, tmp_path: Path) -> None:
-    """With six digits and, with a smaller budget, with four; whole numbers, which may arrive as floats,
+    """With six digits and, with a smaller budget, with three; whole numbers, which may arrive as floats,
     exactly."""
     first = large(tmp_path).sort_values("rank", kind="stable", ignore_index=True)
     rows = first.assign(error_bias=first["error_bias"].where(first.index >= len(ODD)))
@@ -53,8 +53,8 @@ def test_every_size_of_number_survives(budget: int, dtype: str, tmp_path: Path) 
     rows["worst_token"] = rows["worst_token"].astype(dtype)
     rows.loc[: len(WHOLE) - 1, "worst_token"] = pd.array(WHOLE, dtype="Int64").astype(dtype)
     block = encode_rows(rows, budget)
-    digits = 6 if "rounded to 6" in block.note else 4
-    assert digits == (6 if budget > BUDGET else 4)
+    digits = 6 if "rounded to 6" in block.note else 3
+    assert digits == (6 if budget > BUDGET else 3)
     kept = decoded(block.encoded)
     assert kept["worst_token"][: len(WHOLE)] == WHOLE
     for given, found in zip(ODD, kept["error_bias"], strict=False):

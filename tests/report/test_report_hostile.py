@@ -32,11 +32,18 @@ MARKDOWN = """A **bold** `code`.
 - one
 - two
 
+1. first
+
+   still first
+2. second
+
 |a|b|
 |-|-|
 |1|2|
 
-[text](https://x.y)
+[text](https://x.y) and [beside](../depth/README.md), <b>raw</b>
+
+    indented code
 
 ```
 x <y
@@ -44,8 +51,18 @@ x <y
 z
 ```
 """
-PARTS = ("<strong>bold</strong>", "<code>code</code>", "<li>one</li>", "<td>2</td>", "(https://x.y)", "x &lt;y\n\nz")
+PARTS = (
+    "<strong>bold</strong>", "<code>code</code>", "<li>one</li>", "<td>2</td>", 'href="https://x.y"', 
+    "<pre><code>indented code", "x &lt;y\n\nz",
+    "<ol>", "<p>still first</p>", "&lt;b&gt;raw", "blob/main/experiments/depth/README.md",
+)  # fmt: skip
 
 
 def test_the_markdown_in_use_is_understood() -> None:
-    assert [part for part in PARTS if part not in to_html(MARKDOWN)] == []
+    html = to_html(MARKDOWN, "experiments/packages")
+    assert [part for part in PARTS if part not in html] == []
+
+
+@pytest.mark.parametrize("link", ["javascript:alert(1)", "data:text/html,x", "vbscript:x"])
+def test_a_link_that_would_run_is_no_link(link: str) -> None:
+    assert "href" not in to_html(f"[text]({link})")

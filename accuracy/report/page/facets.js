@@ -13,8 +13,9 @@ function make(tag, properties = {}, ...children) {
 
 /** A section with several settings (dtypes) shows one at a time, or all of them. */
 function chooseFacets(section) {
-  const panels = [...section.querySelectorAll(":scope > .panel")];
+  const panels = [...section.querySelectorAll(":scope > .panel, :scope > details > .panel")];
   if (panels.length < 2) return;
+  section.classList.add("choosing");
   const bar = make("div", { className: "segments", role: "group", ariaLabel: "Setting" });
   const choices = [...panels.map((panel) => panel.dataset.facet), null];
   const show = (choice) => {
@@ -30,7 +31,7 @@ function chooseFacets(section) {
 
 /** Legend entries become buttons that single out their line in the panel's charts. */
 function pickLines(panel) {
-  const charts = panel.querySelector(".charts");
+  const charts = panel.querySelector("figure");
   const keys = [...panel.querySelectorAll(".key")];
   const picked = new Set();
   const paint = (extra) => {

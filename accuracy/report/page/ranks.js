@@ -19,7 +19,8 @@ function exploreRanks(data, place) {
   const panel = document.querySelector("#ranks > .panel");
   if (panel) facet.select.value = panel.dataset.facet;
   const first = rows.find((row) => at("world_size", row) === sizes[0] && at("facet", row) === facet.select.value);
-  if (first !== undefined) series.select.value = at("series", first);
+  const accused = document.getElementById("main").dataset.series;
+  if (first !== undefined) series.select.value = kept("series").includes(accused) ? accused : at("series", first);
 
   /** rank -> column -> value: greatest maximum, mean of means over the chosen seeds. */
   function profile() {

@@ -4,6 +4,7 @@ from accuracy.chart import drawing
 from accuracy.chart.svg import to_svg
 from accuracy.chart.view import Chart, Panel, grid
 from accuracy.core.number import MISSING, plain
+from accuracy.report.series import slot_of
 from accuracy.verdict.attribution import FINAL, KERNEL_PLACE, NAMES, Attribution
 
 BAR = 0.7
@@ -42,7 +43,7 @@ def _chart(name: str, each: Attribution) -> Chart:
     head = f"{each.tensor}: {plain(each.x_single_device)}x single device"
     axes = drawing.new_axes(head, "share of the mean square error, %")
     for place, (key, share) in enumerate(ordered):
-        colour = drawing.SOFT if key in (KERNEL_PLACE, FINAL) else drawing.series_colour(1)
+        colour = drawing.SOFT if key in (KERNEL_PLACE, FINAL) else drawing.series_colour(slot_of(each.variant))
         axes.barh(place, 100 * share, height=BAR, color=colour)
         axes.text(max(0.0, 100 * share) + 1, place, NAMES[key], va="center", fontsize=8, color=drawing.INK)
     drawing.fix_ticks(axes.yaxis, [])

@@ -11,6 +11,7 @@ from accuracy.chart.svg import to_svg
 from accuracy.chart.view import Chart, Panel, Table, cells
 from accuracy.core import fields
 from accuracy.core.number import geometric_mean, plain, scientific
+from accuracy.report.series import slots_of
 from accuracy.results.table import OK
 
 _SERIES = fields.names(fields.VARIANT, fields.PRECISION)
@@ -35,6 +36,11 @@ class Setting:
     label: str
     rows: pd.DataFrame
     series: tuple[str, ...]
+
+    @property
+    def slots(self) -> dict[str, int]:
+        """Of colour and marker: the colour is the variant's."""
+        return slots_of(self.rows)
 
     @property
     def bottom(self) -> pd.DataFrame:
@@ -89,7 +95,7 @@ def _panel(setting: Setting) -> Panel:
     by_size = bottom[bottom["layers"] == bottom["layers"].max()]
     along = ((bottom, "layers", "dx of layer 1 by depth"), (by_size, "world_size", "dx of layer 1 by world size"))
     shown += [each for each in along if each[0][each[1]].nunique() > 1]
-    legend = [mark.series_key(name, slot) for slot, name in enumerate(setting.series, 1)]
+    legend = [mark.series_key(name, setting.slots[name]) for name in setting.series]
     references = mark.reference_key("single-device kernel"), mark.reference_key("floor", "exact attention")
     return Panel(
         setting.slug,
@@ -107,9 +113,9 @@ def _chart(setting: Setting, rows: pd.DataFrame, column: str, title: str) -> Cha
     for name, css in REFERENCES.items():
         axes.plot(*_points(rows, column, name), **drawing.REFERENCES[css], clip_on=False)
     said = []
-    for slot, series in enumerate(setting.series, 1):
+    for series, slot in setting.slots.items():
         points = _points(rows[rows["series"] == series], column, "error_rel")
-        drawing.line(axes, *points, slot, markersize=3, linestyle=mark.dash(slot), linewidth=1.4)
+        drawing.line(axes, *points, slot, markersize=3, linewidth=1.4)
         ends = [f"{scientific(error)} at {place:.0f}" for place, error in zip(*points, strict=True)]
         said += [f"{series} {ends[0]} to {ends[-1]}"] if ends else []
     full = f"Relative error of {title}, {setting.label}"

@@ -61,7 +61,7 @@ def _chart(drawn: Facet, tensor: str, points: pd.DataFrame, slots: dict[str, int
                 axes.axhline(value, **drawing.REFERENCES[css], zorder=1.5, clip_on=False)
     for place, (label, found) in enumerate(lines.items()):
         width = (len(lines) - place) / len(lines)  # less for each later line: equal ones show through each other
-        look = {"markersize": 3.2 + 1.8 * width, "linewidth": 1.0 + 1.3 * width, "linestyle": mark.dash(slots[label])}
+        look = {"markersize": 3.2 + 1.8 * width, "linewidth": 1.0 + 1.3 * width}
         drawing.line(axes, found.index, found["middle"], slots[label], **look)
         spread = (found["low"] < found["high"]) & (found["low"] > 0) & np.isfinite(found["high"])
         if spread.any():

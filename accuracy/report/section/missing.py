@@ -9,7 +9,7 @@ from accuracy.core import fields
 from accuracy.core.number import count
 from accuracy.results.table import FAILED, UNSUPPORTED
 
-MOST_CASES_NAMED = 12
+MOST_CASES_NAMED = 3
 
 
 @dataclass(frozen=True)

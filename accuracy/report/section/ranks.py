@@ -1,4 +1,4 @@
-"""Section: which rank is furthest off? Maximum and mean of error and diff by rank, at the largest world size."""
+"""Section: which rank is furthest off? Ratio to single device, and error, by rank at the most ranks."""
 
 import math
 from typing import Any
@@ -8,17 +8,14 @@ import pandas as pd
 from accuracy.chart import drawing, mark
 from accuracy.chart.svg import to_svg
 from accuracy.chart.view import Chart, Panel, Table, cells, grid
-from accuracy.core.number import MISSING, scientific
-from accuracy.report.series import Facet
+from accuracy.core.number import MISSING, geometric_mean, scientific
+from accuracy.report.series import SINGLE_DEVICE, Facet
 
 AGAINST = {"error": "error against float64", "diff": "diff against the single-device kernel"}
+DRAWN = {"x_single_device": "times single device", "error_mean": "mean absolute error"}
 MARKERS_PER_LINE = 5
 MOST_RANK_LABELS = 8
 MOST_TABLE_ROWS = 160  # a table that one would print
-LOOKS = {
-    "mean": {"linestyle": "-", "linewidth": 1.3},
-    "max": {"linestyle": (0, (3, 1.5)), "linewidth": 0.9, "marker": ""},
-}
 
 
 def rank_panel(facet: Facet, slots: dict[str, int]) -> Panel | None:
@@ -28,8 +25,11 @@ def rank_panel(facet: Facet, slots: dict[str, int]) -> Panel | None:
     if rows.empty or size == 1:
         return None
     profile = profile_of(rows)
-    made = (_chart(facet, tensor, against, profile, size, slots) for against in AGAINST for tensor in facet.tensors)
-    note = f"World size {size}. Solid: mean, dashed: maximum of the absolute value, over all seeds."
+    charts, further = (
+        tuple(filter(None, (_chart(facet, tensor, column, profile, size, slots) for tensor in facet.tensors)))
+        for column in DRAWN
+    )
+    note = f"{size} ranks, seeds as one. Above 1 a rank is further from the reference than single device is there."
     by_rank = []
     if len(profile.drop_duplicates(["series", "rank"])) > MOST_TABLE_ROWS:
         note += " The numbers of every rank are in the table of all rows."
@@ -41,38 +41,46 @@ def rank_panel(facet: Facet, slots: dict[str, int]) -> Panel | None:
         facet.label,
         note,
         legend=tuple(mark.series_key(label, slots[label]) for label in facet.series if label in present),
-        charts=tuple(filter(None, made)),
+        charts=charts or further,
+        further=further if charts else (),
         data=(_spread(facet, profile, size), *by_rank),
     )
 
 
 def profile_of(rows: pd.DataFrame) -> pd.DataFrame:
-    """Per (series, tensor, rank): the greatest maximum and the mean of means over the seeds."""
-    how = {"error_max": "max", "error_mean": "mean", "diff_max": "max", "diff_mean": "mean"}
+    """Per (series, tensor, rank) over the seeds: the greatest maximum, the mean of means, the mean ratio."""
+    how: dict[str, Any] = {"error_max": "max", "error_mean": "mean", "diff_max": "max", "diff_mean": "mean"}
+    how["x_single_device"] = geometric_mean
     return rows.groupby(["series", "tensor", "rank"]).agg(how).reset_index()
 
 
 def _chart(
-    facet: Facet, tensor: str, against: str, profile: pd.DataFrame, size: int, slots: dict[str, int]
+    facet: Facet, tensor: str, column: str, profile: pd.DataFrame, size: int, slots: dict[str, int]
 ) -> Chart | None:
     rows = profile[profile["tensor"] == tensor]
-    values = [*rows[f"{against}_max"], *rows[f"{against}_mean"]]
-    if not any(value > 0 for value in values):
+    if column == "x_single_device":
+        rows = rows[~rows["series"].isin(facet.rows.loc[facet.rows["variant"] == SINGLE_DEVICE, "series"])]
+    values = [value for value in rows[column] if value > 0]
+    if not values:
         return None
-    axes = drawing.new_axes(f"{tensor} {against}", "rank", height=2.5)
-    drawing.log_y(axes, values)
+    axes = drawing.new_axes(f"{tensor}, {DRAWN[column]}", "rank", height=2.5)
+    if column == "x_single_device":
+        drawing.ratio_y(axes, [1.0, *values])
+        axes.axhline(1.0, **drawing.REFERENCES["single-device"], zorder=1)
+    else:
+        drawing.log_y(axes, values)
     texts = []
     for label, found in rows.groupby("series"):
         every = max(1, math.ceil(found["rank"].nunique() / MARKERS_PER_LINE))
-        for kind, look in LOOKS.items():
-            more = {"markersize": 3.2, "markevery": every, **look}
-            drawing.line(axes, found["rank"], found[f"{against}_{kind}"], slots[str(label)], **more)
-        texts.append("{} mean from {} to {}".format(label, *_extremes(found, f"{against}_mean")))
+        look = {"markersize": 3.2, "markevery": every, "linewidth": 1.3}
+        drawing.line(axes, found["rank"], found[column], slots[str(label)], **look)
+        texts.append("{} from {} to {}".format(label, *_extremes(found, column)))
     ticks = range(0, size, math.ceil(size / MOST_RANK_LABELS))
     drawing.fix_ticks(axes.xaxis, ticks, ticks)
-    title = f"{tensor}: {AGAINST[against]} by rank, {facet.label}, world size {size}"
+    title = f"{tensor}: {DRAWN[column]} by rank, {facet.label}, world size {size}"
     said = f"Logarithmic in value. {'; '.join(texts)}."
-    return Chart(to_svg(axes, f"ranks-{facet.slug}-{against}-{tensor}", title, said), title)
+    name = column.removesuffix("_single_device").removesuffix("_mean")
+    return Chart(to_svg(axes, f"ranks-{facet.slug}-{name}-{tensor}", title, said), title)
 
 
 def _extremes(rows: pd.DataFrame, column: str) -> tuple[str, str]:

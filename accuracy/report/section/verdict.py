@@ -1,12 +1,16 @@
 """Section: bug or rounding? The verdict of every tensor, the evidence, and the traced steps."""
 
+from dataclasses import dataclass, replace
+
 import pandas as pd
 
 from accuracy.chart.view import Panel, Table, TableCell, cells, grid
+from accuracy.core import fields
 from accuracy.core.dtype import FORMATS
 from accuracy.core.number import MISSING, plain, ratio, scientific, signed
+from accuracy.report.series import spoken
 from accuracy.results.table import TENSORS
-from accuracy.verdict.diagnosis import Diagnosis, diagnoses
+from accuracy.verdict.diagnosis import VARIANT, Diagnosis, diagnose
 from accuracy.verdict.label import LABELS, NOT_MEASURED, ROUNDING
 from accuracy.verdict.verdict import verdicts
 
@@ -15,20 +19,30 @@ MOST_STEPS = 40
 _ABSENT = TableCell(MISSING, kind="absent")
 
 
-def judge(
-    results: pd.DataFrame, positions: pd.DataFrame, steps: pd.DataFrame, hypotheses: pd.DataFrame
-) -> tuple[list[Diagnosis], Panel | None]:
-    """What the verdicts of a whole run amount to, gravest variant first, and their tables."""
+@dataclass(frozen=True)
+class Judged:
+    """said: what the verdicts of each variant amount to, the gravest first; cells: the verdicts, with the variant's
+    name in the column `named`; panel: their tables, None where nothing was measured."""
+
+    said: list[Diagnosis]
+    cells: pd.DataFrame
+    panel: Panel | None
+
+
+def judge(results: pd.DataFrame, positions: pd.DataFrame, steps: pd.DataFrame, hypotheses: pd.DataFrame) -> Judged:
+    """The verdicts of a whole run."""
     found = verdicts(results)
     measured = found[found["label"] != NOT_MEASURED]
+    names = _names(results)
+    measured = measured.assign(named=[names[key] for key in measured[list(VARIANT)].itertuples(index=False, name=None)])
     if measured.empty:
-        return [], None
-    said = [each for each in diagnoses(measured, results, steps, hypotheses) if each.label != NOT_MEASURED]
+        return Judged([], measured, None)
     ranked = measured.assign(
         _grave=measured["label"].map(LABELS.index),
         _bits=measured["dtype"].map(_bits),
         _place=measured["tensor"].map(TENSORS.index),
     )
+    said = _diagnoses(measured, results, steps, hypotheses)
     tables = (_overview(ranked), _findings(ranked))
     accounted = steps["finding"].notna()
     findings, steps = steps[accounted], steps[~accounted]
@@ -40,7 +54,40 @@ def judge(
         tables=tuple(table for table in tables if table.rows),
         data=tuple(table for table in data if table and table.rows),
     )
-    return said, panel
+    return Judged(said, measured, panel)
+
+
+def _names(results: pd.DataFrame) -> dict[tuple[str, ...], str]:
+    """Of each variant as configured the shortest name that tells it from the others: `ring (lse=bfloat16)`."""
+    cases = results.drop_duplicates(list(VARIANT))
+    own = {
+        variant: [name for name in VARIANT[1:] if rows[name].nunique(dropna=False) > 1]
+        for variant, rows in cases.groupby("variant")
+    }
+    return {
+        tuple(row[name] for name in VARIANT): spoken(fields.label(row, ["variant", *own[row["variant"]]]))
+        for row in cases.to_dict("records")
+    }
+
+
+def with_names(results: pd.DataFrame) -> pd.DataFrame:
+    """The table with the column `named`: the variant as the verdict calls it."""
+    names = _names(results)
+    keys = results[list(VARIANT)].itertuples(index=False, name=None)
+    return results.assign(named=[names[key] for key in keys])
+
+
+def _diagnoses(
+    measured: pd.DataFrame, results: pd.DataFrame, steps: pd.DataFrame, hypotheses: pd.DataFrame
+) -> list[Diagnosis]:
+    """Gravest first, each under a name that tells it from the others."""
+    named, found = with_names(results), []
+    for name, judged in measured.groupby("named", sort=False):
+        mine = named[named["named"] == name].drop(columns="named")
+        of_mine = (rows[rows["case_id"].isin(mine["case_id"])] for rows in (steps, hypotheses))
+        each = diagnose(judged.drop(columns="named"), mine, *of_mine)
+        found.append(replace(each, variant=str(name)))
+    return sorted((each for each in found if each.label != NOT_MEASURED), key=lambda each: LABELS.index(each.label))
 
 
 def _bits(dtype: str) -> int:
@@ -49,10 +96,8 @@ def _bits(dtype: str) -> int:
 
 def _overview(ranked: pd.DataFrame) -> Table:
     found = {
-        (" · ".join(filter(None, map(str, names))), dtype, tensor): _label_cell(mine)
-        for (*names, _, dtype, tensor), mine in ranked.groupby(
-            ["variant", "options", "precision", "_bits", "dtype", "tensor"], sort=True
-        )
+        (name, dtype, tensor): _label_cell(mine)
+        for (name, _, dtype, tensor), mine in ranked.groupby(["named", "_bits", "dtype", "tensor"], sort=True)
     }
     return grid("Verdict of every tensor", ("variant", "dtype"), TENSORS, found, _ABSENT)
 
@@ -62,18 +107,18 @@ def _label_cell(rows: pd.DataFrame) -> TableCell:
     label, sentence = str(worst["label"]), str(worst["sentence"])
     if label == ROUNDING:
         return TableCell(label, plain(rows["x_single_device"].max()), hint=sentence)
-    return TableCell(label, f"W = {worst['world_size']}", "alarm", hint=sentence)
+    return TableCell(label, f"{ratio(worst['x_single_device'])} W = {worst['world_size']}", "alarm", hint=sentence)
 
 
 def _findings(ranked: pd.DataFrame) -> Table:
     """Everything that is not mere rounding: a row for world sizes with the same label, with the largest's evidence."""
     wrong = ranked[ranked["label"] != ROUNDING]
     rows = []
-    for _, same in wrong.groupby(["_grave", "variant", "options", "precision", "_place", "_bits", "rule"], sort=True):
+    for _, same in wrong.groupby(["_grave", "named", "_place", "_bits", "rule"], sort=True):
         last = same.sort_values("world_size").iloc[-1]
         sizes = ", ".join(map(str, sorted(same["world_size"].unique())))
         numbers = scientific(last["error_rel"]), ratio(last["x_single_device"]), signed(last["slope"])
-        rows.append(cells(*last[["variant", "tensor", "dtype"]], sizes, *last[["label", "rule", "sentence"]], *numbers))
+        rows.append(cells(*last[["named", "tensor", "dtype"]], sizes, *last[["label", "rule", "sentence"]], *numbers))
     head = (
         "variant", "tensor", "dtype", "world size", "label", "rule", "evidence", "error", "x single device", "slope",
     )  # fmt: skip

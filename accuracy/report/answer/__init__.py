@@ -1,0 +1,1 @@
+"""The first screen: what the run found, its picture, and every variant beside it."""

@@ -1,0 +1,99 @@
+"""Which number is the page about? The worst cell of what the verdict accuses, else the worst of all."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from accuracy.core.dtype import FORMATS
+from accuracy.core.number import geometric_mean
+from accuracy.core.probes import PROBES
+from accuracy.report.section.recommendation import JUDGED
+from accuracy.report.series import SINGLE_DEVICE
+from accuracy.results.table import ALL_RANKS
+from accuracy.verdict.diagnosis import Diagnosis, leading
+
+CELL = ["facet", "series", "variant", "kernel", "dtype", "world_size", "tensor"]
+EXACT = "float64"  # its rounding is far below all others': it shows whether the schedule is right
+ALIKE = 1.02  # ratios that seeds may exchange: of these the coarsest dtype's at the most ranks, as people run it
+TOLD_RANK = 1.1  # a rank is named where it is further off than all ranks together by what one sees in three digits
+
+
+@dataclass(frozen=True)
+class Accused:
+    """A cell, seeds as one. times: of single device's error, of the floor where kernels are alone; rank: the worst,
+    None where the ranks are alike; there: its own ratio."""
+
+    facet: str
+    series: str
+    kernel: str
+    dtype: str
+    tensor: str
+    world_size: int
+    times: float
+    rank: int | None
+    there: float
+    alone: bool
+
+    @property
+    def column(self) -> str:
+        """The ratio of the table."""
+        return ratio_of(self.alone)
+
+
+def ratio_of(alone: bool) -> str:
+    """Kernels alone are their own single device: only the floor tells them apart."""
+    return "x_floor" if alone else "x_single_device"
+
+
+def accused(measured: pd.DataFrame, blamed: Diagnosis | None) -> Accused | None:
+    """measured: labelled rows with the column `named`, of all ranks and tensors. blamed: whom the verdict accuses."""
+    rows = measured
+    if blamed:
+        rows = _where(rows, rows["named"] == blamed.variant)
+        rows = _where(rows, rows["tensor"].isin(leading(blamed.pattern)))
+        rows = _where(rows, rows["world_size"].isin(blamed.pattern.world_sizes))
+        rows = _where(rows, rows["dtype"] == min(blamed.pattern.dtypes, key=_precision, default=""))
+    alone = bool((measured["variant"] == SINGLE_DEVICE).all())
+    column = ratio_of(alone)
+    for wanted in (
+        np.isfinite(rows[column]),
+        rows["variant"] != SINGLE_DEVICE,
+        rows["dtype"] != EXACT,
+        rows["tensor"].isin(JUDGED),
+        ~rows["inputs"].isin(list(PROBES)),  # of exact answers, single device may have no error at all
+    ):
+        rows = _where(rows, wanted.loc[rows.index])
+    means = rows[rows["rank"] == ALL_RANKS].groupby(CELL)[column].agg(geometric_mean).dropna()
+    if means.empty:
+        return None
+    near = means[means >= means.max() / ALIKE].reset_index()
+    near["_bits"] = near["dtype"].map(_precision)
+    order = near.sort_values(["_bits", "world_size", column], ascending=[True, False, False], kind="stable")
+    key = tuple(order.iloc[0][CELL])
+    cell = dict(zip(CELL, key, strict=True))
+    here = rows[(rows[CELL] == list(key)).all(axis=1)]
+    by_rank = here[here["rank"] != ALL_RANKS].groupby("rank")[column].agg(geometric_mean).dropna()
+    times = float(means.loc[key])
+    told = len(by_rank) > 1 and by_rank.max() > TOLD_RANK * times
+    return Accused(
+        facet=str(cell["facet"]),
+        series=str(cell["series"]),
+        kernel=str(cell["kernel"]),
+        dtype=str(cell["dtype"]),
+        tensor=str(cell["tensor"]),
+        world_size=int(str(cell["world_size"])),
+        times=times,
+        rank=int(str(by_rank.idxmax())) if told else None,
+        there=float(by_rank.max()) if told else times,
+        alone=alone,
+    )
+
+
+def _precision(dtype: str) -> int:
+    return FORMATS[dtype].precision
+
+
+def _where(rows: pd.DataFrame, wanted: "pd.Series[bool]") -> pd.DataFrame:
+    """The wanted rows; all where there is none."""
+    return rows[wanted] if wanted.any() else rows

@@ -1,0 +1,80 @@
+"""The answer: headline, advice, facts, key picture and matrix of a run of attention alone."""
+
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from accuracy.chart.view import Chart, Table
+from accuracy.core.number import count, geometric_mean
+from accuracy.report import prose
+from accuracy.report.answer import words
+from accuracy.report.answer.accused import Accused, accused
+from accuracy.report.answer.facts import facts_line
+from accuracy.report.answer.matrix import MARKS, matrix
+from accuracy.report.answer.picture import Picture, Points, draw, numbers
+from accuracy.report.folder import Run
+from accuracy.report.material import Material
+from accuracy.report.series import SINGLE_DEVICE, Facet, facets_of, short_names, slot_of
+from accuracy.results.claim import answer_holds
+
+
+@dataclass(frozen=True)
+class Answer:
+    """title: the finding; advice: cause and what to do; facts: one line; picture and matrix: of the case that the
+    finding is about, whose setting every chart of the page opens on."""
+
+    title: str
+    advice: Markup
+    facts: str
+    picture: Chart | None = None
+    points: Table | None = None
+    matrix: Table | None = None
+    more: str = ""
+    marks: str = ""
+    setting: str = ""
+    series: str = ""
+
+
+def answer(made: Material) -> Answer:
+    """Of a run that has rows of attention alone."""
+    run, found, measured = made.run, made.judged.said, made.measured
+    worst = accused(measured, words.blamed(found)) if len(measured) else None
+    title, advice = headline(run, words.finding(found, worst, run.cases))
+    advice = advice or Markup("{}").format(words.advice(found, worst, measured, made.attribution))
+    facts = facts_line(run, made.claims)
+    if worst is None:
+        return Answer(title, advice, facts)
+    facet = next(each for each in facets_of(measured) if each.label == worst.facet)
+    table, more = matrix(facet, made.judged.cells, worst)
+    picture = _picture(facet, worst)
+    view = draw(picture), numbers(picture), table, more, MARKS, facet.label, worst.series
+    return Answer(title, advice, facts, *view)
+
+
+def headline(run: Run, made: str) -> tuple[str, Markup]:
+    """The published answer with its advice where the table in hand bears it out, else what was made of the table."""
+    title, advice = prose.answer(run.experiment)
+    if title and answer_holds(run.experiment, run.rows):
+        return title, advice
+    return f"{incomplete(run)} {made}".strip(), Markup()
+
+
+def incomplete(run: Run) -> str:
+    """Said first: the page is about a part of what was planned."""
+    if not run.missing_cases:
+        return ""
+    return f"Partial run ({len(run.cases):,} of {count(run.planned or 0, 'case')})."
+
+
+def _picture(facet: Facet, worst: Accused) -> Picture:
+    rows = facet.whole[facet.whole["tensor"] == worst.tensor]
+    rows = rows if worst.alone else rows[rows["variant"] != SINGLE_DEVICE]
+    means = rows.groupby(["series", "world_size"])[worst.column].agg(geometric_mean)
+    short = short_names(facet.series)
+    lines: dict[str, Points] = {}
+    for row in means[means > 0].reset_index().to_dict("records"):
+        lines.setdefault(short[str(row["series"])], []).append((float(row["world_size"]), float(row[worst.column])))
+    what = "the rounding floor" if worst.alone else "single device"
+    variant = str(rows.loc[rows["series"] == worst.series, "variant"].iloc[0])
+    title = f"Error of {worst.tensor}, {worst.dtype}, times {what}"
+    return Picture(title, "ranks", lines, short[worst.series], slot_of(variant, worst.kernel if worst.alone else ""))

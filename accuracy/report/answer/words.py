@@ -1,0 +1,122 @@
+"""What does the run say, in a sentence that a reader with two minutes takes away, and what is to be done?"""
+
+import math
+import re
+
+import pandas as pd
+
+from accuracy.core.number import count, geometric_mean, plain
+from accuracy.report.answer.accused import Accused
+from accuracy.report.section.recommendation import JUDGED
+from accuracy.report.series import spoken
+from accuracy.results.table import ALL_RANKS, FAILED, OK
+from accuracy.verdict.diagnosis import Diagnosis
+from accuracy.verdict.label import INVALID, NONDETERMINISTIC, ROUNDING
+
+NEARER = 0.8  # of the accused's ratio: a variant to take instead is better by more than seeds differ
+MOST_NAMES = 3
+_END_OF_CLAUSE = r"[;:]|\. |\.$|, (?=from rank |up to rank |on |with |growing |falling )"
+
+
+def times(value: float) -> str:
+    """`3.81`, `2,200,000`: a ratio inside a sentence."""
+    if not math.isfinite(value):
+        return "infinitely many"
+    return plain(value) if value < 1000 else f"{float(f'{value:.2g}'):,.0f}" if value < 1e9 else f"{value:.0e}"
+
+
+def finding(found: list[Diagnosis], worst: Accused | None, cases: pd.DataFrame) -> str:
+    """The headline where no published answer is held by the table."""
+    if worst is None:
+        return _nothing(cases) if (cases["status"] != OK).all() else "No case has a finite ratio to single device."
+    first = blamed(found)
+    if first:
+        where = f"{worst.tensor} in {worst.dtype} {_ranks(worst.world_size)}"
+        return f"{first.variant}: {_clause(first)}. {_cell(worst) if first.label != INVALID else f'Seen in {where}'}."
+    sizes = cases.loc[cases["status"] == OK, "world_size"]
+    if worst.alone:
+        return f"No bug found: every kernel merely rounds. Furthest from exact is {_place(worst)}."
+    ranks = f"{'up to ' if sizes[sizes > 1].nunique() > 1 else ''}{count(int(sizes.max()), 'rank')}"
+    return (
+        f"No bug found: at {ranks} every variant stays within {times(worst.times)} times single device's error. "
+        f"Furthest is {worst.tensor} of {spoken(worst.series)} in {worst.dtype}."
+    )
+
+
+def blamed(found: list[Diagnosis]) -> Diagnosis | None:
+    """The gravest variant, if any does more than round."""
+    return next((each for each in found if each.label != ROUNDING), None)
+
+
+def _clause(first: Diagnosis) -> str:
+    """The first part of the verdict's sentence: which tensors do what."""
+    sentence = first.sentence.split(f", {first.pattern.shape}")[0] if first.pattern.shape else first.sentence
+    return re.split(_END_OF_CLAUSE, sentence)[0]
+
+
+def _cell(worst: Accused) -> str:
+    there = f", {times(worst.there)} times on rank {worst.rank}" if worst.rank is not None else ""
+    of = f"{worst.tensor} has" if not worst.alone else f"{worst.tensor} of {worst.kernel} has"
+    whose = "the rounding floor" if worst.alone else "single device's error"
+    return f"{of} {times(worst.times)} times {whose} in {worst.dtype} {_ranks(worst.world_size)}{there}"
+
+
+def _place(worst: Accused) -> str:
+    return f"{worst.tensor} of {worst.kernel} in {worst.dtype}, at {times(worst.times)} times the rounding floor"
+
+
+def _ranks(size: int) -> str:
+    return f"at {count(size, 'rank')}"
+
+
+def _nothing(cases: pd.DataFrame) -> str:
+    """Of a run without numbers: how many cases failed and were unsupported, and the most frequent reason."""
+    failed = int((cases["status"] == FAILED).sum())
+    cut = len(cases) - failed
+    said = [f"{count(failed, 'case')} failed"] if failed else []
+    said += [f"{count(cut, 'case is', 'cases are')} unsupported"] if cut else []
+    reasons = (cases[cases["status"] == FAILED] if failed else cases)["reason"].dropna()
+    why = f": {reasons.mode().iloc[0]}" if len(reasons) else ""
+    return f"Nothing was measured. {' and '.join(said)}{why}".rstrip(".") + "."
+
+
+def advice(found: list[Diagnosis], worst: Accused | None, measured: pd.DataFrame, attribution: str) -> str:
+    """The line below the headline: the cause as far as it is proven, and what to do."""
+    first = blamed(found)
+    if worst is None:
+        return "Cases without numbers, below, has the reasons. The same command measures what is left."
+    if first is None:
+        return f"{attribution} Nothing to mend here: choose by time and memory.".strip()
+    others = list(dict.fromkeys(each.variant for each in found if each.label != ROUNDING))[1:]
+    more = f" and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""
+    also = f"Also flagged: {', '.join(others[:MOST_NAMES])}{more}." if others else ""
+    return " ".join(filter(None, (_cause(first, attribution), _remedy(first, worst, measured), also)))
+
+
+def _cause(first: Diagnosis, attribution: str) -> str:
+    proven = re.search(
+        r": ([^;]*?)(?:; of [^.]* no cause was proven)?\.(?: |$)", first.sentence.split(" Not tried: ")[0]
+    )
+    if "no cause was proven" not in first.sentence and proven and first.label != NONDETERMINISTIC:
+        return f"Cause: {proven[1]}."
+    return attribution or "No cause was proven."
+
+
+def _remedy(first: Diagnosis, worst: Accused, measured: pd.DataFrame) -> str:
+    best = _alternative(first, worst, measured)
+    instead = f" Take {best} instead." if best else ""
+    if not first.is_bug:
+        return instead.strip() or "Keep its sums and partial results in float32."
+    variant = first.pattern.variant
+    return f"Do not use it before it is mended: accuracy experiment=diagnose variant={variant} names the step.{instead}"
+
+
+def _alternative(first: Diagnosis, worst: Accused, measured: pd.DataFrame) -> str:
+    """The most accurate other variant on as many ranks, by its worst tensor; empty where none is clearly better."""
+    here = measured[(measured["rank"] == ALL_RANKS) & (measured["facet"] == worst.facet)]
+    here = here[(here["world_size"] == worst.world_size) & (here["world_size"] > 1) & here["tensor"].isin(JUDGED)]
+    here = here[here["named"] != first.variant]
+    ratios = here.groupby(["named", "tensor"])["x_single_device"].agg(geometric_mean).groupby("named").max().dropna()
+    if ratios.empty or ratios.min() > NEARER * worst.times:
+        return ""
+    return f"{ratios.idxmin()} ({times(float(ratios.min()))} times single device's error)"

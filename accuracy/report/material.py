@@ -1,0 +1,44 @@
+"""What all parts of a page are made of: a run's labelled rows, its claims and its verdicts."""
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from accuracy.report import series
+from accuracy.report.folder import Run
+from accuracy.report.section import verdict
+from accuracy.report.section.verdict import Judged
+from accuracy.results.claim import Claim, judge
+from accuracy.verdict.attribution import Attribution, attributions, sentence
+
+
+@dataclass(frozen=True)
+class Material:
+    """labelled: the rows of attention alone, each with its series and facet; measured: those with numbers, with the
+    variant's name in the column `named`."""
+
+    run: Run
+    claims: list[Claim]
+    labelled: pd.DataFrame
+    measured: pd.DataFrame
+    judged: Judged
+    attributed: list[Attribution]
+
+    @property
+    def whole(self) -> pd.DataFrame:
+        """The measured rows over all ranks."""
+        return self.measured[self.measured["rank"] == -1]
+
+    @property
+    def attribution(self) -> str:
+        """Which rounding makes the excess, in a sentence; empty where that was not measured."""
+        return sentence(self.attributed)
+
+
+def material_of(run: Run) -> Material:
+    """Labelled and judged."""
+    claims = judge(run.experiment, run.rows)
+    labelled = series.in_reading_order(series.with_labels(verdict.with_names(run.results)))
+    measured = labelled[labelled["case_id"].isin(run.measured["case_id"]) & labelled["tensor"].notna()]
+    judged = verdict.judge(run.results, run.positions, run.steps, run.hypotheses)
+    return Material(run, claims, labelled.drop(columns="named"), measured, judged, attributions(run.results))

@@ -1,0 +1,151 @@
+"""The first screen says of every kind of table what the table says."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from accuracy.report.answer.first_screen import Answer
+from accuracy.report.build import answer_of
+from accuracy.report.folder import read_folder
+from accuracy.report.material import material_of
+from tests.report import tables
+from tests.report.tables import Change, run_of, shape
+
+REPORTS = Path(__file__).parents[2] / "reports"
+LOGIC_DTYPES = ("bfloat16", "float32", "float64")
+EXPECTED: dict[str, tuple[tables.Shape, Change | None, str]] = {
+    "healthy": (
+        tables.FEW, None,
+        "No bug found: at up to 4 ranks every variant stays within 1.15 times single device's error. Furthest is dk of "
+        "ring in bfloat16.",
+    ),
+    "a logic bug": (
+        shape(dtypes=LOGIC_DTYPES), tables.logic,
+        "ring: dk is wrong at any precision. dk has 160 times single device's error in bfloat16 at 4 ranks, 256 times "
+        "on rank 3.",
+    ),
+    "a logic bug in a single dtype": (
+        shape(world_sizes=(1, 2)), tables.logic,
+        "ring: dk is wrong at any precision. dk has 160 times single device's error in bfloat16 at 2 ranks.",
+    ),
+    "not finite": (tables.FEW, tables.not_finite, "zigzag: dv is not finite. Seen in dv in bfloat16 at 4 ranks."),
+    "more rounding than explained": (
+        shape(variants=("single_device", "ring", "llama3")), tables.excess,
+        "llama3: dk and dv round more than the schedule explains. dk has 3.45 times single device's error in bfloat16 "
+        "at 4 ranks, 5.52 times on rank 0.",
+    ),
+    "two policies": (
+        shape(variants=("single_device", "ring")), tables.two_policies,
+        "ring (lse=bfloat16): out and lse round more than the schedule explains. out has 3.45 times single device's "
+        "error in bfloat16 at 4 ranks, 5.52 times on rank 0.",
+    ),
+    "no growth": (
+        shape(world_sizes=(8,)), None,
+        "No bug found: at 8 ranks every variant stays within 1.15 times single device's error. Furthest is dk of ring "
+        "in bfloat16.",
+    ),
+    "one rank": (
+        shape(variants=("single_device", "bpt"), world_sizes=(1,)), None,
+        "No bug found: at 1 rank every variant stays within 1.15 times single device's error. Furthest is dk of bpt in "
+        "bfloat16.",
+    ),
+    "float64 only": (
+        shape(dtypes=("float64",)), None,
+        "No bug found: at up to 4 ranks every variant stays within 1.15 times single device's error. Furthest is dk of "
+        "ring in float64.",
+    ),
+    "kernels": (
+        shape(variants=("single_device",)), tables.kernels,
+        "single_device: dk rounds more than the schedule explains. dk of fused has 2.50 times the rounding floor in "
+        "bfloat16 at 1 rank.",
+    ),
+    "500 variants": (
+        shape(world_sizes=(2,), seeds=(0,)), tables.many_variants,
+        "No bug found: at 2 ranks every variant stays within 1.26 times single device's error. Furthest is dk of v499 "
+        "in bfloat16.",
+    ),
+    "failed": (
+        shape(variants=(), reasons=("no float64", "out of memory")), None,
+        "Nothing was measured. 1 case failed and 1 case is unsupported: out of memory.",
+    ),
+    "unsupported": (
+        shape(variants=(), reasons=("no float64",)), None,
+        "Nothing was measured. 1 case is unsupported: no float64.",
+    ),
+    "partial": (
+        shape(record={"planned": 99, "ended": None}), None,
+        "Partial run (21 of 99 cases). No bug found: at up to 4 ranks every variant stays within 1.15 times single "
+        "device's error. Furthest is dk of ring in bfloat16.",
+    ),
+}  # fmt: skip
+
+
+def answer(folder: Path, table: tables.Shape, change: Change | None = None) -> Answer:
+    return answer_of(material_of(run_of(folder, table, change)))
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_headline_says_what_the_table_says(name: str, tmp_path: Path) -> None:
+    table, change, expected = EXPECTED[name]
+    assert answer(tmp_path, table, change).title == expected
+
+
+def test_a_bug_names_what_to_do_and_what_to_take_instead(tmp_path: Path) -> None:
+    found = answer(tmp_path, tables.FEW, tables.logic)
+    assert "accuracy experiment=diagnose variant=ring" in found.advice
+    assert "Take zigzag (1.15 times single device's error) instead." in found.advice.unescape()
+
+
+def test_the_matrix_has_the_worst_first_with_a_mark_beside_its_ratio(tmp_path: Path) -> None:
+    found = answer(tmp_path, shape(variants=("single_device", "ring", "llama3")), tables.excess)
+    assert found.matrix is not None
+    assert found.matrix.head == ("variant", "out", "dq", "dk", "dv", "lse", "delta")
+    assert [[cell.text for cell in row] for row in found.matrix.rows] == [
+        ["llama3", "1.15", "1.15", "▲ 3.45", "▲ 3.45", "1.15", "1.15"],
+        ["ring", "1.15", "1.15", "1.15", "1.15", "1.15", "1.15"],
+    ]
+    assert "accused" in found.matrix.rows[0][3].kind
+
+
+def test_a_matrix_of_500_variants_is_cut_and_says_so(tmp_path: Path) -> None:
+    found = answer(tmp_path, shape(world_sizes=(2,), seeds=(0,)), tables.many_variants)
+    assert found.matrix is not None
+    assert [row[0].text for row in found.matrix.rows] == [f"v{n}" for n in range(499, 489, -1)]
+    assert found.more == "and 492 more, none worse"
+
+
+def test_the_picture_names_every_line_at_its_end(tmp_path: Path) -> None:
+    found = answer(tmp_path, shape(variants=("single_device", "ring", "llama3")), tables.excess)
+    assert found.picture is not None
+    assert "3.45× llama3" in found.picture.svg  # noqa: RUF001
+    assert "1.15× ring" in found.picture.svg  # noqa: RUF001
+
+
+@pytest.mark.skipif(not REPORTS.is_dir(), reason="a source distribution has no reports/")
+def test_a_published_answer_leads_where_the_table_bears_it_out_and_else_the_verdict(tmp_path: Path) -> None:
+    source = REPORTS / "world_size_growth" / "nvidia-h200"
+    made = material_of(read_folder(source))
+    assert answer_of(made).title.startswith("Ring attention stays within 1.3 times single device's error")
+    worse = made.run.results.copy()
+    worse.loc[worse["variant"] == "ring", "x_single_device"] *= 1.2
+    object.__setattr__(made.run, "results", worse)
+    assert answer_of(made).title.startswith(
+        "llama3: dk and dv round more than the schedule explains. dk has 3.81 times"
+    )
+
+
+@pytest.mark.skipif(not REPORTS.is_dir(), reason="a source distribution has no reports/")
+def test_stacks_are_answered_by_their_worst_gradient(tmp_path: Path) -> None:
+    source = tmp_path / "run"
+    shutil.copytree(REPORTS / "depth" / "nvidia-h200-llama-8b", source)
+    record = json.loads((source / "run.json").read_text())
+    (source / "run.json").write_text(json.dumps({**record, "experiment": "adhoc"}))
+    found = answer_of(material_of(read_folder(source)))
+    assert found.title == (
+        "Through 32 layers every gradient stays within 1.08 times the single-device stack's error. Furthest is d_value "
+        "of layer 1 of 32, of zigzag at 4 ranks."
+    )
+    assert found.picture is not None
+    assert found.matrix is not None
