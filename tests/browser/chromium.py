@@ -31,9 +31,9 @@ def started() -> Iterator[Any]:
 
 
 class Visit:
-    """An open page with everything it said and asked for."""
+    """An open page with everything it said and asked for; every part unfolded, unless told otherwise."""
 
-    def __init__(self, browser: Any, path: Path, **options: Any) -> None:
+    def __init__(self, browser: Any, path: Path, unfold: bool = True, **options: Any) -> None:
         self.page = browser.new_page(**options)
         self.said: list[str] = []
         self.requested: list[str] = []
@@ -42,7 +42,9 @@ class Visit:
         self.page.on("request", lambda request: self.requested.append(request.url))
         self.page.goto(path.as_uri())
         if options.get("java_script_enabled", True):
-            self.page.wait_for_selector(f"{ROWS}, #cells tbody tr")
+            self.page.wait_for_selector(f"{ROWS}, #cells tbody tr", state="attached")
+        if unfold:
+            self.page.locator("details").evaluate_all("parts => parts.forEach((part) => { part.open = true; })")
 
     def __enter__(self) -> "Visit":
         return self

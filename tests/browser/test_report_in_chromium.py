@@ -133,11 +133,6 @@ def test_light_and_dark_differ_and_are_readable(
     assert all(text not in (paper, ground) for paper, text, ground in found)
 
 
-def test_printing_opens_the_numbers_behind_the_charts(visit: Visit) -> None:
-    visit.page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert visit.page.locator("details:not([open])").count() == 0
-
-
 def test_without_javascript_nothing_is_hidden_but_the_single_rows(browser: Any, report: Path) -> None:
     with Visit(browser, report, java_script_enabled=False) as opened:
         assert opened.page.locator("#rows table").is_visible()

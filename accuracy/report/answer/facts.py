@@ -18,7 +18,6 @@ def facts_line(run: Run, claims: list[Claim]) -> str:
     """Short words, joined by a dot."""
     every = run.cases
     cases = every[every["status"] == OK] if (every["status"] == OK).any() else every
-    found = [claim.holds for claim in claims]
     parts = (
         _device(run, cases),
         _listed(cases["kernel"], "kernel"),
@@ -27,10 +26,16 @@ def facts_line(run: Run, claims: list[Claim]) -> str:
         _heads(cases),
         _listed(sorted(cases["dtype"].unique(), key=lambda name: FORMATS[name].precision), "dtype"),
         count(cases["seed"].nunique(), "seed"),
-        f"claims held: {found.count(True)} of {len(found)}" if found else "",
+        _claims(claims),
         *(_number(every, status) for status in (FAILED, UNSUPPORTED)),
     )
     return " · ".join(filter(None, parts))
+
+
+def _claims(claims: list[Claim]) -> str:
+    found = [claim.holds for claim in claims]
+    open_ = f" ({found.count(None)} cannot be judged here)" if None in found else ""
+    return f"claims held: {found.count(True)} of {len(found) - found.count(None)}{open_}" if found else ""
 
 
 def _number(cases: pd.DataFrame, status: str) -> str:

@@ -11,7 +11,7 @@ from accuracy.report.series import SINGLE_DEVICE, Facet, short_names
 from accuracy.verdict.label import BUGS, LABELS, ROUNDING
 
 MOST_ROWS = 10  # that stand beside the picture on a screen of 900 px
-BUG, OTHER = "✕", "▲"
+BUG, OTHER = "✘", "▲"
 MARKS = f"{BUG} bug · {OTHER} flagged, no bug proven · no mark: rounding"
 _Labels = dict[tuple[str, str, int, str], tuple[str, str]]
 

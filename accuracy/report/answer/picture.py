@@ -19,6 +19,8 @@ ALIKE = 1.04  # ends within 4% share a label: their letters would lie on each ot
 LETTER = 0.052  # height of a label's line, of the axis
 MOST_LINES = 40
 MOST_BARS = 14
+MOST_MARKED = 16  # points of a line that have room for a marker each, and for a logarithmic axis
+MOST_TICKS = 8
 
 
 @dataclass(frozen=True)
@@ -61,20 +63,24 @@ def _lines(picture: Picture, lines: dict[str, Points], order: list[str]) -> Axes
     axes = drawing.new_axes(picture.title, picture.along, WIDTH, HEIGHT, right=MARGIN)
     shown = order[:MOST_LINES]
     drawing.ratio_y(axes, [1.0, *(value for name in shown for _, value in lines[name])])
-    drawing.world_x(axes, [int(place) for name in shown for place, _ in lines[name]])
+    places = sorted({place for name in shown for place, _ in lines[name]})
+    if len(places) <= MOST_MARKED:
+        drawing.world_x(axes, map(int, places))
+    else:
+        drawing.fix_ticks(axes.xaxis, places[:: -(-len(places) // MOST_TICKS)])
     axes.axhline(1.0, **drawing.REFERENCES["single-device"], zorder=1)
     for name in reversed(shown):
         first = name == picture.worst
         look: dict[str, Any] = (
             {"linewidth": 2.4, "markersize": 5.5} if first else {**_GREY, "linewidth": 1.1, "markersize": 3}
         )
-        places, values = ([point[way] for point in lines[name]] for way in (0, 1))
-        drawing.line(axes, places, values, picture.slot, **look)
+        x, y = ([point[way] for point in lines[name]] for way in (0, 1))
+        drawing.line(axes, x, y, picture.slot, **look)
     _label_ends(axes, lines, shown, picture.worst)
     return axes
 
 
-_GREY: dict[str, Any] = {"color": drawing.FLOOR, "marker": "o", "gid": None}
+_GREY: dict[str, Any] = {"color": drawing.FLOOR, "marker": "o", "markersize": 3, "linewidth": 1.1, "gid": None}
 
 
 def _label_ends(axes: Axes, lines: dict[str, Points], shown: list[str], worst: str) -> None:

@@ -5,7 +5,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from accuracy.chart.view import Table, TableCell, grid
-from accuracy.core.number import count, geometric_mean
+from accuracy.core.number import TIMES, count, geometric_mean
 from accuracy.report.answer import words
 from accuracy.report.answer.facts import facts_line
 from accuracy.report.answer.first_screen import Answer, headline
@@ -73,12 +73,12 @@ def _advice(worst: pd.Series) -> str:
 def _picture(setting: Setting, worst: pd.Series) -> Picture:
     rows = _gradients(setting)
     rows = rows[(rows["tensor"] == worst["tensor"]) & (rows["layers"] == worst["layers"])]
-    rows = rows[rows["world_size"] == rows.groupby("series")["world_size"].transform("max")]
+    rows = rows[rows["world_size"] == worst["world_size"]]
     lines = {
         str(name): list(zip(mine["layer"].astype(float), mine["x_single_device"].astype(float), strict=True))
         for name, mine in rows.groupby("series")
     }
-    title = f"Error of {worst['tensor']} times the single-device stack's"
+    title = f"Error of {worst['tensor']}, {count(int(worst['world_size']), 'rank')}, times single device's stack"
     return Picture(title, "layer", lines, str(worst["series"]), slot_of(str(worst["variant"])))
 
 
@@ -98,7 +98,7 @@ def _matrix(settings: list[Setting], first: Setting, worst: pd.Series) -> tuple[
             cell = heat_cell(value)
             here = setting is first and series == worst["series"] and tensor == worst["tensor"]
             kind = f"{cell.kind}{' accused' if here else ''}"
-            found[name, str(tensor)] = TableCell(cell.text, "", kind, cell.heat, cell.hint)
+            found[name, str(tensor)] = TableCell(cell.text.removesuffix(TIMES), "", kind, cell.heat, cell.hint)
     left = len(rows) - MOST_ROWS
     more = f"and {left} more, none worse" if left > 0 else ""
     return grid("Error over the single-device stack's", ["variant"], GRADIENTS, found), more

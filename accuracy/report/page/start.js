@@ -1,6 +1,6 @@
 /** What a link leads to is opened. */
 function unfold() {
-  const target = location.hash && document.getElementById(location.hash.slice(1));
+  const target = document.getElementById(location.hash.slice(1));
   for (let part = target; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
   target?.querySelector(":scope > details")?.setAttribute("open", "");
   target?.scrollIntoView();

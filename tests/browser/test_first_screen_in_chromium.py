@@ -1,0 +1,109 @@
+"""The first screen in a real headless Chromium: what a reader with two minutes gets, at every width, and on paper."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accuracy.chart.mark import PALETTE
+from accuracy.report.build import write_report
+from tests.browser.chromium import Visit
+from tests.report import tables
+from tests.report.tables import run_of, shape
+
+pytestmark = pytest.mark.browser
+WIDE = "a_variant_of_a_very_long_name_that_no_margin_holds_in_one_line"
+MOST_PAGES = 12
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A logic bug, three dtypes, eight ranks, a long name."""
+    folder = tmp_path_factory.mktemp("bug")
+    variants = ("single_device", "ring", "zigzag", "llama3", WIDE)
+    exponents = dict.fromkeys(variants, 0.0)
+    made = shape(
+        variants=variants, dtypes=("float32", "bfloat16", "float64"), world_sizes=(1, 2, 8), exponents=exponents
+    )
+    run_of(folder, made, tables.logic)
+    return write_report(folder).path
+
+
+def opened(browser: Any, report: Path, width: int = 1440, scheme: str = "light", scripts: bool = True) -> Visit:
+    size = {"width": width, "height": 900}
+    return Visit(browser, report, False, viewport=size, color_scheme=scheme, java_script_enabled=scripts)
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_first_screen_holds_headline_picture_and_matrix(
+    browser: Any, report: Path, scheme: str, scripts: bool
+) -> None:
+    with opened(browser, report, scheme=scheme, scripts=scripts) as visit:
+        assert visit.page.locator("h1").inner_text().startswith("ring: dk is wrong at any precision.")
+        for part in ("h1", ".key-picture svg", ".matrix table"):
+            box = visit.page.locator(part).bounding_box()
+            assert box["y"] >= 0
+            assert box["y"] + box["height"] <= 900
+
+
+@pytest.mark.parametrize("width", [390, 700, 1440])
+def test_no_label_of_the_picture_is_cut(browser: Any, report: Path, width: int) -> None:
+    with opened(browser, report, width) as visit:
+        frame = visit.page.locator(".key-picture svg").bounding_box()
+        for text in visit.page.locator(".key-picture svg text").all():
+            box = text.bounding_box()
+            assert box["x"] >= frame["x"] - 1  # a pixel of rounding
+            assert box["x"] + box["width"] <= frame["x"] + frame["width"] + 1
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_every_choice_of_a_setting_opens_on_the_headlines(browser: Any, report: Path) -> None:
+    with opened(browser, report) as visit:
+        shown = visit.page.locator("main .segments").evaluate_all(
+            "bars => bars.map(bar => bar.querySelector('[aria-pressed=true]').textContent)"
+        )
+        assert shown
+        assert all(text.startswith("bfloat16") for text in shown)
+        assert visit.page.locator("#rank-explorer").get_by_label("Variant").input_value() == "ring"
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_the_page_prints_short(browser: Any, report: Path, scripts: bool) -> None:
+    with opened(browser, report, scripts=scripts) as visit:
+        printed = visit.page.pdf(prefer_css_page_size=True)
+        assert len(re.findall(rb"/Type\s*/Page[^s]", printed)) <= MOST_PAGES
+
+
+def test_what_is_folded_is_open_to_readers_without_javascript(browser: Any, report: Path) -> None:
+    with opened(browser, report, scripts=False) as visit:
+        visit.page.locator("#rows summary").first.click()
+        assert visit.page.locator("#rows table").is_visible()
+
+
+def test_a_link_to_a_folded_section_opens_it(browser: Any, report: Path) -> None:
+    with opened(browser, report) as visit:
+        assert not visit.page.locator("#method dl").is_visible()
+        visit.page.locator(".contents a[href='#method']").click()
+        visit.page.locator("#method dl").wait_for(state="visible")
+
+
+def luminance(colour: str) -> float:
+    """WCAG 2's relative luminance of `#rrggbb`."""
+    parts = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize(("scheme", "place"), [("light", 0), ("dark", 1)])
+def test_every_line_stands_out_from_its_ground(browser: Any, report: Path, scheme: str, place: int) -> None:
+    """3:1, WCAG 2's contrast of graphics."""
+    with opened(browser, report, scheme=scheme) as visit:
+        style = "getComputedStyle(document.documentElement).getPropertyValue('{}').trim()"
+        ground, floor = (visit.page.evaluate(style.format(name)) for name in ("--paper", "--floor"))
+        shown = [visit.page.evaluate(style.format(f"--series-{index}")) for index in range(len(PALETTE))]
+    assert shown == [pair[place] for pair in PALETTE]
+    for colour in (*shown, floor):
+        light, dark = sorted((luminance(colour), luminance(ground)), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 3, colour
