@@ -201,11 +201,12 @@ def must_have_columns(source: ds.Dataset, schema: pa.Schema) -> None:
 
 
 def case_files(folder: Path, name: str = "results") -> list[Path]:
-    """The files of a run folder's planned cases; without a run.json, of all cases."""
+    """The files of a run folder's planned cases; of all cases where no run.json says what was planned."""
     files = sorted((folder / name).glob("*.parquet"))
-    if not (folder / "run.json").exists():
+    try:
+        planned = set(map(str, read_run(folder)["cases"]))
+    except ConfigError:
         return files
-    planned = set(map(str, read_run(folder)["cases"]))
     return [path for path in files if path.stem in planned]
 
 
