@@ -93,7 +93,7 @@ def test_a_file_damaged_anywhere_is_measured_again_or_has_the_same_numbers(tmp_p
 
 def test_a_table_with_a_damaged_file_is_refused_in_one_line(finished: CommandLine) -> None:
     path = next((finished.folder / "run" / "results").glob("*.parquet"))
-    flipped(path, path)
+    DAMAGES["cut off"](path, path)
     with pytest.raises(ConfigError, match=r"has a damaged file \(.*\); repeat the run's command, which measures such"):
         table.read_results(finished.folder / "run")
 
