@@ -4,7 +4,7 @@ Colours are stand-ins that become CSS variables, so a chart follows the page int
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import matplotlib as mpl
@@ -92,10 +92,7 @@ def fix_ticks(axis: Any, places: Iterable[float], labels: Iterable[object] | Non
 
 def log_y(axes: Axes, values: Iterable[float]) -> None:
     """A logarithmic y axis around the positive finite values, with a grid."""
-    axes.set_yscale("log")
-    axes.set_ylim(*_log_limits(axes.yaxis, values))
-    axes.grid(axis="y", color=RULE, linewidth=0.6, clip_on=False)
-    axes.set_axisbelow(True)
+    _logarithmic_y(axes, values, _log_limits)
 
 
 def log_x(axes: Axes, values: Iterable[float]) -> None:
@@ -106,16 +103,21 @@ def log_x(axes: Axes, values: Iterable[float]) -> None:
 
 def ratio_y(axes: Axes, values: Iterable[float]) -> None:
     """A logarithmic y axis of ratios, with a grid: ticks are plain numbers."""
-    axes.set_yscale("log")
-    axes.set_ylim(*_ratio_limits(axes.yaxis, values))
-    axes.grid(axis="y", color=RULE, linewidth=0.6, clip_on=False)
-    axes.set_axisbelow(True)
+    _logarithmic_y(axes, values, _ratio_limits)
 
 
 def ratio_x(axes: Axes, values: Iterable[float]) -> None:
     """A logarithmic x axis of ratios."""
     axes.set_xscale("log")
     axes.set_xlim(*_ratio_limits(axes.xaxis, values))
+
+
+def _logarithmic_y(axes: Axes, values: Iterable[float], limits: Callable[..., tuple[float, float]]) -> None:
+    """limits: of an axis around values; it also sets the axis's ticks, so the scale comes first."""
+    axes.set_yscale("log")
+    axes.set_ylim(*limits(axes.yaxis, values))
+    axes.grid(axis="y", color=RULE, linewidth=0.6, clip_on=False)
+    axes.set_axisbelow(True)
 
 
 def _ratio_limits(axis: object, values: Iterable[float]) -> tuple[float, float]:
