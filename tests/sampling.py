@@ -16,7 +16,7 @@ def left_out(items: Sequence[pytest.Item]) -> set[pytest.Item]:
     tests: dict[Hashable, list[pytest.Item]] = defaultdict(list)
     for item in items:
         if item.get_closest_marker("stress"):
-            tests[item.location[0], item.originalname, "gpu" in item.keywords].append(item)  # type: ignore[attr-defined]
+            tests[item.location[0], item.originalname, item.get_closest_marker("gpu") is not None].append(item)  # type: ignore[attr-defined]
     return {item for members in tests.values() for item in set(members) - set(_sample(members))}
 
 

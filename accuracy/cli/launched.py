@@ -95,7 +95,8 @@ def start_server(config: Mapping[str, Any]) -> None:
     Only where a composed, unchecked configuration looks as if several processes were to measure: a guess."""
     alone = config.get("workers") == 1 and not config.get("case_seconds") and "processes" not in config.get("world", ())
     processors = 1 if os.environ.get("OMP_NUM_THREADS") == "1" else os.cpu_count() or 1  # torch is not asked
-    if alone or config.get("dry_run") or (len(glob("/dev/nvidia[0-9]*")) or processors) == 1:
+    gpus = 0 if config.get("workers") == "processors" else len(glob("/dev/nvidia[0-9]*"))
+    if alone or config.get("dry_run") or (gpus or processors) == 1:
         return
     multiprocessing.set_forkserver_preload(
         ["accuracy.cli.run", "accuracy.execute.ranks.agent", "accuracy.execute.worker_process"]

@@ -27,7 +27,7 @@ DEVICES = ("auto", "cpu", "cuda")
 ALSO_KEYS = (
     "variant", "kernel", "precision", "inputs", "problem", "world", "dtype", "world_size", "seed", "reruns", "stack",
 )  # fmt: skip
-AUTO_WORKERS = 0
+AUTO_WORKERS, PROCESSORS = 0, -1
 MOST_THREADS = 256  # on a machine with fewer processors, too: the same digits need as many
 
 
@@ -48,9 +48,11 @@ def _path(value: Any) -> Path | None:
 
 
 def _workers(value: Any) -> int:
-    if value != "auto" and (type(value) is not int or not 1 <= value < 2**31):
-        raise ValueError("allowed: a whole number from 1, or auto")
-    return AUTO_WORKERS if value == "auto" else value
+    if value in (words := {"auto": AUTO_WORKERS, "processors": PROCESSORS}):
+        return words[value]
+    if type(value) is not int or not 1 <= value < 2**31:
+        raise ValueError("allowed: a whole number from 1, auto, or processors")
+    return value
 
 
 def _limit(value: Any) -> Any:
@@ -102,7 +104,7 @@ class Configuration:
     def __post_init__(self) -> None:
         if self.threads > (most := max(MOST_THREADS, os.cpu_count() or 1)):
             raise ConfigError(f"threads={self.threads}; allowed: 1 to {most}: more only take memory")
-        if self.world == "processes" and self.workers not in (AUTO_WORKERS, 1):
+        if self.world == "processes" and self.workers not in (AUTO_WORKERS, PROCESSORS, 1):
             raise ConfigError(
                 f"workers={self.workers}, but world=processes takes the GPUs for the ranks of one case;"
                 " use workers=auto or world=simulated"

@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
 
 import torch
@@ -111,9 +112,11 @@ def fitting_workers(configuration: Configuration, plans: Sequence[Planned], free
     """How many of the configuration's workers there is work for and, where they share one memory, memory for."""
     cases = [each.case for each in plans if each.unsupported is None]
     most = min(configuration.workers, len(cases))
-    if configuration.device == "cpu" and free_bytes is not None and cases:
-        most = min(most, free_bytes // (max(map(bytes_needed, cases)) + WORKER_BYTES))
-    return max(1, most)
+    if free_bytes is None or not cases:
+        return max(1, most)
+    memories, own = (1, WORKER_BYTES) if configuration.device == "cpu" else (len(device.alike()), CONTEXT_BYTES)
+    fitting = memories * (free_bytes // (max(map(bytes_needed, cases)) + own))
+    return max(min(most, memories), min(most, fitting))
 
 
 HANGS_SECONDS = 3600.0
@@ -123,13 +126,16 @@ WORKER_BYTES = 2**26
 """Of main memory that a worker has for itself, beside a case's: 61 MB measured in a worker of the demo, its small cases
 among them (`Private_Dirty` of /proc/PID/smaps_rollup; torch itself is shared)."""
 
+CONTEXT_BYTES = 2**30
+"""Of a GPU's memory that each process on it takes for itself: a CUDA context and its libraries."""
+
 
 def work(configuration: Configuration, folder: Path, workers: int) -> Work:
     """For so many workers. Where the CPU computes, each has as many threads as one process: its bits stay."""
     gpus: Sequence[int | None] = [None] * workers
     threads = configuration.threads
     if configuration.device == "cuda":
-        gpus, threads = device.alike()[:workers], max(1, torch.get_num_threads() // workers)
+        gpus, threads = list(islice(cycle(device.alike()), workers)), max(1, torch.get_num_threads() // workers)
     limit = configuration.case_seconds if configuration.case_seconds < math.inf else HANGS_SECONDS
     return Work(_pipeline(configuration), folder, gpus, threads, limit)
 

@@ -31,9 +31,13 @@ class Group:
 
     @property
     def size(self) -> int:
-        """Products of a query and a key in all cases left, of all layers of a stack."""
-        found = ((case.problem, case.stack.layers if case.stack else 1) for case in self.left)
-        return sum(layers * each.batch * each.heads * each.queries * each.seqlen for each, layers in found)
+        """Products of a query and a key in all cases left, of all layers of a stack and of all repeats."""
+        return sum(map(_pairs, self.left))
+
+
+def _pairs(case: Case) -> int:
+    times = (case.stack.layers if case.stack else 1) * (1 + case.reruns.repeat)
+    return times * case.problem.batch * case.problem.heads * case.problem.queries * case.problem.seqlen
 
 
 class Schedule:

@@ -1,5 +1,6 @@
 """What do the parts and the machine add to a checked configuration? Knobs' defaults, the device, workers, a backend."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,11 @@ import torch
 import torch.distributed as dist
 
 from accuracy.config.knobs import complete_part, complete_variant
-from accuracy.config.read import AUTO_WORKERS, Configuration, read
+from accuracy.config.read import AUTO_WORKERS, PROCESSORS, Configuration, read
 from accuracy.core.errors import ConfigError
 from accuracy.runtime import device as devices
+
+MOST_ON_A_GPU = 8  # worker processes
 
 
 def read_settled(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configuration:
@@ -48,14 +51,18 @@ def _backend(configuration: Configuration, device: str) -> str:
 
 def _workers(configuration: Configuration, device: str) -> int:
     """How many processes measure side by side, at most: where a simulated world lives in one process, `auto` is one for
-    each GPU, or as many as share out the threads that torch would use by itself (`OMP_NUM_THREADS`)."""
+    each GPU, or as many as share out the threads that torch would use by itself (`OMP_NUM_THREADS`). `processors` is
+    that on a GPU too, where small cases take time from Python and not from the GPU; 8 of them at most on each."""
     if configuration.world == "processes":
         return 1
     gpus = len(devices.alike()) if device == "cuda" else None
-    if configuration.workers == AUTO_WORKERS:
+    if configuration.workers == AUTO_WORKERS or (configuration.workers == PROCESSORS and gpus is None):
         return gpus or max(1, torch.get_num_threads() // configuration.threads)
+    if configuration.workers == PROCESSORS:
+        return max(1, min(MOST_ON_A_GPU * (gpus or 0), os.cpu_count() or 1))
     if gpus is not None and configuration.workers > gpus:
         raise ConfigError(
-            f"workers={configuration.workers}, but each needs a GPU and {gpus} of one model are here; use workers=auto"
+            f"workers={configuration.workers}, but each needs a GPU and {gpus} of one model are here;"
+            " use workers=auto, or workers=processors to measure small cases side by side on each"
         )
     return configuration.workers

@@ -14,15 +14,19 @@ import pytest
 import torch
 
 from accuracy.cli import run as command
+from accuracy.config.read import PROCESSORS
 from accuracy.core.case import Case
 from accuracy.execute import workers as pool
-from accuracy.execute.measure import WORKER_BYTES, fitting_workers
+from accuracy.execute.measure import CONTEXT_BYTES, WORKER_BYTES, fitting_workers
+from accuracy.execute.measure import work as work_of
 from accuracy.execute.plan import plan
+from accuracy.execute.settle import settled
 from accuracy.execute.worker_process import Work
 from accuracy.measurement.memory import bytes_needed
 from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from accuracy.results import table
+from accuracy.runtime import device
 from tests import planting
 from tests.command_line import TINY, CommandLine, finish, start
 from tests.measuring import COSTS, configuration
@@ -90,7 +94,19 @@ def test_there_are_no_more_workers_than_cases_or_than_memory_holds() -> None:
     assert fitting_workers(given, plans, 2 * most) == 2
     assert fitting_workers(given, plans, most // 2) == 1  # the plan has refused what does not fit at all
     assert fitting_workers(replace(given, workers=1), plans, None) == 1
-    assert fitting_workers(replace(given, device="cuda"), plans, most) == 3  # GPUs have memory of their own
+
+
+def test_workers_of_one_gpu_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two GPUs: each holds its own case, and several only where they fit side by side."""
+    monkeypatch.setattr(device, "alike", lambda: (0, 1))
+    simulated = configuration(*TINY, "device=cpu", "world_size=[1,2,4,8]", "seed=[0,1]", "variant=ring")
+    given = replace(simulated, device="cuda", workers=8)
+    plans = plan(given, None)
+    most = max(bytes_needed(each.case) for each in plans) + CONTEXT_BYTES
+    assert fitting_workers(given, plans, most // 2) == 2
+    assert fitting_workers(given, plans, 3 * most) == 6
+    assert work_of(given, Path("unused"), 6).gpus == [0, 1, 0, 1, 0, 1]
+    assert settled(replace(simulated, device="auto", workers=PROCESSORS)).workers == settled(simulated).workers
 
 
 FAULTS = {
