@@ -11,7 +11,7 @@ from accuracy.core.dtype import FORMATS, accumulation_dtype
 from accuracy.core.kinds import OneOf
 
 Dtype = Annotated[str, OneOf("input", "accumulate", *FORMATS)]
-Merge = Annotated[str, OneOf("sigmoid", "logsumexp", "double", "compensated")]
+Merge = Annotated[str, OneOf("sigmoid", "logsumexp", "double", "compensated", "rescaled", "rescaled_twice")]
 
 
 @dataclass(frozen=True)

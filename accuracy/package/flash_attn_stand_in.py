@@ -54,7 +54,7 @@ def _batched(kernel: Kernel) -> tuple[Any, Any]:
         q: Tensor, k: Tensor, v: Tensor, dropout_p: float, softmax_scale: float, causal: bool, window_size_left: int,
         window_size_right: int, softcap: float, alibi_slopes: Tensor | None, return_softmax: bool,
     ) -> Outputs:  # fmt: skip
-        _only_plain(dropout_p, window_size_left, window_size_right, softcap, alibi_slopes)
+        _only_plain(dropout_p, window_size_left, window_size_right, softcap, alibi_slopes, causal)
         out, lse = kernel.forward(q, k, v, scale=softmax_scale, causal=causal, out_dtype=q.dtype)
         return out, lse, None, None
 
@@ -64,7 +64,7 @@ def _batched(kernel: Kernel) -> tuple[Any, Any]:
         window_size_right: int, softcap: float, alibi_slopes: Tensor | None, deterministic: bool,
         rng_state: Tensor | None = None,
     ) -> None:  # fmt: skip
-        _only_plain(dropout_p, window_size_left, window_size_right, softcap, alibi_slopes)
+        _only_plain(dropout_p, window_size_left, window_size_right, softcap, alibi_slopes, causal)
         gradients = kernel.backward(
             dout, q, k, v, out, softmax_lse, scale=softmax_scale, causal=causal, gradient_dtype=q.dtype
         )
@@ -137,7 +137,7 @@ def _differentiable(kernel: Kernel) -> Any:
         causal: bool = False, window_size: tuple[int, int] = (-1, -1), softcap: float = 0.0,
         alibi_slopes: Tensor | None = None, deterministic: bool = False, return_attn_probs: bool = False,
     ) -> Tensor:  # fmt: skip
-        _only_plain(dropout_p, *window_size, softcap, alibi_slopes)
+        _only_plain(dropout_p, *window_size, softcap, alibi_slopes, causal)
         scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
         out: Tensor = _Attend.apply(q, k, v, kernel, {"scale": scale, "causal": causal})
         return out
@@ -145,6 +145,9 @@ def _differentiable(kernel: Kernel) -> Any:
     return flash_attn_func
 
 
-def _only_plain(dropout: float, left: int, right: int, softcap: float, alibi_slopes: Tensor | None) -> None:
-    if dropout or (left, right) != (-1, -1) or softcap or alibi_slopes is not None:
+def _only_plain(
+    dropout: float, left: int, right: int, softcap: float, alibi_slopes: Tensor | None, causal: bool
+) -> None:
+    windowed = (left, right) not in ((-1, -1), (-1, 0 if causal else -1))  # a causal mask is a right side of 0
+    if dropout or windowed or softcap or alibi_slopes is not None:
         raise NotImplementedError("the stand-in for flash-attn has no dropout, window, soft cap or ALiBi")

@@ -7,17 +7,16 @@ Ulysses and USP return no lse.
 import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import distributed_c10d
 
 from accuracy.core.case import Case
 from accuracy.kernel.base import Kernel
-from accuracy.package import case_kernel, flash_attn_stand_in, installed, replaced
+from accuracy.package import case_kernel, flash_attn_stand_in, installed, replaced, subgroup
 from accuracy.variant.base import Rank
 
 DISTRIBUTION = PACKAGE = "yunchang"
@@ -78,7 +77,7 @@ def hybrid(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: floa
     are in the ring's zigzag order (`zigzag_extract_local`): shards are exchanged for those, and out for ours."""
     size = dist.get_world_size(group)
     groups = importlib.import_module("yunchang.globals").PROCESS_GROUP
-    groups.ULYSSES_PG, groups.RING_PG = _groups(group)
+    groups.ULYSSES_PG, groups.RING_PG = subgroup.rows_and_columns(group, ULYSSES_DEGREE)
     there = _chunks(size)
     back = [there.index(rank) for rank in range(size)]
     attention = importlib.import_module(PACKAGE).LongContextAttention(ring_impl_type="zigzag")
@@ -93,31 +92,6 @@ def hybrid(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: floa
 def _chunks(size: int) -> list[int]:
     """Which chunk of the sequence each rank holds: of each pair, the ring's front chunk, then the mirrored back one."""
     return [chunk for place in range(size // ULYSSES_DEGREE) for chunk in (place, size - 1 - place)]
-
-
-def _groups(group: dist.ProcessGroup) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
-    """This rank's ulysses group (neighbours) and ring group, of the members of `group` only."""
-    members = dist.get_process_group_ranks(group)
-    row, column = divmod(dist.get_rank(group), ULYSSES_DEGREE)
-    rows = members[row * ULYSSES_DEGREE : (row + 1) * ULYSSES_DEGREE]
-    return _subgroup(*rows), _subgroup(*members[column::ULYSSES_DEGREE])
-
-
-@cache
-def _subgroup(*ranks: int) -> dist.ProcessGroup:
-    """The group of these ranks (of the default group), ascending, made by those alone: others are not there to help.
-
-    `new_group(use_local_synchronization=True)` is made for that, but names the group after how many groups a process
-    has seen, which differs here (the pool's ranks are members of different many), and splits an existing NCCL
-    communicator, which needs all of its ranks. Both are put right for the time of the call.
-    """
-    name = f"accuracy-subgroup-{'-'.join(map(str, ranks))}"
-    with (
-        replaced.names(distributed_c10d, _hash_ranks_to_str=lambda ranks: name),
-        replaced.names(dist.group.WORLD, bound_device_id=None),
-    ):
-        group: dist.ProcessGroup = dist.new_group(list(ranks), use_local_synchronization=True)
-    return group
 
 
 class _Exchange(torch.autograd.Function):

@@ -1,4 +1,4 @@
-"""Joining partials of attention over disjoint keys (four formulas for the same weighted mean), and sums of gradients.
+"""Joining partials of attention over disjoint keys (formulas for the same weighted mean), and sums of gradients.
 
 A formula takes out (B, S, H, D) and lse (B, S, H, 1), both in the dtypes in which the schedule keeps them, and a
 block's partial, and returns the joined pair in the kept dtypes. In exact arithmetic all are
@@ -36,7 +36,30 @@ def double(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> tu
     return logsumexp(out.double(), lse.double(), block_out.double(), block_lse.double())
 
 
-FORMULAS = {"sigmoid": sigmoid, "logsumexp": logsumexp, "double": double}
+def rescaled(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> tuple[Tensor, Tensor]:
+    """`logsumexp` as TransformerEngine's compiled correction: out is rescaled, then the block multiplied and added in
+    one operation; NaN where both partials are empty."""
+    return _rescaled(torch.promote_types(out.dtype, lse.dtype), out, lse, block_out, block_lse)
+
+
+def rescaled_twice(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> tuple[Tensor, Tensor]:
+    """`rescaled` as TransformerEngine writes it: what is rescaled is rounded to out's dtype before the block comes."""
+    return _rescaled(out.dtype, out, lse, block_out, block_lse)
+
+
+def _rescaled(
+    between: torch.dtype, out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor
+) -> tuple[Tensor, Tensor]:
+    larger, smaller = torch.maximum(lse, block_lse), torch.minimum(lse, block_lse)
+    joint = larger + torch.log1p(torch.exp(smaller - larger))
+    scaled = (out * torch.exp(lse - joint)).to(between)
+    return torch.addcmul(scaled, block_out, torch.exp(block_lse - joint)), joint
+
+
+FORMULAS = {
+    "sigmoid": sigmoid, "logsumexp": logsumexp, "double": double, "rescaled": rescaled,
+    "rescaled_twice": rescaled_twice,
+}  # fmt: skip
 
 
 @dataclass

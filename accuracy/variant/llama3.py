@@ -23,7 +23,7 @@ from accuracy.world.base import Tensors
 
 @dataclass(frozen=True)
 class Options:
-    """heads_stride: key/value heads gathered at a time; it divides heads_kv."""
+    """heads_stride: key/value heads gathered at a time; it divides heads_kv; 0: all of them."""
 
     heads_stride: int = 1
 
@@ -38,7 +38,7 @@ class HeadGroup:
 
 def head_groups(rank: Rank, heads: int, heads_kv: int) -> list[HeadGroup]:
     """All heads, `heads_stride` key/value heads at a time."""
-    stride, share = rank.options.heads_stride, heads // heads_kv
+    stride, share = rank.options.heads_stride or heads_kv, heads // heads_kv
     return [
         HeadGroup(slice(head, head + stride), slice(head * share, (head + stride) * share))
         for head in range(0, heads_kv, stride)
@@ -113,7 +113,7 @@ class Llama3(Schedule):
     def unsupported(self, case: Case) -> str | None:
         """The stride divides the key/value heads."""
         stride = dict(case.variant.options).get("heads_stride", 1)
-        if not isinstance(stride, int) or stride < 1 or case.problem.heads_kv % stride:
+        if not isinstance(stride, int) or stride < 0 or (stride and case.problem.heads_kv % stride):
             return f"heads_stride={stride} must divide problem.heads_kv={case.problem.heads_kv}"
         return None
 
@@ -121,7 +121,7 @@ class Llama3(Schedule):
         """Of each rank while it waits: the slices of dk and dv that it has given to a reduce-scatter. Of all ranks of a
         simulated world, which take turns: gathers, one of them in sequence, and a turn's sums."""
         problem, stride = case.problem, dict(case.variant.options).get("heads_stride", 1)
-        whole = problem.batch * problem.seqlen * int(stride or 1) * problem.head_dim
+        whole = problem.batch * problem.seqlen * int(stride or problem.heads_kv) * problem.head_dim
         policy = case.backward_precision
         sums, wire = (FORMATS[policy.dtype(place, case.dtype)].bytes for place in ("dkv_accumulator", "gradient_wire"))
         here = schedule_of(case.variant.backward) is self

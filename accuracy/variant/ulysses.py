@@ -41,7 +41,7 @@ class Ulysses(Schedule):
         heads_kv = k.shape[2]
         dout, q, out, k, v = await _to_heads(rank, dout, q, out, *_one_per_rank(rank, k, v))
         (lse,) = await rank.world.all_to_all([_split_heads(lse.transpose(1, 2).unsqueeze(-1), rank.world.size)])
-        lse = sharding.join(lse, "contiguous").squeeze(-1).transpose(1, 2)
+        lse = sharding.join(lse, rank.sharding).squeeze(-1).transpose(1, 2)
         gradients = rank.differentiate_rows(dout, q, k, v, out, lse)
         dq, dk, dv = await _to_tokens(rank, rank.place("gradient_wire"), *gradients)
         return dq.to(rank.dtype), _sum_copies(rank, dk, heads_kv), _sum_copies(rank, dv, heads_kv)
@@ -61,12 +61,13 @@ async def _to_heads(rank: Rank, *tensors: Tensor) -> Tensors:
     """(B, S/W, H, D) -> (B, S, H/W, D), in the dtype of the wire and back."""
     wire = rank.place("wire")
     received = await rank.world.all_to_all([_split_heads(x.to(wire), rank.world.size) for x in tensors])
-    return tuple(sharding.join(x, "contiguous").to(rank.dtype) for x in received)
+    return tuple(sharding.join(x, rank.sharding).to(rank.dtype) for x in received)
 
 
 async def _to_tokens(rank: Rank, wire: torch.dtype, *tensors: Tensor) -> Tensors:
     """(B, S, H/W, D) -> (B, S/W, H, D)."""
-    received = await rank.world.all_to_all([sharding.cut(x.to(wire), "contiguous", rank.world.size) for x in tensors])
+    size = rank.world.size
+    received = await rank.world.all_to_all([sharding.cut(x.to(wire), rank.sharding, size) for x in tensors])
     return tuple(x.movedim(0, 2).flatten(2, 3) for x in received)
 
 
@@ -80,6 +81,7 @@ def _sum_copies(rank: Rank, gradient: Tensor, heads_kv: int) -> Tensor:
 
 
 SCHEDULE = Ulysses(
+    shardings=("contiguous", "zigzag"),
     features=("window", "documents", "softcap"),
     precision=Precision(gradient_wire="input"),
     forward_places=("partial", "wire"),

@@ -4,7 +4,7 @@ import torch
 from accuracy.core.masks import Block
 from accuracy.variant.join import FORMULAS, Running, _kahan
 
-ALL = ["sigmoid", "logsumexp", "double", "compensated"]
+ALL = ["sigmoid", "logsumexp", "double", "compensated", "rescaled", "rescaled_twice"]
 
 
 def partials(seed: int, parts: int, spread: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
