@@ -21,7 +21,10 @@ from accuracy.variant.base import schedule_of
 
 PACKAGE = Path(accuracy.__file__).parent
 PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "hydra-core", "omegaconf", "flash-attn", "flash-attn-4", "triton")
-THIRD_PARTY = ("ring-flash-attn", "yunchang", "ring-attention-pytorch", "axolotl-ringmaster")
+THIRD_PARTY = (
+    "ring-flash-attn", "yunchang", "ring-attention-pytorch", "axolotl-ringmaster", "transformer_engine",
+    "transformer_engine_torch",
+)  # fmt: skip
 MEASURING, MEASURING_STACKS = "accuracy.measurement.pipeline", "accuracy.stack.measure"
 CHOICES = ("inputs", "kernel", "variant", "package")  # folders of which a case loads some modules
 ARITHMETIC = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "TRITON_INTERPRET")  # variables that change results

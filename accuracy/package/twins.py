@@ -22,4 +22,7 @@ OURS = {
     "ringmaster_allgather": "llama3",
     "ringmaster_zigzag": "zigzag",
     "ringmaster_distflash": "ring",
+    "transformer_engine_p2p": "te_p2p",
+    "transformer_engine_all_gather": "te_all_gather",
+    "transformer_engine_a2a": "te_a2a",
 }
