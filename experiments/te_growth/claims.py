@@ -1,4 +1,4 @@
-"""What te_growth claims about 16-bit accumulators of TransformerEngine's context parallelism, checked against its table."""
+"""What te_growth claims of 16-bit accumulators in TransformerEngine's context parallelism, checked on its table."""
 
 import pandas as pd
 

@@ -12,6 +12,7 @@ DISTRIBUTIONS = {
     "yunchang": "yunchang",
     "ring_attention_pytorch": "ring-attention-pytorch",
     "ringmaster": "axolotl-ringmaster",
+    "transformer_engine": "transformer_engine",
 }
 
 
