@@ -21,6 +21,7 @@ def problem_of(given: Mapping[str, Any]) -> Problem:
     documents = tuple(int(word) if word.isdecimal() else 0 for word in words)
     problem = check(Problem, "problem", {**given, **filled, "documents": documents})
     _check(problem, given.get("documents"))
+    of_v = problem.head_dim_v if problem.head_dim_v != problem.head_dim else None
     crossed = problem.queries != problem.seqlen
     windowed = problem.window is not None and problem.window < problem.seqlen - 1
     return replace(  # what changes nothing is left out, so that equal problems are one
@@ -29,6 +30,7 @@ def problem_of(given: Mapping[str, Any]) -> Problem:
         mask="causal" if problem.mask == "causal_top_left" and not crossed else problem.mask,
         seqlen_q=problem.seqlen_q if crossed else None,
         window=problem.window if windowed else None,
+        head_dim_v=of_v,
         documents=documents if len(documents) > 1 else (),
     )
 

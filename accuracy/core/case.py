@@ -21,7 +21,7 @@ Scalar = bool | int | float | str | None
 
 @dataclass(frozen=True)
 class Problem:
-    """What is computed: q (B, Sq, H, D), k and v (B, S, Hk, D).
+    """What is computed: q (B, Sq, H, D), k (B, S, Hk, D), v (B, S, Hk, D or head_dim_v).
 
     mask: `full`; `causal`, the last query sees the last key (flash-attention since 2.1); `causal_top_left`, the first
     query sees the first key only, where Sq is not S.
@@ -38,6 +38,7 @@ class Problem:
     window: FromZero | None = None  # keys on either side of its own position that a query sees at most
     documents: tuple[int, ...] = ()  # lengths of the documents packed into the sequence; empty: one
     softcap: Positive | None = None  # scores become softcap tanh(score / softcap)
+    head_dim_v: Whole | None = None  # of v and out where it is not D, else None
 
     @property
     def causal(self) -> bool:
@@ -67,7 +68,7 @@ class Problem:
         given = {
             "cross_lengths": ("seqlen_q", self.seqlen_q), "top_left": ("mask", top_left),
             "window": ("window", self.window), "documents": ("documents", self.documents_text or None),
-            "softcap": ("softcap", self.softcap),
+            "softcap": ("softcap", self.softcap), "head_dim_v": ("head_dim_v", self.head_dim_v),
         }  # fmt: skip
         return {name: f"problem.{key}={value}" for name, (key, value) in given.items() if value is not None}
 
@@ -80,6 +81,11 @@ class Problem:
     def queries(self) -> int:
         """Sq, the number of query tokens."""
         return self.seqlen if self.seqlen_q is None else self.seqlen_q
+
+    @property
+    def value_dim(self) -> int:
+        """The head dim of v, out, dout and dv."""
+        return self.head_dim if self.head_dim_v is None else self.head_dim_v
 
     def length(self, tensor: str) -> int:
         """How many tokens a tensor has: those of the keys for k, v, dk and dv, else those of the queries."""

@@ -122,9 +122,10 @@ FIELDS = (
     Field("world_size", WORLD_SIZE, lambda case: case.world_size, "int32", "world_size"),
     Field("sharding", VARIANT, lambda case: case.variant.sharding),
     Field("seed", SEED, lambda case: case.seed, "int64", "seed"),
-    _setting("mask", "string"),  # the column: causal,window=128
+    _setting("mask", "string"),  # the column: causal,window=128, and other settings that few cases have
     _setting("window", "int64", usual=_always(None), within="mask"),
     _setting("documents", "string", lambda case: case.problem.documents_text, usual=_always(""), within="mask"),
+    _setting("head_dim_v", "int64", usual=_always(None), within="mask"),
     _setting("softcap", "float64", lambda case: case.problem.softcap or 0.0, usual=_always(0.0)),
     _setting("batch", "int32"),
     _setting("seqlen", "int64"),  # of the keys

@@ -60,7 +60,8 @@ def _draw_tensor(part: Part, problem: Problem, seed: int, name: str) -> Tensor:
     module = plugins.load(part.source)
     options = plugins.build_options(module, part.options)
     heads = problem.heads_kv if name in "kv" else problem.heads
-    shape = (problem.batch, problem.length(name), heads, problem.head_dim)
+    width = problem.value_dim if name in ("v", "dout") else problem.head_dim
+    shape = (problem.batch, problem.length(name), heads, width)
     return torch.from_numpy(module.draw(_generator(part, shape, seed, name), shape, name, options))
 
 

@@ -48,6 +48,8 @@ def unsupported(case: Case, options: Options) -> str | None:
             f"inputs captured have problem.heads={heads} problem.heads_kv={heads_kv} problem.head_dim={head_dim}, not"
             f" {problem.heads}, {problem.heads_kv} and {problem.head_dim}; use those"
         )
+    if problem.head_dim_v is not None:
+        return "inputs captured have values as wide as keys: drop problem.head_dim_v"
     for name, given, most in (("batch", problem.batch, batch), ("seqlen", problem.seqlen, length)):
         if given > most:
             return f"inputs captured have no problem.{name}={given}; allowed: 1 to {most}"

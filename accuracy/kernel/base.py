@@ -23,6 +23,7 @@ Gradients = Iterable[Tensor]  # dq, dk, dv
 class Kernel(Protocol):
     """Attention on one device. Masks: full, or causal aligned at the bottom right (Sq <= Sk).
 
+    With the feature `head_dim_v` v, out, dout and dv have another head dim than q and k.
     With the feature `window` it also takes `window=(left, right)` with causal=False (see `accuracy.core.masks.Block`;
     every row sees a key), with `softcap` `softcap=c`: scores become c tanh(scale q k^T / c).
     """
@@ -104,7 +105,7 @@ class Abilities:
 
 ALL_DTYPES = tuple(FORMATS)
 FLASH = Abilities(dtypes=("bfloat16", "float16"), head_dim_max=256, head_dim_multiple=8)
-FEATURES = ("window", "softcap")
+FEATURES = ("window", "softcap", "head_dim_v")
 """Of a problem's features, those that its blocks hand on to the kernel."""
 
 

@@ -51,13 +51,14 @@ class Chunked(KernelKnobs):
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
         compute, kept = dtype_of("accumulate", q), dtype_of(self.accumulator_dtype, q)
         keys, values = heads.by_kv_head(k, compute), heads.by_kv_head(v, compute)
-        out = torch.empty_like(q, dtype=how.dtype)
+        out = q.new_empty(*q.shape[:-1], v.shape[-1], dtype=how.dtype)
         lse = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=compute)
         with arithmetic.switched(tf32_products=self.tf32):
             for rows in _slices(q.shape[1], self.query_chunk):
                 query = heads.by_group(q[:, rows], k.shape[2], compute)
                 largest = query.new_full((*query.shape[:-1], 1), -torch.inf)
-                total, sums = torch.zeros_like(largest, dtype=kept), torch.zeros_like(query, dtype=kept)
+                total = torch.zeros_like(largest, dtype=kept)
+                sums = query.new_zeros(*query.shape[:-1], v.shape[-1], dtype=kept)
                 for columns, hidden in self._visible(how.sight(q, k), rows, q.device):
                     found, _ = scores(query, keys[..., columns, :], how.scale, hidden, how.softcap)
                     grown = torch.maximum(largest, found.amax(-1, keepdim=True))

@@ -48,7 +48,7 @@ class Eager(KernelKnobs):
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
         compute, probability = dtype_of(self.compute_dtype, q), dtype_of(self.probability_dtype, q)
         keys, values = by_kv_head(k, compute), by_kv_head(v, compute)
-        out = torch.empty_like(q, dtype=how.dtype)
+        out = q.new_empty(*q.shape[:-1], v.shape[-1], dtype=how.dtype)
         lse_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
         lse = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=lse_dtype)
         with arithmetic.switched(tf32_products=self.tf32):

@@ -31,7 +31,7 @@ class TorchMath(KernelKnobs):
     def abilities(self, device: str) -> Abilities:
         """Every dtype and head dim; TF32 on CUDA only."""
         missing = "has no tf32 on the CPU; set kernel.torch_math.tf32=false" if self.tf32 and device == "cpu" else ""
-        return Abilities(dtypes=ALL_DTYPES, features=("window",), missing=missing)
+        return Abilities(dtypes=ALL_DTYPES, features=("window", "head_dim_v"), missing=missing)
 
     def held_bytes(self, case: Case) -> int:
         """Scores, softmax, mask, their gradients and those of lse: ten times all scores of all heads."""

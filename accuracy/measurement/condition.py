@@ -93,7 +93,7 @@ def _with_all(each: Array) -> Array:
 def held_bytes(problem: Problem) -> int:
     """At most: two magnitudes of every result, and ten blocks of scores."""
     tokens = problem.queries * problem.heads + problem.seqlen * problem.heads_kv
-    results = 2 * problem.batch * tokens * problem.head_dim
+    results = 2 * problem.batch * tokens * max(problem.head_dim, problem.value_dim)
     return 8 * (2 * results + 10 * min(BLOCK_ELEMENTS, min(1024, problem.queries) * problem.seqlen))
 
 

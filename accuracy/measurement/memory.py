@@ -17,8 +17,9 @@ def bytes_needed(case: Case) -> int:
 
 def _attention_bytes(case: Case) -> int:
     problem = case.problem
-    query = problem.batch * problem.queries * problem.heads * problem.head_dim
-    key = problem.batch * problem.seqlen * problem.heads_kv * problem.head_dim
+    head_dim = max(problem.head_dim, problem.value_dim)
+    query = problem.batch * problem.queries * problem.heads * head_dim
+    key = problem.batch * problem.seqlen * problem.heads_kv * head_dim
     stored = FORMATS[case.dtype].bytes
     accumulated = FORMATS[accumulation_dtype(case.dtype)].bytes
     inputs = (2 * query + 2 * key) * stored * 2  # whole and as shards

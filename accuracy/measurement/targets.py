@@ -98,7 +98,7 @@ class Targets:
         """
         if not self._natural:
             q, k, v, dout = (float(x.double().square().mean().sqrt()) for x in self.inputs.tensors)
-            delta = problem.head_dim * dout * v
+            delta = problem.value_dim * dout * v
             slope = problem.softmax_scale * delta
             self._natural = {"out": v, "lse": 1.0, "dq": slope * k, "dk": slope * q, "dv": dout, "delta": delta}
         return self._natural

@@ -20,6 +20,8 @@ def unsupported(problem: Problem, device: str) -> str | None:
         return "need triton"
     if problem.softcap is not None:
         return "know no softcap"
+    if problem.head_dim_v is not None:
+        return "know values as wide as keys only"
     if problem.head_dim > FUSED_HEAD_DIM:
         return f"know head dims to {FUSED_HEAD_DIM}"
     return None

@@ -28,7 +28,7 @@ for _function in (torch.exp, torch.log, torch.tanh):
 
 @dataclass(frozen=True)
 class Reference:
-    """out, dq (B, Sq, H, D), dk, dv (B, S, Hk, D), lse (B, H, Sq), delta (B, H, Sq), all float64."""
+    """out (B, Sq, H, Dv), dq (B, Sq, H, D), dk (B, S, Hk, D), dv (B, S, Hk, Dv), lse, delta (B, H, Sq), all float64."""
 
     out: Tensor
     lse: Tensor
@@ -42,7 +42,7 @@ def attention(
     q: Tensor, k: Tensor, v: Tensor, dout: Tensor, *, scale: float, causal: bool, top_left: bool = False,
     window: int | None = None, documents: Sequence[int] = (), softcap: float | None = None,
 ) -> Reference:  # fmt: skip
-    """The reference for q, dout (B, Sq, H, D) and k, v (B, S, Hk, D) of any dtype.
+    """The reference for q (B, Sq, H, D), k (B, S, Hk, D), v (B, S, Hk, Dv) and dout (B, Sq, H, Dv) of any dtype.
 
     See `seen_keys` for the mask. Raises ValueError where a query would see no key, and RuntimeError when TF32 or
     autocast could touch the computation.
@@ -50,7 +50,7 @@ def attention(
     assert_exact_arithmetic(q.device.type)
     batch, length, heads, _ = q.shape
     seen = seen_keys(length, k.shape[1], causal, top_left, window, documents)
-    out, dq, dk, dv = (torch.zeros(x.shape, dtype=torch.float64, device=x.device) for x in (q, q, k, v))
+    out, dq, dk, dv = (torch.zeros(x.shape, dtype=torch.float64, device=x.device) for x in (dout, q, k, v))
     lse, delta = (q.new_empty(batch, heads, length, dtype=torch.float64) for _ in range(2))
     reference = Reference(out, lse, dq, dk, dv, delta)
     share = heads // k.shape[2]

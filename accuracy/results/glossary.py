@@ -33,7 +33,7 @@ world | | where the ranks are: simulated (one process) or processes
 world_size | ranks | number of ranks
 sharding | | which tokens a rank has: contiguous, zigzag, striped
 seed | | seed of the inputs
-mask | | causal or full, with its window and documents
+mask | | causal or full, with its window, documents and other settings that few problems have
 softcap | | scores become softcap tanh(score / softcap); 0: no cap
 batch | sequences | batch size B
 seqlen | tokens | keys and values of all ranks, S

@@ -72,6 +72,7 @@ class Work:
             query_offset=case.problem.query_offset,
             sharding=case.variant.sharding,
             options=plugins.build_options(plugins.load(part.source), case.variant.options),
+            value_dim=case.problem.value_dim,
         )
 
 

@@ -36,6 +36,7 @@ class Rank:
     query_offset: int  # the key position of the first query
     sharding: str
     options: Any = None
+    value_dim: int | None = None  # of v and out; None: that of q and k
 
     @property
     def scale(self) -> float:
@@ -61,7 +62,11 @@ class Rank:
         carry = getattr(self.kernel, "carry", None)
         if carry is not None:
             return RunningState(carry, q)
-        return Running.empty(q, self.place("out_accumulator"), self.place("lse"), self.precision.merge)
+        return Running.empty(self.unfilled(q), self.place("out_accumulator"), self.place("lse"), self.precision.merge)
+
+    def unfilled(self, q: Tensor) -> Tensor:
+        """Memory for the out (B, S, H, Dv) of the queries q (B, S, H, D)."""
+        return q.new_empty(*q.shape[:-1], self.value_dim or q.shape[-1])
 
     def accumulator(self, name: str, like: Tensor) -> Accumulator:
         """An empty sum of the gradient `name` (dq, dk, dv), shaped `like` (B, S, heads, D)."""
@@ -124,7 +129,8 @@ class Schedule:
     causal and full ones of equal lengths; precision: its published policy; forward_places, backward_places: the
     policy's places that it has; gradients: whether it has a backward; one_device: whether it runs on one rank only;
     kernel: the only one that it runs on, if so; any_lse_dtype: whether lse may come in another dtype than ours, whose
-    precision is then all that it can have; options: the frozen dataclass of its knobs, if it has any.
+    precision is then all that it can have; traced: whether what a rank joins is of all its heads, which a trace
+    compares; options: the frozen dataclass of its knobs, if it has any.
     """
 
     shardings: tuple[str, ...] = ("contiguous",)
@@ -136,6 +142,7 @@ class Schedule:
     one_device: bool = False
     kernel: str | None = None
     any_lse_dtype: bool = False
+    traced: bool = True
     options: Callable[..., Any] | None = None
 
     def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Awaitable[Results | tuple[Any, ...]]:

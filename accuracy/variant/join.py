@@ -217,6 +217,10 @@ class Accumulator:
         """Go on with a sum that another rank has begun."""
         self.total = received.to(self.dtype)
 
+    def round_to(self, dtype: torch.dtype) -> None:
+        """Round the sum, and what is added from now on, to a dtype."""
+        self.dtype, self.total = dtype, self.value().to(dtype)
+
     def value(self) -> Tensor:
         """The sum so far."""
         if self.total is None:

@@ -83,7 +83,7 @@ def in_sequence(rank: Rank, gathered: Tensors) -> Tensors:
 
 def unfilled(rank: Rank, q: Tensor) -> tuple[Tensor, Tensor]:
     """Memory for the out and lse of the queries q (B, S/W, H, D)."""
-    return torch.empty_like(q), q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=rank.lse_dtype)
+    return rank.unfilled(q), q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=rank.lse_dtype)
 
 
 def attend(rank: Rank, everything: Tensors, group: HeadGroup, q: Tensor, out: Tensor, lse: Tensor) -> None:
@@ -95,16 +95,17 @@ def attend(rank: Rank, everything: Tensors, group: HeadGroup, q: Tensor, out: Te
         lse[:, group.query, block.query] = lse_block
 
 
-def _differentiate(rank: Rank, everything: Tensors, dout: Tensor, q: Tensor, *outs: Tensor) -> tuple[Tensor, Tensor]:
-    """A group's dq, and its dk and dv of all keys in the shards of a reduce-scatter (W, 2 B, S/W, Hk', D)."""
+def _differentiate(rank: Rank, everything: Tensors, dout: Tensor, q: Tensor, *outs: Tensor) -> Tensors:
+    """A group's dq, and its dk and dv of all keys in the shards of a reduce-scatter (W, B, S/W, Hk', D)."""
     keys, values = everything
     dq = torch.empty_like(q)
-    sums = torch.zeros(2, *keys.shape, dtype=rank.place("dkv_accumulator"), device=keys.device)
+    dk, dv = (torch.zeros_like(x, dtype=rank.place("dkv_accumulator")) for x in everything)
     for block in blocks(rank, q.shape[1]):
         dq[:, block.query], dk_block, dv_block = rank.differentiate(block, dout, q, keys, values, *outs)
-        sums[0, :, block.key] += dk_block
-        sums[1, :, block.key] += dv_block
-    return dq, sharding.cut(sums.flatten(0, 1).to(rank.place("gradient_wire")), rank.sharding, rank.world.size)
+        dk[:, block.key] += dk_block
+        dv[:, block.key] += dv_block
+    wire = rank.place("gradient_wire")
+    return dq, *(sharding.cut(x.to(wire), rank.sharding, rank.world.size) for x in (dk, dv))
 
 
 class Llama3(Schedule):
@@ -143,15 +144,14 @@ class Llama3(Schedule):
         async for group, everything in _gathered(rank, q, k, v):
             heads = group.query
             of_heads = dout[:, :, heads], q[:, :, heads], out[:, :, heads], lse[:, heads]
-            dq[:, :, heads], shards = _differentiate(rank, everything, *of_heads)
-            (mine,) = await rank.world.reduce_scatter([shards])
-            dk[:, :, group.kv], dv[:, :, group.kv] = mine.unflatten(0, (2, -1))
+            dq[:, :, heads], *shards = _differentiate(rank, everything, *of_heads)
+            dk[:, :, group.kv], dv[:, :, group.kv] = await rank.world.reduce_scatter(shards)
         return dq, dk, dv
 
 
 SCHEDULE = Llama3(
     shardings=("contiguous", "zigzag"),
-    features=("window", "documents", "softcap"),
+    features=("window", "documents", "softcap", "head_dim_v"),
     precision=Precision(dkv_accumulator="input", gradient_wire="input"),
     forward_places=("partial", "wire"),
     backward_places=("gradient_partial", "dkv_accumulator", "wire", "gradient_wire"),

@@ -4,7 +4,7 @@ Liu et al. 2023 (arXiv 2310.01889), block for block as ring-flash-attention's `r
 serves every ring: `zigzag`, `striped` and `bpt_ring` differ in the blocks that a rank computes of a source's keys.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -18,11 +18,12 @@ Blocks = Callable[[Rank, int, int], list[Block]]
 """(rank, source of the keys, tokens a rank) -> the blocks that the rank computes of the source's keys, local."""
 
 
-def _distance(rank: Rank) -> int:
+def distance(rank: Rank) -> int:
+    """Of a hop: keys and values go to the next rank or to the previous one."""
     return 1 if rank.precision.ring_direction == "next" else -1
 
 
-async def _turns(rank: Rank, blocks: Blocks, k: Tensor, v: Tensor) -> AsyncIterator[tuple[list[Block], Tensor, Tensor]]:
+async def _turns(ring: "Ring", rank: Rank, k: Tensor, v: Tensor) -> AsyncIterator[tuple[list[Block], Tensor, Tensor]]:
     """What the rank computes of the keys at hand at each step, and those: its own, then its upstream neighbour's, ...
 
     Each shift starts before the keys at hand are used. Own keys were not on the wire; where they come last, nothing is
@@ -31,16 +32,16 @@ async def _turns(rank: Rank, blocks: Blocks, k: Tensor, v: Tensor) -> AsyncItera
     size, own, last = rank.world.size, rank.world.rank, rank.precision.ring_order == "diagonal_last"
     travelling: Tensors = (k.to(rank.place("wire")), v.to(rank.place("wire")))
     for step in range(size):
-        source = (own - step * _distance(rank)) % size
-        arriving = rank.world.ring_shift(travelling, _distance(rank)) if step + 1 < size else None
+        source = ring.source(rank, step)
+        arriving = rank.world.exchange(travelling, *ring.hop(rank, step)) if step + 1 < size else None
         if source == own:
-            yield [] if last else blocks(rank, source, k.shape[1]), k, v
+            yield [] if last else ring.blocks(rank, source, k.shape[1]), k, v
         else:
-            yield blocks(rank, source, k.shape[1]), travelling[0].to(rank.dtype), travelling[1].to(rank.dtype)
+            yield ring.blocks(rank, source, k.shape[1]), travelling[0].to(rank.dtype), travelling[1].to(rank.dtype)
         if arriving is not None:
             travelling = await arriving
     if last:
-        yield blocks(rank, own, k.shape[1]), k, v
+        yield ring.blocks(rank, own, k.shape[1]), k, v
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Ring(Schedule):
     """blocks: what a rank computes of a source's keys; by default the diagonal under the mask, everything before it in
     full, nothing after it, and less with windows or documents."""
 
-    features: tuple[str, ...] = ("window", "documents", "softcap")
+    features: tuple[str, ...] = ("window", "documents", "softcap", "head_dim_v")
     forward_places: tuple[str, ...] = (
         "partial", "out_accumulator", "lse", "merge", "wire", "ring_direction", "ring_order",
     )  # fmt: skip
@@ -58,10 +59,22 @@ class Ring(Schedule):
     )  # fmt: skip
     blocks: Blocks = Rank.blocks_between
 
+    def source(self, rank: Rank, step: int) -> int:
+        """Whose keys the rank has at a step."""
+        return (rank.world.rank - step * distance(rank)) % rank.world.size
+
+    def hop(self, rank: Rank, step: int) -> tuple[int, int]:
+        """The rank that gets what this one has at a step, and the one whose it gets."""
+        own, size = rank.world.rank, rank.world.size
+        return (own + distance(rank)) % size, (own - distance(rank)) % size
+
+    def end_step(self, rank: Rank, step: int, sums: Sequence[Accumulator]) -> None:
+        """What becomes of the sums dq, dk, dv after a step of the backward: nothing."""
+
     async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
         """See `Schedule.forward`."""
         running = rank.running(q)
-        async for found, k_there, v_there in _turns(rank, self.blocks, k, v):
+        async for found, k_there, v_there in _turns(self, rank, k, v):
             for block in found:
                 rank.join(running, block, q, k_there, v_there)
         return running.result(rank.dtype, rank.lse_dtype)
@@ -71,8 +84,8 @@ class Ring(Schedule):
     ) -> Tensors:
         """See `Schedule.backward`. dk and dv travel with the keys they belong to, one step behind, and end at home."""
         dq, dk, dv = (rank.accumulator(name, x) for name, x in (("dq", q), ("dk", k), ("dv", v)))
-        hops, travelling = rank.world.size if rank.world.size > 1 else 0, None
-        async for found, k_there, v_there in _turns(rank, self.blocks, k, v):
+        hops, step, travelling = rank.world.size if rank.world.size > 1 else 0, 0, None
+        async for found, k_there, v_there in _turns(self, rank, k, v):
             gradients = []
             for block in found:
                 dq_block, dk_block, dv_block = rank.differentiate(block, dout, q, k_there, v_there, out, lse)
@@ -82,10 +95,12 @@ class Ring(Schedule):
             for key, dk_block, dv_block in gradients:
                 dk.add(key, dk_block)
                 dv.add(key, dv_block)
+            self.end_step(rank, step, (dq, dk, dv))
             travelling = None
-            if hops:
+            if step < hops:
                 sums = tuple(total.value().to(rank.place("gradient_wire")) for total in (dk, dv))
-                travelling, hops = rank.world.ring_shift(sums, _distance(rank)), hops - 1
+                travelling = rank.world.exchange(sums, *self.hop(rank, step))
+            step += 1
         await _receive(travelling, dk, dv)
         return tuple(total.value().to(rank.dtype) for total in (dq, dk, dv))
 

@@ -23,7 +23,7 @@ class SingleDevice(Schedule):
 
 
 SCHEDULE = SingleDevice(
-    features=("cross_lengths", "top_left", "window", "documents", "softcap"),
+    features=("cross_lengths", "top_left", "window", "documents", "softcap", "head_dim_v"),
     forward_places=("partial",),
     backward_places=("gradient_partial",),
     one_device=True,

@@ -56,7 +56,7 @@ class SplitKv(ForwardOnly):
 
 
 SCHEDULE = SplitKv(
-    features=("cross_lengths", "softcap"),
+    features=("cross_lengths", "softcap", "head_dim_v"),
     forward_places=("partial", "out_accumulator", "lse", "merge"),
     one_device=True,
     options=Parts,

@@ -38,6 +38,9 @@ class World(Protocol):
     def ring_shift(self, tensors: Sequence[Tensor], distance: int = 1) -> Transfer:
         """Send tensors to rank + distance, receive those of rank - distance (both modulo the size)."""
 
+    def exchange(self, tensors: Sequence[Tensor], to: int, source: int) -> Transfer:
+        """Send tensors to one rank, receive those of another. All ranks call it together, and each is sent to once."""
+
     def all_gather(self, tensors: Sequence[Tensor]) -> Transfer:
         """Each tensor of every rank, stacked in rank order: (...) -> (W, ...)."""
 

@@ -38,11 +38,14 @@ class ProcessesWorld:
 
     def ring_shift(self, tensors: Sequence[Tensor], distance: int = 1) -> Transfer:
         """See `World.ring_shift`."""
+        return self.exchange(tensors, (self.rank + distance) % self.size, (self.rank - distance) % self.size)
+
+    def exchange(self, tensors: Sequence[Tensor], to: int, source: int) -> Transfer:
+        """See `World.exchange`."""
         sent = tuple(tensor.contiguous() for tensor in tensors)
-        if self.size == 1:
+        if to == self.rank:
             return Transfer((), (), sent, _unchanged)
         received = tuple(torch.empty_like(tensor) for tensor in sent)
-        to, source = (self.rank + distance) % self.size, (self.rank - distance) % self.size
         operations = [dist.P2POp(dist.isend, tensor, group=self.group, group_peer=to) for tensor in sent]
         operations += [dist.P2POp(dist.irecv, tensor, group=self.group, group_peer=source) for tensor in received]
         return Transfer(dist.batch_isend_irecv(operations), sent, received, _unchanged)

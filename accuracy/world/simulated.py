@@ -82,7 +82,11 @@ class SimulatedWorld:
 
     def ring_shift(self, tensors: Sequence[Tensor], distance: int = 1) -> Transfer:
         """See `World.ring_shift`."""
-        return self._transfer(self._received(self._send(tensors), (self.rank - distance) % self.size), tensors)
+        return self.exchange(tensors, (self.rank + distance) % self.size, (self.rank - distance) % self.size)
+
+    def exchange(self, tensors: Sequence[Tensor], to: int, source: int) -> Transfer:
+        """See `World.exchange`."""
+        return self._transfer(self._received(self._send(tensors), source), tensors)
 
     def all_gather(self, tensors: Sequence[Tensor]) -> Transfer:
         """See `World.all_gather`."""

@@ -139,6 +139,26 @@ def test_windows_and_caps_that_it_states_are_right(subject: Subject, window, sof
         assert error < units * FORMATS[stored].unit_roundoff, (name, float(error))
 
 
+@pytest.mark.stress(12, "subject", "dtype")
+@pytest.mark.parametrize("widths", [(64, 40), (40, 64)])
+def test_values_of_another_width_than_keys_are_right_where_it_states_so(subject: Subject, dtype: str, widths) -> None:
+    """Held to what equal widths are."""
+    if reason := subject.abilities.unsupported(subject.name, dtype, 64, {dtype}, {"head_dim_v": "w"}):
+        pytest.skip(reason)
+    q, k, v, dout = problem_of(SHAPES["more_keys"], dtype).draw(subject.device)
+    q, k, v, dout = q[..., : widths[0]], k[..., : widths[0]], v[..., : widths[1]], dout[..., : widths[1]]
+    q, k, v, dout = (x.contiguous() for x in (q, k, v, dout))
+    how = {"scale": SCALE, "causal": True}
+    out, lse = subject.kernel.forward(q, k, v, **how, out_dtype=q.dtype)
+    gradients = subject.kernel.backward(dout, q, k, v, out, lse, **how, gradient_dtype=q.dtype)
+    for name, x, expected in zip(NAMES, (out, lse, *gradients), by_autograd(q, k, v, dout, (None, 0), None), strict=True):
+        stored = accumulation_dtype(dtype) if name == "lse" else dtype
+        units = 256 if name == "lse" else 16 if FORMATS[stored].bytes == 2 else 128
+        assert x.shape == expected.shape, name
+        error = (x.double() - expected).norm() / expected.norm()
+        assert error < units * FORMATS[stored].unit_roundoff, (name, float(error))
+
+
 def by_autograd(q, k, v, dout, window, softcap) -> tuple[torch.Tensor, ...]:
     """out, lse, dq, dk, dv in float64 from the definition of a window, gradients by autograd."""
     q, k, v = (x.double().requires_grad_() for x in (q, k, v))

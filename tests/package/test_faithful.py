@@ -15,12 +15,13 @@ OURS = {
     "torch_context_parallel_allgather": "ring", "torch_context_parallel_alltoall": "ring",
     "torch_context_parallel_allgather_balanced": "zigzag", "torch_context_parallel_alltoall_balanced": "zigzag",
     "yunchang_ring": "ring", "yunchang_zigzag": "zigzag", "yunchang_stripe": "striped",
+    "yunchang_hybrid": "usp",
 }  # fmt: skip
 RING_FLASH_ATTN = [name for name in OURS if name.startswith("ring_flash_attn")]
 EVERYTHING = {"out", "lse", "dq", "dk", "dv"}
 CAST_DQ = ("ring_flash_attn_ring", "ring_flash_attn_llama3_ring", "yunchang_ring")  # to bfloat16, whatever comes
 ALIASED = [name for name in OURS if name.startswith(("ring_flash", "yunchang")) and name != "ring_flash_attn_llama3"]
-CAUSAL_ONLY = ("zigzag", "stripe", "balanced")
+CAUSAL_ONLY = ("zigzag", "stripe", "balanced", "hybrid")
 GLOO_ALONE = ("ring_flash_attn_llama3",)  # what runs at one rank, where a ring would send to itself
 PAIRS = [
     (name, mask) for name in OURS for mask in ("causal", "full") if mask == "causal" or not name.endswith(CAUSAL_ONLY)
@@ -55,6 +56,8 @@ def test_our_schedule_has_the_package_s_bits(pool: RealRanks, variant: str, mask
     sizes = (1, 2, 3, 4) if variant.startswith((*GLOO_ALONE, "torch")) else (2, 3, 4)
     if variant == "ring_flash_attn_llama3_ring":
         sizes = (2, 3, 4)
+    if variant == "yunchang_hybrid":
+        sizes = (4,)
     for size in sizes:
         words = f"dtype={dtype}", f"problem.mask={mask}", f"world_size={size}", "problem.softmax_scale=0.25"
         assert not differing(pool, *pair(variant, *words)) & comparable(variant, dtype, size), size

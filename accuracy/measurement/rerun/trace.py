@@ -27,9 +27,10 @@ from accuracy.world.base import Tensors
 
 
 def steps(case: Case, targets: Targets, shards: Sequence[Tensors]) -> list[Row]:
-    """Rows of `steps/`; none where the schedule calls no kernel of ours, or needs ranks of its own."""
+    """Rows of `steps/`; none where the schedule calls no kernel of ours, needs ranks of its own, or is not traced."""
     simulated = replace(case, world="simulated")
-    if any(schedule_of(part).unsupported(simulated) for part in (case.variant.forward, case.variant.backward)):
+    schedules = [schedule_of(part) for part in (case.variant.forward, case.variant.backward)]
+    if any(each.unsupported(simulated) or not each.traced for each in schedules):
         return []
     watch = Watch(case, targets)
     account = Account(watch)

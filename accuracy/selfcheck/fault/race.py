@@ -23,8 +23,8 @@ def late(one_in: int, *ways: str) -> Schedule:
         world: Any = SimpleNamespace(rank=rank.world.rank, size=rank.world.size)
         first = [unlucky]
 
-        def ring_shift(tensors: Tensors, distance: int = 1) -> Any:
-            arriving, stale = rank.world.ring_shift(tensors, distance), first[0]
+        def exchange(tensors: Tensors, to: int, source: int) -> Any:
+            arriving, stale = rank.world.exchange(tensors, to, source), first[0]
             first[0] = False
 
             async def received() -> Tensors:
@@ -33,7 +33,7 @@ def late(one_in: int, *ways: str) -> Schedule:
 
             return received()
 
-        world.ring_shift = ring_shift
+        world.exchange = exchange
         return replace(rank, world=world)
 
     return on_rank(ring.SCHEDULE, change, *ways)
@@ -45,8 +45,8 @@ def unwaited(*ways: str) -> Schedule:
     def change(rank: Rank) -> Rank:
         world: Any = SimpleNamespace(rank=rank.world.rank, size=rank.world.size)
 
-        def ring_shift(tensors: Tensors, distance: int = 1) -> Any:
-            arriving = rank.world.ring_shift(tensors, distance)
+        def exchange(tensors: Tensors, to: int, source: int) -> Any:
+            arriving = rank.world.exchange(tensors, to, source)
 
             async def received() -> Tensors:
                 early = tuple(x.clone() for x in arriving.received)
@@ -55,7 +55,7 @@ def unwaited(*ways: str) -> Schedule:
 
             return received()
 
-        world.ring_shift = ring_shift
+        world.exchange = exchange
         return replace(rank, world=world)
 
     return on_rank(ring.SCHEDULE, change, *ways)

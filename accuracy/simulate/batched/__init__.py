@@ -14,7 +14,7 @@ Batched = Callable[[Rank, Sequence[Tensors]], list[Results]]
 
 def forward_of(schedule: Schedule) -> Batched | None:
     """Of a `Ring` or a `Llama3` whose forward is not overridden."""
-    if isinstance(schedule, Ring) and type(schedule).forward is Ring.forward:
+    if isinstance(schedule, Ring) and _is_plain(schedule, "forward", "source", "hop"):
         return lambda rank, shards: ring.forward(rank, schedule.blocks, shards)
     if isinstance(schedule, Llama3) and type(schedule).forward is Llama3.forward:
         return llama3.forward
@@ -23,6 +23,10 @@ def forward_of(schedule: Schedule) -> Batched | None:
 
 def backward_of(schedule: Schedule) -> Batched | None:
     """Of a `Ring` whose backward is not overridden."""
-    if isinstance(schedule, Ring) and type(schedule).backward is Ring.backward:
+    if isinstance(schedule, Ring) and _is_plain(schedule, "backward", "source", "hop", "end_step"):
         return lambda rank, shards: ring.backward(rank, schedule.blocks, shards)
     return None
+
+
+def _is_plain(schedule: Ring, *methods: str) -> bool:
+    return all(getattr(type(schedule), name) is getattr(Ring, name) for name in methods)

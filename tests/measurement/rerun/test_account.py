@@ -30,6 +30,8 @@ MASKS = {
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 def test_a_healthy_schedule_has_no_finding(variant: str, mask: str, dtype: str) -> None:
     skip_if_bound_to_a_kernel(variant)
+    if variant == "usp":
+        pytest.skip("its ring has some of the heads, which a trace does not follow")
     if mask in ("window", "documents") and variant in ("split_kv", "striped"):
         pytest.skip(f"{variant} states no {mask}")
     words = f"variant={variant}", f"dtype={dtype}", "world_size=[1,2,3,4,8]", "unusable=record", MASKS[mask]
@@ -73,7 +75,7 @@ PLANTED = {  # what stands in the ring and what is planted there; (way, rank, te
         ("forward", 2, "out", "added again", 1),
     ),
     "dk and dv sent once too few": (
-        "hops, travelling = rank.world.size if", "hops, travelling = rank.world.size - 1 if",
+        "hops, step, travelling = rank.world.size if", "hops, step, travelling = rank.world.size - 1 if",
         ("backward", 2, "dk", "other sum", None),
     ),
     "dk and dv sent once too often": (
@@ -103,9 +105,9 @@ def test_a_gradient_that_is_no_sum_of_what_was_computed_is_found_without_an_accu
     tmp_path: Path,
 ) -> None:
     """llama3 adds by its own means."""
-    line = "sums[0, :, block.key] += dk_block"
+    line = "dk[:, block.key] += dk_block"
     folder = planting.slip(
-        tmp_path, "llama3", line, f"{line}; rank.world.rank == 1 and sums[0, :, block.key].add_(dk_block)"
+        tmp_path, "llama3", line, f"{line}; rank.world.rank == 1 and dk[:, block.key].add_(dk_block)"
     )
     found = findings("variant=broken", "dtype=float64", "world_size=2", folders=(folder,))
     assert set(found["finding"]) == {"other sum"}
