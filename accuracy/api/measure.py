@@ -61,7 +61,8 @@ def measure(
     a list: every combination is measured. inputs, kernel: names, or options by name in a dict. world: `simulated` (all
     ranks of a variant in this process) or `processes`. device: auto, cpu or cuda. output_dir: a folder to keep; what it
     has already is not measured again. problem: batch, seqlen (of all ranks), seqlen_q, heads, heads_kv, head_dim, mask
-    (causal, full), window, documents, softmax_scale, softcap, head_dim_v.
+    (causal, full), window, documents, softmax_scale, softcap, head_dim_v,
+    sinks.
 
     Returns one row per case, tensor and rank (-1: all), of columns that `accuracy.columns()` explains. A case that
     raised is a row with status `failed` and the reason. Raises ConfigError, a ValueError, in one line.

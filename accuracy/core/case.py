@@ -6,13 +6,14 @@ heads, D head dim, W world size. Of a stack: L layers, E width of the residual s
 
 import hashlib
 import json
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
 
 from accuracy.core import fields
-from accuracy.core.kinds import FromZero, OneOf, Positive, Whole
+from accuracy.core.kinds import Finite, FromZero, OneOf, Positive, Whole
 from accuracy.core.masks import Visibility, borders
 from accuracy.core.precision import Precision
 
@@ -39,6 +40,7 @@ class Problem:
     documents: tuple[int, ...] = ()  # lengths of the documents packed into the sequence; empty: one
     softcap: Positive | None = None  # scores become softcap tanh(score / softcap)
     head_dim_v: Whole | None = None  # of v and out where it is not D, else None
+    sinks: Finite | None = None  # head h's softmax has one more logit, sinks + h / H, without a value
 
     @property
     def causal(self) -> bool:
@@ -69,6 +71,7 @@ class Problem:
             "cross_lengths": ("seqlen_q", self.seqlen_q), "top_left": ("mask", top_left),
             "window": ("window", self.window), "documents": ("documents", self.documents_text or None),
             "softcap": ("softcap", self.softcap), "head_dim_v": ("head_dim_v", self.head_dim_v),
+            "sinks": ("sinks", self.sinks),
         }  # fmt: skip
         return {name: f"problem.{key}={value}" for name, (key, value) in given.items() if value is not None}
 
@@ -86,6 +89,12 @@ class Problem:
     def value_dim(self) -> int:
         """The head dim of v, out, dout and dv."""
         return self.head_dim if self.head_dim_v is None else self.head_dim_v
+
+    @property
+    def sink_logits(self) -> tuple[float, ...]:
+        """Of each head, as float32; none without sinks."""
+        logits = [] if self.sinks is None else [self.sinks + head / self.heads for head in range(self.heads)]
+        return struct.unpack(f"{len(logits)}f", struct.pack(f"{len(logits)}f", *logits))
 
     def length(self, tensor: str) -> int:
         """How many tokens a tensor has: those of the keys for k, v, dk and dv, else those of the queries."""

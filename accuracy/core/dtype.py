@@ -56,5 +56,5 @@ def rounding_band(tensor: str, dtype: str) -> float:
 
 
 def tensor_dtype(tensor: str, dtype: str) -> str:
-    """The dtype in which a case of `dtype` stores `tensor`: lse and delta are kept in the accumulation dtype."""
-    return accumulation_dtype(dtype) if tensor in ("lse", "delta") else dtype
+    """The dtype in which a case of `dtype` stores `tensor`: lse, delta and dsink are kept in the accumulation dtype."""
+    return accumulation_dtype(dtype) if tensor in ("lse", "delta", "dsink") else dtype

@@ -30,6 +30,7 @@ LACKS = {
     "window": "has no windows",
     "documents": "has no packed documents",
     "softcap": "has no capped scores",
+    "sinks": "has no attention sinks",
     "head_dim_v": "takes values as wide as keys",
 }
 """What a schedule that does not state one of a problem's features is said to lack."""

@@ -8,7 +8,7 @@ times condition_rounding, and at most u times condition_sum where nothing but th
   2021, IMA Journal of Numerical Analysis 41, section 3): the absolute row sums of G are 2 p (1 - p), the largest of
   which is that of max p.
 - condition_sum: || sum |terms| || / || sum terms ||, Frobenius norms (Higham 2002, section 4.2): every rounding error
-  on the same side. Terms: out p_j v_j; dq ds_j k_j; dk ds_i q_i; dv p_i dout_i; delta dout_d p_j v_jd; and of lse,
+  on the same side. Terms: out p_j v_j; dq ds_j k_j; dk ds_i q_i; dv p_i dout_i; delta dout_d p_j v_jd; dsink p_sink delta; and of lse,
   which a relative error e of p_j or of s_j moves by e p_j or e p_j s_j: 1 + sum p_j |s_j|.
 - condition_rounding: || (sum terms^2 + result^2)^(1/2) || / || result ||: errors of the terms and of the result as
   independent, which add in squares (Higham and Mary 2019, SIAM Journal on Scientific Computing 41). delta has the
@@ -29,7 +29,6 @@ from accuracy.inputs.base import Inputs
 from accuracy.measurement.metrics import Array
 from accuracy.reference.float64 import seen_keys
 from accuracy.results.derived import ratio
-from accuracy.results.table import TENSORS
 from accuracy.runtime.sharding import cut
 
 Named = dict[str, Tensor]
@@ -66,10 +65,14 @@ def columns(case: Case, magnitudes: Magnitudes, tensor: str, reference: Tensor) 
     A rank's condition_softmax is that of its own queries.
     """
     result = _sum_of_squares(reference)
+
+    def shards(x: Tensor) -> Tensor:
+        return x.expand(case.world_size, *x.shape) if tensor == "dsink" else _shards(case, x)
+
     found = {
         "condition_softmax": (_sum_of_squares(_shards(case, magnitudes.softmax)), _count(case, magnitudes.softmax)),
-        "condition_sum": (_sum_of_squares(_shards(case, magnitudes.absolute[tensor])), result),
-        "condition_rounding": (_shards(case, magnitudes.squares[tensor]).flatten(1).sum(1).cpu().numpy(), result),
+        "condition_sum": (_sum_of_squares(shards(magnitudes.absolute[tensor])), result),
+        "condition_rounding": (shards(magnitudes.squares[tensor]).flatten(1).sum(1).cpu().numpy(), result),
     }
     return {name: np.sqrt(ratio(_with_all(above), _with_all(below), 1.0)) for name, (above, below) in found.items()}
 
@@ -100,7 +103,7 @@ def held_bytes(problem: Problem) -> int:
 def magnitudes(problem: Problem, inputs: Inputs, reference: Named) -> Magnitudes:
     """Of all elements. reference: in token layout."""
     seen = seen_keys(problem.queries, problem.seqlen, **problem.seen_by)
-    absolute, squares = ({name: torch.zeros_like(reference[name]) for name in TENSORS} for _ in range(2))
+    absolute, squares = ({name: torch.zeros_like(x) for name, x in reference.items()} for _ in range(2))
     found = Magnitudes(torch.zeros_like(reference["lse"]), absolute, squares)
     share = problem.heads // problem.heads_kv
     for item in range(problem.batch):
@@ -110,7 +113,7 @@ def magnitudes(problem: Problem, inputs: Inputs, reference: Named) -> Magnitudes
             lse, delta = (reference[name][item, :, number, None] for name in ("lse", "delta"))
             head = _Head(q, k, v, dout, out, lse, delta)
             _add_head(found, (item, number, number // share), head, problem, seen)
-    for name in set(TENSORS) - {"delta"}:  # what rounds that is out
+    for name in set(reference) - {"delta"}:  # what rounds that is out
         squares[name] += reference[name].square()
     return found
 
@@ -129,6 +132,10 @@ def _add_head(found: Magnitudes, place: tuple[int, int, int], head: _Head, probl
         p = (scores - head.lse[rows]).exp_().masked_fill_(hidden, 0.0)
         size = scores.abs_().masked_fill_(hidden, 0.0)
         ds = (dout @ v.T).sub_(head.delta[rows]).mul_(p).mul_(slope)
+        if problem.sinks is not None:
+            terms = (problem.sink_logits[number] - head.lse[rows]).exp_() * head.delta[rows]
+            absolute["dsink"][0, 0, number] += terms.abs().sum()
+            squares["dsink"][0, 0, number] += terms.square().sum()
         p2, ds2 = p.square(), ds.square()
         here, there = (item, rows, number), (item, keys, number_kv)
 

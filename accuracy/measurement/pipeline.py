@@ -138,11 +138,14 @@ class Pipeline:
         explained = search.rows(case, targets, ran.results, found) if case.reruns.explain else []
         blocks, positions, broken = [], [], []
         for name in TENSORS:
+            if name == "dsink" and not case.problem.sink_logits:
+                continue
             if name not in found:
                 reason = schedule_of(case.variant.forward).missing(name)
                 blocks.append(_block(1, {"tensor": name, "rank": ALL_RANKS, "status": UNSUPPORTED, "reason": reason}))
                 continue
-            tokens = token_map(case.variant.sharding, case.problem.length(name), case.world_size)
+            length = case.world_size if name == "dsink" else case.problem.length(name)
+            tokens = token_map("contiguous" if name == "dsink" else case.variant.sharding, length, case.world_size)
             columns = metric_columns(case, found[name], tokens, counts.get(name, {}))
             same = {"tensor": name, "status": OK, "reason": "", **vars(ran.cost)}
             blocks.append({**_block(len(columns["rank"]), same), **columns})

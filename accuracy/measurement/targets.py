@@ -5,6 +5,7 @@ All tensors here are in token layout: (B, S, heads, D), and (B, S, H) for lse an
 them all along dimension 1. S is the tensor's own number of tokens, of queries or of keys.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -15,7 +16,7 @@ from accuracy.core.case import Case, Part, Problem
 from accuracy.core.dtype import tensor_dtype
 from accuracy.core.masks import whole_blocks
 from accuracy.inputs.base import Inputs
-from accuracy.kernel.block import calls
+from accuracy.kernel.block import calls, sink
 from accuracy.kernel.block.calls import Scores
 from accuracy.measurement import condition
 from accuracy.measurement.distance import Target, distance
@@ -61,9 +62,10 @@ class Targets:
     @classmethod
     def of(cls, inputs: Inputs, reference: Reference, dtype: str) -> "Targets":
         """delta's floor is that of a rounded out: no implementation that stores out in `dtype` can have less."""
-        results = (reference.out, reference.lse, reference.dq, reference.dk, reference.dv)
+        results = (reference.out, reference.lse, reference.dq, reference.dk, reference.dv, reference.dsink)
         rounded = [
-            round_to(x, getattr(torch, tensor_dtype(name, dtype))) for name, x in zip(TENSORS, results, strict=False)
+            x if x is None else round_to(x, getattr(torch, tensor_dtype(name, dtype)))
+            for name, x in zip(TENSORS, results, strict=False)
         ]
         exact = in_token_layout(results, inputs.dout) | {"delta": reference.delta.transpose(-1, -2)}
         return cls(inputs, exact, in_token_layout(tuple(rounded), inputs.dout))
@@ -79,10 +81,13 @@ class Targets:
             out, lse = calls.forward_rows(
                 lambda block: calls.forward(kernel, scores, block, q, k, v, dtype), blocks, q, k
             )
+            sinks = problem.sink_logits
+            out, lse = sink.apply(out, lse, sinks) if sinks else (out, lse)
+            dsink = [sink.gradient(dout, out, lse, sinks)] if sinks else []
             gradients = calls.backward_rows(
                 lambda block: calls.backward(kernel, scores, block, dout, q, k, v, out, lse, dtype), blocks, q, k
             )
-            self.single_devices[case.kernel] = in_token_layout((out, lse, *gradients), dout)
+            self.single_devices[case.kernel] = in_token_layout((out, lse, *gradients, *dsink), dout)
         return self.single_devices[case.kernel]
 
     def magnitudes(self, problem: Problem) -> condition.Magnitudes:
@@ -101,19 +106,20 @@ class Targets:
             delta = problem.value_dim * dout * v
             slope = problem.softmax_scale * delta
             self._natural = {"out": v, "lse": 1.0, "dq": slope * k, "dk": slope * q, "dv": dout, "delta": delta}
+            self._natural["dsink"] = delta * math.sqrt(problem.batch * problem.queries)
         return self._natural
 
     def reference_target(self, case: Case, tensor: str) -> Target:
         """The reference in the case's shards."""
-        return self._target(("reference", tensor), case, lambda: self.reference[tensor])
+        return self._target(("reference", tensor), case, lambda: _shards(case, tensor, self.reference[tensor]))
 
     def single_device_target(self, case: Case, tensor: str) -> Target:
         """The single-device kernel's result in the case's shards."""
-        return self._target((case.kernel, tensor), case, lambda: self.single_device(case)[tensor])
+        return self._target((case.kernel, tensor), case, lambda: _shards(case, tensor, self.single_device(case)[tensor]))
 
     def dout(self, case: Case) -> Tensor:
         """The incoming gradient in the case's shards, float64."""
-        return self._target("dout", case, lambda: self.inputs.dout).values
+        return self._target("dout", case, lambda: _shards(case, "dout", self.inputs.dout)).values
 
     def single_device_sums(self, case: Case, tensor: str) -> Sums:
         """The single-device kernel's own error on each rank's tokens."""
@@ -131,11 +137,11 @@ class Targets:
                 return self._error(case, tensor, round_to(values, getattr(torch, dtype)).double())
             if case.dtype == "float64":
                 return rounding_sums(self.reference_target(case, tensor).values)
-            return self._error(case, tensor, cut(self.rounded[tensor], *_layout(case)))
+            return self._error(case, tensor, _shards(case, tensor, self.rounded[tensor]))
 
         return self._kept_sums(case, tensor, ("floor", dtype), made)
 
-    def _target(self, what: object, case: Case, whole: Callable[[], Tensor]) -> Target:
+    def _target(self, what: object, case: Case, make: Callable[[], Tensor]) -> Target:
         """Kept while neighbours in the grid have the same world size, unless it is large."""
         key = what, *_layout(case)
         if self._world_size != case.world_size:
@@ -143,7 +149,7 @@ class Targets:
             self._world_size = case.world_size
         if key in self._targets:
             return self._targets[key]
-        shards = cut(whole(), *_layout(case))
+        shards = make()
         made = Target(self.workspace.like(shards, key[:2]).copy_(shards))  # where that of the last world size was
         if shards.numel() <= KEPT_ELEMENTS:
             self._targets[key] = made
@@ -157,6 +163,11 @@ class Targets:
 
     def _error(self, case: Case, tensor: str, shards: Tensor) -> Sums:
         return distance(shards, self.reference_target(case, tensor), workspace=self.workspace).sums
+
+
+def _shards(case: Case, tensor: str, whole: Tensor) -> Tensor:
+    """Of every rank; every rank has all of dsink."""
+    return whole.expand(case.world_size, *whole.shape) if tensor == "dsink" else cut(whole, *_layout(case))
 
 
 def _layout(case: Case) -> tuple[str, int]:

@@ -20,6 +20,8 @@ def unsupported(problem: Problem, device: str) -> str | None:
         return "need triton"
     if problem.softcap is not None:
         return "know no softcap"
+    if problem.sinks is not None:
+        return "know no sinks"
     if problem.head_dim_v is not None:
         return "know values as wide as keys only"
     if problem.head_dim > FUSED_HEAD_DIM:
@@ -47,7 +49,8 @@ def module(method: str) -> ModuleType:
 def compute(method: str, problem: Problem, inputs: Inputs) -> Reference:
     """The reference of a problem's inputs."""
     cap = {} if problem.softcap is None else {"softcap": problem.softcap}
-    how = {"scale": problem.softmax_scale, **problem.seen_by, **cap}
+    sinks = {} if problem.sinks is None else {"sinks": problem.sink_logits}
+    how = {"scale": problem.softmax_scale, **problem.seen_by, **cap, **sinks}
     reference: Reference = module(method).attention(*inputs.tensors, **how)
     return reference
 

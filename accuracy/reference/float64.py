@@ -7,7 +7,7 @@ formulas are written out from the definition,
     dv = p^T dout,  delta = sum_d dout out,  ds = p (dout v^T - delta),  dq = scale ds k,  dk = scale ds^T q,
 
 with whole rows at a time, so that no online softmax is needed. A cap c makes the scores c tanh(s / c), and ds has one
-more factor, 1 - tanh(s / c)^2. The scale stays a Python float (float64) throughout.
+more factor, 1 - tanh(s / c)^2. A sink is one more score in the sum of lse, and dsink = - sum exp(sink - lse) delta. The scale stays a Python float (float64) throughout.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,8 @@ for _function in (torch.exp, torch.log, torch.tanh):
 
 @dataclass(frozen=True)
 class Reference:
-    """out (B, Sq, H, Dv), dq (B, Sq, H, D), dk (B, S, Hk, D), dv (B, S, Hk, Dv), lse, delta (B, H, Sq), all float64."""
+    """out (B, Sq, H, Dv), dq (B, Sq, H, D), dk (B, S, Hk, D), dv (B, S, Hk, Dv), lse, delta (B, H, Sq), all float64; with
+    sinks, dsink (1, 1, H)."""
 
     out: Tensor
     lse: Tensor
@@ -36,11 +37,13 @@ class Reference:
     dk: Tensor
     dv: Tensor
     delta: Tensor
+    dsink: Tensor | None = None
 
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, dout: Tensor, *, scale: float, causal: bool, top_left: bool = False,
     window: int | None = None, documents: Sequence[int] = (), softcap: float | None = None,
+    sinks: Sequence[float] = (),
 ) -> Reference:  # fmt: skip
     """The reference for q (B, Sq, H, D), k (B, S, Hk, D), v (B, S, Hk, Dv) and dout (B, Sq, H, Dv) of any dtype.
 
@@ -52,12 +55,13 @@ def attention(
     seen = seen_keys(length, k.shape[1], causal, top_left, window, documents)
     out, dq, dk, dv = (torch.zeros(x.shape, dtype=torch.float64, device=x.device) for x in (dout, q, k, v))
     lse, delta = (q.new_empty(batch, heads, length, dtype=torch.float64) for _ in range(2))
-    reference = Reference(out, lse, dq, dk, dv, delta)
+    dsink = torch.zeros(1, 1, heads, dtype=torch.float64, device=q.device) if sinks else None
+    reference = Reference(out, lse, dq, dk, dv, delta, dsink)
     share = heads // k.shape[2]
     for item in range(batch):
         for head_kv in range(k.shape[2]):
             for head in range(head_kv * share, (head_kv + 1) * share):
-                _one_head(reference, item, head, head_kv, q, k, v, dout, scale, seen, softcap)
+                _one_head(reference, item, head, head_kv, q, k, v, dout, scale, seen, softcap, sinks)
     return reference
 
 
@@ -94,7 +98,7 @@ def assert_exact_arithmetic(device: str) -> None:
 
 def _one_head(
     reference: Reference, item: int, head: int, head_kv: int, q: Tensor, k: Tensor, v: Tensor, dout: Tensor,
-    scale: float, seen: Tensor, softcap: float | None,
+    scale: float, seen: Tensor, softcap: float | None, sinks: Sequence[float],
 ) -> None:  # fmt: skip
     """Fill one query head's out, lse, dq, delta; add to its key/value head's dk, dv."""
     query, gradient = q[item, :, head].double(), dout[item, :, head].double()
@@ -110,13 +114,20 @@ def _one_head(
             scores.mul_(softcap)
         _hide(scores, seen[first:last].to(q.device), any_row.start, every_row)
         top = scores.amax(dim=1, keepdim=True)
-        lse = scores.sub(top).exp_().sum(dim=1, keepdim=True).log_().add_(top)
+        if sinks:
+            top.clamp_(min=sinks[head])
+        lse = scores.sub(top).exp_().sum(dim=1, keepdim=True)
+        if sinks:
+            lse += torch.exp(sinks[head] - top)
+        lse = lse.log_().add_(top)
         weights = scores.sub_(lse).exp_()
         out = weights @ value[any_row]
         delta = (gradient[first:last] * out).sum(dim=1, keepdim=True)
         slope = (gradient[first:last] @ value[any_row].T).sub_(delta).mul_(weights)
         if slope_of_cap is not None:
             slope.mul_(slope_of_cap)
+        if reference.dsink is not None:
+            reference.dsink[0, 0, head] -= (torch.exp(sinks[head] - lse) * delta).sum()
         reference.out[item, first:last, head] = out
         reference.lse[item, head, first:last] = lse.squeeze(1)
         reference.delta[item, head, first:last] = delta.squeeze(1)

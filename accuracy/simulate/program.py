@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from accuracy.core import plugins
 from accuracy.core.case import Case
 from accuracy.kernel.base import Kernel, kernel_of
+from accuracy.kernel.block import sink
 from accuracy.kernel.block.calls import Scores
 from accuracy.runtime import device
 from accuracy.simulate import batched
@@ -51,13 +53,28 @@ class Work:
     async def forward(self, world: World) -> Results:
         """Of one rank: out, lse and whatever else the schedule returns for its backward."""
         schedule, rank = self.part("forward", world)
-        return tuple(await schedule.forward(rank, *self.shards[world.rank][:3]))
+        return self.with_sinks(tuple(await schedule.forward(rank, *self.shards[world.rank][:3])))
 
     async def backward(self, world: World, forwarded: Results) -> Results:
         """Of one rank, after its forward: dq, dk, dv."""
         schedule, rank = self.part("backward", world)
         q, k, v, dout = self.shards[world.rank]
-        return tuple(await schedule.backward(rank, dout, q, k, v, *forwarded))
+        gradients = tuple(await schedule.backward(rank, dout, q, k, v, *forwarded))
+        if not self.case.problem.sink_logits:
+            return gradients
+        (parts,) = await world.all_gather([self.dsink(dout, forwarded)])
+        return *gradients, sink.total(parts.unbind())
+
+    def with_sinks(self, forwarded: Results) -> Results:
+        """What a schedule returned, out and lse with the case's sinks."""
+        out, lse, *others = forwarded
+        sinks = self.case.problem.sink_logits
+        return (*sink.apply(out, lse, sinks), *others) if sinks else forwarded  # type: ignore[arg-type]
+
+    def dsink(self, dout: Tensor, forwarded: Results) -> Tensor:
+        """A rank's share of the gradient of the sinks."""
+        out, lse, *_ = forwarded
+        return sink.gradient(dout, out, lse, self.case.problem.sink_logits)  # type: ignore[arg-type]
 
     def part(self, way: str, world: World) -> tuple[Schedule, Rank]:
         """The schedule of `forward` or `backward`, and what it is given."""
@@ -117,13 +134,16 @@ def _versions(tensors: Tensors) -> list[int]:
 def forward(work: Work) -> list[Results]:
     """Out, lse and whatever else the schedule keeps for its backward, of every rank in this process."""
     found = _batched("forward", batched.forward_of, work, [each[:3] for each in work.shards])
-    return _simulated(work, work.forward) if found is None else found
+    return _simulated(work, work.forward) if found is None else [work.with_sinks(each) for each in found]
 
 
 def backward(work: Work, forwarded: Sequence[Results]) -> list[Results]:
     """dq, dk, dv of every rank, after the forward."""
     shards: list[Any] = [(dout, q, k, v, *outs) for (q, k, v, dout), outs in zip(work.shards, forwarded, strict=True)]
     found = _batched("backward", batched.backward_of, work, shards)
+    if found is not None and work.case.problem.sink_logits:
+        total = sink.total([work.dsink(each[3], outs) for each, outs in zip(work.shards, forwarded, strict=True)])
+        return [(*gradients, total) for gradients in found]
     if found is not None:
         return found
     return _simulated(work, lambda world: work.backward(world, forwarded[world.rank]))

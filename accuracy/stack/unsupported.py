@@ -16,6 +16,8 @@ def unsupported(case: Case) -> str | None:
         return "problem.seqlen_q has no place in a stack, where queries and keys are the same words; drop it"
     if case.problem.head_dim_v is not None:
         return "problem.head_dim_v has no place in a stack, whose values are as wide as its keys; drop it"
+    if case.problem.sinks is not None:
+        return "problem.sinks has no place in a stack, whose blocks are Llama's; drop it"
     if case.reruns != Reruns() or case.conditions:
         return "reruns and conditions are of attention alone; drop them or use stack.layers=0"
     if case.problem.head_dim % 2:

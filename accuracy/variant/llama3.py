@@ -151,7 +151,7 @@ class Llama3(Schedule):
 
 SCHEDULE = Llama3(
     shardings=("contiguous", "zigzag"),
-    features=("window", "documents", "softcap", "head_dim_v"),
+    features=("window", "documents", "softcap", "head_dim_v", "sinks"),
     precision=Precision(dkv_accumulator="input", gradient_wire="input"),
     forward_places=("partial", "wire"),
     backward_places=("gradient_partial", "dkv_accumulator", "wire", "gradient_wire"),

@@ -49,7 +49,7 @@ class Ring(Schedule):
     """blocks: what a rank computes of a source's keys; by default the diagonal under the mask, everything before it in
     full, nothing after it, and less with windows or documents."""
 
-    features: tuple[str, ...] = ("window", "documents", "softcap", "head_dim_v")
+    features: tuple[str, ...] = ("window", "documents", "softcap", "head_dim_v", "sinks")
     forward_places: tuple[str, ...] = (
         "partial", "out_accumulator", "lse", "merge", "wire", "ring_direction", "ring_order",
     )  # fmt: skip

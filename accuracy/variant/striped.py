@@ -18,4 +18,4 @@ def blocks(rank: Rank, source: int, length: int) -> list[Block]:
     return [Block(slice(1, length), slice(0, length - 1), causal=True)]
 
 
-SCHEDULE = Ring(blocks=blocks, shardings=("striped",), features=("softcap", "head_dim_v"))
+SCHEDULE = Ring(blocks=blocks, shardings=("striped",), features=("softcap", "head_dim_v", "sinks"))

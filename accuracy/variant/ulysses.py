@@ -92,7 +92,7 @@ def sum_copies(rank: Rank, gradient: Tensor, heads_kv: int) -> Tensor:
 
 SCHEDULE = Ulysses(
     shardings=("contiguous", "zigzag"),
-    features=("window", "documents", "softcap", "head_dim_v"),
+    features=("window", "documents", "softcap", "head_dim_v", "sinks"),
     precision=Precision(gradient_wire="input"),
     forward_places=("partial", "wire"),
     backward_places=("gradient_partial", "dkv_accumulator", "wire", "gradient_wire"),

@@ -104,7 +104,7 @@ def _parts(size: int, neighbours: int, ring: str) -> list[int]:
 
 
 SCHEDULE = Usp(
-    features=("window", "documents", "softcap", "head_dim_v"),
+    features=("window", "documents", "softcap", "head_dim_v", "sinks"),
     forward_places=Ring.forward_places,
     backward_places=Ring.backward_places,
     options=Options,

@@ -152,6 +152,8 @@ def gather(results: pd.DataFrame) -> list[Evidence]:
         failed = without["status"] == FAILED
         failures, unsupported = _reasons(without.where(failed)), _reasons(without.where(~failed))
         for tensor in TENSORS:
+            if tensor == "dsink" and (*key, tensor) not in wholes:  # a problem without sinks
+                continue
             shared, out = ((*(named[name] for name in _SETTING), named["world_size"], name) for name in (tensor, "out"))
             found.append(
                 Evidence(

@@ -44,6 +44,7 @@ TWO = {  # words with which a run plans two cases that differ in that field alon
     "window": ("problem.window=[null,8]",),
     "documents": ("problem.documents=[40+56,56+40]",),
     "softcap": ("problem.softcap=[null,3]",),
+    "sinks": ("problem.sinks=[null,1]",),
     "head_dim_v": ("problem.head_dim_v=[null,6]",),
     "batch": ("problem.batch=[1,2]",),
     "seqlen": (*CROSS, "problem.seqlen_q=48", "problem.seqlen=[96,80]"),

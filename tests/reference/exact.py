@@ -9,10 +9,10 @@ mpmath.mp.dps = 50
 TENSORS = ("out", "lse", "dq", "dk", "dv", "delta")
 
 
-def exact(q, k, v, dout, scale, causal, sees=None, cap=None) -> dict[str, list]:
+def exact(q, k, v, dout, scale, causal, sees=None, cap=None, sink=None) -> dict[str, list]:
     """Attention and its gradients of one head in 50-digit arithmetic; scale is the exact value of the float.
 
-    Causal: the last query sees the last key. sees(i, j): another mask. cap: of the scores.
+    Causal: the last query sees the last key. sees(i, j): another mask. cap: of the scores; sink: one more of each row, without a value.
     """
     q, k, v, dout = (mpmath.matrix(x.tolist()) for x in (q, k, v, dout))
     length, keys, scale = q.rows, k.rows, mpmath.mpf(scale)
@@ -23,7 +23,7 @@ def exact(q, k, v, dout, scale, causal, sees=None, cap=None) -> dict[str, list]:
     lse = []
     for i in range(length):
         seen = [j for j in range(keys) if (sees(i, j) if sees else not causal or j <= i + keys - length)]
-        total = mpmath.fsum(mpmath.exp(scores[i, j]) for j in seen)
+        total = mpmath.fsum(mpmath.exp(scores[i, j]) for j in seen) + (0 if sink is None else mpmath.exp(sink))
         lse.append(mpmath.log(total))
         for j in seen:
             weights[i, j] = mpmath.exp(scores[i, j]) / total
@@ -34,8 +34,9 @@ def exact(q, k, v, dout, scale, causal, sees=None, cap=None) -> dict[str, list]:
     for i in range(length):
         for j in range(keys):
             ds[i, j] = weights[i, j] * (dp[i, j] - delta[i]) * slope[i, j]
+    dsink = [] if sink is None else [-mpmath.fsum(mpmath.exp(sink - a) * b for a, b in zip(lse, delta, strict=True))]
     return {
-        "out": out.tolist(), "lse": lse, "delta": delta,
+        "dsink": dsink, "out": out.tolist(), "lse": lse, "delta": delta,
         "dq": (ds * k * scale).tolist(), "dk": (ds.T * q * scale).tolist(), "dv": (weights.T * dout).tolist(),
     }  # fmt: skip
 

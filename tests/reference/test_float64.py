@@ -49,6 +49,21 @@ def test_agrees_with_fifty_digits_to_1e_14(name: str, rows: int, monkeypatch: py
         assert relative_error(head(reference, tensor, 0), expected[tensor]) < 1e-14, tensor
 
 
+def test_sinks_agree_with_fifty_digits_to_1e_14() -> None:
+    """A sink below all scores of most rows, one between them, one far above; dsink sums terms of both signs: times how
+    much they cancel."""
+    q, k, v, dout = problem(seed=3, heads=3)
+    sinks = (-2.0, 0.5, 40.0)
+    reference = attention(q, k, v, dout, scale=0.3, causal=True, sinks=sinks)
+    for number, sink in enumerate(sinks):
+        expected = exact(q[0, :, number], k[0, :, 0], v[0, :, 0], dout[0, :, number], 0.3, True, sink=sink)
+        for tensor in ("out", "lse", "dq", "delta"):
+            assert relative_error(head(reference, tensor, number), expected[tensor]) < 1e-14, (sink, tensor)
+        terms = (sink - reference.lse[0, number]).exp() * reference.delta[0, number]
+        cancels = float(terms.abs().sum() / terms.sum().abs())
+        assert relative_error(reference.dsink[0, 0, number], expected["dsink"]) < 1e-14 * cancels, sink
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_on_peaked_logits_the_error_stays_within_the_condition_number(causal: bool) -> None:
     """exp turns an absolute error u |s| of a score into a relative one of P, and dS = P (dP - delta) cancels: the

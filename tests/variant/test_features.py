@@ -67,6 +67,13 @@ def test_an_error_of_the_mask_is_seen(tmp_path: Path) -> None:
     assert worst[["out", "dq"]].min() > 1e-2
 
 
+def test_a_gradient_of_the_sinks_that_lacks_ranks_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("variant=ring", "world_size=2", "dtype=float64", "problem.sinks=1")
+    assert measure(*words).set_index("tensor").loc["dsink", "error_rel"].max() < 1e-12
+    monkeypatch.setattr("accuracy.kernel.block.sink.total", lambda parts: parts[0])
+    assert measure(*words).set_index("tensor").loc["dsink", "error_rel"].min() > 1e-2
+
+
 def test_a_mask_is_told_in_the_table() -> None:
     results = measure("variant=single_device", "world_size=1", "problem.window=9", "problem.documents=50+46",
                       "problem.softcap=3")  # fmt: skip
