@@ -111,6 +111,22 @@ def whole_blocks(visibility: Visibility, query_offset: int, queries: int, keys: 
     return [block.shifted(query_offset, 0) for block in blocks]
 
 
+def banded_blocks(query: Range, key: Range, before: int | None, after: int | None) -> list[Block]:
+    """The blocks in which queries i of [a, b) see keys i - before to i + after of [c, d); either side may be below 0.
+    before None: no limit; after None: no limit to either side."""
+    if query[0] >= query[1] or key[0] >= key[1]:
+        return []
+    if after is None:
+        return [Block(slice(*query), slice(*key), causal=False)]
+    moved = -before if before is not None and before < 0 else min(after, 0)
+    rows = query[0] + moved, query[1] + moved
+    if before is None:
+        return [block.shifted(moved, 0) for block in visible_blocks(rows, key, causal=True)]
+    if before + after < 0:
+        return []
+    return [block.shifted(moved, 0) for block in _window_blocks(rows, key, before + moved, after - moved)]
+
+
 def _window_blocks(query: Range, key: Range, before: int, after: int) -> list[Block]:
     """The blocks in which queries at p see keys p - before to p + after, without rows and keys that see nothing.
 

@@ -18,7 +18,10 @@ PROBLEMS = {
     "softcap": ["problem.softcap=0.7"],
     "all": ["problem.softcap=1.5", "problem.window=30", "problem.documents=60+36"],
 }
-DO_ALL = {"bpt", "bpt_ring", "llama3", "llama3_ring", "llama3_zigzag", "single_device", "ring", "ulysses", "zigzag"}
+DO_ALL = {
+    "bpt", "bpt_ring", "double_ring", "llama3", "llama3_ring", "llama3_zigzag", "single_device", "ring", "striped",
+    "ulysses", "usp", "zigzag",
+}  # fmt: skip
 
 
 def run(variant: str, *words: str) -> pd.DataFrame:
