@@ -4,7 +4,6 @@ It scales q and k each by the root of the scale. Its backward is autograd's. It 
 it, from the same scaled q and k in the accumulation dtype, and says nothing about the kernel.
 """
 
-import math
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,8 +12,9 @@ from torch import Tensor
 
 from accuracy.core.case import Case
 from accuracy.core.dtype import FORMATS, accumulation_dtype
-from accuracy.kernel.base import ALL_DTYPES, Abilities, Gradients, How, KernelKnobs, dtype_of
+from accuracy.kernel.base import ALL_DTYPES, Abilities, Gradients, How, KernelKnobs
 from accuracy.kernel.block import by_autograd, heads
+from accuracy.kernel.block.sight import lse_beside
 from accuracy.runtime import arithmetic
 
 aten = torch.ops.aten
@@ -45,21 +45,11 @@ class TorchMath(KernelKnobs):
             out, _ = aten._scaled_dot_product_attention_math(
                 *heads.first(q, k, v), mask, 0.0, False, scale=how.scale, enable_gqa=q.shape[2] != k.shape[2]
             )
-            return out.transpose(1, 2), _lse(q, k, how.scale, mask)
+            return out.transpose(1, 2), lse_beside(q, k, how.scale, mask)
 
     def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
         with arithmetic.switched(reduced_attention_sums=self.reduced_sums, tf32_products=self.tf32):
             return by_autograd.gradients(partial(self._forward, how=how), dout, q, k, v, out, lse)
-
-
-def _lse(q: Tensor, k: Tensor, scale: float, mask: Tensor | None) -> Tensor:
-    """(B, H, Sq) in the accumulation dtype."""
-    dtype = dtype_of("accumulate", q)
-    root = math.sqrt(scale)
-    scores = (heads.by_group(q, k.shape[2], dtype) * root) @ (heads.by_kv_head(k, dtype) * root).mT
-    if mask is not None:
-        scores = scores + mask
-    return torch.logsumexp(scores, dim=-1).flatten(1, 2)
 
 
 KERNEL = TorchMath

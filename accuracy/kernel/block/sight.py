@@ -3,10 +3,13 @@
 Row i of R rows sees keys i + K - R - left to i + K - R + right of K keys; None: no limit to that side.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from accuracy.kernel.block import heads
 
 
 @dataclass(frozen=True)
@@ -60,3 +63,12 @@ def scores(
         ratio = torch.tanh(products / softcap)
         products, slope = ratio * softcap, 1 - ratio.square()
     return (products if hidden is None else products.masked_fill_(hidden, -torch.inf)), slope
+
+
+def lse_beside(q: Tensor, k: Tensor, scale: float, bias: Tensor | None) -> Tensor:
+    """lse (B, H, Sq) of q (B, Sq, H, D), k (B, Sk, Hk, D) for kernels that give none, in the accumulation dtype: q and k
+    are each scaled by the root of the scale. bias: (Sq, Sk), see `Sight.bias`."""
+    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    root = math.sqrt(scale)
+    products = (heads.by_group(q, k.shape[2], dtype) * root) @ (heads.by_kv_head(k, dtype) * root).mT
+    return torch.logsumexp(products if bias is None else products + bias, dim=-1).flatten(1, 2)

@@ -1,0 +1,54 @@
+"""Torch tensors to JAX and back through DLPack, without a copy where memory allows it. JAX is an optional extra.
+
+Products of float32 are in float32 inside `exactly` only: the process's own JAX settings are left alone. JAX takes GPU memory as it needs it, not most of it at its start.
+"""
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def missing(device: str) -> str:
+    """Why JAX cannot be used on a device, or empty."""
+    if importlib.util.find_spec("jax") is None:
+        return "needs jax; pip install 'attention-accuracy[jax]'"
+    if device == "cuda" and not _devices("gpu"):
+        return "needs a jax with CUDA; pip install 'jax[cuda13]'"
+    return ""
+
+
+def load() -> Any:
+    """The module jax."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    import jax
+
+    return jax
+
+
+@contextmanager
+def exactly() -> Iterator[None]:
+    """No TF32."""
+    with load().default_matmul_precision("highest"):
+        yield
+
+
+def given(*tensors: Tensor) -> tuple[Any, ...]:
+    """As JAX arrays on the same device."""
+    return tuple(load().dlpack.from_dlpack(x.detach().contiguous()) for x in tensors)
+
+
+def taken(*arrays: Any) -> tuple[Tensor, ...]:
+    """As torch tensors."""
+    return tuple(torch.from_dlpack(x) for x in load().block_until_ready(arrays))
+
+
+def _devices(platform: str) -> list[Any]:
+    try:
+        return list(load().devices(platform))
+    except RuntimeError:
+        return []
