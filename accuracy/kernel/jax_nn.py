@@ -1,9 +1,9 @@
 """JAX's own attention, `jax.nn.dot_product_attention`: XLA's fused products, or cuDNN's kernel. CPU and CUDA.
 
 XLA's lse comes in the inputs' dtype: where that has 16 bits lse is computed beside it in float32, and says nothing
-about the kernel. The backward knows no out and lse but its own, and gives no gradient of lse. With w = exp(block lse - lse) and
-r = w rowsum(dout (block_out - out)), a block's gradients are those for w dout, plus scale r (P k) for dq and
-scale P^T (r q) for dk, which are the out and the dv of the same function with k for v.
+about the kernel. The backward knows no out and lse but its own, and gives no gradient of lse. With
+w = exp(block lse - lse) and r = w rowsum(dout (block_out - out)), a block's gradients are those for w dout, plus
+scale r (P k) for dq and scale P^T (r q) for dk, which are the out and the dv of the same function with k for v.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,8 @@ class JaxNn(KernelKnobs):
             raise ValueError(f"implementation={self.implementation!r}; allowed: {', '.join(IMPLEMENTATIONS)}")
 
     def abilities(self, device: str) -> Abilities:
-        """xla: float32 (it knows no softmax in float64) and 16 bit, every head dim; cudnn: bfloat16 and float16 on CUDA, head_dim to 128 in multiples of 8."""
+        """xla: float32 (it knows no softmax in float64) and 16 bit, every head dim; cudnn: bfloat16 and float16 on CUDA,
+        head_dim to 128 in multiples of 8."""
         missing = in_jax.missing(device)
         if self.implementation == "xla":
             return Abilities(("bfloat16", "float16", "float32"), features=("window",), missing=missing)

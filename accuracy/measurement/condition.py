@@ -8,8 +8,8 @@ times condition_rounding, and at most u times condition_sum where nothing but th
   2021, IMA Journal of Numerical Analysis 41, section 3): the absolute row sums of G are 2 p (1 - p), the largest of
   which is that of max p.
 - condition_sum: || sum |terms| || / || sum terms ||, Frobenius norms (Higham 2002, section 4.2): every rounding error
-  on the same side. Terms: out p_j v_j; dq ds_j k_j; dk ds_i q_i; dv p_i dout_i; delta dout_d p_j v_jd; dsink p_sink delta; and of lse,
-  which a relative error e of p_j or of s_j moves by e p_j or e p_j s_j: 1 + sum p_j |s_j|.
+  on the same side. Terms: out p_j v_j; dq ds_j k_j; dk ds_i q_i; dv p_i dout_i; delta dout_d p_j v_jd; dsink
+  p_sink delta; and of lse, which a relative error e of p_j or of s_j moves by e p_j or e p_j s_j: 1 + sum p_j |s_j|.
 - condition_rounding: || (sum terms^2 + result^2)^(1/2) || / || result ||: errors of the terms and of the result as
   independent, which add in squares (Higham and Mary 2019, SIAM Journal on Scientific Computing 41). delta has the
   errors of the rounded out that it is made of, and ds has delta's beside its own, one for a whole row.

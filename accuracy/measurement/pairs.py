@@ -29,8 +29,10 @@ def rows(case: Case, targets: Targets, results: Sequence[Results]) -> list[Row]:
     """A row for each rank, tensor and kind of finding; of gradients only where out and lse are right: theirs follow."""
     problem = case.problem
     group = problem.heads // problem.heads_kv
-    if case.inputs.name != "one_hot" or problem.sinks is not None or max(group * problem.queries, problem.seqlen) > min(
-        problem.head_dim, problem.value_dim
+    if (
+        case.inputs.name != "one_hot"
+        or problem.sinks is not None
+        or max(group * problem.queries, problem.seqlen) > min(problem.head_dim, problem.value_dim)
     ):
         return []
     wholes = {

@@ -115,7 +115,9 @@ class Targets:
 
     def single_device_target(self, case: Case, tensor: str) -> Target:
         """The single-device kernel's result in the case's shards."""
-        return self._target((case.kernel, tensor), case, lambda: _shards(case, tensor, self.single_device(case)[tensor]))
+        return self._target(
+            (case.kernel, tensor), case, lambda: _shards(case, tensor, self.single_device(case)[tensor])
+        )
 
     def dout(self, case: Case) -> Tensor:
         """The incoming gradient in the case's shards, float64."""

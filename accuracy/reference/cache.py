@@ -87,8 +87,6 @@ def _read(path: Path, device: torch.device) -> Reference | None:
         return None
     try:
         with np.load(path) as arrays:
-            return Reference(
-                **{name: torch.from_numpy(arrays[name]).to(device) for name in arrays.files}
-            )
+            return Reference(**{name: torch.from_numpy(arrays[name]).to(device) for name in arrays.files})
     except Exception:  # any damage means the same: compute it again
         return None

@@ -7,7 +7,8 @@ formulas are written out from the definition,
     dv = p^T dout,  delta = sum_d dout out,  ds = p (dout v^T - delta),  dq = scale ds k,  dk = scale ds^T q,
 
 with whole rows at a time, so that no online softmax is needed. A cap c makes the scores c tanh(s / c), and ds has one
-more factor, 1 - tanh(s / c)^2. A sink is one more score in the sum of lse, and dsink = - sum exp(sink - lse) delta. The scale stays a Python float (float64) throughout.
+more factor, 1 - tanh(s / c)^2. A sink is one more score in the sum of lse, and dsink = - sum exp(sink - lse) delta.
+The scale stays a Python float (float64) throughout.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,8 +29,8 @@ for _function in (torch.exp, torch.log, torch.tanh):
 
 @dataclass(frozen=True)
 class Reference:
-    """out (B, Sq, H, Dv), dq (B, Sq, H, D), dk (B, S, Hk, D), dv (B, S, Hk, Dv), lse, delta (B, H, Sq), all float64; with
-    sinks, dsink (1, 1, H)."""
+    """out (B, Sq, H, Dv), dq (B, Sq, H, D), dk (B, S, Hk, D), dv (B, S, Hk, Dv), lse, delta (B, H, Sq), float64;
+    with sinks, dsink (1, 1, H)."""
 
     out: Tensor
     lse: Tensor

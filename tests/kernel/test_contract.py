@@ -151,7 +151,9 @@ def test_values_of_another_width_than_keys_are_right_where_it_states_so(subject:
     how = {"scale": SCALE, "causal": True}
     out, lse = subject.kernel.forward(q, k, v, **how, out_dtype=q.dtype)
     gradients = subject.kernel.backward(dout, q, k, v, out, lse, **how, gradient_dtype=q.dtype)
-    for name, x, expected in zip(NAMES, (out, lse, *gradients), by_autograd(q, k, v, dout, (None, 0), None), strict=True):
+    for name, x, expected in zip(
+        NAMES, (out, lse, *gradients), by_autograd(q, k, v, dout, (None, 0), None), strict=True
+    ):
         stored = accumulation_dtype(dtype) if name == "lse" else dtype
         units = 256 if name == "lse" else 16 if FORMATS[stored].bytes == 2 else 128
         assert x.shape == expected.shape, name

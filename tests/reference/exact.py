@@ -12,7 +12,8 @@ TENSORS = ("out", "lse", "dq", "dk", "dv", "delta")
 def exact(q, k, v, dout, scale, causal, sees=None, cap=None, sink=None) -> dict[str, list]:
     """Attention and its gradients of one head in 50-digit arithmetic; scale is the exact value of the float.
 
-    Causal: the last query sees the last key. sees(i, j): another mask. cap: of the scores; sink: one more of each row, without a value.
+    Causal: the last query sees the last key. sees(i, j): another mask. cap: of the scores; sink: one more score
+    of each row, without a value.
     """
     q, k, v, dout = (mpmath.matrix(x.tolist()) for x in (q, k, v, dout))
     length, keys, scale = q.rows, k.rows, mpmath.mpf(scale)

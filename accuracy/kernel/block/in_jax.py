@@ -1,6 +1,7 @@
 """Torch tensors to JAX and back through DLPack, without a copy where memory allows it. JAX is an optional extra.
 
-Products of float32 are in float32 inside `exactly` only: the process's own JAX settings are left alone. JAX takes GPU memory as it needs it, not most of it at its start.
+Products of float32 are in float32 inside `exactly` only: the process's own JAX settings are left alone. JAX takes GPU
+memory as it needs it, not most of it at its start.
 """
 
 import importlib.util

@@ -66,8 +66,8 @@ def scores(
 
 
 def lse_beside(q: Tensor, k: Tensor, scale: float, bias: Tensor | None) -> Tensor:
-    """lse (B, H, Sq) of q (B, Sq, H, D), k (B, Sk, Hk, D) for kernels that give none, in the accumulation dtype: q and k
-    are each scaled by the root of the scale. bias: (Sq, Sk), see `Sight.bias`."""
+    """lse (B, H, Sq) of q (B, Sq, H, D), k (B, Sk, Hk, D) for kernels that give none, in the accumulation dtype: q and
+    k are each scaled by the root of the scale. bias: (Sq, Sk), see `Sight.bias`."""
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     root = math.sqrt(scale)
     products = (heads.by_group(q, k.shape[2], dtype) * root) @ (heads.by_kv_head(k, dtype) * root).mT
