@@ -34,8 +34,8 @@ class JaxNn(KernelKnobs):
             raise ValueError(f"implementation={self.implementation!r}; allowed: {', '.join(IMPLEMENTATIONS)}")
 
     def abilities(self, device: str) -> Abilities:
-        """xla: float32 (it knows no softmax in float64) and 16 bit, every head dim; cudnn: bfloat16 and float16 on CUDA,
-        head_dim to 128 in multiples of 8."""
+        """xla: float32 (it knows no softmax in float64) and 16 bit, every head dim; cudnn: 16 bit on CUDA, head_dim to
+        128 in multiples of 8."""
         missing = in_jax.missing(device)
         if self.implementation == "xla":
             return Abilities(("bfloat16", "float16", "float32"), features=("window",), missing=missing)
