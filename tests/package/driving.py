@@ -44,7 +44,7 @@ def results_of(pool: RealRanks, case: Case) -> list[dict[str, Tensor]]:
     """out, dq, dk, dv and, where it is given away, lse of every rank, in rank order."""
 
     def run() -> list[dict[str, Tensor]]:
-        names = [name for name in TENSORS if name != "delta"]
+        names = [name for name in TENSORS if name not in ("delta", "dsink")]
         results = pool.run(case, shards_of(case)).results
         return [{name: x for name, x in zip(names, each, strict=True) if x is not None} for each in results]
 
