@@ -13,6 +13,9 @@ from statistics import fmean
 from accuracy.core.case import Case
 from accuracy.measurement.pipeline import shared
 
+LEAST_PAIRS = 2**20
+"""A smaller problem takes as long as one of so many pairs: launches and Python, not attention."""
+
 
 @dataclass(eq=False)
 class Group:
@@ -37,7 +40,8 @@ class Group:
 
 def _pairs(case: Case) -> int:
     times = (case.stack.layers if case.stack else 1) * (1 + case.reruns.repeat)
-    return times * case.problem.batch * case.problem.heads * case.problem.queries * case.problem.seqlen
+    pairs = case.problem.batch * case.problem.heads * case.problem.queries * case.problem.seqlen
+    return times * max(pairs, LEAST_PAIRS)
 
 
 class Schedule:
