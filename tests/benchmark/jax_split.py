@@ -3,9 +3,9 @@
 python -m tests.benchmark.jax_split [FOLDER]
 
 #177 splits the backward so that it is parallel over the sequence too, and says about 3 times the speed of XLA's
-backward (causal); its reviewer expects the gain where batch times heads is small. Beside it: our own split and fused Triton
-backwards, and cuDNN's through JAX. float16, causal. Milliseconds of a call, medians; JAX's backward is forward and
-backward less forward, as its functions keep what they need. FOLDER gets jax_split.csv.
+backward (causal); its reviewer expects the gain where batch times heads is small. Beside it: our own split and fused
+Triton backwards, and cuDNN's through JAX. float16, causal. Milliseconds of a call, medians; JAX's backward is forward
+and backward less forward, as its functions keep what they need. FOLDER gets jax_split.csv.
 """
 
 import statistics
