@@ -25,6 +25,12 @@ def skip_if_bound_to_a_kernel(variant: str, *folders: Path) -> None:
             pytest.skip(f"runs on kernel {kernel} only: tests/variant/test_{variant}.py")
 
 
+def skip_if_not_traced(variant: str) -> None:
+    """A schedule whose ring has some of the heads says so: a trace does not follow it."""
+    if not plugins.load(f"accuracy.variant.{_nodes((CONFIGS,))[variant]['forward']}").SCHEDULE.traced:
+        pytest.skip("states that it is not traced")
+
+
 def packages() -> list[str]:
     """Variants that wrap a callable; they need ranks of torch.distributed."""
     return sorted(name for name, node in _nodes((CONFIGS,)).items() if node["forward"] == "callable")

@@ -22,5 +22,6 @@ def unsupported(sharding: str, seqlen: int, size: int) -> str | None:
     nearest = f"{below} or {above}" if below else f"{above}"
     return (
         f"problem.seqlen={seqlen} does not divide into {parts} equal parts ({sharding} sharding, world_size {size});"
-        f" nearest allowed: {nearest}"
+        f" nearest allowed: {nearest}; or pad, with the padding as a document: problem.seqlen={above}"
+        f" problem.documents={seqlen}+{above - seqlen}"
     )

@@ -145,7 +145,7 @@ MISTAKES = {  # words, and what the line must contain
     "tokens not divisible by ranks": (
         "variant=ring world_size=4 problem.seqlen=30",
         "problem.seqlen=30 does not divide into 4 equal parts (contiguous sharding, world_size 4); "
-        "nearest allowed: 28 or 32",
+        "nearest allowed: 28 or 32; or pad, with the padding as a document: problem.seqlen=32 problem.documents=30+2",
     ),
     "tokens not divisible by chunks": (
         "variant=zigzag world_size=4 problem.seqlen=36",

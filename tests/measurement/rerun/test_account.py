@@ -7,7 +7,7 @@ import pytest
 
 from tests import planting
 from tests.measurement.rerun.test_trace import steps
-from tests.variants import schedules, skip_if_bound_to_a_kernel
+from tests.variants import schedules, skip_if_bound_to_a_kernel, skip_if_not_traced
 
 COLUMNS = ["way", "rank", "step", "tensor", "finding", "count"]
 
@@ -30,8 +30,7 @@ MASKS = {
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 def test_a_healthy_schedule_has_no_finding(variant: str, mask: str, dtype: str) -> None:
     skip_if_bound_to_a_kernel(variant)
-    if variant == "usp":
-        pytest.skip("its ring has some of the heads, which a trace does not follow")
+    skip_if_not_traced(variant)
     if mask in ("window", "documents") and variant == "split_kv":
         pytest.skip(f"{variant} states no {mask}")
     words = f"variant={variant}", f"dtype={dtype}", "world_size=[1,2,3,4,8]", "unusable=record", MASKS[mask]

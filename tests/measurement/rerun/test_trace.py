@@ -11,7 +11,7 @@ from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from tests.measuring import TINY, configuration
 from tests.real_ranks import RealRanks
-from tests.variants import schedules, skip_if_bound_to_a_kernel
+from tests.variants import schedules, skip_if_bound_to_a_kernel, skip_if_not_traced
 
 
 def steps(*overrides: str, folders: Sequence[Path] = ()) -> pd.DataFrame:
@@ -40,6 +40,7 @@ def outside(found: pd.DataFrame) -> pd.DataFrame:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 def test_a_healthy_step_stays_inside_the_band(variant: str, dtype: str) -> None:
     skip_if_bound_to_a_kernel(variant)
+    skip_if_not_traced(variant)
     found = steps(f"variant={variant}", f"dtype={dtype}", "world_size=[1,4]", "unusable=record")
     assert len(found)
     assert outside(found).empty, outside(found).head().to_string()
