@@ -47,12 +47,14 @@ def draw_shard(case: Case, rank: int) -> tuple[Tensor, ...]:
     problem, sharding = case.problem, case.variant.sharding
     large = problem.batch * problem.seqlen * problem.heads * problem.head_dim > KEPT_ELEMENTS
     draw_rounded = _draw_rounded.__wrapped__ if large else _draw_rounded
-    wholes = (draw_rounded(case.inputs, problem, case.seed, name, case.dtype) for name in NAMES)
+    read = plugins.read_digest(case.inputs)
+    wholes = (draw_rounded(case.inputs, read, problem, case.seed, name, case.dtype) for name in NAMES)
     return tuple(cut(x, sharding, case.world_size)[rank].clone().to(case.device) for x in wholes)
 
 
 @lru_cache(maxsize=len(NAMES))
-def _draw_rounded(part: Part, problem: Problem, seed: int, name: str, dtype: str) -> Tensor:
+def _draw_rounded(part: Part, read: str, problem: Problem, seed: int, name: str, dtype: str) -> Tensor:
+    """read: digest of what the part reads."""
     return rounding.round_to(_draw_tensor(part, problem, seed, name), getattr(torch, dtype))
 
 

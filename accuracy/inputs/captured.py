@@ -6,6 +6,8 @@ tokens. `experiments/inputs_that_matter/train.py` made the shipped file.
 """
 
 import hashlib
+import os
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from mmap import ACCESS_READ, mmap
@@ -30,7 +32,7 @@ class Options:
     layer: str = "layer_0"
 
     def __post_init__(self) -> None:
-        _shapes(self.file, self.layer)
+        _shapes(self.file, self.layer, _version(self.file))
 
     @property
     def file(self) -> Path:
@@ -40,7 +42,7 @@ class Options:
 
 def unsupported(case: Case, options: Options) -> str | None:
     """Why the file has no inputs for a case, or None."""
-    problem, shapes = case.problem, _shapes(options.file, options.layer)
+    problem, shapes = case.problem, _shapes(options.file, options.layer, _version(options.file))
     batch, length, heads, head_dim = shapes["q"]
     heads_kv = shapes["k"][2]
     if (problem.heads, problem.heads_kv, problem.head_dim) != (heads, heads_kv, head_dim):
@@ -60,7 +62,7 @@ def unsupported(case: Case, options: Options) -> str | None:
 
 def code(options: Options) -> str:
     """Eight digits of the file's SHA-256."""
-    return _digest(options.file)
+    return _digest(options.file, _version(options.file))
 
 
 def draw(generator: np.random.Generator, shape: tuple[int, ...], tensor: str, options: Options) -> np.ndarray:
@@ -75,8 +77,20 @@ def draw(generator: np.random.Generator, shape: tuple[int, ...], tensor: str, op
     return np.asarray(values.numpy())
 
 
+Version = tuple[int, ...]
+"""What changes with a file's content, so that a path that has become another file is read again."""
+
+
+def _version(path: Path) -> Version:
+    """Nothing of a file that is not there: opening it says so."""
+    with suppress(OSError):
+        about = os.stat(path)
+        return about.st_ino, about.st_size, about.st_mtime_ns
+    return ()
+
+
 @cache
-def _shapes(path: Path, layer: str) -> dict[str, tuple[int, ...]]:
+def _shapes(path: Path, layer: str, version: Version) -> dict[str, tuple[int, ...]]:
     with _opened(path) as file:
         found = set(file.keys())
         missing = [f"{layer}.{name}" for name in NAMES if f"{layer}.{name}" not in found]
@@ -107,6 +121,6 @@ def _opened(path: Path) -> Any:
 
 
 @cache
-def _digest(path: Path) -> str:
+def _digest(path: Path, version: Version) -> str:
     with open(path, "rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
         return hashlib.sha256(content).hexdigest()[:8]

@@ -1,7 +1,6 @@
 import json
 import math
 import struct
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -141,13 +140,18 @@ def test_values_that_are_not_finite_fail_the_case(tmp_path: Path) -> None:
     assert "not finite" in row["reason"]
 
 
-def test_another_content_of_one_path_is_another_code(tmp_path: Path) -> None:
-    case = case_of(*asked(write(tmp_path, tensors())))
-    moved = replace(case.inputs, options=(("layer", "layer_0"), ("path", str(tmp_path / "other.safetensors"))))
-    other = {name: x + 1 for name, x in tensors().items()}
-    save_file(other, tmp_path / "other.safetensors")
-    assert plugins.read_digest(case.inputs) != plugins.read_digest(moved)
-    assert code_of(case) != code_of(replace(case, inputs=moved))
+def test_another_content_is_another_code_also_of_the_same_path_in_the_same_process(tmp_path: Path) -> None:
+    case = case_of(*asked(write(tmp_path, tensors()), seqlen=5))
+    (q, *_) = base.draw_shard(case, 0)
+    before = plugins.read_digest(case.inputs), code_of(case)
+    assert (plugins.read_digest(case.inputs), code_of(case)) == before
+    other = {name: x[:, :5] + 1 for name, x in tensors().items()}
+    path = write(tmp_path, other)
+    assert plugins.read_digest(case.inputs) != before[0]
+    assert code_of(case) != before[1]
+    assert not torch.equal(base.draw_shard(case, 0)[0], q)
+    with pytest.raises(ConfigError, match="seqlen=12; allowed: 1 to 5"):
+        plan(configuration(*asked(path)), free_bytes=None)
     assert plugins.read_digest(Part("gaussian", "accuracy.inputs.gaussian")) == ""
 
 
