@@ -74,8 +74,8 @@ def _must_be_a_folder(folder: Path) -> None:
 
 
 def _published(folder: Path, signed: bool) -> RunTable:
-    limits = {"results.parquet": MOST_TABLE_BYTES, "run.json": MOST_JSON_BYTES}
-    contents = {name: _bytes(folder / name, limits[name]) for name in sums.FILES}
+    limits = {"run.json": MOST_JSON_BYTES}
+    contents = {name: _bytes(folder / name, limits.get(name, MOST_TABLE_BYTES)) for name in sums.signed(folder)}
     if signed and not _guarded(folder / sums.NAME, lambda: sums.hold(folder, contents)):
         raise ConfigError(
             f"{folder}/{sums.NAME} does not fit its files: one is damaged or was changed by hand; "

@@ -114,6 +114,17 @@ def test_a_file_less_is_refused(gate: Gate, copy: Path, name: str) -> None:
     assert name in refused(gate(SMALL, against=copy))
 
 
+def test_positions_are_signed_too_unless_an_earlier_version_published(gate: Gate, copy: Path) -> None:
+    (copy / sums.POSITIONS).write_bytes(b"drawn")
+    assert gate(SMALL, against=copy).status == 0  # an earlier version's: its SHA256SUMS has no line of them
+    sums.write(copy)
+    assert gate(SMALL, against=copy).status == 0
+    (copy / sums.POSITIONS).write_bytes(b"drawm")
+    assert sums.NAME in refused(gate(SMALL, against=copy))
+    (copy / sums.POSITIONS).unlink()
+    assert sums.NAME in refused(gate(SMALL, against=copy))
+
+
 def test_two_runs_are_compared_unless_the_earlier_never_ended(gate: Gate, tmp_path: Path) -> None:
     assert "no such folder" in refused(gate(SMALL, against=tmp_path / "nowhere"))
     gate(SMALL, against=None)
