@@ -51,6 +51,7 @@ def diagnose(
     layout: str = "bshd",
     device: str = "auto",
     output_dir: str | Path | None = None,
+    case_seconds: float | None = None,
     **problem: Any,
 ) -> Diagnosis:
     """Measure the cases that decide between a bug and rounding, and say which it is.
@@ -66,7 +67,7 @@ def diagnose(
     if world_size is None and not _is_named(variant):
         world_size = 1
     arguments = {"dtype": dtype, "world_size": world_size, "seed": seed, "sharding": sharding, "layout": layout,
-                 "device": device}  # fmt: skip
+                 "device": device, "case_seconds": case_seconds}  # fmt: skip
     run = execute(request(variant, arguments | problem, ("experiment=diagnose",)), output_dir)
     return _judge(run.results, run.steps, run.hypotheses)
 

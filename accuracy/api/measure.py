@@ -42,6 +42,7 @@ def measure(
     layout: str = "bshd",
     device: str = "auto",
     output_dir: str | Path | None = None,
+    case_seconds: float | None = None,
     **problem: Any,
 ) -> pd.DataFrame:
     """Measure variants or functions against float64 and against their kernel on a single device.
@@ -60,16 +61,16 @@ def measure(
     Each of dtype (bfloat16, float16, float32, float64, or torch's), world_size, seed, inputs, kernel and problem may be
     a list: every combination is measured. inputs, kernel: names, or options by name in a dict. world: `simulated` (all
     ranks of a variant in this process) or `processes`. device: auto, cpu or cuda. output_dir: a folder to keep; what it
-    has already is not measured again. problem: batch, seqlen (of all ranks), seqlen_q, heads, heads_kv, head_dim, mask
-    (causal, full), window, documents, softmax_scale, softcap, head_dim_v,
-    sinks.
+    has already is not measured again. case_seconds: after which a case is stopped and failed; by default an hour, and
+    more where it is large. problem: batch, seqlen (of all ranks), seqlen_q, heads, heads_kv, head_dim, mask (causal,
+    full), window, documents, softmax_scale, softcap, head_dim_v, sinks.
 
     Returns one row per case, tensor and rank (-1: all), of columns that `accuracy.columns()` explains. A case that
     raised is a row with status `failed` and the reason. Raises ConfigError, a ValueError, in one line.
     """
     arguments = {
         "dtype": dtype, "world_size": world_size, "seed": seed, "inputs": inputs, "kernel": kernel, "world": world,
-        "sharding": sharding, "layout": layout, "device": device,
+        "sharding": sharding, "layout": layout, "device": device, "case_seconds": case_seconds,
     }  # fmt: skip
     return execute(request(variant, arguments | problem), output_dir).results
 

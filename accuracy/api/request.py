@@ -11,7 +11,8 @@ from accuracy.core.errors import ConfigError
 
 Function = Callable[..., Any]
 Subjects = str | Function | Iterable[str | Function] | Mapping[str, Function]  # a mapping gives the functions' names
-SETTINGS = ("dtype", "world_size", "seed", "inputs", "kernel", "world", "sharding", "layout", "device")
+SETTINGS = ("dtype", "world_size", "seed", "inputs", "kernel", "world", "sharding", "layout", "device",
+            "case_seconds")  # fmt: skip
 
 
 def request(subjects: Subjects, arguments: Mapping[str, Any], words: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -229,7 +229,7 @@ def _carry_out(
         return 0
     print(plan_text.plan_line(plans, configuration.device, configuration.workers), file=sys.stderr)
     try:
-        outcome = run.execute(configuration, config, plans, folder, command, launched)
+        outcome = run.execute(configuration, config, plans, folder, command, launched, anew=sys.orig_argv)
     except RanksEnded as ended:
         print(f"accuracy: {ended}", file=sys.stderr)
         return NOTHING_MEASURED

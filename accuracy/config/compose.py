@@ -1,6 +1,8 @@
 """The configuration of a command, without the command: plain dicts and lists, the caller's own Hydra untouched."""
 
 from collections.abc import Sequence
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,5 +38,10 @@ def nodes(group: str, names: Sequence[str]) -> dict[str, Any]:
     for name in names:
         if name not in allowed:
             raise unknown(group, name, allowed)
+    return deepcopy(_nodes(group, tuple(names)))
+
+
+@cache  # Hydra takes a quarter of a second
+def _nodes(group: str, names: tuple[str, ...]) -> dict[str, Any]:
     found: dict[str, Any] = compose(f"{group}=[{','.join(names)}]")[group]
     return found

@@ -2,8 +2,9 @@
 
 import math
 import os
+import traceback
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import torch
 from accuracy.config.read import Configuration
 from accuracy.core import given
 from accuracy.core.case import Case
+from accuracy.core.frames import located
+from accuracy.execute import watch
 from accuracy.execute import workers as pool
 from accuracy.execute.plan import Planned, measured
 from accuracy.execute.ranks import agent, rank_loop
@@ -19,7 +22,7 @@ from accuracy.execute.ranks.rank_loop import Task
 from accuracy.execute.ranks.rendezvous import Ranks
 from accuracy.execute.worker_process import Work, write
 from accuracy.measurement.memory import bytes_needed
-from accuracy.measurement.pipeline import Pipeline
+from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.measurement.rerun.repeats import copies, repeat
 from accuracy.reference.cache import Cache
 from accuracy.runtime import device
@@ -42,17 +45,23 @@ class Launched:
 
 
 def measure(
-    configuration: Configuration, folder: Path, pending: Sequence[Planned], launched: Launched | None, begin: Begin
+    configuration: Configuration,
+    folder: Path,
+    pending: Sequence[Planned],
+    launched: Launched | None,
+    begin: Begin,
+    command: Sequence[str] = (),
 ) -> Generator[str, None, None]:
     """The status of each case as it ends, its rows in the folder by then. To be closed, so that no process stays.
-    launched: the real ranks that this process is the first of."""
+    launched: the real ranks that this process is the first of. command: what starts this process anew."""
     if launched is not None:
         for case, status in rank_loop.lead(launched.task, launched.ranks, pending):
             begin(case)
             yield status
         return
+    here = Here(folder, begin, configuration.case_seconds, command)
     alone = Pipeline(configuration.name, _cache(configuration), _run_alone)
-    yield from _one_by_one(alone, folder, (each for each in pending if _can_be_alone(each.case)), begin)
+    yield from _one_by_one(alone, (each for each in pending if _can_be_alone(each.case)), here)
     pending = [each for each in pending if not _can_be_alone(each.case)]
     runnable = [each.case for each in pending if each.unsupported is None]
     workers = min(configuration.workers, len(runnable))
@@ -60,18 +69,43 @@ def measure(
         yield from agent.measure(task_of(configuration, folder, pending, max(real)), pending, begin)
     elif workers > 1 or (workers and configuration.case_seconds < math.inf):  # this process could not end its own case
         unsupported = (each for each in pending if each.unsupported is not None)  # they need no GPU
-        yield from _one_by_one(_pipeline(configuration), folder, unsupported, begin)
+        yield from _one_by_one(_pipeline(configuration), unsupported, here)
         yield from pool.measure(runnable, work(configuration, folder, workers), begin)
     else:
-        yield from _one_by_one(_pipeline(configuration), folder, pending, begin)
+        yield from _one_by_one(_pipeline(configuration), pending, here)
 
 
-def _one_by_one(
-    pipeline: Pipeline, folder: Path, pending: Iterable[Planned], begin: Begin
-) -> Generator[str, None, None]:
+@dataclass(frozen=True)
+class Here:
+    """What this process measures itself: into which folder, whom it tells, for how long, and as which command."""
+
+    folder: Path
+    begin: Begin
+    case_seconds: float
+    command: Sequence[str]
+
+
+def _one_by_one(pipeline: Pipeline, pending: Iterable[Planned], here: Here) -> Generator[str, None, None]:
     for each in pending:
-        begin(each.case)
-        yield write(folder, each.case, measured(pipeline, each))
+        here.begin(each.case)
+        yield write(here.folder, each.case, _in_time(pipeline, each, here))
+
+
+def _in_time(pipeline: Pipeline, each: Planned, here: Here) -> Measured:
+    case, seconds = each.case, watch.limit(each.case, here.case_seconds)
+    reason = watch.reason(seconds, here.case_seconds)
+
+    def give_up() -> None:
+        write(here.folder, case, pipeline.failed(case, f"{reason}, and could not be interrupted"))
+        watch.start_anew(case, here.command)
+
+    try:
+        with watch.watched(seconds, give_up):
+            return measured(pipeline, each)
+    except watch.TookTooLong as error:
+        place = located(error).removeprefix("TookTooLong:").strip()
+        text = "".join(traceback.format_exception(error))
+        return replace(pipeline.failed(case, f"{reason} {place}".rstrip()), traceback=text)
 
 
 def _can_be_alone(case: Case) -> bool:
@@ -105,6 +139,7 @@ def task_of(configuration: Configuration, folder: Path, plans: Sequence[Planned]
         sizes=sizes,
         seconds=min(configuration.case_seconds, configuration.timeout_seconds),
         threads=max(1, threads),
+        case_seconds=configuration.case_seconds,
     )
 
 
@@ -118,9 +153,6 @@ def fitting_workers(configuration: Configuration, plans: Sequence[Planned], free
     fitting = memories * (free_bytes // (max(map(bytes_needed, cases)) + own))
     return max(min(most, memories), min(most, fitting))
 
-
-HANGS_SECONDS = 3600.0
-"""After which a worker process is taken to have stopped, where no case_seconds says otherwise."""
 
 WORKER_BYTES = 2**26
 """Of main memory that a worker has for itself, beside a case's: 61 MB measured in a worker of the demo, its small cases
@@ -136,8 +168,7 @@ def work(configuration: Configuration, folder: Path, workers: int) -> Work:
     threads = configuration.threads
     if configuration.device == "cuda":
         gpus, threads = list(islice(cycle(device.alike()), workers)), max(1, torch.get_num_threads() // workers)
-    limit = configuration.case_seconds if configuration.case_seconds < math.inf else HANGS_SECONDS
-    return Work(_pipeline(configuration), folder, gpus, threads, limit)
+    return Work(_pipeline(configuration), folder, gpus, threads, configuration.case_seconds)
 
 
 def _pipeline(configuration: Configuration) -> Pipeline:

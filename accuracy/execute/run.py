@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from accuracy.config.read import Configuration
 from accuracy.core.case import Case, digest
-from accuracy.execute import other_code
+from accuracy.execute import other_code, watch
 from accuracy.execute.measure import Launched, measure
 from accuracy.execute.plan import Planned
 from accuracy.measurement.provenance import code_of, fingerprint, provenance
@@ -61,9 +61,11 @@ def execute(
     command: list[str],
     launched: Launched | None = None,
     quiet: bool = False,
+    anew: Sequence[str] = (),
 ) -> Outcome:
     """Measure every planned case that the folder does not have; each case's rows are on disk before the next. launched:
-    the real ranks that this process is the first of; None: it was started alone. quiet: no progress bar."""
+    the real ranks that this process is the first of; None: it was started alone. quiet: no progress bar. anew: the
+    command that starts this process anew where a case cannot be ended otherwise."""
     ids = [each.case.id for each in plans]
     about = record(configuration.name, configuration.device, config, ids, ["accuracy", *command]) | {
         "workers": configuration.workers,
@@ -82,8 +84,9 @@ def execute(
     table.write_json(folder / "run.json", about)
     finished = table.finished_cases(folder)
     done = {case_id: found.status for case_id, found in finished.items() if codes.get(case_id) == found.code}
-    pending = [each for each in plans if each.case.id not in done]
-    counts = dict.fromkeys((table.OK, table.UNSUPPORTED, table.FAILED), 0)
+    given_up = watch.given_up() & {*ids} - {*done}
+    pending = [each for each in plans if each.case.id not in {*done, *given_up}]
+    counts = {table.OK: 0, table.UNSUPPORTED: 0, table.FAILED: len(given_up)}
     interrupted = False
     progress = Progress(
         total=len(plans), initial=len(plans) - len(pending), unit="case", dynamic_ncols=True, disable=quiet
@@ -93,7 +96,7 @@ def execute(
         progress.set_postfix_str(f"{case.variant.name} {case.dtype} W={case.world_size}", refresh=False)
 
     try:
-        with closing(measure(configuration, folder, pending, launched, begin)) as ended:
+        with closing(measure(configuration, folder, pending, launched, begin, anew)) as ended:
             for status in ended:
                 counts[status] += 1
                 progress.update()

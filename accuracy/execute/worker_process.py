@@ -20,13 +20,14 @@ from accuracy.runtime import arithmetic
 @dataclass(frozen=True)
 class Work:
     """What every worker is to do. pipeline: with what is kept from case to case still empty; folder: of the run; gpus:
-    one worker each, None is the CPU; threads: of a worker's CPU work; limit: seconds for a case."""
+    one worker each, None is the CPU; threads: of a worker's CPU work; case_seconds: that a case
+    may take, as configured."""
 
     pipeline: Pipeline
     folder: Path
     gpus: Sequence[int | None]
     threads: int
-    limit: float = math.inf
+    case_seconds: float = math.inf
 
 
 def write(folder: Path, case: Case, measured: Measured) -> str:

@@ -16,7 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from accuracy.core.case import Case
-from accuracy.execute import start_method, worker_process
+from accuracy.execute import start_method, watch, worker_process
 from accuracy.execute.schedule import Schedule
 from accuracy.execute.worker_process import Work, write
 from accuracy.measurement.provenance import code_of
@@ -74,7 +74,7 @@ class _Worker:
         self.case: Case | None = None
         self.ready = self.late = False
         before = multiprocessing.active_children()
-        with start_method.kept():
+        with start_method.main_is_not_imported(), start_method.kept():
             self.submit(START_SECONDS, worker_process.ready)
         (self.process,) = set(multiprocessing.active_children()).difference(before)
 
@@ -89,7 +89,8 @@ class _Worker:
         """What the process is at; one that is free begins the next case, where there is one."""
         if self.ready and self.future is None and (case := schedule.take(self.number)) is not None:
             try:
-                self.submit(self.work.limit, worker_process.measure, case)
+                self.limit = watch.limit(case, self.work.case_seconds)
+                self.submit(self.limit, worker_process.measure, case)
             except BrokenProcessPool:
                 schedule.put_back(self.number, case)
                 self.restart(schedule)
@@ -130,7 +131,7 @@ class _Worker:
         self.process.join()
         code = self.process.exitcode
         if self.late:
-            return f"{self.name} was killed after case_seconds={self.work.limit:g}"
+            return f"{self.name} was killed after {watch.said(self.limit, self.work.case_seconds)}"
         if code < 0:
             return f"{self.name} was killed by signal {-code} ({signal.strsignal(-code)})"
         return f"{self.name} ended with status {code}"

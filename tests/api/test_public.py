@@ -70,7 +70,7 @@ def test_tables_without_a_common_cell_are_not_compared(healthy: pd.DataFrame, ri
         accuracy.compare(healthy, ring)
 
 
-def test_a_faulty_function_is_diagnosed_and_raises_and_a_variant_that_rounds_does_not() -> None:
+def test_a_faulty_function_is_diagnosed_and_raises() -> None:
     small = {"seqlen": 48, "heads": 2, "heads_kv": 1, "head_dim": 16, "device": "cpu"}
     found = accuracy.diagnose(wrong_backward, **small)
     assert found.sentence.startswith("dq is wrong at any precision")
@@ -78,7 +78,6 @@ def test_a_faulty_function_is_diagnosed_and_raises_and_a_variant_that_rounds_doe
     assert set(of_dq["label"]) == {"logic", "not_measured"}  # a window that the function does not have
     with pytest.raises(AssertionError, match="dq is wrong at any precision"):
         found.raise_if_faulty()
-    accuracy.diagnose("ring", world_size=2, **small).raise_if_faulty()
 
 
 def test_a_table_is_diagnosed_as_it_is_and_a_case_that_raised_everywhere_raises(healthy: pd.DataFrame) -> None:

@@ -44,14 +44,20 @@ class Runner:
     outcome: int | None = None
     summary: str = ""
 
-    def run(self) -> int:
-        """The job's outcome: 0, or the status of the first step that failed; `always()` steps run all the same."""
+    def run(self, *only: str) -> int:
+        """The job's outcome: 0, or the status of the first step that failed; `always()` steps run all the same. only:
+        names of steps, the others' files being there."""
         action = read(ACTION)
         self.inputs = {name: str(each.get("default", "")) for name, each in action["inputs"].items()} | self.inputs
         failed = 0
         for step in action["runs"]["steps"]:
             condition = step.get("if", "")
-            if "run" not in step or (failed and "always()" not in condition) or not self._wanted(condition):
+            if (
+                "run" not in step
+                or (only and step["name"] not in only)
+                or (failed and "always()" not in condition)
+                or not self._wanted(condition)
+            ):
                 continue
             status = self._step(step)
             self.gone[step["name"]] = status

@@ -14,10 +14,10 @@ from tests.measuring import COSTS
 from tests.processes import Process
 
 pytestmark = pytest.mark.xdist_group("story")
-GRID = (*TINY, "device=cpu", "variant=[ring,zigzag]", "dtype=[bfloat16,float32]", "world_size=[1,2,4]",
-        f"seed={list(range(6))}", "output_dir=run")  # fmt: skip
-CASES = 2 * 2 * 3 * 6
-KILL, INTERRUPT = 4, 12  # as soon as so many cases are on disk
+GRID = (*TINY, "device=cpu", "variant=[ring,zigzag]", "dtype=[bfloat16,float32]", "world_size=[1,4]",
+        f"seed={list(range(4))}", "output_dir=run")  # fmt: skip
+CASES = 2 * 2 * 2 * 4
+KILL, INTERRUPT = 3, 9  # as soon as so many cases are on disk
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ def diagnosed(name: str, each: Foreign) -> accuracy.Diagnosis:
     return accuracy.diagnose({name: each.fn}, layout=each.layout, world_size=list(each.ranks), **SMALL)
 
 
-@pytest.mark.stress(2)
+@pytest.mark.stress(1)
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_function_is_called_healthy(name: str) -> None:
     found = diagnosed(name, HEALTHY[name])
@@ -27,7 +27,7 @@ def test_a_healthy_function_is_called_healthy(name: str) -> None:
     assert ("nothing else found" in found.sentence) >= inside
 
 
-@pytest.mark.stress(2)
+@pytest.mark.stress(1)
 @pytest.mark.parametrize("name", FAULTY)
 def test_a_fault_of_one_line_is_found_in_the_tensor_that_has_it(name: str) -> None:
     found = diagnosed(name, FAULTY[name])

@@ -14,7 +14,7 @@ Gate = Callable[..., Answer]
 
 @pytest.fixture(scope="session")
 def baseline(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Eight seeds of three variants: 2 dtypes, 3 world sizes, 6 tensors."""
+    """Eight seeds of three variants: 2 world sizes, 6 tensors."""
     return write_baseline(tmp_path_factory.mktemp("reports") / "made_up" / "some-gpu")
 
 

@@ -6,13 +6,11 @@ import logging
 import multiprocessing
 import os
 import signal
-import sys
 import tempfile
 import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +104,7 @@ class Agent(LocalElasticAgent):
                 logger.setLevel(level)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        with _main_is_not_imported(), start_method.kept():
+        with start_method.main_is_not_imported(), start_method.kept():
             started: dict[int, Any] = super()._start_workers(worker_group)
         return started
 
@@ -161,15 +159,3 @@ def rank_process(task: Task, pending: Sequence[Planned], rendezvous_folder: Path
         if not (isinstance(error, OSError) and error.filename):  # a file that cannot be written: `measure` says so
             traceback.print_exc()
         os._exit(1)
-
-
-@contextmanager
-def _main_is_not_imported() -> Iterator[None]:
-    """multiprocessing imports the main module in each child: a script without a guard would start itself again."""
-    names: dict[str, Any] = vars(sys.modules["__main__"])
-    hidden: dict[str, Any] = {name: names.pop(name) for name in ("__spec__", "__file__") if name in names}
-    names["__spec__"] = None
-    try:
-        yield
-    finally:
-        names.update(hidden)

@@ -6,6 +6,7 @@ instead, and its launcher starts all of them anew.
 """
 
 import json
+import math
 import os
 import traceback
 from collections.abc import Iterator, Sequence
@@ -17,12 +18,13 @@ import torch.distributed as dist
 
 from accuracy.core.case import Case, Reruns, digest
 from accuracy.core.frames import located
+from accuracy.execute import watch
 from accuracy.execute.plan import Planned, measured
 from accuracy.execute.ranks import journal, messages
 from accuracy.execute.ranks.rendezvous import Ranks, time_limit
 from accuracy.execute.worker_process import device_works, write
 from accuracy.inputs import base as inputs_base
-from accuracy.measurement.pipeline import Pipeline
+from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.measurement.rerun import counts, repeats
 from accuracy.results import table
 from accuracy.runtime import device
@@ -43,7 +45,7 @@ Told = dict[str, Any]
 class Task:
     """What the ranks of a run measure, and how. cases: the same on every rank; pipeline: the first rank's, which
     simulates the cases of a simulated world; sizes: the world sizes to come; seconds: that real ranks may take for a
-    case; threads: of the processor, in each rank that is started here."""
+    case; threads: of the processor, in each rank that is started here; case_seconds: as configured."""
 
     cases: Sequence[Case]
     pipeline: Pipeline
@@ -52,6 +54,7 @@ class Task:
     sizes: Sequence[int]
     seconds: float
     threads: int
+    case_seconds: float = math.inf
 
     @property
     def digest(self) -> str:
@@ -74,11 +77,29 @@ def lead(task: Task, ranks: Ranks, pending: Sequence[Planned]) -> Iterator[tuple
             reason = None if each.unsupported else known.reason(case.id) or _hopeless(case, task.cases, known)
             if not (each.unsupported or reason):
                 rank.prepare(numbers[case.id])
-            found = pipeline.failed(case, reason) if reason else measured(pipeline, each)
+            found = pipeline.failed(case, reason) if reason else _in_time(task, pipeline, each)
             known.statuses[case.id] = write(task.folder, case, found)
             journal.note(task.folder, found.status, case.id)
         yield case, known.statuses[case.id]
     rank.tell(0, END)
+
+
+def _in_time(task: Task, pipeline: Pipeline, each: Planned) -> Measured:
+    """Beside what ranks do together the first computes the reference and simulates; the launcher starts all anew."""
+    seconds = watch.limit(each.case, task.case_seconds)
+    if each.case.world == "processes":
+        seconds += len(RERUNS) * task.seconds
+
+    def end() -> None:
+        journal.note(task.folder, "final", watch.reason(seconds, task.case_seconds))
+        os._exit(journal.LOST)
+
+    try:
+        with watch.watched(seconds, end):
+            return measured(pipeline, each)
+    except watch.TookTooLong:
+        end()
+        raise
 
 
 def _hopeless(case: Case, cases: Sequence[Case], known: journal.Known) -> str | None:
