@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from accuracy.core import fields
 from accuracy.core.case import Case
-from accuracy.core.probes import PROBES
+from accuracy.core.probes import PROBES, REFERENCE_ERROR
 from accuracy.execute.plan import Planned
 from accuracy.execute.run import Outcome
 from accuracy.measurement.memory import bytes_needed
@@ -90,6 +91,10 @@ def _ratios(results: pd.DataFrame) -> str:
         title = "error / single device's error (relative Frobenius, all ranks, worst seed)"
         index, value = ["dtype", "variant", "world_size"], "x_single_device"
         rows = rows[rows["world_size"] == rows.groupby(index[:2])["world_size"].transform("max")]
+        exact = np.isinf(rows[value]) & np.isfinite(rows["error_rel"])  # single device has no error
+        least = rows["error_rel"] / rows["floor_rel"].clip(lower=REFERENCE_ERROR)
+        rows = rows.assign(**{value: rows[value].mask(exact, least)})
+        title += "\nwhere that is 0: over the rounding floor, or the reference's own error" if exact.any() else ""
     shown = rows.pivot_table(index=index, columns="tensor", values=value, aggfunc="max")
     return (
         f"{title}\n{shown[[name for name in table.TENSORS if name in shown]].to_string(float_format='{:.3g}'.format)}"

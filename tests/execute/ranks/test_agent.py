@@ -166,3 +166,14 @@ def test_ranks_killed_at_random_moments_leave_every_number_as_it_was(tmp_path: P
     measured = comparable(real[real["status"] == table.OK])
     expected = simulated[simulated["seed"].isin(set(measured["seed"]))].reset_index(drop=True)
     pd.testing.assert_frame_equal(measured, expected, check_exact=True, check_dtype=failed.empty)
+
+
+def test_what_hangs_on_the_first_rank_alone_is_a_row_too(tmp_path: Path) -> None:
+    """A simulated case beside those of real ranks; the reference is computed there, too."""
+    alone = "if type(rank.world).__name__ != 'ProcessesWorld': time.sleep(600)"
+    planting.first(tmp_path / "mine", "hangs", alone)
+    rows = run(tmp_path / "run", "variant=[hangs,ring]", "world_size=2", "dtype=float32", "case_seconds=6",
+               "world=processes", "+also.again={world:{simulated:{}}}", parts=tmp_path / "mine")  # fmt: skip
+    cases = rows.drop_duplicates("case_id").set_index(["variant", "world"])
+    assert cases.loc[("hangs", "simulated"), "reason"] == "took longer than case_seconds=6"
+    assert set(cases["status"].drop(("hangs", "simulated"))) == {table.OK}
