@@ -4,12 +4,8 @@ In: the folder and the planned cases. Out: what was moved to `other_code/CODE/` 
 was measured is lost.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from accuracy.core.case import Case
 from accuracy.execute.plan import Planned
@@ -18,23 +14,29 @@ from accuracy.results import table
 from accuracy.variant.base import schedule_of
 
 FOLDER = "other_code"
+ASKED = ["code", "variant", "options"]
 
 
-def set_aside(folder: Path, plans: Sequence[Planned]) -> str:
-    """Move such rows, of planned cases and of others of the same functions; what to say of it, or nothing."""
+def set_aside(folder: Path, plans: Sequence[Planned], files: dict[str, table.CaseFile]) -> str:
+    """Move such rows, of planned cases and of others of the same functions; what to say of it, or nothing. files: the
+    folder's, as read; those that are moved leave it."""
     planned = {each.case.id: each.case for each in plans}
     own = {(each.case.variant.name, each.case.variant.options_text): _own(each.case) for each in plans}
     again = other = 0
-    for path, rows, first in _cases(folder):
-        case = planned.get(path.stem)
+    for case_id, (rows, _) in list(files.items()):
+        if not rows.num_rows or not {*ASKED} <= {*rows.column_names}:
+            continue  # a damaged file is written anew
+        (first,) = rows.slice(0, 1).select(ASKED).to_pylist()
+        case = planned.get(case_id)
         mine = own.get((first["variant"], first["options"] or ""))
         if case is not None and first["code"] != code_of(case):
-            again += rows
+            again += rows.num_rows
         elif case is None and mine and not str(first["code"]).endswith(f"+{mine}"):
-            other += rows
+            other += rows.num_rows
         else:
             continue
-        _move(folder, path.stem, str(first["code"]))
+        _move(folder, case_id, str(first["code"]))
+        del files[case_id]
     said = [f"{again} rows of other code are measured again"] if again else []
     said += [f"{other} rows of other code belong to no planned case"] if other else []
     return f"{'; '.join(said)} (kept in {folder / FOLDER})" if said else ""
@@ -43,18 +45,6 @@ def set_aside(folder: Path, plans: Sequence[Planned]) -> str:
 def _own(case: Case) -> str:
     """The code of the user's function, "" where the case has none."""
     return schedule_of(case.variant.forward).code(case)
-
-
-def _cases(folder: Path) -> Iterator[tuple[Path, int, dict[str, str]]]:
-    """The file of every case in the folder, its number of rows, and what its first row says."""
-    for path in sorted((folder / "results").glob("*.parquet")):
-        with (
-            suppress(OSError, ValueError, KeyError, pa.ArrowException),
-            pq.ParquetFile(path, page_checksum_verification=True) as file,
-        ):
-            read = file.read(columns=["code", "variant", "options"]).slice(0, 1).to_pylist()
-            for first in read:  # a damaged file is written anew
-                yield path, file.metadata.num_rows, first
 
 
 def _move(folder: Path, case_id: str, code: str) -> None:

@@ -72,7 +72,8 @@ def execute(
         "process": os.getpid(),
     }
     about["provenance"] |= {"functions": of_functions(configuration)}
-    if said := other_code.set_aside(folder, plans):
+    files = table.read_files(folder)
+    if said := other_code.set_aside(folder, plans, files):
         logging.getLogger("accuracy").warning("accuracy: %s", said)
     codes = {each.case.id: code_of(each.case) for each in plans}
     promises = {
@@ -82,8 +83,9 @@ def execute(
     }
     about["plan"] = completeness.begun(promises, sorted({*ids} - {*promises}), about["fingerprint"]["device"])
     table.write_json(folder / "run.json", about)
-    finished = table.finished_cases(folder)
+    finished = table.finished_cases(files)
     done = {case_id: found.status for case_id, found in finished.items() if codes.get(case_id) == found.code}
+    earlier = [files[case_id].rows for case_id in done]
     given_up = watch.given_up() & {*ids} - {*done}
     pending = [each for each in plans if each.case.id not in {*done, *given_up}]
     counts = {table.OK: 0, table.UNSUPPORTED: 0, table.FAILED: len(given_up)}
@@ -105,7 +107,8 @@ def execute(
     finally:
         progress.close()
     if not interrupted:
-        about |= {"ended": now(), "plan": completeness.closed(about["plan"], table.read_results(folder))}
+        results = table.results_of(folder, [case_id for case_id in ids if case_id not in done], earlier)
+        about |= {"ended": now(), "plan": completeness.closed(about["plan"], results)}
     table.write_json(folder / "run.json", about)
     earlier_ok = sum(status == table.OK for status in done.values())
     return Outcome(folder, counts["ok"], counts["unsupported"], counts["failed"], len(done), earlier_ok, interrupted)

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
@@ -182,15 +182,27 @@ def read_hypotheses(folder: Path) -> pd.DataFrame:
 
 def _read(folder: Path, name: str, schema: pa.Schema) -> pd.DataFrame:
     files = case_files(folder, name) if (folder / name).is_dir() else [folder / f"{name}.parquet"]
+    return _rows_of(files, folder / name, schema).to_pandas()
+
+
+def results_of(folder: Path, cases: Sequence[str], others: Sequence[pa.Table]) -> pd.DataFrame:
+    """Rows of some cases of a run folder, read now, and of others that were read before, derived columns rebuilt."""
+    files = [folder / "results" / f"{case_id}.parquet" for case_id in cases]
+    rows = pa.concat_tables([*others, _rows_of(files, folder / "results", RESULTS_SCHEMA)])
+    return with_derived(rows.to_pandas())
+
+
+def _rows_of(files: Sequence[Path], place: Path, schema: pa.Schema) -> pa.Table:
+    """place: the dataset's folder, or a published table without its suffix."""
     try:
         source = ds.dataset([path for path in files if path.exists()], format=CHECKED, schema=schema)
-        if (folder / name).is_dir():
+        if place.is_dir():
             must_have_columns(source, schema)
-        return source.to_table().to_pandas()
+        return source.to_table()
     except (OSError, ValueError, pa.ArrowException) as error:
         why = printable(" ".join(str(error).split())[:160])
         advice = "repeat the run's command, which measures such cases again"
-        raise ConfigError(f"{folder / name} has a damaged file ({why}); {advice}") from error
+        raise ConfigError(f"{place} has a damaged file ({why}); {advice}") from error
 
 
 def must_have_columns(source: ds.Dataset, schema: pa.Schema) -> None:
@@ -238,23 +250,47 @@ class Finished:
     code: str
 
 
-def finished_cases(folder: Path) -> dict[str, Finished]:
+class CaseFile(NamedTuple):
+    """What a case's file holds; whole: as a run writes it, nothing lost."""
+
+    rows: pa.Table
+    whole: bool
+
+
+def read_files(folder: Path) -> dict[str, CaseFile]:
+    """By id, the files of the folder's cases, planned or not, each read once; without those that cannot be read."""
+    found = {path.stem: _read_file(path) for path in sorted((folder / "results").glob("*.parquet"))}
+    return {case_id: each for case_id, each in found.items() if each is not None}
+
+
+def _read_file(path: Path) -> CaseFile | None:
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            counted = file.metadata.row_group(0)
+            whole = file.schema_arrow.equals(RESULTS_SCHEMA) and all(
+                counted.column(place).num_values == file.metadata.num_rows for place in range(counted.num_columns)
+            )
+            return CaseFile(file.read(), whole)
+    except (OSError, ValueError, pa.ArrowException):
+        return None
+
+
+def finished_cases(files: Mapping[str, CaseFile]) -> dict[str, Finished]:
     """By id, the cases that need no second run: measured or unsupported. A failed case is tried again."""
-    found = {path.stem: finished_case(folder, path.stem) for path in case_files(folder)}
+    found = {case_id: _finished(case_id, file) for case_id, file in files.items()}
     return {case_id: each for case_id, each in found.items() if each is not None}
 
 
 def finished_case(folder: Path, case_id: str) -> Finished | None:
     """How a case ended that needs no second run; None where it does, or where its file is damaged."""
-    try:
-        with pq.ParquetFile(folder / "results" / f"{case_id}.parquet", page_checksum_verification=True) as file:
-            counted = file.metadata.row_group(0)
-            whole = file.schema_arrow.equals(RESULTS_SCHEMA) and all(
-                counted.column(place).num_values == file.metadata.num_rows for place in range(counted.num_columns)
-            )
-            rows = file.read().select(["case_id", "status", "code"]).to_pylist()
-    except (OSError, ValueError, KeyError, pa.ArrowException):
+    file = _read_file(folder / "results" / f"{case_id}.parquet")
+    return None if file is None else _finished(case_id, file)
+
+
+def _finished(case_id: str, file: CaseFile) -> Finished | None:
+    if not file.whole:
         return None
-    whole = whole and rows and all(row["case_id"] == case_id and row["code"] for row in rows)
+    rows = file.rows.select(["case_id", "status", "code"]).to_pylist()
+    whole = rows and all(row["case_id"] == case_id and row["code"] for row in rows)
     ended = {row["status"] for row in rows}
     return Finished(rows[0]["status"], rows[0]["code"]) if whole and ended <= {OK, UNSUPPORTED} else None

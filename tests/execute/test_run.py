@@ -1,8 +1,11 @@
 import json
 from pathlib import Path
 
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 
+from accuracy.cli import plan_text
 from accuracy.cli import run as command
 from accuracy.execute.run import folder_of
 from accuracy.execute.settle import read_settled
@@ -42,7 +45,7 @@ def test_run_json_holds_what_a_reader_needs(accuracy: CommandLine) -> None:
     assert about["config"]["problem"]["seqlen"] == 32
     assert about["planned"] == 1
     assert about["started"] <= about["ended"]
-    assert about["cases"] == list(table.finished_cases(accuracy.folder / "run"))
+    assert about["cases"] == list(table.finished_cases(table.read_files(accuracy.folder / "run")))
     assert about["provenance"]["packages"]["torch"]
 
 
@@ -100,3 +103,17 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(accuracy: CommandLine) -> 
     assert "unsupported: 1 x single_device runs on one device" in answer.out
     assert "memory: about " in answer.out
     assert list(accuracy.folder.iterdir()) == []
+
+
+def test_a_run_reads_each_case_s_file_once(accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that were there before it measures, of its own when it closes the plan; the summary reads all."""
+    words = (*SHORT, "output_dir=run", "seed=[0,1]")
+    assert accuracy(*words).status == 0
+    read: list[str] = []
+    file, dataset = pq.ParquetFile, ds.dataset
+    monkeypatch.setattr(pq, "ParquetFile", lambda path, **how: read.append(path.stem) or file(path, **how))
+    monkeypatch.setattr(ds, "dataset", lambda paths, **how: read.extend(p.stem for p in paths) or dataset(paths, **how))
+    monkeypatch.setattr(plan_text, "outcome", lambda outcome: "")
+    assert accuracy(*words[:-1], "seed=[0,1,2]").status == 0
+    assert len(read) == 3
+    assert {*read} == {path.stem for path in (accuracy.folder / "run" / "results").iterdir()}

@@ -84,7 +84,7 @@ def test_what_an_interrupted_write_left_is_not_seen(tmp_path: Path, content: byt
     assert list(pd.read_parquet(tmp_path / "results")["case_id"]) == ["a"]
     assert list(table.read_results(tmp_path)["case_id"]) == ["a"]
     assert list(table.read_positions(tmp_path)["case_id"]) == ["a"]
-    assert set(table.finished_cases(tmp_path)) == {"a"}
+    assert set(table.finished_cases(table.read_files(tmp_path))) == {"a"}
 
 
 def test_a_kill_between_writing_and_naming_leaves_the_case_unfinished(
@@ -100,7 +100,7 @@ def test_a_kill_between_writing_and_naming_leaves_the_case_unfinished(
     monkeypatch.setattr(os, "replace", killed_at_results)
     with pytest.raises(KeyboardInterrupt):
         table.write_case(tmp_path, "a", [row("a")], {"case_id": ["a"]})
-    assert table.finished_cases(tmp_path) == {}
+    assert table.finished_cases(table.read_files(tmp_path)) == {}
     assert table.read_results(tmp_path).empty
     assert len(table.read_positions(tmp_path)) == 1  # positions come first: results never lack theirs
 
@@ -108,7 +108,7 @@ def test_a_kill_between_writing_and_naming_leaves_the_case_unfinished(
 def test_failed_cases_are_tried_again_and_others_are_not(tmp_path: Path) -> None:
     for case_id, status in (("a", table.OK), ("b", table.UNSUPPORTED), ("c", table.FAILED)):
         table.write_case(tmp_path, case_id, [row(case_id, status)])
-    assert table.finished_cases(tmp_path) == {
+    assert table.finished_cases(table.read_files(tmp_path)) == {
         "a": table.Finished(table.OK, "c0de"),
         "b": table.Finished(table.UNSUPPORTED, "c0de"),
     }
@@ -122,7 +122,7 @@ def test_a_second_writing_of_a_case_replaces_the_first(tmp_path: Path) -> None:
 
 def test_a_folder_without_rows_is_an_empty_table(tmp_path: Path) -> None:
     assert list(table.read_results(tmp_path).columns) == table.RESULTS_SCHEMA.names
-    assert table.finished_cases(tmp_path) == {}
+    assert table.finished_cases(table.read_files(tmp_path)) == {}
 
 
 @pytest.mark.stress(3)

@@ -157,7 +157,7 @@ def test_submitit_runs_a_job_of_a_sweep_on_as_many_processes_as_it_was_told(tmp_
     done = submitit(tmp_path, "hydra.launcher.tasks_per_node=2", "world=processes", "world_size=[1,2]")
     assert done.returncode == 0, done.stderr
     (run,) = (tmp_path / "outputs").iterdir()
-    assert len(table.finished_cases(run)) == 2
+    assert len(table.finished_cases(table.read_files(run))) == 2
 
 
 def test_a_mistake_in_a_job_of_submitit_is_the_command_s_exit_status(tmp_path: Path) -> None:
