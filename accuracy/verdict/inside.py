@@ -3,8 +3,9 @@
 In a float64 case such a function returns float64 tensors with a float32 error. Two things are known of it there: how
 far out is from the reference, and how far every tensor is where the function was called in float32. Its inputs are
 rounded to float32 once more (four tensors, and what is kept between forward and backward), so a tensor may be a few
-times as far as in the float32 case, or as the single-device kernel there: `TIMES`, one for each of eight roundings. An
-error that points one way, as a constant factor's does, is none of rounding.
+times as far as in the float32 case, or as the single-device kernel there: `TIMES`, one for each of eight roundings.
+An error that points one way, as a constant factor's does, is none of rounding. Of n errors that move by themselves
+the mean is 1 / sqrt(n) of their root mean square: five of these may be chance, so 32 values of delta say nothing.
 """
 
 import math
@@ -23,6 +24,7 @@ FINEST = "float64"
 TIMES = 8.0
 LEAST = 1 / 16  # of a unit roundoff: less is no rounding to float32 of more than a few elements
 ONE_WAY = 0.3  # of the error's root mean square; a constant factor's share is 0.8 for Gaussian references
+DEVIATIONS = 5.0
 MARK = "inside"  # in the numbers of a finding that is a fact and no fault: float32 inside, or
 LSE, WEIGHTS = "lse", "weights"  # lse stored in float32, weights of the softmax in 16 bits
 
@@ -34,7 +36,7 @@ def judges(evidence: "Evidence", dtype: str) -> bool:
     if evidence.tensor == "lse" and _stored_in_float32(evidence, dtype):
         return True
     out, coarse = evidence.out_rungs.get(dtype, {}), evidence.out_rungs.get(FORMAT, {})
-    return bool(out) and all(_is_float32_s(rung, coarse.get(name)) for name, rung in out.items())
+    return bool(out) and all(_is_float32_s(evidence, rung, coarse.get(name)) for name, rung in out.items())
 
 
 def is_foreign(evidence: "Evidence") -> bool:
@@ -64,7 +66,7 @@ def weights(evidence: "Evidence", inputs: str) -> dict[str, float | str]:
 
 def explains(evidence: "Evidence", dtype: str, name: str) -> bool:
     """Whether float32 inside explains a tensor's error on some inputs of a float64 case."""
-    return _within(evidence.rungs[dtype][name], evidence.rungs.get(FORMAT, {}).get(name))
+    return _within(evidence, evidence.rungs[dtype][name], evidence.rungs.get(FORMAT, {}).get(name))
 
 
 def fact(evidence: "Evidence") -> Finding | None:
@@ -86,15 +88,16 @@ def _stored_in_float32(evidence: "Evidence", dtype: str) -> bool:
     return all(0 < rung.bits <= FORMATS[FORMAT].precision for rung in evidence.rungs.get(dtype, {}).values())
 
 
-def _is_float32_s(rung: "Rung", coarse: "Rung | None") -> bool:
-    return rung.level >= LEAST * FORMATS[FORMAT].unit_roundoff and _within(rung, coarse)
+def _is_float32_s(evidence: "Evidence", rung: "Rung", coarse: "Rung | None") -> bool:
+    return rung.level >= LEAST * FORMATS[FORMAT].unit_roundoff and _within(evidence, rung, coarse)
 
 
-def _within(rung: "Rung", coarse: "Rung | None") -> bool:
+def _within(evidence: "Evidence", rung: "Rung", coarse: "Rung | None") -> bool:
     """Whether an error in float64 is one that float32 makes, as measured in the float32 case where there is one."""
     if not math.isfinite(rung.level):
         return False
     unit = FORMATS[FORMAT].unit_roundoff
     usual = max(coarse.level, coarse.single_device) if coarse else 16 * unit
-    one_way = abs(rung.outward) > ONE_WAY and rung.level > 4 * unit  # below, a few elements may agree by chance
+    chance = DEVIATIONS / math.sqrt(float(evidence.counts(evidence.whole)[0].min()))
+    one_way = abs(rung.outward) > max(ONE_WAY, chance) and rung.level > 4 * unit
     return rung.level <= TIMES * max(min(usual, 1000 * unit), unit) and not one_way
