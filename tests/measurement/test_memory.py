@@ -12,8 +12,9 @@ ALONE, ALL = "variant=[ring,llama3,bpt_ring]", "variant=[ring,zigzag,striped,lla
 
 @pytest.mark.parametrize("many", [False, True])
 def test_the_estimate_covers_what_a_case_takes(many: bool, stress: bool) -> None:
-    size = (32 if stress else 8) if many else 1
-    words = (*WORDS, ALL if many else ALONE, f"world_size={size}", "variant.llama3.heads_stride=8")
+    size, tokens = (32, 2048) if stress else (8, 1024)
+    words = (*WORDS, ALL if many else ALONE, f"world_size={size if many else 1}", "variant.llama3.heads_stride=8",
+             f"problem.seqlen={tokens}")  # fmt: skip
     pipeline = Pipeline("test", Cache(None, 0))
     for each in plan(configuration(*words), None):
         row = pipeline.measure(each.case).rows[0]

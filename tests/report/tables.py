@@ -62,9 +62,9 @@ def many_variants(rows: pd.DataFrame) -> pd.DataFrame:
         times(
             ring.assign(variant=f"v{n:03}", case_id=f"{n:03}" + ring["case_id"].str[3:]),
             ring["rank"] > -2,
-            1 + n / 5000,
+            1 + n / 400,
         )
-        for n in range(500)
+        for n in range(40)
     ]
     return pd.concat([rows, *copies], ignore_index=True)
 
