@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from accuracy.cli import INTERNAL_ERROR, REPORT_TO, check, probe, publish, report, selfcheck
+from accuracy.cli import INTERNAL_ERROR, REPORT_TO
 from accuracy.cli import run as command
 from accuracy.runtime import device
 from tests import planting
+from tests.attack.test_bad_input import MAINS
 from tests.command_line import TINY, Answer, CommandLine, finish, start
 
 MISTAKES = {  # words, and what the line must contain
@@ -277,20 +278,13 @@ def test_a_fault_of_ours_has_a_status_and_a_file_of_its_own(
     assert "in broken" in file.read_text()
 
 
-COMMANDS = {
-    "accuracy-check": check.main, "accuracy-check accept": lambda words: check.main(["accept", *words]),
-    "accuracy-publish": publish.main, "accuracy-report": report.main, "accuracy-selfcheck": selfcheck.main,
-    "accuracy-probe": probe.main,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", MAINS)
 @pytest.mark.parametrize("words", [["--nope"], ["--rows", "-5"], ["--processes=0", "--to"], ["\x1b[31m", "a", "--x"]])
 def test_wrong_words_of_any_command_are_told_in_one_line(
     name: str, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
-        COMMANDS[name](words)
+        MAINS[name](words)
     told = capsys.readouterr()
     assert (stopped.value.code, told.out) == (command.USAGE_ERROR, "")
     assert told.err.startswith(f"{name}: ")
