@@ -131,7 +131,7 @@ def _versions(rows: pd.DataFrame, record: Mapping[str, Any]) -> list[str]:
 
 
 def _preferred(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of each implementation, version, dtype and world: the most ranks, the first kernel, the newest run, one problem."""
+    """Of each implementation, version, dtype and world: most ranks, first kernel, newest run, one problem."""
     groups = rows[GROUP].drop_duplicates()
     few = [SIZES[world].index(size) for world, size in zip(groups["world"], groups["world_size"], strict=True)]
     unlike = [KERNELS.index(name) if name in KERNELS else len(KERNELS) for name in groups["kernel"]]
@@ -141,8 +141,8 @@ def _preferred(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _cells(key: tuple[Any, ...], mine: pd.DataFrame) -> Iterator[tuple[str, str, Cell]]:
-    """(world, column, cell) of a group: the largest of the ranks' errors over single device's on their tokens, mean over
-    seeds; on real ranks the fastest case's time and the median of peak memory."""
+    """(world, column, cell) of a group: the largest of the ranks' errors over single device's on their tokens, mean
+    over seeds; on real ranks the fastest case's time and the median of peak memory."""
     case = dict(zip(GROUP, key, strict=True))
     world, size = case["world"], case["world_size"]
     about = f"{case['kernel']}, S {case['seqlen']}, heads {case['heads']}/{case['heads_kv']} of {case['head_dim']}"
