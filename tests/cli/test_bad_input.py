@@ -164,7 +164,7 @@ MISTAKES = {  # words, and what the line must contain
         "world_size 2 to divide problem.heads_kv=3 or to be a multiple of it",
     ),
     "heads by stride": ("variant=llama3 variant.llama3.heads_stride=3", "heads_stride=3 must divide problem.heads_kv"),
-    "no stride": ("variant=llama3 variant.llama3.heads_stride=0", "heads_stride=0 must divide problem.heads_kv=2"),
+    "no stride": ("variant=llama3 variant.llama3.heads_stride=-1", "heads_stride=-1 must divide problem.heads_kv=2"),
     "no chunk": ("variant=bpt world_size=1 variant.bpt.key_chunk=0", "key_chunk=0; allowed: from 1"),
     "one device, several ranks": ("variant=bpt world_size=[2,4]", "bpt runs on one device: use world_size=1, not 2"),
     "sharding against schedule": (
