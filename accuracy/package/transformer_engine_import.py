@@ -91,8 +91,8 @@ class _Mock(ModuleType):
 def _extension() -> ModuleType:
     module = _Mock(EXTENSION, "in the place of TransformerEngine's C++ extension")
     module.__spec__ = ModuleSpec(EXTENSION, None)
-    vars(module)["DType"] = enum.IntEnum("DType", DTYPES)  # type: ignore[misc]
-    vars(module)["NVTE_Fused_Attn_Backend"] = enum.IntEnum("NVTE_Fused_Attn_Backend", FUSED)  # type: ignore[misc]
+    vars(module)["DType"] = enum.IntEnum("DType", DTYPES)
+    vars(module)["NVTE_Fused_Attn_Backend"] = enum.IntEnum("NVTE_Fused_Attn_Backend", FUSED)
     return module
 
 
