@@ -12,7 +12,7 @@ The scale stays a Python float (float64) throughout.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ for _function in (torch.exp, torch.log, torch.tanh):
 @dataclass(frozen=True)
 class Reference:
     """out (B, Sq, H, Dv), dq (B, Sq, H, D), dk (B, S, Hk, D), dv (B, S, Hk, Dv), lse, delta (B, H, Sq), float64;
-    with sinks, dsink (1, 1, H)."""
+    dsink (1, 1, H), without sinks (1, 1, 0)."""
 
     out: Tensor
     lse: Tensor
@@ -38,7 +38,7 @@ class Reference:
     dk: Tensor
     dv: Tensor
     delta: Tensor
-    dsink: Tensor | None = None
+    dsink: Tensor = field(default_factory=lambda: torch.zeros(1, 1, 0, dtype=torch.float64))
 
 
 def attention(
@@ -56,7 +56,7 @@ def attention(
     seen = seen_keys(length, k.shape[1], causal, top_left, window, documents)
     out, dq, dk, dv = (torch.zeros(x.shape, dtype=torch.float64, device=x.device) for x in (dout, q, k, v))
     lse, delta = (q.new_empty(batch, heads, length, dtype=torch.float64) for _ in range(2))
-    dsink = torch.zeros(1, 1, heads, dtype=torch.float64, device=q.device) if sinks else None
+    dsink = torch.zeros(1, 1, len(sinks), dtype=torch.float64, device=q.device)
     reference = Reference(out, lse, dq, dk, dv, delta, dsink)
     share = heads // k.shape[2]
     for item in range(batch):
@@ -127,7 +127,7 @@ def _one_head(
         slope = (gradient[first:last] @ value[any_row].T).sub_(delta).mul_(weights)
         if slope_of_cap is not None:
             slope.mul_(slope_of_cap)
-        if reference.dsink is not None:
+        if sinks:
             reference.dsink[0, 0, head] -= (torch.exp(sinks[head] - lse) * delta).sum()
         reference.out[item, first:last, head] = out
         reference.lse[item, head, first:last] = lse.squeeze(1)
