@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from accuracy.core.errors import ConfigError, unknown
 from accuracy.results.cell import KEYS
 from accuracy.results.glossary import COLUMNS
-from accuracy.results.table import ALL_RANKS, OK, TENSORS
+from accuracy.results.table import ALL_RANKS, ALL_TENSORS, OK
 
 Chosen = str | list[str] | None
 
@@ -39,10 +39,10 @@ def by_rank(table: pd.DataFrame, *, value: str = "error_rel", tensor: Chosen = N
 
 def heatmap(table: pd.DataFrame, *, value: str = "x_single_device", ax: Axes | None = None) -> Axes:
     """A value over all ranks, a row for each setting and a column for each tensor; colours are logarithmic."""
-    rows = _rows(table, value, list(TENSORS), ())
+    rows = _rows(table, value, list(ALL_TENSORS), ())
     rows = rows[rows["rank"] == ALL_RANKS].assign(setting=lambda each: _labels(each, ("tensor",)))
     grid = rows.groupby(["setting", "tensor"], sort=False)[value].agg(_mean).unstack("tensor")
-    grid = grid[[name for name in TENSORS if name in grid]]
+    grid = grid[[name for name in ALL_TENSORS if name in grid]]
     axes = ax or plt.subplots(figsize=(1.5 + 1.1 * grid.shape[1], 1.2 + 0.35 * len(grid)), layout="constrained")[1]
     numbers = grid.to_numpy(float)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -63,7 +63,7 @@ def _rows(table: pd.DataFrame, value: str, tensor: Chosen, needed: tuple[str, ..
         raise ConfigError(f"{type(table).__name__} is no table; give what accuracy.measure or accuracy.load returns")
     chosen = [tensor] if isinstance(tensor, str) else list(tensor or ("out", "dq", "dk", "dv"))
     numbers = [name for name, each in COLUMNS.items() if each.unit and name in table]
-    for what, name, allowed in (("value", value, numbers), *(("tensor", name, TENSORS) for name in chosen)):
+    for what, name, allowed in (("value", value, numbers), *(("tensor", name, ALL_TENSORS) for name in chosen)):
         if name not in allowed:
             raise unknown(what, name, allowed)
     missing = {"variant", "tensor", "rank", "status", *needed} - set(table.columns)

@@ -96,9 +96,8 @@ def _ratios(results: pd.DataFrame) -> str:
         rows = rows.assign(**{value: rows[value].mask(exact, least)})
         title += "\nwhere that is 0: over the rounding floor, or the reference's own error" if exact.any() else ""
     shown = rows.pivot_table(index=index, columns="tensor", values=value, aggfunc="max")
-    return (
-        f"{title}\n{shown[[name for name in table.TENSORS if name in shown]].to_string(float_format='{:.3g}'.format)}"
-    )
+    shown = shown[[name for name in table.ALL_TENSORS if name in shown]]
+    return f"{title}\n{shown.to_string(float_format='{:.3g}'.format)}"
 
 
 def _bottom_gradients(rows: pd.DataFrame) -> str:

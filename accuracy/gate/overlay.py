@@ -17,7 +17,7 @@ from accuracy.core.number import plain
 from accuracy.gate.decision import Decision
 from accuracy.gate.item import FAILED
 from accuracy.results.cell import KEYS, Cell, Key
-from accuracy.results.table import TENSORS
+from accuracy.results.table import ALL_TENSORS
 
 MOST_PANELS = 4
 _MARK = '<svg class="mark ink" viewBox="0 0 24 14" width="24" height="14" aria-hidden="true">'
@@ -94,7 +94,7 @@ def _panel(slug: str, setting: str, points: Sequence[_Point], slots: Mapping[str
         legend.append(BASELINE_KEY)
     if any(point.failed for point in points):
         legend.append(FAILED_KEY)
-    by_tensor = {name: [point for point in points if point.tensor == name] for name in TENSORS}
+    by_tensor = {name: [point for point in points if point.tensor == name] for name in ALL_TENSORS}
     charts = [_chart(f"{slug}-{tensor}", tensor, some, slots) for tensor, some in by_tensor.items() if some]
     return Panel(slug, setting, legend=tuple(legend), charts=tuple(charts), data=(_table(setting, points),))
 
@@ -138,7 +138,7 @@ def _draw(axes: Axes, points: Sequence[_Point], slot: int) -> None:
 
 
 def _table(setting: str, points: Sequence[_Point]) -> Table:
-    tensors = [tensor for tensor in TENSORS if any(point.tensor == tensor for point in points)]
+    tensors = [tensor for tensor in ALL_TENSORS if any(point.tensor == tensor for point in points)]
     rows = []
     for (line, size), some in groupby(points, key=lambda point: (point.line, point.size)):
         texts = {

@@ -18,7 +18,7 @@ from accuracy.measurement import condition, metrics
 from accuracy.measurement.distance import Distance, distance
 from accuracy.measurement.metrics import Array, Sums
 from accuracy.measurement.targets import Targets
-from accuracy.results.table import TENSORS
+from accuracy.results.table import ALL_TENSORS
 from accuracy.variant.base import schedule_of
 from accuracy.world.base import Results
 
@@ -45,7 +45,7 @@ class _Apart:
 
 def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[str, Compared]:
     """Each tensor that the ranks returned, by name. Raises WrongResult where one has another shape or dtype."""
-    dtypes = {name: stored_dtype(case, name, results) for name in TENSORS}
+    dtypes = {name: stored_dtype(case, name, results) for name in ALL_TENSORS}
     apart = {name: _apart(case, targets, name, x, dtypes[name]) for name, x in _in_turn(case, targets, results)}
     together = metrics.metric_columns(
         error=metrics.of_tensors([each.reference.sums for each in apart.values()]),
@@ -68,7 +68,7 @@ def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[st
 def stored_dtype(case: Case, name: str, results: Sequence[Results]) -> str:
     """The dtype that a tensor is held to: the case's for it; of an lse that came in a coarser one, that."""
     expected = tensor_dtype(name, case.dtype)
-    place = TENSORS.index(name)
+    place = ALL_TENSORS.index(name)
     x = results[0][place] if place < len(results[0]) else None
     return coarser(expected, _word(x)) if name == "lse" and x is not None else expected
 
@@ -89,7 +89,7 @@ def _in_turn(case: Case, targets: Targets, results: Sequence[Results]) -> Iterat
     delta is what the ranks' stored out makes it, as in `targets.in_token_layout`.
     """
     workspace, delta = targets.workspace, None
-    for name, ranks in zip(TENSORS, zip(*results, strict=True), strict=False):
+    for name, ranks in zip(ALL_TENSORS, zip(*results, strict=True), strict=False):
         given = [x for x in ranks if x is not None]
         if not given:
             continue

@@ -17,7 +17,7 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.measurement.targets import Targets
 from accuracy.reference.float64 import seen_keys
-from accuracy.results.table import TENSORS, Row
+from accuracy.results.table import ALL_TENSORS, Row
 from accuracy.runtime.sharding import join, token_map
 from accuracy.world.base import Results
 
@@ -37,7 +37,7 @@ def rows(case: Case, targets: Targets, results: Sequence[Results]) -> list[Row]:
         return []
     wholes = {
         name: join(torch.stack([x.double() for x in ranks]), case.variant.sharding)
-        for name, ranks in zip(TENSORS, zip(*results, strict=True), strict=False)
+        for name, ranks in zip(ALL_TENSORS, zip(*results, strict=True), strict=False)
         if name != "lse" and ranks[0] is not None
     }
     parts = _parts(targets, wholes)

@@ -22,7 +22,7 @@ from accuracy.measurement.rerun import trace
 from accuracy.measurement.rows import about_case, joined, metric_columns, position_columns
 from accuracy.measurement.targets import Targets
 from accuracy.reference.cache import Cache
-from accuracy.results.table import ALL_RANKS, FAILED, OK, TENSORS, UNSUPPORTED, Columns, Row
+from accuracy.results.table import ALL_RANKS, ALL_TENSORS, FAILED, OK, UNSUPPORTED, Columns, Row
 from accuracy.runtime import kept
 from accuracy.runtime.sharding import cut, token_map
 from accuracy.simulate.program import Ran, RunRanks, simulate
@@ -137,7 +137,7 @@ class Pipeline:
         found = comparison.compare(case, targets, ran.results)
         explained = search.rows(case, targets, ran.results, found) if case.reruns.explain else []
         blocks, positions, broken = [], [], []
-        for name in TENSORS:
+        for name in ALL_TENSORS:
             if name == "dsink" and not case.problem.sink_logits:
                 continue
             if name not in found:

@@ -22,7 +22,7 @@ from accuracy.measurement import condition
 from accuracy.measurement.distance import Target, distance
 from accuracy.measurement.metrics import Sums, rounding_sums
 from accuracy.reference.float64 import Reference
-from accuracy.results.table import TENSORS
+from accuracy.results.table import ALL_TENSORS
 from accuracy.runtime.rounding import round_to
 from accuracy.runtime.sharding import cut
 from accuracy.runtime.workspace import KEPT_ELEMENTS, Workspace
@@ -38,7 +38,7 @@ def in_token_layout(results: Results, dout: Tensor) -> Named:
     A missing result stays missing. delta is what the variant's stored out makes it, computed in float64: an out that
     is right gives a right delta.
     """
-    named = {name: x for name, x in zip(TENSORS, results, strict=False) if x is not None}
+    named = {name: x for name, x in zip(ALL_TENSORS, results, strict=False) if x is not None}
     if "lse" in named:
         named["lse"] = named["lse"].transpose(-1, -2)
     return named | {"delta": (dout.double() * named["out"].double()).sum(-1)}
@@ -62,10 +62,11 @@ class Targets:
     @classmethod
     def of(cls, inputs: Inputs, reference: Reference, dtype: str) -> "Targets":
         """delta's floor is that of a rounded out: no implementation that stores out in `dtype` can have less."""
-        results = (reference.out, reference.lse, reference.dq, reference.dk, reference.dv, reference.dsink)
+        dsink = [reference.dsink] if reference.dsink.numel() else []
+        results = (reference.out, reference.lse, reference.dq, reference.dk, reference.dv, *dsink)
         rounded = [
-            x if x is None else round_to(x, getattr(torch, tensor_dtype(name, dtype)))
-            for name, x in zip(TENSORS, results, strict=False)
+            round_to(x, getattr(torch, tensor_dtype(name, dtype)))
+            for name, x in zip(ALL_TENSORS, results, strict=False)
         ]
         exact = in_token_layout(results, inputs.dout) | {"delta": reference.delta.transpose(-1, -2)}
         return cls(inputs, exact, in_token_layout(tuple(rounded), inputs.dout))

@@ -1,8 +1,8 @@
 """torch's context parallelism of flex_attention: keys and values gathered, dk and dv reduce-scattered in their dtype.
 
 `flex_cp_allgather` and `_create_cp_block_mask`, as `_ContextParallel` with AttentionType.FLEX uses them (torchtitan).
-It runs flex_attention whatever the kernel of the case: compiled on CUDA; on a CPU torch's unfused form, whose refusal of
-gradients there is lifted. Balanced shards are zigzag, others contiguous.
+It runs flex_attention whatever the kernel of the case: compiled on CUDA; on a CPU torch's unfused form, whose refusal
+of gradients there is lifted. Balanced shards are zigzag, others contiguous.
 """
 
 import importlib

@@ -76,8 +76,7 @@ def _source_digest(part: Part) -> str:
 
 
 def _write(path: Path, reference: Reference) -> None:
-    found = {field.name: getattr(reference, field.name) for field in fields(reference)}
-    arrays = {name: x.cpu().numpy() for name, x in found.items() if x is not None}
+    arrays = {field.name: getattr(reference, field.name).cpu().numpy() for field in fields(reference)}
     with whole_file(path) as handle:
         np.savez(handle, **arrays)  # a zip file: every member has a CRC that reading checks
 
@@ -87,6 +86,8 @@ def _read(path: Path, device: torch.device) -> Reference | None:
         return None
     try:
         with np.load(path) as arrays:
-            return Reference(**{name: torch.from_numpy(arrays[name]).to(device) for name in arrays.files})
+            return Reference(
+                **{each.name: torch.from_numpy(arrays[each.name]).to(device) for each in fields(Reference)}
+            )
     except Exception:  # any damage means the same: compute it again
         return None

@@ -14,7 +14,7 @@ from accuracy.chart import mark
 from accuracy.core import fields
 from accuracy.core.dtype import FORMATS
 from accuracy.core.number import count, geometric_mean, plain
-from accuracy.results.table import OK, TENSORS
+from accuracy.results.table import ALL_TENSORS, OK
 
 SINGLE_DEVICE = "single_device"
 MOST_FACETS = 4  # drawn over the world size
@@ -112,7 +112,7 @@ def short_names(labels: Iterable[str]) -> dict[str, str]:
 def in_reading_order(labelled: pd.DataFrame) -> pd.DataFrame:
     """Rows by dtype from coarse to fine, then along the case's axes, tensors in the order of the contract; the seeds
     of one number stand together."""
-    tensors = {name: place for place, name in enumerate(TENSORS)}
+    tensors = {name: place for place, name in enumerate(ALL_TENSORS)}
     keys = labelled.assign(_fineness=labelled["dtype"].map(_FINENESS), _tensor=labelled["tensor"].map(tensors))
     order = ["_fineness", "facet", "series", "world_size", "_tensor", "rank", "seed", "case_id"]
     return labelled.loc[keys.sort_values(order, kind="stable").index].reset_index(drop=True)
@@ -156,7 +156,7 @@ def slot_of(variant: str, kernel: str = "") -> int:
 def tensor_order(tensors: Iterable[str]) -> list[str]:
     """Names of the tensors present: the contract's order, unknown ones after."""
     present = set(pd.Series(tensors).dropna())
-    return [name for name in TENSORS if name in present] + sorted(present - set(TENSORS))
+    return [name for name in ALL_TENSORS if name in present] + sorted(present - set(ALL_TENSORS))
 
 
 def omitted_facets(facets: list[Facet], most: int) -> str:

@@ -65,8 +65,8 @@ def of_table(results: pd.DataFrame) -> str | None:
 
 
 def _of_numbers(numbers: pd.DataFrame) -> str | None:
-    if not numbers["tensor"].isin(table.TENSORS).all():
-        return f"tensor is not one of {', '.join(table.TENSORS)}"
+    if not numbers["tensor"].isin(table.ALL_TENSORS).all():
+        return f"tensor is not one of {', '.join(table.ALL_TENSORS)}"
     for name in (*NUMBERS, "single_device_max"):
         if not ((numbers[name] >= 0) | ((name not in REQUIRED) & numbers[name].isna())).all():
             return f"{name} is missing or below 0"

@@ -25,7 +25,8 @@ from accuracy.results.derived import with_derived
 SCHEMA_VERSION = 3
 """The only one that is read."""
 
-TENSORS = ("out", "lse", "dq", "dk", "dv", "dsink", "delta")
+TENSORS = ("out", "lse", "dq", "dk", "dv", "delta")
+ALL_TENSORS = (*TENSORS[:-1], "dsink", TENSORS[-1])
 """dsink: of problems with sinks only, one value a head, the same on all ranks."""
 TENSORS_OF_STACKS = ("x", "dx", "d_query", "d_key", "d_value", "d_output", "loss", "gradient_norm")
 ALL_RANKS = -1

@@ -39,30 +39,35 @@ class DoubleRing(Ring):
     def unsupported(self, case: Case) -> str | None:
         """Whole windows."""
         window = int(dict(case.variant.options).get("window_ranks") or 1)
-        if case.world_size % window:
+        if case.world_size > 1 and case.world_size % window:
             return f"double_ring has windows of window_ranks={window} ranks, which must divide world_size"
         return super().unsupported(case)
 
     def source(self, rank: Rank, step: int) -> int:
         """See `Ring.source`."""
-        outer, inner = divmod(step, rank.options.window_ranks)
+        outer, inner = divmod(step, _window(rank))
         return _moved(rank, -outer, -inner)
 
     def hop(self, rank: Rank, step: int) -> tuple[int, int]:
         """See `Ring.hop`: inside the window; at its end one on in the window and one window on."""
-        leaves = (step + 1) % rank.options.window_ranks == 0
+        leaves = (step + 1) % _window(rank) == 0
         return _moved(rank, leaves, 1), _moved(rank, -leaves, -1)
 
     def end_step(self, rank: Rank, step: int, sums: Sequence[Accumulator]) -> None:
         """At the end of a window the sums are rounded."""
-        if rank.options.window_sums == "input" and (step + 1) % rank.options.window_ranks == 0:
+        if rank.options.window_sums == "input" and (step + 1) % _window(rank) == 0:
             for total in sums:
                 total.round_to(rank.dtype)
 
 
+def _window(rank: Rank) -> int:
+    """A single rank is a window."""
+    return 1 if rank.world.size == 1 else int(rank.options.window_ranks)
+
+
 def _moved(rank: Rank, windows: int, places: int) -> int:
     """The rank so many windows and, inside a window, so many places onward."""
-    size, window = rank.world.size, rank.options.window_ranks
+    size, window = rank.world.size, _window(rank)
     outer, inner = divmod(rank.world.rank, window)
     outer, inner = outer + windows * distance(rank), inner + places * distance(rank)
     return outer % (size // window) * window + inner % window

@@ -46,8 +46,10 @@ class Usp(Schedule):
     """Tokens for heads among neighbours, a ring across, and back."""
 
     def unsupported(self, case: Case) -> str | None:
-        """U divides the world size, and heads as for ulysses."""
+        """U divides a world size above 1, and heads as for ulysses."""
         size = int(dict(case.variant.options).get("ulysses_ranks") or 1)
+        if case.world_size == 1:
+            return None
         if case.world_size % size:
             return f"usp has ulysses_ranks={size} ranks in a row, which must divide world_size={case.world_size}"
         return ulysses.heads_unsupported("usp", size, case.problem)
@@ -80,7 +82,8 @@ class Usp(Schedule):
 
 def _grid(rank: Rank) -> tuple[Rank, Rank, tuple[int, int], tuple[int, int]]:
     """The rank among its neighbours, and in its ring; whom its shard goes to and whose it gets, there and back."""
-    size, neighbours, own = rank.world.size, rank.options.ulysses_ranks, rank.world.rank
+    size, own = rank.world.size, rank.world.rank
+    neighbours = 1 if size == 1 else rank.options.ulysses_ranks
     place, column = divmod(own, neighbours)
     parts = _parts(size, neighbours, rank.options.ring)
     row: Any = Group(rank.world, range(place * neighbours, (place + 1) * neighbours))
@@ -92,7 +95,7 @@ def _grid(rank: Rank) -> tuple[Rank, Rank, tuple[int, int], tuple[int, int]]:
 def _parts(size: int, neighbours: int, ring: str) -> list[int]:
     """Which contiguous shard each rank works on: of a zigzag ring half of its neighbours have the front chunk's parts,
     half the mirrored one's."""
-    if ring == "contiguous":
+    if ring == "contiguous" or size == 1:
         return list(range(size))
     half = neighbours // 2
     return [

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from accuracy.results.table import ALL_RANKS, TENSORS
+from accuracy.results.table import ALL_RANKS, ALL_TENSORS
 
 KERNEL_PLACE = "probability_dtype"  # the kernel's own: single device has it too
 FINAL = "final rounding"
@@ -66,9 +66,9 @@ def attributions(results: pd.DataFrame) -> list[Attribution]:
         groups: dict[Any, pd.DataFrame] = dict(iter(mine.groupby("_finer")))
         value = {frozenset(finer): float((same["error_rms"] ** 2).mean()) for finer, same in groups.items()}
         places = _places(value)
-        if places and named["tensor"] in TENSORS:
+        if places and named["tensor"] in ALL_TENSORS:
             found.append(_attribution(named, mine, value, places))
-    return sorted(found, key=lambda each: TENSORS.index(each.tensor))
+    return sorted(found, key=lambda each: ALL_TENSORS.index(each.tensor))
 
 
 def sentence(found: list[Attribution]) -> str:

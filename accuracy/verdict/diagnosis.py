@@ -11,7 +11,7 @@ import pandas as pd
 from accuracy.core import fields
 from accuracy.core.probes import PROBES
 from accuracy.results.hypothesis import FOLLOWS
-from accuracy.results.table import TENSORS
+from accuracy.results.table import ALL_TENSORS
 from accuracy.verdict import inside
 from accuracy.verdict.growth import growth_line
 from accuracy.verdict.label import (
@@ -135,7 +135,7 @@ def _restless(pattern: Pattern, lead: tuple[str, ...], wrong: "pd.Series[str]") 
     said = f"{_and(lead)} {'differ' if len(lead) > 1 else 'differs'} from run to run{change(pattern.numbers)}"
     others = {*wrong} - {*pattern.tensors}
     for names, one, more in (({*pattern.tensors}, "differs", "differ"), (others, "is wrong", "are wrong")):
-        rest = [name for name in TENSORS if name in names and name not in (*lead, "delta")]
+        rest = [name for name in ALL_TENSORS if name in names and name not in (*lead, "delta")]
         said += f"; {_and(rest)} {more if len(rest) > 1 else one} too" if rest else ""
     return f"{said}."
 

@@ -16,7 +16,7 @@ import pandas as pd
 from accuracy.core import fields
 from accuracy.core.dtype import FORMATS, effective_dtype, rounding_band
 from accuracy.core.probes import PROBES, REFERENCE_ERROR
-from accuracy.results.table import ALL_RANKS, FAILED, RERUN_COUNTS, TENSORS
+from accuracy.results.table import ALL_RANKS, ALL_TENSORS, FAILED, RERUN_COUNTS
 from accuracy.verdict import inside
 from accuracy.verdict.rows import Rows, columns_of
 
@@ -151,7 +151,7 @@ def gather(results: pd.DataFrame) -> list[Evidence]:
         without = bares.get(key, none)
         failed = without["status"] == FAILED
         failures, unsupported = _reasons(without.where(failed)), _reasons(without.where(~failed))
-        for tensor in TENSORS:
+        for tensor in ALL_TENSORS:
             if tensor == "dsink" and (*key, tensor) not in wholes:  # a problem without sinks
                 continue
             shared, out = ((*(named[name] for name in _SETTING), named["world_size"], name) for name in (tensor, "out"))

@@ -13,7 +13,7 @@ import pandas as pd
 from accuracy.core import fields
 from accuracy.core.dtype import FORMATS
 from accuracy.core.probes import PROBES
-from accuracy.results.table import ALL_RANKS, TENSORS
+from accuracy.results.table import ALL_RANKS, ALL_TENSORS
 from accuracy.verdict.evidence import times_single_device
 from accuracy.verdict.growth import Growth, fit_growth
 from accuracy.verdict.inside import is_healthy
@@ -63,7 +63,7 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> Pattern:
     label, wrong = _leading(judged)
     shape = _shape(judged, wrong)
     judged, results = _same_problem(judged, wrong), _same_problem(results, wrong)
-    tensors = tuple(name for name in TENSORS if (wrong["tensor"] == name).any())
+    tensors = tuple(name for name in ALL_TENSORS if (wrong["tensor"] == name).any())
     dtypes = _by_precision(wrong["dtype"])
     size = int(wrong["world_size"].max())
     finest = dtypes[-1]
@@ -84,7 +84,7 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> Pattern:
         size=size,
         ranks_wrong={name: tuple(map(int, found.index[found > RIGHT])) for name, found in profile.items()},
         trend={name: _trend(found[found > RIGHT]) for name, found in profile.items()},
-        growth=_growth(rows, tensors if label != ROUNDING else TENSORS, finest if label != ROUNDING else dtypes[0]),
+        growth=_growth(rows, tensors if label != ROUNDING else ALL_TENSORS, finest if label != ROUNDING else dtypes[0]),
         ratios=_ratios(rows, finest, size),
         floors=_floors(wrong),
         numbers={key: value for numbers in wrong["numbers"] for key, value in numbers.items()} | first["numbers"],
@@ -165,7 +165,7 @@ def _sound(judged: pd.DataFrame, tensors: tuple[str, ...]) -> tuple[str, ...]:
 def _others(judged: pd.DataFrame, tensors: tuple[str, ...]) -> tuple[str, ...]:
     """Further tensors with any bug; delta is out's."""
     bugs = set(judged.loc[judged["label"].isin(BUGS), "tensor"])
-    return tuple(name for name in TENSORS if name in bugs and name not in tensors and name != "delta")
+    return tuple(name for name in ALL_TENSORS if name in bugs and name not in tensors and name != "delta")
 
 
 def _floors(wrong: pd.DataFrame) -> dict[str, tuple[str, ...]]:

@@ -40,7 +40,7 @@ from accuracy.measurement.hypothesis.base import FORWARD, Asked, Hypothesis, fol
 from accuracy.measurement.targets import Targets
 from accuracy.reference.float64 import seen_keys
 from accuracy.results.hypothesis import EXPLAINS, FOLLOWS, RULED_OUT, SAME
-from accuracy.results.table import TENSORS, Row
+from accuracy.results.table import ALL_TENSORS, Row
 from accuracy.runtime.sharding import join
 from accuracy.world.base import Results
 
@@ -220,7 +220,7 @@ def _attention(case: Case, targets: Targets) -> Attention:
 def _returned(case: Case, results: Sequence[Results]) -> dict[str, Tensor]:
     """The finite tensors in token layout."""
     found = {}
-    for name, ranks in zip(TENSORS, zip(*results, strict=True), strict=False):
+    for name, ranks in zip(ALL_TENSORS, zip(*results, strict=True), strict=False):
         if any(x is None for x in ranks):
             continue
         shards = torch.stack([x.detach().cpu().double() for x in ranks])

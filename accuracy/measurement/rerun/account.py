@@ -17,7 +17,7 @@ from torch import Tensor
 from accuracy.core.dtype import rounding_band
 from accuracy.core.masks import Block
 from accuracy.measurement.rerun.watch import Met, Watch
-from accuracy.results.table import TENSORS
+from accuracy.results.table import ALL_TENSORS
 from accuracy.runtime.sharding import token_map
 from accuracy.world.base import Results
 
@@ -89,7 +89,7 @@ class Account:
             if left and (name, rank) in self.states:
                 self._find("never added", rank, left[0].step, left[0].met, len(left), tensor=name)
         for rank, tensors in enumerate(results):
-            for name, x in zip(TENSORS, tensors, strict=False):
+            for name, x in zip(ALL_TENSORS, tensors, strict=False):
                 if x is not None:
                     self._returned(name, rank, x)
 

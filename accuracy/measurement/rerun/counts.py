@@ -15,7 +15,7 @@ from torch import Tensor
 from accuracy.core.case import Case, Reruns
 from accuracy.core.errors import WrongResult
 from accuracy.measurement.rerun.repeats import Changes, Told, columns
-from accuracy.results.table import TENSORS
+from accuracy.results.table import ALL_TENSORS
 from accuracy.runtime.sharding import token_map
 from accuracy.simulate.program import Ran, RunRanks
 from accuracy.world.base import Results, Tensors
@@ -60,13 +60,13 @@ def _compare(
     results: Sequence[Results],
     again: Sequence[Sequence[Results]],
     changed: Callable[[int, str, Tensor, Tensor], Tensor],
-    names: Sequence[str] = TENSORS,
+    names: Sequence[str] = ALL_TENSORS,
 ) -> list[dict[str, int]]:
     """For each rank, the number of elements of each tensor that changed in any of the reruns."""
     counted = []
     for rank, first in enumerate(results):
         here = {}
-        for place, name in enumerate(TENSORS[: len(first)]):
+        for place, name in enumerate(ALL_TENSORS[: len(first)]):
             x = first[place]
             if x is None or name not in names:
                 continue

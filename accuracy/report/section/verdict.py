@@ -9,7 +9,7 @@ from accuracy.core import fields
 from accuracy.core.dtype import FORMATS
 from accuracy.core.number import MISSING, plain, ratio, scientific, signed
 from accuracy.report.series import spoken
-from accuracy.results.table import TENSORS
+from accuracy.results.table import ALL_TENSORS
 from accuracy.verdict.diagnosis import VARIANT, Diagnosis, diagnose
 from accuracy.verdict.label import LABELS, NOT_MEASURED, ROUNDING
 from accuracy.verdict.verdict import verdicts
@@ -40,7 +40,7 @@ def judge(results: pd.DataFrame, positions: pd.DataFrame, steps: pd.DataFrame, h
     ranked = measured.assign(
         _grave=measured["label"].map(LABELS.index),
         _bits=measured["dtype"].map(_bits),
-        _place=measured["tensor"].map(TENSORS.index),
+        _place=measured["tensor"].map(ALL_TENSORS.index),
     )
     said = _diagnoses(measured, results, steps, hypotheses)
     tables = (_overview(ranked), _findings(ranked))
@@ -99,7 +99,7 @@ def _overview(ranked: pd.DataFrame) -> Table:
         (name, dtype, tensor): _label_cell(mine)
         for (name, _, dtype, tensor), mine in ranked.groupby(["named", "_bits", "dtype", "tensor"], sort=True)
     }
-    there = [name for name in TENSORS if name != "dsink" or (ranked["tensor"] == name).any()]
+    there = [name for name in ALL_TENSORS if name != "dsink" or (ranked["tensor"] == name).any()]
     return grid("Verdict of every tensor", ("variant", "dtype"), there, found, _ABSENT)
 
 
@@ -144,7 +144,7 @@ def _chunks(results: pd.DataFrame, positions: pd.DataFrame) -> Table | None:
     bins = bins[bins["world_size"] == bins["world_size"].max()]
     bins = bins.assign(back=bins["token_begin"] >= bins["seqlen"] / 2)
     means = bins.groupby(["variant", "dtype", "tensor", "back"], sort=True)["error_rms"].mean().unstack("back")
-    order = sorted(means.index, key=lambda key: (key[0], _bits(key[1]), TENSORS.index(key[2])))
+    order = sorted(means.index, key=lambda key: (key[0], _bits(key[1]), ALL_TENSORS.index(key[2])))
     rows = tuple(
         cells(*key, scientific(front), scientific(back), ratio(back / front if front > 0 else None))
         for key, front, back in means.loc[order].itertuples(name=None)
@@ -166,7 +166,7 @@ def _by_step(results: pd.DataFrame, steps: pd.DataFrame) -> Table | None:
     bands = known.groupby("tensor")["band"].max()
     rows = tuple(
         cells(tensor, state, scientific(bands[tensor]), *map(scientific, profile.loc[(tensor, state)]))
-        for tensor in TENSORS
+        for tensor in ALL_TENSORS
         for state in ("partial", "running")
         if (tensor, state) in profile.index
     )
