@@ -1,4 +1,4 @@
-"""How far apart are the results of one sequence at different world sizes? Python -m experiments.dynamic_cp.distance.
+"""How far apart are the results of one sequence at different world sizes? python -m experiments.dynamic_cp.distance.
 
 Megatron's dynamic context parallelism gives each batch a world size of its own, by its lengths. In: a problem, a
 variant. Out: for each pair of world sizes the relative Frobenius norm of the difference, beside single device's error;
