@@ -113,7 +113,7 @@ class Pipeline:
         def made() -> Targets:
             inputs = inputs_base.round_to(self._draw(case.inputs, case.problem, case.seed), case.dtype, case.device)
             reference = self.reference_cache.reference(case.problem, case.inputs, case.seed, case.dtype, inputs)
-            return Targets.of(inputs, reference, case.dtype)
+            return Targets.of(inputs, reference, case.dtype, case.problem.sink_logits)
 
         return self._kept(case, made)
 

@@ -6,7 +6,7 @@ them all along dimension 1. S is the tensor's own number of tokens, of queries o
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -60,8 +60,9 @@ class Targets:
     _natural: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, inputs: Inputs, reference: Reference, dtype: str) -> "Targets":
-        """delta's floor is that of a rounded out: no implementation that stores out in `dtype` can have less."""
+    def of(cls, inputs: Inputs, reference: Reference, dtype: str, sinks: Sequence[float] = ()) -> "Targets":
+        """The floor of delta and dsink is that of a rounded out: no implementation that stores out in `dtype` can have
+        less. sinks: the logits, one a head."""
         dsink = [reference.dsink] if reference.dsink.numel() else []
         results = (reference.out, reference.lse, reference.dq, reference.dk, reference.dv, *dsink)
         rounded = [
@@ -69,7 +70,11 @@ class Targets:
             for name, x in zip(ALL_TENSORS, results, strict=False)
         ]
         exact = in_token_layout(results, inputs.dout) | {"delta": reference.delta.transpose(-1, -2)}
-        return cls(inputs, exact, in_token_layout(tuple(rounded), inputs.dout))
+        floor = in_token_layout(tuple(rounded), inputs.dout)
+        if sinks:
+            share = (torch.tensor(sinks, dtype=torch.float64, device=exact["lse"].device) - exact["lse"]).exp()
+            floor["dsink"] = -(share * floor["delta"]).sum((0, 1))[None, None]
+        return cls(inputs, exact, floor)
 
     def single_device(self, case: Case) -> Named:
         """The case's kernel on the whole sequence, in the case's dtype."""
