@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from accuracy.results.table import TENSORS
+from accuracy.results.table import ALL_TENSORS
 from accuracy.world.base import Results
 
 Told = dict[str, dict[str, Any]]
@@ -20,7 +20,7 @@ class Changes:
     """Of one rank."""
 
     def __init__(self, first: Results) -> None:
-        named = dict(zip(TENSORS, first, strict=False))
+        named = dict(zip(ALL_TENSORS, first, strict=False))
         self._first = {name: x for name, x in named.items() if x is not None}
         self._differing = {name: torch.zeros_like(x, dtype=torch.bool) for name, x in self._first.items()}
         self._runs: dict[str, list[int]] = {name: [] for name in self._first}
@@ -28,7 +28,7 @@ class Changes:
 
     def note(self, run: int, results: Results) -> None:
         """The results of a further run."""
-        for name, y in zip(TENSORS, results, strict=False):
+        for name, y in zip(ALL_TENSORS, results, strict=False):
             x = self._first.get(name)
             if x is None or y is None or torch.equal(x, y):
                 continue
