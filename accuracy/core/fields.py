@@ -194,6 +194,12 @@ def label(row: Row, names: tuple[str, ...] | list[str]) -> str:
     return " · ".join([str(row[first]), *filter(None, (_BY_NAME[name].label(row) for name in others))])
 
 
+def spoken(row: Row, names: tuple[str, ...] | list[str]) -> str:
+    """The same inside a sentence, `ring (kernel eager)`."""
+    first, *details = label(row, names).split(" · ")
+    return f"{first} ({', '.join(details)})" if details else first
+
+
 def _knobs(options: str) -> list[str]:
     """`key_chunk=64,query_chunk=128` as one each; a value may hold commas."""
     return [re.sub("=None$", "=null", pair) for pair in re.split(",(?=[^,]*=)", options)]

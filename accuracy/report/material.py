@@ -10,6 +10,7 @@ from accuracy.report.section import verdict
 from accuracy.report.section.verdict import Judged
 from accuracy.results.claim import Claim, judge
 from accuracy.verdict.attribution import Attribution, attributions, sentence
+from accuracy.verdict.name import names_of, with_names
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Material:
 def material_of(run: Run) -> Material:
     """Labelled and judged."""
     claims = judge(run.experiment, run.rows)
-    labelled = series.in_reading_order(series.with_labels(verdict.with_names(run.results)))
+    labelled = series.in_reading_order(series.with_labels(with_names(run.results, names_of(run.results))))
     measured = labelled[labelled["case_id"].isin(run.measured["case_id"]) & labelled["tensor"].notna()]
     judged = verdict.judge(run.results, run.positions, run.steps, run.hypotheses)
     return Material(run, claims, labelled.drop(columns="named"), measured, judged, attributions(run.results))

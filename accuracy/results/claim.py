@@ -76,10 +76,15 @@ def judge(experiment: object, results: pd.DataFrame) -> list[Claim]:
 
 
 def answer_holds(experiment: object, results: pd.DataFrame) -> bool:
-    """Whether `results` bear out the Answer of the experiment's README: its claims.py says of what it is made, in
-    `def answer(results: pandas.DataFrame) -> list[Claim]`, and all of these hold."""
-    found = _judged(experiment, "answer", results)
+    """Whether `results` bear out the Answer of the experiment's README: all of what it is made of holds."""
+    found = judge_answer(experiment, results)
     return bool(found) and all(claim.holds for claim in found)
+
+
+def judge_answer(experiment: object, results: pd.DataFrame) -> list[Claim]:
+    """Of what the Answer of the experiment's README is made, judged on `results`: its claims.py says it, in
+    `def answer(results: pandas.DataFrame) -> list[Claim]`, with every number of the Answer in a statement."""
+    return _judged(experiment, "answer", results)
 
 
 def _judged(experiment: object, function: str, results: pd.DataFrame) -> list[Claim]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from accuracy.core import fields
+from accuracy.core.number import plain
 from accuracy.core.probes import PROBES
 from accuracy.results.hypothesis import FOLLOWS
 from accuracy.results.table import ALL_TENSORS
@@ -28,6 +28,7 @@ from accuracy.verdict.label import (
     ROUNDING,
     is_bug,
 )
+from accuracy.verdict.name import names_of, with_names
 from accuracy.verdict.pattern import FORWARD, Pattern, pattern_of
 from accuracy.verdict.proof import Cause, causes, followers
 from accuracy.verdict.rule.excess import INDEPENDENT
@@ -38,7 +39,6 @@ from accuracy.verdict.untried import raised, silent, untried
 PLURAL = {
     "is": "are", "comes": "come", "gives": "give", "stops": "stop", "rounds": "round", "differs": "differ",
 }  # fmt: skip
-VARIANT = fields.names(fields.VARIANT, fields.PRECISION)
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,11 @@ class Diagnosis:
     pattern: Pattern
 
     @property
+    def line(self) -> str:
+        """The sentence where several variants are told of: it begins with the variant's name."""
+        return self.sentence if self.sentence.startswith(f"{self.variant} ") else f"{self.variant}: {self.sentence}"
+
+    @property
     def is_bug(self) -> bool:
         """Whether the variant is wrong, not merely rounding."""
         return is_bug(self.label, self.pattern.numbers)
@@ -61,32 +66,31 @@ def diagnoses(
     verdicts: pd.DataFrame, results: pd.DataFrame, steps: pd.DataFrame, hypotheses: pd.DataFrame
 ) -> list[Diagnosis]:
     """Gravest first."""
-    found = []
-    for key, judged in verdicts.groupby(list(VARIANT), sort=False):
-        mine = results
-        for name, value in zip(VARIANT, key, strict=True):
-            mine = mine[mine[name] == value]
+    names, found = names_of(results), []
+    named = with_names(results, names)
+    for name, judged in with_names(verdicts, names).groupby("named", sort=False):
+        mine = named[named["named"] == name].drop(columns="named")
         of_mine = (rows[rows["case_id"].isin(mine["case_id"])] for rows in (steps, hypotheses))
-        found.append(diagnose(judged, mine, *of_mine))
+        found.append(_diagnose(str(name), judged.drop(columns="named"), mine, *of_mine))
     return sorted(found, key=lambda each: LABELS.index(each.label))
 
 
-def diagnose(verdicts: pd.DataFrame, results: pd.DataFrame, steps: pd.DataFrame, hypotheses: pd.DataFrame) -> Diagnosis:
-    """Of one variant."""
+def _diagnose(
+    name: str, verdicts: pd.DataFrame, results: pd.DataFrame, steps: pd.DataFrame, hypotheses: pd.DataFrame
+) -> Diagnosis:
+    """Of one variant, under its name."""
     known = causes(hypotheses, results)
     verdicts = _with_proofs(verdicts, known)
     pattern = pattern_of(verdicts, results)
     label = _gravest(pattern, verdicts)
     if label == NOT_MEASURED:
-        return Diagnosis(
-            pattern.variant, label, f"{pattern.variant} was not measured: {pattern.sentence}.", (), pattern
-        )
+        return Diagnosis(name, label, f"{name} was not measured: {pattern.sentence}.", (), pattern)
     evidence = [f"{_names(pattern)}: {pattern.sentence}."] if label != ROUNDING else []
     more = (*_proofs(known), *traced(steps), _ratios(pattern), growth_line(pattern.growth), _unjudged(results))
     more = (*silent(verdicts), *raised(results), *more)
     evidence += [line for line in more if line]
-    sentence = f"{_sentence(pattern, verdicts, known)} {untried(results)}".strip()
-    return Diagnosis(pattern.variant, label, sentence, tuple(evidence), pattern)
+    sentence = f"{_sentence(name, pattern, verdicts, known)} {untried(results)}".strip()
+    return Diagnosis(name, label, sentence, tuple(evidence), pattern)
 
 
 def _gravest(pattern: Pattern, verdicts: pd.DataFrame) -> str:
@@ -109,11 +113,11 @@ def leading(pattern: Pattern) -> tuple[str, ...]:
     return forward or tuple(name for name in pattern.tensors if name != "delta") or pattern.tensors
 
 
-def _sentence(pattern: Pattern, verdicts: pd.DataFrame, known: dict[str, Cause]) -> str:
+def _sentence(name: str, pattern: Pattern, verdicts: pd.DataFrame, known: dict[str, Cause]) -> str:
     if pattern.label == ROUNDING:
-        return _healthy(pattern, verdicts)
+        return _healthy(name, pattern, verdicts)
     if "returned" in pattern.numbers:
-        return f"{pattern.variant} is not judged in {_and(pattern.dtypes)}: {pattern.numbers['returned']}."
+        return f"{name} is not judged in {_and(pattern.dtypes)}: {pattern.numbers['returned']}."
     lead = leading(pattern)
     if pattern.label == NONDETERMINISTIC:
         return _restless(pattern, lead, verdicts.loc[verdicts["label"].isin(BUGS), "tensor"])
@@ -123,6 +127,8 @@ def _sentence(pattern: Pattern, verdicts: pd.DataFrame, known: dict[str, Cause])
         verb = f"{PLURAL[first]} {rest}"
     if pattern.label == LOGIC and pattern.sound_dtypes:
         verb = verb.replace("at any precision", f"in {_and(pattern.dtypes)} and right in {_and(pattern.sound_dtypes)}")
+    elif pattern.label == LOGIC and verdicts["dtype"].nunique() == 1:
+        verb = verb.replace("at any precision", f"in {_and(pattern.dtypes)}, the only dtype measured")
     proven = any(known[name].proven for name in lead if name in known)
     marks = (pattern.shape, _inputs(pattern), _ranks(pattern), _sizes(pattern), "" if proven else _trend(pattern))
     where = [part for part in marks if part]
@@ -214,7 +220,7 @@ def _meaning_of(pattern: Pattern) -> str:
     return "is not finite" if "nonfinite" in pattern.numbers else MEANING[INVALID]
 
 
-def _healthy(pattern: Pattern, verdicts: pd.DataFrame) -> str:
+def _healthy(name: str, pattern: Pattern, verdicts: pd.DataFrame) -> str:
     judged = verdicts[(verdicts["label"] == ROUNDING) & (verdicts["tensor"] != "lse")]
     sizes = sorted(map(int, judged["world_size"].unique()))
     short = judged[judged["dtype"].isin(["bfloat16", "float16"])]
@@ -223,7 +229,7 @@ def _healthy(pattern: Pattern, verdicts: pd.DataFrame) -> str:
     said = inside.sentence(verdicts)
     dtypes = [dtype for dtype in pattern.dtypes if not said or dtype != inside.FINEST]
     return (
-        f"{pattern.variant} {said or 'merely rounds'}: every tensor is within {most:.2f} times the single-device"
+        f"{name} {said or 'merely rounds'}: every tensor is within {plain(most)} times the single-device"
         f" kernel's error {ranks} in {_and(dtypes)}."
     )
 

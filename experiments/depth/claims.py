@@ -44,7 +44,8 @@ def answer(results: pd.DataFrame) -> list[Claim]:
     usual = _gradients(plain[plain["gain"] == 1])
     means = usual.groupby(["weights", "residual", "variant", "layers", "world_size"])["x_single_device"].apply(_middle)
     most = float(means.max()) if len(means) else float("nan")
-    return [Claim("The mean over gradients is within 1.25 times.", most < 1.25, f"{most:.2f}"), _sharp_for_all(plain)]
+    mean = Claim("The mean over gradients is within 1.25 times.", most < 1.25, f"{most:.2f}")
+    return [mean, _sharp_for_all(plain), *(_bug(rows) if (rows["variant"] == STALE).any() else ())]
 
 
 def _gradients(rows: pd.DataFrame) -> pd.DataFrame:

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from accuracy.results import table
-from accuracy.results.claim import judge
+from accuracy.results.claim import Claim, judge, judge_answer
 
 REPORTS = Path(__file__).parents[2] / "reports"
 PUBLISHED = sorted(path.parent for path in REPORTS.glob("*/*/results.parquet"))
@@ -73,7 +73,12 @@ DISTORTIONS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
 def test_every_published_claim_that_holds_fails_on_a_distorted_table(folder: Path) -> None:
     results = table.read_results(folder)
     experiment = folder.parent.name
-    holding = {claim.statement for claim in judge(experiment, results) if claim.holds}
-    distorted = [judge(experiment, distort(results)) for distort in DISTORTIONS.values()]
+
+
+    def judged(table: pd.DataFrame) -> list[Claim]:
+        return [*judge(experiment, table), *judge_answer(experiment, table)]
+
+    holding = {claim.statement for claim in judged(results) if claim.holds}
+    distorted = [judged(distort(results)) for distort in DISTORTIONS.values()]
     fallen = {claim.statement for claims in distorted for claim in claims if claim.holds is False}
     assert holding <= fallen

@@ -1,6 +1,6 @@
 """Which number is the page about? The worst cell of what the verdict accuses, else the worst of all."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -10,19 +10,21 @@ from accuracy.core.number import geometric_mean
 from accuracy.core.probes import PROBES
 from accuracy.report.section.recommendation import JUDGED
 from accuracy.report.series import SINGLE_DEVICE
-from accuracy.results.table import ALL_RANKS
+from accuracy.results.table import ALL_RANKS, TENSORS
 from accuracy.verdict.diagnosis import Diagnosis, leading
 
 CELL = ["facet", "series", "variant", "kernel", "dtype", "world_size", "tensor"]
 EXACT = "float64"  # its rounding is far below all others': it shows whether the schedule is right
-ALIKE = 1.02  # ratios that seeds may exchange: of these the coarsest dtype's at the most ranks, as people run it
+ALIKE = 1.02  # ratios that seeds may exchange: of these the coarsest dtype's, as people run it
 TOLD_RANK = 1.1  # a rank is named where it is further off than all ranks together by what one sees in three digits
 
 
 @dataclass(frozen=True)
 class Accused:
     """A cell, seeds as one. times: of single device's error, of the floor where kernels are alone; rank: the worst,
-    None where the ranks are alike; there: its own ratio."""
+    None where the ranks are alike; there: its own ratio; most: the largest of all that the cell was chosen from;
+    beyond: of tensors that are not judged and go further, the furthest cell each; apart: rows that are not among them;
+    endless: tensors with an error where single device has none."""
 
     facet: str
     series: str
@@ -34,6 +36,11 @@ class Accused:
     rank: int | None
     there: float
     alone: bool
+    most: float
+    named: str
+    beyond: "tuple[Accused, ...]" = ()
+    apart: tuple[str, ...] = ()
+    endless: tuple[str, ...] = ()
 
     @property
     def column(self) -> str:
@@ -48,6 +55,33 @@ def ratio_of(alone: bool) -> str:
 
 def accused(measured: pd.DataFrame, blamed: Diagnosis | None) -> Accused | None:
     """measured: labelled rows with the column `named`, of all ranks and tensors. blamed: whom the verdict accuses."""
+    if blamed:
+        return _furthest(measured, blamed, JUDGED)
+    worst = _furthest(measured, None, JUDGED)
+    if worst is None:
+        return None
+    others = [name for name in TENSORS if name not in JUDGED and (measured["tensor"] == name).any()]
+    found = [_furthest(measured[measured["tensor"] == name], None, (name,), 1.0) for name in others]
+    further = [each for each in found if each and each.tensor != worst.tensor and each.times > worst.most]
+    return replace(worst, beyond=tuple(further), apart=_apart(measured), endless=_endless(measured, worst))
+
+
+def _apart(measured: pd.DataFrame) -> tuple[str, ...]:
+    """What the cell is not chosen from, though it was measured."""
+    exact, probes = measured["dtype"] == EXACT, measured["inputs"].isin(list(PROBES))
+    left = {EXACT: exact, "exact-answer inputs": probes}
+    return tuple(name for name, rows in left.items() if rows.any() and not rows.all())
+
+
+def _endless(measured: pd.DataFrame, worst: Accused) -> tuple[str, ...]:
+    rows = measured[np.isinf(measured[worst.column]) & np.isfinite(measured["error_rel"])]
+    rows = rows[(rows["dtype"] != EXACT) & ~rows["inputs"].isin(list(PROBES)) & (rows["rank"] == ALL_RANKS)]
+    return tuple(dict.fromkeys(rows["tensor"] + " of " + rows["named"]))
+
+
+def _furthest(
+    measured: pd.DataFrame, blamed: Diagnosis | None, judged: tuple[str, ...], alike: float = ALIKE
+) -> Accused | None:
     rows = measured
     if blamed:
         rows = _where(rows, rows["named"] == blamed.variant)
@@ -60,16 +94,17 @@ def accused(measured: pd.DataFrame, blamed: Diagnosis | None) -> Accused | None:
         np.isfinite(rows[column]),
         rows["variant"] != SINGLE_DEVICE,
         rows["dtype"] != EXACT,
-        rows["tensor"].isin(JUDGED),
+        rows["tensor"].isin(judged),
         ~rows["inputs"].isin(list(PROBES)),  # of exact answers, single device may have no error at all
     ):
         rows = _where(rows, wanted.loc[rows.index])
     means = rows[rows["rank"] == ALL_RANKS].groupby(CELL)[column].agg(geometric_mean).dropna()
     if means.empty:
         return None
-    near = means[means >= means.max() / ALIKE].reset_index()
+    near = means[means >= means.max() / alike].reset_index()
     near["_bits"] = near["dtype"].map(_precision)
-    order = near.sort_values(["_bits", "world_size", column], ascending=[True, False, False], kind="stable")
+    near["_said"] = near[column].map(lambda value: float(f"{value:.2e}"))
+    order = near.sort_values(["_bits", "_said", "world_size"], ascending=[True, False, False], kind="stable")
     key = tuple(order.iloc[0][CELL])
     cell = dict(zip(CELL, key, strict=True))
     here = rows[(rows[CELL] == list(key)).all(axis=1)]
@@ -87,6 +122,8 @@ def accused(measured: pd.DataFrame, blamed: Diagnosis | None) -> Accused | None:
         rank=int(str(by_rank.idxmax())) if told else None,
         there=float(by_rank.max()) if told else times,
         alone=alone,
+        most=float(means.max()),
+        named=str(here["named"].iloc[0]),
     )
 
 

@@ -27,19 +27,21 @@ def times(value: float) -> str:
 
 def finding(found: list[Diagnosis], worst: Accused | None, cases: pd.DataFrame) -> str:
     """The headline where no published answer is held by the table."""
-    if worst is None:
-        return _nothing(cases) if (cases["status"] != OK).all() else "No case has a finite ratio to single device."
+    if (cases["status"] != OK).all():
+        return _nothing(cases)
     first = blamed(found)
     if first:
-        where = f"{worst.tensor} in {worst.dtype} {_ranks(worst.world_size)}"
-        return f"{first.variant}: {_clause(first)}. {_cell(worst) if first.label != INVALID else f'Seen in {where}'}."
-    sizes = cases.loc[cases["status"] == OK, "world_size"]
+        return f"{first.variant}: {_clause(first)}. {_cell(worst, first.label)}".strip()
+    if worst is None:
+        return "No case has a finite ratio to single device."
     if worst.alone:
-        return f"No bug found: every kernel merely rounds. Furthest from exact is {_place(worst)}."
-    ranks = f"{'up to ' if sizes[sizes > 1].nunique() > 1 else ''}{count(int(sizes.max()), 'rank')}"
+        return f"No bug found: every kernel merely rounds{_apart(worst)}. Furthest from exact {_place(worst)}{_beyond(worst)}."
+    sizes = cases.loc[cases["status"] == OK, "world_size"]
+    up_to = "up to" if sizes[sizes > 1].nunique() > 1 else "at"
+    whose = f"{_listed(JUDGED)} of every variant stay" if worst.beyond else "every variant stays"
     return (
-        f"No bug found: at {ranks} every variant stays within {times(worst.times)} times single device's error. "
-        f"Furthest is {worst.tensor} of {spoken(worst.series)} in {worst.dtype}."
+        f"No bug found: {up_to} {count(int(sizes.max()), 'rank')} {whose} within {times(worst.most)} times single "
+        f"device's error{_apart(worst)}. Furthest {_place(worst)}{_beyond(worst)}."
     )
 
 
@@ -54,15 +56,41 @@ def _clause(first: Diagnosis) -> str:
     return re.split(_END_OF_CLAUSE, sentence)[0]
 
 
-def _cell(worst: Accused) -> str:
+def _cell(worst: Accused | None, label: str) -> str:
+    if worst is None:
+        return ""
+    if label == INVALID:
+        return f"Seen in {worst.tensor} in {worst.dtype} {_ranks(worst.world_size)}."
     there = f", {times(worst.there)} times on rank {worst.rank}" if worst.rank is not None else ""
-    of = f"{worst.tensor} has" if not worst.alone else f"{worst.tensor} of {worst.kernel} has"
     whose = "the rounding floor" if worst.alone else "single device's error"
-    return f"{of} {times(worst.times)} times {whose} in {worst.dtype} {_ranks(worst.world_size)}{there}"
+    return f"{worst.tensor} has {times(worst.times)} times {whose} in {worst.dtype} {_ranks(worst.world_size)}{there}."
 
 
 def _place(worst: Accused) -> str:
-    return f"{worst.tensor} of {worst.kernel} in {worst.dtype}, at {times(worst.times)} times the rounding floor"
+    """`in bfloat16 is dq of striped, 1.25 times at 4 ranks`: of the furthest dtype the cell that is."""
+    of = worst.named if worst.alone else spoken(worst.series)
+    floor = " the rounding floor" if worst.alone else f" {_ranks(worst.world_size)}"
+    return f"in {worst.dtype} is {worst.tensor} of {of}, {times(worst.times)} times{floor}"
+
+
+def _beyond(worst: Accused) -> str:
+    """The tensors that the sentence leaves out, where they go further than it says."""
+    said = []
+    for each in worst.beyond:
+        of = each.named if each.alone else spoken(each.series)
+        where = "" if each.alone else f" {_ranks(each.world_size)}"
+        said.append(f"{each.tensor} of {of} has {times(each.times)} times{where}")
+    if worst.endless:
+        said.append(f"single device has no error in {worst.endless[0]}, which has one")
+    return f"; {'; '.join(said)}" if said else ""
+
+
+def _apart(worst: Accused) -> str:
+    return f" ({' and '.join(worst.apart)} apart)" if worst.apart else ""
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _ranks(size: int) -> str:
@@ -83,7 +111,7 @@ def _nothing(cases: pd.DataFrame) -> str:
 def advice(found: list[Diagnosis], worst: Accused | None, measured: pd.DataFrame, attribution: str) -> str:
     """The line below the headline: the cause as far as it is proven, and what to do."""
     first = blamed(found)
-    if worst is None:
+    if first is None and worst is None:
         return "Cases without numbers, below, has the reasons. The same command measures what is left."
     if first is None:
         return f"{attribution} Nothing to mend here: choose by time and memory.".strip()
@@ -102,13 +130,15 @@ def _cause(first: Diagnosis, attribution: str) -> str:
     return attribution or "No cause was proven."
 
 
-def _remedy(first: Diagnosis, worst: Accused, measured: pd.DataFrame) -> str:
-    best = _alternative(first, worst, measured)
+def _remedy(first: Diagnosis, worst: Accused | None, measured: pd.DataFrame) -> str:
+    best = _alternative(first, worst, measured) if worst else ""
     instead = f" Take {best} instead." if best else ""
-    if not first.is_bug:
-        return instead.strip() or "Keep its sums and partial results in float32."
-    variant = first.pattern.variant
-    return f"Do not use it before it is mended: accuracy experiment=diagnose variant={variant} names the step.{instead}"
+    if first.is_bug:
+        which = f"variant={first.pattern.variant}" + (f" kernel={worst.kernel}" if worst and worst.alone else "")
+        return f"Do not use it before it is mended: accuracy experiment=diagnose {which} names the step.{instead}"
+    if first.label == NONDETERMINISTIC:
+        return "Compare its runs within rounding, not bit by bit; a deterministic kernel repeats."
+    return instead.strip() or "Keep its sums and partial results in float32."
 
 
 def _alternative(first: Diagnosis, worst: Accused, measured: pd.DataFrame) -> str:

@@ -1,17 +1,16 @@
 """Section: bug or rounding? The verdict of every tensor, the evidence, and the traced steps."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pandas as pd
 
 from accuracy.chart.view import Panel, Table, TableCell, cells, grid
-from accuracy.core import fields
 from accuracy.core.dtype import FORMATS
 from accuracy.core.number import MISSING, plain, ratio, scientific, signed
-from accuracy.report.series import spoken
 from accuracy.results.table import ALL_TENSORS
-from accuracy.verdict.diagnosis import VARIANT, Diagnosis, diagnose
+from accuracy.verdict.diagnosis import Diagnosis, diagnoses
 from accuracy.verdict.label import LABELS, NOT_MEASURED, ROUNDING
+from accuracy.verdict.name import names_of, with_names
 from accuracy.verdict.verdict import verdicts
 
 MOST_FINDINGS = 60
@@ -33,8 +32,7 @@ def judge(results: pd.DataFrame, positions: pd.DataFrame, steps: pd.DataFrame, h
     """The verdicts of a whole run."""
     found = verdicts(results)
     measured = found[found["label"] != NOT_MEASURED]
-    names = _names(results)
-    measured = measured.assign(named=[names[key] for key in measured[list(VARIANT)].itertuples(index=False, name=None)])
+    measured = with_names(measured, names_of(results))
     if measured.empty:
         return Judged([], measured, None)
     ranked = measured.assign(
@@ -42,7 +40,7 @@ def judge(results: pd.DataFrame, positions: pd.DataFrame, steps: pd.DataFrame, h
         _bits=measured["dtype"].map(_bits),
         _place=measured["tensor"].map(ALL_TENSORS.index),
     )
-    said = _diagnoses(measured, results, steps, hypotheses)
+    said = diagnoses(measured.drop(columns="named"), results, steps, hypotheses)
     tables = (_overview(ranked), _findings(ranked))
     accounted = steps["finding"].notna()
     findings, steps = steps[accounted], steps[~accounted]
@@ -55,39 +53,6 @@ def judge(results: pd.DataFrame, positions: pd.DataFrame, steps: pd.DataFrame, h
         data=tuple(table for table in data if table and table.rows),
     )
     return Judged(said, measured, panel)
-
-
-def _names(results: pd.DataFrame) -> dict[tuple[str, ...], str]:
-    """Of each variant as configured the shortest name that tells it from the others: `ring (lse=bfloat16)`."""
-    cases = results.drop_duplicates(list(VARIANT))
-    own = {
-        variant: [name for name in VARIANT[1:] if rows[name].nunique(dropna=False) > 1]
-        for variant, rows in cases.groupby("variant")
-    }
-    return {
-        tuple(row[name] for name in VARIANT): spoken(fields.label(row, ["variant", *own[row["variant"]]]))
-        for row in cases.to_dict("records")
-    }
-
-
-def with_names(results: pd.DataFrame) -> pd.DataFrame:
-    """The table with the column `named`: the variant as the verdict calls it."""
-    names = _names(results)
-    keys = results[list(VARIANT)].itertuples(index=False, name=None)
-    return results.assign(named=[names[key] for key in keys])
-
-
-def _diagnoses(
-    measured: pd.DataFrame, results: pd.DataFrame, steps: pd.DataFrame, hypotheses: pd.DataFrame
-) -> list[Diagnosis]:
-    """Gravest first, each under a name that tells it from the others."""
-    named, found = with_names(results), []
-    for name, judged in measured.groupby("named", sort=False):
-        mine = named[named["named"] == name].drop(columns="named")
-        of_mine = (rows[rows["case_id"].isin(mine["case_id"])] for rows in (steps, hypotheses))
-        each = diagnose(judged.drop(columns="named"), mine, *of_mine)
-        found.append(replace(each, variant=str(name)))
-    return sorted((each for each in found if each.label != NOT_MEASURED), key=lambda each: LABELS.index(each.label))
 
 
 def _bits(dtype: str) -> int:
