@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from accuracy import __version__
-from accuracy.cli import USAGE_ERROR, internal, listing, own_parts, unusable
+from accuracy.cli import USAGE_ERROR, internal, listing, own_parts, sweep, unusable
 from accuracy.cli.launched import as_rank, speaks, start_server, tell, tell_done
 from accuracy.config import worlds
 from accuracy.core.errors import ConfigError, NoRendezvous, printable, unknown
@@ -83,6 +83,7 @@ def _run_application(arguments: list[str], launch: "Launch | None") -> int:
         parser.parse_args(arguments)
         _check_choices(arguments)
         own_parts.check_sizes(listing.folders_of(arguments))
+        sys.argv[1:] = sweep.prepared(arguments)
         hydra.main(config_path=str(CONFIGS), config_name="config", version_base="1.3")(job)()
     except JobEnded as ended:
         statuses.append(ended.args[0])
@@ -109,7 +110,7 @@ def _run_job(config: DictConfig, launch: "Launch | None") -> int:
         plain: Any = OmegaConf.to_container(config, resolve=True)
         if not any(word.partition("=")[0].lstrip("+") == "world" for word in words):
             plain = worlds.settle(plain)
-        return measure(plain, folders, command, launch)
+        return measure(sweep.placed(plain), folders, command, launch)
 
     try:
         return as_rank(checked) if launch is None else checked(launch)
@@ -235,7 +236,7 @@ def _carry_out(
         return NOTHING_MEASURED
     tell_done()
     print(plan_text.outcome(outcome))
-    if configuration.report:
+    if configuration.report and not sweep.noted(folder):
         print(_report(folder))
     if outcome.interrupted:
         return INTERRUPTED

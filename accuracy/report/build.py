@@ -13,11 +13,10 @@ from markupsafe import Markup
 from accuracy.chart.render import render
 from accuracy.chart.view import Panel
 from accuracy.core.paths import whole_file
-from accuracy.report import prose, series
+from accuracy.report import prose, series, sweep
 from accuracy.report.answer.first_screen import Answer, answer
 from accuracy.report.answer.stack import stack_answer
 from accuracy.report.embedded import BUDGET_BYTES, EMPTY, encode_rows, summary_table
-from accuracy.report.folder import read_folder
 from accuracy.report.headline import headline
 from accuracy.report.material import Material, material_of
 from accuracy.report.section import environment
@@ -56,7 +55,7 @@ def write_report(folder: Path, earlier: Sequence[Path] = (), to: Path | None = N
 
     Raises NoReport where the folder holds no results, ConfigError where one of the earlier cannot be read.
     """
-    run = read_folder(folder)
+    run = sweep.read(folder)
     made, path = material_of(run), to or folder / "report.html"
     first = answer_of(made)
     context = {

@@ -56,6 +56,38 @@ def two_policies(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([rows, times(other, other["world_size"] > 1, 3.0)], ignore_index=True)
 
 
+def two_policies_alike(rows: pd.DataFrame) -> pd.DataFrame:
+    """ring again under another policy, as far off."""
+    ring = rows[rows["variant"] == "ring"]
+    other = ring.assign(precision="lse=bfloat16", case_id="p" + ring["case_id"].str[1:])
+    return pd.concat([rows, other], ignore_index=True)
+
+
+def lse_further(rows: pd.DataFrame) -> pd.DataFrame:
+    """lse of zigzag is a quarter further off at four ranks: no more than its merges explain."""
+    wrong = (rows["variant"] == "zigzag") & (rows["tensor"] == "lse") & (rows["world_size"] == 4)
+    return times(rows, wrong & (rows["dtype"] == "bfloat16"), 1.25)
+
+
+def no_number(rows: pd.DataFrame) -> pd.DataFrame:
+    """No tensor of any variant but single device is finite."""
+    wrong = rows["variant"] != "single_device"
+    rows = rows.copy()
+    rows.loc[wrong, "nonfinite"] = 7
+    rows.loc[wrong, ["error_rel", "x_floor", "x_single_device"]] = float("inf")
+    return rows
+
+
+def endless(rows: pd.DataFrame) -> pd.DataFrame:
+    """Single device's lse is exact, ring's is not."""
+    rows = rows.copy()
+    lse, ring = rows["tensor"] == "lse", rows["variant"] == "ring"
+    rows.loc[lse, "single_device_rel"] = 0.0
+    rows.loc[lse & ring, "x_single_device"] = float("inf")
+    rows.loc[lse & ~ring, ["error_rel", "x_single_device"]] = float("nan")
+    return rows
+
+
 def many_variants(rows: pd.DataFrame) -> pd.DataFrame:
     ring = rows[rows["variant"] == "ring"]
     copies = [

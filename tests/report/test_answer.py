@@ -11,6 +11,7 @@ from accuracy.report.build import answer_of
 from accuracy.report.folder import read_folder
 from accuracy.report.material import material_of
 from tests.report import tables
+from tests.report.headline_check import contradictions
 from tests.report.tables import Change, run_of, shape
 
 REPORTS = Path(__file__).parents[2] / "reports"
@@ -18,8 +19,8 @@ LOGIC_DTYPES = ("bfloat16", "float32", "float64")
 EXPECTED: dict[str, tuple[tables.Shape, Change | None, str]] = {
     "healthy": (
         tables.FEW, None,
-        "No bug found: at up to 4 ranks every variant stays within 1.15 times single device's error. Furthest is dk of "
-        "ring in bfloat16.",
+        "No bug found: up to 4 ranks every variant stays within 1.15 times single device's error. Furthest in bfloat16 is "
+        "dk of ring, 1.15 times at 4 ranks.",
     ),
     "a logic bug": (
         shape(dtypes=LOGIC_DTYPES), tables.logic,
@@ -28,7 +29,8 @@ EXPECTED: dict[str, tuple[tables.Shape, Change | None, str]] = {
     ),
     "a logic bug in a single dtype": (
         shape(world_sizes=(1, 2)), tables.logic,
-        "ring: dk is wrong at any precision. dk has 160 times single device's error in bfloat16 at 2 ranks.",
+        "ring: dk is wrong in bfloat16, the only dtype measured. dk has 160 times single device's error in bfloat16 at 2 "
+        "ranks.",
     ),
     "not finite": (tables.FEW, tables.not_finite, "zigzag: dv is not finite. Seen in dv in bfloat16 at 4 ranks."),
     "more rounding than explained": (
@@ -41,30 +43,41 @@ EXPECTED: dict[str, tuple[tables.Shape, Change | None, str]] = {
         "ring (lse=bfloat16): out and lse round more than the schedule explains. out has 3.45 times single device's "
         "error in bfloat16 at 4 ranks, 5.52 times on rank 0.",
     ),
+    "lse goes further": (
+        shape(dtypes=("bfloat16", "float64")), tables.lse_further,
+        "No bug found: up to 4 ranks out, dq, dk and dv of every variant stay within 1.15 times single device's error "
+        "(float64 apart). Furthest in bfloat16 is dk of ring, 1.15 times at 4 ranks; lse of zigzag has 1.44 times at 4 "
+        "ranks.",
+    ),
+    "nothing is finite": (tables.FEW, tables.no_number, "ring: out and lse are not finite. Seen in out in bfloat16 at 4 ranks."),
+    "single device has no error": (
+        tables.FEW, tables.endless,
+        "No bug found: up to 4 ranks every variant stays within 1.15 times single device's error. Furthest in bfloat16 is "
+        "dk of ring, 1.15 times at 4 ranks; single device has no error in lse of ring, which has one.",
+    ),
     "no growth": (
         shape(world_sizes=(8,)), None,
-        "No bug found: at 8 ranks every variant stays within 1.15 times single device's error. Furthest is dk of ring "
-        "in bfloat16.",
+        "No bug found: at 8 ranks every variant stays within 1.15 times single device's error. Furthest in bfloat16 is dk "
+        "of ring, 1.15 times at 8 ranks.",
     ),
     "one rank": (
         shape(variants=("single_device", "bpt"), world_sizes=(1,)), None,
-        "No bug found: at 1 rank every variant stays within 1.15 times single device's error. Furthest is dk of bpt in "
-        "bfloat16.",
+        "No bug found: at 1 rank every variant stays within 1.15 times single device's error. Furthest in bfloat16 is dk "
+        "of bpt, 1.15 times at 1 rank.",
     ),
     "float64 only": (
         shape(dtypes=("float64",)), None,
-        "No bug found: at up to 4 ranks every variant stays within 1.15 times single device's error. Furthest is dk of "
-        "ring in float64.",
+        "No bug found: up to 4 ranks every variant stays within 1.15 times single device's error. Furthest in float64 is "
+        "dk of ring, 1.15 times at 4 ranks.",
     ),
     "kernels": (
         shape(variants=("single_device",)), tables.kernels,
-        "single_device: dk rounds more than the schedule explains. dk of fused has 2.50 times the rounding floor in "
-        "bfloat16 at 1 rank.",
+        "fused: dk rounds more than the schedule explains. dk has 2.50 times the rounding floor in bfloat16 at 1 rank.",
     ),
     "many variants": (
         shape(world_sizes=(2,), seeds=(0,)), tables.many_variants,
-        "No bug found: at 2 ranks every variant stays within 1.26 times single device's error. Furthest is dk of v039 "
-        "in bfloat16.",
+        "No bug found: at 2 ranks every variant stays within 1.26 times single device's error. Furthest in bfloat16 is dk "
+        "of v039, 1.26 times at 2 ranks.",
     ),
     "failed": (
         shape(variants=(), reasons=("no float64", "out of memory")), None,
@@ -76,8 +89,8 @@ EXPECTED: dict[str, tuple[tables.Shape, Change | None, str]] = {
     ),
     "partial": (
         shape(record={"planned": 99, "ended": None}), None,
-        "Partial run (21 of 99 cases). No bug found: at up to 4 ranks every variant stays within 1.15 times single "
-        "device's error. Furthest is dk of ring in bfloat16.",
+        "Partial run (21 of 99 cases). No bug found: up to 4 ranks every variant stays within 1.15 times single device's "
+        "error. Furthest in bfloat16 is dk of ring, 1.15 times at 4 ranks.",
     ),
 }  # fmt: skip
 
@@ -89,7 +102,46 @@ def answer(folder: Path, table: tables.Shape, change: Change | None = None) -> A
 @pytest.mark.parametrize("name", EXPECTED)
 def test_the_headline_says_what_the_table_says(name: str, tmp_path: Path) -> None:
     table, change, expected = EXPECTED[name]
-    assert answer(tmp_path, table, change).title == expected
+    run = run_of(tmp_path, table, change)
+    title = answer_of(material_of(run)).title
+    assert title == expected
+    assert contradictions(title, run.measured) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("lse goes further", "No bug found: up to 4 ranks every variant stays within 1.15 times single device's error."),
+        ("lse goes further", "No bug found: out, dq, dk and dv of every variant stay within 1.15 times single device's error."),
+        ("healthy", "No bug found: up to 4 ranks every variant stays within 1.05 times single device's error."),
+        ("healthy", "No bug found. Furthest in bfloat16 is dk of ring, 1.25 times at 4 ranks."),
+        ("healthy", "No bug found. Furthest in bfloat16 is dk of ring, 1.15 times at 8 ranks."),
+        ("a logic bug", "No bug found: every kernel merely rounds."),
+        ("a logic bug", "ring: dk is wrong. dk has 160 times single device's error in float16 at 4 ranks."),
+        ("a logic bug", "zigzag: dk is wrong. dk has 160 times single device's error in bfloat16 at 4 ranks."),
+        ("not finite", "No bug found: up to 4 ranks every variant stays within 1.15 times single device's error."),
+    ],
+)
+def test_a_planted_wrong_headline_is_found(name: str, wrong: str, tmp_path: Path) -> None:
+    table, change, _ = EXPECTED[name]
+    assert contradictions(wrong, run_of(tmp_path, table, change).measured) != []
+
+
+def test_variants_that_differ_in_their_policy_alone_are_told_apart(tmp_path: Path) -> None:
+    run = run_of(tmp_path, shape(variants=("single_device", "ring")), tables.two_policies_alike)
+    said = [each.sentence for each in material_of(run).judged.said]
+    assert len(said) == len({*said}) == 3
+    assert any(sentence.startswith("ring (lse=bfloat16) merely rounds") for sentence in said)
+
+
+@pytest.mark.skipif(not REPORTS.is_dir(), reason="a source distribution has no reports/")
+@pytest.mark.stress(1)
+@pytest.mark.parametrize("name", ["calibration/amd-epyc", "million_tokens/nvidia-h200", "split_kv/nvidia-h200",
+                                  "real_ranks/nvidia-h200-x2", "gate_power/amd-epyc"])  # fmt: skip
+def test_a_measured_table_s_headline_is_not_contradicted_by_it(name: str) -> None:
+    run = read_folder(REPORTS / name)
+    object.__setattr__(run, "record", {**run.record, "experiment": "adhoc"})
+    assert contradictions(answer_of(material_of(run)).title, run.measured) == []
 
 
 def test_a_bug_names_what_to_do_and_what_to_take_instead(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def _furthest(
     near = means[means >= means.max() / alike].reset_index()
     near["_bits"] = near["dtype"].map(_precision)
     near["_said"] = near[column].map(lambda value: float(f"{value:.2e}"))
-    order = near.sort_values(["_bits", "_said", "world_size"], ascending=[True, False, False], kind="stable")
+    order = near.sort_values(["_bits", "_said", "world_size", column], ascending=[True, False, False, False])
     key = tuple(order.iloc[0][CELL])
     cell = dict(zip(CELL, key, strict=True))
     here = rows[(rows[CELL] == list(key)).all(axis=1)]

@@ -1,0 +1,84 @@
+"""`accuracy -m ...`: each job of a sweep says where it is, and one report of all of them is written at the end.
+
+`hydra.sweep.dir` is respected: the report is there, and each job's folder below it as `hydra.sweep.subdir` says. Where
+neither is given, the report is in outputs/sweep-DIGEST, and a job's folder is that of the same command alone.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from accuracy.cli import internal
+from accuracy.cli.launched import speaks
+from accuracy.core.case import digest
+from accuracy.core.errors import ConfigError
+
+JOBS = ".jobs"  # in the sweep's folder: a line for each job that wants a report
+OWN_FOLDER = "."  # hydra.sweep.subdir where a job finds a folder of its own
+
+
+def prepared(arguments: list[str]) -> list[str]:
+    """The arguments, with a folder for the sweep where none is given."""
+    if not {"-m", "--multirun", "hydra.mode=MULTIRUN"} & {*arguments}:
+        return arguments
+    if any(word.startswith("hydra.sweep.") for word in arguments):
+        return arguments
+    name = digest({"words": sorted(word for word in arguments if not word.startswith("-"))})[:8]
+    return [*arguments, f"hydra.sweep.dir=outputs/sweep-{name}", f"hydra.sweep.subdir={OWN_FOLDER}"]
+
+
+def placed(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of a sweep's job, in its folder of the sweep's; one of a run is as it is."""
+    if not _sweeps() or HydraConfig.get().sweep.subdir == OWN_FOLDER:
+        return config
+    return {**config, "output_dir": config["output_dir"] or HydraConfig.get().runtime.output_dir}
+
+
+def noted(folder: Path) -> bool:
+    """Whether this is a job of a sweep, whose folder is now known to the sweep's report."""
+    if not _sweeps():
+        return False
+    with open(Path(HydraConfig.get().sweep.dir) / JOBS, "a", encoding="utf-8") as file:
+        file.write(f"{folder.resolve()}\n")
+    return True
+
+
+def _sweeps() -> bool:
+    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+
+
+class JointReport(Callback):
+    """Hydra calls it in the process that starts a sweep: configs/config.yaml names it."""
+
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        """Forget what a sweep that was killed left."""
+        if speaks():
+            (Path(config.hydra.sweep.dir) / JOBS).unlink(missing_ok=True)
+
+    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
+        """Write and tell of the report, where a job wants one."""
+        if speaks():
+            try:
+                print(_report(Path(config.hydra.sweep.dir)), end="")
+            except (ConfigError, OSError) as error:
+                print(f"accuracy: no report of the sweep: {error}", file=sys.stderr)
+            except Exception as error:  # Hydra would drop it
+                internal("accuracy", error)
+
+
+def _report(folder: Path) -> str:
+    from accuracy.report.build import write_report
+    from accuracy.report.sweep import write_sweep
+
+    if not (folder / JOBS).is_file():
+        return ""
+    jobs = sorted({*(folder / JOBS).read_text(encoding="utf-8").splitlines()})
+    (folder / JOBS).unlink()
+    write_sweep(folder, ["accuracy", *sys.argv[1:]], [Path(job) for job in jobs])
+    summary = write_report(folder)
+    return "\n".join(["", *summary.lines, "", f"report of {len(jobs)} jobs: {summary.path}", ""])
