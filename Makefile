@@ -54,8 +54,12 @@ format: $(VENV)/.development ## mend style
 bench: $(VENV)/.development ## speed of the measuring itself, as ratios within one run
 	$(BIN)/python -m tests.benchmark
 
-site: $(VENV)/.package ## a page of every published run, from its tables: site/index.html
-	$(BIN)/python -m accuracy.report.site reports site
+$(VENV)/.site: $(VENV)/.package
+	$(PIP) -e '.[site]'
+	touch $@
+
+site: $(VENV)/.site ## findings, every published report, API and tutorial with one search: site/index.html
+	$(BIN)/python -m accuracy.report.site . site
 
 clean: ## remove what the commands above made
 	rm -rf $(VENV) outputs multirun site .pytest_cache .mypy_cache .ruff_cache

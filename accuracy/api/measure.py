@@ -48,7 +48,7 @@ def measure(
     """Measure variants or functions against float64 and against their kernel on a single device.
 
     variant: names (`"ring"`; `accuracy --help` lists them), functions, a list of both, or functions by name in a dict.
-    A function is called as
+    A function is called as::
 
         fn(q, k, v, *, causal, softmax_scale, group) -> out or (out, lse)
 

@@ -10,14 +10,13 @@ from xml.etree.ElementTree import Element, SubElement
 from markupsafe import Markup
 
 from accuracy.chart.render import render
-from accuracy.chart.view import Chip
 from accuracy.core.errors import printable
-from accuracy.core.number import count
 from accuracy.core.paths import whole_file
 from accuracy.gate import by_rank, text
 from accuracy.gate.decision import Decision
-from accuracy.gate.exits import WORDS, Exit
+from accuracy.gate.exits import WORDS
 from accuracy.gate.fingerprint import Entry, entries, hard, soft
+from accuracy.gate.first_screen import first_screen, others
 from accuracy.gate.item import FAILED, INCOMPLETE, PASSED, SKIPPED, Item
 from accuracy.gate.overlay import panels
 from accuracy.results import history
@@ -149,33 +148,23 @@ def page(decision: Decision) -> bytes:
     shown = text.worst(decision, MOST_ROWS)
     trends = [history.trend(item.key, past, item.cell) if item.key else [] for item in shown]
     skipped = [item for item in decision.items if item.state == SKIPPED]
+    growth, ranks = panels(decision), by_rank.panels(decision)
+    first = first_screen(decision, ranks, growth)
     return render(
         PAGE,
         "compare.html.jinja",
         decision=decision,
         outcome=WORDS[decision.exit],
-        chips=_chips(decision),
-        compared=text.compared(decision),
-        labels=text.labels(decision),
+        first=first,
         rows=[(item, text.row(item), history.sparkline(trend)) for item, trend in zip(shown, trends, strict=True)],
         left=len(decision.items) - len(skipped) - len(shown),
         skipped=skipped,
         entries=_entries(decision),
-        growth=panels(decision),
-        by_rank=by_rank.panels(decision),
+        growth=others(growth, first),
+        by_rank=others(ranks, first),
         past=past,
         own_style=Markup((PAGE / "compare.css").read_text(encoding="utf-8")),
     )
-
-
-def _chips(decision: Decision) -> list[Chip]:
-    passed, tones = decision.count(PASSED), {FAILED: "bad", INCOMPLETE: "bad", SKIPPED: "open"}
-    chips = [Chip(WORDS[decision.exit], "good" if decision.exit is Exit.OK else "bad")]
-    chips.append(Chip(f"{count(passed, 'cell')} passed", "good" if passed else "open"))
-    chips += [Chip(f"{many:,} {state}", tone) for state, tone in tones.items() if (many := decision.count(state))]
-    if decision.baseline is None or decision.hard:
-        chips.append(Chip("no comparable baseline", "open"))
-    return chips
 
 
 def _entries(decision: Decision) -> list[tuple[str, Entry]]:

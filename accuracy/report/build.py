@@ -17,7 +17,6 @@ from accuracy.report import prose, series, sweep
 from accuracy.report.answer.first_screen import Answer, answer
 from accuracy.report.answer.stack import stack_answer
 from accuracy.report.embedded import BUDGET_BYTES, EMPTY, encode_rows, summary_table
-from accuracy.report.headline import headline
 from accuracy.report.material import Material, material_of
 from accuracy.report.section import environment
 from accuracy.report.section.attribution import attribution_panels
@@ -41,11 +40,15 @@ BYTES_OF_NOTES = 2_000
 
 @dataclass(frozen=True)
 class ReportSummary:
-    """Where the report is, its headline, and its most telling sentences."""
+    """Where the report is, and its first screen."""
 
     path: Path
-    title: str
-    lines: tuple[str, ...]
+    answer: Answer
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The headline, what to do, and on what it was measured, for a terminal."""
+        return tuple(filter(None, (self.answer.title, " ".join(self.answer.advice.striptags().split()), self.answer.facts)))
 
 
 def write_report(folder: Path, earlier: Sequence[Path] = (), to: Path | None = None) -> ReportSummary:
@@ -69,8 +72,7 @@ def write_report(folder: Path, earlier: Sequence[Path] = (), to: Path | None = N
     }
     if run.results.empty:
         write_page(path, render(PAGE, "depth.html.jinja", **context))
-        return ReportSummary(path, first.title, tuple(claim.line for claim in made.claims))
-    head = headline(run, made.whole, made.claims, made.judged.said, made.attribution)
+        return ReportSummary(path, first)
     context |= {
         "why": why(made.judged.said),
         "judged": made.judged.panel,
@@ -83,7 +85,7 @@ def write_report(folder: Path, earlier: Sequence[Path] = (), to: Path | None = N
         if len(text) <= LIMIT_BYTES:
             break
     write_page(path, text)
-    return ReportSummary(path, first.title, head.lines)
+    return ReportSummary(path, first)
 
 
 def answer_of(made: Material) -> Answer:

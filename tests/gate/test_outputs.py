@@ -152,9 +152,26 @@ def test_the_page_loads_nothing_runs_nothing_and_names_its_charts(out: Path) -> 
 
 def test_the_worst_cell_is_the_first_row_of_the_page(out: Path) -> None:
     page = (out / "compare.html").read_text()
-    first = page[page.index("<tbody>") :][:300]
+    cells = page[page.index('<section id="cells"') :]
+    first = cells[cells.index("<tbody>") :][:300]
     assert "llama3" in first
     assert "regression" in first
+
+
+def test_the_first_screen_of_a_comparison_names_and_marks_the_failed_cell(gate: Gate, tmp_path: Path) -> None:
+    gate(MadeUp(luck=1, change=one_rank), "--out", str(tmp_path / "out"))
+    page = (tmp_path / "out" / "compare.html").read_text()
+    first = page[page.index('<section id="answer"') : page.index("</header>")]
+    assert "<h1 id=\"answer-title\">Regression in llama3 bfloat16 W=4 dk, rank 2: error on the worst rank +" in first
+    assert "by rank, llama3 bfloat16 W=4 dk, run and baseline" in first
+    row = first[first.index("<tbody>", first.index('class="matrix"')) :].partition("</tr>")[0]
+    assert "llama3 bfloat16 W=4</th>" in row
+    assert row.count("\u2718") == row.count("accused") == 1
+    gate(MadeUp(luck=1), "--out", str(tmp_path / "healthy"))
+    healthy = (tmp_path / "healthy" / "compare.html").read_text()
+    assert "No cell is worse than the baseline." in healthy
+    assert page_check.repeated_identifiers(healthy) == set()
+    assert ">\u2718" not in healthy
 
 
 def test_a_folder_that_cannot_be_written_is_a_mistake_in_one_line(gate: Gate, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import pytest
 
 from accuracy.chart.view import Table
 from accuracy.report.folder import Run, read_folder
-from accuracy.report.headline import headline
 from accuracy.report.section.cost import cost_panel
 from accuracy.report.section.growth import growth_panel
 from accuracy.report.section.heatmap import heat_cell, heatmap_panel
@@ -172,5 +171,3 @@ def test_a_run_of_kernels_alone_is_compared_with_the_floor(tmp_path: Path) -> No
     panel = heatmap_panel(facets_of(labelled[labelled["tensor"].notna()])[0])
     assert "multiple of the floor" in panel.tables[0].caption
     assert {cell.text.rstrip("\u00d7") for row in panel.tables[0].rows for cell in row[1:]} == {"1.25"}
-    whole = labelled[(labelled["rank"] == -1) & labelled["tensor"].notna()]
-    assert headline(run, whole, [], []).sentence.startswith("Furthest from the floor: ")

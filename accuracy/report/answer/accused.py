@@ -62,7 +62,7 @@ def accused(measured: pd.DataFrame, blamed: Diagnosis | None) -> Accused | None:
         return None
     others = [name for name in TENSORS if name not in JUDGED and (measured["tensor"] == name).any()]
     found = [_furthest(measured[measured["tensor"] == name], None, (name,), 1.0) for name in others]
-    further = [each for each in found if each and each.tensor != worst.tensor and each.times > worst.most]
+    further = [each for each in found if each and each.tensor != worst.tensor and worst.most < each.times < np.inf]
     return replace(worst, beyond=tuple(further), apart=_apart(measured), endless=_endless(measured, worst))
 
 

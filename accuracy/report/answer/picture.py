@@ -14,6 +14,7 @@ from accuracy.core.number import plain, ratio
 
 Points = list[tuple[float, float]]
 WIDTH, HEIGHT, MARGIN = 4.9, 3.3, 1.75  # inch; at 390 px of screen its letters have 9 px
+BESIDE = 0.7  # room for the last dot's number
 MOST_LETTERS = 21  # that the margin holds in a wide font
 ALIKE = 1.04  # ends within 4% share a label: their letters would lie on each other
 LETTER = 0.052  # height of a label's line, of the axis
@@ -145,7 +146,7 @@ def _dots(picture: Picture, lines: dict[str, Points], order: list[str]) -> Axes:
     """No growth to draw: each variant a dot, the furthest on top."""
     shown = order[:MOST_BARS]
     axes = drawing.new_axes(
-        picture.title, "times (logarithmic)", WIDTH, max(1.5, 0.62 + 0.26 * len(shown)), left=MARGIN
+        picture.title, "times (logarithmic)", WIDTH, max(1.5, 0.62 + 0.26 * len(shown)), left=MARGIN, right=BESIDE
     )
     drawing.ratio_x(axes, [1.0, *(lines[name][-1][1] for name in shown)])
     axes.axvline(1.0, **drawing.REFERENCES["single-device"], zorder=1)

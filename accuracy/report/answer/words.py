@@ -19,10 +19,8 @@ _END_OF_CLAUSE = r"[;:]|\. |\.$|, (?=from rank |up to rank |on |with |growing |f
 
 
 def times(value: float) -> str:
-    """`3.81`, `2,200,000`: a ratio inside a sentence."""
-    if not math.isfinite(value):
-        return "infinitely many"
-    return plain(value) if value < 1000 else f"{float(f'{value:.2g}'):,.0f}" if value < 1e9 else f"{value:.0e}"
+    """`3.81`, `4130`: a ratio inside a sentence, with the digits that it has in a table."""
+    return plain(value) if math.isfinite(value) else "infinitely many"
 
 
 def finding(found: list[Diagnosis], worst: Accused | None, cases: pd.DataFrame) -> str:

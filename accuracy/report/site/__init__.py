@@ -1,0 +1,1 @@
+"""The site: findings by importance, every published report, the experiments, the API and the tutorial, one search."""

@@ -1,0 +1,127 @@
+"""The pages of the site as Markdown: the index by importance, a page a report, and files of the repository as they are."""
+
+import html
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from accuracy.chart import mark
+from accuracy.chart.view import Table
+from accuracy.report.build import ReportSummary
+from accuracy.report.site.links import relinked
+
+GUIDES = {  # files of the repository that are pages, in the order of the contents
+    "README.md": "guide/introduction.md",
+    "configs/README.md": "guide/running.md",
+    "reports/README.md": "guide/evidence.md",
+    "accuracy/gate/README.md": "guide/gate.md",
+    "CONTRIBUTING.md": "guide/contributing.md",
+    "CHANGELOG.md": "guide/changelog.md",
+}
+TUTORIAL = "examples/quickstart.ipynb"
+FINDINGS = "experiments/FINDINGS.md"
+LEADERBOARD = "reports/leaderboard/README.md"  # a page of its own as soon as the repository has it
+API = """# API
+
+```{eval-rst}
+.. automodule:: accuracy
+   :members: measure, diagnose, assert_accurate, compare, load, columns, Diagnosis, ConfigError
+.. automodule:: accuracy.plot
+   :members:
+```
+"""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A published run: its place in the repository, and what was written of it."""
+
+    place: str  # reports/EXPERIMENT/DEVICE
+    summary: ReportSummary
+
+    @property
+    def page(self) -> str:
+        return f"{self.place}.md"
+
+
+def places(root: Path, reports: Sequence[Report]) -> dict[str, str]:
+    """Of each file or folder of the repository that has a page, the page."""
+    found = {name: page for name, page in GUIDES.items() if (root / name).is_file()}
+    found |= {FINDINGS: "index.md", TUTORIAL: "guide/tutorial.ipynb"}
+    found |= {LEADERBOARD: "leaderboard.md"} if (root / LEADERBOARD).is_file() else {}
+    for path in sorted(root.glob("experiments/*/README.md")):
+        found[f"experiments/{path.parent.name}/README.md"] = f"experiments/{path.parent.name}.md"
+    return found | {report.place: report.page for report in reports}
+
+
+def index(text: str, reports: Sequence[Report], pages: Mapping[str, str]) -> str:
+    """The findings by importance, each with its sentence, and with its picture where its report has one."""
+    head, *findings = re.split(r"^(?=\d+\. \*\*)", text, flags=re.MULTILINE)
+    parts = [relinked(head.replace("# Findings", "# How accurate is distributed attention?", 1), FINDINGS, "index.md", pages)]
+    for place, finding in enumerate(findings, 1):
+        title, _, rest = " ".join(finding.split()).partition("** ")
+        title = re.sub(r"^\d+\. \*\*", "", title).removesuffix("**").rstrip(".")
+        parts += [f"## {place}. {title}", relinked(rest, FINDINGS, "index.md", pages)]
+        named = [report for report in reports if f"../{report.place}/" in finding and report.summary.answer.picture]
+        parts += [_picture(named[0], f"finding-{place}")] if named else []
+    return "\n\n".join([*parts, _contents(pages, reports)]) + "\n"
+
+
+def report_page(report: Report, pages: Mapping[str, str]) -> str:
+    """Headline, facts, picture and matrix of a report, so that a search finds it, and the way to all of it."""
+    answer, experiment = report.summary.answer, report.place.split("/")[1]
+    readme = relinked(f"[{experiment}](../../../experiments/{experiment}/README.md)", f"{report.place}/x", report.page, pages)
+    parts = [
+        f"# {_plain(f'{experiment} on {Path(report.place).name}')}",
+        f"**{_plain(answer.title)}**",
+        f"<p>{html.escape(answer.facts)}</p>",
+        f'<p><a class="open" href="{Path(report.place).name}/report.html">Open the report: charts, ranks, tokens, rows'
+        "</a></p>",
+        f"Experiment: {readme}",
+        *([_picture(report, "key")] if answer.picture else []),
+        *([_matrix(answer.matrix)] if answer.matrix else []),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def style() -> str:
+    """Colours of the pictures, the reports' own, on the theme's light and dark ground."""
+    names = "--ink:{};--soft:{};--rule:{};--floor:{};--single-device:{};--paper:transparent;"
+    light = names.format("#1c1f24", "#5c636e", "#e2e3df", "#7d848e", "#1c1f24")
+    dark = names.format("#e7e8e6", "#a3aab4", "#2c3138", "#8b929c", "#e7e8e6")
+    light, dark = (
+        words + "".join(f"--series-{place}:{pair[way]};" for place, pair in enumerate(mark.PALETTE))
+        for way, words in enumerate((light, dark))
+    )
+    auto = f"@media (prefers-color-scheme: dark) {{ body:not([data-theme=light]) {{{dark}}} }}"
+    return f"body {{{light}}}\nbody[data-theme=dark] {{{dark}}}\n{auto}\nsvg.chart {{ max-width: 34rem; width: 100%; }}\n"
+
+
+def _picture(report: Report, name: str) -> str:
+    chart = report.summary.answer.picture
+    assert chart is not None
+    return str(chart.svg).replace("key-picture", f"picture-{name}")
+
+
+def _matrix(table: Table) -> str:
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in table.head)
+    rows = ("".join(f"<td>{html.escape(cell.text)}</td>" for cell in row) for row in table.rows)
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    caption = f"<caption>{html.escape(table.caption)}</caption>"
+    return f'<div class="table-wrapper"><table class="docutils">{caption}<tr>{head}</tr>{body}</table></div>'
+
+
+def _contents(pages: Mapping[str, str], reports: Sequence[Report]) -> str:
+    first = [pages[name] for name in (LEADERBOARD, TUTORIAL) if name in pages]
+    guides = [page for name, page in pages.items() if name in GUIDES]
+    experiments = [page for page in pages.values() if page.startswith("experiments/")]
+    groups = {"Start": [*first, "api.md"], "Guide": guides, "Reports": [each.page for each in reports],
+              "Experiments": experiments}  # fmt: skip
+    trees = (f"```{{toctree}}\n:hidden:\n:caption: {name}\n\n" + "\n".join(own) + "\n```" for name, own in groups.items())
+    return "\n\n".join(trees)
+
+
+def _plain(text: str) -> str:
+    """Text that makes no Markdown."""
+    return re.sub(r"([\\`*_{}\[\]()#!|~$<>])", r"\\\1", " ".join(text.split()))
