@@ -254,7 +254,11 @@ def _diagnosed(folder: Path, planned: set[str]) -> bool:
     results = table.read_results(folder)
     results = results[results["case_id"].isin(planned) & ~table.in_stacks(results)]
     found = diagnoses(verdicts(results), results, table.read_steps(folder), table.read_hypotheses(folder))
-    print("", *(line for each in found for line in (each.line if len(found) > 1 else each.sentence, *each.evidence)), sep="\n")
+    print(
+        "",
+        *(line for each in found for line in (each.line if len(found) > 1 else each.sentence, *each.evidence)),
+        sep="\n",
+    )
     return any(each.is_bug for each in found)
 
 

@@ -51,7 +51,8 @@ def _title(decision: Decision) -> str:
     """`regression: llama3 bfloat16 W=4 dk, rank 2: error +20%`, or that nothing is worse."""
     if first := text.failed(decision, 1):
         return f"{WORDS[decision.exit].capitalize()} in {first[0]}"
-    return f"No cell is worse than {'the baseline' if decision.baseline and not decision.hard else 'the portable rules allow'}."
+    compared = decision.baseline is not None and not decision.hard
+    return f"No cell is worse than {'the baseline' if compared else 'the portable rules allow'}."
 
 
 def _advice(decision: Decision) -> str:

@@ -48,7 +48,9 @@ class ReportSummary:
     @property
     def lines(self) -> tuple[str, ...]:
         """The headline, what to do, and on what it was measured, for a terminal."""
-        return tuple(filter(None, (self.answer.title, " ".join(self.answer.advice.striptags().split()), self.answer.facts)))
+        return tuple(
+            filter(None, (self.answer.title, " ".join(self.answer.advice.striptags().split()), self.answer.facts))
+        )
 
 
 def write_report(folder: Path, earlier: Sequence[Path] = (), to: Path | None = None) -> ReportSummary:

@@ -61,7 +61,9 @@ def _one_sign(results: pd.DataFrame) -> Claim:
 
 
 def _understated(results: pd.DataFrame) -> Claim:
-    statement = "Times single device's, a ring's out has 1.14 to 1.16 on Gaussian inputs, 1.2 to 1.4 on trained and sinks."
+    statement = (
+        "Times single device's, a ring's out has 1.14 to 1.16 on Gaussian inputs, 1.2 to 1.4 on trained and sinks."
+    )
     rows = results[(results["rank"] == -1) & (results["variant"] == "ring") & (results["tensor"] == "out")]
     rows = rows[(rows["dtype"] == "bfloat16") & (rows["world_size"] == rows["world_size"].max())]
     means = rows.groupby(["inputs", "inputs_options", "seqlen", "mask"])["x_single_device"].mean()
@@ -71,7 +73,12 @@ def _understated(results: pd.DataFrame) -> Claim:
     if gaussian.empty or others.empty:
         return Claim(statement, None, "not measured")
     said = f"gaussian {gaussian.min():.3f} to {gaussian.max():.3f}, others {others.min():.3f} to {others.max():.3f}"
-    holds = 1.135 <= gaussian.min() < 1.145 and 1.155 <= gaussian.max() < 1.165 and 1.15 <= others.min() < 1.25 and 1.35 <= others.max() < 1.45
+    holds = (
+        1.135 <= gaussian.min() < 1.145
+        and 1.155 <= gaussian.max() < 1.165
+        and 1.15 <= others.min() < 1.25
+        and 1.35 <= others.max() < 1.45
+    )
     return Claim(statement, bool(holds), said)
 
 

@@ -50,7 +50,9 @@ def answer(results: pd.DataFrame) -> list[Claim]:
 
 def _cause(rows: pd.DataFrame) -> Claim:
     """Rounding each query head's part before the sum over a group shows in dk and dv where heads share keys."""
-    statement = "dk and dv of the kernels that round each query head's are 1.7 times the floor or more, others' below 1.5."
+    statement = (
+        "dk and dv of the kernels that round each query head's are 1.7 times the floor or more, others' below 1.5."
+    )
     rows = rows[rows["tensor"].isin(("dk", "dv")) & (rows["heads"] > rows["heads_kv"])]
     means = rows.groupby(["kernel", "tensor"])["x_floor"].mean()
     apart = means.index.get_level_values("kernel").isin(BY_QUERY_HEAD)

@@ -33,8 +33,16 @@ def answer(results: pd.DataFrame) -> list[Claim]:
         largest_below("Rings stay within 1.3 times at every world size.", rings, 1.3),
         Claim("At 64 ranks they are measured.", bool(rings["world_size"].max() == 64), f"{rings['world_size'].max()}"),
         Claim("llama3's dk and dv reach 3.8 times.", bool(3.75 <= largest < 3.85), f"{largest:.2f}"),
-        largest_below("Cause: with a ring's backward llama3's dk and dv stay within 1.3 times.", _parts(rows, "llama3_ring", "dk", "dv"), 1.3),
-        largest_below("Cause: what llama3 does not add, out and dq, stays within 1.3 times.", _parts(rows, "llama3", "out", "dq"), 1.3),
+        largest_below(
+            "Cause: with a ring's backward llama3's dk and dv stay within 1.3 times.",
+            _parts(rows, "llama3_ring", "dk", "dv"),
+            1.3,
+        ),
+        largest_below(
+            "Cause: what llama3 does not add, out and dq, stays within 1.3 times.",
+            _parts(rows, "llama3", "out", "dq"),
+            1.3,
+        ),
         _falls(rows),
     ]
 

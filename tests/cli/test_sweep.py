@@ -3,12 +3,8 @@
 import json
 from pathlib import Path
 
-
 from accuracy.report import sweep
 from tests.command_line import SHORT, CommandLine
-
-
-
 
 WORDS = ("-m", *SHORT, "report=true", "variant=ring,zigzag")
 
@@ -32,7 +28,11 @@ def test_a_sweep_without_a_folder_goes_on_in_those_of_the_same_commands(accuracy
     answer = accuracy(*WORDS)
     assert (alone.status, answer.status) == (0, 0)
     (place,) = (tmp_path / "outputs").glob("sweep-*")
-    assert sorted(path.name for path in place.iterdir()) == ["multirun.yaml", "report.html", "sweep.json"]  # the first is Hydra's
+    assert sorted(path.name for path in place.iterdir()) == [
+        "multirun.yaml",
+        "report.html",
+        "sweep.json",
+    ]  # the first is Hydra's
     jobs = json.loads((place / "sweep.json").read_text())["jobs"]
     assert len(jobs) == 2
     assert {Path(job).parent.name for job in jobs} == {"outputs"}

@@ -162,7 +162,7 @@ def test_the_first_screen_of_a_comparison_names_and_marks_the_failed_cell(gate: 
     gate(MadeUp(luck=1, change=one_rank), "--out", str(tmp_path / "out"))
     page = (tmp_path / "out" / "compare.html").read_text()
     first = page[page.index('<section id="answer"') : page.index("</header>")]
-    assert "<h1 id=\"answer-title\">Regression in llama3 bfloat16 W=4 dk, rank 2: error on the worst rank +" in first
+    assert '<h1 id="answer-title">Regression in llama3 bfloat16 W=4 dk, rank 2: error on the worst rank +' in first
     assert "by rank, llama3 bfloat16 W=4 dk, run and baseline" in first
     row = first[first.index("<tbody>", first.index('class="matrix"')) :].partition("</tr>")[0]
     assert "llama3 bfloat16 W=4</th>" in row

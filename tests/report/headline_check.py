@@ -47,7 +47,9 @@ def _beyond(rows: pd.DataFrame, bound: float, every: bool, title: str) -> list[s
     named = {tensor for tensor, *_ in ALSO.findall(title)}
     held = [name for name in means.index if every or name in JUDGED]
     over = [name for name in held if means[name] > bound * LAST_DIGIT]
-    over += [name for name in means.index if name not in held and name not in named and means[name] > bound * LAST_DIGIT]
+    over += [
+        name for name in means.index if name not in held and name not in named and means[name] > bound * LAST_DIGIT
+    ]
     return [f"{name} has {means[name]:.3g} times, not {bound}" for name in over]
 
 
@@ -58,7 +60,18 @@ def _absent(rows: pd.DataFrame, tensor: str, name: str, value: str, size: str) -
     settings = [name for name in ("precision", "options", "kernel", "kernel_options") if mine[name].nunique() > 1]
     wanted = detail.strip("()").split(", ")
     mine = mine[mine[settings].isin([*wanted, ""]).all(axis=1)] if detail and settings else mine
-    keys = ["precision", "options", "kernel", "kernel_options", "dtype", "inputs", "inputs_options", "mask", "seqlen", "heads"]
+    keys = [
+        "precision",
+        "options",
+        "kernel",
+        "kernel_options",
+        "dtype",
+        "inputs",
+        "inputs_options",
+        "mask",
+        "seqlen",
+        "heads",
+    ]
     means = mine.groupby(keys, dropna=False)["x_single_device"].apply(_mean)
     want = _number(value)
     near = want * (1.006 if want < 1000 else 1.06)  # two digits from a thousand on

@@ -19,8 +19,8 @@ LOGIC_DTYPES = ("bfloat16", "float32", "float64")
 EXPECTED: dict[str, tuple[tables.Shape, Change | None, str]] = {
     "healthy": (
         tables.FEW, None,
-        "No bug found: up to 4 ranks every variant stays within 1.15 times single device's error. Furthest in bfloat16 is "
-        "dk of ring, 1.15 times at 4 ranks.",
+        "No bug found: up to 4 ranks every variant stays within 1.15 times single device's error. Furthest in bfloat16 "
+        "is dk of ring, 1.15 times at 4 ranks.",
     ),
     "a logic bug": (
         shape(dtypes=LOGIC_DTYPES), tables.logic,
@@ -29,8 +29,8 @@ EXPECTED: dict[str, tuple[tables.Shape, Change | None, str]] = {
     ),
     "a logic bug in a single dtype": (
         shape(world_sizes=(1, 2)), tables.logic,
-        "ring: dk is wrong in bfloat16, the only dtype measured. dk has 160 times single device's error in bfloat16 at 2 "
-        "ranks.",
+        "ring: dk is wrong in bfloat16, the only dtype measured. dk has 160 times single device's error in bfloat16 at "
+        "2 ranks.",
     ),
     "not finite": (tables.FEW, tables.not_finite, "zigzag: dv is not finite. Seen in dv in bfloat16 at 4 ranks."),
     "more rounding than explained": (
@@ -49,26 +49,28 @@ EXPECTED: dict[str, tuple[tables.Shape, Change | None, str]] = {
         "(float64 apart). Furthest in bfloat16 is dk of ring, 1.15 times at 4 ranks; lse of zigzag has 1.44 times at 4 "
         "ranks.",
     ),
-    "nothing is finite": (tables.FEW, tables.no_number, "ring: out and lse are not finite. Seen in out in bfloat16 at 4 ranks."),
+    "nothing is finite": (
+        tables.FEW, tables.no_number, "ring: out and lse are not finite. Seen in out in bfloat16 at 4 ranks.",
+    ),
     "single device has no error": (
         tables.FEW, tables.endless,
-        "No bug found: up to 4 ranks every variant stays within 1.15 times single device's error. Furthest in bfloat16 is "
-        "dk of ring, 1.15 times at 4 ranks; single device has no error in lse of ring, which has one.",
+        "No bug found: up to 4 ranks every variant stays within 1.15 times single device's error. Furthest in bfloat16 "
+        "is dk of ring, 1.15 times at 4 ranks; single device has no error in lse of ring, which has one.",
     ),
     "no growth": (
         shape(world_sizes=(8,)), None,
-        "No bug found: at 8 ranks every variant stays within 1.15 times single device's error. Furthest in bfloat16 is dk "
-        "of ring, 1.15 times at 8 ranks.",
+        "No bug found: at 8 ranks every variant stays within 1.15 times single device's error. Furthest in bfloat16 is "
+        "dk of ring, 1.15 times at 8 ranks.",
     ),
     "one rank": (
         shape(variants=("single_device", "bpt"), world_sizes=(1,)), None,
-        "No bug found: at 1 rank every variant stays within 1.15 times single device's error. Furthest in bfloat16 is dk "
-        "of bpt, 1.15 times at 1 rank.",
+        "No bug found: at 1 rank every variant stays within 1.15 times single device's error. Furthest in bfloat16 is "
+        "dk of bpt, 1.15 times at 1 rank.",
     ),
     "float64 only": (
         shape(dtypes=("float64",)), None,
-        "No bug found: up to 4 ranks every variant stays within 1.15 times single device's error. Furthest in float64 is "
-        "dk of ring, 1.15 times at 4 ranks.",
+        "No bug found: up to 4 ranks every variant stays within 1.15 times single device's error. Furthest in float64 "
+        "is dk of ring, 1.15 times at 4 ranks.",
     ),
     "kernels": (
         shape(variants=("single_device",)), tables.kernels,
@@ -76,8 +78,8 @@ EXPECTED: dict[str, tuple[tables.Shape, Change | None, str]] = {
     ),
     "many variants": (
         shape(world_sizes=(2,), seeds=(0,)), tables.many_variants,
-        "No bug found: at 2 ranks every variant stays within 1.26 times single device's error. Furthest in bfloat16 is dk "
-        "of v039, 1.26 times at 2 ranks.",
+        "No bug found: at 2 ranks every variant stays within 1.26 times single device's error. Furthest in bfloat16 is "
+        "dk of v039, 1.26 times at 2 ranks.",
     ),
     "failed": (
         shape(variants=(), reasons=("no float64", "out of memory")), None,
@@ -89,8 +91,8 @@ EXPECTED: dict[str, tuple[tables.Shape, Change | None, str]] = {
     ),
     "partial": (
         shape(record={"planned": 99, "ended": None}), None,
-        "Partial run (21 of 99 cases). No bug found: up to 4 ranks every variant stays within 1.15 times single device's "
-        "error. Furthest in bfloat16 is dk of ring, 1.15 times at 4 ranks.",
+        "Partial run (21 of 99 cases). No bug found: up to 4 ranks every variant stays within 1.15 times single "
+        "device's error. Furthest in bfloat16 is dk of ring, 1.15 times at 4 ranks.",
     ),
 }  # fmt: skip
 
@@ -111,8 +113,14 @@ def test_the_headline_says_what_the_table_says(name: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
-        ("lse goes further", "No bug found: up to 4 ranks every variant stays within 1.15 times single device's error."),
-        ("lse goes further", "No bug found: out, dq, dk and dv of every variant stay within 1.15 times single device's error."),
+        (
+            "lse goes further",
+            "No bug found: up to 4 ranks every variant stays within 1.15 times single device's error.",
+        ),
+        (
+            "lse goes further",
+            "No bug found: out, dq, dk and dv of every variant stay within 1.15 times single device's error.",
+        ),
         ("healthy", "No bug found: up to 4 ranks every variant stays within 1.05 times single device's error."),
         ("healthy", "No bug found. Furthest in bfloat16 is dk of ring, 1.25 times at 4 ranks."),
         ("healthy", "No bug found. Furthest in bfloat16 is dk of ring, 1.15 times at 8 ranks."),

@@ -74,7 +74,6 @@ def test_every_published_claim_that_holds_fails_on_a_distorted_table(folder: Pat
     results = table.read_results(folder)
     experiment = folder.parent.name
 
-
     def judged(table: pd.DataFrame) -> list[Claim]:
         return [*judge(experiment, table), *judge_answer(experiment, table)]
 

@@ -33,7 +33,9 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_the_site_has_findings_with_pictures_and_every_local_link_leads_to_a_page(checkout: Path, tmp_path: Path) -> None:
+def test_the_site_has_findings_with_pictures_and_every_local_link_leads_to_a_page(
+    checkout: Path, tmp_path: Path
+) -> None:
     source = tmp_path / "source"
     build.write_pages(checkout, source, build.write_reports(checkout, source / "_whole"))
     index = (source / "index.md").read_text()
@@ -48,7 +50,7 @@ def test_the_site_has_findings_with_pictures_and_every_local_link_leads_to_a_pag
 
 
 def dead_links(source: Path) -> list[str]:
-    """Links of the site's pages to files that it lacks. Sphinx's -W finds them too, with everything else, in `make site`."""
+    """Links of the site's pages to files that it lacks; in `make site` Sphinx's -W finds them too."""
     found = []
     for path in sorted(source.rglob("*.md")):
         for link in re.findall(r"\]\(([^)\s#]+)|\]: (\S+)", path.read_text()):

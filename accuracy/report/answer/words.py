@@ -33,7 +33,8 @@ def finding(found: list[Diagnosis], worst: Accused | None, cases: pd.DataFrame) 
     if worst is None:
         return "No case has a finite ratio to single device."
     if worst.alone:
-        return f"No bug found: every kernel merely rounds{_apart(worst)}. Furthest from exact {_place(worst)}{_beyond(worst)}."
+        said = f"No bug found: every kernel merely rounds{_apart(worst)}."
+        return f"{said} Furthest from exact {_place(worst)}{_beyond(worst)}."
     sizes = cases.loc[cases["status"] == OK, "world_size"]
     up_to = "up to" if sizes[sizes > 1].nunique() > 1 else "at"
     whose = f"{_listed(JUDGED)} of every variant stay" if worst.beyond else "every variant stays"

@@ -1,4 +1,4 @@
-"""Where does a link of a Markdown file of the repository lead on the site? To its page there, else to the repository."""
+"""Where does a link of a file of the repository lead on the site? To the page there, else to the repository."""
 
 import posixpath
 import re

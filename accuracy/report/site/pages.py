@@ -1,4 +1,4 @@
-"""The pages of the site as Markdown: the index by importance, a page a report, and files of the repository as they are."""
+"""The pages of the site as Markdown: an index by importance, a page a report, and files of the repository."""
 
 import html
 import re
@@ -42,6 +42,7 @@ class Report:
 
     @property
     def page(self) -> str:
+        """Its page on the site."""
         return f"{self.place}.md"
 
 
@@ -58,7 +59,9 @@ def places(root: Path, reports: Sequence[Report]) -> dict[str, str]:
 def index(text: str, reports: Sequence[Report], pages: Mapping[str, str]) -> str:
     """The findings by importance, each with its sentence, and with its picture where its report has one."""
     head, *findings = re.split(r"^(?=\d+\. \*\*)", text, flags=re.MULTILINE)
-    parts = [relinked(head.replace("# Findings", "# How accurate is distributed attention?", 1), FINDINGS, "index.md", pages)]
+    parts = [
+        relinked(head.replace("# Findings", "# How accurate is distributed attention?", 1), FINDINGS, "index.md", pages)
+    ]
     for place, finding in enumerate(findings, 1):
         title, _, rest = " ".join(finding.split()).partition("** ")
         title = re.sub(r"^\d+\. \*\*", "", title).removesuffix("**").rstrip(".")
@@ -71,7 +74,9 @@ def index(text: str, reports: Sequence[Report], pages: Mapping[str, str]) -> str
 def report_page(report: Report, pages: Mapping[str, str]) -> str:
     """Headline, facts, picture and matrix of a report, so that a search finds it, and the way to all of it."""
     answer, experiment = report.summary.answer, report.place.split("/")[1]
-    readme = relinked(f"[{experiment}](../../../experiments/{experiment}/README.md)", f"{report.place}/x", report.page, pages)
+    readme = relinked(
+        f"[{experiment}](../../../experiments/{experiment}/README.md)", f"{report.place}/x", report.page, pages
+    )
     parts = [
         f"# {_plain(f'{experiment} on {Path(report.place).name}')}",
         f"**{_plain(answer.title)}**",
@@ -95,7 +100,9 @@ def style() -> str:
         for way, words in enumerate((light, dark))
     )
     auto = f"@media (prefers-color-scheme: dark) {{ body:not([data-theme=light]) {{{dark}}} }}"
-    return f"body {{{light}}}\nbody[data-theme=dark] {{{dark}}}\n{auto}\nsvg.chart {{ max-width: 34rem; width: 100%; }}\n"
+    return (
+        f"body {{{light}}}\nbody[data-theme=dark] {{{dark}}}\n{auto}\nsvg.chart {{ max-width: 34rem; width: 100%; }}\n"
+    )
 
 
 def _picture(report: Report, name: str) -> str:
@@ -118,7 +125,9 @@ def _contents(pages: Mapping[str, str], reports: Sequence[Report]) -> str:
     experiments = [page for page in pages.values() if page.startswith("experiments/")]
     groups = {"Start": [*first, "api.md"], "Guide": guides, "Reports": [each.page for each in reports],
               "Experiments": experiments}  # fmt: skip
-    trees = (f"```{{toctree}}\n:hidden:\n:caption: {name}\n\n" + "\n".join(own) + "\n```" for name, own in groups.items())
+    trees = (
+        f"```{{toctree}}\n:hidden:\n:caption: {name}\n\n" + "\n".join(own) + "\n```" for name, own in groups.items()
+    )
     return "\n\n".join(trees)
 
 
