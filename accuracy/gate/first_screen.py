@@ -1,5 +1,6 @@
 """The first screen of compare.html: what got worse and where, what to do, its picture, and the cells around it."""
 
+import re
 from dataclasses import dataclass, replace
 
 from accuracy.chart.view import Panel, Table, TableCell, grid
@@ -12,6 +13,7 @@ from accuracy.results.cell import KEYS, SINGLE_DEVICE
 from accuracy.results.table import TENSORS
 
 MOST_ROWS = 10  # that stand beside the picture on a screen of 900 px
+_CHANCE = r" \([^()]*\bp [<=][^()]*\)"  # how sure it is stands in the table of cells
 FAIL, OPEN = "✘", "▲"
 MARKS = f"{FAIL} failed · {OPEN} incomplete · below it the baseline's"
 _TENSOR, _VARIANT = KEYS.index("tensor"), KEYS.index("variant")
@@ -50,7 +52,7 @@ def first_screen(decision: Decision, by_rank: list[Panel], growth: list[Panel]) 
 def _title(decision: Decision) -> str:
     """`regression: llama3 bfloat16 W=4 dk, rank 2: error +20%`, or that nothing is worse."""
     if first := text.failed(decision, 1):
-        return f"{WORDS[decision.exit].capitalize()} in {first[0]}"
+        return f"{WORDS[decision.exit].capitalize()} in {re.sub(_CHANCE, '', first[0])}"
     compared = decision.baseline is not None and not decision.hard
     return f"No cell is worse than {'the baseline' if compared else 'the portable rules allow'}."
 
@@ -98,5 +100,8 @@ def _cell(item: Item, first: bool) -> TableCell:
     assert item.cell is not None
     mark = {FAILED: f"{FAIL} ", INCOMPLETE: f"{OPEN} "}.get(item.state, "")
     kind = " ".join(word for word, wanted in (("flagged", mark), ("accused", first and mark)) if wanted)
-    before = plain(item.baseline.ratio) if item.baseline and item.baseline.y else ""
-    return TableCell(f"{mark}{plain(item.cell.ratio)}", before, kind, hint=item.reason)
+    old = item.baseline if item.baseline and item.baseline.y else None
+    if mark and item.rank is not None and "rank" in item.reason:  # all ranks together may look healthy
+        was = f", was {plain(old.ranks[item.rank])}" if old and item.rank in old.ranks else ""
+        return TableCell(f"{mark}{plain(item.cell.ranks[item.rank])}", f"rank {item.rank}{was}", kind, hint=item.reason)
+    return TableCell(f"{mark}{plain(item.cell.ratio)}", plain(old.ratio) if old else "", kind, hint=item.reason)

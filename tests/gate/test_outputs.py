@@ -167,6 +167,8 @@ def test_the_first_screen_of_a_comparison_names_and_marks_the_failed_cell(gate: 
     row = first[first.index("<tbody>", first.index('class="matrix"')) :].partition("</tr>")[0]
     assert "llama3 bfloat16 W=4</th>" in row
     assert row.count("\u2718") == row.count("accused") == 1
+    assert "\u2718 2.4" in row  # twice 1.2, on that rank: all ranks together have 1.2 as before
+    assert "<small>rank 2, was 1.2" in row
     gate(MadeUp(luck=1), "--out", str(tmp_path / "healthy"))
     healthy = (tmp_path / "healthy" / "compare.html").read_text()
     assert "No cell is worse than the baseline." in healthy

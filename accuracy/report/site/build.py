@@ -9,11 +9,13 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from accuracy.core.errors import ConfigError
 from accuracy.report import build
 from accuracy.report.folder import NoReport
+from accuracy.report.leaderboard import write_leaderboard
 from accuracy.report.site import pages
 from accuracy.report.site.links import relinked
 from accuracy.report.site.pages import Report
@@ -58,7 +60,11 @@ def write_pages(root: Path, source: Path, reports: Sequence[Report]) -> None:
     """Everything that Sphinx reads."""
     found = pages.places(root, reports)
     texts = {"api.md": pages.API, "_static/pictures.css": pages.style()}
-    texts["index.md"] = pages.index((root / pages.FINDINGS).read_text(encoding="utf-8"), reports, found)
+    with suppress(NoReport):  # no run over enough ranks
+        board = write_leaderboard(root / "reports", source / "_whole" / pages.BOARD)
+        texts[pages.LEADERBOARD] = pages.leaderboard_page(list(dict.fromkeys(str(key[0]) for key in board.index)))
+    findings = (root / pages.FINDINGS).read_text(encoding="utf-8")
+    texts["index.md"] = pages.index(findings, reports, found, pages.LEADERBOARD in texts)
     texts |= {report.page: pages.report_page(report, found) for report in reports}
     for name, page in found.items():
         if page not in texts and name.endswith(".md"):

@@ -21,7 +21,8 @@ GUIDES = {  # files of the repository that are pages, in the order of the conten
 }
 TUTORIAL = "examples/quickstart.ipynb"
 FINDINGS = "experiments/FINDINGS.md"
-LEADERBOARD = "reports/leaderboard/README.md"  # a page of its own as soon as the repository has it
+LEADERBOARD = "leaderboard.md"
+BOARD = "reports/leaderboard.html"  # beside the reports' pages, to which its numbers lead
 API = """# API
 
 ```{eval-rst}
@@ -50,13 +51,12 @@ def places(root: Path, reports: Sequence[Report]) -> dict[str, str]:
     """Of each file or folder of the repository that has a page, the page."""
     found = {name: page for name, page in GUIDES.items() if (root / name).is_file()}
     found |= {FINDINGS: "index.md", TUTORIAL: "guide/tutorial.ipynb"}
-    found |= {LEADERBOARD: "leaderboard.md"} if (root / LEADERBOARD).is_file() else {}
     for path in sorted(root.glob("experiments/*/README.md")):
         found[f"experiments/{path.parent.name}/README.md"] = f"experiments/{path.parent.name}.md"
     return found | {report.place: report.page for report in reports}
 
 
-def index(text: str, reports: Sequence[Report], pages: Mapping[str, str]) -> str:
+def index(text: str, reports: Sequence[Report], pages: Mapping[str, str], board: bool) -> str:
     """The findings by importance, each with its sentence, and with its picture where its report has one."""
     head, *findings = re.split(r"^(?=\d+\. \*\*)", text, flags=re.MULTILINE)
     parts = [
@@ -68,7 +68,14 @@ def index(text: str, reports: Sequence[Report], pages: Mapping[str, str]) -> str
         parts += [f"## {place}. {title}", relinked(rest, FINDINGS, "index.md", pages)]
         named = [report for report in reports if f"../{report.place}/" in finding and report.summary.answer.picture]
         parts += [_picture(named[0], f"finding-{place}")] if named else []
-    return "\n\n".join([*parts, _contents(pages, reports)]) + "\n"
+    return "\n\n".join([*parts, _contents(pages, reports, board)]) + "\n"
+
+
+def leaderboard_page(names: Sequence[str]) -> str:
+    """The way to the board, and what a search finds it by. names: of what it ranks."""
+    link = f'<p><a class="open" href="{BOARD}">Open the leaderboard</a></p>'
+    question = "Which implementation of distributed attention is how accurate, at what cost?"
+    return f"# Leaderboard\n\n{question}\n\n{link}\n\nRanked: {_plain(', '.join(names))}.\n"
 
 
 def report_page(report: Report, pages: Mapping[str, str]) -> str:
@@ -119,8 +126,8 @@ def _matrix(table: Table) -> str:
     return f'<div class="table-wrapper"><table class="docutils">{caption}<tr>{head}</tr>{body}</table></div>'
 
 
-def _contents(pages: Mapping[str, str], reports: Sequence[Report]) -> str:
-    first = [pages[name] for name in (LEADERBOARD, TUTORIAL) if name in pages]
+def _contents(pages: Mapping[str, str], reports: Sequence[Report], board: bool) -> str:
+    first = [*([LEADERBOARD] if board else []), pages[TUTORIAL]]
     guides = [page for name, page in pages.items() if name in GUIDES]
     experiments = [page for page in pages.values() if page.startswith("experiments/")]
     groups = {"Start": [*first, "api.md"], "Guide": guides, "Reports": [each.page for each in reports],
