@@ -74,6 +74,12 @@ def test_a_folder_without_runs_is_a_mistake_in_one_line(tmp_path: Path, capsys: 
     assert "holds no EXPERIMENT/DEVICE/results.parquet" in capsys.readouterr().err
 
 
+def test_the_readme_s_findings_are_the_site_s() -> None:
+    said = re.findall(r"^\d+\. \*\*([^*]+)\*\*", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert said
+    assert {*said} <= {*re.findall(r"^\d+\. \*\*([^*]+)\*\*", " ".join(LOG.read_text().split("\n   ")), re.MULTILINE)}
+
+
 def test_every_finding_is_numbered_dated_and_begins_with_its_sentence() -> None:
     items = re.split(r"^(?=\d+\. )", LOG.read_text(), flags=re.MULTILINE)[1:]
     found = [re.match(r"(\d+)\. \*\*[^*]+\.\*\* .*\d{4}-\d{2}-\d{2}\.", " ".join(item.split())) for item in items]
