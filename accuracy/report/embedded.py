@@ -16,13 +16,16 @@ import pandas as pd
 from accuracy.chart.view import Table, cells
 from accuracy.core.number import count, geometric_mean, ratio, scientific
 from accuracy.report.section.missing import command
+from accuracy.report.section.positions import MOST_LEGIBLE_WORLD
 from accuracy.results.table import ALL_RANKS, METRICS
 
-BUDGET_BYTES = 3_000_000  # of base64 text: 50,000 rows fit, and the page stays below 5 MB with its charts
-COMFORTABLE_BYTES = 1_000_000  # what rows may cost beside charts and tables before they are cut to what a page shows
+BUDGET_BYTES = 2_600_000  # of base64 text: 50,000 rows fit, and the page stays below 3 MB with its charts
+COMFORTABLE_BYTES = 950_000  # what rows may cost before they are cut to what a page shows
+MOST_POSITION_BYTES = 250_000
 OF_RANKS = ("error_rel", "error_max", "error_mean", "diff_rel", "diff_max", "diff_mean", "x_single_device", "ulp_max",
             "worst_token")  # fmt: skip
 _ONLY_WHOLE = [name for name in (*METRICS, "worst_batch", "worst_head", "worst_dim") if name not in OF_RANKS]
+_OF_POSITIONS = ("facet", "series", "world_size", "tensor", "token_begin", "token_end", "rank", "error_rms")
 MOST_SUMMARY_ROWS = 300
 
 
@@ -38,26 +41,32 @@ class EmbeddedRows:
 EMPTY = EmbeddedRows("", 0, "")
 
 
-def encode_rows(results: pd.DataFrame, budget: int = BUDGET_BYTES) -> EmbeddedRows:
-    """All rows of the labelled table, or as many as fit: over all ranks first, then per-rank rows seed by seed."""
-    total = len(results)
+def encode_rows(
+    results: pd.DataFrame, budget: int = BUDGET_BYTES, profiles: pd.DataFrame | None = None, setting: str = ""
+) -> EmbeddedRows:
+    """All rows of the labelled table, or as many as fit: over all ranks first, then per-rank rows seed by seed.
+
+    profiles: errors along the sequence; setting: whose to keep where not all fit.
+    """
+    bins = _positions(profiles, setting)
+    total, left = len(results), budget - len(_base64(bins))
     rounded = "Numbers are rounded to {} significant digits; results.parquet has every row and column."
     for digits in (6, 4):
-        encoded = _encoded(results, digits)
+        encoded = _encoded(results, digits, bins)
         if len(encoded) <= min(COMFORTABLE_BYTES, budget):
             return EmbeddedRows(encoded, total, f"All {count(total, 'row')}. {rounded.format(digits)}")
     results = _slim(results)
     rounded = f"Of single ranks the page has {', '.join(OF_RANKS)}. {rounded}"
     digits = 3  # as the page writes every number
-    encoded = _encoded(results, digits)
+    encoded = _encoded(results, digits, bins)
     if len(encoded) <= budget:
         return EmbeddedRows(encoded, total, f"All {count(total, 'row')}. {rounded.format(digits)}")
     later = (results["rank"] != ALL_RANKS) & results["tensor"].notna()
     priority = results.assign(_later=later).sort_values(["_later", "seed"], kind="stable").index
     keep = total
     while len(encoded) > budget and keep:
-        keep = int(keep * min(0.95, 0.98 * budget / len(encoded)))
-        encoded = _encoded(results.loc[sorted(priority[:keep])], digits)
+        keep = int(keep * min(0.95, 0.98 * max(left, 0) / len(encoded)))
+        encoded = _encoded(results.loc[sorted(priority[:keep])], digits, bins if keep else "")
     note = (
         f"This file holds {keep:,} of {count(total, 'row')}: {total - keep:,} were left out to keep it small, "
         f"per-rank rows of the later seeds first. {rounded.format(digits)}"
@@ -72,7 +81,7 @@ def _slim(results: pd.DataFrame) -> pd.DataFrame:
     return results.assign(**{name: kept[name] for name in columns})
 
 
-def _encoded(rows: pd.DataFrame, digits: int) -> str:
+def _encoded(rows: pd.DataFrame, digits: int, bins: str = "") -> str:
     case, _ = pd.factorize(rows["case_id"])
     _, first = np.unique(case, return_index=True)
     firsts = rows.iloc[first]
@@ -84,15 +93,32 @@ def _encoded(rows: pd.DataFrame, digits: int) -> str:
         columns.append(f"{{{about},{_values(firsts[name] if same else rows[name], digits)}}}")
     commands = json.dumps([command(row) for row in firsts.to_dict("records")])
     cases = json.dumps(case.tolist(), separators=(",", ":"))
-    text = f'{{"count":{len(rows)},"cases":{cases},"commands":{commands},"columns":[{",".join(columns)}]}}'
+    content = f'"cases":{cases},"commands":{commands},"columns":[{",".join(columns)}]'
+    return _base64(f'{{"count":{len(rows)},{content}{bins}}}')
+
+
+def _base64(text: str) -> str:
     return base64.b64encode(gzip.compress(text.encode("ascii"), compresslevel=6, mtime=0)).decode()
+
+
+def _positions(profiles: pd.DataFrame | None, setting: str) -> str:
+    """`,"positions":{...}`: columns as those of the rows; empty where there are none, or not even one setting's fit."""
+    if profiles is None or profiles.empty:
+        return ""
+    here = profiles["facet"] == setting
+    for kept in (profiles, profiles[here], profiles[here & (profiles["world_size"] <= MOST_LEGIBLE_WORLD)]):
+        columns = ",".join(f'{{"name":"{name}",{_values(kept[name], 3)}}}' for name in _OF_POSITIONS)
+        text = f',"positions":{{"count":{len(kept)},"columns":[{columns}]}}'
+        if len(_base64(text)) <= MOST_POSITION_BYTES:
+            return text
+    return ""
 
 
 def _values(values: pd.Series, digits: int) -> str:
     """`"texts":[...],"places":[...]` (-1: missing) or `"numbers":[...]`."""
     if not pd.api.types.is_numeric_dtype(values):
         places, distinct = pd.factorize(values)
-        return f'"texts":{json.dumps([str(text) for text in distinct])},"places":{json.dumps(places.tolist())}'
+        return f'"texts":{json.dumps([str(text) for text in distinct])},"places":{json.dumps(places.tolist(), separators=(",", ":"))}'
     numbers = values.to_numpy(dtype="float64", na_value=np.nan)
     return f'"numbers":[{",".join(_number(value, digits) for value in numbers.tolist())}]'
 

@@ -1,11 +1,11 @@
-"""Which rows belong on one line, which lines in one picture, and which of them are drawn where they are too many?
+"""Which rows belong on one line, and which lines in one picture?
 
 A series is a variant, with its options, precision, kernel and world where the run holds more than one of them. A facet
 holds everything else fixed: dtype, problem, inputs, device. Along a series run the world size, the seeds, the ranks.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import pandas as pd
@@ -13,13 +13,9 @@ import pandas as pd
 from accuracy.chart import mark
 from accuracy.core import fields
 from accuracy.core.dtype import FORMATS
-from accuracy.core.number import count, geometric_mean, plain
 from accuracy.results.table import ALL_TENSORS, OK
 
 SINGLE_DEVICE = "single_device"
-MOST_FACETS = 4  # drawn over the world size
-MOST_DETAILED_FACETS = 2  # drawn by rank and by token, where a facet takes a dozen charts and more
-MOST_LINES = 12
 _SERIES_DETAILS = (*fields.names(fields.PRECISION, fields.KERNEL), "world")
 _VARIANT_DETAILS = tuple(name for name in fields.names(fields.VARIANT) if name != "variant")
 _ALONG = ("dtype", "world_size", "seed")  # the facet's name, and what runs along a series
@@ -68,15 +64,16 @@ class Facet:
         return int(self.rows["world_size"].max())
 
 
-def with_labels(results: pd.DataFrame) -> pd.DataFrame:
-    """The table with the columns `series` and `facet` added: the same text for the same line and picture.
+def with_labels(results: pd.DataFrame, further: Sequence[str] = ()) -> pd.DataFrame:
+    """The table with the columns `series` and `facet` added: the same text for the same line and picture. further:
+    columns that a picture holds fixed beside the usual ones.
 
     A series' detail that varies over the run but within no facet (the kernel, where float64 needs another one than
     bfloat16) is said once, in the facet's label.
     """
     every = results.drop_duplicates("case_id")
     cases = every[every["status"] == OK] if (every["status"] == OK).any() else every
-    facet_details = ["dtype", *_varying(cases, _FACET_DETAILS)]
+    facet_details = ["dtype", *_varying(cases, (*_FACET_DETAILS, *further))]
     facet = [fields.label(row, facet_details) for row in cases.to_dict("records")]
     inside = {name for _, rows in cases.groupby(facet) for name in _varying(rows, _SERIES_DETAILS)}
     series_details = [name for name in _SERIES_DETAILS if name in inside]
@@ -131,21 +128,6 @@ def series_order(labelled: pd.DataFrame) -> list[str]:
     return sorted(labelled["series"].unique(), key=lambda label: (label not in first, label))
 
 
-def slots_of(labelled: pd.DataFrame) -> dict[str, int]:
-    """Every series' slot of colour and marker. The colour is that of the variant (of the kernel, where kernels stand
-    alone), so it is the same on every page; the first slot is the single-device kernel's alone."""
-    slots: dict[str, int] = {}
-    known = labelled.drop_duplicates("series").set_index("series")
-    alone = bool((labelled["variant"] == SINGLE_DEVICE).all())
-    for label in series_order(labelled):
-        row = known.loc[label]
-        slot = slot_of(str(row["variant"]), str(row["kernel"]) if alone else "")
-        while slot in slots.values():
-            slot += mark.COLOURS
-        slots[label] = slot
-    return slots
-
-
 def slot_of(variant: str, kernel: str = "") -> int:
     """The first slot of a variant's colour. kernel: the name to go by where kernels stand alone."""
     if variant == SINGLE_DEVICE and not kernel:
@@ -157,38 +139,3 @@ def tensor_order(tensors: Iterable[str]) -> list[str]:
     """Names of the tensors present: the contract's order, unknown ones after."""
     present = set(pd.Series(tensors).dropna())
     return [name for name in ALL_TENSORS if name in present] + sorted(present - set(ALL_TENSORS))
-
-
-def omitted_facets(facets: list[Facet], most: int) -> str:
-    """A sentence on the facets beyond the first few, which are in the table of rows only."""
-    left = facets[most:]
-    names = ", ".join(facet.label for facet in left[:6]) + (" and others" if len(left) > 6 else "")
-    return f"Drawn for {count(most, 'setting')}; the table of all rows also has {names}." if left else ""
-
-
-def legible(facet: Facet, most: int = MOST_LINES, wanted: str = "") -> Facet:
-    """The facet with the rows of so many series: single device's, the wanted one, and those furthest. Of series that
-    the tables write alike in every tensor, the one of the shortest name, which is the one that changes the least."""
-    if len(facet.series) <= most:
-        return facet
-    column = "x_floor" if facet.kernels_alone else "x_single_device"
-    singles = facet.rows.loc[facet.rows["variant"] == SINGLE_DEVICE, "series"]
-    compared = set() if facet.kernels_alone else set(singles)
-    plainest = sorted(facet.series, key=lambda label: (label not in {*compared, wanted}, len(label)))
-    ratios = facet.widest.groupby(["series", "tensor"])[column].agg(geometric_mean).unstack().reindex(plainest)
-    different = ratios[~ratios.map(plain).duplicated()]
-    furthest = different.max(axis="columns").fillna(0.0).sort_values(ascending=False, kind="stable").index
-    kept = sorted(furthest, key=lambda label: label not in {*compared, wanted})[:most]
-    return replace(facet, rows=facet.rows[facet.rows["series"].isin(kept)])
-
-
-def left_out(facet: Facet, drawn: Facet) -> str:
-    """A sentence on the lines that are not drawn; empty where all are."""
-    if len(drawn.series) == len(facet.series):
-        return ""
-    compared = "the floor" if facet.kernels_alone else "single device"
-    return (
-        f"Drawn are {len(drawn.series)} of {count(len(facet.series), 'variant')}: of those with the same three digits "
-        f"in every tensor the plainest, and of these the furthest from {compared}. Every one is in the tables against "
-        "single device, of growth, of cost and of all rows."
-    )

@@ -21,7 +21,7 @@ from accuracy.results.claim import answer_holds
 @dataclass(frozen=True)
 class Answer:
     """title: the finding; advice: cause and what to do; facts: one line; picture and matrix: of the case that the
-    finding is about, whose setting every chart of the page opens on."""
+    finding is about, which every view of the page opens on (worst; None for stacks)."""
 
     title: str
     advice: Markup
@@ -32,7 +32,7 @@ class Answer:
     more: str = ""
     marks: str = ""
     setting: str = ""
-    series: str = ""
+    worst: Accused | None = None
 
 
 def answer(made: Material) -> Answer:
@@ -47,7 +47,7 @@ def answer(made: Material) -> Answer:
     facet = next(each for each in facets_of(measured) if each.label == worst.facet)
     table, more = matrix(facet, made.judged.cells, worst)
     picture = _picture(facet, worst)
-    view = draw(picture), numbers(picture), table, more, MARKS, facet.label, worst.series
+    view = draw(picture), numbers(picture), table, more, MARKS, facet.label, worst
     return Answer(title, advice, facts, *view)
 
 

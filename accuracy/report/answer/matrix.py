@@ -5,7 +5,7 @@ import pandas as pd
 from accuracy.chart.view import Table, TableCell, grid
 from accuracy.core.number import TIMES, count, geometric_mean
 from accuracy.report.answer.accused import Accused, ratio_of
-from accuracy.report.section.heatmap import heat_cell
+from accuracy.report.answer.heat import heat_cell
 from accuracy.report.section.recommendation import JUDGED
 from accuracy.report.series import SINGLE_DEVICE, Facet, short_names
 from accuracy.verdict.label import BUGS, LABELS, ROUNDING

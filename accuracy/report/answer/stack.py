@@ -13,7 +13,7 @@ from accuracy.report.answer.matrix import MOST_ROWS
 from accuracy.report.answer.picture import Picture, draw, numbers
 from accuracy.report.folder import Run
 from accuracy.report.section.depth import GRADIENTS, Setting, settings_of
-from accuracy.report.section.heatmap import heat_cell
+from accuracy.report.answer.heat import heat_cell
 from accuracy.report.series import slot_of, spoken
 from accuracy.results.claim import Claim
 

@@ -1,56 +1,63 @@
 /**
- * The embedded rows, written by report/embedded.py: base64 of gzip of JSON
- * -> { count, columns: Map(name -> {name, kind, at(row)}), command(row) }.
+ * The rows of a page, written by report/embedded.py: base64 of gzip of JSON
+ * -> { count, columns: Map(name -> {name, kind, at(row)}), at(name, row), command(row), positions }.
  */
-async function readRows() {
-  const text = document.getElementById("rows-data").textContent.trim();
-  const packed = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+async function readRows(text) {
+  const letters = atob(text.trim());
+  const packed = new Uint8Array(letters.length);
+  for (let place = 0; place < letters.length; place++) packed[place] = letters.charCodeAt(place);
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const { count, cases, commands, columns } = await new Response(stream).json();
+  const plainText = await new Response(stream).text();
+  await pause();
+  const { count, cases, commands, columns, positions } = JSON.parse(plainText);
+  await pause();
+  const data = tableOf(count, columns, cases);
+  data.command = (row) => commands[cases[row]];
+  data.positions = positions ? tableOf(positions.count, positions.columns, []) : null;
+  await pause();
+  data.index = indexed(data);
+  return data;
+}
+
+function tableOf(count, columns, cases) {
   const read = ({ name, by_case, texts, places, numbers }) => {
-    const values = texts ? places.map((place) => texts[place] ?? null) : numbers.map(finite);
-    return [name, { name, kind: texts ? "text" : "number", at: (row) => values[by_case ? cases[row] : row] }];
+    const values = texts ? places.map((place) => texts[place] ?? null) : numbers;
+    if (!texts) for (let place = 0; place < values.length; place++) if (typeof values[place] === "string") values[place] = finite(values[place]);
+    return [name, { name, kind: texts ? "text" : "number", at: by_case ? (row) => values[cases[row]] : (row) => values[row] }];
   };
-  return { count, columns: new Map(columns.map(read)), command: (row) => commands[cases[row]] };
+  const found = new Map(columns.map(read));
+  return { count, columns: found, at: (name, row) => found.get(name)?.at(row) ?? null };
 }
 
 /** JSON has no infinity: it travels as text. */
 function finite(value) {
-  return value === "inf" ? Infinity : value === "-inf" ? -Infinity : value;
+  return value === "inf" ? Infinity : -Infinity;
 }
 
-/** Distinct values of a column: text in order, numbers ascending. */
-function distinct(data, name) {
-  const column = data.columns.get(name);
-  const found = new Set();
-  for (let row = 0; row < data.count; row++) found.add(column.at(row));
-  found.delete(null);
-  return [...found].sort(column.kind === "number" ? (a, b) => a - b : undefined);
+/** Setting -> tensor -> its rows. */
+function indexed(data) {
+  const [facet, tensor] = ["facet", "tensor"].map((name) => data.columns.get(name).at);
+  const found = new Map();
+  for (let row = 0; row < data.count; row++) {
+    const name = tensor(row);
+    if (name === null) continue;
+    if (!found.has(facet(row))) found.set(facet(row), new Map());
+    const tensors = found.get(facet(row));
+    if (!tensors.has(name)) tensors.set(name, []);
+    tensors.get(name).push(row);
+  }
+  return found;
 }
 
-const WHOLE_NUMBERS = new Set(["world_size", "seed", "rank", "batch", "seqlen", "seqlen_q", "heads", "heads_kv", "head_dim",
-  "nonfinite", "worst_batch", "worst_token", "worst_head", "worst_dim"]);
+const DERIVED = new Set(["series", "facet", "colour", "growth"]);
 
-/** A value as the tables of this page write it. */
-function written(name, value) {
-  if (value === null || value === undefined) return "–";
-  if (typeof value === "string") return value;
-  if (name === "rank" && value === -1) return "all";
-  if (value === Infinity) return "∞";
-  if (value === -Infinity) return "−∞";
-  if (WHOLE_NUMBERS.has(name) || value === 0) return String(value);
-  if (name === "peak_bytes") return `${(value / 2 ** 20).toPrecision(3)} MiB`;
-  if (name === "seconds") return `${Number(value.toPrecision(3))} s`;
-  if (name.startsWith("x_")) return value >= 1e5 ? value.toExponential(2) : `${Number(value.toPrecision(3))}×`;
-  if (name === "ulp_max" || name === "error_bias_t" || name === "softmax_scale") return String(Number(value.toPrecision(4)));
-  return value.toExponential(2).replace("e+", "e");
+function exported(data) {
+  return [...data.columns.values()].filter((column) => !DERIVED.has(column.name));
 }
 
-const DERIVED = new Set(["series", "facet"]);
-
-/** All rows of this file as CSV; a text that a spreadsheet would run as a formula is disarmed. */
-function asCsv(data) {
-  const columns = [...data.columns.values()].filter((column) => !DERIVED.has(column.name));
+/** Rows as CSV; a text that a spreadsheet would run as a formula is disarmed. */
+function asCsv(data, rows) {
+  const columns = exported(data);
   const quoted = (value) => {
     if (value === null) return "";
     if (typeof value !== "string") return value === Infinity ? "inf" : value === -Infinity ? "-inf" : String(value);
@@ -58,30 +65,17 @@ function asCsv(data) {
     return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
   const lines = [columns.map((column) => column.name).join(",")];
-  for (let row = 0; row < data.count; row++) lines.push(columns.map((column) => quoted(column.at(row))).join(","));
+  for (const row of rows) lines.push(columns.map((column) => quoted(column.at(row))).join(","));
   return lines.join("\n") + "\n";
 }
 
-/** All rows of this file as a JSON list of objects; infinities as the text "inf". */
-function asJson(data) {
-  const columns = [...data.columns.values()].filter((column) => !DERIVED.has(column.name));
-  const rows = Array.from({ length: data.count }, (_, row) =>
-    Object.fromEntries(columns.map((column) => {
-      const value = column.at(row);
-      return [column.name, value === Infinity ? "inf" : value === -Infinity ? "-inf" : value];
-    })));
-  return JSON.stringify(rows);
+/** Rows as a JSON list of objects; infinities as the text "inf". */
+function asJson(data, rows) {
+  const columns = exported(data);
+  const said = (value) => (value === Infinity ? "inf" : value === -Infinity ? "-inf" : value);
+  return JSON.stringify(rows.map((row) => Object.fromEntries(columns.map((column) => [column.name, said(column.at(row))]))));
 }
 
-function download(name, kind, text) {
-  const address = URL.createObjectURL(new Blob([text], { type: kind }));
-  make("a", { href: address, download: name }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 10000);
-}
-
-/** A labelled select. choices: [value, text] pairs. */
-function selector(label, choices, onchange) {
-  const select = make("select", { onchange, ariaLabel: label });
-  for (const [value, text] of choices) select.append(make("option", { value, textContent: text }));
-  return { select, label: make("label", {}, label, select) };
+function stem() {
+  return document.getElementById("rows-data").dataset.experiment.replace(/[^a-z0-9_]/gi, "_") || "rows";
 }

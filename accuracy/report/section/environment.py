@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from accuracy.chart.view import Table, cells
-from accuracy.core.number import count
 from accuracy.report.folder import Run
 
 
@@ -36,21 +35,3 @@ def configuration_text(run: Run) -> str:
     """The resolved configuration, indented; empty where it was not recorded."""
     config = run.record.get("config")
     return json.dumps(config, indent=2, default=str, ensure_ascii=False) if config else ""
-
-
-def facts(run: Run) -> list[tuple[str, str]]:
-    """The few words under the title: what ran, when, on what."""
-    provenance, cases = _provenance(run), run.cases
-    statuses = ", ".join(f"{number:,} {status}" for status, number in cases["status"].value_counts().items())
-    devices = ", ".join(map(str, cases["device"].dropna().unique()))
-    commit = str(provenance.get("git_commit") or "")[:12]
-    pairs = {
-        "experiment": run.experiment,
-        "cases": f"{statuses}" + (f" of {run.planned:,} planned" if run.planned else ""),
-        "table": count(len(run.rows), "row"),
-        "device": provenance.get("device_name") or provenance.get("device") or devices,
-        "torch": provenance.get("torch"),
-        "code": f"{commit} with uncommitted changes" if commit and provenance.get("dirty") else commit,
-        "started": run.record.get("started"),
-    }
-    return [(name, str(value)) for name, value in pairs.items() if value]

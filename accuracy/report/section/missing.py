@@ -9,18 +9,16 @@ from accuracy.core import fields
 from accuracy.core.number import count
 from accuracy.results.table import FAILED, UNSUPPORTED
 
-MOST_CASES_NAMED = 3
-
 
 @dataclass(frozen=True)
 class Reason:
-    """Cases that share a status and a reason. commands: how to try the first few again."""
+    """Cases that share a status and a reason. command: how to try the first again if it failed; what is unsupported
+    would be so again."""
 
     status: str
     reason: str
     heading: str
-    commands: tuple[str, ...]
-    more: int
+    command: str
 
 
 def reasons(cases: pd.DataFrame) -> list[Reason]:
@@ -28,9 +26,9 @@ def reasons(cases: pd.DataFrame) -> list[Reason]:
     rows = cases[cases["status"].isin([FAILED, UNSUPPORTED])].fillna({"reason": "no reason given"})
     found = []
     for (status, reason), group in rows.groupby(["status", "reason"]):
-        commands = tuple(map(command, group.head(MOST_CASES_NAMED).to_dict("records")))
-        heading, more = f"{count(len(group), 'case')} {status}", max(0, len(group) - MOST_CASES_NAMED)
-        found.append((-len(group), Reason(str(status), str(reason), heading, commands, more)))
+        again = command(group.iloc[0].to_dict()) if status == FAILED else ""
+        heading = f"{count(len(group), 'case')} {status}"
+        found.append((-len(group), Reason(str(status), str(reason), heading, again)))
     found.sort(key=lambda pair: (pair[1].status != FAILED, pair[0], pair[1].reason))
     return [each for _, each in found]
 

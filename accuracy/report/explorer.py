@@ -1,0 +1,136 @@
+"""What does the explorer draw from, and on which case does it open?
+
+In: a run's labelled rows and its verdicts. Out: the rows of the page, each with its line's colour, its verdict, its
+growth and its error in units of the condition number; errors along the sequence; the headline's case.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from accuracy.chart import mark
+from accuracy.core import fields
+from accuracy.core.dtype import FORMATS, effective_dtype
+from accuracy.core.number import geometric_mean
+from accuracy.report.answer.accused import Accused
+from accuracy.report.material import Material
+from accuracy.report.section.depth import GRADIENTS
+from accuracy.report.series import SINGLE_DEVICE, slot_of, with_labels
+from accuracy.results.table import ALL_RANKS, OF_STACKS
+from accuracy.verdict.growth import Growth, fit_growth
+from accuracy.verdict.label import LABELS, ROUNDING
+
+LAYERS = ("layers", "layer")
+_LINE = ["facet", "series", "tensor"]
+_PROFILE = ["facet", "series", "world_size", "tensor", "token_begin", "token_end"]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What every view shows first. y: the measure; layers, layer: of a stack, else None."""
+
+    facet: str
+    series: str
+    tensor: str
+    world_size: int
+    y: str
+    layers: int | None = None
+    layer: int | None = None
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """By the names of the page's state."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def preset_of(worst: Accused | None, rows: pd.DataFrame) -> Preset | None:
+    """The headline's case. rows: of the page; None where they hold no numbers."""
+    if worst:
+        return Preset(worst.facet, worst.series, worst.tensor, worst.world_size, worst.column)
+    measured = rows[rows["tensor"].notna() & (rows["rank"] == ALL_RANKS)]
+    gradients = measured[measured["tensor"].isin(GRADIENTS)]
+    return _furthest(gradients if len(gradients) else measured)
+
+
+def _furthest(rows: pd.DataFrame) -> Preset | None:
+    if rows.empty:
+        return None
+    keys = [*_LINE, "world_size", *(name for name in LAYERS if name in rows)]
+    finite = rows[np.isfinite(rows["x_single_device"])]
+    means = (finite if len(finite) else rows.fillna({"x_single_device": 0.0})).groupby(keys, dropna=False)
+    key = means["x_single_device"].agg(geometric_mean).idxmax()
+    found = dict(zip(keys, key, strict=True))
+    layers = {name: None if pd.isna(found.get(name)) else int(found[name]) for name in LAYERS}
+    named = (str(found[name]) for name in _LINE)
+    return Preset(*named, int(found["world_size"]), "x_single_device", **layers)
+
+
+def rows_of(made: Material) -> pd.DataFrame:
+    """All rows of the run, alone and in stacks, with `series`, `facet` and what the views need beside."""
+    alone = made.labelled.assign(verdict=_verdicts(made))
+    kinds = [rows for rows in (alone, _stacks(made)) if len(rows)]
+    rows = pd.concat(kinds, ignore_index=True) if kinds else alone
+    known = rows.drop_duplicates("series").set_index("series")
+    only_kernels = bool((rows["variant"] == SINGLE_DEVICE).all())
+    slots = {label: slot_of(row["variant"], row["kernel"] if only_kernels else "") for label, row in known.iterrows()}
+    colours = {label: -1 if (place := mark.colour(slot)) is None else place for label, slot in slots.items()}
+    rows = rows.assign(colour=rows["series"].map(colours).astype("int64"), growth=_growth(rows))
+    return _with_conditions(rows).dropna(axis="columns", how="all")
+
+
+def _stacks(made: Material) -> pd.DataFrame:
+    stacks = made.run.stacks
+    if stacks.empty:
+        return stacks
+    labelled = with_labels(stacks, [name for name in fields.names(fields.STACK) if name != "layers"])
+    if len(made.labelled):
+        labelled["facet"] += " · in a stack"
+    return labelled.assign(verdict="")
+
+
+def _verdicts(made: Material) -> pd.Series:
+    """Of each row over all ranks the gravest label that is not rounding."""
+    keys = ["named", "dtype", "world_size", "tensor"]
+    judged = made.judged.cells
+    judged = judged[judged["label"] != ROUNDING] if len(judged) else judged
+    found: dict[tuple[Any, ...], str] = {}
+    for *key, label in judged[[*keys, "label"]].itertuples(index=False, name=None) if len(judged) else ():
+        found[tuple(key)] = min(found.get(tuple(key), label), label, key=LABELS.index)
+    whole = made.whole
+    labels = [found.get(key, "") for key in whole[keys].itertuples(index=False, name=None)]
+    return pd.Series(labels, index=whole.index, dtype="object").reindex(made.labelled.index, fill_value="")
+
+
+def _growth(rows: pd.DataFrame) -> pd.Series:
+    """Of each line over the world size the fitted exponent in words, in its rows over all ranks."""
+    whole = rows[(rows["rank"] == ALL_RANKS) & rows["tensor"].notna()]
+    texts = pd.Series("", index=rows.index, dtype="object")
+    if whole["world_size"].nunique() < 3:
+        return texts
+    keys = [*_LINE, *(name for name in LAYERS if name in rows)]
+    for _, line in whole.groupby(keys, dropna=False):
+        growth = fit_growth(zip(line["world_size"], line["error_rel"], strict=True))
+        if isinstance(growth, Growth):
+            texts[line.index] = f"{growth.text}: {growth.word}"
+    return texts
+
+
+def _with_conditions(rows: pd.DataFrame) -> pd.DataFrame:
+    """`x_condition`: the error over condition_rounding x u, where conditions were recorded."""
+    if "condition_rounding" not in rows or rows["condition_rounding"].isna().all():
+        return rows
+    kinds = rows[["tensor", "dtype"]].drop_duplicates().dropna().itertuples(index=False, name=None)
+    units = {kind: FORMATS[effective_dtype(*kind)].unit_roundoff for kind in kinds}
+    unit = [units.get(kind, np.nan) for kind in rows[["tensor", "dtype"]].itertuples(index=False, name=None)]
+    return rows.assign(x_condition=rows["error_rel"] / (rows["condition_rounding"] * unit))
+
+
+def profiles_of(rows: pd.DataFrame, positions: pd.DataFrame) -> pd.DataFrame:
+    """Errors along the sequence with the seeds joined: a row for each line, world size, tensor and bin of tokens."""
+    cases = rows.drop_duplicates("case_id")[["case_id", "facet", "series", "world_size"]]
+    found = positions.merge(cases, on="case_id")
+    squared = found.assign(square=found["error_rms"].astype("float64") ** 2)
+    joined = squared.groupby(_PROFILE, sort=False).agg({"square": "mean", "rank": "first"}).reset_index()
+    return joined.assign(error_rms=np.sqrt(joined["square"])).drop(columns="square")

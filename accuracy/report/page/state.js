@@ -1,0 +1,101 @@
+/** One state for all views: which case is shown, and which number of it. The address keeps it. */
+const MEASURES = new Map([
+  ["x_single_device", "error, times single device"], ["x_floor", "error, times the rounding floor"],
+  ["x_condition", "error over its condition"], ["x_exact", "error, times exact attention's"], ["error_rel", "relative error"],
+  ["error_mean", "mean absolute error"], ["error_max", "greatest absolute error"], ["diff_rel", "relative diff from single device"],
+  ["diff_max", "greatest absolute diff"], ["ulp_max", "greatest error in ulp"],
+]);
+const COSTS = new Map([["seconds", "seconds a case"], ["peak_bytes", "peak memory, MiB"]]);
+const KEYS = ["facet", "series", "tensor", "world_size", "layers", "layer", "y", "cost"];
+const NUMBERS = new Set(["world_size", "layers", "layer"]);
+const JUDGED = ["out", "dq", "dk", "dv"];
+
+const page = { data: null, others: [], preset: {}, state: {}, knownFacets: new Map(), listeners: [] };
+
+/** What can be chosen in a setting: dtype, tensors, lines with their world sizes, layers. */
+function choicesOf(facet) {
+  if (page.knownFacets.has(facet)) return page.knownFacets.get(facet);
+  const at = page.data.at;
+  const found = { tensors: [...(page.data.index.get(facet)?.keys() ?? [])], series: new Map(), sizes: new Set(), layers: new Set(), dtype: "" };
+  for (const rows of page.data.index.get(facet)?.values() ?? []) {
+    for (const row of rows) {
+      found.dtype = at("dtype", row);
+      const [series, size] = [at("series", row), at("world_size", row)];
+      if (!found.series.has(series)) found.series.set(series, new Set());
+      found.series.get(series).add(size);
+      found.sizes.add(size);
+      if (at("layers", row) !== null) found.layers.add(at("layers", row));
+    }
+  }
+  found.tensors.sort((a, b) => JUDGED.includes(b) - JUDGED.includes(a));
+  found.sizes = [...found.sizes].sort((a, b) => a - b);
+  found.layers = [...found.layers].sort((a, b) => a - b);
+  page.knownFacets.set(facet, found);
+  return found;
+}
+
+/** Of sizes, the wanted one, else the next smaller, else the smallest. */
+function nearest(sizes, wanted) {
+  const ordered = [...sizes].sort((a, b) => a - b);
+  return ordered.includes(wanted) ? wanted : ordered.filter((size) => size < wanted).pop() ?? ordered[0];
+}
+
+/** A state that the rows can show, as near to the wanted one as they allow. */
+function settled(wanted) {
+  const facets = [...page.data.index.keys()];
+  const state = { ...wanted };
+  const among = (values, ...choices) => choices.find((choice) => values.includes(choice)) ?? values[0];
+  state.facet = among(facets, wanted.facet, page.preset.facet);
+  const choices = choicesOf(state.facet);
+  state.tensor = among(choices.tensors, wanted.tensor, page.preset.tensor);
+  const lines = [...choices.series.keys()];
+  state.series = among(lines.filter((name) => name !== SINGLE_DEVICE).concat(lines), wanted.series, page.preset.series);
+  state.world_size = nearest(choices.series.get(state.series), wanted.world_size ?? page.preset.world_size ?? Infinity);
+  state.layers = choices.layers.length ? nearest(choices.layers, wanted.layers ?? Infinity) : undefined;
+  const layers = layersOf(state);
+  state.layer = layers.length > 0 ? nearest(layers, wanted.layer ?? 1) : undefined;
+  state.y = among(measuresOf(state), wanted.y, page.preset.y, "x_single_device");
+  state.cost = COSTS.has(wanted.cost) ? wanted.cost : "seconds";
+  return state;
+}
+
+function rowsOf(data, { facet, tensor }) {
+  return data.index.get(facet)?.get(tensor) ?? [];
+}
+
+function layersOf(state) {
+  if (state.layers === undefined) return [];
+  const at = page.data.at;
+  const found = rowsOf(page.data, state).filter((row) => at("layers", row) === state.layers).map((row) => at("layer", row));
+  return [...new Set(found)].filter((layer) => layer !== null).sort((a, b) => a - b);
+}
+
+/** The measures that the setting's tensor has. */
+function measuresOf(state) {
+  const rows = rowsOf(page.data, state);
+  return [...MEASURES.keys()].filter((name) => {
+    const column = page.data.columns.get(name);
+    return column && rows.some((row) => column.at(row) !== null);
+  });
+}
+
+/** The state is changed by what the reader chose; every view follows. */
+function choose(changes, quiet = false) {
+  page.state = settled({ ...page.state, ...changes });
+  if (!quiet) history.replaceState(null, "", addressOf(page.state));
+  page.listeners.forEach((listener) => listener(page.state));
+}
+
+function addressOf(state, section = "explorer") {
+  const said = new URLSearchParams();
+  for (const key of KEYS) if (state[key] !== undefined) said.set(key, state[key]);
+  return `#${section}?${said}`;
+}
+
+/** `#section?key=value` -> the section, and the state that it names. */
+function readAddress() {
+  const [section, text = ""] = location.hash.slice(1).split("?");
+  const said = {};
+  for (const [key, value] of new URLSearchParams(text)) if (KEYS.includes(key)) said[key] = NUMBERS.has(key) ? Number(value) : value;
+  return { section, said };
+}

@@ -1,0 +1,219 @@
+/** The views: each says whether it has something to show of a state, its title, and how it is drawn. */
+const HEIGHT = 300;
+const ONE_ROUNDING = 6 ** -0.5; // of every term and of the sum, over the condition and u
+
+const ranks = (size) => counted(size, "rank");
+const of = (state) => `${state.tensor} of ${state.series}`;
+
+/** Rows of the state's setting and tensor in this report; in another the same setting, else the first of that dtype. */
+function rowsIn(data, state) {
+  if (data === page.data || data.index.has(state.facet)) return rowsOf(data, state);
+  const dtype = choicesOf(state.facet).dtype;
+  const facet = [...data.index.keys()].find((name) => name.split(" · ")[0] === dtype);
+  return facet === undefined ? [] : rowsOf(data, { ...state, facet });
+}
+
+/** Points of this report, and of each other one under its name. ratio: without single device, which is one by definition. */
+function gathered(state, along, y, keepOf, beside = page.others) {
+  const skip = (data) => (row) => !y.endsWith("single_device") || data.at("variant", row) !== SINGLE_DEVICE;
+  const from = (data) => {
+    const keep = keepOf(data), own = skip(data);
+    const points = pointsOf(data, rowsIn(data, state), along, y, (row) => own(row) && keep(row));
+    for (const point of points) {
+      point.errors = point.rows.map((row) => data.at("error_rel", row)).filter((value) => value !== null);
+      point.measure = y;
+    }
+    return points;
+  };
+  return { points: from(page.data), others: beside.flatMap(({ name, data }) => from(data).map((point) => ({ ...point, source: name }))) };
+}
+
+function ruled(state, y, whole = true) {
+  const rows = rowsOf(page.data, state).filter((row) => page.data.at("rank", row) === ALL_RANKS && page.data.at("series", row) === state.series);
+  const mean = (name) => {
+    const values = rows.map((row) => page.data.at(name, row)).filter((value) => value !== null);
+    return values.length ? joined(name, values) : NaN;
+  };
+  if (y === "x_single_device") return [{ y: 1, text: "single device" }];
+  if (y === "x_floor") return [{ y: 1, text: "rounding floor" }];
+  if (y === "x_exact") return [{ y: 1, text: "exact attention" }];
+  if (y === "x_condition") return [{ y: ONE_ROUNDING, text: "one rounding of every term" }];
+  if (y !== "error_rel" || !whole) return [];
+  return [{ y: mean("single_device_rel"), text: "single device" }, { y: mean("floor_rel"), text: "rounding floor" }];
+}
+
+function atLayer(state, data) {
+  return state.layers === undefined ? () => true : (row) => data.at("layers", row) === state.layers && data.at("layer", row) === (state.layer ?? null);
+}
+
+const VIEWS = [
+  {
+    id: "layer",
+    has: (state) => layersOf(state).length > 1,
+    title: (state) => `${of(state)}, layer by layer, ${ranks(state.world_size)}`,
+    draw(view, state) {
+      const keep = (data) => (row) => data.at("layers", row) === state.layers && data.at("world_size", row) === state.world_size;
+      const found = gathered(state, "layer", state.y, keep);
+      for (const point of found.points) { point.click = { series: point.series, layer: point.x }; point.here = point.x === state.layer; }
+      drawLines(view, state, { ...found, along: "layer", xLabel: "layer", yLabel: MEASURES.get(state.y), rules: ruled(state, state.y),
+        where: (point) => `layer ${point.x}`, height: view.tall ? 380 : HEIGHT });
+    },
+  },
+  {
+    id: "growth",
+    has: (state) => [...choicesOf(state.facet).series.values()].some((sizes) => sizes.size > 1),
+    title: (state) => `${of(state)}, over the ranks`,
+    draw(view, state) {
+      const keep = (data) => { const here = atLayer(state, data); return (row) => data.at("rank", row) === ALL_RANKS && here(row); };
+      const found = gathered(state, "world_size", state.y, keep);
+      for (const point of found.points) { point.click = { series: point.series, world_size: point.x }; point.here = point.x === state.world_size; }
+      const row = rowsOf(page.data, state).find((each) => page.data.at("series", each) === state.series && page.data.at("growth", each));
+      drawLines(view, state, { ...found, along: "ranks", xLabel: "ranks", xLog: true, xTicks: [...new Set(found.points.map((point) => point.x))].sort((a, b) => a - b),
+        yLabel: MEASURES.get(state.y), rules: ruled(state, state.y), where: (point) => ranks(point.x), height: view.tall ? 380 : HEIGHT,
+        note: row === undefined ? "" : `Relative error grows like ${page.data.at("growth", row)}.` });
+    },
+  },
+  {
+    id: "ranking",
+    key: true, // only where nothing else can be the key picture
+    has: () => true,
+    title: (state) => `${state.tensor}, variant by variant`,
+    draw(view, state) {
+      const size = (data, row) => nearest(choicesOf(data.at("facet", row)).series.get(data.at("series", row)), state.world_size);
+      const keep = (data) => { const here = atLayer(state, data); return (row) => data.at("rank", row) === ALL_RANKS && here(row) && (data !== page.data || data.at("world_size", row) === size(data, row)); };
+      const { points } = gathered(state, "world_size", state.y, keep, []);
+      const ranked = points.sort((a, b) => (b.series === state.series) - (a.series === state.series) || b.y - a.y).slice(0, 14).sort((a, b) => b.y - a.y);
+      const dots = ranked.map((point) => ({ ...point, size: point.x, x: point.y, category: point.series, at: point.x, click: { series: point.series } }));
+      const [rule] = ruled(state, state.y);
+      drawDots(view, state, { points: dots, categories: dots.map((point) => point.category), names: shortNames(dots.map((point) => point.category)), xLog: true, along: "ranks",
+        xLabel: MEASURES.get(state.y), yLabel: "", where: (point) => ranks(point.size), rule: rule && { x: rule.y, text: rule.text },
+        note: points.length > 14 ? `14 of ${points.length} variants: the chosen one and the furthest.` : "" });
+    },
+  },
+  {
+    id: "rank",
+    has: (state) => rowsOf(page.data, state).some((row) => page.data.at("rank", row) >= 0 && page.data.at("world_size", row) > 1),
+    title: (state) => `${of(state)}, rank by rank, ${ranks(state.world_size)}`,
+    draw(view, state) {
+      const keep = (data) => (row) => data.at("rank", row) >= 0 && data.at("world_size", row) === state.world_size && state.world_size > 1;
+      let y = state.y, found = gathered(state, "rank", y, keep);
+      if (!found.points.length) { y = "error_rel"; found = gathered(state, "rank", y, keep); }
+      for (const point of found.points) point.click = { series: point.series };
+      const missing = found.points.some((point) => point.series === state.series) ? "" : `No rows of single ranks of ${state.series} at ${ranks(state.world_size)}.`;
+      drawLines(view, state, { ...found, along: "rank", xLabel: "rank", yLabel: MEASURES.get(y), rules: ruled(state, y, false),
+        where: (point) => `rank ${point.x} of ${state.world_size}`, height: HEIGHT, note: missing });
+    },
+  },
+  {
+    id: "token",
+    has: (state) => Boolean(page.data.positions && profileRows(page.data, state).length),
+    title: (state) => `${of(state)}, token by token, ${ranks(profileSize(state))}`,
+    draw(view, state) {
+      const points = tokenPoints(page.data, state);
+      const others = page.others.flatMap(({ name, data }) => tokenPoints(data, state).map((point) => ({ ...point, source: name })));
+      const ratio = points.some((point) => point.ratio);
+      const borders = points.filter((point, place) => place && point.rank !== points[place - 1].rank && point.rank >= 0).map((point) => point.begin);
+      const size = profileSize(state);
+      drawLines(view, state, { points, others, along: "token", xLabel: "global token", yLabel: ratio ? "rms error, times single device" : "rms error", labels: false,
+        rules: ratio ? [{ y: 1, text: "single device" }] : [], borders: borders.length <= 64 ? borders : [], where: (point) => `tokens ${point.begin} to ${point.end - 1}, rank ${point.rank < 0 ? "several" : point.rank}`,
+        height: HEIGHT, note: size === state.world_size ? "" : `Recorded at ${ranks(size)}.` });
+    },
+  },
+  {
+    id: "depth",
+    has: (state) => choicesOf(state.facet).layers.length > 1,
+    title: (state) => `${of(state)}, over the depth, ${ranks(state.world_size)}`,
+    draw(view, state) {
+      const keep = (data) => (row) => data.at("world_size", row) === state.world_size && data.at("layer", row) === (state.layer === undefined ? null : Math.min(state.layer, 1));
+      const found = gathered(state, "layers", state.y, keep);
+      for (const point of found.points) { point.click = { series: point.series, layers: point.x }; point.here = point.x === state.layers; }
+      drawLines(view, state, { ...found, along: "layers", xLabel: "layers of the stack", xLog: true, xTicks: choicesOf(state.facet).layers, yLabel: MEASURES.get(state.y),
+        rules: ruled(state, state.y), where: (point) => `${counted(point.x, "layer")}`, height: HEIGHT, note: state.layer === undefined ? "" : "Of layer 1." });
+    },
+  },
+  {
+    id: "cost",
+    has: (state) => rowsOf(page.data, state).some((row) => page.data.at(state.cost, row) !== null),
+    title: (state) => `${state.tensor}: time and memory beside error`,
+    draw(view, state) {
+      const at = page.data.at, sizes = choicesOf(state.facet).series, here = atLayer(state, page.data);
+      const rows = rowsOf(page.data, state).filter((row) => at("rank", row) === ALL_RANKS && here(row) && at("world_size", row) === nearest(sizes.get(at("series", row)), state.world_size));
+      const y = state.y === "x_single_device" ? "error_rel" : state.y; // single device has a place beside the others
+      const unit = state.cost === "peak_bytes" ? 2 ** 20 : 1;
+      const points = pointsOf(page.data, rows, "world_size", y, () => true).map((point) => {
+        const spent = point.rows.map((row) => at(state.cost, row)).filter((value) => value !== null).sort((a, b) => a - b);
+        const cost = state.cost === "seconds" ? spent[0] : spent[Math.floor(spent.length / 2)];
+        return { ...point, measure: y, size: point.x, at: point.x, x: cost === undefined ? NaN : cost / unit, click: { series: point.series } };
+      });
+      const widest = points.filter((point) => point.size === state.world_size && Number.isFinite(point.x) && drawable(point)).sort((a, b) => a.x - b.x || a.y - b.y);
+      const stair = widest.filter((point, place) => widest.slice(0, place).every((before) => before.y > point.y));
+      const named = (point) => `${ranks(point.size)}, ${state.cost === "seconds" ? `${plain(point.x)} s` : `${plain(point.x)} MiB`}`;
+      drawDots(view, state, { points, xLabel: COSTS.get(state.cost), yLabel: MEASURES.get(y), where: named, along: "ranks", stair: stair.length > 1 ? stair : [],
+        height: HEIGHT, note: "Stair: no variant is both cheaper and nearer. Simulated ranks share one device: compare schedules." });
+    },
+  },
+  {
+    id: "setting",
+    has: (state) => facetsOf(choicesOf(state.facet).dtype).length > 1,
+    title: (state) => `${state.tensor}, every setting in ${choicesOf(state.facet).dtype}`,
+    draw(view, state) {
+      const facets = facetsOf(choicesOf(state.facet).dtype);
+      const names = shortNames(facets);
+      const points = facets.flatMap((facet) => {
+        const sizes = choicesOf(facet).series, here = { ...state, facet };
+        const keep = (data) => { const layer = atLayer(state, data); return (row) => data.at("rank", row) === ALL_RANKS && layer(row) && data.at("world_size", row) === nearest(sizes.get(data.at("series", row)), state.world_size); };
+        return gathered(here, "world_size", state.y, keep, []).points.map((point) => ({ ...point, size: point.x, x: point.y, category: facet, at: names.get(facet), click: { facet, series: point.series } }));
+      });
+      const [rule] = ruled(state, state.y);
+      const short = new Map(facets.map((facet) => [facet, names.get(facet).split(" · ").slice(1).join(" · ") || facet]));
+      drawDots(view, state, { points, categories: facets, names: short, xLog: true, xLabel: MEASURES.get(state.y), yLabel: "", along: "setting",
+        where: (point) => `${point.category}, ${ranks(point.size)}`, rule: rule && { x: rule.y, text: rule.text } });
+    },
+  },
+];
+
+function facetsOf(dtype) {
+  return [...page.data.index.keys()].filter((facet) => choicesOf(facet).dtype === dtype);
+}
+
+/** Rows of the recorded errors along the sequence, of the state's setting, tensor and line. */
+function profileRows(data, state, series = state.series) {
+  if (!data.positions) return [];
+  const { count, at } = data.positions;
+  const found = [];
+  for (let row = 0; row < count; row++) {
+    if (at("series", row) === series && at("tensor", row) === state.tensor && at("facet", row) === state.facet) found.push(row);
+  }
+  return found;
+}
+
+function profileSize(state) {
+  return nearest(new Set(profileRows(page.data, state).map((row) => page.data.positions.at("world_size", row))), state.world_size);
+}
+
+/** Rms errors by token, over single device's where the measure is a ratio and single device was recorded. */
+function tokenPoints(data, state) {
+  if (!data.positions) return [];
+  const at = data.positions.at, size = profileSize(state);
+  const rows = profileRows(data, state).filter((row) => at("world_size", row) === size);
+  const compared = new Map();
+  if (state.y.startsWith("x_") && state.series !== SINGLE_DEVICE) {
+    const name = singleDeviceOf(data, state);
+    if (name !== undefined) for (const row of profileRows(data, state, name)) compared.set(at("token_begin", row), at("error_rms", row));
+  }
+  const ratio = rows.every((row) => compared.get(at("token_begin", row)) > 0);
+  const known = data.at("colour", rowsOf(data, state).find((row) => data.at("series", row) === state.series) ?? 0);
+  return rows.map((row) => {
+    const begin = at("token_begin", row), end = at("token_end", row), rms = at("error_rms", row);
+    return { series: state.series, colour: tint(known), x: (begin + end) / 2, y: ratio ? rms / compared.get(begin) : rms, begin, end, at: begin,
+      rank: at("rank", row), ratio, measure: "rms", label: ratio ? "rms error, times single device" : "rms error" };
+  }).sort((a, b) => a.x - b.x);
+}
+
+/** The single-device line with the state's kernel, if there is one. */
+function singleDeviceOf(data, state) {
+  const rows = rowsOf(data, state);
+  const mine = rows.find((row) => data.at("series", row) === state.series);
+  const found = rows.find((row) => data.at("variant", row) === SINGLE_DEVICE && (mine === undefined || data.at("kernel", row) === data.at("kernel", mine)));
+  return found === undefined ? undefined : data.at("series", found);
+}
