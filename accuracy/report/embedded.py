@@ -7,8 +7,9 @@ too many rows, digits go first, then per-rank rows of the later seeds; rows over
 import base64
 import gzip
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 import pandas as pd
@@ -22,9 +23,11 @@ from accuracy.results.table import ALL_RANKS, METRICS
 BUDGET_BYTES = 2_600_000  # of base64 text: 50,000 rows fit, and the page stays below 3 MB with its charts
 COMFORTABLE_BYTES = 950_000  # what rows may cost before they are cut to what a page shows
 MOST_POSITION_BYTES = 250_000
+WHOLE_DIGITS = 6  # of rows over all ranks always: the page joins their seeds and rounds once, as its tables do
 OF_RANKS = ("error_rel", "error_max", "error_mean", "diff_rel", "diff_max", "diff_mean", "x_single_device", "ulp_max",
             "worst_token")  # fmt: skip
 _ONLY_WHOLE = [name for name in (*METRICS, "worst_batch", "worst_head", "worst_dim") if name not in OF_RANKS]
+_WHOLE = repeat(WHOLE_DIGITS)
 _OF_POSITIONS = ("facet", "series", "world_size", "tensor", "token_begin", "token_end", "rank", "error_rms")
 MOST_SUMMARY_ROWS = 300
 
@@ -50,8 +53,8 @@ def encode_rows(
     """
     bins = _positions(profiles, setting)
     total, left = len(results), budget - len(_base64(bins))
-    rounded = "Numbers are rounded to {} significant digits; results.parquet has every row and column."
-    for digits in (6, 4):
+    rounded = "Numbers of single ranks are rounded to {} significant digits; results.parquet has every row and column."
+    for digits in (WHOLE_DIGITS, 4):
         encoded = _encoded(results, digits, bins)
         if len(encoded) <= min(COMFORTABLE_BYTES, budget):
             return EmbeddedRows(encoded, total, f"All {count(total, 'row')}. {rounded.format(digits)}")
@@ -85,12 +88,13 @@ def _encoded(rows: pd.DataFrame, digits: int, bins: str = "") -> str:
     case, _ = pd.factorize(rows["case_id"])
     _, first = np.unique(case, return_index=True)
     firsts = rows.iloc[first]
+    each = np.where(rows["rank"] == ALL_RANKS, WHOLE_DIGITS, digits).tolist()
     columns = []
     for name in rows:
         codes, _ = pd.factorize(rows[name])
         same = bool((codes == codes[first[case]]).all())  # in every row of a case
         about = f'"name":{json.dumps(name)},"by_case":{json.dumps(same)}'
-        columns.append(f"{{{about},{_values(firsts[name] if same else rows[name], digits)}}}")
+        columns.append(f"{{{about},{_values(firsts[name], _WHOLE) if same else _values(rows[name], each)}}}")
     commands = json.dumps([command(row) for row in firsts.to_dict("records")])
     cases = json.dumps(case.tolist(), separators=(",", ":"))
     content = f'"cases":{cases},"commands":{commands},"columns":[{",".join(columns)}]'
@@ -107,20 +111,21 @@ def _positions(profiles: pd.DataFrame | None, setting: str) -> str:
         return ""
     here = profiles["facet"] == setting
     for kept in (profiles, profiles[here], profiles[here & (profiles["world_size"] <= MOST_LEGIBLE_WORLD)]):
-        columns = ",".join(f'{{"name":"{name}",{_values(kept[name], 3)}}}' for name in _OF_POSITIONS)
+        columns = ",".join(f'{{"name":"{name}",{_values(kept[name], repeat(3))}}}' for name in _OF_POSITIONS)
         text = f',"positions":{{"count":{len(kept)},"columns":[{columns}]}}'
         if len(_base64(text)) <= MOST_POSITION_BYTES:
             return text
     return ""
 
 
-def _values(values: pd.Series, digits: int) -> str:
-    """`"texts":[...],"places":[...]` (-1: missing) or `"numbers":[...]`."""
+def _values(values: pd.Series, digits: Iterable[int]) -> str:
+    """`"texts":[...],"places":[...]` (-1: missing) or `"numbers":[...]`; digits: of each."""
     if not pd.api.types.is_numeric_dtype(values):
         places, distinct = pd.factorize(values)
-        return f'"texts":{json.dumps([str(text) for text in distinct])},"places":{json.dumps(places.tolist(), separators=(",", ":"))}'
+        texts = json.dumps([str(text) for text in distinct])
+        return f'"texts":{texts},"places":{json.dumps(places.tolist(), separators=(",", ":"))}'
     numbers = values.to_numpy(dtype="float64", na_value=np.nan)
-    return f'"numbers":[{",".join(_number(value, digits) for value in numbers.tolist())}]'
+    return f'"numbers":[{",".join(map(_number, numbers.tolist(), digits))}]'
 
 
 def _number(value: float, digits: int) -> str:

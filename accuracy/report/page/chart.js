@@ -10,7 +10,7 @@ function limits(values, least = 1.15) {
 }
 
 /** Labels at the ends of lines: the value, and the name or how many share it; from the top down, none on another. */
-function endLabels(points, chosen, yOf, height, room) {
+function endLabels(points, chosen, yOf, height, room, valued) {
   const ends = [...seriesOf(points).values()].map((line) => line.at(-1)).sort((a, b) => b.y - a.y);
   const groups = [];
   for (const end of ends) {
@@ -23,7 +23,7 @@ function endLabels(points, chosen, yOf, height, room) {
   const letters = Math.floor((room - 14) / 6.3);
   const labels = groups.map((group) => ({
     y: yOf(group[0].y), group, colour: group.length === 1 ? group[0].colour : "var(--floor)", chosen: group[0].series === chosen,
-    text: shortened(`${plain(group[0].y)} ${group.length > 1 ? counted(group.length, "variant") : names.get(group[0].series)}`, letters),
+    text: shortened(`${valued ? `${plain(group[0].y)} ` : ""}${group.length > 1 ? counted(group.length, "variant") : names.get(group[0].series)}`, letters),
     title: group.map((end) => `${end.series}: ${plain(end.y)} at ${end.x}`).join("\n"),
   }));
   const top = yOf.top;

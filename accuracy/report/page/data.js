@@ -16,6 +16,7 @@ async function readRows(text) {
   data.positions = positions ? tableOf(positions.count, positions.columns, []) : null;
   await pause();
   data.index = indexed(data);
+  if (data.positions) data.positions.index = indexed(data.positions);
   return data;
 }
 

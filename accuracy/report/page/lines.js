@@ -1,6 +1,6 @@
 /** How much of the width the labels at the right end get. */
 function labelRoom(width) {
-  return Math.min(190, Math.max(96, width * 0.3));
+  return Math.min(190, Math.max(118, width * 0.3));
 }
 
 /**
@@ -25,16 +25,17 @@ function drawLines(view, state, spec) {
   const y = { domain: limits([...points, ...others, ...shownRules].map((point) => point.y)), range: [height - 38, 26] };
   const [xAt, yAt] = [scaled(x, spec.xLog), scaled(y, true)];
   view.pixel = (point) => [xAt(point.x), yAt(point.y)];
-  const labels = spec.labels === false ? [] : endLabels(points, state.series, Object.assign((value) => yAt(value), { top: 26 }), height - 40, room);
+  const labels = spec.labels === false ? [] : endLabels(points, state.series, Object.assign((value) => yAt(value), { top: 26 }), height - 40, room, spec.valued ?? true);
   const rest = points.filter((point) => point.series !== state.series);
   const chosen = points.filter((point) => point.series === state.series);
   const marked = chosen.length <= 24;
   const line = { x: "x", y: "y", z: "series", stroke: "colour" };
   const svg = svgOf(frame, {
     marginRight: room,
-    x: { ...x, type: spec.xLog ? "log" : "linear", label: null, ticks: fewer(spec.xTicks, xAt), tickFormat: (value) => value.toLocaleString("en"), grid: false },
-    y: { ...y, type: "log", label: null, ticks: logTicks(...y.domain), tickFormat: (value) => plain(value).replace(/\.?0+$/, ""), grid: true },
+    x: { ...x, type: spec.xLog ? "log" : "linear", axis: null },
+    y: { ...y, type: "log", axis: null },
     marks: [
+      ...axes(fewer(spec.xTicks ?? linearTicks(...x.domain, 7).filter(Number.isInteger), xAt), logTicks(...y.domain)),
       Plot.text([spec.yLabel], { frameAnchor: "top-left", dx: -46, dy: -20, text: (text) => `↑ ${text}`, fill: "var(--soft)" }),
       Plot.text([spec.xLabel], { frameAnchor: "bottom-right", dy: 32, text: (text) => `${text} →`, fill: "var(--soft)" }),
       Plot.ruleX(spec.borders ?? [], { stroke: "var(--border)", strokeWidth: 0.8 }),
@@ -58,6 +59,14 @@ function drawLines(view, state, spec) {
   });
   view.focused = undefined;
   view.place.replaceChildren(svg);
+}
+
+/** Ticks exactly here, with their texts: a library's own choice leaves out labels of a logarithmic axis. */
+function axes(xTicks, yTicks, yText = ticked) {
+  return [
+    Plot.gridY(yTicks), Plot.axisY(yTicks, { text: yText, label: null, tickSize: 0 }),
+    Plot.axisX(xTicks, { text: ticked, label: null }),
+  ];
 }
 
 /** Pixels of a value, and back. */
@@ -92,7 +101,7 @@ function drawDots(view, state, spec) {
   view.note.textContent = spec.note ?? "";
   if (!points.length) { view.place.replaceChildren(make("p", { className: "note", textContent: "Nothing to draw: no positive finite value." })); return; }
   const width = Math.max(260, view.place.clientWidth);
-  const left = spec.categories ? Math.min(360, width * 0.42) : 52;
+  const left = spec.categories ? Math.min(440, width * 0.42) : 52;
   const letters = Math.floor((left - 16) / 6.6);
   const height = spec.categories ? 72 + 22 * spec.categories.length : spec.height;
   const xs = [...points.map((point) => point.x), ...(spec.rule ? [spec.rule.x] : [])];
@@ -102,25 +111,36 @@ function drawDots(view, state, spec) {
   const band = (height - 64) / (spec.categories?.length ?? 1);
   view.pixel = (point) => [xAt(point.x), spec.categories ? 26 + band * (spec.categories.indexOf(point.category) + 0.5) : yAt(point.y)];
   const yOf = spec.categories ? "category" : "y";
-  const named = spec.categories ? [] : points.filter((point) => point.series === state.series || spec.stair?.includes(point));
+  const named = spec.categories ? [] : roomy(points.filter((point) => point.series === state.series || spec.stair?.includes(point)), state.series, view.pixel);
   const svg = svgOf({ width, height, title: `${view.heading.textContent}. ${spec.yLabel} against ${spec.xLabel}.` }, {
     marginLeft: left, marginRight: 30,
-    x: { ...x, type: spec.xLog ? "log" : "linear", label: null, ticks: spec.xLog ? fewer(logTicks(...x.domain), xAt) : Math.max(3, Math.round(width / 110)), tickFormat: spec.xLog ? (value) => plain(value).replace(/\.?0+$/, "") : undefined, grid: Boolean(spec.categories) },
-    y: spec.categories
-      ? { type: "point", domain: spec.categories, padding: 0.5, label: null, tickFormat: (text) => shortened(spec.names?.get(text) ?? text, letters), tickSize: 0, grid: true }
-      : { ...y, type: "log", label: null, ticks: logTicks(...y.domain), tickFormat: (value) => plain(value).replace(/\.?0+$/, ""), grid: true },
+    x: { ...x, type: spec.xLog ? "log" : "linear", axis: null },
+    y: spec.categories ? { type: "point", domain: spec.categories, padding: 0.5, axis: null } : { ...y, type: "log", axis: null },
     marks: [
+      ...axes(fewer(spec.xLog ? logTicks(...x.domain) : linearTicks(...x.domain, 5), xAt), spec.categories ?? logTicks(...y.domain),
+        spec.categories && ((text) => shortened(spec.names?.get(text) ?? text, letters))),
       Plot.text([spec.yLabel], { frameAnchor: "top-left", dx: spec.categories ? 0 : -46, dy: -20, text: (text) => (spec.categories ? text : `↑ ${text}`), fill: "var(--soft)" }),
       Plot.text([spec.xLabel], { frameAnchor: "bottom-right", dy: 32, text: (text) => `${text} →`, fill: "var(--soft)" }),
       Plot.ruleX(spec.rule ? [spec.rule] : [], { x: "x", stroke: "var(--ink)", strokeDasharray: "6 3", strokeWidth: 1.1, title: "text" }),
       Plot.line(spec.stair ?? [], { x: "x", y: "y", curve: "step-after", stroke: "var(--floor)", strokeWidth: 1 }),
       Plot.dot(points.filter((point) => point.series !== state.series), { x: "x", y: yOf, r: 4, fill: "colour", stroke: "var(--paper)", strokeWidth: 0.5, symbol: (point) => (point.source ? "times" : "circle") }),
       Plot.dot(points.filter((point) => point.series === state.series), { x: "x", y: yOf, r: 6.5, fill: "colour", stroke: "var(--ink)", strokeWidth: 1.5 }),
-      Plot.text(named, { x: "x", y: "y", text: (point) => shortened(point.series, 22), dy: -12, fontWeight: (point) => (point.series === state.series ? 700 : 400), fill: "var(--ink)", stroke: "var(--paper)", strokeWidth: 4,
-        textAnchor: (point) => (xAt(point.x) > width * 0.75 ? "end" : "start") }),
+      ...named.map((point) => Plot.text([point], { x: "x", y: "y", text: () => shortened(point.series, 22), dy: -13, fill: "var(--ink)", stroke: "var(--paper)", strokeWidth: 4,
+        fontWeight: point.series === state.series ? 700 : 400, textAnchor: xAt(point.x) > width * 0.7 ? "end" : xAt(point.x) < left + 60 ? "start" : "middle" })),
       Plot.tip(points, Plot.pointer({ x: "x", y: yOf, title: (point) => spoken(point, state, spec.where, point.source), fontSize: FONT, maxRadius: 60, preferredAnchor: "bottom" })),
     ],
   });
   view.focused = undefined;
   view.place.replaceChildren(svg);
+}
+
+/** The points whose names do not lie on another's, the chosen one first. */
+function roomy(points, chosen, pixel) {
+  const kept = [];
+  for (const point of [...points].sort((a, b) => (b.series === chosen) - (a.series === chosen))) {
+    const [x, y] = pixel(point);
+    const free = kept.every((other) => Math.abs(pixel(other)[1] - y) > LINE || Math.abs(pixel(other)[0] - x) > 150);
+    if (free) kept.push(point);
+  }
+  return kept;
 }

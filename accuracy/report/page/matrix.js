@@ -19,7 +19,7 @@ function drawMatrix(place, state) {
   const body = shown.map((series) => {
     const size = nearest(choices.series.get(series), state.world_size);
     const name = names.get(series) + (size === state.world_size ? "" : ` (${counted(size, "rank")})`);
-    return make("tr", {}, make("th", { scope: "row", textContent: name }), ...choices.tensors.map((tensor) => matrixCell(found.get(series).get(tensor), state, series, tensor)));
+    return make("tr", {}, make("th", { scope: "row" }, make("span", { className: "clamp", title: series }, ...breakable(name))), ...choices.tensors.map((tensor) => matrixCell(found.get(series).get(tensor), state, series, tensor)));
   });
   const what = y === "x_floor" ? "Error over the rounding floor" : "Error over single device's";
   const caption = make("caption", { textContent: `${what}, ${state.facet}, ${counted(state.world_size, "rank")}. Choose a cell: all views follow.` });
@@ -67,4 +67,9 @@ function matrixCell(cell, state, series, tensor) {
   const part = make("td", { className: `heat ${heat >= 0 ? "hot" : "cold"}${mark ? " flagged" : ""}${here ? " accused" : ""}` }, choice);
   part.style.setProperty("--heat", Math.abs(heat).toFixed(3));
   return part;
+}
+
+/** A name may break behind an underscore or a comma. */
+function breakable(name) {
+  return name.split(/(?<=[_,=])/).flatMap((part, place) => (place ? [make("wbr"), part] : [part]));
 }

@@ -17,6 +17,12 @@ function scientific(value, digits = 3) {
   return value.toExponential(digits - 1).replace("e+", "e");
 }
 
+/** A number at an axis: `1.2`, `64`, `2.5e-3`. */
+function ticked(value) {
+  const near = value === 0 || (Math.abs(value) >= 0.01 && Math.abs(value) < 1e5);
+  return near ? Number(value.toPrecision(4)).toLocaleString("en", { maximumFractionDigits: 6 }) : value.toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e");
+}
+
 const WHOLE_NUMBERS = new Set(["world_size", "seed", "rank", "batch", "seqlen", "seqlen_q", "heads", "heads_kv", "head_dim",
   "nonfinite", "worst_batch", "worst_token", "worst_head", "worst_dim", "layers", "layer", "width", "feed_forward", "vocabulary"]);
 
@@ -45,11 +51,12 @@ function joined(name, values) {
   return Math.exp(values.reduce((sum, value) => sum + Math.log(value), 0) / values.length);
 }
 
-const STEPS_OF_A_DECADE = [[1], [1, 3], [1, 2, 5], [1, 1.5, 2, 3, 5, 7], [1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 4, 5, 6, 8],
-  Array.from({ length: 180 }, (_, place) => 1 + place / 20)];
+const STEPS_OF_A_DECADE = [[1], [1, 3], [1, 2, 5], [1, 1.5, 2, 3, 5, 7]];
+const NARROW = 3; // times, below which round steps are read faster than those of a decade
 
-/** About five round places between two positive numbers on a logarithmic axis. */
+/** About five round places between two positive numbers on a logarithmic axis; one is among them if it is inside. */
 function logTicks(low, high, most = 6) {
+  if (high / low < NARROW) return linearTicks(low, high, most);
   let inside = [];
   for (const steps of STEPS_OF_A_DECADE) {
     inside = [];
@@ -59,6 +66,16 @@ function logTicks(low, high, most = 6) {
     if (inside.length >= 3) break;
   }
   const every = Math.ceil(inside.length / most);
-  const start = Math.max(0, inside.indexOf(1)) % every; // one is among them
+  const start = Math.max(0, inside.indexOf(1)) % every;
   return inside.filter((_, place) => place % every === start);
+}
+
+/** Multiples of 1, 2 or 5 times a power of ten. */
+function linearTicks(low, high, most = 6) {
+  const least = (high - low) / most;
+  const decade = 10 ** Math.floor(Math.log10(least));
+  const step = decade * [1, 2, 5, 10].find((part) => decade * part >= least);
+  const found = [];
+  for (let place = Math.ceil(low / step); place * step <= high; place++) found.push(Number((place * step).toPrecision(6)));
+  return found;
 }

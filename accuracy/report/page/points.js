@@ -55,14 +55,13 @@ function legible(points, chosen) {
   return { points: points.filter((point) => drawable(point) && kept.has(point.series)), note: notes.join(" ") };
 }
 
-/** Labels without the details that all of them share. */
+/** Labels without the details that at least half of them share, as far as they still differ. */
 function shortNames(labels) {
-  const parts = new Map(labels.map((label) => [label, label.split(" · ")]));
-  const shared = labels.length > 1
-    ? labels.reduce((common, label) => common.filter((each) => parts.get(label).slice(1).includes(each)), parts.get(labels[0]).slice(1))
-    : [];
-  return new Map(labels.map((label) => {
-    const [first, ...details] = parts.get(label);
-    return [label, [first, ...details.filter((each) => !shared.includes(each))].join(" · ")];
-  }));
+  const parts = labels.map((label) => label.split(" · "));
+  const number = new Map();
+  for (const [, ...details] of parts) for (const detail of new Set(details)) number.set(detail, (number.get(detail) ?? 0) + 1);
+  const shared = (least) => parts.map(([first, ...details]) => [first, ...details.filter((each) => number.get(each) < least)].join(" · "));
+  const differ = (names) => new Set(names).size === new Set(labels).size;
+  const names = labels.length < 2 ? labels : [shared(labels.length / 2), shared(labels.length), labels].find(differ);
+  return new Map(labels.map((label, place) => [label, names[place]]));
 }

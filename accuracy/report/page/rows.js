@@ -4,7 +4,7 @@ const FIRST_COLUMNS = ["facet", "world_size", "layers", "layer", "seed", "tensor
 const SEARCHED = ["series", "facet", "tensor", "status", "reason", "case_id"];
 const SCOPES = [["case", "the case shown"], ["line", "the variant, all ranks and tensors"], ["setting", "the setting and tensor"], ["all", "everything"]];
 
-/** The sortable table of rows, a page at a time: of the case that all views show, or of more. */
+/** The sortable table of rows, a page at a time: of the case that all views show, or of more. Filled where it is open. */
 function exploreRows(data, place) {
   const at = data.at;
   const view = { sort: null, descending: false, page: 0, shown: [], everything: false };
@@ -22,12 +22,16 @@ function exploreRows(data, place) {
   const columns = () => (view.everything ? [...data.columns.keys()].filter((name) => name !== "series" && name !== "colour")
     : FIRST_COLUMNS.filter((name) => data.columns.has(name)));
 
+  function candidates() {
+    const { facet, tensor } = page.state;
+    if (scope.select.value === "all" || !data.index.size) return Array.from({ length: data.count }, (_, row) => row);
+    return scope.select.value === "line" ? [...data.index.get(facet).values()].flat() : rowsOf(data, { facet, tensor });
+  }
+
   function inScope(row) {
-    const { facet, series, tensor, world_size: size } = page.state;
-    if (scope.select.value === "all") return true;
-    if (at("facet", row) !== facet) return false;
-    if (scope.select.value === "line") return at("series", row) === series;
-    return at("tensor", row) === tensor && (scope.select.value === "setting" || (at("series", row) === series && at("world_size", row) === size));
+    if (scope.select.value === "all" || scope.select.value === "setting" || !data.index.size) return true;
+    const own = at("series", row) === page.state.series;
+    return own && (scope.select.value === "line" || at("world_size", row) === page.state.world_size);
   }
 
   function matches(row, words) {
@@ -42,7 +46,7 @@ function exploreRows(data, place) {
   function filterRows() {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     view.shown = [];
-    for (let row = 0; row < data.count; row++) if (matches(row, words)) view.shown.push(row);
+    for (const row of candidates()) if (matches(row, words)) view.shown.push(row);
     sortRows();
   }
 
@@ -134,6 +138,8 @@ function exploreRows(data, place) {
   place.append(controls, make("div", { className: "scroll", tabIndex: 0, role: "region", ariaLabel: "Rows" }, table),
     make("div", { className: "pager" }, previous, next, status, csv, json));
   place.hidden = false;
-  drawHead();
-  return refilter;
+  const folded = place.closest("details");
+  const drawn = () => { if (folded.open) { if (!head.children.length) drawHead(); refilter(); } };
+  folded.addEventListener("toggle", drawn);
+  return drawn;
 }

@@ -51,13 +51,11 @@ function fillBar(parts, state) {
 function buildViews() {
   const key = document.getElementById("view-key"), grid = document.getElementById("views");
   const made = new Map();
-  let drawing = 0;
   const viewOf = (each) => {
     if (!made.has(each.id)) made.set(each.id, figureOf(`view-${each.id}`));
     return made.get(each.id);
   };
-  return async (state) => {
-    const turn = ++drawing;
+  return async (state, current) => {
     const able = VIEWS.filter((each) => each.has(state));
     const first = key && able[0];
     const below = able.filter((each) => each !== first && !each.key);
@@ -65,7 +63,7 @@ function buildViews() {
     place(grid, below.map((each) => viewOf(each).figure));
     grid.hidden = !below.length;
     for (const each of [first, ...below].filter(Boolean)) {
-      if (turn !== drawing) return;
+      if (!current()) return;
       const view = viewOf(each);
       view.tall = each === first;
       view.figure.classList.toggle("wide", each.id === "setting" && !view.tall);
@@ -74,7 +72,6 @@ function buildViews() {
       view.refresh();
       await pause();
     }
-    if (turn === drawing) document.getElementById("explorer").dataset.drawn = addressOf(state);
   };
 }
 
@@ -83,7 +80,7 @@ function place(parent, children) {
 }
 
 /** What a link leads to is opened; a link that names a case sets the state. */
-function follow(scroll) {
+function goTo(scroll) {
   const { section, said } = readAddress();
   if (page.data && Object.keys(said).length) choose({ ...page.preset, ...said }, true);
   const target = document.getElementById(section);
@@ -96,21 +93,20 @@ function follow(scroll) {
 /** Everything interactive is added here; without it the page has the answer, its picture, the matrix and its tables. */
 async function start() {
   const explorer = document.getElementById("explorer"), rows = document.getElementById("row-explorer");
-  addEventListener("hashchange", () => follow(true));
+  addEventListener("hashchange", () => goTo(true));
   try {
     page.data = await readRows(document.getElementById("rows-data").textContent);
     page.preset = JSON.parse(explorer.dataset.preset);
     if (page.data.index.size) await explore();
-    const refilter = exploreRows(page.data, rows);
-    page.listeners.push(refilter);
-    refilter();
+    await pause();
+    page.listeners.push(exploreRows(page.data, rows));
   } catch (error) {
     rows.hidden = false;
     rows.append(make("p", { className: "warning", textContent: `The rows cannot be shown in this browser (${error.message}). results.parquet has them.` }));
   }
   await pause();
   for (const table of document.querySelectorAll("main section:not(#explorer):not(#rows) table.data")) { sortable(table); }
-  follow(Boolean(location.hash));
+  goTo(Boolean(location.hash));
 }
 
 async function explore() {
@@ -118,12 +114,11 @@ async function explore() {
   bar.hidden = false;
   buildBar(bar, document.getElementById("shown"));
   if (matrix) page.listeners.push((state) => drawMatrix(matrix, state));
-  const draw = buildViews();
-  page.listeners.push(draw);
+  page.listeners.push(buildViews());
   await pause();
-  choose({ ...page.preset, ...readAddress().said }, true);
+  await choose({ ...page.preset, ...readAddress().said }, true);
   let width = innerWidth;
-  addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; draw(page.state); } });
+  addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; follow(page.state); } });
 }
 
 start();

@@ -10,7 +10,7 @@ const KEYS = ["facet", "series", "tensor", "world_size", "layers", "layer", "y",
 const NUMBERS = new Set(["world_size", "layers", "layer"]);
 const JUDGED = ["out", "dq", "dk", "dv"];
 
-const page = { data: null, others: [], preset: {}, state: {}, knownFacets: new Map(), listeners: [] };
+const page = { data: null, others: [], preset: {}, state: {}, knownFacets: new Map(), listeners: [], turn: 0 };
 
 /** What can be chosen in a setting: dtype, tensors, lines with their world sizes, layers. */
 function choicesOf(facet) {
@@ -79,11 +79,23 @@ function measuresOf(state) {
   });
 }
 
-/** The state is changed by what the reader chose; every view follows. */
-function choose(changes, quiet = false) {
+/** The state is changed by what the reader chose; every view follows, each in a task of its own. */
+async function choose(changes, quiet = false) {
   page.state = settled({ ...page.state, ...changes });
   if (!quiet) history.replaceState(null, "", addressOf(page.state));
-  page.listeners.forEach((listener) => listener(page.state));
+  await follow(page.state);
+}
+
+/** Every listener hears of the state, unless a newer one has come meanwhile. */
+async function follow(state) {
+  const turn = ++page.turn;
+  const current = () => turn === page.turn;
+  for (const listener of page.listeners) {
+    await listener(state, current);
+    await pause();
+    if (!current()) return;
+  }
+  document.getElementById("explorer").dataset.drawn = addressOf(state);
 }
 
 function addressOf(state, section = "explorer") {

@@ -3,7 +3,7 @@ const HEIGHT = 300;
 const ONE_ROUNDING = 6 ** -0.5; // of every term and of the sum, over the condition and u
 
 const ranks = (size) => counted(size, "rank");
-const of = (state) => `${state.tensor} of ${state.series}`;
+const of = (state) => `${state.tensor} of ${shortened(shortNames([...choicesOf(state.facet).series.keys()]).get(state.series), 44)}`;
 
 /** Rows of the state's setting and tensor in this report; in another the same setting, else the first of that dtype. */
 function rowsIn(data, state) {
@@ -56,7 +56,7 @@ const VIEWS = [
       const found = gathered(state, "layer", state.y, keep);
       for (const point of found.points) { point.click = { series: point.series, layer: point.x }; point.here = point.x === state.layer; }
       drawLines(view, state, { ...found, along: "layer", xLabel: "layer", yLabel: MEASURES.get(state.y), rules: ruled(state, state.y),
-        where: (point) => `layer ${point.x}`, height: view.tall ? 380 : HEIGHT });
+        valued: false, where: (point) => `layer ${point.x}`, height: view.tall ? 380 : HEIGHT });
     },
   },
   {
@@ -101,7 +101,7 @@ const VIEWS = [
       for (const point of found.points) point.click = { series: point.series };
       const missing = found.points.some((point) => point.series === state.series) ? "" : `No rows of single ranks of ${state.series} at ${ranks(state.world_size)}.`;
       drawLines(view, state, { ...found, along: "rank", xLabel: "rank", yLabel: MEASURES.get(y), rules: ruled(state, y, false),
-        where: (point) => `rank ${point.x} of ${state.world_size}`, height: HEIGHT, note: missing });
+        where: (point) => `rank ${point.x} of ${state.world_size}`, height: HEIGHT, note: missing, valued: false });
     },
   },
   {
@@ -178,13 +178,7 @@ function facetsOf(dtype) {
 
 /** Rows of the recorded errors along the sequence, of the state's setting, tensor and line. */
 function profileRows(data, state, series = state.series) {
-  if (!data.positions) return [];
-  const { count, at } = data.positions;
-  const found = [];
-  for (let row = 0; row < count; row++) {
-    if (at("series", row) === series && at("tensor", row) === state.tensor && at("facet", row) === state.facet) found.push(row);
-  }
-  return found;
+  return data.positions?.index.get(state.facet)?.get(state.tensor)?.filter((row) => data.positions.at("series", row) === series) ?? [];
 }
 
 function profileSize(state) {
