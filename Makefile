@@ -54,6 +54,10 @@ format: $(VENV)/.development ## mend style
 bench: $(VENV)/.development ## speed of the measuring itself, as ratios within one run
 	$(BIN)/python -m tests.benchmark
 
+charts: ## Observable Plot as the reports carry it: accuracy/report/page/plot.min.js, which is committed (needs npm)
+	npm ci --silent --prefix accuracy/report/page/vendor
+	npm run --silent --prefix accuracy/report/page/vendor build
+
 $(VENV)/.site: $(VENV)/.package
 	$(PIP) -e '.[site]'
 	touch $@
@@ -64,4 +68,4 @@ site: $(VENV)/.site ## findings, every published report, API and tutorial with o
 clean: ## remove what the commands above made
 	rm -rf $(VENV) outputs multirun site .pytest_cache .mypy_cache .ruff_cache
 
-.PHONY: help demo test stress test-browser lint format bench site clean
+.PHONY: help demo test stress test-browser lint format bench charts site clean

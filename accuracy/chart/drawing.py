@@ -95,12 +95,6 @@ def log_y(axes: Axes, values: Iterable[float]) -> None:
     _logarithmic_y(axes, values, _log_limits)
 
 
-def log_x(axes: Axes, values: Iterable[float]) -> None:
-    """A logarithmic x axis around the positive finite values."""
-    axes.set_xscale("log")
-    axes.set_xlim(*_log_limits(axes.xaxis, values))
-
-
 def ratio_y(axes: Axes, values: Iterable[float]) -> None:
     """A logarithmic y axis of ratios, with a grid: ticks are plain numbers."""
     _logarithmic_y(axes, values, _ratio_limits)

@@ -36,7 +36,6 @@ _MARKS = {  # matplotlib's name of a marker, and its shape in a legend
     "X": "M8.6 5.2l1.7-1.7l1.7 1.7l1.7-1.7l1.7 1.7l-1.8 1.8l1.8 1.8l-1.7 1.7l-1.7-1.7l-1.7 1.7l-1.7-1.7l1.8-1.8z",
     "<": "M8 7l7.4-4v8z",
 }
-REFERENCES = {"single-device kernel": ("single-device", "6 3"), "floor": ("floor", "1.5 2.5")}
 
 
 def colour(slot: int) -> int | None:
@@ -54,11 +53,6 @@ def marker(slot: int) -> str:
     return [*_MARKS][(slot + slot // COLOURS) % len(_MARKS)]
 
 
-def dash(slot: int) -> tuple[int, tuple[float, ...]]:
-    """matplotlib's line style of a series: solid, whatever the slot."""
-    return (0, ())
-
-
 def palette_style() -> str:
     """The palette as CSS variables, for light and dark pages and for paper."""
     light, dark = ("".join(f"--series-{place}:{pair[way]};" for place, pair in enumerate(PALETTE)) for way in (0, 1))
@@ -71,16 +65,9 @@ def series_key(label: str, slot: int) -> Key:
     """A legend entry with line and marker."""
     tint = "ink" if slot == INK_SLOT else f"c{colour(slot)}"
     shape = f'<path class="mark-shape" d="{_MARKS[marker(slot)]}"/>'
-    return _key(label, f"s{slot}", tint, "", shape)
+    return _key(label, f"s{slot}", tint, shape)
 
 
-def reference_key(name: str, label: str = "") -> Key:
-    """A legend entry of a reference line, under another label if given."""
-    css, dashes = REFERENCES[name]
-    return _key(label or name, css, css, dashes)
-
-
-def _key(label: str, css: str, tint: str, dashes: str, shape: str = "") -> Key:
-    dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
+def _key(label: str, css: str, tint: str, shape: str) -> Key:
     opened = f'<svg class="mark {tint}" viewBox="0 0 24 14" width="24" height="14" aria-hidden="true">'
-    return Key(label, css, Markup(f'{opened}<path class="mark-line" d="M0 7h24"{dashed}/>{shape}</svg>'))
+    return Key(label, css, Markup(f'{opened}<path class="mark-line" d="M0 7h24"/>{shape}</svg>'))

@@ -49,7 +49,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Panel:
-    """Charts and tables of one facet (a dtype, where only dtypes vary). further: charts that are folded away; data: the
+    """Charts and tables of one facet (a dtype, where only dtypes vary). data: the
     charts' numbers as tables."""
 
     slug: str
@@ -57,7 +57,6 @@ class Panel:
     note: str = ""
     legend: tuple[Key, ...] = ()
     charts: tuple[Chart, ...] = ()
-    further: tuple[Chart, ...] = ()
     tables: tuple[Table, ...] = ()
     data: tuple[Table, ...] = ()
 

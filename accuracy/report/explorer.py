@@ -18,7 +18,7 @@ from accuracy.report.answer.accused import Accused
 from accuracy.report.material import Material
 from accuracy.report.section.depth import GRADIENTS
 from accuracy.report.series import SINGLE_DEVICE, slot_of, with_labels
-from accuracy.results.table import ALL_RANKS, OF_STACKS
+from accuracy.results.table import ALL_RANKS, METRICS, OF_STACKS
 from accuracy.verdict.growth import Growth, fit_growth
 from accuracy.verdict.label import LABELS, ROUNDING
 
@@ -60,11 +60,11 @@ def _furthest(rows: pd.DataFrame) -> Preset | None:
     keys = [*_LINE, "world_size", *(name for name in LAYERS if name in rows)]
     finite = rows[np.isfinite(rows["x_single_device"])]
     means = (finite if len(finite) else rows.fillna({"x_single_device": 0.0})).groupby(keys, dropna=False)
-    key = means["x_single_device"].agg(geometric_mean).idxmax()
-    found = dict(zip(keys, key, strict=True))
-    layers = {name: None if pd.isna(found.get(name)) else int(found[name]) for name in LAYERS}
-    named = (str(found[name]) for name in _LINE)
-    return Preset(*named, int(found["world_size"]), "x_single_device", **layers)
+    key: Any = means["x_single_device"].agg(geometric_mean).idxmax()
+    found: dict[str, Any] = dict(zip(keys, tuple(key), strict=True))
+    layers, layer = (None if pd.isna(found.get(name)) else int(found[name]) for name in LAYERS)
+    facet, series, tensor = (str(found[name]) for name in _LINE)
+    return Preset(facet, series, tensor, int(found["world_size"]), "x_single_device", layers, layer)
 
 
 def rows_of(made: Material) -> pd.DataFrame:
@@ -77,7 +77,8 @@ def rows_of(made: Material) -> pd.DataFrame:
     slots = {label: slot_of(row["variant"], row["kernel"] if only_kernels else "") for label, row in known.iterrows()}
     colours = {label: -1 if (place := mark.colour(slot)) is None else place for label, slot in slots.items()}
     rows = rows.assign(colour=rows["series"].map(colours).astype("int64"), growth=_growth(rows))
-    return _with_conditions(rows).dropna(axis="columns", how="all")
+    unused = [name for name in (*METRICS, *OF_STACKS) if name in rows and rows[name].isna().all()]
+    return _with_conditions(rows).drop(columns=unused)
 
 
 def _stacks(made: Material) -> pd.DataFrame:

@@ -54,11 +54,6 @@ class Facet:
         return tensor_order(self.rows["tensor"])
 
     @cached_property
-    def kernels_alone(self) -> bool:
-        """Whether nothing but kernels was run once: then they are compared with the floor."""
-        return bool((self.rows["variant"] == SINGLE_DEVICE).all())
-
-    @cached_property
     def largest_world(self) -> int:
         """The largest world size measured here."""
         return int(self.rows["world_size"].max())

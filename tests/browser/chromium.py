@@ -10,6 +10,7 @@ CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
              "--disable-component-update", "--disable-sync"]  # fmt: skip
 ROWS = "#row-explorer tbody tr:not(.more)"
+DRAWN = "#explorer[data-drawn]"  # every view has drawn the state that it names
 
 
 def missing() -> str:
@@ -42,15 +43,31 @@ class Visit:
         self.page.on("request", lambda request: self.requested.append(request.url))
         self.page.goto(path.as_uri())
         if options.get("java_script_enabled", True):
-            self.page.wait_for_selector(f"{ROWS}, #cells tbody tr", state="attached")
+            self.page.wait_for_selector(f"{DRAWN}, #cells tbody tr", state="attached")
         if unfold:
             self.page.locator("details").evaluate_all("parts => parts.forEach((part) => { part.open = true; })")
+            if self.page.locator("#row-explorer").count() and options.get("java_script_enabled", True):
+                self.page.wait_for_selector("#row-explorer [role=status]:not(:empty)")
 
     def __enter__(self) -> "Visit":
         return self
 
     def __exit__(self, *error: object) -> None:
         self.page.close()
+
+    def settled(self) -> None:
+        """Wait until every view shows the state of the bar."""
+        self.page.wait_for_selector(DRAWN)
+
+    def choose(self, name: str, value: str) -> None:
+        """Choose a value in the bar; every view has followed."""
+        self.page.locator("#bar").get_by_label(name, exact=True).select_option(value)
+        self.settled()
+
+    def chosen(self) -> dict[str, str]:
+        """What the bar shows, by label."""
+        script = "all => Object.fromEntries(all.map(each => [each.ariaLabel, each.value]))"
+        return dict(self.page.locator("#bar select").evaluate_all(script))
 
     def column(self, name: str) -> list[str]:
         """The shown texts of a column of the table of all rows."""

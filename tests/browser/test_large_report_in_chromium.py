@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def visit(browser: Any, folder: Path) -> Iterator[Visit]:
     with Visit(browser, folder / "report.html") as opened:
-        opened.page.get_by_role("combobox", name="Rank", exact=True).select_option("")
+        opened.page.get_by_role("combobox", name="Rows", exact=True).select_option("all")
         yield opened
 
 
@@ -48,12 +48,11 @@ def test_a_header_brings_up_the_extremes_of_the_whole_table(visit: Visit, result
         assert shown == pytest.approx(expected.tolist(), rel=5.6e-3, abs=0)  # three digits shown of four
 
 
-def test_filters_and_search_find_what_the_table_holds(visit: Visit, results: pd.DataFrame) -> None:
-    page, explorer = visit.page, visit.page.locator("#row-explorer")
-    page.get_by_role("combobox", name="Tensor").select_option("dq")
-    explorer.get_by_label("World size").select_option("64")
-    explorer.get_by_label("Setting").select_option("float16")
-    page.get_by_label("Search").fill("zigzag")
+def test_choices_and_search_find_what_the_table_holds(visit: Visit, results: pd.DataFrame) -> None:
+    page = visit.page
+    for name, value in (("dtype", "float16"), ("tensor", "dq"), ("variant", "zigzag"), ("ranks", "64")):
+        visit.choose(name, value)
+    page.get_by_role("combobox", name="Rows", exact=True).select_option("case")
     wanted = results.query("tensor == 'dq' and world_size == 64 and variant == 'zigzag' and dtype == 'float16'")
     assert len(wanted) > 50
     assert visit.status().startswith(f"{len(wanted):,} of 50,000 rows")
@@ -65,12 +64,11 @@ def test_filters_and_search_find_what_the_table_holds(visit: Visit, results: pd.
 
 
 def test_the_profile_by_rank_has_the_numbers_of_the_table(visit: Visit, results: pd.DataFrame) -> None:
-    explorer = visit.page.locator("#rank-explorer")
-    explorer.get_by_label("Variant").select_option("striped")
-    explorer.get_by_label("World size").select_option("64")
-    explorer.get_by_role("combobox", name="Setting").select_option("bfloat16")
+    for name, value in (("dtype", "bfloat16"), ("tensor", "out"), ("variant", "striped"), ("ranks", "64"),
+                        ("measure", "error_max")):  # fmt: skip
+        visit.choose(name, value)
     wanted = results.query("variant == 'striped' and world_size == 64 and rank == 63 and dtype == 'bfloat16'")
-    last = explorer.locator("tbody tr").last
-    assert last.locator("th").inner_text() == "63"
+    row = visit.page.locator("#view-rank tbody tr", has_text="striped").last
+    assert row.locator("td").first.inner_text() == "63"
     expected = wanted.loc[wanted["tensor"] == "out", "error_max"].max()
-    assert float(last.locator("td").first.inner_text()) == pytest.approx(expected, rel=5.6e-3)
+    assert float(row.locator("td").nth(1).inner_text()) == pytest.approx(expected, rel=5.6e-3)

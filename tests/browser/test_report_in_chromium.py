@@ -45,7 +45,7 @@ def visit(browser: Any, report: Path) -> Iterator[Visit]:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1400, 700, 400])
+@pytest.mark.parametrize("width", [1440, 700, 390])
 @pytest.mark.parametrize("name", ["report", "compare"])
 def test_a_page_is_quiet_asks_for_nothing_and_never_scrolls_sideways(
     browser: Any, request: pytest.FixtureRequest, name: str, width: int, scheme: str
@@ -66,9 +66,10 @@ def test_the_test_of_quiet_hears_a_forbidden_request(browser: Any, report: Path,
 
 
 def test_the_keyboard_sorts_and_opens_a_row(visit: Visit) -> None:
+    visit.page.get_by_role("combobox", name="Rows", exact=True).select_option("all")
     visit.page.locator("#row-explorer th button", has_text="x_single_device").focus()
     visit.page.keyboard.press("Enter")
-    assert visit.page.locator("th[aria-sort=descending]").inner_text().startswith("x_single_device")
+    assert visit.page.locator("#row-explorer th[aria-sort=descending]").inner_text().startswith("x_single_device")
     visit.page.locator("#row-explorer .row-button").first.focus()
     visit.page.keyboard.press("Enter")
     command = visit.page.locator("tr.more code").inner_text()
@@ -79,43 +80,32 @@ def test_the_keyboard_sorts_and_opens_a_row(visit: Visit) -> None:
 
 
 def test_pages_turn(visit: Visit) -> None:
+    visit.page.get_by_role("combobox", name="Rows", exact=True).select_option("all")
     first = visit.column("error_rel")
     visit.page.get_by_role("button", name="Next").click()
     assert "page 2" in visit.status()
     assert visit.column("error_rel") != first
 
 
-def test_the_downloads_hold_every_row(visit: Visit) -> None:
-    total = int(visit.page.locator("#rows-data").get_attribute("data-rows"))
-    with visit.page.expect_download() as caught:
-        visit.page.get_by_role("button", name="Download CSV").click()
-    lines = Path(caught.value.path()).read_text().splitlines()
-    assert len(lines) == total + 1
-    assert lines[0].startswith("case_id,experiment,variant")
-    with visit.page.expect_download() as caught:
-        visit.page.get_by_role("button", name="Download JSON").click()
-    assert len(json.loads(Path(caught.value.path()).read_text())) == total
+def test_the_downloads_hold_what_is_shown(visit: Visit) -> None:
+    def rows(button: str) -> list[str]:
+        with visit.page.expect_download() as caught:
+            visit.page.get_by_role("button", name=button).click()
+        return Path(caught.value.path()).read_text().splitlines()
 
-
-def test_the_profile_by_rank_follows_its_choices(visit: Visit) -> None:
-    table = visit.page.locator("#rank-explorer table")
-    assert table.locator("tbody tr").count() == 4
-    visit.page.locator("#rank-explorer").get_by_label("World size").select_option("2")
-    assert table.locator("tbody tr").count() == 2
-    before = table.locator("tbody td").first.inner_text()
-    visit.page.get_by_role("combobox", name="Against").select_option("diff")
-    assert table.locator("tbody td").first.inner_text() != before
-
-
-def test_one_setting_is_shown_at_a_time_and_all_on_request(visit: Visit) -> None:
-    panels = visit.page.locator("#growth > .panel")
-    assert [panel.is_visible() for panel in panels.all()] == [True, False]
-    visit.page.locator("#growth .segments button", has_text="all").click()
-    assert [panel.is_visible() for panel in panels.all()] == [True, True]
+    for scope in ("case", "all"):
+        visit.page.get_by_role("combobox", name="Rows", exact=True).select_option(scope)
+        shown = int(visit.status().split(" ")[0].replace(",", ""))
+        head, *lines = rows("Download CSV")
+        assert head.startswith("case_id,experiment,variant")
+        assert len(lines) == len(json.loads("".join(rows("Download JSON")))) == shown
+    lines = rows("Download what is shown")
+    tensor = lines[0].split(",").index("tensor")
+    assert {line.split(",")[tensor] for line in lines[1:]} == {visit.chosen()["tensor"]}
 
 
 @pytest.mark.parametrize(
-    ("name", "ink"), [("report", ("svg.chart text", "fill")), ("compare", ("#cells .tag.failed", "color"))]
+    ("name", "ink"), [("report", ("svg.live text", "fill")), ("compare", ("#cells .tag.failed", "color"))]
 )
 def test_light_and_dark_differ_and_are_readable(
     browser: Any, request: pytest.FixtureRequest, name: str, ink: tuple[str, str]
@@ -135,8 +125,9 @@ def test_light_and_dark_differ_and_are_readable(
 
 def test_without_javascript_nothing_is_hidden_but_the_single_rows(browser: Any, report: Path) -> None:
     with Visit(browser, report, java_script_enabled=False) as opened:
-        assert opened.page.locator("#rows table").is_visible()
-        assert all(panel.is_visible() for panel in opened.page.locator("#growth > .panel").all())
+        for part in ("h1", ".key-picture svg", ".matrix table", "#rows table", "#method dl"):
+            assert opened.page.locator(part).is_visible()
+        assert not opened.page.locator("#bar").is_visible()
 
 
 def test_a_hostile_string_does_nothing(browser: Any, hostile: Path) -> None:

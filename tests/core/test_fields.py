@@ -144,7 +144,7 @@ def in_the_conditions(name: str) -> None:
     rows = rows_of(two(name))
     rows = pd.concat([rows, rows.assign(inputs="other", case_id=rows["case_id"] + "o")])
     rows = series.with_labels(rows.assign(condition_softmax=1.0, condition_sum=1.0))
-    panels = condition.condition_panels(rows, series.slots_of(rows))
+    panels = condition.condition_panels(rows)
     drawn = sum(len(panel.data[0].rows) for panel in panels)
     assert drawn == {"seed": 2, "world_size": 2, "inputs": 3}.get(name, 4)
 

@@ -3,14 +3,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from accuracy.chart.view import Panel
 from accuracy.report.build import write_report
 from accuracy.report.folder import read_folder
 from accuracy.report.section.condition import condition_panels
-from accuracy.report.series import slots_of, with_labels
+from accuracy.report.series import with_labels
 from accuracy.results import table
 from tests.report import page_check
-from tests.report.synthetic import HOSTILE, Shape, write_run
+from tests.report.synthetic import Shape, write_run
 
 SHAPE = Shape(("single_device", "ring"), ("bfloat16",), (1, 4), (0, 1), tensors=("out", "lse", "dq"))
 
@@ -27,23 +26,15 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     return with_labels(pd.concat([easy, hard], ignore_index=True))
 
 
-def panels(rows: pd.DataFrame) -> list[Panel]:
-    return condition_panels(rows, slots_of(rows))
-
-
-def test_one_panel_a_dtype_with_a_chart_for_out_and_dq(measured: pd.DataFrame) -> None:
-    (panel,) = panels(measured)
+def test_one_panel_a_dtype(measured: pd.DataFrame) -> None:
+    (panel,) = condition_panels(measured)
     assert panel.label == "bfloat16, 1024 tokens, 4/2 heads of 64"
-    assert [chart.title.split()[2] for chart in panel.charts] == ["out", "dq"]
-    assert [key.label for key in panel.legend] == ["single_device", "ring"]
-    assert "gaussian 0." in panel.charts[0].svg
-    assert ">tied</text>" in panel.charts[0].svg
 
 
 def test_the_table_without_charts_has_error_over_condition_and_roundoff(measured: pd.DataFrame) -> None:
     """By hand: of single device's out the error is u / 2, of lse 0.7 of float32's u; geometric mean of seeds 0.99 and
     1."""
-    (panel,) = panels(measured)
+    (panel,) = condition_panels(measured)
     by_sum, by_rounding = ([[cell.text for cell in row] for row in found.rows] for found in panel.data)
     seeds = (0.99 * 1.0) ** 0.5
     expected = [0.5 * seeds / 1.4, 0.7 * seeds / 1.4, 0.9 * seeds / 1.4]
@@ -55,7 +46,7 @@ def test_the_table_without_charts_has_error_over_condition_and_roundoff(measured
 
 
 def test_the_conditions_themselves_are_in_the_open(measured: pd.DataFrame) -> None:
-    (panel,) = panels(measured)
+    (panel,) = condition_panels(measured)
     assert [[cell.text for cell in row] for row in panel.tables[0].rows] == [
         ["gaussian", "3.00", *["40.0 / 1.40"] * 3],
         ["tied", "20.0", *["50.0 / 14.0"] * 3],
@@ -64,18 +55,19 @@ def test_the_conditions_themselves_are_in_the_open(measured: pd.DataFrame) -> No
 
 def test_a_ring_counts_at_its_largest_world_size_only(measured: pd.DataFrame) -> None:
     changed = measured.assign(error_rel=measured["error_rel"].where(measured["world_size"] == 4, 1e9))
-    ring = [row for row in panels(changed)[0].data[1].rows if row[1].text == "ring"]
+    ring = [row for row in condition_panels(changed)[0].data[1].rows if row[1].text == "ring"]
     assert all(float(cell.text.split()[0]) < 10 for row in ring for cell in row[2:])
 
 
 def test_options_and_masks_tell_inputs_apart_where_they_differ(measured: pd.DataFrame) -> None:
     tied = measured["inputs"] == "tied"
     by_mask = measured.assign(inputs="gaussian", mask=tied.map({True: "causal,documents=24+1000", False: "causal"}))
-    (panel,) = panels(by_mask)
+    (panel,) = condition_panels(by_mask)
     names = [row[0].text for row in panel.tables[0].rows]
     assert names == ["gaussian causal", "gaussian causal,packed documents"]
     by_layer = measured.assign(inputs="captured", inputs_options=tied.map({True: "layer=2", False: "layer=0"}))
-    assert [row[0].text for row in panels(by_layer)[0].tables[0].rows] == ["captured layer=0", "captured layer=2"]
+    (panel,) = condition_panels(by_layer)
+    assert [row[0].text for row in panel.tables[0].rows] == ["captured layer=0", "captured layer=2"]
 
 
 @pytest.mark.parametrize("lack", ["columns", "inputs"])
@@ -83,14 +75,7 @@ def test_nothing_is_shown_of_one_inputs_or_of_an_older_table(measured: pd.DataFr
     rows = measured[measured["inputs"] == "gaussian"]
     if lack == "columns":
         rows = measured.assign(condition_softmax=None, condition_sum=None, condition_rounding=None)
-    assert panels(rows) == []
-
-
-def test_a_name_from_a_hostile_table_is_not_drawn_as_it_is(measured: pd.DataFrame) -> None:
-    hostile = measured.assign(inputs=measured["inputs"].replace("tied", HOSTILE + "x" * 500))
-    svg = panels(hostile)[0].charts[0].svg
-    assert "<script" not in svg
-    assert "x" * 60 not in svg.partition("</desc>")[2]
+    assert condition_panels(rows) == []
 
 
 def test_the_page_has_the_section_where_there_is_something_to_show(tmp_path: Path, measured: pd.DataFrame) -> None:
@@ -102,6 +87,5 @@ def test_the_page_has_the_section_where_there_is_something_to_show(tmp_path: Pat
         )
         page = write_report(folder).path.read_text()
         assert ('<section id="conditions"' in page) == (name == "with")
-        assert ('href="#conditions"' in page) == (name == "with")
         assert page_check.charts_without_text(page) == []
         assert page_check.repeated_identifiers(page) == set()

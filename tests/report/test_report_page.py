@@ -16,7 +16,6 @@ WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from accuracy.cli.repo
 
 def test_the_page_loads_nothing(page: str) -> None:
     assert page_check.external_loads(page) == []
-    assert "http://www.w3.org" not in page
 
 
 @pytest.mark.parametrize("fault", ['<img src="https://x.y/z.png">', "<style>a{background:url(//x)}</style>"])
@@ -25,7 +24,7 @@ def test_the_checker_of_loads_sees_a_planted_one(page: str, fault: str) -> None:
 
 
 def test_every_chart_has_a_text_alternative(page: str) -> None:
-    assert page.count('class="chart"') > 20
+    assert page.count('class="chart"') == 1  # the key picture; all others are drawn from the rows
     assert page_check.charts_without_text(page) == []
 
 
@@ -41,7 +40,7 @@ def test_no_identifier_occurs_twice(page: str) -> None:
 
 def test_colours_follow_the_page_into_the_dark(page: str) -> None:
     drawn = page[page.index("<main") : page.index("</main>")]
-    assert "var(--series-0)" in drawn
+    assert "var(--series-" in drawn
     assert "#fe0" not in drawn
     assert "stroke:#" not in drawn.replace(" ", "")
 
@@ -110,7 +109,7 @@ def test_a_run_without_any_numbers_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.stress
-def test_fifty_thousand_rows_stay_below_five_megabytes(tmp_path: Path) -> None:
+def test_fifty_thousand_rows_stay_below_three_megabytes(tmp_path: Path) -> None:
     page = write_report(write_large_run(tmp_path / "large")).path.read_bytes()
     assert len(page) < LIMIT_BYTES
     assert len(embedded(page.decode())["case_id"]) == 50_000

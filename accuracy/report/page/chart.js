@@ -41,7 +41,7 @@ function shortened(text, letters) {
 
 /** What a reader sees of a point: its line, where it is, its value with the seeds' range, its relative error. */
 function spoken(point, state, where, source = "") {
-  const lines = [`${point.series}${source && ` (${source})`}, ${where(point)}`, `${written(point.measure ?? state.y, point.y)} ${MEASURES.get(point.measure ?? state.y) ?? point.label}`];
+  const lines = [`${point.series}${source && ` (${source})`}, ${where(point)}`, `${MEASURES.get(point.measure) ?? point.label}: ${written(point.measure, point.y).replace("×", "")}`];
   if (point.seeds?.length > 1) lines.push(`${point.seeds.length} seeds: ${plain(point.low)} to ${plain(point.high)}`);
   if (point.errors?.length && state.y !== "error_rel") lines.push(`relative error ${scientific(joined("error_rel", point.errors))}`);
   return lines.join("\n");

@@ -53,7 +53,7 @@ function drawLines(view, state, spec) {
         Plot.text([label], { frameAnchor: "right", textAnchor: "start", dx: 20, y: () => yAt.invert(label.at), text: "text", title: "title",
           fontWeight: label.chosen ? 700 : 400, fill: "var(--ink)" }),
       ]),
-      Plot.tip([...points, ...others], Plot.pointer({ x: "x", y: "y", title: (point) => spoken(point, state, spec.where, point.source), fontSize: FONT, maxRadius: 60,
+      Plot.tip([...points, ...others], Plot.pointer({ x: "x", y: "y", title: (point) => spoken(point, state, spec.where, point.source), fontSize: FONT, maxRadius: 1000,
         preferredAnchor: "bottom" })),
     ],
   });
@@ -127,7 +127,7 @@ function drawDots(view, state, spec) {
       Plot.dot(points.filter((point) => point.series === state.series), { x: "x", y: yOf, r: 6.5, fill: "colour", stroke: "var(--ink)", strokeWidth: 1.5 }),
       ...named.map((point) => Plot.text([point], { x: "x", y: "y", text: () => shortened(point.series, 22), dy: -13, fill: "var(--ink)", stroke: "var(--paper)", strokeWidth: 4,
         fontWeight: point.series === state.series ? 700 : 400, textAnchor: xAt(point.x) > width * 0.7 ? "end" : xAt(point.x) < left + 60 ? "start" : "middle" })),
-      Plot.tip(points, Plot.pointer({ x: "x", y: yOf, title: (point) => spoken(point, state, spec.where, point.source), fontSize: FONT, maxRadius: 60, preferredAnchor: "bottom" })),
+      Plot.tip(points, Plot.pointer({ x: "x", y: yOf, title: (point) => spoken(point, state, spec.where, point.source), fontSize: FONT, maxRadius: 1000, preferredAnchor: "bottom" })),
     ],
   });
   view.focused = undefined;

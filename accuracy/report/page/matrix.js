@@ -61,7 +61,7 @@ function matrixCell(cell, state, series, tensor) {
   const heat = cell.value > 0 ? Math.max(-1, Math.min(1, Math.log2(cell.value) / 2)) : -1;
   const here = series === state.series && tensor === state.tensor;
   const choice = button(mark + plain(cell.value), () => choose({ series, tensor, ...(cell.layer === null ? {} : { layer: cell.layer }) }));
-  choice.dataset.case = `${series}\n${tensor}`;
+  choice.dataset.case = `${series}|${tensor}`;
   choice.ariaPressed = String(here);
   choice.title = `${series}, ${tensor}: ${plain(cell.value)} times${cell.verdict ? `, ${cell.verdict.replaceAll("_", " ")}` : ""}${cell.layer === null ? "" : `, layer ${cell.layer}`}`;
   const part = make("td", { className: `heat ${heat >= 0 ? "hot" : "cold"}${mark ? " flagged" : ""}${here ? " accused" : ""}` }, choice);

@@ -57,7 +57,9 @@ function legible(points, chosen) {
 
 /** Labels without the details that at least half of them share, as far as they still differ. */
 function shortNames(labels) {
-  const parts = labels.map((label) => label.split(" · "));
+  const whole = labels.map((label) => label.split(" · "));
+  const alike = labels.length > 1 && whole.every(([first, ...details]) => first === whole[0][0] && details.length); // kernels alone
+  const parts = alike ? whole.map(([, ...details]) => details) : whole;
   const number = new Map();
   for (const [, ...details] of parts) for (const detail of new Set(details)) number.set(detail, (number.get(detail) ?? 0) + 1);
   const shared = (least) => parts.map(([first, ...details]) => [first, ...details.filter((each) => number.get(each) < least)].join(" · "));

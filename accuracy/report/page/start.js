@@ -59,6 +59,7 @@ function buildViews() {
     const able = VIEWS.filter((each) => each.has(state));
     const first = key && able[0];
     const below = able.filter((each) => each !== first && !each.key);
+    for (const each of able) viewOf(each).figure.classList.toggle("wide", each.id === "setting" && each !== first);
     if (first) place(key, [viewOf(first).figure]);
     place(grid, below.map((each) => viewOf(each).figure));
     grid.hidden = !below.length;
@@ -66,7 +67,6 @@ function buildViews() {
       if (!current()) return;
       const view = viewOf(each);
       view.tall = each === first;
-      view.figure.classList.toggle("wide", each.id === "setting" && !view.tall);
       view.heading.textContent = each.title(state);
       each.draw(view, state);
       view.refresh();

@@ -88,6 +88,8 @@ async function choose(changes, quiet = false) {
 
 /** Every listener hears of the state, unless a newer one has come meanwhile. */
 async function follow(state) {
+  const explorer = document.getElementById("explorer");
+  delete explorer.dataset.drawn;
   const turn = ++page.turn;
   const current = () => turn === page.turn;
   for (const listener of page.listeners) {
@@ -95,7 +97,7 @@ async function follow(state) {
     await pause();
     if (!current()) return;
   }
-  document.getElementById("explorer").dataset.drawn = addressOf(state);
+  explorer.dataset.drawn = addressOf(state);
 }
 
 function addressOf(state, section = "explorer") {

@@ -16,9 +16,7 @@ def attribution_panels(found: list[Attribution]) -> list[Panel]:
 def _panel(slug: str, label: str, found: list[Attribution]) -> Panel:
     heads = {each.tensor: f"{each.tensor} ({plain(each.x_single_device)}x)" for each in found}
     places = [place for place in NAMES if any(place in each.shares for each in found)]
-    shares = {
-        (NAMES[place], heads[each.tensor]): _bar(each.shares.get(place)) for place in places for each in found
-    }
+    shares = {(NAMES[place], heads[each.tensor]): _bar(each.shares.get(place)) for place in places for each in found}
     own = [place for place in places if place not in (KERNEL_PLACE, FINAL)]
     excess = {(NAMES[place], heads[each.tensor]): _bar(each.excess.get(place)) for place in own for each in found}
     return Panel(
