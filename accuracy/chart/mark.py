@@ -53,6 +53,11 @@ def marker(slot: int) -> str:
     return [*_MARKS][(slot + slot // COLOURS) % len(_MARKS)]
 
 
+def dash(slot: int) -> tuple[int, tuple[float, ...]]:
+    """matplotlib's line style of a series: solid, whatever the slot."""
+    return (0, ())
+
+
 def palette_style() -> str:
     """The palette as CSS variables, for light and dark pages and for paper."""
     light, dark = ("".join(f"--series-{place}:{pair[way]};" for place, pair in enumerate(PALETTE)) for way in (0, 1))

@@ -133,8 +133,7 @@ def test_arrow_keys_read_a_charts_values_with_their_seeds(visit: Visit) -> None:
 
 
 def test_hovering_shows_a_value(visit: Visit) -> None:
-    box = visit.page.locator("#view-rank svg.live").bounding_box()
-    visit.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    visit.page.locator("#view-rank svg.live").hover()
     assert "rank" in visit.page.locator("#view-rank svg [aria-label=tip]").text_content()
 
 

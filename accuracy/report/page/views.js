@@ -25,7 +25,10 @@ function gathered(state, along, y, keepOf, beside = page.others) {
     }
     return points;
   };
-  return { points: from(page.data), others: beside.flatMap(({ name, data }) => from(data).map((point) => ({ ...point, source: name }))) };
+  const points = from(page.data);
+  const colours = new Map(points.map((point) => [point.series, point.colour]));
+  const said = (name) => (point) => ({ ...point, source: name, colour: colours.get(point.series) ?? point.colour });
+  return { points, others: beside.flatMap(({ name, data }) => from(data).map(said(name))) };
 }
 
 function ruled(state, y, whole = true) {
