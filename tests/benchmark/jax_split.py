@@ -52,7 +52,6 @@ def of_jax(q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> Iterator[tuple[str,
     nn = partial(jax.nn.dot_product_attention, is_causal=True, scale=SCALE)
     functions = {
         "jax_pallas_split": partial(mha, backward_pass_impl="triton"),
-        "jax_pallas_xla": partial(mha, backward_pass_impl="xla"),
         "jax_nn_xla": partial(nn, implementation="xla"),
         "jax_nn_cudnn": partial(nn, implementation="cudnn"),
     }

@@ -1,8 +1,13 @@
 """TransformerEngine's own context parallelism, forward and backward, has the bits of its simulated twins.
 
-On CPUs its merge runs as written (merge=rescaled_twice), on GPUs compiled, as published.
+On CPUs its merge runs as written (merge=rescaled_twice), on GPUs compiled, as published. The compiler contracts one
+of the merge's two products into a fused multiply-add, in some of the elements the one and in some the other (seen on
+an H200, torch 2.11), so no formula has its bits: float32 numbers one unit apart round to two 16-bit ones where a
+border lies between them, once in 2^16 (bfloat16) or 2^13 (float16). With NVTE_TORCH_COMPILE=0 every bit is the
+twin's.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +25,8 @@ from tests.real_ranks import RealRanks
 pytestmark = pytest.mark.xdist_group("packages")
 P2P, GATHER, GRID = (f"transformer_engine_{name}" for name in ("p2p", "all_gather", "a2a_p2p"))
 A2A = "transformer_engine_a2a"
+COMPILED = os.environ.get("NVTE_TORCH_COMPILE", "1") != "0"
+SHARE = {"bfloat16": 4 / 2**16, "float16": 4 / 2**13}  # of elements: four times what one rounding in two ways makes
 WRITTEN = {P2P: ("precision.merge=rescaled_twice",)}
 EVERYTHING = {"out", "dq", "dk", "dv"}
 SIZES = {P2P: (2, 4), GATHER: (2, 4), A2A: (2,)}  # 2 key/value heads: a2a has no more ranks
@@ -100,47 +107,45 @@ def gpus() -> Iterator[RealRanks]:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("variant", [P2P, GATHER, A2A])
 def test_on_gpus_its_twin_has_its_bits(gpus: RealRanks, variant: str, dtype: str) -> None:
-    """Over flash-attn and NCCL, compiled as published; 4,096 tokens, so that every rank has whole tiles."""
+    """Over flash-attn and NCCL; 4,096 tokens, so that every rank has whole tiles. p2p compiled: but for its fma."""
     pytest.importorskip("flash_attn")
     if not gpus.sizes:
         pytest.skip("needs two GPUs")
     for size in gpus.sizes:
         words = "device=cuda", "kernel=flash_attn", f"dtype={dtype}", f"world_size={size}", "problem.seqlen=4096"
         words += ("problem.head_dim=128", "problem.batch=1", "problem.heads_kv=8")
-        cases = case_of(variant, *words), case_of(OURS[variant], *words)
+        cases = (
+            case_of(variant, *words),
+            case_of(OURS[variant], *words, *(() if COMPILED else WRITTEN.get(variant, ()))),
+        )
         ordered = variant == GATHER and size > 2  # NCCL may add in another order
         found = {name: _apart(gpus, *cases, name) for name in EVERYTHING - ({"dk", "dv"} if ordered else set())}
-        assert not any(found.values()), (size, found)
+        allowed = SHARE[dtype] if variant == P2P and COMPILED else 0.0
+        assert max(found.values()) <= allowed, (size, found)
 
 
-def _apart(pool: RealRanks, theirs: Case, ours: Case, name: str) -> list[int]:
-    """How many elements of each rank differ, empty where none does."""
+def _apart(pool: RealRanks, theirs: Case, ours: Case, name: str) -> float:
+    """The share of elements that differ, on the rank where most do."""
     pairs = zip(results_of(pool, theirs), results_of(pool, ours), strict=True)
-    found = [int((a[name] != b[name]).sum()) for a, b in pairs]
-    return found if any(found) else []
+    return max(float((a[name] != b[name]).double().mean()) for a, b in pairs)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("variant", [P2P])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_the_compiled_merge_is_the_twin_s_formula(variant: str, dtype: torch.dtype) -> None:
-    """One hop of out and lse, a million elements; the message says how many differ, and from which other formulas."""
+    """One hop of out and lse, a million elements: lse bit for bit, out but for the compiler's choice of fma."""
     from accuracy.package import transformer_engine_import as its
 
     generator = torch.Generator().manual_seed(0)
     out, block = (torch.randn(1, 1024, 8, 128, generator=generator).to("cuda", dtype) for _ in range(2))
     lse, block_lse = (torch.randn(1, 8, 1024, generator=generator).cuda() for _ in range(2))
-    found = {}
-    for name in ("rescaled", "rescaled_twice", "logsumexp"):
-        pair = (x.transpose(1, 2).unsqueeze(-1) for x in (lse, block_lse))
-        joined, joined_lse = FORMULAS[name](out, next(pair), block, next(pair))
-        found[name] = joined.to(dtype), joined_lse.squeeze(-1).transpose(1, 2)
-    old, new = (torch.exp(x - joined_lse.squeeze(-1).transpose(1, 2)) for x in (lse, block_lse))
-    old, new = (x.transpose(1, 2).unsqueeze(-1) for x in (old, new))
-    found["added the other way round"] = torch.addcmul(block * new, out, old).to(dtype), found["rescaled"][1]
+    pair = (x.transpose(1, 2).unsqueeze(-1) for x in (lse, block_lse))
+    joined, joined_lse = FORMULAS["rescaled" if COMPILED else "rescaled_twice"](out, next(pair), block, next(pair))
     with its.in_place() as (module, _):
         their_lse, theirs = lse.clone(), out.clone()
         module.flash_attn_fwd_softmax_lse_correction(their_lse, block_lse)
         module.flash_attn_fwd_incremental_out_correction(theirs, block, lse, their_lse, block_lse, 1)
-    apart = {name: (int((a != theirs).sum()), int((b != their_lse).sum())) for name, (a, b) in found.items()}
-    assert apart["rescaled"] == (0, 0), apart
+    assert torch.equal(joined_lse.squeeze(-1).transpose(1, 2), their_lse)
+    apart = float((joined.to(dtype) != theirs).double().mean())
+    assert apart <= (SHARE[str(dtype).removeprefix("torch.")] if COMPILED else 0.0)
