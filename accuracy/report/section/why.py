@@ -73,7 +73,8 @@ def _healthy(found: list[Diagnosis]) -> str:
         return ""
     largest = [re.search(r"within ([\d.]+) times", each.sentence) for each in found if each.label == ROUNDING]
     most = max((float(match[1]) for match in largest if match), default=None)
-    within = "" if most is None else f", within {most:.2f} times the single-device kernel's error in every tensor"
+    tensors = "times the single-device kernel's error in every tensor but lse"
+    within = "" if most is None else f", within {most:.2f} {tensors}"
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     listed = ", ".join(names[:MOST_NAMES]) + more
     return f"{count(len(names), 'variant')} merely {'rounds' if len(names) == 1 else 'round'}{within}: {listed}."
