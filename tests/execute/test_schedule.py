@@ -61,9 +61,9 @@ def test_where_references_are_short_workers_are_busy_to_the_end(workers: int, se
 
 
 def test_the_group_with_most_to_compute_and_its_largest_world_come_first() -> None:
-    first = Schedule(cases("problem.seqlen=[48,96]", "world_size=[1,2,4]")).take(0)
+    first = Schedule(cases("problem.seqlen=[1024,2048]", "world_size=[1,2,4]")).take(0)
     assert first is not None
-    assert (first.problem.seqlen, first.world_size) == (96, 4)
+    assert (first.problem.seqlen, first.world_size) == (2048, 4)
 
 
 def test_a_case_that_could_not_be_begun_goes_to_another_worker() -> None:

@@ -17,7 +17,7 @@ def runs(tmp_path: Path) -> list[Path]:
     def started(day: int) -> dict[str, str]:
         return {"started": f"2026-11-{day:02d}T08:00:00+00:00"}
 
-    small = MadeUp(dtypes=("bfloat16",), seeds=(0, 1))
+    small = MadeUp(sizes=(2, 4, 8), seeds=(0, 1))
     made = small.but(about=started(1)), small.but(about=started(2)), small.but(about=started(3), worse=worse)
     return [write_run(tmp_path / f"run{number}", each) for number, each in enumerate(made)]
 

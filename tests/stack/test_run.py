@@ -100,8 +100,7 @@ def test_stacks_and_attention_alone_are_one_run(accuracy: CommandLine) -> None:
     assert set(rows[stacks]["tensor"]) == set(table.TENSORS_OF_STACKS)
     assert set(rows[~stacks]["tensor"]) == set(table.TENSORS)
     page = (folder / "report.html").read_text()
-    assert 'id="growth"' in page
-    assert 'id="layers"' in page
+    assert 'id="explorer"' in page
     assert page_check.repeated_identifiers(page) == set()
 
 
