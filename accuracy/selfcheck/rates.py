@@ -15,8 +15,8 @@ ROUND_MORE = (
     ("variant", "te_all_gather", ("dk", "dv")),
     ("variant", "te_p2p", ("out", "delta", "dq", "dk", "dv")),
 )
-"""No alarm: llama3's reduce-scatter adds in the inputs' dtype hop by hop, LoongTrain's double ring its windows' gradients,
-TransformerEngine's ring all that it keeps; the verdict says that they round more."""
+"""No alarm: in the inputs' dtype llama3's reduce-scatter adds hop by hop, LoongTrain's double ring its windows'
+gradients, TransformerEngine's ring all that it keeps; the verdict says that they round more."""
 
 
 @dataclass(frozen=True)
