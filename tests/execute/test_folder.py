@@ -142,6 +142,7 @@ def test_a_second_run_on_a_folder_is_refused_and_told_the_holder(accuracy: Comma
     assert accuracy(*WORDS).status == 0
 
 
+@pytest.mark.stress(1)
 @pytest.mark.parametrize("world", ["simulated", "processes"])
 def test_a_full_disk_is_one_line_and_what_was_measured_stays(finished: CommandLine, world: str) -> None:
     """No file may be longer than 8,000 bytes: run.json is shorter, a case's is not."""

@@ -30,8 +30,19 @@ def test_a_healthy_function_is_called_healthy(name: str) -> None:
 
 
 @pytest.mark.stress(1)
-@pytest.mark.parametrize("name", FAULTY)
+@pytest.mark.parametrize("name", [name for name, each in FAULTY.items() if each.ranks == (1,)])
 def test_a_fault_of_one_line_is_found_in_the_tensor_that_has_it(name: str) -> None:
+    must_be_found(name)
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("name", [name for name, each in FAULTY.items() if each.ranks != (1,)])
+def test_a_fault_of_one_line_is_found_on_several_ranks(name: str) -> None:
+    """Only where everything is asked for: test_twins has a sample of such faults."""
+    must_be_found(name)
+
+
+def must_be_found(name: str) -> None:
     found = diagnosed(name, FAULTY[name])
     stored = name == "eager_lse_in_bfloat16"
     assert found.label in ((PRECISION_FLOOR,) if stored else BUGS), found.sentence
