@@ -70,6 +70,7 @@ def test_tables_without_a_common_cell_are_not_compared(healthy: pd.DataFrame, ri
         accuracy.compare(healthy, ring)
 
 
+@pytest.mark.stress
 def test_a_faulty_function_is_diagnosed_and_raises() -> None:
     small = {"seqlen": 48, "heads": 2, "heads_kv": 1, "head_dim": 16, "device": "cpu"}
     found = accuracy.diagnose(wrong_backward, **small)

@@ -52,7 +52,7 @@ def test_the_runs_are_what_the_ways_take_them_for(failing: Path, healthy: Path, 
     assert status(healthy, baseline) == 0
 
 
-@pytest.mark.stress(14)
+@pytest.mark.stress(8)
 @pytest.mark.parametrize("name", EDITS)
 def test_a_failing_run_that_lost_something_never_passes(
     name: str, failing: Path, baseline: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -66,7 +66,7 @@ def test_a_failing_run_that_lost_something_never_passes(
     assert (captured.out + captured.err).strip()
 
 
-@pytest.mark.stress(14)
+@pytest.mark.stress(8)
 @pytest.mark.parametrize("name", EDITS)
 def test_a_healthy_run_that_lost_something_is_incomplete(
     name: str, healthy: Path, baseline: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -38,7 +38,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> list[pd.DataFrame]:
     return []
 
 
-@pytest.mark.stress(4)
+@pytest.mark.stress(2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_killed_run_keeps_what_it_measured_and_goes_on(
     seed: int, accuracy: CommandLine, measured: list[pd.DataFrame]
@@ -109,7 +109,7 @@ def test_a_killed_check_leaves_whole_files_and_says_the_same_again(
     assert files(whole / BASELINE) == before
 
 
-@pytest.mark.stress(4)
+@pytest.mark.stress(2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_killed_accept_leaves_one_baseline_or_the_other_whole(seed: int, whole: Path, without_pages: None) -> None:
     target = whole / BASELINE

@@ -88,7 +88,7 @@ def problem_of(shape: Problem, dtype: str, causal: bool = True) -> Problem:
     return replace(shape, dtype=getattr(torch, dtype), causal=causal)
 
 
-@pytest.mark.stress(40, "subject", "dtype", "shape", "causal")
+@pytest.mark.stress(24, "subject", "dtype", "shape", "causal")
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_it_is_right_for_every_dtype_it_states(subject: Subject, dtype: str, shape: str, causal: bool) -> None:
@@ -116,7 +116,7 @@ def test_it_is_right_for_every_dtype_it_states(subject: Subject, dtype: str, sha
 WINDOWS = [(9, 0), (5, 11), (None, 7), (20, None)]
 
 
-@pytest.mark.stress(24, "subject", "dtype", "window", "softcap")
+@pytest.mark.stress(16, "subject", "dtype", "window", "softcap")
 @pytest.mark.parametrize("softcap", [None, 0.6])
 @pytest.mark.parametrize("window", WINDOWS)
 def test_windows_and_caps_that_it_states_are_right(subject: Subject, window, softcap, dtype: str) -> None:

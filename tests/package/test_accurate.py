@@ -32,7 +32,7 @@ def faulty(variant: str, dtype: str) -> set[str]:
     return {"dk", "dv"} if variant.startswith("ring_attention_pytorch") else set()
 
 
-@pytest.mark.stress(12, "variant", "dtype")
+@pytest.mark.stress(8, "variant", "dtype")
 @pytest.mark.parametrize(("variant", "dtype", "size"), CASES)
 def test_it_is_as_accurate_as_ours_but_for_the_known_faults(
     pool: RealRanks, variant: str, dtype: str, size: int

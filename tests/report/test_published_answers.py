@@ -37,7 +37,7 @@ def test_a_number_that_no_claim_has_is_found() -> None:
 
 
 @pytest.mark.skipif(not REPORTS.is_dir(), reason="a source distribution has no reports/")
-@pytest.mark.stress(3)
+@pytest.mark.stress(1)
 @pytest.mark.parametrize("experiment", ANSWERS)
 def test_every_number_of_an_answer_is_borne_out_by_a_published_table(experiment: str) -> None:
     tables = [table.read_results(path.parent) for path in sorted((REPORTS / experiment).glob("*/results.parquet"))]
@@ -67,7 +67,7 @@ def test_a_finding_s_number_that_no_claim_has_is_found() -> None:
 
 
 @pytest.mark.skipif(not REPORTS.is_dir(), reason="a source distribution has no reports/")
-@pytest.mark.stress(4)
+@pytest.mark.stress(2)
 @pytest.mark.parametrize("number", range(1, len(FINDINGS) + 1))
 def test_every_number_of_a_finding_is_in_a_claim_of_its_tables(number: int) -> None:
     finding = FINDINGS[number - 1]

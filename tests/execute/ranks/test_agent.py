@@ -134,6 +134,7 @@ def test_ranks_that_never_come_to_a_case_end_the_run(tmp_path: Path) -> None:
         list(agent.measure(task_of(asked, tmp_path, pending), pending, lambda case: None, ends_at_once))
 
 
+@pytest.mark.stress
 def test_ranks_killed_at_random_moments_leave_every_number_as_it_was(tmp_path: Path) -> None:
     dice, done, killed = random.Random(7), threading.Event(), []
     pids = tmp_path / "pids"
