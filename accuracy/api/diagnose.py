@@ -87,8 +87,5 @@ def _judge(results: pd.DataFrame, steps: pd.DataFrame, hypotheses: pd.DataFrame)
     judged = verdicts(results)
     found = diagnosis.diagnoses(judged, results, steps, hypotheses)
     evidence = tuple(line for each in found for line in each.evidence)
-    sentence, is_bug = (
-        "\n".join(each.line if len(found) > 1 else each.sentence for each in found),
-        any(each.is_bug for each in found),
-    )
+    sentence, is_bug = "\n".join(diagnosis.sentences(found)), any(each.is_bug for each in found)
     return Diagnosis(sentence, found[0].label, evidence, is_bug, judged, results)

@@ -248,17 +248,14 @@ def _carry_out(
 def _diagnosed(folder: Path, planned: set[str]) -> bool:
     """Print each variant's diagnosis; whether one is a bug."""
     from accuracy.results import table
-    from accuracy.verdict.diagnosis import diagnoses
+    from accuracy.verdict.diagnosis import diagnoses, sentences
     from accuracy.verdict.verdict import verdicts
 
     results = table.read_results(folder)
     results = results[results["case_id"].isin(planned) & ~table.in_stacks(results)]
     found = diagnoses(verdicts(results), results, table.read_steps(folder), table.read_hypotheses(folder))
-    print(
-        "",
-        *(line for each in found for line in (each.line if len(found) > 1 else each.sentence, *each.evidence)),
-        sep="\n",
-    )
+    told = zip(sentences(found), found, strict=True)
+    print("", *(line for sentence, each in told for line in (sentence, *each.evidence)), sep="\n")
     return any(each.is_bug for each in found)
 
 

@@ -86,6 +86,11 @@ class Problem:
         return self.seqlen if self.seqlen_q is None else self.seqlen_q
 
     @property
+    def pairs(self) -> int:
+        """Products of a query and a key, of all heads."""
+        return self.batch * self.heads * self.queries * self.seqlen
+
+    @property
     def value_dim(self) -> int:
         """The head dim of v, out, dout and dv."""
         return self.head_dim if self.head_dim_v is None else self.head_dim_v

@@ -40,8 +40,7 @@ class Group:
 
 def _pairs(case: Case) -> int:
     times = (case.stack.layers if case.stack else 1) * (1 + case.reruns.repeat)
-    pairs = case.problem.batch * case.problem.heads * case.problem.queries * case.problem.seqlen
-    return times * max(pairs, LEAST_PAIRS)
+    return times * max(case.problem.pairs, LEAST_PAIRS)
 
 
 class Schedule:

@@ -54,7 +54,6 @@ def said(seconds: float, case_seconds: float) -> str:
 def _operations(case: Case) -> float:
     """Of a forward (two products) and a backward (five), for each that is run or computed."""
     problem, reruns = case.problem, case.reruns
-    pairs = problem.batch * problem.heads * problem.queries * problem.seqlen
     again = reruns.poison + 2 * case.world_size * reruns.unwaited + reruns.future + reruns.trace
     runs = 3 + reruns.repeat + again + 3 * case.conditions
     layers, dense = 1, 0
@@ -62,7 +61,7 @@ def _operations(case: Case) -> float:
         layers, width = case.stack.layers, case.stack.width
         across = 2 * (problem.heads + problem.heads_kv) * problem.head_dim + 3 * case.stack.feed_forward
         dense = 6 * problem.batch * problem.seqlen * width * (layers * across + 2 * case.stack.vocabulary)
-    return float(runs * (layers * 14 * pairs * problem.head_dim + dense))
+    return float(runs * (layers * 14 * problem.pairs * problem.head_dim + dense))
 
 
 @contextmanager

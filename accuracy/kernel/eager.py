@@ -41,7 +41,7 @@ class Eager(KernelKnobs):
     def held_bytes(self, case: Case) -> int:
         """Scores, weights, their gradients and copies of one chunk; a cap keeps its ratio and its slope."""
         problem = case.problem
-        scores = min(CHUNK_ELEMENTS[case.device], problem.batch * problem.heads * problem.queries * problem.seqlen)
+        scores = min(CHUNK_ELEMENTS[case.device], problem.pairs)
         copies = 7 if problem.softcap is None else 9
         return copies * scores * FORMATS[accumulation_dtype(case.dtype)].bytes
 

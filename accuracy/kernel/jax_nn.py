@@ -47,8 +47,7 @@ class JaxNn(KernelKnobs):
 
     def held_bytes(self, case: Case) -> int:
         """XLA's: scores and weights of all heads, and their gradients."""
-        problem = case.problem
-        scores = problem.batch * problem.heads * problem.queries * problem.seqlen
+        scores = case.problem.pairs
         return 6 * scores * FORMATS[accumulation_dtype(case.dtype)].bytes if self.implementation == "xla" else 0
 
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:

@@ -35,9 +35,7 @@ class TorchMath(KernelKnobs):
 
     def held_bytes(self, case: Case) -> int:
         """Scores, softmax, mask, their gradients and those of lse: ten times all scores of all heads."""
-        problem = case.problem
-        scores = problem.batch * problem.heads * problem.queries * problem.seqlen
-        return 10 * scores * FORMATS[accumulation_dtype(case.dtype)].bytes
+        return 10 * case.problem.pairs * FORMATS[accumulation_dtype(case.dtype)].bytes
 
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
         mask = how.sight(q, k).bias(q.dtype, q.device)  # the operator would add booleans as numbers

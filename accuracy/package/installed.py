@@ -36,3 +36,11 @@ def unsupported_case(
     if case.world_size == 1 and case.device == "cpu" and name in to_itself:
         return f"{distribution}'s {name} sends to its own rank at world_size 1, which gloo cannot; use 2 or more ranks"
     return None
+
+
+def unshared(case: Case, ranks: int) -> str | None:
+    """Why so many ranks cannot share the case's heads, or None."""
+    if case.problem.heads % ranks or case.problem.heads_kv % ranks:
+        name = called(case)
+        return f"{name} splits heads over {ranks} ranks: problem.heads and problem.heads_kv must be multiples of it"
+    return None

@@ -36,15 +36,13 @@ def unsupported(case: Case) -> str | None:
     """Not installed; one rank; heads that cannot be exchanged."""
     if reason := installed.unsupported_case(DISTRIBUTION, case):
         return reason
-    name, problem, size = installed.called(case), case.problem, case.world_size
+    name, size = installed.called(case), case.world_size
     if size == 1:
         return f"{DISTRIBUTION}'s context parallelism begins at 2 ranks; use world_size=2 or more"
     if name == "a2a_p2p" and (size % A2A_DEGREE or size == A2A_DEGREE):
         return f"a2a+p2p has rings of {A2A_DEGREE} neighbours: world_size={size} must be a larger multiple of it"
     shared = {"a2a": size, "a2a_p2p": A2A_DEGREE}.get(name, 1)
-    if problem.heads % shared or problem.heads_kv % shared:
-        return f"{name} splits heads over {shared} ranks: problem.heads and problem.heads_kv must be multiples of it"
-    return None
+    return installed.unshared(case, shared)
 
 
 @contextmanager

@@ -28,16 +28,14 @@ def unsupported(case: Case) -> str | None:
     balanced = ("zigzag", "stripe", "hybrid")
     if reason := installed.unsupported_case(DISTRIBUTION, case, float64=False, causal_only=balanced):
         return reason
-    name, problem, size = installed.called(case), case.problem, case.world_size
+    name, size = installed.called(case), case.world_size
     if name == "hybrid" and size % ULYSSES_DEGREE:
         return f"the hybrid has {ULYSSES_DEGREE} ranks of ulysses in a row; use a multiple of them, not {size}"
     ring = {"ulysses": 0, "hybrid": size // ULYSSES_DEGREE}.get(name, size)
     if ring == 1 and case.device == "cpu":
         return f"{DISTRIBUTION}'s ring of one rank sends to itself, which gloo cannot; use more ranks"
     shared = {"ulysses": size, "hybrid": ULYSSES_DEGREE}.get(name, 1)
-    if problem.heads % shared or problem.heads_kv % shared:
-        return f"{name} splits heads over {shared} ranks: problem.heads and problem.heads_kv must be multiples of it"
-    return None
+    return installed.unshared(case, shared)
 
 
 @contextmanager

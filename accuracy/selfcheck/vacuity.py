@@ -63,7 +63,7 @@ def tolerance(text: str, metric: str = "max", tokens: int | None = None, against
 
 def accepted(limits: Tolerance, problem: Problem, inputs: Inputs) -> dict[str, dict[str, bool]]:
     """By wrong answer and tensor: does it pass? Raises ConfigError where the problem is too large for a dense check."""
-    scores = problem.batch * problem.heads * problem.queries * problem.seqlen
+    scores = problem.pairs
     if scores > MOST_SCORES:
         raise ConfigError(f"{scores:,} scores are too many at once (allowed: {MOST_SCORES:,}); lower problem.seqlen")
     reference = answer("right", problem, inputs)

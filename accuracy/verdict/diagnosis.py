@@ -75,6 +75,11 @@ def diagnoses(
     return sorted(found, key=lambda each: LABELS.index(each.label))
 
 
+def sentences(found: list[Diagnosis]) -> list[str]:
+    """One of each variant, which names it where several are told of."""
+    return [each.line if len(found) > 1 else each.sentence for each in found]
+
+
 def _diagnose(
     name: str, verdicts: pd.DataFrame, results: pd.DataFrame, steps: pd.DataFrame, hypotheses: pd.DataFrame
 ) -> Diagnosis:
