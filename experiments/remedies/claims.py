@@ -98,5 +98,7 @@ def _time(rows: pd.DataFrame) -> Claim:
     except KeyError:
         return Claim(statement, None, "not measured")
     slower, carries = (float((taken / plain).median()) - 1 for taken in (partials, carried))
-    evidence = f"{slower:+.0%}, carrying {carries:+.0%}, at {size} ranks"
+    changes = (partials / plain - 1).dropna().items()
+    each = ", ".join(f"{' '.join(map(str, key))} {change:+.0%}" for key, change in changes)
+    evidence = f"{slower:+.0%} in the middle ({each}), carrying {carries:+.0%}, at {size} ranks"
     return Claim(statement, bool(0.05 <= slower <= 0.2 and carries <= 0.05), evidence)

@@ -3,6 +3,7 @@
 import pandas as pd
 
 from accuracy.results.claim import Claim
+from accuracy.results.over_ranks import KEYS, over_ranks
 from accuracy.results.table import ALL_RANKS
 from accuracy.verdict.growth import Growth, fit_growth
 
@@ -19,12 +20,11 @@ OUT, DQ = "out_accumulator=accumulate", "dq_accumulator=accumulate"
 DKV = "dkv_accumulator=accumulate"
 DKV_WIRE = f"{DKV},gradient_wire=accumulate"
 ALL, WRITTEN = f"{OUT},{DQ},{DKV_WIRE}", "merge=rescaled_twice"
-KEYS = ["variant", "precision", "dtype", "tensor", "world_size"]
 
 
 def claims(results: pd.DataFrame) -> list[Claim]:
     rows = results[results["tensor"].isin(TENSORS) & results["x_single_device"].notna() & (results["world_size"] > 1)]
-    worst, whole = worst_rank(rows), _mean(rows[rows["rank"] == ALL_RANKS])
+    worst, whole = over_ranks(rows, "max"), _mean(rows[rows["rank"] == ALL_RANKS])
     ring = _of(worst, RING)
     return [
         _ranges(ring),
@@ -49,14 +49,8 @@ def claims(results: pd.DataFrame) -> list[Claim]:
     ]  # fmt: skip
 
 
-def worst_rank(rows: pd.DataFrame) -> pd.DataFrame:
-    """The largest ratio to single device over a case's ranks, mean over seeds, by KEYS."""
-    single = rows[rows["rank"] >= 0]
-    return _mean(single.groupby([*KEYS, "seed"], as_index=False)["x_single_device"].max())
-
-
 def _mean(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows.groupby(KEYS, as_index=False)["x_single_device"].mean()
+    return rows.groupby(list(KEYS), as_index=False)["x_single_device"].mean()
 
 
 def _of(rows: pd.DataFrame, variant: str, tensors: tuple[str, ...] = TENSORS, precision: str = "") -> pd.DataFrame:
@@ -94,7 +88,7 @@ def _exponents(statement: str, rows: pd.DataFrame, allowed: tuple[float, float])
 
 def _no_jump(ring: pd.DataFrame) -> Claim:
     statement = f"From one world size to the next te_p2p's worst rank grows by less than {JUMP} times."
-    by_size = ring.set_index(KEYS)["x_single_device"].unstack("world_size")
+    by_size = ring.set_index(list(KEYS))["x_single_device"].unstack("world_size")
     steps = by_size.pct_change(axis=1).iloc[:, 1:] + 1
     if steps.empty:
         return Claim(statement, None, "not measured")
@@ -119,7 +113,7 @@ def _within(statement: str, rows: pd.DataFrame, bound: float) -> Claim:
 
 
 def _alike(statement: str, ring: pd.DataFrame) -> Claim:
-    both = ring.set_index(KEYS)["x_single_device"].unstack("dtype")
+    both = ring.set_index(list(KEYS))["x_single_device"].unstack("dtype")
     if not {"bfloat16", "float16"} <= {*both.columns}:
         return Claim(statement, None, "not measured in both")
     apart = float((both["float16"] / both["bfloat16"] - 1).abs().max())

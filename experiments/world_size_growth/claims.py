@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from accuracy.results.claim import Claim, largest_below
+from accuracy.results.over_ranks import over_ranks
 from accuracy.verdict.growth import Growth, fit_growth
 
 RINGS = ("ring", "zigzag", "striped", "bpt_ring", "llama3_ring", "llama3_zigzag")
@@ -20,29 +21,25 @@ def claims(results: pd.DataFrame) -> list[Claim]:
         _square_root_late(rows),
         _cured(rows),
         _forward_only(rows),
+        _step(results),
     ]
 
 
 def answer(results: pd.DataFrame) -> list[Claim]:
     """What README's Answer says."""
     rows = results[(results["rank"] == -1) & results["tensor"].notna()]
-    rings = rows[rows["variant"].isin(RINGS) & rows["tensor"].isin(ROUNDED)]
-    most = rows[(rows["variant"] == "llama3") & (rows["world_size"] == 64) & rows["tensor"].isin(("dk", "dv"))]
-    largest = most.groupby(["dtype", "tensor"])["x_single_device"].mean().max()
+    ranks = results[(results["rank"] >= 0) & results["tensor"].isin(ROUNDED)]
+    rings = ranks[ranks["variant"].isin(RINGS)]
+    worst = over_ranks(ranks, "max")
+    most = worst[(worst["variant"] == "llama3") & (worst["world_size"] == 64) & worst["tensor"].isin(("dk", "dv"))]
+    largest = most["x_single_device"].max()
+    hybrid, unsummed = _parts(ranks, "llama3_ring", "dk", "dv"), _parts(ranks, "llama3", "out", "dq")
     return [
-        largest_below("Rings stay within 1.3 times at every world size.", rings, 1.3),
+        largest_below("On every rank rings stay within 1.4 times at every world size.", rings, 1.4),
         Claim("At 64 ranks they are measured.", bool(rings["world_size"].max() == 64), f"{rings['world_size'].max()}"),
-        Claim("llama3's dk and dv reach 3.8 times.", bool(3.75 <= largest < 3.85), f"{largest:.2f}"),
-        largest_below(
-            "Cause: with a ring's backward llama3's dk and dv stay within 1.3 times.",
-            _parts(rows, "llama3_ring", "dk", "dv"),
-            1.3,
-        ),
-        largest_below(
-            "Cause: what llama3 does not add, out and dq, stays within 1.3 times.",
-            _parts(rows, "llama3", "out", "dq"),
-            1.3,
-        ),
+        Claim("llama3's dk and dv reach 5.0 times on the worst rank.", bool(4.95 <= largest < 5.05), f"{largest:.2f}"),
+        largest_below("Cause: with a ring's backward llama3's dk and dv stay within 1.4 times.", hybrid, 1.4),
+        largest_below("Cause: what llama3 does not add, out and dq, stays within 1.4 times.", unsummed, 1.4),
         _falls(rows),
     ]
 
@@ -107,6 +104,21 @@ def _forward_only(rows: pd.DataFrame) -> Claim:
     statement = "Where nothing is merged (llama3's forward, ulysses), out is as accurate as single device's, within 3%."
     unmerged = rows[rows["variant"].isin(("llama3", "llama3_ring", "llama3_zigzag", "ulysses"))]
     return largest_below(statement, unmerged[unmerged["tensor"] == "out"], 1.03)
+
+
+def _step(results: pd.DataFrame) -> Claim:
+    statement = (
+        "(Added after the run.) Of the ranks that merge, ring's out has 1.15 to 1.25 times single device's error in "
+        "bfloat16 at 2 ranks and at every size from there: a step at 2 ranks, then flat."
+    )
+    ring = results[(results["variant"] == "ring") & (results["dtype"] == "bfloat16") & (results["tensor"] == "out")]
+    means = over_ranks(ring[ring["rank"] > 0], "mean")
+    if means.empty:
+        return Claim(statement, None, "not measured by rank")
+    told = ", ".join(
+        f"{size}: {mean:.2f}" for size, mean in zip(means["world_size"], means["x_single_device"], strict=True)
+    )
+    return Claim(statement, bool(means["x_single_device"].between(1.15, 1.25).all()), told)
 
 
 def _exponents(rows: pd.DataFrame) -> pd.Series:
