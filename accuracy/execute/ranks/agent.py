@@ -70,7 +70,8 @@ def measure(
             thread.join()
     if by_id:
         make_writable("output_dir", task.folder)
-        raise RanksEnded(f"{agent.ended or 'the ranks ended'} before a case began, twice; what was measured stays")
+        why = agent.ended or "the ranks did not find each other"
+        raise RanksEnded(f"{why} before a case began, twice; what was measured stays")
 
 
 class Agent(LocalElasticAgent):
@@ -140,6 +141,15 @@ class OneMachine(StaticTCPRendezvous):
         return RendezvousInfo(dist.HashStore(), 0, 1, RendezvousStoreInfo(self.master_addr, self.master_port))
 
 
+def joined(rendezvous_folder: Path, task: Task) -> Ranks:
+    """The other ranks. Where one is gone before all have met, this process ends because of it: that one says why."""
+    try:
+        return rendezvous.join_on_machine(rendezvous_folder, task.backend, task.sizes)
+    except RuntimeError:
+        traceback.print_exc()
+        os._exit(journal.LOST)
+
+
 def rank_process(task: Task, pending: Sequence[Planned], rendezvous_folder: Path, lead: Lead) -> None:
     """The life of a rank's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the starting process's to handle
@@ -149,7 +159,7 @@ def rank_process(task: Task, pending: Sequence[Planned], rendezvous_folder: Path
         arithmetic.make_exact()
         torch.set_num_threads(task.threads)
         given.restore(rendezvous_folder)
-        ranks = rendezvous.join_on_machine(rendezvous_folder, task.backend, task.sizes)
+        ranks = joined(rendezvous_folder, task)
         if ranks.rank > 0:
             rank_loop.follow(task, ranks)
         else:

@@ -13,7 +13,7 @@ import pytest
 from accuracy.execute.measure import measure as measure_plans
 from accuracy.execute.measure import task_of
 from accuracy.execute.plan import plan
-from accuracy.execute.ranks import agent
+from accuracy.execute.ranks import agent, journal
 from accuracy.execute.ranks.agent import RanksEnded
 from accuracy.results import table
 from tests import planting
@@ -132,6 +132,20 @@ def test_ranks_that_never_come_to_a_case_end_the_run(tmp_path: Path) -> None:
     pending = plan(asked, None)
     with pytest.raises(RanksEnded, match="rank 0 ended with status 5 before a case began, twice"):
         list(agent.measure(task_of(asked, tmp_path, pending), pending, lambda case: None, ends_at_once))
+
+
+def fails_to_meet(*given: object) -> None:
+    raise RuntimeError("Gloo connectFullMesh failed with Connection closed by peer")
+
+
+def test_a_rank_that_does_not_find_a_gone_one_is_no_cause(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Rank 1 of two met no other when rank 0 had ended: its status was told beside rank 0's."""
+    statuses: list[int] = []
+    monkeypatch.setattr(agent.rendezvous, "join_on_machine", fails_to_meet)
+    monkeypatch.setattr(agent.os, "_exit", statuses.append)
+    asked = configuration(*TINY, "variant=ring", "world_size=2", "world=processes", "device=cpu")
+    agent.joined(tmp_path, task_of(asked, tmp_path, plan(asked, None)))
+    assert journal.note_end(tmp_path, 1, statuses[0], seconds=1) is None
 
 
 @pytest.mark.stress
