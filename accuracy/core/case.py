@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Annotated, Any
 
 from accuracy.core import fields
-from accuracy.core.kinds import Finite, FromZero, OneOf, Positive, Whole
+from accuracy.core.kinds import Finite, FromZero, OneOf, Positive, Share, Whole
 from accuracy.core.masks import Visibility, borders
 from accuracy.core.precision import Precision
 
@@ -41,6 +41,7 @@ class Problem:
     softcap: Positive | None = None  # scores become softcap tanh(score / softcap)
     head_dim_v: Whole | None = None  # of v and out where it is not D, else None
     sinks: Finite | None = None  # head h's softmax has one more logit, sinks + h / H, without a value
+    dropout: Share | None = None  # of the softmax's weights; the mask is of the case's seed, `accuracy.runtime.dropout`
 
     @property
     def causal(self) -> bool:
@@ -71,7 +72,7 @@ class Problem:
             "cross_lengths": ("seqlen_q", self.seqlen_q), "top_left": ("mask", top_left),
             "window": ("window", self.window), "documents": ("documents", self.documents_text or None),
             "softcap": ("softcap", self.softcap), "head_dim_v": ("head_dim_v", self.head_dim_v),
-            "sinks": ("sinks", self.sinks),
+            "sinks": ("sinks", self.sinks), "dropout": ("dropout", self.dropout),
         }  # fmt: skip
         return {name: f"problem.{key}={value}" for name, (key, value) in given.items() if value is not None}
 

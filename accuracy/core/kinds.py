@@ -9,6 +9,7 @@ Whole = Annotated[int, Ge(1), Lt(2**63)]
 FromZero = Annotated[int, Ge(0), Lt(2**63)]
 Finite = Annotated[float, Gt(-math.inf), Lt(math.inf)]
 Positive = Annotated[float, Gt(0), Lt(math.inf)]
+Share = Annotated[float, Gt(0), Lt(1)]
 
 
 class OneOf:

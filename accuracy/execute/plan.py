@@ -31,6 +31,7 @@ LACKS = {
     "documents": "has no packed documents",
     "softcap": "has no capped scores",
     "sinks": "has no attention sinks",
+    "dropout": "has no dropout with the problem's mask",
     "head_dim_v": "takes values as wide as keys",
 }
 """What a schedule that does not state one of a problem's features is said to lack."""

@@ -16,6 +16,7 @@ from accuracy.core.dtype import FORMATS, accumulation_dtype
 from accuracy.core.masks import Window
 from accuracy.kernel.block.running_state import SoftmaxState
 from accuracy.kernel.block.sight import Sight
+from accuracy.runtime.dropout import Dropout
 
 Gradients = Iterable[Tensor]  # dq, dk, dv
 
@@ -25,7 +26,8 @@ class Kernel(Protocol):
 
     With the feature `head_dim_v` v, out, dout and dv have another head dim than q and k.
     With the feature `window` it also takes `window=(left, right)` with causal=False (see `accuracy.core.masks.Block`;
-    every row sees a key), with `softcap` `softcap=c`: scores become c tanh(scale q k^T / c).
+    every row sees a key), with `softcap` `softcap=c`: scores become c tanh(scale q k^T / c), with `dropout`
+    `dropout=d`: weights are multiplied by `d.kept` and `d.scale`; lse is of all scores.
     """
 
     def forward(
@@ -105,19 +107,27 @@ class Abilities:
 
 ALL_DTYPES = tuple(FORMATS)
 FLASH = Abilities(dtypes=("bfloat16", "float16"), head_dim_max=256, head_dim_multiple=8)
-FEATURES = ("window", "softcap", "head_dim_v")
-"""Of a problem's features, those that its blocks hand on to the kernel."""
+WITHOUT_DROPOUT = ("window", "softcap", "head_dim_v")
+FEATURES = (*WITHOUT_DROPOUT, "dropout")
+"""Of a problem's features, those that its blocks hand on to the kernel. Dropout has the problem's mask: not for kernels
+that draw their own."""
 
 
 @dataclass(frozen=True)
 class How:
-    """What a call asks for beside its tensors. dtype: of out or of the gradients; window, softcap: see `Kernel`."""
+    """What a call asks for beside its tensors. dtype: of out or of the gradients; others: see `Kernel`."""
 
     scale: float
     causal: bool
     dtype: torch.dtype
     window: Window | None = None
     softcap: float | None = None
+    dropout: Dropout | None = None
+
+    @property
+    def raised(self) -> float:
+        """What dropout multiplies the weights that it keeps by; 1 without dropout."""
+        return 1.0 if self.dropout is None else self.dropout.scale
 
     def sight(self, q: Tensor, k: Tensor) -> Sight:
         """Which keys the queries q (B, Sq, H, D) see of k (B, Sk, Hk, D)."""
@@ -144,18 +154,19 @@ class KernelKnobs:
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype,
-        window: Window | None = None, softcap: float | None = None,
+        window: Window | None = None, softcap: float | None = None, dropout: Dropout | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """See `Kernel.forward`."""
-        out, lse = self._forward(q, k, v, How(scale, causal, out_dtype, window, softcap))
+        out, lse = self._forward(q, k, v, How(scale, causal, out_dtype, window, softcap, dropout))
         return out.to(out_dtype), lse
 
     def backward(
         self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, scale: float,
         causal: bool, gradient_dtype: torch.dtype, window: Window | None = None, softcap: float | None = None,
+        dropout: Dropout | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """See `Kernel.backward`."""
-        how = How(scale, causal, gradient_dtype, window, softcap)
+        how = How(scale, causal, gradient_dtype, window, softcap, dropout)
         dq, dk, dv = self._backward(dout, q, k, v, out, lse, how)
         return dq.to(gradient_dtype), dk.to(gradient_dtype), dv.to(gradient_dtype)
 

@@ -14,7 +14,7 @@ from accuracy.core.case import Case
 from accuracy.core.dtype import FORMATS, accumulation_dtype
 from accuracy.kernel.base import ALL_DTYPES, FEATURES, Abilities, Gradients, How, KernelKnobs, dtype_of
 from accuracy.kernel.block import heads
-from accuracy.kernel.block.sight import Sight, scores
+from accuracy.kernel.block.sight import Sight, kept, scores
 from accuracy.runtime import arithmetic
 
 
@@ -42,14 +42,15 @@ class Chunked(KernelKnobs):
         return Abilities(dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, features=FEATURES, missing=missing)
 
     def held_bytes(self, case: Case) -> int:
-        """Scores, weights, their gradients and two copies of one chunk; a cap keeps two more."""
+        """Scores, weights, their gradients and two copies of one chunk; a cap keeps two more, dropout
+        its hashes."""
         rows, keys = min(case.problem.queries, self.query_chunk), min(case.problem.seqlen, self.key_chunk)
         scores = case.problem.batch * case.problem.heads * rows * keys
-        copies = 6 if case.problem.softcap is None else 8
+        copies = 6 + (0 if case.problem.softcap is None else 2) + (0 if case.problem.dropout is None else 8)
         return copies * scores * FORMATS[accumulation_dtype(case.dtype)].bytes
 
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
-        compute, kept = dtype_of("accumulate", q), dtype_of(self.accumulator_dtype, q)
+        compute, stored = dtype_of("accumulate", q), dtype_of(self.accumulator_dtype, q)
         keys, values = heads.by_kv_head(k, compute), heads.by_kv_head(v, compute)
         out = q.new_empty(*q.shape[:-1], v.shape[-1], dtype=how.dtype)
         lse = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=compute)
@@ -57,41 +58,46 @@ class Chunked(KernelKnobs):
             for rows in _slices(q.shape[1], self.query_chunk):
                 query = heads.by_group(q[:, rows], k.shape[2], compute)
                 largest = query.new_full((*query.shape[:-1], 1), -torch.inf)
-                total = torch.zeros_like(largest, dtype=kept)
-                sums = query.new_zeros(*query.shape[:-1], v.shape[-1], dtype=kept)
+                total = torch.zeros_like(largest, dtype=stored)
+                sums = query.new_zeros(*query.shape[:-1], v.shape[-1], dtype=stored)
                 for columns, hidden in self._visible(how.sight(q, k), rows, q.device):
                     found, _ = scores(query, keys[..., columns, :], how.scale, hidden, how.softcap)
                     grown = torch.maximum(largest, found.amax(-1, keepdim=True))
                     base = grown.masked_fill(grown == -torch.inf, 0.0)  # a row may see nothing of its first chunk
                     weights, rescale = torch.exp(found - base), torch.exp(largest - base)
-                    total = (total * rescale + weights.sum(-1, keepdim=True)).to(kept)
-                    sums = (sums * rescale + weights @ values[..., columns, :]).to(kept)
+                    total = (total * rescale + weights.sum(-1, keepdim=True)).to(stored)
+                    mask = kept(how.dropout, rows, columns, weights)
+                    weights = weights if mask is None else weights * mask
+                    sums = (sums * rescale + weights @ values[..., columns, :]).to(stored)
                     largest = grown
-                out[:, rows] = heads.by_token(sums / total).to(out.dtype)
+                out[:, rows] = heads.by_token(sums / total * how.raised).to(out.dtype)
                 lse[:, :, rows] = (largest + total.to(compute).log()).flatten(1, 2).squeeze(-1)
         return out, lse
 
     def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
-        compute, kept = dtype_of("accumulate", q), dtype_of(self.accumulator_dtype, q)
+        compute, stored = dtype_of("accumulate", q), dtype_of(self.accumulator_dtype, q)
         keys, values = heads.by_kv_head(k, compute), heads.by_kv_head(v, compute)
         dq = torch.empty_like(q, dtype=how.dtype)
-        dk, dv = torch.zeros_like(keys, dtype=kept), torch.zeros_like(values, dtype=kept)
+        dk, dv = torch.zeros_like(keys, dtype=stored), torch.zeros_like(values, dtype=stored)
         with arithmetic.switched(tf32_products=self.tf32):
             for rows in _slices(q.shape[1], self.query_chunk):
                 query, dout_rows, out_rows = (heads.by_group(x[:, rows], k.shape[2], compute) for x in (q, dout, out))
                 normaliser = lse[:, :, rows].to(compute).unflatten(1, (k.shape[2], -1)).unsqueeze(-1)
                 delta = (dout_rows * out_rows).sum(-1, keepdim=True)
-                dquery = torch.zeros_like(query, dtype=kept)
+                dquery = torch.zeros_like(query, dtype=stored)
                 for columns, hidden in self._visible(how.sight(q, k), rows, q.device):
                     found, slope_of_cap = scores(query, keys[..., columns, :], how.scale, hidden, how.softcap)
                     weights = torch.exp(found - normaliser)
-                    slope = weights * (dout_rows @ values[..., columns, :].mT - delta)
+                    slope = dout_rows @ values[..., columns, :].mT
+                    mask = kept(how.dropout, rows, columns, weights)
+                    slope = weights * ((slope if mask is None else slope * mask * how.raised) - delta)
+                    weights = weights if mask is None else weights * mask
                     slope = slope if slope_of_cap is None else slope * slope_of_cap
-                    dquery = (dquery + slope @ keys[..., columns, :]).to(kept)
+                    dquery = (dquery + slope @ keys[..., columns, :]).to(stored)
                     dk[..., columns, :] += (slope.mT @ query).sum(2, keepdim=True)
                     dv[..., columns, :] += (weights.mT @ dout_rows).sum(2, keepdim=True)
                 dq[:, rows] = heads.by_token(dquery * how.scale).to(dq.dtype)
-        return dq, heads.by_token(dk * how.scale), heads.by_token(dv)
+        return dq, heads.by_token(dk * how.scale), heads.by_token(dv * how.raised)
 
     def _visible(self, sight: Sight, rows: slice, device: torch.device) -> Iterator[tuple[slice, Tensor | None]]:
         """Chunks of keys that some row of `rows` sees, and where they are hidden from one (None: nowhere)."""

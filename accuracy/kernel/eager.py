@@ -14,7 +14,7 @@ from accuracy.core.case import Case
 from accuracy.core.dtype import FORMATS, accumulation_dtype
 from accuracy.kernel.base import ALL_DTYPES, FEATURES, Abilities, Gradients, How, KernelKnobs, dtype_of
 from accuracy.kernel.block.heads import by_group, by_kv_head, by_token
-from accuracy.kernel.block.sight import Sight, scores
+from accuracy.kernel.block.sight import Sight, kept, scores
 from accuracy.runtime import arithmetic
 
 CHUNK_ELEMENTS = {"cpu": 2**19, "cuda": 2**24}  # scores that exist at once: on a CPU no more than its cache holds
@@ -39,10 +39,11 @@ class Eager(KernelKnobs):
         return Abilities(dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, features=FEATURES, missing=missing)
 
     def held_bytes(self, case: Case) -> int:
-        """Scores, weights, their gradients and copies of one chunk; a cap keeps its ratio and its slope."""
+        """Scores, weights, their gradients and copies of one chunk; a cap keeps its ratio and its slope, dropout its
+        hashes."""
         problem = case.problem
         scores = min(CHUNK_ELEMENTS[case.device], problem.pairs)
-        copies = 7 if problem.softcap is None else 9
+        copies = 7 + (0 if problem.softcap is None else 2) + (0 if problem.dropout is None else 8)  # hashes: 8 bytes
         return copies * scores * FORMATS[accumulation_dtype(case.dtype)].bytes
 
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
@@ -59,8 +60,10 @@ class Eager(KernelKnobs):
                 weights = found.sub_(top.masked_fill(top == -torch.inf, 0.0)).exp_()
                 total = weights.sum(dim=-1, keepdim=True)
                 normaliser = top + torch.log(total)
+                mask = kept(how.dropout, rows, columns, weights)
+                weights = weights if mask is None else weights.mul_(mask)
                 product = weights.to(probability).to(compute) @ values[..., columns, :]
-                out[:, rows] = by_token(product.div_(total)).to(out.dtype)
+                out[:, rows] = by_token(product.div_(total).mul_(how.raised)).to(out.dtype)
                 lse[:, :, rows] = normaliser.flatten(1, 2).squeeze(-1).to(lse.dtype)
         return out, lse
 
@@ -76,13 +79,17 @@ class Eager(KernelKnobs):
                 normaliser = lse[:, :, rows].to(compute).unflatten(1, (k.shape[2], -1)).unsqueeze(-1)
                 weights = found.sub_(normaliser).exp_()
                 delta = (dout_rows * out_rows).sum(-1, keepdim=True)
-                slope = (dout_rows @ values[..., columns, :].mT).sub_(delta).mul_(weights)
+                slope = dout_rows @ values[..., columns, :].mT
+                mask = kept(how.dropout, rows, columns, weights)
+                slope = slope if mask is None else slope.mul_(mask).mul_(how.raised)
+                slope = slope.sub_(delta).mul_(weights)
+                weights = weights if mask is None else weights.mul_(mask)
                 slope = slope if slope_of_cap is None else slope * slope_of_cap
                 weights, slope = weights.to(probability).to(compute), slope.to(probability).to(compute)
                 dq[:, rows] = by_token((slope @ keys[..., columns, :]).mul_(how.scale)).to(dq.dtype)
                 dk[..., columns, :] += (slope.mT @ query).sum(2, keepdim=True)
                 dv[..., columns, :] += (weights.mT @ dout_rows).sum(2, keepdim=True)
-        return dq, by_token(dk * how.scale), by_token(dv)
+        return dq, by_token(dk * how.scale), by_token(dv * how.raised)
 
 
 def _chunks(q: Tensor, k: Tensor, sight: Sight) -> Iterator[tuple[slice, slice, Tensor | None]]:

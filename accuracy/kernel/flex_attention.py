@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.attention import flex_attention as flex
 
 from accuracy.core.case import Case
-from accuracy.kernel.base import FEATURES, Abilities, Gradients, How, KernelKnobs
+from accuracy.kernel.base import WITHOUT_DROPOUT, Abilities, Gradients, How, KernelKnobs
 from accuracy.kernel.block import by_autograd, heads
 from accuracy.kernel.block.sight import Sight
 
@@ -32,7 +32,7 @@ class FlexAttention(KernelKnobs):
         if device != "cuda":
             return Abilities(missing="has no backward on the CPU; use kernel=torch_math or kernel=eager")
         dtypes = ("float32", "bfloat16", "float16")
-        return Abilities(dtypes=dtypes, head_dim_min=16, head_dim_max=256, features=FEATURES)
+        return Abilities(dtypes=dtypes, head_dim_min=16, head_dim_max=256, features=WITHOUT_DROPOUT)
 
     def held_bytes(self, case: Case) -> int:
         """The mask from which the blocks' mask is made: booleans, and their sums as 64-bit integers."""

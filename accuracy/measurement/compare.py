@@ -60,7 +60,7 @@ def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[st
         reference = targets.reference_target(case, name).values
         columns = {column: values[number] for column, values in together.items()}
         if case.conditions:
-            columns |= condition.columns(case, targets.magnitudes(case.problem), name, reference)
+            columns |= condition.columns(case, targets.magnitudes(case), name, reference)
         found[name] = Compared(reference.shape, columns, each.reference, each.bits)
     return found
 

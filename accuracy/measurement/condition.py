@@ -9,7 +9,8 @@ times condition_rounding, and at most u times condition_sum where nothing but th
   which is that of max p.
 - condition_sum: || sum |terms| || / || sum terms ||, Frobenius norms (Higham 2002, section 4.2): every rounding error
   on the same side. Terms: out p_j v_j; dq ds_j k_j; dk ds_i q_i; dv p_i dout_i; delta dout_d p_j v_jd; dsink
-  p_sink delta; and of lse, which a relative error e of p_j or of s_j moves by e p_j or e p_j s_j: 1 + sum p_j |s_j|.
+  p_sink delta; p of out, dv and delta times its dropout's factor; and of lse, which a relative error e of p_j or of s_j
+  moves by e p_j or e p_j s_j: 1 + sum p_j |s_j|.
 - condition_rounding: || (sum terms^2 + result^2)^(1/2) || / || result ||: errors of the terms and of the result as
   independent, which add in squares (Higham and Mary 2019, SIAM Journal on Scientific Computing 41). delta has the
   errors of the rounded out that it is made of, and ds has delta's beside its own, one for a whole row.
@@ -29,6 +30,7 @@ from accuracy.inputs.base import Inputs
 from accuracy.measurement.metrics import Array
 from accuracy.reference.float64 import seen_keys
 from accuracy.results.derived import ratio
+from accuracy.runtime.dropout import Dropout
 from accuracy.runtime.sharding import cut
 
 Named = dict[str, Tensor]
@@ -100,8 +102,8 @@ def held_bytes(problem: Problem) -> int:
     return 8 * (2 * results + 10 * min(BLOCK_ELEMENTS, min(1024, problem.queries) * problem.seqlen))
 
 
-def magnitudes(problem: Problem, inputs: Inputs, reference: Named) -> Magnitudes:
-    """Of all elements. reference: in token layout."""
+def magnitudes(problem: Problem, inputs: Inputs, reference: Named, dropout: Dropout | None = None) -> Magnitudes:
+    """Of all elements. reference: in token layout; dropout: of all tokens."""
     seen = seen_keys(problem.queries, problem.seqlen, **problem.seen_by)
     absolute, squares = ({name: torch.zeros_like(x) for name, x in reference.items()} for _ in range(2))
     found = Magnitudes(torch.zeros_like(reference["lse"]), absolute, squares)
@@ -112,13 +114,16 @@ def magnitudes(problem: Problem, inputs: Inputs, reference: Named) -> Magnitudes
             k, v = (x[item, :, number // share].double() for x in (inputs.k, inputs.v))
             lse, delta = (reference[name][item, :, number, None] for name in ("lse", "delta"))
             head = _Head(q, k, v, dout, out, lse, delta)
-            _add_head(found, (item, number, number // share), head, problem, seen)
+            _add_head(found, (item, number, number // share), head, problem, seen, dropout)
     for name in set(reference) - {"delta"}:  # what rounds that is out
         squares[name] += reference[name].square()
     return found
 
 
-def _add_head(found: Magnitudes, place: tuple[int, int, int], head: _Head, problem: Problem, seen: Tensor) -> None:
+def _add_head(
+    found: Magnitudes, place: tuple[int, int, int], head: _Head, problem: Problem, seen: Tensor,
+    dropout: Dropout | None,
+) -> None:  # fmt: skip
     """Fill in a query head's sums, add to those of its key/value head."""
     item, number, number_kv = place
     absolute, squares = found.absolute, found.squares
@@ -131,24 +136,29 @@ def _add_head(found: Magnitudes, place: tuple[int, int, int], head: _Head, probl
         hidden = (key < bounds[:, :1]) | (key >= bounds[:, 1:])
         p = (scores - head.lse[rows]).exp_().masked_fill_(hidden, 0.0)
         size = scores.abs_().masked_fill_(hidden, 0.0)
-        ds = (dout @ v.T).sub_(head.delta[rows]).mul_(p).mul_(slope)
+        factor: Tensor | float = 1.0
+        if dropout is not None:
+            mask = dropout.of_heads(number).block(rows, keys)
+            factor = mask.kept(range(item, item + 1), 1, scores)[0, 0] * mask.scale
+        ds = (dout @ v.T).mul_(factor).sub_(head.delta[rows]).mul_(p).mul_(slope)
         if problem.sinks is not None:
             terms = (problem.sink_logits[number] - head.lse[rows]).exp_() * head.delta[rows]
             absolute["dsink"][0, 0, number] += terms.abs().sum()
             squares["dsink"][0, 0, number] += terms.square().sum()
-        p2, ds2 = p.square(), ds.square()
+        kept = p * factor
+        p2, kept2, ds2 = p.square(), kept.square(), ds.square()
         here, there = (item, rows, number), (item, keys, number_kv)
 
         found.softmax[here] = 2 * (1 - p.amax(1)) * size.amax(1)
         absolute["lse"][here] = 1 + (p * size).sum(1)
         squares["lse"][here] = (p2 * (1 + size.square())).sum(1)
-        absolute["out"][here] = spread = p @ v.abs()
-        squares["out"][here] = terms = p2 @ v.square()
+        absolute["out"][here] = spread = kept @ v.abs()
+        squares["out"][here] = terms = kept2 @ v.square()
         absolute["delta"][here] = (dout.abs() * spread).sum(1)
         of_delta = (dout.square() * (terms + head.out[rows].square())).sum(1, keepdim=True)
         squares["delta"][here] = of_delta.squeeze(1)
-        absolute["dv"][there] += p.T @ dout.abs()
-        squares["dv"][there] += p2.T @ dout.square()
+        absolute["dv"][there] += kept.T @ dout.abs()
+        squares["dv"][there] += kept2.T @ dout.square()
         pulled = p.mul_(slope)  # how ds moves with delta
         squares["dq"][here] = scale**2 * (ds2 @ k.square() + of_delta * (pulled @ k).square())
         squares["dk"][there] += scale**2 * (ds2.T @ q.square() + pulled.square().T @ (of_delta * q.square()))

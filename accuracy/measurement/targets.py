@@ -17,7 +17,6 @@ from accuracy.core.dtype import tensor_dtype
 from accuracy.core.masks import whole_blocks
 from accuracy.inputs.base import Inputs
 from accuracy.kernel.block import calls, sink
-from accuracy.kernel.block.calls import Scores
 from accuracy.measurement import condition
 from accuracy.measurement.distance import Target, distance
 from accuracy.measurement.metrics import Sums, rounding_sums
@@ -26,7 +25,7 @@ from accuracy.results.table import ALL_TENSORS
 from accuracy.runtime.rounding import round_to
 from accuracy.runtime.sharding import cut
 from accuracy.runtime.workspace import KEPT_ELEMENTS, Workspace
-from accuracy.simulate.program import build_kernel
+from accuracy.simulate.program import build_kernel, scores_of
 from accuracy.world.base import Results
 
 Named = dict[str, Tensor]
@@ -82,7 +81,7 @@ class Targets:
             kernel = build_kernel(case)
             q, k, v, dout = self.inputs.tensors
             problem, dtype = case.problem, self.inputs.q.dtype
-            scores = Scores(problem.softmax_scale, problem.softcap)
+            scores = scores_of(case).of_all(problem.queries, problem.seqlen)
             blocks = whole_blocks(problem.visibility, problem.query_offset, problem.queries, problem.seqlen)
             out, lse = calls.forward_rows(
                 lambda block: calls.forward(kernel, scores, block, q, k, v, dtype), blocks, q, k
@@ -96,10 +95,12 @@ class Targets:
             self.single_devices[case.kernel] = in_token_layout((out, lse, *gradients, *dsink), dout)
         return self.single_devices[case.kernel]
 
-    def magnitudes(self, problem: Problem) -> condition.Magnitudes:
-        """What condition numbers are made of; problem: that of the inputs."""
+    def magnitudes(self, case: Case) -> condition.Magnitudes:
+        """What condition numbers are made of; case: any that has these inputs."""
         if self._magnitudes is None:
-            self._magnitudes = condition.magnitudes(problem, self.inputs, self.reference)
+            problem = case.problem
+            dropout = scores_of(case).of_all(problem.queries, problem.seqlen).dropout
+            self._magnitudes = condition.magnitudes(problem, self.inputs, self.reference, dropout)
         return self._magnitudes
 
     def natural(self, problem: Problem) -> dict[str, float]:

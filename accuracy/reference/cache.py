@@ -18,6 +18,7 @@ from accuracy.core.paths import whole_file
 from accuracy.inputs.base import Inputs
 from accuracy.reference import choice
 from accuracy.reference.float64 import Reference
+from accuracy.runtime import dropout
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,13 @@ class Cache:
         """The reference of a problem's inputs, from disk or computed."""
         method = self.method_for(problem, inputs.q.device.type)
         if self.folder is None:
-            return choice.compute(method, problem, inputs)
+            return choice.compute(method, problem, inputs, seed)
         path = self.folder / f"{_key(method, problem, part, seed, dtype, inputs)}.npz"
         found = _read(path, inputs.q.device)
         if found is not None:
             return found
         begin = time.perf_counter()
-        reference = choice.compute(method, problem, inputs)
+        reference = choice.compute(method, problem, inputs, seed)
         if reference.out.is_cuda:
             torch.cuda.synchronize()
         if time.perf_counter() - begin >= self.min_seconds:
@@ -55,8 +56,10 @@ class Cache:
 
 
 def _key(method: str, problem: Problem, part: Part, seed: int, dtype: str, inputs: Inputs) -> str:
-    """Names what the reference depends on, and the library and code that compute it: everything in this folder."""
-    code = b"".join(each.read_bytes() for each in sorted(Path(__file__).parent.glob("*.py")))
+    """Names what the reference depends on, and the library and code that compute it: everything in this folder, and the
+    mask of a dropout."""
+    files = [*sorted(Path(__file__).parent.glob("*.py")), Path(dropout.__file__)]
+    code = b"".join(each.read_bytes() for each in files)
     content = {
         "problem": asdict(problem),
         "inputs": (part.name, part.options_text, _source_digest(part)),

@@ -1,13 +1,18 @@
 """Which code computes a reference: the fused kernels where they run, else torch's products, row block by row block."""
 
 import importlib.util
+from collections.abc import Callable
 from types import ModuleType
+
+import torch
+from torch import Tensor
 
 from accuracy.core.case import Problem
 from accuracy.core.errors import ConfigError
 from accuracy.inputs.base import Inputs
 from accuracy.reference import float64
 from accuracy.reference.float64 import Reference
+from accuracy.runtime.dropout import Dropout
 
 FUSED_HEAD_DIM = 256
 
@@ -22,6 +27,8 @@ def unsupported(problem: Problem, device: str) -> str | None:
         return "know no softcap"
     if problem.sinks is not None:
         return "know no sinks"
+    if problem.dropout is not None:
+        return "know no dropout"
     if problem.head_dim_v is not None:
         return "know values as wide as keys only"
     if problem.head_dim > FUSED_HEAD_DIM:
@@ -46,13 +53,25 @@ def module(method: str) -> ModuleType:
     return fused
 
 
-def compute(method: str, problem: Problem, inputs: Inputs) -> Reference:
-    """The reference of a problem's inputs."""
+def compute(method: str, problem: Problem, inputs: Inputs, seed: int) -> Reference:
+    """The reference of a problem's inputs; seed: of a dropout."""
     cap = {} if problem.softcap is None else {"softcap": problem.softcap}
     sinks = {} if problem.sinks is None else {"sinks": problem.sink_logits}
-    how = {"scale": problem.softmax_scale, **problem.seen_by, **cap, **sinks}
+    dropped = {} if problem.dropout is None else {"dropped": _dropped(problem.dropout, seed, inputs.q)}
+    how = {"scale": problem.softmax_scale, **problem.seen_by, **cap, **sinks, **dropped}
     reference: Reference = module(method).attention(*inputs.tensors, **how)
     return reference
+
+
+def _dropped(rate: float, seed: int, q: Tensor) -> Callable[[int, int, slice, slice], Tensor]:
+    like = q.new_empty(0, dtype=torch.float64)
+
+    def factors(item: int, head: int, queries: slice, keys: slice) -> Tensor:
+        places = (torch.arange(each.start, each.stop) for each in (queries, keys))
+        mask = Dropout(rate, seed).at(*places).of_heads(head)
+        return mask.kept(range(item, item + 1), 1, like)[0, 0] * mask.scale
+
+    return factors
 
 
 def held_bytes(problem: Problem, device: str) -> int:

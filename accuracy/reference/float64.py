@@ -8,11 +8,13 @@ formulas are written out from the definition,
 
 with whole rows at a time, so that no online softmax is needed. A cap c makes the scores c tanh(s / c), and ds has one
 more factor, 1 - tanh(s / c)^2. A sink is one more score in the sum of lse, and dsink = - sum exp(sink - lse) delta.
+Dropout multiplies p by factors f, which are given: out = (f p) v, dv = (f p)^T dout, ds = p (f (dout v^T) - delta).
 The scale stays a Python float (float64) throughout.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -44,12 +46,13 @@ class Reference:
 def attention(
     q: Tensor, k: Tensor, v: Tensor, dout: Tensor, *, scale: float, causal: bool, top_left: bool = False,
     window: int | None = None, documents: Sequence[int] = (), softcap: float | None = None,
-    sinks: Sequence[float] = (),
+    sinks: Sequence[float] = (), dropped: Callable[[int, int, slice, slice], Tensor] | None = None,
 ) -> Reference:  # fmt: skip
     """The reference for q (B, Sq, H, D), k (B, S, Hk, D), v (B, S, Hk, Dv) and dout (B, Sq, H, Dv) of any dtype.
 
-    See `seen_keys` for the mask. Raises ValueError where a query would see no key, and RuntimeError when TF32 or
-    autocast could touch the computation.
+    See `seen_keys` for the mask. dropped: the factors f, float64 (queries, keys), of an item, a query head, and a range
+    of queries and one of keys. Raises ValueError where a query would see no key, and RuntimeError when TF32 or autocast
+    could touch the computation.
     """
     assert_exact_arithmetic(q.device.type)
     batch, length, heads, _ = q.shape
@@ -62,7 +65,8 @@ def attention(
     for item in range(batch):
         for head_kv in range(k.shape[2]):
             for head in range(head_kv * share, (head_kv + 1) * share):
-                _one_head(reference, item, head, head_kv, q, k, v, dout, scale, seen, softcap, sinks)
+                factors = None if dropped is None else partial(dropped, item, head)
+                _one_head(reference, item, head, head_kv, q, k, v, dout, scale, seen, softcap, sinks, factors)
     return reference
 
 
@@ -100,6 +104,7 @@ def assert_exact_arithmetic(device: str) -> None:
 def _one_head(
     reference: Reference, item: int, head: int, head_kv: int, q: Tensor, k: Tensor, v: Tensor, dout: Tensor,
     scale: float, seen: Tensor, softcap: float | None, sinks: Sequence[float],
+    factors: Callable[[slice, slice], Tensor] | None,
 ) -> None:  # fmt: skip
     """Fill one query head's out, lse, dq, delta; add to its key/value head's dk, dv."""
     query, gradient = q[item, :, head].double(), dout[item, :, head].double()
@@ -122,9 +127,13 @@ def _one_head(
             lse += torch.exp(sinks[head] - top)
         lse = lse.log_().add_(top)
         weights = scores.sub_(lse).exp_()
-        out = weights @ value[any_row]
+        factor = None if factors is None else factors(slice(first, last), any_row)
+        kept = weights if factor is None else weights * factor
+        out = kept @ value[any_row]
         delta = (gradient[first:last] * out).sum(dim=1, keepdim=True)
-        slope = (gradient[first:last] @ value[any_row].T).sub_(delta).mul_(weights)
+        slope = gradient[first:last] @ value[any_row].T
+        slope = slope if factor is None else slope.mul_(factor)
+        slope.sub_(delta).mul_(weights)
         if slope_of_cap is not None:
             slope.mul_(slope_of_cap)
         if sinks:
@@ -134,7 +143,7 @@ def _one_head(
         reference.delta[item, head, first:last] = delta.squeeze(1)
         reference.dq[item, first:last, head] = (slope @ key[any_row]).mul_(scale)
         dk[any_row] += (slope.T @ query[first:last]).mul_(scale)
-        dv[any_row] += weights.T @ gradient[first:last]
+        dv[any_row] += kept.T @ gradient[first:last]
     reference.dk[item, :, head_kv] += dk
     reference.dv[item, :, head_kv] += dv
 

@@ -13,6 +13,7 @@ from accuracy.kernel.base import Kernel, kernel_of
 from accuracy.kernel.block import sink
 from accuracy.kernel.block.calls import Scores
 from accuracy.runtime import device
+from accuracy.runtime.dropout import Dropout
 from accuracy.simulate import batched
 from accuracy.variant.base import WROTE, Rank, Schedule, schedule_of
 from accuracy.world import simulated
@@ -36,6 +37,13 @@ RunRanks = Callable[[Case, Sequence[Tensors]], Ran]
 def build_kernel(case: Case) -> Kernel:
     """The case's kernel, its knobs set."""
     return kernel_of(case.kernel).build(case.device)
+
+
+def scores_of(case: Case) -> Scores:
+    """What becomes of q k^T in a case."""
+    problem = case.problem
+    dropout = None if problem.dropout is None else Dropout(problem.dropout, case.seed)
+    return Scores(problem.softmax_scale, problem.softcap, dropout)
 
 
 @dataclass(frozen=True)
@@ -84,7 +92,7 @@ class Work:
             kernel=self.kernel,
             precision=getattr(case, f"{way}_precision"),
             dtype=getattr(torch, case.dtype),
-            scores=Scores(case.problem.softmax_scale, case.problem.softcap),
+            scores=scores_of(case),
             visibility=case.problem.visibility,
             query_offset=case.problem.query_offset,
             sharding=case.variant.sharding,
@@ -159,7 +167,9 @@ def _batched(
     schedule, anywhere = work.part(way, simulated.SimulatedWorld(0, work.case.world_size, simulated.Mail()))
     # not where single ranks are watched, nor in a poisoned world: there the NaN around a rank's inputs shows what a
     # kernel reads beside them, and other ranks' tensors would not
-    reruns = work.case.reruns
-    may_batch = work.batched and work.rank_type is Rank and not (reruns.poison or reruns.unwaited)
+    # nor with dropout: each rank has a mask of its own
+    reruns, dropout = work.case.reruns, work.case.problem.dropout
+    alone = reruns.poison or reruns.unwaited or dropout is not None
+    may_batch = work.batched and work.rank_type is Rank and not alone
     all_ranks = of(schedule) if may_batch else None
     return None if all_ranks is None else all_ranks(anywhere, shards)

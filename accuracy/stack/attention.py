@@ -69,7 +69,7 @@ class Exact:
         return reference.dq.to(q.dtype), reference.dk.to(k.dtype), reference.dv.to(v.dtype)
 
     def _reference(self, q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> Any:
-        return choice.compute(self.method, self.case.problem, Inputs(q, k, v, dout))
+        return choice.compute(self.method, self.case.problem, Inputs(q, k, v, dout), self.case.seed)
 
 
 Halves = Ranks | Exact

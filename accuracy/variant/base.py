@@ -1,7 +1,7 @@
 """What a schedule is, and what it is given: one rank's world, kernel, precision policy and problem."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from accuracy.kernel.base import Kernel
 from accuracy.kernel.block import calls
 from accuracy.kernel.block.calls import Scores
 from accuracy.kernel.block.running_state import RunningState
+from accuracy.runtime.sharding import token_map
 from accuracy.variant.join import Accumulator, Running
 from accuracy.world.base import Results, Tensors, World
 
@@ -51,6 +52,21 @@ class Rank:
     def place(self, place: str) -> torch.dtype:
         """The dtype that the precision policy sets for a rounding place."""
         return getattr(torch, self.precision.dtype(place, str(self.dtype).removeprefix("torch.")))
+
+    def meeting(self, source: int | None, length: int) -> "Rank":
+        """The rank while it has the keys of rank `source`, or (None) of all ranks, each with `length` tokens: it knows
+        which weights are dropped."""
+        dropout = self.scores.dropout
+        if dropout is None:
+            return self
+        tokens = token_map(self.sharding, length * self.world.size, self.world.size)
+        keys = torch.arange(tokens.numel()) if source is None else tokens[source]
+        return replace(self, scores=replace(self.scores, dropout=dropout.at(tokens[self.world.rank], keys)))
+
+    def of_heads(self, first: int) -> "Rank":
+        """The rank while it computes query heads from `first` on."""
+        dropout = self.scores.dropout
+        return self if dropout is None else replace(self, scores=replace(self.scores, dropout=dropout.of_heads(first)))
 
     @property
     def lse_dtype(self) -> torch.dtype:
@@ -105,11 +121,17 @@ class Rank:
 
     def attend_rows(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """out (B, Sq, H, D) and lse (B, H, Sq) of all keys (B, S, Hk, D): nothing is merged."""
-        return calls.forward_rows(lambda block: self.attend(block, q, k, v), self._whole(q, k), q, k)
+        whole = self._of_the_whole(q, k)
+        return calls.forward_rows(lambda block: whole.attend(block, q, k, v), self._whole(q, k), q, k)
 
     def differentiate_rows(self, dout: Tensor, q: Tensor, k: Tensor, *others: Tensor) -> Tensors:
         """dq (B, Sq, H, D), dk, dv (B, S, Hk, D); others: v, and out and lse of all keys."""
-        return calls.backward_rows(lambda each: self.differentiate(each, dout, q, k, *others), self._whole(q, k), q, k)
+        whole = self._of_the_whole(q, k)
+        return calls.backward_rows(lambda each: whole.differentiate(each, dout, q, k, *others), self._whole(q, k), q, k)
+
+    def _of_the_whole(self, q: Tensor, k: Tensor) -> "Rank":
+        """The rank with all queries and keys."""
+        return replace(self, scores=self.scores.of_all(q.shape[1], k.shape[1]))
 
     def _whole(self, q: Tensor, k: Tensor) -> list[Block]:
         """The blocks of all queries and keys; every row is in one."""

@@ -89,19 +89,23 @@ def unfilled(rank: Rank, q: Tensor) -> tuple[Tensor, Tensor]:
 def attend(rank: Rank, everything: Tensors, group: HeadGroup, q: Tensor, out: Tensor, lse: Tensor) -> None:
     """Fill in the out and lse of a group of heads. everything: all its keys and values (B, S, Hk', D), in sequence."""
     keys, values = everything
+    met = rank.meeting(None, q.shape[1]).of_heads(group.query.start)
     for block in blocks(rank, q.shape[1]):
-        out_block, lse_block = rank.attend(block, q[:, :, group.query], keys, values)
+        out_block, lse_block = met.attend(block, q[:, :, group.query], keys, values)
         out[:, block.query, group.query] = out_block
         lse[:, group.query, block.query] = lse_block
 
 
-def _differentiate(rank: Rank, everything: Tensors, dout: Tensor, q: Tensor, *outs: Tensor) -> Tensors:
+def _differentiate(
+    rank: Rank, everything: Tensors, group: HeadGroup, dout: Tensor, q: Tensor, *outs: Tensor
+) -> Tensors:
     """A group's dq, and its dk and dv of all keys in the shards of a reduce-scatter (W, B, S/W, Hk', D)."""
     keys, values = everything
+    met = rank.meeting(None, q.shape[1]).of_heads(group.query.start)
     dq = torch.empty_like(q)
     dk, dv = (torch.zeros_like(x, dtype=rank.place("dkv_accumulator")) for x in everything)
     for block in blocks(rank, q.shape[1]):
-        dq[:, block.query], dk_block, dv_block = rank.differentiate(block, dout, q, keys, values, *outs)
+        dq[:, block.query], dk_block, dv_block = met.differentiate(block, dout, q, keys, values, *outs)
         dk[:, block.key] += dk_block
         dv[:, block.key] += dv_block
     wire = rank.place("gradient_wire")
@@ -144,14 +148,14 @@ class Llama3(Schedule):
         async for group, everything in _gathered(rank, q, k, v):
             heads = group.query
             of_heads = dout[:, :, heads], q[:, :, heads], out[:, :, heads], lse[:, heads]
-            dq[:, :, heads], *shards = _differentiate(rank, everything, *of_heads)
+            dq[:, :, heads], *shards = _differentiate(rank, everything, group, *of_heads)
             dk[:, :, group.kv], dv[:, :, group.kv] = await rank.world.reduce_scatter(shards)
         return dq, dk, dv
 
 
 SCHEDULE = Llama3(
     shardings=("contiguous", "zigzag"),
-    features=("window", "documents", "softcap", "head_dim_v", "sinks"),
+    features=("window", "documents", "softcap", "head_dim_v", "sinks", "dropout"),
     precision=Precision(dkv_accumulator="input", gradient_wire="input"),
     forward_places=("partial", "wire"),
     backward_places=("gradient_partial", "dkv_accumulator", "wire", "gradient_wire"),

@@ -23,8 +23,11 @@ def distance(rank: Rank) -> int:
     return 1 if rank.precision.ring_direction == "next" else -1
 
 
-async def _turns(ring: "Ring", rank: Rank, k: Tensor, v: Tensor) -> AsyncIterator[tuple[list[Block], Tensor, Tensor]]:
-    """What the rank computes of the keys at hand at each step, and those: its own, then its upstream neighbour's, ...
+async def _turns(
+    ring: "Ring", rank: Rank, k: Tensor, v: Tensor
+) -> AsyncIterator[tuple[Rank, list[Block], Tensor, Tensor]]:
+    """The rank as it meets the keys at hand at each step, what it computes of them, and those: its own, then its
+    upstream neighbour's, ...
 
     Each shift starts before the keys at hand are used. Own keys were not on the wire; where they come last, nothing is
     computed at the first step, and there is one more.
@@ -34,14 +37,15 @@ async def _turns(ring: "Ring", rank: Rank, k: Tensor, v: Tensor) -> AsyncIterato
     for step in range(size):
         source = ring.source(rank, step)
         arriving = rank.world.exchange(travelling, *ring.hop(rank, step)) if step + 1 < size else None
+        met = rank.meeting(source, k.shape[1])
         if source == own:
-            yield [] if last else ring.blocks(rank, source, k.shape[1]), k, v
+            yield met, [] if last else ring.blocks(rank, source, k.shape[1]), k, v
         else:
-            yield ring.blocks(rank, source, k.shape[1]), travelling[0].to(rank.dtype), travelling[1].to(rank.dtype)
+            yield met, ring.blocks(rank, source, k.shape[1]), travelling[0].to(rank.dtype), travelling[1].to(rank.dtype)
         if arriving is not None:
             travelling = await arriving
     if last:
-        yield ring.blocks(rank, own, k.shape[1]), k, v
+        yield rank.meeting(own, k.shape[1]), ring.blocks(rank, own, k.shape[1]), k, v
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class Ring(Schedule):
     """blocks: what a rank computes of a source's keys; by default the diagonal under the mask, everything before it in
     full, nothing after it, and less with windows or documents."""
 
-    features: tuple[str, ...] = ("window", "documents", "softcap", "head_dim_v", "sinks")
+    features: tuple[str, ...] = ("window", "documents", "softcap", "head_dim_v", "sinks", "dropout")
     forward_places: tuple[str, ...] = (
         "partial", "out_accumulator", "lse", "merge", "wire", "ring_direction", "ring_order",
     )  # fmt: skip
@@ -74,9 +78,9 @@ class Ring(Schedule):
     async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
         """See `Schedule.forward`."""
         running = rank.running(q)
-        async for found, k_there, v_there in _turns(self, rank, k, v):
+        async for met, found, k_there, v_there in _turns(self, rank, k, v):
             for block in found:
-                rank.join(running, block, q, k_there, v_there)
+                met.join(running, block, q, k_there, v_there)
         return running.result(rank.dtype, rank.lse_dtype)
 
     async def backward(
@@ -85,10 +89,10 @@ class Ring(Schedule):
         """See `Schedule.backward`. dk and dv travel with the keys they belong to, one step behind, and end at home."""
         dq, dk, dv = (rank.accumulator(name, x) for name, x in (("dq", q), ("dk", k), ("dv", v)))
         hops, step, travelling = rank.world.size if rank.world.size > 1 else 0, 0, None
-        async for found, k_there, v_there in _turns(self, rank, k, v):
+        async for met, found, k_there, v_there in _turns(self, rank, k, v):
             gradients = []
             for block in found:
-                dq_block, dk_block, dv_block = rank.differentiate(block, dout, q, k_there, v_there, out, lse)
+                dq_block, dk_block, dv_block = met.differentiate(block, dout, q, k_there, v_there, out, lse)
                 dq.add(block.query, dq_block)
                 gradients.append((block.key, dk_block, dv_block))
             await _receive(travelling, dk, dv)

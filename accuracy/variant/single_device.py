@@ -23,7 +23,7 @@ class SingleDevice(Schedule):
 
 
 SCHEDULE = SingleDevice(
-    features=("cross_lengths", "top_left", "window", "documents", "softcap", "head_dim_v", "sinks"),
+    features=("cross_lengths", "top_left", "window", "documents", "softcap", "head_dim_v", "sinks", "dropout"),
     forward_places=("partial",),
     backward_places=("gradient_partial",),
     one_device=True,

@@ -12,6 +12,7 @@ from accuracy.core.dtype import FORMATS, accumulation_dtype
 from accuracy.core.paths import CONFIGS
 from accuracy.kernel.base import Abilities, Kernel
 from accuracy.kernel.triton.available import TritonKernel
+from accuracy.runtime.dropout import Dropout
 from tests.kernel.problem import NAMES, Problem, relative, results
 
 SCALE = 0.3
@@ -161,8 +162,28 @@ def test_values_of_another_width_than_keys_are_right_where_it_states_so(subject:
         assert error < units * FORMATS[stored].unit_roundoff, (name, float(error))
 
 
-def by_autograd(q, k, v, dout, window, softcap) -> tuple[torch.Tensor, ...]:
-    """out, lse, dq, dk, dv in float64 from the definition of a window, gradients by autograd."""
+@pytest.mark.stress(12, "subject", "dtype")
+def test_dropout_is_right_where_it_states_so(subject: Subject, dtype: str) -> None:
+    """Held to what all weights are, times 1 / (1 - rate): by so much the ones that are left, and their roundings, grow
+    beside a sum of as many signs. A dropped weight that is kept costs 10^-2."""
+    if reason := subject.abilities.unsupported(subject.name, dtype, 64, {dtype}, {"dropout": "d"}):
+        pytest.skip(reason)
+    q, k, v, dout = problem_of(SHAPES["more_keys"], dtype).draw(subject.device)
+    dropout = Dropout(0.3, 5).at(torch.arange(100, 148), torch.arange(112))
+    how = {"scale": SCALE, "causal": True, "dropout": dropout}
+    out, lse = subject.kernel.forward(q, k, v, **how, out_dtype=q.dtype)
+    gradients = subject.kernel.backward(dout, q, k, v, out, lse, **how, gradient_dtype=q.dtype)
+    factors = dropout.kept(range(q.shape[0]), q.shape[2], q.double()) * dropout.scale
+    reference = by_autograd(q, k, v, dout, (None, 0), None, factors)
+    for name, x, expected in zip(NAMES, (out, lse, *gradients), reference, strict=True):
+        stored = accumulation_dtype(dtype) if name == "lse" else dtype
+        units = 256 if name == "lse" else 16 if FORMATS[stored].bytes == 2 else 128
+        error = (x.double() - expected).norm() / expected.norm()
+        assert error < units * dropout.scale * FORMATS[stored].unit_roundoff, (name, float(error))
+
+
+def by_autograd(q, k, v, dout, window, softcap, factors=None) -> tuple[torch.Tensor, ...]:
+    """out, lse, dq, dk, dv in float64 from the definition of a window, gradients by autograd; factors: of weights."""
     q, k, v = (x.double().requires_grad_() for x in (q, k, v))
     group = q.shape[2] // k.shape[2]
     query, key, value = (x.transpose(1, 2) for x in (q, k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)))
@@ -172,7 +193,8 @@ def by_autograd(q, k, v, dout, window, softcap) -> tuple[torch.Tensor, ...]:
     distance = torch.arange(keys)[None] - torch.arange(rows)[:, None] - (keys - rows)
     left, right = (rows + keys if side is None else side for side in window)
     scores = scores.masked_fill(((distance < -left) | (distance > right)).to(q.device), -torch.inf)
-    out = (scores.softmax(-1) @ value).transpose(1, 2)
+    weights = scores.softmax(-1) if factors is None else scores.softmax(-1) * factors
+    out = (weights @ value).transpose(1, 2)
     dq, dk, dv = torch.autograd.grad(out, (q, k, v), dout.double())
     return out.detach(), scores.logsumexp(-1).detach(), dq, dk, dv
 

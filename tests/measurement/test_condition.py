@@ -17,6 +17,7 @@ from accuracy.measurement import condition
 from accuracy.measurement.targets import Targets
 from accuracy.reference.choice import compute
 from accuracy.results.table import TENSORS
+from accuracy.runtime.dropout import Dropout
 from tests.measuring import measure
 
 PROBLEMS = {
@@ -27,7 +28,17 @@ PROBLEMS = {
     "window": Problem(1, 8, 2, 1, 3, "causal", 0.7, window=2),
     "documents": Problem(1, 8, 2, 1, 3, "causal", 0.7, documents=(3, 5)),
     "softcap": Problem(1, 7, 2, 1, 3, "causal", 0.7, softcap=1.5),
+    "dropout": Problem(2, 7, 2, 1, 3, "causal", 0.7, dropout=0.4),
 }
+
+
+SEED = 5
+
+
+def dropout_of(problem: Problem) -> Dropout | None:
+    if problem.dropout is None:
+        return None
+    return Dropout(problem.dropout, SEED).at(torch.arange(problem.queries), torch.arange(problem.seqlen))
 
 
 def inputs_of(problem: Problem) -> Inputs:
@@ -41,7 +52,7 @@ def inputs_of(problem: Problem) -> Inputs:
 
 def targets_of(problem: Problem) -> Targets:
     inputs = inputs_of(problem)
-    return Targets.of(inputs, compute("torch", problem, inputs), "float64")
+    return Targets.of(inputs, compute("torch", problem, inputs, SEED), "float64")
 
 
 def sees(problem: Problem, query: int, key: int) -> bool:
@@ -62,6 +73,9 @@ class Exact:
         self.squares: dict[Any, Any] = {}
         self.result: dict[Any, Any] = {}
         self.softmax: dict[Any, Any] = {}
+        self.factor = np.ones((problem.batch, problem.heads, problem.queries, problem.seqlen))
+        if mask := dropout_of(problem):
+            self.factor = mask.kept(range(problem.batch), problem.heads, inputs.q).numpy() * mask.scale
         with mpmath.workdps(30):
             for b, h, i in itertools.product(range(problem.batch), range(problem.heads), range(problem.queries)):
                 self.row(b, h, i)
@@ -89,17 +103,18 @@ class Exact:
             s = {j: cap * mpmath.tanh(s[j] / cap) for j in keys}
         total = sum(mpmath.exp(s[j]) for j in keys)
         p = {j: mpmath.exp(s[j]) / total for j in keys}
+        f = {j: mpmath.mpf(float(self.factor[b, h, i, j])) for j in keys}
         self.softmax[b, i, h] = self.jacobian_condition(s, p)
         self.absolute["lse", b, i, h] = 1 + sum(p[j] * abs(s[j]) for j in keys)
         self.squares["lse", b, i, h] = sum(p[j] ** 2 * (1 + s[j] ** 2) for j in keys)
         self.result["lse", b, i, h] = mpmath.log(total)
         for d in dims:
-            self.add(("out", b, i, h, d), [p[j] * v[j][d] for j in keys])
+            self.add(("out", b, i, h, d), [f[j] * p[j] * v[j][d] for j in keys])
         of_delta = sum(dout[d] ** 2 * self.squares["out", b, i, h, d] for d in dims)
         of_delta += sum(dout[d] ** 2 * self.result["out", b, i, h, d] ** 2 for d in dims)
-        self.add(("delta", b, i, h), [dout[d] * p[j] * v[j][d] for d in dims for j in keys], of_delta)
+        self.add(("delta", b, i, h), [dout[d] * f[j] * p[j] * v[j][d] for d in dims for j in keys], of_delta)
         delta = self.result["delta", b, i, h]
-        ds = {j: slope[j] * p[j] * (sum(dout[d] * v[j][d] for d in dims) - delta) for j in keys}
+        ds = {j: slope[j] * p[j] * (f[j] * sum(dout[d] * v[j][d] for d in dims) - delta) for j in keys}
         by_delta = {j: slope[j] * p[j] for j in keys}
         for d in dims:
             along_row = of_delta * (scale * sum(by_delta[j] * k[j][d] for j in keys)) ** 2
@@ -108,7 +123,7 @@ class Exact:
             for j in keys:
                 term, other = scale * ds[j] * q[d], of_delta * (scale * by_delta[j] * q[d]) ** 2
                 self.add(("dk", b, j, g, d), [term], term**2 + other)
-                self.add(("dv", b, j, g, d), [p[j] * dout[d]])
+                self.add(("dv", b, j, g, d), [f[j] * p[j] * dout[d]])
 
     @staticmethod
     def jacobian_condition(s: dict[int, Any], p: dict[int, Any]) -> Any:
@@ -120,7 +135,7 @@ class Exact:
 def compare(problem: Problem) -> None:
     """Float64 sums of fewer than 100 terms: 100 units of 2^-53 of what they add up, times the reference's own 1e-14."""
     targets = targets_of(problem)
-    found = condition.magnitudes(problem, targets.inputs, targets.reference)
+    found = condition.magnitudes(problem, targets.inputs, targets.reference, dropout_of(problem))
     exact = Exact(problem, targets.inputs)
     for name, got in (("absolute", found.absolute), ("squares", found.squares)):
         for (tensor, *place), value in getattr(exact, name).items():

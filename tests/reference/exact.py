@@ -9,11 +9,11 @@ mpmath.mp.dps = 50
 TENSORS = ("out", "lse", "dq", "dk", "dv", "delta")
 
 
-def exact(q, k, v, dout, scale, causal, sees=None, cap=None, sink=None) -> dict[str, list]:
+def exact(q, k, v, dout, scale, causal, sees=None, cap=None, sink=None, factors=None) -> dict[str, list]:
     """Attention and its gradients of one head in 50-digit arithmetic; scale is the exact value of the float.
 
     Causal: the last query sees the last key. sees(i, j): another mask. cap: of the scores; sink: one more score
-    of each row, without a value.
+    of each row, without a value; factors: (Sq, S), what a dropout multiplies the weights by.
     """
     q, k, v, dout = (mpmath.matrix(x.tolist()) for x in (q, k, v, dout))
     length, keys, scale = q.rows, k.rows, mpmath.mpf(scale)
@@ -28,17 +28,22 @@ def exact(q, k, v, dout, scale, causal, sees=None, cap=None, sink=None) -> dict[
         lse.append(mpmath.log(total))
         for j in seen:
             weights[i, j] = mpmath.exp(scores[i, j]) / total
-    out = weights * v
+    factor = mpmath.matrix(length, keys).apply(lambda _: mpmath.mpf(1)) if factors is None else mpmath.matrix(factors)
+    kept = mpmath.matrix(length, keys)
+    for i in range(length):
+        for j in range(keys):
+            kept[i, j] = weights[i, j] * factor[i, j]
+    out = kept * v
     delta = [mpmath.fsum(dout[i, d] * out[i, d] for d in range(out.cols)) for i in range(length)]
     dp = dout * v.T
     ds = mpmath.matrix(length, keys)
     for i in range(length):
         for j in range(keys):
-            ds[i, j] = weights[i, j] * (dp[i, j] - delta[i]) * slope[i, j]
+            ds[i, j] = weights[i, j] * (dp[i, j] * factor[i, j] - delta[i]) * slope[i, j]
     dsink = [] if sink is None else [-mpmath.fsum(mpmath.exp(sink - a) * b for a, b in zip(lse, delta, strict=True))]
     return {
         "dsink": dsink, "out": out.tolist(), "lse": lse, "delta": delta,
-        "dq": (ds * k * scale).tolist(), "dk": (ds.T * q * scale).tolist(), "dv": (weights.T * dout).tolist(),
+        "dq": (ds * k * scale).tolist(), "dk": (ds.T * q * scale).tolist(), "dv": (kept.T * dout).tolist(),
     }  # fmt: skip
 
 

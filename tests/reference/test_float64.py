@@ -64,6 +64,24 @@ def test_sinks_agree_with_fifty_digits_to_1e_14() -> None:
         assert relative_error(reference.dsink[0, 0, number], expected["dsink"]) < 1e-14 * cancels, sink
 
 
+@pytest.mark.parametrize("rows", [5, 1024])
+def test_dropout_agrees_with_fifty_digits_to_1e_14(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Factors that are no mask at all, so that one of another place would be seen; with a sink and a window."""
+    monkeypatch.setattr(float64, "BLOCK_ELEMENTS", 24 * rows)
+    q, k, v, dout = problem(seed=3, heads=2)
+    factors = torch.rand(2, 24, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    window, sees = MASKS["window"]
+    reference = attention(
+        q, k, v, dout, scale=0.3, **window, sinks=(0.5, 0.5),
+        dropped=lambda item, number, queries, keys: factors[number, queries, keys],
+    )  # fmt: skip
+    for number in range(2):
+        tensors = q[0, :, number], k[0, :, 0], v[0, :, 0], dout[0, :, number]
+        expected = exact(*tensors, 0.3, True, sees, sink=0.5, factors=factors[number].tolist())
+        for tensor in ("out", "lse", "dq", "delta"):
+            assert relative_error(head(reference, tensor, number), expected[tensor]) < 1e-14, tensor
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_on_peaked_logits_the_error_stays_within_the_condition_number(causal: bool) -> None:
     """exp turns an absolute error u |s| of a score into a relative one of P, and dS = P (dP - delta) cancels: the

@@ -2,7 +2,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
+from accuracy.runtime.dropout import Dropout
 from tests import planting
 from tests.measuring import measure
 from tests.variant.test_contract import SMALL_CHUNKS
@@ -75,6 +77,22 @@ def test_a_gradient_of_the_sinks_that_lacks_ranks_is_seen(monkeypatch: pytest.Mo
     assert measure(*words).set_index("tensor").loc["dsink", "error_rel"].max() < 1e-12
     monkeypatch.setattr("accuracy.kernel.block.sink.total", lambda parts: parts[0])
     assert measure(*words).set_index("tensor").loc["dsink", "error_rel"].min() > 1e-2
+
+
+@pytest.mark.parametrize("variant", ["ring", "striped", "ulysses"])
+def test_a_rank_that_drops_by_its_own_positions_is_seen(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or by its own heads: what a generator that starts anew on every rank does."""
+    words = (f"variant={variant}", "world_size=2", "dtype=float64", "problem.dropout=0.2")
+    assert measure(*words)["error_rel"].max() < 1e-12
+    tokens, heads = Dropout.at, Dropout.of_heads
+    monkeypatch.setattr(Dropout, "at", lambda own, queries, keys: tokens(own, *map(_from_zero, (queries, keys))))
+    monkeypatch.setattr(Dropout, "of_heads", lambda own, first: own if first >= 2 else heads(own, first))
+    found = measure(*words).set_index("tensor")["error_rel"]
+    assert found[["out", "dq", "dk", "dv"]].groupby("tensor").max().min() > 1e-2
+
+
+def _from_zero(tokens: torch.Tensor) -> torch.Tensor:
+    return torch.arange(len(tokens))
 
 
 def test_a_mask_is_told_in_the_table() -> None:

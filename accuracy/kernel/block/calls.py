@@ -1,7 +1,7 @@
 """A kernel on blocks of a sequence: the one place where a block's mask and the scores' form become its arguments."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -9,20 +9,30 @@ from torch import Tensor
 
 from accuracy.core.masks import Block
 from accuracy.kernel.base import Kernel, dtype_of
+from accuracy.runtime.dropout import Dropout
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What becomes of q k^T before the softmax: s = scale q k^T, then softcap tanh(s / softcap) where there is one."""
+    """What becomes of q k^T: s = scale q k^T, softcap tanh(s / softcap) where there is one, and after the softmax the
+    dropout of the tokens at hand."""
 
     scale: float
     softcap: float | None = None
+    dropout: Dropout | None = None
+
+    def of_all(self, queries: int, keys: int) -> "Scores":
+        """With all tokens at hand, in sequence."""
+        if self.dropout is None:
+            return self
+        return replace(self, dropout=self.dropout.at(torch.arange(queries), torch.arange(keys)))
 
     def arguments(self, block: Block) -> dict[str, Any]:
         """The keywords of `Kernel.forward` and `backward` that say how a block is seen."""
         window = {} if block.window is None else {"window": block.window}
         softcap = {} if self.softcap is None else {"softcap": self.softcap}
-        return {"scale": self.scale, "causal": block.causal, **window, **softcap}
+        dropout = {} if self.dropout is None else {"dropout": self.dropout.block(block.query, block.key)}
+        return {"scale": self.scale, "causal": block.causal, **window, **softcap, **dropout}
 
 
 def forward(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from accuracy.kernel.block import heads
+from accuracy.runtime.dropout import Dropout
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,14 @@ def scores(
         ratio = torch.tanh(products / softcap)
         products, slope = ratio * softcap, 1 - ratio.square()
     return (products if hidden is None else products.masked_fill_(hidden, -torch.inf)), slope
+
+
+def kept(dropout: Dropout | None, rows: slice, columns: slice, weights: Tensor) -> Tensor | None:
+    """1 for the weights (B, Hk, G, rows, columns) that dropout keeps, 0 for others; None: there is no dropout."""
+    if dropout is None:
+        return None
+    batch, heads_kv, group = weights.shape[:3]
+    return dropout.block(rows, columns).kept(range(batch), heads_kv * group, weights).unflatten(1, (heads_kv, group))
 
 
 def lse_beside(q: Tensor, k: Tensor, scale: float, bias: Tensor | None) -> Tensor:
