@@ -173,6 +173,7 @@ PROVEN = {
 }  # fmt: skip
 
 
+@pytest.mark.stress(9)
 @pytest.mark.parametrize("name", PROVEN)
 def test_a_planted_fault_is_proven(name: str) -> None:
     plant, tensor, words = PROVEN[name]
@@ -229,6 +230,7 @@ def test_gradients_that_follow_from_a_wrong_out_are_told() -> None:
 LARGE = ("world_size=4", "problem.seqlen=240")
 
 
+@pytest.mark.stress(1)
 @pytest.mark.parametrize("name", ["out times 1.01", "one key ahead"])
 def test_in_a_large_problem_one_group_of_heads_is_explained(name: str) -> None:
     planted = {"out times 1.01": PROVEN["out times 1.01"][0],

@@ -1,5 +1,6 @@
 """Every planted fault is named, with the label and tensors of its report, and healthy variants are not."""
 
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -62,9 +63,10 @@ def said(found: measure.Measured, judged: pd.DataFrame) -> Said:
     return {each.variant: each for each in diagnoses(judged, found.results, steps, found.hypotheses)}
 
 
-@pytest.fixture(scope="session")
-def healthy_ones() -> tuple[measure.Measured, pd.DataFrame]:
-    return judged(*measure.healthy())
+def healthy_variants(stress: bool) -> list[str]:
+    """All of them, or a seeded half."""
+    every = measure.healthy()
+    return every if stress else random.Random(0).sample(every, len(every) // 2)
 
 
 def test_every_fault_states_what_it_must_be_called() -> None:
@@ -100,23 +102,23 @@ def test_a_fault_of_a_table_is_named_in_the_tensors_that_are_wrong_and_in_no_oth
 @pytest.mark.parametrize("shape", healthy.SHAPES)
 def test_healthy_variants_are_not_accused_in_any_shape(shape: str, stress: bool) -> None:
     less = () if stress or "~also" in healthy.SHAPES[shape] else ("~also.explain", "~also.seeds")
-    measured = measure.results(measure.healthy(), *healthy.overrides(shape), *less)
-    found = rates.false_alarms(measure.healthy(), verdicts(measured), measured)
+    names = healthy_variants(stress)
+    measured = measure.results(names, *healthy.overrides(shape), *less)
+    found = rates.false_alarms(names, verdicts(measured), measured)
     assert found.alarms.empty, found.alarms["sentence"].to_list()
     assert found.combinations >= 100
 
 
-def test_healthy_variants_are_not_called_faulty_and_have_no_hypotheses(
-    healthy_ones: tuple[measure.Measured, pd.DataFrame],
-) -> None:
-    measured, judged = healthy_ones
-    found = rates.false_alarms(measure.healthy(), judged, measured.results)
+def test_healthy_variants_are_not_called_faulty_and_have_no_hypotheses(stress: bool) -> None:
+    names = healthy_variants(stress)
+    measured, found_verdicts = judged(*names)
+    found = rates.false_alarms(names, found_verdicts, measured.results)
     assert found.alarms.empty, found.alarms[
         ["variant", "dtype", "world_size", "tensor", "label", "sentence"]
     ].to_string()
-    assert found.combinations >= 1000
+    assert found.combinations >= 500
     assert measured.hypotheses.empty
-    assert "merely rounds" in said(measured, judged)["bpt_ring"].sentence
+    assert any("merely rounds" in each.sentence for each in said(measured, found_verdicts).values())
 
 
 def test_healthy_rings_are_not_called_faulty_where_their_partials_cancel() -> None:
