@@ -70,6 +70,7 @@ LOSSES = {  # what changed, and how it is called
 }  # fmt: skip
 
 
+@pytest.mark.stress(9, "name")
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("seeds", [range(8), range(100, 108)], ids=["same seeds", "fresh seeds"])
 def test_a_loss_that_was_measured_fails_and_is_named(
@@ -104,6 +105,7 @@ SEEDS = {  # seeds of the run, of a baseline that has 0 to 7; exit status; what 
 }
 
 
+@pytest.mark.stress(2)
 @pytest.mark.parametrize("name", SEEDS)
 def test_seeds_of_the_baseline_are_not_left_out_unless_it_is_said(
     name: str, baseline: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

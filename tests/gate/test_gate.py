@@ -83,6 +83,7 @@ OUTCOMES = {  # run, exit status, what is said
 }  # fmt: skip
 
 
+@pytest.mark.stress(9)
 @pytest.mark.parametrize("name", OUTCOMES)
 def test_a_run_has_its_exit_status_and_says_why(gate: Gate, name: str) -> None:
     made, status, *told = OUTCOMES[name]

@@ -12,7 +12,7 @@ SMALL = ("dtype=float32", "problem.batch=1", "problem.heads=2", "problem.heads_k
 CHUNKS = {"bpt_ring": ("variant.bpt_ring.query_chunk=12", "variant.bpt_ring.key_chunk=13")}
 
 
-@pytest.mark.stress(4, "variant", "mask")
+@pytest.mark.stress(2, "mask")
 @pytest.mark.parametrize("mask", ["causal", "full"])
 @pytest.mark.parametrize("variant", ["ring", "zigzag", "striped", "bpt_ring"])
 def test_a_schedule_runs_unchanged(variant: str, mask: str) -> None:

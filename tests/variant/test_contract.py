@@ -95,6 +95,7 @@ def test_every_feature_of_a_problem_is_asked_for() -> None:
     assert set(FEATURES) == set(LACKS)
 
 
+@pytest.mark.stress(7)
 def test_errors_fall_with_the_unit_roundoff(run) -> None:
     """Rounding is proportional to u: slope 1 of log error over log u; a fault or a hard-coded cast is flat: slope 0.
 

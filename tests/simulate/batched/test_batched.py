@@ -71,6 +71,7 @@ def test_both_ways_give_the_same_bits(policy: str, mask: str) -> None:
         assert differing(case, shards) == []
 
 
+@pytest.mark.stress(2)
 @pytest.mark.parametrize("mask", MASKS)
 def test_both_ways_of_llama3_give_the_same_bits(mask: str) -> None:
     grid = ("variant=[llama3,llama3_ring,llama3_zigzag]", "world_size=[1,2,5]", "kernel=eager", "unusable=record")

@@ -23,6 +23,7 @@ def test_folded_calls_merges_and_sums_give_the_same_bits(places_alike: None, pol
         assert kernel.most > 1 or case.problem.documents or case.world_size == 1
 
 
+@pytest.mark.stress(1)
 @pytest.mark.parametrize(
     ("dtype", "mask"), [("bfloat16", "causal"), ("float16", "full"), ("float32", "window"), ("float64", "documents")]
 )
