@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from accuracy.api import plot
     from accuracy.api.assert_accurate import assert_accurate
+    from accuracy.api.assert_close import assert_close
+    from accuracy.api.bounds import bounds
     from accuracy.api.diagnose import Diagnosis, diagnose
     from accuracy.api.measure import measure
     from accuracy.api.tables import columns, compare, load
@@ -22,10 +24,12 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "ConfigError", "Diagnosis", "assert_accurate", "columns", "compare", "diagnose", "load", "measure", "plot",
+    "ConfigError", "Diagnosis", "assert_accurate", "assert_close", "bounds", "columns", "compare",
+    "diagnose", "load", "measure", "plot",
 ]  # fmt: skip
 _MODULES = {
     "ConfigError": "core.errors", "Diagnosis": "api.diagnose", "assert_accurate": "api.assert_accurate",
+    "assert_close": "api.assert_close", "bounds": "api.bounds",
     "columns": "api.tables", "compare": "api.tables", "diagnose": "api.diagnose", "load": "api.tables",
     "measure": "api.measure", "plot": "api.plot",
 }  # fmt: skip

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from accuracy.measurement import metrics
 from accuracy.measurement.metrics import Array, Sums
+from accuracy.runtime.rounding import spacing
 from accuracy.runtime.workspace import Workspace
 
 ALONG = ("along", "along_square", "along_norm", "norm_quartic")  # of Sums, as metrics.along gives them
@@ -70,7 +71,7 @@ def distance(
     largest = size.amax(over_token)
     parts = [size.flatten(1).sum(1), square.sum(1), largest.amax(1), *signs]
     if ulp_dtype is not None:
-        in_spacings = torch.div(size, metrics.spacing(target.values, ulp_dtype, out=scratch), out=scratch)
+        in_spacings = torch.div(size, spacing(target.values, ulp_dtype, out=scratch), out=scratch)
         parts += [_worst(size, largest).double(), in_spacings.flatten(1).amax(1)]
     by_token = [largest.flatten(), square.flatten()] if ulp_dtype is not None else []
     sent = torch.cat([*parts, *by_token]).cpu().numpy()

@@ -19,6 +19,7 @@ from accuracy.core.dtype import FORMATS
 from accuracy.core.probes import REFERENCE_ERROR
 from accuracy.results.derived import ratio
 from accuracy.results.table import ALL_RANKS
+from accuracy.runtime.rounding import spacing
 
 Array = np.ndarray
 
@@ -114,19 +115,6 @@ def rounding_sums(reference: Tensor) -> Sums:
         along_norm=none, norm_quartic=none, largest=sent[2], worst=none, norm_square=sent[3], nonfinite=none,
         count=none + flat.shape[1],
     )  # fmt: skip
-
-
-def spacing(x: Tensor, dtype: str, out: Tensor | None = None) -> Tensor:
-    """The distance of neighbouring numbers of `dtype` next to x (float64); of its largest where x is not finite."""
-    form = FORMATS[dtype]
-    digits = form.precision - 1
-    powers = torch.empty_like(x) if out is None else out
-    torch.bitwise_and(x.view(torch.int64), EXPONENT, out=powers.view(torch.int64))  # 2^e <= |x|; 0: below 2^-1022
-    return powers.mul_(2.0**-digits).clamp_(2.0 ** (form.min_exponent - digits), 2.0 ** (1023 - digits))
-
-
-EXPONENT = 0x7FF0000000000000
-"""The bits of a float64's exponent."""
 
 
 def ulp_max(error: Tensor, reference: Tensor, dtype: str) -> Array:

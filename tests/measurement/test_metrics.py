@@ -9,6 +9,7 @@ from accuracy.core.sharding import SHARDINGS
 from accuracy.measurement import metrics
 from accuracy.measurement.distance import Target, distance
 from accuracy.measurement.rows import worst_places
+from accuracy.runtime.rounding import spacing
 from accuracy.runtime.sharding import cut, token_map
 
 ULP = 2.0**-52
@@ -238,7 +239,7 @@ def test_metrics_of_several_tensors_at_once_are_those_of_each(ranks: int) -> Non
 def test_spacings_of_what_is_not_finite_are_those_of_the_largest_number() -> None:
     x = torch.tensor([math.nan, math.inf, -math.inf, torch.finfo(torch.float64).max], dtype=torch.float64)
     for dtype, form in metrics.FORMATS.items():
-        assert set(metrics.spacing(x, dtype).tolist()) == {2.0 ** (1024 - form.precision)}
+        assert set(spacing(x, dtype).tolist()) == {2.0 ** (1024 - form.precision)}
 
 
 @pytest.mark.parametrize("seqlen", [1, 7, 128, 129, 300, 1024])

@@ -27,7 +27,7 @@ API = """# API
 
 ```{eval-rst}
 .. automodule:: accuracy
-   :members: measure, diagnose, assert_accurate, compare, load, columns, Diagnosis, ConfigError
+   :members: measure, diagnose, assert_accurate, assert_close, bounds, compare, load, columns, Diagnosis, ConfigError
 .. automodule:: accuracy.plot
    :members:
 ```

@@ -1,0 +1,150 @@
+"""For a repository with one kernel and no ranks: `assert_close(out, q, k, v)` instead of a tolerance. Needs torch only.
+
+accuracy.assert_close(my_attention, q, k, v, dout=dout, causal=True)
+accuracy.assert_close(out, q, k, v, causal=True, lse=lse, dout=dout, dq=q.grad, dk=k.grad, dv=v.grad)
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from accuracy.api.bounds import Exact, exact
+from accuracy.bound.limits import ALARM, Beyond, beyond, limits
+from accuracy.core.dtype import FORMATS
+from accuracy.core.errors import ConfigError
+
+FORWARD, GRADIENTS = ("out", "lse"), ("dq", "dk", "dv")
+PLACES = {"bshd": ("batch", "token", "head", "dim"), "bhsd": ("batch", "head", "token", "dim")}
+SOURCE = {
+    "loosest": "rounding alone where scores, weights, lse and partial results are stored in {dtype}",
+    "kernel": "rounding alone of a kernel that computes in float32 and rounds weights to {dtype}",
+}
+
+
+def assert_close(
+    actual: Tensor | Sequence[Tensor] | Callable[..., Any],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    dout: Tensor | None = None,
+    lse: Tensor | None = None,
+    dq: Tensor | None = None,
+    dk: Tensor | None = None,
+    dv: Tensor | None = None,
+    layout: str = "bshd",
+    policy: str = "loosest",
+    pieces: int = 1,
+    **how: Any,
+) -> dict[str, float]:
+    """Compare attention with float64 on the same rounded inputs; the limits are those of rounding, for these inputs.
+
+    actual: out, (out, lse), or a function, called once as `actual(q, k, v)`, whose gradients come from autograd where
+    dout is given. q, dout and out: (B, Sq, H, D), k, v: (B, S, Hk, D), all of one dtype; with layout="bhsd" (B, H, S,
+    D). lse: (B, H, Sq), natural log, any dtype. dq, dk, dv: gradients of (out * dout).sum(). policy: `loosest`, what
+    anybody's function may do and still be called rounding, or `kernel`, a fused kernel's roundings. pieces: ranks or
+    chunks whose partial results are merged. how: causal=False, softmax_scale=D**-0.5, window, documents, softcap,
+    sinks, as in `accuracy.bounds`.
+
+    Returns each compared tensor's relative error. Raises AssertionError with the tensor, the worst place, by how much,
+    and where the limit is from; ConfigError, a ValueError, for a wrong argument.
+    """
+    __tracebackhide__ = True
+    given = dict(zip(("q", "k", "v", "dout"), (q, k, v, dout), strict=True))
+    named = {"lse": lse, "dq": dq, "dk": dk, "dv": dv}
+    if layout not in PLACES:
+        raise ConfigError(f"layout {layout!r} is unknown; allowed: {', '.join(PLACES)}")
+    if policy not in SOURCE:
+        raise ConfigError(f"policy {policy!r} is unknown; allowed: {', '.join(SOURCE)}")
+    if dout is None and any(named[name] is not None for name in GRADIENTS):
+        raise ConfigError("gradients need dout, the gradient of out; give dout=")
+    tensors = [None if x is None else _ours(x, layout, name) for name, x in given.items()]
+    found = _called(actual, q, k, v, dout) if callable(actual) else _returned(actual)
+    found |= {name: x for name, x in named.items() if x is not None}
+    stored = _word(found["lse"].dtype) if "lse" in found else None
+    truth = exact(*tensors, policy=policy, pieces=pieces, stored_lse=stored, **how)  # type: ignore[arg-type]
+    wrong, errors = [], {}
+    for name, x in found.items():
+        wrong += _judge(name, x, truth, layout)
+        errors[name] = _relative(_ours(x, layout, name).double(), getattr(truth.reference, name)) if not wrong else 0.0
+    if wrong:
+        source = SOURCE[policy].format(dtype=truth.policy.dtype)
+        raise AssertionError("\n".join([*wrong, f"limits: {source}; beyond them by chance: {ALARM:g} a tensor"]))
+    return errors
+
+
+def _judge(name: str, x: Tensor, truth: Exact, layout: str) -> list[str]:
+    """One line, or none."""
+    reference, bound = getattr(truth.reference, name), truth.bounds[name]
+    x = _ours(x, layout, name)
+    if x.shape != reference.shape:
+        return [f"{name} has the shape {tuple(x.shape)}, expected {tuple(reference.shape)} (batch, token, head, dim)"]
+    word = truth.policy.stored_lse if name == "lse" else truth.policy.dtype
+    if _word(x.dtype) != word:
+        return [f"{name} came as {_word(x.dtype)}, expected {word}"]
+    found = beyond(x.double(), reference, limits(bound, reference, word, by_row=name != "lse"))
+    return [_said(name, found, x, reference, layout)] if found else []
+
+
+def _said(name: str, found: list[Beyond], x: Tensor, reference: Tensor, layout: str) -> str:
+    """The worst way first, then where the worst element is."""
+    worst = max(found, key=lambda each: each.times)
+    size = (x.double() - reference).nan_to_num(nan=torch.inf).abs()
+    place = worst.place
+    if len(place) < size.dim():
+        flat = int((size[place] if place else size).argmax())
+        place += tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), size[place].shape))
+    words = ("batch", "head", "token") if name == "lse" else PLACES["bshd"]
+    where = ", ".join(f"{word} {number}" for word, number in zip(words, place, strict=False))
+    what = {
+        "element": "an element's error is {error:.3g}, allowed {limit:.3g}",
+        "row": "a row's root mean square error is {error:.3g}, allowed {limit:.3g}",
+        "relative": "the relative error is {error:.3g}, allowed {limit:.3g}",
+        "gain": "it is a factor times the reference, off by {error:.3g}, allowed {limit:.3g}",
+        "is not finite": "it is not finite where the reference is",
+    }[worst.what].format(error=worst.error, limit=worst.limit)
+    value, right = float(x[place].double()), float(reference[place])
+    return f"{name} is wrong: {what} ({worst.times:.3g} times); {where} is {value:.6g} and should be {right:.6g}"
+
+
+def _called(fn: Callable[..., Any], q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None) -> dict[str, Tensor]:
+    leaves = [x.detach().clone().requires_grad_(dout is not None) for x in (q, k, v)]
+    with torch.enable_grad():
+        found = _returned(fn(*leaves))
+    if dout is None:
+        return found
+    if not found["out"].requires_grad:
+        raise ConfigError("the function's out has no gradient; leave dout= away, or compare dq=, dk=, dv= of your own")
+    gradients = torch.autograd.grad(found["out"], leaves, dout, allow_unused=True)
+    filled = [torch.zeros_like(x) if each is None else each for x, each in zip(leaves, gradients, strict=True)]
+    return {name: x.detach() for name, x in found.items()} | dict(zip(GRADIENTS, filled, strict=True))
+
+
+def _returned(result: Any) -> dict[str, Tensor]:
+    values = (result,) if isinstance(result, Tensor) else result
+    if isinstance(values, Mapping) or not isinstance(values, Sequence) or not 1 <= len(values) <= 2:
+        raise ConfigError(f"{type(result).__name__} is no out; give out, (out, lse), or a function that returns them")
+    found = {name: x for name, x in zip(FORWARD, values, strict=False) if x is not None}
+    if not all(isinstance(x, Tensor) for x in found.values()) or "out" not in found:
+        raise ConfigError("out and lse must be tensors")
+    return found
+
+
+def _ours(x: Any, layout: str, name: str) -> Tensor:
+    if not isinstance(x, Tensor):
+        raise ConfigError(f"{name} is a {type(x).__name__}, expected a tensor")
+    return x.detach() if layout == "bshd" or name == "lse" else x.detach().transpose(1, 2)
+
+
+def _relative(x: Tensor, reference: Tensor) -> float:
+    norm = float(reference.norm())
+    return float((x - reference).norm()) / norm if norm else 0.0
+
+
+def _word(dtype: torch.dtype) -> str:
+    word = str(dtype).removeprefix("torch.")
+    if word not in FORMATS:
+        raise ConfigError(f"dtype {word} is not known; allowed: {', '.join(FORMATS)}")
+    return word

@@ -1,0 +1,92 @@
+"""`accuracy.bounds`: how far can rounding carry each element of attention? With the float64 reference beside it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from accuracy.bound.policy import POLICIES, Policy
+from accuracy.bound.running import Bound
+from accuracy.bound.running import bounds as running_bounds
+from accuracy.core.dtype import FORMATS
+from accuracy.core.errors import ConfigError, unknown
+from accuracy.reference import float64
+from accuracy.reference.float64 import Reference
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The reference of some inputs, and by tensor how far an implementation of a policy can be from it."""
+
+    reference: Reference
+    bounds: dict[str, Bound]
+    policy: Policy
+
+
+def bounds(q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None = None, **how: Any) -> dict[str, Bound]:
+    """Largest errors of out, lse and, where dout is given, dq, dk, dv of these inputs, element by element.
+
+    q, dout: (B, Sq, H, D), k, v: (B, S, Hk, D), of one dtype. how: causal=False (the last query sees the last key),
+    softmax_scale=D**-0.5, window, documents (lengths), softcap, sinks (a logit a head); policy: `loosest` or `kernel`,
+    or an `accuracy.bound.policy.Policy`; pieces: ranks or chunks that are merged.
+
+    Of each tensor, in its shape and float64: `certain`, which no implementation within the policy exceeds: an error
+    beyond it is no rounding; `likely(p)`, exceeded with a chance of p at most where roundings are independent. Their
+    derivation: accuracy/bound/README.md. Raises ConfigError, a ValueError.
+    """
+    found = exact(q, k, v, dout, **how).bounds
+    return found if dout is not None else {name: found[name] for name in ("out", "lse")}
+
+
+def exact(
+    q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None, *, causal: bool = False,
+    softmax_scale: float | None = None, window: int | None = None, documents: Sequence[int] = (),
+    softcap: float | None = None, sinks: Sequence[float] = (), policy: str | Policy = "loosest", pieces: int = 1,
+    stored_lse: str | None = None,
+) -> Exact:  # fmt: skip
+    """What `bounds` and `assert_close` are made of. dout None: gradients are those of no dout, zero."""
+    _check(q, k, v, dout)
+    word = str(q.dtype).removeprefix("torch.")
+    rounding = policy if isinstance(policy, Policy) else _named(policy, word, pieces, stored_lse)
+    scale = q.shape[-1] ** -0.5 if softmax_scale is None else float(softmax_scale)
+    given = torch.zeros_like(q[..., :1]).expand(*q.shape[:-1], v.shape[-1]) if dout is None else dout
+    how = {
+        "scale": scale, "causal": causal, "window": window, "documents": documents, "softcap": softcap, "sinks": sinks,
+    }  # fmt: skip
+    try:
+        with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
+            reference = float64.attention(q, k, v, given, **how)  # type: ignore[arg-type]
+            found = running_bounds(q, k, v, given, reference, rounding, **how)  # type: ignore[arg-type]
+    except ValueError as error:  # a row that sees no key
+        raise ConfigError(str(error)) from None
+    return Exact(reference, found, rounding)
+
+
+def _named(policy: str, dtype: str, pieces: int, stored_lse: str | None) -> Policy:
+    if policy not in POLICIES:
+        raise unknown("policy", policy, POLICIES)
+    changes = {} if stored_lse is None else {"stored_lse": stored_lse}
+    named: Policy = POLICIES[policy](dtype, pieces=pieces, **changes)  # type: ignore[operator]
+    return named
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None) -> None:
+    """Shapes, dtypes and devices. Raises ConfigError."""
+    named = {"q": q, "k": k, "v": v} | ({} if dout is None else {"dout": dout})
+    for name, x in named.items():
+        if not isinstance(x, Tensor) or x.dim() != 4 or not x.numel():
+            shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            raise ConfigError(f"{name} came as {shape}, expected a tensor (batch, tokens, heads, head dim)")
+        if x.dtype != q.dtype or str(q.dtype).removeprefix("torch.") not in FORMATS:
+            raise ConfigError(f"{name} is {x.dtype} and q {q.dtype}; give one dtype of {', '.join(FORMATS)}")
+        if x.device != q.device:
+            raise ConfigError(f"{name} is on {x.device} and q on {q.device}; put them on one device")
+    batch, queries, heads, dim = q.shape
+    if k.shape[0] != batch or k.shape[3] != dim or heads % k.shape[2]:
+        raise ConfigError(f"k {tuple(k.shape)} does not fit q {tuple(q.shape)}: same batch and head dim, heads divide")
+    if v.shape[:3] != k.shape[:3]:
+        raise ConfigError(f"v {tuple(v.shape)} does not fit k {tuple(k.shape)}: same batch, tokens and heads")
+    if dout is not None and dout.shape != (batch, queries, heads, v.shape[3]):
+        raise ConfigError(f"dout came as {tuple(dout.shape)}, expected {(batch, queries, heads, v.shape[3])}")

@@ -1,0 +1,120 @@
+"""What roundings can do to delta, dS and the terms of dq, dk and dv of some rows of one head: README.md, section 4."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from accuracy.bound.forward import Forward, Rows, Scores
+from accuracy.bound.policy import Policy, grown, half_spacing, underflow, unit
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Of a sum over rows or keys: error, of its terms; size, of |terms|; variance, of its terms' errors; squares, of
+    its terms; together, the sum of errors of dP and delta if all of them were one standard deviation to one side, as
+    those of equal rows are. All in the shape of the result."""
+
+    error: Tensor
+    size: Tensor
+    variance: Tensor
+    squares: Tensor
+    together: Tensor
+
+    def add(self, place: tuple[int | slice, ...], more: "Sums") -> None:
+        """Add to a part, in place."""
+        for mine, other in zip(vars(self).values(), vars(more).values(), strict=True):
+            mine[place] += other
+
+
+def backward(rows: Rows, found: Scores, done: Forward, policy: Policy) -> tuple[Sums, Sums, Sums]:
+    """The sums of dq (R, D), dk and dv (C, D)."""
+    u, scale, p = policy.u, rows.scale, found.p
+    weight, count = unit(policy.weights), policy.weight_roundings
+    dp = rows.dout @ rows.v.T
+    level = found.top + rows.lse.abs() + (found.terms + 1).log()
+    read = done.lse + unit(policy.lse) * rows.lse.abs() * (policy.lse != policy.stored_lse)
+    exponent = (found.error + read + u * (policy.exponential + 8 * level)).expm1()
+    dp_error, dp_variance = _dp(rows, dp, policy)
+    weights = (1 + exponent) * (1 + weight) ** count - 1
+    delta, delta_variance = _delta(rows, found, done, dp, dp_error, weights, policy)
+    slope_error: Tensor | float = 0.0
+    if rows.softcap is not None:
+        slope_error = 2 * found.score_error / rows.softcap + 8 * u
+    ds = p * (dp - rows.delta)
+    off = p * (1 + exponent) * (dp_error + delta + 4 * u * (dp.abs() + rows.delta.abs())) + exponent * ds.abs()
+    off = off * (found.slope + slope_error) + ds.abs() * slope_error
+    ds = ds * found.slope
+    smallest = underflow(policy.weights) * max(1.0, 1 / scale)
+    off = off * (1 + weight) ** count + ((1 + weight) ** count - 1) * ds.abs() + smallest * rows.visible
+    off_p = p * weights + underflow(policy.weights) * rows.visible
+
+    p2, ds2, pulled = p.square(), ds.square(), p * found.slope
+    of_weights = count * weight**2 / 3
+    least = underflow(policy.weights) ** 2 / 3 * rows.visible
+    read_variance = done.lse_variance + (unit(policy.lse) ** 2 / 3 * rows.lse.square())
+    off2 = pulled.square() * dp_variance + ds2 * (found.variance + of_weights + 6 * u**2) + least * max(1.0, scale**-2)
+    off2_p = p2 * (found.variance + read_variance + of_weights) + least
+    k2, q2, dout2 = rows.k.square(), rows.q.square(), rows.dout.square()
+    shared = delta_variance * (pulled @ rows.k).square() * scale**2 + read_variance * rows.dq.square()
+    dq = Sums(
+        scale * (off @ rows.k.abs()), scale * (ds.abs() @ rows.k.abs()),
+        scale**2 * (off2 @ k2) + shared, scale**2 * (ds2 @ k2), scale * ((pulled * dp_variance.sqrt()) @ rows.k),
+    )  # fmt: skip
+    whole = off2 + pulled.square() * delta_variance + ds2 * read_variance
+    dk = Sums(
+        scale * (off.T @ rows.q.abs()), scale * (ds.abs().T @ rows.q.abs()),
+        scale**2 * (whole.T @ q2), scale**2 * (ds2.T @ q2),
+        scale * ((pulled * (dp_variance + delta_variance).sqrt()).T @ rows.q),
+    )  # fmt: skip
+    dv = Sums(
+        off_p.T @ rows.dout.abs(), p.T @ rows.dout.abs(), off2_p.T @ dout2, p2.T @ dout2, torch.zeros_like(rows.v)
+    )
+    return dq, dk, dv
+
+
+def finished(sums: Sums, reference: Tensor, terms: Tensor, heads: int, policy: Policy) -> tuple[Tensor, Tensor]:
+    """Error and variance of a gradient as it is stored. terms: how many terms a sum has, of one head; heads: that share
+    it."""
+    u, size = policy.u, sums.size + sums.error
+    roundings = policy.roundings(terms * heads, "gradient") + (heads - 1) * policy.by_head
+    roundings = roundings + (policy.products != policy.sums)
+    chain = (1 + grown(terms * heads + 8, u)) * (1 + grown(roundings, unit(policy.partial))) - 1
+    error = sums.error + chain * size
+    error = error + half_spacing(reference.abs() + error, policy.dtype)
+    each = u**2 / 12 * (terms * heads + 8) + unit(policy.partial) ** 2 / 6 * roundings
+    alike = policy.alike * policy.weight_roundings * unit(policy.weights) ** 2 / 3
+    variance = (
+        sums.variance + sums.together.square() + each * (sums.squares + reference.square()) + alike * reference.square()
+    )
+    return error, variance + half_spacing(reference, policy.dtype).square() / 3
+
+
+def _dp(rows: Rows, dp: Tensor, policy: Policy) -> tuple[Tensor, Tensor]:
+    """Error and variance of dP = dout v^T."""
+    u, dim, short = policy.u, rows.v.shape[1], policy.products != policy.sums
+    rounding = unit(policy.products) if short else 0.0
+    error = grown(dim + 2, u) * (rows.dout.abs() @ rows.v.abs().T)
+    variance = u**2 / 12 * dim * (rows.dout.square() @ rows.v.square().T + dp.square())
+    return error * (1 + rounding) + rounding * dp.abs(), variance + rounding**2 / 3 * dp.square()
+
+
+def _delta(
+    rows: Rows, found: Scores, done: Forward, dp: Tensor, dp_error: Tensor, weights: Tensor, policy: Policy
+) -> tuple[Tensor, Tensor]:
+    """Error and variance of delta, out of the stored out or, as autograd does, out of p dP: the larger of the two."""
+    u, dim, size = policy.u, rows.v.shape[1], rows.dout.abs()
+    reached = rows.out.abs() + done.out
+    of_out = (size * done.out + grown(dim + 2, u) * size * reached).sum(1, keepdim=True)
+    chain = 1 + grown(found.terms + 4, u)
+    of_p = found.p * ((1 + weights) * chain * (dp.abs() + dp_error) - dp.abs())
+    of_p = of_p.sum(1, keepdim=True) + underflow(policy.weights) * (rows.visible * (dp.abs() + dp_error)).sum(1, True)
+    rounding = unit(policy.products) if policy.products != policy.sums else 0.0
+    error = torch.maximum(of_out, of_p) * (1 + rounding) + rounding * rows.delta.abs()
+    products = rows.dout * rows.out
+    of_weights = policy.weight_roundings * unit(policy.weights) ** 2 / 3
+    moved = found.p.square() * (of_weights * dp.square() + found.variance * (dp - rows.delta).square())
+    variance = (rows.dout.square() * done.own_variance).sum(1, keepdim=True) + moved.sum(1, keepdim=True)
+    variance += (rounding**2 / 3 + policy.alike * of_weights) * rows.delta.square()
+    variance += u**2 / 12 * dim * (products.square().sum(1, keepdim=True) + rows.delta.square())
+    return error, variance

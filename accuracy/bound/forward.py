@@ -1,0 +1,137 @@
+"""What roundings can do to scores, out and lse of some rows of one head. The derivation is in README.md, sections 2-3.
+
+Letters as there: s scores, p weights, E largest errors (absolute), V variances; u the unit roundoff of sums.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from accuracy.bound.policy import SMALLEST_TILE, Policy, grown, half_spacing, underflow, unit
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of one query head, and the keys from the first that one of them sees to the last: float64 matrices q,
+    dout, out, dq (R, D), k, v (C, D), columns lse, delta (R, 1) of the exact result; visible: (R, C), 1 or 0."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    dout: Tensor
+    out: Tensor
+    lse: Tensor
+    delta: Tensor
+    dq: Tensor
+    visible: Tensor
+    scale: float
+    softcap: float | None = None
+    sink: float | None = None
+
+
+@dataclass(frozen=True)
+class Scores:
+    """p: weights; slope: of the cap; top: largest |score| of a row (R, 1); terms: keys of a row (R, 1); error,
+    variance: of the exponent s - lse with lse exact; score_error: of the score alone."""
+
+    p: Tensor
+    slope: Tensor | float
+    top: Tensor
+    terms: Tensor
+    error: Tensor
+    variance: Tensor
+    score_error: Tensor
+
+
+@dataclass(frozen=True)
+class Forward:
+    """Errors and variances of out (R, D) and lse (R, 1) as they are stored; own_variance: of out's sums and its last
+    rounding alone, which differ from dim to dim."""
+
+    out: Tensor
+    lse: Tensor
+    out_variance: Tensor
+    lse_variance: Tensor
+    own_variance: Tensor
+
+
+def scores(rows: Rows, policy: Policy) -> Scores:
+    """How far each exponent can be off."""
+    u, short, dim = policy.u, unit(policy.products), rows.q.shape[1]
+    s = (rows.q @ rows.k.T).mul_(rows.scale)
+    size = (rows.q.abs() @ rows.k.abs().T).mul_(rows.scale)
+    square = (rows.q.square() @ rows.k.square().T).mul_(rows.scale**2)
+    chain = grown(dim + 4, u)
+    error = chain * size + 3 * short * (1 + chain) * size * (policy.products != policy.sums)
+    variance = u**2 / 12 * dim * (square + s.square()) + u**2 * s.square()
+    if policy.products != policy.sums:
+        variance += short**2 / 3 * (2 * s.square() + square)
+    slope: Tensor | float = 1.0
+    if rows.softcap is not None:
+        ratio = (s / rows.softcap).tanh()
+        s, slope = ratio * rows.softcap, 1 - ratio.square()
+        error += 8 * u * rows.softcap
+        variance += 16 * u**2 * rows.softcap**2
+    p = (s - rows.lse).masked_fill_(rows.visible == 0, -torch.inf).exp_()
+    terms = rows.visible.sum(1, keepdim=True)
+    top = (s.abs() * rows.visible).amax(1, keepdim=True)
+    if rows.sink is not None:
+        top.clamp_(min=abs(rows.sink))
+    rescales = (terms / SMALLEST_TILE).ceil() + policy.pieces
+    level = top + (terms + 1).log()  # of every partial's |lse|
+    apart = u * (policy.exponential + 12 * top + 8 * rescales)
+    exponent = error + apart
+    moved = u**2 / 3 * ((policy.exponential / 2) ** 2 + s.square() + 2 * top.square() + rescales)
+    variance = variance + moved
+    if policy.merges:  # README.md, section 3: a partial's own lse, and its sum, count too
+        largest = (exponent * rows.visible).amax(1, keepdim=True)
+        exponent = exponent + 3 * (largest + unit(policy.weights)) + 2 * policy.merges * unit(policy.lse) * level
+        variance = 3 * variance + policy.merges * unit(policy.lse) ** 2 / 3 * level.square()
+    return Scores(p, slope, top, terms, exponent, variance, error)
+
+
+def forward(rows: Rows, found: Scores, policy: Policy) -> Forward:
+    """How far out and lse can be off."""
+    u, short = policy.u, unit(policy.weights)
+    p, terms, visible = found.p, found.terms, rows.visible
+    rescales = (terms / SMALLEST_TILE).ceil() + policy.pieces
+    roundings = policy.roundings(terms, "forward")
+    chain = (1 + grown(terms + rescales + 4, u)) * (1 + grown(roundings, unit(policy.partial)))
+    plain = found.error.exp() * chain
+    above = (p * (plain * (1 + short) ** policy.weight_roundings - 1)) @ rows.v.abs()
+    above += underflow(policy.weights) * chain * (visible @ rows.v.abs())
+    below = (p * (plain * (1 + unit(policy.normaliser)) ** policy.weight_roundings - 1)).sum(1, keepdim=True)
+    below += underflow(policy.normaliser) * chain * terms
+    if rows.sink is not None:
+        below += (rows.sink - rows.lse).exp() * (plain.amax(1, keepdim=True) - 1)
+    left = (1 - below).clamp_(min=0.0)
+    out = (above + rows.out.abs() * below) / left * (1 + 4 * u) + 4 * u * rows.out.abs()
+    out += half_spacing(rows.out.abs() + out, policy.dtype)
+    level = found.top + (terms + 1).log()
+    lse = -left.log() + u * (policy.exponential + 6 * (rows.lse.abs() + level))
+    lse = lse + 2 * policy.merges * unit(policy.lse) * level
+    lse = lse + half_spacing(rows.lse.abs() + lse, policy.stored_lse)
+    return Forward(out, lse, *_variances(rows, found, policy, rescales, roundings))
+
+
+def _variances(
+    rows: Rows, found: Scores, policy: Policy, rescales: Tensor, roundings: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of out, lse, and of what out alone has."""
+    u, short = policy.u, policy.weight_roundings * unit(policy.weights) ** 2 / 3
+    square, v_square = found.p.square(), rows.v.square()
+    each = u**2 / 12 * (found.terms + rescales) + unit(policy.partial) ** 2 / 6 * roundings
+    spread = square @ v_square + rows.out.square()
+    moved = square * found.variance
+    away = moved @ v_square - 2 * rows.out * (moved @ rows.v) + rows.out.square() * moved.sum(1, keepdim=True)
+    own = each * spread + 4 * u**2 * rows.out.square() + half_spacing(rows.out, policy.dtype).square() / 3
+    own += underflow(policy.weights) ** 2 / 3 * (rows.visible @ v_square)
+    out = own + away.clamp_(min=0.0)  # of p_j (v_j - out): what all weights share leaves no error
+    out += short * (square @ v_square + policy.alike * rows.out.square())
+    lse = moved.sum(1, keepdim=True) + u**2 / 12 * (found.terms + rescales + policy.exponential**2)
+    lse += policy.weight_roundings * unit(policy.normaliser) ** 2 / 3 * square.sum(1, keepdim=True)
+    lse += u**2 / 3 * (rows.lse.square() + found.top.square())
+    lse += policy.merges * unit(policy.lse) ** 2 / 3 * (found.top + (found.terms + 1).log()).square()
+    lse += half_spacing(rows.lse, policy.stored_lse).square() / 3
+    return out, lse, own

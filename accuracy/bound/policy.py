@@ -1,0 +1,121 @@
+"""Where an implementation is taken to round, and to what: the assumptions under which a bound holds.
+
+Every operation rounds to nearest in a stated format. The looser the policy, the more implementations it covers; the
+bound of a function that nobody here wrote is that of `loosest`.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from accuracy.core.dtype import FORMATS, accumulation_dtype
+from accuracy.runtime.rounding import spacing
+
+SMALLEST_TILE = 16
+"""Keys after which an online softmax rescales what it has, at the soonest."""
+FAST_EXPONENTIAL = 2048.0
+"""Unit roundoffs of float32 by which exp of torch's flash kernel on a CPU errs at most for 16-bit inputs (measured on
+20,000 arguments from -20 to 0: 1,762)."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Names of formats. dtype: of inputs and results; sums: of dot products, exponentials and sums within a tile;
+    products: to which scores, dP, delta and a scaled q are rounded; weights: to which P and dS are rounded before they
+    are multiplied, `weight_roundings` times; normaliser: to which P is rounded where it is summed; lse: of lse where
+    partials are merged and where the backward reads it; stored_lse: of the lse that is returned; partial: of what
+    pieces give, and of their running sums.
+
+    pieces: in which keys and rows are dealt with one after another (ranks, chunks); forward_tile, gradient_tile: keys
+    or rows after which a running sum is rounded to `partial` within a piece, None: never; exponential: largest relative
+    error of exp and log, in unit roundoffs of sums; alike: whether the weights of a row may all be rounded alike, as
+    equal ones are; by_head: whether dk and dv of query heads that share keys are rounded before they are added.
+    """
+
+    dtype: str
+    sums: str
+    products: str
+    weights: str
+    normaliser: str
+    lse: str
+    stored_lse: str
+    partial: str
+    weight_roundings: int = 1
+    pieces: int = 1
+    forward_tile: int | None = None
+    gradient_tile: int | None = None
+    exponential: float = 4.0
+    alike: bool = False
+    by_head: bool = False
+
+    @property
+    def u(self) -> float:
+        """Unit roundoff of sums."""
+        return FORMATS[self.sums].unit_roundoff
+
+    @property
+    def merges(self) -> int:
+        """How often a partial is joined to another."""
+        return self.pieces - 1
+
+    def roundings(self, terms: Tensor, way: str) -> Tensor:
+        """How many roundings to `partial` a running sum of so many terms sees, beside the last one."""
+        tile = self.forward_tile if way == "forward" else self.gradient_tile
+        return 2.0 * self.merges + (torch.zeros_like(terms) if tile is None else 2 * (terms / tile).ceil())
+
+
+def kernel(dtype: str, **changes: object) -> Policy:
+    """A fused kernel on one device: float32 inside (float64 for float64), P and dS rounded to the inputs' dtype."""
+    sums = accumulation_dtype(dtype)
+    plain = {"sums": sums, "products": sums, "weights": dtype, "normaliser": sums, "lse": sums, "stored_lse": sums}
+    return Policy(**({"dtype": dtype, "partial": dtype} | plain | changes))  # type: ignore[arg-type]
+
+
+def loosest(dtype: str, pieces: int = 1, stored_lse: str | None = None) -> Policy:
+    """What a function that nobody here wrote may do and still be called rounding: scores, weights, lse, delta and dS
+    are stored in the inputs' dtype; running sums are rounded to it after 128 keys of the forward and 32 rows or keys of
+    the backward (torch's flash kernel on a CPU does the latter), and between pieces."""
+    sums = accumulation_dtype(dtype)
+    return Policy(
+        dtype, sums, products=dtype, weights=dtype, normaliser=dtype, lse=dtype, stored_lse=stored_lse or sums,
+        partial=dtype, weight_roundings=2, pieces=pieces, forward_tile=128, gradient_tile=32,
+        exponential=FAST_EXPONENTIAL if sums != dtype else 48.0, alike=True, by_head=True,
+    )  # fmt: skip
+
+
+def short_sums(dtype: str, rows: int) -> Policy:
+    """torch's flash kernel on a CPU: dq, dk and dv are sums in the inputs' dtype over tiles of rows (`q_split_size` of
+    ATen/native/cpu/FlashAttentionKernel.cpp), and exp of 16-bit inputs is a fast one."""
+    tile = 256 if rows >= 768 else 64 if rows >= 192 else 32
+    exponential = 4.0 if accumulation_dtype(dtype) == dtype else FAST_EXPONENTIAL
+    return kernel(dtype, gradient_tile=tile, exponential=exponential)
+
+
+POLICIES = {"kernel": kernel, "loosest": loosest}
+
+
+def unit(name: str) -> float:
+    """Unit roundoff of a format."""
+    return FORMATS[name].unit_roundoff
+
+
+def underflow(name: str) -> float:
+    """Largest absolute error of rounding what is below a format's normal numbers; where those are flushed to zero, all
+    of it, as float32 and bfloat16 are on some devices."""
+    form = FORMATS[name]
+    gradual = name == "float16"  # no device flushes those
+    return math.ldexp(1.0, form.min_exponent - (form.precision if gradual else 0))
+
+
+def grown(count: Tensor | float, u: float) -> Tensor | float:
+    """gamma_n = n u / (1 - n u): relative error of a sum of n terms, or of n roundings one on another (Higham 2002,
+    lemma 3.1). Beyond n u = 1/2 there is no bound."""
+    size = torch.as_tensor(count, dtype=torch.float64) * u
+    return torch.where(size < 0.5, size / (1 - size), torch.inf)
+
+
+def half_spacing(x: Tensor, dtype: str) -> Tensor:
+    """Half the distance of neighbouring numbers at x (float64): the largest error of rounding it to nearest."""
+    return spacing(x, dtype) / 2

@@ -1,0 +1,102 @@
+"""One pass over a problem with absolute values and squares: how far can each element of out, lse, dq, dk and dv be off?
+
+In: inputs, the float64 reference and a `Policy`. Out: `Bound`s in the tensors' own shapes. In blocks of rows, as the
+reference: memory linear in the sequence length. The derivation, its assumptions and its sources are in README.md.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from accuracy.bound.backward import Sums, backward, finished
+from accuracy.bound.forward import Rows, forward, scores
+from accuracy.bound.policy import Policy
+from accuracy.core.probes import REFERENCE_ERROR
+from accuracy.reference.float64 import Reference, seen_keys
+
+BLOCK_ELEMENTS = 2**21
+"""Scores held at once; about 25 such float64 matrices live at a time (400 MiB)."""
+OWN_ERROR = 1 + 1e-9
+"""Of the pass itself: a few thousand float64 operations of one sign."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Of one tensor. certain: no error is larger; variance: of the error, a sum of that of all roundings."""
+
+    certain: Tensor
+    variance: Tensor
+
+    def likely(self, p: float) -> Tensor:
+        """An error is larger with a chance of at most p, if roundings are independent; never above `certain`."""
+        return (math.sqrt(2 * math.log(2 / p)) * self.variance.sqrt()).minimum(self.certain)
+
+
+def bounds(
+    q: Tensor, k: Tensor, v: Tensor, dout: Tensor, reference: Reference, policy: Policy, *, scale: float,
+    causal: bool, top_left: bool = False, window: int | None = None, documents: Sequence[int] = (),
+    softcap: float | None = None, sinks: Sequence[float] = (),
+) -> dict[str, Bound]:  # fmt: skip
+    """The bounds of out, dq (B, Sq, H, D), lse (B, H, Sq), dk, dv (B, S, Hk, D), float64. Arguments as those of
+    `accuracy.reference.float64.attention`, whose result `reference` is."""
+    seen = seen_keys(q.shape[1], k.shape[1], causal, top_left, window, documents)
+    share = q.shape[2] // k.shape[2]
+    found = {name: _empty(getattr(reference, name)) for name in ("out", "lse", "dq")}
+    sums = {name: Sums(*(torch.zeros_like(getattr(reference, name)) for _ in range(5))) for name in ("dk", "dv")}
+    terms_of_key = torch.zeros(k.shape[1], 1, dtype=torch.float64, device=q.device)
+    for item in range(q.shape[0]):
+        for head in range(q.shape[2]):
+            kv = head // share
+            for rows, keys, visible in _blocks(seen, q.device):
+                part = Rows(
+                    q=q[item, rows, head].double(), k=k[item, keys, kv].double(), v=v[item, keys, kv].double(),
+                    dout=dout[item, rows, head].double(), out=reference.out[item, rows, head],
+                    lse=reference.lse[item, head, rows, None], delta=reference.delta[item, head, rows, None],
+                    dq=reference.dq[item, rows, head], visible=visible, scale=scale, softcap=softcap,
+                    sink=sinks[head] if sinks else None,
+                )  # fmt: skip
+                scored = scores(part, policy)
+                done = forward(part, scored, policy)
+                dq, dk, dv = backward(part, scored, done, policy)
+                here, there = (item, rows, head), (item, keys, kv)
+                _fill(found["out"], here, done.out, done.out_variance)
+                _fill(found["lse"], (item, head, rows), done.lse[:, 0], done.lse_variance[:, 0])
+                _fill(found["dq"], here, *finished(dq, part.dq, scored.terms, 1, policy))
+                sums["dk"].add(there, dk)
+                sums["dv"].add(there, dv)
+                if item == head == 0:
+                    terms_of_key[keys] += visible.sum(0)[:, None]
+    terms = terms_of_key[None, :, None]
+    for name in ("dk", "dv"):
+        found[name] = Bound(*finished(sums[name], getattr(reference, name), terms, share, policy))
+    return {name: _with_own_errors(bound, getattr(reference, name)) for name, bound in found.items()}
+
+
+def _with_own_errors(bound: Bound, reference: Tensor) -> Bound:
+    """The reference and this pass are computed in float64: what they err by is added."""
+    size = REFERENCE_ERROR * (reference.abs() + reference.square().mean().sqrt())
+    return Bound((bound.certain * OWN_ERROR + size).nan_to_num_(nan=torch.inf), bound.variance * OWN_ERROR)
+
+
+def _empty(like: Tensor) -> Bound:
+    return Bound(torch.zeros_like(like), torch.zeros_like(like))
+
+
+def _fill(bound: Bound, place: tuple[int | slice, ...], certain: Tensor, variance: Tensor) -> None:
+    bound.certain[place] = certain
+    bound.variance[place] = variance
+
+
+def _blocks(seen: Tensor, device: torch.device) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Rows, the keys from the first that one of them sees to the last, and which each sees: (R, C), 1 or 0."""
+    most = int((seen[:, 1] - seen[:, 0]).max())
+    rows = max(1, min(256, BLOCK_ELEMENTS // most))
+    for first in range(0, len(seen), rows):
+        mine = seen[first : first + rows].to(device)
+        begin, end = int(mine[:, 0].min()), int(mine[:, 1].max())
+        key = torch.arange(begin, end, device=device)
+        visible = ((key >= mine[:, :1]) & (key < mine[:, 1:])).double()
+        yield slice(first, first + len(mine)), slice(begin, end), visible
