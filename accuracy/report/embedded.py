@@ -7,9 +7,8 @@ too many rows, digits go first, then per-rank rows of the later seeds; rows over
 import base64
 import gzip
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import repeat
 
 import numpy as np
 import pandas as pd
@@ -27,7 +26,6 @@ WHOLE_DIGITS = 6  # of rows over all ranks always: the page joins their seeds an
 OF_RANKS = ("error_rel", "error_max", "error_mean", "diff_rel", "diff_max", "diff_mean", "x_single_device", "ulp_max",
             "worst_token")  # fmt: skip
 _ONLY_WHOLE = [name for name in (*METRICS, "worst_batch", "worst_head", "worst_dim") if name not in OF_RANKS]
-_WHOLE = repeat(WHOLE_DIGITS)
 _OF_POSITIONS = ("facet", "series", "world_size", "tensor", "token_begin", "token_end", "rank", "error_rms")
 MOST_SUMMARY_ROWS = 300
 
@@ -88,13 +86,13 @@ def _encoded(rows: pd.DataFrame, digits: int, bins: str = "") -> str:
     case, _ = pd.factorize(rows["case_id"])
     _, first = np.unique(case, return_index=True)
     firsts = rows.iloc[first]
-    each = np.where(rows["rank"] == ALL_RANKS, WHOLE_DIGITS, digits).tolist()
+    each = np.where(rows["rank"] == ALL_RANKS, WHOLE_DIGITS, digits)
     columns = []
     for name in rows:
         codes, _ = pd.factorize(rows[name])
         same = bool((codes == codes[first[case]]).all())  # in every row of a case
         about = f'"name":{json.dumps(name)},"by_case":{json.dumps(same)}'
-        columns.append(f"{{{about},{_values(firsts[name], _WHOLE) if same else _values(rows[name], each)}}}")
+        columns.append(f"{{{about},{_values(firsts[name], WHOLE_DIGITS) if same else _values(rows[name], each)}}}")
     commands = json.dumps([command(row) for row in firsts.to_dict("records")])
     cases = json.dumps(case.tolist(), separators=(",", ":"))
     content = f'"cases":{cases},"commands":{commands},"columns":[{",".join(columns)}]'
@@ -111,30 +109,32 @@ def _positions(profiles: pd.DataFrame | None, setting: str) -> str:
         return ""
     here = profiles["facet"] == setting
     for kept in (profiles, profiles[here], profiles[here & (profiles["world_size"] <= MOST_LEGIBLE_WORLD)]):
-        columns = ",".join(f'{{"name":"{name}",{_values(kept[name], repeat(3))}}}' for name in _OF_POSITIONS)
+        columns = ",".join(f'{{"name":"{name}",{_values(kept[name], 3)}}}' for name in _OF_POSITIONS)
         text = f',"positions":{{"count":{len(kept)},"columns":[{columns}]}}'
         if len(_base64(text)) <= MOST_POSITION_BYTES:
             return text
     return ""
 
 
-def _values(values: pd.Series, digits: Iterable[int]) -> str:
-    """`"texts":[...],"places":[...]` (-1: missing) or `"numbers":[...]`; digits: of each."""
+def _values(values: pd.Series, digits: np.ndarray | int) -> str:
+    """`"texts":[...],"places":[...]` (-1: missing) or `"numbers":[...]`; digits: of each, or of all."""
     if not pd.api.types.is_numeric_dtype(values):
         places, distinct = pd.factorize(values)
         texts = json.dumps([str(text) for text in distinct])
         return f'"texts":{texts},"places":{json.dumps(places.tolist(), separators=(",", ":"))}'
-    numbers = values.to_numpy(dtype="float64", na_value=np.nan)
-    return f'"numbers":[{",".join(map(_number, numbers.tolist(), digits))}]'
+    return f'"numbers":[{_numbers(values.to_numpy(dtype="float64", na_value=np.nan), digits)}]'
 
 
-def _number(value: float, digits: int) -> str:
-    """As JSON can say it, which has no infinity: that travels as text. Whole numbers below 2^53 keep all digits."""
-    if value != value:
-        return "null"
-    if value in (np.inf, -np.inf):
-        return f'"{value}"'
-    return str(int(value)) if value == int(value) and abs(value) < 2**53 else f"{value:.{digits}g}"
+def _numbers(values: np.ndarray, digits: np.ndarray | int) -> str:
+    """As JSON can say them, which has no infinity: that travels as text. Whole numbers below 2^53 keep all digits. One
+    format for all: a call for each of ten million numbers would be most of a page's time."""
+    finite = np.isfinite(values)
+    whole = finite & (values == np.trunc(values)) & (np.abs(values) < 2**53)
+    kinds = np.select([whole, finite, np.isnan(values), values > 0], [0, digits, -1, -2], -3)
+    distinct, places = np.unique(kinds, return_inverse=True)
+    words = {0: "%d", -1: "null", -2: '"inf"', -3: '"-inf"'}
+    formats = np.array([words.get(kind, f"%.{kind}g") for kind in distinct.tolist()], dtype="object")
+    return ",".join(formats[places].tolist()) % tuple(values[finite].tolist())
 
 
 def summary_table(whole: pd.DataFrame) -> Table:

@@ -67,12 +67,19 @@ def diagnoses(
 ) -> list[Diagnosis]:
     """Gravest first."""
     names, found = names_of(results), []
-    named = with_names(results, names)
-    for name, judged in with_names(verdicts, names).groupby("named", sort=False):
-        mine = named[named["named"] == name].drop(columns="named")
-        of_mine = (rows[rows["case_id"].isin(mine["case_id"])] for rows in (steps, hypotheses))
-        found.append(_diagnose(str(name), judged.drop(columns="named"), mine, *of_mine))
+    mine = dict(iter(_in_blocks(with_names(results, names)).groupby("named", sort=False)))
+    for name, judged in _in_blocks(with_names(verdicts, names)).groupby("named", sort=False):
+        cases = mine[name]["case_id"].unique()
+        of_mine = (rows[rows["case_id"].isin(cases)] for rows in (steps, hypotheses))
+        found.append(_diagnose(str(name), judged, mine[name], *of_mine))
     return sorted(found, key=lambda each: LABELS.index(each.label))
+
+
+def _in_blocks(rows: pd.DataFrame) -> pd.DataFrame:
+    """The same rows in one block of memory for each kind of column: pandas takes rows from its own texts column by
+    column, dozens of times a variant."""
+    texts = [name for name in rows if isinstance(rows[name].dtype, pd.StringDtype)]
+    return rows.astype(dict.fromkeys(texts, "object")).copy()
 
 
 def sentences(found: list[Diagnosis]) -> list[str]:

@@ -6,10 +6,12 @@ kernel's name.
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from accuracy.core import fields
 from accuracy.results.cell import SINGLE_DEVICE
+from accuracy.verdict.rows import combinations
 
 VARIANT = fields.names(fields.VARIANT, fields.PRECISION)
 KERNEL = fields.names(fields.KERNEL)
@@ -31,7 +33,10 @@ def names_of(results: pd.DataFrame) -> Names:
 
 def with_names(rows: pd.DataFrame, names: Names) -> pd.DataFrame:
     """A table, or its verdicts, with the column `named`."""
-    return rows.assign(named=[names[key] for key in rows[list(_KEY)].itertuples(index=False, name=None)])
+    numbers = np.array(combinations(rows, _KEY), dtype=int)
+    _, first = np.unique(numbers, return_index=True)
+    distinct = [names[key] for key in rows.iloc[first][list(_KEY)].itertuples(index=False, name=None)]
+    return rows.assign(named=[distinct[number] for number in numbers])
 
 
 def _kernels_alone(cases: pd.DataFrame) -> bool:

@@ -18,9 +18,11 @@ from accuracy.verdict.evidence import times_single_device
 from accuracy.verdict.growth import Growth, fit_growth
 from accuracy.verdict.inside import is_healthy
 from accuracy.verdict.label import BUGS, INVALID, LABELS, NONDETERMINISTIC, NOT_MEASURED, ROUNDING, is_simple
+from accuracy.verdict.rows import Rows, columns_of, combinations
 
 PROBLEM = fields.names(fields.PROBLEM)
 FORWARD = ("out", "lse")
+_READ = ("tensor", "dtype", "world_size", "rank", "inputs", "error_rel", "single_device_rel", "floor_rel", "nonfinite")
 RIGHT = 3.0  # a rank whose error is below 3 times single device's is right (rule 5's limit for one rank)
 
 
@@ -67,7 +69,8 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> Pattern:
     dtypes = _by_precision(wrong["dtype"])
     size = int(wrong["world_size"].max())
     finest = dtypes[-1]
-    rows = results[results["tensor"].notna() & results["error_rel"].notna() & ~results["inputs"].isin(list(PROBES))]
+    numbers = results["tensor"].notna() & results["error_rel"].notna() & ~results["inputs"].isin(list(PROBES))
+    rows = Rows(columns_of(results, _READ), np.flatnonzero(numbers))
     shown = _shown(rows, wrong)
     profile = {name: _profile(rows, name, finest, size, shown) for name in tensors}
     first = wrong.loc[_most_telling(wrong)]
@@ -122,13 +125,16 @@ def _most_telling(wrong: pd.DataFrame) -> Any:
 
 def _problem_numbers(rows: pd.DataFrame) -> "pd.Series[int]":
     """Of each row, the number of its problem in the order in which problems come."""
-    return rows.groupby(list(PROBLEM), sort=False, dropna=False).ngroup()
+    return pd.Series(combinations(rows, PROBLEM), rows.index)
 
 
 def _same_problem(rows: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
     """The rows of the problem of the first row of `like`."""
-    first = like[list(PROBLEM)].iloc[0]
-    return rows[(rows[list(PROBLEM)].eq(first) | rows[list(PROBLEM)].isna() & first.isna()).all(axis=1)]
+    same = np.ones(len(rows), dtype=bool)
+    for name in PROBLEM:
+        first = like[name].iloc[0]
+        same &= rows[name].isna() if pd.isna(first) else rows[name].to_numpy() == first
+    return rows[same]
 
 
 def _shape(judged: pd.DataFrame, wrong: pd.DataFrame) -> str:
@@ -181,19 +187,20 @@ def _by_precision(dtypes: pd.Series) -> tuple[str, ...]:
     return tuple(sorted(set(map(str, dtypes)), key=lambda dtype: FORMATS[dtype].precision))
 
 
-def _shown(rows: pd.DataFrame, wrong: pd.DataFrame) -> tuple[str, ...]:
+def _shown(rows: Rows, wrong: pd.DataFrame) -> tuple[str, ...]:
     """The distributions that show what is wrong, as far as the findings name them."""
     named = {str(numbers["inputs"]) for numbers in wrong["numbers"] if "inputs" in numbers}
     if (wrong["label"] == INVALID).any() and not any("unwaited" in numbers for numbers in wrong["numbers"]):
-        named |= set(rows.loc[rows["nonfinite"] > 0, "inputs"])
+        named |= set(rows["inputs"][rows["nonfinite"] > 0])
     return tuple(sorted(named))
 
 
-def _profile(rows: pd.DataFrame, tensor: str, dtype: str, size: int, inputs: tuple[str, ...]) -> pd.Series:
+def _profile(rows: Rows, tensor: str, dtype: str, size: int, inputs: tuple[str, ...]) -> pd.Series:
     """Times single device's error on each rank, mean over seeds; infinite where values are not finite."""
-    mine = rows[(rows["tensor"] == tensor) & (rows["dtype"] == dtype) & (rows["world_size"] == size)]
-    mine = mine[(mine["rank"] != ALL_RANKS) & (mine["inputs"].isin(inputs) if inputs else True)]
-    return times_single_device(mine).groupby(mine["rank"]).mean()
+    chosen = (rows["tensor"] == tensor) & (rows["dtype"] == dtype) & (rows["world_size"] == size)
+    chosen &= (rows["rank"] != ALL_RANKS) & (np.isin(rows["inputs"], inputs) if inputs else True)
+    mine = rows.where(chosen)
+    return pd.Series(times_single_device(mine)).groupby(mine["rank"]).mean()
 
 
 def _trend(errors: pd.Series) -> str:
@@ -204,19 +211,20 @@ def _trend(errors: pd.Series) -> str:
     return "rising" if (steps > 0).all() else "falling" if (steps < 0).all() else ""
 
 
-def _growth(rows: pd.DataFrame, tensors: tuple[str, ...], dtype: str) -> dict[str, Growth]:
-    whole = rows[(rows["rank"] == ALL_RANKS) & (rows["dtype"] == dtype)]
+def _growth(rows: Rows, tensors: tuple[str, ...], dtype: str) -> dict[str, Growth]:
+    whole = rows.where((rows["rank"] == ALL_RANKS) & (rows["dtype"] == dtype) & (rows["inputs"] == "gaussian"))
     found = {}
     for name in tensors:
-        mine = whole[(whole["tensor"] == name) & (whole["inputs"] == "gaussian")]
+        mine = whole.where(whole["tensor"] == name)
         fit = fit_growth(zip(mine["world_size"], mine["error_rel"], strict=True))
         if isinstance(fit, Growth):
             found[name] = fit
     return found
 
 
-def _ratios(rows: pd.DataFrame, dtype: str, size: int) -> dict[str, float]:
+def _ratios(rows: Rows, dtype: str, size: int) -> dict[str, float]:
     """Relative errors over all ranks in the finest wrong dtype: their ratios tell one cause from another."""
-    mine = rows[(rows["rank"] == ALL_RANKS) & (rows["dtype"] == dtype) & (rows["world_size"] == size)]
-    mine = mine[mine["inputs"] == "gaussian"] if (mine["inputs"] == "gaussian").any() else mine
-    return {str(name): float(values.mean()) for name, values in mine.groupby("tensor")["error_rel"]}
+    mine = rows.where((rows["rank"] == ALL_RANKS) & (rows["dtype"] == dtype) & (rows["world_size"] == size))
+    gaussian = mine["inputs"] == "gaussian"
+    mine = mine.where(gaussian) if gaussian.any() else mine
+    return {str(name): float(same["error_rel"].mean()) for (name,), same in sorted(mine.by("tensor").items())}

@@ -55,6 +55,8 @@ class Cause:
 
 def causes(hypotheses: pd.DataFrame, results: pd.DataFrame) -> dict[str, Cause]:
     """By tensor, of one variant."""
+    if hypotheses.empty:
+        return {}
     about = results.drop_duplicates("case_id").set_index("case_id")[["dtype", "world_size", "inputs"]]
     rows = hypotheses[hypotheses["case_id"].isin(about.index)].join(about, on="case_id")
     return {str(tensor): _of_tensor(str(tensor), mine) for tensor, mine in rows.groupby("tensor", sort=False)}

@@ -5,6 +5,7 @@ missing numbers out.
 """
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,14 +49,21 @@ class Rows:
         return {key: Rows(self.columns, np.array(places)) for key, places in found.items()}
 
 
-def columns_of(table: pd.DataFrame) -> dict[str, np.ndarray]:
+def columns_of(table: pd.DataFrame, names: Iterable[str] = RESULTS_SCHEMA.names) -> dict[str, np.ndarray]:
     """Metrics and counts as float64, where NaN is missing; other columns as they are, texts as objects."""
     numbers = set(RESULTS_SCHEMA.names) - set(IDENTITY)
     return {
         name: table[name].to_numpy("float64" if name in numbers else _plain(table[name]))
-        for name in RESULTS_SCHEMA.names
+        for name in names
         if name not in OF_STACKS
     }
+
+
+def combinations(table: pd.DataFrame, names: Sequence[str]) -> list[int]:
+    """Of each row, the number of its values in these columns, in the order in which such values come."""
+    seen: dict[tuple[int, ...], int] = {}
+    keys = zip(*(pd.factorize(table[name])[0].tolist() for name in names), strict=True)
+    return [seen.setdefault(key, len(seen)) for key in keys]
 
 
 def _plain(column: pd.Series) -> str | None:

@@ -1,6 +1,8 @@
 """Section: bug or rounding? The verdict of every tensor, the evidence, and the traced steps."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -60,19 +62,25 @@ def _bits(dtype: str) -> int:
 
 
 def _overview(ranked: pd.DataFrame) -> Table:
+    keys = ["named", "_bits", "dtype", "tensor"]
+    worst = ranked.sort_values([*keys, "_grave", "x_single_device"], ascending=[True] * 5 + [False])
     found = {
-        (name, dtype, tensor): _label_cell(mine)
-        for (name, _, dtype, tensor), mine in ranked.groupby(["named", "_bits", "dtype", "tensor"], sort=True)
+        (row["named"], row["dtype"], row["tensor"]): _label_cell(row, most)
+        for row, most in zip(
+            worst.drop_duplicates(keys).to_dict("records"),
+            worst.groupby(keys, sort=True)["x_single_device"].max(),
+            strict=True,
+        )
     }
     there = [name for name in ALL_TENSORS if name != "dsink" or (ranked["tensor"] == name).any()]
     return grid("Verdict of every tensor", ("variant", "dtype"), there, found, _ABSENT)
 
 
-def _label_cell(rows: pd.DataFrame) -> TableCell:
-    worst = rows.sort_values(["_grave", "x_single_device"], ascending=[True, False]).iloc[0]
+def _label_cell(worst: Mapping[Any, Any], most: float) -> TableCell:
+    """worst: the gravest verdict of a tensor; most: its largest ratio."""
     label, sentence = str(worst["label"]), str(worst["sentence"])
     if label == ROUNDING:
-        return TableCell(label, plain(rows["x_single_device"].max()), hint=sentence)
+        return TableCell(label, plain(most), hint=sentence)
     return TableCell(label, f"{ratio(worst['x_single_device'])} W = {worst['world_size']}", "alarm", hint=sentence)
 
 
