@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from accuracy.api.assert_close import assert_close
     from accuracy.api.bounds import bounds
     from accuracy.api.diagnose import Diagnosis, diagnose
+    from accuracy.api.drift import drift
     from accuracy.api.measure import measure
     from accuracy.api.tables import columns, compare, load
     from accuracy.core.errors import ConfigError
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "ConfigError", "Diagnosis", "assert_accurate", "assert_close", "bounds", "columns", "compare",
-    "diagnose", "load", "measure", "plot",
+    "diagnose", "drift", "load", "measure", "plot",
 ]  # fmt: skip
 _MODULES = {
     "ConfigError": "core.errors", "Diagnosis": "api.diagnose", "assert_accurate": "api.assert_accurate",
     "assert_close": "api.assert_close", "bounds": "api.bounds",
-    "columns": "api.tables", "compare": "api.tables", "diagnose": "api.diagnose", "load": "api.tables",
-    "measure": "api.measure", "plot": "api.plot",
+    "columns": "api.tables", "compare": "api.tables", "diagnose": "api.diagnose", "drift": "api.drift",
+    "load": "api.tables", "measure": "api.measure", "plot": "api.plot",
 }  # fmt: skip
 
 

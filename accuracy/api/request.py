@@ -15,30 +15,45 @@ SETTINGS = ("dtype", "world_size", "seed", "inputs", "kernel", "world", "shardin
             "case_seconds")  # fmt: skip
 
 
-def request(subjects: Subjects, arguments: Mapping[str, Any], words: tuple[str, ...] = ()) -> dict[str, Any]:
+def request(
+    subjects: Subjects,
+    arguments: Mapping[str, Any],
+    words: tuple[str, ...] = (),
+    functions: Mapping[str, Function] | None = None,
+    keys: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """The configuration of a run. arguments: of a call, None: as the words have it; words: overrides of the command
-    line. Raises ConfigError."""
+    line; functions: further ones, which other keys name as given:NAME; keys: further keys. Raises ConfigError."""
     arguments = {name: _plain(value) for name, value in arguments.items() if value is not None}
     settings = {name: arguments.pop(name) for name in SETTINGS if name in arguments}
     node = {"forward": "callable", "backward": "callable", "sharding": settings.pop("sharding", "contiguous"),
             "layout": settings.pop("layout", "bshd")}  # fmt: skip
-    names, functions = _named(subjects)
-    named = nodes("variant", names) if names else {}
-    handed = {name: {**node, "fn": text} for name, text in given.give(functions).items()}
+    names, subject_functions = named(subjects)
+    chosen = nodes("variant", names) if names else {}
+    texts = given.give({**subject_functions, **(functions or {})})
+    handed = {name: {**node, "fn": texts[name]} for name in subject_functions}
     for group in ("kernel", "inputs"):
         if group in settings and not isinstance(settings[group], dict):
             settings[group] = nodes(group, settings[group] if isinstance(settings[group], list) else [settings[group]])
     worlds = nodes("world", [settings.pop("world", "simulated")])
-    if functions and settings.get("world_size", 1) != 1:
-        for name in handed.values():
-            given.check_travels(name["fn"])
+    if texts and settings.get("world_size", 1) != 1:
+        for text in texts.values():
+            given.check_travels(text)
     config = compose(*words)
-    config |= {"workers": 1, "report": False, **settings, "variant": {**named, **handed}, "world": worlds}
+    config |= {
+        "workers": 1,
+        "report": False,
+        **settings,
+        "variant": {**chosen, **handed},
+        "world": worlds,
+        **(keys or {}),
+    }
     config["problem"] |= arguments
     return settle(config)
 
 
-def _named(subjects: Subjects) -> tuple[list[str], dict[str, Function]]:
+def named(subjects: Subjects) -> tuple[list[str], dict[str, Function]]:
+    """Texts, and functions by name. Raises ConfigError."""
     if isinstance(subjects, Mapping):
         pairs = list(subjects.items())
     elif isinstance(subjects, str) or callable(subjects):
@@ -52,7 +67,7 @@ def _named(subjects: Subjects) -> tuple[list[str], dict[str, Function]]:
     for name, each in pairs:
         if not isinstance(each, str) and not callable(each):
             raise ConfigError(f"{each!r} is no variant; allowed: a variant's name, or a function fn(q, k, v, *, ...)")
-        if not isinstance(name, str) or not re.fullmatch(r"\w+", name) or (name == "single_device" and callable(each)):
+        if callable(each) and not (isinstance(name, str) and re.fullmatch(r"\w+", name) and name != "single_device"):
             raise ConfigError(f"{name!r} names no function of a caller's; give {{'another_name': function}}")
         if sum(name == other for other, _ in pairs) > 1:
             raise ConfigError(f"two are called {name}; give {{'name': function, 'other_name': function}}")

@@ -14,6 +14,7 @@ from accuracy.execute.plan import Planned
 from accuracy.execute.run import Outcome
 from accuracy.measurement.memory import bytes_needed
 from accuracy.results import table
+from accuracy.verdict import drift
 
 SHOWN = 40
 
@@ -66,6 +67,8 @@ def outcome(result: Outcome) -> str:
     stacks = table.in_stacks(rows)
     shown = [_ratios(rows[~stacks])] if not stacks.all() or rows.empty else []
     shown += [_bottom_gradients(rows[stacks])] if stacks.any() else []
+    paired = rows["against"].fillna("") != ""
+    shown = [drift.summary(rows[paired])] if paired.any() else shown
     return "\n".join(["", "\n\n".join(shown), "", counts, *_failures(rows, result.folder)])
 
 

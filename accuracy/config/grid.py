@@ -1,12 +1,13 @@
 """From axes to cases: the product of all axes, slowest first, and the precision policies of the schedules."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
+from accuracy.config.paths import NamedPath
 from accuracy.config.read import Configuration
 from accuracy.core import plugins
-from accuracy.core.case import Case, Variant
+from accuracy.core.case import Case, Other, Part, Variant
 from accuracy.core.errors import ConfigError
 from accuracy.core.precision import Precision
 
@@ -14,31 +15,73 @@ from accuracy.core.precision import Precision
 def cases_of(configuration: Configuration) -> Iterator[Case]:
     """The product, slowest axis first: what is costly to prepare (inputs, reference, single device) changes least
     often."""
-    for stack, problem, inputs, seed, dtype, kernel, size, variant, overrides in itertools.product(
+    for stack, problem, inputs, seed, dtype, kernel in itertools.product(
         configuration.stacks or (None,), configuration.problems, configuration.inputs, configuration.seeds,
-        configuration.dtypes, configuration.kernels, configuration.world_sizes, configuration.variants,
-        configuration.precisions,
+        configuration.dtypes, configuration.kernels,
     ):  # fmt: skip
-        roundings = _roundings(variant)
-        forward, backward = (  # changed only where the schedule rounds: other places would split equal cases in two
-            replace(published, **{place: word for place, word in overrides.items() if place in places})
-            for published, places in roundings
-        )
-        pairs = [(published, policy) for (published, _), policy in zip(roundings, (forward, backward), strict=True)]
-        changed = (
-            f"{each.name}={overrides[each.name]}"
-            for each in fields(Precision)
-            if any(getattr(published, each.name) != getattr(policy, each.name) for published, policy in pairs)
-        )
-        yield Case(
-            problem, inputs, seed, dtype, variant, kernel, forward, backward, ",".join(changed), configuration.world,
-            size, configuration.device, configuration.reruns, configuration.conditions, stack,
-        )  # fmt: skip
+        for path, against in _pairs(configuration, kernel):
+            yield Case(
+                problem, inputs, seed, dtype, path.variant, path.kernel, path.forward_precision,
+                path.backward_precision, path.precision_text, path.world, path.world_size, configuration.device,
+                configuration.reruns, configuration.conditions, stack, against,
+            )  # fmt: skip
+
+
+def _pairs(configuration: Configuration, kernel: Part) -> Iterator[tuple[Other, Other | None]]:
+    """Each path beside each of path_b; without path_b each of path_a beside those after it."""
+    paths = list(_paths(configuration, kernel))
+    others = [other for each in configuration.paths_b for other in _others(each, kernel, configuration)]
+    if others:
+        yield from itertools.product(paths, others)
+    elif len(configuration.paths_a) > 1:
+        yield from itertools.combinations(paths, 2)
+    else:
+        yield from ((path, None) for path in paths)
+
+
+def _paths(configuration: Configuration, kernel: Part) -> Iterator[Other]:
+    """What is measured on a kernel: the chosen paths, else every variant at every world size and precision."""
+    for path in configuration.paths_a:
+        yield from (replace(each, world=configuration.world) for each in _others(path, kernel, configuration))
+    if not configuration.paths_a:
+        for size, variant, overrides in itertools.product(
+            configuration.world_sizes, configuration.variants, configuration.precisions
+        ):
+            yield _resolved(variant, kernel, overrides, configuration.world, size)
+
+
+def _others(path: NamedPath, kernel: Part, configuration: Configuration) -> Iterator[Other]:
+    """A path at the run's world sizes, unless it has its own or is one of one device."""
+    one_device = plugins.load(path.variant.forward.source).SCHEDULE.one_device
+    sizes = (path.world_size,) if path.world_size else (1,) if one_device else configuration.world_sizes
+    world = "processes" if path.is_function else "simulated"
+    for size in sizes:
+        yield _resolved(path.variant, path.kernel or kernel, dict(path.precision), world, size)
+
+
+def _resolved(variant: Variant, kernel: Part, overrides: Mapping[str, str], world: str, size: int) -> Other:
+    """With the policies of its schedules, changed only where each rounds: other places would split equal cases."""
+    roundings = _roundings(variant)
+    forward, backward = (
+        replace(published, **{place: word for place, word in overrides.items() if place in places})
+        for published, places in roundings
+    )
+    pairs = [(published, policy) for (published, _), policy in zip(roundings, (forward, backward), strict=True)]
+    changed = (
+        f"{each.name}={overrides[each.name]}"
+        for each in fields(Precision)
+        if any(getattr(published, each.name) != getattr(policy, each.name) for published, policy in pairs)
+    )
+    return Other(variant, kernel, forward, backward, ",".join(changed), world, size)
 
 
 def stop_at_useless_knobs(configuration: Configuration) -> None:
     """Raises ConfigError for a rounding place that none of the variants has."""
     known = {place for variant in configuration.variants for _, places in _roundings(variant) for place in places}
+    for path in (*configuration.paths_a, *configuration.paths_b):
+        for place in dict(path.precision):
+            if not any(place in places for _, places in _roundings(path.variant)):
+                raise ConfigError(f"{place} changes nothing in the path {path.variant.name}; drop it or choose a ring")
     for place in (place for overrides in configuration.precisions for place in overrides):
         if place not in known:
             names = ", ".join(variant.name for variant in configuration.variants)

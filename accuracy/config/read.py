@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, SkipValidation
 
 from accuracy.config.checks import Axis, check, combinations, mapping, unknown_key
 from accuracy.config.find import parts, variants
+from accuracy.config.paths import NamedPath, named_paths
 from accuracy.config.problem import problem_of
 from accuracy.core.case import Part, Problem, Reruns, Stack, Variant
 from accuracy.core.dtype import FORMATS
@@ -26,6 +27,7 @@ from accuracy.core.precision import Precision
 DEVICES = ("auto", "cpu", "cuda")
 ALSO_KEYS = (
     "variant", "kernel", "precision", "inputs", "problem", "world", "dtype", "world_size", "seed", "reruns", "stack",
+    "path_a", "path_b",
 )  # fmt: skip
 AUTO_WORKERS, PROCESSORS = 0, -1
 MOST_THREADS = 256  # on a machine with fewer processors, too: the same digits need as many
@@ -80,6 +82,8 @@ class Configuration:
     reruns: SkipValidation[Reruns]
     conditions: bool
     stacks: SkipValidation[tuple[Stack, ...]]  # what attention is part of; none: it stands alone
+    paths_a: SkipValidation[tuple[NamedPath, ...]]  # in place of variants, where there are any
+    paths_b: SkipValidation[tuple[NamedPath, ...]]  # what each path is compared with, too
     also: SkipValidation[tuple["Configuration", ...]]  # more grids, each the configuration with some keys changed
     unusable: Annotated[str, OneOf("stop", "record")]  # a value that no case can use: a mistake, or rows that say why
     reference_folder: Annotated[Path | None, BeforeValidator(_path)]
@@ -98,7 +102,7 @@ class Configuration:
         )},
         **{f"reference_{key}": f"reference.{key}" for key in ("folder", "min_seconds", "method")},
         "batched": "world.simulated.batched", "backend": "world.processes.backend",
-        "timeout_seconds": "world.processes.timeout_seconds",
+        "timeout_seconds": "world.processes.timeout_seconds", "paths_a": "path_a", "paths_b": "path_b",
     }  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -120,6 +124,8 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
         "variant": lambda node: variants(node, folders),
         "kernel": lambda node: parts("kernel", node, folders),
         "inputs": lambda node: parts("inputs", node, folders),
+        "path_a": lambda node: named_paths("path_a", node, folders),
+        "path_b": lambda node: named_paths("path_b", node, folders),
     }
     built: dict[str, Any] = {key: tuple(make(config[key])) for key, make in read_by.items() if key in config}
     for key in ("variant", "kernel", "inputs"):

@@ -11,6 +11,7 @@ from typing import Any
 from accuracy.config.checks import values_of
 from accuracy.config.compose import nodes
 from accuracy.config.find import is_shorthand
+from accuracy.config.paths import needs_processes
 
 FEW = 8
 """Ranks that a further grid may start as processes where the main grid has several; more only as the main grid has."""
@@ -18,6 +19,8 @@ FEW = 8
 
 def settle(config: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration that nobody chose a world for."""
+    if needs_processes(config.get("path_a")) and "simulated" in (config.get("world") or {}):
+        return {**config, "world": nodes("world", ["processes"]), "workers": 1}
     variants = config.get("variant")
     if not isinstance(variants, Mapping) or "simulated" not in (config.get("world") or {}):
         return dict(config)

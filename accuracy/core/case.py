@@ -8,13 +8,14 @@ import hashlib
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any
 
 from accuracy.core import fields
 from accuracy.core.kinds import Finite, FromZero, OneOf, Positive, Share, Whole
 from accuracy.core.masks import Visibility, borders
+from accuracy.core.path_text import pairs_of, path_text
 from accuracy.core.precision import Precision
 
 Scalar = bool | int | float | str | None
@@ -139,6 +140,31 @@ class Variant(Knobs):
 
 
 @dataclass(frozen=True)
+class Other:
+    """The path that a case's own is compared with: all that may differ between two ways to compute one problem.
+
+    kernel: `auto` until a plan resolves it.
+    """
+
+    variant: Variant
+    kernel: Part
+    forward_precision: Precision
+    backward_precision: Precision
+    precision_text: str
+    world: str
+    world_size: int
+
+    @property
+    def text(self) -> str:
+        """As `path_b` takes it, `ring/partial:accumulate@8+eager`."""
+        options, name = dict(self.variant.options), self.variant.name
+        if not str(function := options.get("fn", "accuracy.")).startswith("accuracy."):  # a user's, not a package's
+            name, options["sharding"] = str(function), self.variant.sharding
+        places = pairs_of(self.precision_text)
+        return path_text(name, options, places, self.world_size, self.kernel.name, dict(self.kernel.options))
+
+
+@dataclass(frozen=True)
 class Stack:
     """L blocks as Llama has them: RMSNorm, projections, RoPE, attention, residual; with F, a gated feed-forward too.
 
@@ -195,6 +221,14 @@ class Case:
     reruns: Reruns = Reruns()
     conditions: bool = False  # whether its condition numbers are recorded
     stack: Stack | None = None  # what the attention is part of; None: it stands alone
+    against: Other | None = None  # the path whose results this one's are compared with, too
+
+    @property
+    def other(self) -> "Case":
+        """The case of the path that this one is compared with. Raises ValueError where there is none."""
+        if self.against is None:
+            raise ValueError("the case is compared with no other path")
+        return replace(self, **vars(self.against), reruns=Reruns(), conditions=False, against=None)
 
     @cached_property
     def id(self) -> str:

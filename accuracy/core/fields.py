@@ -17,6 +17,7 @@ Row = Mapping[Any, Any]
 VARIANT, PRECISION, KERNEL, INPUTS, DTYPE = "variant", "precision", "kernel", "inputs", "dtype"
 WORLD, WORLD_SIZE, SEED, PROBLEM, DEVICE = "world", "world_size", "seed", "problem", "device"
 STACK = "stack"  # the layers around the attention
+PATH = "path"  # the other path that a case is compared with
 CONTENT = "content"  # of the digest alone: what code was chosen, and what else is recorded beside the same numbers
 
 
@@ -84,14 +85,22 @@ def _of_stack(name: str, type: str) -> Field:
     return Field(name, STACK, lambda case: getattr(case.stack, name, None), type, f"stack.{name}", usual=_always(None))
 
 
-def _parts(case: "Case") -> list[tuple[str, str, str]]:
+def _parts(case: "Case") -> list[tuple[str, ...]]:
     """The chosen code with its knobs, wherever it is on disk."""
-    parts = (case.variant.forward, case.variant.backward, case.kernel, case.inputs)
-    return [(part.name, part.source.rpartition("/")[2], part.options_text) for part in parts]
+    parts = [case.variant.forward, case.variant.backward, case.kernel, case.inputs]
+    if case.against is not None:
+        parts += [case.against.variant.forward, case.against.variant.backward, case.against.kernel]
+    found: list[tuple[str, ...]] = [(part.name, part.source.rpartition("/")[2], part.options_text) for part in parts]
+    if (other := case.against) is not None:
+        found.append((other.world, other.variant.name, other.variant.sharding, other.precision_text))
+    return found
 
 
 def _policies(case: "Case") -> list[str]:
-    return [str(astuple(policy)) for policy in (case.forward_precision, case.backward_precision)]
+    policies = [case.forward_precision, case.backward_precision]
+    if case.against is not None:
+        policies += [case.against.forward_precision, case.against.backward_precision]
+    return [str(astuple(policy)) for policy in policies]
 
 
 def _reruns(case: "Case") -> str:
@@ -137,6 +146,8 @@ FIELDS = (
     *(_of_stack(name, "int32") for name in ("layers", "width", "feed_forward", "vocabulary")),
     _of_stack("weights", "string"), _of_stack("gain", "float64"), _of_stack("residual", "string"),
     _of_stack("norm", "bool"),
+    Field("against", PATH, lambda case: "" if case.against is None else case.against.text, word="path_b",
+          usual=_always("")),
     Field("device", DEVICE, lambda case: case.device),  # a row says the model of it
     Field("parts", CONTENT, _parts),
     Field("policies", CONTENT, _policies),

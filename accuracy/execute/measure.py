@@ -12,7 +12,7 @@ import torch
 
 from accuracy.config.read import Configuration
 from accuracy.core import given
-from accuracy.core.case import Case
+from accuracy.core.case import Case, Variant
 from accuracy.core.frames import located
 from accuracy.execute import watch
 from accuracy.execute import workers as pool
@@ -26,7 +26,7 @@ from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.measurement.rerun.repeats import copies, repeat
 from accuracy.reference.cache import Cache
 from accuracy.runtime import device
-from accuracy.simulate.program import Ran, build_kernel, rank_program
+from accuracy.simulate.program import Ran, build_kernel, rank_program, simulate
 from accuracy.stack.measure import StackPipeline
 from accuracy.world.alone import group_of_one
 from accuracy.world.base import Tensors
@@ -109,12 +109,21 @@ def _in_time(pipeline: Pipeline, each: Planned, here: Here) -> Measured:
 
 
 def _can_be_alone(case: Case) -> bool:
-    """Whether the case is one of a function given as an object, on one rank: it needs no other process."""
-    return case.world_size == 1 and str(dict(case.variant.options).get("fn", "")).startswith(given.PREFIX)
+    """Whether the case is one of a function given as an object, on one rank, or beside such a function: it needs no
+    other process."""
+    if case.against is not None and case.world == "simulated" and _is_given(case.against.variant):
+        return True
+    return case.world_size == 1 and _is_given(case.variant)
+
+
+def _is_given(variant: Variant) -> bool:
+    return str(dict(variant.options).get("fn", "")).startswith(given.PREFIX)
 
 
 def _run_alone(case: Case, shards: Sequence[Tensors]) -> Ran:
     """As `RunRanks`. Raises what the function raises."""
+    if case.world == "simulated":
+        return simulate(case, shards)
     program = rank_program(case, build_kernel(case), shards)
     with group_of_one(case.device) as group:
         world = ProcessesWorld(0, 1, group)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 
 import torch
 
@@ -63,8 +64,9 @@ def plan(configuration: Configuration, free_bytes: int | None, ranks: int | None
     for grid in (configuration, *configuration.also):
         stop_at_useless_knobs(grid)
         for drawn in cases_of(grid):
-            case = resolve_kernel(drawn) if drawn.kernel.name == "auto" else drawn
-            reason = next(filter(None, _reasons(case, free_bytes, ranks)), None)
+            case = _resolved(drawn)
+            reasons = chain(_reasons(case, free_bytes, ranks), _reasons_of_other(case, free_bytes))
+            reason = next(filter(None, reasons), None)
             planned.setdefault(case.id, Planned(case, reason))
     seen: dict[object, int] = {}  # several grids may have cases that share inputs and reference
     plans = sorted(planned.values(), key=lambda each: seen.setdefault(shared(each.case), len(seen)))
@@ -72,6 +74,25 @@ def plan(configuration: Configuration, free_bytes: int | None, ranks: int | None
         choice.choose(problem, configuration.device, configuration.reference_method)
     _stop_at_useless_values(configuration, plans)
     return plans
+
+
+def _resolved(drawn: Case) -> Case:
+    """The case with kernels for `auto`, its own and that of the path that it is compared with."""
+    case = resolve_kernel(drawn) if drawn.kernel.name == "auto" else drawn
+    if case.against is None or case.against.kernel.name != "auto":
+        return case
+    return replace(case, against=replace(case.against, kernel=resolve_kernel(case.other).kernel))
+
+
+def _reasons_of_other(case: Case, free_bytes: int | None) -> Iterator[str | None]:
+    """Why the path that the case is compared with cannot be run."""
+    if case.against is None:
+        return
+    if case.stack is not None:
+        yield "path_b has no place in a stack; drop it or use stack.layers=0"
+    if case.against.world == "processes" and case.against.world_size > 1:
+        yield f"path_b={case.against.text}: a function of several ranks goes into path_a, the other path into path_b"
+    yield from (reason and f"path_b: {reason}" for reason in _reasons(case.other, free_bytes, None))
 
 
 @cache

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from accuracy.config.knobs import complete_part, complete_variant
+from accuracy.config.paths import NamedPath
 from accuracy.config.read import AUTO_WORKERS, PROCESSORS, Configuration, read
 from accuracy.core.errors import ConfigError
 from accuracy.runtime import device as devices
@@ -30,11 +31,19 @@ def settled(configuration: Configuration) -> Configuration:
         variants=tuple(map(complete_variant, configuration.variants)),
         kernels=tuple(complete_part("kernel", part) for part in configuration.kernels),
         inputs=tuple(complete_part("inputs", part) for part in configuration.inputs),
+        paths_a=tuple(map(_completed, configuration.paths_a)),
+        paths_b=tuple(map(_completed, configuration.paths_b)),
         device=device,
         backend=_backend(configuration, device),
         workers=_workers(configuration, device),
         also=tuple(map(settled, configuration.also)),
     )
+
+
+def _completed(path: NamedPath) -> NamedPath:
+    """The path with all knobs of its parts. Raises ConfigError."""
+    kernel = None if path.kernel is None else complete_part("kernel", path.kernel)
+    return replace(path, variant=complete_variant(path.variant), kernel=kernel)
 
 
 def _backend(configuration: Configuration, device: str) -> str:

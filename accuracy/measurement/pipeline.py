@@ -15,7 +15,7 @@ from accuracy.core.case import Case, Part, Problem, Reruns
 from accuracy.core.frames import located
 from accuracy.inputs import base as inputs_base
 from accuracy.measurement import compare as comparison
-from accuracy.measurement import pairs
+from accuracy.measurement import other_path, pairs
 from accuracy.measurement.hypothesis import search
 from accuracy.measurement.rerun import counts as reruns
 from accuracy.measurement.rerun import trace
@@ -69,6 +69,7 @@ class Pipeline:
         self.run_ranks = run_ranks
         self._drawn: tuple[object, dict[str, Tensor]] | None = None
         self._targets: tuple[object, Any] | None = None
+        self._others = other_path.OtherPaths()
 
     def unsupported(self, case: Case, reason: str) -> Measured:
         """The row of a case that its parts cannot do."""
@@ -136,6 +137,7 @@ class Pipeline:
         about["reference"] = self.reference_cache.method_for(case.problem, case.device)
         found = comparison.compare(case, targets, ran.results)
         explained = search.rows(case, targets, ran.results, found) if case.reruns.explain else []
+        drifts = other_path.columns(case, targets, ran.results, self._others)
         blocks, positions, broken = [], [], []
         for name in ALL_TENSORS:
             if name == "dsink" and not case.problem.sink_logits:
@@ -147,9 +149,10 @@ class Pipeline:
             length = case.world_size if name == "dsink" else case.problem.length(name)
             tokens = token_map("contiguous" if name == "dsink" else case.variant.sharding, length, case.world_size)
             columns = metric_columns(case, found[name], tokens, counts.get(name, {}))
+            of_ranks, of_bins = drifts.get(name, ({}, {}))
             same = {"tensor": name, "status": OK, "reason": "", **vars(ran.cost)}
-            blocks.append({**_block(len(columns["rank"]), same), **columns})
-            positions.append(position_columns(case, name, found[name], tokens))
+            blocks.append({**_block(len(columns["rank"]), same), **columns, **of_ranks})
+            positions.append({**position_columns(case, name, found[name], tokens), **of_bins})
             if count := columns["nonfinite"][-1]:
                 broken.append(f"{count} non-finite values in {name}")
         varying = joined(blocks)

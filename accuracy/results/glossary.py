@@ -50,6 +50,7 @@ weights | | weights of the stack: random or trained
 gain | | factor of the stack's query and key weights
 residual | | dtype of the stack's residual stream: input (the case's), accumulate (float32), none
 norm | | whether the stack has RMSNorm
+against | | the other path that the case was compared with, as `path_b` names it; null: none
 device | | model of the GPU, or cpu
 code | | digest of the code that measured the row; a function's own after a +
 reference | | float64 reference: torch or fused (on CUDA)
@@ -94,6 +95,21 @@ cosine | | cosine of the angle between the stack's value and the reference's
 value | tensor's | norm of the stack's tensor; of the loss, the loss
 reference_value | tensor's | value of the float64 reference
 
+drift_ulp | ulp | largest difference of the two paths, in spacings of the dtype's numbers at the reference
+drift_max | tensor's | largest absolute difference of the two paths
+drift_rel | ratio | Frobenius norm of the difference over that of the reference
+drift_row | ratio | largest difference of a row (a head of a token), norm over the norm of its reference
+drift_row_token | index | token of that row, counted over all ranks
+drift_error_rel | ratio | error_rel of the other path on the same tokens
+drift_expected | ratio | drift_rel that independent errors of the two paths' sizes give
+drift_low | ratio | lower end of its 95% interval, the errors' signs independent from row to row
+drift_high | ratio | upper end of it
+drift_limit | ratio | drift_rel below which two healthy roundings stay, each at most 1.5 times the eager kernel's error
+drift_gain | 1 | <difference, reference> / <reference, reference>
+drift_gain_se | 1 | standard error of drift_gain, rows taken as independent
+drift_nearer | standard errors | squared error less the other path's, paired by rows; above 3 the other is nearer
+
+drift_differ | elements | elements whose bits differ between the two paths; null: no other path
 significand_bits | bits | fewest significant bits in which all values are exact; bfloat16 has 8, float32 24
 repeats_differ | elements | elements that differed when the case was run again; null: not asked for
 repeats_runs | runs | runs again in which an element differed; null: not asked for
@@ -110,10 +126,10 @@ seconds | s | forward and backward of all ranks
 peak_bytes | bytes | memory at its peak during forward and backward, beyond what was held before
 """
 _PARTS = [[map(str.strip, line.split("|")) for line in part.strip().splitlines()] for part in _TABLE.split("\n\n")]
-IDENTITY, METRICS, METRICS_OF_STACKS, COUNTS, COSTS = (
+IDENTITY, METRICS, METRICS_OF_STACKS, METRICS_OF_PAIRS, COUNTS, COSTS = (
     {name: Column(unit, meaning) for name, unit, meaning in part} for part in _PARTS
 )
-COLUMNS = IDENTITY | METRICS | METRICS_OF_STACKS | COUNTS | COSTS
+COLUMNS = IDENTITY | METRICS | METRICS_OF_STACKS | METRICS_OF_PAIRS | COUNTS | COSTS
 
 
 def markdown() -> str:

@@ -21,11 +21,14 @@ from accuracy.results import table
 from accuracy.results.derived import without_derived
 
 SIGNIFICANT_BITS = 12
-_ROUNDED = {*table.METRICS, "error_rms", "error_max"}
+_ROUNDED = {*table.METRICS, *table.METRICS_OF_PAIRS, "error_rms", "error_max"}
 _SAME_NUMBERS = (  # rows that share a reference lie next to each other: their equal numbers compress to nothing
     "kernel", "kernel_options", "tensor", "inputs", "inputs_options", "dtype", "mask", "batch", "seqlen", "heads",
     "heads_kv", "head_dim", "seed", "world_size", "sharding", "rank",
 )  # fmt: skip
+
+
+_UNDRAWN = ("error_max", "drift_rms", "drift_max", "drift_differ")
 
 
 def lean_results(full: pd.DataFrame, every_digit: bool = False) -> pa.Table:
@@ -40,10 +43,10 @@ def lean_results(full: pd.DataFrame, every_digit: bool = False) -> pa.Table:
 
 
 def lean_positions(drawn: pd.DataFrame) -> pa.Table:
-    """Error along the sequence, rounded, without error_max, which no page draws. drawn: what
+    """Error along the sequence, rounded, without what no page draws. drawn: what
     `report.section.positions.drawn` gives."""
     full = pa.Table.from_pandas(drawn, table.POSITIONS_SCHEMA, preserve_index=False)
-    return _rounded(full.drop_columns(["error_max"]))
+    return _rounded(full.drop_columns([name for name in full.column_names if name in _UNDRAWN]))
 
 
 def write(content: pa.Table, path: Path) -> None:

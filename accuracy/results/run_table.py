@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from accuracy.core.errors import ConfigError, IncompleteRun, printable
 from accuracy.results import completeness, damage, sums, table
 from accuracy.results.completeness import Fault
-from accuracy.results.damage import REQUIRED, SIZES, TEXTS
+from accuracy.results.damage import LATER, REQUIRED, SIZES, TEXTS
 from accuracy.results.derived import with_derived
 
 MOST_JSON_BYTES = 32 * 2**20
@@ -161,5 +161,5 @@ def _checked(folder: Path, about: dict[str, Any], read: pa.Table, signed: bool) 
         if faults and faults[0].text != completeness.NO_PLAN:
             raise IncompleteRun(f"{folder}: {faults[0].name} {faults[0].text}; {fault}")
         raise ConfigError(f"{folder}: {fault}; its table is damaged")
-    results = results.astype(dict.fromkeys((*SIZES, "seed", "rank"), "int64"))
+    results = results.astype(dict.fromkeys((*SIZES, "seed", "rank"), "int64") | dict.fromkeys(LATER, "object"))
     return RunTable(folder, about, results.fillna({name: "" for name in TEXTS if name != "tensor"}), faults)

@@ -44,6 +44,7 @@ IDENTITY = (
 )  # fmt: skip
 METRICS = tuple(glossary.METRICS)
 METRICS_OF_STACKS = tuple(glossary.METRICS_OF_STACKS)  # error_rel, single_device_rel, x_single_device, diff_rel beside
+METRICS_OF_PAIRS = tuple(glossary.METRICS_OF_PAIRS)
 RERUN_COUNTS = ("repeats_differ", "repeats_runs", "repeats_size", "poisoned", "unwaited", "future_differs")
 
 
@@ -56,7 +57,7 @@ RESULTS_SCHEMA = _schema(
     dict.fromkeys(IDENTITY, "string")
     | {each.name: each.type for each in fields.COLUMNS}
     | {"rank": "int32", "layer": "int32"}
-    | dict.fromkeys((*METRICS, *METRICS_OF_STACKS), "float64")
+    | dict.fromkeys((*METRICS, *METRICS_OF_STACKS, *METRICS_OF_PAIRS), "float64")
     | dict.fromkeys(glossary.COUNTS, "int64")
     | {"seconds": "float64", "peak_bytes": "int64"}
 )
@@ -69,6 +70,9 @@ POSITIONS_SCHEMA = _schema(
         "rank": "int32",  # owner of every token of the bin; -1 where several ranks share it
         "error_rms": "float32",
         "error_max": "float32",
+        "drift_rms": "float32",  # of the difference from the path that the case is compared with
+        "drift_max": "float32",
+        "drift_differ": "int64",  # elements whose bits differ
     }
 )
 STEPS_SCHEMA = _schema(

@@ -178,7 +178,7 @@ def leaf_changes(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((path, replace(value, **{field.name: other})) for path, other in others)
 
 
-CASE = replace(one_case("variant=bpt_ring"), stack=Stack(2, 8))
+CASE = replace(one_case("variant=bpt_ring", "path_b=ring@2"), stack=Stack(2, 8))
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ TWO = {  # words with which a run plans two cases that differ in that field alon
     "precision": ("precision.merge=[sigmoid,logsumexp]",),
     "kernel_options": ("kernel.eager.probability_dtype=[input,accumulate]",),
     "inputs_options": ("inputs=gaussian", "inputs.gaussian.std=[1.0,4.0]"),
+    "against": ("path_b=[ulysses@2,ulysses/partial:accumulate@2]",),
     "dtype": ("dtype=[bfloat16,float32]",),
     "world": ("world=processes", "+also.b={world:{simulated:{}}}"),
     "world_size": ("world_size=[2,3]",),

@@ -64,7 +64,8 @@ def test_pandas_reads_a_run_folder_as_one_table_with_its_unsupported_and_failed_
 def test_what_is_measured_fills_every_column(tmp_path: Path) -> None:
     reruns = ("reruns.repeat=1", "reruns.poison=true", "reruns.unwaited=true", "reruns.future=true", "conditions=true")
     rows = measure("variant=ring", "world_size=2", "dtype=float32", *reruns)
-    assert set(rows.columns) == set(table.RESULTS_SCHEMA.names) - {"layer", *table.METRICS_OF_STACKS}
+    of_pairs = {*table.METRICS_OF_PAIRS, "drift_differ"}
+    assert set(rows.columns) == set(table.RESULTS_SCHEMA.names) - {"layer", *table.METRICS_OF_STACKS, *of_pairs}
     filled = rows.drop(columns="peak_bytes")  # unknown where the system does not tell
     counts = list(table.RERUN_COUNTS)
     stacks = filled.columns.intersection(table.OF_STACKS)

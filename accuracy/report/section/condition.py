@@ -10,7 +10,7 @@ from accuracy.core.dtype import FORMATS, effective_dtype
 from accuracy.core.number import MISSING, geometric_mean, plain, scientific
 from accuracy.report.series import series_order, tensor_order
 
-SIZES = [name for name in fields.names(fields.DTYPE, fields.PROBLEM, fields.DEVICE) if name != "mask"]
+SIZES = [name for name in fields.names(fields.DTYPE, fields.PROBLEM, fields.PATH, fields.DEVICE) if name != "mask"]
 NUMBERS = ("condition_softmax", "condition_sum", "condition_rounding")
 
 

@@ -1,0 +1,70 @@
+"""`accuracy.drift`: two paths of the same attention on the same inputs, bit for bit, how far, and which is nearer."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from accuracy.api.measure import execute
+from accuracy.api.request import named, request
+from accuracy.core.errors import ConfigError
+from accuracy.verdict.drift import pairs
+
+Paths = str | Callable[..., Any] | Iterable[str | Callable[..., Any]]
+
+
+def drift(
+    a: Paths,
+    b: Paths,
+    *,
+    dtype: Any = "bfloat16",
+    world_size: int = 1,
+    seed: Any = 0,
+    inputs: Any = "gaussian",
+    kernel: Any = "auto",
+    sharding: str = "contiguous",
+    layout: str = "bshd",
+    device: str = "auto",
+    output_dir: str | Path | None = None,
+    case_seconds: float | None = None,
+    **problem: Any,
+) -> pd.DataFrame:
+    """Run both paths on the same inputs and compare out, lse, dq, dk and dv, as far as both have them.
+
+    a, b: a path or a list of them, of which every pair is compared. A path is `NAME[/KEY:VALUE...][@W][+KERNEL]`: a
+    variant with its knobs and rounding places on W ranks (`"te_p2p@8"`, `"split_kv/splits:4+eager"`,
+    `"ring/partial:accumulate@8"`), a kernel's name (run once on one device), or a function as `accuracy.measure` takes
+    it. world_size, kernel: of what does not say its own; of a, functions may have several ranks, of b one. sharding,
+    layout: of functions. All else as in `accuracy.measure`.
+
+    Returns one row per pair, tensor and rank of a (-1: all): `path_a`, `path_b`; `label`: `equal` (to the last bit),
+    `within` (what two healthy roundings give) or `beyond`; `nearer`: `a`, `b` or `neither`, by errors from the float64
+    reference paired over rows; `drift_*`, of which `accuracy.columns()` says what they are; `error_a`, `error_b`,
+    relative errors. With output_dir the folder's `positions/` has the difference along the tokens. A pair that cannot
+    run is a row with the status and the reason. Raises ConfigError, a ValueError, in one line.
+    """
+    sides = [named(_listed(each)) for each in (a, b)]
+    functions: dict[str, Callable[..., Any]] = {}
+    for _, each in sides:
+        if clash := next((name for name in each if name in functions and functions[name] is not each[name]), None):
+            raise ConfigError(f"two functions are called {clash}; give one another __name__")
+        functions |= each
+    texts = [[*names, *(_function_text(name, sharding, layout) for name in each)] for names, each in sides]
+    arguments = {
+        "dtype": dtype, "world_size": world_size, "seed": seed, "inputs": inputs, "kernel": kernel, "device": device,
+        "case_seconds": case_seconds,
+    }  # fmt: skip
+    if not all(texts):
+        raise ConfigError("no path; give a variant's or a kernel's name, or a function, on both sides")
+    keys = {"path_a": texts[0], "path_b": texts[1], "unusable": "record"}
+    config = request("single_device", arguments | problem, functions=functions, keys=keys)
+    return pairs(execute(config, output_dir).results)
+
+
+def _listed(given: Paths) -> Any:
+    return [given] if isinstance(given, str) or callable(given) else given
+
+
+def _function_text(name: str, sharding: str, layout: str) -> str:
+    return f"given:{name}/sharding:{sharding}/layout:{layout}"

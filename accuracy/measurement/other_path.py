@@ -1,0 +1,87 @@
+"""The path that a case is compared with, run on the case's inputs: its tensors of the whole sequence, and the numbers.
+
+Results of a path are kept for the next cases of the same inputs, as far as they are small: of P x P pairs, P paths are
+run again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from accuracy.core import plugins
+from accuracy.core.case import Case, Part
+from accuracy.kernel import eager
+from accuracy.measurement import drift, metrics
+from accuracy.measurement.targets import Named, Targets
+from accuracy.results.table import Columns
+from accuracy.runtime.sharding import cut, join, token_map
+from accuracy.simulate.program import build_kernel, rank_program, simulate
+from accuracy.world.alone import group_of_one
+from accuracy.world.base import Results
+from accuracy.world.processes import ProcessesWorld, run_rank
+
+KEPT_BYTES = 2**28
+HEALTHY = Part("eager", eager.__name__, plugins.default_options(eager))
+
+
+@dataclass
+class OtherPaths:
+    """By path, what its ranks returned for the inputs at hand."""
+
+    _found: dict[Case, Named] = field(default_factory=dict)
+    _inputs: object = None
+
+    def tensors(self, case: Case, targets: Targets) -> Named:
+        """Those of the path that the case is compared with."""
+        if self._inputs is not targets.inputs:
+            self._found, self._inputs = {}, targets.inputs
+        other = case.other
+        if other not in self._found:
+            found = whole(other, _run(other, targets))
+            kept = sum(x.nbytes for each in (*self._found.values(), found) for x in each.values())
+            if kept > KEPT_BYTES:
+                return found
+            self._found[other] = found
+        return self._found[other]
+
+
+def whole(case: Case, results: Sequence[Results]) -> Named:
+    """out, lse, dq, dk, dv of the whole sequence in token layout, in their own dtypes; a missing one stays missing."""
+    named = {}
+    for name, ranks in zip(drift.TENSORS, zip(*results, strict=True), strict=False):
+        given = [x for x in ranks if x is not None]
+        if len(given) == len(ranks):
+            stacked = torch.stack(given)
+            stacked = stacked.transpose(-1, -2) if name == "lse" else stacked
+            named[name] = join(stacked, case.variant.sharding)
+    return named
+
+
+def columns(
+    case: Case, targets: Targets, results: Sequence[Results], others: OtherPaths
+) -> dict[str, tuple[Columns, Columns]]:
+    """Of each tensor that both paths have: its columns of the table, by ranks, and those of positions, by bins."""
+    if case.against is None:
+        return {}
+    mine, theirs = whole(case, results), others.tensors(case, targets)
+    healthy = targets.single_device(replace(case, kernel=HEALTHY))
+    found: dict[str, tuple[Columns, Columns]] = {}
+    for name, rows in drift.compared(
+        case.dtype, mine, theirs, targets.reference, healthy, targets.natural(case.problem)
+    ):
+        length = case.problem.length(name)
+        tokens = token_map(case.variant.sharding, length, case.world_size).numpy()
+        found[name] = drift.rank_columns(rows, tokens), drift.bin_columns(rows, metrics.position_bins(length))
+    return found
+
+
+def _run(case: Case, targets: Targets) -> Sequence[Results]:
+    """All ranks in this process; a function alone in its group."""
+    layout = case.variant.sharding, case.world_size
+    shards = list(zip(*(cut(x, *layout) for x in targets.inputs.tensors), strict=True))
+    if case.world == "simulated":
+        return simulate(case, shards).results
+    with group_of_one(case.device) as group:
+        results = run_rank(rank_program(case, build_kernel(case), shards), ProcessesWorld(0, 1, group))
+    return [tuple(None if x is None else x.clone() for x in results)]

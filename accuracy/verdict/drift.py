@@ -1,0 +1,86 @@
+"""Are two paths equal, as near as two healthy roundings, or further apart, and which is nearer the reference?
+
+In: a table whose cases are compared with another path (`against`). Out: a row for each pair, tensor and rank.
+"""
+
+import numpy as np
+import pandas as pd
+
+from accuracy.core import fields
+from accuracy.core.path_text import pairs_of, path_text
+from accuracy.results.table import ALL_RANKS, ALL_TENSORS, METRICS_OF_PAIRS, OK
+
+EQUAL, WITHIN, BEYOND = "equal", "within", "beyond"
+CERTAIN = 3.0  # standard errors from which one path is called the nearer one: 0.3% by chance
+SETTING = (*fields.names(fields.INPUTS, fields.DTYPE, fields.PROBLEM), "seed")
+COLUMNS = (
+    "path_a", "path_b", *SETTING, "tensor", "rank", "status", "reason", "label", "nearer", "drift_differ",
+    *(name for name in METRICS_OF_PAIRS if name not in ("drift_error_rel", "drift_nearer")), "error_a", "error_b",
+    "case_id",
+)  # fmt: skip
+
+
+def pairs(results: pd.DataFrame) -> pd.DataFrame:
+    """A row for each pair, tensor and rank (-1: all), and one for each pair that has no numbers.
+
+    label: `equal`, to the last bit; `within`, no further apart than two healthy roundings; `beyond`. nearer: `a` or
+    `b`, the one whose squared error is smaller by more than CERTAIN standard errors over rows; `neither`.
+    error_a, error_b: relative errors. Of the other columns `accuracy.columns()` says what they are.
+    """
+    against = results["against"].fillna("")
+    rows = results[(against != "") & (results["drift_differ"].notna() | (results["status"] != OK))]
+    found = rows.assign(
+        path_a=[_text(row) for row in rows.to_dict("records")],
+        path_b=rows["against"].str.removeprefix("given:"),
+        label=_labels(rows),
+        nearer=_nearer(rows),
+        error_a=rows["error_rel"],
+        error_b=rows["drift_error_rel"],
+    )
+    return found[list(COLUMNS)].reset_index(drop=True)
+
+
+def _text(row: fields.Row) -> str:
+    """A row's own path, as `Other.text` has the other's."""
+    options, places, knobs = (pairs_of(row[name]) for name in ("options", "precision", "kernel_options"))
+    options |= {"sharding": row["sharding"]} if "fn" in options else {}
+    return path_text(row["variant"], options, places, row["world_size"], row["kernel"], knobs)
+
+
+def _labels(rows: pd.DataFrame) -> pd.Series:
+    measured = rows["drift_differ"].notna()
+    near = np.where(rows["drift_rel"] <= rows["drift_limit"], WITHIN, BEYOND)
+    labels = np.where(rows["drift_differ"].fillna(1) == 0, EQUAL, near)
+    return pd.Series(np.where(measured, labels, ""), index=rows.index)
+
+
+def _nearer(rows: pd.DataFrame) -> pd.Series:
+    score = rows["drift_nearer"].fillna(0.0)
+    words = np.select([score > CERTAIN, score < -CERTAIN], ["b", "a"], "neither")
+    return pd.Series(np.where(rows["drift_differ"].notna(), words, ""), index=rows.index)
+
+
+def summary(results: pd.DataFrame) -> str:
+    """Of each pair over all ranks, a line: out's numbers, and each tensor's label."""
+    found = pairs(results).sort_values(["path_a", "path_b"], kind="stable")
+    whole = found[(found["rank"] == ALL_RANKS) & found["tensor"].notna()]
+    if whole.empty:
+        return "no pair of paths was measured"
+    keys = ["path_a", "path_b", "dtype", "seed"]
+    lines = []
+    for key, rows in whole.groupby(keys, sort=False):
+        by_tensor = rows.drop_duplicates("tensor").set_index("tensor")
+        labels = {name: by_tensor["label"][name] for name in ALL_TENSORS if name in by_tensor.index}
+        lines.append({**dict(zip(keys, key, strict=True)), **_of_out(by_tensor), **labels})
+    title = "drift of out (relative Frobenius, all ranks), and each tensor: equal, within two healthy roundings, beyond"
+    return f"{title}\n{pd.DataFrame(lines).fillna('').to_string(index=False, float_format='{:.3g}'.format)}"
+
+
+def _of_out(by_tensor: pd.DataFrame) -> dict[str, object]:
+    if "out" not in by_tensor.index:
+        return {}
+    out = by_tensor.loc["out"]
+    return {
+        "differ": f"{out['drift_differ']:.0f}", "drift": out["drift_rel"], "expected": out["drift_expected"],
+        "limit": out["drift_limit"], "nearer": out["nearer"],
+    }  # fmt: skip
