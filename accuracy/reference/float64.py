@@ -1,6 +1,6 @@
 """Attention and its gradients in float64, blockwise over query rows, memory linear in the sequence length.
 
-Every mask is one interval of keys a query. Nothing is imported from the variants, the kernels or the merge: the
+Every mask is one interval of keys a query, perhaps with a tensor beside it. Nothing is imported from the variants, the kernels or the merge: the
 formulas are written out from the definition,
 
     s = scale q k^T,  lse = ln sum exp s,  p = exp(s - lse),  out = p v,
@@ -47,12 +47,15 @@ def attention(
     q: Tensor, k: Tensor, v: Tensor, dout: Tensor, *, scale: float, causal: bool, top_left: bool = False,
     window: int | None = None, documents: Sequence[int] = (), softcap: float | None = None,
     sinks: Sequence[float] = (), dropped: Callable[[int, int, slice, slice], Tensor] | None = None,
+    mask: Tensor | None = None,
 ) -> Reference:  # fmt: skip
     """The reference for q (B, Sq, H, D), k (B, S, Hk, D), v (B, S, Hk, Dv) and dout (B, Sq, H, Dv) of any dtype.
 
     See `seen_keys` for the mask. dropped: the factors f, float64 (queries, keys), of an item, a query head, and a range
-    of queries and one of keys. Raises ValueError where a query would see no key, and RuntimeError when TF32 or autocast
-    could touch the computation.
+    of queries and one of keys. mask: another one beside the first, (1 or B, 1 or H, Sq, S): bool, true where a key is
+    seen, or numbers that are added to the scores; a row that it leaves no key has out 0, lse -inf and no gradients.
+    Raises ValueError where a query would see no key, and RuntimeError when TF32 or autocast could touch the
+    computation.
     """
     assert_exact_arithmetic(q.device.type)
     batch, length, heads, _ = q.shape
@@ -66,7 +69,8 @@ def attention(
         for head_kv in range(k.shape[2]):
             for head in range(head_kv * share, (head_kv + 1) * share):
                 factors = None if dropped is None else partial(dropped, item, head)
-                _one_head(reference, item, head, head_kv, q, k, v, dout, scale, seen, softcap, sinks, factors)
+                own = None if mask is None else mask[item % mask.shape[0], head % mask.shape[1]]
+                _one_head(reference, item, head, head_kv, q, k, v, dout, scale, seen, softcap, sinks, factors, own)
     return reference
 
 
@@ -104,7 +108,7 @@ def assert_exact_arithmetic(device: str) -> None:
 def _one_head(
     reference: Reference, item: int, head: int, head_kv: int, q: Tensor, k: Tensor, v: Tensor, dout: Tensor,
     scale: float, seen: Tensor, softcap: float | None, sinks: Sequence[float],
-    factors: Callable[[slice, slice], Tensor] | None,
+    factors: Callable[[slice, slice], Tensor] | None, mask: Tensor | None,
 ) -> None:  # fmt: skip
     """Fill one query head's out, lse, dq, delta; add to its key/value head's dk, dv."""
     query, gradient = q[item, :, head].double(), dout[item, :, head].double()
@@ -119,7 +123,11 @@ def _one_head(
             slope_of_cap = 1 - scores.square()
             scores.mul_(softcap)
         _hide(scores, seen[first:last].to(q.device), any_row.start, every_row)
+        if mask is not None:
+            _add(scores, mask[first:last, any_row])
         top = scores.amax(dim=1, keepdim=True)
+        if mask is not None:
+            top.masked_fill_(top.isneginf(), 0.0)
         if sinks:
             top.clamp_(min=sinks[head])
         lse = scores.sub(top).exp_().sum(dim=1, keepdim=True)
@@ -127,6 +135,8 @@ def _one_head(
             lse += torch.exp(sinks[head] - top)
         lse = lse.log_().add_(top)
         weights = scores.sub_(lse).exp_()
+        if mask is not None:
+            weights.masked_fill_(lse.isneginf(), 0.0)
         factor = None if factors is None else factors(slice(first, last), any_row)
         kept = weights if factor is None else weights * factor
         out = kept @ value[any_row]
@@ -160,6 +170,14 @@ def _hide(scores: Tensor, seen: Tensor, first: int, every_row: slice) -> None:
         key = torch.arange(begin, end, device=scores.device)
         hidden = (key < seen[:, :1]) | (key >= seen[:, 1:])
         scores[:, begin - first : end - first].masked_fill_(hidden, -torch.inf)
+
+
+def _add(scores: Tensor, mask: Tensor) -> None:
+    """A mask of these rows and keys, in place."""
+    if mask.dtype == torch.bool:
+        scores.masked_fill_(~mask, -torch.inf)
+    else:
+        scores.add_(mask)
 
 
 def _row_blocks(length: int, keys: int) -> Iterator[tuple[int, int]]:

@@ -1,0 +1,221 @@
+"""What does a file of a capture say of itself? `Facts`, written and read as JSON in the file's own header; no torch.
+
+A capture is a folder of safetensors files, one for each call of attention (layer, step, call) and rank. A file holds
+`LAYER.q`, `LAYER.k`, `LAYER.v`, what the model returned (`LAYER.out`, `.lse`, `.dq`, `.dk`, `.dv`), `.dout`, and a
+`.mask` where there was one, as (B, S, heads, D) whatever layout the model has; lse (B, H, S).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import TypeAdapter, ValidationError
+from safetensors import SafetensorError, safe_open
+
+from accuracy.core.errors import ConfigError
+from accuracy.core.kinds import FromZero, OneOf, Positive, Whole
+from accuracy.core.sharding import SHARDINGS
+
+SUFFIX = ".safetensors"
+HEADER = "accuracy_capture"
+INPUTS = ("q", "k", "v")
+RESULTS = ("out", "lse", "dq", "dk", "dv")
+AT = "@"  # LAYER@STEP
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Of one call on one rank. shapes: of the file's tensors, (B, S/W, heads, D); ranks: those that share the sequence,
+    this one alone if it is whole; order: of the call within its step; window: keys to the left and right of the
+    diagonal; documents: lengths, of keys too where documents_k is empty; mask: how `.mask` is meant."""
+
+    layer: str
+    step: FromZero
+    rank: FromZero
+    ranks: tuple[FromZero, ...]
+    function: str
+    layout: str
+    dtype: str
+    shapes: dict[str, tuple[Whole, ...]]
+    scale: Positive
+    call: FromZero = 0
+    order: FromZero = 0
+    sharding: Annotated[str, OneOf(*SHARDINGS)] = "contiguous"
+    causal: bool = False
+    top_left: bool = False
+    window: tuple[int | None, int | None] | None = None
+    documents: tuple[Whole, ...] = ()
+    documents_k: tuple[Whole, ...] = ()
+    softcap: Positive | None = None
+    mask: Annotated[str, OneOf("", "seen", "added")] = ""
+    dropout: float = 0.0
+    autocast: str = ""
+    tf32: bool = False
+    device: str = "cpu"
+    torch: str = ""
+    note: str = ""  # why the call cannot be judged
+
+    @property
+    def name(self) -> str:
+        """LAYER@STEP, with #CALL for a layer's second call in the step."""
+        return f"{self.layer}{AT}{self.step}{f'#{self.call}' if self.call else ''}"
+
+    @property
+    def file(self) -> str:
+        """What its file is called."""
+        word = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in self.layer)
+        return f"{word}.step{self.step:06d}.call{self.call}.rank{self.rank}{SUFFIX}"
+
+    @property
+    def header(self) -> dict[str, str]:
+        """The file's metadata."""
+        return {HEADER: _KIND.dump_json(self).decode()}
+
+    @property
+    def heads(self) -> tuple[int, int]:
+        """H and Hk."""
+        return self.shapes["q"][2], self.shapes["k"][2]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One call, all of its ranks. files: in the order of the facts' `ranks`."""
+
+    facts: tuple[Facts, ...]
+    files: tuple[Path, ...]
+
+    @property
+    def first(self) -> Facts:
+        """Of the first rank; what all ranks share is there."""
+        return self.facts[0]
+
+    @property
+    def problem(self) -> dict[str, Any]:
+        """The call as `problem` and `inputs.captured.layer` write it, of the whole sequence. Raises ConfigError where
+        no problem says it."""
+        facts = self.first
+        queries, keys = (sum(each.shapes[name][1] for each in self.facts) for name in "qk")
+        left, right = facts.window or (None, None)
+        odd = {
+            "a mask tensor": facts.mask, f"window {facts.window}": right not in (None, 0 if facts.causal else left),
+            "documents of keys": facts.documents_k,
+        }  # fmt: skip
+        for what, present in odd.items():
+            if present:
+                raise ConfigError(f"{facts.name} has {what}, which no problem says; judge it with accuracy-judge")
+        causal = "causal_top_left" if facts.top_left and queries != keys else "causal"
+        (batch, _, heads, width), value = facts.shapes["q"], facts.shapes["v"][3]
+        return {
+            "batch": batch, "seqlen": keys, "seqlen_q": queries if queries != keys else None, "heads": heads,
+            "heads_kv": facts.shapes["k"][2], "head_dim": width, "head_dim_v": value if value != width else None,
+            "mask": causal if facts.causal else "full", "window": left, "softcap": facts.softcap,
+            "documents": "+".join(map(str, facts.documents)) or None, "softmax_scale": facts.scale, "sinks": None,
+        }  # fmt: skip
+
+
+def is_capture(path: Path) -> bool:
+    """A folder that holds files of a capture."""
+    return path.is_dir() and any(path.glob(f"*.rank*{SUFFIX}"))
+
+
+def recorded(folder: Path) -> list[Recorded]:
+    """Every call in the order in which they were made, with all of its ranks. Raises ConfigError for a file that cannot
+    be read, shapes that disagree, and a rank that is missing."""
+    if not is_capture(folder):
+        raise ConfigError(f"{folder} holds no capture; give the folder of `with accuracy.capture(model, FOLDER)`")
+    found = [(facts_of(path), path) for path in sorted(folder.glob(f"*.rank*{SUFFIX}"))]
+
+    def key(one: tuple[Facts, Path]) -> tuple[Any, ...]:
+        return one[0].step, one[0].order, one[0].layer, one[0].call, one[0].ranks
+
+    found.sort(key=lambda one: (*key(one), one[0].rank))
+    return [_whole(list(same)) for _, same in groupby(found, key)]
+
+
+def matches(layer: str, patterns: Sequence[str]) -> bool:
+    """Whether a pattern fits a layer's name, or that of a module around it: `*.3` fits model.layers.3.attention."""
+    parts = layer.split(".")
+    around = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
+    return any(fnmatchcase(name, pattern) for pattern in patterns for name in around)
+
+
+def choose(folder: Path, layer: str) -> Recorded:
+    """The call that LAYER, LAYER@STEP or LAYER@STEP#CALL names, of a layer alone the first one. Raises ConfigError."""
+    found = recorded(folder)
+    for one in found:
+        if layer in (one.first.layer, one.first.name):
+            return one
+    names = ", ".join(dict.fromkeys(one.first.layer for one in found[:8]))
+    raise ConfigError(f"{layer} is not in {folder}; allowed: {names}{', ...' if len(found) > 8 else ''}, or LAYER@STEP")
+
+
+def facts_of(path: Path) -> Facts:
+    """Read and checked against the tensors that are there. Raises ConfigError."""
+    about = path.stat()
+    return _facts_of(path, (about.st_ino, about.st_size, about.st_mtime_ns))
+
+
+@cache
+def _facts_of(path: Path, version: tuple[int, ...]) -> Facts:
+    try:
+        with safe_open(path, framework="np") as file:
+            given = (file.metadata() or {}).get(HEADER)
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(f"{path} cannot be read as safetensors ({' '.join(str(error).split())})") from error
+    if given is None:
+        raise ConfigError(f"{path} is no file of a capture: its header lacks {HEADER}")
+    try:
+        facts = _KIND.validate_json(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"{path}: {where} in its header: {first['msg']}; capture it again") from error
+    for wrong in _disagreements(facts, {name.removeprefix(f"{facts.layer}."): x for name, x in shapes.items()}):
+        raise ConfigError(f"{path}: {wrong}; capture it again")
+    return facts
+
+
+def _disagreements(facts: Facts, shapes: dict[str, tuple[int, ...]]) -> Iterator[str]:
+    for name in sorted({*facts.shapes} ^ {*shapes}):
+        yield f"{name} is {'said to be there' if name in facts.shapes else 'not spoken of'}"
+    for name, shape in shapes.items():
+        if facts.shapes[name] != shape:
+            yield f"{name} is {list(shape)}, its header says {list(facts.shapes[name])}"
+    for name in INPUTS:
+        if len(shapes.get(name, ())) != 4:
+            yield f"{name} is {list(shapes.get(name, ()))}; allowed: (B, S, heads, D)"
+    q, k, v = (shapes[name] for name in INPUTS)
+    if k[:3] != v[:3] or (q[0], q[3]) != (k[0], k[3]) or q[2] % k[2]:
+        yield f"q {list(q)}, k {list(k)} and v {list(v)} do not belong together"
+    out = (*q[:3], v[3])
+    fitting = {"out": out, "dout": out, "lse": (q[0], q[2], q[1]), "dq": q, "dk": k, "dv": v}
+    for name, shape in fitting.items():
+        if shapes.get(name, shape) != shape:
+            yield f"{name} is {list(shapes[name])}, but q, k and v make it {list(shape)}"
+    if facts.rank not in facts.ranks:
+        yield f"rank {facts.rank} is none of its ranks {list(facts.ranks)}"
+
+
+def _whole(found: list[tuple[Facts, Path]]) -> Recorded:
+    first = found[0][0]
+    ranks = {each.rank: (each, path) for each, path in found}
+    if missing := [rank for rank in first.ranks if rank not in ranks]:
+        raise ConfigError(
+            f"{first.name}: of its ranks {list(first.ranks)} the file of rank {missing[0]} is missing"
+            f" ({replace(first, rank=missing[0]).file}); copy the files of all ranks into one folder"
+        )
+    facts = tuple(ranks[rank][0] for rank in first.ranks)
+    for each in facts:
+        if each.shapes != first.shapes or (each.scale, each.causal, each.dtype) != (
+            first.scale, first.causal, first.dtype,
+        ):  # fmt: skip
+            raise ConfigError(f"{first.name}: rank {each.rank} has other shapes or settings than rank {first.rank}")
+    return Recorded(facts, tuple(ranks[rank][1] for rank in first.ranks))
+
+
+_KIND = TypeAdapter(Facts)

@@ -1,0 +1,125 @@
+"""One call of attention while a model runs: what it took, what it returned, and later its gradients.
+
+q, k and v are handed on as aliases, so that the gradients seen are those of this call alone.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from accuracy.core.recording import Facts
+from accuracy.live.functions import Function
+from accuracy.live.layout import canonical, lse_in, unpacked
+from accuracy.live.writing import Copied
+
+
+class Record:
+    """Tensors of one call, handed to `done` when all gradients are there, or by `close`."""
+
+    def __init__(self, facts: Facts, tensors: dict[str, Tensor], done: Callable[[Facts, dict[str, Copied]], None]):
+        self.facts, self._done = facts, done
+        self._tensors = {name: Copied(x) for name, x in tensors.items()}
+        self._expected: set[str] = set()
+        self._closed = False
+
+    @property
+    def waits_for_gradients(self) -> bool:
+        """Whether it was called where autograd watches."""
+        return bool(self._expected)
+
+    def returned(self, out: Tensor, lse: Tensor | None) -> None:
+        """What the function returned, canonical."""
+        self._tensors["out"] = Copied(out)
+        if lse is not None:
+            self._tensors["lse"] = Copied(lse)
+
+    def watch(self, function: Function, given: dict[str, Tensor], out: Tensor) -> None:
+        """Take the gradients of this call's arguments, and of its out, when backward brings them."""
+        if not out.requires_grad:
+            return
+        self._expected.add("dout")
+        out.register_hook(partial(self._add, function.out_layout or function.layout, ("dout",)))
+        for name, x in given.items():
+            if x.requires_grad:
+                self._expected |= {f"d{letter}" for letter in _letters(given, name)}
+                x.register_hook(partial(self._add_packed, function.layout, _letters(given, name)))
+
+    def close(self) -> None:
+        """Hand over what there is; gradients that come later are not waited for."""
+        if not self._closed:
+            self._closed = True
+            self._done(self.facts, self._tensors)
+
+    def _add_packed(self, layout: str, letters: str, gradient: Tensor) -> None:
+        parts = gradient.unbind(-3) if len(letters) > 1 else (gradient,)
+        for letter, part in zip(letters, parts, strict=True):
+            self._add(layout, (f"d{letter}",), part)
+
+    def _add(self, layout: str, names: Sequence[str], gradient: Tensor) -> None:
+        for name in names:
+            if not self._closed and name not in self._tensors:
+                self._tensors[name] = Copied(_like_heads(canonical(gradient, layout), self.facts))
+        if self._expected <= {*self._tensors}:
+            self.close()
+
+
+def _letters(given: dict[str, Tensor], name: str) -> str:
+    """Which of q, k and v an argument holds."""
+    return name if name in ("qkv", "kv") else "qkv"[list(given).index(name)]
+
+
+def _like_heads(x: Tensor, facts: Facts) -> Tensor:
+    """(B, S, H, D), also of an out that came as (B, S, H D)."""
+    return x.unflatten(-1, (facts.shapes["q"][2], -1)) if x.dim() == 3 else x
+
+
+def output(function: Function, result: Any, q: Tensor, facts: Facts) -> tuple[Tensor, Tensor | None, Tensor]:
+    """out as returned, out canonical, lse canonical or None. Raises TypeError where there is no out."""
+    parts = tuple(result) if isinstance(result, tuple | list) else (result,)
+    if not parts or not isinstance(parts[0], Tensor):
+        raise TypeError(f"it returned {type(result).__name__}, no tensor")
+    out = _like_heads(canonical(parts[0], function.out_layout or function.layout), facts)
+    if out.shape[:3] != q.shape[:3]:
+        raise TypeError(f"out is {tuple(parts[0].shape)}, which is not {function.out_layout or function.layout}")
+    return parts[0], lse_in(parts[1:], q), out
+
+
+def facts_of(
+    function: Function, arguments: dict[str, Any], given: dict[str, Tensor]
+) -> tuple[Facts, dict[str, Tensor]]:
+    """What the call's arguments say, still without a place in the model; and its tensors, canonical."""
+    tensors = unpacked(given, function.layout)
+    q, k, v = tensors.values()
+    if k.shape[:3] != v.shape[:3] or (q.shape[0], q.shape[3]) != (k.shape[0], k.shape[3]) or q.shape[2] % k.shape[2]:
+        shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in given.items())
+        raise TypeError(f"{shapes} as {function.layout} is no attention; say layout=")
+    told, mask = function.told(arguments, q, k)
+    if mask is not None:
+        kind = "added" if mask.is_floating_point() else "seen"
+        told["mask"], tensors["mask"] = kind, _small(mask if kind == "added" else mask.bool())
+    device = q.device.type
+    autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    facts = Facts(
+        layer="", step=0, rank=0, ranks=(0,), function=function.path, layout=function.layout, dtype=word(q),
+        shapes={name: tuple(x.shape) for name, x in tensors.items()}, device=device, torch=torch.__version__,
+        autocast=str(autocast).removeprefix("torch.") if autocast else "",
+        tf32=device == "cuda" and torch.backends.cuda.matmul.allow_tf32, scale=told.pop("scale"),
+    )  # fmt: skip
+    return replace(facts, **told), tensors
+
+
+def word(x: Tensor) -> str:
+    """bfloat16, ..."""
+    return str(x.dtype).removeprefix("torch.")
+
+
+def _small(mask: Tensor) -> Tensor:
+    """Without the copies that broadcasting made."""
+    for dim, (size, stride) in enumerate(zip(mask.shape, mask.stride(), strict=True)):
+        if size > 1 and stride == 0 and dim < 2:
+            mask = mask.narrow(dim, 0, 1)
+    return mask

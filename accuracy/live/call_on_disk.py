@@ -1,0 +1,107 @@
+"""One captured call with the tensors of all its ranks joined, its reference, and what rounding may make of it."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from accuracy.core.dtype import FORMATS, coarser
+from accuracy.core.recording import RESULTS, Facts, Recorded
+from accuracy.live.mask import Mask
+from accuracy.live.rounding import Policy, variances
+from accuracy.reference import float64
+from accuracy.reference.float64 import Reference
+from accuracy.runtime.sharding import cut, join
+
+Named = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Call:
+    """facts: of the first rank; tensors: of the whole sequence, (B, S, heads, D), lse (B, S, H); size: ranks."""
+
+    facts: Facts
+    tensors: Named
+    size: int = 1
+
+    @property
+    def returned(self) -> list[str]:
+        """What the model gave, in the order in which it is computed."""
+        return [name for name in RESULTS if name in self.tensors]
+
+    @property
+    def unjudged(self) -> str:
+        """Why there is no reference for it; "": there is one."""
+        facts, formats = self.facts, {str(x.dtype).removeprefix("torch.") for x in self.tensors.values()}
+        if facts.dropout:
+            return f"dropout {facts.dropout:g} was on: nobody knows which weights it dropped"
+        if not {*formats} - {"bool"} <= {*FORMATS}:
+            return f"it holds {', '.join(sorted({*formats} - {*FORMATS}))}"
+        return facts.note
+
+    @property
+    def dtype(self) -> str:
+        """The coarsest format that its tensors, or autocast, hold a healthy function to."""
+        word = self.facts.autocast or self.facts.dtype
+        for name in ("q", "k", "v", "out", "dout"):
+            if name in self.tensors:
+                word = coarser(word, str(self.tensors[name].dtype).removeprefix("torch."))
+        return word
+
+    @cached_property
+    def mask(self) -> Mask:
+        """Who sees whom."""
+        q, k = self.tensors["q"], self.tensors["k"]
+        return Mask(self.facts, q.shape[1], k.shape[1], self.tensors.get("mask"))
+
+    @property
+    def dout(self) -> Tensor:
+        """Zeros where there were no gradients."""
+        given = self.tensors.get("dout")
+        rows, v = self.tensors["q"], self.tensors["v"]
+        return rows.new_zeros(*rows.shape[:3], v.shape[3]) if given is None else given
+
+    @cached_property
+    def reference(self) -> Reference:
+        """Float64 attention on the captured inputs."""
+        q, k, v = (self.tensors[name] for name in "qkv")
+        facts, how = self.facts, self.mask.for_reference()
+        return float64.attention(q, k, v, self.dout, scale=facts.scale, softcap=facts.softcap, **how)
+
+    @cached_property
+    def expected(self) -> Named:
+        """The standard deviation that rounding may give each element, lse as (B, S, H)."""
+        q, k, v = (self.tensors[name] for name in "qkv")
+        policy = Policy.of(self.dtype, self.size - 1, self.facts.tf32)
+        found = variances(policy, self.mask, q, k, v, self.dout, self.reference)
+        return {name: in_tokens(name, x).sqrt() for name, x in found.items()}
+
+    def exact(self, name: str) -> Tensor:
+        """The reference's tensor, lse as (B, S, H)."""
+        return in_tokens(name, getattr(self.reference, name))
+
+    def shards(self, x: Tensor) -> Tensor:
+        """Cut into the ranks': (W, B, S/W, ...)."""
+        return cut(x, self.facts.sharding, self.size) if self.size > 1 else x[None]
+
+
+def in_tokens(name: str, x: Tensor) -> Tensor:
+    """lse (B, H, S) as (B, S, H); the others as they are."""
+    return x.transpose(1, 2) if name == "lse" else x
+
+
+def load(found: Recorded, device: str = "cpu") -> Call:
+    """Read the files of all ranks and join them. Raises ConfigError where they hold no numbers."""
+    shards: dict[str, list[Tensor]] = {}
+    for path in found.files:
+        with safe_open(path, framework="pt", device=device) as file:
+            for name in found.first.shapes:
+                shards.setdefault(name, []).append(file.get_tensor(f"{found.first.layer}.{name}"))
+    whole = {
+        name: join(torch.stack([in_tokens(name, x) for x in each]), found.first.sharding)
+        if len(each) > 1 and name != "mask" else in_tokens(name, each[0])
+        for name, each in shards.items()
+    }  # fmt: skip
+    return Call(found.first, whole, len(found.files))

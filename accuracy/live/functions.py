@@ -1,0 +1,168 @@
+"""Which functions compute attention, and how does each say what it computes? One `Function` for each way to call one.
+
+`told` turns the bound arguments of a call into settings of `Facts` (mask, scale, ...) and tensors that go with them.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Arguments = Mapping[str, Any]
+Told = tuple[dict[str, Any], Tensor | None]  # settings, and a mask (B or 1, H or 1, Sq, S): seen, or added to scores
+QKV = ("q", "k", "v")
+
+
+@dataclass(frozen=True)
+class Function:
+    """path: `package.module:function`; tensors: its parameters that hold q, k and v, one name for packed ones;
+    layout: of q, k and v, and of out; told: see above; sharding: of the ranks in its argument `group`, "" where a call
+    has whole sequences; parameters: of a function without a signature."""
+
+    path: str
+    tensors: tuple[str, ...] = QKV
+    layout: str = "bshd"
+    out_layout: str = ""
+    told: Callable[[Arguments, Tensor, Tensor], Told] = field(default=lambda arguments, q, k: ({}, None))
+    sharding: str = ""
+    group: str = "group"
+    parameters: tuple[str, ...] = ()
+
+
+def flash(arguments: Arguments, q: Tensor, k: Tensor) -> Told:
+    """flash-attn's words, which its descendants share: bottom-right masks, window_size, cu_seqlens, softcap."""
+    window = tuple(arguments.get("window_size") or (-1, -1))
+    lengths = [_lengths(arguments, name) for name in ("cu_seqlens_q", "cu_seqlens_k")]
+    lengths = [each or _lengths(arguments, "cu_seqlens") for each in lengths]
+    odd = [name for name in ("alibi_slopes", "block_table", "page_table", "qv") if arguments.get(name) is not None]
+    return {
+        "causal": bool(arguments.get("causal")),
+        "scale": _scale(arguments, q, "softmax_scale"),
+        "window": None if window in ((-1, -1), (None, None)) else tuple(None if x in (-1, None) else x for x in window),
+        "documents": lengths[0],
+        "documents_k": lengths[1] if lengths[1] != lengths[0] else (),
+        "softcap": arguments.get("softcap") or None,
+        "dropout": float(arguments.get("dropout_p") or 0.0),
+        "note": f"{odd[0]} is not understood" if odd else "",
+    }, None
+
+
+def sdpa(arguments: Arguments, q: Tensor, k: Tensor) -> Told:
+    """torch's: a causal mask is aligned at the top left."""
+    mask = arguments.get("attn_mask")
+    return {
+        "causal": bool(arguments.get("is_causal")),
+        "top_left": True,
+        "scale": _scale(arguments, q, "scale"),
+        "dropout": float(arguments.get("dropout_p") or 0.0),
+    }, _four(mask)
+
+
+def flex(arguments: Arguments, q: Tensor, k: Tensor) -> Told:
+    """flex_attention's: mask_mod and a score_mod that adds something become a mask; any other score_mod is a note."""
+    told: dict[str, Any] = {"scale": _scale(arguments, q, "scale")}
+    sizes = q.shape[0], q.shape[2], q.shape[1], k.shape[1]
+    block, change = arguments.get("block_mask"), arguments.get("score_mod")
+    seen = None if block is None else _everywhere(block.mask_mod, sizes, q.device)
+    if change is None:
+        return told, seen
+    at = [_everywhere(lambda *place, x=x: change(x, *place), sizes, q.device) for x in _few(q.device)]
+    finite = at[0].isfinite()
+    if any(not torch.allclose((x - at[0])[finite], by.expand_as(x)[finite], atol=1e-5) for x, by in
+           zip(at[1:], _few(q.device)[1:], strict=True)):  # fmt: skip
+        return told | {"note": "score_mod does more than add to scores"}, None
+    added = at[0] if seen is None else at[0].masked_fill(~seen, -math.inf)
+    return told, added if (added != 0).any() else None
+
+
+def transformers(arguments: Arguments, q: Tensor, k: Tensor) -> Told:
+    """Of `eager_attention_forward` and of functions that somebody registered; without a mask these see all keys."""
+    mask = arguments.get("attention_mask")
+    odd = [name for name in ("s_aux", "position_bias", "cache") if arguments.get(name) is not None]
+    strange = mask is not None and (not isinstance(mask, Tensor) or mask.dim() != 4)
+    module = arguments.get("module")
+    return {
+        "scale": _scale(arguments, q, "scaling"),
+        "softcap": arguments.get("softcap") or None,
+        "dropout": float(arguments.get("dropout") or 0.0) if getattr(module, "training", True) else 0.0,
+        "note": f"{odd[0]} is not understood" if odd else "an attention_mask of its own kind" if strange else "",
+    }, None if strange else _four(mask)
+
+
+def transformer_engine(arguments: Arguments, q: Tensor, k: Tensor) -> Told:
+    """TransformerEngine's context-parallel entry."""
+    word, window = str(arguments.get("attn_mask_type")), tuple(arguments.get("window_size") or (-1, -1))
+    odd = {
+        f"qkv_format={arguments.get('qkv_format')}": arguments.get("qkv_format") == "thd",
+        f"attn_mask_type={word}": word not in ("causal", "no_mask", "causal_bottom_right"),
+        f"softmax_type={arguments.get('softmax_type')}": arguments.get("softmax_type", "vanilla") != "vanilla",
+        "attn_bias": arguments.get("attn_bias") is not None, "fp8": bool(arguments.get("fp8")),
+    }  # fmt: skip
+    told, _ = flash({**arguments, "causal": "causal" in word, "window_size": window}, q, k)
+    note = next((f"{what} is not understood" for what, given in odd.items() if given), "")
+    return told | {"documents": (), "documents_k": (), "note": note}, None
+
+
+def named(arguments: Arguments, q: Tensor, k: Tensor) -> Told:
+    """A function of anyone's, by the usual words."""
+    told, _ = flash(arguments, q, k)
+    for word in ("causal", "is_causal"):
+        told["causal"] = told["causal"] or bool(arguments.get(word))
+    for word in ("softmax_scale", "sm_scale", "scaling", "scale"):
+        if arguments.get(word) is not None:
+            told["scale"] = float(arguments[word])
+    masks = [arguments[word] for word in ("attn_mask", "attention_mask", "mask") if arguments.get(word) is not None]
+    return told, _four(masks[0]) if masks else None
+
+
+SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+_TE = "transformer_engine.pytorch.attention.dot_product_attention.context_parallel"
+KINDS = (("", QKV), ("_qkvpacked", ("qkv",)), ("_kvpacked", ("q", "kv")))
+KNOWN = (
+    Function("torch.nn.functional:scaled_dot_product_attention", SDPA[:3], "bhsd", told=sdpa, parameters=SDPA),
+    Function("torch.nn.attention.flex_attention:flex_attention", SDPA[:3], "bhsd", told=flex),
+    Function("transformers.integrations.flex_attention:compile_friendly_flex_attention", SDPA[:3], "bhsd", told=flex),
+    *(Function(f"flash_attn:flash_attn{kind}_func", tensors, told=flash) for kind, tensors in KINDS),
+    *(Function(f"flash_attn:flash_attn_varlen{kind}_func", tensors, "thd", told=flash) for kind, tensors in KINDS),
+    Function("flash_attn_interface:flash_attn_func", told=flash),
+    Function("flash_attn_interface:flash_attn_varlen_func", layout="thd", told=flash),
+    Function("flash_attn.cute:flash_attn_func", told=flash),
+    Function("flash_attn.cute:flash_attn_varlen_func", layout="thd", told=flash),
+    *(
+        Function(f"ring_flash_attn:{word}_flash_attn{kind}_func", tensors, told=flash, sharding=sharding)
+        for word, sharding in (("ring", "contiguous"), ("zigzag_ring", "zigzag"), ("stripe", "striped"))
+        for kind, tensors in KINDS
+    ),
+    Function(f"{_TE}:attn_forward_func_with_cp", told=transformer_engine, sharding="zigzag", group="cp_group"),
+)
+REGISTERED = Function("transformers", ("query", "key", "value"), "bhsd", "bshd", transformers)
+"""In Hugging Face's registry. What that calls and `KNOWN` has is left to `KNOWN`: it is told more exactly there."""
+
+
+def _scale(arguments: Arguments, q: Tensor, name: str) -> float:
+    given = arguments.get(name)
+    return q.shape[-1] ** -0.5 if given is None else float(given)
+
+
+def _lengths(arguments: Arguments, name: str) -> tuple[int, ...]:
+    given = arguments.get(name)
+    return () if given is None else tuple(int(x) for x in given.diff().tolist())
+
+
+def _four(mask: Tensor | None) -> Tensor | None:
+    """(B or 1, H or 1, Sq, S)."""
+    return None if mask is None else mask[(None,) * (4 - mask.dim())]
+
+
+def _few(device: torch.device) -> list[Tensor]:
+    return [torch.tensor(x, device=device) for x in (0.0, 1.0, -3.0)]
+
+
+def _everywhere(modification: Callable[..., Tensor], sizes: tuple[int, ...], device: torch.device) -> Tensor:
+    """Of each batch, head, query and key: (B, H, Sq, S)."""
+    for number in range(len(sizes)):
+        modification = torch.vmap(modification, in_dims=tuple(0 if n == 3 - number else None for n in range(4)))
+    return modification(*(torch.arange(size, device=device) for size in sizes))

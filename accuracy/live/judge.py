@@ -1,0 +1,148 @@
+"""Is a captured run right? Every tensor that the model returned against float64: per layer, rank and tensor.
+
+Each call is compared on its own inputs, so that a fault stands where it is made and not in the layers behind it. The
+measure is the error over what rounding may make of it (`accuracy.live.rounding`): over a rank's whole tensor, and in
+its worst row, a head of a token.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from accuracy.core.dtype import tensor_dtype
+from accuracy.core.errors import ConfigError
+from accuracy.core.recording import Recorded, matches, recorded
+from accuracy.live.call_on_disk import Call, load
+from accuracy.live.verdict import Judged, label_of, verdict
+from accuracy.live.writing import wait
+from accuracy.measurement import metrics
+from accuracy.measurement.distance import Target, distance
+from accuracy.results.table import ALL_RANKS
+from accuracy.runtime import device as devices
+from accuracy.runtime.rounding import round_to
+from accuracy.verdict.label import NOT_MEASURED
+
+COLUMNS = (
+    "step", "order", "layer", "call", "tensor", "rank", "label", "sentence", "times", "times_row", "error_rel",
+    "error_max", "floor_rel", "x_floor", "error_gain", "nonfinite", "significand_bits", "reference_rms", "worst_batch",
+    "worst_token", "worst_head", "name", "function", "dtype", "world_size", "shape",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """rows: `COLUMNS`, one for each call, tensor and rank (-1: all ranks), in the order in which they were computed;
+    judged: what they say together."""
+
+    folder: Path
+    rows: pd.DataFrame
+    judged: Judged
+
+    @property
+    def sentence(self) -> str:
+        """Rounding, or what left it first."""
+        return self.judged.sentence
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing but rounding was found, in something."""
+        return self.judged.healthy
+
+    def raise_if_faulty(self) -> None:
+        """Raises AssertionError with the sentence where the run is not healthy."""
+        if not self.healthy:
+            raise AssertionError(self.sentence)
+
+
+def judge(folder: str | Path, *, layers: str = "*", device: str = "auto") -> Judgement:
+    """Compare a capture with float64. layers: a pattern of names; device: where the reference is computed, cpu, cuda or
+    auto. Raises ConfigError for a folder that cannot be judged: no capture, a damaged file, a rank missing."""
+    wait()
+    path, place = Path(folder).expanduser(), devices.choose(device)
+    found = recorded(path)
+    chosen = [each for each in found if matches(each.first.layer, [layers])]
+    if not chosen:
+        names = ", ".join(dict.fromkeys(each.first.layer for each in found[:8]))
+        raise ConfigError(f"layers={layers} fits no layer of {folder}; allowed: {names}")
+    rows = [row for each in chosen for row in rows_of(each, place)]
+    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    return Judgement(path, table, verdict(table))
+
+
+def rows_of(found: Recorded, device: str) -> Iterator[dict[str, Any]]:
+    """Of one call."""
+    call = load(found, device)
+    facts = call.facts
+    about = {name: getattr(facts, name) for name in ("step", "order", "layer", "call", "name", "function", "dtype")}
+    about |= {"world_size": call.size, "shape": _shape(call)}
+    if call.unjudged:
+        yield about | {"rank": ALL_RANKS, "label": NOT_MEASURED, "sentence": call.unjudged, "tensor": "out"}
+        return
+    for name in call.returned:
+        numbers = _numbers(call, name)
+        for place, rank in enumerate([*(each.rank for each in found.facts), ALL_RANKS]):
+            row = about | {"tensor": name, "rank": rank} | {key: values[place] for key, values in numbers.items()}
+            label, sentence = label_of(row, numbers["error_rel"][:-1])
+            yield row | {"label": label, "sentence": sentence}
+
+
+def _numbers(call: Call, name: str) -> dict[str, np.ndarray]:
+    """Each an array (W + 1,), the last of all ranks together."""
+    stored = str(call.tensors[name].dtype).removeprefix("torch.")
+    exact = call.exact(name)
+    given = _seen(call, name, call.tensors[name].double(), exact)
+    x, reference, deviation = (call.shards(each) for each in (given, exact, call.expected[name]))
+    reference = reference.nan_to_num(neginf=0.0)
+    target = Target(reference)
+    apart = distance(x, target, ulp_dtype=stored)
+    held_to = tensor_dtype(name, call.dtype)
+    floor = distance(round_to(reference, getattr(torch, held_to)).double(), target).sums
+    columns = metrics.metric_columns(apart.sums, floor, floor, floor, apart.ulp)  # type: ignore[arg-type]
+    bits = metrics.significand_bits(x, stored)
+    kept = ("error_rel", "error_max", "floor_rel", "x_floor", "error_gain", "nonfinite", "reference_rms")
+    return {
+        **{key: columns[key] for key in kept},
+        **_times(metrics.error_of(x, reference), deviation),
+        **_places(call, apart.sums, x.shape),
+        "significand_bits": metrics.appended(bits, bits.max(keepdims=True)),
+    }
+
+
+def _seen(call: Call, name: str, x: Tensor, exact: Tensor) -> Tensor:
+    """Rows that see no key have no right answer: whatever is there is taken for it."""
+    blind = call.reference.lse.transpose(1, 2).isneginf()
+    if name in ("dk", "dv") or not blind.any():
+        return x
+    blind = blind if name == "lse" else blind[..., None]
+    return torch.where(blind, exact.nan_to_num(neginf=0.0), x)
+
+
+def _times(error: Tensor, deviation: Tensor) -> dict[str, np.ndarray]:
+    """The error over what rounding makes of it: of each rank, in its worst row, and of all."""
+    square, allowed = error.square(), deviation.square()
+    each, limit = square.flatten(1).sum(1), allowed.flatten(1).sum(1)
+    rows, limits = (x.sum(-1) if x.dim() == 5 else x for x in (square, allowed))
+    worst = (rows / limits).nan_to_num(nan=0.0).flatten(1).amax(1)
+    whole = torch.cat([each / limit, (each.sum() / limit.sum())[None]]).nan_to_num(nan=0.0).sqrt()
+    top = torch.cat([worst, worst.amax(0, keepdim=True)]).sqrt()
+    return {"times": whole.cpu().numpy(), "times_row": top.cpu().numpy()}
+
+
+def _places(call: Call, sums: metrics.Sums, shape: torch.Size) -> dict[str, np.ndarray]:
+    """Batch, global token and head of each rank's largest error, and of the worst rank's; shape: (W, B, S/W, ...)."""
+    ranks = np.append(np.arange(shape[0]), sums.largest.argmax())
+    index = np.unravel_index(sums.worst.astype(int)[ranks], shape[1:])
+    tokens = call.shards(torch.arange(shape[0] * shape[2])[None])[:, 0].numpy()
+    return {"worst_batch": index[0], "worst_token": tokens[ranks, index[1]], "worst_head": index[2]}
+
+
+def _shape(call: Call) -> str:
+    q, k = call.tensors["q"].shape, call.tensors["k"].shape
+    keys = "" if q[1] == k[1] else f" on {k[1]}"
+    return f"{q[0]} x {q[1]}{keys} tokens, heads {q[2]}/{k[2]} of {q[3]}"

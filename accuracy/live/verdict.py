@@ -1,0 +1,130 @@
+"""What do the numbers of a captured run say: rounding, or which layer, tensor and rank left it first?
+
+In: a table, a row for each call, tensor and rank. Out: a label for each row (`accuracy.verdict.label`) and a sentence
+for all. Forward comes before backward, and backward begins at the last layer.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from accuracy.core.number import plain
+from accuracy.results.table import ALL_RANKS
+from accuracy.verdict.floor import coarser_format
+from accuracy.verdict.label import EXCESS_ROUNDING, INVALID, LOGIC, MEANING, NOT_MEASURED, PRECISION_FLOOR, ROUNDING
+
+WHOLE, ROW = 2.0, 6.0
+"""Times what rounding makes of a tensor, and of a row. Uniform roundings of u x have a root mean square of u x / sqrt 3
+at most, so that independent ones give 0.6; what is common to a row, or to a sum, is counted once. Measured on healthy
+calls (`tests/live/test_healthy.py`): 0.7 and 2.5 at most."""
+FAR = 4.0  # times these: no rounding more or less explains that
+FORWARD = ("out", "lse")
+BACKWARD = ("dv", "dk", "dq")
+SHORT = 11  # bits: of an lse that some function of 16-bit inputs rounded; a healthy one has float32's
+
+
+@dataclass(frozen=True)
+class Judged:
+    """sentence: what the run shows; label: the gravest; first: the row that left rounding first, None: none did."""
+
+    sentence: str
+    label: str
+    first: Mapping[str, Any] | None = None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether something was judged and merely rounds."""
+        return self.label == ROUNDING
+
+
+def label_of(row: Mapping[str, Any], ranks: np.ndarray) -> tuple[str, str]:
+    """(label, sentence) of one row; ranks: the relative errors of all ranks."""
+    if row["nonfinite"]:
+        return INVALID, f"{int(row['nonfinite'])} values are not finite"
+    effective = "float32" if row["tensor"] == "lse" and row["dtype"] != "float64" else row["dtype"]
+    coarse = row["tensor"] == "lse" and 0 < row["significand_bits"] <= SHORT
+    if row["times"] <= WHOLE and row["times_row"] <= ROW and not coarse:
+        return ROUNDING, f"{plain(row['times'])} times what rounding explains"
+    if found := coarser_format(row["error_rel"], row["significand_bits"], ranks, effective):
+        return PRECISION_FLOOR, f"only as good as {found[0]}: {found[1]}"
+    much = row["times"] > FAR * WHOLE or row["times_row"] > FAR * ROW
+    return LOGIC if much else EXCESS_ROUNDING, _far(row)
+
+
+def verdict(rows: pd.DataFrame) -> Judged:
+    """Of a run's rows."""
+    told = rows[rows["label"] != NOT_MEASURED]
+    if told.empty:
+        return Judged(f"nothing could be judged: {rows['sentence'].iloc[0]}", NOT_MEASURED)
+    wrong = in_time(told[(told["label"] != ROUNDING) & (told["rank"] != ALL_RANKS)])
+    if wrong.empty:
+        wrong = in_time(told[told["label"] != ROUNDING])
+    if wrong.empty:
+        layers, most = told["layer"].nunique(), told["times"].max()
+        text = (
+            f"the run merely rounds: {layers} layer{'s' * (layers > 1)}, {told['name'].nunique()} calls, every tensor"
+        )
+        text = f"{text} within {plain(most)} times what rounding explains."
+        return Judged(f"{text}{_left_out(rows)}", ROUNDING)
+    first = wrong.iloc[0]
+    same = wrong[(wrong["name"] == first["name"]) & (wrong["tensor"] == first["tensor"])]
+    ranks = sorted(same["rank"].unique())
+    of_ranks = f" on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} of {first['world_size']}"
+    of_ranks = of_ranks if first["world_size"] > 1 else ""
+    where = f"{first['tensor']} of {first['layer']} in step {first['step']}{of_ranks}"
+    text = f"{where} leaves rounding first: it {MEANING[first['label']]} ({first['sentence']}){_place(first)}."
+    sentence = f"{text} {_others(wrong, first, told)}{_left_out(rows)}".strip()
+    return Judged(sentence, first["label"], dict(first))
+
+
+def in_time(rows: pd.DataFrame) -> pd.DataFrame:
+    """In the order in which a training step computes them."""
+    backward = rows["tensor"].isin(BACKWARD)
+    order = rows.assign(
+        _back=backward, _call=rows["order"].where(~backward, -rows["order"]),
+        _tensor=rows["tensor"].map([*FORWARD, *BACKWARD].index),
+    )  # fmt: skip
+    keys = ["step", "_back", "_call", "_tensor", "rank"]
+    return order.sort_values(keys, kind="stable").drop(columns=["_back", "_call", "_tensor"])
+
+
+def _far(row: Mapping[str, Any]) -> str:
+    whole = f"{plain(row['times'])} times what rounding explains"
+    if row["times"] > WHOLE:
+        return f"{whole}, relative error {row['error_rel']:.2g}"
+    return f"a row {plain(row['times_row'])} times what rounding explains, the whole {plain(row['times'])}"
+
+
+def _place(first: pd.Series) -> str:
+    batch, token, head = (int(first[f"worst_{name}"]) for name in ("batch", "token", "head"))
+    return f", the most at batch {batch}, token {token}, head {head}"
+
+
+def _others(wrong: pd.DataFrame, first: pd.Series, told: pd.DataFrame) -> str:
+    """The other tensors of that layer, the other layers, and how often."""
+    same = wrong[wrong["layer"] == first["layer"]]
+    tensors = [name for name in dict.fromkeys(same["tensor"]) if name != first["tensor"]]
+    layers = [name for name in dict.fromkeys(wrong["layer"]) if name != first["layer"]]
+    healthy = told["layer"].nunique() - len(layers) - 1
+    steps, all_steps = same["step"].nunique(), told.loc[told["layer"] == first["layer"], "step"].nunique()
+    more = f"{', '.join(layers[:4])}{' and more' * (len(layers) > 4)}"
+    said = [
+        f"{', '.join(tensors)} of that layer {_are(tensors)} wrong too" if tensors else "",
+        f"so {_are(layers)} {more}" if layers else "",
+        f"in {steps} of {all_steps} captured steps" if steps < all_steps else "",
+        f"{healthy} other layer{'s' * (healthy > 1)} merely round{'s' * (healthy == 1)}" if healthy else "",
+    ]
+    text = "; ".join(filter(None, said))
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def _are(names: list[str]) -> str:
+    return "are" if len(names) > 1 else "is"
+
+
+def _left_out(rows: pd.DataFrame) -> str:
+    left = rows[rows["label"] == NOT_MEASURED]
+    return f" Not judged: {left['name'].iloc[0]} ({left['sentence'].iloc[0]}), {len(left)} in all." if len(left) else ""
