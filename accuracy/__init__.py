@@ -22,17 +22,20 @@ if TYPE_CHECKING:
     from accuracy.api.measure import measure
     from accuracy.api.tables import columns, compare, load
     from accuracy.core.errors import ConfigError
+    from accuracy.live.capture import capture
+    from accuracy.live.judge import judge
 
 __version__ = "0.1.0"
 __all__ = [
-    "ConfigError", "Diagnosis", "assert_accurate", "assert_close", "bounds", "columns", "compare",
-    "diagnose", "drift", "load", "measure", "plot",
+    "ConfigError", "Diagnosis", "assert_accurate", "assert_close", "bounds", "capture", "columns", "compare",
+    "diagnose", "drift", "judge", "load", "measure", "plot",
 ]  # fmt: skip
 _MODULES = {
     "ConfigError": "core.errors", "Diagnosis": "api.diagnose", "assert_accurate": "api.assert_accurate",
     "assert_close": "api.assert_close", "bounds": "api.bounds",
     "columns": "api.tables", "compare": "api.tables", "diagnose": "api.diagnose", "drift": "api.drift",
     "load": "api.tables", "measure": "api.measure", "plot": "api.plot",
+    "capture": "live.capture", "judge": "live.judge",
 }  # fmt: skip
 
 

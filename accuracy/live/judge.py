@@ -15,11 +15,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from accuracy.core.dtype import tensor_dtype
+from accuracy.core.dtype import FORMATS, tensor_dtype
 from accuracy.core.errors import ConfigError
 from accuracy.core.recording import Recorded, matches, recorded
 from accuracy.live.call_on_disk import Call, load
-from accuracy.live.verdict import Judged, label_of, verdict
+from accuracy.live.verdict import ROW, WHOLE, Judged, label_of, verdict
 from accuracy.live.writing import wait
 from accuracy.measurement import metrics
 from accuracy.measurement.distance import Target, distance
@@ -30,8 +30,8 @@ from accuracy.verdict.label import NOT_MEASURED
 
 COLUMNS = (
     "step", "order", "layer", "call", "tensor", "rank", "label", "sentence", "times", "times_row", "error_rel",
-    "error_max", "floor_rel", "x_floor", "error_gain", "nonfinite", "significand_bits", "reference_rms", "worst_batch",
-    "worst_token", "worst_head", "name", "function", "dtype", "world_size", "shape",
+    "inside", "error_max", "floor_rel", "x_floor", "error_gain", "nonfinite", "significand_bits", "reference_rms",
+    "worst_batch", "worst_token", "worst_head", "name", "function", "dtype", "world_size", "shape",
 )  # fmt: skip
 
 
@@ -108,7 +108,7 @@ def _numbers(call: Call, name: str) -> dict[str, np.ndarray]:
     kept = ("error_rel", "error_max", "floor_rel", "x_floor", "error_gain", "nonfinite", "reference_rms")
     return {
         **{key: columns[key] for key in kept},
-        **_times(metrics.error_of(x, reference), deviation),
+        **_times(metrics.error_of(x, reference), deviation, call.dtype),
         **_places(call, apart.sums, x.shape),
         "significand_bits": metrics.appended(bits, bits.max(keepdims=True)),
     }
@@ -123,15 +123,19 @@ def _seen(call: Call, name: str, x: Tensor, exact: Tensor) -> Tensor:
     return torch.where(blind, exact.nan_to_num(neginf=0.0), x)
 
 
-def _times(error: Tensor, deviation: Tensor) -> dict[str, np.ndarray]:
-    """The error over what rounding makes of it: of each rank, in its worst row, and of all."""
+def _times(error: Tensor, deviation: Tensor, dtype: str) -> dict[str, np.ndarray]:
+    """The error over what rounding makes of it: of each rank, in its worst row, and of all. What is beyond rounding to
+    float64 is held to float32: a function that computes in it inside promises no more."""
     square, allowed = error.square(), deviation.square()
     each, limit = square.flatten(1).sum(1), allowed.flatten(1).sum(1)
     rows, limits = (x.sum(-1) if x.dim() == 5 else x for x in (square, allowed))
     worst = (rows / limits).nan_to_num(nan=0.0).flatten(1).amax(1)
     whole = torch.cat([each / limit, (each.sum() / limit.sum())[None]]).nan_to_num(nan=0.0).sqrt()
     top = torch.cat([worst, worst.amax(0, keepdim=True)]).sqrt()
-    return {"times": whole.cpu().numpy(), "times_row": top.cpu().numpy()}
+    inside = dtype == "float64" and bool((whole > WHOLE).any() or (top > ROW).any())
+    factor = FORMATS["float64"].unit_roundoff / FORMATS["float32"].unit_roundoff if inside else 1.0
+    times = {"times": whole.cpu().numpy() * factor, "times_row": top.cpu().numpy() * factor}
+    return times | {"inside": np.full(len(top), "float32" if inside else "")}
 
 
 def _places(call: Call, sums: metrics.Sums, shape: torch.Size) -> dict[str, np.ndarray]:

@@ -1,7 +1,7 @@
 """Attention and its gradients in float64, blockwise over query rows, memory linear in the sequence length.
 
-Every mask is one interval of keys a query, perhaps with a tensor beside it. Nothing is imported from the variants, the kernels or the merge: the
-formulas are written out from the definition,
+Every mask is one interval of keys a query, perhaps with a tensor beside it. Nothing is imported from the variants, the
+kernels or the merge: the formulas are written out from the definition,
 
     s = scale q k^T,  lse = ln sum exp s,  p = exp(s - lse),  out = p v,
     dv = p^T dout,  delta = sum_d dout out,  ds = p (dout v^T - delta),  dq = scale ds k,  dk = scale ds^T q,

@@ -100,6 +100,7 @@ FLAGS = {
         "kernel.eager={word}", "--config-dir", "--json", "kernel=eager question=scale device=cpu --json /dev/null/x",
         "device=cpu,cuda", "kernel.nope.x=1",
     ],
+    "accuracy-judge": ["{place}", "{word}", "{place} --layers {word}", "{place} --device {word}", "{place} --to"],
 }  # fmt: skip
 NUMBERS = ["-5", "0", "nan", "1.5", "", HUGE, "-" + HUGE, "²", "1e3x", "\x1b", "0x10", "ten"]
 WORDS = ["", "no_such_word", "\x1b[31m", "=", "a=", "[", "../x", HUGE, "nan", "é", "a\nb", "[]", "x\x00y"]

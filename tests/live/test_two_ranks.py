@@ -1,0 +1,38 @@
+import shutil
+from pathlib import Path
+
+import pytest
+
+import accuracy
+from accuracy.cli import judge as command
+from accuracy.core.paths import PACKAGE
+from tests.processes import python
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("two_ranks")
+    script = Path(__file__).with_name("two_ranks.py")
+    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script), str(folder))
+    ended = python(*launch, folder=folder, PYTHONPATH=str(PACKAGE.parent))
+    assert ended.returncode == 0, ended.stderr
+    return folder
+
+
+def test_dk_and_dv_of_the_next_rank_are_found_in_their_layer_on_both_ranks(folder: Path) -> None:
+    found = accuracy.judge(folder)
+    first = found.judged.first
+    assert first is not None
+    assert (first["layer"], first["tensor"], first["label"], first["world_size"]) == ("1", "dv", "logic", 2)
+    assert "dv of 1 in step 0 on ranks 0, 1 of 2 leaves rounding first" in found.sentence
+    assert "Dk of that layer is wrong too; 1 other layer merely rounds" in found.sentence
+    assert accuracy.judge(folder, layers="0").healthy
+
+
+def test_a_rank_that_is_missing_is_one_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in folder.glob("*.rank0.safetensors"):
+        shutil.copy(path, tmp_path)
+    assert command.main([str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "0@0: of its ranks [0, 1] the file of rank 1 is missing (0.step000000.call0.rank1.safetensors)" in said
