@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from accuracy.api.drift import drift
     from accuracy.api.measure import measure
     from accuracy.api.tables import columns, compare, load
+    from accuracy.api.tolerance import tolerance
     from accuracy.core.errors import ConfigError
     from accuracy.live.capture import capture
     from accuracy.live.judge import judge
@@ -28,14 +29,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "ConfigError", "Diagnosis", "assert_accurate", "assert_close", "bounds", "capture", "columns", "compare",
-    "diagnose", "drift", "judge", "load", "measure", "plot",
+    "diagnose", "drift", "judge", "load", "measure", "plot", "tolerance",
 ]  # fmt: skip
 _MODULES = {
     "ConfigError": "core.errors", "Diagnosis": "api.diagnose", "assert_accurate": "api.assert_accurate",
     "assert_close": "api.assert_close", "bounds": "api.bounds",
     "columns": "api.tables", "compare": "api.tables", "diagnose": "api.diagnose", "drift": "api.drift",
     "load": "api.tables", "measure": "api.measure", "plot": "api.plot",
-    "capture": "live.capture", "judge": "live.judge",
+    "capture": "live.capture", "judge": "live.judge", "tolerance": "api.tolerance",
 }  # fmt: skip
 
 

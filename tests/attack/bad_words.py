@@ -101,6 +101,14 @@ FLAGS = {
         "device=cpu,cuda", "kernel.nope.x=1",
     ],
     "accuracy-judge": ["{place}", "{word}", "{place} --layers {word}", "{place} --device {word}", "{place} --to"],
+    "accuracy-tolerance": [
+        "{word}", "", "q_shape={word} dtype=float32", *(
+            f"q_shape=1,8,2,4 dtype=float32 {key}" for key in (
+                "seeds={number}", "heads_kv={number}", "keys={number}", "inputs={word}", "kernel={word}", "mask={word}",
+                "against={word}", "device={word}", "dtype={word}", "softmax_scale={word}", "q_shape=1,8,2,{number}",
+            )
+        ),
+    ],
 }  # fmt: skip
 NUMBERS = ["-5", "0", "nan", "1.5", "", HUGE, "-" + HUGE, "²", "1e3x", "\x1b", "0x10", "ten"]
 WORDS = ["", "no_such_word", "\x1b[31m", "=", "a=", "[", "../x", HUGE, "nan", "é", "a\nb", "[]", "x\x00y"]

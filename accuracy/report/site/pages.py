@@ -27,7 +27,8 @@ API = """# API
 
 ```{eval-rst}
 .. automodule:: accuracy
-   :members: measure, diagnose, assert_accurate, assert_close, bounds, compare, load, columns, Diagnosis, ConfigError
+   :members: measure, diagnose, assert_accurate, assert_close, bounds, tolerance, compare, load, columns, Diagnosis,
+      ConfigError
 .. automodule:: accuracy.plot
    :members:
 ```

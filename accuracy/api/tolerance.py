@@ -1,0 +1,92 @@
+"""`accuracy.tolerance`: which tolerance should a test of attention use, and what does it still catch?"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import pandas as pd
+
+from accuracy.config.knobs import complete_part
+from accuracy.core.case import Part, Problem
+from accuracy.core.dtype import FORMATS
+from accuracy.core.errors import ConfigError, unknown
+from accuracy.core.paths import CONFIGS
+from accuracy.probe import subjects
+from accuracy.runtime import arithmetic
+from accuracy.runtime import device as devices
+from accuracy.selfcheck import advise
+
+MASKS = ("causal", "full")
+MOST_SCORES = 2**31
+
+
+def tolerance(
+    q_shape: Sequence[int],
+    dtype: Any,
+    *,
+    keys: int | None = None,
+    heads_kv: int | None = None,
+    inputs: str = "gaussian",
+    kernel: str | Sequence[str] | None = None,
+    mask: str = "causal",
+    softmax_scale: float | None = None,
+    against: str = "float64",
+    seeds: int = 8,
+    device: str = "auto",
+) -> pd.DataFrame:
+    """Tolerances of a test that compares attention with float64 (or, against="float32", with float32) on its inputs.
+
+    q_shape: (B, Sq, H, D); keys: S, default Sq; heads_kv: Hk, default H; dtype: by name or torch's; inputs: a
+    distribution by name; kernel: names of those that must pass, default every healthy one that runs here and attention
+    that keeps everything in its dtype; mask: causal or full; seeds: measured to set the bounds, and as many again to
+    count false alarms.
+
+    Returns a row for each of out, lse, dq, dk and dv, with columns as in `accuracy.selfcheck.advise.Advice`: atol and
+    rtol, relative, row_rms; runs, false_alarms, at_most (3 / runs where there were none); least_factor,
+    least_factor_elements, zeros, shifted, dropped_key: the planted faults that are noticed. Raises ConfigError, a
+    ValueError, for a wrong argument.
+    """
+    word = str(dtype).removeprefix("torch.")
+    allowed = {"dtype": FORMATS, "mask": MASKS, "against": advise.REFERENCES}
+    for name, value in {"dtype": word, "mask": mask, "against": against}.items():
+        if value not in allowed[name]:
+            raise unknown(name, value, allowed[name])
+    problem = _problem(q_shape, keys, heads_kv, mask, softmax_scale)
+    if type(seeds) is not int or not 1 <= seeds <= 1000:
+        raise ConfigError(f"seeds={seeds!r}; allowed: whole numbers from 1 to 1000")
+    known = sorted(path.stem for path in (CONFIGS / "inputs").glob("*.yaml"))
+    if inputs not in known:
+        raise unknown("inputs", inputs, known)
+    drawn = complete_part("inputs", Part(inputs, f"accuracy.inputs.{inputs}"), strict=False)
+    device = devices.choose(device)
+    names = None if kernel is None else [kernel] if isinstance(kernel, str) else list(kernel)
+    with arithmetic.exact():
+        parts = {part.name: part for part in subjects.chosen(names or advise.ANY, {})}
+        kernels = advise.healthy(names, parts.__getitem__, problem, word, device)
+        for name, each in zip(names or (), kernels, strict=bool(names)):
+            if reason := advise.unable(name, each, problem, word, device):
+                raise ConfigError(f"{reason}; leave kernel away for all that run here")
+        found = advise.advise(advise.Setting(problem, word, drawn, kernels, against, device), seeds)
+    return pd.DataFrame([asdict(each) for each in found])
+
+
+def _problem(q_shape: Sequence[int], keys: int | None, heads_kv: int | None, mask: str, scale: float | None) -> Problem:
+    try:
+        batch, queries, heads, dim = sizes = [*q_shape]
+    except (TypeError, ValueError):
+        raise ConfigError(f"q_shape={q_shape!r}; give (batch, tokens, heads, head dim)") from None
+    keys, heads_kv = (own if size is None else size for size, own in ((keys, queries), (heads_kv, heads)))
+    if not all(type(size) is int and size > 0 for size in (*sizes, keys, heads_kv)):
+        raise ConfigError(f"q_shape={tuple(sizes)}, keys={keys}, heads_kv={heads_kv}; allowed: whole numbers from 1")
+    if heads % heads_kv or (mask == "causal" and keys < queries):
+        raise ConfigError(f"heads_kv={heads_kv} must divide {heads} heads, and causal needs at least {queries} keys")
+    if scale is not None and not 0 < scale < math.inf:
+        raise ConfigError(f"softmax_scale={scale}; allowed: numbers above 0")
+    own = None if queries == keys else queries
+    problem = Problem(batch, keys, heads, heads_kv, dim, mask, dim**-0.5 if scale is None else scale, own)
+    if problem.pairs > MOST_SCORES:
+        raise ConfigError(
+            f"{problem.pairs:,} scores are too many (allowed: {MOST_SCORES:,}); ask for fewer heads or tokens"
+        )
+    return problem
