@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from accuracy.config import replay
 from accuracy.config.compose import compose, nodes
 from accuracy.config.worlds import settle
 from accuracy.core import given
@@ -49,7 +50,7 @@ def request(
         **(keys or {}),
     }
     config["problem"] |= arguments
-    return settle(config)
+    return settle(replay.settle(config, [*words, *(f"problem.{name}" for name in arguments), *settings]))
 
 
 def named(subjects: Subjects) -> tuple[list[str], dict[str, Function]]:

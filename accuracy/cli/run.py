@@ -22,7 +22,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 from accuracy import __version__
 from accuracy.cli import USAGE_ERROR, internal, listing, own_parts, sweep, unusable
 from accuracy.cli.launched import as_rank, speaks, start_server, tell, tell_done
-from accuracy.config import worlds
+from accuracy.config import replay, worlds
 from accuracy.core.errors import ConfigError, NoRendezvous, printable, unknown
 from accuracy.core.paths import CONFIGS
 
@@ -110,6 +110,7 @@ def _run_job(config: DictConfig, launch: "Launch | None") -> int:
         plain: Any = OmegaConf.to_container(config, resolve=True)
         if not any(word.partition("=")[0].lstrip("+") == "world" for word in words):
             plain = worlds.settle(plain)
+        plain = replay.settle(plain, words)
         return measure(sweep.placed(plain), folders, command, launch)
 
     try:

@@ -1,8 +1,10 @@
-"""q, k, v and dout of a trained model, read from a safetensors file: by default of a tiny language model, shipped here.
+"""q, k, v and dout of a model: of `accuracy.capture`'s folder, or of a safetensors file, by default of a tiny trained
+language model, shipped here.
 
-A file holds `LAYER.q`, `LAYER.dout` (B, S, H, D), `LAYER.k`, `LAYER.v` (B, S, Hk, D): q and k as they enter the scores
-(after RoPE), dout the gradient of a loss. A problem has its heads and head dim, and takes its first sequences and
-tokens. `experiments/inputs_that_matter/train.py` made the shipped file.
+Of a folder, `layer` names a call, LAYER or LAYER@STEP, whose ranks are joined to whole sequences. A file holds
+`LAYER.q`, `LAYER.dout` (B, S, H, D), `LAYER.k`, `LAYER.v` (B, S, Hk, D): q and k as they enter the scores (after RoPE),
+dout the gradient of a loss. A problem has its heads and head dim, and takes its first sequences and tokens.
+`experiments/inputs_that_matter/train.py` made the shipped file.
 """
 
 import hashlib
@@ -15,9 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors import SafetensorError, safe_open
 
-from accuracy.core.case import Case
+from accuracy.core.case import Case, Problem
+from accuracy.core.recording import AT, Recorded, choose
+from accuracy.runtime.sharding import join
 
 SHIPPED = Path(__file__).with_suffix(".safetensors")
 NAMES = ("q", "k", "v", "dout")
@@ -26,7 +31,8 @@ DTYPES = ("F16", "BF16", "F32", "F64")
 
 @dataclass(frozen=True)
 class Options:
-    """path: of a safetensors file, empty for the shipped one; layer: what stands before `.q` in its tensors' names."""
+    """path: of a capture's folder or of a safetensors file, empty for the shipped one; layer: which call of a
+    folder, or what stands before `.q` in the names of a file's tensors."""
 
     path: str = ""
     layer: str = "layer_0"
@@ -43,8 +49,10 @@ class Options:
 def unsupported(case: Case, options: Options) -> str | None:
     """Why the file has no inputs for a case, or None."""
     problem, shapes = case.problem, _shapes(options.file, options.layer, _version(options.file))
-    batch, length, heads, head_dim = shapes["q"]
-    heads_kv = shapes["k"][2]
+    batch, queries, heads, head_dim = shapes["q"]
+    _, length, heads_kv, _ = shapes["k"]
+    if queries != length or shapes["v"][3] != head_dim:
+        return _odd(problem, shapes)
     if (problem.heads, problem.heads_kv, problem.head_dim) != (heads, heads_kv, head_dim):
         return (
             f"inputs captured have problem.heads={heads} problem.heads_kv={heads_kv} problem.head_dim={head_dim}, not"
@@ -60,21 +68,47 @@ def unsupported(case: Case, options: Options) -> str | None:
     return None if case.seed == 0 else f"inputs captured are one sample, there is no seed={case.seed}; allowed: 0"
 
 
+def _odd(problem: Problem, shapes: dict[str, tuple[int, ...]]) -> str | None:
+    """Of fewer queries than keys, or values of another width: the whole capture or nothing."""
+    (batch, queries, heads, width), (_, length, heads_kv, _), value = shapes["q"], shapes["k"], shapes["v"][3]
+    given = (problem.batch, problem.queries, problem.seqlen, problem.heads, problem.heads_kv, problem.head_dim)
+    if (*given, problem.value_dim) == (batch, queries, length, heads, heads_kv, width, value):
+        return None
+    return (
+        "inputs captured have fewer queries than keys, or values of another width: leave all of problem to the capture"
+    )
+
+
 def code(options: Options) -> str:
     """Eight digits of the file's SHA-256."""
+    if options.file.is_dir():
+        files = choose(options.file, options.layer).files
+        return hashlib.sha256("".join(_digest(path, _version(path)) for path in files).encode()).hexdigest()[:8]
     return _digest(options.file, _version(options.file))
 
 
 def draw(generator: np.random.Generator, shape: tuple[int, ...], tensor: str, options: Options) -> np.ndarray:
     """float64, shape (B, S, heads, D): the beginning of what the file holds. Raises ValueError."""
-    name = f"{options.layer}.{tensor}"
-    with _opened(options.file) as file:
-        values = file.get_slice(name)[: shape[0], : shape[1]].double()
+    name = f"{options.layer.partition(AT)[0]}.{tensor}"
+    if options.file.is_dir():
+        values = _joined(choose(options.file, options.layer), name)[: shape[0], : shape[1]].double()
+    else:
+        with _opened(options.file) as file:
+            values = file.get_slice(name)[: shape[0], : shape[1]].double()
     if values.shape != shape:
         raise ValueError(f"{name} in {options.file} is {tuple(values.shape)} at most, not {shape}")
     if not values.isfinite().all():
         raise ValueError(f"{name} in {options.file} holds values that are not finite")
     return np.asarray(values.numpy())
+
+
+def _joined(found: Recorded, name: str) -> torch.Tensor:
+    """A tensor of all ranks, (B, S, heads, D)."""
+    shards = []
+    for path in found.files:
+        with _opened(path) as file:
+            shards.append(file.get_tensor(name))
+    return join(torch.stack(shards), found.first.sharding) if len(shards) > 1 else shards[0]
 
 
 Version = tuple[int, ...]
@@ -91,6 +125,8 @@ def _version(path: Path) -> Version:
 
 @cache
 def _shapes(path: Path, layer: str, version: Version) -> dict[str, tuple[int, ...]]:
+    if path.is_dir():
+        return _shapes_of_capture(path, layer)
     with _opened(path) as file:
         found = set(file.keys())
         missing = [f"{layer}.{name}" for name in NAMES if f"{layer}.{name}" not in found]
@@ -109,6 +145,14 @@ def _shapes(path: Path, layer: str, version: Version) -> dict[str, tuple[int, ..
         given = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
         raise ValueError(f"{path}: {given}; allowed: q and dout (B, S, H, D), k and v (B, S, Hk, D), Hk a divisor of H")
     return shapes
+
+
+def _shapes_of_capture(folder: Path, layer: str) -> dict[str, tuple[int, ...]]:
+    found = choose(folder, layer)
+    facts, ranks = found.first, len(found.files)
+    if "dout" not in facts.shapes:
+        raise ValueError(f"{facts.name} in {folder} has no gradients, so no dout; capture a step with its backward")
+    return {name: (batch, ranks * length, *rest) for name in NAMES for batch, length, *rest in [facts.shapes[name]]}
 
 
 def _opened(path: Path) -> Any:

@@ -39,7 +39,7 @@ class Call:
             return f"dropout {facts.dropout:g} was on: nobody knows which weights it dropped"
         if not {*formats} - {"bool"} <= {*FORMATS}:
             return f"it holds {', '.join(sorted({*formats} - {*FORMATS}))}"
-        return facts.note
+        return facts.note or ("" if self.returned else "it holds nothing that the model returned")
 
     @property
     def dtype(self) -> str:

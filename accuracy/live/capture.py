@@ -120,17 +120,19 @@ class capture:  # reads as torch.no_grad does
         if torch.is_grad_enabled():
             given = {name: x.view_as(x) for name, x in given.items()}
             aliased = {**dict(zip(parameters, args, strict=False)), **kwargs, **given}
-            args, kwargs = tuple(aliased[name] for name in parameters[: len(args)]), {n: aliased[n] for n in kwargs}
+            rest = args[len(parameters) :]
+            args = (*(aliased[name] for name in parameters[: len(args)]), *rest)
+            kwargs = {name: aliased[name] for name in kwargs}
         result = original(*args, **kwargs)
         try:
             out, lse, canonical = output(function, result, tensors["q"], record.facts)
         except TypeError as error:
-            self._records.remove(record)
             self._passed.setdefault(function.path, str(error))
             return result
         again = self._again.setdefault(record.facts.layer, [])  # called without gradients: checkpointing may call again
         if record not in again:
             record.returned(canonical, lse)
+            self._records.append(record)
         record.watch(function, given, out)
         if record.waits_for_gradients == (record in again):
             (again.remove if record in again else again.append)(record)
@@ -153,7 +155,6 @@ class capture:  # reads as torch.no_grad does
         call = self._calls[layer] = self._calls.get(layer, -1) + 1
         facts = replace(facts, layer=layer, step=self.step, call=call, order=self._orders - 1)
         record = Record(self._placed(facts, function, arguments), tensors, partial(write, self.folder))
-        self._records.append(record)
         return record, tensors
 
     def _placed(self, facts: Facts, function: Function, arguments: dict[str, Any]) -> Facts:

@@ -71,7 +71,7 @@ def own(function: str | Callable[..., Any], layout: str) -> tuple[Function, Orig
 
 
 def _hook(function: Function, original: Original, call: Call) -> Original:
-    parameters = function.parameters or tuple(inspect.signature(original).parameters)
+    parameters = function.parameters or _positional(original)
 
     def hooked(*args: Any, **kwargs: Any) -> Any:
         if getattr(_inside, "yes", False):
@@ -84,3 +84,9 @@ def _hook(function: Function, original: Original, call: Call) -> Original:
 
     update_wrapper(hooked, original)
     return torch.compiler.disable(hooked)  # a graph break in a compiled model
+
+
+def _positional(function: Original) -> tuple[str, ...]:
+    """Names of the parameters that arguments without a name are for."""
+    given = inspect.signature(function).parameters.values()
+    return tuple(each.name for each in given if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD))

@@ -1,7 +1,7 @@
 """Who sees whom in a captured call? As the reference takes it, and row by row as numbers added to the scores."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -66,3 +66,23 @@ class Mask:
         if right is not None:
             seen &= distance >= -right
         return seen
+
+
+def in_words(facts: Facts, mask: Tensor) -> tuple[Facts, Tensor | None]:
+    """A mask tensor that says no more than `causal` and `window` do, as these, and no tensor; any other as it is, bool
+    where nothing but hiding is added. Rows that see no key are what words cannot say."""
+    hidden = mask.logical_not() if facts.mask == "seen" else mask <= torch.finfo(mask.dtype).min / 2
+    plain = facts.mask == "seen" or bool(mask.masked_fill(hidden, 0).eq(0).all())
+    if not plain or bool(hidden.all(-1).any()) or facts.causal:
+        return facts, mask
+    seen, facts = ~hidden, replace(facts, mask="seen")
+    queries, keys = seen.shape[-2:]
+    distance = torch.arange(queries)[:, None] + keys - queries - torch.arange(keys)
+    first = seen[0, 0]
+    left, right = (int((sign * distance)[first].max()) for sign in (1, -1))
+    if not torch.equal(seen, ((distance <= left) & (distance >= -right)).expand_as(seen)):
+        return facts, seen
+    far, ahead = left >= int(distance.max()), right >= int((-distance).max())
+    causal = right == 0 and queries > 1
+    window = None if far and (ahead or causal) else (None if far else left, None if ahead else right)
+    return replace(facts, mask="", causal=causal, top_left=False, window=window), None

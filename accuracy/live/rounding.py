@@ -90,7 +90,7 @@ class _Head:
             s = cap * (s / cap).tanh()
             ds = ds * slope.square() + u * s.square()
         added = self.mask.block(item, head, rows.start, rows.stop).to(s.device)
-        p = (s + added - lse).exp().masked_fill(lse.isneginf(), 0.0)
+        p = (s + added).softmax(-1).nan_to_num(nan=0.0)  # rows that see no key
         p2 = p.square()
         w = p2 * (ds + u) + least
         spread = w @ v.square() - 2 * out * (w @ v) + out.square() * w.sum(1, keepdim=True)

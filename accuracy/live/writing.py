@@ -17,6 +17,7 @@ from torch import Tensor
 
 from accuracy.core.errors import one_line
 from accuracy.core.recording import Facts
+from accuracy.live.mask import in_words
 
 WAITING = 256  # files at most; then the step waits
 _jobs: "queue.Queue[tuple[Path, Facts, dict[str, Copied]]]" = queue.Queue(WAITING)
@@ -77,6 +78,9 @@ def _run() -> None:
 
 
 def _save(folder: Path, facts: Facts, tensors: dict[str, Tensor]) -> None:
+    if "mask" in tensors:
+        facts, mask = in_words(facts, tensors.pop("mask"))
+        tensors |= {} if mask is None else {"mask": mask}
     facts = replace(facts, shapes={name: tuple(x.shape) for name, x in tensors.items()})
     part = folder / f"{facts.file}.part"
     save_file({f"{facts.layer}.{name}": x for name, x in tensors.items()}, part, facts.header)

@@ -22,6 +22,9 @@ from torch import Tensor
 BLOCK_ELEMENTS = 2**25
 """Scores held at once: 256 MiB in float64; about five such tensors live at a time (1.3 GiB)."""
 
+ABSORBING = -(2.0**100)
+"""A row whose every score is below has had a mask's least number added everywhere, beside which lse has no digits."""
+
 
 for _function in (torch.exp, torch.log, torch.tanh):
     # MKL looks for a function's code at its first call; threads that make it at once can get one right to 9 digits only
@@ -127,7 +130,9 @@ def _one_head(
             _add(scores, mask[first:last, any_row])
         top = scores.amax(dim=1, keepdim=True)
         if mask is not None:
-            top.masked_fill_(top.isneginf(), 0.0)
+            absorbed = torch.where(top < ABSORBING, top, 0.0).nan_to_num_(neginf=0.0)
+            scores.sub_(absorbed)
+            top.sub_(absorbed).masked_fill_(top.isneginf(), 0.0)
         if sinks:
             top.clamp_(min=sinks[head])
         lse = scores.sub(top).exp_().sum(dim=1, keepdim=True)
@@ -149,7 +154,7 @@ def _one_head(
         if sinks:
             reference.dsink[0, 0, head] -= (torch.exp(sinks[head] - lse) * delta).sum()
         reference.out[item, first:last, head] = out
-        reference.lse[item, head, first:last] = lse.squeeze(1)
+        reference.lse[item, head, first:last] = (lse if mask is None else lse + absorbed).squeeze(1)
         reference.delta[item, head, first:last] = delta.squeeze(1)
         reference.dq[item, first:last, head] = (slope @ key[any_row]).mul_(scale)
         dk[any_row] += (slope.T @ query[first:last]).mul_(scale)

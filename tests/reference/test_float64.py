@@ -176,3 +176,24 @@ def test_memory_is_linear_in_the_sequence() -> None:
     reference = attention(q, k, v, dout, scale=0.1, causal=True)
     outputs = sum(getattr(reference, name).nbytes for name in TENSORS)
     assert torch.cuda.max_memory_allocated() - before - outputs <= 4 * 2**30
+
+
+def test_a_mask_tensor_says_what_words_say_and_more() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v, dout = (torch.randn(2, 9, heads, 8, generator=generator) for heads in (4, 2, 2, 4))
+    causal = float64.attention(q, k, v, dout, scale=0.3, causal=True)
+    seen = torch.ones(9, 9, dtype=torch.bool).tril()[None, None]
+    least = torch.zeros(1, 1, 9, 9).masked_fill(~seen, torch.finfo(torch.float32).min)
+    for mask in (seen, least, least.masked_fill(~seen, -torch.inf).expand(2, 4, 9, 9)):
+        found = float64.attention(q, k, v, dout, scale=0.3, causal=False, mask=mask)
+        for name in ("out", "lse", "dq", "dk", "dv"):
+            torch.testing.assert_close(getattr(found, name), getattr(causal, name), rtol=1e-14, atol=1e-14)
+    blind = seen.clone()
+    blind[..., 4, :] = False
+    found = float64.attention(q, k, v, dout, scale=0.3, causal=False, mask=blind)
+    assert found.out[:, 4].abs().sum() == found.dq[:, 4].abs().sum() == 0
+    assert found.lse[..., 4].isneginf().all()
+    buried = float64.attention(q, k, v, dout, scale=0.3, causal=False, mask=torch.full_like(least, least.min()))
+    torch.testing.assert_close(  # scores are absorbed: weights are equal
+        buried.out[:, 0, 0], v[:, :, 0].double().mean(1), rtol=1e-14, atol=1e-14
+    )
