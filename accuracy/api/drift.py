@@ -1,4 +1,5 @@
-"""`accuracy.drift`: two paths of the same attention on the same inputs, bit for bit, how far, and which is nearer."""
+"""`accuracy.drift`: two paths of the same attention on the same inputs, bit for bit, how far, and which is nearer.
+`accuracy.invariance`: at which batch-mates, lengths, chunks, pages or splits one path's bits change."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -9,7 +10,7 @@ import pandas as pd
 from accuracy.api.measure import execute
 from accuracy.api.request import named, request
 from accuracy.core.errors import ConfigError
-from accuracy.verdict.drift import pairs
+from accuracy.verdict.drift import boundaries, pairs
 
 Paths = str | Callable[..., Any] | Iterable[str | Callable[..., Any]]
 
@@ -60,6 +61,56 @@ def drift(
     keys = {"path_a": texts[0], "path_b": texts[1], "unusable": "record"}
     config = request("single_device", arguments | problem, functions=functions, keys=keys)
     return pairs(execute(config, output_dir).results)
+
+
+def invariance(
+    path: Paths,
+    *,
+    batchmates: int = 0,
+    order: int = 0,
+    length: int = 0,
+    queries: int = 0,
+    chunk: int = 0,
+    pages: int = 0,
+    splits: int = 0,
+    dtype: Any = "bfloat16",
+    world_size: int = 1,
+    seed: Any = 0,
+    inputs: Any = "gaussian",
+    kernel: Any = "auto",
+    sharding: str = "contiguous",
+    layout: str = "bshd",
+    device: str = "auto",
+    output_dir: str | Path | None = None,
+    **problem: Any,
+) -> pd.DataFrame:
+    """At which values do a path's bits change, where only what is none of its rows' business does?
+
+    path: as in `drift`, or a list. Each of the others is the largest value that is tried, 0: not varied; the rows of
+    the first sequence are compared. batchmates: further sequences in the batch; order: the place of the sequence in a
+    batch of so many others; length: tokens behind the sequence; queries: of the last query's kernel call; chunk:
+    queries of a step of a prefill; pages: keys of a page of the cache, each a kernel call; splits: parts of the keys
+    (the last three of a variant with such a knob; single_device gets a cache on the same kernel). Values at powers of
+    two are run, and between two with other bits the first value that has them is found by bisection.
+
+    Returns a row for each such value and tensor, see `accuracy.verdict.drift.boundaries`; a row without a value where
+    there is none, with the reason where nothing could be varied. Raises ConfigError, a ValueError, in one line.
+    """
+    names, functions = named(_listed(path))
+    texts = [*names, *(_function_text(name, sharding, layout) for name in functions)]
+    arguments = {
+        "dtype": dtype, "world_size": world_size, "seed": seed, "inputs": inputs, "kernel": kernel, "device": device,
+    }  # fmt: skip
+    reruns = {
+        "batchmates": batchmates, "order": order, "length": length, "queries": queries, "chunk": chunk, "pages": pages,
+        "splits": splits,
+    }  # fmt: skip
+    if not any(reruns.values()):
+        raise ConfigError(f"nothing is varied; give one of {', '.join(reruns)} as a number, batchmates=16")
+    config = request("single_device", arguments | problem, functions=functions, keys={"path_a": texts})
+    config["reruns"] |= reruns
+    run = execute(config, output_dir)
+    return boundaries(run.boundaries, run.results)
 
 
 def _listed(given: Paths) -> Any:

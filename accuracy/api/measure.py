@@ -27,6 +27,7 @@ class Run:
     results: pd.DataFrame
     steps: pd.DataFrame
     hypotheses: pd.DataFrame
+    boundaries: pd.DataFrame
 
 
 def measure(
@@ -91,7 +92,7 @@ def execute(config: dict[str, Any], output_dir: str | Path | None) -> Run:
                 raise KeyboardInterrupt
             if output_dir is None:
                 _tell_first_traceback(Path(folder))
-            reads = table.read_results, table.read_steps, table.read_hypotheses
+            reads = table.read_results, table.read_steps, table.read_hypotheses, table.read_boundaries
             results, *more = (read(Path(folder)) for read in reads)
     results, *more = (rows[rows["case_id"].isin(place)] for rows in (results, *more))
     results = results.sort_values("case_id", key=lambda ids: ids.map(place), kind="stable", ignore_index=True)

@@ -69,6 +69,8 @@ def outcome(result: Outcome) -> str:
     shown += [_bottom_gradients(rows[stacks])] if stacks.any() else []
     paired = rows["against"].fillna("") != ""
     shown = [drift.summary(rows[paired])] if paired.any() else shown
+    found = table.read_boundaries(result.folder)
+    shown += [drift.told(drift.boundaries(found, rows))] if len(found) else []
     return "\n".join(["", "\n\n".join(shown), "", counts, *_failures(rows, result.folder)])
 
 

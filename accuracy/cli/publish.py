@@ -11,6 +11,7 @@ from accuracy.cli import Parser, status_of
 from accuracy.core.errors import ConfigError
 from accuracy.core.paths import whole_folder
 from accuracy.results import lean, sums, table
+from accuracy.results.table import Columns
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,6 +50,9 @@ def publish(
             ended = not before or before.endswith(b"\n")  # a damaged one may not
             (new / name).write_bytes(before + (b"" if ended else b"\n") + line.encode())
         _write(new, about, rows[rows["case_id"].isin(about["cases"])], every_digit, table.read_positions(folder))
+        if len(found := table.read_boundaries(folder)):
+            columns: Columns = {str(name): found[name].where(found[name].notna(), None).tolist() for name in found}
+            table.write_rows(new / "boundaries.parquet", columns, table.BOUNDARIES_SCHEMA)
     return target
 
 

@@ -191,7 +191,10 @@ class Reruns:
     repeat: so many more times as it is; poison: with unwritten memory, and memory around the inputs, full of NaN;
     unwaited: with receive buffers full of NaN until they have been waited for (simulated worlds only); future: with
     other keys and values behind a token (causal masks only); trace: with every ring step watched; explain: with what is
-    wrong compared with what hypotheses make of the reference.
+    wrong compared with what hypotheses make of the reference. Of the others each says up to which value something is
+    varied, 0 not at all: batchmates, further sequences of the batch; order, the sequence's place among so many others;
+    length, tokens behind it; queries, of its last query's kernel call; chunk, queries of a step; pages, keys of a page;
+    splits, parts of the keys.
     """
 
     repeat: FromZero = 0
@@ -200,6 +203,13 @@ class Reruns:
     future: bool = False
     trace: bool = False
     explain: bool = False
+    batchmates: FromZero = 0
+    order: FromZero = 0
+    length: FromZero = 0
+    queries: FromZero = 0
+    chunk: FromZero = 0
+    pages: FromZero = 0
+    splits: FromZero = 0
 
 
 @dataclass(frozen=True)

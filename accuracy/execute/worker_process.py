@@ -34,7 +34,8 @@ def write(folder: Path, case: Case, measured: Measured) -> str:
     """Store a case's rows; its status."""
     if measured.traceback:
         table.write_traceback(folder, case.id, measured.traceback)
-    table.write_case(folder, case.id, measured.results, measured.positions, measured.steps, measured.hypotheses)
+    more = measured.positions, measured.steps, measured.hypotheses, measured.boundaries
+    table.write_case(folder, case.id, measured.results, *more)
     return measured.status
 
 

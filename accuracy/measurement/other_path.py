@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
 
 from accuracy.core import plugins
 from accuracy.core.case import Case, Part
@@ -38,7 +39,7 @@ class OtherPaths:
             self._found, self._inputs = {}, targets.inputs
         other = case.other
         if other not in self._found:
-            found = whole(other, _run(other, targets))
+            found = whole(other, run(other, targets.inputs.tensors))
             kept = sum(x.nbytes for each in (*self._found.values(), found) for x in each.values())
             if kept > KEPT_BYTES:
                 return found
@@ -76,10 +77,10 @@ def columns(
     return found
 
 
-def _run(case: Case, targets: Targets) -> Sequence[Results]:
-    """All ranks in this process; a function alone in its group."""
+def run(case: Case, tensors: Sequence[Tensor]) -> Sequence[Results]:
+    """What all ranks return for the whole q, k, v, dout, in this process; a function alone in its group."""
     layout = case.variant.sharding, case.world_size
-    shards = list(zip(*(cut(x, *layout) for x in targets.inputs.tensors), strict=True))
+    shards = list(zip(*(cut(x, *layout) for x in tensors), strict=True))
     if case.world == "simulated":
         return simulate(case, shards).results
     with group_of_one(case.device) as group:

@@ -18,7 +18,7 @@ from accuracy.measurement import compare as comparison
 from accuracy.measurement import other_path, pairs
 from accuracy.measurement.hypothesis import search
 from accuracy.measurement.rerun import counts as reruns
-from accuracy.measurement.rerun import trace
+from accuracy.measurement.rerun import invariance, trace
 from accuracy.measurement.rows import about_case, joined, metric_columns, position_columns
 from accuracy.measurement.targets import Targets
 from accuracy.reference.cache import Cache
@@ -34,13 +34,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Measured:
-    """A case's rows for `results/` and `positions/`, column by column, and, where the case asks for them, for `steps/`
-    and `hypotheses/`; traceback: of what it raised."""
+    """A case's rows for `results/` and `positions/`, column by column, and, where the case asks for them, for `steps/`,
+    `hypotheses/` and `boundaries/`; traceback: of what it raised."""
 
     results: Columns
     positions: Columns
     steps: Sequence[Row] = ()
     hypotheses: Sequence[Row] = ()
+    boundaries: Sequence[Row] = ()
     traceback: str = ""
 
     @property
@@ -106,7 +107,8 @@ class Pipeline:
         counts = reruns.counts(case, by_rank, ran, self.run_ranks)
         measured = self._compare(case, targets, ran, counts)
         steps = trace.steps(case, targets, by_rank) if case.reruns.trace else []
-        return replace(measured, steps=[*steps, *pairs.rows(case, targets, ran.results)])
+        steps = [*steps, *pairs.rows(case, targets, ran.results)]
+        return replace(measured, steps=steps, boundaries=invariance.rows(case, targets))
 
     def targets(self, case: Case) -> Targets:
         """Inputs, reference and all that is compared with, for the case's problem, seed and dtype."""

@@ -30,7 +30,7 @@ ALL_TENSORS = (*TENSORS[:-1], "dsink", TENSORS[-1])
 """dsink: of problems with sinks only, one value a head, the same on all ranks."""
 TENSORS_OF_STACKS = ("x", "dx", "d_query", "d_key", "d_value", "d_output", "loss", "gradient_norm")
 ALL_RANKS = -1
-DATASETS = ("results", "positions", "steps", "hypotheses")
+DATASETS = ("results", "positions", "steps", "hypotheses", "boundaries")
 CHECKED = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
 )
@@ -113,6 +113,25 @@ HYPOTHESES_SCHEMA = _schema(
         "tried": "int64",  # hypotheses on the tensor; the best of them have rows
     }
 )
+BOUNDARIES_SCHEMA = _schema(
+    {
+        "case_id": "string",
+        "axis": "string",  # what was varied: batchmates, order, length, queries, chunk, pages, splits
+        "first": "int64",  # of the values between which a boundary was looked for
+        "last": "int64",
+        "runs": "int64",  # values that were run
+        "before": "int64",  # the neighbouring value that the path can do
+        "value": "int64",  # the first with other bits; null: no probe found one
+        "tensor": "string",
+        "elements": "int64",  # that are compared
+        "drift_differ": "int64",  # the columns of two paths, `value`'s the first and `before`'s the other
+        "error_rel": "float64",
+        **dict.fromkeys(
+            ("drift_ulp", "drift_max", "drift_rel", "drift_row_token", "drift_error_rel", "drift_nearer"), "float64"
+        ),
+        "reason": "string",  # why nothing was varied
+    }
+)
 OF_STACKS = ("layer", *fields.names(fields.STACK), *METRICS_OF_STACKS)
 """Columns that are empty in the rows of attention alone."""
 
@@ -128,15 +147,18 @@ def write_case(
     positions: Columns | None = None,
     steps: Sequence[Row] = (),
     hypotheses: Sequence[Row] = (),
+    boundaries: Sequence[Row] = (),
 ) -> None:
     """Store a finished case for good; results last, so a case that has results has all else too."""
     if positions:
-        _write_rows(folder / "positions" / f"{case_id}.parquet", positions, POSITIONS_SCHEMA)
+        write_rows(folder / "positions" / f"{case_id}.parquet", positions, POSITIONS_SCHEMA)
     if steps:
-        _write_rows(folder / "steps" / f"{case_id}.parquet", steps, STEPS_SCHEMA)
+        write_rows(folder / "steps" / f"{case_id}.parquet", steps, STEPS_SCHEMA)
     if hypotheses:
-        _write_rows(folder / "hypotheses" / f"{case_id}.parquet", hypotheses, HYPOTHESES_SCHEMA)
-    _write_rows(folder / "results" / f"{case_id}.parquet", results, RESULTS_SCHEMA)
+        write_rows(folder / "hypotheses" / f"{case_id}.parquet", hypotheses, HYPOTHESES_SCHEMA)
+    if boundaries:
+        write_rows(folder / "boundaries" / f"{case_id}.parquet", boundaries, BOUNDARIES_SCHEMA)
+    write_rows(folder / "results" / f"{case_id}.parquet", results, RESULTS_SCHEMA)
 
 
 def write_traceback(folder: Path, case_id: str, text: str, rank: int | None = None) -> None:
@@ -146,8 +168,8 @@ def write_traceback(folder: Path, case_id: str, text: str, rank: int | None = No
         file.write(text.encode())
 
 
-def _write_rows(path: Path, rows: Columns | Sequence[Row], schema: pa.Schema) -> None:
-    """Columns that are not given are null."""
+def write_rows(path: Path, rows: Columns | Sequence[Row], schema: pa.Schema) -> None:
+    """A table as one file, whole or not at all; columns that are not given are null."""
     if isinstance(rows, Mapping):
         count = len(next(iter(rows.values())))
         table = pa.Table.from_pydict({name: rows.get(name, [None] * count) for name in schema.names}, schema)
@@ -183,6 +205,11 @@ def read_steps(folder: Path) -> pd.DataFrame:
 def read_hypotheses(folder: Path) -> pd.DataFrame:
     """What every hypothesis leaves unexplained of the wrong tensors, of a run folder or of a published one."""
     return _read(folder, "hypotheses", HYPOTHESES_SCHEMA)
+
+
+def read_boundaries(folder: Path) -> pd.DataFrame:
+    """Where bits change when batch-mates, lengths and the like do, of a run folder or of a published one."""
+    return _read(folder, "boundaries", BOUNDARIES_SCHEMA)
 
 
 def _read(folder: Path, name: str, schema: pa.Schema) -> pd.DataFrame:

@@ -76,6 +76,58 @@ def summary(results: pd.DataFrame) -> str:
     return f"{title}\n{pd.DataFrame(lines).fillna('').to_string(index=False, float_format='{:.3g}'.format)}"
 
 
+def boundaries(found: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
+    """Where a path's bits change when something else does: a row for each boundary and tensor, one with an empty value
+    where no probe found one.
+
+    found: the run's `boundaries/`. path; axis: what was varied; first, last: between which values; runs: how many of
+    them; before, value: neighbours whose bits differ; of `value` beside `before`: differ, of so many elements,
+    drift_rel, drift_ulp, error_rel and drift_error_rel (`before`'s), nearer: `value`, `before`, `neither`.
+    """
+    cases = results.drop_duplicates("case_id").set_index("case_id")
+    about = cases.loc[found["case_id"]]
+    words = np.select(
+        [found["drift_nearer"] > CERTAIN, found["drift_nearer"] < -CERTAIN], ["before", "value"], "neither"
+    )
+    numbers = {name: found[name].astype("Int64") for name in ("before", "value", "elements")}
+    changed = found.assign(
+        path=[_text(row) for row in about.to_dict("records")],
+        dtype=about["dtype"].to_numpy(),
+        differ=found["drift_differ"].astype("Int64"),
+        nearer=np.where(found["value"].isna(), "", words),
+        **numbers,
+    )
+    return changed[[*BOUNDARY, "case_id"]].reset_index(drop=True)
+
+
+BOUNDARY = (
+    "path", "dtype", "axis", "first", "last", "runs", "before", "value", "tensor", "differ", "elements", "drift_rel",
+    "drift_ulp", "error_rel", "drift_error_rel", "nearer", "reason",
+)  # fmt: skip
+
+
+def told(found: pd.DataFrame) -> str:
+    """The boundaries for a terminal: of each axis the first value with other bits, out and lse beside each other."""
+    keys = ["path", "dtype", "axis", "first", "last", "runs"]
+    lines = []
+    for key, rows in found.groupby(keys, sort=False):
+        values = rows["value"].dropna().unique()
+        at = ", ".join(str(value) for value in values[:MOST_TOLD]) + (", ..." if len(values) > MOST_TOLD else "")
+        most = rows["differ"].fillna(0) / rows["elements"].fillna(1)
+        reason = next((text for text in rows["reason"].dropna() if text), "")
+        none = reason or f"none among {key[-1]} values"
+        line = dict(zip(keys, key, strict=True)) | {
+            "bits change at": at or none,
+            "tensors": ", ".join(dict.fromkeys(rows["tensor"].dropna())),
+            "most that differ": f"{most.max():.2g}" if at else "",
+        }
+        lines.append(line)
+    return f"where bits of the same rows change\n{pd.DataFrame(lines).to_string(index=False)}"
+
+
+MOST_TOLD = 6
+
+
 def _of_out(by_tensor: pd.DataFrame) -> dict[str, object]:
     if "out" not in by_tensor.index:
         return {}
