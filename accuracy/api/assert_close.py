@@ -4,6 +4,7 @@ accuracy.assert_close(my_attention, q, k, v, dout=dout, causal=True)
 accuracy.assert_close(out, q, k, v, causal=True, lse=lse, dout=dout, dq=q.grad, dk=k.grad, dv=v.grad)
 """
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,11 @@ from accuracy.core.dtype import FORMATS
 from accuracy.core.errors import ConfigError
 
 FORWARD, GRADIENTS = ("out", "lse"), ("dq", "dk", "dv")
+NAMES = {
+    "causal": ("causal", "is_causal"),
+    "softmax_scale": ("softmax_scale", "scale", "sm_scale"),
+    "group": ("group",),
+}
 PLACES = {"bshd": ("batch", "token", "head", "dim"), "bhsd": ("batch", "head", "token", "dim")}
 SOURCE = {
     "loosest": "rounding alone where scores, weights, lse and partial results are stored in {dtype}",
@@ -41,12 +47,13 @@ def assert_close(
 ) -> dict[str, float]:
     """Compare attention with float64 on the same rounded inputs; the limits are those of rounding, for these inputs.
 
-    actual: out, (out, lse), or a function, called once as `actual(q, k, v)`, whose gradients come from autograd where
-    dout is given. q, dout and out: (B, Sq, H, D), k, v: (B, S, Hk, D), all of one dtype; with layout="bhsd" (B, H, S,
-    D). lse: (B, H, Sq), natural log, any dtype. dq, dk, dv: gradients of (out * dout).sum(). policy: `loosest`, what
-    anybody's function may do and still be called rounding, or `kernel`, a fused kernel's roundings. pieces: ranks or
-    chunks whose partial results are merged. how: causal=False, softmax_scale=D**-0.5, window, documents, softcap,
-    sinks, as in `accuracy.bounds`.
+    actual: out, (out, lse), or a function, called once as `actual(q, k, v)`, with causal and softmax_scale (is_causal,
+    scale, sm_scale) where they are parameters of its own; its gradients come from autograd where dout is given. q, dout
+    and out: (B, Sq, H, D), k, v: (B, S, Hk, D), all of one dtype; with layout="bhsd" (B, H, S, D). lse: (B, H, Sq),
+    natural log, any dtype. dq, dk, dv: gradients of (out * dout).sum(). policy: `loosest`, what anybody's function may
+    do and still be called rounding, or `kernel`, a fused kernel's roundings. pieces: ranks or chunks whose partial
+    results are merged. how: causal=False, softmax_scale=D**-0.5, window, documents, softcap, sinks, as in
+    `accuracy.bounds`.
 
     Returns each compared tensor's relative error. Raises AssertionError with the tensor, the worst place, by how much,
     and where the limit is from; ConfigError, a ValueError, for a wrong argument.
@@ -61,7 +68,7 @@ def assert_close(
     if dout is None and any(named[name] is not None for name in GRADIENTS):
         raise ConfigError("gradients need dout, the gradient of out; give dout=")
     tensors = [None if x is None else _ours(x, layout, name) for name, x in given.items()]
-    found = _called(actual, q, k, v, dout) if callable(actual) else _returned(actual)
+    found = _called(actual, _taken(actual, q, how), q, k, v, dout) if callable(actual) else _returned(actual)
     found |= {name: x for name, x in named.items() if x is not None}
     stored = _word(found["lse"].dtype) if "lse" in found else None
     truth = exact(*tensors, policy=policy, pieces=pieces, stored_lse=stored, **how)  # type: ignore[arg-type]
@@ -109,10 +116,23 @@ def _said(name: str, found: list[Beyond], x: Tensor, reference: Tensor, layout: 
     return f"{name} is wrong: {what} ({worst.times:.3g} times); {where} is {value:.6g} and should be {right:.6g}"
 
 
-def _called(fn: Callable[..., Any], q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None) -> dict[str, Tensor]:
+def _taken(fn: Callable[..., Any], q: Tensor, how: Mapping[str, Any]) -> dict[str, Any]:
+    """Of `how`, by the function's own names, what it has a parameter for; defaults only where it has none."""
+    try:
+        parameters = inspect.signature(fn).parameters
+    except (TypeError, ValueError):  # torch's own functions have no signature
+        return {}
+    values = {"causal": False, "softmax_scale": q.shape[-1] ** -0.5, "group": None, **how}
+    found = {name: (word, parameters[name]) for word, names in NAMES.items() for name in names if name in parameters}
+    return {name: values[word] for name, (word, each) in found.items() if word in how or each.default is each.empty}
+
+
+def _called(
+    fn: Callable[..., Any], words: Mapping[str, Any], q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None
+) -> dict[str, Tensor]:
     leaves = [x.detach().clone().requires_grad_(dout is not None) for x in (q, k, v)]
     with torch.enable_grad():
-        found = _returned(fn(*leaves))
+        found = _returned(fn(*leaves, **words))
     if dout is None:
         return found
     if not found["out"].requires_grad:

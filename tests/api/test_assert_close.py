@@ -142,3 +142,25 @@ def test_it_needs_torch_alone() -> None:
         "print({'pandas', 'hydra', 'pyarrow', 'matplotlib'} & set(sys.modules))"
     )
     assert python("-c", code).stdout == "set()\n"
+
+
+def of_assert_accurate(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: None) -> Tensor:
+    k, v = (wide(x, q.shape[2]) for x in (k, v))
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * softmax_scale
+    return torch.einsum("bhqk,bkhd->bqhd", (hidden(scores) if causal else scores).softmax(-1), v)
+
+
+def of_flash_attention(
+    q: Tensor, k: Tensor, v: Tensor, sm_scale: float | None = None, is_causal: bool = False
+) -> Tensor:
+    scale = q.shape[-1] ** -0.5 if sm_scale is None else sm_scale
+    return of_assert_accurate(q, k, v, causal=is_causal, softmax_scale=scale, group=None)
+
+
+@pytest.mark.parametrize("function", [of_assert_accurate, of_flash_attention])
+@pytest.mark.parametrize("how", [{}, {"causal": True}, {"causal": True, "softmax_scale": 0.3}])
+def test_a_function_is_called_with_the_mask_and_scale_that_it_has_parameters_for(
+    function: Callable[..., Tensor], how: dict[str, Any]
+) -> None:
+    q, k, v = (torch.randn(1, 24, 2, 8, generator=torch.Generator().manual_seed(x)) for x in range(3))
+    accuracy.assert_close(function, q, k, v, dout=q, **how)
