@@ -55,7 +55,7 @@ def _options(
 ) -> tuple[tuple[str, Any], ...]:
     classes: list[Any] = [cls for module in modules if (cls := plugins.options_of(module)) is not None]
     names = {cls: [field.name for field in fields(cls)] for cls in classes}
-    known = [f"{where}.{name}" for cls in classes for name in names[cls]]
+    known = list(dict.fromkeys(f"{where}.{name}" for cls in classes for name in names[cls]))
     for name, _ in given:
         if f"{where}.{name}" not in known:
             raise unknown_key(f"{where}.{name}", known)

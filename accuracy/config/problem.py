@@ -51,6 +51,8 @@ def _check(problem: Problem, documents: object) -> None:
         (problem.documents and (min(problem.documents) < 1 or sum(problem.documents) != keys),
          f"documents={documents!r}; allowed: lengths from 1, joined by +, that sum to"
          f" problem.seqlen={keys}, as {keys - keys // 3}+{keys // 3}, or null"),
+        (problem.padding is not None and queries != keys,
+         "padding needs as many queries as keys: problem.seqlen_q=null"),
         (problem.documents and queries != keys,
          "documents needs as many queries as keys: problem.seqlen_q=null"),
     )  # fmt: skip

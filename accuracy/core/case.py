@@ -17,6 +17,7 @@ from accuracy.core.kinds import Finite, FromZero, OneOf, Positive, Share, Whole
 from accuracy.core.masks import Visibility, borders
 from accuracy.core.path_text import pairs_of, path_text
 from accuracy.core.precision import Precision
+from accuracy.core.sharding import padded_length
 
 Scalar = bool | int | float | str | None
 
@@ -42,6 +43,7 @@ class Problem:
     softcap: Positive | None = None  # scores become softcap tanh(score / softcap)
     head_dim_v: Whole | None = None  # of v and out where it is not D, else None
     sinks: Finite | None = None  # head h's softmax has one more logit, sinks + h / H, without a value
+    padding: Annotated[str, OneOf("end")] | None = None  # zeros behind a length that ranks cannot share, as Megatron's
     dropout: Share | None = None  # of the softmax's weights; the mask is of the case's seed, `accuracy.runtime.dropout`
 
     @property
@@ -76,6 +78,15 @@ class Problem:
             "sinks": ("sinks", self.sinks), "dropout": ("dropout", self.dropout),
         }  # fmt: skip
         return {name: f"problem.{key}={value}" for name, (key, value) in given.items() if value is not None}
+
+    def padded(self, sharding: str, size: int) -> "Problem":
+        """What ranks compute: with `padding` the length that they can share. Of a full mask or of documents the padding
+        is a document; under a causal mask no token sees it, and what it sees itself is thrown away."""
+        length = padded_length(sharding, self.seqlen, size)
+        if self.padding is None or length == self.seqlen:
+            return self
+        apart = self.documents or ((self.seqlen,) if not self.causal else ())
+        return replace(self, seqlen=length, documents=(*apart, length - self.seqlen) if apart else ())
 
     @property
     def documents_text(self) -> str:

@@ -136,6 +136,7 @@ FIELDS = (
     _setting("documents", "string", lambda case: case.problem.documents_text, usual=_always(""), within="mask"),
     _setting("head_dim_v", "int64", usual=_always(None), within="mask"),
     _setting("sinks", "float64", usual=_always(None), within="mask"),
+    _setting("padding", "string", usual=_always(None), within="mask"),
     _setting("dropout", "float64", usual=_always(None), within="mask"),
     _setting("softcap", "float64", lambda case: case.problem.softcap or 0.0, usual=_always(0.0)),
     _setting("batch", "int32"),

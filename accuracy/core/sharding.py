@@ -13,15 +13,24 @@ def segments(sharding: str, rank: int, length: int, size: int) -> list[tuple[sli
     return [(slice(0, half), rank * half), (slice(half, length), (2 * size - 1 - rank) * half)]
 
 
+def parts_of(sharding: str, size: int) -> int:
+    """Into how many equal parts a sequence is cut: a single rank has all of it, in order."""
+    return 2 * size if sharding == "zigzag" and size > 1 else size
+
+
+def padded_length(sharding: str, seqlen: int, size: int) -> int:
+    """The least length from seqlen on that ranks can share."""
+    return seqlen + -seqlen % parts_of(sharding, size)
+
+
 def unsupported(sharding: str, seqlen: int, size: int) -> str | None:
     """Why a sequence cannot be cut so, or None."""
-    parts = 2 * size if sharding == "zigzag" else size
+    parts = parts_of(sharding, size)
     if seqlen % parts == 0:
         return None
     below, above = seqlen // parts * parts, (seqlen // parts + 1) * parts
     nearest = f"{below} or {above}" if below else f"{above}"
     return (
         f"problem.seqlen={seqlen} does not divide into {parts} equal parts ({sharding} sharding, world_size {size});"
-        f" nearest allowed: {nearest}; or pad, with the padding as a document: problem.seqlen={above}"
-        f" problem.documents={seqlen}+{above - seqlen}"
+        f" nearest allowed: {nearest}; or pad to {above}: problem.padding=end"
     )

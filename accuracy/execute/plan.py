@@ -117,6 +117,12 @@ def _reasons(case: Case, free_bytes: int | None, ranks: int | None) -> Iterator[
     """Why the case cannot be measured; each part is asked only where none before it has a reason."""
     yield None if case.stack is None else stack_unsupported(case)
     schedules = [schedule_of(part) for part in (case.variant.forward, case.variant.backward)]
+    problem = case.problem.padded(case.variant.sharding, case.world_size)
+    if problem.documents and not case.problem.documents and any("documents" not in each.features for each in schedules):
+        yield (
+            f"variant {case.variant.name} has no packed documents, which keep padding apart under a full mask: drop"
+            " problem.padding=end or use problem.mask=causal"
+        )
     for feature, setting in case.problem.features.items():
         if any(feature not in schedule.features for schedule in schedules):
             lack = f"variant {case.variant.name} {LACKS[feature]}"
@@ -124,7 +130,7 @@ def _reasons(case: Case, free_bytes: int | None, ranks: int | None) -> Iterator[
     inputs = plugins.load(case.inputs.source)
     if hasattr(inputs, "unsupported"):  # inputs that are read, not drawn, may not have what a case asks for
         yield inputs.unsupported(case, plugins.build_options(inputs, case.inputs.options))
-    yield sharding.unsupported(case.variant.sharding, case.problem.seqlen, case.world_size)
+    yield sharding.unsupported(case.variant.sharding, problem.seqlen, case.world_size)
     yield from (schedule.unsupported(case) for schedule in schedules)
     yield kernel_unsupported(case)
     if case.world == "processes" and ranks is not None and case.world_size > ranks:

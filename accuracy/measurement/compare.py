@@ -4,8 +4,8 @@ In: what the ranks returned. Out: numbers. Tensors are compared one after anothe
 made of sums, of all tensors at once.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.core.dtype import coarser, tensor_dtype
 from accuracy.core.errors import WrongResult
-from accuracy.measurement import condition, metrics
+from accuracy.measurement import condition, metrics, padding
 from accuracy.measurement.distance import Distance, distance
 from accuracy.measurement.metrics import Array, Sums
 from accuracy.measurement.targets import Targets
@@ -47,11 +47,18 @@ def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[st
     """Each tensor that the ranks returned, by name. Raises WrongResult where one has another shape or dtype."""
     dtypes = {name: stored_dtype(case, name, results) for name in ALL_TENSORS}
     apart = {name: _apart(case, targets, name, x, dtypes[name]) for name, x in _in_turn(case, targets, results)}
+
+    def of_all(sums: Callable[[str], Sums]) -> Sums:
+        found = {name: sums(name) for name in apart}
+        return metrics.of_tensors(
+            [replace(each, count=padding.counted(case, name, each.count)) for name, each in found.items()]
+        )
+
     together = metrics.metric_columns(
-        error=metrics.of_tensors([each.reference.sums for each in apart.values()]),
-        diff=metrics.of_tensors([each.single_device for each in apart.values()]),
-        single_device=metrics.of_tensors([targets.single_device_sums(case, name) for name in apart]),
-        floor=metrics.of_tensors([targets.floor_sums(case, name, dtypes[name]) for name in apart]),
+        error=of_all(lambda name: apart[name].reference.sums),
+        diff=of_all(lambda name: apart[name].single_device),
+        single_device=of_all(lambda name: targets.single_device_sums(case, name)),
+        floor=of_all(lambda name: targets.floor_sums(case, name, dtypes[name])),
         ulp=np.array([each.reference.ulp for each in apart.values()]),
         natural=np.array([[targets.natural(case.problem)[name]] for name in apart]),
     )

@@ -31,7 +31,7 @@ from accuracy.measurement.metrics import Array
 from accuracy.reference.float64 import seen_keys
 from accuracy.results.derived import ratio
 from accuracy.runtime.dropout import Dropout
-from accuracy.runtime.sharding import cut
+from accuracy.runtime.sharding import cut, token_map
 
 Named = dict[str, Tensor]
 BLOCK_ELEMENTS = 2**25
@@ -88,7 +88,9 @@ def _sum_of_squares(shards: Tensor) -> Array:
 
 
 def _count(case: Case, tensor: Tensor) -> Array:
-    return np.full(case.world_size, tensor.numel() / case.world_size)
+    elements = tensor.numel() / case.problem.queries
+    tokens = token_map(case.variant.sharding, case.problem.queries, case.world_size) < case.problem.queries
+    return np.maximum(1.0, elements * tokens.sum(1).numpy())
 
 
 def _with_all(each: Array) -> Array:

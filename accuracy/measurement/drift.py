@@ -11,7 +11,7 @@ ones. What is healthy is bounded by a third: a healthy path has at most HEALTHY 
 of them differ by at most sqrt(2) HEALTHY times it, wider where few rows say how large it is.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -137,10 +137,11 @@ def _over(part: float, whole: float) -> float:
     return float(part / whole) if whole > 0 and np.isfinite(part) else 0.0
 
 
-def rank_columns(rows: Rows, tokens: Array) -> dict[str, list[Any]]:
-    """A tensor's columns: of each rank of path a and, last, of all tokens. tokens: (W, S/W), global."""
-    groups = [*(numbers(rows, each) for each in tokens), numbers(rows, slice(None))]
-    return {name: [each[name] for each in groups] for name in groups[0]}
+def rank_columns(rows: Rows, tokens: Iterable[Array]) -> dict[str, list[Any]]:
+    """A tensor's columns: of each rank of path a, null where it has no tokens, and last of all tokens. tokens: global,
+    of each rank."""
+    groups = [*(numbers(rows, each) if len(each) else {} for each in tokens), numbers(rows, slice(None))]
+    return {name: [each.get(name) for each in groups] for name in groups[-1]}
 
 
 def bin_columns(rows: Rows, borders: Array) -> dict[str, list[Any]]:

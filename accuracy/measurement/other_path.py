@@ -55,7 +55,7 @@ def whole(case: Case, results: Sequence[Results]) -> Named:
         if len(given) == len(ranks):
             stacked = torch.stack(given)
             stacked = stacked.transpose(-1, -2) if name == "lse" else stacked
-            named[name] = join(stacked, case.variant.sharding)
+            named[name] = join(stacked, case.variant.sharding)[:, : case.problem.length(name)]  # without padding
     return named
 
 
@@ -72,7 +72,7 @@ def columns(
         case.dtype, mine, theirs, targets.reference, healthy, targets.natural(case.problem)
     ):
         length = case.problem.length(name)
-        tokens = token_map(case.variant.sharding, length, case.world_size).numpy()
+        tokens = [each[each < length].numpy() for each in token_map(case.variant.sharding, length, case.world_size)]
         found[name] = drift.rank_columns(rows, tokens), drift.bin_columns(rows, metrics.position_bins(length))
     return found
 

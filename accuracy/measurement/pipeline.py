@@ -15,7 +15,7 @@ from accuracy.core.case import Case, Part, Problem, Reruns
 from accuracy.core.frames import located
 from accuracy.inputs import base as inputs_base
 from accuracy.measurement import compare as comparison
-from accuracy.measurement import other_path, pairs
+from accuracy.measurement import other_path, padding, pairs
 from accuracy.measurement.hypothesis import search
 from accuracy.measurement.rerun import counts as reruns
 from accuracy.measurement.rerun import invariance, trace
@@ -105,7 +105,7 @@ class Pipeline:
         by_rank = list(zip(*shards, strict=True))
         ran = self.run_ranks(replace(case, reruns=Reruns(repeat=case.reruns.repeat)), by_rank)
         counts = reruns.counts(case, by_rank, ran, self.run_ranks)
-        measured = self._compare(case, targets, ran, counts)
+        measured = self._compare(case, targets, replace(ran, results=padding.blanked(case, ran.results)), counts)
         steps = trace.steps(case, targets, by_rank) if case.reruns.trace else []
         steps = [*steps, *pairs.rows(case, targets, ran.results)]
         return replace(measured, steps=steps, boundaries=invariance.rows(case, targets))
@@ -154,7 +154,7 @@ class Pipeline:
             of_ranks, of_bins = drifts.get(name, ({}, {}))
             same = {"tensor": name, "status": OK, "reason": "", **vars(ran.cost)}
             blocks.append({**_block(len(columns["rank"]), same), **columns, **of_ranks})
-            positions.append({**position_columns(case, name, found[name], tokens), **of_bins})
+            positions.append({**position_columns(case, name, found[name], tokens, length), **of_bins})
             if count := columns["nonfinite"][-1]:
                 broken.append(f"{count} non-finite values in {name}")
         varying = joined(blocks)

@@ -75,17 +75,17 @@ def joined(blocks: Sequence[Columns]) -> Columns:
     return {name: column(name) for name in names}
 
 
-def position_columns(case: Case, tensor: str, compared: Compared, tokens: Tensor) -> Columns:
+def position_columns(case: Case, tensor: str, compared: Compared, tokens: Tensor, length: int) -> Columns:
     """Rows of the table of positions, column by column: one a bin of the tensor's global sequence.
 
-    tokens: (W, S/W), global.
+    tokens: (W, S/W), global; length: S, of which padding is no part.
     """
     apart, shape = compared.apart, compared.shape
     assert apart.token_square is not None
     assert apart.token_largest is not None
     elements = shape.numel() // (shape[0] * shape[2])  # that a token has
-    borders = metrics.position_bins(tokens.numel())
-    rms, largest = metrics.by_position(apart.token_square, apart.token_largest, elements, tokens)
+    borders = metrics.position_bins(length)
+    rms, largest = metrics.by_position(borders, apart.token_square, apart.token_largest, elements, tokens)
     bins = len(rms)
     return {
         "case_id": [case.id] * bins,

@@ -15,7 +15,7 @@ OURS = {
     "yunchang_zigzag": "zigzag",
     "yunchang_stripe": "striped",
     "yunchang_ulysses": "ulysses",
-    "yunchang_hybrid": "zigzag",
+    "yunchang_hybrid": "usp",
     "ring_attention_pytorch_ring": "ring",
     "ring_attention_pytorch_striped": "striped",
     "ringmaster_ring": "ring",

@@ -1,14 +1,19 @@
 """Tensors cut into the ranks' shards (`accuracy.core.sharding`) and joined again."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+from accuracy.core.sharding import padded_length
 
 
 def cut(tensor: Tensor, sharding: str, size: int) -> Tensor:
-    """Shards of a (B, S, ...) tensor: (W, B, S/W, ...), contiguous in memory."""
+    """Shards of a (B, S, ...) tensor: (W, B, S/W, ...), contiguous in memory; zeros behind S that W cannot share."""
+    if behind := padded_length(sharding, tensor.shape[1], size) - tensor.shape[1]:
+        tensor = F.pad(tensor, (*[0] * (2 * tensor.dim() - 4), 0, behind))
     if sharding == "striped":
         return tensor.unflatten(1, (-1, size)).movedim(2, 0).contiguous()
-    if sharding == "contiguous":
+    if sharding == "contiguous" or size == 1:
         return tensor.unflatten(1, (size, -1)).transpose(0, 1).contiguous()
     chunks = tensor.unflatten(1, (2 * size, -1)).transpose(0, 1)
     return torch.cat([chunks[:size], chunks[size:].flip(0)], dim=2)
@@ -18,12 +23,12 @@ def join(shards: Tensor, sharding: str) -> Tensor:
     """The (B, S, ...) tensor of shards (W, B, S/W, ...): the inverse of `cut`."""
     if sharding == "striped":
         return shards.movedim(0, 2).flatten(1, 2)
-    if sharding == "contiguous":
+    if sharding == "contiguous" or len(shards) == 1:
         return shards.transpose(0, 1).flatten(1, 2)
     front, back = shards.unflatten(2, (2, -1)).unbind(2)
     return torch.cat([front, back.flip(0)]).transpose(0, 1).flatten(1, 2)
 
 
 def token_map(sharding: str, seqlen: int, size: int) -> Tensor:
-    """Global token of every (rank, local position): int64 (W, S/W), a permutation of 0..S-1."""
-    return cut(torch.arange(seqlen).unsqueeze(0), sharding, size).squeeze(1)
+    """Global token of every (rank, local position): int64 (W, S/W), a permutation of 0..S-1; padding from S on."""
+    return cut(torch.arange(padded_length(sharding, seqlen, size)).unsqueeze(0), sharding, size).squeeze(1)

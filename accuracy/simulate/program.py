@@ -87,13 +87,14 @@ class Work:
     def part(self, way: str, world: World) -> tuple[Schedule, Rank]:
         """The schedule of `forward` or `backward`, and what it is given."""
         case, part = self.case, getattr(self.case.variant, way)
+        padded = case.problem.padded(case.variant.sharding, case.world_size)
         return schedule_of(part), self.rank_type(
             world=world,
             kernel=self.kernel,
             precision=getattr(case, f"{way}_precision"),
             dtype=getattr(torch, case.dtype),
             scores=scores_of(case),
-            visibility=case.problem.visibility,
+            visibility=padded.visibility,
             query_offset=case.problem.query_offset,
             sharding=case.variant.sharding,
             options=plugins.build_options(plugins.load(part.source), case.variant.options),

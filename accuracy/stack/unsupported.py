@@ -18,6 +18,8 @@ def unsupported(case: Case) -> str | None:
         return "problem.head_dim_v has no place in a stack, whose values are as wide as its keys; drop it"
     if case.problem.sinks is not None:
         return "problem.sinks has no place in a stack, whose blocks are Llama's; drop it"
+    if case.problem.padding is not None:
+        return "problem.padding has no place in a stack, whose words are all measured; drop it"
     if case.problem.dropout is not None:
         return "problem.dropout has no place in a stack, whose layers would all have one mask; drop it"
     if case.reruns != Reruns() or case.conditions:

@@ -40,7 +40,8 @@ class DoubleRing(Ring):
         """Whole windows."""
         window = int(dict(case.variant.options).get("window_ranks") or 1)
         if case.world_size > 1 and case.world_size % window:
-            return f"double_ring has windows of window_ranks={window} ranks, which must divide world_size"
+            ranks = f"window_ranks={window} ranks, which must divide world_size={case.world_size}"
+            return f"double_ring has windows of {ranks}"
         return super().unsupported(case)
 
     def source(self, rank: Rank, step: int) -> int:

@@ -21,7 +21,7 @@ ALIASED = (
     *("yunchang_ring", "yunchang_zigzag", "yunchang_stripe", "yunchang_hybrid"),
 )
 STACKED = ("ring_attention_pytorch_ring", "ring_attention_pytorch_striped")
-OTHER_SCHEDULES = ("yunchang_hybrid", "torch_context_parallel_public")  # than that of ours beside them
+OTHER_SCHEDULES = ("torch_context_parallel_public",)  # than that of ours beside them
 TWINS = tuple(
     name
     for name in OURS

@@ -95,8 +95,26 @@ MISTAKES = {  # words, and what the line must contain
     "a kernel without caps": (
         "problem.softcap=3 kernel=torch_math", "kernel torch_math has no softcap here: drop problem.softcap=3.0 or use",
     ),
-    "a stripe with a window": (
-        "variant=striped problem.window=4", "variant striped has no windows: drop problem.window=4 or use",
+    "a ring of TransformerEngine with a window": (
+        "variant=te_p2p problem.window=4", "variant te_p2p has no windows: drop problem.window=4 or use",
+    ),
+    "ranks that are no whole rows of ulysses": (
+        "variant=usp world_size=3 problem.seqlen=33", "usp has ulysses_ranks=2 ranks in a row, which must divide",
+    ),
+    "an odd row of a zigzag ring": ("variant=usp variant.usp.ulysses_ranks=3", "3 is odd", "ring=contiguous"),
+    "no ring of usp": ("variant=usp variant.usp.ring=spiral", "ring=spiral; allowed: ", "contiguous or zigzag"),
+    "ranks that are no whole windows": (
+        "variant=double_ring world_size=3 problem.seqlen=36", "window_ranks=2 ranks, which must divide world_size=3",
+    ),
+    "window sums in words": ("variant=double_ring variant.double_ring.window_sums=half", "input or accumulate"),
+    "a rate of all": ("problem.dropout=1", "problem.dropout=1; allowed: less than 1, or null"),
+    "dropout of a kernel with a mask of its own": (
+        "problem.dropout=0.1 kernel=torch_flash", "kernel torch_flash has no dropout here: drop problem.dropout=",
+    ),
+    "padding in front": ("problem.padding=front", "problem.padding 'front' is unknown; allowed: end"),
+    "padding that a full mask cannot hide": (
+        "variant=callable variant.fn=math.fsum world=processes problem.mask=full problem.seqlen=33 problem.padding=end",
+        "has no packed documents, which keep padding apart under a full mask",
     ),
     "queries without keys": (
         "problem.seqlen_q=33", "problem.seqlen_q=33 is above problem.seqlen=32: under", "allowed: 1 to 32",
@@ -146,7 +164,7 @@ MISTAKES = {  # words, and what the line must contain
     "tokens not divisible by ranks": (
         "variant=ring world_size=4 problem.seqlen=30",
         "problem.seqlen=30 does not divide into 4 equal parts (contiguous sharding, world_size 4); "
-        "nearest allowed: 28 or 32; or pad, with the padding as a document: problem.seqlen=32 problem.documents=30+2",
+        "nearest allowed: 28 or 32; or pad to 32: problem.padding=end",
     ),
     "tokens not divisible by chunks": (
         "variant=zigzag world_size=4 problem.seqlen=36",

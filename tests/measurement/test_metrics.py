@@ -261,7 +261,8 @@ def test_errors_by_position_fall_into_the_bins_of_their_tokens(sharding: str) ->
     tokens = token_map(sharding, seqlen, world_size)
     found = distance(cut(whole, sharding, world_size), Target(cut(torch.zeros_like(whole), sharding, world_size)),
                      ulp_dtype="float64")  # fmt: skip
-    rms, largest = metrics.by_position(found.token_square, found.token_largest, 2 * 3 * 4, tokens)
+    borders = metrics.position_bins(tokens.numel())
+    rms, largest = metrics.by_position(borders, found.token_square, found.token_largest, 2 * 3 * 4, tokens)
     borders = metrics.position_bins(seqlen)
     for index, (begin, end) in enumerate(itertools.pairwise(borders)):
         assert largest[index] == whole[:, begin:end].abs().max()

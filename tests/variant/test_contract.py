@@ -91,6 +91,25 @@ def test_in_float64_it_is_the_reference_with_every_feature_that_it_states(
     assert run("dtype=float64", *words)["error_rel"].max() < 1e-12
 
 
+@pytest.mark.stress(16, "variant", "mask")
+@pytest.mark.parametrize("mask", ["causal", "full"])
+def test_in_float64_it_is_the_reference_on_lengths_that_ranks_cannot_share(variant: str, mask: str, request) -> None:
+    """97 tokens: of the last rank, of 5 and 9 ranks of the last two or more, some or all tokens are padding."""
+    folder: Path | None = request.config.getoption("--config-dir")
+    skip_if_bound_to_a_kernel(variant, *([folder] if folder else []))
+    words = ("problem.seqlen=97", "problem.padding=end", f"problem.mask={mask}", "world_size=[1,2,4,5,9]")
+    names = variant if variant == "ring" else f"[{variant},ring]"
+    results = measure(f"variant={names}", *words, *SMALL_CHUNKS.get(variant, []), "dtype=float64", "unusable=record",
+                      folders=[folder.resolve()] if folder else [])  # fmt: skip
+    results = results[results["variant"] == variant]
+    assert set(results["status"]) <= {"ok", "unsupported"}, results["reason"].unique()
+    if (results["status"] == "ok").any():
+        assert results["error_rel"].max() < 1e-12
+    else:
+        assert mask == "full"
+        assert results["reason"].str.contains("causal|has no packed documents").all(), results["reason"].unique()
+
+
 def test_every_feature_of_a_problem_is_asked_for() -> None:
     assert set(FEATURES) == set(LACKS)
 

@@ -4,9 +4,14 @@ import pandas as pd
 import pytest
 import torch
 
+from accuracy.core.case import Problem
+from accuracy.core.masks import Visibility
+from accuracy.execute.plan import plan
+from accuracy.measurement.pipeline import Pipeline
+from accuracy.reference.cache import Cache
 from accuracy.runtime.dropout import Dropout
 from tests import planting
-from tests.measuring import measure
+from tests.measuring import TINY, configuration, measure
 from tests.variant.test_contract import SMALL_CHUNKS
 from tests.variants import schedules, skip_if_bound_to_a_kernel
 
@@ -93,6 +98,46 @@ def test_a_rank_that_drops_by_its_own_positions_is_seen(variant: str, monkeypatc
 
 def _from_zero(tokens: torch.Tensor) -> torch.Tensor:
     return torch.arange(len(tokens))
+
+
+def test_padding_that_is_seen_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zeros as keys of a full mask: what a schedule does that takes padding for tokens."""
+    words = ("variant=ring", "world_size=2", "dtype=float64", "problem.seqlen=95", "problem.padding=end",
+             "problem.mask=full")  # fmt: skip
+    assert measure(*words)["error_rel"].max() < 1e-12
+    monkeypatch.setattr(Problem, "visibility", Visibility(causal=False))
+    found = measure(*words).set_index("tensor")["error_rel"]
+    assert found[["out", "dq", "dk", "dv"]].groupby("tensor").max().min() > 1e-3
+
+
+def test_padding_is_not_measured_but_must_be_finite(tmp_path: Path) -> None:
+    """Of 33 tokens two ranks have 17 and 16; a mean is over those. The out of padding is thrown away."""
+    words = ("world_size=2", "dtype=float32", "problem.seqlen=33", "problem.padding=end")
+    plain = measure("variant=ring", *words).set_index(["tensor", "rank"])
+    assert plain["worst_token"].max() < 33
+    for name, count in ((0, 17), (1, 16)):
+        row = plain.loc[("out", name)]
+        assert row["reference_rms"] ** 2 * count == pytest.approx(_norm_square(name, words), rel=1e-9)
+    for value, status in (("7.0", "ok"), ("float('nan')", "failed")):
+        returned = "running.result(rank.dtype, rank.lse_dtype)"
+        changed = (
+            f"out, lse = {returned}\n        out[:, 33 - 17 * rank.world.rank :] = {value}\n        return out, lse"
+        )
+        planting.slip(tmp_path / status, "ring", f"return {returned}", changed)
+        found = measure("variant=broken", *words, folders=[tmp_path / status])
+        assert set(found["status"]) == {status}
+        if status == "ok":
+            found = found.set_index(["tensor", "rank"])
+            assert (found.loc["out", "error_rel"] == plain.loc["out", "error_rel"]).all()
+
+
+def _norm_square(rank: int, words: tuple[str, ...]) -> float:
+    """Of a rank's tokens of the reference, per element of a token."""
+    (planned,) = plan(configuration(*TINY, "variant=ring", *words), None)
+    pipeline = Pipeline("", Cache(None, 0.0))
+    out = pipeline.targets(planned.case).reference["out"]
+    mine = out[:, :17] if rank == 0 else out[:, 17:]
+    return float(mine.square().sum()) / (mine.numel() / mine.shape[1])
 
 
 def test_a_mask_is_told_in_the_table() -> None:

@@ -69,7 +69,7 @@ KEPT, WRITTEN = 32, 12  # of a tensor: hypotheses that are compared with each ot
 
 def rows(case: Case, targets: Targets, results: Sequence[Results], compared: Mapping[str, Compared]) -> list[Row]:
     """Of a case whose ranks returned `results`."""
-    unknown = {"head_dim_v", "sinks", "dropout"} & set(case.problem.features)
+    unknown = {"head_dim_v", "sinks", "dropout"} & set(case.problem.features) or case.problem.padding
     if case.problem.queries * case.problem.seqlen > MOST_PAIRS or unknown:
         return []
     expected = {name: _expected(case, each, name) for name, each in compared.items() if name != "delta"}

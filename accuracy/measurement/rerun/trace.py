@@ -30,7 +30,8 @@ def steps(case: Case, targets: Targets, shards: Sequence[Tensors]) -> list[Row]:
     """Rows of `steps/`; none where the schedule calls no kernel of ours, needs ranks of its own, or is not traced."""
     simulated = replace(case, world="simulated")
     schedules = [schedule_of(part) for part in (case.variant.forward, case.variant.backward)]
-    beyond = case.problem.sinks is not None or case.problem.dropout is not None
+    problem = case.problem
+    beyond = any(each is not None for each in (problem.sinks, problem.dropout, problem.padding))
     if beyond or any(each.unsupported(simulated) or not each.traced for each in schedules):
         return []
     watch = Watch(case, targets)

@@ -40,7 +40,7 @@ def test_a_healthy_schedule_has_no_finding(variant: str, mask: str, dtype: str) 
 
 ADD = "dq.add(block.query, dq_block)"
 RESULT = "return running.result(rank.dtype, rank.lse_dtype)"
-JOIN = "                rank.join(running, block, q, k_there, v_there)"
+JOIN = "                met.join(running, block, q, k_there, v_there)"
 DKV = "                dv.add(key, dv_block)\n"
 BACKWARD = "for block in found:\n                dq_block"
 LATER = "rank.world.rank == 2 and k_there is not k"  # on rank 2 of 4: the keys of ranks 1 and 0
@@ -69,7 +69,7 @@ PLANTED = {  # what stands in the ring and what is planted there; (way, rank, te
         ("backward", 2, "dv", "added again", 1),
     ),
     "a merge made twice": (
-        JOIN, "                part = rank.attend(block, q, k_there, v_there); running.add(block, *part)\n"
+        JOIN, "                part = met.attend(block, q, k_there, v_there); running.add(block, *part)\n"
         f"                if {LATER}: running.add(block, *part)",
         ("forward", 2, "out", "added again", 1),
     ),

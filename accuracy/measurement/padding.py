@@ -1,0 +1,53 @@
+"""Tokens of padding are not measured: which are they, and what of a rank's elements is left?
+
+Zeros stand behind a sequence that the ranks cannot share; inputs, reference and dout are zero there. What a schedule
+returns for them is thrown away, as a model does with it, unless it is not finite: that would spread.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from accuracy.core.case import Case
+from accuracy.measurement.metrics import Array
+from accuracy.results.table import ALL_TENSORS
+from accuracy.runtime.sharding import token_map
+from accuracy.world.base import Results
+
+
+def share(case: Case) -> Array:
+    """Of each rank's tokens those that are no padding, (W,)."""
+    return _real(case).double().mean(1).numpy()
+
+
+def blanked(case: Case, results: Sequence[Results]) -> list[Results]:
+    """The ranks' out, lse, dq, dk, dv (and dsink) with zeros for what is finite of padding."""
+    real = _real(case)
+    if bool(real.all()):
+        return list(results)
+    return [
+        tuple(_blanked(name, x, kept) for name, x in zip(ALL_TENSORS, each, strict=False))
+        for kept, each in zip(real, results, strict=True)
+    ]
+
+
+def _blanked(name: str, x: Tensor | None, kept: Tensor) -> Tensor | None:
+    if x is None or name == "dsink":
+        return x
+    tokens = kept.to(x.device) if name == "lse" else kept.to(x.device)[:, None, None]
+    return x.masked_fill(~tokens & x.isfinite(), 0.0)
+
+
+def _real(case: Case) -> Tensor:
+    """(W, S/W)"""
+    length = case.problem.seqlen
+    if case.problem.padding is None:
+        return torch.ones(case.world_size, 1, dtype=torch.bool)
+    return token_map(case.variant.sharding, length, case.world_size) < length
+
+
+def counted(case: Case, name: str, count: Array) -> Array:
+    """How many elements of a tensor a rank has, of `count` with its padding: at least 1, of which the error is 0."""
+    return count if name == "dsink" else np.maximum(1.0, count * share(case))
