@@ -126,8 +126,8 @@ class Knobs:
 
     @property
     def options_text(self) -> str:
-        """The knobs in one line, `key_chunk=64,query_chunk=128`."""
-        return ",".join(f"{key}={value}" for key, value in self.options)
+        """The knobs in one line, `key_chunk=64,query_chunk=128`; one at null changes nothing and is not said."""
+        return ",".join(f"{key}={value}" for key, value in self.options if value is not None)
 
 
 @dataclass(frozen=True)

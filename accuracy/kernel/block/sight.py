@@ -29,6 +29,13 @@ class Sight:
         end = self.keys if self.right is None else min(self.keys, rows.stop + ahead + self.right)
         return slice(begin, end)
 
+    def seen_by(self, columns: slice) -> slice:
+        """The rows that see any of the keys."""
+        ahead = self.keys - self.rows
+        begin = 0 if self.right is None else max(0, columns.start - ahead - self.right)
+        end = self.rows if self.left is None else min(self.rows, columns.stop - ahead + self.left)
+        return slice(begin, end)
+
     def hidden(self, rows: slice, columns: slice, device: torch.device) -> Tensor | None:
         """(rows, columns): true where a row does not see a key; None: all see all."""
         ahead = self.keys - self.rows

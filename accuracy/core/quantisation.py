@@ -1,0 +1,192 @@
+"""Which low-precision formats are there, and what does a quantised attention round, to which format, by which scales?
+
+Sources of the formats: OCP FP8 (e4m3, e5m2), Graphcore and AMD (e4m3fnuz, arXiv 2206.02915), OCP MX (e2m1, e8m0
+scales), NVIDIA (nvfp4: e2m1 with e4m3 scales of 16 elements). Integers are symmetric.
+"""
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any
+
+from annotated_types import Ge
+
+from accuracy.core.kinds import FromZero, OneOf, Whole
+
+PLACES = ("q", "k", "v", "p", "ds", "do", "out", "dq", "dk", "dv")
+"""What may be quantised: operands of products, then results."""
+
+
+@dataclass(frozen=True)
+class LowFormat:
+    """precision, min_exponent: as of `accuracy.core.dtype.Format`; largest: beyond it values saturate.
+
+    An integer format of n bits has the spacing 1 everywhere: precision n, min_exponent n - 1.
+    """
+
+    name: str
+    bits: int
+    precision: int
+    min_exponent: int
+    largest: float
+
+    @property
+    def unit_roundoff(self) -> float:
+        """u = 2^-precision, of an integer format beside its largest value."""
+        return 2.0**-self.precision
+
+    @property
+    def smallest(self) -> float:
+        """The smallest number above 0."""
+        return 2.0 ** (self.min_exponent - self.precision + 1)
+
+    @property
+    def scaled(self) -> bool:
+        """Whether values are divided by a scale before the cast; 16-bit formats have range enough."""
+        return self.bits <= 8
+
+
+FORMATS = {
+    each.name: each
+    for each in (
+        LowFormat("e4m3", 8, 4, -6, 448.0), LowFormat("e4m3fnuz", 8, 4, -7, 240.0), LowFormat("e5m2", 8, 3, -14, 57344.0),
+        LowFormat("e2m1", 4, 2, 0, 6.0), LowFormat("int8", 8, 8, 7, 127.0), LowFormat("int4", 4, 4, 3, 7.0),
+        LowFormat("float16", 16, 11, -14, 65504.0), LowFormat("bfloat16", 16, 8, -126, 2.0**128 - 2.0**120),
+    )
+}  # fmt: skip
+NOT = "none"
+ELEMENTS = {"elements_16": 16, "elements_32": 32}
+FLOAT32_BITS = 24
+STEP = 32  # products that a tensor core of Hopper adds at once in 8 bits
+
+Place = Annotated[str, OneOf(NOT, *FORMATS)]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What is quantised and how. The defaults quantise nothing.
+
+    q, k, v, p, ds, do: the format of an operand of a product (p: weights of the softmax; ds: gradients of scores);
+    out, dq, dk, dv: of a result.
+    granularity: what shares a scale, amax / largest: the tensor of a call, a head, `block` tokens of a head, a token of
+    a head, or 16 or 32 elements along the sum of the product that reads them. scale_format: of the scales; e8m0: powers
+    of two, rounded up (arXiv 2506.08027); e4m3: on top of a float32 scale of the tensor, as in nvfp4.
+    p_prescale: factor of the weights before their cast, undone behind it; 0: by the largest of a tile, as the others.
+    smooth_k: the mean key is taken off before the cast and its share of the scores added unrounded (SageAttention).
+    hadamard: q and k are turned by one random Hadamard matrix before the cast (FlashAttention-3).
+    accumulator_bits: significant bits of a product's sum, cut off, not rounded, after every 32 terms (Hopper: 14);
+    flush_interval: terms after which that sum is added to a float32 one and begins anew; 0: never.
+    rescale_bits: a running maximum grows only if it would by more than so many powers of two (flash-attn 4: 8).
+    exp2_degree: of the polynomial that stands for 2^x on [0, 1) (flash-attn 4: 3); 0: the library's exp.
+    """
+
+    q: Place = NOT
+    k: Place = NOT
+    v: Place = NOT
+    p: Place = NOT
+    ds: Place = NOT
+    do: Place = NOT
+    out: Place = NOT
+    dq: Place = NOT
+    dk: Place = NOT
+    dv: Place = NOT
+    granularity: Annotated[str, OneOf("tensor", "head", "block", "token", *ELEMENTS)] = "tensor"
+    block: Whole = 64
+    scale_format: Annotated[str, OneOf("float32", "e8m0", "e4m3")] = "float32"
+    p_prescale: Annotated[float, Ge(0)] = 1.0
+    smooth_k: bool = False
+    hadamard: bool = False
+    accumulator_bits: Annotated[int, Ge(8)] = FLOAT32_BITS
+    flush_interval: FromZero = 0
+    rescale_bits: Annotated[float, Ge(0)] = 0.0
+    exp2_degree: FromZero = 0
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what no hardware or no arithmetic can mean."""
+        given = [FORMATS[word] for word in self.formats.values()]
+        micro = self.granularity in ELEMENTS
+        if self.scale_format == "e4m3" and self.granularity != "elements_16":
+            raise ValueError(f"scale_format=e4m3 with granularity={self.granularity}; allowed: elements_16 (nvfp4)")
+        if micro and (wanted := "e4m3" if self.granularity == "elements_16" else "e8m0") != self.scale_format:
+            raise ValueError(f"granularity={self.granularity} with scale_format={self.scale_format}; allowed: {wanted}")
+        for place, form in zip(self.formats, given, strict=True):
+            allowed = ("e2m1",) if self.scale_format == "e4m3" else ("e4m3", "e5m2", "e2m1", "int8")
+            if micro and form.scaled and form.name not in allowed:
+                names = ", ".join(allowed)
+                raise ValueError(f"{place}={form.name} with granularity={self.granularity}; allowed: {names}")
+        top = self.p_prescale * 2.0**self.rescale_bits
+        if self.p != NOT and not micro and top > (most := FORMATS[self.p].largest):
+            raise ValueError(f"p={self.p} with p_prescale times 2^rescale_bits = {top:g}; allowed: up to {most:g}")
+        if self.accumulator_bits > FLOAT32_BITS:
+            raise ValueError(f"accumulator_bits={self.accumulator_bits}; allowed: 8 to {FLOAT32_BITS} (float32's)")
+        if self.flush_interval and (self.accumulator_bits == FLOAT32_BITS or self.flush_interval % STEP):
+            few = f"accumulator_bits={self.accumulator_bits}"
+            raise ValueError(
+                f"flush_interval={self.flush_interval} with {few}; allowed: multiples of {STEP}, below {FLOAT32_BITS} bits"
+            )
+        if self.exp2_degree not in (0, *range(2, 8)):
+            raise ValueError(f"exp2_degree={self.exp2_degree}; allowed: 0 (the library's exp), or 2 to 7")
+
+    @property
+    def formats(self) -> dict[str, str]:
+        """The format of each place that is quantised."""
+        return {place: word for place in PLACES if (word := getattr(self, place)) != NOT}
+
+    @property
+    def unit_roundoff(self) -> float:
+        """The largest of all that is rounded here; 0: nothing is. A polynomial of degree n is off by less than 2^-4n
+        (2: 1.7e-3, 3: 1.0e-4, 4: 4.0e-6)."""
+        formats = [FORMATS[word].unit_roundoff for word in self.formats.values()]
+        cut = [2.0 ** (1 - self.accumulator_bits)] if self.accumulator_bits < FLOAT32_BITS else []
+        return max([0.0, *formats, *cut, *([2.0 ** (-4 * self.exp2_degree)] if self.exp2_degree else [])])
+
+
+OPERANDS, GRADIENTS = ("q", "k", "v", "p"), ("do", "ds")
+
+
+def _all(word: str, places: tuple[str, ...] = (*OPERANDS, *GRADIENTS), **more: Any) -> Policy:
+    return Policy(**dict.fromkeys(places, word), **more)
+
+
+_FP8 = _all("e4m3", p_prescale=256.0)
+_HOPPER = replace(_FP8, accumulator_bits=14)
+POLICIES = {
+    "none": Policy(),
+    "fp8_tensor": _FP8,
+    "fp8_no_prescale": replace(_FP8, p_prescale=1.0),
+    "fp8_e5m2": _all("e5m2", p_prescale=256.0),
+    "fp8_gradients_e5m2": replace(_FP8, do="e5m2", ds="e5m2"),
+    "fp8_token": replace(_FP8, granularity="token"),
+    "fp8_block": replace(_FP8, granularity="block"),
+    "fp8_smooth": replace(_FP8, smooth_k=True),
+    "fp8_hadamard": replace(_FP8, hadamard=True),
+    "fp8_hopper": _HOPPER,
+    "fp8_hopper_flush": replace(_HOPPER, flush_interval=128),  # DeepSeek-V3, arXiv 2412.19437
+    "mxfp8": _all("e4m3", granularity="elements_32", scale_format="e8m0"),
+    "nvfp4": _all("e2m1", granularity="elements_16", scale_format="e4m3"),
+    "int8": _all("int8", granularity="block", p_prescale=0.0, smooth_k=True),
+    "sage": Policy(q="int8", k="int8", v="float16", p="float16", granularity="block", smooth_k=True),
+}
+"""By name. `sage` is SageAttention 1 (arXiv 2410.02367), whose backward is not quantised; `int8` is SageBwd's (arXiv
+2505.11594) with dO as well."""
+
+
+def policy_of(name: str, **changes: Any) -> Policy:
+    """A named policy with some fields changed; None changes nothing. Raises ValueError."""
+    return replace(POLICIES[name], **{key: value for key, value in changes.items() if value is not None})
+
+
+KERNEL = "quantised"
+
+
+def unit_roundoff(kernel: str, options: str) -> float:
+    """That of a kernel's policy, from its name and options as the table has them; 0 for all other kernels."""
+    if kernel != KERNEL:
+        return 0.0
+    given = dict(pair.split("=", 1) for pair in options.split(",") if "=" in pair)
+    kinds = {each.name: type(each.default) for each in fields(Policy)}
+    read = {bool: lambda text: text == "True", int: int, float: float, str: str}
+    try:
+        changes = {name: read[kinds[name]](text) for name, text in given.items() if name in kinds}  # type: ignore[operator]
+        return policy_of(given.get("policy", NOT), **changes).unit_roundoff
+    except (KeyError, ValueError):  # a table of another version
+        return math.nan

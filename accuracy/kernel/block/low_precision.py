@@ -1,0 +1,268 @@
+"""Attention of a block with a quantisation policy: online softmax over chunks of keys, every cast and sum emulated.
+
+What is quantised at once is quantised before the loops (q, k, v, dout); weights and gradients of scores are, tile by
+tile, when they are made. Products are of the cast values, in the accumulation dtype, but for `accumulator_bits`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+
+import numpy as np
+import torch
+from numpy.polynomial import chebyshev
+from torch import Tensor
+
+from accuracy.core.quantisation import FLOAT32_BITS, NOT, STEP, Policy
+from accuracy.kernel.base import Gradients, How, dtype_of
+from accuracy.kernel.block import heads
+from accuracy.kernel.block.sight import Sight
+from accuracy.runtime.quantise import power_of_two, quantise, quantise_weights, rotation
+
+LOG2_E = 1.4426950408889634
+
+
+@dataclass
+class Sum:
+    """The sum of products that a tensor core keeps: `partial` in the accumulator's bits, `total` in float32."""
+
+    policy: Policy
+    total: Tensor
+    partial: Tensor | None = None
+    terms: int = 0
+
+    def add(self, rows: slice, left: Tensor, right: Tensor) -> None:
+        """left (..., rows, K) times right (..., K, N) on top of the rows (..., rows, N)."""
+        if self.policy.accumulator_bits == FLOAT32_BITS:
+            self.total[..., rows, :] += left @ right
+            return
+        if self.partial is None:
+            self.partial = torch.zeros_like(self.total)
+        for begin in range(0, left.shape[-1], STEP):
+            step = slice(begin, begin + STEP)
+            kept = self.partial[..., rows, :]
+            kept.copy_(_cut_off(kept, left[..., step] @ right[..., step, :], self.policy.accumulator_bits))
+            self.terms += STEP
+            if self.policy.flush_interval and self.terms >= self.policy.flush_interval:
+                self.flush()
+
+    def flush(self) -> None:
+        """Move what the accumulator holds into float32."""
+        if self.partial is not None:
+            self.total += self.partial
+            self.partial.zero_()
+        self.terms = 0
+
+    def rescale(self, rows: slice, factor: Tensor) -> None:
+        """Registers are float32: a factor of each row (..., rows, 1) rounds nothing that matters here."""
+        self.total[..., rows, :] *= factor
+        if self.partial is not None:
+            self.partial[..., rows, :] *= factor
+
+    def value(self) -> Tensor:
+        """All that was added."""
+        self.flush()
+        return self.total
+
+
+def _cut_off(kept: Tensor, added: Tensor, bits: int) -> Tensor:
+    """The sum of two numbers aligned to the larger one's exponent, what is below `bits` cut off of each."""
+    exponent = torch.frexp(torch.maximum(kept.abs(), added.abs())).exponent.clamp_(min=-90) - bits
+    unit = power_of_two(exponent, kept.dtype)
+    return ((kept / unit).trunc_() + (added / unit).trunc_()) * unit
+
+
+@dataclass(frozen=True)
+class Block:
+    """q (B, Sq, H, D), k, v (B, Sk, Hk, D) of a call, and how they are seen. key_chunk: keys of a tile."""
+
+    policy: Policy
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    how: How
+    key_chunk: int
+    compute: torch.dtype = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "compute", dtype_of("accumulate", self.q))
+
+    @cached_property
+    def query(self) -> Tensor:
+        """(B, Hk, G, Sq, D), unrounded, not turned."""
+        return heads.by_group(self.q, self.k.shape[2], self.compute)
+
+    @cached_property
+    def mean_key(self) -> Tensor | None:
+        """(B, Hk, 1, 1, D) where keys are smoothed."""
+        return heads.by_kv_head(self.k, self.compute).mean(-2, keepdim=True) if self.policy.smooth_k else None
+
+    def queries(self, axis: int = -1) -> Tensor:
+        """(B, Hk, G, Sq, D), turned and cast; axis: along which a product sums."""
+        return quantise(self._turned(self.query), self.policy.q, self.policy, axis)
+
+    def keys(self, axis: int = -1) -> Tensor:
+        """(B, Hk, 1, Sk, D), smoothed, turned and cast."""
+        keys = heads.by_kv_head(self.k, self.compute)
+        keys = keys if self.mean_key is None else keys - self.mean_key
+        return quantise(self._turned(keys), self.policy.k, self.policy, axis)
+
+    def values(self, axis: int) -> Tensor:
+        """(B, Hk, 1, Sk, D), cast."""
+        return quantise(heads.by_kv_head(self.v, self.compute), self.policy.v, self.policy, axis)
+
+    def turned_back(self, gradient: Tensor) -> Tensor:
+        """A gradient of turned queries or keys as one of the given ones."""
+        return gradient @ rotation(*self._turn).mT if self.policy.hadamard else gradient
+
+    def result(self, place: str, x: Tensor) -> Tensor:
+        """out or a gradient (B, Hk, G, S, D), cast, as (B, S, H, D)."""
+        return heads.by_token(quantise(x, getattr(self.policy, place), self.policy))
+
+    def tiles(self) -> Iterator[tuple[slice, slice, Tensor | None]]:
+        """Keys of each tile, the rows that any of them is seen by, and where one is hidden (None: nowhere)."""
+        sight = self.how.sight(self.q, self.k)
+        for begin in range(0, self.k.shape[1], self.key_chunk):
+            columns = slice(begin, min(begin + self.key_chunk, self.k.shape[1]))
+            rows = sight.seen_by(columns)
+            if rows.stop > rows.start:
+                yield rows, columns, sight.hidden(rows, columns, self.q.device)
+
+    def scores(self, queries: Tensor, keys: Tensor, rows: slice, hidden: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """As `accuracy.kernel.block.sight.scores`, of cast queries (..., rows, D) and keys (..., columns, D)."""
+        found = product(self.policy, queries, keys.mT)
+        if self.mean_key is not None:
+            found = found + self.query[..., rows, :] @ self.mean_key.mT
+        found, slope, cap = found.mul_(self.how.scale), None, self.how.softcap
+        if cap is not None:
+            ratio = torch.tanh(found / cap)
+            found, slope = ratio * cap, 1 - ratio.square()
+        return (found if hidden is None else found.masked_fill_(hidden, -torch.inf)), slope
+
+    @property
+    def _turn(self) -> tuple[int, torch.dtype, torch.device]:
+        return self.q.shape[-1], self.compute, self.q.device
+
+    def _turned(self, x: Tensor) -> Tensor:
+        return x @ rotation(*self._turn) if self.policy.hadamard else x
+
+
+def product(policy: Policy, left: Tensor, right: Tensor) -> Tensor:
+    """left (..., M, K) times right (..., K, N) with an accumulator of its own."""
+    if policy.accumulator_bits == FLOAT32_BITS:
+        return left @ right
+    batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    total = Sum(policy, left.new_zeros(*batch, left.shape[-2], right.shape[-1]))
+    total.add(slice(None), left, right)
+    return total.value()
+
+
+def forward(block: Block) -> tuple[Tensor, Tensor]:
+    """out (B, Sq, H, D) and lse (B, H, Sq), natural log, in the accumulation dtype."""
+    policy, queries, keys, values = block.policy, block.queries(), block.keys(), block.values(axis=-2)
+    largest = queries.new_full((*queries.shape[:-1], 1), -torch.inf)
+    total = torch.zeros_like(largest)
+    sums = Sum(policy, queries.new_zeros(*queries.shape[:-1], values.shape[-1]))
+    least = policy.rescale_bits / LOG2_E
+    for rows, columns, hidden in block.tiles():
+        found, _ = block.scores(queries[..., rows, :], keys[..., columns, :], rows, hidden)
+        before = largest[..., rows, :]
+        grown = torch.maximum(before, found.amax(-1, keepdim=True))
+        grown = torch.where((grown - before > least) | (before == -torch.inf), grown, before)
+        base = grown.masked_fill(grown == -torch.inf, 0.0)  # a row may see nothing of its first tile
+        weights, rescale = _exp(found - base, policy), _exp(before - base, policy)
+        total[..., rows, :] = total[..., rows, :] * rescale + weights.sum(-1, keepdim=True)
+        sums.rescale(rows, rescale)
+        sums.add(rows, quantise_weights(weights, policy), values[..., columns, :])
+        largest[..., rows, :] = grown
+    out = sums.value() / total
+    return block.result("out", out), (largest + total.log()).flatten(1, 2).squeeze(-1)
+
+
+def backward(block: Block, dout: Tensor, out: Tensor, lse: Tensor) -> Gradients:
+    """dq (B, Sq, H, D), dk, dv (B, Sk, Hk, D) in the accumulation dtype, for out and lse over all keys."""
+    policy, group = block.policy, block.k.shape[2]
+    dout_rows, out_rows = (heads.by_group(x, group, block.compute) for x in (dout, out))
+    pass_ = Backward(
+        block, block.queries(), block.keys(), block.values(axis=-1), quantise(dout_rows, policy.do, policy),
+        (dout_rows * out_rows).sum(-1, keepdim=True),
+        lse.to(block.compute).unflatten(1, (group, -1)).unsqueeze(-1),
+    )  # fmt: skip
+    return pass_.gradients(dout_rows)
+
+
+@dataclass(frozen=True)
+class Backward:
+    """What every tile of a backward needs, head-first; queries, keys, values and dout are cast along the head dim."""
+
+    block: Block
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+    dout: Tensor
+    delta: Tensor
+    lse: Tensor
+
+    def gradients(self, dout: Tensor) -> Gradients:
+        """dout: unrounded, for casts along the tokens."""
+        block, policy = self.block, self.block.policy
+        queries, keys = block.queries(axis=-2), block.keys(axis=-2)
+        dout = quantise(dout, policy.do, policy, axis=-2)
+        largest = self._largest()
+        dquery = torch.zeros_like(block.query)
+        dkey, dvalue = torch.zeros_like(self.keys), torch.zeros_like(self.values)
+        for rows, columns, weights, slope in self._tiles():
+            along_keys, along_rows = (self._cast(slope, largest, axis) for axis in (-1, -2))
+            dquery[..., rows, :] += block.turned_back(product(policy, along_keys, keys[..., columns, :]))
+            if block.mean_key is not None:  # 0 in exact arithmetic over all keys, but not over a ring's block of them
+                dquery[..., rows, :] += slope.sum(-1, keepdim=True) * block.mean_key
+            of_rows = product(policy, along_rows.mT, queries[..., rows, :])
+            dkey[..., columns, :] = block.turned_back(of_rows.sum(2, keepdim=True))
+            cast = quantise_weights(weights, policy, axis=-2)
+            dvalue[..., columns, :] = product(policy, cast.mT, dout[..., rows, :]).sum(2, keepdim=True)
+        scale = block.how.scale
+        return (block.result("dq", dquery * scale), block.result("dk", dkey * scale), block.result("dv", dvalue))
+
+    def _tiles(self) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
+        """Rows, keys, weights and unrounded gradients of scores."""
+        policy = self.block.policy
+        for rows, columns, hidden in self.block.tiles():
+            found, slope_of_cap = self.block.scores(
+                self.queries[..., rows, :], self.keys[..., columns, :], rows, hidden
+            )
+            weights = _exp(found - self.lse[..., rows, :], policy)
+            dweights = product(policy, self.dout[..., rows, :], self.values[..., columns, :].mT)
+            slope = (dweights - self.delta[..., rows, :]) * weights
+            yield rows, columns, weights, slope if slope_of_cap is None else slope * slope_of_cap
+
+    def _largest(self) -> Tensor | None:
+        """The largest gradient of a score, of the tensor or of each head, where one scale is to serve all tiles."""
+        policy = self.block.policy
+        if policy.ds == NOT or policy.granularity not in ("tensor", "head"):
+            return None
+        dims = {"tensor": (0, 1, 2, 3, 4), "head": (3, 4)}[policy.granularity]
+        found = [slope.abs().amax(dims, keepdim=True) for _, _, _, slope in self._tiles()]
+        return torch.stack(found).amax(0) if found else None
+
+    def _cast(self, slope: Tensor, largest: Tensor | None, axis: int) -> Tensor:
+        policy = self.block.policy
+        return quantise(slope, policy.ds, policy, axis, largest)
+
+
+def _exp(x: Tensor, policy: Policy) -> Tensor:
+    """e^x, by a polynomial on [0, 1) where the policy has one, by Horner's rule."""
+    if not policy.exp2_degree:
+        return torch.exp(x)
+    bits = (x * LOG2_E).clamp_(min=-1000.0)
+    whole = bits.floor()
+    part, result = bits - whole, torch.zeros_like(bits)
+    for coefficient in reversed(_coefficients(policy.exp2_degree)):
+        result = result * part + coefficient
+    return torch.where(x == -torch.inf, 0.0, result * torch.exp2(whole))
+
+
+@cache
+def _coefficients(degree: int) -> tuple[float, ...]:
+    """Of the polynomial through 2^x at Chebyshev's points on [0, 1], from the constant one up."""
+    series = chebyshev.chebinterpolate(lambda x: np.exp2((x + 1) / 2), degree)
+    return tuple(chebyshev.Chebyshev(series, domain=[0, 1]).convert(kind=np.polynomial.Polynomial).coef.tolist())

@@ -1,0 +1,66 @@
+"""Attention in FP8, INT8, MXFP8 or NVFP4 by emulation, every cast, scale and accumulator a knob; CPU and CUDA.
+
+`policy` names a `Policy` of `accuracy.core.quantisation`; every field of it is a knob too, and null leaves it as the
+policy has it. Without a policy nothing is rounded but the results, and the products' sums in float32.
+"""
+
+from dataclasses import dataclass, field, fields, make_dataclass
+from typing import Annotated, Any, get_type_hints
+
+from torch import Tensor
+
+from accuracy.core.case import Case
+from accuracy.core.dtype import FORMATS, accumulation_dtype
+from accuracy.core.kinds import OneOf, Whole
+from accuracy.core.quantisation import NOT, POLICIES, Policy, policy_of
+from accuracy.kernel.base import ALL_DTYPES, FEATURES, Abilities, Gradients, How, KernelKnobs
+from accuracy.kernel.block import low_precision
+
+
+@dataclass(frozen=True)
+class Quantised(KernelKnobs):
+    """policy: by name; key_chunk: keys of a tile of the online softmax."""
+
+    policy: Annotated[str, OneOf(*POLICIES)] = NOT
+    key_chunk: Whole = 128
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a combination that means nothing."""
+        self.resolved()
+
+    def resolved(self) -> Policy:
+        """The policy with its changes."""
+        names = {each.name for each in fields(Policy)}
+        return policy_of(self.policy, **{name: value for name, value in vars(self).items() if name in names})
+
+    def abilities(self, device: str) -> Abilities:
+        """Everything."""
+        return Abilities(dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, features=FEATURES)
+
+    def held_bytes(self, case: Case) -> int:
+        """Cast operands and their temporary copies; scores, weights, their gradients and casts of one tile."""
+        problem, size = case.problem, FORMATS[accumulation_dtype(case.dtype)].bytes
+        tile = problem.batch * problem.heads * problem.queries * min(problem.seqlen, self.key_chunk)
+        query = problem.batch * problem.queries * problem.heads * max(problem.head_dim, problem.value_dim)
+        key = problem.batch * problem.seqlen * problem.heads_kv * max(problem.head_dim, problem.value_dim)
+        return size * (16 * tile + 12 * query + 16 * key)
+
+    def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
+        return low_precision.forward(low_precision.Block(self.resolved(), q, k, v, how, self.key_chunk))
+
+    def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
+        block = low_precision.Block(self.resolved(), q, k, v, how, self.key_chunk)
+        return low_precision.backward(block, dout, out, lse)
+
+
+def _knob(name: str, kind: Any) -> tuple[str, Any, Any]:
+    return name, kind | None, field(default=None)
+
+
+KERNEL = make_dataclass(
+    "KERNEL",
+    [_knob(name, kind) for name, kind in get_type_hints(Policy, include_extras=True).items()],
+    bases=(Quantised,),
+    frozen=True,
+    namespace={"__module__": __name__, "__doc__": Quantised.__doc__},
+)
