@@ -8,6 +8,7 @@ from accuracy.config.paths import NamedPath
 from accuracy.config.read import Configuration
 from accuracy.core import plugins
 from accuracy.core.case import Case, Other, Part, Variant
+from accuracy.core.dtype import INPUT_FORMATS, held
 from accuracy.core.errors import ConfigError
 from accuracy.core.precision import Precision
 
@@ -21,9 +22,10 @@ def cases_of(configuration: Configuration) -> Iterator[Case]:
     ):  # fmt: skip
         for path, against in _pairs(configuration, kernel):
             yield Case(
-                problem, inputs, seed, dtype, path.variant, path.kernel, path.forward_precision,
+                problem, inputs, seed, held(dtype), path.variant, path.kernel, path.forward_precision,
                 path.backward_precision, path.precision_text, path.world, path.world_size, configuration.device,
                 configuration.reruns, configuration.conditions, stack, against,
+                dtype if dtype in INPUT_FORMATS else "",
             )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from accuracy.config.find import parts, variants
 from accuracy.config.paths import NamedPath, named_paths
 from accuracy.config.problem import problem_of
 from accuracy.core.case import Part, Problem, Reruns, Stack, Variant
-from accuracy.core.dtype import FORMATS
+from accuracy.core.dtype import DTYPES
 from accuracy.core.errors import ConfigError
 from accuracy.core.kinds import FromZero, OneOf, Positive, Whole
 from accuracy.core.precision import Precision
@@ -71,7 +71,7 @@ class Configuration:
     precisions: SkipValidation[tuple[dict[str, str], ...]]  # overrides of the schedules' published policies
     inputs: SkipValidation[tuple[Part, ...]]
     problems: SkipValidation[tuple[Problem, ...]]
-    dtypes: Axis[Annotated[str, OneOf(*FORMATS)]]
+    dtypes: Axis[Annotated[str, OneOf(*DTYPES)]]
     world: Annotated[str, OneOf("simulated", "processes")]
     world_sizes: Axis[Whole]
     seeds: Axis[FromZero]

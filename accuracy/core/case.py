@@ -230,7 +230,7 @@ class Case:
     problem: Problem
     inputs: Part
     seed: int
-    dtype: str
+    dtype: str  # of all tensors
     variant: Variant
     kernel: Part
     forward_precision: Precision
@@ -243,6 +243,7 @@ class Case:
     conditions: bool = False  # whether its condition numbers are recorded
     stack: Stack | None = None  # what the attention is part of; None: it stands alone
     against: Other | None = None  # the path whose results this one's are compared with, too
+    inputs_dtype: str = ""  # of 8 bits, to which the inputs are rounded beyond dtype; "": they are not
 
     @property
     def other(self) -> "Case":
@@ -250,6 +251,11 @@ class Case:
         if self.against is None:
             raise ValueError("the case is compared with no other path")
         return replace(self, **vars(self.against), reruns=Reruns(), conditions=False, against=None)
+
+    @property
+    def said_dtype(self) -> str:
+        """What the configuration and the table call the case's dtype."""
+        return self.inputs_dtype or self.dtype
 
     @cached_property
     def id(self) -> str:

@@ -28,6 +28,19 @@ FORMATS = {
 }  # fmt: skip
 
 
+INPUT_FORMATS = {"float8_e4m3": "e4m3", "float8_e5m2": "e5m2"}
+"""Dtypes of inputs alone: q, k, v and dout are rounded to 8 bits, and a `HELD` tensor holds them exactly, as it holds
+all results. Their formats in `accuracy.core.quantisation`."""
+HELD = "bfloat16"
+DTYPES = FORMATS | dict.fromkeys(INPUT_FORMATS, FORMATS[HELD])
+"""What a case may be said to have, and the format of its results."""
+
+
+def held(dtype: str) -> str:
+    """The dtype of a case's tensors: itself, but for those of inputs alone."""
+    return HELD if dtype in INPUT_FORMATS else dtype
+
+
 def accumulation_dtype(dtype: str) -> str:
     """What kernels accumulate in, and store lse in, for inputs of `dtype`: float32, or float64 for float64."""
     return "float64" if dtype == "float64" else "float32"
@@ -35,7 +48,7 @@ def accumulation_dtype(dtype: str) -> str:
 
 def effective_dtype(tensor: str, dtype: str) -> str:
     """The precision that a case of `dtype` can give `tensor`: delta, computed from the stored out, has out's."""
-    return dtype if tensor == "delta" else tensor_dtype(tensor, dtype)
+    return held(dtype) if tensor == "delta" else tensor_dtype(tensor, dtype)
 
 
 def coarser(one: str, other: str) -> str:
@@ -57,4 +70,4 @@ def rounding_band(tensor: str, dtype: str) -> float:
 
 def tensor_dtype(tensor: str, dtype: str) -> str:
     """The dtype in which a case of `dtype` stores `tensor`: lse, delta and dsink are kept in the accumulation dtype."""
-    return accumulation_dtype(dtype) if tensor in ("lse", "delta", "dsink") else dtype
+    return accumulation_dtype(dtype) if tensor in ("lse", "delta", "dsink") else held(dtype)

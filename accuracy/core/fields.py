@@ -126,7 +126,7 @@ FIELDS = (
     _options("kernel_options", KERNEL, "kernel.{kernel}", lambda case: case.kernel.options_text),
     Field("inputs", INPUTS, lambda case: case.inputs.name, word="inputs"),
     _options("inputs_options", INPUTS, "inputs.{inputs}", lambda case: case.inputs.options_text),
-    Field("dtype", DTYPE, lambda case: case.dtype, word="dtype"),
+    Field("dtype", DTYPE, lambda case: case.said_dtype, word="dtype"),
     Field("world", WORLD, lambda case: case.world, word="world", usual=_always("simulated")),
     Field("world_size", WORLD_SIZE, lambda case: case.world_size, "int32", "world_size"),
     Field("sharding", VARIANT, lambda case: case.variant.sharding),

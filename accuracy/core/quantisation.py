@@ -4,8 +4,8 @@ Sources of the formats: OCP FP8 (e4m3, e5m2), Graphcore and AMD (e4m3fnuz, arXiv
 scales), NVIDIA (nvfp4: e2m1 with e4m3 scales of 16 elements). Integers are symmetric.
 """
 
-import math
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Annotated, Any
 
 from annotated_types import Ge
@@ -35,6 +35,13 @@ class LowFormat:
         return 2.0**-self.precision
 
     @property
+    def of_tensor(self) -> float:
+        """What u is to a tensor's values, which are below the largest: of an integer format, whose spacing does not
+        shrink with them, 8 times as much. (Of weights and gradients of scores the largest is about 16 times the root
+        mean square.)"""
+        return self.unit_roundoff * (8 if self.name.startswith("int") else 1)
+
+    @property
     def smallest(self) -> float:
         """The smallest number above 0."""
         return 2.0 ** (self.min_exponent - self.precision + 1)
@@ -48,7 +55,8 @@ class LowFormat:
 FORMATS = {
     each.name: each
     for each in (
-        LowFormat("e4m3", 8, 4, -6, 448.0), LowFormat("e4m3fnuz", 8, 4, -7, 240.0), LowFormat("e5m2", 8, 3, -14, 57344.0),
+        LowFormat("e4m3", 8, 4, -6, 448.0), LowFormat("e4m3fnuz", 8, 4, -7, 240.0),
+        LowFormat("e5m2", 8, 3, -14, 57344.0),
         LowFormat("e2m1", 4, 2, 0, 6.0), LowFormat("int8", 8, 8, 7, 127.0), LowFormat("int4", 4, 4, 3, 7.0),
         LowFormat("float16", 16, 11, -14, 65504.0), LowFormat("bfloat16", 16, 8, -126, 2.0**128 - 2.0**120),
     )
@@ -119,10 +127,8 @@ class Policy:
         if self.accumulator_bits > FLOAT32_BITS:
             raise ValueError(f"accumulator_bits={self.accumulator_bits}; allowed: 8 to {FLOAT32_BITS} (float32's)")
         if self.flush_interval and (self.accumulator_bits == FLOAT32_BITS or self.flush_interval % STEP):
-            few = f"accumulator_bits={self.accumulator_bits}"
-            raise ValueError(
-                f"flush_interval={self.flush_interval} with {few}; allowed: multiples of {STEP}, below {FLOAT32_BITS} bits"
-            )
+            given_too = f"flush_interval={self.flush_interval} with accumulator_bits={self.accumulator_bits}"
+            raise ValueError(f"{given_too}; allowed: multiples of {STEP}, with less than {FLOAT32_BITS} bits")
         if self.exp2_degree not in (0, *range(2, 8)):
             raise ValueError(f"exp2_degree={self.exp2_degree}; allowed: 0 (the library's exp), or 2 to 7")
 
@@ -133,18 +139,16 @@ class Policy:
 
     @property
     def unit_roundoff(self) -> float:
-        """The largest of all that is rounded here; 0: nothing is. A polynomial of degree n is off by less than 2^-4n
-        (2: 1.7e-3, 3: 1.0e-4, 4: 4.0e-6)."""
-        formats = [FORMATS[word].unit_roundoff for word in self.formats.values()]
+        """The largest of all that is rounded here, of integer formats `of_tensor`; 0: nothing is. A polynomial of
+        degree n is off by less than 2^-4n (2: 1.7e-3, 3: 1.0e-4, 4: 4.0e-6)."""
+        formats = [FORMATS[word].of_tensor for word in self.formats.values()]
         cut = [2.0 ** (1 - self.accumulator_bits)] if self.accumulator_bits < FLOAT32_BITS else []
         return max([0.0, *formats, *cut, *([2.0 ** (-4 * self.exp2_degree)] if self.exp2_degree else [])])
 
 
-OPERANDS, GRADIENTS = ("q", "k", "v", "p"), ("do", "ds")
-
-
-def _all(word: str, places: tuple[str, ...] = (*OPERANDS, *GRADIENTS), **more: Any) -> Policy:
-    return Policy(**dict.fromkeys(places, word), **more)
+def _all(word: str, **more: Any) -> Policy:
+    """Every operand in one format."""
+    return Policy(q=word, k=word, v=word, p=word, ds=word, do=word, **more)
 
 
 _FP8 = _all("e4m3", p_prescale=256.0)
@@ -178,8 +182,10 @@ def policy_of(name: str, **changes: Any) -> Policy:
 KERNEL = "quantised"
 
 
+@cache
 def unit_roundoff(kernel: str, options: str) -> float:
-    """That of a kernel's policy, from its name and options as the table has them; 0 for all other kernels."""
+    """That of a kernel's policy, from its name and options as the table has them; 0 for all other kernels, 1 where the
+    policy is unknown."""
     if kernel != KERNEL:
         return 0.0
     given = dict(pair.split("=", 1) for pair in options.split(",") if "=" in pair)
@@ -189,4 +195,4 @@ def unit_roundoff(kernel: str, options: str) -> float:
         changes = {name: read[kinds[name]](text) for name, text in given.items() if name in kinds}  # type: ignore[operator]
         return policy_of(given.get("policy", NOT), **changes).unit_roundoff
     except (KeyError, ValueError):  # a table of another version
-        return math.nan
+        return 1.0

@@ -95,7 +95,7 @@ def execute(
     )
 
     def begin(case: Case) -> None:
-        progress.set_postfix_str(f"{case.variant.name} {case.dtype} W={case.world_size}", refresh=False)
+        progress.set_postfix_str(f"{case.variant.name} {case.said_dtype} W={case.world_size}", refresh=False)
 
     try:
         with closing(measure(configuration, folder, pending, launched, begin, anew)) as ended:

@@ -1,4 +1,4 @@
-"""From a case to its inputs: q, k, v, dout, rounded to the case's dtype.
+"""From a case to its inputs: q, k, v, dout, rounded to the case's dtype, or to 8 bits that it holds.
 
 Drawn by numpy from a key made of names: a case has the same inputs on every device, and a new case shifts no other's.
 """
@@ -13,7 +13,10 @@ from torch import Tensor
 
 from accuracy.core import plugins
 from accuracy.core.case import Case, Part, Problem
+from accuracy.core.dtype import INPUT_FORMATS, held
+from accuracy.core.quantisation import FORMATS
 from accuracy.runtime import rounding
+from accuracy.runtime.quantise import power_of_two_scaled
 from accuracy.runtime.sharding import cut
 
 
@@ -48,14 +51,14 @@ def draw_shard(case: Case, rank: int) -> tuple[Tensor, ...]:
     large = problem.batch * problem.seqlen * problem.heads * problem.head_dim > KEPT_ELEMENTS
     draw_rounded = _draw_rounded.__wrapped__ if large else _draw_rounded
     read = plugins.read_digest(case.inputs)
-    wholes = (draw_rounded(case.inputs, read, problem, case.seed, name, case.dtype) for name in NAMES)
+    wholes = (draw_rounded(case.inputs, read, problem, case.seed, name, case.said_dtype) for name in NAMES)
     return tuple(cut(x, sharding, case.world_size)[rank].clone().to(case.device) for x in wholes)
 
 
 @lru_cache(maxsize=len(NAMES))
 def _draw_rounded(part: Part, read: str, problem: Problem, seed: int, name: str, dtype: str) -> Tensor:
     """read: digest of what the part reads."""
-    return rounding.round_to(_draw_tensor(part, problem, seed, name), getattr(torch, dtype))
+    return _rounded(_draw_tensor(part, problem, seed, name), dtype)
 
 
 def _draw_tensor(part: Part, problem: Problem, seed: int, name: str) -> Tensor:
@@ -68,8 +71,16 @@ def _draw_tensor(part: Part, problem: Problem, seed: int, name: str) -> Tensor:
 
 
 def round_to(drawn: dict[str, Tensor], dtype: str, device: str) -> Inputs:
-    """The inputs of a case: rounded once, then moved."""
-    return Inputs(**{name: rounding.round_to(x, getattr(torch, dtype)).to(device) for name, x in drawn.items()})
+    """The inputs of a case: rounded, then moved. dtype: as the case is said to have it."""
+    return Inputs(**{name: _rounded(x, dtype).to(device) for name, x in drawn.items()})
+
+
+def _rounded(x: Tensor, dtype: str) -> Tensor:
+    """x (float64) rounded once; to 8 bits from what it is in the dtype that holds it, by one power of two a tensor."""
+    rounded = rounding.round_to(x, getattr(torch, held(dtype)))
+    if dtype not in INPUT_FORMATS:
+        return rounded
+    return power_of_two_scaled(rounded.float(), FORMATS[INPUT_FORMATS[dtype]]).to(rounded.dtype)
 
 
 def _generator(part: Part, shape: tuple[int, ...], seed: int, tensor: str) -> np.random.Generator:

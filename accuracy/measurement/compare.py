@@ -36,11 +36,13 @@ class Compared:
 
 @dataclass(frozen=True)
 class _Apart:
-    """How far a tensor is from the reference and from the single-device kernel's."""
+    """How far a tensor is from the reference, from the single-device kernel's, and from the reference of unquantised
+    inputs."""
 
     reference: Distance
     single_device: Sums
     bits: Array
+    unquantised: Sums | None
 
 
 def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[str, Compared]:
@@ -62,6 +64,8 @@ def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[st
         ulp=np.array([each.reference.ulp for each in apart.values()]),
         natural=np.array([[targets.natural(case.problem)[name]] for name in apart]),
     )
+    if lost := [each.unquantised for each in apart.values() if each.unquantised is not None]:
+        together |= metrics.loss_columns(metrics.of_tensors(lost))
     found = {}
     for number, (name, each) in enumerate(apart.items()):
         reference = targets.reference_target(case, name).values
@@ -83,10 +87,12 @@ def stored_dtype(case: Case, name: str, results: Sequence[Results]) -> str:
 def _apart(case: Case, targets: Targets, name: str, x: Tensor, dtype: str) -> _Apart:
     workspace = targets.workspace
     bits = metrics.significand_bits(x, "float64" if name == "delta" else dtype)
+    unquantised = targets.unquantised_target(case, name)
     return _Apart(
         distance(x, targets.reference_target(case, name), ulp_dtype=dtype, workspace=workspace),
         distance(x, targets.single_device_target(case, name), signed=False, workspace=workspace).sums,
         metrics.appended(bits, bits.max(keepdims=True)),
+        None if unquantised is None else distance(x, unquantised, signed=False, workspace=workspace).sums,
     )
 
 

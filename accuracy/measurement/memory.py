@@ -23,7 +23,8 @@ def _attention_bytes(case: Case) -> int:
     stored = FORMATS[case.dtype].bytes
     accumulated = FORMATS[accumulation_dtype(case.dtype)].bytes
     inputs = (2 * query + 2 * key) * stored * 2  # whole and as shards
-    reference = (2 * query + 2 * key) * FLOAT64 * 2  # whole and as shards
+    references = 2 if case.inputs_dtype else 1  # of the quantised inputs, and of the unquantised ones
+    reference = (2 * query + 2 * key) * FLOAT64 * 2 * references  # whole and as shards
     single_device = (2 * query + 2 * key) * stored * 2
     variant = (2 * query + 4 * key) * accumulated + 2 * (2 * query + 2 * key) * stored
     variant += 2 * (3 * query + 2 * key) * stored + (query + 2 * key) * accumulated  # ranks, blocks side by side

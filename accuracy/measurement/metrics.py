@@ -249,6 +249,17 @@ def metric_columns(
     }
 
 
+def loss_columns(loss: Sums) -> dict[str, Array]:
+    """What is lost against unquantised inputs, each an array (..., W + 1). loss: of each rank, (..., W)."""
+    loss = with_all_ranks(loss)
+    return {
+        "loss_max": loss.largest,
+        "loss_mean": loss.total / loss.count,
+        "loss_rms": np.sqrt(loss.square / loss.count),
+        "loss_rel": relative(loss),
+    }
+
+
 POSITION_BINS = 128
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from accuracy.core.case import Case, Part, Problem, Reruns
 from accuracy.core.frames import located
 from accuracy.inputs import base as inputs_base
+from accuracy.inputs.base import Inputs
 from accuracy.measurement import compare as comparison
 from accuracy.measurement import other_path, padding, pairs
 from accuracy.measurement.hypothesis import search
@@ -22,6 +23,7 @@ from accuracy.measurement.rerun import invariance, trace
 from accuracy.measurement.rows import about_case, joined, metric_columns, position_columns
 from accuracy.measurement.targets import Targets
 from accuracy.reference.cache import Cache
+from accuracy.reference.float64 import Reference
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS, FAILED, OK, UNSUPPORTED, Columns, Row
 from accuracy.runtime import kept
 from accuracy.runtime.sharding import cut, token_map
@@ -57,7 +59,7 @@ class Measured:
 
 def shared(case: Case) -> tuple[object, ...]:
     """What cases that share targets have in common; a stack's single device belongs to one kernel."""
-    whole = case.problem, case.inputs, case.seed, case.dtype, case.device
+    whole = case.problem, case.inputs, case.seed, case.said_dtype, case.device
     return whole if case.stack is None else (case.stack, *whole, case.kernel)
 
 
@@ -114,11 +116,16 @@ class Pipeline:
         """Inputs, reference and all that is compared with, for the case's problem, seed and dtype."""
 
         def made() -> Targets:
-            inputs = inputs_base.round_to(self._draw(case.inputs, case.problem, case.seed), case.dtype, case.device)
-            reference = self.reference_cache.reference(case.problem, case.inputs, case.seed, case.dtype, inputs)
-            return Targets.of(inputs, reference, case.dtype, case.problem.sink_logits)
+            inputs, reference = self._referred(case, case.said_dtype)
+            unquantised = self._referred(case, case.dtype)[1] if case.inputs_dtype else None
+            return Targets.of(inputs, reference, case.dtype, case.problem.sink_logits, unquantised)
 
         return self._kept(case, made)
+
+    def _referred(self, case: Case, dtype: str) -> tuple[Inputs, Reference]:
+        """The case's inputs, rounded to a dtype, and their reference."""
+        inputs = inputs_base.round_to(self._draw(case.inputs, case.problem, case.seed), dtype, case.device)
+        return inputs, self.reference_cache.reference(case.problem, case.inputs, case.seed, dtype, inputs)
 
     def _kept(self, case: Case, make: Callable[[], T]) -> T:
         """The targets of the last case where this one shares them, else new ones."""

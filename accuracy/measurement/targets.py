@@ -50,6 +50,7 @@ class Targets:
     inputs: Inputs
     reference: Named
     rounded: Named  # the reference, merely rounded to each tensor's dtype
+    unquantised: Named = field(default_factory=dict)  # the reference of the inputs before they were rounded to 8 bits
     single_devices: dict[Part, Named] = field(default_factory=dict)
     _sums: dict[tuple[object, ...], Sums] = field(default_factory=dict)
     _targets: dict[object, Target] = field(default_factory=dict)
@@ -59,21 +60,24 @@ class Targets:
     _natural: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, inputs: Inputs, reference: Reference, dtype: str, sinks: Sequence[float] = ()) -> "Targets":
+    def of(
+        cls, inputs: Inputs, reference: Reference, dtype: str, sinks: Sequence[float] = (),
+        unquantised: Reference | None = None,
+    ) -> "Targets":  # fmt: skip
         """The floor of delta and dsink is that of a rounded out: no implementation that stores out in `dtype` can have
-        less. sinks: the logits, one a head."""
-        dsink = [reference.dsink] if reference.dsink.numel() else []
-        results = (reference.out, reference.lse, reference.dq, reference.dk, reference.dv, *dsink)
+        less. sinks: the logits, one a head; unquantised: of the inputs before they were rounded to 8 bits."""
+        results = _results(reference)
         rounded = [
             round_to(x, getattr(torch, tensor_dtype(name, dtype)))
             for name, x in zip(ALL_TENSORS, results, strict=False)
+            if x is not None
         ]
-        exact = in_token_layout(results, inputs.dout) | {"delta": reference.delta.transpose(-1, -2)}
+        exact = _named(reference, inputs)
         floor = in_token_layout(tuple(rounded), inputs.dout)
         if sinks:
             share = (torch.tensor(sinks, dtype=torch.float64, device=exact["lse"].device) - exact["lse"]).exp()
             floor["dsink"] = -(share * floor["delta"]).sum((0, 1))[None, None]
-        return cls(inputs, exact, floor)
+        return cls(inputs, exact, floor, {} if unquantised is None else _named(unquantised, inputs))
 
     def single_device(self, case: Case) -> Named:
         """The case's kernel on the whole sequence, in the case's dtype."""
@@ -126,6 +130,12 @@ class Targets:
             (case.kernel, tensor), case, lambda: _shards(case, tensor, self.single_device(case)[tensor])
         )
 
+    def unquantised_target(self, case: Case, tensor: str) -> Target | None:
+        """The reference of the unquantised inputs in the case's shards; None where inputs have no 8 bits."""
+        if not self.unquantised:
+            return None
+        return self._target(("unquantised", tensor), case, lambda: _shards(case, tensor, self.unquantised[tensor]))
+
     def dout(self, case: Case) -> Tensor:
         """The incoming gradient in the case's shards, float64."""
         return self._target("dout", case, lambda: _shards(case, "dout", self.inputs.dout)).values
@@ -172,6 +182,15 @@ class Targets:
 
     def _error(self, case: Case, tensor: str, shards: Tensor) -> Sums:
         return distance(shards, self.reference_target(case, tensor), workspace=self.workspace).sums
+
+
+def _results(reference: Reference) -> Results:
+    dsink = [reference.dsink] if reference.dsink.numel() else []
+    return (reference.out, reference.lse, reference.dq, reference.dk, reference.dv, *dsink)
+
+
+def _named(reference: Reference, inputs: Inputs) -> Named:
+    return in_token_layout(_results(reference), inputs.dout) | {"delta": reference.delta.transpose(-1, -2)}
 
 
 def _shards(case: Case, tensor: str, whole: Tensor) -> Tensor:

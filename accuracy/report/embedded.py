@@ -17,7 +17,7 @@ from accuracy.chart.view import Table, cells
 from accuracy.core.number import count, geometric_mean, ratio, scientific
 from accuracy.report.section.missing import command
 from accuracy.report.section.positions import MOST_LEGIBLE_WORLD
-from accuracy.results.table import ALL_RANKS, METRICS
+from accuracy.results.table import ALL_RANKS, LOSSES, METRICS
 
 BUDGET_BYTES = 2_600_000  # of base64 text: 50,000 rows fit, and the page stays below 3 MB with its charts
 COMFORTABLE_BYTES = 950_000  # what rows may cost before they are cut to what a page shows
@@ -25,7 +25,7 @@ MOST_POSITION_BYTES = 250_000
 WHOLE_DIGITS = 6  # of rows over all ranks always: the page joins their seeds and rounds once, as its tables do
 OF_RANKS = ("error_rel", "error_max", "error_mean", "diff_rel", "diff_max", "diff_mean", "x_single_device", "ulp_max",
             "worst_token")  # fmt: skip
-_ONLY_WHOLE = [name for name in (*METRICS, "worst_batch", "worst_head", "worst_dim") if name not in OF_RANKS]
+_ONLY_WHOLE = [name for name in (*METRICS, *LOSSES, "worst_batch", "worst_head", "worst_dim") if name not in OF_RANKS]
 _OF_POSITIONS = ("facet", "series", "world_size", "tensor", "token_begin", "token_end", "rank", "error_rms")
 MOST_SUMMARY_ROWS = 300
 

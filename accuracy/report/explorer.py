@@ -18,7 +18,7 @@ from accuracy.report.answer.accused import Accused
 from accuracy.report.material import Material
 from accuracy.report.section.depth import GRADIENTS
 from accuracy.report.series import SINGLE_DEVICE, slot_of, with_labels
-from accuracy.results.table import ALL_RANKS, METRICS, METRICS_OF_PAIRS, OF_STACKS
+from accuracy.results.table import ALL_RANKS, LOSSES, METRICS, METRICS_OF_PAIRS, OF_STACKS
 from accuracy.verdict.growth import Growth, fit_growth
 from accuracy.verdict.label import LABELS, ROUNDING
 
@@ -77,7 +77,7 @@ def rows_of(made: Material) -> pd.DataFrame:
     slots = {label: slot_of(row["variant"], row["kernel"] if only_kernels else "") for label, row in known.iterrows()}
     colours = {label: -1 if (place := mark.colour(slot)) is None else place for label, slot in slots.items()}
     rows = rows.assign(colour=rows["series"].map(colours).astype("int64"), growth=_growth(rows))
-    unused = [name for name in (*METRICS, *METRICS_OF_PAIRS, *OF_STACKS) if name in rows and rows[name].isna().all()]
+    unused = [name for name in (*METRICS, *LOSSES, *METRICS_OF_PAIRS, *OF_STACKS) if name in rows and rows[name].isna().all()]
     return _with_conditions(rows).drop(columns=unused)
 
 

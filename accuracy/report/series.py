@@ -12,7 +12,7 @@ import pandas as pd
 
 from accuracy.chart import mark
 from accuracy.core import fields
-from accuracy.core.dtype import FORMATS
+from accuracy.core.dtype import DTYPES
 from accuracy.results.table import ALL_TENSORS, OK
 
 SINGLE_DEVICE = "single_device"
@@ -22,7 +22,7 @@ _ALONG = ("dtype", "world_size", "seed")  # the facet's name, and what runs alon
 _FACET_DETAILS = tuple(
     name for name in fields.names_but(fields.VARIANT, fields.STACK) if name not in (*_SERIES_DETAILS, *_ALONG)
 )
-_FINENESS = {name: -each.unit_roundoff for name, each in FORMATS.items()}
+_FINENESS = {name: -each.unit_roundoff for name, each in DTYPES.items()}
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 
 from accuracy.core import fields
-from accuracy.core.dtype import FORMATS
+from accuracy.core.dtype import DTYPES
 from accuracy.core.errors import printable
 from accuracy.results import table
 from accuracy.results.derived import DERIVED
@@ -55,8 +55,8 @@ def of_table(results: pd.DataFrame) -> str | None:
             return f"{name} holds control characters or is too long"
     if not results["status"].isin(STATUSES).all():
         return f"status is not one of {', '.join(STATUSES)}"
-    if not results["dtype"].isin(list(FORMATS)).all():
-        return f"dtype is not one of {', '.join(FORMATS)}"
+    if not results["dtype"].isin(list(DTYPES)).all():
+        return f"dtype is not one of {', '.join(DTYPES)}"
     for name, least in (*((size, 1) for size in SIZES), ("seed", 0), ("rank", table.ALL_RANKS)):
         most = 2**63 - 1 if name == "seed" else MOST_SIZE
         if not results[name].between(least, most).all():

@@ -28,7 +28,7 @@ kernel | | local attention that the variant calls, which is also the single-devi
 kernel_options | | settings of the kernel
 inputs | | distribution of q, k, v and dout
 inputs_options | | settings of the distribution
-dtype | | dtype of q, k, v, dout, out and the gradients
+dtype | | dtype of q, k, v, dout, out and the gradients; float8_*: of the inputs alone, the others are bfloat16
 world | | where the ranks are: simulated (one process) or processes
 world_size | ranks | number of ranks
 sharding | | which tokens a rank has: contiguous, zigzag, striped
@@ -88,6 +88,11 @@ condition_sum | ratio | condition number of the tensor's sums, all errors of one
 condition_rounding | ratio | as condition_sum, errors independent; null: not asked for
 repeats_size | ratio | largest change in a run again, over the tensor's root mean square; null: not asked for
 
+loss_max | tensor's | largest absolute loss; loss = variant - reference of the inputs before 8 bits; null: no 8 bits
+loss_mean | tensor's | mean absolute loss
+loss_rms | tensor's | root mean square of the loss
+loss_rel | ratio | Frobenius norm of the loss over that of its reference
+
 exact_rel | ratio | error_rel of the stack with exact attention
 x_exact | ratio | error_rel over exact_rel
 exact_diff_rel | ratio | diff_rel of the stack with exact attention
@@ -126,10 +131,10 @@ seconds | s | forward and backward of all ranks
 peak_bytes | bytes | memory at its peak during forward and backward, beyond what was held before
 """
 _PARTS = [[map(str.strip, line.split("|")) for line in part.strip().splitlines()] for part in _TABLE.split("\n\n")]
-IDENTITY, METRICS, METRICS_OF_STACKS, METRICS_OF_PAIRS, COUNTS, COSTS = (
+IDENTITY, METRICS, LOSSES, METRICS_OF_STACKS, METRICS_OF_PAIRS, COUNTS, COSTS = (
     {name: Column(unit, meaning) for name, unit, meaning in part} for part in _PARTS
 )
-COLUMNS = IDENTITY | METRICS | METRICS_OF_STACKS | METRICS_OF_PAIRS | COUNTS | COSTS
+COLUMNS = IDENTITY | METRICS | LOSSES | METRICS_OF_STACKS | METRICS_OF_PAIRS | COUNTS | COSTS
 
 
 def markdown() -> str:

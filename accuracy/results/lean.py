@@ -21,7 +21,7 @@ from accuracy.results import table
 from accuracy.results.derived import without_derived
 
 SIGNIFICANT_BITS = 12
-_ROUNDED = {*table.METRICS, *table.METRICS_OF_PAIRS, "error_rms", "error_max"}
+_ROUNDED = {*table.METRICS, *table.LOSSES, *table.METRICS_OF_PAIRS, "error_rms", "error_max"}
 _SAME_NUMBERS = (  # rows that share a reference lie next to each other: their equal numbers compress to nothing
     "kernel", "kernel_options", "tensor", "inputs", "inputs_options", "dtype", "mask", "batch", "seqlen", "heads",
     "heads_kv", "head_dim", "seed", "world_size", "sharding", "rank",

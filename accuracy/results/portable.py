@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from accuracy.core.dtype import FORMATS, effective_dtype, rounding_band
+from accuracy.core.quantisation import unit_roundoff
 
 INDEPENDENT = "gaussian"
 COLUMNS = ("conditioned", "excused", "excused_max", "band")
@@ -43,7 +44,10 @@ def columns(rows: pd.DataFrame, times: pd.Series, max_times: pd.Series, denomina
     pairs = list(zip(rows["tensor"], rows["dtype"], strict=True))
     unit = np.array([form.unit_roundoff if (form := formats[pair]) else np.nan for pair in pairs], dtype="float64")
     bands = {pair: rounding_band(*pair) if form else np.nan for pair, form in formats.items()}
-    band = np.array([bands[pair] for pair in pairs], dtype="float64")
+    kernels = rows[["kernel", "kernel_options"]].astype(str).itertuples(index=False, name=None)
+    quantised = np.array([unit_roundoff(*each) for each in kernels])  # of kernels in 8 bits, whatever the dtype
+    band = np.maximum([bands[pair] for pair in pairs], 8 * quantised)
+    unit = np.maximum(unit, quantised)
     excuse = np.fmax(1.0, (unit * condition / denominator).where(recorded & ~independent))
     least = condition.clip(lower=1.0).where(recorded, np.where(independent, 1.0, np.nan))
     return {

@@ -43,6 +43,7 @@ IDENTITY = (
     "case_id", "experiment", *fields.names(), "code", "reference", "tensor", "rank", "layer", "status", "reason",
 )  # fmt: skip
 METRICS = tuple(glossary.METRICS)
+LOSSES = tuple(glossary.LOSSES)  # of inputs of 8 bits
 METRICS_OF_STACKS = tuple(glossary.METRICS_OF_STACKS)  # error_rel, single_device_rel, x_single_device, diff_rel beside
 METRICS_OF_PAIRS = tuple(glossary.METRICS_OF_PAIRS)
 RERUN_COUNTS = ("repeats_differ", "repeats_runs", "repeats_size", "poisoned", "unwaited", "future_differs")
@@ -57,7 +58,7 @@ RESULTS_SCHEMA = _schema(
     dict.fromkeys(IDENTITY, "string")
     | {each.name: each.type for each in fields.COLUMNS}
     | {"rank": "int32", "layer": "int32"}
-    | dict.fromkeys((*METRICS, *METRICS_OF_STACKS, *METRICS_OF_PAIRS), "float64")
+    | dict.fromkeys((*METRICS, *LOSSES, *METRICS_OF_STACKS, *METRICS_OF_PAIRS), "float64")
     | dict.fromkeys(glossary.COUNTS, "int64")
     | {"seconds": "float64", "peak_bytes": "int64"}
 )

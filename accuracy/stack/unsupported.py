@@ -10,6 +10,8 @@ def unsupported(case: Case) -> str | None:
     """Why a case with a stack cannot be measured, beyond what its attention needs; None: it can."""
     if case.world != "simulated":
         return f"world={case.world} has no stacks; use world=simulated"
+    if case.inputs_dtype:
+        return f"dtype={case.inputs_dtype} is of attention's inputs, which a stack makes itself; use dtype={case.dtype}"
     if case.inputs.name != "gaussian":
         return "inputs has no say in a stack, which makes its own from stack.weights; drop it"
     if case.problem.seqlen_q is not None:

@@ -16,11 +16,16 @@ import pandas as pd
 from accuracy.core import fields
 from accuracy.core.dtype import FORMATS, effective_dtype, rounding_band
 from accuracy.core.probes import PROBES, REFERENCE_ERROR
+from accuracy.core.quantisation import unit_roundoff
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS, FAILED, RERUN_COUNTS
 from accuracy.verdict import inside
-from accuracy.verdict.rows import Rows, columns_of
+from accuracy.verdict.rows import Rows, columns_of, typical
 
 _INPUTS = fields.names(fields.INPUTS)
+INDEPENDENT = "gaussian"
+TIMES_QUANTISED = 4.0
+"""Of a policy's unit roundoff: its operands are rounded one by one, so that four or six independent errors of about
+0.4 u add up to one u; twice that for those of results and for rank by rank, and twice for what inputs do to scales."""
 KERNEL = fields.names(fields.KERNEL)
 _LADDER = (*KERNEL, "dtype", "world_size")
 _SETTING = tuple(name for name in fields.names_but(fields.INPUTS, fields.SEED, fields.STACK) if name not in _LADDER)
@@ -77,10 +82,16 @@ class Evidence:
         """The precision that the tensor can have in it."""
         return effective_dtype(self.tensor, self.dtype)
 
+    @cached_property
+    def quantised(self) -> float:
+        """Unit roundoff of what the kernel quantises; 0: nothing, also of a function of another's, which does not call
+        the kernel."""
+        return 0.0 if inside.is_foreign(self) else unit_roundoff(*(str(self.key[name]) for name in KERNEL))
+
     @property
     def unit_roundoff(self) -> float:
-        """Of the effective precision."""
-        return FORMATS[self.effective].unit_roundoff
+        """Of the effective precision, or of what is quantised."""
+        return max(FORMATS[self.effective].unit_roundoff, self.quantised)
 
     def effective_in(self, dtype: str) -> str:
         """The precision that the tensor can have in a case of a dtype, from a function of a user's no more than the
@@ -90,9 +101,19 @@ class Evidence:
 
     def single_device_has_digits(self, dtype: str) -> bool:
         """Whether the single-device kernel is near the reference in that dtype on some inputs; else the kernel is
-        broken."""
-        least = min(rung.single_device for rung in self.rungs[dtype].values())
+        broken. One that quantises is held to that on Gaussian inputs: others cost 8 bits all their digits."""
+        rungs = self.rungs[dtype]
+        if self.quantised:
+            return INDEPENDENT not in rungs or rungs[INDEPENDENT].single_device <= self.quantised_band
+        least = min(rung.single_device for rung in rungs.values())
         return least <= 100 * rounding_band(self.tensor, dtype)
+
+    @property
+    def quantised_band(self) -> float:
+        """The relative error that quantising Gaussian inputs stays below. Scores of the standard deviation s inherit s
+        roundings of q and k; lse is ln(keys) + s^2 / 2 then."""
+        lse = typical(self.whole["lse_rms"]) - math.log(float(self.key["seqlen"])) if len(self.whole) else 0.0
+        return TIMES_QUANTISED * self.quantised * max(1.0, math.sqrt(max(0.0, 2 * lse) if lse == lse else 0.0))
 
     def counts(self, rows: Rows) -> tuple[np.ndarray, float]:
         """How many (token, head) rows each row of the table is about, and of how many elements each."""
@@ -218,12 +239,13 @@ def _rungs(rows: pd.DataFrame, family: list[str]) -> dict[tuple[Any, ...], dict[
 
 
 def _same_kernel(rungs: dict[tuple[str, ...], Rung], key: dict[str, Any]) -> dict[str, dict[str, Rung]]:
-    """By dtype and inputs, the rungs of the subject's kernel; where it lacks the dtype, another's stand in."""
+    """By dtype and inputs, the rungs of the subject's kernel; where it lacks the dtype, another's stand in, but for one
+    that quantises, whose errors are the same in every dtype."""
     mine = tuple(key[name] for name in KERNEL)
     chosen: dict[str, dict[str, Rung]] = {}
     for own in (False, True):  # the subject's own kernel comes last and stays
         for (dtype, inputs, *kernel), rung in rungs.items():
-            if (tuple(kernel) == mine) == own:
+            if (tuple(kernel) == mine) == own and (own or not unit_roundoff(*map(str, kernel))):
                 chosen.setdefault(dtype, {})[inputs] = rung
     return chosen
 

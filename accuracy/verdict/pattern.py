@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from accuracy.core import fields
-from accuracy.core.dtype import FORMATS
+from accuracy.core.dtype import DTYPES
 from accuracy.core.probes import PROBES
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS
 from accuracy.verdict.evidence import times_single_device
@@ -184,7 +184,7 @@ def _floors(wrong: pd.DataFrame) -> dict[str, tuple[str, ...]]:
 
 
 def _by_precision(dtypes: pd.Series) -> tuple[str, ...]:
-    return tuple(sorted(set(map(str, dtypes)), key=lambda dtype: FORMATS[dtype].precision))
+    return tuple(sorted(set(map(str, dtypes)), key=lambda dtype: DTYPES[dtype].precision))
 
 
 def _shown(rows: Rows, wrong: pd.DataFrame) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from accuracy.core.dtype import FORMATS
+from accuracy.core.dtype import DTYPES
 from accuracy.results.hypothesis import EXPLAINS, FOLLOWS, RULED_OUT, SAME
 
 CAST = "cast of "
@@ -69,8 +69,8 @@ def _of_tensor(tensor: str, rows: pd.DataFrame) -> Cause:
     simple = set(rows.loc[rows["inputs"] == "gaussian", "case_id"])
     if simple and len(simple) < rows["case_id"].nunique():
         return _of_tensor(tensor, rows[rows["case_id"].isin(simple)])
-    finest = max(FORMATS[each.dtype].precision for each in cases)
-    mine = [each for each in cases if FORMATS[each.dtype].precision == finest]
+    finest = max(DTYPES[each.dtype].precision for each in cases)
+    mine = [each for each in cases if DTYPES[each.dtype].precision == finest]
     votes = Counter(name for each in mine if each.proven for name in each.names)
     best = max(mine, key=lambda each: (each.proven, max(votes[name] for name in each.names), each.world_size))
     if not best.proven:

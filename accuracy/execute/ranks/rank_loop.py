@@ -156,7 +156,7 @@ class Rank:
         """q, k, v, dout of this rank, kept for the cases that have the same; an exception waits for the case to run."""
         self.number = number
         case = self.case
-        key = case.inputs, case.problem, case.seed, case.dtype, case.variant.sharding, case.world_size
+        key = case.inputs, case.problem, case.seed, case.said_dtype, case.variant.sharding, case.world_size
         if self.ranks.rank < case.world_size and self._drawn_for != key:
             self._drawn_for = key
             try:

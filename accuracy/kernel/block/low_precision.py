@@ -10,13 +10,11 @@ from functools import cache, cached_property
 
 import numpy as np
 import torch
-from numpy.polynomial import chebyshev
 from torch import Tensor
 
 from accuracy.core.quantisation import FLOAT32_BITS, NOT, STEP, Policy
 from accuracy.kernel.base import Gradients, How, dtype_of
 from accuracy.kernel.block import heads
-from accuracy.kernel.block.sight import Sight
 from accuracy.runtime.quantise import power_of_two, quantise, quantise_weights, rotation
 
 LOG2_E = 1.4426950408889634
@@ -264,5 +262,5 @@ def _exp(x: Tensor, policy: Policy) -> Tensor:
 @cache
 def _coefficients(degree: int) -> tuple[float, ...]:
     """Of the polynomial through 2^x at Chebyshev's points on [0, 1], from the constant one up."""
-    series = chebyshev.chebinterpolate(lambda x: np.exp2((x + 1) / 2), degree)
-    return tuple(chebyshev.Chebyshev(series, domain=[0, 1]).convert(kind=np.polynomial.Polynomial).coef.tolist())
+    points = (np.cos(np.pi * (np.arange(degree + 1) + 0.5) / (degree + 1)) + 1) / 2
+    return tuple(np.linalg.solve(np.vander(points, increasing=True), np.exp2(points)).tolist())

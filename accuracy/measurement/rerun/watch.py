@@ -12,6 +12,7 @@ from torch import Tensor
 
 from accuracy.core.case import Case
 from accuracy.core.dtype import rounding_band
+from accuracy.core.quantisation import unit_roundoff
 from accuracy.measurement import metrics
 from accuracy.measurement.targets import Targets
 from accuracy.reference.float64 import seen_keys
@@ -78,7 +79,7 @@ class Watch:
 
     def note(self, way: str, rank: int, state: str, met: Met | None, pairs: dict[str, tuple[Tensor, Tensor]]) -> None:
         """A row for each tensor: the schedule's value, and the reference's."""
-        natural = self.targets.natural(self.case.problem)
+        natural, kernel = self.targets.natural(self.case.problem), self.case.kernel
         for name, (x, reference) in pairs.items():
             each = metrics.sums(
                 metrics.error_of(x.unsqueeze(0), reference.unsqueeze(0)), x.unsqueeze(0), reference[None]
@@ -98,7 +99,9 @@ class Watch:
                         metrics.relative(replace(each, norm_square=metrics.norms(each, natural[name])))[0]
                     ),
                     "error_max": float(each.largest[0]),
-                    "band": rounding_band(name, self.case.dtype),
+                    "band": max(
+                        rounding_band(name, self.case.dtype), 8 * unit_roundoff(kernel.name, kernel.options_text)
+                    ),
                     "nonfinite": int((expected & ~x.isfinite()).sum()),
                 }
             )

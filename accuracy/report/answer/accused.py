@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from accuracy.core.dtype import FORMATS
+from accuracy.core.dtype import DTYPES
 from accuracy.core.number import geometric_mean
 from accuracy.core.probes import PROBES
 from accuracy.report.section.recommendation import JUDGED
@@ -128,7 +128,7 @@ def _furthest(
 
 
 def _precision(dtype: str) -> int:
-    return FORMATS[dtype].precision
+    return DTYPES[dtype].precision
 
 
 def _where(rows: pd.DataFrame, wanted: "pd.Series[bool]") -> pd.DataFrame:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from accuracy.core.dtype import FORMATS
+from accuracy.core.dtype import DTYPES
 from accuracy.core.number import count
 from accuracy.report.folder import Run
 from accuracy.results.claim import Claim
@@ -24,7 +24,7 @@ def facts_line(run: Run, claims: list[Claim]) -> str:
         _listed(cases["mask"], "mask"),
         _numbers(cases["seqlen"], "tokens"),
         _heads(cases),
-        _listed(sorted(cases["dtype"].unique(), key=lambda name: FORMATS[name].precision), "dtype"),
+        _listed(sorted(cases["dtype"].unique(), key=lambda name: DTYPES[name].precision), "dtype"),
         count(cases["seed"].nunique(), "seed"),
         _claims(claims),
         *(_number(every, status) for status in (FAILED, UNSUPPORTED)),

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from accuracy.chart.view import Panel, Table, TableCell, cells, grid
-from accuracy.core.dtype import FORMATS
+from accuracy.core.dtype import DTYPES
 from accuracy.core.number import MISSING, plain, ratio, scientific, signed
 from accuracy.results.table import ALL_TENSORS
 from accuracy.verdict.diagnosis import Diagnosis, diagnoses
@@ -58,7 +58,7 @@ def judge(results: pd.DataFrame, positions: pd.DataFrame, steps: pd.DataFrame, h
 
 
 def _bits(dtype: str) -> int:
-    return FORMATS[dtype].precision
+    return DTYPES[dtype].precision
 
 
 def _overview(ranked: pd.DataFrame) -> Table:

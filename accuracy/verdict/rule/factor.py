@@ -19,6 +19,7 @@ import numpy as np
 
 from accuracy.core.dtype import FORMATS, effective_dtype
 from accuracy.core.probes import REFERENCE_ERROR
+from accuracy.core.quantisation import unit_roundoff
 from accuracy.verdict.evidence import Evidence, extent
 from accuracy.verdict.label import BIASED, LOGIC, Finding
 from accuracy.verdict.rows import Rows, mean, typical
@@ -47,7 +48,7 @@ def _factor(evidence: Evidence, share: float) -> Finding | None:
     gain, error = gain_of(rows)
     certain = abs(gain) - STANDARD_ERRORS * error
     heads_of_tokens = evidence.counts(rows)[0].min()
-    shown = _is_certain(evidence.tensor, evidence.effective, heads_of_tokens, certain)
+    shown = _is_certain(evidence.tensor, evidence.effective, heads_of_tokens, certain, evidence.quantised)
     if abs(gain) < share * typical(rows["error_rel"]) or not shown:
         return None
     text = f"{1 + gain:.7g} times the reference, standard error {error:.1g} ({INDEPENDENT} inputs)"
@@ -60,12 +61,16 @@ def is_scaled(row: Mapping[str, Any]) -> bool:
     certain = abs(row["error_gain"]) - STANDARD_ERRORS * row["error_gain_se"]
     heads_of_tokens, _ = extent(row, row["tensor"], np.array([row["rank"]]))
     effective = effective_dtype(row["tensor"], row["dtype"])
-    return row["inputs"] == INDEPENDENT and _is_certain(row["tensor"], effective, heads_of_tokens[0], certain)
+    quantised = unit_roundoff(str(row["kernel"]), str(row["kernel_options"]))
+    return row["inputs"] == INDEPENDENT and _is_certain(
+        row["tensor"], effective, heads_of_tokens[0], certain, quantised
+    )
 
 
-def _is_certain(tensor: str, effective: str, heads_of_tokens: float, certain: float) -> bool:
-    """The one bound. certain: of the gain, what is beyond its standard errors."""
-    return tensor != "lse" and heads_of_tokens >= FEWEST and bool(certain > shift(effective))
+def _is_certain(tensor: str, effective: str, heads_of_tokens: float, certain: float, quantised: float) -> bool:
+    """The one bound. certain: of the gain, what is beyond its standard errors; quantised: unit roundoff of what the
+    kernel quantises. Scores with errors of variance e^2 give weights exp(e^2 / 2) too large, all of one sign."""
+    return tensor != "lse" and heads_of_tokens >= FEWEST and bool(certain > max(shift(effective), quantised))
 
 
 def gain_of(rows: Rows) -> tuple[float, float]:

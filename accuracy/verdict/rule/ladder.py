@@ -10,6 +10,9 @@ The axis is each tensor's effective precision (lse is float32 in a bfloat16 case
   coarser dtype. 1 is rounding, 0 a constant: below 1/2, with the error at least twice single device's, something
   constant outweighs rounding. Partials that cancel (attention sinks) round more than single device does, and not by the
   same luck in two dtypes: twice what their condition number explains, then;
+- a kernel that quantises rounds alike in every dtype: its error is beyond the band where it is above 4 times single
+  device's, which in turn is held to 4 unit roundoffs of what is quantised on Gaussian inputs. On others elements may be
+  equal and round alike, and a block's scale decides how: at least one rounding of what is quantised counts there;
 - a fault seen in a finer dtype is in a coarser one too if the error there is at least half as large.
 
 What does not fall is `precision_floor` where it bears the mark of a known format (see `accuracy.verdict.floor`), else
@@ -22,7 +25,7 @@ import numpy as np
 
 from accuracy.core.dtype import FORMATS, rounding_band
 from accuracy.verdict import inside
-from accuracy.verdict.evidence import Evidence, Rung
+from accuracy.verdict.evidence import INDEPENDENT, TIMES_QUANTISED, Evidence, Rung
 from accuracy.verdict.floor import LEVEL, coarser_format
 from accuracy.verdict.label import LOGIC, PRECISION_FLOOR, Finding
 from accuracy.verdict.rows import Rows, typical
@@ -38,11 +41,12 @@ PRESENT = 0.5
 def judge(evidence: Evidence) -> Finding | None:
     """See `accuracy.verdict.verdict`."""
     own = evidence.rungs.get(evidence.dtype, {})
+    twice = TIMES_QUANTISED if evidence.quantised else TWICE
     for name, rows, ranks in evidence.by_inputs:
         rung = own[name]
         slope = _slope_to(evidence, name)
         short = FORMATS[evidence.effective].bytes == 2
-        flat = short and slope is not None and slope < LEAST_SLOPE and rung.level > TWICE * _usual(evidence, name, rows)
+        flat = short and slope is not None and slope < LEAST_SLOPE and rung.level > twice * _usual(evidence, name, rows)
         if not flat and not _beyond(evidence, evidence.dtype, name):
             if finding := _fault_of_finer(evidence, name, rung):
                 return finding
@@ -112,7 +116,11 @@ def _beyond(evidence: Evidence, dtype: str, name: str) -> bool:
     rung, form = evidence.rungs[dtype][name], FORMATS[evidence.effective_in(dtype)]
     if dtype == inside.FINEST and form.name == inside.FORMAT:
         return not inside.explains(evidence, dtype, name)
-    excused = TIMES_SINGLE_DEVICE * rung.single_device if evidence.single_device_has_digits(dtype) else 0.0
+    single_device = rung.single_device
+    if evidence.quantised and name != INDEPENDENT:
+        single_device = max(single_device, LEVEL * evidence.quantised)
+    times = TIMES_QUANTISED if evidence.quantised else TIMES_SINGLE_DEVICE
+    excused = times * single_device if evidence.single_device_has_digits(dtype) else 0.0
     if rung.level <= max(rounding_band(evidence.tensor, dtype), excused):
         return False
     for bits, level in _levels(evidence, name).items():

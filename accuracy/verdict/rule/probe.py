@@ -6,7 +6,8 @@
   that rounding to a coarser format leaves: then the ladder names that format.
 - dq = dk = 0 (V = dout = 1): dP and delta are D each and cancel where Gaussian ones are sqrt(D); so what is left may
   be sqrt(D) bands of the Gaussian gradient.
-- A future token changed: not one bit of an earlier row may change, in a case that repeats bit for bit.
+- A future token changed: not one bit of an earlier row may change, in a case that repeats bit for bit. A scale of a
+  tensor, a head or a block is of all its tokens, so a kernel that quantises is not asked.
 """
 
 import math
@@ -17,7 +18,7 @@ from accuracy.core.dtype import FORMATS, rounding_band
 from accuracy.core.masks import keys_seen
 from accuracy.core.probes import PROBES
 from accuracy.results.table import ALL_RANKS
-from accuracy.verdict.evidence import Evidence
+from accuracy.verdict.evidence import TIMES_QUANTISED, Evidence
 from accuracy.verdict.floor import LEVEL, WITHIN
 from accuracy.verdict.label import LOGIC, Finding
 from accuracy.verdict.rows import Rows, largest, mean
@@ -28,7 +29,7 @@ HALF_A_KEY = 0.5
 def judge(evidence: Evidence) -> Finding | None:
     """See `accuracy.verdict.verdict`."""
     leaks = largest(_steady(evidence.reruns)["future_differs"])
-    if leaks > 0:
+    if leaks > 0 and not evidence.quantised:
         count = int(leaks)
         return Finding(LOGIC, f"{count} values of earlier rows change with later tokens", {"future_differs": count})
     for (name,), rows in evidence.probes.by("inputs").items():
@@ -47,7 +48,7 @@ def _steady(reruns: Rows) -> Rows:
 def _probe(evidence: Evidence, name: str, rows: Rows) -> Finding | None:
     if evidence.tensor == "lse":
         return _count_keys(evidence, rows)
-    band = rounding_band(evidence.tensor, evidence.dtype)
+    band = max(rounding_band(evidence.tensor, evidence.dtype), TIMES_QUANTISED * evidence.quantised)
     if name == "one_gradient":
         size = mean(evidence.whole.where(evidence.whole["inputs"] == "gaussian")["reference_rms"])
         off = largest(rows["error_rms"])

@@ -1,0 +1,97 @@
+"""Inputs of 8 bits: what the kernel adds is `error`, what a user loses is `loss`, each against its own reference."""
+
+import ml_dtypes
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from accuracy.core.errors import ConfigError
+from accuracy.execute.plan import plan
+from accuracy.inputs import base as inputs_base
+from accuracy.measurement.memory import bytes_needed
+from accuracy.measurement.pipeline import Pipeline
+from accuracy.reference.cache import Cache
+from accuracy.results.table import LOSSES, RESULTS_SCHEMA
+from tests.measuring import TINY, configuration, measure
+
+WORDS = ("variant=[single_device,ring]", "kernel=eager", "seed=0")
+LIBRARY = {"float8_e4m3": ml_dtypes.float8_e4m3fn, "float8_e5m2": ml_dtypes.float8_e5m2}
+
+
+def whole(results: pd.DataFrame, **where: object) -> pd.DataFrame:
+    mine = results[(results["rank"] == -1) & results["tensor"].notna()]
+    for name, value in where.items():
+        mine = mine[mine[name] == value]
+    return mine.set_index("tensor")
+
+
+@pytest.mark.parametrize("dtype", LIBRARY)
+def test_inputs_are_eight_bits_times_a_power_of_two_in_bfloat16(dtype: str) -> None:
+    drawn = {name: torch.randn(2, 8, 2, 4, dtype=torch.float64) * 3000 for name in inputs_base.NAMES}
+    for x, given in zip(inputs_base.round_to(drawn, dtype, "cpu").tensors, drawn.values(), strict=True):
+        assert x.dtype == torch.bfloat16
+        largest = float(given.bfloat16().abs().max())
+        scale = 2.0 ** np.ceil(np.log2(largest / float(ml_dtypes.finfo(LIBRARY[dtype]).max)))
+        expected = (given.bfloat16().float().numpy() / scale).astype(LIBRARY[dtype]).astype("float64") * scale
+        assert np.array_equal(x.double().numpy(), expected)
+
+
+def test_a_ring_on_quantised_inputs_adds_little_and_their_user_loses_much() -> None:
+    """error is of 16-bit results: below 8 u of bfloat16. loss has the rounding of inputs to 4 bits: 2^-4 / 2^-8 = 16
+    times as large, and so at least 4 times, of any tensor."""
+    results = measure(*WORDS, "dtype=[bfloat16,float8_e4m3]", "world_size=[1,2]")
+    for variant, size in (("single_device", 1), ("ring", 2)):
+        low = whole(results, dtype="float8_e4m3", variant=variant, world_size=size)
+        for tensor in ("out", "dq", "dk", "dv"):
+            assert low["error_rel"][tensor] < 8 * 2.0**-8
+            assert low["loss_rel"][tensor] > 4 * low["error_rel"][tensor]
+            assert low["loss_rel"][tensor] < 4 * 2.0**-4
+            assert low["loss_max"][tensor] >= low["loss_rms"][tensor] >= low["loss_mean"][tensor] > 0
+
+
+def test_the_loss_is_the_distance_to_what_bfloat16_inputs_give() -> None:
+    """||x - exact|| where x = reference of the quantised inputs + error: the difference of the two references, to
+    within the error."""
+    (low,) = (each.case for each in plan(configuration(*TINY, *WORDS[1:], "dtype=float8_e5m2", "variant=single_device",
+                                                       "world_size=1"), None))  # fmt: skip
+    pipeline = Pipeline("test", Cache(None, 0))
+    rows = whole(pd.DataFrame(pipeline.measure(low).rows))
+    targets = pipeline.targets(low)
+    inputs = inputs_base.round_to(inputs_base.draw(low.inputs, low.problem, low.seed), "bfloat16", "cpu")
+    exact = pipeline.reference_cache.reference(low.problem, low.inputs, low.seed, "bfloat16", inputs)
+    for tensor in ("out", "dq", "dk", "dv"):
+        apart = float((targets.reference[tensor] - getattr(exact, tensor)).norm() / getattr(exact, tensor).norm())
+        assert abs(rows["loss_rel"][tensor] - apart) < 2 * rows["error_rel"][tensor], tensor
+
+
+def test_cases_of_other_dtypes_have_no_loss() -> None:
+    results = measure(*WORDS, "dtype=[bfloat16,float8_e4m3]", "world_size=1", "variant=single_device")
+    plain = results[results["dtype"] == "bfloat16"]
+    assert plain.reindex(columns=list(LOSSES)).isna().all().all()
+    assert set(LOSSES) <= set(RESULTS_SCHEMA.names)
+
+
+def test_bfloat16_and_eight_bits_are_two_cases_with_two_references() -> None:
+    """Side by side in one run, and as alone."""
+    together = measure(*WORDS, "dtype=[float8_e5m2,bfloat16,float8_e4m3]", "world_size=2", "variant=ring")
+    assert together["case_id"].nunique() == 3
+    for dtype, rows in together.groupby("dtype"):
+        alone = measure(*WORDS, f"dtype={dtype}", "world_size=2", "variant=ring")
+        assert rows["error_rel"].tolist() == alone["error_rel"].tolist()
+
+
+def test_the_second_reference_is_counted() -> None:
+    words = ("variant=single_device", "world_size=1", "problem.seqlen=2048", "problem.heads=8", "problem.heads_kv=8")
+    plain, low = (
+        bytes_needed(each.case)
+        for dtype in ("bfloat16", "float8_e4m3")
+        for each in plan(configuration(*words, f"dtype={dtype}"), None)
+    )
+    assert low - plain >= 4 * 2048 * 8 * 64 * 8  # out, dq, dk, dv in float64
+
+
+def test_a_stack_refuses_inputs_of_eight_bits_in_one_line() -> None:
+    with pytest.raises(ConfigError, match="dtype=float8_e4m3 is of attention's inputs") as raised:
+        plan(configuration("stack.layers=2", "dtype=float8_e4m3", "variant=ring", "world_size=1"), None)
+    assert "\n" not in str(raised.value)
