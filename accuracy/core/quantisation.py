@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
+from accuracy.core.path_text import pairs_of
 from accuracy.core.kinds import FromZero, OneOf, Whole
 
 PLACES = ("q", "k", "v", "p", "ds", "do", "out", "dq", "dk", "dv")
@@ -188,7 +189,7 @@ def unit_roundoff(kernel: str, options: str) -> float:
     policy is unknown."""
     if kernel != KERNEL:
         return 0.0
-    given = dict(pair.split("=", 1) for pair in options.split(",") if "=" in pair)
+    given = pairs_of(options)
     kinds = {each.name: type(each.default) for each in fields(Policy)}
     read = {bool: lambda text: text == "True", int: int, float: float, str: str}
     try:

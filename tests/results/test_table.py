@@ -65,7 +65,7 @@ def test_what_is_measured_fills_every_column(tmp_path: Path) -> None:
     reruns = ("reruns.repeat=1", "reruns.poison=true", "reruns.unwaited=true", "reruns.future=true", "conditions=true")
     rows = measure("variant=ring", "world_size=2", "dtype=float32", *reruns)
     of_pairs = {*table.METRICS_OF_PAIRS, "drift_differ"}
-    assert set(rows.columns) == set(table.RESULTS_SCHEMA.names) - {"layer", *table.METRICS_OF_STACKS, *of_pairs}
+    assert set(rows.columns) == set(table.RESULTS_SCHEMA.names) - {"layer", *table.LOSSES, *table.METRICS_OF_STACKS, *of_pairs}
     filled = rows.drop(columns="peak_bytes")  # unknown where the system does not tell
     counts = list(table.RERUN_COUNTS)
     stacks = filled.columns.intersection(table.OF_STACKS)
@@ -144,3 +144,9 @@ def test_a_published_folder_reads_the_same(tmp_path: Path) -> None:
     (tmp_path / "published").mkdir()
     results.to_parquet(tmp_path / "published" / "results.parquet")
     pd.testing.assert_frame_equal(table.read_results(tmp_path / "published"), results)
+
+
+def test_a_published_table_without_losses_is_read() -> None:
+    folder = Path(__file__).parents[2] / "reports" / "world_size_growth"
+    published = next(folder.glob("*/results.parquet")).parent
+    assert table.read_results(published)[list(table.LOSSES)].isna().all().all()
