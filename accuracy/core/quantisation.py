@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from accuracy.core.path_text import pairs_of
 from accuracy.core.kinds import FromZero, OneOf, Whole
+from accuracy.core.path_text import pairs_of
 
 PLACES = ("q", "k", "v", "p", "ds", "do", "out", "dq", "dk", "dv")
 """What may be quantised: operands of products, then results."""

@@ -77,7 +77,9 @@ def rows_of(made: Material) -> pd.DataFrame:
     slots = {label: slot_of(row["variant"], row["kernel"] if only_kernels else "") for label, row in known.iterrows()}
     colours = {label: -1 if (place := mark.colour(slot)) is None else place for label, slot in slots.items()}
     rows = rows.assign(colour=rows["series"].map(colours).astype("int64"), growth=_growth(rows))
-    unused = [name for name in (*METRICS, *LOSSES, *METRICS_OF_PAIRS, *OF_STACKS) if name in rows and rows[name].isna().all()]
+    unused = [
+        name for name in (*METRICS, *LOSSES, *METRICS_OF_PAIRS, *OF_STACKS) if name in rows and rows[name].isna().all()
+    ]
     return _with_conditions(rows).drop(columns=unused)
 
 

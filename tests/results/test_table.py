@@ -65,7 +65,12 @@ def test_what_is_measured_fills_every_column(tmp_path: Path) -> None:
     reruns = ("reruns.repeat=1", "reruns.poison=true", "reruns.unwaited=true", "reruns.future=true", "conditions=true")
     rows = measure("variant=ring", "world_size=2", "dtype=float32", *reruns)
     of_pairs = {*table.METRICS_OF_PAIRS, "drift_differ"}
-    assert set(rows.columns) == set(table.RESULTS_SCHEMA.names) - {"layer", *table.LOSSES, *table.METRICS_OF_STACKS, *of_pairs}
+    assert set(rows.columns) == set(table.RESULTS_SCHEMA.names) - {
+        "layer",
+        *table.LOSSES,
+        *table.METRICS_OF_STACKS,
+        *of_pairs,
+    }
     filled = rows.drop(columns="peak_bytes")  # unknown where the system does not tell
     counts = list(table.RERUN_COUNTS)
     stacks = filled.columns.intersection(table.OF_STACKS)
