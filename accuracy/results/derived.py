@@ -9,6 +9,8 @@ DERIVED = {  # each is the first column over the second, see `ratio`
     "x_exact": ("error_rel", "exact_rel"),  # of stacks
 }
 
+SAID_LATER = ("against",)  # columns that published tables may lack, "" in all of their rows
+
 
 def ratio(above: np.ndarray, below: np.ndarray, zero_by_zero: float) -> np.ndarray:
     """above / below for values >= 0: x / 0 is infinite, infinite / infinite is 1, 0 / 0 as told."""
@@ -19,8 +21,10 @@ def ratio(above: np.ndarray, below: np.ndarray, zero_by_zero: float) -> np.ndarr
 
 
 def with_derived(results: pd.DataFrame) -> pd.DataFrame:
-    """The table with the derived numbers that it lacks. Those that it has stay as they are."""
-    return results.assign(**{name: results[name].fillna(found) for name, found in _rebuilt(results).items()})
+    """The table with the derived numbers that it lacks, and with the usual text of settings that it is older than.
+    What it has stays as it is."""
+    said = {name: results[name].fillna("") for name in SAID_LATER if name in results}
+    return results.assign(**said, **{name: results[name].fillna(found) for name, found in _rebuilt(results).items()})
 
 
 def without_derived(results: pd.DataFrame) -> pd.DataFrame:

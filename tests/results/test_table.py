@@ -24,7 +24,8 @@ STABLE_COLUMNS = {
 
 
 def row(case_id: str, status: str = table.OK, **columns: Any) -> dict[str, Any]:
-    return {"case_id": case_id, "status": status, "reason": "", "code": "c0de", "rank": -1, "softcap": 0.0, **columns}
+    usual = {"reason": "", "code": "c0de", "rank": -1, "softcap": 0.0, "against": ""}
+    return {"case_id": case_id, "status": status, **usual, **columns}
 
 
 def test_the_public_columns_are_all_there() -> None:
