@@ -12,7 +12,6 @@ from accuracy.core.case import Case
 from accuracy.core.probes import PROBES, REFERENCE_ERROR
 from accuracy.execute.plan import Planned
 from accuracy.execute.run import Outcome
-from accuracy.measurement.memory import bytes_needed
 from accuracy.results import table
 from accuracy.verdict import drift
 
@@ -21,17 +20,17 @@ SHOWN = 40
 
 def plan(plans: Sequence[Planned], folder: Path) -> str:
     """Every planned case (the first 40), what is unsupported and why, memory, and where the run would go."""
-    runnable = [each.case for each in plans if each.unsupported is None]
-    lines = [_case_line(case) for case in runnable[:SHOWN]]
+    runnable = [each for each in plans if each.unsupported is None]
+    lines = [_case_line(each.case) for each in runnable[:SHOWN]]
     if len(runnable) > SHOWN:
         lines.append(f"... and {len(runnable) - SHOWN} more")
     reasons = Counter(each.unsupported for each in plans if each.unsupported)
     lines += [f"unsupported: {count} x {reason}" for reason, count in reasons.most_common(SHOWN)]
-    most = max(runnable, key=bytes_needed)
+    most = max(runnable, key=lambda each: each.bytes)
     return "\n".join([
         *lines,
         f"{len(plans)} cases planned, {len(runnable)} to measure, {len(plans) - len(runnable)} unsupported",
-        f"memory: about {bytes_needed(most) / 2**30:.2f} GiB on {most.device} at most ({_case_line(most)})",
+        f"memory: about {most.bytes / 2**30:.2f} GiB on {most.case.device} at most ({_case_line(most.case)})",
         f"output_dir: {folder} (nothing written)",
     ])  # fmt: skip
 

@@ -7,10 +7,12 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass, fields
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from accuracy.core.case import Case
+    from accuracy.core.case import Case, Part
+    from accuracy.core.precision import Precision
 
 Row = Mapping[Any, Any]
 
@@ -90,7 +92,7 @@ def _parts(case: "Case") -> list[tuple[str, ...]]:
     parts = [case.variant.forward, case.variant.backward, case.kernel, case.inputs]
     if case.against is not None:
         parts += [case.against.variant.forward, case.against.variant.backward, case.against.kernel]
-    found: list[tuple[str, ...]] = [(part.name, part.source.rpartition("/")[2], part.options_text) for part in parts]
+    found: list[tuple[str, ...]] = [_part(each) for each in parts]
     if (other := case.against) is not None:
         found.append((other.world, other.variant.name, other.variant.sharding, other.precision_text))
     return found
@@ -100,7 +102,17 @@ def _policies(case: "Case") -> list[str]:
     policies = [case.forward_precision, case.backward_precision]
     if case.against is not None:
         policies += [case.against.forward_precision, case.against.backward_precision]
-    return [str(astuple(policy)) for policy in policies]
+    return [_policy(each) for each in policies]
+
+
+@cache
+def _policy(policy: "Precision") -> str:
+    return str(astuple(policy))
+
+
+@cache
+def _part(part: "Part") -> tuple[str, str, str]:
+    return part.name, part.source.rpartition("/")[2], part.options_text
 
 
 def _reruns(case: "Case") -> str:

@@ -21,7 +21,6 @@ from accuracy.execute.ranks import agent, rank_loop
 from accuracy.execute.ranks.rank_loop import Task
 from accuracy.execute.ranks.rendezvous import Ranks
 from accuracy.execute.worker_process import Work, write
-from accuracy.measurement.memory import bytes_needed
 from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.measurement.rerun.repeats import copies, repeat
 from accuracy.reference.cache import Cache
@@ -154,12 +153,12 @@ def task_of(configuration: Configuration, folder: Path, plans: Sequence[Planned]
 
 def fitting_workers(configuration: Configuration, plans: Sequence[Planned], free_bytes: int | None) -> int:
     """How many of the configuration's workers there is work for and, where they share one memory, memory for."""
-    cases = [each.case for each in plans if each.unsupported is None]
-    most = min(configuration.workers, len(cases))
-    if free_bytes is None or not cases:
+    measurable = [each for each in plans if each.unsupported is None]
+    most = min(configuration.workers, len(measurable))
+    if free_bytes is None or not measurable:
         return max(1, most)
     memories, own = (1, WORKER_BYTES) if configuration.device == "cpu" else (len(device.alike()), CONTEXT_BYTES)
-    fitting = memories * (free_bytes // (max(map(bytes_needed, cases)) + own))
+    fitting = memories * (free_bytes // (max(each.bytes for each in measurable) + own))
     return max(min(most, memories), min(most, fitting))
 
 

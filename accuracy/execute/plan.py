@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import chain
 
 import torch
 
@@ -40,10 +39,11 @@ LACKS = {
 
 @dataclass(frozen=True)
 class Planned:
-    """A case, and why it cannot be measured (None: it can)."""
+    """A case, why it cannot be measured (None: it can), and how much device memory it needs at most."""
 
     case: Case
     unsupported: str | None
+    bytes: int = 0
 
 
 def measured(pipeline: Pipeline, each: Planned) -> Measured:
@@ -61,19 +61,30 @@ def plan(configuration: Configuration, free_bytes: int | None, ranks: int | None
     """Every case of the grid once, cases that share inputs and reference next to each other. ranks: how many a world of
     processes can have; None: as many as are asked for. Raises ConfigError."""
     planned: dict[str, Planned] = {}
+    asked: dict[Case, Planned] = {}  # what the parts can do is asked once for all seeds
     for grid in (configuration, *configuration.also):
         stop_at_useless_knobs(grid)
         for drawn in cases_of(grid):
-            case = _resolved(drawn)
-            reasons = chain(_reasons(case, free_bytes, ranks), _reasons_of_other(case, free_bytes))
-            reason = next(filter(None, reasons), None)
-            planned.setdefault(case.id, Planned(case, reason))
+            one = drawn if hasattr(plugins.load(drawn.inputs.source), "unsupported") else replace(drawn, seed=0)
+            if one not in asked:
+                asked[one] = _planned(one, free_bytes, ranks)
+            each = replace(asked[one], case=replace(asked[one].case, seed=drawn.seed))
+            planned.setdefault(each.case.id, each)
     seen: dict[object, int] = {}  # several grids may have cases that share inputs and reference
     plans = sorted(planned.values(), key=lambda each: seen.setdefault(shared(each.case), len(seen)))
     for problem in {each.case.problem for each in plans}:
         choice.choose(problem, configuration.device, configuration.reference_method)
     _stop_at_useless_values(configuration, plans)
     return plans
+
+
+def _planned(drawn: Case, free_bytes: int | None, ranks: int | None) -> Planned:
+    case = _resolved(drawn)
+    if reason := next(filter(None, _reasons(case, ranks)), None):
+        return Planned(case, reason)
+    needed = bytes_needed(case)
+    reason = _too_large(case, needed, free_bytes) or next(filter(None, _reasons_of_other(case, free_bytes)), None)
+    return Planned(case, reason, needed)
 
 
 def _resolved(drawn: Case) -> Case:
@@ -92,7 +103,10 @@ def _reasons_of_other(case: Case, free_bytes: int | None) -> Iterator[str | None
         yield "path_b has no place in a stack; drop it or use stack.layers=0"
     if case.against.world == "processes" and case.against.world_size > 1:
         yield f"path_b={case.against.text}: a function of several ranks goes into path_a, the other path into path_b"
-    yield from (reason and f"path_b: {reason}" for reason in _reasons(case.other, free_bytes, None))
+    for reason in _reasons(case.other, None):
+        yield reason and f"path_b: {reason}"
+    reason = _too_large(case.other, bytes_needed(case.other), free_bytes)
+    yield reason and f"path_b: {reason}"
 
 
 @cache
@@ -103,17 +117,21 @@ def _abilities(kernel: Part, device: str) -> Abilities:
 def resolve_kernel(case: Case) -> Case:
     """The first candidate that can serve the case; the first of all where none can. For a function of another's, none
     that sums gradients in 16 bits where there is a choice."""
-    candidates = []
-    for source in case.kernel.source.split(","):
-        defaults = plugins.default_options(plugins.load(source))
-        candidates.append(replace(case, kernel=Part(source.rpartition(".")[2], source, defaults)))
-    able = [each for each in candidates if kernel_unsupported(each) is None]
+    kernels = _candidates(case.kernel.source)
+    able = (each for each in (replace(case, kernel=kernel) for kernel in kernels) if kernel_unsupported(each) is None)
     if case.variant.forward.name == "callable":
-        able = [each for each in able if not _abilities(each.kernel, each.device).short_sums] or able
-    return able[0] if able else candidates[0]
+        able = iter(sorted(able, key=lambda each: _abilities(each.kernel, each.device).short_sums))
+    return next(able, None) or replace(case, kernel=kernels[0])
 
 
-def _reasons(case: Case, free_bytes: int | None, ranks: int | None) -> Iterator[str | None]:
+@cache
+def _candidates(sources: str) -> tuple[Part, ...]:
+    """The kernels at these sources, with their knobs' defaults."""
+    modules = {source: plugins.load(source) for source in sources.split(",")}
+    return tuple(Part(name.rpartition(".")[2], name, plugins.default_options(each)) for name, each in modules.items())
+
+
+def _reasons(case: Case, ranks: int | None) -> Iterator[str | None]:
     """Why the case cannot be measured; each part is asked only where none before it has a reason."""
     yield None if case.stack is None else stack_unsupported(case)
     schedules = [schedule_of(part) for part in (case.variant.forward, case.variant.backward)]
@@ -138,11 +156,14 @@ def _reasons(case: Case, free_bytes: int | None, ranks: int | None) -> Iterator[
             f"world=processes has {ranks} ranks here (one a GPU or launched process; on a CPU 64, or 16 a processor),"
             f" not {case.world_size}; lower world_size or use world=simulated"
         )
-    needed = bytes_needed(case)
-    if free_bytes is not None and needed > free_bytes:
-        lower = "stack.layers or stack.width" if case.stack else "problem.seqlen, problem.heads or problem.batch"
-        gib = f"needs about {needed / 2**30:.1f} GiB of {case.device} memory, {free_bytes / 2**30:.1f} GiB are free"
-        yield f"{gib}; lower {lower}"
+
+
+def _too_large(case: Case, needed: int, free_bytes: int | None) -> str | None:
+    if free_bytes is None or needed <= free_bytes:
+        return None
+    lower = "stack.layers or stack.width" if case.stack else "problem.seqlen, problem.heads or problem.batch"
+    gib = f"needs about {needed / 2**30:.1f} GiB of {case.device} memory, {free_bytes / 2**30:.1f} GiB are free"
+    return f"{gib}; lower {lower}"
 
 
 def kernel_unsupported(case: Case) -> str | None:
@@ -171,10 +192,11 @@ def _stop_at_useless_values(configuration: Configuration, plans: list[Planned]) 
         raise ConfigError(plans[0].unsupported)
     if configuration.unusable == "record" and any(each.unsupported is None for each in plans):
         return
-    for axis in fields.AXES:
+    unusable = [each for each in plans if each.unsupported is not None]
+    for axis in fields.AXES if unusable else ():
         usable = {axis.value_of(each.case) for each in plans if each.unsupported is None}
-        several = len({axis.value_of(each.case) for each in plans}) > 1
-        for each in plans:
-            if each.unsupported is not None and axis.value_of(each.case) not in usable:
+        for each in unusable:
+            if axis.value_of(each.case) not in usable:
+                several = len({axis.value_of(each.case) for each in plans}) > 1
                 given = f"{axis.said(each.case)}: " if several else ""
                 raise ConfigError(f"{given}{each.unsupported}")
