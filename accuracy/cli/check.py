@@ -51,8 +51,7 @@ def _check(words: list[str]) -> int:
     given = parser.parse_args(words)
     if given.other and given.baseline:
         parser.error("give OTHER_RUN or --baseline, not both")
-    from accuracy.gate import files  # here, so that --help answers at once
-    from accuracy.gate.decision import Question, decide, verdicts
+    from accuracy.gate.decision import Question, decide, verdicts  # here, so that --help answers at once
     from accuracy.gate.fingerprint import comparable_baseline
     from accuracy.gate.text import terminal
     from accuracy.results.run_table import read_run
@@ -64,6 +63,8 @@ def _check(words: list[str]) -> int:
     question = Question(run, baseline, second, given.require_baseline, given.part, verdicts=judged)
     decision = decide(question)
     if given.out is not None:
+        from accuracy.gate import files  # draws: matplotlib takes as long as a small check
+
         files.write(decision, given.out)
     print(terminal(decision, given.rows))
     return decision.exit

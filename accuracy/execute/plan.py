@@ -117,11 +117,11 @@ def _abilities(kernel: Part, device: str) -> Abilities:
 def resolve_kernel(case: Case) -> Case:
     """The first candidate that can serve the case; the first of all where none can. For a function of another's, none
     that sums gradients in 16 bits where there is a choice."""
-    kernels = _candidates(case.kernel.source)
-    able = (each for each in (replace(case, kernel=kernel) for kernel in kernels) if kernel_unsupported(each) is None)
+    kernels = first, *_ = _candidates(case.kernel.source)
     if case.variant.forward.name == "callable":
-        able = iter(sorted(able, key=lambda each: _abilities(each.kernel, each.device).short_sums))
-    return next(able, None) or replace(case, kernel=kernels[0])
+        kernels = tuple(sorted(kernels, key=lambda kernel: _abilities(kernel, case.device).short_sums))
+    able = (each for each in (replace(case, kernel=kernel) for kernel in kernels) if kernel_unsupported(each) is None)
+    return next(able, None) or replace(case, kernel=first)
 
 
 @cache

@@ -228,6 +228,8 @@ def _only_in_baseline(
     run: RunTable, baseline: RunTable, keys: list[Key], also: list[str], part: bool
 ) -> Iterator[Item]:
     """Cells of the baseline whose cases the run did not plan, or measured without that tensor."""
+    if not keys:
+        return
     planned = set(run.planned)
     present = set(run.results.loc[run.results["tensor"].notna(), "case_id"])
     rows = baseline.results[baseline.results["tensor"].notna()]

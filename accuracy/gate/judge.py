@@ -3,7 +3,7 @@ measures at once. The second look is at the cells only that the first left undec
 both looks."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from accuracy.gate.item import percent
 from accuracy.gate.statistics import Comparison, compare, holm, seen
-from accuracy.results.cell import BySeed, Cell, Key
+from accuracy.results.cell import Cell, Key
 from accuracy.results.policy import EFFECT, LEVEL, MEASURES, NEAR, RELATIVE, Measure
 
 Bound = float | np.ndarray
@@ -30,6 +30,13 @@ class CellFinding:
     seen: float
 
 
+class _Asked(NamedTuple):
+    measure: Measure
+    new: np.ndarray
+    old: np.ndarray
+    twins: np.ndarray | None
+
+
 class _Compared(NamedTuple):
     measure: Measure
     paired: bool
@@ -44,12 +51,12 @@ def first_look(
     """A finding for each cell that has numbers on both sides; family: of how many in all, where these are a part."""
     keys = [key for key, cell in cells.items() if cell.y and key in baseline and baseline[key].y]
     tests = max(family, len(keys)) * len(measures)
-    compared = [(key, each) for key in keys for each in _compare(cells[key], baseline[key], tests, measures)]
+    asked = [(key, each) for key in keys for each in _asked(cells[key], baseline[key], measures)]
     if not keys:
         return {}
-    labels = _labels([each for _, each in compared], tests)
+    compared = _compare([each for _, each in asked], tests)
     said: dict[Key, list[tuple[_Compared, str]]] = {}
-    for (key, each), label in zip(compared, labels, strict=True):
+    for (key, _), each, label in zip(asked, compared, _labels(compared, tests), strict=True):
         said.setdefault(key, []).append((each, label))
     return {key: _gravest(said[key], cells[key].equals(baseline[key])) for key in keys}
 
@@ -98,7 +105,8 @@ def judged(found: Comparison, tests: int | None = None, least: Bound = EFFECT, a
 def second_look(both: Cell, fresh: Cell, baseline: Cell, family: int) -> CellFinding:
     """both: the seeds of both looks; fresh: the second's. family: how many cells the first look had. It is the last."""
     tests = family * len(MEASURES)
-    pairs = zip(_compare(both, baseline, tests), _compare(fresh, baseline, tests), strict=True)
+    asked = ([*_asked(cell, baseline)] for cell in (both, fresh))
+    pairs = zip(*(_compare(each, tests) for each in asked), strict=True)
     found = _gravest([_settled(each, newest, LEVEL / tests) for each, newest in pairs], False)
     return replace(found, reason=f"after two looks: {found.reason}")
 
@@ -112,26 +120,33 @@ def _settled(each: _Compared, newest: _Compared, level: float) -> tuple[_Compare
     return each, "improved" if each.found.fall <= level and each.found.effect < -least else ""
 
 
-def _compare(cell: Cell, baseline: Cell, tests: int, measures: Sequence[Measure] = MEASURES) -> list[_Compared]:
-    """A comparison for each measure that both have; paired where the baseline has every seed of the run, and there are
-    two at least."""
-    found = []
+def _asked(cell: Cell, baseline: Cell, measures: Sequence[Measure] = MEASURES) -> Iterator[_Asked]:
+    """What is compared for each measure that both have; paired where the baseline has every seed of the run, and there
+    are two at least."""
     for measure in measures:
         new, old = (each.more.get(measure.name, {}) if measure.name else each.y for each in (cell, baseline))
         if new and old:
             unit = baseline.floors if measure.name in RELATIVE else 1.0
-            ours, theirs = ({seed: each[seed] / unit for seed in each} for each in (new, old))
-            found.append(_compare_one(measure, ours, theirs, tests))
-    return found
+            ours, theirs = (np.array([each[seed] / unit for seed in sorted(each)]) for each in (new, old))
+            paired = new.keys() <= old.keys() and len(new) > 1
+            twins = np.array([old[seed] / unit for seed in sorted(new)]) if paired else None
+            yield _Asked(measure, ours, theirs, twins)
 
 
-def _compare_one(measure: Measure, new: BySeed, old: BySeed, tests: int) -> _Compared:
-    ours, theirs = (np.array([each[seed] for seed in sorted(each)]) for each in (new, old))
-    paired = set(new) <= set(old) and len(new) > 1
-    twins = np.array([old[seed] for seed in sorted(new)]) if paired else None
-    found = compare(ours, theirs, twins)
-    caught = float(seen(found.error, found.freedom, LEVEL / tests / (1 + paired)))
-    return _Compared(measure, paired, (len(new), len(old)), found, caught)
+def _compare(asked: Sequence[_Asked], tests: int) -> list[_Compared]:
+    """In their order; all that have the same numbers of seeds in one call."""
+    alike: dict[tuple[int, int, bool], list[int]] = {}
+    for place, each in enumerate(asked):
+        alike.setdefault((len(each.new), len(each.old), each.twins is not None), []).append(place)
+    compared: dict[int, _Compared] = {}
+    for (m, n, paired), places in alike.items():
+        mine = [asked[place] for place in places]
+        twins = np.stack([each.twins for each in mine if each.twins is not None]) if paired else None
+        found = compare(np.stack([each.new for each in mine]), np.stack([each.old for each in mine]), twins)
+        caught = seen(found.error, found.freedom, LEVEL / tests / (1 + paired)).tolist()
+        for row, place in enumerate(places):
+            compared[place] = _Compared(asked[place].measure, paired, (m, n), found.at(row), caught[row])
+    return [compared[place] for place in range(len(asked))]
 
 
 FURTHER = {"undecided": ": too few seeds to tell", "improved": ": publish a new baseline"}

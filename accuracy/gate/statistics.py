@@ -28,6 +28,11 @@ class Comparison:
     seed_effect: Array
     seed_rise: Array
 
+    def at(self, place: int) -> "Comparison":
+        """Of one cell of those along the only axis."""
+        values = {name: value[place] for name, value in vars(self).items() if name != "freedom"}
+        return Comparison(**values, freedom=self.freedom)
+
 
 def compare(new: Array, old: Array, twins: Array | None = None) -> Comparison:
     """Difference of the means, with the spread pooled over both runs (Student 1908; equal variances). twins: the

@@ -105,13 +105,14 @@ def measured(evidence: RunTable) -> dict[Key, Cell]:
     number = rows.groupby(list(KEYS), sort=False, dropna=False).ngroup()
     rows = rows.assign(number=number, **_numbers(rows)).sort_values(["number", "seed", "rank"], kind="stable")
     borders = np.flatnonzero(rows["number"].to_numpy()[1:] != rows["number"].to_numpy()[:-1]) + 1
-    keys = list(rows[list(KEYS)].itertuples(index=False, name=None))
+    begins = [0, *borders.tolist()] if len(rows) else []
+    keys = rows.iloc[begins][list(KEYS)].itertuples(index=False, name=None)
     columns = {name: rows[name].to_numpy() for name in _COLUMNS if name in rows}
     found = {}
-    for place in np.split(np.arange(len(rows)), borders) if len(rows) else ():
-        mine = {name: values[place] for name, values in columns.items()}
+    for key, begin, end in zip(keys, begins, [*begins[1:], len(rows)], strict=True):
+        mine = {name: values[begin:end] for name, values in columns.items()}
         if (mine["rank"] == ALL_RANKS).any():
-            found[keys[place[0]]] = _cell(keys[place[0]], mine)
+            found[key] = _cell(key, mine)
     return found
 
 
@@ -206,7 +207,8 @@ def without_numbers(evidence: RunTable, status: str) -> dict[str, str]:
 
 def case_names(evidence: RunTable) -> dict[str, str]:
     """What a case is, by its id: `ring bfloat16 W=4 seed 3`."""
-    rows = evidence.results.drop_duplicates("case_id").to_dict("records")
+    rows = evidence.results.drop_duplicates("case_id")[["case_id", "variant", "dtype", "world_size", "seed"]]
     return {
-        str(row["case_id"]): f"{row['variant']} {row['dtype']} W={row['world_size']} seed {row['seed']}" for row in rows
+        str(case): f"{variant} {dtype} W={size} seed {seed}"
+        for case, variant, dtype, size, seed in rows.itertuples(index=False, name=None)
     }

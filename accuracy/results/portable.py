@@ -40,8 +40,8 @@ def columns(rows: pd.DataFrame, times: pd.Series, max_times: pd.Series, denomina
     """Of each row. times, max_times: the error over the denominator, the largest error over single device's."""
     condition = np.fmax(rows["condition_sum"], rows["condition_rounding"]) + rows["condition_softmax"].fillna(0.0)
     recorded, independent = condition.notna(), rows["inputs"] == INDEPENDENT
-    formats = {pair: FORMATS.get(effective_dtype(*pair)) for pair in {*zip(rows["tensor"], rows["dtype"], strict=True)}}
-    pairs = list(zip(rows["tensor"], rows["dtype"], strict=True))
+    pairs = list(zip(*(rows[name].to_numpy("object") for name in ("tensor", "dtype")), strict=True))
+    formats = {pair: FORMATS.get(effective_dtype(*pair)) for pair in {*pairs}}
     unit = np.array([form.unit_roundoff if (form := formats[pair]) else np.nan for pair in pairs], dtype="float64")
     bands = {pair: rounding_band(*pair) if form else np.nan for pair, form in formats.items()}
     kernels = rows[["kernel", "kernel_options"]].astype(str).itertuples(index=False, name=None)

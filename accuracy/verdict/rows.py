@@ -73,8 +73,9 @@ def _plain(column: pd.Series) -> str | None:
 
 def mean(values: np.ndarray) -> float:
     """NaN where there is none."""
-    count = np.count_nonzero(~np.isnan(values))
-    return float(np.nansum(values) / count) if count else math.nan
+    missing = np.isnan(values)
+    count = len(values) - np.count_nonzero(missing)
+    return float((values.sum() if count == len(values) else np.nansum(values)) / count) if count else math.nan
 
 
 def largest(values: np.ndarray) -> float:
