@@ -109,7 +109,7 @@ def measured(evidence: RunTable) -> dict[Key, Cell]:
     keys = rows.iloc[begins][list(KEYS)].itertuples(index=False, name=None)
     columns = {name: rows[name].to_numpy() for name in _COLUMNS if name in rows}
     found = {}
-    for key, begin, end in zip(keys, begins, [*begins[1:], len(rows)], strict=True):
+    for key, begin, end in zip(keys, begins, [*begins, len(rows)][1:], strict=True):
         mine = {name: values[begin:end] for name, values in columns.items()}
         if (mine["rank"] == ALL_RANKS).any():
             found[key] = _cell(key, mine)
