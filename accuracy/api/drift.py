@@ -1,5 +1,6 @@
 """`accuracy.drift`: two paths of the same attention on the same inputs, bit for bit, how far, and which is nearer.
-`accuracy.invariance`: at which batch-mates, lengths, chunks, pages or splits one path's bits change."""
+`accuracy.invariance`: at which batch-mates, lengths, chunks, pages or splits one path's bits change.
+`accuracy.attribute`: which of the places in which two paths differ make their results differ."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,7 +11,7 @@ import pandas as pd
 from accuracy.api.measure import execute
 from accuracy.api.request import named, request
 from accuracy.core.errors import ConfigError
-from accuracy.verdict.drift import boundaries, pairs
+from accuracy.verdict.drift import boundaries, pairs, places
 
 Paths = str | Callable[..., Any] | Iterable[str | Callable[..., Any]]
 
@@ -45,6 +46,45 @@ def drift(
     relative errors. With output_dir the folder's `positions/` has the difference along the tokens. A pair that cannot
     run is a row with the status and the reason. Raises ConfigError, a ValueError, in one line.
     """
+    arguments = {
+        "dtype": dtype, "world_size": world_size, "seed": seed, "inputs": inputs, "kernel": kernel, "device": device,
+        "case_seconds": case_seconds,
+    }  # fmt: skip
+    config = _request(a, b, arguments | problem, sharding, layout)
+    return pairs(execute(config, output_dir).results)
+
+
+def attribute(
+    a: str,
+    b: str,
+    *,
+    dtype: Any = "bfloat16",
+    world_size: int = 1,
+    seed: Any = 0,
+    inputs: Any = "gaussian",
+    kernel: Any = "auto",
+    device: str = "auto",
+    output_dir: str | Path | None = None,
+    **problem: Any,
+) -> pd.DataFrame:
+    """Which of the places in which two paths differ make their results differ, and what makes a equal b bit for bit?
+
+    a, b: as in `drift`, but for functions, which have no places. The places (the schedule, the kernel, each knob, each
+    place of the precision policy) are switched from a's to b's in all combinations, of up to 8: at most 256 runs.
+
+    Returns a row for each tensor that differs and place, see `accuracy.verdict.drift.places`; none where no bit
+    differs. Raises ConfigError, a ValueError, in one line.
+    """
+    arguments = {
+        "dtype": dtype, "world_size": world_size, "seed": seed, "inputs": inputs, "kernel": kernel, "device": device,
+    }  # fmt: skip
+    config = _request(a, b, arguments | problem, "contiguous", "bshd")
+    config["reruns"]["places"] = True
+    run = execute(config, output_dir)
+    return places(run.places, run.results)
+
+
+def _request(a: Paths, b: Paths, arguments: dict[str, Any], sharding: str, layout: str) -> dict[str, Any]:
     sides = [named(_listed(each)) for each in (a, b)]
     functions: dict[str, Callable[..., Any]] = {}
     for _, each in sides:
@@ -52,15 +92,10 @@ def drift(
             raise ConfigError(f"two functions are called {clash}; give one another __name__")
         functions |= each
     texts = [[*names, *(_function_text(name, sharding, layout) for name in each)] for names, each in sides]
-    arguments = {
-        "dtype": dtype, "world_size": world_size, "seed": seed, "inputs": inputs, "kernel": kernel, "device": device,
-        "case_seconds": case_seconds,
-    }  # fmt: skip
     if not all(texts):
         raise ConfigError("no path; give a variant's or a kernel's name, or a function, on both sides")
     keys = {"path_a": texts[0], "path_b": texts[1], "unusable": "record"}
-    config = request("single_device", arguments | problem, functions=functions, keys=keys)
-    return pairs(execute(config, output_dir).results)
+    return request("single_device", arguments, functions=functions, keys=keys)
 
 
 def invariance(

@@ -28,6 +28,7 @@ class Run:
     steps: pd.DataFrame
     hypotheses: pd.DataFrame
     boundaries: pd.DataFrame
+    places: pd.DataFrame
 
 
 def measure(
@@ -92,7 +93,9 @@ def execute(config: dict[str, Any], output_dir: str | Path | None) -> Run:
                 raise KeyboardInterrupt
             if output_dir is None:
                 _tell_first_traceback(Path(folder))
-            reads = table.read_results, table.read_steps, table.read_hypotheses, table.read_boundaries
+            reads = (
+                table.read_results, table.read_steps, table.read_hypotheses, table.read_boundaries, table.read_places,
+            )  # fmt: skip
             results, *more = (read(Path(folder)) for read in reads)
     results, *more = (rows[rows["case_id"].isin(place)] for rows in (results, *more))
     results = results.sort_values("case_id", key=lambda ids: ids.map(place), kind="stable", ignore_index=True)

@@ -70,6 +70,8 @@ def outcome(result: Outcome) -> str:
     shown = [drift.summary(rows[paired])] if paired.any() else shown
     found = table.read_boundaries(result.folder)
     shown += [drift.told(drift.boundaries(found, rows))] if len(found) else []
+    switched = table.read_places(result.folder)
+    shown += [drift.places_told(drift.places(switched, rows))] if len(switched) else []
     return "\n".join(["", "\n\n".join(shown), "", counts, *_failures(rows, result.folder)])
 
 

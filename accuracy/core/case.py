@@ -202,7 +202,8 @@ class Reruns:
     repeat: so many more times as it is; poison: with unwritten memory, and memory around the inputs, full of NaN;
     unwaited: with receive buffers full of NaN until they have been waited for (simulated worlds only); future: with
     other keys and values behind a token (causal masks only); trace: with every ring step watched; explain: with what is
-    wrong compared with what hypotheses make of the reference. Of the others each says up to which value something is
+    wrong compared with what hypotheses make of the reference; places: with the rounding places of `against` in every
+    combination. Of the others each says up to which value something is
     varied, 0 not at all: batchmates, further sequences of the batch; order, the sequence's place among so many others;
     length, tokens behind it; queries, of its last query's kernel call; chunk, queries of a step; pages, keys of a page;
     splits, parts of the keys.
@@ -214,6 +215,7 @@ class Reruns:
     future: bool = False
     trace: bool = False
     explain: bool = False
+    places: bool = False
     batchmates: FromZero = 0
     order: FromZero = 0
     length: FromZero = 0

@@ -13,7 +13,7 @@ from torch import Tensor
 from accuracy.core import plugins
 from accuracy.core.case import Case, Part
 from accuracy.kernel import eager
-from accuracy.measurement import drift, metrics
+from accuracy.measurement import drift, metrics, padding
 from accuracy.measurement.targets import Named, Targets
 from accuracy.results.table import Columns
 from accuracy.runtime.sharding import cut, join, token_map
@@ -39,7 +39,7 @@ class OtherPaths:
             self._found, self._inputs = {}, targets.inputs
         other = case.other
         if other not in self._found:
-            found = whole(other, run(other, targets.inputs.tensors))
+            found = whole(other, padding.blanked(other, run(other, targets.inputs.tensors)))
             kept = sum(x.nbytes for each in (*self._found.values(), found) for x in each.values())
             if kept > KEPT_BYTES:
                 return found

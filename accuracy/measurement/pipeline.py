@@ -16,7 +16,7 @@ from accuracy.core.frames import located
 from accuracy.inputs import base as inputs_base
 from accuracy.inputs.base import Inputs
 from accuracy.measurement import compare as comparison
-from accuracy.measurement import other_path, padding, pairs
+from accuracy.measurement import other_path, padding, pairs, places
 from accuracy.measurement.hypothesis import search
 from accuracy.measurement.rerun import counts as reruns
 from accuracy.measurement.rerun import invariance, trace
@@ -37,13 +37,14 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class Measured:
     """A case's rows for `results/` and `positions/`, column by column, and, where the case asks for them, for `steps/`,
-    `hypotheses/` and `boundaries/`; traceback: of what it raised."""
+    `hypotheses/`, `boundaries/` and `places/`; traceback: of what it raised."""
 
     results: Columns
     positions: Columns
     steps: Sequence[Row] = ()
     hypotheses: Sequence[Row] = ()
     boundaries: Sequence[Row] = ()
+    places: Sequence[Row] = ()
     traceback: str = ""
 
     @property
@@ -110,7 +111,9 @@ class Pipeline:
         measured = self._compare(case, targets, replace(ran, results=padding.blanked(case, ran.results)), counts)
         steps = trace.steps(case, targets, by_rank) if case.reruns.trace else []
         steps = [*steps, *pairs.rows(case, targets, ran.results)]
-        return replace(measured, steps=steps, boundaries=invariance.rows(case, targets))
+        return replace(
+            measured, steps=steps, boundaries=invariance.rows(case, targets), places=places.rows(case, targets)
+        )
 
     def targets(self, case: Case) -> Targets:
         """Inputs, reference and all that is compared with, for the case's problem, seed and dtype."""

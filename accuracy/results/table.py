@@ -30,7 +30,7 @@ ALL_TENSORS = (*TENSORS[:-1], "dsink", TENSORS[-1])
 """dsink: of problems with sinks only, one value a head, the same on all ranks."""
 TENSORS_OF_STACKS = ("x", "dx", "d_query", "d_key", "d_value", "d_output", "loss", "gradient_norm")
 ALL_RANKS = -1
-DATASETS = ("results", "positions", "steps", "hypotheses", "boundaries")
+DATASETS = ("results", "positions", "steps", "hypotheses", "boundaries", "places")
 CHECKED = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
 )
@@ -133,6 +133,23 @@ BOUNDARIES_SCHEMA = _schema(
         "reason": "string",  # why nothing was varied
     }
 )
+PLACES_SCHEMA = _schema(
+    {
+        "case_id": "string",
+        "tensor": "string",
+        "drift_rel": "float64",
+        "place": "string",  # schedule, kernel, options.KNOB, kernel.KNOB, forward.PLACE, backward.PLACE
+        "of_a": "string",  # what the case has there
+        "of_b": "string",  # what the path has that it is compared with
+        "share": "float64",  # Shapley's, of the squared difference
+        "alone": "float64",  # by how much the squared difference falls where this place alone is switched
+        "left": "float64",  # of the squared difference, with all places switched
+        "shortest": "string",  # fewest places after whose switch no bit differs; null: not even all of them
+        "verified": "bool",  # by another run
+        "sets": "int64",  # combinations that were run
+        "reason": "string",  # why none was
+    }
+)
 OF_STACKS = ("layer", *fields.names(fields.STACK), *METRICS_OF_STACKS)
 """Columns that are empty in the rows of attention alone."""
 
@@ -149,6 +166,7 @@ def write_case(
     steps: Sequence[Row] = (),
     hypotheses: Sequence[Row] = (),
     boundaries: Sequence[Row] = (),
+    places: Sequence[Row] = (),
 ) -> None:
     """Store a finished case for good; results last, so a case that has results has all else too."""
     if positions:
@@ -159,6 +177,8 @@ def write_case(
         write_rows(folder / "hypotheses" / f"{case_id}.parquet", hypotheses, HYPOTHESES_SCHEMA)
     if boundaries:
         write_rows(folder / "boundaries" / f"{case_id}.parquet", boundaries, BOUNDARIES_SCHEMA)
+    if places:
+        write_rows(folder / "places" / f"{case_id}.parquet", places, PLACES_SCHEMA)
     write_rows(folder / "results" / f"{case_id}.parquet", results, RESULTS_SCHEMA)
 
 
@@ -211,6 +231,11 @@ def read_hypotheses(folder: Path) -> pd.DataFrame:
 def read_boundaries(folder: Path) -> pd.DataFrame:
     """Where bits change when batch-mates, lengths and the like do, of a run folder or of a published one."""
     return _read(folder, "boundaries", BOUNDARIES_SCHEMA)
+
+
+def read_places(folder: Path) -> pd.DataFrame:
+    """Which places make two paths differ, of a run folder or of a published one."""
+    return _read(folder, "places", PLACES_SCHEMA)
 
 
 def _read(folder: Path, name: str, schema: pa.Schema) -> pd.DataFrame:

@@ -128,6 +128,36 @@ def told(found: pd.DataFrame) -> str:
 MOST_TOLD = 6
 
 
+def places(found: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
+    """Which places make two paths differ: a row for each pair, tensor and place; found: the run's `places/`.
+
+    of_a, of_b: what each path has there; share: of the squared difference, Shapley's; alone: its fall where this place
+    alone becomes b's; left: what remains with all places switched; shortest: the fewest places after whose switch a has
+    b's bits, verified by another run; reason: why nothing was switched.
+    """
+    about = results.drop_duplicates("case_id").set_index("case_id").loc[found["case_id"]]
+    named = found.assign(path_a=[_text(row) for row in about.to_dict("records")], path_b=about["against"].to_numpy())
+    return named[["path_a", "path_b", *found.columns.drop("case_id"), "case_id"]].reset_index(drop=True)
+
+
+def places_told(found: pd.DataFrame) -> str:
+    """For a terminal: of each tensor the shares that are worth a word, and the shortest way to equal bits."""
+    lines = []
+    for (a, b, tensor), rows in found.groupby(["path_a", "path_b", "tensor"], sort=False, dropna=False):
+        rows = rows.sort_values("share", ascending=False, key=abs)
+        named = zip(rows["place"], rows["share"].fillna(0.0), strict=True)
+        shares = [f"{place} {share:.0%}" for place, share in named if abs(share) >= WORTH]
+        first = rows.iloc[0]
+        lines.append({"path_a": a, "path_b": b, "tensor": tensor, "shares": ", ".join(shares) or first["reason"],
+                      "left": first["left"],
+                      "equal bits with": first["shortest"], "verified": first["verified"]})  # fmt: skip
+    table = pd.DataFrame(lines).to_string(index=False, float_format="{:.2g}".format)
+    return f"what makes the squared difference (Shapley)\n{table}"
+
+
+WORTH = 0.01
+
+
 def _of_out(by_tensor: pd.DataFrame) -> dict[str, object]:
     if "out" not in by_tensor.index:
         return {}
