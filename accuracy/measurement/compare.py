@@ -14,7 +14,7 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.core.dtype import coarser, tensor_dtype
 from accuracy.core.errors import WrongResult
-from accuracy.measurement import condition, metrics, padding
+from accuracy.measurement import beyond, condition, metrics, padding
 from accuracy.measurement.distance import Distance, distance
 from accuracy.measurement.metrics import Array, Sums
 from accuracy.measurement.targets import Targets
@@ -26,12 +26,13 @@ from accuracy.world.base import Results
 @dataclass(frozen=True)
 class Compared:
     """A tensor's numbers. shape: (W, B, S/W, heads[, D]); columns: `metrics.metric_columns`; apart: from the reference;
-    significand_bits: (W + 1,)."""
+    significand_bits, beyond: (W + 1,); beyond None: not counted."""
 
     shape: torch.Size
     columns: dict[str, Array]
     apart: Distance
     significand_bits: Array
+    beyond: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,13 @@ class _Apart:
     single_device: Sums
     bits: Array
     unquantised: Sums | None
+    beyond: Array | None
 
 
 def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[str, Compared]:
     """Each tensor that the ranks returned, by name. Raises WrongResult where one has another shape or dtype."""
     dtypes = {name: stored_dtype(case, name, results) for name in ALL_TENSORS}
-    apart = {name: _apart(case, targets, name, x, dtypes[name]) for name, x in _in_turn(case, targets, results)}
+    apart = {name: _apart(case, targets, name, x, dtypes) for name, x in _in_turn(case, targets, results)}
 
     def of_all(sums: Callable[[str], Sums]) -> Sums:
         found = {name: sums(name) for name in apart}
@@ -72,7 +74,7 @@ def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[st
         columns = {column: values[number] for column, values in together.items()}
         if case.conditions:
             columns |= condition.columns(case, targets.magnitudes(case), name, reference)
-        found[name] = Compared(reference.shape, columns, each.reference, each.bits)
+        found[name] = Compared(reference.shape, columns, each.reference, each.bits, each.beyond)
     return found
 
 
@@ -84,7 +86,8 @@ def stored_dtype(case: Case, name: str, results: Sequence[Results]) -> str:
     return coarser(expected, _word(x)) if name == "lse" and x is not None else expected
 
 
-def _apart(case: Case, targets: Targets, name: str, x: Tensor, dtype: str) -> _Apart:
+def _apart(case: Case, targets: Targets, name: str, x: Tensor, dtypes: dict[str, str]) -> _Apart:
+    dtype = dtypes[name]
     workspace = targets.workspace
     bits = metrics.significand_bits(x, "float64" if name == "delta" else dtype)
     unquantised = targets.unquantised_target(case, name)
@@ -93,6 +96,7 @@ def _apart(case: Case, targets: Targets, name: str, x: Tensor, dtype: str) -> _A
         distance(x, targets.single_device_target(case, name), signed=False, workspace=workspace).sums,
         metrics.appended(bits, bits.max(keepdims=True)),
         None if unquantised is None else distance(x, unquantised, signed=False, workspace=workspace).sums,
+        beyond.count(case, targets, name, x, dtypes["lse"]) if case.reruns.explain and unquantised is None else None,
     )
 
 

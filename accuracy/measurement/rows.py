@@ -43,6 +43,7 @@ def metric_columns(case: Case, compared: Compared, tokens: Tensor, counts: Colum
         **{name: column.tolist() for name, column in columns.items()},
         "nonfinite": nonfinite.astype(int).tolist(),
         "significand_bits": compared.significand_bits.tolist(),
+        **({} if compared.beyond is None else {"beyond": compared.beyond.tolist()}),
         **counts,
         **worst_places(worst, compared.shape, tokens[owners]),
     }

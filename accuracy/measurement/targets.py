@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from accuracy.bound.policy import Policy
 from accuracy.core.case import Case, Part, Problem
 from accuracy.core.dtype import tensor_dtype
 from accuracy.core.masks import whole_blocks
@@ -58,6 +59,7 @@ class Targets:
     workspace: Workspace = field(default_factory=Workspace)
     _magnitudes: condition.Magnitudes | None = None
     _natural: dict[str, float] = field(default_factory=dict)
+    bounds: dict[Policy, Named] = field(default_factory=dict)  # see `accuracy.measurement.beyond`
 
     @classmethod
     def of(

@@ -121,6 +121,7 @@ repeats_runs | runs | runs again in which an element differed; null: not asked f
 poisoned | elements | elements not finite where unwritten memory was NaN; null: not asked for
 unwaited | elements | elements not finite where receive buffers were NaN until they were waited for; null: not asked for
 future_differs | elements | elements that changed with keys behind their token; null: not asked for
+beyond | elements | elements that no rounding in the dtype carries so far from the reference; null: not asked for
 nonfinite | elements | elements that are not finite, where the reference is
 worst_batch | index | batch of the largest error
 worst_token | index | token of the largest error, counted over all ranks

@@ -147,7 +147,7 @@ def extent(setting: Mapping[str, Any], tensor: str, ranks: np.ndarray) -> tuple[
 
 def gather(results: pd.DataFrame) -> list[Evidence]:
     """Every tensor of every subject of the table, in the table's order; a subject without numbers has them too."""
-    table = results
+    table = results.assign(against=results["against"].fillna(""))  # older tables have none, groups lose what is null
     columns = columns_of(table) | {"lse_rms": _lse_rms(table)}
     bare = table["tensor"].isna()
     numbers = ~bare & table["error_rel"].notna()

@@ -15,7 +15,7 @@ from accuracy.verdict.evidence import SUBJECT, Evidence, gather, times_single_de
 from accuracy.verdict.inside import MARK
 from accuracy.verdict.label import INVALID, LOGIC, NOT_MEASURED, ROUNDING, Finding, is_simple
 from accuracy.verdict.rows import typical
-from accuracy.verdict.rule import biased, excess, factor, invalid, ladder, nondeterministic, probe
+from accuracy.verdict.rule import beyond, biased, excess, factor, invalid, ladder, nondeterministic, probe
 
 RULES: tuple[tuple[str, Callable[[Evidence], Finding | None]], ...] = (
     ("nondeterministic", nondeterministic.judge),
@@ -23,6 +23,7 @@ RULES: tuple[tuple[str, Callable[[Evidence], Finding | None]], ...] = (
     ("probe", probe.judge),
     ("factor", factor.judge),
     ("ladder", ladder.judge),
+    ("beyond", beyond.judge),
     ("factor", factor.judge_hidden),
     ("biased", biased.judge),
     ("excess", excess.judge),

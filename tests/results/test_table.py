@@ -63,7 +63,14 @@ def test_pandas_reads_a_run_folder_as_one_table_with_its_unsupported_and_failed_
 
 
 def test_what_is_measured_fills_every_column(tmp_path: Path) -> None:
-    reruns = ("reruns.repeat=1", "reruns.poison=true", "reruns.unwaited=true", "reruns.future=true", "conditions=true")
+    reruns = (
+        "reruns.repeat=1",
+        "reruns.poison=true",
+        "reruns.unwaited=true",
+        "reruns.future=true",
+        "reruns.explain=true",
+        "conditions=true",
+    )
     rows = measure("variant=ring", "world_size=2", "dtype=float32", *reruns)
     of_pairs = {*table.METRICS_OF_PAIRS, "drift_differ"}
     assert set(rows.columns) == set(table.RESULTS_SCHEMA.names) - {
@@ -72,7 +79,8 @@ def test_what_is_measured_fills_every_column(tmp_path: Path) -> None:
         *table.METRICS_OF_STACKS,
         *of_pairs,
     }
-    filled = rows.drop(columns="peak_bytes")  # unknown where the system does not tell
+    assert rows.loc[rows["tensor"] != "delta", "beyond"].notna().all()
+    filled = rows.drop(columns=["peak_bytes", "beyond"])  # unknown where the system does not tell; delta has no bound
     counts = list(table.RERUN_COUNTS)
     stacks = filled.columns.intersection(table.OF_STACKS)
     assert filled.drop(columns=[*counts, *stacks]).notna().all().all()
