@@ -99,7 +99,7 @@ def start_server(config: Mapping[str, Any]) -> None:
     if alone or config.get("dry_run") or (gpus or processors) == 1:
         return
     multiprocessing.set_forkserver_preload(
-        ["accuracy.cli.run", "accuracy.execute.ranks.agent", "accuracy.execute.worker_process"]
+        ["accuracy.cli.application", "accuracy.execute.ranks.agent", "accuracy.execute.worker_process"]
     )
     resource_tracker.ensure_running()  # which lets SIGINT in again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: Ctrl-C is not for the server

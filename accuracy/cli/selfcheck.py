@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--against", choices=("reference", "itself"), default="reference", help=compared)
     add("words", nargs="*", metavar="KEY=VALUE")
     given = parser.parse_args(arguments)
-    from accuracy.cli.run import MISTAKES, one_line
+    from accuracy.cli.application import MISTAKES, one_line
 
     work = _rates if given.tolerance is None else _vacuity
     return status_of("accuracy-selfcheck", lambda: work(given), MISTAKES, one_line)

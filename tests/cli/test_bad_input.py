@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from accuracy.cli import INTERNAL_ERROR, REPORT_TO
-from accuracy.cli import run as command
+from accuracy.cli import application as command
 from accuracy.runtime import device
 from tests import planting
 from tests.attack.test_bad_input import MAINS

@@ -24,6 +24,11 @@ def test_help_and_a_refused_value_answer_without_torch(tmp_path: Path, word: str
     assert (given.returncode, told in given.stdout + given.stderr) == (status, True), given.stderr
 
 
+def test_help_answers_without_hydra(tmp_path: Path) -> None:
+    given = python("-c", f"import sys; sys.modules['hydra'] = None; {WITHOUT_TORCH}", "--help", folder=tmp_path)
+    assert (given.returncode, given.stdout[:8]) == (0, "accuracy"), given.stderr
+
+
 def test_an_import_against_the_flow_is_found(tmp_path: Path) -> None:
     copy = tmp_path / "accuracy"
     shutil.copytree(PACKAGE, copy, ignore=lambda folder, names: [x for x in names if "." in x and x[-3:] != ".py"])

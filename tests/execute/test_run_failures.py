@@ -1,4 +1,4 @@
-from accuracy.cli import run as command
+from accuracy.cli import application as command
 from accuracy.core import closure, plugins
 from accuracy.measurement import provenance
 from accuracy.results import table

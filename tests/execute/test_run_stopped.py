@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from accuracy.cli import run as command
+from accuracy.cli import application as command
 from accuracy.results import table
 from tests.command_line import TINY, Answer, finish, start
 from tests.measuring import COSTS

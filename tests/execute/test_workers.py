@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import torch
 
-from accuracy.cli import run as command
+from accuracy.cli import application as command
 from accuracy.config.read import PROCESSORS
 from accuracy.core.case import Case
 from accuracy.execute import workers as pool
