@@ -85,14 +85,14 @@ def rows_of(found: Recorded, device: str) -> Iterator[dict[str, Any]]:
         yield about | {"rank": ALL_RANKS, "label": NOT_MEASURED, "sentence": call.unjudged, "tensor": "out"}
         return
     for name in call.returned:
-        numbers = _numbers(call, name)
+        numbers = numbers_of(call, name)
         for place, rank in enumerate([*(each.rank for each in found.facts), ALL_RANKS]):
             row = about | {"tensor": name, "rank": rank} | {key: values[place] for key, values in numbers.items()}
             label, sentence = label_of(row, numbers["error_rel"][:-1])
             yield row | {"label": label, "sentence": sentence}
 
 
-def _numbers(call: Call, name: str) -> dict[str, np.ndarray]:
+def numbers_of(call: Call, name: str) -> dict[str, np.ndarray]:
     """Each an array (W + 1,), the last of all ranks together."""
     stored = str(call.tensors[name].dtype).removeprefix("torch.")
     exact = call.exact(name)

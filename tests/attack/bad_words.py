@@ -100,6 +100,9 @@ FLAGS = {
         "kernel.eager={word}", "--config-dir", "--json", "kernel=eager question=scale device=cpu --json /dev/null/x",
         "device=cpu,cuda", "kernel.nope.x=1",
     ],
+    "accuracy-reduce": [
+        "{place}", "{word}", "{place} --layer {word}", "{place} --tensor {word}", "{place} --fn", "{place} --layout {word}",
+    ],
     "accuracy-judge": ["{place}", "{word}", "{place} --layers {word}", "{place} --device {word}", "{place} --to"],
     "accuracy-tolerance": [
         "{word}", "", "q_shape={word} dtype=float32", *(

@@ -1,0 +1,154 @@
+"""What is the least of a failing capture that still fails? A few tokens, heads and dims, and a script that shows it.
+
+With a function, it is run again on ever smaller parts, each against its own reference, until nothing can be left out
+(1-minimal in batch, heads, tokens and dims). Without one, only rows that the capture proves by itself are kept. What
+differs from run to run cannot be run again: a function that is right this time is said to be.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from accuracy.core.errors import ConfigError
+from accuracy.core.recording import choose
+from accuracy.live import script
+from accuracy.live.call_on_disk import Call, load
+from accuracy.live.candidate import AXES, Candidate
+from accuracy.live.delta import smallest
+from accuracy.live.judge import judge, numbers_of, rows_of
+from accuracy.live.rerun import Rerun
+from accuracy.live.slices import few_rows, sliced
+from accuracy.live.verdict import WHOLE, label_of, verdict
+from accuracy.runtime import device as devices
+from accuracy.runtime import kept
+from accuracy.verdict.label import ROUNDING
+
+Shows = Callable[[Candidate], bool]
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """path: of the script; sentence: what was left of what; tensor and label: of the fault."""
+
+    path: Path
+    sentence: str
+    tensor: str
+    label: str
+    kept: Candidate | None = None
+
+
+def reduce(
+    folder: str | Path, *, layer: str | None = None, tensor: str | None = None, fn: str | None = None,
+    layout: str = "bshd", to: str | Path | None = None, device: str = "auto",
+) -> Reduced:  # fmt: skip
+    """Shrink a call of a capture that `judge` finds wrong, and write FOLDER/reduced.py with its data, or `to`.
+
+    layer: LAYER or LAYER@STEP, None: the first that is wrong; tensor: None for the first that is; fn: what to run
+    again, as `package.module:function` called fn(q, k, v, *, causal, softmax_scale, ...) in `layout`. Raises
+    ConfigError where nothing is wrong.
+    """
+    path = Path(folder).expanduser()
+    row = _first(path, layer, tensor, device)
+    call = load(choose(path, str(row["name"])), devices.choose(device))
+    target = Path(to) if to is not None else path / "reduced.py"
+    if fn is None:
+        return _of_slices(call, row, target)
+    return _of_function(call, row, Rerun(fn, layout), target)
+
+
+def _first(folder: Path, layer: str | None, tensor: str | None, device: str) -> dict[str, Any]:
+    """The row of the judgement that is to be shrunk."""
+    import pandas as pd
+
+    if layer is None:
+        rows = judge(folder, device=device).rows
+    else:
+        rows = pd.DataFrame(list(rows_of(choose(folder, layer), devices.choose(device))))
+    if tensor is not None:
+        rows = rows[rows["tensor"] == tensor]
+        if rows.empty:
+            raise ConfigError(f"tensor={tensor} was not captured of {layer or folder}")
+    found = verdict(rows)
+    if found.first is None:
+        raise ConfigError(f"nothing to reduce: {found.sentence}")
+    return {str(key): value for key, value in found.first.items()}
+
+
+def _of_slices(call: Call, row: dict[str, Any], path: Path) -> Reduced:
+    tensor = row["tensor"]
+    batch, head, tokens = few_rows(call, tensor, row)
+    data = sliced(call, tensor, batch, head, tokens)
+    rows, shown = call.exact(tensor)[batch, tokens, head], ", ".join(map(str, tokens[:8]))
+    limit = WHOLE * float(call.expected[tensor][batch, tokens, head].norm() / rows.norm())
+    where = f"{tensor} of {call.facts.name}, batch {batch}, head {head}, tokens {shown}{', ...' * (len(tokens) > 8)}"
+    told = f"{where}: {row['label'].replace('_', ' ')}, as captured"
+    script.write(path, told, call, tensor, data, limit, None)
+    few = f"{len(tokens)} of {call.exact(tensor).shape[1]} rows, proven by the capture itself"
+    return Reduced(path, f"{told}: {few}; {path} shows it", tensor, row["label"])
+
+
+def _of_function(call: Call, row: dict[str, Any], run: Rerun, path: Path) -> Reduced:
+    tensor, wanted = row["tensor"], row["label"]
+    run.arguments(call)
+    whole = Candidate.whole(call)
+
+    def label(candidate: Candidate) -> str:
+        try:
+            with kept.random_state():
+                torch.manual_seed(0)
+                found = run.results(candidate.inputs(call))
+            return _label(found, tensor)
+        except Exception:  # a size that the function refuses does not show the fault
+            return ""
+
+    given = label(whole)
+    if given in ("", ROUNDING):
+        said = "merely rounds" if given else f"does not run, or returns no {tensor}, on"
+        raise ConfigError(
+            f"fn={run.name} {said} what was captured of {call.facts.name}: another function, or a race, which is left"
+            " out; without --fn the capture's own rows are kept"
+        )
+    smaller = shrink(call, whole, row, lambda candidate: label(candidate) == given)
+    part = run.results(smaller.inputs(call))
+    limit = WHOLE * float(part.expected[tensor].norm() / part.exact(tensor).norm())
+    told = f"{tensor} of {run.name}: {given.replace('_', ' ')}, on {smaller.size} of {call.facts.name}"
+    script.write(path, told, part, tensor, script.data_of(part), limit, run)
+    changed = "" if given == wanted else f" (captured: {wanted.replace('_', ' ')})"
+    return Reduced(path, f"{told}{changed}, of {whole.size}; {path} shows it", tensor, given, smaller)
+
+
+def shrink(call: Call, candidate: Candidate, row: dict[str, Any], shows: Shows) -> Candidate:
+    """1-minimal in every axis: no element of any can be left out. row: the worst place, which is tried first."""
+    share = call.tensors["q"].shape[2] // call.tensors["k"].shape[2]
+    head = int(row["worst_head"])
+    guess = {"batch": int(row["worst_batch"]), "heads_kv": head if row["tensor"] in ("dk", "dv") else head // share}
+    crossed = call.tensors["q"].shape[1] != call.tensors["k"].shape[1]
+    wide = call.tensors["q"].shape[3] != call.tensors["v"].shape[3]
+    before = None
+    while candidate != before:
+        before = candidate
+        for axis in AXES:
+            if (axis == "tokens" and crossed) or (axis == "dims" and wide) or (
+                axis == "heads" and len(candidate.heads_kv) > 1
+            ):  # fmt: skip
+                continue
+            base, items = candidate, list(getattr(candidate, axis))
+
+            def fails(some: list[int], base: Candidate = base, axis: str = axis) -> bool:
+                return shows(base.with_axis(axis, some, share))
+
+            first = [guess[axis]] if axis in guess else []
+            quick = first and len(items) > 1 and fails(first)
+            candidate = base.with_axis(axis, first if quick else smallest(items, fails), share)
+    return candidate
+
+
+def _label(call: Call, tensor: str) -> str:
+    if tensor not in call.returned:
+        return ""
+    numbers = numbers_of(call, tensor)
+    row = {key: values[-1] for key, values in numbers.items()} | {"tensor": tensor, "dtype": call.facts.dtype}
+    return label_of(row, numbers["error_rel"][:-1])[0]

@@ -1,0 +1,109 @@
+"""A failing capture shrinks to the few tokens, heads and dims that it takes, and the script shows it alone."""
+
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import accuracy
+from accuracy.cli import reduce as command
+from accuracy.live.delta import smallest
+from accuracy.live.reduce import reduce
+from tests.live import faulty
+
+
+def captured(folder: Path, name: str, length: int = 48, big: str = "") -> Path:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v, dout = (torch.randn(2, length, heads, 16, generator=generator) for heads in (4, 2, 2, 4))
+    if big == "v":
+        v[1, 30, 1, 5] = 200.0
+    elif big == "k":
+        k[1, 30, 1, 5] = 200.0
+        q[..., 5] *= 0.01
+    q, k, v = (x.requires_grad_() for x in (q, k, v))
+    function = getattr(faulty, name)
+    with accuracy.capture(None, folder, functions=[function]):
+        getattr(faulty, name)(q, k, v, causal=True, softmax_scale=0.25, group=None)[0].backward(dout)
+    accuracy.capture.wait()
+    return folder
+
+
+def shown(path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[bool, str]:
+    """Whether the script says that the fault is there, and what it prints."""
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(path))
+    return bool(ended.value.code), capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "big", "tensor", "tokens", "dims"),
+    [("loses_a_block", "", "out", 17, 1), ("overflows", "v", "out", 1, 1), ("scales_a_gradient", "k", "dk", 2, 1)],
+)
+def test_a_function_is_run_again_on_ever_less(
+    tmp_path: Path, name: str, big: str, tensor: str, tokens: int, dims: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = reduce(captured(tmp_path, name, big=big), fn=f"tests.live.faulty:{name}")
+    kept = found.kept
+    assert kept is not None
+    assert found.tensor == tensor
+    assert (len(kept.batch), len(kept.heads_kv), len(kept.heads), len(kept.tokens)) == (1, 1, 1, tokens)
+    assert len(kept.dims) == dims
+    if big:
+        assert 30 in kept.tokens
+        assert (kept.batch, kept.heads_kv, kept.dims) == ((1,), (1,), (5,))
+    lines = found.path.read_text().splitlines()
+    assert len(lines) <= 30
+    assert not any("accuracy" in line for line in lines)
+    there, said = shown(found.path, capsys)
+    assert there
+    assert said.startswith(f"{tensor}: relative error ")
+    mended = found.path.with_name("mended.py")
+    mended.write_text(found.path.read_text().replace(f"import {name} as", "import right as"))
+    mended.with_suffix(".safetensors").write_bytes(found.path.with_suffix(".safetensors").read_bytes())
+    assert not shown(mended, capsys)[0]
+
+
+@pytest.mark.parametrize(("name", "big", "tensor"), [("overflows", "v", "out"), ("scales_a_gradient", "k", "dk")])
+def test_without_a_function_the_capture_s_own_rows_prove_it(
+    tmp_path: Path, name: str, big: str, tensor: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main([str(captured(tmp_path, name, big=big)), "--to", str(tmp_path / "own.py")]) == 0
+    assert "1 of 48 rows, proven by the capture itself" in capsys.readouterr().out
+    there, said = shown(tmp_path / "own.py", capsys)
+    assert (there, said.split(":")[0]) == (True, tensor)
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "line"),
+    [
+        ("right", [], "nothing to reduce: the run merely rounds"),
+        (
+            "overflows",
+            ["--fn", "tests.live.faulty:right"],
+            "tests.live.faulty:right merely rounds what was captured",
+        ),
+        ("overflows", ["--fn", "tests.live.faulty:refuses"], "does not run, or returns no out, on what was captured"),
+        ("overflows", ["--fn", "nobody:knows"], "fn=nobody:knows cannot be loaded"),
+        ("overflows", ["--layer", "call.7"], "call.7 is not in "),
+    ],
+)
+def test_what_cannot_be_reduced_is_one_line(
+    tmp_path: Path, name: str, words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = captured(tmp_path, name, length=40, big="v")
+    assert command.main([str(folder), *words]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert line in said.err
+
+
+@pytest.mark.parametrize(
+    "fails",
+    [lambda x: 3 in x, lambda x: {3, 77} <= {*x}, lambda x: len(x) >= 5, lambda x: sum(x) >= 200, lambda x: True],
+)
+def test_nothing_of_what_is_left_can_be_left_out(fails: Callable[[list[int]], bool]) -> None:
+    kept = smallest(range(100), fails)
+    assert fails(kept)
+    assert len(kept) == 1 or not any(fails([x for x in kept if x != out]) for out in kept)
