@@ -101,7 +101,8 @@ FLAGS = {
         "device=cpu,cuda", "kernel.nope.x=1",
     ],
     "accuracy-reduce": [
-        "{place}", "{word}", "{place} --layer {word}", "{place} --tensor {word}", "{place} --fn", "{place} --layout {word}",
+        "{place}", "{word}", "{place} --layer {word}", "{place} --tensor {word}", "{place} --fn",
+        "{place} --layout {word}",
     ],
     "accuracy-judge": ["{place}", "{word}", "{place} --layers {word}", "{place} --device {word}", "{place} --to"],
     "accuracy-tolerance": [

@@ -101,7 +101,7 @@ class Model(nn.Module):
 def step(model: nn.Module, optimiser: torch.optim.Optimizer, number: int) -> None:
     """One step of training on the next bytes."""
     size = sum(DOCUMENTS)
-    text = torch.tensor([[*TEXT[(at := (number * 2 + item) * size) : at + size + 1]] for item in range(2)])
+    text = torch.tensor([[*TEXT[number * size : (number + 1) * size + 1]]])
     loss = cross_entropy(model(text[:, :-1]).flatten(0, 1).float(), text[:, 1:].flatten())
     loss.backward()
     optimiser.step()

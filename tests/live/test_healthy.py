@@ -37,7 +37,7 @@ def judged(folder: Path, name: str, inputs: str, dtype: torch.dtype, layout: str
     return accuracy.judge(folder)
 
 
-@pytest.mark.stress(12, "name", "inputs", "dtype")
+@pytest.mark.stress(6, "name", "inputs", "dtype")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("inputs", INPUTS)
 @pytest.mark.parametrize("name", HEALTHY)
@@ -46,6 +46,7 @@ def test_healthy_functions_are_not_accused(tmp_path: Path, name: str, inputs: st
     assert found.healthy, found.sentence
 
 
+@pytest.mark.stress(3, "name", "dtype")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", FAULTY)
 def test_faulty_ones_are_found_with_the_tensor_that_is_wrong_first(

@@ -23,6 +23,7 @@ def captured(folder: Path, *functions: Callable[..., Any], dtype: torch.dtype, s
     return folder
 
 
+@pytest.mark.stress(2, "dtype")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 def test_a_healthy_run_is_called_healthy(tmp_path: Path, dtype: torch.dtype) -> None:
     found = accuracy.judge(captured(tmp_path, attend, attend, dtype=dtype))
@@ -40,6 +41,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.stress(4, "name", "dtype")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found_in_its_layer_and_its_first_tensor(tmp_path: Path, name: str, dtype: torch.dtype) -> None:

@@ -62,6 +62,7 @@ def test_a_capture_without_gradients_has_no_replay(tmp_path: Path, accuracy: Com
     assert "has no gradients, so no dout; capture a step with its backward" in answer.err
 
 
+@pytest.mark.stress(3, "word", "added")
 @pytest.mark.parametrize("added", [False, True], ids=["bool", "added"])
 @pytest.mark.parametrize(("word", "left", "right"), [("causal", 24, 0), ("causal,window", 5, 0), ("window", 4, 4)])
 def test_a_mask_tensor_that_words_can_say_is_kept_as_words(

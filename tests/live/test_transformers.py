@@ -15,7 +15,7 @@ SIZES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "attention"), [("Llama", "sdpa"), ("Llama", "eager"), ("Qwen3", "eager")])
+@pytest.mark.parametrize(("kind", "attention"), [("Llama", "sdpa"), ("Qwen3", "eager")])
 def test_a_small_model_is_captured_and_healthy(tmp_path: Path, kind: str, attention: str) -> None:
     torch.manual_seed(0)
     config = getattr(transformers, f"{kind}Config")(**SIZES, attn_implementation=attention)
