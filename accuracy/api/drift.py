@@ -1,6 +1,7 @@
 """`accuracy.drift`: two paths of the same attention on the same inputs, bit for bit, how far, and which is nearer.
 `accuracy.invariance`: at which batch-mates, lengths, chunks, pages or splits one path's bits change.
-`accuracy.attribute`: which of the places in which two paths differ make their results differ."""
+`accuracy.attribute`: which of the places in which two paths differ make their results differ.
+`accuracy.logprobs`: what that does to a language model's log-probabilities."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,6 +13,7 @@ from accuracy.api.measure import execute
 from accuracy.api.request import named, request
 from accuracy.core.errors import ConfigError
 from accuracy.verdict.drift import boundaries, pairs, places
+from accuracy.verdict.drift import logprobs as of_words
 
 Paths = str | Callable[..., Any] | Iterable[str | Callable[..., Any]]
 
@@ -82,6 +84,39 @@ def attribute(
     config["reruns"]["places"] = True
     run = execute(config, output_dir)
     return places(run.places, run.results)
+
+
+def logprobs(
+    a: str,
+    b: str,
+    *,
+    layers: int = 8,
+    width: int = 256,
+    feed_forward: int = 0,
+    vocabulary: int = 256,
+    weights: str = "random",
+    dtype: Any = "bfloat16",
+    world_size: int = 1,
+    seed: Any = 0,
+    kernel: Any = "auto",
+    device: str = "auto",
+    output_dir: str | Path | None = None,
+    **problem: Any,
+) -> pd.DataFrame:
+    """How far apart are a language model's log-probabilities where only the path of its attention differs?
+
+    a: the path that trains, with a backward; b: the one that decodes; neither a function. The model is a stack of
+    Llama's blocks with an embedding and a head (`stack.*` of the command line). Returns a row for each pair and depth
+    from 1 to `layers`: mean, max and rms of the difference in nats, k1, k3 and KL(b || a), the share of ratios
+    p_a / p_b outside [0.8, 1.2], the errors, and the parts of attention and of all else (`accuracy.stack.logprobs`).
+    Raises ConfigError, a ValueError, in one line.
+    """
+    arguments = {"dtype": dtype, "world_size": world_size, "seed": seed, "kernel": kernel, "device": device}
+    config = _request(a, b, arguments | problem, "contiguous", "bshd")
+    given = {"layers": layers, "width": width, "feed_forward": feed_forward, "vocabulary": vocabulary}
+    config["stack"] |= {**given, "weights": weights}
+    run = execute(config, output_dir)
+    return of_words(run.logprobs, run.results)
 
 
 def _request(a: Paths, b: Paths, arguments: dict[str, Any], sharding: str, layout: str) -> dict[str, Any]:

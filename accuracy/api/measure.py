@@ -29,6 +29,7 @@ class Run:
     hypotheses: pd.DataFrame
     boundaries: pd.DataFrame
     places: pd.DataFrame
+    logprobs: pd.DataFrame
 
 
 def measure(
@@ -95,6 +96,7 @@ def execute(config: dict[str, Any], output_dir: str | Path | None) -> Run:
                 _tell_first_traceback(Path(folder))
             reads = (
                 table.read_results, table.read_steps, table.read_hypotheses, table.read_boundaries, table.read_places,
+                table.read_logprobs,
             )  # fmt: skip
             results, *more = (read(Path(folder)) for read in reads)
     results, *more = (rows[rows["case_id"].isin(place)] for rows in (results, *more))

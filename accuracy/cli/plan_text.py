@@ -67,9 +67,12 @@ def outcome(result: Outcome) -> str:
     shown = [_ratios(rows[~stacks])] if not stacks.all() or rows.empty else []
     shown += [_bottom_gradients(rows[stacks])] if stacks.any() else []
     paired = rows["against"].fillna("") != ""
+    paired &= ~stacks
     shown = [drift.summary(rows[paired])] if paired.any() else shown
     found = table.read_boundaries(result.folder)
     shown += [drift.told(drift.boundaries(found, rows))] if len(found) else []
+    words = table.read_logprobs(result.folder)
+    shown += [drift.logprobs_told(drift.logprobs(words, rows))] if len(words) else []
     switched = table.read_places(result.folder)
     shown += [drift.places_told(drift.places(switched, rows))] if len(switched) else []
     return "\n".join(["", "\n\n".join(shown), "", counts, *_failures(rows, result.folder)])

@@ -99,11 +99,11 @@ def _reasons_of_other(case: Case, free_bytes: int | None) -> Iterator[str | None
     """Why the path that the case is compared with cannot be run."""
     if case.against is None:
         return
-    if case.stack is not None:
-        yield "path_b has no place in a stack; drop it or use stack.layers=0"
+    if case.stack is not None and case.against.variant.forward.name == "callable":
+        yield f"path_b={case.against.text}: a function has no place in a stack; use a variant or a kernel"
     if case.against.world == "processes" and case.against.world_size > 1:
         yield f"path_b={case.against.text}: a function of several ranks goes into path_a, the other path into path_b"
-    for reason in _reasons(case.other, None):
+    for reason in _reasons(replace(case.other, stack=None), None):
         yield reason and f"path_b: {reason}"
     reason = _too_large(case.other, bytes_needed(case.other), free_bytes)
     yield reason and f"path_b: {reason}"

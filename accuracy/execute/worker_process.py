@@ -34,7 +34,10 @@ def write(folder: Path, case: Case, measured: Measured) -> str:
     """Store a case's rows; its status."""
     if measured.traceback:
         table.write_traceback(folder, case.id, measured.traceback)
-    more = measured.positions, measured.steps, measured.hypotheses, measured.boundaries, measured.places
+    more = (
+        measured.positions, measured.steps, measured.hypotheses, measured.boundaries, measured.places,
+        measured.logprobs,
+    )  # fmt: skip
     table.write_case(folder, case.id, measured.results, *more)
     return measured.status
 

@@ -37,7 +37,7 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class Measured:
     """A case's rows for `results/` and `positions/`, column by column, and, where the case asks for them, for `steps/`,
-    `hypotheses/`, `boundaries/` and `places/`; traceback: of what it raised."""
+    `hypotheses/`, `boundaries/`, `places/` and `logprobs/`; traceback: of what it raised."""
 
     results: Columns
     positions: Columns
@@ -45,6 +45,7 @@ class Measured:
     hypotheses: Sequence[Row] = ()
     boundaries: Sequence[Row] = ()
     places: Sequence[Row] = ()
+    logprobs: Sequence[Row] = ()
     traceback: str = ""
 
     @property

@@ -30,7 +30,7 @@ ALL_TENSORS = (*TENSORS[:-1], "dsink", TENSORS[-1])
 """dsink: of problems with sinks only, one value a head, the same on all ranks."""
 TENSORS_OF_STACKS = ("x", "dx", "d_query", "d_key", "d_value", "d_output", "loss", "gradient_norm")
 ALL_RANKS = -1
-DATASETS = ("results", "positions", "steps", "hypotheses", "boundaries", "places")
+DATASETS = ("results", "positions", "steps", "hypotheses", "boundaries", "places", "logprobs")
 CHECKED = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
 )
@@ -150,6 +150,32 @@ PLACES_SCHEMA = _schema(
         "reason": "string",  # why none was
     }
 )
+LOGPROBS_SCHEMA = _schema(
+    {
+        "case_id": "string",
+        "depth": "int32",  # layers below the head
+        "tokens": "int64",  # next words, drawn from path b's distribution at every position
+        **dict.fromkeys(
+            (
+                "mean",
+                "max",
+                "rms",  # of the difference of both paths' log-probabilities, nats
+                "k1",
+                "k1_se",
+                "k3",
+                "k3_se",  # estimates of KL(b || a) from those words, and their standard errors
+                "kl",  # from the distributions themselves
+                "outside",  # share of ratios p_a / p_b outside [0.8, 1.2]
+                "error_a",
+                "error_b",  # root mean squares of each path's difference from the float64 stack
+                "attention_a",
+                "attention_b",  # from the stack of this dtype with exact attention: attention's share
+                "rest",  # of that stack's difference from the float64 one: what all else rounds
+            ),
+            "float64",
+        ),
+    }
+)
 OF_STACKS = ("layer", *fields.names(fields.STACK), *METRICS_OF_STACKS)
 """Columns that are empty in the rows of attention alone."""
 
@@ -167,6 +193,7 @@ def write_case(
     hypotheses: Sequence[Row] = (),
     boundaries: Sequence[Row] = (),
     places: Sequence[Row] = (),
+    logprobs: Sequence[Row] = (),
 ) -> None:
     """Store a finished case for good; results last, so a case that has results has all else too."""
     if positions:
@@ -179,6 +206,8 @@ def write_case(
         write_rows(folder / "boundaries" / f"{case_id}.parquet", boundaries, BOUNDARIES_SCHEMA)
     if places:
         write_rows(folder / "places" / f"{case_id}.parquet", places, PLACES_SCHEMA)
+    if logprobs:
+        write_rows(folder / "logprobs" / f"{case_id}.parquet", logprobs, LOGPROBS_SCHEMA)
     write_rows(folder / "results" / f"{case_id}.parquet", results, RESULTS_SCHEMA)
 
 
@@ -236,6 +265,11 @@ def read_boundaries(folder: Path) -> pd.DataFrame:
 def read_places(folder: Path) -> pd.DataFrame:
     """Which places make two paths differ, of a run folder or of a published one."""
     return _read(folder, "places", PLACES_SCHEMA)
+
+
+def read_logprobs(folder: Path) -> pd.DataFrame:
+    """How far two paths' log-probabilities are apart, of a run folder or of a published one."""
+    return _read(folder, "logprobs", LOGPROBS_SCHEMA)
 
 
 def _read(folder: Path, name: str, schema: pa.Schema) -> pd.DataFrame:

@@ -18,6 +18,7 @@ from accuracy.reference.cache import Cache
 from accuracy.results.derived import ratio
 from accuracy.results.table import FAILED, OK, Row
 from accuracy.simulate.program import build_kernel, simulate
+from accuracy.stack import logprobs
 from accuracy.stack.attention import Exact, Halves, Ranks
 from accuracy.stack.layers import DIFFERENTIATED, Quantity, quantities
 from accuracy.stack.weights import Model, model_of
@@ -68,7 +69,8 @@ class StackPipeline(Pipeline):
             "seconds": time.perf_counter() - begin,
         }
         columns = {name: [row[name] for row in rows] for name in rows[0]}
-        return Measured({**{name: [value] * len(rows) for name, value in about.items()}, **columns}, {})
+        results = {**{name: [value] * len(rows) for name, value in about.items()}, **columns}
+        return Measured(results, {}, logprobs=logprobs.rows(case, stack, targets.model, method))
 
 
 def _targets(case: Case, stack: Stack, method: str) -> StackTargets:

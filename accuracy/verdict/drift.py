@@ -158,6 +158,26 @@ def places_told(found: pd.DataFrame) -> str:
 WORTH = 0.01
 
 
+def logprobs(found: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
+    """How far two paths' log-probabilities of the same next words are apart: a row for each pair and depth; found: the
+    run's `logprobs/`, whose columns `accuracy.results.table.LOGPROBS_SCHEMA` explains."""
+    about = results.drop_duplicates("case_id").set_index("case_id").loc[found["case_id"]]
+    named = found.assign(path_a=[_text(row) for row in about.to_dict("records")], path_b=about["against"].to_numpy())
+    named = named.assign(**{name: about[name].to_numpy() for name in ("dtype", "seed", "weights")})
+    kept = found.columns.drop("case_id")
+    return named[["path_a", "path_b", "dtype", "seed", "weights", *kept, "case_id"]].reset_index(drop=True)
+
+
+def logprobs_told(found: pd.DataFrame) -> str:
+    """For a terminal: of each pair depths of 1, 2, 4, ... layers and the last one, means over the seeds."""
+    keys = ["path_a", "path_b", "dtype", "weights", "depth"]
+    numbers = ["mean", "max", "k1", "k3", "kl", "outside", "error_a", "error_b", "rest"]
+    rows = found.groupby(keys, sort=False)[numbers].mean().reset_index()
+    power = rows["depth"].map(lambda depth: depth & (depth - 1) == 0)
+    shown = rows[power | (rows["depth"] == rows["depth"].max())].to_string(index=False, float_format="{:.2g}".format)
+    return f"log-probabilities of the next words, path_a less path_b (nats)\n{shown}"
+
+
 def _of_out(by_tensor: pd.DataFrame) -> dict[str, object]:
     if "out" not in by_tensor.index:
         return {}
