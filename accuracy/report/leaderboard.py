@@ -3,12 +3,13 @@
 In: REPORTS/EXPERIMENT/DEVICE/ of each run. Out: a row for each implementation@version and dtype: error over single
 device's of out (forward), dq, dk and dv (backward) on the worst rank, at 4 real ranks (2 where no 4 were measured) and
 at 64 simulated ones, on the first of KERNELS that was measured; faults that the verdicts of its tables name; time and
-memory. Each number leads to the report that it is from. Gaussian inputs, causal masks, published precision.
+memory. Each number leads to its rows in the report that it is from. Gaussian inputs, causal masks, published precision.
 """
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 import numpy as np
 import pandas as pd
@@ -17,9 +18,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from accuracy.core import fields
 from accuracy.core.number import MISSING, plain
 from accuracy.report.folder import NoReport, read_folder
+from accuracy.report.series import with_labels
 from accuracy.results.table import ALL_RANKS
 from accuracy.verdict.evidence import times_single_device
 from accuracy.verdict.label import INVALID, LOGIC, PRECISION_FLOOR
+from accuracy.verdict.name import names_of, with_names
 from accuracy.verdict.verdict import verdicts
 
 PAGE = Path(__file__).parent / "page"
@@ -33,17 +36,29 @@ KERNELS = ("flash_attn", "flash_attn_4", "torch_flash", "triton_split_backward",
 DISTRIBUTIONS = {  # of the adapters in accuracy/package, whose modules cannot be imported here
     "ring_flash_attn": "ring-flash-attn", "yunchang": "yunchang", "ring_attention_pytorch": "ring-attention-pytorch",
     "ringmaster": "axolotl-ringmaster", "transformer_engine": "transformer_engine", "torch_context_parallel": "torch",
-    "torch_context_parallel_public": "torch",
+    "torch_context_parallel_public": "torch", "torch_flex_context_parallel": "torch",
 }  # fmt: skip
 SHAPE = [name for name in fields.names(fields.PROBLEM) if name != "softmax_scale"]
-GROUP = [*ROW, "world", "world_size", "kernel", "page", "started", *SHAPE]  # a variant in one problem of one report
+GROUP = [
+    *ROW,
+    "world",
+    "world_size",
+    "kernel",
+    "page",
+    "started",
+    "facet",
+    "series",
+    *SHAPE,
+]  # a variant in one problem of one report
 
 
 class Cell(NamedTuple):
-    """A number and where it is from. page: of the report, from the site's root; about: the case, in words."""
+    """A number and where it is from. page: of the report, from the site's root; shows: what its explorer is to show;
+    about: the case, in words."""
 
     value: float
     page: str
+    shows: str
     about: str
     note: str = ""
 
@@ -96,7 +111,8 @@ def _measured(reports: Path) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
     """The rows of single ranks that may be shown, and the faults, of each run that has some."""
     for path in sorted(reports.glob("*/*/results.parquet")):
         run = read_folder(path.parent)
-        rows = _published(run.results)
+        labelled = with_labels(with_names(run.results, names_of(run.results)))  # as the report's page has them
+        rows = _published(run.results.assign(series=labelled["series"], facet=labelled["facet"]))
         sizes = [
             world in SIZES and size in SIZES[world]
             for world, size in zip(rows["world"], rows["world_size"], strict=True)
@@ -153,7 +169,9 @@ def _cells(key: tuple[Any, ...], mine: pd.DataFrame) -> Iterator[tuple[str, str,
         values |= {"ms": mine["seconds"].min() * 1e3, "MiB": mine["peak_bytes"].median() * 2.0**-20}
     for column, value in values.items():
         if np.isfinite(value):
-            yield world, str(column), Cell(float(value), case["page"], about, note)
+            tensor = column if column in TENSORS else TENSORS[0]
+            shows = urlencode({"facet": case["facet"], "series": case["series"], "tensor": tensor, "world_size": size})
+            yield world, str(column), Cell(float(value), case["page"], shows, about, note)
 
 
 def _faults(rows: pd.DataFrame) -> pd.DataFrame:

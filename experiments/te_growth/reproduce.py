@@ -19,17 +19,14 @@ q, k, v, dout = (torch.randn(1, S, H, D, device="cuda").bfloat16() for _ in rang
 def mine(x):  # this rank's chunk and its mirror: DualChunkSwap
     chunks = x.chunk(2 * size, 1)
     return torch.cat([chunks[rank], chunks[2 * size - 1 - rank]], 1).contiguous()
-
 def float64(q, k, v):
     scores = q.transpose(1, 2) @ k.permute(0, 2, 3, 1) * D**-0.5
     hidden = torch.ones(S, S, dtype=torch.bool, device="cuda").triu(1)
     return (scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v.transpose(1, 2)).transpose(1, 2)
-
 def parallel(way, q, k, v):
     borders = torch.tensor([0, S], dtype=torch.int32, device="cuda")
     return attn_forward_func_with_cp(True, q, k, v, borders, borders, S, S, None, None, 0.0, dist.group.WORLD,
         list(range(size)), torch.cuda.Stream(), way, attn_mask_type="causal", window_size=(-1, 0), deterministic=True)
-
 def run(attention, q, k, v, dout):
     leaves = [x.detach().requires_grad_() for x in (q, k, v)]
     out = attention(*leaves).view_as(dout)

@@ -91,7 +91,7 @@ def test_in_float64_it_is_the_reference_with_every_feature_that_it_states(
     assert run("dtype=float64", *words)["error_rel"].max() < 1e-12
 
 
-@pytest.mark.stress(16, "variant", "mask")
+@pytest.mark.stress(8, "mask")
 @pytest.mark.parametrize("mask", ["causal", "full"])
 def test_in_float64_it_is_the_reference_on_lengths_that_ranks_cannot_share(variant: str, mask: str, request) -> None:
     """97 tokens: of the last rank, of 5 and 9 ranks of the last two or more, some or all tokens are padding."""
