@@ -136,13 +136,17 @@ def _reasons(case: Case, ranks: int | None) -> Iterator[str | None]:
     yield None if case.stack is None else stack_unsupported(case)
     schedules = [schedule_of(part) for part in (case.variant.forward, case.variant.backward)]
     problem = case.problem.padded(case.variant.sharding, case.world_size)
-    if problem.documents and not case.problem.documents and any("documents" not in each.features for each in schedules):
+    if (
+        problem.documents
+        and not case.problem.documents
+        and any("documents" not in each.knows(case) for each in schedules)
+    ):
         yield (
             f"variant {case.variant.name} has no packed documents, which keep padding apart under a full mask: drop"
             " problem.padding=end or use problem.mask=causal"
         )
     for feature, setting in case.problem.features.items():
-        if any(feature not in schedule.features for schedule in schedules):
+        if any(feature not in schedule.knows(case) for schedule in schedules):
             lack = f"variant {case.variant.name} {LACKS[feature]}"
             yield f"{lack}: drop {setting} or use variant=single_device world_size=1"
     inputs = plugins.load(case.inputs.source)

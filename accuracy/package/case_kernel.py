@@ -13,21 +13,28 @@ from accuracy.kernel.flash_attn import FlashAttn
 from accuracy.variant.base import Rank
 
 _KERNEL: ContextVar[Kernel] = ContextVar("kernel of the case")
+_DOCUMENTS: ContextVar[tuple[int, ...]] = ContextVar("borders of the packed documents")
 
 
 @contextmanager
 def of(rank: Rank) -> Iterator[Kernel]:
-    """Inside, `present` is the rank's kernel."""
-    token = _KERNEL.set(rank.kernel)
+    """Inside, `present` is the rank's kernel and `documents` are those of the case."""
+    token, other = _KERNEL.set(rank.kernel), _DOCUMENTS.set(rank.visibility.documents)
     try:
         yield rank.kernel
     finally:
         _KERNEL.reset(token)
+        _DOCUMENTS.reset(other)
 
 
 def present() -> Kernel:
     """The kernel. Backward functions that autograd may run in another thread ask in their forward."""
     return _KERNEL.get()
+
+
+def documents() -> tuple[int, ...]:
+    """Where packed documents begin and end, 0 and S included; empty: there is one."""
+    return _DOCUMENTS.get()
 
 
 def is_flash_attn(kernel: Kernel) -> bool:

@@ -22,7 +22,11 @@ from accuracy.variant.base import Rank
 
 DISTRIBUTION = "ring-flash-attn"
 PACKAGE = "ring_flash_attn"
-CALL_FLASH_ATTN = ("ring_flash_attn", "zigzag_ring_flash_attn", "stripe_flash_attn", "llama3_flash_attn_varlen")
+CALL_FLASH_ATTN = (
+    "ring_flash_attn", "zigzag_ring_flash_attn", "stripe_flash_attn", "llama3_flash_attn_varlen",
+    "ring_flash_attn_varlen", "zigzag_ring_flash_attn_varlen",
+)  # fmt: skip
+FEATURES = {"llama3": ("documents",)}
 HEADS_STRIDE = 1  # key/value heads that llama3 gathers at a time, as our variant's default
 NO_ADAPTERS = ("substitute_hf_flash_attn", "update_ring_flash_attn_params")
 
@@ -66,7 +70,7 @@ stripe = partial(case_kernel.ring, PACKAGE, "stripe_flash_attn_func")  # striped
 
 
 def llama3(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup) -> Result:
-    """`llama3_flash_attn_varlen_func`: contiguous shards, one call a sequence of the batch."""
+    """`llama3_flash_attn_varlen_func`: contiguous shards, one call a sequence of the batch, with its documents."""
     how = _borders(q, causal, group) | {"softmax_scale": softmax_scale, "causal": causal, "group": group}
     how |= {"return_attn_probs": True, "deterministic": case_kernel.deterministic()}
     function = importlib.import_module(PACKAGE).llama3_flash_attn_varlen_func
@@ -79,9 +83,10 @@ def _stacked(found: list[Result]) -> Result:
 
 
 def _borders(q: Tensor, causal: bool, group: dist.ProcessGroup) -> dict[str, Any]:
-    """One sequence over all ranks, in the words of the package."""
+    """One sequence over all ranks and its documents, in the words of the package."""
     rank, size = dist.get_rank(group), dist.get_world_size(group)
-    whole = torch.tensor([0, q.shape[1] * size], dtype=torch.int32, device=q.device)
+    borders = case_kernel.documents() or (0, q.shape[1] * size)
+    whole = torch.tensor(borders, dtype=torch.int32, device=q.device)
     names = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "local_k_slice")
     prepared = importlib.import_module(PACKAGE).llama3_flash_attn_prepare_cu_seqlens(whole, causal, rank, size)
     return {**dict(zip(names, prepared, strict=True)), "heads_k_stride": HEADS_STRIDE}

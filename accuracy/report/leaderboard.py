@@ -34,7 +34,8 @@ COLUMNS = [*((REAL, name) for name in (*TENSORS, *COSTS)), *((SIMULATED, name) f
 FAULTS = (INVALID, LOGIC, PRECISION_FLOOR)
 KERNELS = ("flash_attn", "flash_attn_4", "torch_flash", "triton_split_backward", "torch_cudnn", "torch_efficient")
 DISTRIBUTIONS = {  # of the adapters in accuracy/package, whose modules cannot be imported here
-    "ring_flash_attn": "ring-flash-attn", "yunchang": "yunchang", "ring_attention_pytorch": "ring-attention-pytorch",
+    "ring_flash_attn": "ring-flash-attn", "ring_flash_attn_varlen": "ring-flash-attn", "yunchang": "yunchang",
+    "ring_attention_pytorch": "ring-attention-pytorch",
     "ringmaster": "axolotl-ringmaster", "transformer_engine": "transformer_engine", "torch_context_parallel": "torch",
     "torch_context_parallel_public": "torch", "torch_flex_context_parallel": "torch",
 }  # fmt: skip

@@ -184,6 +184,10 @@ class Schedule:
             return f"{case.variant.name} runs on one device: use world_size=1, not {case.world_size}"
         return None
 
+    def knows(self, case: Case) -> tuple[str, ...]:
+        """The features of a problem that it knows in a case."""
+        return self.features
+
     def missing(self, tensor: str) -> str:
         """Why a tensor of its has no numbers."""
         return f"the variant returns no {tensor}"

@@ -9,6 +9,7 @@ layouts: `accuracy.runtime.layout`. The module that holds fn may say more:
     DISTRIBUTION              the installed distribution whose version belongs to the numbers, "ring-flash-attn"
     unsupported(case)             why fn cannot serve a case, or None
     surroundings(rank)        a context manager in which forward and backward run
+    FEATURES                  by function the features of a problem that it knows: documents, which surroundings tell it
 """
 
 import importlib.metadata
@@ -120,6 +121,13 @@ class AnyCallable(Schedule):
             return f"layout=qkvpacked needs problem.heads_kv={problem.heads}, not {problem.heads_kv}"
         says = getattr(plugins.load_function(str(dict(variant.options)["fn"])).module, "unsupported", None)
         return None if says is None else says(case)
+
+    def knows(self, case: Case) -> tuple[str, ...]:
+        """What the callable's module says of it."""
+        found = plugins.load_function(str(dict(case.variant.options)["fn"]))
+        name = str(dict(case.variant.options)["fn"]).rpartition(".")[2].rpartition(":")[2]
+        known: tuple[str, ...] = getattr(found.module, "FEATURES", {}).get(name, ())
+        return known
 
     def missing(self, tensor: str) -> str:
         """See `Schedule.missing`."""

@@ -45,6 +45,17 @@ def test_it_is_as_accurate_as_ours_but_for_the_known_faults(
     assert (ratio < ONE_MORE_ROUNDING).all(), ratio.to_dict()
 
 
+@pytest.mark.parametrize("variant", ["llama3", "ring_varlen", "zigzag_varlen"])
+def test_packed_documents_are_kept_apart(pool: RealRanks, variant: str) -> None:
+    """As above; a key of another document costs 10^-1, fifty roundings. float32's gradients are known faults."""
+    words = "dtype=bfloat16", "world_size=2", "problem.documents=32+8+56"
+    theirs, ours = (
+        rows_of(pool, case_of(name, *words))["error_rel"]
+        for name in (f"ring_flash_attn_{variant}", "llama3" if variant == "llama3" else "ring")
+    )
+    assert (theirs / ours < ONE_MORE_ROUNDING).all(), (theirs / ours).to_dict()
+
+
 @pytest.mark.parametrize("variant", [name for name in TWINS if not name.startswith("ring_attention_pytorch")])
 def test_another_scale_is_respected(pool: RealRanks, variant: str) -> None:
     """A scale that is dropped on the way moves out by a tenth; float32 rounding is 10^-6."""

@@ -59,6 +59,12 @@ UNSUPPORTED = {
     "16 bits in float32 products": ("ring_attention_pytorch_ring", "dtype=bfloat16", "use float32"),
     "a scale that would be dropped": ("ring_attention_pytorch_ring", "problem.softmax_scale=0.77", "has 1/sqrt"),
     "a kernel that would not be used": ("ringmaster_ring", "kernel=torch_flash", "use kernel=eager"),
+    "a document that its ranks cannot share": (
+        "ring_flash_attn_zigzag_varlen",
+        "problem.documents=60+36",
+        "cuts each document into 8 parts: 60 is no multiple",
+    ),
+    "documents of a ring without them": ("ring_flash_attn_ring", "problem.documents=60+36", "has no packed documents"),
     "torch's balance of a full mask": ("torch_context_parallel_allgather_balanced", "problem.mask=full", "unbalanced"),
 }
 

@@ -12,10 +12,11 @@ WRONG = 0.1  # relative error: float32 rounding is 10^-7, a gradient that lacks 
 RINGS = ("ring_flash_attn_ring", "ring_flash_attn_llama3_ring", "yunchang_ring")
 ZIGZAGS = ("ring_flash_attn_zigzag", "yunchang_zigzag")
 STRIPES = ("ring_flash_attn_stripe", "yunchang_stripe")
+VARLEN = ("ring_flash_attn_ring_varlen", "ring_flash_attn_zigzag_varlen")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-@pytest.mark.parametrize("variant", RINGS)
+@pytest.mark.parametrize("variant", [*RINGS, VARLEN[0]])
 def test_the_rings_round_dq_to_bfloat16_whatever_comes(pool: RealRanks, variant: str, dtype: str) -> None:
     """`dq.to(torch.bfloat16)`: every value is one of bfloat16, which one in 8 of float16's and one in 2^16 of
     float32's values is."""
@@ -24,7 +25,7 @@ def test_the_rings_round_dq_to_bfloat16_whatever_comes(pool: RealRanks, variant:
     assert not any(torch.equal(each["dq"], each["dq"].bfloat16().to(each["dq"].dtype)) for each in ours)
 
 
-@pytest.mark.parametrize("variant", [*RINGS, *ZIGZAGS, *STRIPES, "yunchang_hybrid"])
+@pytest.mark.parametrize("variant", [*RINGS, *ZIGZAGS, *STRIPES, *VARLEN, "yunchang_hybrid"])
 def test_float32_gradients_are_wrong_while_out_is_right(pool: RealRanks, variant: str) -> None:
     """`block_dq_buffer.to(torch.float32)` is the buffer itself, which the next block overwrites."""
     rows = rows_of(pool, case_of(variant, "dtype=float32", "world_size=4"))["error_rel"]
