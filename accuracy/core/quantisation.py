@@ -141,9 +141,11 @@ class Policy:
     @property
     def unit_roundoff(self) -> float:
         """The largest of all that is rounded here, of integer formats `of_tensor`; 0: nothing is. A polynomial of
-        degree n is off by less than 2^-4n (2: 1.7e-3, 3: 1.0e-4, 4: 4.0e-6)."""
+        degree n is off by less than 2^-4n (2: 1.7e-3, 3: 1.0e-4, 4: 4.0e-6). What is cut off behind every 32 terms adds
+        up until a flush; without one it counts for 2,048 terms."""
         formats = [FORMATS[word].of_tensor for word in self.formats.values()]
-        cut = [2.0 ** (1 - self.accumulator_bits)] if self.accumulator_bits < FLOAT32_BITS else []
+        cuts = (self.flush_interval or 2048) // STEP
+        cut = [cuts * 2.0 ** (1 - self.accumulator_bits)] if self.accumulator_bits < FLOAT32_BITS else []
         return max([0.0, *formats, *cut, *([2.0 ** (-4 * self.exp2_degree)] if self.exp2_degree else [])])
 
 

@@ -23,7 +23,9 @@ def ratio(above: np.ndarray, below: np.ndarray, zero_by_zero: float) -> np.ndarr
 def with_derived(results: pd.DataFrame) -> pd.DataFrame:
     """The table with the derived numbers that it lacks, and with the usual text of settings that it is older than.
     What it has stays as it is."""
-    said = {name: results[name].fillna("") for name in SAID_LATER if name in results}
+    said = {
+        name: results[name].astype("str").where(results[name].notna(), "") for name in SAID_LATER if name in results
+    }
     return results.assign(**said, **{name: results[name].fillna(found) for name, found in _rebuilt(results).items()})
 
 

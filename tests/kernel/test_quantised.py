@@ -194,6 +194,6 @@ def test_every_field_of_a_policy_is_a_knob_and_null_leaves_it_alone() -> None:
 def test_the_table_s_text_of_a_policy_is_read_back() -> None:
     assert unit_roundoff("quantised", "key_chunk=128,policy=nvfp4") == 2.0**-2
     assert unit_roundoff("quantised", "key_chunk=128,p=e5m2,policy=fp8_tensor,smooth_k=True") == 2.0**-3
-    assert unit_roundoff("quantised", "accumulator_bits=14,key_chunk=128,policy=none") == 2.0**-13
+    assert unit_roundoff("quantised", "accumulator_bits=14,flush_interval=128,policy=none") == 2.0**-11
     assert unit_roundoff("eager", "policy=nvfp4") == 0.0
     assert unit_roundoff("quantised", "policy=of_another_version") == 1.0
