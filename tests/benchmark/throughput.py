@@ -27,6 +27,10 @@ from tests.measuring import composed, configuration
 
 TARGET = 600  # cases a minute on an H200; 150 was the first step; separate torchrun scripts give 3.7
 TARGET_SHARE = 0.8  # of the processor time, inside the attention kernels
+TARGET_SEED, TARGET_PAIR = (
+    7.5,
+    7.0,
+)  # seconds of the demo: processor time of one seed, wall time of both by two processes
 
 
 def grid(device: str) -> tuple[str, ...]:
@@ -53,13 +57,13 @@ def on_cpu() -> Iterator[str]:
     many, count = execute(words, time.perf_counter), measured(words)
     yield (
         f"demo: {count} measured cases in {many:.1f} s, {count / many * 60:.0f} a minute, by {threads} processes of one"
-        f" thread, with their start; by one process of {threads} threads in {one:.1f} s, ratio {many / one:.2f}"
+        f" thread, with their start; by one process of {threads} threads in {one:.1f} s, ratio {many / one:.2f};"
+        f" target with two processes <= {TARGET_PAIR} s"
     )
     processor, kernels = processor_time((*words, "seed=0", "workers=1"))
-    yield (
-        f"  one seed in one thread: {processor:.1f} s of processor time, {kernels:.1f} s of it inside attention"
-        f" kernels; ratio {kernels / processor:.2f}; target >= {TARGET_SHARE}"
-    )
+    yield f"  one seed in one thread: {processor:.1f} s of processor time; target <= {TARGET_SEED}"
+    share = kernels / processor
+    yield f"    {kernels:.1f} s of it inside attention kernels; ratio {share:.2f}; target >= {TARGET_SHARE}"
 
 
 def measured(words: tuple[str, ...]) -> int:
