@@ -57,6 +57,7 @@ class Facts:
     tf32: bool = False
     device: str = "cpu"
     torch: str = ""
+    words: tuple[str, ...] = ()  # arguments that the call gave beside q, k and v
     note: str = ""  # why the call cannot be judged
 
     @property

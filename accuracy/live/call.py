@@ -108,6 +108,7 @@ def facts_of(
         shapes={name: tuple(x.shape) for name, x in tensors.items()}, device=device, torch=torch.__version__,
         autocast=str(autocast).removeprefix("torch.") if autocast else "",
         tf32=device == "cuda" and torch.backends.cuda.matmul.allow_tf32, scale=told.pop("scale"),
+        words=tuple(name for name in arguments if name not in function.tensors),
     )  # fmt: skip
     return replace(facts, **told), tensors
 

@@ -67,7 +67,7 @@ class Call:
     def reference(self) -> Reference:
         """Float64 attention on the captured inputs."""
         q, k, v = (self.tensors[name] for name in "qkv")
-        facts, how = self.facts, self.mask.for_reference()
+        facts, how = self.facts, self.mask.for_reference(q.device)
         return float64.attention(q, k, v, self.dout, scale=facts.scale, softcap=facts.softcap, **how)
 
     @cached_property

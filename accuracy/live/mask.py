@@ -28,7 +28,7 @@ class Mask:
         own = self.given[item % self.given.shape[0], head % self.given.shape[1], first:last].cpu()
         return added.masked_fill(~own, -math.inf) if own.dtype == torch.bool else added + own.double()
 
-    def for_reference(self) -> dict[str, Any]:
+    def for_reference(self, device: torch.device) -> dict[str, Any]:
         """Keyword arguments of `accuracy.reference.float64.attention`."""
         facts = self.facts
         left, right = facts.window or (None, None)
@@ -36,10 +36,10 @@ class Mask:
         blind = facts.causal and not facts.top_left and self.queries > self.keys
         crossed = facts.window is not None and self.queries != self.keys
         if facts.documents_k or one_sided or blind or crossed or (facts.documents and self.queries != self.keys):
-            seen = self._seen(0, self.queries)[None, None]
+            seen = self._seen(0, self.queries)[None, None].to(device)
             if self.given is None:
                 return {"causal": False, "mask": seen}
-            given = self.given.cpu()
+            given = self.given
             hidden = given & seen if given.dtype == torch.bool else given.double().masked_fill(~seen, -math.inf)
             return {"causal": False, "mask": hidden}
         return {"causal": facts.causal, "top_left": facts.top_left, "window": left, "documents": facts.documents,

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from accuracy.core.errors import ConfigError
 from accuracy.core.plugins import load_function
+from accuracy.core.recording import Facts
 from accuracy.live.call_on_disk import Call
 from accuracy.live.functions import KNOWN
 from accuracy.live.layout import canonical, lse_in
@@ -36,7 +37,7 @@ class Rerun:
 
     def arguments(self, call: Call) -> dict[str, Any]:
         """The words of a call beside q, k and v. Raises ConfigError where the function has none for what is asked."""
-        names, facts = _parameters(self.function), call.facts
+        names, facts = _parameters(self.function, call.facts), call.facts
         if names is None:
             names = next((each.parameters for each in KNOWN if each.path == self.name), ())
         said: dict[str, Any] = {**dict.fromkeys(CAUSAL, facts.causal), **dict.fromkeys(SCALE, facts.scale)}
@@ -79,11 +80,11 @@ def arranged(x: Tensor, layout: str) -> Tensor:
     return x.transpose(0, 1).contiguous() if layout == "sbhd" else x[0] if layout == "thd" else x
 
 
-def _parameters(function: Callable[..., Any]) -> tuple[str, ...] | None:
+def _parameters(function: Callable[..., Any], facts: Facts) -> tuple[str, ...] | None:
     try:
         parameters = inspect.signature(function).parameters
     except ValueError:  # a function of C
         return None
     if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
-        return (*parameters, "causal", "softmax_scale", "group")  # as functions of users are called everywhere here
+        return tuple(dict.fromkeys((*parameters, *facts.words)))  # what the captured call gave
     return tuple(parameters)

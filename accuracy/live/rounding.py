@@ -5,7 +5,8 @@ one), which rounds scores, weights, dP, dS and every result to it. Roundings are
 u^2 x^2 (a uniform error has u^2 x^2 / 3 at most), and as errors of first order (Higham 2002, sections 2.2 and 3.1):
 
     s   3 roundings (product, scale, mask), and those of q and k where these are scaled or cast first
-    p   (ds + rounding) p, less its mean over the row: out gets sum_j p_j ds_j (v_j - out)
+    p   (ds + rounding) p, less its mean over the row: out gets sum_j p_j ds_j (v_j - out); and what is common to a row,
+        that of s - lse, where lse is rounded to the format of sums and partials are merged by it
     dS  p (dP - delta), with the errors of p, of dP, of delta (that of the rounded out), and two roundings
     sums in float32 of n terms: n / 3 u32^2 times the square of the sum of the terms' sizes
 
@@ -95,22 +96,26 @@ class _Head:
         w = p2 * (ds + u) + least
         spread = w @ v.square() - 2 * out * (w @ v) + out.square() * w.sum(1, keepdim=True)
         d_out = spread.clamp(min=0) + u * (p2 @ v.square()) + n * len(k) * (p @ v.abs()).square()
+        top = s.masked_fill(added.isneginf(), 0).abs().amax(1, keepdim=True)
+        common = self.policy.sums**2 * (1 + lse.square() + top.square()).nan_to_num(
+            posinf=0.0
+        )  # of exp(s - lse), a row's
+        d_out += common * out.square()
         made["out"][item, rows, head] = d_out
-        of_lse = (p2 * ds).sum(1)
-        top = s.masked_fill(added.isneginf(), 0).abs().amax(1)
-        exact = self.policy.sums**2 * (LOGARITHM**2 + len(k) / 3 + lse[:, 0].square() + top.square())
-        made["lse"][item, head, rows] = of_lse + exact.nan_to_num(posinf=0.0)
+        exact = self.policy.sums**2 * (LOGARITHM**2 + len(k) / 3) + common
+        made["lse"][item, head, rows] = (p2 * ds).sum(1) + exact[:, 0]
         t = dout @ v.T
         dt = u * t.square() + n * q.shape[1] * (dout.abs() @ v.abs().T).square() + least
         d_delta = (dout.square() * (d_out + u * out.square())).sum(1, keepdim=True) + (p2 * dt).sum(1, keepdim=True)
         apart = (t - delta).square()
-        relative = ds + u + (p2 * ds).sum(1, keepdim=True)
+        relative = ds + u + (p2 * ds).sum(1, keepdim=True) + common
         gradient = p * (t - delta) * slope
         own = (p2 * (dt + relative * apart) + least * apart) * slope.square() + 2 * u * gradient.square() + least
-        size, common = scale * gradient.abs(), p * slope
-        made["dq"][item, rows, head] = scale**2 * (own @ k.square() + d_delta * (common @ k).square())
+        size, alike = scale * gradient.abs(), p * slope
+        made["dq"][item, rows, head] = scale**2 * (own @ k.square() + d_delta * (alike @ k).square())
+        made["dq"][item, rows, head] += common * reference.dq[item, rows, head].square()
         made["dq"][item, rows, head] += n * len(k) * (size @ k.abs()).square()
-        made["dk"][item, :, kv] += scale**2 * (own + common.square() * d_delta).T @ q.square()
+        made["dk"][item, :, kv] += scale**2 * (own + alike.square() * d_delta).T @ q.square()
         made["dk"][item, :, kv] += u * (scale * gradient.T @ q).square() + n * len(k) * (size.T @ q.abs()).square()
         made["dv"][item, :, kv] += (p2 * relative + least).T @ dout.square() + u * (p.T @ dout).square()
         made["dv"][item, :, kv] += n * len(k) * (p.T @ dout.abs()).square()

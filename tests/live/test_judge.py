@@ -1,5 +1,6 @@
 """A training run is captured and judged: healthy ones are called so, faults are found in their layer and tensor."""
 
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 
 import accuracy
 from accuracy.cli import judge as command
+from accuracy.live.reduce import reduce
 from tests.live import model as small
 from tests.live.model import Model, attend, step
 
@@ -59,6 +61,11 @@ def test_a_fault_is_found_in_its_layer_and_its_first_tensor(tmp_path: Path, name
         assert "in 1 of 3 captured steps" in found.sentence.lower()
     with pytest.raises(AssertionError, match=r"blocks\.1"):
         found.raise_if_faulty()
+    reduced = reduce(tmp_path)  # and a row of it shows the fault alone
+    assert (reduced.tensor, reduced.label) == (tensor, label)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(reduced.path))
+    assert ended.value.code
 
 
 def test_the_command_says_the_sentence_and_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import accuracy
 from accuracy.cli import reduce as command
 from accuracy.live.delta import smallest
 from accuracy.live.reduce import reduce
-from tests.live import faulty
+from tests.live import faulty, model
 
 
 def captured(folder: Path, name: str, length: int = 48, big: str = "") -> Path:
@@ -73,6 +73,17 @@ def test_without_a_function_the_capture_s_own_rows_prove_it(
     assert "1 of 48 rows, proven by the capture itself" in capsys.readouterr().out
     there, said = shown(tmp_path / "own.py", capsys)
     assert (there, said.split(":")[0]) == (True, tensor)
+
+
+def test_a_function_that_takes_any_words_is_given_those_of_the_captured_call(tmp_path: Path) -> None:
+    function = model.attend_at_another_scale
+    q, k, v = (torch.randn(1, 48, heads, 16) for heads in (4, 2, 2))
+    with accuracy.capture(None, tmp_path, functions=[function]):
+        ends = torch.tensor([0, 20, 48])
+        model.attend_at_another_scale(q, k, v, causal=True, scale=0.25, cu_seqlens=ends)
+    kept = reduce(tmp_path, fn="tests.live.model:attend_at_another_scale").kept
+    assert kept is not None
+    assert len(kept.tokens) == 2  # a single one has the weight 1 at any scale
 
 
 @pytest.mark.parametrize(
