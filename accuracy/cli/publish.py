@@ -50,9 +50,7 @@ def publish(
             ended = not before or before.endswith(b"\n")  # a damaged one may not
             (new / name).write_bytes(before + (b"" if ended else b"\n") + line.encode())
         _write(new, about, rows[rows["case_id"].isin(about["cases"])], every_digit, table.read_positions(folder))
-        if len(found := table.read_boundaries(folder)):
-            columns: Columns = {str(name): found[name].where(found[name].notna(), None).tolist() for name in found}
-            table.write_rows(new / "boundaries.parquet", columns, table.BOUNDARIES_SCHEMA)
+        _write_further(new, folder)
     return target
 
 
@@ -71,6 +69,19 @@ def _write(target: Path, about: dict[str, Any], rows: pd.DataFrame, every_digit:
     build.write_report(target)
     if len(alone):
         figure.write_growth_figure(alone, target / "growth.svg")
+
+
+def _write_further(target: Path, folder: Path) -> None:
+    """The tables that only some runs have, as they are."""
+    kinds = {
+        "boundaries": (table.read_boundaries, table.BOUNDARIES_SCHEMA),
+        "places": (table.read_places, table.PLACES_SCHEMA),
+        "logprobs": (table.read_logprobs, table.LOGPROBS_SCHEMA),
+    }
+    for name, (read, schema) in kinds.items():
+        if len(found := read(folder)):
+            columns: Columns = {str(each): found[each].where(found[each].notna(), None).tolist() for each in found}
+            table.write_rows(target / f"{name}.parquet", columns, schema)
 
 
 def target_of(about: dict[str, Any], to: Path) -> Path:
