@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
 from accuracy.cli import Parser, status_of
 from accuracy.core.errors import ConfigError
 from accuracy.core.paths import whole_folder
 from accuracy.results import lean, sums, table
-from accuracy.results.table import Columns
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,8 +80,7 @@ def _write_further(target: Path, folder: Path) -> None:
     }
     for name, (read, schema) in kinds.items():
         if len(found := read(folder)):
-            columns: Columns = {str(each): found[each].where(found[each].notna(), None).tolist() for each in found}
-            table.write_rows(target / f"{name}.parquet", columns, schema)
+            lean.write(pa.Table.from_pandas(found, schema, preserve_index=False), target / f"{name}.parquet")
 
 
 def target_of(about: dict[str, Any], to: Path) -> Path:

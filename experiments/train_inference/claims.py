@@ -1,4 +1,4 @@
-"""What train_inference claims about training paths beside decoding, but for log-probabilities, checked against its table."""
+"""What train_inference claims of training paths beside decoding, without log-probabilities."""
 
 import pandas as pd
 

@@ -35,6 +35,15 @@ def test_a_finished_run_becomes_one_file_a_table(finished: Path, tmp_path: Path)
     assert str(tmp_path) not in (target / "run.json").read_text() + (target / "report.html").read_text()
 
 
+def test_tables_that_only_some_runs_have_are_published_with_their_empty_places(finished: Path, tmp_path: Path) -> None:
+    (case, *_) = table.read_run(finished)["cases"]
+    rows = [{"case_id": case, "axis": "order", "first": 0, "last": 8, "runs": 5}]
+    rows += [{**rows[0], "axis": "length", "before": 3, "value": 4, "tensor": "out", "drift_rel": 0.5}]
+    table.write_rows(finished / "boundaries" / f"{case}.parquet", rows, table.BOUNDARIES_SCHEMA)
+    published = table.read_boundaries(publish(finished, tmp_path / "reports"))
+    pd.testing.assert_frame_equal(published, table.read_boundaries(finished))
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
