@@ -107,6 +107,7 @@ def forward(rows: Rows, found: Scores, policy: Policy) -> Forward:
         below += (rows.sink - rows.lse).exp() * (plain.amax(1, keepdim=True) - 1)
     left = (1 - below).clamp_(min=0.0)
     out = (above + rows.out.abs() * below) / left * (1 + 4 * u) + 4 * u * rows.out.abs()
+    out += 6 * policy.merges * unit(policy.partial) * rows.v.abs().amax(0)
     out += half_spacing(rows.out.abs() + out, policy.dtype)
     level = found.top + (terms + 1).log()
     lse = -left.log() + u * (policy.exponential + 6 * (rows.lse.abs() + level))
@@ -127,6 +128,7 @@ def _variances(
     away = moved @ v_square - 2 * rows.out * (moved @ rows.v) + rows.out.square() * moved.sum(1, keepdim=True)
     own = each * spread + 4 * u**2 * rows.out.square() + half_spacing(rows.out, policy.dtype).square() / 3
     own += underflow(policy.weights) ** 2 / 3 * (rows.visible @ v_square)
+    own += policy.merges * unit(policy.partial) ** 2 * v_square.amax(0)
     out = own + away.clamp_(min=0.0)  # of p_j (v_j - out): what all weights share leaves no error
     out += short * (square @ v_square + policy.alike * rows.out.square())
     lse = moved.sum(1, keepdim=True) + u**2 / 12 * (found.terms + rescales + policy.exponential**2)
