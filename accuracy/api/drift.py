@@ -42,6 +42,8 @@ def drift(
     it. world_size, kernel: of what does not say its own; of a, functions may have several ranks, of b one. sharding,
     layout: of functions. All else as in `accuracy.measure`.
 
+    `beyond` is a fact, no bug by itself: a path that keeps its scores in 16 bits is further away, too.
+
     Returns one row per pair, tensor and rank of a (-1: all): `path_a`, `path_b`; `label`: `equal` (to the last bit),
     `within` (what two healthy roundings give) or `beyond`; `nearer`: `a`, `b` or `neither`, by errors from the float64
     reference paired over rows; `drift_*`, of which `accuracy.columns()` says what they are; `error_a`, `error_b`,

@@ -31,12 +31,12 @@ def cases_of(configuration: Configuration) -> Iterator[Case]:
 
 
 def _pairs(configuration: Configuration, kernel: Part) -> Iterator[tuple[Other, Other | None]]:
-    """Each path beside each of path_b; without path_b each of path_a beside those after it."""
+    """Each path beside each of path_b; without path_b each of path_a beside those after it, unless each is varied."""
     paths = list(_paths(configuration, kernel))
     others = [other for each in configuration.paths_b for other in _others(each, kernel, configuration)]
     if others:
         yield from itertools.product(paths, others)
-    elif len(configuration.paths_a) > 1:
+    elif len(configuration.paths_a) > 1 and not configuration.reruns.varies:
         yield from itertools.combinations(paths, 2)
     else:
         yield from ((path, None) for path in paths)

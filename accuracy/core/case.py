@@ -224,6 +224,11 @@ class Reruns:
     pages: FromZero = 0
     splits: FromZero = 0
 
+    @property
+    def varies(self) -> bool:
+        """Whether something is varied of each path by itself."""
+        return any((self.batchmates, self.order, self.length, self.queries, self.chunk, self.pages, self.splits))
+
 
 @dataclass(frozen=True)
 class Case:

@@ -154,3 +154,18 @@ def test_without_path_b_every_pair_of_path_a_is_compared_once() -> None:
     cases = [each.case for each in plan(configuration(*TINY, *CPU, "path_a=[eager,chunked,torch_math]"), None)]
     found = {(case.kernel.name, case.against.kernel.name) for case in cases if case.against}
     assert found == {("eager", "chunked"), ("eager", "torch_math"), ("chunked", "torch_math")}
+
+
+EQUAL = [
+    ("ulysses@4+eager", "te_a2a@4+eager", ("out", "lse", "dq", "dk", "dv")),
+    ("zigzag@1+eager", "single_device+eager", ("out", "lse", "dq", "dk", "dv")),
+    ("zigzag/out_accumulator:input/merge:rescaled@3+eager", "te_p2p@3+eager", ("out", "lse")),
+    ("ring@3+eager", "usp/ulysses_ranks:1/ring:contiguous@3+eager", ("out", "lse", "dq", "dk", "dv")),
+]
+
+
+@pytest.mark.parametrize(("a", "b", "tensors"), EQUAL)
+def test_paths_of_the_same_calls_and_roundings_have_equal_bits(a: str, b: str, tensors: tuple[str, ...]) -> None:
+    """Whatever the products of a machine: they get the same operands in the same shapes."""
+    labels = compared(f"path_a={a}", f"path_b={b}", "problem.heads_kv=4")["label"]
+    assert {name for name, label in labels.items() if label == "equal"} >= set(tensors)
