@@ -65,7 +65,8 @@ class capture:  # reads as torch.no_grad does
 
     def __enter__(self) -> "capture":
         self.rank = dist.get_rank() if dist.is_initialized() else 0
-        if self.folder not in _steps:
+        if self.folder not in _steps or not self.folder.is_dir():  # or somebody has removed it to begin anew
+            _steps.pop(self.folder, None)
             self.folder.mkdir(parents=True, exist_ok=True)
             if any(self.folder.glob(f"*.rank{self.rank}.safetensors")):
                 raise ConfigError(f"{self.folder} holds a capture already; choose another folder, or empty this one")

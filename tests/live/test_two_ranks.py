@@ -6,6 +6,7 @@ import pytest
 import accuracy
 from accuracy.cli import judge as command
 from accuracy.core.paths import PACKAGE
+from accuracy.package import installed
 from tests.processes import python
 
 
@@ -27,6 +28,16 @@ def test_dk_and_dv_of_the_next_rank_are_found_in_their_layer_on_both_ranks(folde
     assert "dv of 1 in step 0 on ranks 0, 1 of 2 leaves rounding first" in found.sentence
     assert "Dk of that layer is wrong too; 1 other layer merely rounds" in found.sentence
     assert accuracy.judge(folder, layers="0").healthy
+
+
+@pytest.mark.skipif(installed.unsupported("ring-flash-attn") is not None, reason="ring-flash-attn is not installed")
+def test_of_a_published_ring_the_float32_gradients_are_wrong_and_16_bits_are_healthy(folder: Path) -> None:
+    """ring-flash-attn 0.1.8 sums gradients into a buffer that the next block overwrites: experiments/packages."""
+    assert accuracy.judge(folder / "torch.bfloat16").healthy
+    found = accuracy.judge(folder / "torch.float32")
+    assert not found.healthy
+    labels = found.rows[found.rows["rank"] == 1].set_index("tensor")["label"]
+    assert (labels["out"], labels["dq"]) == ("rounding", "logic")
 
 
 def test_a_rank_that_is_missing_is_one_line(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

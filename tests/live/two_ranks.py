@@ -1,6 +1,8 @@
 """A step of two layers of context parallelism under torchrun; the second one's dk and dv are the next rank's."""
 
+import importlib
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -8,6 +10,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import accuracy
+from accuracy.kernel import eager
+from accuracy.package import installed, ring_flash_attn
 
 
 class Gathered(torch.autograd.Function):
@@ -43,6 +47,19 @@ class Layer(nn.Module):
         return x + attend(q, k, v, is_causal=True, shift=self.shift).flatten(2)
 
 
+def published(folder: Path) -> None:
+    """ring-flash-attn's own function around a stand-in of flash-attn, in two dtypes."""
+    ring_flash_attn._imported(eager.KERNEL())
+    package = importlib.import_module("ring_flash_attn")
+
+    torch.manual_seed(dist.get_rank())
+    for dtype in (torch.bfloat16, torch.float32):
+        q, k, v, dout = (torch.randn(1, 16, heads, 16).to(dtype) for heads in (4, 2, 2, 4))
+        q, k, v = (x.requires_grad_() for x in (q, k, v))
+        with accuracy.capture(None, folder / str(dtype)):
+            package.ring_flash_attn_func(q, k, v, causal=True).backward(dout)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -51,4 +68,6 @@ if __name__ == "__main__":
     x = torch.randn(1, 32, 32).chunk(2, 1)[dist.get_rank()]
     with accuracy.capture(model, sys.argv[1], functions=[attend], sharding="contiguous"):
         model(x).square().sum().backward()
+    if installed.unsupported("ring-flash-attn") is None:
+        published(Path(sys.argv[1]))
     dist.destroy_process_group()
