@@ -72,6 +72,7 @@ def test_two_planted_places_are_both_needed(mine: Path) -> None:
     assert out.set_index("place")["share"]["kernel.scale_dtype"] > 0.99  # 2^-25 of a score against 2^-53
 
 
+@pytest.mark.stress(3)
 @pytest.mark.parametrize(
     ("a", "b", "place"),
     [

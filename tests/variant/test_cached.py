@@ -16,6 +16,7 @@ def label(a: str, b: str, *words: str) -> pd.Series:
     return found[(found["rank"] == -1) & (found["label"] != "")].set_index("tensor")["label"]
 
 
+@pytest.mark.stress(4, "kernel", "page")
 @pytest.mark.parametrize("kernel", ["eager", "chunked", "torch_flash"])
 @pytest.mark.parametrize("page", [1, 7, 16, 96])
 def test_where_a_key_lies_changes_no_bit(kernel: str, page: int) -> None:
@@ -24,6 +25,7 @@ def test_where_a_key_lies_changes_no_bit(kernel: str, page: int) -> None:
     assert found.tolist() == ["equal", "equal"]
 
 
+@pytest.mark.stress(3)
 @pytest.mark.parametrize(
     ("a", "b"),
     [
@@ -40,6 +42,7 @@ def test_paths_of_the_same_kernel_calls_are_equal(a: str, b: str) -> None:
     assert label(f"{a}+eager", f"{b}+eager").tolist() == ["equal", "equal"]
 
 
+@pytest.mark.stress(3)
 @pytest.mark.parametrize(
     ("a", "b"),
     [
