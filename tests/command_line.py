@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from accuracy.cli import run
+from accuracy.cli import USAGE_ERROR, run
 from tests import processes
 from tests.processes import Process
 
@@ -63,3 +63,14 @@ def finish(process: Process) -> Answer:
     """Wait for it to end."""
     out, err = process.communicate(timeout=600)
     return Answer(process.returncode, out, err)
+
+
+def assert_one_line(answer: Answer, *told: str) -> None:
+    assert answer.status == USAGE_ERROR
+    assert answer.out == ""
+    assert answer.err.startswith("accuracy: ")
+    assert answer.err.count("\n") == 1, answer.err
+    assert answer.err.endswith("\n")
+    assert "Traceback" not in answer.err
+    for fragment in told:
+        assert fragment in answer.err

@@ -16,7 +16,7 @@ from accuracy.gate.exits import Exit
 from accuracy.gate.fingerprint import comparable_baseline
 from accuracy.gate.rules import Limits
 from accuracy.gate.text import terminal
-from accuracy.results import completeness, table
+from accuracy.results import completeness, table, writing
 from accuracy.results.cell import Key, measured
 from accuracy.results.completeness import Promise
 from accuracy.results.derived import with_derived
@@ -43,7 +43,7 @@ class Recorder:
         if self.folder is not None:
             for case in {row["case_id"] for row in rows}:
                 mine = [{**row, "experiment": EXPERIMENT} for row in rows if row["case_id"] == case]
-                table.write_case(self.folder, case, mine)
+                writing.write_case(self.folder, case, mine)
         self.write(ended=None)
 
     def close(self) -> None:
@@ -53,7 +53,7 @@ class Recorder:
     def write(self, ended: str | None) -> None:
         """Write run.json."""
         if self.folder is not None:
-            table.write_json(self.folder / "run.json", self._about(self.rows, ended))
+            writing.write_json(self.folder / "run.json", self._about(self.rows, ended))
 
     def judge(self, rows: Sequence[table.Row], limits: Limits | None) -> str | None:
         """What is wrong with a test's rows, as accuracy-check prints it; None where nothing is."""

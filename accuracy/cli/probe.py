@@ -54,7 +54,7 @@ def _probe(given: argparse.Namespace) -> None:
     from accuracy.core.dtype import FORMATS
     from accuracy.measurement.provenance import provenance
     from accuracy.probe import ask, subjects, text
-    from accuracy.results import table
+    from accuracy.results import writing
     from accuracy.runtime import arithmetic  # torch is imported only now
     from accuracy.runtime import device as devices
 
@@ -79,4 +79,4 @@ def _probe(given: argparse.Namespace) -> None:
         if given.json is not None:  # after each: what one kernel said is not lost with the next
             command = " ".join(["accuracy-probe", *given.words])
             about = {"schema_version": 1, "command": command, "provenance": provenance(device), "kernels": plain}
-            table.write_json(given.json, about)
+            writing.write_json(given.json, about)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from accuracy.cli import Parser, status_of
 from accuracy.core.errors import ConfigError
 from accuracy.core.paths import whole_folder
-from accuracy.results import lean, sums, table
+from accuracy.results import lean, sums, table, writing
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,7 +64,7 @@ def _write(target: Path, about: dict[str, Any], rows: pd.DataFrame, every_digit:
     drawn = positions.drawn(alone, bins)
     if len(drawn):
         lean.write(lean.lean_positions(drawn), target / "positions.parquet")
-    table.write_json(target / "run.json", {**_without_places(about), "full_table": lean.digest(rows)})
+    writing.write_json(target / "run.json", {**_without_places(about), "full_table": lean.digest(rows)})
     sums.write(target)
     build.write_report(target)
     if len(alone):

@@ -10,14 +10,14 @@ from pathlib import Path
 from accuracy.core.case import Case
 from accuracy.execute.plan import Planned
 from accuracy.measurement.provenance import code_of
-from accuracy.results import table
+from accuracy.results import finished_files, table
 from accuracy.variant.base import schedule_of
 
 FOLDER = "other_code"
 ASKED = ["code", "variant", "options"]
 
 
-def set_aside(folder: Path, plans: Sequence[Planned], files: dict[str, table.CaseFile]) -> str:
+def set_aside(folder: Path, plans: Sequence[Planned], files: dict[str, finished_files.CaseFile]) -> str:
     """Move such rows, of planned cases and of others of the same functions; what to say of it, or nothing. files: the
     folder's, as read; those that are moved leave it."""
     planned = {each.case.id: each.case for each in plans}

@@ -18,7 +18,7 @@ from accuracy.execute.measure import Launched, measure
 from accuracy.execute.plan import Planned
 from accuracy.measurement.provenance import code_of, fingerprint, provenance
 from accuracy.measurement.repository import of_functions
-from accuracy.results import completeness, table
+from accuracy.results import completeness, finished_files, table, writing
 from accuracy.results.completeness import Promise
 
 NOT_NUMBERS = ("output_dir", "report", "dry_run", "reference", "workers", "case_seconds")  # keys that change no number
@@ -72,7 +72,7 @@ def execute(
         "process": os.getpid(),
     }
     about["provenance"] |= {"functions": of_functions(configuration)}
-    files = table.read_files(folder)
+    files = finished_files.read_files(folder)
     if said := other_code.set_aside(folder, plans, files):
         logging.getLogger("accuracy").warning("accuracy: %s", said)
     codes = {each.case.id: code_of(each.case) for each in plans}
@@ -82,8 +82,8 @@ def execute(
         if each.case.stack is None
     }
     about["plan"] = completeness.begun(promises, sorted({*ids} - {*promises}), about["fingerprint"]["device"])
-    table.write_json(folder / "run.json", about)
-    finished = table.finished_cases(files)
+    writing.write_json(folder / "run.json", about)
+    finished = finished_files.finished_cases(files)
     done = {case_id: found.status for case_id, found in finished.items() if codes.get(case_id) == found.code}
     earlier = [files[case_id].rows for case_id in done]
     given_up = watch.given_up() & {*ids} - {*done}
@@ -109,7 +109,7 @@ def execute(
     if not interrupted:
         results = table.results_of(folder, [case_id for case_id in ids if case_id not in done], earlier)
         about |= {"ended": now(), "plan": completeness.closed(about["plan"], results)}
-    table.write_json(folder / "run.json", about)
+    writing.write_json(folder / "run.json", about)
     earlier_ok = sum(status == table.OK for status in done.values())
     return Outcome(folder, counts["ok"], counts["unsupported"], counts["failed"], len(done), earlier_ok, interrupted)
 

@@ -13,7 +13,7 @@ import torch
 
 from accuracy.core.case import Case
 from accuracy.measurement.pipeline import Measured, Pipeline
-from accuracy.results import table
+from accuracy.results import table, writing
 from accuracy.runtime import arithmetic
 
 
@@ -33,12 +33,12 @@ class Work:
 def write(folder: Path, case: Case, measured: Measured) -> str:
     """Store a case's rows; its status."""
     if measured.traceback:
-        table.write_traceback(folder, case.id, measured.traceback)
+        writing.write_traceback(folder, case.id, measured.traceback)
     more = (
         measured.positions, measured.steps, measured.hypotheses, measured.boundaries, measured.places,
         measured.logprobs,
     )  # fmt: skip
-    table.write_case(folder, case.id, measured.results, *more)
+    writing.write_case(folder, case.id, measured.results, *more)
     return measured.status
 
 

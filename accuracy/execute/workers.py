@@ -20,7 +20,7 @@ from accuracy.execute import start_method, watch, worker_process
 from accuracy.execute.schedule import Schedule
 from accuracy.execute.worker_process import Work, write
 from accuracy.measurement.provenance import code_of
-from accuracy.results import table
+from accuracy.results import finished_files
 
 START_SECONDS = 300.0  # for a worker to import torch and to open its GPU
 LONGEST_WAIT = 60.0  # between two looks at the time limits
@@ -144,7 +144,7 @@ class _Worker:
 
 def _lost(work: Work, case: Case, reason: str) -> str:
     """Status of a case whose worker is gone: as its rows say if they came to the disk, else failed with the reason."""
-    found = table.finished_case(work.folder, case.id)
+    found = finished_files.finished_case(work.folder, case.id)
     if found is not None and found.code == code_of(case):
         return found.status
     return write(work.folder, case, work.pipeline.failed(case, reason))

@@ -1,4 +1,5 @@
-"""The table: one row per (case, tensor, rank), parquet on disk, written so that a kill loses at most one case.
+"""The table: one row per (case, tensor, rank), its schema, and reading it. `writing` writes, `finished_files` says what
+is done.
 
 A run folder holds `results/` (metrics, one file a case), `positions/` (error along the sequence, one file a case) and
 `run.json`. Each case's file is written beside its place under a hidden name and renamed into it, so a reader never sees
@@ -7,18 +8,15 @@ half a file, and `pandas.read_parquet(folder / "results")` reads all of them as 
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 
 from accuracy.core import fields
 from accuracy.core.errors import ConfigError, printable
-from accuracy.core.paths import whole_file
 from accuracy.results import glossary
 from accuracy.results.derived import with_derived
 
@@ -30,7 +28,6 @@ ALL_TENSORS = (*TENSORS[:-1], "dsink", TENSORS[-1])
 """dsink: of problems with sinks only, one value a head, the same on all ranks."""
 TENSORS_OF_STACKS = ("x", "dx", "d_query", "d_key", "d_value", "d_output", "loss", "gradient_norm")
 ALL_RANKS = -1
-DATASETS = ("results", "positions", "steps", "hypotheses", "boundaries", "places", "logprobs")
 CHECKED = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
 )
@@ -176,65 +173,18 @@ LOGPROBS_SCHEMA = _schema(
         ),
     }
 )
+SIDE_TABLES = {
+    "positions": POSITIONS_SCHEMA, "steps": STEPS_SCHEMA, "hypotheses": HYPOTHESES_SCHEMA,
+    "boundaries": BOUNDARIES_SCHEMA, "places": PLACES_SCHEMA, "logprobs": LOGPROBS_SCHEMA,
+}  # fmt: skip
+"""What a case may have beside its results, in the order of `writing.write_case`."""
+DATASETS = ("results", *SIDE_TABLES)
 OF_STACKS = ("layer", *fields.names(fields.STACK), *METRICS_OF_STACKS)
 """Columns that are empty in the rows of attention alone."""
 
 Row = Mapping[str, Any]
 Columns = Mapping[str, Sequence[Any]]
 """Many rows, column by column."""
-
-
-def write_case(
-    folder: Path,
-    case_id: str,
-    results: Columns | Sequence[Row],
-    positions: Columns | None = None,
-    steps: Sequence[Row] = (),
-    hypotheses: Sequence[Row] = (),
-    boundaries: Sequence[Row] = (),
-    places: Sequence[Row] = (),
-    logprobs: Sequence[Row] = (),
-) -> None:
-    """Store a finished case for good; results last, so a case that has results has all else too."""
-    if positions:
-        write_rows(folder / "positions" / f"{case_id}.parquet", positions, POSITIONS_SCHEMA)
-    if steps:
-        write_rows(folder / "steps" / f"{case_id}.parquet", steps, STEPS_SCHEMA)
-    if hypotheses:
-        write_rows(folder / "hypotheses" / f"{case_id}.parquet", hypotheses, HYPOTHESES_SCHEMA)
-    if boundaries:
-        write_rows(folder / "boundaries" / f"{case_id}.parquet", boundaries, BOUNDARIES_SCHEMA)
-    if places:
-        write_rows(folder / "places" / f"{case_id}.parquet", places, PLACES_SCHEMA)
-    if logprobs:
-        write_rows(folder / "logprobs" / f"{case_id}.parquet", logprobs, LOGPROBS_SCHEMA)
-    write_rows(folder / "results" / f"{case_id}.parquet", results, RESULTS_SCHEMA)
-
-
-def write_traceback(folder: Path, case_id: str, text: str, rank: int | None = None) -> None:
-    """Store what a case raised, of a rank's process under the rank's number too."""
-    name = case_id if rank is None else f"{case_id}-rank{rank}"
-    with whole_file(folder / TRACEBACKS / f"{name}.txt") as file:
-        file.write(text.encode())
-
-
-def write_rows(path: Path, rows: Columns | Sequence[Row], schema: pa.Schema) -> None:
-    """A table as one file, whole or not at all; columns that are not given are null."""
-    if isinstance(rows, Mapping):
-        count = len(next(iter(rows.values())))
-        table = pa.Table.from_pydict({name: rows.get(name, [None] * count) for name in schema.names}, schema)
-    else:
-        table = pa.Table.from_pylist([dict(row) for row in rows], schema)
-    with whole_file(path) as handle:  # of a few rows
-        pq.write_table(
-            table, handle, compression="snappy", use_dictionary=False, write_statistics=False, write_page_checksum=True
-        )
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file whole or not at all."""
-    with whole_file(path) as handle:
-        handle.write((json.dumps(content, indent=1, sort_keys=True, default=str) + "\n").encode())
 
 
 def read_results(folder: Path) -> pd.DataFrame:
@@ -332,57 +282,3 @@ def read_run(folder: Path) -> dict[str, Any]:
         if not isinstance(about, dict) or not isinstance(about.get(key), kind):
             raise ConfigError(f"{path} is damaged (it has no {key}); restore it, or choose another output_dir")
     return about
-
-
-@dataclass(frozen=True)
-class Finished:
-    """How a case in the folder ended, and the digest of the code that ended it."""
-
-    status: str
-    code: str
-
-
-class CaseFile(NamedTuple):
-    """What a case's file holds; whole: as a run writes it, nothing lost."""
-
-    rows: pa.Table
-    whole: bool
-
-
-def read_files(folder: Path) -> dict[str, CaseFile]:
-    """By id, the files of the folder's cases, planned or not, each read once; without those that cannot be read."""
-    found = {path.stem: _read_file(path) for path in sorted((folder / "results").glob("*.parquet"))}
-    return {case_id: each for case_id, each in found.items() if each is not None}
-
-
-def _read_file(path: Path) -> CaseFile | None:
-    try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            counted = file.metadata.row_group(0)
-            whole = file.schema_arrow.equals(RESULTS_SCHEMA) and all(
-                counted.column(place).num_values == file.metadata.num_rows for place in range(counted.num_columns)
-            )
-            return CaseFile(file.read(), whole)
-    except (OSError, ValueError, pa.ArrowException):
-        return None
-
-
-def finished_cases(files: Mapping[str, CaseFile]) -> dict[str, Finished]:
-    """By id, the cases that need no second run: measured or unsupported. A failed case is tried again."""
-    found = {case_id: _finished(case_id, file) for case_id, file in files.items()}
-    return {case_id: each for case_id, each in found.items() if each is not None}
-
-
-def finished_case(folder: Path, case_id: str) -> Finished | None:
-    """How a case ended that needs no second run; None where it does, or where its file is damaged."""
-    file = _read_file(folder / "results" / f"{case_id}.parquet")
-    return None if file is None else _finished(case_id, file)
-
-
-def _finished(case_id: str, file: CaseFile) -> Finished | None:
-    if not file.whole:
-        return None
-    rows = file.rows.select(["case_id", "status", "code"]).to_pylist()
-    whole = rows and all(row["case_id"] == case_id and row["code"] for row in rows)
-    ended = {row["status"] for row in rows}
-    return Finished(rows[0]["status"], rows[0]["code"]) if whole and ended <= {OK, UNSUPPORTED} else None

@@ -288,9 +288,8 @@ def _ratios(pattern: Pattern) -> str:
 
 def _unjudged(results: pd.DataFrame) -> str:
     """The inputs that rule 5 cannot judge, because no condition number tells how far partials cancel."""
-    unknown = results[
-        (results["world_size"] > 1) & results["error_rel"].notna() & ~results["inputs"].isin(list(PROBES))
-    ]
+    several = (results["world_size"] > 1) & results["error_rel"].notna()
+    unknown = results[several & ~results["inputs"].isin(list(PROBES))]
     if "condition_sum" in unknown:
         unknown = unknown[unknown["condition_sum"].isna()]
     names = sorted(set(unknown["inputs"]) - {INDEPENDENT})

@@ -14,7 +14,7 @@ import pytest
 from accuracy.cli import check, publish, report
 from accuracy.measurement import provenance
 from accuracy.report import build, figure
-from accuracy.results import history, sums, table
+from accuracy.results import history, sums, table, writing
 from tests.attack.damages import damage
 from tests.gate import made_up
 from tests.gate.made_up import MadeUp
@@ -32,7 +32,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made_up.write_run(folder / "run", SMALL)
     for path in (folder / "run" / "results").iterdir():  # with the checksums that a run writes
         rows = pd.read_parquet(path)
-        table.write_case(folder / "run", path.stem, rows.astype(object).where(rows.notna(), None).to_dict("records"))
+        writing.write_case(folder / "run", path.stem, rows.astype(object).where(rows.notna(), None).to_dict("records"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figure, "write_growth_figure", lambda rows, path: None)
         for reason in ("one", "two"):

@@ -9,9 +9,8 @@ import torch
 from accuracy.cli import INTERNAL_ERROR, REPORT_TO
 from accuracy.cli import application as command
 from accuracy.runtime import device
-from tests import planting
 from tests.attack.test_bad_input import MAINS
-from tests.command_line import TINY, Answer, CommandLine, finish, start
+from tests.command_line import TINY, CommandLine, assert_one_line, finish, start
 
 MISTAKES = {  # words, and what the line must contain
     # names
@@ -201,17 +200,6 @@ MISTAKES = {  # words, and what the line must contain
 }  # fmt: skip
 
 
-def assert_one_line(answer: Answer, *told: str) -> None:
-    assert answer.status == command.USAGE_ERROR
-    assert answer.out == ""
-    assert answer.err.startswith("accuracy: ")
-    assert answer.err.count("\n") == 1, answer.err
-    assert answer.err.endswith("\n")
-    assert "Traceback" not in answer.err
-    for fragment in told:
-        assert fragment in answer.err
-
-
 @pytest.mark.stress(30)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_told_in_one_line(accuracy: CommandLine, mistake: str) -> None:
@@ -252,33 +240,6 @@ def test_an_unreadable_earlier_run_is_told(accuracy: CommandLine) -> None:
 def test_a_gpu_that_is_not_there_is_told(accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert_one_line(accuracy(*TINY, "device=cuda"), "device=cuda, but torch sees no CUDA device; use device=cpu")
-
-
-@pytest.mark.parametrize(
-    ("code", "told"),
-    [
-        ("def draw(", "SyntaxError"),
-        ("import nothing_of_that_name", "No module named 'nothing_of_that_name'"),
-        ("raise ValueError('two\\nlines')", "ValueError: two lines"),
-        ("x = 1", "lacks draw; see accuracy/inputs/base.py"),
-    ],
-)
-def test_broken_code_of_a_users_part_is_told(accuracy: CommandLine, code: str, told: str) -> None:
-    planting.part(accuracy.folder / "parts", "inputs", "mine", code)
-    answer = accuracy("--config-dir=parts", *TINY, "inputs=mine")
-    assert_one_line(answer, "mine.py", told)
-
-
-def test_a_broken_yaml_of_a_users_part_is_told(accuracy: CommandLine) -> None:
-    planting.part(accuracy.folder / "parts", "variant", "mine", "", "forward: [ring\n")
-    assert_one_line(accuracy("--config-dir=parts", *TINY, "variant=mine"), "mine.yaml")
-
-
-def test_a_few_lines_of_yaml_that_stand_for_billions_of_values_are_refused(accuracy: CommandLine) -> None:
-    levels = [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]\n" for level in range(1, 9)]
-    planting.part(accuracy.folder / "parts", "variant", "mine", "", f"a0: &a0 [0]\n{''.join(levels)}")
-    answer = accuracy("--config-dir=parts", *TINY, "variant=mine")
-    assert_one_line(answer, "mine.yaml has more than 10000 values, its aliases (*NAME) written out; have less")
 
 
 def test_a_fault_of_ours_has_a_status_and_a_file_of_its_own(

@@ -6,7 +6,7 @@ import pytest
 
 from accuracy.cli.publish import main, publish
 from accuracy.measurement.provenance import code_digest
-from accuracy.results import lean, table
+from accuracy.results import lean, table, writing
 from tests.report.synthetic import Shape, write_run
 
 
@@ -39,7 +39,7 @@ def test_tables_that_only_some_runs_have_are_published_with_their_empty_places(f
     (case, *_) = table.read_run(finished)["cases"]
     rows = [{"case_id": case, "axis": "order", "first": 0, "last": 8, "runs": 5}]
     rows += [{**rows[0], "axis": "length", "before": 3, "value": 4, "tensor": "out", "drift_rel": 0.5}]
-    table.write_rows(finished / "boundaries" / f"{case}.parquet", rows, table.BOUNDARIES_SCHEMA)
+    writing.write_rows(finished / "boundaries" / f"{case}.parquet", rows, table.BOUNDARIES_SCHEMA)
     published = table.read_boundaries(publish(finished, tmp_path / "reports"))
     pd.testing.assert_frame_equal(published, table.read_boundaries(finished))
 

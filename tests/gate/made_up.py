@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from accuracy.results import completeness, sums, table
+from accuracy.results import completeness, sums, table, writing
 from accuracy.results.completeness import Promise
 from accuracy.results.derived import with_derived
 from tests.report.synthetic import Shape, identity, record
@@ -57,7 +57,7 @@ def write_run(folder: Path, made: MadeUp = MadeUp()) -> Path:
     rows = _table(made)
     for case_id in rows["case_id"].unique().to_pylist():
         pq.write_table(rows.filter(pc.field("case_id") == case_id), folder / "results" / f"{case_id}.parquet")
-    table.write_json(folder / "run.json", _planned(_record(made), made, rows))
+    writing.write_json(folder / "run.json", _planned(_record(made), made, rows))
     return folder
 
 
@@ -65,7 +65,7 @@ def write_baseline(folder: Path, made: MadeUp = MadeUp()) -> Path:
     """A published folder with its sums."""
     folder.mkdir(parents=True, exist_ok=True)
     pq.write_table(_table(made), folder / "results.parquet")
-    table.write_json(folder / "run.json", _record(made))
+    writing.write_json(folder / "run.json", _record(made))
     sums.write(folder)
     return folder
 

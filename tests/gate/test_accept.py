@@ -7,7 +7,7 @@ import pytest
 
 from accuracy.cli import check
 from accuracy.report import build, figure
-from accuracy.results import history, lean, sums, table
+from accuracy.results import history, lean, sums, table, writing
 from accuracy.results.run_table import read_baseline
 from tests.gate.made_up import MadeUp, case_id, with_error, without_numbers, write_run
 
@@ -126,7 +126,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("place", ["lean.write", "table.write_json", "sums.write", "build.write_report"])
+@pytest.mark.parametrize("place", ["lean.write", "writing.write_json", "sums.write", "build.write_report"])
 def test_an_accept_that_is_stopped_anywhere_leaves_the_old_baseline_whole(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
@@ -138,7 +138,7 @@ def test_an_accept_that_is_stopped_anywhere_leaves_the_old_baseline_whole(
 
     module, _, name = place.partition(".")
     with monkeypatch.context() as patch:
-        patch.setattr({"build": build, "lean": lean, "table": table, "sums": sums}[module], name, stopped)
+        patch.setattr({"build": build, "lean": lean, "writing": writing, "sums": sums}[module], name, stopped)
         with pytest.raises(KeyboardInterrupt):
             check.main(["accept", str(tmp_path / "run"), "--reason", "again"])
     assert contents(TARGET) == before

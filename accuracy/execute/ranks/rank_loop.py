@@ -26,7 +26,7 @@ from accuracy.execute.worker_process import device_works, write
 from accuracy.inputs import base as inputs_base
 from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.measurement.rerun import counts, repeats
-from accuracy.results import table
+from accuracy.results import table, writing
 from accuracy.runtime import device
 from accuracy.simulate.program import Ran, build_kernel, rank_program
 from accuracy.world.base import Results, Tensors
@@ -189,7 +189,7 @@ class Rank:
             except (Exception, SystemExit) as error:  # some packages call exit()
                 told = {"error": located(error)[:500]}
                 text = "".join(traceback.format_exception(error))
-                table.write_traceback(self.task.folder, self.task.cases[self.number].id, text, self.ranks.rank)
+                writing.write_traceback(self.task.folder, self.task.cases[self.number].id, text, self.ranks.rank)
             try:
                 if "error" in told and not device_works(self.case.device):
                     raise messages.Stuck

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from accuracy.execute.ranks import journal
-from accuracy.results import table
+from accuracy.results import finished_files, table
 from tests import planting
 from tests.command_line import CommandLine
 from tests.measuring import COSTS
@@ -157,7 +157,7 @@ def test_submitit_runs_a_job_of_a_sweep_on_as_many_processes_as_it_was_told(tmp_
     done = submitit(tmp_path, "hydra.launcher.tasks_per_node=2", "world=processes", "world_size=[1,2]")
     assert done.returncode == 0, done.stderr
     (run,) = (path for path in (tmp_path / "outputs").iterdir() if not path.name.startswith("sweep-"))
-    assert len(table.finished_cases(table.read_files(run))) == 2
+    assert len(finished_files.finished_cases(finished_files.read_files(run))) == 2
 
 
 def test_a_mistake_in_a_job_of_submitit_is_the_command_s_exit_status(tmp_path: Path) -> None:
