@@ -13,7 +13,7 @@ from accuracy.core.case import Case
 from accuracy.core.dtype import FORMATS, accumulation_dtype
 from accuracy.core.kinds import OneOf, Whole
 from accuracy.core.quantisation import NOT, POLICIES, Policy, policy_of
-from accuracy.kernel.base import ALL_DTYPES, FEATURES, Abilities, Gradients, How, KernelKnobs
+from accuracy.kernel.base import ALL_DTYPES, WITHOUT_DROPOUT, Abilities, Gradients, How, KernelKnobs
 from accuracy.kernel.block import low_precision
 
 
@@ -35,7 +35,7 @@ class Quantised(KernelKnobs):
 
     def abilities(self, device: str) -> Abilities:
         """Everything."""
-        return Abilities(dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, features=FEATURES)
+        return Abilities(dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, features=WITHOUT_DROPOUT)
 
     def held_bytes(self, case: Case) -> int:
         """Cast operands and their temporary copies; scores, weights, their gradients and casts of one tile."""

@@ -159,6 +159,7 @@ def write_large_run(folder: Path, shape: Shape = LARGE, rows: int = 50_000) -> P
     measured = set(frame["case_id"])
     bins = pd.DataFrame([each for case in by_seed if case["case_id"] in measured for each in positions_of(shape, case)])
     bins["error_rms"] *= noise.uniform(0.9, 1.1, len(bins))
+    bins = bins.reindex(columns=table.POSITIONS_SCHEMA.names)
     bins.to_parquet(folder / "positions.parquet", schema=table.POSITIONS_SCHEMA)
     for name in ("worst_token", "worst_head", "worst_dim"):
         frame[name] = noise.integers(0, 8192 if name == "worst_token" else 64, len(frame))
