@@ -114,11 +114,12 @@ def test_every_measured_setting_tensor_and_measure_is_drawn(visit: Visit) -> Non
 def test_a_chart_has_the_numbers_of_the_table(visit: Visit, rows: pd.DataFrame) -> None:
     visit.choose("variant", "zigzag")
     visit.page.locator("#view-growth summary").click()
-    shown = visit.page.locator("#view-growth tbody tr", has_text="zigzag").all()
+    shown = visit.page.locator("#view-growth tbody tr", has_text="zigzag")
+    shown.first.wait_for()  # it is drawn when it is opened
     mine = rows[(rows["variant"] == "zigzag") & (rows["dtype"] == "bfloat16") & (rows["tensor"] == "dk")]
     whole = mine[mine["rank"] == -1].groupby("world_size")["x_single_device"]
     expected = [[str(size), *map(plain, (geometric_mean(got), got.min(), got.max()))] for size, got in whole]
-    assert [row.locator("td").all_inner_texts() for row in shown] == expected
+    assert [row.locator("td").all_inner_texts() for row in shown.all()] == expected
 
 
 def test_arrow_keys_read_a_charts_values_with_their_seeds(visit: Visit) -> None:
