@@ -82,7 +82,7 @@ def attribute(
     arguments = {
         "dtype": dtype, "world_size": world_size, "seed": seed, "inputs": inputs, "kernel": kernel, "device": device,
     }  # fmt: skip
-    config = _request(a, b, arguments | problem, "contiguous", "bshd")
+    config = _request(a, b, arguments | problem)
     config["reruns"]["places"] = True
     run = execute(config, output_dir)
     return places(run.places, run.results)
@@ -114,14 +114,16 @@ def logprobs(
     Raises ConfigError, a ValueError, in one line.
     """
     arguments = {"dtype": dtype, "world_size": world_size, "seed": seed, "kernel": kernel, "device": device}
-    config = _request(a, b, arguments | problem, "contiguous", "bshd")
+    config = _request(a, b, arguments | problem)
     given = {"layers": layers, "width": width, "feed_forward": feed_forward, "vocabulary": vocabulary}
     config["stack"] |= {**given, "weights": weights}
     run = execute(config, output_dir)
     return of_words(run.logprobs, run.results)
 
 
-def _request(a: Paths, b: Paths, arguments: dict[str, Any], sharding: str, layout: str) -> dict[str, Any]:
+def _request(
+    a: Paths, b: Paths, arguments: dict[str, Any], sharding: str = "contiguous", layout: str = "bshd"
+) -> dict[str, Any]:
     sides = [named(_listed(each)) for each in (a, b)]
     functions: dict[str, Callable[..., Any]] = {}
     for _, each in sides:

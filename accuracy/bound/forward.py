@@ -32,13 +32,16 @@ class Rows:
 
 @dataclass(frozen=True)
 class Scores:
-    """p: weights; slope: of the cap; top: largest |score| of a row (R, 1); terms: keys of a row (R, 1); error,
-    variance: of the exponent s - lse with lse exact; score_error: of the score alone."""
+    """p: weights; slope: of the cap; top: largest |score| of a row (R, 1); terms: keys of a row (R, 1); rescales: of
+    its running sums; level: of every partial's |lse|; error, variance: of the exponent s - lse with lse exact;
+    score_error: of the score alone."""
 
     p: Tensor
     slope: Tensor | float
     top: Tensor
     terms: Tensor
+    rescales: Tensor
+    level: Tensor
     error: Tensor
     variance: Tensor
     score_error: Tensor
@@ -79,7 +82,7 @@ def scores(rows: Rows, policy: Policy) -> Scores:
     if rows.sink is not None:
         top.clamp_(min=abs(rows.sink))
     rescales = (terms / SMALLEST_TILE).ceil() + policy.pieces
-    level = top + (terms + 1).log()  # of every partial's |lse|
+    level = top + (terms + 1).log()
     apart = u * (policy.exponential + 12 * top + 8 * rescales)
     exponent = error + apart
     moved = u**2 / 3 * ((policy.exponential / 2) ** 2 + s.square() + 2 * top.square() + rescales)
@@ -88,14 +91,13 @@ def scores(rows: Rows, policy: Policy) -> Scores:
         largest = (exponent * rows.visible).amax(1, keepdim=True)
         exponent = exponent + 3 * (largest + unit(policy.weights)) + 2 * policy.merges * unit(policy.lse) * level
         variance = 3 * variance + policy.merges * unit(policy.lse) ** 2 / 3 * level.square()
-    return Scores(p, slope, top, terms, exponent, variance, error)
+    return Scores(p, slope, top, terms, rescales, level, exponent, variance, error)
 
 
 def forward(rows: Rows, found: Scores, policy: Policy) -> Forward:
     """How far out and lse can be off."""
     u, short = policy.u, unit(policy.weights)
-    p, terms, visible = found.p, found.terms, rows.visible
-    rescales = (terms / SMALLEST_TILE).ceil() + policy.pieces
+    p, terms, rescales, level, visible = found.p, found.terms, found.rescales, found.level, rows.visible
     roundings = policy.roundings(terms, "forward")
     chain = (1 + grown(terms + rescales + 4, u)) * (1 + grown(roundings, unit(policy.partial)))
     plain = found.error.exp() * chain
@@ -109,20 +111,17 @@ def forward(rows: Rows, found: Scores, policy: Policy) -> Forward:
     out = (above + rows.out.abs() * below) / left * (1 + 4 * u) + 4 * u * rows.out.abs()
     out += 6 * policy.merges * unit(policy.partial) * rows.v.abs().amax(0)
     out += half_spacing(rows.out.abs() + out, policy.dtype)
-    level = found.top + (terms + 1).log()
     lse = -left.log() + u * (policy.exponential + 6 * (rows.lse.abs() + level))
     lse = lse + 2 * policy.merges * unit(policy.lse) * level
     lse = lse + half_spacing(rows.lse.abs() + lse, policy.stored_lse)
-    return Forward(out, lse, *_variances(rows, found, policy, rescales, roundings))
+    return Forward(out, lse, *_variances(rows, found, policy, roundings))
 
 
-def _variances(
-    rows: Rows, found: Scores, policy: Policy, rescales: Tensor, roundings: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def _variances(rows: Rows, found: Scores, policy: Policy, roundings: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Of out, lse, and of what out alone has."""
     u, short = policy.u, policy.weight_roundings * unit(policy.weights) ** 2 / 3
     square, v_square = found.p.square(), rows.v.square()
-    each = u**2 / 12 * (found.terms + rescales) + unit(policy.partial) ** 2 / 6 * roundings
+    each = u**2 / 12 * (found.terms + found.rescales) + unit(policy.partial) ** 2 / 6 * roundings
     spread = square @ v_square + rows.out.square()
     moved = square * found.variance
     away = moved @ v_square - 2 * rows.out * (moved @ rows.v) + rows.out.square() * moved.sum(1, keepdim=True)
@@ -131,9 +130,9 @@ def _variances(
     own += policy.merges * unit(policy.partial) ** 2 * v_square.amax(0)
     out = own + away.clamp_(min=0.0)  # of p_j (v_j - out): what all weights share leaves no error
     out += short * (square @ v_square + policy.alike * rows.out.square())
-    lse = moved.sum(1, keepdim=True) + u**2 / 12 * (found.terms + rescales + policy.exponential**2)
+    lse = moved.sum(1, keepdim=True) + u**2 / 12 * (found.terms + found.rescales + policy.exponential**2)
     lse += policy.weight_roundings * unit(policy.normaliser) ** 2 / 3 * square.sum(1, keepdim=True)
     lse += u**2 / 3 * (rows.lse.square() + found.top.square())
-    lse += policy.merges * unit(policy.lse) ** 2 / 3 * (found.top + (found.terms + 1).log()).square()
+    lse += policy.merges * unit(policy.lse) ** 2 / 3 * found.level.square()
     lse += half_spacing(rows.lse, policy.stored_lse).square() / 3
     return out, lse, own

@@ -203,10 +203,9 @@ class Reruns:
     unwaited: with receive buffers full of NaN until they have been waited for (simulated worlds only); future: with
     other keys and values behind a token (causal masks only); trace: with every ring step watched; explain: with what is
     wrong compared with what hypotheses make of the reference; places: with the rounding places of `against` in every
-    combination. Of the others each says up to which value something is
-    varied, 0 not at all: batchmates, further sequences of the batch; order, the sequence's place among so many others;
-    length, tokens behind it; queries, of its last query's kernel call; chunk, queries of a step; pages, keys of a page;
-    splits, parts of the keys.
+    combination. Of the others each says up to which value something is varied, 0 not at all: batchmates, further
+    sequences of the batch; order, the sequence's place among so many others; length, tokens behind it; queries, of its
+    last query's kernel call; chunk, queries of a step; pages, keys of a page; splits, parts of the keys.
     """
 
     repeat: FromZero = 0

@@ -124,10 +124,9 @@ class How:
     softcap: float | None = None
     dropout: Dropout | None = None
 
-    @property
-    def raised(self) -> float:
-        """What dropout multiplies the weights that it keeps by; 1 without dropout."""
-        return 1.0 if self.dropout is None else self.dropout.scale
+    def raised(self, x: Tensor) -> Tensor:
+        """x times what dropout multiplies the weights that it keeps by, in place; x without dropout."""
+        return x if self.dropout is None else x.mul_(self.dropout.scale)
 
     def sight(self, q: Tensor, k: Tensor) -> Sight:
         """Which keys the queries q (B, Sq, H, D) see of k (B, Sk, Hk, D)."""

@@ -70,7 +70,7 @@ class Chunked(KernelKnobs):
                     weights = weights if mask is None else weights * mask
                     sums = (sums * rescale + weights @ values[..., columns, :]).to(stored)
                     largest = grown
-                out[:, rows] = heads.by_token(sums / total * how.raised).to(out.dtype)
+                out[:, rows] = heads.by_token(how.raised(sums / total)).to(out.dtype)
                 lse[:, :, rows] = (largest + total.to(compute).log()).flatten(1, 2).squeeze(-1)
         return out, lse
 
@@ -90,14 +90,14 @@ class Chunked(KernelKnobs):
                     weights = torch.exp(found - normaliser)
                     slope = dout_rows @ values[..., columns, :].mT
                     mask = kept(how.dropout, rows, columns, weights)
-                    slope = weights * ((slope if mask is None else slope * mask * how.raised) - delta)
+                    slope = weights * ((slope if mask is None else how.raised(slope * mask)) - delta)
                     weights = weights if mask is None else weights * mask
                     slope = slope if slope_of_cap is None else slope * slope_of_cap
                     dquery = (dquery + slope @ keys[..., columns, :]).to(stored)
                     dk[..., columns, :] += (slope.mT @ query).sum(2, keepdim=True)
                     dv[..., columns, :] += (weights.mT @ dout_rows).sum(2, keepdim=True)
                 dq[:, rows] = heads.by_token(dquery * how.scale).to(dq.dtype)
-        return dq, heads.by_token(dk * how.scale), heads.by_token(dv * how.raised)
+        return dq, heads.by_token(dk * how.scale), heads.by_token(how.raised(dv))
 
     def _visible(self, sight: Sight, rows: slice, device: torch.device) -> Iterator[tuple[slice, Tensor | None]]:
         """Chunks of keys that some row of `rows` sees, and where they are hidden from one (None: nowhere)."""

@@ -63,7 +63,7 @@ class Eager(KernelKnobs):
                 mask = kept(how.dropout, rows, columns, weights)
                 weights = weights if mask is None else weights.mul_(mask)
                 product = weights.to(probability).to(compute) @ values[..., columns, :]
-                out[:, rows] = by_token(product.div_(total).mul_(how.raised)).to(out.dtype)
+                out[:, rows] = by_token(how.raised(product.div_(total))).to(out.dtype)
                 lse[:, :, rows] = normaliser.flatten(1, 2).squeeze(-1).to(lse.dtype)
         return out, lse
 
@@ -81,7 +81,7 @@ class Eager(KernelKnobs):
                 delta = (dout_rows * out_rows).sum(-1, keepdim=True)
                 slope = dout_rows @ values[..., columns, :].mT
                 mask = kept(how.dropout, rows, columns, weights)
-                slope = slope if mask is None else slope.mul_(mask).mul_(how.raised)
+                slope = slope if mask is None else how.raised(slope.mul_(mask))
                 slope = slope.sub_(delta).mul_(weights)
                 weights = weights if mask is None else weights.mul_(mask)
                 slope = slope if slope_of_cap is None else slope * slope_of_cap
@@ -89,7 +89,7 @@ class Eager(KernelKnobs):
                 dq[:, rows] = by_token((slope @ keys[..., columns, :]).mul_(how.scale)).to(dq.dtype)
                 dk[..., columns, :] += (slope.mT @ query).sum(2, keepdim=True)
                 dv[..., columns, :] += (weights.mT @ dout_rows).sum(2, keepdim=True)
-        return dq, by_token(dk * how.scale), by_token(dv * how.raised)
+        return dq, by_token(dk * how.scale), by_token(how.raised(dv))
 
 
 def _chunks(q: Tensor, k: Tensor, sight: Sight) -> Iterator[tuple[slice, slice, Tensor | None]]:

@@ -97,9 +97,8 @@ class _Head:
         spread = w @ v.square() - 2 * out * (w @ v) + out.square() * w.sum(1, keepdim=True)
         d_out = spread.clamp(min=0) + u * (p2 @ v.square()) + n * len(k) * (p @ v.abs()).square()
         top = s.masked_fill(added.isneginf(), 0).abs().amax(1, keepdim=True)
-        common = self.policy.sums**2 * (1 + lse.square() + top.square()).nan_to_num(
-            posinf=0.0
-        )  # of exp(s - lse), a row's
+        of_row = (1 + lse.square() + top.square()).nan_to_num(posinf=0.0)
+        common = self.policy.sums**2 * of_row  # of exp(s - lse)
         d_out += common * out.square()
         made["out"][item, rows, head] = d_out
         exact = self.policy.sums**2 * (LOGARITHM**2 + len(k) / 3) + common

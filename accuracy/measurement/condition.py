@@ -138,17 +138,18 @@ def _add_head(
         hidden = (key < bounds[:, :1]) | (key >= bounds[:, 1:])
         p = (scores - head.lse[rows]).exp_().masked_fill_(hidden, 0.0)
         size = scores.abs_().masked_fill_(hidden, 0.0)
-        factor: Tensor | float = 1.0
+        products, kept = dout @ v.T, p
         if dropout is not None:
             mask = dropout.of_heads(number).block(rows, keys)
             factor = mask.kept(range(item, item + 1), 1, scores)[0, 0] * mask.scale
-        ds = (dout @ v.T).mul_(factor).sub_(head.delta[rows]).mul_(p).mul_(slope)
+            products, kept = products.mul_(factor), p * factor
+        ds = products.sub_(head.delta[rows]).mul_(p).mul_(slope)
         if problem.sinks is not None:
             terms = (problem.sink_logits[number] - head.lse[rows]).exp_() * head.delta[rows]
             absolute["dsink"][0, 0, number] += terms.abs().sum()
             squares["dsink"][0, 0, number] += terms.square().sum()
-        kept = p * factor
-        p2, kept2, ds2 = p.square(), kept.square(), ds.square()
+        p2, ds2 = p.square(), ds.square()
+        kept2 = p2 if dropout is None else kept.square()
         here, there = (item, rows, number), (item, keys, number_kv)
 
         found.softmax[here] = 2 * (1 - p.amax(1)) * size.amax(1)
