@@ -182,20 +182,21 @@ def policy_of(name: str, **changes: Any) -> Policy:
     return replace(POLICIES[name], **{key: value for key, value in changes.items() if value is not None})
 
 
-KERNEL = "quantised"
+KERNELS = {"quantised": NOT, "triton_fp8": "fp8_hopper_flush"}
+"""Kernels that quantise, with the policy of each where none is named."""
 
 
 @cache
 def unit_roundoff(kernel: str, options: str) -> float:
     """That of a kernel's policy, from its name and options as the table has them; 0 for all other kernels, 1 where the
     policy is unknown."""
-    if kernel != KERNEL:
+    if kernel not in KERNELS:
         return 0.0
     given = pairs_of(options)
     kinds = {each.name: type(each.default) for each in fields(Policy)}
     read = {bool: lambda text: text == "True", int: int, float: float, str: str}
     try:
         changes = {name: read[kinds[name]](text) for name, text in given.items() if name in kinds}  # type: ignore[operator]
-        return policy_of(given.get("policy", NOT), **changes).unit_roundoff
+        return policy_of(given.get("policy", KERNELS[kernel]), **changes).unit_roundoff
     except (KeyError, ValueError):  # a table of another version
         return 1.0

@@ -74,6 +74,13 @@ def _scaled(
     x: Tensor, form: LowFormat, policy: Policy, shared: tuple[int, ...], largest: Tensor | None = None
 ) -> Tensor:
     """shared: dimensions over which a scale is shared."""
+    return _by_scale(x, form, scales_of(x, form, policy, shared, largest))
+
+
+def scales_of(
+    x: Tensor, form: LowFormat, policy: Policy, shared: tuple[int, ...], largest: Tensor | None = None
+) -> Tensor:
+    """What x is divided by, its shared dimensions 1; 0 where x is 0."""
     scale = (x.abs().amax(shared, keepdim=True) if largest is None else largest) / form.largest
     if policy.scale_format == "e8m0":
         scale = _power_of_two_above(scale)
@@ -81,7 +88,7 @@ def _scaled(
         whole = x.abs().amax() / (form.largest * FORMATS["e4m3"].largest)
         whole = torch.where(whole > 0, whole, 1.0)
         scale = round_to_format(scale / whole, FORMATS["e4m3"]) * whole
-    return _by_scale(x, form, scale)
+    return scale
 
 
 def _by_scale(x: Tensor, form: LowFormat, scale: Tensor) -> Tensor:

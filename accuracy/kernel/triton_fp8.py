@@ -1,0 +1,119 @@
+"""Attention with FP8 products on tensor cores, in Triton, forward and backward: e4m3 and e5m2, the accumulator a knob.
+
+The knobs are those of `quantised`, as far as a tensor core has them, and mean the same: that kernel is its emulation,
+`kernel.quantised.key_chunk` being `key_chunk` here. The accumulator's bits are the hardware's (Hopper: 14) where a
+policy has fewer than 24; where it has 24, sums go to float32 after each instruction, 32 terms.
+"""
+
+import importlib.util
+import os
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Gt
+from torch import Tensor
+
+from accuracy.core.kinds import FromZero, OneOf, Whole
+from accuracy.core.quantisation import Policy, policy_of
+from accuracy.kernel.base import Abilities, Gradients, How, KernelKnobs
+
+TAKEN = ("fp8_tensor", "fp8_no_prescale", "fp8_e5m2", "fp8_gradients_e5m2", "fp8_block", "fp8_hadamard", "fp8_hopper",
+         "fp8_hopper_flush")  # fmt: skip
+Format = Annotated[str, OneOf("e4m3", "e5m2")]
+HOPPER = (9, 0)
+
+
+@dataclass(frozen=True)
+class TritonFp8(KernelKnobs):
+    """policy: by name; null, in all others: as the policy has it; key_chunk: keys of a tile."""
+
+    policy: Annotated[str, OneOf(*TAKEN)] = "fp8_hopper_flush"
+    key_chunk: Annotated[int, OneOf(32, 64, 128)] = 64
+    q: Format | None = None
+    k: Format | None = None
+    v: Format | None = None
+    p: Format | None = None
+    ds: Format | None = None
+    do: Format | None = None
+    granularity: Annotated[str, OneOf("tensor", "head", "block")] | None = None
+    block: Whole | None = None
+    p_prescale: Annotated[float, Gt(0)] | None = None
+    hadamard: bool | None = None
+    flush_interval: FromZero | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for what the kernel has not."""
+        policy = self.resolved()
+        if policy.granularity == "block" and not policy.block == self.key_chunk != 32:
+            given = f"granularity=block with block={policy.block} and key_chunk={self.key_chunk}"
+            raise ValueError(f"{given}; allowed: both 64, or both 128 (a tile has one scale)")
+        if policy.flush_interval > self.key_chunk and policy.flush_interval % 128:
+            given = f"flush_interval={policy.flush_interval} with key_chunk={self.key_chunk}"
+            raise ValueError(f"{given}; allowed: 32, 64, or multiples of 128")
+
+    def resolved(self) -> Policy:
+        """The policy with its changes."""
+        own = {name: value for name, value in vars(self).items() if name not in ("policy", "key_chunk")}
+        return policy_of(self.policy, **own)
+
+    def abilities(self, device: str) -> Abilities:
+        """bfloat16, float16 and float32 inputs, which it casts; head_dim to 256 in multiples of 16; float32 results.
+
+        On the CPU only in Triton's interpreter, whose sums are float32.
+        """
+        interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+        if device == "cuda":
+            missing = "" if (here := torch.cuda.get_device_capability()) >= (8, 9) else _wants(f"this one has {here}")
+        else:
+            missing = "" if interpreted else _wants("here is a CPU")
+        if importlib.util.find_spec("triton") is None:
+            missing = "needs triton, which comes with torch for CUDA; pip install triton"
+        if missing:
+            return Abilities(missing=missing)
+        return Abilities(
+            dtypes=("float16", "float32") if interpreted else ("bfloat16", "float16", "float32"),
+            partial_dtypes=("float32",), head_dim_min=16, head_dim_max=256, head_dim_multiple=16,
+        )  # fmt: skip
+
+    def build(self, device: str) -> "TritonFp8":
+        """On a CPU the interpreter's casts are mended."""
+        if device != "cuda":
+            from accuracy.kernel.triton import interpreted
+
+            interpreted.mend()
+        return self
+
+    def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
+        from accuracy.kernel.triton.fp8_forward import attend
+        from accuracy.kernel.triton.fp8_operand import cast
+
+        policy = self.resolved()
+        operands = (
+            cast(q, policy.q, policy, turned=True),
+            cast(k, policy.k, policy, turned=True),
+            cast(v, policy.v, policy),
+        )
+        return attend(*operands, policy, self.key_chunk, scale=how.scale, causal=how.causal, out_dtype=how.dtype)
+
+    def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
+        from accuracy.kernel.triton.fp8_backward import differentiate
+        from accuracy.kernel.triton.fp8_operand import cast, turned_back
+
+        policy = self.resolved()
+        operands = (
+            cast(q, policy.q, policy, turned=True), cast(k, policy.k, policy, turned=True), cast(v, policy.v, policy),
+            cast(dout, policy.do, policy),
+        )  # fmt: skip
+        dq, dk, dv = differentiate(
+            *operands, (dout, out, lse), policy, self.key_chunk, scale=how.scale, causal=how.causal,
+            gradient_dtype=torch.float32 if policy.hadamard else how.dtype,
+        )  # fmt: skip
+        return turned_back(dq, policy), turned_back(dk, policy), dv
+
+
+def _wants(here: str) -> str:
+    return f"needs a GPU with FP8 tensor cores (compute capability 8.9 and later), {here}; use kernel=quantised"
+
+
+KERNEL = TritonFp8

@@ -1,0 +1,105 @@
+"""The Triton FP8 kernels against their emulation under the same policy: in the interpreter at tiny sizes, on a GPU.
+
+Casts of q, k, v and dout are the same on both sides. Scores are float32 sums in another order, so a weight is off by
+1e-6 of itself at most; a share 2e-6 / 2^-4 of weights so lies next to a tie of e4m3 and may go the other way, by 2^-3
+of itself: sqrt(3e-5) / 8 = 7e-4 of P in the Frobenius norm, 1.0e-3 in e5m2; dS the same, where a difference of
+products makes it twice as much. Of one such difference dq and dk take both: 4e-3 is allowed. A prescale that is missing
+or another scale is 10 times as much.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from accuracy.config.checks import check
+from accuracy.core.errors import ConfigError
+from accuracy.kernel import quantised
+from accuracy.kernel.triton_fp8 import KERNEL
+from tests.kernel.problem import Problem, relative, results
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
+BAND = 4e-3
+TINY = Problem(queries=66, keys=133, dim=32)
+SUBJECTS = {
+    "tensor": (TINY, {"policy": "fp8_tensor"}),
+    "heads": (replace(TINY, causal=False), {"policy": "fp8_tensor", "granularity": "head"}),
+    "blocks": (replace(TINY, queries=133), {"policy": "fp8_block"}),
+    "e5m2 for gradients, turned": (TINY, {"policy": "fp8_gradients_e5m2", "hadamard": True}),
+    "no prescale": (replace(TINY, heads_kv=2), {"policy": "fp8_no_prescale"}),
+    "two accumulators": (replace(TINY, heads=1, queries=40, keys=290), {"policy": "fp8_hopper_flush", "key_chunk": 32}),
+    "one accumulator": (replace(TINY, dim=48, queries=40, batch=2), {"policy": "fp8_hopper"}),
+}  # fmt: skip
+
+
+def emulated(problem: Problem, tensors: list[Tensor], **knobs: object) -> list[Tensor]:
+    """With float32 sums, as the interpreter's are."""
+    how = {"key_chunk": 64, **knobs, "policy": str(knobs["policy"]).replace("_hopper_flush", "_tensor")}
+    return results(quantised.KERNEL(**how | {"policy": how["policy"].replace("_hopper", "_tensor")}), problem, tensors)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter is for machines without a GPU")
+@pytest.mark.stress(4)
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_it_is_its_emulation_in_the_interpreter(name: str) -> None:
+    problem, knobs = SUBJECTS[name]
+    tensors = problem.draw("cpu")
+    found = results(KERNEL(**knobs).build("cpu"), problem, tensors)
+    expected = emulated(problem, tensors, **knobs)
+    apart = relative(*zip(*((x, y) for x, y in zip(found, expected, strict=True)), strict=True))
+    assert max(apart.values()) < BAND, apart
+    assert apart["lse"] < 1e-6, apart
+    other = emulated(problem, tensors, **knobs | {"p_prescale": 16.0 if name == "no prescale" else 1.0, "v": "e5m2"})
+    assert relative(found, other)["out"] > 10 * BAND
+    assert relative(found, other)["dv"] > 2 * BAND
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("knobs", [{"policy": "fp8_tensor"}, {"policy": "fp8_block"}, {"policy": "fp8_e5m2"}], ids=str)
+def test_it_is_its_emulation_on_the_gpu(knobs: dict[str, object], causal: bool) -> None:
+    """The tensor core's own sum of 32 terms keeps 14 bits: 2^-13 of it a product, which moves 2^-13 / 2^-4 of the
+    casts by 2^-3, 5e-3, and more of dS."""
+    problem = Problem(queries=1024, keys=1024, heads=8, heads_kv=2, dim=128, causal=causal, dtype=torch.bfloat16,
+                      scale=128**-0.5)  # fmt: skip
+    tensors = problem.draw("cuda")
+    found = results(KERNEL(**knobs), problem, tensors, torch.float32)
+    apart = relative(found, results(quantised.KERNEL(key_chunk=64, **knobs), problem, tensors, torch.float32))
+    assert max(apart.values()) < 2e-2, apart
+
+
+@pytest.mark.stress
+def test_it_compiles_for_hopper_where_there_is_no_gpu() -> None:
+    """To machine code of compute capability 9.0, with products of 8 bits on its tensor cores."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "tests.kernel.compile_fp8"]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert found.returncode == 0, found.stderr[-2000:]
+    assert found.stdout.split() == ["_forward", "query_gradient_kernel", "key_gradient_kernel"]
+
+
+def test_without_fp8_tensor_cores_it_is_unsupported_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert KERNEL().abilities("cpu").missing.startswith("needs a GPU with FP8 tensor cores (compute capability 8.9")
+
+
+BAD = {
+    "blocks that are no tile": ({"policy": "fp8_block", "key_chunk": 128}, "block=64 and key_chunk=128; allowed: both"),
+    "a flush between two tiles": ({"flush_interval": 96, "key_chunk": 64}, "flush_interval=96 with key_chunk=64"),
+    "a policy that is not FP8's": ({"policy": "int8"}, "kernel.triton_fp8.policy 'int8' is unknown; allowed: fp8_"),
+    "a prescale that saturates": ({"p_prescale": 512.0}, "= 512; allowed: up to 448"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_combination_is_one_line(case: str) -> None:
+    knobs, words = BAD[case]
+    with pytest.raises(ConfigError) as raised:
+        check(KERNEL, "kernel.triton_fp8", knobs)
+    assert words in str(raised.value)
+    assert "\n" not in str(raised.value)
