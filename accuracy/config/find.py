@@ -13,7 +13,7 @@ from accuracy.config.checks import Axis, check, combinations, mapping, values_of
 from accuracy.core.case import Part, Variant
 from accuracy.core.errors import ConfigError, unknown
 from accuracy.core.paths import CONFIGS, PACKAGE
-from accuracy.core.sharding import SHARDINGS
+from accuracy.core.sharding import SHARDINGS, UNEVEN, kind_of
 
 CODE = ("forward", "backward", "sharding")
 
@@ -43,8 +43,8 @@ def variants(nodes: Any, folders: Sequence[Path]) -> Iterator[Variant]:
         missing = set(CODE) - set(node if isinstance(node, Mapping) else ())
         if missing:
             raise ConfigError(f"variant.{name} lacks {', '.join(sorted(missing))}; see configs/variant/ring.yaml")
-        if node["sharding"] not in SHARDINGS:
-            raise unknown(f"variant.{name}.sharding", node["sharding"], SHARDINGS)
+        if kind_of(str(node["sharding"])) not in (*SHARDINGS, UNEVEN):
+            raise unknown(f"variant.{name}.sharding", node["sharding"], (*SHARDINGS, "lengths as 40+20+36"))
         forward, backward = (part("variant", node[way], folders) for way in ("forward", "backward"))
         names = _function_names(node.get("fn"), set(nodes) - {name}) if name == "callable" else {}
         for options in _options(f"variant.{name}", {key: node[key] for key in node if key not in CODE}):

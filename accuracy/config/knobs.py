@@ -12,6 +12,7 @@ from accuracy.config.checks import check, unknown_key
 from accuracy.core import plugins
 from accuracy.core.case import Part, Scalar, Variant
 from accuracy.core.errors import ConfigError, one_line
+from accuracy.core.sharding import UNEVEN, kind_of
 
 CONTENTS = {"variant": "SCHEDULE", "kernel": "KERNEL", "inputs": "draw"}  # what the file of a part must have
 
@@ -22,10 +23,10 @@ def complete_variant(variant: Variant) -> Variant:
     for part in (variant.forward, variant.backward):
         modules.append(_module("variant", part.source))
         allowed = modules[-1].SCHEDULE.shardings
-        if variant.sharding not in allowed:
+        if kind_of(variant.sharding) not in allowed:
             raise ConfigError(
                 f"variant.{variant.name}.sharding={variant.sharding}, but schedule {part.name} is made for"
-                f" {', '.join(allowed)}; use that"
+                f" {', '.join('lengths as 40+20+36' if each == UNEVEN else each for each in allowed)}; use that"
             )
     return replace(variant, options=_options(f"variant.{variant.name}", modules, variant.options))
 

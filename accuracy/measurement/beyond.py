@@ -15,6 +15,7 @@ from accuracy.bound.policy import Policy, loosest
 from accuracy.bound.running import bounds
 from accuracy.core.case import Case
 from accuracy.core.dtype import FORMATS, coarser
+from accuracy.measurement import padding
 from accuracy.measurement.metrics import Array, appended
 from accuracy.measurement.targets import Named, Targets
 from accuracy.reference.float64 import Reference
@@ -31,7 +32,7 @@ def count(case: Case, targets: Targets, tensor: str, x: Tensor, stored_lse: str)
     problem = case.problem
     if (
         problem.dropout is not None
-        or problem.padding is not None
+        or padding.apart(case)
         or tensor in ("delta", "dsink")
         or problem.pairs > MOST_SCORES
     ):

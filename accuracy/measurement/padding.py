@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.case import Case
+from accuracy.core.sharding import lengths_of
 from accuracy.measurement.metrics import Array
 from accuracy.results.table import ALL_TENSORS
 from accuracy.runtime.sharding import token_map
@@ -40,10 +41,15 @@ def _blanked(name: str, x: Tensor | None, kept: Tensor) -> Tensor | None:
     return x.masked_fill(~tokens & x.isfinite(), 0.0)
 
 
+def apart(case: Case) -> bool:
+    """Whether zeros stand behind tokens: the sequence's, or each rank's where ranks hold unequally many."""
+    return case.problem.padding is not None or bool(lengths_of(case.variant.sharding))
+
+
 def _real(case: Case) -> Tensor:
     """(W, S/W)"""
     length = case.problem.seqlen
-    if case.problem.padding is None:
+    if not apart(case):
         return torch.ones(case.world_size, 1, dtype=torch.bool)
     return token_map(case.variant.sharding, length, case.world_size) < length
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.case import Case
+from accuracy.measurement import padding
 from accuracy.measurement.targets import Targets
 from accuracy.reference.float64 import seen_keys
 from accuracy.results.table import ALL_TENSORS, Row
@@ -33,7 +34,7 @@ def rows(case: Case, targets: Targets, results: Sequence[Results]) -> list[Row]:
         case.inputs.name != "one_hot"
         or problem.sinks is not None
         or problem.dropout is not None
-        or problem.padding is not None
+        or padding.apart(case)
         or max(group * problem.queries, problem.seqlen) > min(problem.head_dim, problem.value_dim)
     ):
         return []

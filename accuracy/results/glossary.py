@@ -31,7 +31,7 @@ inputs_options | | settings of the distribution
 dtype | | dtype of q, k, v, dout, out and the gradients; float8_*: of the inputs alone, the others are bfloat16
 world | | where the ranks are: simulated (one process) or processes
 world_size | ranks | number of ranks
-sharding | | which tokens a rank has: contiguous, zigzag, striped
+sharding | | which tokens a rank has: contiguous, zigzag, striped, or how many each has (40+20+36)
 seed | | seed of the inputs
 mask | | causal or full, with its window, documents and other settings that few problems have
 softcap | | scores become softcap tanh(score / softcap); 0: no cap

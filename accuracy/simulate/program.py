@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from accuracy.core import plugins
 from accuracy.core.case import Case
+from accuracy.core.sharding import lengths_of
 from accuracy.kernel.base import Kernel, kernel_of
 from accuracy.kernel.block import sink
 from accuracy.kernel.block.calls import Scores
@@ -57,6 +59,13 @@ class Work:
     shards: Sequence[Tensors]
     rank_type: Callable[..., Rank] = Rank
     batched: bool = True
+
+    def __post_init__(self) -> None:
+        """Where ranks hold unequally many tokens, each is given its own alone."""
+        if lengths := lengths_of(self.case.variant.sharding):
+            pairs = zip(lengths, self.shards, strict=True)  # in a process of one rank the others' places are empty
+            own = [shards and tuple(x[:, :length].contiguous() for x in shards) for length, shards in pairs]
+            object.__setattr__(self, "shards", own)
 
     async def forward(self, world: World) -> Results:
         """Of one rank: out, lse and whatever else the schedule returns for its backward."""
@@ -109,12 +118,12 @@ def rank_program(case: Case, kernel: Kernel, shards: Sequence[Tensors]) -> Progr
     work = Work(case, kernel, shards)
 
     async def program(world: World) -> Results:
-        before = _versions(shards[world.rank])
+        before = _versions(work.shards[world.rank])
         forwarded = await work.forward(world)
         gradients = await work.backward(world, forwarded)
-        if _versions(shards[world.rank]) != before:
+        if _versions(work.shards[world.rank]) != before:
             raise RuntimeError(WROTE)
-        return forwarded[:2] + gradients
+        return _as_large(case, forwarded[:2] + gradients)
 
     return program
 
@@ -127,13 +136,26 @@ def simulate(
     the case's own, for benchmarks and traces. Raises what `simulated.run` raises."""
     work = Work(case, kernel or build_kernel(case), shards, rank_type, batched)
     with device.measured(case.device) as cost, device.poisoned(case.reruns.poison):
-        before = [_versions(tensors) for tensors in shards]
+        before = [_versions(tensors) for tensors in work.shards]
         forwarded = forward(work)
         gradients = backward(work, forwarded)
-        for rank, tensors in enumerate(shards):
+        for rank, tensors in enumerate(work.shards):
             if _versions(tensors) != before[rank]:
                 raise simulated.RankFailed(f"rank {rank}: RuntimeError: {WROTE}")
-    return Ran([outs[:2] + rest for outs, rest in zip(forwarded, gradients, strict=True)], cost)
+    pairs = zip(forwarded, gradients, strict=True)
+    return Ran([_as_large(case, outs[:2] + rest) for outs, rest in pairs], cost)
+
+
+def _as_large(case: Case, results: Results) -> Results:
+    """With zeros behind a rank's tokens where another rank holds more: tables want ranks of one size."""
+    missing = max(lengths := lengths_of(case.variant.sharding), default=0) - results[0].shape[1]  # type: ignore[union-attr]
+    if not lengths or not missing:
+        return results
+    lse = 1  # (B, H, S'); others (B, S', heads, D)
+    return tuple(
+        x if x is None or place > 4 else F.pad(x, (0, missing) if place == lse else (0, 0, 0, 0, 0, missing))
+        for place, x in enumerate(results)
+    )
 
 
 def _versions(tensors: Tensors) -> list[int]:
@@ -168,9 +190,9 @@ def _batched(
     schedule, anywhere = work.part(way, simulated.SimulatedWorld(0, work.case.world_size, simulated.Mail()))
     # not where single ranks are watched, nor in a poisoned world: there the NaN around a rank's inputs shows what a
     # kernel reads beside them, and other ranks' tensors would not
-    # nor with dropout: each rank has a mask of its own
+    # nor with dropout: each rank has a mask of its own; nor where ranks hold unequally many tokens
     reruns, dropout = work.case.reruns, work.case.problem.dropout
-    alone = reruns.poison or reruns.unwaited or dropout is not None
+    alone = reruns.poison or reruns.unwaited or dropout is not None or lengths_of(work.case.variant.sharding)
     may_batch = work.batched and work.rank_type is Rank and not alone
     all_ranks = of(schedule) if may_batch else None
     return None if all_ranks is None else all_ranks(anywhere, shards)

@@ -2,6 +2,7 @@
 
 from accuracy.core.case import Case, Reruns
 from accuracy.core.fields import STACK, names, values
+from accuracy.core.sharding import lengths_of
 from accuracy.stack import weights as trained
 from accuracy.variant.base import schedule_of
 
@@ -22,6 +23,8 @@ def unsupported(case: Case) -> str | None:
         return "problem.sinks has no place in a stack, whose blocks are Llama's; drop it"
     if case.problem.padding is not None:
         return "problem.padding has no place in a stack, whose words are all measured; drop it"
+    if lengths_of(case.variant.sharding):
+        return f"sharding={case.variant.sharding} has no place in a stack, whose ranks hold as many words; drop it"
     if case.problem.dropout is not None:
         return "problem.dropout has no place in a stack, whose layers would all have one mask; drop it"
     if case.reruns != Reruns() or case.conditions:

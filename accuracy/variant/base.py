@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from accuracy.core import plugins
@@ -59,9 +60,16 @@ class Rank:
         dropout = self.scores.dropout
         if dropout is None:
             return self
-        tokens = token_map(self.sharding, length * self.world.size, self.world.size)
-        keys = torch.arange(tokens.numel()) if source is None else tokens[source]
+        count = shardings.total(self.sharding, length, self.world.size)
+        tokens = [each[each < count] for each in token_map(self.sharding, count, self.world.size)]
+        keys = torch.arange(count) if source is None else tokens[source]
         return replace(self, scores=replace(self.scores, dropout=dropout.at(tokens[self.world.rank], keys)))
+
+    def widest(self, x: Tensor) -> Tensor:
+        """A rank's tensor (B, n_r, heads, D) with zeros behind its tokens where another rank holds more: buffers that
+        travel have one size."""
+        missing = shardings.most(self.sharding, x.shape[1]) - x.shape[1]
+        return F.pad(x, (0, 0, 0, 0, 0, missing)) if missing else x
 
     def of_heads(self, first: int) -> "Rank":
         """The rank while it computes query heads from `first` on."""

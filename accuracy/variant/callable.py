@@ -23,6 +23,7 @@ from torch import Tensor
 
 from accuracy.core import plugins
 from accuracy.core.case import Case
+from accuracy.core.sharding import SHARDINGS, UNEVEN, lengths_of
 from accuracy.runtime import kept, returned
 from accuracy.runtime.layout import LAYOUTS
 from accuracy.variant.base import WROTE, Rank, Schedule
@@ -119,7 +120,10 @@ class AnyCallable(Schedule):
             return f"variant {variant.name} talks over torch.distributed; use world=processes"
         if dict(variant.options)["layout"] == "qkvpacked" and problem.heads != problem.heads_kv:
             return f"layout=qkvpacked needs problem.heads_kv={problem.heads}, not {problem.heads_kv}"
-        says = getattr(plugins.load_function(str(dict(variant.options)["fn"])).module, "unsupported", None)
+        module = plugins.load_function(str(dict(variant.options)["fn"])).module
+        if lengths_of(variant.sharding) and hasattr(module, "DISTRIBUTION"):
+            return f"variant {variant.name} has as many tokens on every rank; use its own sharding, or padding=end"
+        says = getattr(module, "unsupported", None)
         return None if says is None else says(case)
 
     def knows(self, case: Case) -> tuple[str, ...]:
@@ -157,4 +161,4 @@ class AnyCallable(Schedule):
             return differentiate(graph, dout)
 
 
-SCHEDULE = AnyCallable(shardings=("contiguous", "zigzag", "striped"), options=Options, any_lse_dtype=True)
+SCHEDULE = AnyCallable(shardings=(*SHARDINGS, UNEVEN), options=Options, any_lse_dtype=True)

@@ -15,7 +15,7 @@ from accuracy.core.case import Case
 from accuracy.core.dtype import FORMATS
 from accuracy.core.masks import Block
 from accuracy.core.precision import Precision
-from accuracy.core.sharding import segments
+from accuracy.core.sharding import UNEVEN, segments, total
 from accuracy.runtime import sharding
 from accuracy.variant.base import Rank, Schedule, schedule_of
 from accuracy.world.base import Tensors
@@ -48,11 +48,11 @@ def head_groups(rank: Rank, heads: int, heads_kv: int) -> list[HeadGroup]:
 def blocks(rank: Rank, length: int) -> list[Block]:
     """Each run of local rows with the keys it sees, in the whole sequence: all of them, or those up to its last token;
     of its documents and windows only, where there are such. Every row is in one block."""
-    total = length * rank.world.size
+    keys = total(rank.sharding, length, rank.world.size)
     return [
         block.shifted(first - rows.start, 0)
         for rows, first in segments(rank.sharding, rank.world.rank, length, rank.world.size)
-        for block in rank.visibility.blocks((first, first + rows.stop - rows.start), (0, total))
+        for block in rank.visibility.blocks((first, first + rows.stop - rows.start), (0, keys))
     ]
 
 
@@ -73,7 +73,7 @@ async def _gathered(rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> AsyncIterato
 
 def on_the_wire(rank: Rank, x: Tensor, group: HeadGroup) -> Tensor:
     """What a rank sends of its k or v (B, S/W, Hk, D): (B, S/W, Hk', D)."""
-    return x[:, :, group.kv].to(rank.place("wire")).contiguous()
+    return rank.widest(x[:, :, group.kv]).to(rank.place("wire")).contiguous()
 
 
 def in_sequence(rank: Rank, gathered: Tensors) -> Tensors:
@@ -149,12 +149,13 @@ class Llama3(Schedule):
             heads = group.query
             of_heads = dout[:, :, heads], q[:, :, heads], out[:, :, heads], lse[:, heads]
             dq[:, :, heads], *shards = _differentiate(rank, everything, group, *of_heads)
-            dk[:, :, group.kv], dv[:, :, group.kv] = await rank.world.reduce_scatter(shards)
+            sums = await rank.world.reduce_scatter(shards)
+            dk[:, :, group.kv], dv[:, :, group.kv] = (x[:, : k.shape[1]] for x in sums)
         return dq, dk, dv
 
 
 SCHEDULE = Llama3(
-    shardings=("contiguous", "zigzag"),
+    shardings=("contiguous", "zigzag", UNEVEN),
     features=("window", "documents", "softcap", "head_dim_v", "sinks", "dropout"),
     precision=Precision(dkv_accumulator="input", gradient_wire="input"),
     forward_places=("partial", "wire"),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from accuracy.core.masks import Block
+from accuracy.core.sharding import UNEVEN
 from accuracy.variant.base import Rank, Schedule
 from accuracy.variant.join import Accumulator
 from accuracy.world.base import Tensors
@@ -33,7 +34,7 @@ async def _turns(
     computed at the first step, and there is one more.
     """
     size, own, last = rank.world.size, rank.world.rank, rank.precision.ring_order == "diagonal_last"
-    travelling: Tensors = (k.to(rank.place("wire")), v.to(rank.place("wire")))
+    travelling: Tensors = tuple(rank.widest(x).to(rank.place("wire")) for x in (k, v))
     for step in range(size):
         source = ring.source(rank, step)
         arriving = rank.world.exchange(travelling, *ring.hop(rank, step)) if step + 1 < size else None
@@ -87,7 +88,8 @@ class Ring(Schedule):
         self, rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
     ) -> Tensors:
         """See `Schedule.backward`. dk and dv travel with the keys they belong to, one step behind, and end at home."""
-        dq, dk, dv = (rank.accumulator(name, x) for name, x in (("dq", q), ("dk", k), ("dv", v)))
+        like = {"dq": q, "dk": rank.widest(k), "dv": rank.widest(v)}
+        dq, dk, dv = (rank.accumulator(name, x) for name, x in like.items())
         hops, step, travelling = rank.world.size if rank.world.size > 1 else 0, 0, None
         async for met, found, k_there, v_there in _turns(self, rank, k, v):
             gradients = []
@@ -106,7 +108,7 @@ class Ring(Schedule):
                 travelling = rank.world.exchange(sums, *self.hop(rank, step))
             step += 1
         await _receive(travelling, dk, dv)
-        return tuple(total.value().to(rank.dtype) for total in (dq, dk, dv))
+        return tuple(total.value()[:, : x.shape[1]].to(rank.dtype) for total, x in ((dq, q), (dk, k), (dv, v)))
 
 
 async def _receive(travelling: Awaitable[Tensors] | None, *totals: Accumulator) -> None:
@@ -115,4 +117,4 @@ async def _receive(travelling: Awaitable[Tensors] | None, *totals: Accumulator) 
             total.take(received)
 
 
-SCHEDULE = Ring()
+SCHEDULE = Ring(shardings=("contiguous", UNEVEN))

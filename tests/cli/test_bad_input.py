@@ -165,6 +165,17 @@ MISTAKES = {  # words, and what the line must contain
         "problem.seqlen=30 does not divide into 4 equal parts (contiguous sharding, world_size 4); "
         "nearest allowed: 28 or 32; or pad to 32: problem.padding=end",
     ),
+    "lengths of other ranks": (
+        "variant=ring world_size=3 variant.ring.sharding=20+12",
+        "sharding=20+12 has 2 ranks and 32 tokens, not world_size=3 and problem.seqlen=32",
+    ),
+    "lengths that a schedule cannot have": (
+        "variant=zigzag world_size=2 variant.zigzag.sharding=20+12", "sharding=20+12, but schedule zigzag is made for",
+    ),
+    "lengths that a package cannot have": (
+        "variant=ring_flash_attn_ring world_size=2 variant.ring_flash_attn_ring.sharding=20+12",
+        "variant ring_flash_attn_ring has as many tokens on every rank; use its own sharding",
+    ),
     "tokens not divisible by chunks": (
         "variant=zigzag world_size=4 problem.seqlen=36",
         "problem.seqlen=36 does not divide into 8 equal parts (zigzag sharding, world_size 4); "

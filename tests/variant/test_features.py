@@ -164,3 +164,39 @@ def test_256_ranks_of_few_tokens_agree_with_the_reference(variant: str) -> None:
     assert (results["status"] == "ok").all(), results["reason"].unique()
     assert results["error_rel"].max() < 1e-12
     assert set(results["rank"]) == {-1, *range(256)}
+
+
+UNEVEN = ("problem.seqlen=96", "world_size=3", "dtype=float64")
+MASKS = {
+    "causal": (), "full, with dropout": ("problem.mask=full", "problem.dropout=0.3"), "window": ("problem.window=7",),
+    "documents": ("problem.documents=30+41+25", "problem.softcap=2.0"),
+}  # fmt: skip
+
+
+@pytest.mark.stress(5, "variant", "mask")
+@pytest.mark.parametrize("lengths", ["40+20+36", "1+94+1"])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("variant", ["ring", "llama3", "llama3_ring"])
+def test_ranks_may_hold_unequally_many_tokens(variant: str, mask: str, lengths: str) -> None:
+    found = measure(f"variant={variant}", f"variant.{variant}.sharding={lengths}", *UNEVEN, *MASKS[mask])
+    assert set(found["status"]) == {"ok"}
+    assert found["error_rel"].max() < 1e-12
+    assert (found["worst_token"] < 96).all()
+
+
+def test_a_rank_that_takes_the_others_to_hold_as_many_tokens_is_seen(tmp_path: Path) -> None:
+    """A rank's mean and norm are over its own tokens, of which the least has 20 of the 40 of the largest."""
+    words = ("variant.SELF.sharding=40+20+36", *UNEVEN)
+    plain = measure("variant=ring", *(word.replace("SELF", "ring") for word in words)).set_index(["tensor", "rank"])
+    begins = {0: 0, 1: 40, 2: 60}
+    (planned,) = plan(configuration(*TINY, "variant=ring", "variant.ring.sharding=40+20+36", *UNEVEN), None)
+    whole = Pipeline("", Cache(None, 0.0)).targets(planned.case).reference["out"]
+    for rank, length in enumerate((40, 20, 36)):
+        mine = whole[:, begins[rank] : begins[rank] + length]
+        assert plain.loc[("out", rank), "reference_rms"] ** 2 == pytest.approx(float(mine.square().mean()), rel=1e-9)
+    planting.slip(tmp_path, "ring", "yield met, ring.blocks(rank, source, k.shape[1]), travelling[0]",
+                  "yield met, [Block(each.query, slice(0, min(each.key.stop, k.shape[1])), False) for each in"
+                  " ring.blocks(rank, source, k.shape[1])], travelling[0]")  # fmt: skip
+    words = ("problem.mask=full", *(word.replace("SELF", "broken") for word in words))
+    found = measure("variant=broken", *words, folders=[tmp_path])
+    assert found["error_rel"].max() > 1e-3

@@ -37,6 +37,7 @@ from accuracy.measurement.hypothesis import (
 )
 from accuracy.measurement.hypothesis.attention import MOST_PAIRS, MOST_SCORES, Attention
 from accuracy.measurement.hypothesis.base import FORWARD, Asked, Hypothesis, follows
+from accuracy.measurement.padding import apart
 from accuracy.measurement.targets import Targets
 from accuracy.reference.float64 import seen_keys
 from accuracy.results.hypothesis import EXPLAINS, FOLLOWS, RULED_OUT, SAME
@@ -69,7 +70,7 @@ KEPT, WRITTEN = 32, 12  # of a tensor: hypotheses that are compared with each ot
 
 def rows(case: Case, targets: Targets, results: Sequence[Results], compared: Mapping[str, Compared]) -> list[Row]:
     """Of a case whose ranks returned `results`."""
-    unknown = {"head_dim_v", "sinks", "dropout"} & set(case.problem.features) or case.problem.padding
+    unknown = {"head_dim_v", "sinks", "dropout"} & set(case.problem.features) or apart(case)
     if case.problem.queries * case.problem.seqlen > MOST_PAIRS or unknown:
         return []
     expected = {name: _expected(case, each, name) for name, each in compared.items() if name != "delta"}

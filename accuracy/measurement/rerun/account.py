@@ -111,6 +111,7 @@ class Account:
         counts, (case, every) = self.pairs[way], (self.watch.case, torch.arange)
         _, queries, keys = counts.shape
         for rank, tokens in enumerate(token_map(case.variant.sharding, queries, case.world_size).to(counts.device)):
+            tokens = tokens[tokens < queries]
             met = Met(tokens, every(keys, device=counts.device), *2 * (every(1),))
             lacking = self.watch.visible(met) & (counts[:, tokens] == 0).any(0)
             self._pairs("missing", way, rank, -1, met, lacking)
@@ -145,9 +146,11 @@ class Account:
         if name not in self.sums or WAYS[name] in self.unknown:
             return
         case, band = self.watch.case, rounding_band("out", "bfloat16")
-        tokens = token_map(case.variant.sharding, case.problem.length(name), case.world_size)[rank]
+        length = case.problem.length(name)
+        tokens = token_map(case.variant.sharding, length, case.world_size)[rank]
+        tokens = tokens[tokens < length]  # where ranks hold unequally many, zeros are behind them
         expected = self.sums[name][:, tokens].nan_to_num()
-        off = x.double().nan_to_num() - expected
+        off = x[:, : len(tokens)].double().nan_to_num() - expected
         size = expected.norm()
         if not off.norm() <= band * size:
             numbers = {"error_rel": float(off.norm() / size), "error_max": float(off.abs().max()), "band": band}

@@ -60,6 +60,16 @@ def test_both_worlds_give_the_same_bits(both_worlds, variant: str) -> None:
     pd.testing.assert_frame_equal(real, simulated, check_exact=True)
 
 
+def test_real_ranks_that_hold_unequally_many_tokens_have_the_simulated_bits(tmp_path: Path) -> None:
+    words = [f"variant.{name}.sharding=40+20+36" for name in ("ring", "llama3", "llama3_ring")]
+    words += ["variant=[ring,llama3,llama3_ring]", "world_size=3", "dtype=bfloat16", "reruns.poison=true"]
+    rows = run(tmp_path / "run", *words, "world=processes", "+also.again={world:{simulated:{}}}")
+    assert set(rows["status"]) == {table.OK}
+    assert not rows["poisoned"].fillna(0).any()
+    real, simulated = (comparable(rows[rows["world"] == world]) for world in ("processes", "simulated"))
+    pd.testing.assert_frame_equal(real, simulated, check_exact=True)
+
+
 def test_reruns_on_real_ranks_change_no_bit_either(tmp_path: Path) -> None:
     words = ("variant=zigzag", "world_size=2", "dtype=float32", "reruns.repeat=1", "reruns.poison=true",
              "reruns.future=true")  # fmt: skip
