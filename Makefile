@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 CUDA := $(shell $(PYTHON) -c 'import torch; print(int(torch.cuda.is_available()))' 2>/dev/null || echo 0)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt
 JOBS ?= 3
+unexport PYTHONDONTWRITEBYTECODE  # each of the processes that tests start would compile the package anew
 
 .DEFAULT_GOAL := help
 

@@ -1,6 +1,6 @@
 """The variants on disk: those with schedules of their own, and those that wrap somebody else's callable."""
 
-from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,8 @@ def packages() -> list[str]:
     return sorted(name for name, node in _nodes((CONFIGS,)).items() if node["forward"] == "callable")
 
 
-def _nodes(folders: Sequence[Path]) -> dict[str, Any]:
+@cache  # some 70 tests ask while they are collected
+def _nodes(folders: tuple[Path, ...]) -> dict[str, Any]:
     nodes = {}
     for folder in folders:
         for path in (folder / "variant").glob("*.yaml"):

@@ -9,6 +9,8 @@ from accuracy.core.paths import PACKAGE
 from accuracy.package import installed
 from tests.processes import python
 
+pytestmark = pytest.mark.xdist_group("two_ranks")  # which are started once
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

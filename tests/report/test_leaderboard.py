@@ -15,6 +15,7 @@ from accuracy.results import lean, table
 from tests.report.synthetic import Shape, cases, rows_of
 from tests.report.tables import logic, times
 
+pytestmark = pytest.mark.xdist_group("leaderboard")  # made once
 FEW = {"dtypes": ("bfloat16", "float32"), "seeds": (0, 1), "tensors": ("out", "dq", "dk", "dv")}
 GROWTH = {"single_device": 0.0, "ring": 0.0, "zigzag": 0.5}
 OWN, THEIRS = ("zigzag", "0.9", "bfloat16"), ("ring", "0.1.8", "bfloat16")
