@@ -1,0 +1,165 @@
+"""Which table says each measured number that a document prints? `python -m accuracy.report.evidence REPOSITORY`.
+
+In: documents, the published tables, and the `numbers.py` of experiments. Each holds
+`def numbers(tables: Tables) -> dict[str, list[Said]]`: passages of documents, by their path from its folder, with the
+numbers that tables have for them. Out: a line for each passage that the tables do not bear out, and for each measured
+number of a document that no passage has.
+"""
+
+import re
+import runpy
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from accuracy.report.folder import read_folder
+
+NAME = "numbers.py"
+FIELD, NEVER = re.compile(r"\{[^{}]*\}"), re.compile(r"(?!)")
+NUMBER = re.compile(r"(?<![\w.^#/-])\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?(?![\w^])")
+WHOLE = r"\d+(?:[.,]\d+)*"
+LIST = rf"{WHOLE}(?:(?:,| to| and| or|,? \.\.\.,?) {WHOLE})*"
+CHOSEN = (  # what a number of is a setting
+    r"(?:ranks?|GPUs?|H100s?|H200s?|cores?|tokens?|keys?|queries|heads?|seeds?|layers?|parts?|bits?|bytes?|steps?|"
+    r"dimensions?|documents?|processes|threads|positions|hops?)"
+)
+UNMEASURED = tuple(
+    re.compile(each, re.DOTALL | re.MULTILINE)
+    for each in (  # what prints a digit that nobody measured, taken out in this order
+        r"^## (?:Question|Prediction)s?$.*?(?=^## |\Z)",
+        r"```.*?```",
+        r"^ {4,}(?:accuracy|make|pip|python|torchrun|srun)[^\n]*$",
+        r"`[^`\n]*`",
+        r"^\[[^\]]+\]: [^\n]*$",
+        r"\]\([^)]*\)",
+        r"https?://\S+",
+        r"<!-- columns.*?<!-- end of columns -->",
+        r"<!--.*?-->",
+        r"^ *\|[^\n]*\n(?= *\|[-|: ]+\|$)",  # heads of tables
+        r"\d{4}-\d\d-\d\d",
+        r"arXiv:? ?\d{4}\.\d{4,5}",
+        r"\b\d+-bit\b",
+        r"^ *\d+\. ",
+        r"\d+\.\d+\.\d+\S*",  # versions
+        r"\b(?:torch|Triton|Python|CUDA|cuDNN|flash-attn|FlashAttention|JAX|transformers|NCCL|MKL) \d[\d.]*",
+        rf"\b(?:lines?|Table|Figure|section|layers?|ranks?|seeds?|steps?|head|Predictions?|size) {LIST}",
+        rf"\b[A-Za-z_]+ ?= ?{LIST}",  # W = 2, 4
+        rf"{LIST} (?:\w+ )?{CHOSEN}\b",
+    )
+)
+
+
+@dataclass(frozen=True)
+class Said:
+    """A passage that a document prints, white space aside.
+
+    text: with a format field for each measured number, `{:.2f} times`. values: what tables say, one for each field.
+    holds: whether tables bear out what the text says of numbers that it does not print (`below 1.5 times`).
+    source: where numbers are from that no table has: of others, or of a command's output; they are not recomputed.
+    """
+
+    text: str
+    values: tuple[Any, ...] = ()
+    holds: bool = True
+    source: str = ""
+
+    @property
+    def printed(self) -> str:
+        """The text with the tables' numbers."""
+        return self.text.format(*self.values)
+
+    def place(self, document: str) -> re.Match[str] | None:
+        """Where a document has the passage; else where it has the passage with other numbers."""
+        text = _pattern(self.printed, NEVER).search(document)
+        return text or _pattern(self.text, FIELD).search(document)
+
+
+class Tables:
+    """Published tables by name, `te_growth/nvidia-h200`."""
+
+    def __init__(self, reports: Path):
+        self.reports = reports
+
+    @lru_cache(maxsize=4)  # noqa: B019  as long as the one object of a check
+    def rows(self, name: str) -> pd.DataFrame:
+        """Rows of a table of attention alone; `stacks` has those of a stack."""
+        return read_folder(self.reports / name).results
+
+    @lru_cache(maxsize=4)  # noqa: B019
+    def stacks(self, name: str) -> pd.DataFrame:
+        """Rows of a table of stacks of layers."""
+        return read_folder(self.reports / name).stacks
+
+    def text(self, name: str, pattern: str) -> tuple[float, ...]:
+        """Numbers in the groups of the only match of `pattern` in a published text, `selfcheck/rates.txt`."""
+        (found,) = re.finditer(pattern, (self.reports / name).read_text())
+        return tuple(float(group.replace(",", "")) for group in found.groups())
+
+
+def complaints(document: str, said: Iterable[Said]) -> Iterator[str]:
+    """A line for each passage that tables or document do not bear out, then for each number that no passage has."""
+    open_ = _measured_only(document)
+    for each in said:
+        place = each.place(document)
+        if place is None:
+            yield f"no such passage: {each.text}"
+            continue
+        line, found = _line(document, place.start()), " ".join(place.group().split())
+        if found != " ".join(each.printed.split()):
+            yield f"line {line} prints: {found}; the tables say: {each.printed}"
+        elif not each.holds:
+            yield f"line {line} prints: {found}; the tables do not bear it out"
+        open_ = _without(open_, place)
+    for number in NUMBER.finditer(open_):
+        yield f"line {_line(document, number.start())}: no table is named for {number.group()}"
+
+
+def check(repository: Path) -> Iterator[str]:
+    """The complaints about every document that a numbers.py names."""
+    tables = Tables(repository / "reports")
+    passages: dict[Path, list[Said]] = {}
+    for file in sorted(repository.glob(f"experiments/*/{NAME}")):
+        for document, said in runpy.run_path(str(file))["numbers"](tables).items():
+            passages.setdefault((file.parent / document).resolve(), []).extend(said)
+    for path, said in passages.items():
+        for each in complaints(path.read_text(), said):
+            yield f"{path.relative_to(repository.resolve())}: {each}"
+
+
+def main(words: list[str]) -> int:
+    """0: every number is borne out; 1: not, a line for each."""
+    found = list(check(Path(words[0])))
+    print(*found, sep="\n", end="\n" if found else "")
+    print(f"{len(found)} numbers or passages are not borne out by the published tables")
+    return int(bool(found))
+
+
+def _measured_only(document: str) -> str:
+    for pattern in UNMEASURED:
+        for place in pattern.finditer(document):
+            document = _without(document, place)
+    return document
+
+
+def _pattern(text: str, any_number: re.Pattern[str]) -> re.Pattern[str]:
+    """Finds a text, white space aside, with anything in place of the fields."""
+    words = (r"\S+?".join(map(re.escape, any_number.split(word))) for word in text.split())
+    return re.compile(r"\s+".join(words))
+
+
+def _without(document: str, place: re.Match[str]) -> str:
+    blank = re.sub(r"\S", " ", document[place.start() : place.end()])
+    return document[: place.start()] + blank + document[place.end() :]
+
+
+def _line(document: str, place: int) -> int:
+    return document.count("\n", 0, place) + 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,78 @@
+"""Which table says each number of this README: see accuracy/report/evidence.py."""
+
+import pandas as pd
+
+from accuracy.report.evidence import Said, Tables
+from accuracy.results.over_ranks import over_ranks
+from accuracy.results.table import ALL_RANKS
+from accuracy.verdict.growth import Growth, fit_growth
+
+TABLE = "world_size_growth/nvidia-h200"
+TENSORS, RINGS = ["out", "dq", "dk", "dv"], ["ring", "zigzag", "llama3_ring"]
+INDEX = ["variant", "tensor", "world_size"]
+FOUR = ", ".join(["{:.2f}"] * 4)
+
+
+def numbers(tables: Tables) -> dict[str, list[Said]]:
+    rows = tables.rows(TABLE)
+    rows = rows[rows["tensor"].isin(TENSORS)]
+    worst = worst_ranks(rows[rows["dtype"] == "bfloat16"])
+    whole = rows[rows["rank"] == ALL_RANKS].groupby(["dtype", *INDEX])["x_single_device"].mean()
+    merging = _mean_of_merging_ranks(rows)
+    sums = whole["bfloat16", "llama3", "dk"]
+    steps = (sums / sums.shift()).loc[[32, 64]]
+    return {
+        "README.md": [
+            Said("stays within 1.4 times single device's error up to 64 ranks;",
+                 holds=worst["x_single_device"].loc[[*RINGS, "striped", "llama3_zigzag"]].max() <= 1.4),
+            Said("llama3's dk and dv reach {:.1f} times.", (worst["x_single_device"].loc["llama3"].max(),)),
+            Said("330 measured cases", holds=rows["case_id"].nunique() == 330),
+            Said("(half a 95% interval over seeds is at most {:.2f} for rings, {:.2f} for llama3)",
+                 (worst["half"].loc[RINGS].max(), worst["half"].loc["llama3"].max())),
+            *_grid(worst["x_single_device"]),
+            *_grid(whole["bfloat16"]),
+            Said("out is {:.2f} at 2 ranks and {:.2f} at 64.", (merging[2], merging[64])),
+            Said("rank 0 merges nothing and has {:.0%} of", (_share_of_rank_0(rows),)),
+            Said("from 8 ranks on is above 0.03,", holds=_exponents(whole, RINGS).round(2).max() <= 0.03),
+            Said("(fitted exponent {:.2f})", (_exponent(sums),)),
+            Said("from 16 to 64 the error does grow by {:.2f} and {:.2f} per doubling", tuple(steps)),
+        ]
+    }  # fmt: skip
+
+
+def worst_ranks(rows: pd.DataFrame) -> pd.DataFrame:
+    """`x_single_device` of the worst rank, mean over seeds, and `half` of its interval; indexed by variant, tensor and
+    world size."""
+    return over_ranks(rows[rows["world_size"] > 1], "max").set_index(INDEX).sort_index()
+
+
+def _grid(values: "pd.Series[float]") -> list[Said]:
+    """The rows of a table of four variants and tensors at 2, 8 and 64 ranks."""
+    return [
+        Said(f"| {variant}: out, dq, dk, dv | {FOUR} | {FOUR} | {FOUR} |",
+             tuple(values[variant, tensor, size] for size in (2, 8, 64) for tensor in TENSORS))
+        for variant in ("ring", "zigzag", "llama3", "llama3_ring")
+    ]  # fmt: skip
+
+
+def _mean_of_merging_ranks(rows: pd.DataFrame) -> "pd.Series[float]":
+    of_out = rows.query("variant == 'ring' and tensor == 'out' and dtype == 'bfloat16' and rank > 0")
+    return of_out.groupby("world_size")["x_single_device"].mean()
+
+
+def _share_of_rank_0(rows: pd.DataFrame) -> float:
+    of_out = rows.query(
+        "variant == 'ring' and tensor == 'out' and dtype == 'bfloat16' and world_size == 8 and rank >= 0"
+    )
+    squares = (of_out["error_rms"] ** 2).groupby(of_out["rank"]).sum()
+    return float(squares[0] / squares.sum())
+
+
+def _exponents(whole: "pd.Series[float]", variants: list[str]) -> "pd.Series[float]":
+    several = whole[whole.index.isin(variants, level="variant") & (whole.index.get_level_values("world_size") >= 8)]
+    return several.groupby(["dtype", "variant", "tensor"]).agg(lambda each: _exponent(each.droplevel([0, 1, 2])))
+
+
+def _exponent(values: "pd.Series[float]") -> float:
+    fit = fit_growth(values.items())
+    return fit.exponent if isinstance(fit, Growth) else float("nan")
