@@ -1,4 +1,5 @@
 """`accuracy.plot`: a table of `accuracy.measure` as matplotlib charts. Each function draws into `ax`, or a new figure.
+A variant has the colour that it has in reports.
 
 value: any column of numbers; those above 0 are averaged over seeds as geometric means.
 """
@@ -8,6 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from accuracy.chart import mark
 from accuracy.core.errors import ConfigError, unknown
 from accuracy.results.cell import KEYS
 from accuracy.results.glossary import COLUMNS
@@ -78,9 +80,14 @@ def _rows(table: pd.DataFrame, value: str, tensor: Chosen, needed: tuple[str, ..
 def _lines(rows: pd.DataFrame, value: str, along: str, ax: Axes | None) -> Axes:
     axes = ax or plt.subplots(layout="constrained")[1]
     rows = rows.assign(setting=_labels(rows, (along, *(("world_size",) if along == "rank" else ()))))
+    slots = mark.slots(dict(zip(rows["setting"], rows["variant"].astype(str), strict=True)))
     for setting, each in rows.groupby("setting", sort=False):
-        line = each.groupby(along)[value].agg(_mean)
-        axes.plot(line.index, line.to_numpy(), marker="o", label=str(setting))
+        line, place = each.groupby(along)[value].agg(_mean), mark.colour(slots[str(setting)])
+        look = {
+            "color": "black" if place is None else mark.PALETTE[place][0],
+            "marker": mark.marker(slots[str(setting)]),
+        }
+        axes.plot(line.index, line.to_numpy(), label=str(setting), **look)
     if (rows[value] > 0).all():
         axes.set_yscale("log")
     axes.set_xlabel(along.replace("_", " "))

@@ -2,6 +2,8 @@
 on every page. Dashes are for references only."""
 
 import zlib
+from collections import Counter
+from collections.abc import Mapping
 
 from markupsafe import Markup
 
@@ -48,14 +50,20 @@ def colour_of(variant: str) -> int:
     return VARIANTS.index(variant) if variant in VARIANTS else zlib.crc32(variant.encode()) % COLOURS
 
 
+def slots(lines: Mapping[str, str]) -> dict[str, int]:
+    """Of each line a slot of its variant's colour; those of one variant differ in their markers. lines: label ->
+    variant."""
+    met: Counter[str] = Counter()
+    found = {}
+    for line, variant in lines.items():
+        found[line] = 1 + colour_of(variant) + COLOURS * met[variant]
+        met[variant] += 1
+    return found
+
+
 def marker(slot: int) -> str:
     """matplotlib's marker of the slot: slots of one colour have different ones."""
     return [*_MARKS][(slot + slot // COLOURS) % len(_MARKS)]
-
-
-def dash(slot: int) -> tuple[int, tuple[float, ...]]:
-    """matplotlib's line style of a series: solid, whatever the slot."""
-    return (0, ())
 
 
 def palette_style() -> str:

@@ -10,7 +10,6 @@ from accuracy.gate.overlay import BASELINE_KEY, FAILED_KEY
 
 MOST = 4  # cells, the worst first
 MOST_ROWS = 64  # ranks in a table
-SLOT = 1
 
 
 def panels(decision: Decision) -> list[Panel]:
@@ -22,14 +21,15 @@ def panels(decision: Decision) -> list[Panel]:
 def _panel(slug: str, item: Item) -> Panel:
     assert item.cell is not None
     new, old = item.cell.ranks, item.baseline.ranks if item.baseline else {}
+    slot = 1 + mark.colour_of(str(item.cell.get("variant")))
     axes = drawing.new_axes(str(item.cell.get("tensor")), "rank")
     drawing.log_y(axes, [1.0, *new.values(), *old.values()])
     places = [float(place) for place in axes.get_yticks()]
     drawing.fix_ticks(axes.yaxis, places, [plain(place, 2) for place in places])
     drawing.fix_ticks(axes.xaxis, list(new)[:: max(1, len(new) // 8)])
     axes.axhline(1.0, color=drawing.SINGLE_DEVICE, linewidth=1.1, linestyle=(0, (6, 3)), zorder=1.5)
-    drawing.line(axes, old, old.values(), SLOT, marker="", linestyle=(0, (1.2, 1.6)))
-    drawing.line(axes, new, new.values(), SLOT, markersize=4)
+    drawing.line(axes, old, old.values(), slot, marker="", linestyle=(0, (1.2, 1.6)))
+    drawing.line(axes, new, new.values(), slot, markersize=4)
     worst = max(new, key=lambda rank: new[rank]) if item.rank is None else item.rank
     drawing.marked(axes, [worst], [new[worst]])
     title = f"Error over single device's by rank, {item.name}, run and baseline"
@@ -38,6 +38,6 @@ def _panel(slug: str, item: Item) -> Panel:
     rows = tuple(
         cells(rank, plain(new[rank]), plain(old[rank]) if rank in old else "") for rank in list(new)[:MOST_ROWS]
     )
-    legend = (mark.series_key("run", SLOT), *([BASELINE_KEY] if old else []), FAILED_KEY)
+    legend = (mark.series_key("run", slot), *([BASELINE_KEY] if old else []), FAILED_KEY)
     data = (Table(title, ("rank", "run", "baseline"), rows),)
     return Panel(slug, item.place, note=item.reason, legend=legend, charts=(chart,), data=data)

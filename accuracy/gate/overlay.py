@@ -39,6 +39,7 @@ class _Point(NamedTuple):
 
     setting: str  # the label of its panel
     line: str
+    variant: str
     tensor: str
     size: int
     run: Cell
@@ -54,14 +55,14 @@ def panels(decision: Decision) -> list[Panel]:
     varying = _varying([key for key, *_ in cells])
     points = [
         _Point(
-            _label(key, _PICTURE, varying), _label(key, _LINE, varying), str(_get(key, "tensor")),
-            int(cell.get("world_size")), cell, old if old and old.y else None, failed,
+            _label(key, _PICTURE, varying), _label(key, _LINE, varying), str(_get(key, "variant")),
+            str(_get(key, "tensor")), int(cell.get("world_size")), cell, old if old and old.y else None, failed,
         )
         for key, cell, old, failed in cells
         if cell.y and _get(key, "variant") != "single_device"
     ]  # fmt: skip
     points.sort(key=lambda point: (point.line, point.size))
-    slots = {line: place for place, line in enumerate(dict.fromkeys(point.line for point in points), 1)}
+    slots = mark.slots({point.line: point.variant for point in points})
     found: list[Panel] = []
     for setting in sorted({point.setting for point in points}):
         here = [point for point in points if point.setting == setting]
@@ -123,15 +124,14 @@ def _draw(axes: Axes, points: Sequence[_Point], slot: int) -> None:
     colour = drawing.series_colour(slot)
     if old := {point.size: point.baseline.ratio for point in points if point.baseline}:
         axes.plot(
-            list(old), list(old.values()), color=colour, linewidth=1.6, linestyle=(0, (1.2, 1.6)), alpha=0.9,
+            list(old), list(old.values()), color=colour, linewidth=1.6, linestyle=(0, (1.2, 1.6)),
             zorder=1.9, clip_on=False,
         )  # fmt: skip
     places, ratios = [point.size for point in points], [point.run.ratio for point in points]
     low, high = (np.exp([limit(point.run.y.values()) for point in points]) for limit in (min, max))
     axes.fill_between(places, low, high, color=colour, alpha=0.14, linewidth=0, clip_on=False)
     axes.plot(
-        places, ratios, color=colour, marker=mark.marker(slot), markersize=4, linewidth=1.5, linestyle=mark.dash(slot),
-        clip_on=False,
+        places, ratios, color=colour, marker=mark.marker(slot), markersize=4, linewidth=1.5, clip_on=False,
     )  # fmt: skip
     if bad := {point.size: point.run.ratio for point in points if point.failed}:
         drawing.marked(axes, bad, bad.values())
