@@ -82,12 +82,8 @@ def _lines(rows: pd.DataFrame, value: str, along: str, ax: Axes | None) -> Axes:
     rows = rows.assign(setting=_labels(rows, (along, *(("world_size",) if along == "rank" else ()))))
     slots = mark.slots(dict(zip(rows["setting"], rows["variant"].astype(str), strict=True)))
     for setting, each in rows.groupby("setting", sort=False):
-        line, place = each.groupby(along)[value].agg(_mean), mark.colour(slots[str(setting)])
-        look = {
-            "color": "black" if place is None else mark.PALETTE[place][0],
-            "marker": mark.marker(slots[str(setting)]),
-        }
-        axes.plot(line.index, line.to_numpy(), label=str(setting), **look)
+        line, slot = each.groupby(along)[value].agg(_mean), slots[str(setting)]
+        axes.plot(line.index, line.to_numpy(), label=str(setting), marker=mark.marker(slot), color=mark.on_paper(slot))
     if (rows[value] > 0).all():
         axes.set_yscale("log")
     axes.set_xlabel(along.replace("_", " "))

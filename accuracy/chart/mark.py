@@ -15,6 +15,7 @@ PALETTE = (  # on a light and on a dark ground, each at least 3:1 against it
     ("#c2273b", "#f2707e"), ("#7a4a2b", "#c99a76"), ("#566678", "#9fb0c2"), ("#a0269e", "#dd7fdb"),
 )  # fmt: skip
 COLOURS = len(PALETTE)
+SINGLE_DEVICE = "single_device"
 VARIANTS = (
     "ring",
     "llama3",
@@ -27,7 +28,7 @@ VARIANTS = (
     "one_shot",
     "bpt",
 )
-INK_SLOT = 0  # the page's ink, kept for the single-device variant; slots count up from it
+INK_SLOT = 0  # the page's ink, kept for the single-device variant, as all below it; the others' slots are above it
 _MARKS = {  # matplotlib's name of a marker, and its shape in a legend
     "o": "M12 3.5a3.5 3.5 0 1 1 0 7a3.5 3.5 0 1 1 0-7z",
     "s": "M8.8 3.8h6.4v6.4h-6.4z",
@@ -42,7 +43,7 @@ _MARKS = {  # matplotlib's name of a marker, and its shape in a legend
 
 def colour(slot: int) -> int | None:
     """Which of the palette's colours; None: the page's ink."""
-    return None if slot == INK_SLOT else (slot - 1) % COLOURS
+    return None if slot <= INK_SLOT else (slot - 1) % COLOURS
 
 
 def colour_of(variant: str) -> int:
@@ -56,9 +57,16 @@ def slots(lines: Mapping[str, str]) -> dict[str, int]:
     met: Counter[str] = Counter()
     found = {}
     for line, variant in lines.items():
-        found[line] = 1 + colour_of(variant) + COLOURS * met[variant]
+        further = COLOURS * met[variant]
+        found[line] = INK_SLOT - further if variant == SINGLE_DEVICE else 1 + colour_of(variant) + further
         met[variant] += 1
     return found
+
+
+def on_paper(slot: int) -> str:
+    """The slot's colour on a light ground."""
+    place = colour(slot)
+    return "black" if place is None else PALETTE[place][0]
 
 
 def marker(slot: int) -> str:
@@ -76,7 +84,7 @@ def palette_style() -> str:
 
 def series_key(label: str, slot: int) -> Key:
     """A legend entry with line and marker."""
-    tint = "ink" if slot == INK_SLOT else f"c{colour(slot)}"
+    tint = "ink" if colour(slot) is None else f"c{colour(slot)}"
     shape = f'<path class="mark-shape" d="{_MARKS[marker(slot)]}"/>'
     return _key(label, f"s{slot}", tint, shape)
 

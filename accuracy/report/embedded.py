@@ -15,6 +15,7 @@ import pandas as pd
 
 from accuracy.chart.view import Table, cells
 from accuracy.core.number import count, geometric_mean, ratio, scientific
+from accuracy.report.profile import fitting
 from accuracy.report.section.missing import command
 from accuracy.report.section.positions import MOST_LEGIBLE_WORLD
 from accuracy.results.table import ALL_RANKS, LOSSES, METRICS
@@ -104,11 +105,13 @@ def _base64(text: str) -> str:
 
 
 def _positions(profiles: pd.DataFrame | None, setting: str) -> str:
-    """`,"positions":{...}`: columns as those of the rows; empty where there are none, or not even one setting's fit."""
+    """`,"positions":{...}`: columns as those of the rows, in wider bins where there are many; empty where there are
+    none, or not even one setting's fit."""
     if profiles is None or profiles.empty:
         return ""
-    here = profiles["facet"] == setting
-    for kept in (profiles, profiles[here], profiles[here & (profiles["world_size"] <= MOST_LEGIBLE_WORLD)]):
+    whole = fitting(profiles, MOST_POSITION_BYTES)
+    here = whole["facet"] == setting
+    for kept in (whole, whole[here], whole[here & (whole["world_size"] <= MOST_LEGIBLE_WORLD)]):
         columns = ",".join(f'{{"name":"{name}",{_values(kept[name], 3)}}}' for name in _OF_POSITIONS)
         text = f',"positions":{{"count":{len(kept)},"columns":[{columns}]}}'
         if len(_base64(text)) <= MOST_POSITION_BYTES:

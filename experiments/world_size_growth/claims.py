@@ -35,7 +35,9 @@ def answer(results: pd.DataFrame) -> list[Claim]:
     largest = most["x_single_device"].max()
     hybrid, unsummed = _parts(ranks, "llama3_ring", "dk", "dv"), _parts(ranks, "llama3", "out", "dq")
     return [
-        largest_below("On every rank out, dq, dk and dv of rings stay within 1.4 times at every world size.", rings, 1.4),
+        largest_below(
+            "On every rank out, dq, dk and dv of rings stay within 1.4 times at every world size.", rings, 1.4
+        ),
         Claim("At 64 ranks they are measured.", bool(rings["world_size"].max() == 64), f"{rings['world_size'].max()}"),
         Claim("llama3's dk and dv reach 5.0 times on the worst rank.", bool(4.95 <= largest < 5.05), f"{largest:.2f}"),
         largest_below("Cause: with a ring's backward llama3's dk and dv stay within 1.4 times.", hybrid, 1.4),

@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from accuracy.report.answer.first_screen import Answer
@@ -210,3 +211,7 @@ def test_stacks_are_answered_by_their_worst_gradient(tmp_path: Path) -> None:
     )
     assert found.picture is not None
     assert found.matrix is not None
+    rows = pd.read_parquet(source / "results.parquet")
+    rows.loc[(rows["variant"] == "zigzag") & (rows["tensor"] == "dx"), "nonfinite"] = 3
+    rows.to_parquet(source / "results.parquet")
+    assert answer_of(material_of(read_folder(source))).title == "zigzag: dx of layer 8 of 8 is not finite at 4 ranks."

@@ -6,6 +6,7 @@ import pytest
 
 from accuracy.report.embedded import encode_rows
 from accuracy.report.folder import read_folder
+from accuracy.report.profile import BYTES_OF_BIN, fitting, joined
 from accuracy.report.series import with_labels
 from tests.report.embedded_rows import decoded
 from tests.report.synthetic import Shape, write_large_run
@@ -74,3 +75,30 @@ def test_what_a_case_says_once_is_in_each_of_its_rows(tmp_path: Path) -> None:
     assert kept["error_rel"] == pytest.approx(rows["error_rel"].tolist(), rel=5.1e-6, abs=0)  # half a unit of the sixth
     rows.loc[5, "peak_bytes"] = 7  # one row of a case disagrees: the column is no longer the case's
     assert decoded(encode_rows(rows).encoded)["peak_bytes"] == rows["peak_bytes"].tolist()
+
+
+def profiles(lines: int, bins: int) -> pd.DataFrame:
+    found = [
+        {"facet": "bfloat16", "series": f"v{line}", "world_size": 4, "tensor": "dk", "token_begin": 8 * place,
+         "token_end": 8 * place + 8, "rank": place * 4 // bins, "error_rms": 1e-3 * (1 + line + place)}
+        for line in range(lines) for place in reversed(range(bins))
+    ]  # fmt: skip
+    return pd.DataFrame(found)
+
+
+def test_wider_bins_have_the_error_of_all_their_tokens() -> None:
+    wide = joined(profiles(2, 8), 4)
+    assert wide[["series", "token_begin", "token_end"]].values.tolist() == [
+        ["v0", 0, 32], ["v0", 32, 64], ["v1", 0, 32], ["v1", 32, 64],
+    ]  # fmt: skip
+    assert wide["rank"].tolist() == [-1] * 4
+    assert joined(profiles(2, 8), 2)["rank"].tolist() == [0, 1, 2, 3] * 2
+    assert wide["error_rms"].tolist()[0] == pytest.approx(1e-3 * math.sqrt((1 + 4 + 9 + 16) / 4))
+
+
+def test_every_line_by_token_stays_where_bins_must_be_few() -> None:
+    many = profiles(500, 128)
+    few = fitting(many, 30_000)
+    assert len(few) * BYTES_OF_BIN <= 30_000 < len(many) * BYTES_OF_BIN
+    assert set(few["series"]) == set(many["series"])
+    assert fitting(many, 10**7) is many

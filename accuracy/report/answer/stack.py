@@ -14,7 +14,7 @@ from accuracy.report.answer.matrix import MOST_ROWS
 from accuracy.report.answer.picture import Picture, draw, numbers
 from accuracy.report.folder import Run
 from accuracy.report.section.depth import GRADIENTS, Setting, settings_of
-from accuracy.report.series import slot_of, spoken
+from accuracy.report.series import SINGLE_DEVICE, slot_of, spoken
 from accuracy.results.claim import Claim
 
 EXCESS = 1.5  # the portable rule of the gate: above it, more than rounding of blocks is at work
@@ -28,8 +28,10 @@ def stack_answer(run: Run, claims: list[Claim]) -> Answer:
         title, advice = headline(run, words.finding([], None, run.cases))
         return Answer(title, advice or Markup.escape(words.advice([], None, run.stacks, "")), facts)
     setting, worst = max(((each, _worst(each)) for each in settings), key=lambda pair: pair[1]["x_single_device"])
-    title, advice = headline(run, _finding(worst))
-    advice = advice or Markup.escape(_advice(worst))
+    broken = _not_finite(run.stacks)
+    deepest = max(int(each.rows["layers"].max()) for each in settings)
+    title, advice = headline(run, _broken(broken) if len(broken) else _finding(worst, deepest))
+    advice = advice or Markup.escape(_advice(broken.iloc[0] if len(broken) else worst, bool(len(broken))))
     table, more = _matrix(settings, setting, worst)
     marks = "largest over layers and ranks, of the geometric mean over seeds"
     picture = _picture(setting, worst)
@@ -48,12 +50,25 @@ def _worst(setting: Setting) -> pd.Series:
     return rows.iloc[int(rows["x_single_device"].argmax())]
 
 
-def _finding(worst: pd.Series) -> str:
+def _not_finite(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of other variants than single device with elements that are not finite where the reference is: the fewest
+    ranks and the last layer, where the backward begins, first."""
+    found = rows[(rows["nonfinite"] > 0) & (rows["variant"] != SINGLE_DEVICE)]
+    return found.sort_values(["world_size", "layers", "layer"], ascending=[True, True, False], kind="stable")
+
+
+def _broken(rows: pd.DataFrame) -> str:
+    first = rows.iloc[0]
+    where = f" of layer {first['layer']} of {first['layers']}" if pd.notna(first["layer"]) else ""
+    return f"{first['variant']}: {first['tensor']}{where} is not finite at {count(int(first['world_size']), 'rank')}."
+
+
+def _finding(worst: pd.Series, deepest: int) -> str:
     where = f"{worst['tensor']} of layer {worst['layer']} of {worst['layers']}"
     at = f"at {count(int(worst['world_size']), 'rank')}"
     if worst["x_single_device"] < EXCESS:
         return (
-            f"Through {count(int(worst['layers']), 'layer')} every gradient stays within "
+            f"Through {count(deepest, 'layer')} every gradient stays within "
             f"{words.times(worst['x_single_device'])} times the single-device stack's error. "
             f"Furthest is {where}, of {spoken(worst['series'])} {at}."
         )
@@ -63,8 +78,8 @@ def _finding(worst: pd.Series) -> str:
     )
 
 
-def _advice(worst: pd.Series) -> str:
-    if worst["x_single_device"] < EXCESS:
+def _advice(worst: pd.Series, broken: bool) -> str:
+    if not broken and worst["x_single_device"] < EXCESS:
         return "Nothing to mend: distributing attention costs these stacks no accuracy that single device keeps."
     variant = worst["variant"]
     return f"Judge attention alone first: accuracy experiment=diagnose variant={variant} says whether it is a bug."

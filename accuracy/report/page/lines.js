@@ -10,6 +10,7 @@ function labelRoom(width) {
 function drawLines(view, state, spec) {
   const { points, note } = legible(spec.points, state.series);
   const others = spec.others.filter(drawable);
+  if (view.tall) for (const point of points) if (point.series !== state.series) point.colour = "var(--floor)"; // the key picture: one line in its colour
   view.points = points;
   view.along = spec.along;
   view.say = (point) => spoken(point, state, spec.where);
@@ -38,7 +39,7 @@ function drawLines(view, state, spec) {
       ...axes(fewer(spec.xTicks ?? linearTicks(...x.domain, 7).filter(Number.isInteger), xAt), logTicks(...y.domain)),
       Plot.text([spec.yLabel], { frameAnchor: "top-left", dx: -46, dy: -20, text: (text) => `↑ ${text}`, fill: "var(--soft)" }),
       Plot.text([spec.xLabel], { frameAnchor: "bottom-right", dy: 32, text: (text) => `${text} →`, fill: "var(--soft)" }),
-      Plot.ruleX(spec.borders ?? [], { stroke: "var(--border)", strokeWidth: 0.8 }),
+      Plot.ruleX(spec.borders ?? [], { ariaLabel: "border", stroke: "var(--border)", strokeWidth: 0.8 }),
       Plot.ruleY(shownRules, { y: "y", stroke: "var(--ink)", strokeDasharray: "6 3", strokeWidth: 1.1 }),
       Plot.text(shownRules, { y: "y", text: "text", frameAnchor: "left", textAnchor: "start", dx: 4, dy: 9, fill: "var(--soft)", stroke: "var(--paper)", strokeWidth: 4 }),
       Plot.areaY(chosen.filter((point) => point.low > 0 && point.high > point.low), { x: "x", y1: "low", y2: "high", fill: "colour", fillOpacity: 0.2 }),

@@ -109,9 +109,10 @@ const VIEWS = [
   },
   {
     id: "token",
-    has: (state) => Boolean(page.data.positions && profileRows(page.data, state).length),
-    title: (state) => `${of(state)}, token by token, ${ranks(profileSize(state))}`,
+    has: () => Boolean(page.data.positions?.count),
+    title: (state) => `${of(state)}, token by token${profileRows(page.data, state).length ? `, ${ranks(profileSize(state))}` : ""}`,
     draw(view, state) {
+      if (!profileRows(page.data, state).length) return offerProfiles(view, state);
       const points = tokenPoints(page.data, state);
       const others = page.others.flatMap(({ name, data }) => tokenPoints(data, state).map((point) => ({ ...point, source: name })));
       const ratio = points.some((point) => point.ratio);
@@ -182,6 +183,17 @@ function facetsOf(dtype) {
 /** Rows of the recorded errors along the sequence, of the state's setting, tensor and line. */
 function profileRows(data, state, series = state.series) {
   return data.positions?.index.get(state.facet)?.get(state.tensor)?.filter((row) => data.positions.at("series", row) === series) ?? [];
+}
+
+/** The chosen line was not recorded by token: which lines were. */
+function offerProfiles(view, state) {
+  const { at, index } = page.data.positions;
+  const linesOf = (facet) => [...new Set((index.get(facet)?.get(state.tensor) ?? []).map((row) => at("series", row)))].map((series) => ({ facet, series }));
+  const near = [state.facet, ...[...index.keys()].filter((facet) => facet !== state.facet)].flatMap(linesOf).slice(0, 8);
+  const named = ({ facet, series }) => (facet === state.facet ? series : `${series}, ${facet}`);
+  view.points = [];
+  view.note.textContent = "The table has no errors by token of this line. It has those of:";
+  view.place.replaceChildren(make("p", { className: "offered" }, ...near.map((each) => button(named(each), () => choose(each)))));
 }
 
 function profileSize(state) {
