@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
-from itertools import groupby
+from itertools import accumulate, groupby, pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,7 +31,9 @@ AT = "@"  # LAYER@STEP
 class Facts:
     """Of one call on one rank. shapes: of the file's tensors, (B, S/W, heads, D); ranks: those that share the sequence,
     this one alone if it is whole; order: of the call within its step; window: keys to the left and right of the
-    diagonal; documents: lengths, of keys too where documents_k is empty; mask: how `.mask` is meant."""
+    diagonal; documents: lengths, of keys too where documents_k is empty; by_document: each rank has a part of each, cut
+    as `sharding` says; begin: if given, documents are of this rank's tokens alone, and the first one of them begins
+    at this token of all; mask: how `.mask` is meant."""
 
     layer: str
     step: FromZero
@@ -50,6 +52,8 @@ class Facts:
     window: tuple[int | None, int | None] | None = None
     documents: tuple[Whole, ...] = ()
     documents_k: tuple[Whole, ...] = ()
+    by_document: bool = False
+    begin: FromZero | None = None
     softcap: Positive | None = None
     mask: Annotated[str, OneOf("", "seen", "added")] = ""
     dropout: float = 0.0
@@ -93,6 +97,11 @@ class Recorded:
     def first(self) -> Facts:
         """Of the first rank; what all ranks share is there."""
         return self.facts[0]
+
+    @property
+    def shared(self) -> tuple[str, tuple[int, ...]]:
+        """How its ranks have the tokens: sharding, and the documents where that is of each of them."""
+        return self.first.sharding, self.first.documents if self.first.by_document else ()
 
     @property
     def problem(self) -> dict[str, Any]:
@@ -216,7 +225,19 @@ def _whole(found: list[tuple[Facts, Path]]) -> Recorded:
             first.scale, first.causal, first.dtype,
         ):  # fmt: skip
             raise ConfigError(f"{first.name}: rank {each.rank} has other shapes or settings than rank {first.rank}")
+    if first.begin is not None:
+        documents = _documents(facts)
+        facts = tuple(replace(each, documents=documents, begin=None) for each in facts)
     return Recorded(facts, tuple(ranks[rank][1] for rank in first.ranks))
+
+
+def _documents(facts: Sequence[Facts]) -> tuple[int, ...]:
+    """Lengths of the whole sequence's documents, out of what each rank says of its own tokens."""
+    length = facts[0].shapes["q"][1]
+    ends = {length * len(facts)}
+    for place, each in enumerate(facts):
+        ends |= {each.begin or 0, *(place * length + end for end in list(accumulate(each.documents))[:-1])}
+    return tuple(end - begin for begin, end in pairwise(sorted(ends | {0})))
 
 
 _KIND = TypeAdapter(Facts)

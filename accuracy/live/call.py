@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.recording import Facts
+from accuracy.live import sharded
 from accuracy.live.functions import Function
 from accuracy.live.layout import canonical, lse_in, unpacked
 from accuracy.live.writing import Copied
@@ -42,17 +43,22 @@ class Record:
         if not out.requires_grad:
             return
         self._expected.add("dout")
-        out.register_hook(partial(self._add, function.out_layout or function.layout, ("dout",)))
+        self._on_gradient(out, partial(self._add, function.out_layout or function.layout, ("dout",)))
         for name, x in given.items():
             if x.requires_grad:
                 self._expected |= {f"d{letter}" for letter in _letters(given, name)}
-                x.register_hook(partial(self._add_packed, function.layout, _letters(given, name)))
+                self._on_gradient(x, partial(self._add_packed, function.layout, _letters(given, name)))
 
     def close(self) -> None:
         """Hand over what there is; gradients that come later are not waited for."""
         if not self._closed:
             self._closed = True
             self._done(self.facts, self._tensors)
+
+    @staticmethod
+    def _on_gradient(x: Tensor, add: Callable[[Tensor], None]) -> None:
+        own = sharded.gradient_like(x)
+        x.register_hook(lambda gradient: add(own(gradient)))
 
     def _add_packed(self, layout: str, letters: str, gradient: Tensor) -> None:
         parts = gradient.unbind(-3) if len(letters) > 1 else (gradient,)
@@ -80,12 +86,13 @@ def _like_heads(x: Tensor, facts: Facts) -> Tensor:
 def output(function: Function, result: Any, q: Tensor, facts: Facts) -> tuple[Tensor, Tensor | None, Tensor]:
     """out as returned, out canonical, lse canonical or None. Raises TypeError where there is no out."""
     parts = tuple(result) if isinstance(result, tuple | list) else (result,)
+    own = [sharded.local(x) for x in parts]
     if not parts or not isinstance(parts[0], Tensor):
         raise TypeError(f"it returned {type(result).__name__}, no tensor")
-    out = _like_heads(canonical(parts[0], function.out_layout or function.layout), facts)
+    out = _like_heads(canonical(own[0], function.out_layout or function.layout), facts)
     if out.shape[:3] != q.shape[:3]:
         raise TypeError(f"out is {tuple(parts[0].shape)}, which is not {function.out_layout or function.layout}")
-    return parts[0], lse_in(parts[1:], q), out
+    return parts[0], lse_in(own[1:], q), out
 
 
 def facts_of(

@@ -13,7 +13,7 @@ from accuracy.live.mask import Mask
 from accuracy.live.rounding import Policy, variances
 from accuracy.reference import float64
 from accuracy.reference.float64 import Reference
-from accuracy.runtime.sharding import cut, join
+from accuracy.runtime.sharding import cut, cut_documents, joined
 
 Named = dict[str, Tensor]
 
@@ -84,7 +84,12 @@ class Call:
 
     def shards(self, x: Tensor) -> Tensor:
         """Cut into the ranks': (W, B, S/W, ...)."""
-        return cut(x, self.facts.sharding, self.size) if self.size > 1 else x[None]
+        if self.size == 1:
+            return x[None]
+        facts = self.facts
+        if facts.by_document:
+            return cut_documents(x, facts.sharding, self.size, facts.documents)
+        return cut(x, facts.sharding, self.size)
 
 
 def in_tokens(name: str, x: Tensor) -> Tensor:
@@ -100,8 +105,7 @@ def load(found: Recorded, device: str = "cpu") -> Call:
             for name in found.first.shapes:
                 shards.setdefault(name, []).append(file.get_tensor(f"{found.first.layer}.{name}"))
     whole = {
-        name: join(torch.stack([in_tokens(name, x) for x in each]), found.first.sharding)
-        if len(each) > 1 and name != "mask" else in_tokens(name, each[0])
+        name: joined([in_tokens(name, x) for x in each], *found.shared) if name != "mask" else each[0]
         for name, each in shards.items()
-    }  # fmt: skip
+    }
     return Call(found.first, whole, len(found.files))

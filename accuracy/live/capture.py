@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from accuracy.core.errors import ConfigError, one_line
 from accuracy.core.recording import Facts, matches
 from accuracy.core.sharding import SHARDINGS
-from accuracy.live import places
+from accuracy.live import places, sharded
 from accuracy.live.call import Record, facts_of, output
 from accuracy.live.functions import Function
 from accuracy.live.hooking import hooked, known, own
@@ -39,8 +39,8 @@ class capture:  # reads as torch.no_grad does
     every: one entry of this context in so many is captured, the first one too. An entry is a step.
     functions: attention functions of your own, as `package.module:function`, beside those that are known: torch's
     scaled_dot_product_attention and flex_attention, flash_attn's, ring_flash_attn's, TransformerEngine's
-    context-parallel one, and what Hugging Face's registry holds. layout: of their tensors, bshd, bhsd, sbhd or thd.
-    sharding: contiguous, zigzag or striped where a call has one rank's part of a sequence and does not say so itself;
+    context-parallel one, and what Hugging Face's registry holds. Of DTensors each rank's own part is saved. layout: of their tensors, bshd, bhsd, sbhd or thd.
+    sharding: contiguous, zigzag or striped where a call has one rank's part of a sequence and neither it nor torch's context_parallel says so;
     group: of those ranks, a torch.distributed group, all ranks if None.
 
     Under autograd checkpointing a recomputation is not captured twice. In a compiled model a hooked call breaks the
@@ -109,10 +109,12 @@ class capture:  # reads as torch.no_grad does
         layer = places.layer_of(self._names, arguments)
         try:
             given = {name: arguments[name] for name in function.tensors}
+            held = {name: sharded.local(x) for name, x in arguments.items()}
             for name, x in given.items():
                 if not isinstance(x, Tensor) or not (fits(x, function.layout) or name in ("qkv", "kv")):
                     raise TypeError(f"{name} is no tensor of layout {function.layout}")
-            record, tensors = self._record(function, layer, arguments, given)
+            shard = sharded.of(given[function.tensors[0]], function.layout, original)
+            record, tensors = self._record(function, layer, held, shard)
         except Exception as error:
             self._passed.setdefault(function.path, one_line(error))
             return original(*args, **kwargs)
@@ -140,9 +142,10 @@ class capture:  # reads as torch.no_grad does
         return result
 
     def _record(
-        self, function: Function, layer: str, arguments: dict[str, Any], given: dict[str, Tensor]
+        self, function: Function, layer: str, arguments: dict[str, Any], shard: sharded.Shard | None
     ) -> tuple[Record | None, dict[str, Tensor]]:
         """A record for the call, or None where it is not asked for, or is made again by checkpointing."""
+        given = {name: arguments[name] for name in function.tensors}
         if torch._C._current_graph_task_id() != -1:  # within backward
             waiting = self._again.get(layer)
             if not layer or not waiting:
@@ -155,22 +158,28 @@ class capture:  # reads as torch.no_grad does
         facts, tensors = facts_of(function, arguments, given)
         call = self._calls[layer] = self._calls.get(layer, -1) + 1
         facts = replace(facts, layer=layer, step=self.step, call=call, order=self._orders - 1)
-        record = Record(self._placed(facts, function, arguments), tensors, partial(write, self.folder))
+        record = Record(self._placed(facts, function, arguments, shard), tensors, partial(write, self.folder))
         return record, tensors
 
-    def _placed(self, facts: Facts, function: Function, arguments: dict[str, Any]) -> Facts:
+    def _placed(
+        self, facts: Facts, function: Function, arguments: dict[str, Any], shard: sharded.Shard | None
+    ) -> Facts:
         """With its rank, and the ranks that have the rest of its sequence."""
-        sharding = function.sharding or self.sharding
+        sharding = shard.sharding if shard else function.sharding or self.sharding
         facts = replace(facts, rank=self.rank, ranks=(self.rank,))
         if not sharding or not dist.is_initialized():
-            return facts
+            return replace(facts, begin=None)
         group = arguments.get(function.group) if function.sharding else self.group
         try:
-            ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
+            ranks = shard.ranks if shard else tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
         except (TypeError, ValueError, KeyError):
             return replace(facts, note="its group of ranks is not understood")
+        known = function.by_document or facts.begin is not None
         note = "documents, or a mask, of a sharded sequence are not understood"
-        odd = len(ranks) > 1 and (facts.documents or facts.mask)
+        odd = len(ranks) > 1 and (facts.mask or (facts.documents and not known))
+        if function.by_document:
+            whole = tuple(length * len(ranks) for length in facts.documents)
+            facts = replace(facts, documents=whole, by_document=len(ranks) > 1)
         return replace(facts, ranks=ranks, sharding=sharding, note=note if odd else facts.note)
 
     def _say_what_is_missing(self) -> None:

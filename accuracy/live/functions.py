@@ -20,7 +20,8 @@ QKV = ("q", "k", "v")
 class Function:
     """path: `package.module:function`; tensors: its parameters that hold q, k and v, one name for packed ones;
     layout: of q, k and v, and of out; told: see above; sharding: of the ranks in its argument `group`, "" where a call
-    has whole sequences; parameters: of a function without a signature."""
+    has whole sequences; by_document: each rank has a part of each document; parameters: of a function without a
+    signature."""
 
     path: str
     tensors: tuple[str, ...] = QKV
@@ -29,6 +30,7 @@ class Function:
     told: Callable[[Arguments, Tensor, Tensor], Told] = field(default=lambda arguments, q, k: ({}, None))
     sharding: str = ""
     group: str = "group"
+    by_document: bool = False
     parameters: tuple[str, ...] = ()
 
 
@@ -48,6 +50,12 @@ def flash(arguments: Arguments, q: Tensor, k: Tensor) -> Told:
         "dropout": float(arguments.get("dropout_p") or 0.0),
         "note": f"{odd[0]} is not understood" if odd else "",
     }, None
+
+
+def llama3(arguments: Arguments, q: Tensor, k: Tensor) -> Told:
+    """ring_flash_attn's llama3: a rank says which keys its own queries' documents reach; the others' stand elsewhere."""
+    told, _ = flash(arguments, q, k)
+    return told | {"documents_k": (), "begin": int(arguments["local_k_slice"].start)}, None
 
 
 def sdpa(arguments: Arguments, q: Tensor, k: Tensor) -> Told:
@@ -134,6 +142,24 @@ KNOWN = (
     *(
         Function(f"ring_flash_attn:{word}_flash_attn{kind}_func", tensors, told=flash, sharding=sharding)
         for word, sharding in (("ring", "contiguous"), ("zigzag_ring", "zigzag"), ("stripe", "striped"))
+        for kind, tensors in KINDS
+    ),
+    *(
+        Function(
+            f"ring_flash_attn:{word}ring_flash_attn_varlen{kind}_func",
+            tensors,
+            "thd",
+            told=flash,
+            sharding=sharding,
+            by_document=True,
+        )
+        for word, sharding in (("", "contiguous"), ("zigzag_", "zigzag"))
+        for kind, tensors in KINDS
+    ),
+    *(
+        Function(
+            f"ring_flash_attn:llama3_flash_attn_varlen{kind}_func", tensors, "thd", told=llama3, sharding="contiguous"
+        )
         for kind, tensors in KINDS
     ),
     Function(f"{_TE}:attn_forward_func_with_cp", told=transformer_engine, sharding="zigzag", group="cp_group"),

@@ -1,5 +1,7 @@
 """Tensors cut into the ranks' shards (`accuracy.core.sharding`) and joined again."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -38,6 +40,20 @@ def join(shards: Tensor, sharding: str) -> Tensor:
         return shards.transpose(0, 1).flatten(1, 2)
     front, back = shards.unflatten(2, (2, -1)).unbind(2)
     return torch.cat([front, back.flip(0)]).transpose(0, 1).flatten(1, 2)
+
+
+def joined(parts: Sequence[Tensor], sharding: str, documents: Sequence[int] = ()) -> Tensor:
+    """As `join`, of one or several shards; documents: their lengths, where each rank has a part of each."""
+    if len(parts) == 1:
+        return parts[0]
+    shards = torch.stack(list(parts))
+    each = shards.split([length // len(shards) for length in documents or (shards.shape[2] * len(shards),)], 2)
+    return torch.cat([join(part, sharding) for part in each], 1)
+
+
+def cut_documents(tensor: Tensor, sharding: str, size: int, documents: Sequence[int]) -> Tensor:
+    """The inverse of `joined`."""
+    return torch.cat([cut(part, sharding, size) for part in tensor.split(list(documents), 1)], 2)
 
 
 def token_map(sharding: str, seqlen: int, size: int) -> Tensor:

@@ -12,14 +12,40 @@ from tests.processes import python
 pytestmark = pytest.mark.xdist_group("two_ranks")  # which are started once
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("two_ranks")
+def launched(folder: Path, ranks: int) -> Path:
     script = Path(__file__).with_name("two_ranks.py")
-    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script), str(folder))
+    launch = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", str(script), str(folder))
     ended = python(*launch, folder=folder, PYTHONPATH=str(PACKAGE.parent))
     assert ended.returncode == 0, ended.stderr
     return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return launched(tmp_path_factory.mktemp("two_ranks"), 2)
+
+
+def kinds() -> list[str]:
+    packed = ["ring", "zigzag_ring", "llama3"] if installed.unsupported("ring-flash-attn") is None else []
+    return ["weights", "inside", "around", *packed]
+
+
+def shared(folder: Path, ranks: int) -> None:
+    for kind in kinds():
+        found = accuracy.judge(folder / kind)
+        assert found.healthy, f"{kind}: {found.sentence}"
+        (size,) = found.rows["world_size"].unique()
+        assert size == (1 if kind == "weights" else ranks), kind
+
+
+def test_sharded_weights_torch_context_parallelism_and_packed_rings_are_healthy(folder: Path) -> None:
+    """Capture inside `context_parallel` and around it, where tensors are DTensors; documents by part, and cut."""
+    shared(folder, 2)
+
+
+@pytest.mark.stress
+def test_four_ranks_are_healthy_too(tmp_path: Path) -> None:
+    shared(launched(tmp_path, 4), 4)
 
 
 def test_dk_and_dv_of_the_next_rank_are_found_in_their_layer_on_both_ranks(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A step of two layers of context parallelism under torchrun; the second one's dk and dv are the next rank's."""
+"""A step of two layers of context parallelism under torchrun, the second one's dk and dv the next rank's; and others'."""
 
 import importlib
 import sys
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import accuracy
 from accuracy.kernel import eager
 from accuracy.package import installed, ring_flash_attn
+from tests.live import torch_ranks
 
 
 class Gathered(torch.autograd.Function):
@@ -65,9 +66,10 @@ if __name__ == "__main__":
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     model = nn.Sequential(Layer(0), Layer(1))
-    x = torch.randn(1, 32, 32).chunk(2, 1)[dist.get_rank()]
+    x = torch.randn(1, 32, 32).chunk(dist.get_world_size(), 1)[dist.get_rank()]
     with accuracy.capture(model, sys.argv[1], functions=[attend], sharding="contiguous"):
         model(x).square().sum().backward()
     if installed.unsupported("ring-flash-attn") is None:
         published(Path(sys.argv[1]))
+    torch_ranks.captured(Path(sys.argv[1]))
     dist.destroy_process_group()
