@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-import torch
 from safetensors import safe_open
 from torch import Tensor
 

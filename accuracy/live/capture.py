@@ -39,12 +39,13 @@ class capture:  # reads as torch.no_grad does
     every: one entry of this context in so many is captured, the first one too. An entry is a step.
     functions: attention functions of your own, as `package.module:function`, beside those that are known: torch's
     scaled_dot_product_attention and flex_attention, flash_attn's, ring_flash_attn's, TransformerEngine's
-    context-parallel one, and what Hugging Face's registry holds. Of DTensors each rank's own part is saved. layout: of their tensors, bshd, bhsd, sbhd or thd.
-    sharding: contiguous, zigzag or striped where a call has one rank's part of a sequence and neither it nor torch's context_parallel says so;
-    group: of those ranks, a torch.distributed group, all ranks if None.
+    context-parallel one, and what Hugging Face's registry holds. Of DTensors each rank's own part is saved.
+    layout: of their tensors, bshd, bhsd, sbhd or thd.
+    sharding: contiguous, zigzag or striped where a call has one rank's part of a sequence and neither it nor torch's
+    context_parallel says so; group: of those ranks, a torch.distributed group, all ranks if None.
 
-    Under autograd checkpointing a recomputation is not captured twice. In a compiled model a hooked call breaks the
-    graph: Dynamo compiles a second version at the first captured step, and none after that. Raises ConfigError for a
+    Under autograd checkpointing a recomputation is not captured twice. A compiled model runs as it is written in a
+    captured step, without its graphs, which are compiled once, in the first other step. Raises ConfigError for a
     folder that holds this rank's files of another run, and for unknown functions, layouts and shardings.
     """
 

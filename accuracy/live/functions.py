@@ -53,7 +53,7 @@ def flash(arguments: Arguments, q: Tensor, k: Tensor) -> Told:
 
 
 def llama3(arguments: Arguments, q: Tensor, k: Tensor) -> Told:
-    """ring_flash_attn's llama3: a rank says which keys its own queries' documents reach; the others' stand elsewhere."""
+    """ring_flash_attn's llama3: a rank speaks of the documents of its own queries."""
     told, _ = flash(arguments, q, k)
     return told | {"documents_k": (), "begin": int(arguments["local_k_slice"].start)}, None
 

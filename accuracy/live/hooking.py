@@ -25,8 +25,10 @@ _inside = threading.local()  # a hooked function that calls another one is one c
 
 @contextmanager
 def hooked(functions: Iterable[tuple[Function, Original]], model: nn.Module | None, call: Call) -> Iterator[None]:
-    """While this is open, calls of the functions, and of those in Hugging Face's registry, go to `call`."""
+    """While this is open, calls of the functions, and of those in Hugging Face's registry, go to `call`. What is
+    compiled runs as it is written: its graphs hold the originals, and are neither left nor compiled again."""
     with ExitStack() as undo:
+        undo.enter_context(torch.compiler.set_stance("force_eager"))
         for function, original in functions:
             hook = _hook(function, original, call)
             for holder, name in list(places.bound(original, model)):
@@ -78,12 +80,13 @@ def _hook(function: Function, original: Original, call: Call) -> Original:
             return original(*args, **kwargs)
         _inside.yes = True
         try:
-            return call(function, original, parameters, args, kwargs)
+            with torch.compiler.set_stance("default"):  # an attention that is compiled by itself stays so
+                return call(function, original, parameters, args, kwargs)
         finally:
             _inside.yes = False
 
     update_wrapper(hooked, original)
-    return torch.compiler.disable(hooked)  # a graph break in a compiled model
+    return hooked
 
 
 def _positional(function: Original) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""A step of two layers of context parallelism under torchrun, the second one's dk and dv the next rank's; and others'."""
+"""Under torchrun: a step of two layers of context parallelism, the second one's dk and dv the next rank's; and more."""
 
 import importlib
 import sys
