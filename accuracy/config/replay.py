@@ -12,6 +12,7 @@ from accuracy.core.errors import ConfigError
 from accuracy.core.recording import Recorded, choose, is_capture, recorded
 
 SHIPPED = "layer_0"  # the default, a layer of the shipped file
+EVERY = "every"
 
 
 def settle(config: Mapping[str, Any], words: Iterable[str]) -> dict[str, Any]:
@@ -23,14 +24,21 @@ def settle(config: Mapping[str, Any], words: Iterable[str]) -> dict[str, Any]:
         return dict(config)
     folder = Path(path).expanduser()
     layer = captured.get("layer", SHIPPED)
-    if not isinstance(layer, str):
-        raise ConfigError(f"inputs.captured.layer={layer}: layers of a capture have shapes of their own; give one")
-    found = chosen(folder, layer)
+    every = [chosen(folder, each) for each in ([layer] if isinstance(layer, str) else layer) if each != EVERY]
+    every = every if layer != EVERY else recorded(folder)
+    found = every[0]
+    for one in every:
+        if one.problem != found.problem:
+            text = (
+                f"{one.first.name} is another problem than {found.first.name}; choose calls of equal shapes and masks"
+            )
+            raise ConfigError(f"inputs.captured.layer={layer}: {text}")
     given = {word.partition("=")[0].lstrip("+") for word in words}
     settings = {key: value for key, value in found.problem.items() if f"problem.{key}" not in given}
     whole = {} if "problem" in given else {"problem": {**config["problem"], **settings}}
     dtype = {} if "dtype" in given else {"dtype": found.first.dtype}
-    inputs = {**node, "captured": {**captured, "layer": found.first.name}}
+    names = [one.first.name for one in every]
+    inputs = {**node, "captured": {**captured, "layer": names if len(names) > 1 else names[0]}}
     return {**config, **whole, **dtype, "inputs": inputs}
 
 
