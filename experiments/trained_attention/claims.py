@@ -17,12 +17,13 @@ def claims(results: pd.DataFrame) -> list[Claim]:
     many, rings = ratios[ratios["world_size"] == MOST], ratios[ratios["variant"].isin(["ring", "zigzag"])]
     te, llama3 = many[many["variant"] == "te_p2p"], many[many["variant"] == "llama3"]
     outs = many[many["tensor"] == "out"].groupby(["step", "variant"])["x_single_device"].mean().unstack()
+    out, of_keys = te[te["tensor"] == "out"], llama3[llama3["tensor"].isin(["dk", "dv"])]
     return [
         _between("ring and zigzag stay between 1.0 and 1.5 times single device's error.", rings, 1.0, 1.5),
         *[_grows(name, outs) for name in ("ring", "zigzag")],
-        _between("te_p2p at 32 ranks has at least 2 times single device's error in out.", te[te["tensor"] == "out"], 2.0),
+        _between("te_p2p at 32 ranks has at least 2 times single device's error in out.", out, 2.0),
         Claim("te_p2p has the largest error of out at every step.", *_largest(outs)),
-        _between("llama3 at 32 ranks has at least 1.5 times in dk and dv.", llama3[llama3["tensor"].isin(["dk", "dv"])], 1.5),
+        _between("llama3 at 32 ranks has at least 1.5 times in dk and dv.", of_keys, 1.5),
         _first(rows[(rows["variant"] == "single_device") & (rows["tensor"] == "dq")]),
     ]  # fmt: skip
 

@@ -3,11 +3,12 @@
 python experiments/trained_attention/train.py FOLDER [STEPS]
 
 Model: transformers' Llama of two layers from its config (4 query heads over 2 key heads of 32, sdpa), float32, on the
-CPU. Text: the Python sources and READMEs of this repository. Out: captures of both layers at `CAPTURED`, of one sequence
-of 512 bytes that is not trained on, its loss summed over tokens.
+CPU. Text: the Python sources and READMEs of this repository. Out: captures of both layers at the steps `CAPTURED`, of one
+sequence of 512 bytes that is not trained on, its loss summed over tokens.
 """
 
 import sys
+import warnings
 from pathlib import Path
 
 import torch
@@ -38,6 +39,7 @@ def corpus() -> tuple[Tensor, Tensor]:
 def main(folder: str, steps: int = STEPS) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)  # sums in one order
+    warnings.filterwarnings("ignore", "accuracy.capture: no call was captured")  # in steps beside `CAPTURED`
     text, held_out = corpus()
     model = LlamaForCausalLM(LlamaConfig(**CONFIG))
     optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95))
