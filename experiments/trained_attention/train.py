@@ -3,8 +3,8 @@
 python experiments/trained_attention/train.py FOLDER [STEPS]
 
 Model: transformers' Llama of two layers from its config (4 query heads over 2 key heads of 32, sdpa), float32, on the
-CPU. Text: the Python sources and READMEs of this repository. Out: captures of both layers at the steps `CAPTURED`, of one
-sequence of 512 bytes that is not trained on, its loss summed over tokens.
+CPU. Text: the Python sources and READMEs of this repository. Out: captures of both layers at the steps `CAPTURED`, of
+one sequence of 512 bytes that is not trained on, its loss summed over tokens.
 """
 
 import sys

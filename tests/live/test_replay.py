@@ -54,6 +54,22 @@ def test_replay_of_a_layer_of_two_ranks_is_of_the_whole_sequence(tmp_path: Path)
     assert base.draw(part, problem, 0)["q"].shape == (1, 16, 2, 4)
 
 
+def test_every_call_of_a_folder_is_an_axis_where_all_are_one_problem(tmp_path: Path, accuracy: CommandLine) -> None:
+    shapes = {"q": (1, 8, 2, 4), "k": (1, 8, 1, 4), "v": (1, 8, 1, 4), "dout": (1, 8, 2, 4)}
+    (tmp_path / "trained").mkdir()
+    for step in (0, 10):
+        written(tmp_path / "trained", facts(step=step, shapes=shapes, causal=True))
+    words = ("inputs=captured", f"inputs.captured.path={tmp_path / 'trained'}", "inputs.captured.layer=every")
+    answer = accuracy(*words, "dry_run=true")
+    assert answer.status == 0, answer.err
+    assert "a@0" in answer.out
+    assert "a@10" in answer.out
+    written(tmp_path / "trained", facts(step=20, shapes=shapes))
+    answer = accuracy(*words, "dry_run=true")
+    assert (answer.status, answer.err.count("\n")) == (2, 1)
+    assert "a@20 is another problem than a@0; choose calls of equal shapes and masks" in answer.err
+
+
 def test_a_capture_without_gradients_has_no_replay(tmp_path: Path, accuracy: CommandLine) -> None:
     written(tmp_path, facts())
     answer = accuracy("inputs=captured", f"inputs.captured.path={tmp_path}", "variant=ring", "world_size=2")
