@@ -1,5 +1,6 @@
 """What was captured is measured again under any variant, with every shape from the files."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -59,11 +60,11 @@ def test_every_call_of_a_folder_is_an_axis_where_all_are_one_problem(tmp_path: P
     (tmp_path / "trained").mkdir()
     for step in (0, 10):
         written(tmp_path / "trained", facts(step=step, shapes=shapes, causal=True))
-    words = ("inputs=captured", f"inputs.captured.path={tmp_path / 'trained'}", "inputs.captured.layer=every")
+    of_inputs = ("inputs=captured", f"inputs.captured.path={tmp_path / 'trained'}", "inputs.captured.layer=every")
+    words = (*of_inputs, "variant=ring", "world_size=2")
     answer = accuracy(*words, "dry_run=true")
     assert answer.status == 0, answer.err
-    assert "a@0" in answer.out
-    assert "a@10" in answer.out
+    assert len(re.findall(r"^\w{12}  ring .* W=2 ", answer.out, re.MULTILINE)) == 2
     written(tmp_path / "trained", facts(step=20, shapes=shapes))
     answer = accuracy(*words, "dry_run=true")
     assert (answer.status, answer.err.count("\n")) == (2, 1)
