@@ -77,10 +77,12 @@ class Policy:
     q, k, v, p, ds, do: the format of an operand of a product (p: weights of the softmax; ds: gradients of scores);
     out, dq, dk, dv: of a result.
     granularity: what shares a scale, amax / largest: the tensor of a call, a head, `block` tokens of a head, a token of
-    a head, or 16 or 32 elements along the sum of the product that reads them. scale_format: of the scales; e8m0: powers
-    of two, rounded up (arXiv 2506.08027); e4m3: on top of a float32 scale of the tensor, as in nvfp4.
+    a head, or 16 or 32 elements along the sum of the product that reads them. query_block: tokens of a block of q, dO,
+    out, dq and of the rows of P and dS; 0: `block`. scale_format: of the scales; e8m0: powers of two, rounded up (arXiv
+    2506.08027); e4m3: on top of a float32 scale of the tensor, as in nvfp4.
     p_prescale: factor of the weights before their cast, undone behind it; 0: by the largest of a tile, as the others.
-    smooth_k: the mean key is taken off before the cast and its share of the scores added unrounded (SageAttention).
+    smooth_k: the mean key is taken off before the cast, in the inputs' dtype, and its share of the scores added
+    unrounded (SageAttention).
     hadamard: q and k are turned by one random Hadamard matrix before the cast (FlashAttention-3).
     accumulator_bits: significant bits of a product's sum, cut off, not rounded, after every 32 terms (Hopper: 14);
     flush_interval: terms after which that sum is added to a float32 one and begins anew; 0: never.
@@ -100,6 +102,7 @@ class Policy:
     dv: Place = NOT
     granularity: Annotated[str, OneOf("tensor", "head", "block", "token", *ELEMENTS)] = "tensor"
     block: Whole = 64
+    query_block: FromZero = 0
     scale_format: Annotated[str, OneOf("float32", "e8m0", "e4m3")] = "float32"
     p_prescale: Annotated[float, Ge(0)] = 1.0
     smooth_k: bool = False
@@ -134,6 +137,11 @@ class Policy:
             raise ValueError(f"exp2_degree={self.exp2_degree}; allowed: 0 (the library's exp), or 2 to 7")
 
     @property
+    def of_rows(self) -> "Policy":
+        """The policy of what has a row for each query."""
+        return replace(self, block=self.query_block) if self.query_block else self
+
+    @property
     def formats(self) -> dict[str, str]:
         """The format of each place that is quantised."""
         return {place: word for place in PLACES if (word := getattr(self, place)) != NOT}
@@ -154,6 +162,11 @@ def _all(word: str, **more: Any) -> Policy:
     return Policy(q=word, k=word, v=word, p=word, ds=word, do=word, **more)
 
 
+def _whole(word: str, p_prescale: float) -> Policy:
+    """Operands and results in one format, a scale a tensor."""
+    return _all(word, out=word, dq=word, dk=word, dv=word, p_prescale=p_prescale)
+
+
 _FP8 = _all("e4m3", p_prescale=256.0)
 _HOPPER = replace(_FP8, accumulator_bits=14)
 POLICIES = {
@@ -171,10 +184,12 @@ POLICIES = {
     "mxfp8": _all("e4m3", granularity="elements_32", scale_format="e8m0"),
     "nvfp4": _all("e2m1", granularity="elements_16", scale_format="e4m3"),
     "int8": _all("int8", granularity="block", p_prescale=0.0, smooth_k=True),
-    "sage": Policy(q="int8", k="int8", v="float16", p="float16", granularity="block", smooth_k=True),
+    "sage": Policy(q="int8", k="int8", v="float16", p="float16", granularity="block", query_block=128, smooth_k=True),
+    "cudnn_e4m3": _whole("e4m3", 448.0),
+    "cudnn_e5m2": _whole("e5m2", 57344.0),
 }
 """By name. `sage` is SageAttention 1 (arXiv 2410.02367), whose backward is not quantised; `int8` is SageBwd's (arXiv
-2505.11594) with dO as well."""
+2505.11594) with dO as well; `cudnn_*` as the graph of cudnn_frontend/node/sdpa_fp8_bwd.h has it."""
 
 
 def policy_of(name: str, **changes: Any) -> Policy:
@@ -182,7 +197,7 @@ def policy_of(name: str, **changes: Any) -> Policy:
     return replace(POLICIES[name], **{key: value for key, value in changes.items() if value is not None})
 
 
-KERNELS = {"quantised": NOT, "triton_fp8": "fp8_hopper_flush"}
+KERNELS = {"quantised": NOT, "triton_fp8": "fp8_hopper_flush", "cudnn_fp8": "cudnn_e4m3", "sage": "sage"}
 """Kernels that quantise, with the policy of each where none is named."""
 
 

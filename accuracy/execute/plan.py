@@ -181,6 +181,11 @@ def kernel_unsupported(case: Case) -> str | None:
     if reason := abilities.unsupported(case.kernel.name, case.dtype, problem.head_dim, partials, problem.features):
         return reason
     schedule = schedule_of(case.variant.forward)
+    if abilities.out_only and (not schedule.takes_out_only or problem.documents or case.stack or problem.sink_logits):
+        return (
+            f"kernel {case.kernel.name} returns out alone, no lse and no gradients: use variant=single_device without"
+            " documents, sinks and stack"
+        )
     # a kernel that carries the state of a schedule that merges rounds nothing in between: no such knob works
     for place in MERGE_PLACES if abilities.carries and "merge" in schedule.forward_places else ():
         if getattr(case.forward_precision, place) != getattr(schedule.precision, place):

@@ -78,6 +78,7 @@ class Abilities:
     carries: bool = False  # is a CarryingKernel
     short_sums: bool = False  # sums 16-bit gradients in 16 bits: what another's function is not compared with
     features: tuple[str, ...] = ()  # of FEATURES
+    out_only: bool = False  # returns no lse and has no backward: nothing can be merged
     missing: str = ""
 
     def unsupported(

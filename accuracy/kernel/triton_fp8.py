@@ -85,8 +85,8 @@ class TritonFp8(KernelKnobs):
         return self
 
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
+        from accuracy.kernel.block.fp8_operand import cast
         from accuracy.kernel.triton.fp8_forward import attend
-        from accuracy.kernel.triton.fp8_operand import cast
 
         policy = self.resolved()
         operands = (
@@ -97,8 +97,8 @@ class TritonFp8(KernelKnobs):
         return attend(*operands, policy, self.key_chunk, scale=how.scale, causal=how.causal, out_dtype=how.dtype)
 
     def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
+        from accuracy.kernel.block.fp8_operand import cast, turned_back
         from accuracy.kernel.triton.fp8_backward import differentiate
-        from accuracy.kernel.triton.fp8_operand import cast, turned_back
 
         policy = self.resolved()
         operands = (

@@ -95,9 +95,11 @@ class Targets:
             sinks = problem.sink_logits
             out, lse = sink.apply(out, lse, sinks) if sinks else (out, lse)
             dsink = [sink.gradient(dout, out, lse, sinks)] if sinks else []
-            gradients = calls.backward_rows(
-                lambda block: calls.backward(kernel, scores, block, dout, q, k, v, out, lse, dtype), blocks, q, k
-            )
+            gradients: Results = (None, None, None)
+            if lse is not None:  # of a kernel that has a backward
+                gradients = calls.backward_rows(
+                    lambda block: calls.backward(kernel, scores, block, dout, q, k, v, out, lse, dtype), blocks, q, k
+                )
             self.single_devices[case.kernel] = in_token_layout((out, lse, *gradients, *dsink), dout)
         return self.single_devices[case.kernel]
 

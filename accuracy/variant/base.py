@@ -160,7 +160,8 @@ class Schedule:
     policy's places that it has; gradients: whether it has a backward; one_device: whether it runs on one rank only;
     kernel: the only one that it runs on, if so; any_lse_dtype: whether lse may come in another dtype than ours, whose
     precision is then all that it can have; traced: whether what a rank joins is of all its heads, which a trace
-    compares; options: the frozen dataclass of its knobs, if it has any.
+    compares; takes_out_only: whether a kernel without lse and backward will do; options: the frozen dataclass of its
+    knobs, if it has any.
     """
 
     shardings: tuple[str, ...] = ("contiguous",)
@@ -173,6 +174,7 @@ class Schedule:
     kernel: str | None = None
     any_lse_dtype: bool = False
     traced: bool = True
+    takes_out_only: bool = False
     options: Callable[..., Any] | None = None
 
     def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Awaitable[Results | tuple[Any, ...]]:

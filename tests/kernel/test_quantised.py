@@ -171,7 +171,7 @@ BAD = {  # knobs, and what the line must say
     "an accumulator beyond float32": ({"accumulator_bits": 30}, "accumulator_bits=30; allowed: 8 to 24"),
     "a polynomial of degree 1": ({"exp2_degree": 1}, "exp2_degree=1; allowed: 0 (the library's exp), or 2 to 7"),
     "an unknown format": ({"p": "e3m4"}, "kernel.quantised.p 'e3m4' is unknown; allowed: bfloat16, e2m1, "),
-    "an unknown policy": ({"policy": "fp8"}, "kernel.quantised.policy 'fp8' is unknown; allowed: fp8_block, "),
+    "an unknown policy": ({"policy": "fp8"}, "kernel.quantised.policy 'fp8' is unknown; allowed: cudnn_e4m3, "),
 }  # fmt: skip
 
 

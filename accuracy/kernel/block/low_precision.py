@@ -93,16 +93,15 @@ class Block:
     @cached_property
     def mean_key(self) -> Tensor | None:
         """(B, Hk, 1, 1, D) where keys are smoothed."""
-        return heads.by_kv_head(self.k, self.compute).mean(-2, keepdim=True) if self.policy.smooth_k else None
+        return heads.by_kv_head(self._mean, self.compute) if self.policy.smooth_k else None
 
     def queries(self, axis: int = -1) -> Tensor:
         """(B, Hk, G, Sq, D), turned and cast; axis: along which a product sums."""
-        return quantise(self._turned(self.query), self.policy.q, self.policy, axis)
+        return quantise(self._turned(self.query), self.policy.q, self.policy.of_rows, axis)
 
     def keys(self, axis: int = -1) -> Tensor:
         """(B, Hk, 1, Sk, D), smoothed, turned and cast."""
-        keys = heads.by_kv_head(self.k, self.compute)
-        keys = keys if self.mean_key is None else keys - self.mean_key
+        keys = heads.by_kv_head(self.k - self._mean if self.policy.smooth_k else self.k, self.compute)
         return quantise(self._turned(keys), self.policy.k, self.policy, axis)
 
     def values(self, axis: int) -> Tensor:
@@ -115,7 +114,8 @@ class Block:
 
     def result(self, place: str, x: Tensor) -> Tensor:
         """out or a gradient (B, Hk, G, S, D), cast, as (B, S, H, D)."""
-        return heads.by_token(quantise(x, getattr(self.policy, place), self.policy))
+        policy = self.policy.of_rows if place in ("out", "dq") else self.policy
+        return heads.by_token(quantise(x, getattr(self.policy, place), policy))
 
     def tiles(self) -> Iterator[tuple[slice, slice, Tensor | None]]:
         """Keys of each tile, the rows that any of them is seen by, and where one is hidden (None: nowhere)."""
@@ -136,6 +136,11 @@ class Block:
             ratio = torch.tanh(found / cap)
             found, slope = ratio * cap, 1 - ratio.square()
         return (found if hidden is None else found.masked_fill_(hidden, -torch.inf)), slope
+
+    @property
+    def _mean(self) -> Tensor:
+        """The mean key of each head, (B, 1, Hk, D), in the inputs' dtype."""
+        return self.k.mean(1, keepdim=True, dtype=self.compute).to(self.k.dtype)
 
     @property
     def _turn(self) -> tuple[int, torch.dtype, torch.device]:
@@ -171,7 +176,7 @@ def forward(block: Block) -> tuple[Tensor, Tensor]:
         weights, rescale = _exp(found - base, policy), _exp(before - base, policy)
         total[..., rows, :] = total[..., rows, :] * rescale + weights.sum(-1, keepdim=True)
         sums.rescale(rows, rescale)
-        sums.add(rows, quantise_weights(weights, policy), values[..., columns, :])
+        sums.add(rows, quantise_weights(weights, policy.of_rows), values[..., columns, :])
         largest[..., rows, :] = grown
     out = sums.value() / total
     return block.result("out", out), (largest + total.log()).flatten(1, 2).squeeze(-1)
@@ -182,7 +187,7 @@ def backward(block: Block, dout: Tensor, out: Tensor, lse: Tensor) -> Gradients:
     policy, group = block.policy, block.k.shape[2]
     dout_rows, out_rows = (heads.by_group(x, group, block.compute) for x in (dout, out))
     pass_ = Backward(
-        block, block.queries(), block.keys(), block.values(axis=-1), quantise(dout_rows, policy.do, policy),
+        block, block.queries(), block.keys(), block.values(axis=-1), quantise(dout_rows, policy.do, policy.of_rows),
         (dout_rows * out_rows).sum(-1, keepdim=True),
         lse.to(block.compute).unflatten(1, (group, -1)).unsqueeze(-1),
     )  # fmt: skip
@@ -205,7 +210,7 @@ class Backward:
         """dout: unrounded, for casts along the tokens."""
         block, policy = self.block, self.block.policy
         queries, keys = block.queries(axis=-2), block.keys(axis=-2)
-        dout = quantise(dout, policy.do, policy, axis=-2)
+        dout = quantise(dout, policy.do, policy.of_rows, axis=-2)
         largest = self._largest()
         dquery = torch.zeros_like(block.query)
         dkey, dvalue = torch.zeros_like(self.keys), torch.zeros_like(self.values)
@@ -216,7 +221,7 @@ class Backward:
                 dquery[..., rows, :] += slope.sum(-1, keepdim=True) * block.mean_key
             of_rows = product(policy, along_rows.mT, queries[..., rows, :])
             dkey[..., columns, :] = block.turned_back(of_rows.sum(2, keepdim=True))
-            cast = quantise_weights(weights, policy, axis=-2)
+            cast = quantise_weights(weights, policy.of_rows, axis=-2)
             dvalue[..., columns, :] = product(policy, cast.mT, dout[..., rows, :]).sum(2, keepdim=True)
         scale = block.how.scale
         return (block.result("dq", dquery * scale), block.result("dk", dkey * scale), block.result("dv", dvalue))
@@ -244,7 +249,7 @@ class Backward:
 
     def _cast(self, slope: Tensor, largest: Tensor | None, axis: int) -> Tensor:
         policy = self.block.policy
-        return quantise(slope, policy.ds, policy, axis, largest)
+        return quantise(slope, policy.ds, policy.of_rows, axis, largest)
 
 
 def _exp(x: Tensor, policy: Policy) -> Tensor:

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from accuracy.core.quantisation import Policy
-from accuracy.kernel.triton.fp8_operand import Operand
+from accuracy.kernel.block.fp8_operand import Operand
 from accuracy.kernel.triton.fp8_product import accumulate, flush_of, load_columns
 from accuracy.kernel.triton.tile import LN_2, LOG2_E, key_ranges, last_keys, load_rows, store_rows, strides
 

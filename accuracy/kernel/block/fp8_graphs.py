@@ -1,0 +1,171 @@
+"""cuDNN's graphs of FP8 attention, with the scales that bring each result into its format's range.
+
+A forward is run twice: with a scale of 1 for out, whose largest value comes back, and with the one that follows. A
+backward three times: for dS, then for dq, dk and dv, then for good. Only the values of a first pass, at a scale of 1,
+are used, so it does not matter whether the library takes a largest value before or after the scale.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from accuracy.core.quantisation import FORMATS, Policy
+from accuracy.kernel.block.fp8_operand import cast
+
+FORWARD = ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")
+BACKWARD = (
+    "descale_q", "descale_k", "descale_v", "descale_o", "descale_dO", "descale_s", "descale_dP", "scale_s", "scale_dQ",
+    "scale_dK", "scale_dV", "scale_dP",
+)  # fmt: skip
+SCALARS = (1, 1, 1, 1)
+Shape = tuple[int, int, int, int]  # (B, H, S, D)
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, policy: Policy, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
+    """out (B, Sq, H, D) and lse (B, H, Sq), natural, both float32, of q (B, Sq, H, D), k and v (B, Sk, Hk, D)."""
+    operands, given = _operands({"q": q, "k": k, "v": v}, policy)
+    given |= {"scale_s": policy.p_prescale, "descale_s": 1 / policy.p_prescale, "scale_o": 1.0}
+    shapes = tuple(tuple(x.shape) for x in operands.values())
+    graph, inputs, outputs = _forward_graph(shapes, policy.q, scale, causal)
+    out = torch.empty_like(operands["q"])
+    lse = out.new_empty(*out.shape[:3], 1, dtype=torch.float32)
+    largest = [lse.new_zeros(SCALARS) for _ in range(2)]
+    for _ in range(2):
+        _execute(graph, inputs, operands | given, outputs, [out, lse, *largest])
+        used, given["scale_o"] = given["scale_o"], _scale(policy.out, largest[1])
+    return (out.float() / used).transpose(1, 2), lse[..., 0]
+
+
+def backward(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, policy: Policy, scale: float, causal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """dq (B, Sq, H, D), dk, dv (B, Sk, Hk, D), float32."""
+    operands, given = _operands({"q": q, "k": k, "v": v, "o": out, "dO": dout}, policy)
+    given |= {"scale_s": policy.p_prescale, "descale_s": 1 / policy.p_prescale, "descale_dP": 1.0}
+    given |= dict.fromkeys(("scale_dQ", "scale_dK", "scale_dV", "scale_dP"), 1.0)
+    shapes = tuple(tuple(operands[name].shape) for name in "qk")
+    graph, inputs, outputs = _backward_graph(shapes, policy.q, scale, causal)
+    gradients = [torch.empty_like(operands[name]) for name in "qkv"]
+    largest = [lse.new_zeros(SCALARS, dtype=torch.float32) for _ in range(4)]
+    operands |= {"stats": lse.float().unsqueeze(-1).contiguous()}
+    for turn in range(3):
+        _execute(graph, inputs, operands | given, outputs, [*gradients, *largest])
+        if turn == 0:
+            given["scale_dP"] = _scale(policy.ds, largest[3])
+            given["descale_dP"] = 1 / given["scale_dP"]
+        if turn == 1:
+            for name, place, most in zip(
+                ("scale_dQ", "scale_dK", "scale_dV"), ("dq", "dk", "dv"), largest, strict=False
+            ):
+                given[name] = _scale(getattr(policy, place), most)
+    dq, dk, dv = (
+        (x.float() / given[name]).transpose(1, 2)
+        for x, name in zip(gradients, ("scale_dQ", "scale_dK", "scale_dV"), strict=True)
+    )
+    return dq, dk, dv
+
+
+def _operands(tensors: dict[str, Tensor], policy: Policy) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """Codes (B, H, S, D), contiguous, and what each is to be multiplied by."""
+    found = {name: cast(x, policy.q, policy) for name, x in tensors.items()}
+    descales = {f"descale_{name}": float(x.scales.flatten()[0]) or 1.0 for name, x in found.items()}
+    return {name: x.codes for name, x in found.items()}, descales
+
+
+def _scale(word: str, largest: Tensor) -> float:
+    return FORMATS[word].largest / float(largest) if float(largest) > 0 else 1.0
+
+
+def _execute(
+    graph: Any, inputs: dict[str, Any], given: dict[str, Any], outputs: Sequence[Any], results: Sequence[Tensor]
+) -> None:
+    device = results[0].device
+    pack = {
+        place: x if isinstance(x := given[name], Tensor) else torch.full(SCALARS, x, device=device)
+        for name, place in inputs.items()
+    }
+    workspace = torch.empty(max(graph.get_workspace_size(), 1), device=device, dtype=torch.uint8)
+    graph.execute(pack | dict(zip(outputs, results, strict=True)), workspace, handle=_handle())
+
+
+@cache
+def _handle() -> Any:
+    import cudnn
+
+    return cudnn.create_handle()
+
+
+def _begun(word: str) -> tuple[Any, Any, Any]:
+    """A graph, its 8-bit type and its float32 type."""
+    import cudnn
+
+    kind = {"e4m3": cudnn.data_type.FP8_E4M3, "e5m2": cudnn.data_type.FP8_E5M2}[word]
+    single = cudnn.data_type.FLOAT
+    graph = cudnn.pygraph(io_data_type=kind, intermediate_data_type=single, compute_data_type=single, handle=_handle())
+    return graph, kind, single
+
+
+def _mask(causal: bool) -> dict[str, Any]:
+    import cudnn
+
+    return {"diagonal_alignment": cudnn.diagonal_alignment.TOP_LEFT} | ({"right_bound": 0} if causal else {})
+
+
+def _strides(shape: Shape) -> Shape:
+    _, heads, rows, dim = shape
+    return heads * rows * dim, rows * dim, dim, 1
+
+
+def _tensor(graph: Any, name: str, shape: Shape, kind: Any) -> Any:
+    return graph.tensor(name=name, dim=shape, stride=_strides(shape), data_type=kind)
+
+
+def _result(place: Any, shape: Shape, kind: Any) -> None:
+    place.set_output(True).set_dim(shape).set_stride(_strides(shape)).set_data_type(kind)
+
+
+def _built(graph: Any) -> None:
+    import cudnn
+
+    graph.validate()
+    graph.build_operation_graph()
+    graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+    graph.check_support()
+    graph.build_plans()
+
+
+@cache
+def _forward_graph(
+    shapes: tuple[Shape, ...], word: str, scale: float, causal: bool
+) -> tuple[Any, dict[str, Any], list[Any]]:
+    graph, kind, single = _begun(word)
+    inputs = {name: _tensor(graph, name, shape, kind) for name, shape in zip("qkv", shapes, strict=True)}
+    numbers = {name: _tensor(graph, name, SCALARS, single) for name in FORWARD}
+    outputs = list(graph.sdpa_fp8(**inputs, **numbers, generate_stats=True, attn_scale=scale, **_mask(causal)))
+    statistics = (*shapes[0][:3], 1)
+    for place, shape, each in zip(
+        outputs, (shapes[0], statistics, SCALARS, SCALARS), (kind, single, single, single), strict=True
+    ):
+        _result(place, shape, each)
+    _built(graph)
+    return graph, inputs | numbers, outputs
+
+
+@cache
+def _backward_graph(
+    shapes: tuple[Shape, ...], word: str, scale: float, causal: bool
+) -> tuple[Any, dict[str, Any], list[Any]]:
+    graph, kind, single = _begun(word)
+    of_queries, of_keys = shapes
+    sizes = {"q": of_queries, "k": of_keys, "v": of_keys, "o": of_queries, "dO": of_queries}
+    inputs = {name: _tensor(graph, name, shape, kind) for name, shape in sizes.items()}
+    inputs["stats"] = _tensor(graph, "stats", (*of_queries[:3], 1), single)
+    numbers = {name: _tensor(graph, name, SCALARS, single) for name in BACKWARD}
+    outputs = list(graph.sdpa_fp8_backward(**inputs, **numbers, attn_scale=scale, **_mask(causal)))
+    for place, shape in zip(outputs, (of_queries, of_keys, of_keys, *4 * [SCALARS]), strict=True):
+        _result(place, shape, kind if shape != SCALARS else single)
+    _built(graph)
+    return graph, inputs | numbers, outputs
