@@ -134,7 +134,7 @@ def _look_again(
     """The undecided with fresh seeds; whatever breaks a rule there breaks it."""
     assert question.second is not None
     _must_be_fresh(question.run, question.second)
-    fresh = cell.measured(question.second)
+    fresh, heavy = cell.measured(question.second), judge.tails(base.values())
     looked = []
     for item in items:
         again = fresh.get(item.key) if item.key else None
@@ -145,7 +145,7 @@ def _look_again(
                 item = item.but(found[0].label, f"second look: {found[0].text}")
             elif item.label == "undecided" and item.key and item.cell and again.y:
                 both = item.cell.joined(again)
-                settled = judge.second_look(both, again, base[item.key], family)
+                settled = judge.second_look(both, again, base[item.key], family, heavy)
                 item = replace(item, **vars(settled), cell=both)
         looked.append(item)
     return looked

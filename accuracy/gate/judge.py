@@ -3,7 +3,7 @@ measures at once. The second look is at the cells only that the first left undec
 both looks."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -11,10 +11,13 @@ import numpy as np
 
 from accuracy.gate.item import percent
 from accuracy.gate.statistics import Comparison, compare, holm, seen
+from accuracy.gate.tail import tail
 from accuracy.results.cell import Cell, Key
-from accuracy.results.policy import EFFECT, LEVEL, MEASURES, NEAR, RELATIVE, Measure
+from accuracy.results.policy import EFFECT, LEVEL, MEASURES, NEAR, RELATIVE, TAIL, Measure
 
 Bound = float | np.ndarray
+Tails = Mapping[tuple[str, int], float]
+"""Degrees of freedom of a single seed, by the measure and the number of the baseline's seeds; TAIL where none is."""
 BAD = ("regression", "outlier", "undecided")  # gravest first
 JUDGED = ("effect", "rise", "fall", "seed_effect", "seed_rise")
 
@@ -54,11 +57,21 @@ def first_look(
     asked = [(key, each) for key in keys for each in _asked(cells[key], baseline[key], measures)]
     if not keys:
         return {}
-    compared = _compare([each for _, each in asked], tests)
+    compared = _compare([each for _, each in asked], tests, tails(baseline.values(), measures))
     said: dict[Key, list[tuple[_Compared, str]]] = {}
     for (key, _), each, label in zip(asked, compared, _labels(compared, tests), strict=True):
         said.setdefault(key, []).append((each, label))
     return {key: _gravest(said[key], cells[key].equals(baseline[key])) for key in keys}
+
+
+def tails(baseline: Iterable[Cell], measures: Sequence[Measure] = MEASURES) -> Tails:
+    """How heavy the noise of the baseline's seeds is, all its cells together."""
+    numbers: dict[tuple[str, int], list[list[float]]] = {}
+    for cell in baseline:
+        for name in (each.name for each in measures):
+            values = cell.more.get(name, {}) if name else cell.y
+            numbers.setdefault((name, len(values)), []).append([values[seed] for seed in sorted(values)])
+    return {which: float(tail(np.array(rows))) for which, rows in numbers.items() if which[1]}
 
 
 def _labels(compared: Sequence[_Compared], tests: int) -> list[str]:
@@ -102,11 +115,12 @@ def judged(found: Comparison, tests: int | None = None, least: Bound = EFFECT, a
     )
 
 
-def second_look(both: Cell, fresh: Cell, baseline: Cell, family: int) -> CellFinding:
-    """both: the seeds of both looks; fresh: the second's. family: how many cells the first look had. It is the last."""
+def second_look(both: Cell, fresh: Cell, baseline: Cell, family: int, heavy: Tails) -> CellFinding:
+    """The last look. both: the seeds of both looks; fresh: the second's. family: how many cells the first look had.
+    heavy: of the whole baseline."""
     tests = family * len(MEASURES)
     asked = ([*_asked(cell, baseline)] for cell in (both, fresh))
-    pairs = zip(*(_compare(each, tests) for each in asked), strict=True)
+    pairs = zip(*(_compare(each, tests, heavy) for each in asked), strict=True)
     found = _gravest([_settled(each, newest, LEVEL / tests) for each, newest in pairs], False)
     return replace(found, reason=f"after two looks: {found.reason}")
 
@@ -133,7 +147,7 @@ def _asked(cell: Cell, baseline: Cell, measures: Sequence[Measure] = MEASURES) -
             yield _Asked(measure, ours, theirs, twins)
 
 
-def _compare(asked: Sequence[_Asked], tests: int) -> list[_Compared]:
+def _compare(asked: Sequence[_Asked], tests: int, heavy: Tails) -> list[_Compared]:
     """In their order; all that have the same numbers of seeds in one call."""
     alike: dict[tuple[int, int, bool], list[int]] = {}
     for place, each in enumerate(asked):
@@ -142,7 +156,8 @@ def _compare(asked: Sequence[_Asked], tests: int) -> list[_Compared]:
     for (m, n, paired), places in alike.items():
         mine = [asked[place] for place in places]
         twins = np.stack([each.twins for each in mine if each.twins is not None]) if paired else None
-        found = compare(np.stack([each.new for each in mine]), np.stack([each.old for each in mine]), twins)
+        degrees = np.array([heavy.get((each.measure.name, n), TAIL) for each in mine])
+        found = compare(np.stack([each.new for each in mine]), np.stack([each.old for each in mine]), twins, degrees)
         caught = seen(found.error, found.freedom, LEVEL / tests / (1 + paired)).tolist()
         for row, place in enumerate(places):
             compared[place] = _Compared(asked[place].measure, paired, (m, n), found.at(row), caught[row])

@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from accuracy.core.number import count
-from accuracy.gate import rules, seeds
+from accuracy.gate import judge, rules, seeds
 from accuracy.gate.fingerprint import Entry
 from accuracy.gate.item import Item, percent
 from accuracy.results.cell import Key
-from accuracy.results.policy import RISE
+from accuracy.results.policy import ERROR_ALONE, RISE, TAIL
 from accuracy.results.run_table import RunTable
 
 
@@ -38,6 +38,12 @@ def notes(
     yield from (f"{count(number, 'cell')} judged by {words}" for words, number in by.items())
     for whose, each in (("the run", "cell"), ("the baseline", "baseline")):
         yield from seeds.doubts(whose, [getattr(item, each) for item in items if getattr(item, each) is not None])
+    heavy = judge.tails([item.baseline for item in items if item.baseline is not None], ERROR_ALONE)
+    if heavy and (degrees := min(heavy.values())) < TAIL:
+        yield (
+            f"noise over the baseline's seeds has heavy tails (Student's t of about {degrees:.0f} degrees): a single"
+            " seed fails only far out; a larger problem has less of them"
+        )
     if "improved" in labels:
         yield "some cells improved; accuracy-check accept RUN_FOLDER --reason '...' keeps it so"
     if "undecided" in labels:

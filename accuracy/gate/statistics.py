@@ -34,12 +34,13 @@ class Comparison:
         return Comparison(**values, freedom=self.freedom)
 
 
-def compare(new: Array, old: Array, twins: Array | None = None) -> Comparison:
+def compare(new: Array, old: Array, twins: Array | None = None, tail: Array | float = TAIL) -> Comparison:
     """Difference of the means, with the spread pooled over both runs (Student 1908; equal variances). twins: the
     baseline's y at the very seeds of new, two at least, hence of the same inputs: (..., m); None where it lacks one.
     With twins there are two tests, and the better one counts with its p-value doubled (Bonferroni): differences seed by
     seed see through the luck of the inputs, and the spread pooled over both runs, of many more degrees of freedom, sees
-    more where rounding is all there is. What two runs of a seed share only makes the pooled test more careful."""
+    more where rounding is all there is. What two runs of a seed share only makes the pooled test more careful.
+    tail: most degrees of freedom of a single seed, see `tail.py`."""
     m, n = new.shape[-1], old.shape[-1]
     freedom = m + n - 2
     squares = sum(((y - y.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1) for y in (new, old))
@@ -51,7 +52,7 @@ def compare(new: Array, old: Array, twins: Array | None = None) -> Comparison:
         effect = difference.mean(axis=-1)
         by_seed = _tails(effect, difference.std(axis=-1, ddof=1) / np.sqrt(m), m - 1)
         rise, fall = (np.minimum(1.0, 2 * np.fmin(*pair)) for pair in zip((rise, fall), by_seed, strict=True))
-    return Comparison(effect, rise, fall, error, freedom, *_single_seed(new, old))
+    return Comparison(effect, rise, fall, error, freedom, *_single_seed(new, old, tail))
 
 
 def seen(error: Array, freedom: int, level: float) -> Array:
@@ -64,23 +65,23 @@ def seen(error: Array, freedom: int, level: float) -> Array:
     return error * (c * (1 - 1 / (4 * freedom)) + z * math.sqrt(1 + c**2 / (2 * freedom)))
 
 
-def _single_seed(new: Array, old: Array) -> tuple[Array, Array]:
+def _single_seed(new: Array, old: Array, tail: Array | float) -> tuple[Array, Array]:
     """The new seed furthest above the baseline's, by the one-sided tolerance factor k = t sqrt(1 + 1/n). The factor is
     the one of expected content (Guttman 1970): beyond mean + k s lies a seed of the baseline's own kind with the
     probability of the level. With the customary 99% content, 1% of 500 cells of 8 seeds is 40 seeds a run. t has n - 1
-    degrees and never more than TAIL, however many seeds the baseline has: no mean tames one seed's tail."""
+    degrees and never more than `tail`, however many seeds the baseline has: no mean tames one seed's tail."""
     n = old.shape[-1]
     excess = new.max(axis=-1) - old.mean(axis=-1)
     if n < 2:
         return excess, np.full(excess.shape, np.nan)
     error = old.std(axis=-1, ddof=1) * np.sqrt(1 + 1 / n)
-    rise, _ = _tails(excess, error, min(n - 1, TAIL))
+    rise, _ = _tails(excess, error, np.minimum(n - 1, tail))
     return excess, np.minimum(1.0, rise * new.shape[-1])
 
 
-def _tails(effect: Array, error: Array, freedom: int) -> tuple[Array, Array]:
+def _tails(effect: Array, error: Array, freedom: Array | int) -> tuple[Array, Array]:
     """P(T >= t) and P(T <= t); without any spread a difference is certain, and none is no difference."""
-    if freedom < 1:
+    if np.any(freedom < 1):
         return np.full(np.shape(effect), np.nan), np.full(np.shape(effect), np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.where(effect == 0, 0.0, effect / error)
