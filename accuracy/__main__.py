@@ -1,6 +1,6 @@
 """`python -m accuracy`: the same as the console command `accuracy`, also from a checkout without installation."""
 
-from accuracy.cli.run import main
+from accuracy.cli.run import attended
 
 if __name__ == "__main__":
-    main()
+    attended()

@@ -24,6 +24,7 @@ from accuracy.cli.launched import as_rank, speaks, start_server, tell, tell_done
 from accuracy.config import replay, worlds
 from accuracy.core.errors import ConfigError, NoRendezvous, printable, unknown
 from accuracy.core.paths import CONFIGS
+from accuracy.execute import attend
 
 if TYPE_CHECKING:
     from accuracy.config.read import Configuration
@@ -53,7 +54,7 @@ class JobEnded(Exception):
 def _run_application(arguments: list[str], launch: "Launch | None") -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands its errors over instead of printing them
     if launch is None:  # a launcher sends it before it starts all processes anew: that must not take long
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is measured stays, and is reported
+        signal.signal(signal.SIGTERM, attend.interrupt)  # as Ctrl-C: what is measured stays, and is reported
     statuses: list[int] = []
     started: list[int] = []
     process = os.getpid()
@@ -221,7 +222,7 @@ def _carry_out(
         return 0
     print(plan_text.plan_line(plans, configuration.device, configuration.workers), file=sys.stderr)
     try:
-        outcome = run.execute(configuration, config, plans, folder, command, launched, anew=sys.orig_argv)
+        outcome = run.execute(configuration, config, plans, folder, command, launched)
     except RanksEnded as ended:
         print(f"accuracy: {ended}", file=sys.stderr)
         return NOTHING_MEASURED

@@ -7,6 +7,27 @@ from accuracy import __version__
 from accuracy.cli import listing
 
 
+def attended() -> None:
+    """`main`, in a process that another one attends: a case that ends it is a failed row, and the run goes on. A launch
+    attends its processes itself."""
+    from accuracy.execute import attend
+    from accuracy.execute.ranks.launch import NAMES
+
+    launched = any(all(name in os.environ for name in names) for names in NAMES.values())
+    if launched or {"-h", "--help", "--version"} & set(sys.argv[1:]):
+        main()
+    else:
+        sys.exit(attend.attended(_status))
+
+
+def _status() -> int:
+    try:
+        main()
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    return 0
+
+
 def main() -> None:
     """Exit status: 0 measured; 2 a mistake in the configuration; 3 nothing could be measured; 5 experiment=diagnose
     found a tensor that is invalid or wrong at any precision; 130 interrupted."""

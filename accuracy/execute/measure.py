@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 import traceback
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -14,16 +15,17 @@ from accuracy.config.read import Configuration
 from accuracy.core import given
 from accuracy.core.case import Case, Variant
 from accuracy.core.frames import located
-from accuracy.execute import watch
+from accuracy.execute import attend, watch
 from accuracy.execute import workers as pool
 from accuracy.execute.plan import Planned, measured
 from accuracy.execute.ranks import agent, rank_loop
 from accuracy.execute.ranks.rank_loop import Task
 from accuracy.execute.ranks.rendezvous import Ranks
-from accuracy.execute.worker_process import Work, write
+from accuracy.execute.worker_process import Work, device_works, write
 from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.measurement.rerun.repeats import copies, repeat
 from accuracy.reference.cache import Cache
+from accuracy.results import table
 from accuracy.runtime import device
 from accuracy.simulate.program import Ran, build_kernel, rank_program, simulate
 from accuracy.stack.measure import StackPipeline
@@ -33,6 +35,11 @@ from accuracy.world.processes import ProcessesWorld, run_rank
 
 Begin = Callable[[Case], None]
 """Told which case is measured next."""
+
+
+ATTENDED_SECONDS = 3.0  # of the watching thread, to end the process
+ENDED = 124
+"""Exit status of a process that nobody attends: that of timeout(1)."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +56,15 @@ def measure(
     pending: Sequence[Planned],
     launched: Launched | None,
     begin: Begin,
-    command: Sequence[str] = (),
 ) -> Generator[str, None, None]:
     """The status of each case as it ends, its rows in the folder by then. To be closed, so that no process stays.
-    launched: the real ranks that this process is the first of. command: what starts this process anew."""
+    launched: the real ranks that this process is the first of."""
     if launched is not None:
         for case, status in rank_loop.lead(launched.task, launched.ranks, pending):
             begin(case)
             yield status
         return
-    here = Here(folder, begin, configuration.case_seconds, command)
+    here = Here(folder, begin, configuration.case_seconds)
     alone = Pipeline(configuration.name, _cache(configuration), _run_alone)
     yield from _one_by_one(alone, (each for each in pending if _can_be_alone(each.case)), here)
     pending = [each for each in pending if not _can_be_alone(each.case)]
@@ -76,30 +82,39 @@ def measure(
 
 @dataclass(frozen=True)
 class Here:
-    """What this process measures itself: into which folder, whom it tells, for how long, and as which command."""
+    """What this process measures itself: into which folder, whom it tells, and for how long."""
 
     folder: Path
     begin: Begin
     case_seconds: float
-    command: Sequence[str]
 
 
 def _one_by_one(pipeline: Pipeline, pending: Iterable[Planned], here: Here) -> Generator[str, None, None]:
     for each in pending:
         here.begin(each.case)
-        yield write(here.folder, each.case, _in_time(pipeline, each, here))
+        found = _in_time(pipeline, each, here)
+        status = write(here.folder, each.case, found)
+        if status == table.FAILED and not device_works(each.case.device):
+            attend.let_another_go_on(each.case.id, str(found.rows[0]["reason"]))
+        yield status
 
 
 def _in_time(pipeline: Pipeline, each: Planned, here: Here) -> Measured:
     case, seconds = each.case, watch.limit(each.case, here.case_seconds)
     reason = watch.reason(seconds, here.case_seconds)
+    if why := attend.lost(case.id):
+        return pipeline.failed(case, why)
 
     def give_up() -> None:
-        write(here.folder, case, pipeline.failed(case, f"{reason}, and could not be interrupted"))
-        watch.start_anew(case, here.command)
+        why = f"{reason}, and could not be interrupted"
+        attend.let_another_go_on(case.id, why)
+        write(here.folder, case, pipeline.failed(case, why))
+        print(f"\naccuracy: case {case.id} {why}; this process ends", file=sys.stderr, flush=True)
+        os._exit(ENDED)
 
     try:
-        with watch.watched(seconds, give_up):
+        longest = seconds + watch.GRACE_SECONDS + ATTENDED_SECONDS
+        with attend.in_hand(case.id, longest, f"{reason}, and could not be ended"), watch.watched(seconds, give_up):
             return measured(pipeline, each)
     except watch.TookTooLong as error:
         place = located(error).removeprefix("TookTooLong:").strip()

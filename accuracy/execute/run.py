@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from accuracy.config.read import Configuration
 from accuracy.core.case import Case, digest
-from accuracy.execute import other_code, watch
+from accuracy.execute import other_code
 from accuracy.execute.measure import Launched, measure
 from accuracy.execute.plan import Planned
 from accuracy.measurement.provenance import code_of, fingerprint, provenance
@@ -61,11 +61,9 @@ def execute(
     command: list[str],
     launched: Launched | None = None,
     quiet: bool = False,
-    anew: Sequence[str] = (),
 ) -> Outcome:
     """Measure every planned case that the folder does not have; each case's rows are on disk before the next. launched:
-    the real ranks that this process is the first of; None: it was started alone. quiet: no progress bar. anew: the
-    command that starts this process anew where a case cannot be ended otherwise."""
+    the real ranks that this process is the first of; None: it was started alone. quiet: no progress bar."""
     ids = [each.case.id for each in plans]
     about = record(configuration.name, configuration.device, config, ids, ["accuracy", *command]) | {
         "workers": configuration.workers,
@@ -86,9 +84,8 @@ def execute(
     finished = finished_files.finished_cases(files)
     done = {case_id: found.status for case_id, found in finished.items() if codes.get(case_id) == found.code}
     earlier = [files[case_id].rows for case_id in done]
-    given_up = watch.given_up() & {*ids} - {*done}
-    pending = [each for each in plans if each.case.id not in {*done, *given_up}]
-    counts = {table.OK: 0, table.UNSUPPORTED: 0, table.FAILED: len(given_up)}
+    pending = [each for each in plans if each.case.id not in done]
+    counts = {table.OK: 0, table.UNSUPPORTED: 0, table.FAILED: 0}
     interrupted = False
     progress = Progress(
         total=len(plans), initial=len(plans) - len(pending), unit="case", dynamic_ncols=True, disable=quiet
@@ -98,7 +95,7 @@ def execute(
         progress.set_postfix_str(f"{case.variant.name} {case.said_dtype} W={case.world_size}", refresh=False)
 
     try:
-        with closing(measure(configuration, folder, pending, launched, begin, anew)) as ended:
+        with closing(measure(configuration, folder, pending, launched, begin)) as ended:
             for status in ended:
                 counts[status] += 1
                 progress.update()

@@ -1,20 +1,17 @@
 """How long may a case take? A limit for every case, and a watch over the case that this process measures itself.
 
 A case that takes longer is a failed row with the reason, and the run goes on. Python code is interrupted by an
-exception. Code that does not return to Python (a GPU kernel without an end) cannot be: its row is written by the
-watching thread, and the command starts anew in this process's place, without that case. Code that hangs and lets no
-other Python thread run at all is only ended where a worker or a rank measures.
+exception. Code that does not return to Python (a GPU kernel without an end) cannot be: the watching thread ends the
+process, and another one goes on (`attend.py`). Where no other Python thread runs either, the attending process does it;
+in a program of the caller's own, which nobody attends, such code is not ended.
 """
 
 import ctypes
 import math
-import os
 import signal
-import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn
 
 from accuracy.core.case import Case
 
@@ -24,10 +21,6 @@ SLOWEST = {"cpu": 1e8, "cuda": 1e10}
 units (1e13 in float32). With the hour on top no healthy case of a sound machine comes near its limit."""
 GRACE_SECONDS = 10
 """From the first interrupt, one a second, to the end of the process."""
-NOT_AGAIN = "ACCURACY_NOT_AGAIN"
-"""Environment of a command that started anew: ids of the cases that cannot be interrupted."""
-ENDED = 124
-"""Exit status of a process without a command to start anew: that of timeout(1)."""
 
 
 class TookTooLong(BaseException):
@@ -109,19 +102,3 @@ def watched(seconds: float, give_up: Callable[[], object]) -> Iterator[None]:
 def _raise_in(thread: int, error: type[BaseException] | None) -> None:
     """At the thread's next line of Python; None: no longer."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), error and ctypes.py_object(error))
-
-
-def given_up() -> set[str]:
-    """Ids of the cases for which this command was started anew."""
-    return set(filter(None, os.environ.get(NOT_AGAIN, "").split(",")))
-
-
-def start_anew(case: Case, command: Sequence[str]) -> NoReturn:
-    """In the process's place, its command without the case; without a command the process ends."""
-    told = "starting anew" if command else "this process ends"
-    print(f"\naccuracy: case {case.id} hangs and cannot be interrupted; {told}", file=sys.stderr, flush=True)
-    sys.stdout.flush()
-    if not command:
-        os._exit(ENDED)
-    os.environ[NOT_AGAIN] = ",".join(sorted({*given_up(), case.id}))
-    os.execv(sys.executable, [sys.executable, *command[1:]])

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.xdist_group("story")
 GRID = (*TINY, "device=cpu", "variant=[ring,zigzag]", "dtype=[bfloat16,float32]", "world_size=[1,4]",
         f"seed={list(range(4))}", "output_dir=run")  # fmt: skip
 CASES = 2 * 2 * 2 * 4
-KILL, INTERRUPT = 3, 9  # as soon as so many cases are on disk
+KILL, INTERRUPT = 2, 5  # as soon as so many cases are on disk
 
 
 @dataclass(frozen=True)

@@ -57,31 +57,40 @@ def test_a_function_that_never_returns_costs_its_case_and_the_caller_goes_on(mon
 
 STUCK = """
 lock = ctypes.create_string_buffer(64)
-def stuck():
-    ctypes.CDLL(None).pthread_mutex_lock(lock)
-    ctypes.CDLL(None).pthread_mutex_lock(lock)  # waits for ever, whatever signal comes
+def stuck(library):
+    library.pthread_mutex_lock(lock)
+    library.pthread_mutex_lock(lock)  # waits for ever, whatever signal comes
 """
+ENDINGS = {  # what a variant does, and the end of its reason
+    "stuck": ("stuck(ctypes.CDLL(None))", "and could not be interrupted"),
+    "holds": ("stuck(ctypes.PyDLL(None))", "and could not be ended"),  # no thread of Python runs meanwhile
+    "crashes": ("ctypes.string_at(0)", "the process that measured it was killed by signal 11 (Segmentation fault)"),
+    "leaves": ("os._exit(7)", "the process that measured it ended with status 7"),
+}
 COMMAND = """
 import sys
-from accuracy.cli.run import main
+from accuracy.cli.run import attended
 from accuracy.execute import watch
 watch.GRACE_SECONDS = 1
-watch.limit = lambda case, seconds: 1.0 if case.variant.name == "stuck" else 600.0
+watch.limit = lambda case, seconds: 1.0 if case.variant.name in ("stuck", "holds") else 600.0
 sys.argv = {words}
-main()
+attended()
 """
 
 
-def test_what_cannot_be_interrupted_is_a_row_too_and_the_command_goes_on_anew(tmp_path: Path) -> None:
-    body = planting.HEAD + STUCK
-    planting.variant(tmp_path / "parts", "stuck", body + planting.RING.removeprefix(planting.HEAD).format(
-        body="    async def forward(self, rank, q, k, v):\n        stuck()"))  # fmt: skip
-    words = ["accuracy", "--config-dir=parts", *SHORT, "variant=[stuck,ring]", "workers=1", "output_dir=run"]
+def test_what_cannot_be_interrupted_or_ends_its_process_is_a_row_too_and_the_command_goes_on(tmp_path: Path) -> None:
+    for name, (statement, _) in ENDINGS.items():
+        body = f"    async def forward(self, rank, q, k, v):\n        {statement}"
+        variant = planting.RING.removeprefix(planting.HEAD).format(body=body)
+        planting.variant(tmp_path / "parts", name, planting.HEAD + STUCK + variant)
+    chosen = f"variant=[{','.join(ENDINGS)},ring]"
+    words = ["accuracy", "--config-dir=parts", *SHORT, chosen, "workers=1", "output_dir=run"]
     started = processes.start("-c", COMMAND.format(words=words), folder=tmp_path, OMP_NUM_THREADS="1")
     out, err = started.communicate(timeout=300)
     assert started.returncode == 0, err
-    assert "hangs and cannot be interrupted; starting anew" in err
-    assert "1 measured, 0 unsupported, 1 failed" in out
+    assert err.count("; another process goes on") == len(ENDINGS)
+    assert out.count("1 measured, 0 unsupported") == 1
     rows = table.read_results(tmp_path / "run").drop_duplicates("variant").set_index("variant")
-    assert rows["status"].to_dict() == {"stuck": table.FAILED, "ring": table.OK}
-    assert rows.loc["stuck", "reason"].endswith("and could not be interrupted")
+    assert rows["status"].to_dict() == {**dict.fromkeys(ENDINGS, table.FAILED), "ring": table.OK}
+    for name, (_, told) in ENDINGS.items():
+        assert rows.loc[name, "reason"].endswith(told), name
