@@ -11,6 +11,7 @@ from accuracy.gate.exits import WORDS, Exit
 from accuracy.gate.item import FAILED, INCOMPLETE, Item
 from accuracy.results.cell import KEYS, SINGLE_DEVICE
 from accuracy.results.table import TENSORS
+from accuracy.results.terms import defined
 
 MOST_ROWS = 10  # that stand beside the picture on a screen of 900 px
 _CHANCE = r" \([^()]*\bp [<=][^()]*\)"  # how sure it is stands in the table of cells
@@ -36,6 +37,12 @@ class FirstScreen:
     picture: Panel | None
     matrix: Table | None
     marks: str = MARKS
+
+    @property
+    def terms(self) -> str:
+        """The words of the first screen, defined where they are first met."""
+        table = self.matrix
+        return defined(self.title, *((table.caption, *table.head) if table else ()))
 
 
 def first_screen(decision: Decision, by_rank: list[Panel], growth: list[Panel]) -> FirstScreen:

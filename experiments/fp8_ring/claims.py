@@ -20,6 +20,14 @@ def claims(results: pd.DataFrame) -> list[Claim]:
     ]  # fmt: skip
 
 
+def answer(results: pd.DataFrame) -> list[Claim]:
+    """What README's Answer says."""
+    rows = results[(results["rank"] == -1) & results["error_rel"].notna() & results["tensor"].isin(TENSORS)]
+    ring = rows[rows["variant"] == "ring"].assign(options=rows["kernel_options"])
+    most = Claim("Rings of 64 ranks are measured.", bool(ring["world_size"].max() == 64), f"{ring['world_size'].max()}")
+    return [_below("A ring has at most 1.05 times single device's error.", ring, 1.05), most]
+
+
 def _below(statement: str, rows: pd.DataFrame, bound: float) -> Claim:
     """Geometric means over the seeds are close to plain ones here: ratios are near 1."""
     if rows.empty:

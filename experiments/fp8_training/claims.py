@@ -23,6 +23,17 @@ def claims(results: pd.DataFrame) -> list[Claim]:
     ]  # fmt: skip
 
 
+def answer(results: pd.DataFrame) -> list[Claim]:
+    """What README's Answer says."""
+    found = {("e4m3", tensor): shares(results, "e4m3", tensor) for tensor in ("dq", "dk")}
+    dq, dv = (shares(results, "int8", tensor) for tensor in ("dq", "dv"))
+    statement = "In int8 dS has 77% of dq's squared error and P 88% of dv's."
+    holds = (round(dq["ds"], 2), round(dv["p"], 2)) == (0.77, 0.88) if dq and dv else None
+    said = f"{_said('int8', 'dq', dq)}; {_said('int8', 'dv', dv)}"
+    most = _most("In e4m3 no operand has half of the squared error of dq or dk.", found, ("dq", "dk"), OPERANDS, 0.5)
+    return [Claim(statement, holds, said), most]
+
+
 def shares(results: pd.DataFrame, form: str, tensor: str) -> Shares:
     """Of the mean square error by operand, when all are cast to a format; empty where not every set was measured."""
     rows = results[(results["rank"] == -1) & (results["tensor"] == tensor) & results["error_rms"].notna()]

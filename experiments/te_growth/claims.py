@@ -49,6 +49,29 @@ def claims(results: pd.DataFrame) -> list[Claim]:
     ]  # fmt: skip
 
 
+def answer(results: pd.DataFrame) -> list[Claim]:
+    """What README's Answer says."""
+    rows = results[results["tensor"].isin(TENSORS) & results["x_single_device"].notna() & (results["world_size"] > 1)]
+    worst, whole = over_ranks(rows, "max"), _mean(rows[rows["rank"] == ALL_RANKS])
+    ring = _of(worst, RING)
+    return [
+        _reaches(ring, {64: 4.3, 256: 8.4}),
+        _exponents("It grows as a square root on the worst rank.", ring, SQUARE_ROOT),
+        _below("Float32 throughout: out, dq, dk and dv below 1.5 times.", _of(worst, RING, TENSORS, ALL)),
+        _exponents("all_gather's dk and dv grow as a square root.", _of(whole, GATHER, SUMS), GATHERED),
+        _below("a2a stays below 1.5 times.", _of(worst, HEADS)),
+    ]
+
+
+def _reaches(ring: pd.DataFrame, sizes: dict[int, float]) -> Claim:
+    said = " and ".join(f"{times:g} times at {size} ranks" for size, times in sizes.items())
+    out = ring[ring["tensor"] == "out"].groupby("world_size")["x_single_device"].max()
+    if not {*sizes} <= {*out.index}:
+        return Claim(f"On the worst rank out has {said}.", None, "not measured")
+    holds = all(round(out[size], 1) == times for size, times in sizes.items())
+    return Claim(f"On the worst rank out has {said}.", holds, ", ".join(f"{out[size]:.2f}" for size in sizes))
+
+
 def _mean(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.groupby(list(KEYS), as_index=False)["x_single_device"].mean()
 

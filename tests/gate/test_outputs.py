@@ -4,6 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from accuracy.chart import mark
 from accuracy.gate import text as markdown
 from accuracy.gate.decision import Decision, Question, decide
 from accuracy.results.history import Entry, line, read, sparkline
@@ -166,6 +167,8 @@ def test_the_first_screen_of_a_comparison_names_and_marks_the_failed_cell(gate: 
     assert "by rank, llama3 bfloat16 W=4 dk, run and baseline" in first
     row = first[first.index("<tbody>", first.index('class="matrix"')) :].partition("</tr>")[0]
     assert "llama3 bfloat16 W=4</th>" in row
+    assert f"var(--series-{mark.colour_of('llama3')})" in first  # as in every report
+    assert "single device: the same kernel run once on the whole sequence" in first
     assert row.count("\u2718") == row.count("accused") == 1
     assert "\u2718 2.4" in row  # twice 1.2, on that rank: all ranks together have 1.2 as before
     assert "<small>rank 2, was 1.2" in row

@@ -169,6 +169,7 @@ def test_the_matrix_has_the_worst_first_with_a_mark_beside_its_ratio(tmp_path: P
         ["ring", "1.15", "1.15", "1.15", "1.15", "1.15", "1.15"],
     ]
     assert "accused" in found.matrix.rows[0][3].kind
+    assert [term.split(":")[0] for term in found.terms.split(" \u00b7 ")] == ["error", "single device", "lse", "delta"]
 
 
 def test_a_matrix_of_many_variants_is_cut_and_says_so(tmp_path: Path) -> None:

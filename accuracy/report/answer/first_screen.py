@@ -16,6 +16,7 @@ from accuracy.report.folder import Run
 from accuracy.report.material import Material
 from accuracy.report.series import SINGLE_DEVICE, Facet, facets_of, short_names, slot_of
 from accuracy.results.claim import answer_holds
+from accuracy.results.terms import defined
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,12 @@ class Answer:
     marks: str = ""
     setting: str = ""
     worst: Accused | None = None
+
+    @property
+    def terms(self) -> str:
+        """The words of the first screen, defined where they are first met."""
+        table = self.matrix
+        return defined(self.title, *((table.caption, *table.head) if table else ()))
 
 
 def answer(made: Material) -> Answer:

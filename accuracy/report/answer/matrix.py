@@ -35,7 +35,7 @@ def matrix(facet: Facet, judged: pd.DataFrame, worst: Accused) -> tuple[Table, s
             said = labels.get((str(row["named"]), worst.dtype, size, tensor), (ROUNDING, ""))
             found[name, tensor] = _cell(row[column], *said, (series, tensor) == (worst.series, worst.tensor))
     left = len(mine) - MOST_ROWS
-    caption = f"{_what(worst)}, {facet.label}, {count(largest, 'rank')}"
+    caption = f"{_what(worst)}, {facet.label}, {count(largest, 'rank')}{' together' if largest > 1 else ''}"
     return grid(
         caption, ["variant"], _gated_first(facet.tensors), found
     ), f"and {left} more, none worse" if left > 0 else ""

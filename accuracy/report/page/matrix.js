@@ -22,7 +22,7 @@ function drawMatrix(place, state) {
     return make("tr", {}, make("th", { scope: "row" }, make("span", { className: "clamp", title: series }, ...breakable(name))), ...choices.tensors.map((tensor) => matrixCell(found.get(series).get(tensor), state, series, tensor)));
   });
   const what = y === "x_floor" ? "Error over the rounding floor" : "Error over single device's";
-  const caption = make("caption", { textContent: `${what}, ${state.facet}, ${counted(state.world_size, "rank")}. Choose a cell: all views follow.` });
+  const caption = make("caption", { textContent: `${what}, ${state.facet}, ${counted(state.world_size, "rank")}${state.world_size > 1 ? " together" : ""}. Choose a cell: all views follow.` });
   const table = make("table", { className: "data" }, caption, make("thead", {}, head), make("tbody", {}, ...body));
   const note = make("p", { className: "note" }, MARKS);
   if (ranked.length > MOST_MATRIX_ROWS) note.append(" · ", toggle(place, state, open, ranked.length));
