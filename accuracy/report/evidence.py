@@ -18,6 +18,7 @@ from typing import Any
 import pandas as pd
 
 from accuracy.report.folder import read_folder
+from accuracy.results.claim import Claim, judge
 
 NAME = "numbers.py"
 FIELD, NEVER = re.compile(r"\{[^{}]*\}"), re.compile(r"(?!)")
@@ -87,18 +88,22 @@ class Tables:
 
     @lru_cache(maxsize=4)  # noqa: B019  as long as the one object of a check
     def rows(self, name: str) -> pd.DataFrame:
-        """Rows of a table of attention alone; `stacks` has those of a stack."""
-        return read_folder(self.reports / name).results
+        """All rows of a table."""
+        return read_folder(self.reports / name).rows
 
-    @lru_cache(maxsize=4)  # noqa: B019
-    def stacks(self, name: str) -> pd.DataFrame:
-        """Rows of a table of stacks of layers."""
-        return read_folder(self.reports / name).stacks
+    @lru_cache(maxsize=64)  # noqa: B019
+    def claims(self, name: str) -> list[Claim]:
+        """The claims of a table's experiment, judged on it."""
+        return judge(name.split("/")[0], self.rows(name))
+
+    def claimed(self, name: str, statement: str, pattern: str) -> tuple[float, ...]:
+        """Numbers in the groups of `pattern` in the evidence for the claim that begins with `statement`."""
+        (claim,) = (each for each in self.claims(name) if each.statement.startswith(statement))
+        return _numbers(re.search(pattern, claim.evidence), f"{name}: {claim.evidence!r} has no {pattern!r}")
 
     def text(self, name: str, pattern: str) -> tuple[float, ...]:
         """Numbers in the groups of the only match of `pattern` in a published text, `selfcheck/rates.txt`."""
-        (found,) = re.finditer(pattern, (self.reports / name).read_text())
-        return tuple(float(group.replace(",", "")) for group in found.groups())
+        return _numbers(re.search(pattern, (self.reports / name).read_text()), f"{name}: has no {pattern!r}")
 
 
 def complaints(document: str, said: Iterable[Said]) -> Iterator[str]:
@@ -137,6 +142,12 @@ def main(words: list[str]) -> int:
     print(*found, sep="\n", end="\n" if found else "")
     print(f"{len(found)} numbers or passages are not borne out by the published tables")
     return int(bool(found))
+
+
+def _numbers(found: re.Match[str] | None, complaint: str) -> tuple[float, ...]:
+    if found is None:
+        raise LookupError(complaint)
+    return tuple(float(group.replace(",", "")) for group in found.groups())
 
 
 def _measured_only(document: str) -> str:

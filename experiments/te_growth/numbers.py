@@ -3,7 +3,6 @@
 import pandas as pd
 
 from accuracy.report.evidence import Said, Tables
-from accuracy.results.claim import judge
 from accuracy.results.over_ranks import over_ranks
 from accuracy.results.table import ALL_RANKS
 
@@ -28,7 +27,7 @@ def numbers(tables: Tables) -> dict[str, list[Said]]:
     both = means["x_single_device"].xs(256, level="world_size").xs(("te_p2p", ""), level=("variant", "precision"))
     last = both[both.index.isin(["dk", "dv"], level="tensor")]
     written = _as_written(means["x_single_device"])
-    held = [claim.holds for claim in judge("te_growth", rows)]
+    held = [claim.holds for claim in tables.claims(TABLE)]
     return {
         "README.md": [
             Said("224 measured cases", holds=rows[rows["status"] == "ok"]["case_id"].nunique() == 224),
