@@ -18,13 +18,13 @@ from typing import Any
 import pandas as pd
 
 from accuracy.report.folder import read_folder
-from accuracy.results.claim import Claim, judge
+from accuracy.results.claim import Claim, judge, judge_answer
 
 NAME = "numbers.py"
 FIELD, NEVER = re.compile(r"\{[^{}]*\}"), re.compile(r"(?!)")
 NUMBER = re.compile(r"(?<![\w.^#/-])\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?(?![\w^])")
 WHOLE = r"\d+(?:[.,]\d+)*"
-LIST = rf"{WHOLE}(?:(?:,| to| and| or|,? \.\.\.,?) {WHOLE})*"
+LIST = rf"{WHOLE}(?:(?:,|\s+to|\s+and|\s+or|,? \.\.\.,?)\s+{WHOLE})*"
 CHOSEN = (  # what a number of is a setting
     r"(?:ranks?|GPUs?|H100s?|H200s?|cores?|tokens?|keys?|queries|heads?|seeds?|layers?|parts?|bits?|bytes?|steps?|"
     r"dimensions?|documents?|processes|threads|positions|hops?)"
@@ -47,10 +47,10 @@ UNMEASURED = tuple(
         r"\b\d+-bit\b",
         r"^ *\d+\. ",
         r"\d+\.\d+\.\d+\S*",  # versions
-        r"\b(?:torch|Triton|Python|CUDA|cuDNN|flash-attn|FlashAttention|JAX|transformers|NCCL|MKL) \d[\d.]*",
-        rf"\b(?:lines?|Table|Figure|section|layers?|ranks?|seeds?|steps?|head|Predictions?|size) {LIST}",
+        r"\b(?:torch|Triton|Python|CUDA|cuDNN|flash-attn|FlashAttention|JAX|transformers|NCCL|MKL)\s+\d[\d.]*",
+        rf"\b(?:lines?|Table|Figure|section|layers?|ranks?|seeds?|steps?|head|Predictions?|size)\s+{LIST}",
         rf"\b[A-Za-z_]+ ?= ?{LIST}",  # W = 2, 4
-        rf"{LIST} (?:\w+ )?{CHOSEN}\b",
+        rf"{LIST}\s+(?:\w+\s+)?{CHOSEN}\b",
     )
 )
 
@@ -93,13 +93,18 @@ class Tables:
 
     @lru_cache(maxsize=64)  # noqa: B019
     def claims(self, name: str) -> list[Claim]:
-        """The claims of a table's experiment, judged on it."""
-        return judge(name.split("/")[0], self.rows(name))
+        """The claims of a table's experiment and what its Answer is made of, judged on the table."""
+        experiment, rows = name.split("/")[0], self.rows(name)
+        return [*judge(experiment, rows), *judge_answer(experiment, rows)]
 
     def claimed(self, name: str, statement: str, pattern: str) -> tuple[float, ...]:
         """Numbers in the groups of `pattern` in the evidence for the claim that begins with `statement`."""
-        (claim,) = (each for each in self.claims(name) if each.statement.startswith(statement))
+        claim = next(each for each in self.claims(name) if each.statement.startswith(statement))
         return _numbers(re.search(pattern, claim.evidence), f"{name}: {claim.evidence!r} has no {pattern!r}")
+
+    def held(self, name: str) -> list[bool]:
+        """Which of the claims of a table hold, of those that it can judge."""
+        return [each.holds for each in judge(name.split("/")[0], self.rows(name)) if each.holds is not None]
 
     def text(self, name: str, pattern: str) -> tuple[float, ...]:
         """Numbers in the groups of the only match of `pattern` in a published text, `selfcheck/rates.txt`."""
@@ -128,7 +133,7 @@ def check(repository: Path) -> Iterator[str]:
     """The complaints about every document that a numbers.py names."""
     tables = Tables(repository / "reports")
     passages: dict[Path, list[Said]] = {}
-    for file in sorted(repository.glob(f"experiments/*/{NAME}")):
+    for file in sorted(repository.glob(f"experiments/**/{NAME}")):
         for document, said in runpy.run_path(str(file))["numbers"](tables).items():
             passages.setdefault((file.parent / document).resolve(), []).extend(said)
     for path, said in passages.items():
