@@ -86,7 +86,7 @@ def leaderboard(reports: Path) -> pd.DataFrame:
 
 
 def write_leaderboard(reports: Path, path: Path) -> pd.DataFrame:
-    """Write the page; links are relative to its folder, in which the reports' pages are EXPERIMENT/DEVICE.html."""
+    """Write the page; links are relative to its folder, in which the reports are EXPERIMENT/DEVICE/report.html."""
     board = leaderboard(reports)
     path.write_text(to_html(board), encoding="utf-8")
     return board
@@ -120,7 +120,7 @@ def _measured(reports: Path) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
         ]
         rows = rows.assign(
             implementation=rows["variant"], version=_versions(rows, run.record), started=str(run.record.get("started")),
-            page=f"{path.parent.parent.name}/{path.parent.name}.html",
+            page=f"{path.parent.parent.name}/{path.parent.name}/report.html",
         )  # fmt: skip
         shown = rows[np.array(sizes, dtype=bool) & (rows["rank"] != ALL_RANKS) & rows["tensor"].isin(TENSORS)]
         shown = shown[shown["error_rel"].notna()]

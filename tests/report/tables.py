@@ -88,15 +88,15 @@ def endless(rows: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
-def many_variants(rows: pd.DataFrame) -> pd.DataFrame:
+def many_variants(rows: pd.DataFrame, copies: int = 40) -> pd.DataFrame:
     ring = rows[rows["variant"] == "ring"]
     copies = [
         times(
             ring.assign(variant=f"v{n:03}", case_id=f"{n:03}" + ring["case_id"].str[3:]),
             ring["rank"] > -2,
-            1 + n / 400,
+            1 + n / copies / 10,
         )
-        for n in range(40)
+        for n in range(copies)
     ]
     return pd.concat([rows, *copies], ignore_index=True)
 

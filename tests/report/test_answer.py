@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -104,8 +105,10 @@ def answer(folder: Path, table: tables.Shape, change: Change | None = None) -> A
 
 @pytest.mark.stress(8)
 @pytest.mark.parametrize("name", EXPECTED)
-def test_the_headline_says_what_the_table_says(name: str, tmp_path: Path) -> None:
+def test_the_headline_says_what_the_table_says(name: str, tmp_path: Path, stress: bool) -> None:
     table, change, expected = EXPECTED[name]
+    if stress and change is tables.many_variants:
+        change, expected = partial(tables.many_variants, copies=500), expected.replace("v039", "v499")
     run = run_of(tmp_path, table, change)
     title = answer_of(material_of(run)).title
     assert title == expected

@@ -60,7 +60,7 @@ def board(reports: Path) -> pd.DataFrame:
 
 def test_a_number_is_the_worst_rank_s_error_over_single_device_s_mean_over_seeds(board: pd.DataFrame) -> None:
     """Made up: 1.15 W^0.5 on all ranks, 1.6 times as much on rank 0; rounded to 12 bits in a published table."""
-    for where, size, page in ((REAL, 4, "packages/h200-x4.html"), (SIMULATED, 64, "growth/h200.html")):
+    for where, size, page in ((REAL, 4, "packages/h200-x4/report.html"), (SIMULATED, 64, "growth/h200/report.html")):
         cell = board.loc[OWN, (where, "dq")]
         assert cell.value == pytest.approx(1.15 * 1.6 * size**0.5, rel=2**-11)
         assert cell.page == page

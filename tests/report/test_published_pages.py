@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from accuracy.report.site import build
+from accuracy.report.site.links import dead
 from tests.report import page_check
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +59,16 @@ def dead_links(source: Path) -> list[str]:
             if not re.match(r"[a-z]+:", target) and not (path.parent / target).exists():
                 found.append(f"{path.relative_to(source)}: {target}")
     return found
+
+
+def test_a_link_of_the_finished_site_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "index.html").write_text(
+        '<a class="x" href="reports/a%20b.html#part">there</a> <a href="#here">here</a>'
+    )
+    link = '<a href="../index.html?x=1">there</a> <a href="https://example.org/x.html">away</a>'
+    (tmp_path / "reports" / "a b.html").write_text(f'{link} <a href="a.html">nowhere</a>')
+    assert dead(tmp_path) == ["reports/a b.html: a.html"]
 
 
 def test_sphinx_builds_the_site_without_a_warning(checkout: Path, tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from accuracy.report.series import SINGLE_DEVICE, Facet, facets_of, short_names,
 from accuracy.results.claim import answer_holds
 from accuracy.results.terms import defined
 
+AGAIN = "The same command measures what is left."
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -47,7 +49,8 @@ def answer(made: Material) -> Answer:
     run, found, measured = made.run, made.judged.said, made.measured
     worst = accused(measured, words.blamed(found)) if len(measured) else None
     title, advice = headline(run, words.finding(found, worst, run.cases))
-    advice = advice or Markup("{}").format(words.advice(found, worst, measured, made.attribution))
+    said = words.advice(found, worst, measured, made.attribution)
+    advice = advice or Markup("{}").format(f"{AGAIN} {said}" if run.missing_cases and AGAIN not in said else said)
     facts = facts_line(run, made.claims)
     if worst is None:
         return Answer(title, advice, facts)

@@ -17,7 +17,7 @@ from accuracy.report import build
 from accuracy.report.folder import NoReport
 from accuracy.report.leaderboard import write_leaderboard
 from accuracy.report.site import pages
-from accuracy.report.site.links import relinked
+from accuracy.report.site.links import dead, relinked
 from accuracy.report.site.pages import Report
 
 USAGE_ERROR = 2
@@ -85,7 +85,11 @@ def write_site(root: Path, site: Path, chosen: Sequence[str] = ()) -> int:
         write_pages(root, source, write_reports(root, source / "_whole", chosen))
         lines = [f"{name} = {value!r}\n" for name, value in SETTINGS.items()]
         (source / "conf.py").write_text("".join(lines), encoding="utf-8")
-        return int(sphinx(["-q", "-W", "--keep-going", "-E", "-d", str(source / "_trees"), str(source), str(site)]))
+        status = int(sphinx(["-q", "-W", "--keep-going", "-E", "-d", str(source / "_trees"), str(source), str(site)]))
+    lost = dead(site)
+    for link in lost:
+        print(f"no such page: {link}", file=sys.stderr)
+    return status or int(bool(lost))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,14 +1,18 @@
-"""Where does a link of a file of the repository lead on the site? To the page there, else to the repository."""
+"""Where does a link of a file of the repository lead on the site? To the page there, else to the repository. And which
+links of the finished site lead nowhere?"""
 
 import posixpath
 import re
 from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import unquote
 
 from accuracy.report.prose import REPOSITORY
 
 _TREE = REPOSITORY.replace("/blob/", "/tree/")
 _INLINE = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
 _NAMED = re.compile(r"(?<=\]: )(\S+)", re.MULTILINE)
+_HREF = re.compile(r'<a\b[^>]*?\bhref="([^"#?]+)')
 _RAW = re.compile(r"https://raw\.githubusercontent\.com/[^/]+/[^/]+/main")
 
 
@@ -36,3 +40,15 @@ def _address(link: str, place: str, page: str, pages: Mapping[str, str]) -> str:
     if found is None:
         return f"{REPOSITORY}/{path}{mark}{anchor}"
     return posixpath.relpath(found, posixpath.dirname(page) or ".")
+
+
+def dead(site: Path) -> list[str]:
+    """`page: link` of every link between the site's pages, the reports and the leaderboard too, to a file that is not
+    there."""
+    found = []
+    for page in sorted(site.rglob("*.html")):
+        for link in dict.fromkeys(_HREF.findall(page.read_text(encoding="utf-8"))):
+            target = page.parent / unquote(link)
+            if not re.match(r"[a-z][a-z+.-]*:", link) and not target.exists():
+                found.append(f"{page.relative_to(site)}: {link}")
+    return found
