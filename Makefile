@@ -66,10 +66,13 @@ $(VENV)/.site: $(VENV)/.package
 site: $(VENV)/.site ## findings, every published report, API and tutorial with one search: site/index.html
 	$(BIN)/python -m accuracy.report.site . site
 
+evidence: $(VENV)/.package ## measure this machine's published runs again with the code that is here, 20 minutes a call
+	$(BIN)/accuracy-evidence
+
 evidence-check: $(VENV)/.package ## every measured number of the bound documents beside what its published table says
 	$(BIN)/python -m accuracy.report.evidence .
 
 clean: ## remove what the commands above made
 	rm -rf $(VENV) outputs multirun site .pytest_cache .mypy_cache .ruff_cache
 
-.PHONY: help demo test stress test-browser lint format bench charts site evidence-check clean
+.PHONY: help demo test stress test-browser lint format bench charts site evidence evidence-check clean

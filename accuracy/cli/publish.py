@@ -24,13 +24,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def publish(
-    folder: Path, to: Path, every_digit: bool = False, lines: Mapping[str, str] | None = None, any_code: bool = False
+    folder: Path,
+    to: Path,
+    every_digit: bool = False,
+    lines: Mapping[str, str] | None = None,
+    any_code: bool = False,
+    name: str = "",
 ) -> Path:
     """Copy a run's tables and run.json, make its report and, where the world size varies, its figure; the folder, which
     replaces the one before as a whole.
 
     every_digit: of single ranks too. lines: to append to files that were there. any_code: whether other code may have
-    measured the run. Raises ConfigError for a run that is not finished, or that other code measured.
+    measured the run. name: of the folder in `to`/EXPERIMENT, else the device's.
+    Raises ConfigError for a run that is not finished, or that other code measured.
     """
     from accuracy.measurement.provenance import code_digest  # imports torch
 
@@ -44,6 +50,7 @@ def publish(
     if not any_code and code != code_digest():
         raise ConfigError(f"{folder} was measured by other code ({code}); publish from its checkout")
     target = target_of(about, to)
+    target = target.with_name(name or target.name)
     with whole_folder(target) as new:
         for name, line in (lines or {}).items():
             before = (target / name).read_bytes() if (target / name).exists() else b""
