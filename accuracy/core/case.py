@@ -181,7 +181,8 @@ class Stack:
 
     weights: `random`, normal with variance 1 / fan-in, or `trained`, the small model that comes with the package, its
     layers repeated to any depth; gain: factor of the query and the key weights, so that logits grow by its square;
-    residual: dtype of the residual stream, the case's (`input`) or float32 (`accumulate`), or `none`: nothing is added;
+    residual: dtype of the residual stream, the case's (`input`) or float32 (`accumulate`); `all`: of all but the
+    attention float32; or `none`: nothing is added;
     norm: whether there is RMSNorm at all.
     """
 
@@ -191,7 +192,7 @@ class Stack:
     vocabulary: Whole = 256
     weights: Annotated[str, OneOf("random", "trained")] = "random"
     gain: Positive = 1.0
-    residual: Annotated[str, OneOf("input", "accumulate", "none")] = "input"
+    residual: Annotated[str, OneOf("input", "accumulate", "all", "none")] = "input"
     norm: bool = True
 
 

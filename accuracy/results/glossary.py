@@ -48,7 +48,7 @@ feed_forward | elements | width of the stack's gated feed-forward; 0: none
 vocabulary | words | vocabulary of the stack
 weights | | weights of the stack: random or trained
 gain | | factor of the stack's query and key weights
-residual | | dtype of the stack's residual stream: input (the case's), accumulate (float32), none
+residual | | dtype of the residual stream: the case's (input), float32 (accumulate; all but attention: all), none
 norm | | whether the stack has RMSNorm
 against | | the other path that the case was compared with, as `path_b` names it; null: none
 device | | model of the GPU, or cpu

@@ -82,10 +82,23 @@ def loss_of(x: Tensor, gain: Tensor | None, head: Tensor, targets: Tensor) -> Te
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
+def formats(stack: Stack, dtype: torch.dtype) -> tuple[torch.dtype, torch.dtype]:
+    """Of a stack in `dtype`: of the residual stream, and of weights and products."""
+    wide = accumulation(dtype)
+    return (wide if stack.residual in ("accumulate", "all") else dtype), (wide if stack.residual == "all" else dtype)
+
+
+def rounding(attention: Attention, dtype: torch.dtype, working: torch.dtype) -> Attention:
+    """An attention in `dtype` amid a stack in `working`: q, k, v and dout are rounded on their way in."""
+    if dtype == working:
+        return attention
+    return lambda q, k, v: attention(q.to(dtype), k.to(dtype), v.to(dtype)).to(working)
+
+
 def quantities(model: Model, stack: Stack, halves: Halves, dtype: torch.dtype, head_dim: int) -> Iterator[Quantity]:
     """All quantities of a stack in `dtype`: x of layer 1 to L, the loss, then dx and the weights' of layer L to 1."""
-    attention = known_to_autograd(halves)
-    stream = accumulation(dtype) if stack.residual == "accumulate" else dtype
+    stream, working = formats(stack, dtype)
+    attention = rounding(known_to_autograd(halves), dtype, working)
 
     def layer_of(x: Tensor, weights: Weights) -> Tensor:
         return block(x, weights, attention, head_dim, stack.residual != "none")
@@ -95,15 +108,15 @@ def quantities(model: Model, stack: Stack, halves: Halves, dtype: torch.dtype, h
     for layer, weights in enumerate(model.layers, 1):
         inputs.append(x)
         with torch.no_grad():
-            x = layer_of(x, _in(weights, dtype))
+            x = layer_of(x, _in(weights, working))
         yield Quantity(layer, "x", x)
     x = x.detach().requires_grad_()
-    gain = None if model.norm is None else model.norm.to(dtype)
-    loss = loss_of(x, gain, model.head.to(dtype), model.words[:, 1:])
+    gain = None if model.norm is None else model.norm.to(working)
+    loss = loss_of(x, gain, model.head.to(working), model.words[:, 1:])
     yield Quantity(len(model.layers), "loss", loss.detach())
     (gradient,) = torch.autograd.grad(loss, [x])
     for layer in range(len(model.layers), 0, -1):
-        x, weights = inputs.pop().detach().requires_grad_(), _in(model.layers[layer - 1], dtype)
+        x, weights = inputs.pop().detach().requires_grad_(), _in(model.layers[layer - 1], working)
         chosen = [weights[name].requires_grad_() for name in DIFFERENTIATED]
         gradient, *found = torch.autograd.grad(layer_of(x, weights), [x, *chosen], gradient)
         yield Quantity(layer, "dx", gradient)

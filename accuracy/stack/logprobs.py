@@ -17,7 +17,7 @@ from accuracy.core.case import Case, Stack
 from accuracy.results.table import Row
 from accuracy.simulate.program import build_kernel
 from accuracy.stack.attention import Exact, Halves, Ranks, known_to_autograd
-from accuracy.stack.layers import accumulation, block, normalised
+from accuracy.stack.layers import block, formats, normalised, rounding
 from accuracy.stack.weights import Model
 
 CLIP = 0.2
@@ -72,12 +72,12 @@ def _rms(x: Tensor) -> float:
 def _depths(model: Model, stack: Stack, halves: Halves, case: Case, dtype_name: str) -> Iterator[Tensor]:
     """Log-probabilities (B S, V) of the next words after each layer, float64."""
     dtype = getattr(torch, dtype_name)
-    stream = accumulation(dtype) if stack.residual == "accumulate" else dtype
-    attention = known_to_autograd(halves)
+    stream, working = formats(stack, dtype)
+    attention = rounding(known_to_autograd(halves), dtype, working)
     x = model.embedding[model.words[:, :-1]].to(stream)
-    norm = None if model.norm is None else model.norm.to(dtype)
+    norm = None if model.norm is None else model.norm.to(working)
     for weights in model.layers:
-        inner = {name: each.to(dtype) for name, each in weights.items()}
+        inner = {name: each.to(working) for name, each in weights.items()}
         x = block(x, inner, attention, case.problem.head_dim, stack.residual != "none")
-        logits = normalised(x, norm, dtype) @ model.head.to(dtype)
+        logits = normalised(x, norm, working) @ model.head.to(working)
         yield logits.double().log_softmax(-1).flatten(0, 1)

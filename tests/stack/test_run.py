@@ -20,7 +20,7 @@ MISTAKES = {
     "negative layers": ("stack.layers=-1", "stack.layers=-1; allowed: greater than or equal to 1"),
     "weights": ("stack.weights=llama", "stack.weights 'llama' is unknown; allowed: random, trained"),
     "gain": ("stack.gain=0", "stack.gain=0; allowed: greater than 0"),
-    "residual": ("stack.residual=float8", "stack.residual 'float8' is unknown; allowed: accumulate, input, none"),
+    "residual": ("stack.residual=float8", "stack.residual 'float8' is unknown; allowed: accumulate, all, input, none"),
     "norm": ("stack.norm=yes_please", "stack.norm='yes_please'; allowed: "),
     "trained shape": ("stack.weights=trained", "trained in another shape; use stack.width=64, "),
     "inputs": ("inputs=peaked", "inputs has no say in a stack"),

@@ -1,0 +1,96 @@
+"""What forward_faults predicts of rounding and of faults of the forward in a stack, checked against its table."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from accuracy.results.claim import Claim
+
+GRADIENTS = ("dx", "d_query", "d_key", "d_value", "d_output")
+RATIOS = {"ring": (1.05, 1.30), "llama3_ring": (1.00, 1.25), "te_p2p": (1.15, 1.80)}
+POWER, HEALTHY, CATASTROPHIC = 1.05, 0.1, 0.5
+
+
+def claims(results: pd.DataFrame) -> list[Claim]:
+    rows = results[results["seqlen"] == 2080]
+    found = {name: _ratio(rows, name) for name in (*RATIOS, "merge_overflow")}
+    if any(math.isnan(low) for _, low, _ in found.values()):
+        return [Claim("Every healthy variant is measured on five seeds.", None, "fewer than two seeds")]
+    return [*_of_ratios(rows, found), *_of_faults(results, rows, found), *_of_depth(results[results["seqlen"] == 128])]
+
+
+def answer(results: pd.DataFrame) -> list[Claim]:
+    """What README's Answer says."""
+    return claims(results)
+
+
+def _ratio(rows: pd.DataFrame, variant: str) -> tuple[float, float, float]:
+    """Over single device, with the ends of its 95% interval over seeds."""
+    mine = rows[(rows["variant"] == variant) & rows["tensor"].isin(GRADIENTS) & (rows["world_size"] == 8)]
+    logs = np.log(mine["x_single_device"]).groupby(mine["seed"]).mean()
+    if len(logs) < 2:
+        return math.nan, math.nan, math.nan
+    half = stats.t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / len(logs) ** 0.5
+    return tuple(math.exp(x) for x in (logs.mean(), logs.mean() - half, logs.mean() + half))  # type: ignore[return-value]
+
+
+def _of_ratios(rows: pd.DataFrame, found: dict[str, tuple[float, float, float]]) -> Iterator[Claim]:
+    said = ", ".join(f"{name} {mean:.3f} ({low:.3f} to {high:.3f})" for name, (mean, low, high) in found.items())
+    widest = max(high / mean for mean, _, high in found.values())
+    yield Claim("A ratio's 95% interval over seeds is within 5% of it.", widest < POWER, f"at most {widest - 1:.1%}")
+    means = {name: mean for name, (mean, _, _) in found.items()}
+    order = means["llama3_ring"] < means["ring"] < means["te_p2p"]
+    within = all(low <= means[name] <= high for name, (low, high) in RATIOS.items())
+    yield Claim(
+        "ring 1.05 to 1.30, llama3_ring less (1.00 to 1.25), te_p2p more (1.15 to 1.80).", order and within, said
+    )
+    healthy = rows[rows["variant"].isin(RATIOS) & rows["tensor"].isin(GRADIENTS)]
+    worst = float(healthy["error_rel"].max())
+    yield Claim("No gradient of a healthy variant is off by 0.1.", worst < HEALTHY, f"at most {worst:.3f}")
+
+
+def _of_faults(
+    results: pd.DataFrame, rows: pd.DataFrame, found: dict[str, tuple[float, float, float]]
+) -> Iterator[Claim]:
+    apart = abs(found["merge_overflow"][0] / found["ring"][0] - 1)
+    yield Claim("A merge that may overflow is within 5% of ring at trained logits.", apart < 0.05, f"{apart:.1%}")
+    sharp = results[results["gain"] == 8]
+    broken = bool((sharp["status"] == "failed").all()) and len(sharp) > 0
+    reason = str(sharp["reason"].iloc[0]) if len(sharp) else "not measured"
+    yield Claim("At gain 8 its values are not finite.", broken, reason)
+    loss = rows[rows["tensor"] == "loss"].set_index("variant")["error_rel"]
+    padded = float(loss["lse_padded"].min())
+    yield Claim("lse beside its padding spoils the loss by 1% and more.", padded > 0.01, f"at least {padded:.2g}")
+    partial = rows[(rows["variant"] == "partial_lse") & (rows["tensor"] == "dx") & (rows["layer"] == 1)]
+    many = float(partial.loc[partial["world_size"] == 8, "error_rel"].min())
+    alone = float(partial.loc[partial["world_size"] == 1, "x_single_device"].max())
+    values = rows[rows["tensor"] == "loss"].pivot_table(index="seed", columns="variant", values="value")
+    off = float((values["partial_lse"] / values["ring"] - 1).abs().max())
+    held = off < 1e-4 and many > CATASTROPHIC and alone < 1.5
+    evidence = (
+        f"loss {off:.1g} from ring's, gradient off by {many:.2g} and more, one rank {alone:.2f} times single device"
+    )
+    yield Claim(
+        "A rank's own lse kept for the backward: loss as ring's, gradients off by half, one rank right.", held, evidence
+    )
+
+
+def _of_depth(rows: pd.DataFrame) -> Iterator[Claim]:
+    statement = (
+        "d_query differs from single device by less than 0.2 at gains 0.25 and 1; at 2 by 0.5 (24 layers), 0.9 (128)."
+    )
+    query = rows[rows["tensor"] == "d_query"]
+    if query.empty:
+        yield Claim(statement, None, "not measured")
+        return
+    by = query.groupby(["gain", "layers"])[["diff_rel", "exact_diff_rel"]].median()
+    said = "; ".join(
+        f"gain {gain:g}, {layers} layers: ring {ring:.2g}, exact {exact:.2g}" for (gain, layers), (ring, exact) in
+        zip(by.index, by.to_numpy(), strict=True)
+    )  # fmt: skip
+    usual = by.loc[[0.25, 1.0], "diff_rel"].max() < 0.2
+    sharp = by.loc[(2.0, 24)].min() > 0.5 and by.loc[(2.0, 128)].min() > 0.9
+    yield Claim(statement, bool(usual and sharp), said)
