@@ -29,6 +29,7 @@ from accuracy.runtime import kept
 from accuracy.runtime.sharding import cut, token_map
 from accuracy.simulate.program import Ran, RunRanks, simulate
 from accuracy.variant.base import schedule_of
+from accuracy.world.base import Tensors
 from accuracy.world.simulated import RankFailed
 
 T = TypeVar("T")
@@ -110,11 +111,25 @@ class Pipeline:
         ran = self.run_ranks(replace(case, reruns=Reruns(repeat=case.reruns.repeat)), by_rank)
         counts = reruns.counts(case, by_rank, ran, self.run_ranks)
         measured = self._compare(case, targets, replace(ran, results=padding.blanked(case, ran.results)), counts)
-        steps = trace.steps(case, targets, by_rank) if case.reruns.trace else []
+        steps = trace.steps(*self._to_trace(case, targets, by_rank)) if case.reruns.trace else []
         steps = [*steps, *pairs.rows(case, targets, ran.results)]
         return replace(
             measured, steps=steps, boundaries=invariance.rows(case, targets), places=places.rows(case, targets)
         )
+
+    def _to_trace(
+        self, case: Case, targets: Targets, shards: Sequence[Tensors]
+    ) -> tuple[Case, Targets, Sequence[Tensors]]:
+        """The case; with padding, that of the length that ranks share, whose last tokens are drawn like others: a trace
+        tells rows apart by their bits."""
+        if case.problem.padding is None or case.inputs.name == "captured":
+            return case, targets, shards
+        problem = replace(case.problem.padded(case.variant.sharding, case.world_size), padding=None)
+        longer = replace(case, problem=problem)
+        inputs, reference = self._referred(longer, case.said_dtype)
+        cuts = [cut(x, case.variant.sharding, case.world_size) for x in inputs.tensors]
+        found = Targets.of(inputs, reference, case.dtype, problem.sink_logits)
+        return longer, found, list(zip(*cuts, strict=True))
 
     def targets(self, case: Case) -> Targets:
         """Inputs, reference and all that is compared with, for the case's problem, seed and dtype."""

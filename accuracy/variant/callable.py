@@ -10,10 +10,14 @@ layouts: `accuracy.runtime.layout`. The module that holds fn may say more:
     unsupported(case)             why fn cannot serve a case, or None
     surroundings(rank)        a context manager in which forward and backward run
     FEATURES                  by function the features of a problem that it knows: documents, which surroundings tell it
+
+A function of a user's is given more where it has a word of flash-attn's for it: a soft cap (`softcap`), a window
+(`window_size`, a pair by default), documents (layout varlen, on one rank).
 """
 
 import importlib.metadata
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +27,7 @@ from torch import Tensor
 
 from accuracy.core import plugins
 from accuracy.core.case import Case
+from accuracy.core.masks import Visibility
 from accuracy.core.sharding import SHARDINGS, UNEVEN, lengths_of
 from accuracy.runtime import kept, returned
 from accuracy.runtime.layout import LAYOUTS
@@ -59,12 +64,13 @@ NO_BACKWARD = ("is not implemented", "must implement either the backward")
 
 
 def attend(
-    fn: Callable[..., Any], layout_name: str, q: Tensor, k: Tensor, v: Tensor, **how: Any
+    fn: Callable[..., Any], layout_name: str, q: Tensor, k: Tensor, v: Tensor, documents: Sequence[int] = (), **how: Any
 ) -> tuple[Tensor, Tensor | None, Graph]:
-    """Call fn in its layout; how: causal, softmax_scale, group. out (B, S/W, H, D), lse (B, H, S/W) or None."""
+    """Call fn in its layout; documents: their borders; how: causal, softmax_scale, group, and other words of fn's. out
+    (B, S/W, H, D), lse (B, H, S/W) or None."""
     layout = LAYOUTS[layout_name]
     leaves = q.detach().requires_grad_(), k.detach().requires_grad_(), v.detach().requires_grad_()
-    arguments, keywords = layout.arguments(*leaves)
+    arguments, keywords = layout.arguments(*leaves, documents)
     with kept.settings(), torch.enable_grad(), unwritten(q, k, v):
         result = fn(*arguments, **how, **keywords)
     with torch.enable_grad():
@@ -103,6 +109,31 @@ def unwritten(*tensors: Tensor) -> Iterator[None]:
         raise RuntimeError(WROTE)
 
 
+def _own_words(fn: Callable[..., Any]) -> set[str]:
+    """The features that a user's function has a word for: `softcap`, `window_size` of a pair."""
+    try:
+        parameters = inspect.signature(fn).parameters
+    except (TypeError, ValueError):  # torch's own functions have no signature
+        return set()
+    window = "window_size" in parameters and isinstance(parameters["window_size"].default, tuple)
+    return {name for name, told in (("softcap", "softcap" in parameters), ("window", window)) if told}
+
+
+def words(scale: float, softcap: float | None, sees: Visibility) -> dict[str, Any]:
+    """What a function is called with beside q, k, v and the group."""
+    told: dict[str, Any] = {"causal": sees.causal, "softmax_scale": scale}
+    if softcap is not None:
+        told["softcap"] = softcap
+    if sees.window is not None:
+        told["window_size"] = (sees.window, 0 if sees.causal else sees.window)
+    return told
+
+
+def documents(layout: str, sees: Visibility) -> tuple[int, ...]:
+    """The borders that a function in a layout is told of."""
+    return sees.documents if layout == "varlen" else ()
+
+
 def _surroundings(rank: Rank) -> AbstractContextManager[Any]:
     given = getattr(plugins.load_function(rank.options.fn).module, "surroundings", None)
     return nullcontext() if given is None else given(rank)
@@ -128,10 +159,14 @@ class AnyCallable(Schedule):
 
     def knows(self, case: Case) -> tuple[str, ...]:
         """What the callable's module says of it."""
-        found = plugins.load_function(str(dict(case.variant.options)["fn"]))
-        name = str(dict(case.variant.options)["fn"]).rpartition(".")[2].rpartition(":")[2]
-        known: tuple[str, ...] = getattr(found.module, "FEATURES", {}).get(name, ())
-        return known
+        options = dict(case.variant.options)
+        found = plugins.load_function(str(options["fn"]))
+        if hasattr(found.module, "DISTRIBUTION"):
+            name = str(options["fn"]).rpartition(".")[2].rpartition(":")[2]
+            known: tuple[str, ...] = getattr(found.module, "FEATURES", {}).get(name, ())
+            return known
+        packed = {"documents"} if options["layout"] == "varlen" and case.world_size == 1 else set()
+        return tuple(_own_words(found.function) | packed)
 
     def missing(self, tensor: str) -> str:
         """See `Schedule.missing`."""
@@ -149,9 +184,13 @@ class AnyCallable(Schedule):
         """See `Schedule.forward`: out, lse or None, the graph."""
         if not isinstance(rank.world, ProcessesWorld):
             raise TypeError("a callable needs ranks of torch.distributed")
-        fn, how = plugins.load_function(rank.options.fn).function, {"causal": rank.causal, "softmax_scale": rank.scale}
+        fn = plugins.load_function(rank.options.fn).function
+        how, packed = (
+            words(rank.scale, rank.scores.softcap, rank.visibility),
+            documents(rank.options.layout, rank.visibility),
+        )
         with _surroundings(rank):
-            return attend(fn, rank.options.layout, q, k, v, group=rank.world.group, **how)
+            return attend(fn, rank.options.layout, q, k, v, packed, group=rank.world.group, **how)
 
     async def backward(
         self, rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None, graph: Graph

@@ -26,7 +26,7 @@ LEAST = 1 / 16  # of a unit roundoff: less is no rounding to float32 of more tha
 ONE_WAY = 0.3  # of the error's root mean square; a constant factor's share is 0.8 for Gaussian references
 DEVIATIONS = 5.0
 MARK = "inside"  # in the numbers of a finding that is a fact and no fault: float32 inside, or
-LSE, WEIGHTS = "lse", "weights"  # lse stored in float32, weights of the softmax in 16 bits
+LSE, WEIGHTS, SCORES = "lse", "weights", "scores"  # lse stored in float32; weights, or scores, in 16 bits
 
 
 def judges(evidence: "Evidence", dtype: str) -> bool:
@@ -56,12 +56,25 @@ def sentence(verdicts: pd.DataFrame) -> str:
     facts = {str(each[MARK]) for each in verdicts["numbers"] if MARK in each}
     named = "rounds as a float32-internal function should" if FORMAT in facts else "merely rounds"
     tied = ", but for a bias on tied inputs, which kernels have that round the softmax's weights to 16 bits"
-    return f"{named}{tied if WEIGHTS in facts else ''}; nothing else found" if facts - {LSE} else ""
+    return f"{named}{tied if WEIGHTS in facts else ''}; nothing else found" if facts - {LSE, SCORES} else ""
 
 
 def weights(evidence: "Evidence", inputs: str) -> dict[str, float | str]:
     """The mark of a bias that a kernel with 16-bit weights has, and a user's function may have."""
     return {MARK: WEIGHTS} if inputs == "tied" and is_foreign(evidence) else {}
+
+
+def scores(evidence: "Evidence", rung: "Rung") -> Finding | None:
+    """An lse with the error of scores that a user's function rounds to the case's 16 bits, as products in them are: at
+    most a unit roundoff, of no one sign, and itself not rounded so. None where it is not."""
+    unit = FORMATS[evidence.dtype].unit_roundoff
+    stored = 0 < rung.bits <= FORMATS["float16"].precision
+    if evidence.tensor != "lse" or not is_foreign(evidence) or FORMATS[evidence.dtype].bytes != 2 or stored:
+        return None
+    if rung.level > unit or abs(rung.outward) > ONE_WAY:
+        return None
+    text = f"is that of scores in {evidence.dtype}, as they may be"
+    return Finding(PRECISION_FLOOR, text, {MARK: SCORES, "floor": evidence.dtype, "error_rel": rung.level})
 
 
 def explains(evidence: "Evidence", dtype: str, name: str) -> bool:

@@ -2,11 +2,19 @@
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
 
+from accuracy.execute.plan import measured, plan
+from accuracy.measurement.pipeline import Pipeline
+from accuracy.reference.cache import Cache
+from accuracy.verdict.proof import causes
+from tests import planting
+from tests.measuring import TINY, configuration
 from tests.planted import Plain, explained, rows
 
 TOKENS = torch.arange(40).view(4, 10)
@@ -73,6 +81,11 @@ def without(query: int, key: int) -> Callable[[Plain], Tensor]:
         return changed
 
     return mask
+
+
+def out_alone(plant: Callable[[Plain], dict[str, Tensor]]) -> Callable[[Plain], dict[str, Tensor]]:
+    """Of a function that returns no lse."""
+    return lambda plain: {name: x for name, x in plant(plain).items() if name != "lse"}
 
 
 def mean_of_partials(plain: Plain) -> dict[str, Tensor]:
@@ -162,6 +175,7 @@ PROVEN = {
     "no mask": (whole(mask=lambda plain: torch.ones(40, 40, dtype=torch.float64)), "out", "no causal mask"),
     "one pair": (whole(mask=without(27, 13)), "out", "leaves out key 13 for 1 queries from 27"),
     "lse transposed": (final("lse", lambda x: x.transpose(1, 2).reshape(x.shape)), "lse", "read as"),
+    "one pair, no lse": (out_alone(whole(mask=without(27, 13))), "out", "leaves out key 13 for 1 queries from 27"),
     "mean of partials": (mean_of_partials, "out", "averaged without weights"),
     "no delta": (no_delta, "dq", "delta is missing"),
     "dq in bfloat16": (final("dq", to_bfloat16), "dq", "dq is cast to bfloat16"),
@@ -225,6 +239,18 @@ def test_gradients_that_follow_from_a_wrong_out_are_told() -> None:
     """A backward from the returned out and lse, and one by autograd."""
     found = explained(whole(scale=lambda plain: plain.scale**2))
     assert all(found[name].proven and set(found[name].names) & set(found["out"].names) for name in ("dq", "dk", "dv"))
+
+
+def test_a_dropout_mask_that_heads_use_again_is_proven(tmp_path: Path) -> None:
+    """And with padding behind the last rank's tokens: what is explained is of no rank then."""
+    planting.slip(tmp_path, "llama3", ".of_heads(group.query.start)", "")
+    words = (*TINY, "variant=broken", "variant.broken.heads_stride=1", "world_size=2", "dtype=float64", "kernel=eager",
+             "reruns.explain=true", "problem.dropout=0.25", "problem.seqlen=31", "problem.padding=end")  # fmt: skip
+    (planned,) = plan(configuration(*words, folders=[tmp_path]), None)
+    found = measured(Pipeline("test", Cache(None, 0.0)), planned)
+    known = causes(pd.DataFrame(found.hypotheses), pd.DataFrame([planned.case.identity()]))
+    assert known["out"].proven, known["out"]
+    assert "the first one's dropout masks" in known["out"].text
 
 
 LARGE = ("world_size=4", "problem.seqlen=240")

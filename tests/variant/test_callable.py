@@ -1,9 +1,14 @@
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
+import torch
+from torch import Tensor
 
+import accuracy
 from accuracy.core.errors import ConfigError
 from accuracy.execute.plan import plan
 from accuracy.measurement.pipeline import Pipeline
@@ -90,3 +95,42 @@ def test_the_function_s_file_is_part_of_what_its_rows_are_measured_by(pool: Real
     own, other = (measure(pool, name, "bshd", "world_size=1") for name in ("contiguous", "without_lse"))
     assert own["code"].iloc[0] == other["code"].iloc[0]
     assert own["code"].iloc[0].count("+") == 1
+
+
+def told(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: Any, softcap: float = 0.0,
+         window_size: tuple[int, int] = (-1, -1)) -> Tensor:  # fmt: skip
+    """A stranger's, with flash-attn's words for a soft cap and a window."""
+    k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * softmax_scale
+    scores = softcap * torch.tanh(scores / softcap) if softcap else scores
+    ahead = torch.arange(k.shape[1]) - torch.arange(q.shape[1])[:, None]
+    hidden = (ahead > 0) & causal
+    hidden |= (window_size[0] >= 0) & (ahead < -window_size[0])
+    hidden |= (window_size[1] >= 0) & (ahead > window_size[1])
+    return torch.einsum("bhqk,bkhd->bqhd", scores.masked_fill(hidden, -torch.inf).softmax(-1), v)
+
+
+def window_is_short(*tensors: Tensor, window_size: tuple[int, int] = (-1, -1), **how: Any) -> Tensor:
+    return told(*tensors, window_size=(window_size[0] - (window_size[0] > 0), window_size[1]), **how)
+
+
+def packed(q: Tensor, k: Tensor, v: Tensor, *, cu_seqlens: Tensor, max_seqlen: int, **how: Any) -> Tensor:
+    """A stranger's, of packed sequences (T, H, D)."""
+    ends = cu_seqlens.tolist()
+    assert max_seqlen == max(b - a for a, b in pairwise(ends))
+    return torch.cat([told(*(x[None, a:b] for x in (q, k, v)), **how)[0] for a, b in pairwise(ends)])
+
+
+def test_a_function_is_given_the_window_cap_and_documents_that_it_has_words_for() -> None:
+    for fn, features in (
+        (told, {"window": 5}), (told, {"window": 3, "mask": "full"}), (told, {"softcap": 2.0}),
+        (packed, {"documents": "9+1+14", "batch": 2}),
+    ):  # fmt: skip
+        layout = "varlen" if fn is packed else "bshd"
+        shape = {"seqlen": 24, "heads": 4, "heads_kv": 2, "head_dim": 8, **features}
+        found = accuracy.measure(fn, dtype="float64", layout=layout, device="cpu", **shape)  # type: ignore[arg-type]
+        numbers = found[found["tensor"] != "lse"]
+        assert set(numbers["status"]) == {"ok"}, numbers["reason"].unique()
+        assert numbers["error_rel"].max() < 1e-12
+    found = accuracy.measure(window_is_short, dtype="float64", device="cpu", window=5, seqlen=24)
+    assert found.loc[found["tensor"] == "out", "error_rel"].max() > 1e-2

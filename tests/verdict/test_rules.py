@@ -14,8 +14,8 @@ from accuracy.verdict.verdict import verdicts
 from tests.verdict.synthetic import DTYPES, bend, healthy, row
 
 NOT_TRIED = (
-    " Not tried: a full mask, windows, packed documents, a softcap, batches, odd numbers of ranks, runs again,"
-    " more than 512 tokens or 4 ranks."
+    " Not tried: a full mask, windows, packed documents, a softcap, dropout, lengths that ranks cannot share, batches,"
+    " odd numbers of ranks, runs again, more than 512 tokens or 4 ranks."
 )
 REPORTS = Path(__file__).parents[2] / "reports"
 

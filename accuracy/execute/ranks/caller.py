@@ -82,12 +82,14 @@ def _run(
     rank that raises would leave the others waiting in their backward: all hear of it before."""
     q, k, v, dout = shards
     layout = str(dict(case.variant.options)["layout"])
-    how = {"causal": case.problem.causal, "softmax_scale": case.problem.softmax_scale}
+    problem = case.problem.padded(case.variant.sharding, case.world_size)
+    how = callable_variant.words(problem.softmax_scale, problem.softcap, problem.visibility)
+    packed = callable_variant.documents(layout, problem.visibility)
     mine: Results = ()
     arithmetic.set_switches(switches)
     try:
         with group_of_one(case.device) if here.group is None else nullcontext(here.group) as group:
-            went = _attempted(lambda: callable_variant.attend(fn, layout, q, k, v, group=group, **how))
+            went = _attempted(lambda: callable_variant.attend(fn, layout, q, k, v, packed, group=group, **how))
             fine = not isinstance(went, str)
             if here.group is not None and "False" in messages.share(str(fine), here.group):
                 went = OTHERS_FAILED if fine else went

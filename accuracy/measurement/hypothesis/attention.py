@@ -24,8 +24,8 @@ class Attention:
     """One attention and its gradients, computed when asked for.
 
     scale: of the scores; counts: (Sq, S), see above, or (B, H, Sq, S); heads: (H,), the key/value head of each query
-    head; given: out and lse that the backward is given, None: its own; stages: by name, what is done to a stage's
-    result before it is used.
+    head; kept: (B, H, Sq, S), what dropout multiplies weights by, None: nothing is dropped; given: out and lse that the
+    backward is given, None: its own; stages: by name, what is done to a stage's result before it is used.
     """
 
     q: Tensor
@@ -36,6 +36,7 @@ class Attention:
     counts: Tensor
     heads: Tensor
     softcap: float | None = None
+    kept: Tensor | None = None
     given: tuple[Tensor, Tensor] | None = None
     stages: Mapping[str, Stage] = field(default_factory=dict)
 
@@ -48,7 +49,8 @@ class Attention:
         """The first batch item's query heads of the first key/value head."""
         q, dout = (x[:1, :share] for x in (self.q, self.dout))
         k, v = (x[:1, :1] for x in (self.k, self.v))
-        return self.but(q=q, k=k, v=v, dout=dout, heads=self.heads[:share])
+        kept = None if self.kept is None else self.kept[:1, :share]
+        return self.but(q=q, k=k, v=v, dout=dout, heads=self.heads[:share], kept=kept)
 
     def but(self, **changes: object) -> "Attention":
         """The same with other inputs."""
@@ -100,7 +102,10 @@ class Attention:
     @cached_property
     def out(self) -> Tensor:
         """(B, H, Sq, D)."""
-        return self._through("out", self.weights @ self.v[:, self.heads])
+        return self._through("out", self._dropped(self.weights) @ self.v[:, self.heads])
+
+    def _dropped(self, x: Tensor) -> Tensor:
+        return x if self.kept is None else x * self.kept
 
     @cached_property
     def backward_weights(self) -> Tensor:
@@ -115,7 +120,7 @@ class Attention:
     @cached_property
     def dp(self) -> Tensor:
         """(B, H, Sq, S)."""
-        return self._through("dp", self.dout @ self.v[:, self.heads].transpose(-1, -2))
+        return self._through("dp", self._dropped(self.dout @ self.v[:, self.heads].transpose(-1, -2)))
 
     @cached_property
     def ds(self) -> Tensor:
@@ -136,7 +141,8 @@ class Attention:
     @cached_property
     def dv(self) -> Tensor:
         """(B, Hk, S, D)."""
-        return self._through("dv", self.over_group("dv_heads", self.backward_weights.transpose(-1, -2) @ self.dout))
+        weights = self._dropped(self.backward_weights).transpose(-1, -2)
+        return self._through("dv", self.over_group("dv_heads", weights @ self.dout))
 
     def over_group(self, stage: str, of_heads: Tensor) -> Tensor:
         """(B, H, S, D) of query heads to the sums (B, Hk, S, D) of their key/value heads."""

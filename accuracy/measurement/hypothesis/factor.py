@@ -84,8 +84,8 @@ def constants(asked: Asked) -> dict[str, float]:
 def _sizes(asked: Asked) -> dict[str, float]:
     problem = asked.case.problem
     return {
-        "W": asked.size, "D": problem.head_dim, "H": problem.heads, "H/Hk": problem.heads / problem.heads_kv,
-        "S": problem.seqlen, "S/W": problem.seqlen / asked.size,
+        "W": asked.size, "D": problem.head_dim, "H": problem.heads, "(H/Hk)": problem.heads / problem.heads_kv,
+        "S": problem.seqlen, "(S/W)": problem.seqlen / asked.size,
     }  # fmt: skip
 
 

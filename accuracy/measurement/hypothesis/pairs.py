@@ -20,7 +20,7 @@ MOST_KEYS = 256
 def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
     """Counts of the forward, then of each gradient."""
     problem = asked.case.problem
-    if max(problem.seqlen, problem.queries) > MOST_KEYS or problem.softcap is not None:
+    if max(problem.seqlen, problem.queries) > MOST_KEYS or {"softcap", "dropout"} & set(problem.features):
         return
     if set(asked.wrong) & set(FORWARD) and problem.batch * problem.heads * problem.head_dim > problem.seqlen:
         counts = _whole(_forward(asked))
@@ -49,12 +49,25 @@ def _forward(asked: Asked) -> Tensor:
     values = reference.v[:, reference.heads]
     out = asked.returned["out"].transpose(1, 2) if "out" in asked.returned else reference.out
     if "lse" not in asked.returned:
-        return torch.full_like(reference.counts, torch.nan)
+        return _up_to_a_factor(torch.einsum("bhqk,bhqkd->qbhdk", every, values[:, :, None] - out[..., None, :]))
     ratio = torch.exp(asked.returned["lse"].transpose(1, 2) - reference.lse)
     tops = torch.einsum("bhqk,bhkd->qbhdk", every, values).flatten(1, 3)
     design = torch.cat([tops, every.permute(2, 0, 1, 3).flatten(1, 2)], 1)
     goal = torch.cat([(out * ratio[..., None]).permute(2, 0, 1, 3).flatten(1), ratio.permute(2, 0, 1).flatten(1)], 1)
     return _solve(design, goal)
+
+
+def _up_to_a_factor(design: Tensor) -> Tensor:
+    """(Sq, S): of rows without lse, counts c with sum_k c_k p_k (v_k - out) = 0, the least of them 1. design: (Sq, ...,
+    S). NaN where the equations leave more than one."""
+    scaled = design.flatten(1, 3)
+    size = scaled.norm(dim=1, keepdim=True).clamp_min(1e-300)
+    _, values, vectors = torch.linalg.svd(scaled / size, full_matrices=False)
+    counts = vectors[:, -1] / size.squeeze(1)
+    counts = counts / counts.gather(1, counts.abs().argmax(1, keepdim=True))
+    least = torch.where(counts.abs() > WHOLE, counts.abs(), torch.inf).amin(1, keepdim=True)
+    known = (values[:, -2] > WHOLE * values[:, 0]) & (values[:, -1] < WHOLE**2 * values[:, 0])
+    return torch.where(known[:, None], counts / least, torch.nan)
 
 
 def _backward(asked: Asked, name: str, attention: Attention) -> Tensor:

@@ -23,6 +23,7 @@ from accuracy.measurement.hypothesis import (
     blocks,
     cast,
     cast_between,
+    dropout,
     factor,
     given,
     heads,
@@ -43,12 +44,14 @@ from accuracy.reference.float64 import seen_keys
 from accuracy.results.hypothesis import EXPLAINS, FOLLOWS, RULED_OUT, SAME
 from accuracy.results.table import ALL_TENSORS, Row
 from accuracy.runtime.sharding import join
+from accuracy.simulate.program import scores_of
 from accuracy.world.base import Results
 
 FAMILIES: tuple[ModuleType, ...] = (
     factor,
     scale,
     mask,
+    dropout,
     heads,
     shard,
     partial,
@@ -70,7 +73,7 @@ KEPT, WRITTEN = 32, 12  # of a tensor: hypotheses that are compared with each ot
 
 def rows(case: Case, targets: Targets, results: Sequence[Results], compared: Mapping[str, Compared]) -> list[Row]:
     """Of a case whose ranks returned `results`."""
-    unknown = {"head_dim_v", "sinks", "dropout"} & set(case.problem.features) or apart(case)
+    unknown = {"head_dim_v", "sinks"} & set(case.problem.features)
     if case.problem.queries * case.problem.seqlen > MOST_PAIRS or unknown:
         return []
     expected = {name: _expected(case, each, name) for name, each in compared.items() if name != "delta"}
@@ -78,7 +81,10 @@ def rows(case: Case, targets: Targets, results: Sequence[Results], compared: Map
     if not wrong:
         return []
     returned = _returned(case, results)
-    attention = _attention(case, targets)
+    attention, known_as = _attention(case, targets), case.id
+    if apart(case):  # zeros stand between ranks' tokens: what is tried is of no rank
+        alone = replace(case.variant, sharding="contiguous")
+        case = replace(case, world_size=1, variant=alone, problem=replace(case.problem, padding=None))
     if attention.count > MOST_SCORES:  # heads are computed alike: one group of the first batch item stands for all
         share = case.problem.heads // case.problem.heads_kv
         attention = attention.of_first_group(share)
@@ -91,7 +97,7 @@ def rows(case: Case, targets: Targets, results: Sequence[Results], compared: Map
     if asked.forward_wrong:
         _consequences(asked, tried, forward)
     _try(replace(asked, wrong=tuple(name for name in here if name not in forward and not tried[name].explained)), tried)
-    return [row for each in tried.values() for row in each.rows()]
+    return [row | {"case_id": known_as} for each in tried.values() for row in each.rows()]
 
 
 def _try(asked: Asked, tried: Mapping[str, "Tried"]) -> None:
@@ -216,7 +222,9 @@ def _attention(case: Case, targets: Targets) -> Attention:
     key = torch.arange(problem.seqlen)
     heads = torch.arange(problem.heads) // (problem.heads // problem.heads_kv)
     counts = ((key >= begin) & (key < end)).double()
-    return Attention(q, k, v, dout, problem.softmax_scale, counts, heads, problem.softcap)
+    mask = scores_of(case).of_all(problem.queries, problem.seqlen).dropout
+    kept = None if mask is None else mask.kept(range(problem.batch), problem.heads, counts) * mask.scale
+    return Attention(q, k, v, dout, problem.softmax_scale, counts, heads, problem.softcap, kept)
 
 
 def _returned(case: Case, results: Sequence[Results]) -> dict[str, Tensor]:
@@ -227,6 +235,7 @@ def _returned(case: Case, results: Sequence[Results]) -> dict[str, Tensor]:
             continue
         shards = torch.stack([x.detach().cpu().double() for x in ranks])
         whole = join(shards.transpose(-1, -2) if name == "lse" else shards, case.variant.sharding)
+        whole = whole[:, : case.problem.length(name)]  # without padding
         if whole.isfinite().all():
             found[name] = whole
     return found

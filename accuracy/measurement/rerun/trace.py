@@ -31,8 +31,11 @@ def steps(case: Case, targets: Targets, shards: Sequence[Tensors]) -> list[Row]:
     simulated = replace(case, world="simulated")
     schedules = [schedule_of(part) for part in (case.variant.forward, case.variant.backward)]
     problem = case.problem
-    beyond = any(each is not None for each in (problem.sinks, problem.dropout, problem.padding))
-    if beyond or any(each.unsupported(simulated) or not each.traced for each in schedules):
+    if (
+        problem.sinks is not None
+        or problem.padding is not None
+        or any(each.unsupported(simulated) or not each.traced for each in schedules)
+    ):
         return []
     watch = Watch(case, targets)
     account = Account(watch)

@@ -18,6 +18,7 @@ from accuracy.measurement.targets import Targets
 from accuracy.reference.float64 import seen_keys
 from accuracy.results.table import Row
 from accuracy.runtime.sharding import token_map
+from accuracy.simulate.program import scores_of
 from accuracy.world.base import Tensors
 
 
@@ -112,7 +113,7 @@ class Watch:
         scores = self._scores(q, k)[0].masked_fill(~seen, -torch.inf)
         lse = scores.logsumexp(-1)
         weights = torch.exp(scores - lse.nan_to_num(neginf=0.0)[..., None])
-        return torch.einsum("bhqk,bkhd->bqhd", weights, v), lse
+        return torch.einsum("bhqk,bkhd->bqhd", self._dropped(met, weights), v), lse
 
     def backward_reference(self, met: Met) -> Tensors:
         """dq of the queries by these keys; dk, dv of the keys by these queries."""
@@ -123,11 +124,20 @@ class Watch:
         scale = self.case.problem.softmax_scale
         scores, slope_of_cap = self._scores(q, k)
         weights = torch.exp(scores.masked_fill(~self.visible(met), -torch.inf) - lse)
-        slope = weights * (torch.einsum("bqhd,bkhd->bhqk", dout, v) - delta) * slope_of_cap
+        of_weights = self._dropped(met, torch.einsum("bqhd,bkhd->bhqk", dout, v))
+        slope = weights * (of_weights - delta) * slope_of_cap
         dq = torch.einsum("bhqk,bkhd->bqhd", slope, k) * scale
         dk = torch.einsum("bhqk,bqhd->bkhd", slope, q) * scale
-        dv = torch.einsum("bhqk,bqhd->bkhd", weights, dout)
+        dv = torch.einsum("bhqk,bqhd->bkhd", self._dropped(met, weights), dout)
         return dq, *(x.unflatten(2, (len(met.key_heads), -1)).sum(3) for x in (dk, dv))
+
+    def _dropped(self, met: Met, x: Tensor) -> Tensor:
+        """x (B, H', S', S''), of pairs, times what dropout multiplies their weights by."""
+        mask = scores_of(self.case).dropout
+        if mask is None:
+            return x
+        kept = mask.at(met.queries, met.keys).kept(range(len(x)), self.case.problem.heads, x)
+        return x * kept[:, met.query_heads] * mask.scale
 
     def _scores(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Scores (B, H', S', S''), capped where the problem is, and their slope by what is capped."""

@@ -85,7 +85,7 @@ def judge(evidence: Evidence) -> Finding | None:
         return None
     for name, rows, ranks in evidence.by_inputs:
         cancelled = cancellation(evidence, name, rows)
-        if np.isnan(cancelled).any():
+        if np.isnan(cancelled).any() or inside.scores(evidence, evidence.rungs[evidence.dtype][name]):
             continue
         least = least_of(evidence, rows)
         beyond = math.exp(DEVIATIONS * math.sqrt(np.sum(scatter(evidence, rows) ** 2)) / len(rows))

@@ -54,6 +54,8 @@ def judge(evidence: Evidence) -> Finding | None:
         numbers: dict[str, float | str] = {"error_rel": rung.level, "inputs": name}
         if slope is not None:
             numbers["slope"] = slope
+        if finding := inside.scores(evidence, rung):
+            return finding
         if found := coarser_format(rung.level, rung.bits, ranks["error_rel"], evidence.effective):
             form, mark = found
             text = f"only as good as {form} in {evidence.dtype}: {mark}"
