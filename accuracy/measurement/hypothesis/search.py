@@ -97,7 +97,7 @@ def rows(case: Case, targets: Targets, results: Sequence[Results], compared: Map
     if asked.forward_wrong:
         _consequences(asked, tried, forward)
     _try(replace(asked, wrong=tuple(name for name in here if name not in forward and not tried[name].explained)), tried)
-    return [row | {"case_id": known_as} for each in tried.values() for row in each.rows()]
+    return [{**row, "case_id": known_as} for each in tried.values() for row in each.rows()]
 
 
 def _try(asked: Asked, tried: Mapping[str, "Tried"]) -> None:
