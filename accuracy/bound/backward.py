@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from accuracy.bound.forward import Forward, Rows, Scores
-from accuracy.bound.policy import Policy, grown, half_spacing, underflow, unit
+from accuracy.bound.policy import Policy, flushed, grown, half_spacing, underflow, unit
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,14 @@ def finished(sums: Sums, reference: Tensor, terms: Tensor, heads: int, policy: P
     roundings = roundings + (policy.products != policy.sums)
     chain = (1 + grown(terms * heads + 8, u)) * (1 + grown(roundings, unit(policy.partial))) - 1
     error = sums.error + chain * size
-    error = error + half_spacing(reference.abs() + error, policy.dtype)
+    lost = flushed(reference, policy.dtype)
+    error = error + half_spacing(reference.abs() + error, policy.dtype) + lost
     each = u**2 / 12 * (terms * heads + 8) + unit(policy.partial) ** 2 / 6 * roundings
     alike = policy.alike * policy.weight_roundings * unit(policy.weights) ** 2 / 3
     variance = (
         sums.variance + sums.together.square() + each * (sums.squares + reference.square()) + alike * reference.square()
     )
-    return error, variance + half_spacing(reference, policy.dtype).square() / 3
+    return error, variance + half_spacing(reference, policy.dtype).square() / 3 + lost.square()
 
 
 def _dp(rows: Rows, dp: Tensor, policy: Policy) -> tuple[Tensor, Tensor]:

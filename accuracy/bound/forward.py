@@ -3,12 +3,23 @@
 Letters as there: s scores, p weights, E largest errors (absolute), V variances; u the unit roundoff of sums.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from accuracy.bound.policy import SMALLEST_TILE, Policy, grown, half_spacing, underflow, unit
+from accuracy.bound.policy import (
+    FAST_EXPONENTIAL,
+    SHARE_OF_MEAN,
+    SMALLEST_TILE,
+    Policy,
+    flushed,
+    grown,
+    half_spacing,
+    underflow,
+    unit,
+)
 
 
 @dataclass(frozen=True)
@@ -34,7 +45,7 @@ class Rows:
 class Scores:
     """p: weights; slope: of the cap; top: largest |score| of a row (R, 1); terms: keys of a row (R, 1); rescales: of
     its running sums; level: of every partial's |lse|; error, variance: of the exponent s - lse with lse exact;
-    score_error: of the score alone."""
+    score_error: of the score alone; alike: variance that exp's errors share over a row (R, 1)."""
 
     p: Tensor
     slope: Tensor | float
@@ -45,6 +56,7 @@ class Scores:
     error: Tensor
     variance: Tensor
     score_error: Tensor
+    alike: Tensor
 
 
 @dataclass(frozen=True)
@@ -85,13 +97,24 @@ def scores(rows: Rows, policy: Policy) -> Scores:
     level = top + (terms + 1).log()
     apart = u * (policy.exponential + 12 * top + 8 * rescales)
     exponent = error + apart
-    moved = u**2 / 3 * ((policy.exponential / 2) ** 2 + s.square() + 2 * top.square() + rescales)
-    variance = variance + moved
+    variance = variance + policy.exponential_variance + u**2 / 3 * (s.square() + 2 * top.square() + rescales)
+    alike = _alike(s - top, p, policy)
     if policy.merges:  # README.md, section 3: a partial's own lse, and its sum, count too
         largest = (exponent * rows.visible).amax(1, keepdim=True)
         exponent = exponent + 3 * (largest + unit(policy.weights)) + 2 * policy.merges * unit(policy.lse) * level
         variance = 3 * variance + policy.merges * unit(policy.lse) ** 2 / 3 * level.square()
-    return Scores(p, slope, top, terms, rescales, level, exponent, variance, error)
+    return Scores(p, slope, top, terms, rescales, level, exponent, variance, error, alike)
+
+
+def _alike(arguments: Tensor, p: Tensor, policy: Policy) -> Tensor:
+    """Of sum p e, e the errors of exp, a function of the fraction of argument / log 2: its mean, and as much of their
+    variance as its first three harmonics add up to over a row. Nothing beside the rest, of a careful exp."""
+    if policy.exponential < FAST_EXPONENTIAL:
+        return torch.zeros_like(p[:, :1])
+    turn = arguments * (2 * math.pi / math.log(2))
+    added = [((number * turn).cos() * p).sum(1, True).square() + ((number * turn).sin() * p).sum(1, True).square()
+             for number in (1, 2, 3)]  # fmt: skip
+    return policy.exponential_variance * (torch.stack(added).amax(0) + SHARE_OF_MEAN)
 
 
 def forward(rows: Rows, found: Scores, policy: Policy) -> Forward:
@@ -110,8 +133,8 @@ def forward(rows: Rows, found: Scores, policy: Policy) -> Forward:
     left = (1 - below).clamp_(min=0.0)
     out = (above + rows.out.abs() * below) / left * (1 + 4 * u) + 4 * u * rows.out.abs()
     out += 6 * policy.merges * unit(policy.partial) * rows.v.abs().amax(0)
-    out += half_spacing(rows.out.abs() + out, policy.dtype)
-    lse = -left.log() + u * (policy.exponential + 6 * (rows.lse.abs() + level))
+    out += half_spacing(rows.out.abs() + out, policy.dtype) + flushed(rows.out, policy.dtype)
+    lse = -left.log() + u * (policy.logarithm + 6 * (rows.lse.abs() + level))
     lse = lse + 2 * policy.merges * unit(policy.lse) * level
     lse = lse + half_spacing(rows.lse.abs() + lse, policy.stored_lse)
     return Forward(out, lse, *_variances(rows, found, policy, roundings))
@@ -126,11 +149,13 @@ def _variances(rows: Rows, found: Scores, policy: Policy, roundings: Tensor) -> 
     moved = square * found.variance
     away = moved @ v_square - 2 * rows.out * (moved @ rows.v) + rows.out.square() * moved.sum(1, keepdim=True)
     own = each * spread + 4 * u**2 * rows.out.square() + half_spacing(rows.out, policy.dtype).square() / 3
+    own += flushed(rows.out, policy.dtype).square()
     own += underflow(policy.weights) ** 2 / 3 * (rows.visible @ v_square)
     own += policy.merges * unit(policy.partial) ** 2 * v_square.amax(0)
     out = own + away.clamp_(min=0.0)  # of p_j (v_j - out): what all weights share leaves no error
     out += short * (square @ v_square + policy.alike * rows.out.square())
-    lse = moved.sum(1, keepdim=True) + u**2 / 12 * (found.terms + found.rescales + policy.exponential**2)
+    lse = moved.sum(1, keepdim=True) + found.alike
+    lse += u**2 / 12 * (found.terms + found.rescales + policy.logarithm**2)
     lse += policy.weight_roundings * unit(policy.normaliser) ** 2 / 3 * square.sum(1, keepdim=True)
     lse += u**2 / 3 * (rows.lse.square() + found.top.square())
     lse += policy.merges * unit(policy.lse) ** 2 / 3 * found.level.square()

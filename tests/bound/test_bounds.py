@@ -21,6 +21,7 @@ from accuracy.kernel.eager import Eager
 from accuracy.kernel.torch_flash import TorchFlash
 from accuracy.kernel.torch_math import TorchMath
 from accuracy.reference.float64 import Reference, attention
+from tests.reference import exact
 
 DTYPES = ("bfloat16", "float16", "float32")
 ORDINARY = ("gaussian", "heavy_channels", "outliers", "peaked", "rising_maxima", "attention_sink")
@@ -152,6 +153,30 @@ def test_sums_that_a_policy_does_not_have_are_beyond_its_bound() -> None:
     assert all(
         beyond(found, reference, {name: each.certain for name, each in bound.items()})[name] for name in ("out", "dq")
     )
+
+
+def test_float64_is_within_its_certain_bound_in_50_digits() -> None:
+    q, k, v, dout = (x.double() for x in exact.problem(3, heads=1))
+    scale = q.shape[-1] ** -0.5
+    truth = exact.exact(*(x[0, :, 0] for x in (q, k, v, dout)), scale, True)
+    how: dict[str, Any] = {"scale": scale, "causal": True}
+    bound = bounds(q, k, v, dout, attention(q, k, v, dout, **how), policy.kernel("float64"), **how)
+    out, lse = Eager().forward(q, k, v, out_dtype=torch.float64, **how)
+    gradients = Eager().backward(dout, q, k, v, out, lse, gradient_dtype=torch.float64, **how)
+    for name, x in zip(TENSORS, (out, lse, *gradients), strict=True):
+        digits = [each for row in truth[name] for each in (row if isinstance(row, list) else [row])]
+        rows = zip(x.flatten().tolist(), digits, bound[name].certain.flatten().tolist(), strict=True)
+        assert all(abs(given - value) <= limit for given, value, limit in rows), name
+
+
+def test_what_a_device_stores_as_zero_is_within_its_bounds() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 8, 1, 16, generator=generator).bfloat16() for _ in range(3))
+    dout = torch.full_like(q, 3e-39)
+    stored_as_zero = attention(q, k, v, dout, scale=0.25, causal=True).dv.abs()
+    bound = accuracy.bounds(q, k, v, dout, causal=True, policy="kernel")["dv"]
+    assert bool((stored_as_zero <= bound.likely(1e-6)).all())
+    assert bool((stored_as_zero <= bound.certain).all())
 
 
 def test_without_dout_there_are_bounds_of_out_and_lse_alone() -> None:
