@@ -80,7 +80,8 @@ def finished(sums: Sums, reference: Tensor, terms: Tensor, heads: int, policy: P
     roundings = policy.roundings(terms * heads, "gradient") + (heads - 1) * policy.by_head
     roundings = roundings + (policy.products != policy.sums)
     chain = (1 + grown(terms * heads + 8, u)) * (1 + grown(roundings, unit(policy.partial))) - 1
-    error = sums.error + chain * size
+    small = underflow(policy.partial)
+    error = sums.error + chain * size + roundings * small
     lost = flushed(reference, policy.dtype)
     error = error + half_spacing(reference.abs() + error, policy.dtype) + lost
     each = u**2 / 12 * (terms * heads + 8) + unit(policy.partial) ** 2 / 6 * roundings
@@ -88,7 +89,8 @@ def finished(sums: Sums, reference: Tensor, terms: Tensor, heads: int, policy: P
     variance = (
         sums.variance + sums.together.square() + each * (sums.squares + reference.square()) + alike * reference.square()
     )
-    return error, variance + half_spacing(reference, policy.dtype).square() / 3 + lost.square()
+    variance = variance + roundings * small**2 / 3 + lost.square()
+    return error, variance + half_spacing(reference, policy.dtype).square() / 3
 
 
 def _dp(rows: Rows, dp: Tensor, policy: Policy) -> tuple[Tensor, Tensor]:
@@ -97,6 +99,9 @@ def _dp(rows: Rows, dp: Tensor, policy: Policy) -> tuple[Tensor, Tensor]:
     rounding = unit(policy.products) if short else 0.0
     error = grown(dim + 2, u) * (rows.dout.abs() @ rows.v.abs().T)
     variance = u**2 / 12 * dim * (rows.dout.square() @ rows.v.square().T + dp.square())
+    if policy.casts:
+        error += 2 * rounding * (rows.dout.abs() @ rows.v.abs().T)
+        variance += 2 * rounding**2 / 3 * (rows.dout.square() @ rows.v.square().T)
     return error * (1 + rounding) + rounding * dp.abs(), variance + rounding**2 / 3 * dp.square()
 
 
@@ -106,7 +111,8 @@ def _delta(
     """Error and variance of delta, out of the stored out or, as autograd does, out of p dP: the larger of the two."""
     u, dim, size = policy.u, rows.v.shape[1], rows.dout.abs()
     reached = rows.out.abs() + done.out
-    of_out = (size * done.out + grown(dim + 2, u) * size * reached).sum(1, keepdim=True)
+    own = grown(dim + 2, u) + unit(policy.products) * policy.casts
+    of_out = (size * done.out + own * size * reached).sum(1, keepdim=True)
     chain = 1 + grown(found.terms + 4, u)
     of_p = found.p * ((1 + weights) * chain * (dp.abs() + dp_error) - dp.abs())
     of_p = of_p.sum(1, keepdim=True) + underflow(policy.weights) * (rows.visible * (dp.abs() + dp_error)).sum(1, True)

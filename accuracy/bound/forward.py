@@ -25,7 +25,9 @@ from accuracy.bound.policy import (
 @dataclass(frozen=True)
 class Rows:
     """Some rows of one query head, and the keys from the first that one of them sees to the last: float64 matrices q,
-    dout, out, dq (R, D), k, v (C, D), columns lse, delta (R, 1) of the exact result; visible: (R, C), 1 or 0."""
+    dout, out, dq (R, D), k, v (C, D), columns lse, delta (R, 1) of the exact result; visible: (R, C), 1 or 0; bias:
+    what a mask adds to the scores (R, C); lost: rows to all of whose scores it adds so much that nothing else is left
+    (R, 1)."""
 
     q: Tensor
     k: Tensor
@@ -36,6 +38,8 @@ class Rows:
     delta: Tensor
     dq: Tensor
     visible: Tensor
+    bias: Tensor | None
+    lost: Tensor | None
     scale: float
     softcap: float | None = None
     sink: float | None = None
@@ -81,13 +85,18 @@ def scores(rows: Rows, policy: Policy) -> Scores:
     error = chain * size + 3 * short * (1 + chain) * size * (policy.products != policy.sums)
     variance = u**2 / 12 * dim * (square + s.square()) + u**2 * s.square()
     if policy.products != policy.sums:
-        variance += short**2 / 3 * (2 * s.square() + square)
+        variance += short**2 / 3 * (2 * s.square() + (1 + policy.casts) * square)
     slope: Tensor | float = 1.0
     if rows.softcap is not None:
         ratio = (s / rows.softcap).tanh()
         s, slope = ratio * rows.softcap, 1 - ratio.square()
         error += 8 * u * rows.softcap
         variance += 16 * u**2 * rows.softcap**2
+    if rows.bias is not None and rows.lost is not None:  # added, and the sum rounded
+        s = (s + rows.bias).masked_fill(rows.lost, 0.0)
+        added = s.abs() + rows.bias.abs()
+        error += (short + u) * added
+        variance += (short**2 + u**2) / 3 * added.square()
     p = (s - rows.lse).masked_fill_(rows.visible == 0, -torch.inf).exp_()
     terms = rows.visible.sum(1, keepdim=True)
     top = (s.abs() * rows.visible).amax(1, keepdim=True)
@@ -132,7 +141,7 @@ def forward(rows: Rows, found: Scores, policy: Policy) -> Forward:
         below += (rows.sink - rows.lse).exp() * (plain.amax(1, keepdim=True) - 1)
     left = (1 - below).clamp_(min=0.0)
     out = (above + rows.out.abs() * below) / left * (1 + 4 * u) + 4 * u * rows.out.abs()
-    out += 6 * policy.merges * unit(policy.partial) * rows.v.abs().amax(0)
+    out += 6 * policy.merges * unit(policy.partial) * rows.v.abs().amax(0) + roundings * underflow(policy.partial)
     out += half_spacing(rows.out.abs() + out, policy.dtype) + flushed(rows.out, policy.dtype)
     lse = -left.log() + u * (policy.logarithm + 6 * (rows.lse.abs() + level))
     lse = lse + 2 * policy.merges * unit(policy.lse) * level
@@ -151,7 +160,7 @@ def _variances(rows: Rows, found: Scores, policy: Policy, roundings: Tensor) -> 
     own = each * spread + 4 * u**2 * rows.out.square() + half_spacing(rows.out, policy.dtype).square() / 3
     own += flushed(rows.out, policy.dtype).square()
     own += underflow(policy.weights) ** 2 / 3 * (rows.visible @ v_square)
-    own += policy.merges * unit(policy.partial) ** 2 * v_square.amax(0)
+    own += policy.merges * unit(policy.partial) ** 2 * v_square.amax(0) + roundings * underflow(policy.partial) ** 2 / 3
     out = own + away.clamp_(min=0.0)  # of p_j (v_j - out): what all weights share leaves no error
     out += short * (square @ v_square + policy.alike * rows.out.square())
     lse = moved.sum(1, keepdim=True) + found.alike

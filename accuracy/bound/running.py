@@ -7,6 +7,7 @@ reference: memory linear in the sequence length. The derivation, its assumptions
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +20,8 @@ from accuracy.reference.float64 import Reference, seen_keys
 
 BLOCK_ELEMENTS = 2**21
 """Scores held at once; about 25 such float64 matrices live at a time (400 MiB)."""
+HIDDEN = -1e30
+"""What a mask adds to the score of a key that nobody is to see; the least number of bfloat16 is -3e38."""
 OWN_ERROR = 1 + 1e-9
 """Of the pass itself: a few thousand float64 operations of one sign."""
 
@@ -38,7 +41,7 @@ class Bound:
 def bounds(
     q: Tensor, k: Tensor, v: Tensor, dout: Tensor, reference: Reference, policy: Policy, *, scale: float,
     causal: bool, top_left: bool = False, window: int | None = None, documents: Sequence[int] = (),
-    softcap: float | None = None, sinks: Sequence[float] = (),
+    softcap: float | None = None, sinks: Sequence[float] = (), mask: Tensor | None = None,
 ) -> dict[str, Bound]:  # fmt: skip
     """The bounds of out, dq (B, Sq, H, D), lse (B, H, Sq), dk, dv (B, S, Hk, D), float64. Arguments as those of
     `accuracy.reference.float64.attention`, whose result `reference` is."""
@@ -51,12 +54,13 @@ def bounds(
         for head in range(q.shape[2]):
             kv = head // share
             for rows, keys, visible in _blocks(seen, q.device):
+                lse = reference.lse[item, head, rows, None].nan_to_num(neginf=0.0)
+                shown = _masked(mask, (item, head, rows), keys, visible, lse)
                 part = Rows(
                     q=q[item, rows, head].double(), k=k[item, keys, kv].double(), v=v[item, keys, kv].double(),
                     dout=dout[item, rows, head].double(), out=reference.out[item, rows, head],
-                    lse=reference.lse[item, head, rows, None], delta=reference.delta[item, head, rows, None],
-                    dq=reference.dq[item, rows, head], visible=visible, scale=scale, softcap=softcap,
-                    sink=sinks[head] if sinks else None,
+                    delta=reference.delta[item, head, rows, None], dq=reference.dq[item, rows, head], scale=scale,
+                    softcap=softcap, sink=sinks[head] if sinks else None, **shown,
                 )  # fmt: skip
                 scored = scores(part, policy)
                 done = forward(part, scored, policy)
@@ -73,6 +77,27 @@ def bounds(
     for name in ("dk", "dv"):
         found[name] = Bound(*finished(sums[name], getattr(reference, name), terms, share, policy))
     return {name: _with_own_errors(bound, getattr(reference, name)) for name, bound in found.items()}
+
+
+def _masked(
+    mask: Tensor | None, place: tuple[int, int, slice], keys: slice, visible: Tensor, lse: Tensor
+) -> dict[str, Any]:
+    """visible (R, C) and lse (R, 1) under a mask too, and what it adds: those fields of `Rows`."""
+    none = {"visible": visible, "bias": None, "lost": None, "lse": lse}
+    if mask is None:
+        return none
+    item, head, rows = place
+    mine = mask[item % mask.shape[0], head % mask.shape[1], rows, keys].to(visible.device)
+    if mine.dtype == torch.bool:
+        return none | {"visible": visible * mine}
+    mine = mine.double()
+    lost = mine.amax(1, keepdim=True) <= HIDDEN
+    hidden = (mine <= HIDDEN) & ~lost
+    alike = visible.sum(1, keepdim=True).log()
+    return {
+        "visible": visible * ~hidden, "bias": mine.masked_fill(hidden | lost, 0.0), "lost": lost,
+        "lse": torch.where(lost, alike, lse),
+    }  # fmt: skip
 
 
 def _with_own_errors(bound: Bound, reference: Tensor) -> Bound:

@@ -33,7 +33,7 @@ class Facts:
     this one alone if it is whole; order: of the call within its step; window: keys to the left and right of the
     diagonal; documents: lengths, of keys too where documents_k is empty; by_document: each rank has a part of each, cut
     as `sharding` says; begin: if given, documents are of this rank's tokens alone, and the first one of them begins
-    at this token of all; mask: how `.mask` is meant."""
+    at this token of all; sinks: a logit a head; mask: how `.mask` is meant."""
 
     layer: str
     step: FromZero
@@ -55,6 +55,7 @@ class Facts:
     by_document: bool = False
     begin: FromZero | None = None
     softcap: Positive | None = None
+    sinks: tuple[float, ...] = ()
     mask: Annotated[str, OneOf("", "seen", "added")] = ""
     dropout: float = 0.0
     autocast: str = ""
@@ -112,7 +113,7 @@ class Recorded:
         left, right = facts.window or (None, None)
         odd = {
             "a mask tensor": facts.mask, f"window {facts.window}": right not in (None, 0 if facts.causal else left),
-            "documents of keys": facts.documents_k,
+            "documents of keys": facts.documents_k, "sinks of its own": facts.sinks,
         }  # fmt: skip
         for what, present in odd.items():
             if present:

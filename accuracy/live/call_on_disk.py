@@ -2,14 +2,16 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from safetensors import safe_open
 from torch import Tensor
 
+from accuracy.bound.running import bounds
 from accuracy.core.dtype import FORMATS, coarser
 from accuracy.core.recording import RESULTS, Facts, Recorded
+from accuracy.live.allowed import Allowed, in_tokens, policy_of
 from accuracy.live.mask import Mask
-from accuracy.live.rounding import Policy, variances
 from accuracy.reference import float64
 from accuracy.reference.float64 import Reference
 from accuracy.runtime.sharding import cut, cut_documents, joined
@@ -66,16 +68,27 @@ class Call:
     def reference(self) -> Reference:
         """Float64 attention on the captured inputs."""
         q, k, v = (self.tensors[name] for name in "qkv")
-        facts, how = self.facts, self.mask.for_reference(q.device)
-        return float64.attention(q, k, v, self.dout, scale=facts.scale, softcap=facts.softcap, **how)
+        return float64.attention(q, k, v, self.dout, **self.how)
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """Arguments of the reference, and of bounds, beside the tensors."""
+        facts = self.facts
+        told = {"scale": facts.scale, "softcap": facts.softcap, "sinks": facts.sinks}
+        return told | self.mask.for_reference(self.tensors["q"].device)
 
     @cached_property
-    def expected(self) -> Named:
-        """The standard deviation that rounding may give each element, lse as (B, S, H)."""
-        q, k, v = (self.tensors[name] for name in "qkv")
-        policy = Policy.of(self.dtype, self.size - 1, self.facts.tf32)
-        found = variances(policy, self.mask, q, k, v, self.dout, self.reference)
-        return {name: in_tokens(name, x).sqrt() for name, x in found.items()}
+    def _allowed(self) -> dict[str, Allowed]:
+        return {}
+
+    def rounding(self, dtype: str = "") -> Allowed:
+        """What rounding to a dtype may do; "": to the call's own."""
+        word = dtype or self.dtype
+        if word not in self._allowed:
+            q, k, v = (self.tensors[name] for name in "qkv")
+            policy = policy_of(self.facts, word, self.size)
+            self._allowed[word] = Allowed.of(bounds(q, k, v, self.dout, self.reference, policy, **self.how))
+        return self._allowed[word]
 
     def exact(self, name: str) -> Tensor:
         """The reference's tensor, lse as (B, S, H)."""
@@ -89,11 +102,6 @@ class Call:
         if facts.by_document:
             return cut_documents(x, facts.sharding, self.size, facts.documents)
         return cut(x, facts.sharding, self.size)
-
-
-def in_tokens(name: str, x: Tensor) -> Tensor:
-    """lse (B, H, S) as (B, S, H); the others as they are."""
-    return x.transpose(1, 2) if name == "lse" else x
 
 
 def load(found: Recorded, device: str = "cpu") -> Call:

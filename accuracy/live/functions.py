@@ -89,12 +89,14 @@ def flex(arguments: Arguments, q: Tensor, k: Tensor) -> Told:
 def transformers(arguments: Arguments, q: Tensor, k: Tensor) -> Told:
     """Of `eager_attention_forward` and of functions that somebody registered; without a mask these see all keys."""
     mask = arguments.get("attention_mask")
-    odd = [name for name in ("s_aux", "position_bias", "cache") if arguments.get(name) is not None]
+    odd = [name for name in ("position_bias", "cache") if arguments.get(name) is not None]
+    sinks = arguments.get("s_aux")
     strange = mask is not None and (not isinstance(mask, Tensor) or mask.dim() != 4)
     module = arguments.get("module")
     return {
         "scale": _scale(arguments, q, "scaling"),
         "softcap": arguments.get("softcap") or None,
+        "sinks": () if sinks is None else tuple(map(float, sinks.flatten().tolist())),
         "dropout": float(arguments.get("dropout") or 0.0) if getattr(module, "training", True) else 0.0,
         "note": f"{odd[0]} is not understood" if odd else "an attention_mask of its own kind" if strange else "",
     }, None if strange else _four(mask)

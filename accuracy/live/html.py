@@ -10,7 +10,7 @@ from accuracy.chart.render import render
 from accuracy.chart.view import Table, TableCell, cells, grid
 from accuracy.core.number import count, plain, scientific
 from accuracy.live.judge import Judgement
-from accuracy.live.verdict import ROW, WHOLE, in_time
+from accuracy.live.verdict import in_time
 from accuracy.report.build import write_page
 from accuracy.results.table import ALL_RANKS
 from accuracy.verdict.label import LABELS, NOT_MEASURED, ROUNDING
@@ -30,7 +30,6 @@ def write_report(found: Judgement, path: Path) -> Path:
     title = "Healthy" if judged.healthy else judged.label.replace("_", " ").capitalize()
     page = render(
         PAGE, "judge.html.jinja", judged=judged, title=title, of=str(found.folder), facts=facts, tables=tables,
-        whole=plain(WHOLE), row=plain(ROW),
     )  # fmt: skip
     write_page(path, page)
     return path

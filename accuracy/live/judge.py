@@ -1,8 +1,8 @@
 """Is a captured run right? Every tensor that the model returned against float64: per layer, rank and tensor.
 
 Each call is compared on its own inputs, so that a fault stands where it is made and not in the layers behind it. The
-measure is the error over what rounding may make of it (`accuracy.live.rounding`): over a rank's whole tensor, and in
-its worst row, a head of a token.
+measure is the error over the most that rounding may make of it (`accuracy.live.allowed`): over a rank's whole tensor,
+and in its worst row, a head of a token; and how many elements are beyond a bound that no rounding exceeds.
 """
 
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from accuracy.core.dtype import FORMATS, tensor_dtype
+from accuracy.core.dtype import tensor_dtype
 from accuracy.core.errors import ConfigError
 from accuracy.core.recording import Recorded, matches, recorded
 from accuracy.live.call_on_disk import Call, load
-from accuracy.live.verdict import ROW, WHOLE, Judged, label_of, verdict
+from accuracy.live.verdict import Judged, label_of, verdict
 from accuracy.live.writing import wait
 from accuracy.measurement import metrics
 from accuracy.measurement.distance import Target, distance
@@ -30,8 +30,8 @@ from accuracy.verdict.label import NOT_MEASURED
 
 COLUMNS = (
     "step", "order", "layer", "call", "tensor", "rank", "label", "sentence", "times", "times_row", "error_rel",
-    "inside", "error_max", "floor_rel", "x_floor", "error_gain", "nonfinite", "significand_bits", "reference_rms",
-    "worst_batch", "worst_token", "worst_head", "name", "function", "dtype", "world_size", "shape",
+    "beyond", "inside", "error_max", "floor_rel", "x_floor", "error_gain", "nonfinite", "significand_bits",
+    "reference_rms", "worst_batch", "worst_token", "worst_head", "name", "function", "dtype", "world_size", "shape",
 )  # fmt: skip
 
 
@@ -88,7 +88,7 @@ def rows_of(found: Recorded, device: str) -> Iterator[dict[str, Any]]:
         numbers = numbers_of(call, name)
         for place, rank in enumerate([*(each.rank for each in found.facts), ALL_RANKS]):
             row = about | {"tensor": name, "rank": rank} | {key: values[place] for key, values in numbers.items()}
-            label, sentence = label_of(row, numbers["error_rel"][:-1])
+            label, sentence = label_of(row, numbers["error_rel"][:-1], lambda to, name=name: explained(call, name, to))
             yield row | {"label": label, "sentence": sentence}
 
 
@@ -97,7 +97,7 @@ def numbers_of(call: Call, name: str) -> dict[str, np.ndarray]:
     stored = str(call.tensors[name].dtype).removeprefix("torch.")
     exact = call.exact(name)
     given = _seen(call, name, call.tensors[name].double(), exact)
-    x, reference, deviation = (call.shards(each) for each in (given, exact, call.expected[name]))
+    x, reference = (call.shards(each) for each in (given, exact))
     reference = reference.nan_to_num(neginf=0.0)
     target = Target(reference)
     apart = distance(x, target, ulp_dtype=stored)
@@ -108,7 +108,7 @@ def numbers_of(call: Call, name: str) -> dict[str, np.ndarray]:
     kept = ("error_rel", "error_max", "floor_rel", "x_floor", "error_gain", "nonfinite", "reference_rms")
     return {
         **{key: columns[key] for key in kept},
-        **_times(metrics.error_of(x, reference), deviation, call.dtype),
+        **_times(call, name, metrics.error_of(x, reference)),
         **_places(call, apart.sums, x.shape),
         "significand_bits": metrics.appended(bits, bits.max(keepdims=True)),
     }
@@ -123,19 +123,35 @@ def _seen(call: Call, name: str, x: Tensor, exact: Tensor) -> Tensor:
     return torch.where(blind, exact.nan_to_num(neginf=0.0), x)
 
 
-def _times(error: Tensor, deviation: Tensor, dtype: str) -> dict[str, np.ndarray]:
-    """The error over what rounding makes of it: of each rank, in its worst row, and of all. What is beyond rounding to
-    float64 is held to float32: a function that computes in it inside promises no more."""
-    square, allowed = error.square(), deviation.square()
-    each, limit = square.flatten(1).sum(1), allowed.flatten(1).sum(1)
-    rows, limits = (x.sum(-1) if x.dim() == 5 else x for x in (square, allowed))
-    worst = (rows / limits).nan_to_num(nan=0.0).flatten(1).amax(1)
-    whole = torch.cat([each / limit, (each.sum() / limit.sum())[None]]).nan_to_num(nan=0.0).sqrt()
-    top = torch.cat([worst, worst.amax(0, keepdim=True)]).sqrt()
-    inside = dtype == "float64" and bool((whole > WHOLE).any() or (top > ROW).any())
-    factor = FORMATS["float64"].unit_roundoff / FORMATS["float32"].unit_roundoff if inside else 1.0
-    times = {"times": whole.cpu().numpy() * factor, "times_row": top.cpu().numpy() * factor}
-    return times | {"inside": np.full(len(top), "float32" if inside else "")}
+def _times(call: Call, name: str, error: Tensor) -> dict[str, np.ndarray]:
+    """The error over the most that rounding makes of it: of each rank, in its worst row, and of all; and its elements
+    that no rounding makes. What is beyond rounding to float64 is held to float32: a function that computes in it inside
+    promises no more."""
+    inside = ""
+    found = _over(call, name, error, call.dtype)
+    if call.dtype == "float64" and (max(found["times"].max(), found["times_row"].max()) > 1 or found["beyond"].any()):
+        inside = "float32"
+        found = _over(call, name, error, inside)
+    return found | {"inside": np.full(len(found["times"]), inside)}
+
+
+def _over(call: Call, name: str, error: Tensor, dtype: str) -> dict[str, np.ndarray]:
+    allowed = call.rounding(dtype)
+    each, most = error.flatten(1).norm(dim=1), allowed.whole(name, call.shards)
+    whole = torch.cat([each / most, each.norm()[None] / allowed.whole(name, lambda x: x[None])])
+    rows = error.norm(dim=-1) if error.dim() == 5 else error.abs()
+    worst = (rows / call.shards(allowed.rows(name))).nan_to_num(nan=0.0).flatten(1).amax(1)
+    beyond = (error.abs() > call.shards(allowed.certain[name])).flatten(1).sum(1)
+    found = {"times": whole.nan_to_num(nan=0.0), "times_row": torch.cat([worst, worst.amax(0)[None]])}
+    found["beyond"] = torch.cat([beyond, beyond.sum(0)[None]])
+    return {key: x.cpu().numpy() for key, x in found.items()}
+
+
+def explained(call: Call, name: str, dtype: str) -> bool:
+    """Whether rounding to a coarser dtype could make every element of a tensor."""
+    exact = call.exact(name)
+    error = (_seen(call, name, call.tensors[name].double(), exact) - exact.nan_to_num(neginf=0.0)).abs()
+    return not bool((error > call.rounding(dtype).certain[name]).any())
 
 
 def _places(call: Call, sums: metrics.Sums, shape: torch.Size) -> dict[str, np.ndarray]:

@@ -21,7 +21,7 @@ from accuracy.live.delta import smallest
 from accuracy.live.judge import judge, numbers_of, rows_of
 from accuracy.live.rerun import Rerun
 from accuracy.live.slices import few_rows, sliced
-from accuracy.live.verdict import WHOLE, label_of, verdict
+from accuracy.live.verdict import label_of, verdict
 from accuracy.runtime import device as devices
 from accuracy.runtime import kept
 from accuracy.verdict.label import PRECISION_FLOOR, ROUNDING
@@ -53,6 +53,10 @@ def reduce(
     path = Path(folder).expanduser()
     row = _first(path, layer, tensor, device)
     call = load(choose(path, str(row["name"])), devices.choose(device))
+    if call.facts.sinks:
+        raise ConfigError(
+            f"{call.facts.name} has sinks, which the script of a reduction does not know; judge it instead"
+        )
     target = Path(to) if to is not None else path / "reduced.py"
     if fn is None:
         return _of_slices(call, row, target)
@@ -82,7 +86,8 @@ def _of_slices(call: Call, row: dict[str, Any], path: Path) -> Reduced:
     batch, head, tokens = few_rows(call, tensor, row)
     data = sliced(call, tensor, batch, head, tokens)
     rows, shown = call.exact(tensor)[batch, tokens, head], ", ".join(map(str, tokens[:8]))
-    limit = _limit(row["label"], tensor, WHOLE * float(call.expected[tensor][batch, tokens, head].norm() / rows.norm()))
+    most = call.rounding().whole(tensor, lambda x: x[batch, tokens, head][None])
+    limit = _limit(row["label"], tensor, float(most / rows.norm()))
     where = f"{tensor} of {call.facts.name}, batch {batch}, head {head}, tokens {shown}{', ...' * (len(tokens) > 8)}"
     told = f"{where}: {row['label'].replace('_', ' ')}, as captured"
     script.write(path, told, call, tensor, data, limit, None)
@@ -113,7 +118,8 @@ def _of_function(call: Call, row: dict[str, Any], run: Rerun, path: Path) -> Red
         )
     smaller = shrink(call, whole, row, lambda candidate: label(candidate) == given)
     part = run.results(smaller.inputs(call))
-    limit = _limit(given, tensor, WHOLE * float(part.expected[tensor].norm() / part.exact(tensor).norm()))
+    most = part.rounding().whole(tensor, lambda x: x[None])
+    limit = _limit(given, tensor, float(most / part.exact(tensor).norm()))
     told = f"{tensor} of {run.name}: {given.replace('_', ' ')}, on {smaller.size} of {call.facts.name}"
     script.write(path, told, part, tensor, script.data_of(part), limit, run)
     changed = "" if given == wanted else f" (captured: {wanted.replace('_', ' ')})"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from accuracy.live.call_on_disk import Call
 from accuracy.live.delta import smallest
-from accuracy.live.verdict import ROW, SHORT, WHOLE
+from accuracy.live.verdict import SHORT
 
 OF_KEYS = ("dk", "dv")
 
@@ -21,19 +21,20 @@ def few_rows(call: Call, tensor: str, row: Mapping[str, Any]) -> tuple[int, int,
     """Batch, head and tokens of the fewest rows that are still wrong; row: of the judgement, its worst place. Of a
     tensor that is wrong as a whole only, all rows of the worst head."""
     exact, x = call.exact(tensor), call.tensors[tensor].double()
-    square, allowed = (x - exact).nan_to_num(nan=torch.inf).square(), call.expected[tensor].square()
-    if exact.dim() == 4:
-        square, allowed = square.sum(-1), allowed.sum(-1)
+    allowed = call.rounding()
+    square, limits = (x - exact).nan_to_num(nan=torch.inf).square(), allowed.rows(tensor).square()
+    square = square.sum(-1) if exact.dim() == 4 else square
     seen = ~call.reference.lse.transpose(1, 2).isneginf()
     square = square if tensor in OF_KEYS else square.where(seen, 0.0)
-    of_heads = (square.sum(1) / allowed.sum(1)).flatten()
+    of_heads = (square.sum(1) / limits.sum(1)).flatten()
     batch, head = divmod(int(of_heads.argmax()), exact.shape[2])
-    mine, limit = square[batch, :, head], allowed[batch, :, head]
+    mine, limit = square[batch, :, head], limits[batch, :, head]
     short = row["label"] == "precision_floor" and 0 < row["significand_bits"] <= SHORT
 
     def fails(tokens: Sequence[int]) -> bool:
-        e, most = mine[list(tokens)], limit[list(tokens)]
-        return short or bool(e.sum() > WHOLE**2 * most.sum()) or bool((e > ROW**2 * most).any())
+        kept = list(tokens)
+        most = float(allowed.whole(tensor, lambda x: x[batch, kept, head][None]))
+        return short or float(mine[kept].sum()) > most**2 or bool((mine[kept] > limit[kept]).any())
 
     worst = [int((mine / limit).nan_to_num(nan=0.0).argmax())]
     tokens = list(range(len(mine)))

@@ -4,7 +4,7 @@ In: a table, a row for each call, tensor and rank. Out: a label for each row (`a
 for all. Forward comes before backward, and backward begins at the last layer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +16,7 @@ from accuracy.results.table import ALL_RANKS
 from accuracy.verdict.floor import coarser_format
 from accuracy.verdict.label import EXCESS_ROUNDING, INVALID, LOGIC, NOT_MEASURED, PRECISION_FLOOR, ROUNDING
 
-WHOLE, ROW = 2.0, 6.0
-"""Times what rounding makes of a tensor, and of a row. Uniform roundings of u x have a root mean square of u x / sqrt 3
-at most, so that independent ones give 0.6; what is common to a row, or to a sum, is counted once. Measured on healthy
-calls (the functions of `tests/foreign`, six kinds of inputs, three dtypes): 1.2 and 2.9 at most."""
-FAR = 4.0  # times these: no rounding more or less explains that
+FAR = 4.0  # times the most that rounding makes: no rounding more or less explains that
 FORWARD = ("out", "lse")
 BACKWARD = ("dv", "dk", "dq")
 SHORT = 11  # bits: of an lse that some function of 16-bit inputs rounded; a healthy one has float32's
@@ -40,18 +36,24 @@ class Judged:
         return self.label == ROUNDING
 
 
-def label_of(row: Mapping[str, Any], ranks: np.ndarray) -> tuple[str, str]:
-    """(label, sentence) of one row; ranks: the relative errors of all ranks."""
+def label_of(
+    row: Mapping[str, Any], ranks: np.ndarray, explained: Callable[[str], bool] = lambda dtype: True
+) -> tuple[str, str]:
+    """(label, sentence) of one row; ranks: the relative errors of all ranks; explained: whether rounding to a coarser
+    dtype can make each of the errors."""
     if row["nonfinite"]:
         return INVALID, f"{int(row['nonfinite'])} values are not finite"
     effective = "float32" if row["tensor"] == "lse" and row["dtype"] != "float64" else row["dtype"]
     coarse = row["tensor"] == "lse" and 0 < row["significand_bits"] <= SHORT
-    if row["times"] <= WHOLE and row["times_row"] <= ROW and not coarse:
+    if row["times"] <= 1 and row["times_row"] <= 1 and not row["beyond"] and not coarse:
         return ROUNDING, f"{plain(row['times'])} times what rounding{row['inside'] and ' to float32'} explains"
-    if found := coarser_format(row["error_rel"], row["significand_bits"], ranks, effective):
+    found = coarser_format(row["error_rel"], row["significand_bits"], ranks, effective)
+    if found and (not row["beyond"] or explained(found[0])):
         return PRECISION_FLOOR, f"only as good as {found[0]}: {found[1]}"
-    much = row["times"] > FAR * WHOLE or row["times_row"] > FAR * ROW
-    return LOGIC if much else EXCESS_ROUNDING, _far(row)
+    if row["beyond"]:
+        elements = f"{int(row['beyond'])} element{'s' * int(row['beyond'] > 1)} that no rounding explains, proven wrong"
+        return LOGIC, f"{elements}; {_far(row)}"
+    return LOGIC if max(row["times"], row["times_row"]) > FAR else EXCESS_ROUNDING, _far(row)
 
 
 def verdict(rows: pd.DataFrame) -> Judged:
@@ -93,7 +95,7 @@ def in_time(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _far(row: Mapping[str, Any]) -> str:
     whole = f"{plain(row['times'])} times what rounding explains"
-    if row["times"] > WHOLE:
+    if row["times"] > 1 or row["times_row"] <= 1:
         return f"{whole}, relative error {row['error_rel']:.2g}"
     return f"a row {plain(row['times_row'])} times what rounding explains, the whole {plain(row['times'])}"
 
