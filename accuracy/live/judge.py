@@ -7,6 +7,7 @@ and in its worst row, a head of a token; and how many elements are beyond a boun
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def rows_of(found: Recorded, device: str) -> Iterator[dict[str, Any]]:
         numbers = numbers_of(call, name)
         for place, rank in enumerate([*(each.rank for each in found.facts), ALL_RANKS]):
             row = about | {"tensor": name, "rank": rank} | {key: values[place] for key, values in numbers.items()}
-            label, sentence = label_of(row, numbers["error_rel"][:-1], lambda to, name=name: explained(call, name, to))
+            label, sentence = label_of(row, numbers["error_rel"][:-1], partial(explained, call, name))
             yield row | {"label": label, "sentence": sentence}
 
 
