@@ -8,6 +8,8 @@ from accuracy.cli import Parser, status_of, whole
 
 FAILED = 1
 OF_FAULTS = ("~also.trace", "also.explain.dtype=float64")  # traces name steps, not verdicts; one dtype proves a cause
+TOGETHER = 8
+"""Faults of a job: alike in their problem, they share its reference and single device."""
 EPILOG = "KEY=VALUE words choose the problem of --tolerance as for `accuracy`: problem.mask=full inputs=sum_loss"
 
 
@@ -16,6 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser("accuracy-selfcheck", __doc__, EPILOG)
     add = parser.add_argument
     add("--fault", action="append", metavar="NAME", help="only these planted faults, and no healthy variants")
+    add("--shapes", type=whole, default=3, metavar="N", help="so many of healthy variants' shapes, a seeded sample (3)")
     add("--stress", action="store_true", help="healthy variants in every shape, not in a sample")
     add("--processes", type=whole, default=os.cpu_count() or 1, metavar="N", help="side by side; by default all cores")
     add("--tolerance", metavar="atol=A,rtol=R", help="a tolerance to try on wrong answers")
@@ -45,10 +48,12 @@ def _rates(given: argparse.Namespace) -> int:
             raise unknown("--fault", name, list(faults))
     chosen = [faults[name] for name in given.fault or faults]
     variants = [] if given.fault else measure.healthy()
-    shapes = [] if given.fault else [*healthy.SHAPES] if given.stress else healthy.sample()
+    shapes = [] if given.fault else [*healthy.SHAPES] if given.stress else healthy.sample(given.shapes)
     jobs = [(variants, given.words)] if variants else []  # the longest first
     jobs += [(variants, (*healthy.overrides(shape), *given.words)) for shape in shapes]
-    jobs += [([fault.name], (*OF_FAULTS, *given.words)) for fault in chosen]
+    alike = [fault.name for fault in sorted(chosen, key=lambda fault: fault.where)]
+    batches = [alike[begin : begin + TOGETHER] for begin in range(0, len(alike), TOGETHER)]
+    jobs += [(names, (*OF_FAULTS, *given.words)) for names in batches]
     tables = measure.side_by_side(jobs, min(given.processes, len(jobs)))
     every = [
         (table, verdicts(table.results)) for table in tqdm(tables, total=len(jobs), unit="job", dynamic_ncols=True)

@@ -39,7 +39,7 @@ def _read_file(path: Path) -> CaseFile | None:
             whole = file.schema_arrow.equals(RESULTS_SCHEMA) and all(
                 counted.column(place).num_values == file.metadata.num_rows for place in range(counted.num_columns)
             )
-            return CaseFile(file.read(), whole)
+            return CaseFile(file.read(use_threads=False), whole)
     except (OSError, ValueError, pa.ArrowException):
         return None
 

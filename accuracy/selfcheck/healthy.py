@@ -56,6 +56,6 @@ def overrides(shape: str) -> tuple[str, ...]:
     return given if "~also" in given else (ALL_INPUTS, *UNTRACED, *given)
 
 
-def sample(seed: int = 0, count: int = 4) -> list[str]:
-    """Some shapes beside the small problem itself, the same ones everywhere."""
-    return random.Random(seed).sample(sorted(SHAPES), count)
+def sample(count: int, seed: int = 0) -> list[str]:
+    """So many shapes beside the small problem itself, the same ones everywhere; a larger sample holds a smaller one."""
+    return random.Random(seed).sample(sorted(SHAPES), min(count, len(SHAPES)))

@@ -96,7 +96,7 @@ def test_no_single_deletion_lets_a_failing_run_pass(
         st.tuples(st.just("file"), st.sampled_from(files)),
     )
 
-    @settings(EXAMPLES, max_examples=600 if stress else 15)
+    @settings(EXAMPLES, max_examples=600 if stress else 8)
     @given(deletions)
     def never_passes(deletion: tuple[str, object]) -> None:
         kind, what = deletion

@@ -38,7 +38,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> list[pd.DataFrame]:
     return []
 
 
-@pytest.mark.stress(2)
+@pytest.mark.stress(1)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_killed_run_keeps_what_it_measured_and_goes_on(
     seed: int, accuracy: CommandLine, measured: list[pd.DataFrame]
@@ -74,7 +74,7 @@ def accept(folder: Path, reason: str) -> int:
     return int(check.main(["accept", str(folder / "run"), "--to", str(folder / "reports"), "--reason", reason]))
 
 
-@pytest.mark.stress(2)
+@pytest.mark.stress(1)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_killed_report_leaves_the_old_page_or_the_new_one(seed: int, whole: Path) -> None:
     page = whole / "run" / "report.html"
@@ -87,7 +87,7 @@ def test_a_killed_report_leaves_the_old_page_or_the_new_one(seed: int, whole: Pa
     assert page.read_bytes() == new
 
 
-@pytest.mark.stress(2)
+@pytest.mark.stress(1)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_killed_check_leaves_whole_files_and_says_the_same_again(
     seed: int, whole: Path, without_pages: None, capsys: pytest.CaptureFixture[str]
@@ -109,7 +109,7 @@ def test_a_killed_check_leaves_whole_files_and_says_the_same_again(
     assert files(whole / BASELINE) == before
 
 
-@pytest.mark.stress(2)
+@pytest.mark.stress(1)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_killed_accept_leaves_one_baseline_or_the_other_whole(seed: int, whole: Path, without_pages: None) -> None:
     target = whole / BASELINE

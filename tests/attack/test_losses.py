@@ -70,7 +70,7 @@ LOSSES = {  # what changed, and how it is called
 }  # fmt: skip
 
 
-@pytest.mark.stress(9, "name")
+@pytest.mark.stress(6)
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("seeds", [range(8), range(100, 108)], ids=["same seeds", "fresh seeds"])
 def test_a_loss_that_was_measured_fails_and_is_named(

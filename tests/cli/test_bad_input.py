@@ -211,7 +211,7 @@ MISTAKES = {  # words, and what the line must contain
 }  # fmt: skip
 
 
-@pytest.mark.stress(30)
+@pytest.mark.stress(20)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_told_in_one_line(accuracy: CommandLine, mistake: str) -> None:
     words, *told = MISTAKES[mistake]

@@ -25,6 +25,7 @@ from accuracy.verdict import evidence
 from tests.measuring import TINY, configuration
 from tests.verdict.synthetic import row
 
+pytestmark = pytest.mark.xdist_group("fields")  # each field's cases are planned once
 BASE = (*TINY, "variant=ring", "world_size=2", "kernel=eager", "inputs=tied", "device=cpu")
 CHUNKS = ("variant=bpt_ring", "variant.bpt_ring.query_chunk=16")
 CROSS = ("variant=split_kv", "world_size=1")

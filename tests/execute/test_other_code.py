@@ -2,11 +2,14 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from accuracy.core.paths import PACKAGE
 from accuracy.results import table
-from tests.command_line import finish, start
+from tests.command_line import CommandLine, finish, start
 
 RING = """
 from torch.nn.functional import scaled_dot_product_attention
@@ -26,7 +29,9 @@ def git(folder: Path, *words: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_after_an_edit_the_same_command_measures_again_and_one_table_has_one_code(tmp_path: Path) -> None:
+def test_after_an_edit_the_same_command_measures_again_and_one_table_has_one_code(
+    tmp_path: Path, accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     package = tmp_path / "my_package"
     package.mkdir()
     (package / "__init__.py").write_text("from .ring import my_attention\n")
@@ -48,7 +53,11 @@ def test_after_an_edit_the_same_command_measures_again_and_one_table_has_one_cod
     (repository,) = about["repositories"]
     assert (repository["git_commit"], repository["dirty"], repository["files"]) == (commit, False, 3)
     rows = len(table.read_results(tmp_path / "run"))
-    assert "2 found done" in run()[0]
+    with monkeypatch.context() as here:  # nothing to measure, so no process is needed
+        here.syspath_prepend(str(tmp_path))
+        assert "2 found done" in accuracy(*WORDS).out
+    for name in [name for name in sys.modules if name.partition(".")[0] == "my_package"]:
+        del sys.modules[name]
     (package / "scaling.py").write_text("FACTOR = 4\n")
     said, about = run()
     assert f"{rows} rows of other code are measured again" in said

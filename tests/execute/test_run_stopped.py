@@ -9,13 +9,13 @@ import pytest
 
 from accuracy.cli import application as command
 from accuracy.results import table
-from tests.command_line import TINY, Answer, finish, start
+from tests.command_line import TINY, Answer, CommandLine, finish, start
 from tests.measuring import COSTS
 from tests.processes import Process
 
 pytestmark = pytest.mark.xdist_group("story")
 GRID = (*TINY, "device=cpu", "variant=[ring,zigzag]", "dtype=[bfloat16,float32]", "world_size=[1,4]",
-        f"seed={list(range(4))}", "output_dir=run")  # fmt: skip
+        "workers=1", f"seed={list(range(4))}", "output_dir=run")  # fmt: skip
 CASES = 2 * 2 * 2 * 4
 KILL, INTERRUPT = 2, 5  # as soon as so many cases are on disk
 
@@ -45,16 +45,11 @@ def look(answer: Answer, folder: Path) -> Stop:
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> dict[object, Stop]:
-    """A run killed, then interrupted, then left to end; and the same command left alone."""
-    folder, quiet = (tmp_path_factory.mktemp(name) for name in ("disturbed", "undisturbed"))
-    alone = start(quiet, *GRID)
+    """A run killed, then interrupted, then left to end."""
+    folder = tmp_path_factory.mktemp("disturbed")
     stops = {KILL: signal.SIGKILL, INTERRUPT: signal.SIGINT}
-    try:
-        found = {after: stop(start(folder, *GRID), folder / "run", how, after) for after, how in stops.items()}
-        ended = look(finish(start(folder, *GRID)), folder / "run")
-        return found | {"ended": ended, "undisturbed": look(finish(alone), quiet / "run")}
-    finally:
-        alone.kill()
+    found = {after: stop(start(folder, *GRID), folder / "run", how, after) for after, how in stops.items()}
+    return found | {"ended": look(finish(start(folder, *GRID)), folder / "run")}
 
 
 def assert_whole_cases_only(results: pd.DataFrame) -> None:
@@ -93,10 +88,13 @@ def test_resuming_keeps_what_is_there_and_measures_the_rest(story: dict[object, 
     assert ended.about["ended"] is not None
 
 
-def test_a_disturbed_run_ends_with_the_numbers_of_an_undisturbed_one(story: dict[object, Stop]) -> None:
+def test_a_disturbed_run_ends_with_the_numbers_of_an_undisturbed_one(
+    story: dict[object, Stop], accuracy: CommandLine
+) -> None:
+    alone = look(accuracy(*GRID), accuracy.folder / "run")
     disturbed, undisturbed = (
         each.results.drop(columns=COSTS).sort_values(["case_id", "tensor", "rank"], ignore_index=True)
-        for each in (story["ended"], story["undisturbed"])
+        for each in (story["ended"], alone)
     )
     assert_whole_cases_only(disturbed)
     pd.testing.assert_frame_equal(disturbed, undisturbed, check_exact=True)

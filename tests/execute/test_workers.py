@@ -179,7 +179,7 @@ def test_a_device_on_which_no_worker_starts_is_given_up_and_the_others_go_on(
 ENDS = ["SIGKILL to it", "SIGINT to all", "SIGTERM to all", "SIGKILL to ranks", "SIGINT to ranks"]
 
 
-@pytest.mark.stress(2)
+@pytest.mark.stress(1)
 @pytest.mark.parametrize("how", ENDS)
 def test_however_the_command_ends_no_process_stays_and_its_rows_do(tmp_path: Path, how: str) -> None:
     """The signal goes to the command alone, or as from a terminal to its workers, too; real ranks listened on the

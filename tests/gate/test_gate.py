@@ -83,7 +83,7 @@ OUTCOMES = {  # run, exit status, what is said
 }  # fmt: skip
 
 
-@pytest.mark.stress(9)
+@pytest.mark.stress(6)
 @pytest.mark.parametrize("name", OUTCOMES)
 def test_a_run_has_its_exit_status_and_says_why(gate: Gate, name: str) -> None:
     made, status, *told = OUTCOMES[name]
@@ -108,7 +108,7 @@ def test_a_run_that_measured_nothing_is_incomplete(gate: Gate) -> None:
     assert answer.last_line.startswith("0 passed")
 
 
-@pytest.mark.stress(3)
+@pytest.mark.stress(1)
 @pytest.mark.parametrize(
     ("hard", "told"),
     [

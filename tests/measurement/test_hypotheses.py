@@ -187,7 +187,7 @@ PROVEN = {
 }  # fmt: skip
 
 
-@pytest.mark.stress(9)
+@pytest.mark.stress(6)
 @pytest.mark.parametrize("name", PROVEN)
 def test_a_planted_fault_is_proven(name: str) -> None:
     plant, tensor, words = PROVEN[name]

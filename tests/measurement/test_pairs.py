@@ -31,7 +31,7 @@ def measured(*words: str) -> list[tuple[Case, list]]:
     return [(case, list(each.steps)) for case, each in found]
 
 
-@pytest.mark.stress(4, "variant", "mask")
+@pytest.mark.stress(8, "mask")
 @pytest.mark.parametrize("variant", schedules())
 @pytest.mark.parametrize("mask", ["causal", "full"])
 def test_a_healthy_schedule_holds_each_visible_pair_once(variant: str, mask: str) -> None:

@@ -103,7 +103,7 @@ def answer(folder: Path, table: tables.Shape, change: Change | None = None) -> A
     return answer_of(material_of(run_of(folder, table, change)))
 
 
-@pytest.mark.stress(8)
+@pytest.mark.stress(5)
 @pytest.mark.parametrize("name", EXPECTED)
 def test_the_headline_says_what_the_table_says(name: str, tmp_path: Path, stress: bool) -> None:
     table, change, expected = EXPECTED[name]

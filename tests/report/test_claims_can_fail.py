@@ -68,7 +68,7 @@ DISTORTIONS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
 }
 
 
-@pytest.mark.stress(2)
+@pytest.mark.stress(1)
 @pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: f"{folder.parent.name}-{folder.name}")
 def test_every_published_claim_that_holds_fails_on_a_distorted_table(folder: Path) -> None:
     results = table.read_results(folder)

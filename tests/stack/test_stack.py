@@ -11,6 +11,7 @@ EXACT = 1e-12
 sums that are up to twice smaller than their terms."""
 
 
+@pytest.mark.stress(8)
 @pytest.mark.parametrize("variant", schedules())
 def test_in_float64_every_variant_is_exact(variant: str) -> None:
     skip_if_bound_to_a_kernel(variant)

@@ -41,7 +41,7 @@ def run(variant: str, *words: str) -> pd.DataFrame:
     return results
 
 
-@pytest.mark.stress(16, "variant", "problem")
+@pytest.mark.stress(12, "problem")
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("variant", schedules())
 def test_in_float64_it_is_the_reference_or_unsupported(variant: str, problem: str) -> None:

@@ -25,7 +25,7 @@ MASKS = {
 }  # fmt: skip
 
 
-@pytest.mark.stress(12, "variant", "mask", "dtype")
+@pytest.mark.stress(10, "mask", "dtype")
 @pytest.mark.parametrize("variant", schedules())
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])

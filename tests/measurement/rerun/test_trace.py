@@ -35,7 +35,7 @@ def outside(found: pd.DataFrame) -> pd.DataFrame:
     return off.assign(_back=off["way"] == "backward").sort_values(["_back", "step", "rank"])
 
 
-@pytest.mark.stress(8, "variant", "dtype")
+@pytest.mark.stress(8, "dtype")
 @pytest.mark.parametrize("variant", schedules())
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 def test_a_healthy_step_stays_inside_the_band(variant: str, dtype: str) -> None:
