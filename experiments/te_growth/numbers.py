@@ -45,6 +45,11 @@ def numbers(tables: Tables) -> dict[str, list[Said]]:
             Said("Three of its 15 predictions did not hold.", holds=(sum(held), len(held)) == (12, 15)),
         ],
         "README.md": [
+            Said(
+                "out has {:.1f} times single device's error at 64 ranks and {:.1f} times at 256 ranks,",
+                (ring["", "out", 64], ring["", "out", 256]),
+            ),
+            Said("bring out, dq, dk and dv below 1.5 times;", holds=ring[ALL].max() < 1.5),
             Said("224 measured cases", holds=rows[rows["status"] == "ok"]["case_id"].nunique() == 224),
             _row("te_p2p | out", ring["", "out"]),
             *(_row(f"| | {name}", ring["", name]) for name in TENSORS[1:]),
