@@ -12,7 +12,7 @@ def numbers(tables: Tables) -> dict[str, list[Said]]:
     return {
         "../FINDINGS.md": [
             Said(
-                "gradients of ring, zigzag and llama3_ring has {:.2f} to {:.2f} times single device's error.",
+                "ring, zigzag and llama3_ring have {:.2f} to {:.2f} times single device's error.",
                 (means.min(), means.max()),
             )
         ]
