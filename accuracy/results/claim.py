@@ -9,6 +9,7 @@ import runpy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -85,6 +86,17 @@ def judge_answer(experiment: object, results: pd.DataFrame) -> list[Claim]:
     """Of what the Answer of the experiment's README is made, judged on `results`: its claims.py says it, in
     `def answer(results: pandas.DataFrame) -> list[Claim]`, with every number of the Answer in a statement."""
     return _judged(experiment, "answer", results)
+
+
+def answer_case(experiment: object) -> dict[str, Any]:
+    """What the Answer is about: column -> value, `CASE` of the experiment's claims.py; empty where that has none."""
+    folder = experiment_folder(experiment)
+    if folder is None or not (folder / "claims.py").is_file():
+        return {}
+    try:
+        return dict(runpy.run_path(str(folder / "claims.py")).get("CASE", {}))
+    except Exception:  # as above
+        return {}
 
 
 def _judged(experiment: object, function: str, results: pd.DataFrame) -> list[Claim]:

@@ -3,11 +3,15 @@
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from accuracy.report.build import answer_of
+from accuracy.report.folder import read_folder
+from accuracy.report.material import material_of
 from accuracy.report.prose import sections
 from accuracy.results import table
-from accuracy.results.claim import judge, judge_answer
+from accuracy.results.claim import answer_case, judge, judge_answer
 
 ROOT = Path(__file__).parents[2]
 REPORTS = ROOT / "reports"
@@ -45,6 +49,21 @@ def test_every_number_of_an_answer_is_borne_out_by_a_published_table(experiment:
     assert [claim.line for claims in judged for claim in claims if claim.holds is False] == []
     assert any(claims and all(claim.holds for claim in claims) for claims in judged)
     assert loose(ANSWERS[experiment], [claim.statement for claim in judged[0]]) == []
+
+
+@pytest.mark.skipif(not REPORTS.is_dir(), reason="a source distribution has no reports/")
+def test_a_page_opens_on_the_case_that_its_answer_names() -> None:
+    worst = answer_of(material_of(read_folder(REPORTS / "fp8_remedies" / "amd-epyc"))).worst
+    assert worst is not None
+    assert (worst.tensor, "policy=fp8_hadamard" in worst.series) == ("out", True)
+    assert "outliers" in worst.facet
+
+
+@pytest.mark.parametrize("experiment", [name for name in ANSWERS if answer_case(name)])
+def test_the_case_that_an_answer_names_is_measured(experiment: str) -> None:
+    case = pd.Series(answer_case(experiment))
+    tables = (table.read_results(path.parent) for path in (REPORTS / experiment).glob("*/results.parquet"))
+    assert any((rows[[*case.index]].fillna("") == case).all(axis=1).any() for rows in tables)
 
 
 BOUND = re.compile(r"^(.*?)\bwithin \d+(?:\.\d+)? times", re.DOTALL)

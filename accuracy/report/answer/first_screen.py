@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import pandas as pd
 from markupsafe import Markup
 
 from accuracy.chart.view import Chart, Table
@@ -15,7 +16,7 @@ from accuracy.report.answer.picture import Picture, Points, draw, numbers
 from accuracy.report.folder import Run
 from accuracy.report.material import Material
 from accuracy.report.series import SINGLE_DEVICE, Facet, facets_of, short_names, slot_of
-from accuracy.results.claim import answer_holds
+from accuracy.results.claim import answer_case, answer_holds
 from accuracy.results.terms import defined
 
 AGAIN = "The same command measures what is left."
@@ -49,6 +50,8 @@ def answer(made: Material) -> Answer:
     run, found, measured = made.run, made.judged.said, made.measured
     worst = accused(measured, words.blamed(found)) if len(measured) else None
     title, advice = headline(run, words.finding(found, worst, run.cases))
+    if advice:  # the published answer may be about another case than the gravest
+        worst = _of_answer(run, measured) or worst
     said = words.advice(found, worst, measured, made.attribution)
     advice = advice or Markup("{}").format(f"{AGAIN} {said}" if run.missing_cases and AGAIN not in said else said)
     facts = facts_line(run, made.claims)
@@ -59,6 +62,15 @@ def answer(made: Material) -> Answer:
     picture = _picture(facet, worst)
     view = draw(picture), numbers(picture), table, more, MARKS, facet.label, worst
     return Answer(title, advice, facts, *view)
+
+
+def _of_answer(run: Run, measured: pd.DataFrame) -> Accused | None:
+    """The worst cell of the case that the published answer names; None where it names none that was measured."""
+    case = answer_case(run.experiment)
+    if not case or not {*case} <= {*measured.columns}:
+        return None
+    here = measured[[*case]].fillna("") == pd.Series(case)
+    return accused(measured[here.all(axis=1)], None)
 
 
 def headline(run: Run, made: str) -> tuple[str, Markup]:

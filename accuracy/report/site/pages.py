@@ -67,8 +67,9 @@ def index(text: str, reports: Sequence[Report], pages: Mapping[str, str], board:
         title, _, rest = " ".join(finding.split()).partition("** ")
         title = re.sub(r"^\d+\. \*\*", "", title).removesuffix("**").rstrip(".")
         parts += [f"## {place}. {title}", relinked(rest, FINDINGS, "index.md", pages)]
-        named = [report for report in reports if f"../{report.place}/" in finding and report.summary.answer.picture]
-        parts += [_picture(named[0], f"finding-{place}")] if named else []
+        named = {finding.find(f"../{each.place}/"): each for each in reports if each.summary.answer.picture}
+        first = min((where for where in named if where >= 0), default=None)
+        parts += [] if first is None else [_picture(named[first], f"finding-{place}")]
     return "\n\n".join([*parts, _contents(pages, reports, board)]) + "\n"
 
 
@@ -110,6 +111,8 @@ def style() -> str:
     auto = f"@media (prefers-color-scheme: dark) {{ body:not([data-theme=light]) {{{dark}}} }}"
     return (
         f"body {{{light}}}\nbody[data-theme=dark] {{{dark}}}\n{auto}\nsvg.chart {{ max-width: 34rem; width: 100%; }}\n"
+        "table.matrix td { text-align: right; white-space: nowrap; }\n"
+        "table.matrix td:first-child { text-align: left; white-space: normal; overflow-wrap: anywhere; }\n"
     )
 
 
@@ -124,7 +127,7 @@ def _matrix(table: Table) -> str:
     rows = ("".join(f"<td>{html.escape(cell.text)}</td>" for cell in row) for row in table.rows)
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     caption = f"<caption>{html.escape(table.caption)}</caption>"
-    return f'<div class="table-wrapper"><table class="docutils">{caption}<tr>{head}</tr>{body}</table></div>'
+    return f'<div class="table-wrapper"><table class="docutils matrix">{caption}<tr>{head}</tr>{body}</table></div>'
 
 
 def _contents(pages: Mapping[str, str], reports: Sequence[Report], board: bool) -> str:
