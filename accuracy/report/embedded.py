@@ -7,7 +7,7 @@ too many rows, digits go first, then per-rank rows of the later seeds; rows over
 import base64
 import gzip
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ import pandas as pd
 
 from accuracy.chart.view import Table, cells
 from accuracy.core.number import count, geometric_mean, ratio, scientific
-from accuracy.report.profile import fitting
+from accuracy.report.profile import coarsening
 from accuracy.report.section.missing import command
 from accuracy.report.section.positions import MOST_LEGIBLE_WORLD
 from accuracy.results.table import ALL_RANKS, LOSSES, METRICS
@@ -109,14 +109,22 @@ def _positions(profiles: pd.DataFrame | None, setting: str) -> str:
     none, or not even one setting's fit."""
     if profiles is None or profiles.empty:
         return ""
-    whole = fitting(profiles, MOST_POSITION_BYTES)
-    here = whole["facet"] == setting
-    for kept in (whole, whole[here], whole[here & (whole["world_size"] <= MOST_LEGIBLE_WORLD)]):
+    for kept in _candidates(profiles, setting):
         columns = ",".join(f'{{"name":"{name}",{_values(kept[name], 3)}}}' for name in _OF_POSITIONS)
         text = f',"positions":{{"count":{len(kept)},"columns":[{columns}]}}'
         if len(_base64(text)) <= MOST_POSITION_BYTES:
             return text
     return ""
+
+
+def _candidates(profiles: pd.DataFrame, setting: str) -> Iterator[pd.DataFrame]:
+    """All lines in wider and wider bins; if even the widest are too many, the setting's."""
+    whole = profiles
+    for whole in coarsening(profiles, MOST_POSITION_BYTES):
+        yield whole
+    here = whole["facet"] == setting
+    yield whole[here]
+    yield whole[here & (whole["world_size"] <= MOST_LEGIBLE_WORLD)]
 
 
 def _values(values: pd.Series, digits: np.ndarray | int) -> str:

@@ -4,19 +4,23 @@ In: a row for each line, world size, tensor and bin of tokens. Out: the same lin
 """
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
 
 LINE = ["facet", "series", "world_size", "tensor"]
 WIDEST = 32  # bins joined to one: of the 128 that a case has, 4 are left
-BYTES_OF_BIN = 4.2  # of base64, where neighbours do not compress
+BYTES_OF_BIN = 1.6  # of base64, at least
 
 
-def fitting(profiles: pd.DataFrame, budget: int) -> pd.DataFrame:
-    """Every line, its neighbouring bins joined until all cost about so many bytes, if WIDEST allows."""
+def coarsening(profiles: pd.DataFrame, budget: int) -> Iterator[pd.DataFrame]:
+    """Every line, its neighbouring bins joined 1, 2, 4, ... WIDEST to one, from where they may cost so few bytes."""
     share = len(profiles) * BYTES_OF_BIN / budget
-    return joined(profiles, min(WIDEST, 2 ** max(0, math.ceil(math.log2(share)))) if share > 1 else 1)
+    first = max(0, math.ceil(math.log2(share))) if share > 1 else 0
+    widest = WIDEST.bit_length() - 1
+    for power in range(min(first, widest), widest + 1):
+        yield joined(profiles, 2**power)
 
 
 def joined(profiles: pd.DataFrame, bins: int) -> pd.DataFrame:

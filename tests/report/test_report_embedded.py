@@ -6,7 +6,7 @@ import pytest
 
 from accuracy.report.embedded import encode_rows
 from accuracy.report.folder import read_folder
-from accuracy.report.profile import BYTES_OF_BIN, fitting, joined
+from accuracy.report.profile import BYTES_OF_BIN, WIDEST, coarsening, joined
 from accuracy.report.series import with_labels
 from tests.report.embedded_rows import decoded
 from tests.report.synthetic import Shape, write_large_run
@@ -98,7 +98,8 @@ def test_wider_bins_have_the_error_of_all_their_tokens() -> None:
 
 def test_every_line_by_token_stays_where_bins_must_be_few() -> None:
     many = profiles(500, 128)
-    few = fitting(many, 30_000)
-    assert len(few) * BYTES_OF_BIN <= 30_000 < len(many) * BYTES_OF_BIN
-    assert set(few["series"]) == set(many["series"])
-    assert fitting(many, 10**7) is many
+    tried = list(coarsening(many, 30_000))
+    assert len(tried[0]) * BYTES_OF_BIN <= 30_000 < len(many) * BYTES_OF_BIN
+    assert len(tried[-1]) == 500 * 128 / WIDEST
+    assert all({*each["series"]} == {*many["series"]} for each in tried)
+    assert next(coarsening(many, 10**7)) is many
