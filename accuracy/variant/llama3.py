@@ -4,7 +4,7 @@ Llama Team 2024 (arXiv 2407.21783, section 3.3.2), as ring-flash-attention's `ll
 a few key/value heads at a time. Every query row is computed by one kernel call, so nothing is merged.
 """
 
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -23,9 +23,17 @@ from accuracy.world.base import Tensors
 
 @dataclass(frozen=True)
 class Options:
-    """heads_stride: key/value heads gathered at a time; it divides heads_kv; 0: all of them."""
+    """heads_stride: key/value heads gathered at a time; it divides heads_kv; 0: all of them. add: how the ranks' dk and
+    dv are summed, null: one after another, as NCCL's ring does; `tree`: neighbours first, then their sums, as its
+    reduce-scatter in parallel trees (PAT)."""
 
     heads_stride: int = 1
+    add: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for an unknown order."""
+        if self.add not in (None, "tree"):
+            raise ValueError(f"add={self.add!r} is unknown; allowed: null, tree")
 
 
 @dataclass(frozen=True)
@@ -112,6 +120,23 @@ def _differentiate(
     return dq, *(sharding.cut(x.to(wire), rank.sharding, rank.world.size) for x in (dk, dv))
 
 
+async def _summed(rank: Rank, shards: Sequence[Tensor]) -> Sequence[Tensor]:
+    """This rank's slices of all ranks' (W, B, S/W, Hk', D), summed in the dtype that they are sent in."""
+    if rank.options.add is None:
+        return await rank.world.reduce_scatter(shards)
+    own, size = rank.world.rank, rank.world.size
+    received = await rank.world.all_to_all(shards)
+    return [_tree([x[(own + hop) % size] for hop in range(1, size + 1)]) for x in received]
+
+
+def _tree(parts: list[Tensor]) -> Tensor:
+    """Their sum, each of two rounded; an odd one waits."""
+    while len(parts) > 1:
+        pairs = zip(parts[::2], parts[1::2], strict=False)
+        parts = [*(one + other for one, other in pairs), *parts[len(parts) // 2 * 2 :]]
+    return parts[0]
+
+
 class Llama3(Schedule):
     """Gathers, attends once, scatter-reduces."""
 
@@ -149,7 +174,7 @@ class Llama3(Schedule):
             heads = group.query
             of_heads = dout[:, :, heads], q[:, :, heads], out[:, :, heads], lse[:, heads]
             dq[:, :, heads], *shards = _differentiate(rank, everything, group, *of_heads)
-            sums = await rank.world.reduce_scatter(shards)
+            sums = await _summed(rank, shards)
             dk[:, :, group.kv], dv[:, :, group.kv] = (x[:, : k.shape[1]] for x in sums)
         return dq, dk, dv
 
