@@ -61,7 +61,7 @@ class Pattern:
 def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> Pattern:
     """Of one variant's verdicts (at least one row) and results."""
     judged = verdicts[verdicts["label"] != NOT_MEASURED]
-    judged = judged if len(judged) else verdicts
+    judged = _main_first(judged if len(judged) else verdicts)
     label, wrong = _leading(judged)
     shape = _shape(judged, wrong)
     judged, results = _same_problem(judged, wrong), _same_problem(results, wrong)
@@ -123,6 +123,12 @@ def _most_telling(wrong: pd.DataFrame) -> Any:
     return wrong.assign(_size=size).sort_values(["_size", "world_size"], kind="stable").index[-1]
 
 
+def _main_first(judged: pd.DataFrame) -> pd.DataFrame:
+    """The problem of most verdicts first, since real ranks write rows in no order."""
+    numbers = _problem_numbers(judged)
+    return judged.loc[(-numbers.map(numbers.value_counts())).sort_values(kind="stable").index]
+
+
 def _problem_numbers(rows: pd.DataFrame) -> "pd.Series[int]":
     """Of each row, the number of its problem in the order in which problems come."""
     return pd.Series(combinations(rows, PROBLEM), rows.index)
@@ -149,9 +155,21 @@ def _shape(judged: pd.DataFrame, wrong: pd.DataFrame) -> str:
     own = {name: sorted(set(judged.loc[bad, name]) - set(judged.loc[~bad, name]), key=str) for name in PROBLEM}
     alone = {name: values for name, values in own.items() if values and name not in ("softmax_scale", "seqlen_q")}
     alone = {name: values for name, values in alone.items() if set(judged.loc[bad, name]) == set(values)}
+    alone = alone or _covering(judged[bad], own)
     if not alone:
         alone = {name: [judged.loc[wrong.index[0], name]] for name in ("seqlen", "heads", "heads_kv", "head_dim")}
     return "only with " + " or ".join(f"{name}={value}" for name, values in alone.items() for value in values)
+
+
+def _covering(bad: pd.DataFrame, own: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Of what no other problem has, features first, as much as every wrong problem has something of; else nothing."""
+    found: dict[str, list[Any]] = {}
+    for name in ("mask", "softcap", "batch", "head_dim", "heads_kv", "heads", "seqlen"):
+        here = bad[name].isin(own[name])
+        if here.any():
+            found[name] = sorted(set(bad.loc[here, name]), key=str)
+            bad = bad[~here]
+    return {} if len(bad) else found
 
 
 def _sizes_alone(judged: pd.DataFrame, bugs: pd.DataFrame, bad: "pd.Series[bool]") -> list[int]:

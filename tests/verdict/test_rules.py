@@ -297,3 +297,13 @@ def test_a_proven_factor_of_the_size_of_a_cast_is_a_bug() -> None:
     rows = pd.DataFrame([explained("dq", "cast of dq", 1e-15)])
     (cast,) = diagnoses(verdicts(bent), bent, steps, rows)
     assert cast.label == "precision_floor"
+
+
+def test_the_order_of_rows_changes_no_sentence() -> None:
+    """Real ranks write the shapes tried beside the problem before some of the problem's own rows."""
+    swept = healthy(dtypes=("float32",), seeds=1).assign(seqlen=16, case_id="swept")
+    main = healthy()
+    tables = [pd.concat(each, ignore_index=True) for each in ([main, swept], [swept, main])]
+    said = {diagnoses(verdicts(table), table, *no_more())[0].sentence for table in tables}
+    assert len(said) == 1
+    assert "bfloat16, float16, float32 and float64" in said.pop()
