@@ -70,6 +70,24 @@ def softmax_in_float32(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax
     return torch.softmax(scores, -1, dtype=torch.float32).to(q.dtype) @ v
 
 
+def scores_in_16_bits(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: Any
+) -> tuple[Tensor, Tensor]:
+    """Scores in the inputs' dtype, their softmax and lse in float32; hidden scores are -1e30."""
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    scores = (q @ k.transpose(2, 3)).float() * softmax_scale
+    scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -1e30) if causal else scores
+    return (scores.softmax(-1).to(q.dtype) @ v).transpose(1, 2), scores.logsumexp(-1)
+
+
+def eager_hides_the_diagonal(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+    """The first token, which would see nothing, sees itself."""
+    if not how["causal"]:
+        return eager(q, k, v, **how)[0]
+    return torch.cat([eager(q[:, :1], k[:, :1], v[:, :1], **how)[0], eager(q, k, v, first=0, **how)[0][:, 1:]], 1)
+
+
 def sdpa(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: Any) -> Tensor:
     return scaled_dot_product_attention(q, k, v, is_causal=causal, scale=softmax_scale, enable_gqa=True)
 
@@ -131,6 +149,7 @@ HEALTHY = {
     "eager": Foreign(eager, float32=True),
     "eager_out": Foreign(eager_out, float32=True),
     "softmax_in_float32": Foreign(softmax_in_float32, "bhsd", float32=True),
+    "scores_in_16_bits": Foreign(scores_in_16_bits, float32=True),
     "sdpa": Foreign(sdpa, "bhsd"),
     "sdpa_as_transformers": Foreign(sdpa_as_transformers, "bhsd"),
     "varlen": Foreign(varlen, "varlen"),
@@ -142,6 +161,7 @@ HEALTHY = {
 }
 FAULTY = {
     "eager_sees_one_later": Foreign(eager_sees_one_later, wrong="out"),
+    "eager_hides_the_diagonal": Foreign(eager_hides_the_diagonal, wrong="out"),
     "eager_lse_to_base_2": Foreign(eager_lse_to_base_2, wrong="lse"),
     "eager_lse_in_bfloat16": Foreign(eager_lse_in_bfloat16, wrong="lse"),
     "sdpa_other_heads": Foreign(sdpa_other_heads, "bhsd", wrong="out"),

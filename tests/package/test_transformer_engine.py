@@ -8,6 +8,9 @@ twin's.
 """
 
 import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -149,3 +152,19 @@ def test_the_compiled_merge_is_the_twin_s_formula(variant: str, dtype: torch.dty
     assert torch.equal(joined_lse.squeeze(-1).transpose(1, 2), their_lse)
     apart = float((joined.to(dtype) != theirs).double().mean())
     assert apart <= (SHARE[str(dtype).removeprefix("torch.")] if COMPILED else 0.0)
+
+
+@pytest.mark.stress
+def test_the_reproducer_for_its_authors_runs_on_four_ranks_and_shows_what_it_says() -> None:
+    """On gloo with our kernel for flash-attn, 256 tokens: p2p is worse than single device everywhere but in rank 0's
+    out and dq, all_gather in dk and dv alone, a2a nowhere."""
+    script = str(Path(__file__).with_name("reproducer_on_cpu.py"))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4", script]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    found = re.findall(r"(\w+) 4 ranks, rank (\d) out dq dk dv ([\d. ]+)", ran.stdout)
+    assert len(found) == 12, ran.stderr[-2000:]
+    for way, rank, numbers in found:
+        out, dq, dk, dv = map(float, numbers.split())
+        assert min(dk, dv) > 1.2 or way == "a2a"
+        assert way != "p2p" or rank == "0" or min(out, dq) > 1.2
+        assert way != "a2a" or out == dq == dk == dv == 1.0
