@@ -4,6 +4,7 @@ Must be prepared before anything imports triton. The interpreter has no bfloat16
 multiplies the bit patterns.
 """
 
+import importlib.util
 import os
 
 import torch
@@ -14,15 +15,7 @@ def prepare() -> None:
     if torch.cuda.is_available():
         return
     os.environ["TRITON_INTERPRET"] = "1"
-    try:
-        from triton.runtime import interpreter
-    except ImportError:
-        return
-    patch = interpreter._patch_lang_tensor
+    if importlib.util.find_spec("triton") is not None:
+        from accuracy.kernel.triton import interpreted
 
-    def patch_for_new_numpy(tensor, scope) -> None:
-        """Triton 3.6 takes int() of arrays of one element, which numpy 2.4 refuses (triton-lang/triton #9171)."""
-        patch(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    interpreter._patch_lang_tensor = patch_for_new_numpy
+        interpreted.mend()

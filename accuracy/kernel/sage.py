@@ -43,7 +43,7 @@ class Sage(KernelKnobs):
         )
 
     def build(self, device: str) -> "Sage":
-        """On a CPU the interpreter's casts are mended."""
+        """On a CPU the interpreter is mended."""
         if device != "cuda":
             interpreted.mend()
         return self

@@ -77,7 +77,7 @@ class TritonFp8(KernelKnobs):
         )  # fmt: skip
 
     def build(self, device: str) -> "TritonFp8":
-        """On a CPU the interpreter's casts are mended."""
+        """On a CPU the interpreter is mended."""
         if device != "cuda":
             from accuracy.kernel.triton import interpreted
 
