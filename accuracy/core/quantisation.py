@@ -86,6 +86,8 @@ class Policy:
     hadamard: q and k are turned by one random Hadamard matrix before the cast (FlashAttention-3).
     accumulator_bits: significant bits of a product's sum, cut off, not rounded, after every 32 terms (Hopper: 14);
     flush_interval: terms after which that sum is added to a float32 one and begins anew; 0: never.
+    half_terms: terms of P v after which the sum of a tile is rounded to float16, before it is added to a float32 one
+    (SageAttention 1; a tensor core's 16, Triton's interpreter's: the tile); 0: never.
     rescale_bits: a running maximum grows only if it would by more than so many powers of two (flash-attn 4: 8).
     exp2_degree: of the polynomial that stands for 2^x on [0, 1) (flash-attn 4: 3); 0: the library's exp.
     """
@@ -109,6 +111,7 @@ class Policy:
     hadamard: bool = False
     accumulator_bits: Annotated[int, Ge(8)] = FLOAT32_BITS
     flush_interval: FromZero = 0
+    half_terms: FromZero = 0
     rescale_bits: Annotated[float, Ge(0)] = 0.0
     exp2_degree: FromZero = 0
 
@@ -133,6 +136,9 @@ class Policy:
         if self.flush_interval and (self.accumulator_bits == FLOAT32_BITS or self.flush_interval % STEP):
             given_too = f"flush_interval={self.flush_interval} with accumulator_bits={self.accumulator_bits}"
             raise ValueError(f"{given_too}; allowed: multiples of {STEP}, with less than {FLOAT32_BITS} bits")
+        if self.half_terms and self.accumulator_bits < FLOAT32_BITS:
+            given_too = f"half_terms={self.half_terms} with accumulator_bits={self.accumulator_bits}"
+            raise ValueError(f"{given_too}; allowed: one of them, as both say how P v is summed")
         if self.exp2_degree not in (0, *range(2, 8)):
             raise ValueError(f"exp2_degree={self.exp2_degree}; allowed: 0 (the library's exp), or 2 to 7")
 
@@ -150,11 +156,12 @@ class Policy:
     def unit_roundoff(self) -> float:
         """The largest of all that is rounded here, of integer formats `of_tensor`; 0: nothing is. A polynomial of
         degree n is off by less than 2^-4n (2: 1.7e-3, 3: 1.0e-4, 4: 4.0e-6). What is cut off behind every 32 terms adds
-        up until a flush; without one it counts for 2,048 terms."""
+        up until a flush; without one it counts for 2,048 terms. Of float16 sums, 4 roundings of a tile."""
         formats = [FORMATS[word].of_tensor for word in self.formats.values()]
         cuts = (self.flush_interval or 2048) // STEP
+        half = [4 * FORMATS["float16"].unit_roundoff] if self.half_terms else []
         cut = [cuts * 2.0 ** (1 - self.accumulator_bits)] if self.accumulator_bits < FLOAT32_BITS else []
-        return max([0.0, *formats, *cut, *([2.0 ** (-4 * self.exp2_degree)] if self.exp2_degree else [])])
+        return max([0.0, *formats, *cut, *half, *([2.0 ** (-4 * self.exp2_degree)] if self.exp2_degree else [])])
 
 
 def _all(word: str, **more: Any) -> Policy:
@@ -184,7 +191,9 @@ POLICIES = {
     "mxfp8": _all("e4m3", granularity="elements_32", scale_format="e8m0"),
     "nvfp4": _all("e2m1", granularity="elements_16", scale_format="e4m3"),
     "int8": _all("int8", granularity="block", p_prescale=0.0, smooth_k=True),
-    "sage": Policy(q="int8", k="int8", v="float16", p="float16", granularity="block", query_block=128, smooth_k=True),
+    "sage": Policy(
+        q="int8", k="int8", v="float16", p="float16", granularity="block", query_block=128, half_terms=64, smooth_k=True
+    ),
     "cudnn_e4m3": _whole("e4m3", 448.0),
     "cudnn_e5m2": _whole("e5m2", 57344.0),
 }

@@ -7,7 +7,6 @@ the correlation of the two error vectors follows: (a^2 + b^2 - d^2) / (2 a b).
 import pandas as pd
 
 from accuracy.results.claim import Claim
-from accuracy.verdict.drift import pairs
 
 TENSORS = ("out", "dq", "dk", "dv")
 FITTED_ON = "gaussian"
@@ -21,8 +20,8 @@ def claims(results: pd.DataFrame) -> list[Claim]:
 
 def judged(results: pd.DataFrame) -> pd.DataFrame:
     """A row for each kernel, candidate, distribution, mask and tensor: ratio of the norms, correlation."""
-    rows = pairs(results)
-    rows = rows[(rows["rank"] == -1) & rows["tensor"].isin(TENSORS) & rows["drift_rel"].notna()]
+    rows = results[(results["rank"] == -1) & results["tensor"].isin(TENSORS) & results["drift_rel"].notna()]
+    rows = rows.assign(path_a=rows["kernel"] + "/" + rows["kernel_options"].fillna(""), path_b=rows["against"])
     mine, other, apart = rows["error_rel"], rows["drift_error_rel"], rows["drift_rel"]
     correlation = (mine**2 + other**2 - apart**2) / (2 * mine * other)
     kept = ["path_a", "path_b", "inputs", "mask", "tensor", "error_rel"]
@@ -42,7 +41,7 @@ def _has_its_errors(rows: pd.DataFrame, kernel: str) -> Claim:
         f"{NAMES[kernel]}: on three distributions it was not fitted on, the emulation's errors have its norms within 2%"
         " and correlate with its own at 0.9 or more."
     )
-    mine = rows[rows["path_a"].str.contains(f"+{kernel}", regex=False) & (rows["inputs"] != FITTED_ON)]
+    mine = rows[rows["path_a"].str.startswith(f"{kernel}/") & (rows["inputs"] != FITTED_ON)]
     if mine.empty:
         return Claim(statement, None, "not measured")
     least = mine.loc[mine["correlation"].idxmin()]
@@ -64,5 +63,7 @@ def _size_is_no_proof(rows: pd.DataFrame) -> Claim:
     if mine.empty:
         return Claim(statement, None, "not measured")
     holds = (mine["ratio"] - 1).abs().max() <= 0.03 and mine["correlation"].max() < 0.9
-    said = f"norms {mine['ratio'].min():.3f} to {mine['ratio'].max():.3f}, correlation to {mine['correlation'].max():.3f}"
+    said = (
+        f"norms {mine['ratio'].min():.3f} to {mine['ratio'].max():.3f}, correlation to {mine['correlation'].max():.3f}"
+    )
     return Claim(statement, bool(holds), said)

@@ -22,12 +22,12 @@ PROBLEM = Problem(queries=384, keys=384, heads_kv=1, dim=64, scale=0.125, dtype=
 
 
 def drawn(problem: Problem, inputs: str) -> list[torch.Tensor]:
-    """q, k, v. A heavy channel of k, a common part of all keys, and outliers of 20 deviations."""
+    """q, k, v. A heavy channel of k, outliers of 20 deviations, and values of one sign."""
     q, k, v, _ = problem.draw(DEVICE)
     if inputs == "channel":
         k[..., 3] *= 8
-    if inputs == "mean":
-        k += 3
+    if inputs == "one_sign":  # and so the sums of P v in float16 are seen
+        q, k, v = (x.abs() for x in (q, k, v))
     if inputs == "outliers":
         for x in (q, k, v):
             x.view(-1)[::997] *= 20
@@ -35,7 +35,7 @@ def drawn(problem: Problem, inputs: str) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("inputs", ["gaussian", "channel", "mean", "outliers"])
+@pytest.mark.parametrize("inputs", ["gaussian", "channel", "outliers", "one_sign"])
 def test_one_policy_of_the_emulation_has_the_package_s_errors(inputs: str, causal: bool) -> None:
     """Policy `sage` was chosen on Gaussian inputs: norms of the errors within 2%, and the errors correlate at 0.9."""
     problem = replace(PROBLEM, causal=causal)

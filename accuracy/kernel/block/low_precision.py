@@ -32,7 +32,7 @@ class Sum:
     def add(self, rows: slice, left: Tensor, right: Tensor) -> None:
         """left (..., rows, K) times right (..., K, N) on top of the rows (..., rows, N)."""
         if self.policy.accumulator_bits == FLOAT32_BITS:
-            self.total[..., rows, :] += left @ right
+            self.total[..., rows, :] += _in_halves(left, right, self.policy.half_terms)
             return
         if self.partial is None:
             self.partial = torch.zeros_like(self.total)
@@ -61,6 +61,17 @@ class Sum:
         """All that was added."""
         self.flush()
         return self.total
+
+
+def _in_halves(left: Tensor, right: Tensor, terms: int) -> Tensor:
+    """The product of a tile, its sum rounded to float16 after every so many terms; 0: never."""
+    if not terms:
+        return left @ right
+    total = torch.zeros((), dtype=left.dtype, device=left.device)
+    for begin in range(0, left.shape[-1], terms):
+        step = slice(begin, begin + terms)
+        total = (total + left[..., step] @ right[..., step, :]).half().to(left.dtype)
+    return total
 
 
 def _cut_off(kept: Tensor, added: Tensor, bits: int) -> Tensor:
