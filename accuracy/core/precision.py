@@ -7,10 +7,11 @@ that dtype in every case, so that `float32` in a float64 case is a precision flo
 from dataclasses import dataclass
 from typing import Annotated
 
-from accuracy.core.dtype import FORMATS, accumulation_dtype
+from accuracy.core.dtype import FORMATS, INPUT_FORMATS, accumulation_dtype
 from accuracy.core.kinds import OneOf
 
 Dtype = Annotated[str, OneOf("input", "accumulate", *FORMATS)]
+Wire = Annotated[str, OneOf("input", "accumulate", *FORMATS, *INPUT_FORMATS)]
 Merge = Annotated[str, OneOf("sigmoid", "logsumexp", "double", "compensated", "rescaled", "rescaled_twice")]
 
 
@@ -23,8 +24,9 @@ class Precision:
     out_accumulator, lse: dtypes of the running out and lse between merges.
     merge: formula that joins two partials (see `accuracy.variant.join`).
     dq_accumulator, dkv_accumulator: dtypes of the sums over blocks and ranks.
-    wire: dtype in which k and v (and q, out of head exchanges) travel between ranks.
-    gradient_wire: dtype in which dk and dv (and dq, dout of head exchanges) travel.
+    wire: dtype in which k and v (and q, out of head exchanges) travel between ranks; of rings also float8_e4m3 and
+    float8_e5m2, with a float32 scale for each head of a sequence.
+    gradient_wire: dtype in which dk and dv (and dq, dout of head exchanges) travel; 8 bits as of `wire`, at each hop.
     ring_direction: keys and values travel to the `next` rank or to the `previous` one.
     ring_order: the rank's own block is computed first, as it is at hand, or last.
     """
@@ -36,8 +38,8 @@ class Precision:
     merge: Merge = "sigmoid"
     dq_accumulator: Dtype = "accumulate"
     dkv_accumulator: Dtype = "accumulate"
-    wire: Dtype = "input"
-    gradient_wire: Dtype = "accumulate"
+    wire: Wire = "input"
+    gradient_wire: Wire = "accumulate"
     ring_direction: Annotated[str, OneOf("next", "previous")] = "next"
     ring_order: Annotated[str, OneOf("diagonal_first", "diagonal_last")] = "diagonal_first"
 
@@ -45,3 +47,8 @@ class Precision:
         """The dtype's name that `place` has in a case of `case_dtype`."""
         word = getattr(self, place)
         return {"input": case_dtype, "accumulate": accumulation_dtype(case_dtype)}.get(word, word)
+
+    @property
+    def low_wires(self) -> bool:
+        """Whether anything travels in 8 bits."""
+        return not INPUT_FORMATS.keys().isdisjoint((self.wire, self.gradient_wire))

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
+from accuracy.core.dtype import INPUT_FORMATS
 from accuracy.core.kinds import FromZero, OneOf, Whole
 from accuracy.core.path_text import pairs_of
 
@@ -216,11 +217,28 @@ def unit_roundoff(kernel: str, options: str) -> float:
     policy is unknown."""
     if kernel not in KERNELS:
         return 0.0
+    policy = policy_in(kernel, options)
+    return 1.0 if policy is None else policy.unit_roundoff
+
+
+@cache
+def wire_roundoff(places: str) -> float:
+    """That of wires of 8 bits, from the column `precision`; 0: there are none."""
+    words = set(pairs_of(places).values()) & set(INPUT_FORMATS)
+    return max([0.0, *(FORMATS[INPUT_FORMATS[word]].unit_roundoff for word in words)])
+
+
+@cache
+def policy_in(kernel: str, options: str) -> Policy | None:
+    """A kernel's policy, from its name and options as the table has them; None where it quantises nothing or the policy
+    is unknown."""
+    if kernel not in KERNELS:
+        return None
     given = pairs_of(options)
     kinds = {each.name: type(each.default) for each in fields(Policy)}
     read = {bool: lambda text: text == "True", int: int, float: float, str: str}
     try:
         changes = {name: read[kinds[name]](text) for name, text in given.items() if name in kinds}  # type: ignore[operator]
-        return policy_of(given.get("policy", KERNELS[kernel]), **changes).unit_roundoff
+        return policy_of(given.get("policy", KERNELS[kernel]), **changes)
     except (KeyError, ValueError):  # a table of another version
-        return 1.0
+        return None

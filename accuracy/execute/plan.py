@@ -154,6 +154,9 @@ def _reasons(case: Case, ranks: int | None) -> Iterator[str | None]:
         yield inputs.unsupported(case, plugins.build_options(inputs, case.inputs.options))
     yield sharding.unsupported(case.variant.sharding, problem.seqlen, case.world_size)
     yield from (schedule.unsupported(case) for schedule in schedules)
+    policies = case.forward_precision, case.backward_precision
+    if any(policy.low_wires and not each.low_wires for policy, each in zip(policies, schedules, strict=True)):
+        yield f"variant {case.variant.name} has no wires of 8 bits: use 16 bits or more, or variant=ring or zigzag"
     yield kernel_unsupported(case)
     if case.world == "processes" and ranks is not None and case.world_size > ranks:
         yield (
@@ -181,7 +184,7 @@ def kernel_unsupported(case: Case) -> str | None:
     if reason := abilities.unsupported(case.kernel.name, case.dtype, problem.head_dim, partials, problem.features):
         return reason
     schedule = schedule_of(case.variant.forward)
-    if abilities.out_only and (not schedule.takes_out_only or problem.documents or case.stack or problem.sink_logits):
+    if abilities.out_only and (schedule.merges or problem.documents or case.stack or problem.sink_logits):
         return (
             f"kernel {case.kernel.name} returns out alone, no lse and no gradients: use variant=single_device without"
             " documents, sinks and stack"

@@ -35,6 +35,8 @@ def count(case: Case, targets: Targets, tensor: str, x: Tensor, stored_lse: str)
         or padding.apart(case)
         or tensor in ("delta", "dsink")
         or problem.pairs > MOST_SCORES
+        or case.forward_precision.low_wires
+        or case.backward_precision.low_wires
     ):
         return None
     limits = _limits(case, targets, loosest(format_of(case), pieces(case), coarser(format_of(case, "lse"), stored_lse)))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from accuracy.bound.policy import Policy
+from accuracy.core import quantisation
 from accuracy.core.case import Case, Part, Problem
 from accuracy.core.dtype import tensor_dtype
 from accuracy.core.masks import whole_blocks
@@ -23,10 +24,12 @@ from accuracy.measurement.distance import Target, distance
 from accuracy.measurement.metrics import Sums, rounding_sums
 from accuracy.reference.float64 import Reference
 from accuracy.results.table import ALL_TENSORS
+from accuracy.runtime.quantise import quantise
 from accuracy.runtime.rounding import round_to
 from accuracy.runtime.sharding import cut
 from accuracy.runtime.workspace import KEPT_ELEMENTS, Workspace
 from accuracy.simulate.program import build_kernel, scores_of
+from accuracy.variant.base import schedule_of
 from accuracy.world.base import Results
 
 Named = dict[str, Tensor]
@@ -151,10 +154,15 @@ class Targets:
         )
 
     def floor_sums(self, case: Case, tensor: str, dtype: str) -> Sums:
-        """The least error that any implementation can have on each rank's tokens. dtype: in which the tensor is stored,
+        """The least error that any implementation can have on each rank's tokens; of results that a kernel stores in 8
+        bits, with their scales, that of these. dtype: in which the tensor is stored,
         the case's for it or, of lse, a coarser one."""
 
+        policy = None if schedule_of(case.variant.forward).merges else _policy_of_results(case, tensor)
+
         def made() -> Sums:
+            if policy is not None:
+                return self._error(case, tensor, _shards(case, tensor, self._quantised(case, tensor, policy)))
             if dtype != tensor_dtype(tensor, case.dtype):
                 values = self.reference_target(case, tensor).values
                 return self._error(case, tensor, round_to(values, getattr(torch, dtype)).double())
@@ -162,7 +170,16 @@ class Targets:
                 return rounding_sums(self.reference_target(case, tensor).values)
             return self._error(case, tensor, _shards(case, tensor, self.rounded[tensor]))
 
-        return self._kept_sums(case, tensor, ("floor", dtype), made)
+        return self._kept_sums(case, tensor, ("floor", dtype, policy), made)
+
+    def _quantised(self, case: Case, tensor: str, policy: quantisation.Policy) -> Tensor:
+        """The reference rounded to the 8 bits in which a kernel stores it, then to the case's dtype."""
+        if tensor == "delta":
+            return (self.inputs.dout.double() * self._quantised(case, "out", policy)).sum(-1)
+        place = policy.of_rows if tensor in ("out", "dq") else policy
+        rows = self.reference[tensor].transpose(1, 2)
+        rounded = quantise(rows, getattr(policy, tensor), place).transpose(1, 2)
+        return round_to(rounded, getattr(torch, tensor_dtype(tensor, case.dtype))).double()
 
     def _target(self, what: object, case: Case, make: Callable[[], Tensor]) -> Target:
         """Kept while neighbours in the grid have the same world size, unless it is large."""
@@ -186,6 +203,13 @@ class Targets:
 
     def _error(self, case: Case, tensor: str, shards: Tensor) -> Sums:
         return distance(shards, self.reference_target(case, tensor), workspace=self.workspace).sums
+
+
+def _policy_of_results(case: Case, tensor: str) -> quantisation.Policy | None:
+    """The kernel's policy, where it stores the tensor in fewer bits than the case's dtype has."""
+    policy = quantisation.policy_in(case.kernel.name, case.kernel.options_text)
+    place = "out" if tensor == "delta" else tensor
+    return policy if policy is not None and place in policy.formats else None
 
 
 def _results(reference: Reference) -> Results:

@@ -55,6 +55,12 @@ def quantise_weights(weights: Tensor, policy: Policy, axis: int = -1) -> Tensor:
     return round_to_format(weights * policy.p_prescale, form).div_(policy.p_prescale)
 
 
+def by_heads(x: Tensor, form: LowFormat) -> Tensor:
+    """x (B, S, heads, D) through the format and back, in x's dtype, by a float32 scale of each head of a sequence."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return _by_scale(wide, form, wide.abs().amax((1, 3), keepdim=True) / form.largest).to(x.dtype)
+
+
 def power_of_two_scaled(x: Tensor, form: LowFormat) -> Tensor:
     """x through the format and back, by one power of two for the tensor that brings its largest value into range."""
     return _by_scale(x, form, _power_of_two_above(x.abs().amax() / form.largest))

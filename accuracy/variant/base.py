@@ -11,12 +11,15 @@ from torch import Tensor
 from accuracy.core import plugins
 from accuracy.core import sharding as shardings
 from accuracy.core.case import Case, Part
+from accuracy.core.dtype import INPUT_FORMATS
 from accuracy.core.masks import Block, Visibility, whole_blocks
 from accuracy.core.precision import Precision
+from accuracy.core.quantisation import FORMATS
 from accuracy.kernel.base import Kernel
 from accuracy.kernel.block import calls
 from accuracy.kernel.block.calls import Scores
 from accuracy.kernel.block.running_state import RunningState
+from accuracy.runtime.quantise import by_heads
 from accuracy.runtime.sharding import token_map
 from accuracy.variant.join import Accumulator, Running
 from accuracy.world.base import Results, Tensors, World
@@ -53,6 +56,12 @@ class Rank:
     def place(self, place: str) -> torch.dtype:
         """The dtype that the precision policy sets for a rounding place."""
         return getattr(torch, self.precision.dtype(place, str(self.dtype).removeprefix("torch.")))
+
+    def sent(self, place: str, x: Tensor) -> Tensor:
+        """x (B, S, heads, D) as it travels on a wire: in the place's dtype, or what 8 bits and their scales leave of
+        it."""
+        word = self.precision.dtype(place, str(self.dtype).removeprefix("torch."))
+        return by_heads(x, FORMATS[INPUT_FORMATS[word]]) if word in INPUT_FORMATS else x.to(self.place(place))
 
     def meeting(self, source: int | None, length: int) -> "Rank":
         """The rank while it has the keys of rank `source`, or (None) of all ranks, each with `length` tokens: it knows
@@ -160,8 +169,8 @@ class Schedule:
     policy's places that it has; gradients: whether it has a backward; one_device: whether it runs on one rank only;
     kernel: the only one that it runs on, if so; any_lse_dtype: whether lse may come in another dtype than ours, whose
     precision is then all that it can have; traced: whether what a rank joins is of all its heads, which a trace
-    compares; takes_out_only: whether a kernel without lse and backward will do; options: the frozen dataclass of its
-    knobs, if it has any.
+    compares; merges: whether it does more than return what the kernel does; low_wires: whether its wires may have 8
+    bits; options: the frozen dataclass of its knobs, if it has any.
     """
 
     shardings: tuple[str, ...] = ("contiguous",)
@@ -174,7 +183,8 @@ class Schedule:
     kernel: str | None = None
     any_lse_dtype: bool = False
     traced: bool = True
-    takes_out_only: bool = False
+    merges: bool = True
+    low_wires: bool = False
     options: Callable[..., Any] | None = None
 
     def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Awaitable[Results | tuple[Any, ...]]:

@@ -34,7 +34,7 @@ async def _turns(
     computed at the first step, and there is one more.
     """
     size, own, last = rank.world.size, rank.world.rank, rank.precision.ring_order == "diagonal_last"
-    travelling: Tensors = tuple(rank.widest(x).to(rank.place("wire")) for x in (k, v))
+    travelling: Tensors = tuple(rank.sent("wire", rank.widest(x)) for x in (k, v))
     for step in range(size):
         source = ring.source(rank, step)
         arriving = rank.world.exchange(travelling, *ring.hop(rank, step)) if step + 1 < size else None
@@ -62,6 +62,7 @@ class Ring(Schedule):
         "gradient_partial", "dq_accumulator", "dkv_accumulator", "wire", "gradient_wire", "ring_direction",
         "ring_order",
     )  # fmt: skip
+    low_wires: bool = True
     blocks: Blocks = Rank.blocks_between
 
     def source(self, rank: Rank, step: int) -> int:
@@ -104,7 +105,7 @@ class Ring(Schedule):
             self.end_step(rank, step, (dq, dk, dv))
             travelling = None
             if step < hops:
-                sums = tuple(total.value().to(rank.place("gradient_wire")) for total in (dk, dv))
+                sums = tuple(rank.sent("gradient_wire", total.value()) for total in (dk, dv))
                 travelling = rank.world.exchange(sums, *self.hop(rank, step))
             step += 1
         await _receive(travelling, dk, dv)

@@ -29,5 +29,5 @@ SCHEDULE = SingleDevice(
     forward_places=("partial",),
     backward_places=("gradient_partial",),
     one_device=True,
-    takes_out_only=True,
+    merges=False,
 )

@@ -16,7 +16,7 @@ import pandas as pd
 from accuracy.core import fields
 from accuracy.core.dtype import FORMATS, effective_dtype, rounding_band
 from accuracy.core.probes import PROBES, REFERENCE_ERROR
-from accuracy.core.quantisation import unit_roundoff
+from accuracy.core.quantisation import unit_roundoff, wire_roundoff
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS, FAILED, RERUN_COUNTS
 from accuracy.verdict import inside
 from accuracy.verdict.rows import Rows, columns_of, typical
@@ -84,9 +84,16 @@ class Evidence:
 
     @cached_property
     def quantised(self) -> float:
-        """Unit roundoff of what the kernel quantises; 0: nothing, also of a function of another's, which does not call
-        the kernel."""
-        return 0.0 if inside.is_foreign(self) else unit_roundoff(*(str(self.key[name]) for name in KERNEL))
+        """Unit roundoff of what the kernel, or a wire of 8 bits, quantises; 0: nothing, also of a function of
+        another's, which does not call the kernel."""
+        if inside.is_foreign(self):
+            return 0.0
+        return max(unit_roundoff(*(str(self.key[name]) for name in KERNEL)), self.wired)
+
+    @cached_property
+    def wired(self) -> float:
+        """What wires of 8 bits round in all: a sum is rounded anew at each hop, independently; 0: there are none."""
+        return wire_roundoff(str(self.key.get("precision") or "")) * math.sqrt(1 + self.merges)
 
     @property
     def unit_roundoff(self) -> float:

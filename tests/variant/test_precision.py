@@ -1,5 +1,6 @@
 import pytest
 
+from accuracy.core.errors import ConfigError
 from tests.measuring import measure
 
 FLOAT32 = 2.0**-24
@@ -35,6 +36,24 @@ def test_a_place_rounds_what_it_names(place: str, variant: str, suffers: tuple, 
         assert errors[tensor] > COARSE / 64, tensor
     for tensor in spared:
         assert errors[tensor] < 64 * FLOAT32, tensor
+
+
+@pytest.mark.parametrize(("place", "word", "suffers"), [
+    ("wire", "float8_e4m3", ("out", "lse", "dq", "dk", "dv")), ("gradient_wire", "float8_e5m2", ("dk", "dv")),
+])  # fmt: skip
+def test_a_wire_may_have_8_bits(place: str, word: str, suffers: tuple) -> None:
+    """u = 2^-4 and 2^-3: at least u/64 (as above), at most 4 u of 3 hops; a lost scale is a factor of 100."""
+    unit = 2.0**-4 if word == "float8_e4m3" else 2.0**-3
+    results = measure("variant=ring", "world_size=4", "dtype=float32", "kernel=eager", f"precision.{place}={word}")
+    errors = results[results["rank"] == -1].set_index("tensor")["error_rel"]
+    for tensor in ("out", "lse", "dq", "dk", "dv"):
+        low, high = (unit / 64, 4 * unit) if tensor in suffers else (0, 64 * FLOAT32)
+        assert low <= errors[tensor] < high, tensor
+
+
+def test_a_variant_without_wires_of_8_bits_says_so() -> None:
+    with pytest.raises(ConfigError, match="variant llama3 has no wires of 8 bits: use 16 bits or more"):
+        measure("variant=llama3", "world_size=4", "kernel=eager", "precision.wire=float8_e4m3")
 
 
 def test_unrounded_partials_bring_a_ring_back_to_single_device() -> None:

@@ -88,15 +88,14 @@ def backward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Resu
             if size > 1 and turn < size:
                 for total in sums[1:]:
                     value = _value(total)
-                    value.copy_(value.to(rank.place("gradient_wire")))
+                    value.copy_(rank.sent("gradient_wire", value))
     return _by_rank(batch, [_value(total).to(rank.dtype) for total in sums])
 
 
 def _turns(rank: Rank, blocks: Blocks, k: Tensor, v: Tensor) -> Iterator[tuple[Sequence[fold.Run], Tensor, Tensor]]:
     """The runs of each step and the keys and values that they read: the ranks' own, or as they arrive, rounded to the
     wire's dtype and read in the case's. Own keys that come last leave the first step empty."""
-    wire = rank.place("wire")
-    arrived = k.to(wire).to(rank.dtype), v.to(wire).to(rank.dtype)
+    arrived = rank.sent("wire", k).to(rank.dtype), rank.sent("wire", v).to(rank.dtype)
     own, *others = fold.steps(rank, blocks, k.shape[1])
     diagonal_last = rank.precision.ring_order == "diagonal_last"
     yield () if diagonal_last else own, k, v

@@ -119,7 +119,7 @@ def _beyond(evidence: Evidence, dtype: str, name: str) -> bool:
     if dtype == inside.FINEST and form.name == inside.FORMAT:
         return not inside.explains(evidence, dtype, name)
     single_device = rung.single_device
-    if evidence.quantised and name != INDEPENDENT:
+    if evidence.wired or (evidence.quantised and name != INDEPENDENT):
         single_device = max(single_device, LEVEL * evidence.quantised)
     times = TIMES_QUANTISED if evidence.quantised else TIMES_SINGLE_DEVICE
     excused = times * single_device if evidence.single_device_has_digits(dtype) else 0.0

@@ -35,6 +35,7 @@ POLICIES = {
     "double_16_bit": ("merge=double", "out_accumulator=input", "lse=input", "dq_accumulator=input"),
     "compensated": ("merge=compensated", "out_accumulator=input", "dkv_accumulator=input"),
     "wires": ("wire=bfloat16", "gradient_wire=float16", "gradient_partial=float32"),
+    "wires_8_bits": ("wire=float8_e4m3", "gradient_wire=float8_e5m2"),
     "wires_previous": ("wire=float32", "gradient_wire=input", "ring_direction=previous", "dkv_accumulator=float64"),
 }
 PAIRS = list(zip(POLICIES, cycle(MASKS)))  # every policy and every mask

@@ -11,8 +11,8 @@ from tests.simulate.batched.both_ways import CHUNKS, WIDE, Folding, cases, diffe
 
 SLIPS = [
     (ring, "q[mine], k[theirs], v[theirs])", "q[mine], k[mine], v[mine])"),
-    (ring, "arrived = k.to(wire).to(rank.dtype), v.to(wire).to(rank.dtype)", "arrived = k, v"),
-    (ring, 'value.copy_(value.to(rank.place("gradient_wire")))', "pass"),
+    (ring, 'arrived = rank.sent("wire", k).to(rank.dtype), rank.sent("wire", v).to(rank.dtype)', "arrived = k, v"),
+    (ring, 'value.copy_(rank.sent("gradient_wire", value))', "pass"),
     (ring, "if size > 1 and turn < size", "if size > 1 and turn < size - 1"),
     (ring, "if size > 1 and turn < size", "if turn < size"),
     (ring, "yield () if diagonal_last else own, k, v", "yield own, k, v"),
