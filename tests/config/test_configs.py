@@ -44,7 +44,8 @@ def test_every_choice_composes_and_plans(group: str, name: str) -> None:
     """Alone in its group, everything else as by default; what this device lacks says why."""
     words = ["world_size=1" if group != "experiment" else "seed=0"]
     words += ["dtype=float16"] if group == "kernel" else []  # which every kernel knows on every device
-    words += ["variant=single_device"] if (group, name) == ("problem", "decode") else []  # no ring decodes
+    alone = ("problem", "decode"), ("kernel", "sage")  # no ring decodes; without lse nothing is joined
+    words += ["variant=single_device"] if (group, name) in alone else []
     words += ["problem=captured"] if (group, name) == ("inputs", "captured") else []  # of the shipped file's size
     composition = configuration(f"{group}={name}", *words)
     missing = missing_kernel(name) if group == "kernel" else ""
