@@ -50,7 +50,7 @@ def main(seeds: int) -> None:
         found = []
         for turned, policy in POLICIES.values():
             squares = []
-            for seed in range(seeds):
+            for seed in range(2, 2 + seeds):
                 generator = torch.Generator().manual_seed(seed)
                 squares.append(rmse(policy, turned, *(draw(length, dim, generator) for _ in range(3)))[0] ** 2)
             found.append((sum(squares) / seeds) ** 0.5)
