@@ -1,10 +1,11 @@
 """What all parts of a page are made of: a run's labelled rows, its claims and its verdicts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
 from accuracy.report import series
+from accuracy.report.answer.accused import furthest_first
 from accuracy.report.folder import Run
 from accuracy.report.section import verdict
 from accuracy.report.section.verdict import Judged
@@ -42,4 +43,5 @@ def material_of(run: Run) -> Material:
     labelled = series.in_reading_order(series.with_labels(with_names(run.results, names_of(run.results))))
     measured = labelled[labelled["case_id"].isin(run.measured["case_id"]) & labelled["tensor"].notna()]
     judged = verdict.judge(run.results, run.positions, run.steps, run.hypotheses)
+    judged = replace(judged, said=furthest_first(judged.said, measured))
     return Material(run, claims, labelled.drop(columns="named"), measured, judged, attributions(run.results))

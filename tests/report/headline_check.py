@@ -71,6 +71,8 @@ def _absent(rows: pd.DataFrame, tensor: str, name: str, value: str, size: str) -
         "mask",
         "seqlen",
         "heads",
+        "heads_kv",
+        "head_dim",
     ]
     means = mine.groupby(keys, dropna=False)["x_single_device"].apply(_mean)
     want = _number(value)

@@ -115,6 +115,19 @@ def test_the_headline_says_what_the_table_says(name: str, tmp_path: Path, stress
     assert contradictions(title, run.measured) == []
 
 
+def test_of_verdicts_alike_the_furthest_leads(tmp_path: Path) -> None:
+    """ring, before zigzag in the table, is less far off."""
+
+    def both(rows: pd.DataFrame) -> pd.DataFrame:
+        sums = (rows["world_size"] > 1) & rows["tensor"].isin(["dk", "dv"])
+        ring, zigzag = (sums & (rows["variant"] == name) for name in ("ring", "zigzag"))
+        return tables.times(tables.times(rows, ring, 2.5), zigzag, 3.0)
+
+    found = answer(tmp_path, tables.FEW, both)
+    assert found.title.startswith("zigzag: dk and dv round more than the schedule explains. dk has 3.45 times")
+    assert "Also flagged: ring." in found.advice
+
+
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [

@@ -12,6 +12,7 @@ from accuracy.report.section.recommendation import JUDGED
 from accuracy.report.series import SINGLE_DEVICE
 from accuracy.results.table import ALL_RANKS, TENSORS
 from accuracy.verdict.diagnosis import Diagnosis, leading
+from accuracy.verdict.label import LABELS
 
 CELL = ["facet", "series", "variant", "kernel", "dtype", "world_size", "tensor"]
 EXACT = "float64"  # its rounding is far below all others': it shows whether the schedule is right
@@ -51,6 +52,17 @@ class Accused:
 def ratio_of(alone: bool) -> str:
     """Kernels alone are their own single device: only the floor tells them apart."""
     return "x_floor" if alone else "x_single_device"
+
+
+def furthest_first(found: list[Diagnosis], measured: pd.DataFrame) -> list[Diagnosis]:
+    """The verdicts of one label by how far their variant's worst cell is; the gravest label stays first."""
+    column = ratio_of(bool((measured["variant"] == SINGLE_DEVICE).all()))
+    rows = measured[(measured["rank"] == ALL_RANKS) & np.isfinite(measured[column])]
+    for wanted in (rows["dtype"] != EXACT, rows["tensor"].isin(JUDGED), ~rows["inputs"].isin(list(PROBES))):
+        rows = _where(rows, wanted.loc[rows.index])
+    means = rows.groupby(["named", *CELL], observed=True)[column].agg(geometric_mean)
+    most = means.groupby("named").max().to_dict()
+    return sorted(found, key=lambda each: (LABELS.index(each.label), -most.get(each.variant, 0.0)))
 
 
 def accused(measured: pd.DataFrame, blamed: Diagnosis | None) -> Accused | None:

@@ -193,7 +193,7 @@ function offerProfiles(view, state) {
   const named = ({ facet, series }) => (facet === state.facet ? series : `${series}, ${facet}`);
   view.points = [];
   view.note.textContent = "The table has no errors by token of this line. It has those of:";
-  view.place.replaceChildren(make("p", { className: "offered" }, ...near.map((each) => button(named(each), () => choose(each)))));
+  view.place.replaceChildren(make("p", { className: "offered" }, ...near.map((each) => Object.assign(button(shortened(named(each), 40), () => choose(each)), { title: named(each) }))));
 }
 
 function profileSize(state) {
