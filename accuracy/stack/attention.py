@@ -3,7 +3,7 @@ for each rank waits with autograd for its backward, as in training. Shapes: q, o
 D)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,10 @@ class Ranks:
     case: Case
     kernel: Kernel
     batched: bool = True
+
+    def at(self, layer: int) -> "Ranks":
+        """Of a layer, from 1."""
+        return replace(self, case=_of_layer(self.case, layer))
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, list[Results]]:
         """out, and for the backward: out, lse and what else the schedule keeps, of each rank."""
@@ -59,6 +63,10 @@ class Exact:
     case: Case
     method: str = "torch"  # of the reference
 
+    def at(self, layer: int) -> "Exact":
+        """Of a layer, from 1."""
+        return replace(self, case=_of_layer(self.case, layer))
+
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, None]:
         """out; the reference knows out and gradients together only, here for dout = 0."""
         return self._reference(q, k, v, torch.zeros_like(q)).out.to(q.dtype), None
@@ -70,6 +78,11 @@ class Exact:
 
     def _reference(self, q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> Any:
         return choice.compute(self.method, self.case.problem, Inputs(q, k, v, dout), self.case.seed)
+
+
+def _of_layer(case: Case, layer: int) -> Case:
+    """Each layer drops other weights: a mask follows from the case's seed."""
+    return case if case.problem.dropout is None else replace(case, seed=2**16 * layer + case.seed)
 
 
 Halves = Ranks | Exact

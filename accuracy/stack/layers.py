@@ -98,9 +98,9 @@ def rounding(attention: Attention, dtype: torch.dtype, working: torch.dtype) -> 
 def quantities(model: Model, stack: Stack, halves: Halves, dtype: torch.dtype, head_dim: int) -> Iterator[Quantity]:
     """All quantities of a stack in `dtype`: x of layer 1 to L, the loss, then dx and the weights' of layer L to 1."""
     stream, working = formats(stack, dtype)
-    attention = rounding(known_to_autograd(halves), dtype, working)
 
-    def layer_of(x: Tensor, weights: Weights) -> Tensor:
+    def layer_of(x: Tensor, weights: Weights, layer: int) -> Tensor:
+        attention = rounding(known_to_autograd(halves.at(layer)), dtype, working)
         return block(x, weights, attention, head_dim, stack.residual != "none")
 
     x = model.embedding[model.words[:, :-1]].to(stream)
@@ -108,7 +108,7 @@ def quantities(model: Model, stack: Stack, halves: Halves, dtype: torch.dtype, h
     for layer, weights in enumerate(model.layers, 1):
         inputs.append(x)
         with torch.no_grad():
-            x = layer_of(x, _in(weights, working))
+            x = layer_of(x, _in(weights, working), layer)
         yield Quantity(layer, "x", x)
     x = x.detach().requires_grad_()
     gain = None if model.norm is None else model.norm.to(working)
@@ -118,7 +118,7 @@ def quantities(model: Model, stack: Stack, halves: Halves, dtype: torch.dtype, h
     for layer in range(len(model.layers), 0, -1):
         x, weights = inputs.pop().detach().requires_grad_(), _in(model.layers[layer - 1], working)
         chosen = [weights[name].requires_grad_() for name in DIFFERENTIATED]
-        gradient, *found = torch.autograd.grad(layer_of(x, weights), [x, *chosen], gradient)
+        gradient, *found = torch.autograd.grad(layer_of(x, weights, layer), [x, *chosen], gradient)
         yield Quantity(layer, "dx", gradient)
         for name, each in zip(DIFFERENTIATED, found, strict=True):
             yield Quantity(layer, f"d_{name}", each)

@@ -73,10 +73,10 @@ def _depths(model: Model, stack: Stack, halves: Halves, case: Case, dtype_name: 
     """Log-probabilities (B S, V) of the next words after each layer, float64."""
     dtype = getattr(torch, dtype_name)
     stream, working = formats(stack, dtype)
-    attention = rounding(known_to_autograd(halves), dtype, working)
     x = model.embedding[model.words[:, :-1]].to(stream)
     norm = None if model.norm is None else model.norm.to(working)
-    for weights in model.layers:
+    for layer, weights in enumerate(model.layers, 1):
+        attention = rounding(known_to_autograd(halves.at(layer)), dtype, working)
         inner = {name: each.to(working) for name, each in weights.items()}
         x = block(x, inner, attention, case.problem.head_dim, stack.residual != "none")
         logits = normalised(x, norm, working) @ model.head.to(working)

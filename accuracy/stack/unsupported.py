@@ -25,8 +25,6 @@ def unsupported(case: Case) -> str | None:
         return "problem.padding has no place in a stack, whose words are all measured; drop it"
     if lengths_of(case.variant.sharding):
         return f"sharding={case.variant.sharding} has no place in a stack, whose ranks hold as many words; drop it"
-    if case.problem.dropout is not None:
-        return "problem.dropout has no place in a stack, whose layers would all have one mask; drop it"
     if case.reruns != Reruns() or case.conditions:
         return "reruns and conditions are of attention alone; drop them or use stack.layers=0"
     if case.problem.head_dim % 2:

@@ -1,6 +1,7 @@
 import pytest
 
 from accuracy.results import table
+from accuracy.stack.attention import Ranks
 from accuracy.variant.base import schedule_of
 from tests.measuring import configuration
 from tests.stack.stacks import measured
@@ -91,3 +92,13 @@ def test_a_schedule_that_raises_becomes_a_row_with_the_reason(monkeypatch: pytes
     rows = measured("variant=llama3", "world_size=2")
     assert list(rows["status"]) == [table.FAILED]
     assert "a wire was cut" in rows["reason"].iloc[0]
+
+
+def test_each_layer_of_a_stack_drops_other_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same in the stack, in its reference, on one device and on every rank, and again in the backward."""
+    words = ("variant=[ring,llama3]", "world_size=2", "dtype=float64", "problem.dropout=0.3")
+    rows = measured(*words)
+    assert set(rows["status"]) == {table.OK}
+    assert rows["error_rel"].max() < EXACT
+    monkeypatch.setattr(Ranks, "at", lambda self, layer: self)  # of all layers alike
+    assert measured(*words)["error_rel"].max() > 1e-2
