@@ -14,8 +14,8 @@ from torch import Tensor
 from accuracy.core.recording import Facts
 from accuracy.live import sharded
 from accuracy.live.functions import Function
-from accuracy.live.layout import canonical, lse_in, unpacked
 from accuracy.live.writing import Copied
+from accuracy.runtime.layout import canonical, lse_in, unpacked
 
 
 class Record:

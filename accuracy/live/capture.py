@@ -23,8 +23,8 @@ from accuracy.live import places, sharded
 from accuracy.live.call import Record, facts_of, output
 from accuracy.live.functions import Function
 from accuracy.live.hooking import hooked, known, own
-from accuracy.live.layout import LAYOUTS, fits
 from accuracy.live.writing import wait, write
+from accuracy.runtime.layout import CAPTURED, fits
 
 _steps: dict[Path, int] = {}  # entered so far
 WRAPPERS = ("_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
@@ -56,7 +56,7 @@ class capture:  # reads as torch.no_grad does
     ) -> None:  # fmt: skip
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise ConfigError(f"every={every!r}; allowed: a whole number from 1")
-        for name, given, allowed in (("layout", layout, LAYOUTS), ("sharding", sharding, (None, *SHARDINGS))):
+        for name, given, allowed in (("layout", layout, CAPTURED), ("sharding", sharding, (None, *SHARDINGS))):
             if given not in allowed:
                 raise ConfigError(f"{name}={given!r}; allowed: {', '.join(map(str, allowed))}")
         self._own = [own(function, layout) for function in functions]

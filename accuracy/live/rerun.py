@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from accuracy.core.errors import ConfigError
 from accuracy.core.plugins import load_function
 from accuracy.core.recording import Facts
 from accuracy.live.call_on_disk import Call
 from accuracy.live.functions import KNOWN
-from accuracy.live.layout import canonical, lse_in
+from accuracy.runtime.layout import arranged, canonical, lse_in
 
 CAUSAL, SCALE = ("causal", "is_causal"), ("softmax_scale", "scale", "sm_scale", "scaling")
 MASK, LENGTHS = ("attn_mask", "attention_mask", "mask"), ("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k")
@@ -71,13 +70,6 @@ class Rerun:
             gradients = torch.autograd.grad(out, given, arranged(call.tensors["dout"], self.layout).to(out.dtype))
             named |= {f"d{name}": canonical(x, self.layout) for name, x in zip("qkv", gradients, strict=True)}
         return Call(call.facts, call.tensors | named)
-
-
-def arranged(x: Tensor, layout: str) -> Tensor:
-    """(B, S, heads, D) as a function takes it."""
-    if layout == "bhsd":
-        return x.transpose(1, 2).contiguous()
-    return x.transpose(0, 1).contiguous() if layout == "sbhd" else x[0] if layout == "thd" else x
 
 
 def _parameters(function: Callable[..., Any], facts: Facts) -> tuple[str, ...] | None:

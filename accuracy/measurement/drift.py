@@ -1,7 +1,8 @@
 """How far apart are two paths of the same attention on the same inputs, and is that what two healthy roundings give?
 
 In: tensors of the whole sequence, (B, S, heads[, D]), of path a, path b, the float64 reference and a healthy kernel
-(eager, whose products are summed in float32, once on the whole sequence). Out: numbers of all tokens, of each rank of
+(eager, whose products are summed in float32, once on the whole sequence; with 8-bit casts, or of an lse by a coarse
+exp, the paths' own kernels once). Out: numbers of all tokens, of each rank of
 path a, and of bins of tokens.
 
 Everything is a sum over rows (a head of a token). With errors e_a, e_b of a row, the squared norm of the difference is

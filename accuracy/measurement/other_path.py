@@ -4,14 +4,17 @@ Results of a path are kept for the next cases of the same inputs, as far as they
 run again.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
+from accuracy.bound.policy import COARSE_LOGARITHM, FAST_EXPONENTIAL
 from accuracy.core import plugins
 from accuracy.core.case import Case, Part
+from accuracy.core.dtype import FORMATS, accumulation_dtype, held
 from accuracy.kernel import eager
 from accuracy.measurement import drift, metrics, padding
 from accuracy.measurement.targets import Named, Targets
@@ -23,6 +26,7 @@ from accuracy.world.base import Results
 from accuracy.world.processes import ProcessesWorld, run_rank
 
 KEPT_BYTES = 2**28
+EIGHT_BITS = "quantised"
 HEALTHY = Part("eager", eager.__name__, plugins.default_options(eager))
 
 
@@ -66,7 +70,7 @@ def columns(
     if case.against is None:
         return {}
     mine, theirs = whole(case, results), others.tensors(case, targets)
-    healthy = targets.single_device(replace(case, kernel=HEALTHY))
+    healthy = _healthy(case, targets)
     found: dict[str, tuple[Columns, Columns]] = {}
     for name, rows in drift.compared(
         case.dtype, mine, theirs, targets.reference, healthy, targets.natural(case.problem)
@@ -74,6 +78,24 @@ def columns(
         length = case.problem.length(name)
         tokens = [each[each < length].numpy() for each in token_map(case.variant.sharding, length, case.world_size)]
         found[name] = drift.rank_columns(rows, tokens), drift.bin_columns(rows, metrics.position_bins(length))
+    return found
+
+
+def _healthy(case: Case, targets: Targets) -> Named:
+    """What a healthy path may give: eager's tensors, or, farther off, a path's own kernel run once.
+    That is asked of kernels that cast to 8 bits, and of the lse of those whose exp or log is a coarse one, no farther
+    than such a function errs."""
+    found = dict(targets.single_device(replace(case, kernel=HEALTHY)))
+    wide = accumulation_dtype(case.dtype)
+    coarse = COARSE_LOGARITHM if wide == held(case.dtype) else FAST_EXPONENTIAL
+    for kernel in {case.kernel, case.other.kernel} - {HEALTHY}:
+        eight_bits = kernel.name == EIGHT_BITS
+        own = targets.single_device(replace(case, kernel=kernel))
+        for name in {*drift.TENSORS} & {*own} if eight_bits else {"lse"} & {*own}:
+            exact = targets.reference[name]
+            error, mine = (metrics.error_of(x[name], exact) for x in (found, own))
+            most = math.inf if eight_bits else coarse * FORMATS[wide].unit_roundoff
+            found[name] = exact + torch.where(mine.abs() > error.abs(), mine.clamp(-most, most), error)
     return found
 
 

@@ -31,6 +31,25 @@ def test_two_runs_of_one_path_are_equal(path: str) -> None:
     assert found["drift_rel"].eq(0).all()
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_lse_of_a_kernel_with_a_fast_exp_is_within(dtype: str) -> None:
+    """torch's flash kernel on a CPU takes exp of 16-bit inputs to 13 bits: so does a ring on it."""
+    found = compared("path_a=[torch_flash,ring@4+torch_flash]", "path_b=eager", f"dtype={dtype}")
+    assert set(found["label"]) <= {"equal", "within"}, found["label"]
+
+
+CACHE = "quantised/k:e4m3/v:e4m3/granularity:token"
+
+
+def test_a_cache_in_8_bits_is_a_path_whose_casts_are_known() -> None:
+    """Decoding from keys and values in e4m3, a scale a token: within what these casts make, and farther than eager."""
+    found = compared(f"path_a=decode+{CACHE}", f"path_b=[single_device+{CACHE},single_device+eager]")
+    assert set(found["label"]) <= {"equal", "within"}
+    other = found[found["path_b"].str.contains("eager")]
+    assert other.loc["out", "nearer"] == "b"
+    assert other.loc["out", "drift_rel"] > 0.01
+
+
 def test_numbers_are_those_of_the_tensors_themselves() -> None:
     """Each path's tensors taken by hand from a run of its own, norms by torch."""
     plans = plan(configuration(*TINY, *CPU, "path_a=ring@4+eager", "path_b=zigzag@2+torch_math"), None)
