@@ -5,9 +5,10 @@ too many rows, digits go first, then per-rank rows of the later seeds; rows over
 """
 
 import base64
-import gzip
 import json
-from collections.abc import Callable, Iterator
+import math
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,17 +51,18 @@ def encode_rows(
 
     profiles: errors along the sequence; setting: whose to keep where not all fit.
     """
-    bins = _positions(profiles, setting)
-    total, left = len(results), budget - len(_base64(bins))
+    bins, commands = _positions(profiles, setting), _commands(results)
+    total, left = len(results), budget - len(_base64([bins]))
     rounded = "Numbers of single ranks are rounded to {} significant digits; results.parquet has every row and column."
     for digits in (WHOLE_DIGITS, 4):
-        encoded = _encoded(results, digits, bins)
-        if len(encoded) <= min(COMFORTABLE_BYTES, budget):
+        most = min(COMFORTABLE_BYTES, budget)
+        encoded = _base64(_pieces(results, digits, commands, bins), most)
+        if len(encoded) <= most:
             return EmbeddedRows(encoded, total, f"All {count(total, 'row')}. {rounded.format(digits)}")
     results = _slim(results)
     rounded = f"Of single ranks the page has {', '.join(OF_RANKS)}. {rounded}"
     digits = 3  # as the page writes every number
-    encoded = _encoded(results, digits, bins)
+    encoded = _base64(_pieces(results, digits, commands, bins))
     if len(encoded) <= budget:
         return EmbeddedRows(encoded, total, f"All {count(total, 'row')}. {rounded.format(digits)}")
     later = (results["rank"] != ALL_RANKS) & results["tensor"].notna()
@@ -68,7 +70,7 @@ def encode_rows(
     keep = total
     while len(encoded) > budget and keep:
         keep = int(keep * min(0.95, 0.98 * max(left, 0) / len(encoded)))
-        encoded = _encoded(results.loc[sorted(priority[:keep])], digits, bins if keep else "")
+        encoded = _base64(_pieces(results.loc[sorted(priority[:keep])], digits, commands, bins if keep else ""))
     note = (
         f"This file holds {keep:,} of {count(total, 'row')}: {total - keep:,} were left out to keep it small, "
         f"per-rank rows of the later seeds first. {rounded.format(digits)}"
@@ -83,25 +85,48 @@ def _slim(results: pd.DataFrame) -> pd.DataFrame:
     return results.assign(**{name: kept[name] for name in columns})
 
 
-def _encoded(rows: pd.DataFrame, digits: int, bins: str = "") -> str:
+def _commands(rows: pd.DataFrame) -> dict[str, str]:
+    """By case, what measures it again, as JSON."""
+    firsts = rows.drop_duplicates("case_id").to_dict("records")
+    return {str(row["case_id"]): json.dumps(command(row)) for row in firsts}
+
+
+def _pieces(rows: pd.DataFrame, digits: int, commands: Mapping[str, str], bins: str = "") -> Iterator[str]:
+    """The page's JSON, made column by column as it is asked for."""
     case, _ = pd.factorize(rows["case_id"])
     _, first = np.unique(case, return_index=True)
     firsts = rows.iloc[first]
     each = np.where(rows["rank"] == ALL_RANKS, WHOLE_DIGITS, digits)
-    columns = []
-    for name in rows:
-        codes, _ = pd.factorize(rows[name])
-        same = bool((codes == codes[first[case]]).all())  # in every row of a case
+    yield f'{{"count":{len(rows)},"cases":{json.dumps(case.tolist(), separators=(",", ":"))},'
+    yield f'"commands":[{", ".join(commands[str(each)] for each in firsts["case_id"])}],"columns":['
+    for place, name in enumerate(rows):
+        same = _same(rows[name], first[case])
         about = f'"name":{json.dumps(name)},"by_case":{json.dumps(same)}'
-        columns.append(f"{{{about},{_values(firsts[name], WHOLE_DIGITS) if same else _values(rows[name], each)}}}")
-    commands = json.dumps([command(row) for row in firsts.to_dict("records")])
-    cases = json.dumps(case.tolist(), separators=(",", ":"))
-    content = f'"cases":{cases},"commands":{commands},"columns":[{",".join(columns)}]'
-    return _base64(f'{{"count":{len(rows)},{content}{bins}}}')
+        yield "," if place else ""
+        yield f"{{{about},{_values(firsts[name], WHOLE_DIGITS) if same else _values(rows[name], each)}}}"
+    yield f"]{bins}}}"
 
 
-def _base64(text: str) -> str:
-    return base64.b64encode(gzip.compress(text.encode("ascii"), compresslevel=6, mtime=0)).decode()
+def _same(values: pd.Series, first: np.ndarray) -> bool:
+    """Whether each value is that of the row which its case has first."""
+    if values.dtype == np.float64:  # codes of many different numbers take long
+        numbers = values.to_numpy()
+        firsts = numbers[first]
+        return bool(((numbers == firsts) | (np.isnan(numbers) & np.isnan(firsts))).all())
+    codes, _ = pd.factorize(values)
+    return bool((codes == codes[first]).all())
+
+
+def _base64(pieces: Iterable[str], most: float = math.inf) -> str:
+    """Of gzip, the same in every process; a text that will be longer than `most` is given up there."""
+    packer = zlib.compressobj(6, wbits=31)  # 31: gzip, without a time
+    packed, size = [], 0
+    for piece in pieces:
+        packed.append(packer.compress(piece.encode("ascii")))
+        size += len(packed[-1])
+        if 4 * size > 3 * most:
+            break
+    return base64.b64encode(b"".join([*packed, packer.flush()])).decode()
 
 
 def _positions(profiles: pd.DataFrame | None, setting: str) -> str:
@@ -112,7 +137,7 @@ def _positions(profiles: pd.DataFrame | None, setting: str) -> str:
     for kept in _candidates(profiles, setting):
         columns = ",".join(f'{{"name":"{name}",{_values(kept[name], 3)}}}' for name in _OF_POSITIONS)
         text = f',"positions":{{"count":{len(kept)},"columns":[{columns}]}}'
-        if len(_base64(text)) <= MOST_POSITION_BYTES:
+        if len(_base64([text])) <= MOST_POSITION_BYTES:
             return text
     return ""
 
