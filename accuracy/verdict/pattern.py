@@ -34,8 +34,9 @@ class Pattern:
     have it; sound_dtypes: those where these tensors merely round; sound_at_one: whether one rank is right; inputs:
     the distributions that show it; ranks_wrong: of the largest world size, with `size` ranks; trend: of each tensor's
     error over those ranks: rising, falling, or neither; growth: over the world size, of each tensor; ratios:
-    relative errors of all tensors at the largest world size that is wrong; floors: of a
-    `precision_floor`, by the format that shows, the dtypes in which it does; numbers: of the verdicts.
+    relative errors of all tensors at the largest world size that is wrong (what merely rounds has no ranks_wrong,
+    trend or ratios); floors: of a `precision_floor`, by the format that shows, the dtypes in which it does; numbers: of
+    the verdicts.
     """
 
     variant: str
@@ -63,8 +64,9 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> Pattern:
     judged = verdicts[verdicts["label"] != NOT_MEASURED]
     judged = _main_first(judged if len(judged) else verdicts)
     label, wrong = _leading(judged)
-    shape = _shape(judged, wrong)
-    judged, results = _same_problem(judged, wrong), _same_problem(results, wrong)
+    healthy = label == ROUNDING  # then `wrong` is the first problem's verdicts, and no mark of a fault is looked for
+    shape = "" if healthy else _shape(judged, wrong)
+    judged, results = wrong if healthy else _same_problem(judged, wrong), _same_problem(results, wrong)
     tensors = tuple(name for name in ALL_TENSORS if (wrong["tensor"] == name).any())
     dtypes = _by_precision(wrong["dtype"])
     size = int(wrong["world_size"].max())
@@ -72,7 +74,7 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> Pattern:
     numbers = results["tensor"].notna() & results["error_rel"].notna() & ~results["inputs"].isin(list(PROBES))
     rows = Rows(columns_of(results, _READ), np.flatnonzero(numbers))
     shown = _shown(rows, wrong)
-    profile = {name: _profile(rows, name, finest, size, shown) for name in tensors}
+    profile = {name: _profile(rows, name, finest, size, shown) for name in tensors if not healthy}
     first = wrong.loc[_most_telling(wrong)]
     return Pattern(
         variant=str(judged["variant"].iloc[0]),
@@ -80,15 +82,15 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> Pattern:
         tensors=tensors,
         others=_others(judged, tensors),
         dtypes=dtypes,
-        sound_dtypes=_sound(judged, tensors),
+        sound_dtypes=dtypes if healthy else _sound(judged, tensors),
         world_sizes=tuple(sorted(map(int, wrong["world_size"].unique()))),
         sound_at_one=bool((judged["world_size"] == 1).any() and not (wrong["world_size"] == 1).any()),
         inputs=shown,
         size=size,
         ranks_wrong={name: tuple(map(int, found.index[found > RIGHT])) for name, found in profile.items()},
         trend={name: _trend(found[found > RIGHT]) for name, found in profile.items()},
-        growth=_growth(rows, tensors if label != ROUNDING else ALL_TENSORS, finest if label != ROUNDING else dtypes[0]),
-        ratios=_ratios(rows, finest, size),
+        growth=_growth(rows, ALL_TENSORS if healthy else tensors, dtypes[0] if healthy else finest),
+        ratios=_ratios(rows, finest, size) if not healthy else {},
         floors=_floors(wrong),
         numbers={key: value for numbers in wrong["numbers"] for key, value in numbers.items()} | first["numbers"],
         sentence=str(first["sentence"]),
