@@ -11,7 +11,7 @@ import pyarrow as pa
 from accuracy.cli import Parser, status_of
 from accuracy.core.errors import ConfigError
 from accuracy.core.paths import whole_folder
-from accuracy.results import lean, sums, table, writing
+from accuracy.results import damage, lean, sums, table, writing
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -43,14 +43,14 @@ def publish(
     if not (folder / "run.json").exists():
         raise ConfigError(f"{folder} has no run.json; give the output_dir of a run")
     about, rows = table.read_run(folder), table.read_results(folder)
+    target = target_of(about, to)
+    target = target.with_name(name or target.name)
     missing = set(about["cases"]) - set(rows["case_id"])
-    if missing or about["ended"] is None:
+    if missing or about.get("ended") is None:
         raise ConfigError(f"{folder} is not finished ({len(missing)} cases are missing); repeat its command first")
     code = about["fingerprint"]["code"]
     if not any_code and code != code_digest():
         raise ConfigError(f"{folder} was measured by other code ({code}); publish from its checkout")
-    target = target_of(about, to)
-    target = target.with_name(name or target.name)
     with whole_folder(target) as new:
         for name, line in (lines or {}).items():
             before = (target / name).read_bytes() if (target / name).exists() else b""
@@ -91,15 +91,31 @@ def _write_further(target: Path, folder: Path) -> None:
 
 
 def target_of(about: dict[str, Any], to: Path) -> Path:
-    """`to`/EXPERIMENT/DEVICE, as `nvidia-h200`; where real ranks had a GPU each, with the number: `nvidia-h200-x4`."""
+    """`to`/EXPERIMENT/DEVICE, as `nvidia-h200`; where real ranks had a GPU each, with the number: `nvidia-h200-x4`.
+    Raises ConfigError where run.json lacks what is published of it."""
+    if fault := damage.of_record(about) or _lacking(about):
+        raise ConfigError(f"run.json {fault}")
     device = re.sub(r"[^a-z0-9]+", "-", str(about["fingerprint"]["device"]).lower()).strip("-")
     gpus = about["provenance"].get("device_count")
-    several = "processes" in about["config"].get("world", ()) and gpus
+    several = "processes" in str(about["config"].get("world")) and isinstance(gpus, int) and gpus
     return to / re.sub(r"[^\w-]", "-", str(about["experiment"])) / (f"{device}-x{gpus}" if several else device)
+
+
+def _lacking(about: dict[str, Any]) -> str | None:
+    there = {"command": isinstance(about.get("argv"), list), "config": isinstance(about.get("config"), dict)}
+    there |= {
+        f"{name} in its fingerprint": isinstance(about["fingerprint"].get(name), str) for name in ("code", "device")
+    }
+    lacking = [name for name, found in there.items() if not found]
+    return f"has no {lacking[0]}: it is damaged; repeat the run's command" if lacking else None
 
 
 def _without_places(about: dict[str, Any]) -> dict[str, Any]:
     """run.json without what was local to the machine that measured: where it wrote, and its process."""
-    kept = [word for word in about["argv"] if word.split("=")[0] not in ("output_dir", "report", "reference.folder")]
+    kept = [
+        word
+        for word in map(str, about["argv"])
+        if word.split("=")[0] not in ("output_dir", "report", "reference.folder")
+    ]
     config = {key: value for key, value in about["config"].items() if key not in ("output_dir", "report", "reference")}
     return {**about, "argv": kept, "command": " ".join(kept), "config": config, "process": None}
