@@ -170,6 +170,8 @@ def _strange(
     for fault in (*question.run.faults, *(second.faults if second else ())):
         yield Item(fault.name, "missing", fault.text)
     yield from seeds.copied(cells, again, also)
+    if base and question.baseline is not None:
+        yield from seeds.other_inputs(question.run.results, question.baseline.results, also)
     if whole and not question.run.faults and not question.part:
         yield from seeds.left_out(cells, base, again, also)
 

@@ -8,12 +8,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
+import pandas as pd
 
 from accuracy.core.number import count
 from accuracy.gate.item import Item
 from accuracy.results import cell
-from accuracy.results.cell import Cell, Key
-from accuracy.results.policy import DEPENDENT, SEEDS
+from accuracy.results.cell import KEYS, Cell, Key
+from accuracy.results.policy import DEPENDENT, SAME_INPUTS, SEEDS
+from accuracy.results.table import ALL_RANKS
 
 PERMUTATIONS = 4000
 PART = "measure it, or say --part"
@@ -32,6 +34,29 @@ def left_out(
     for text, keys in gaps.items():
         others = f" (and {count(len(keys) - 1, 'further cell')})" if keys[1:] else ""
         yield Item(cell.named(keys[0], also), "missing", f"{text}{others}; {PART}")
+
+
+def other_inputs(run: pd.DataFrame, baseline: pd.DataFrame, also: list[str]) -> Iterator[Item]:
+    """A seed whose inputs are no longer the baseline's: on easier ones a worse kernel looks better. By the size of the
+    reference, of tensors that are no small difference of large numbers."""
+    by = [*KEYS, "seed"]
+    sizes = [
+        rows.loc[(rows["rank"] == ALL_RANKS) & rows["tensor"].isin(["out", "dv"]), [*by, "reference_rms"]]
+        for rows in (run, baseline)
+    ]
+    both = sizes[0].merge(sizes[1], on=by, suffixes=("", "_before"))
+    new, old = both["reference_rms"], both["reference_rms_before"]
+    apart = both[(new - old).abs() > SAME_INPUTS * np.maximum(new, old)]
+    if len(apart):
+        first = apart.iloc[0]
+        others = f" (and of {count(len(apart) - 1, 'further row')})" if len(apart) > 1 else ""
+        yield Item(
+            cell.named(tuple(first[list(KEYS)]), also),
+            "missing",
+            f"the inputs of seed {first['seed']} are not the baseline's: the root mean square of the reference is"
+            f" {first['reference_rms']:.3g} and was {first['reference_rms_before']:.3g}{others}; give other inputs a"
+            " name or options of their own, or accept a new baseline",
+        )
 
 
 def copied(first: Mapping[Key, Cell], second: Mapping[Key, Cell], also: list[str]) -> Iterator[Item]:

@@ -56,4 +56,5 @@ RELATIVE = ("bias", "gain")  # sizes in errors of the baseline; all others are l
 ERROR_ALONE = MEASURES[:1]
 
 DEPENDENT = 1e-3  # seeds whose order would be as good by chance so rarely are said to depend on each other
+SAME_INPUTS = 0.1  # of the reference's size: other code of the reference, or of 8 bits, moves it by far less
 SEEDS = 8  # of a run; fewer of a baseline that has as many must be asked for

@@ -84,6 +84,21 @@ def test_a_loss_that_was_measured_fails_and_is_named(
     assert "dq" in first or "every" in name
 
 
+def test_easier_inputs_under_the_same_name_are_no_improvement(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Inputs of a tenth of the size have half the error; a reference that differs by its own roundings is the same."""
+
+    def sized(size: float, factor: float) -> Change:
+        return lambda row: {**alike(factor)(row), "reference_rms": size}
+
+    baseline = write_baseline(tmp_path / "baseline", HEALTHY.but(change=everywhere(sized(1.0, 1.0))))
+    for name, size, factor, status in (("same", 1.0 + 1e-9, 1.0, 0), ("easier", 0.1, 0.5, 3)):
+        run = write_run(tmp_path / name, HEALTHY.but(change=everywhere(sized(size, factor))))
+        assert check.main([str(run), "--baseline", str(baseline)]) == status
+    assert "the inputs of seed 0 are not the baseline's" in capsys.readouterr().out
+
+
 def test_only_equal_errors_are_identical(baseline: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All ratios stay where one bit of one rank's error moves, or the bias alone."""
     last_bit = in_cell(lambda row: {**row, "error_max": row["error_max"] * (1 + 2**-52)} if row["rank"] == 1 else row)
