@@ -28,7 +28,7 @@ class CaseFile(NamedTuple):
 
 def read_files(folder: Path) -> dict[str, CaseFile]:
     """By id, the files of the folder's cases, planned or not, each read once; without those that cannot be read."""
-    found = {path.stem: _read_file(path) for path in sorted((folder / "results").glob("*.parquet"))}
+    found = {path.stem: _read_file(path) for path in sorted((folder / "results").glob("*.parquet")) if path.is_file()}
     return {case_id: each for case_id, each in found.items() if each is not None}
 
 

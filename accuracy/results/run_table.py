@@ -88,6 +88,8 @@ def _published(folder: Path, signed: bool) -> RunTable:
 def _bytes(path: Path, most: int) -> bytes:
     try:
         size = path.stat().st_size
+        if not path.is_file() and not path.is_dir():
+            raise ConfigError(f"{path} is no file (a pipe or a device would be read for ever); give a finished run")
         if size > most:
             raise ConfigError(f"{path} has {size} bytes; allowed: {most}")
         return path.read_bytes()

@@ -259,7 +259,7 @@ def must_have_columns(source: ds.Dataset, schema: pa.Schema) -> None:
 
 def case_files(folder: Path, name: str = "results") -> list[Path]:
     """The files of a run folder's planned cases; of all cases where no run.json says what was planned."""
-    files = sorted((folder / name).glob("*.parquet"))
+    files = sorted(path for path in (folder / name).glob("*.parquet") if path.is_file())
     try:
         planned = set(map(str, read_run(folder)["cases"]))
     except ConfigError:
@@ -276,6 +276,8 @@ def read_run(folder: Path) -> dict[str, Any]:
     """`run.json`: resolved configuration, command, provenance, start and end."""
     path = folder / "run.json"
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("it is no file")
         about = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read ({error}); restore it, or choose another output_dir") from error
