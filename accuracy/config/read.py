@@ -50,7 +50,8 @@ def _path(value: Any) -> Path | None:
 
 
 def _workers(value: Any) -> int:
-    if value in (words := {"auto": AUTO_WORKERS, "processors": PROCESSORS}):
+    words = {"auto": AUTO_WORKERS, "processors": PROCESSORS}
+    if isinstance(value, str) and value in words:
         return words[value]
     if type(value) is not int or not 1 <= value < 2**31:
         raise ValueError("allowed: a whole number from 1, auto, or processors")

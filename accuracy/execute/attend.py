@@ -18,7 +18,7 @@ from typing import Any
 ANEW = 75
 """Exit status of a process that another one is to follow (EX_TEMPFAIL)."""
 CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS)
-ONE_INTERRUPT_SECONDS = 0.5
+ONE_INTERRUPT_SECONDS = 1.0
 """Ctrl-C reaches both processes, and the first passes it on: within this time the second is the same one."""
 PAGE = 4096
 

@@ -14,12 +14,14 @@ from typing import Any
 
 import torch
 
-from accuracy.core.errors import ConfigError
+from accuracy.core.errors import ConfigError, unknown
 from accuracy.runtime.arithmetic import deterministic
 
 
 def choose(word: str) -> str:
-    """`cpu` or `cuda` for `auto`, `cpu` or `cuda`."""
+    """`cpu` or `cuda` for `auto`, `cpu` or `cuda`. Raises ConfigError."""
+    if word not in ("auto", "cpu", "cuda"):
+        raise unknown("device", word, ("auto", "cpu", "cuda"))
     available = torch.cuda.is_available()
     if word == "cuda" and not available:
         raise ConfigError("device=cuda, but torch sees no CUDA device; use device=cpu or device=auto")
