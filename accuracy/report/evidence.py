@@ -1,9 +1,9 @@
-"""Which table says each measured number that a document prints? `python -m accuracy.report.evidence REPOSITORY`.
+"""Which table says each number that a document prints? `python -m accuracy.report.evidence REPOSITORY [--write]`.
 
 In: documents, the published tables, and the `numbers.py` of experiments. Each holds
 `def numbers(tables: Tables) -> dict[str, list[Said]]`: passages of documents, by their path from its folder, with the
 numbers that tables have for them. Out: a line for each passage that the tables do not bear out, and for each measured
-number of a document that no passage has.
+number of a document that no passage has. --write puts the tables' numbers into the documents first, as after new runs.
 """
 
 import re
@@ -13,14 +13,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 import pandas as pd
 
 from accuracy.report.folder import read_folder
 from accuracy.results.claim import Claim, judge, judge_answer
+from accuracy.results.over_ranks import over_ranks
 
-NAME = "numbers.py"
+NAME, TENSORS = "numbers.py", ("out", "dq", "dk", "dv")
 FIELD, NEVER = re.compile(r"\{[^{}]*\}"), re.compile(r"(?!)")
 NUMBER = re.compile(r"(?<![\w.^#/-])\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?(?![\w^])")
 WHOLE = r"\d+(?:[.,]\d+)*"
@@ -35,7 +37,7 @@ UNMEASURED = tuple(
         r"^## (?:Question|Prediction)s?$.*?(?=^## |\Z)",
         r"```.*?```",
         r"^ {4,}(?:accuracy|make|pip|python|torchrun|srun)[^\n]*$",
-        r"`[^`\n]*`",
+        r"`(?:[^`\n]|\n(?!\n))*`",
         r"^\[[^\]]+\]: [^\n]*$",
         r"\]\([^)]*\)",
         r"https?://\S+",
@@ -49,6 +51,7 @@ UNMEASURED = tuple(
         r"\d+\.\d+\.\d+\S*",  # versions
         r"\b(?:torch|Triton|Python|CUDA|cuDNN|flash-attn|FlashAttention|JAX|transformers|NCCL|MKL)\s+\d[\d.]*",
         rf"\b(?:lines?|Table|Figure|section|layers?|ranks?|seeds?|steps?|head|Predictions?|size)\s+{LIST}",
+        rf"\bheads of {LIST}",
         rf"\b[A-Za-z_]+ ?= ?{LIST}",  # W = 2, 4
         rf"{LIST}\s+(?:\w+\s+)?{CHOSEN}\b",
     )
@@ -74,10 +77,10 @@ class Said:
         """The text with the tables' numbers."""
         return self.text.format(*self.values)
 
-    def place(self, document: str) -> re.Match[str] | None:
-        """Where a document has the passage; else where it has the passage with other numbers."""
-        text = _pattern(self.printed, NEVER).search(document)
-        return text or _pattern(self.text, FIELD).search(document)
+    @property
+    def formats(self) -> list[str]:
+        """Of each field, `.2f`."""
+        return [spec or "" for _, name, spec, _ in Formatter().parse(self.text) if name is not None]
 
 
 class Tables:
@@ -90,6 +93,13 @@ class Tables:
     def rows(self, name: str) -> pd.DataFrame:
         """All rows of a table."""
         return read_folder(self.reports / name).rows
+
+    def worst_rank(self, name: str, world_size: int, kernel: str = "flash_attn") -> "pd.Series[float]":
+        """By variant, as published, in bfloat16: error over single device's on the worst rank, worst of the tensors."""
+        rows = self.rows(name)
+        rows = rows[rows["tensor"].isin(TENSORS) & (rows["kernel"] == kernel) & (rows["dtype"] == "bfloat16")]
+        rows = rows[(rows["world_size"] == world_size) & (rows["precision"] == "")]
+        return over_ranks(rows, "max").groupby("variant")["x_single_device"].max()
 
     @lru_cache(maxsize=64)  # noqa: B019
     def claims(self, name: str) -> list[Claim]:
@@ -114,8 +124,7 @@ class Tables:
 def complaints(document: str, said: Iterable[Said]) -> Iterator[str]:
     """A line for each passage that tables or document do not bear out, then for each number that no passage has."""
     open_ = _measured_only(document)
-    for each in said:
-        place = each.place(document)
+    for each, place in _places(document, said):
         if place is None:
             yield f"no such passage: {each.text}"
             continue
@@ -129,24 +138,48 @@ def complaints(document: str, said: Iterable[Said]) -> Iterator[str]:
         yield f"line {_line(document, number.start())}: no table is named for {number.group()}"
 
 
-def check(repository: Path) -> Iterator[str]:
-    """The complaints about every document that a numbers.py names."""
+def with_numbers(document: str, said: Iterable[Said]) -> str:
+    """The document with the tables' numbers in its passages; its lines stay as they are."""
+    edits: list[tuple[tuple[int, int], str]] = []
+    for each, place in _places(document, said):
+        if place and place.re.groups:
+            edits += zip(place.regs[1:], map(format, each.values, each.formats), strict=True)
+    for (start, end), number in sorted(edits, reverse=True):
+        document = document[:start] + number + document[end:]
+    return document
+
+
+def check(repository: Path, write: bool = False) -> Iterator[str]:
+    """The complaints about every document that a numbers.py names. write: after the tables' numbers are in it."""
     tables = Tables(repository / "reports")
     passages: dict[Path, list[Said]] = {}
     for file in sorted(repository.glob(f"experiments/**/{NAME}")):
         for document, said in runpy.run_path(str(file))["numbers"](tables).items():
             passages.setdefault((file.parent / document).resolve(), []).extend(said)
     for path, said in passages.items():
+        if write:
+            path.write_text(with_numbers(path.read_text(), said))
         for each in complaints(path.read_text(), said):
             yield f"{path.relative_to(repository.resolve())}: {each}"
 
 
 def main(words: list[str]) -> int:
     """0: every number is borne out; 1: not, a line for each."""
-    found = list(check(Path(words[0])))
+    found = list(check(Path(words[0]), write="--write" in words[1:]))
     print(*found, sep="\n", end="\n" if found else "")
     print(f"{len(found)} numbers or passages are not borne out by the published tables")
     return int(bool(found))
+
+
+def _places(document: str, said: Iterable[Said]) -> list[tuple[Said, re.Match[str] | None]]:
+    """Where each passage is, no two in one place: with the tables' numbers, else with others, in `said`'s order."""
+    said = list(said)
+    found: dict[int, re.Match[str]] = {}
+    for patterns in ([_pattern(each.printed, NEVER) for each in said], [_pattern(each.text, FIELD) for each in said]):
+        for index, pattern in enumerate(patterns):
+            if index not in found and (place := pattern.search(document)):
+                found[index], document = place, _without(document, place)
+    return [(each, found.get(index)) for index, each in enumerate(said)]
 
 
 def _numbers(found: re.Match[str] | None, complaint: str) -> tuple[float, ...]:
@@ -164,7 +197,7 @@ def _measured_only(document: str) -> str:
 
 def _pattern(text: str, any_number: re.Pattern[str]) -> re.Pattern[str]:
     """Finds a text, white space aside, with anything in place of the fields."""
-    words = (r"\S+?".join(map(re.escape, any_number.split(word))) for word in text.split())
+    words = (r"(\S+?)".join(map(re.escape, any_number.split(word))) for word in text.split())
     return re.compile(r"\s+".join(words))
 
 

@@ -3,15 +3,13 @@
 import pandas as pd
 
 from accuracy.report.evidence import Said, Tables
-from accuracy.results.over_ranks import over_ranks
 
 TABLE, ZIGZAG, LLAMA3 = "packages/nvidia-h200-x4", "double_ring/nvidia-h200", "thousand_ranks/nvidia-h200"
-TENSORS = ["out", "dq", "dk", "dv"]
 
 
 def numbers(tables: Tables) -> dict[str, list[Said]]:
-    real = _worst(tables.rows(TABLE), 4)
-    zigzag, llama3 = _worst(tables.rows(ZIGZAG), 64)["zigzag"], _worst(tables.rows(LLAMA3), 64)["llama3"]
+    real = tables.worst_rank(TABLE, 4)
+    zigzag, llama3 = tables.worst_rank(ZIGZAG, 64)["zigzag"], tables.worst_rank(LLAMA3, 64)["llama3"]
     balanced = real["torch_context_parallel_allgather_balanced"]
     published = [real["ring_flash_attn_zigzag"], real["yunchang_zigzag"]]
     return {
@@ -27,12 +25,6 @@ def numbers(tables: Tables) -> dict[str, list[Said]]:
             Said("({:.1f} times the error in float16)", (_dq_over_ours(tables.rows(TABLE)),)),
         ]
     }
-
-
-def _worst(rows: pd.DataFrame, size: int) -> "pd.Series[float]":
-    """The worst rank's error over single device's, worst of the tensors, in bfloat16 on flash-attn."""
-    rows = rows[rows["tensor"].isin(TENSORS) & (rows["kernel"] == "flash_attn") & (rows["dtype"] == "bfloat16")]
-    return over_ranks(rows[rows["world_size"] == size], "max").groupby("variant")["x_single_device"].max()
 
 
 def _dq_over_ours(rows: pd.DataFrame) -> float:

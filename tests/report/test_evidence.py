@@ -5,7 +5,7 @@ import re
 import pytest
 
 from accuracy.core.paths import PACKAGE
-from accuracy.report.evidence import Said, check, complaints
+from accuracy.report.evidence import Said, check, complaints, with_numbers
 
 DOCUMENT = """# Growth
 
@@ -48,10 +48,15 @@ def test_a_planted_wrong_digit_or_a_number_of_no_table_is_found(change: tuple[st
 
 
 def test_a_limit_that_the_table_exceeds_is_found() -> None:
-    limit = Said("stays below 1.5.", holds=False)
-    assert list(complaints(DOCUMENT, [*TRUE, limit])) == [
-        "line 11 prints: stays below 1.5.; the tables do not bear it out"
-    ]
+    limit = [Said("error is **{:.2f}** times", (1.25,)), Said("stays below 1.5.", holds=False), TRUE[1]]
+    assert list(complaints(DOCUMENT, limit)) == ["line 11 prints: stays below 1.5.; the tables do not bear it out"]
+
+
+def test_new_numbers_of_the_tables_are_written_into_the_document_and_nothing_else_is() -> None:
+    new = [Said(TRUE[0].text, (1.311,)), Said(TRUE[1].text, (1.2, 1.4))]
+    written = with_numbers(DOCUMENT, new)
+    assert written == DOCUMENT.replace("**1.25**", "**1.31**").replace("| 1.25 |", "| 1.40 |")
+    assert list(complaints(written, new)) == []
 
 
 def test_every_number_of_the_bound_documents_is_a_published_table_s() -> None:
