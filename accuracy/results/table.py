@@ -240,11 +240,16 @@ def _rows_of(files: Sequence[Path], place: Path, schema: pa.Schema) -> pa.Table:
         source = ds.dataset([path for path in files if path.exists()], format=CHECKED, schema=schema)
         if place.is_dir():
             must_have_columns(source, schema)
-        return source.to_table(use_threads=False)  # of many small files, threads cost more than they save
+        return joined(source)
     except (OSError, ValueError, pa.ArrowException) as error:
         why = printable(" ".join(str(error).split())[:160])
         advice = "repeat the run's command, which measures such cases again"
         raise ConfigError(f"{place} has a damaged file ({why}); {advice}") from error
+
+
+def joined(source: ds.Dataset) -> pa.Table:
+    """Many small files as one piece: threads would cost more than they save, and pandas' texts go piece by piece."""
+    return source.to_table(use_threads=False).combine_chunks()
 
 
 def must_have_columns(source: ds.Dataset, schema: pa.Schema) -> None:
