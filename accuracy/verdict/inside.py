@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from accuracy.core.dtype import FORMATS
+from accuracy.core.dtype import DTYPES, FORMATS
 from accuracy.verdict.label import BUGS, PRECISION_FLOOR, ROUNDING, Finding
 
 if TYPE_CHECKING:
@@ -67,11 +67,11 @@ def weights(evidence: "Evidence", inputs: str) -> dict[str, float | str]:
 def scores(evidence: "Evidence", rung: "Rung") -> Finding | None:
     """An lse with the error of scores that a user's function rounds to the case's 16 bits, as products in them are: at
     most a unit roundoff, of no one sign, and itself not rounded so. None where it is not."""
-    unit = FORMATS[evidence.dtype].unit_roundoff
+    form = DTYPES[evidence.dtype]
     stored = 0 < rung.bits <= FORMATS["float16"].precision
-    if evidence.tensor != "lse" or not is_foreign(evidence) or FORMATS[evidence.dtype].bytes != 2 or stored:
+    if evidence.tensor != "lse" or not is_foreign(evidence) or form.bytes != 2 or stored:
         return None
-    if rung.level > unit or abs(rung.outward) > ONE_WAY:
+    if rung.level > form.unit_roundoff or abs(rung.outward) > ONE_WAY:
         return None
     text = f"is that of scores in {evidence.dtype}, as they may be"
     return Finding(PRECISION_FLOOR, text, {MARK: SCORES, "floor": evidence.dtype, "error_rel": rung.level})
