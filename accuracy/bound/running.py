@@ -55,7 +55,7 @@ def bounds(
             kv = head // share
             for rows, keys, visible in _blocks(seen, q.device):
                 lse = reference.lse[item, head, rows, None].nan_to_num(neginf=0.0)
-                shown = _masked(mask, (item, head, rows), keys, visible, lse)
+                shown = _masked(mask, (item, head, rows), keys, visible, lse, bool(sinks))
                 part = Rows(
                     q=q[item, rows, head].double(), k=k[item, keys, kv].double(), v=v[item, keys, kv].double(),
                     dout=dout[item, rows, head].double(), out=reference.out[item, rows, head],
@@ -80,7 +80,7 @@ def bounds(
 
 
 def _masked(
-    mask: Tensor | None, place: tuple[int, int, slice], keys: slice, visible: Tensor, lse: Tensor
+    mask: Tensor | None, place: tuple[int, int, slice], keys: slice, visible: Tensor, lse: Tensor, sink: bool
 ) -> dict[str, Any]:
     """visible (R, C) and lse (R, 1) under a mask too, and what it adds: those fields of `Rows`."""
     none = {"visible": visible, "bias": None, "lost": None, "lse": lse}
@@ -91,7 +91,7 @@ def _masked(
     if mine.dtype == torch.bool:
         return none | {"visible": visible * mine}
     mine = mine.double()
-    lost = mine.amax(1, keepdim=True) <= HIDDEN
+    lost = (mine.amax(1, keepdim=True) <= HIDDEN) & (not sink)  # with a sink there is still that
     hidden = (mine <= HIDDEN) & ~lost
     alike = visible.sum(1, keepdim=True).log()
     return {

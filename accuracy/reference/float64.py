@@ -130,7 +130,8 @@ def _one_head(
             _add(scores, mask[first:last, any_row])
         top = scores.amax(dim=1, keepdim=True)
         if mask is not None:
-            absorbed = torch.where(top < ABSORBING, top, 0.0).nan_to_num_(neginf=0.0)
+            absorbing = -torch.inf if sinks else ABSORBING  # a sink is left where a mask absorbs all keys
+            absorbed = torch.where(top < absorbing, top, 0.0).nan_to_num_(neginf=0.0)
             scores.sub_(absorbed)
             top.sub_(absorbed).masked_fill_(top.isneginf(), 0.0)
         if sinks:

@@ -56,6 +56,7 @@ def test_a_fault_is_found_in_its_layer_and_its_first_tensor(tmp_path: Path, name
     assert "2 other layers merely round" in found.sentence
     if function is small.attend_leaking:
         assert first["worst_token"] == small.DOCUMENTS[0]
+        assert "no rounding explains, proven wrong" in found.sentence
     if function is small.attend_racing:
         assert "step 2" in found.sentence
         assert "in 1 of 3 captured steps" in found.sentence.lower()

@@ -15,10 +15,18 @@ SIZES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "attention"), [("Llama", "sdpa"), ("Qwen3", "eager")])
+OTHER = {"sliding_window": 8, "num_local_experts": 2, "num_experts_per_tok": 1, "attn_logit_softcapping": 2.0}
+
+
+@pytest.mark.stress(2)
+@pytest.mark.parametrize(
+    ("kind", "attention"), [("Llama", "sdpa"), ("Qwen3", "eager"), ("Gemma2", "eager"), ("GptOss", "eager")]
+)
 def test_a_small_model_is_captured_and_healthy(tmp_path: Path, kind: str, attention: str) -> None:
+    """Windows, a softcap (Gemma 2) and sinks (GPT-OSS) among them."""
     torch.manual_seed(0)
-    config = getattr(transformers, f"{kind}Config")(**SIZES, attn_implementation=attention)
+    other = OTHER if kind in ("Gemma2", "GptOss") else {}
+    config = getattr(transformers, f"{kind}Config")(**SIZES, **other, attn_implementation=attention)
     model = getattr(transformers, f"{kind}ForCausalLM")(config).bfloat16()
     x = torch.randint(0, 256, (2, 48))
     seen = torch.ones_like(x)

@@ -197,3 +197,13 @@ def test_a_mask_tensor_says_what_words_say_and_more() -> None:
     torch.testing.assert_close(  # scores are absorbed: weights are equal
         buried.out[:, 0, 0], v[:, :, 0].double().mean(1), rtol=1e-14, atol=1e-14
     )
+
+
+def test_a_row_whose_keys_are_all_masked_by_large_numbers_has_its_sink_alone() -> None:
+    q, k, v, dout = problem(5, heads=1, length=4)
+    mask = torch.zeros(1, 1, 4, 4)
+    mask[0, 0, 1] = torch.finfo(torch.float32).min
+    found = attention(q, k, v, dout, scale=0.3, causal=False, sinks=(0.5,), mask=mask)
+    assert float(found.lse[0, 0, 1]) == pytest.approx(0.5, rel=1e-14)
+    assert bool((found.out[0, 1] == 0).all())
+    assert bool((found.dq[0, 1] == 0).all())
