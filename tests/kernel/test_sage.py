@@ -34,6 +34,7 @@ def drawn(problem: Problem, inputs: str) -> list[torch.Tensor]:
     return [q, k, v]
 
 
+@pytest.mark.stress(4, "inputs", "causal")
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("inputs", ["gaussian", "channel", "outliers", "one_sign"])
 def test_one_policy_of_the_emulation_has_the_package_s_errors(inputs: str, causal: bool) -> None:

@@ -32,6 +32,7 @@ def test_a_healthy_policy_is_not_accused(policy: str, variant: str, inputs: str)
     assert alarms.alarms.empty, alarms.alarms[["variant", "dtype", "tensor", "sentence"]].to_string()
 
 
+@pytest.mark.stress(1)
 @pytest.mark.parametrize("word", ["float8_e4m3", "float8_e5m2"])
 def test_a_ring_whose_wires_have_8_bits_is_not_accused(word: str) -> None:
     words = ("kernel=eager", "inputs=[gaussian,outliers]", "dtype=[bfloat16,float32]", f"precision.wire={word}")
