@@ -162,7 +162,10 @@ def _of_seeds(rows: pd.DataFrame, names: Mapping[str, str]) -> Iterator[Fault]:
     whole = rows[(rows["rank"] == table.ALL_RANKS) & rows["error_rel"].notna()].assign(setting=setting)
     seeds, all_seeds = (whole.groupby(by)["seed"].transform("nunique") for by in (["setting", "tensor"], "setting"))
     yield from _first(whole[seeds < all_seeds], names, "was measured on some seeds of its setting and not on others")
-    usual = whole[(whole["error_rel"] > 0) & np.isfinite(whole["error_rel"]) & ~whole["inputs"].isin(list(PROBES))]
+    own = (
+        (whole["error_rel"] > 0) & (whole["error_rel"] != 1) & np.isfinite(whole["error_rel"])
+    )  # 1: of a result of zeros
+    usual = whole[own & ~whole["inputs"].isin(list(PROBES))]
     copied = usual[usual.duplicated(["setting", "tensor", "error_rel"])]
     yield from _first(copied, names, "has the numbers of another seed, to the last bit")
 
