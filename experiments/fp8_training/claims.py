@@ -8,6 +8,11 @@ from accuracy.verdict.attribution import shapley
 
 OPERANDS = ("q", "k", "v", "p", "ds", "do")
 Shares = dict[str, float]
+CASE = {
+    "kernel_options": "do=int8,ds=int8,granularity=block,k=int8,key_chunk=128,p=int8,p_prescale=0.0,policy=none,q=int8,"
+    "smooth_k=True,v=int8",
+    "tensor": "dq",
+}  # what README's Answer is about
 
 
 def claims(results: pd.DataFrame) -> list[Claim]:
