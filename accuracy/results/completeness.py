@@ -162,10 +162,8 @@ def _of_seeds(rows: pd.DataFrame, names: Mapping[str, str]) -> Iterator[Fault]:
     whole = rows[(rows["rank"] == table.ALL_RANKS) & rows["error_rel"].notna()].assign(setting=setting)
     seeds, all_seeds = (whole.groupby(by)["seed"].transform("nunique") for by in (["setting", "tensor"], "setting"))
     yield from _first(whole[seeds < all_seeds], names, "was measured on some seeds of its setting and not on others")
-    own = (
-        (whole["error_rel"] > 0) & (whole["error_rel"] != 1) & np.isfinite(whole["error_rel"])
-    )  # 1: of a result of zeros
-    usual = whole[own & ~whole["inputs"].isin(list(PROBES))]
+    shared = whole["error_rel"].isin([0.0, 1.0, np.inf])  # nothing wrong; a result of zeros; nothing finite
+    usual = whole[~shared & ~whole["inputs"].isin(list(PROBES))]
     copied = usual[usual.duplicated(["setting", "tensor", "error_rel"])]
     yield from _first(copied, names, "has the numbers of another seed, to the last bit")
 
