@@ -1,6 +1,7 @@
 """FlashAttention-4 (`flash_attn.cute`, the package flash-attn-4): Hopper and Blackwell, 16-bit, compiled at first use.
 
-An optional extra. flash-attn 2 carries an old copy of the same folder; only the package's own is taken.
+An optional extra. Its FP8 is forward only and wants compute capability 10 (`interface.py` asserts it): not offered.
+flash-attn 2 carries an old copy of the same folder; only the package's own is taken.
 """
 
 import importlib
