@@ -51,7 +51,7 @@ UNMEASURED = tuple(
         r"\d+\.\d+\.\d+\S*",  # versions
         r"\b(?:torch|Triton|Python|CUDA|cuDNN|flash-attn|FlashAttention|JAX|transformers|NCCL|MKL)\s+\d[\d.]*",
         rf"\b(?:lines?|Table|Figure|section|layers?|ranks?|seeds?|steps?|head|Predictions?|size)\s+{LIST}",
-        rf"\bheads of {LIST}",
+        rf"\bhead(?:s| dim) of {LIST}",
         rf"\b[A-Za-z_]+ ?= ?{LIST}",  # W = 2, 4
         rf"{LIST}\s+(?:\w+\s+)?{CHOSEN}\b",
     )
