@@ -5,10 +5,14 @@ from typing import Any
 import pandas as pd
 
 from accuracy.core.dtype import FORMATS, effective_dtype
-from accuracy.results.table import ALL_RANKS, RESULTS_SCHEMA, TENSORS
+from accuracy.results.table import ALL_RANKS, HYPOTHESES_SCHEMA, RESULTS_SCHEMA, STEPS_SCHEMA, TENSORS
 from tests.report.synthetic import Shape, identity
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
+NOT_TRIED = (
+    " Not tried: a full mask, windows, packed documents, a softcap, dropout, lengths that ranks cannot share, batches,"
+    " odd numbers of ranks, runs again, more than 512 tokens or 4 ranks."
+)
 
 
 def row(tensor: str, dtype: str, size: int, rank: int, seed: int, **changes: Any) -> dict[str, Any]:
@@ -53,3 +57,8 @@ def bend(table: pd.DataFrame, where: dict[str, Any], **changes: Any) -> pd.DataF
         table.loc[match, name] = new
         table[name] = table[name].infer_objects()
     return table
+
+
+def no_more() -> tuple[pd.DataFrame, ...]:
+    """Neither steps nor hypotheses."""
+    return tuple(schema.empty_table().to_pandas() for schema in (STEPS_SCHEMA, HYPOTHESES_SCHEMA))
