@@ -17,7 +17,7 @@ from pathlib import Path
 
 from accuracy.cli import Parser, status_of
 from accuracy.cli.accept import accept
-from accuracy.cli.publish import publish, target_of
+from accuracy.cli.publish import device_folder, publish, target_of
 from accuracy.core.errors import ConfigError
 from accuracy.core.number import count
 from accuracy.results import history
@@ -93,8 +93,7 @@ def _machine() -> tuple[list[str], str]:
     names, about = set(), {}
     for name in sorted({"cpu", device.choose("auto")}):
         about = provenance(name)
-        run = {"experiment": "", "fingerprint": about, "provenance": about}
-        names |= {target_of({**run, "config": {"world": [world]}}, Path()).name for world in ("simulated", "processes")}
+        names |= {device_folder(about["device"], gpus) for gpus in (0, about.get("device_count") or 0)}
     if about["dirty"]:
         raise ConfigError("accuracy/ or configs/ differ from the commit; commit first: evidence is of one state")
     return sorted(names), about["code"]

@@ -95,10 +95,16 @@ def target_of(about: dict[str, Any], to: Path) -> Path:
     Raises ConfigError where run.json lacks what is published of it."""
     if fault := damage.of_record(about) or _lacking(about):
         raise ConfigError(f"run.json {fault}")
-    device = re.sub(r"[^a-z0-9]+", "-", str(about["fingerprint"]["device"]).lower()).strip("-")
     gpus = about["provenance"].get("device_count")
-    several = "processes" in str(about["config"].get("world")) and isinstance(gpus, int) and gpus
-    return to / re.sub(r"[^\w-]", "-", str(about["experiment"])) / (f"{device}-x{gpus}" if several else device)
+    several = "processes" in str(about["config"].get("world")) and isinstance(gpus, int)
+    device = device_folder(str(about["fingerprint"]["device"]), gpus if several else 0)
+    return to / re.sub(r"[^\w-]", "-", str(about["experiment"])) / device
+
+
+def device_folder(device: str, gpus: int = 0) -> str:
+    """`nvidia-h200`, or with the number of GPUs of real ranks `nvidia-h200-x4`."""
+    name = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+    return f"{name}-x{gpus}" if gpus else name
 
 
 def _lacking(about: dict[str, Any]) -> str | None:
