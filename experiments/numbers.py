@@ -15,7 +15,7 @@ def numbers(tables: Tables) -> dict[str, list[Said]]:
     return {
         "../README.md": [
             Said("each 64 is of our schedule"),
-            Said("`accuracy-selfcheck` names {:.0f} of {:.0f} planted faults,", named),
+            Said("`accuracy-selfcheck --stress` names {:.0f} of {:.0f} planted faults,", named),
             Said("proves the cause of {:.0f} of them by reconstruction with {:.0f} wrong causes,", proven),
             Said("accuses none of {:,.0f} healthy combinations", (healthy,), holds=accused == 0),
             Said(
