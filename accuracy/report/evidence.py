@@ -1,7 +1,7 @@
 """Which table says each number that a document prints? `python -m accuracy.report.evidence REPOSITORY [--write]`.
 
-In: documents, the published tables, and the `numbers.py` of experiments. Each holds
-`def numbers(tables: Tables) -> dict[str, list[Said]]`: passages of documents, by their path from its folder, with the
+In: documents, the published tables, and the `quoted.py` of experiments. Each holds
+`def quoted(tables: Tables) -> dict[str, list[Said]]`: passages of documents, by their path from its folder, with the
 numbers that tables have for them. Out: a line for each passage that the tables do not bear out, and for each measured
 number of a document that no passage has. --write puts the tables' numbers into the documents first, as after new runs.
 """
@@ -22,7 +22,7 @@ from accuracy.report.folder import read_folder
 from accuracy.results.claim import Claim, judge, judge_answer
 from accuracy.results.over_ranks import over_ranks
 
-NAME, TENSORS = "numbers.py", ("out", "dq", "dk", "dv")
+NAME, TENSORS = "quoted.py", ("out", "dq", "dk", "dv")
 FIELD, NEVER = re.compile(r"\{[^{}]*\}"), re.compile(r"(?!)")
 NUMBER = re.compile(r"(?<![\w.^#/-])\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?(?![\w^])")
 WHOLE = r"\d+(?:[.,]\d+)*"
@@ -150,11 +150,11 @@ def with_numbers(document: str, said: Iterable[Said]) -> str:
 
 
 def check(repository: Path, write: bool = False) -> Iterator[str]:
-    """The complaints about every document that a numbers.py names. write: after the tables' numbers are in it."""
+    """The complaints about every document that a quoted.py names. write: after the tables' numbers are in it."""
     tables = Tables(repository / "reports")
     passages: dict[Path, list[Said]] = {}
     for file in sorted(repository.glob(f"experiments/**/{NAME}")):
-        for document, said in runpy.run_path(str(file))["numbers"](tables).items():
+        for document, said in runpy.run_path(str(file))["quoted"](tables).items():
             passages.setdefault((file.parent / document).resolve(), []).extend(said)
     for path, said in passages.items():
         if write:

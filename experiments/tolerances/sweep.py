@@ -1,14 +1,15 @@
 """How many errors of healthy kernels are beyond their bounds, and how near are the bounds? On 14 distributions.
 
-    python experiments/tolerances/sweep.py reports/tolerances/bounds.csv
+    python experiments/tolerances/sweep.py reports/tolerances/bounds.csv [cpu|cuda]
 
-A row for each distribution, dtype and kernel that runs on a CPU: elements of out, lse, dq, dk and dv, those beyond the
-certain bound, those beyond the one that 1 in 10^6 may exceed, and the largest of the tensors' medians of that bound
-over the root mean square error of the element's row (of lse: of all). Causal, 4 heads of 64, 256 tokens, 4
-seeds.
+A row for each distribution, dtype and kernel that runs on the device (default: cpu): elements of out, lse, dq, dk and
+dv, those beyond the certain bound, those beyond the one that 1 in 10^6 may exceed, and the largest of the tensors'
+medians of that bound over the root mean square error of the element's row (of lse: of all). Causal, 4 heads of 64, 256
+tokens, 4 seeds.
 """
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -21,14 +22,16 @@ from accuracy.core import plugins
 from accuracy.core.case import Part, Problem
 from accuracy.core.paths import CONFIGS
 from accuracy.inputs import base
-from accuracy.kernel.chunked import Chunked
-from accuracy.kernel.eager import Eager
-from accuracy.kernel.torch_flash import TorchFlash
-from accuracy.kernel.torch_math import TorchMath
 from accuracy.reference.float64 import attention
 from accuracy.runtime.arithmetic import make_exact
 
-KERNELS = {"eager": Eager(), "chunked": Chunked(key_chunk=64), "torch_math": TorchMath(), "torch_flash": TorchFlash()}
+KERNELS = {
+    "cpu": {"eager": {}, "chunked": {"key_chunk": 64}, "torch_math": {}, "torch_flash": {}},
+    "cuda": {name: {} for name in (
+        "eager", "torch_math", "flash_attn", "torch_flash", "torch_efficient", "torch_cudnn", "flex_attention",
+        "triton_carry", "triton_fused_backward", "triton_split_backward",
+    )},
+}  # fmt: skip
 DTYPES, SEEDS, CHANCE = ("bfloat16", "float16", "float32"), 4, 1e-6
 PROBLEM = Problem(1, 256, 4, 4, 64, "causal", 64**-0.5)
 HOW = {"scale": PROBLEM.softmax_scale, "causal": True}
@@ -42,6 +45,14 @@ def results(kernel: object, inputs: base.Inputs) -> dict[str, Tensor]:
     return dict(zip(TENSORS, (out, lse, *gradients), strict=True))
 
 
+def kernels(device: str, dtype: str) -> Iterator[tuple[str, object]]:
+    """Those that the device has, in this dtype."""
+    for name, knobs in KERNELS[device].items():
+        kernel = plugins.load(f"accuracy.kernel.{name}").KERNEL(**knobs)
+        if kernel.abilities(device).unsupported(name, dtype, PROBLEM.head_dim, set()) is None:
+            yield name, kernel.build(device)
+
+
 def near(likely: Tensor, error: Tensor) -> float:
     """Median of the bound over the error's size; NaN where every error is 0."""
     square = error.square()
@@ -49,21 +60,22 @@ def near(likely: Tensor, error: Tensor) -> float:
     return float((likely / size)[size > 0].median())
 
 
-def measured(name: str, dtype: str) -> list[dict[str, object]]:
+def measured(name: str, dtype: str, device: str) -> list[dict[str, object]]:
     source = f"accuracy.inputs.{name}"
     part = Part(name, source, tuple(plugins.default_options(plugins.load(source))))
+    built = dict(kernels(device, dtype))
     rows = {kernel: {"inputs": name, "dtype": dtype, "kernel": kernel, "elements": 0, "beyond_certain": 0,
-                     "beyond_likely": 0, "medians": []} for kernel in KERNELS}  # fmt: skip
+                     "beyond_likely": 0, "medians": []} for kernel in built}  # fmt: skip
     for seed in range(SEEDS):
-        inputs = base.round_to(base.draw(part, PROBLEM, seed), dtype, "cpu")
+        inputs = base.round_to(base.draw(part, PROBLEM, seed), dtype, device)
         reference = attention(*inputs.tensors, **HOW)
         plain, short = (
             bounds(*inputs.tensors, reference, each, **HOW)
             for each in (policy.kernel(dtype), policy.short_sums(dtype, PROBLEM.seqlen))
         )
         for kernel, row in rows.items():
-            for tensor, x in results(KERNELS[kernel], inputs).items():
-                bound = (short if kernel == "torch_flash" else plain)[tensor]
+            for tensor, x in results(built[kernel], inputs).items():
+                bound = (short if (device, kernel) == ("cpu", "torch_flash") else plain)[tensor]
                 error, likely = (x.double() - getattr(reference, tensor)).abs(), bound.likely(CHANCE)
                 row["elements"] += error.numel()
                 row["beyond_certain"] += int((error > bound.certain).sum())
@@ -72,7 +84,7 @@ def measured(name: str, dtype: str) -> list[dict[str, object]]:
     return [row | {"largest_median": f"{pd.Series(row.pop('medians')).max():.3g}"} for row in rows.values()]
 
 
-def main(path: Path) -> None:
+def main(path: Path, device: str = "cpu") -> None:
     make_exact()
     torch.set_num_threads(1)
     names = sorted(each.stem for each in (CONFIGS / "inputs").glob("*.yaml") if each.stem != "captured")
@@ -80,11 +92,11 @@ def main(path: Path) -> None:
     rows = []
     for name in names:
         for dtype in DTYPES:
-            rows += measured(name, dtype)
+            rows += measured(name, dtype, device)
             pd.DataFrame(rows).to_csv(path, index=False)
     table = pd.DataFrame(rows)
     print(table.groupby("inputs")[["elements", "beyond_certain", "beyond_likely"]].sum().to_string())
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -1,6 +1,7 @@
 """Every measured number of a document is a table's: wrong digits, missing passages and unnamed numbers are found."""
 
 import re
+import sys
 
 import pytest
 
@@ -61,3 +62,9 @@ def test_new_numbers_of_the_tables_are_written_into_the_document_and_nothing_els
 
 def test_every_number_of_the_bound_documents_is_a_published_table_s() -> None:
     assert list(check(PACKAGE.parent)) == []
+
+
+def test_no_file_beside_a_script_hides_a_module_of_python() -> None:
+    """`python experiments/NAME/script.py` looks for modules in that folder first."""
+    beside = {path.stem for path in (PACKAGE.parent / "experiments").rglob("*.py")}
+    assert beside & sys.stdlib_module_names == set()

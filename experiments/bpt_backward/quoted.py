@@ -5,7 +5,7 @@ from accuracy.report.evidence import Said, Tables
 CPU = "bpt_backward/amd-epyc"
 
 
-def numbers(tables: Tables) -> dict[str, list[Said]]:
+def quoted(tables: Tables) -> dict[str, list[Said]]:
     held = next(each for each in tables.claims(CPU) if "dq's mean diff on ranks 1 to 7 is within 1%" in each.statement)
     return {
         "../FINDINGS.md": [

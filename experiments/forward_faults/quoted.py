@@ -10,7 +10,7 @@ from accuracy.report.evidence import Said, Tables
 RATIO = runpy.run_path(str(Path(__file__).with_name("claims.py")))["_ratio"]
 
 
-def numbers(tables: Tables) -> dict[str, list[Said]]:
+def quoted(tables: Tables) -> dict[str, list[Said]]:
     rows = pd.read_csv(tables.reports / "forward_faults/gradients.csv")
     rows["x_single_device"] = rows["error_rel"] / rows["single_device_rel"]
     more = tuple(ratio - 1 for ratio in RATIO(rows[rows["seqlen"] == 2080], "ring"))

@@ -3,7 +3,7 @@
 from accuracy.report.evidence import Said, Tables
 
 
-def numbers(tables: Tables) -> dict[str, list[Said]]:
+def quoted(tables: Tables) -> dict[str, list[Said]]:
     rows = tables.rows("trained_attention/amd-epyc")
     out = rows[(rows["tensor"] == "out") & (rows["rank"] == -1)]
     step = out["inputs_options"].str.extract(r"@(\d+)")[0].astype(int)

@@ -7,7 +7,7 @@ from accuracy.report.evidence import Said, Tables
 TABLE, ZIGZAG, LLAMA3 = "packages/nvidia-h200-x4", "double_ring/nvidia-h200", "thousand_ranks/nvidia-h200"
 
 
-def numbers(tables: Tables) -> dict[str, list[Said]]:
+def quoted(tables: Tables) -> dict[str, list[Said]]:
     real = tables.worst_rank(TABLE, 4)
     zigzag, llama3 = tables.worst_rank(ZIGZAG, 64)["zigzag"], tables.worst_rank(LLAMA3, 64)["llama3"]
     balanced = real["torch_context_parallel_allgather_balanced"]

@@ -5,7 +5,7 @@ from accuracy.report.evidence import Said, Tables
 LARGEST = "depth/nvidia-h200-llama-405b"
 
 
-def numbers(tables: Tables) -> dict[str, list[Said]]:
+def quoted(tables: Tables) -> dict[str, list[Said]]:
     rows = tables.rows(LARGEST)
     rows = rows[(rows["gain"] == 1) & rows["tensor"].str.startswith("d_") & rows["x_single_device"].notna()]
     means = rows.groupby(["variant", "world_size"])["x_single_device"].mean()

@@ -39,7 +39,7 @@ BEST = [("ring", PUBLISHED, PARTIALS), ("ring", CARRY, GRADIENTS), ("zigzag", PU
 LONGER = "Float32 partials take a ring 5 to 20% longer"
 
 
-def numbers(tables: Tables) -> dict[str, list[Said]]:
+def quoted(tables: Tables) -> dict[str, list[Said]]:
     rows, real = tables.rows(TABLE), tables.rows(REAL)
     means = _means(rows)
     ring = means["bfloat16"]["ring", PUBLISHED]

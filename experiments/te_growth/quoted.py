@@ -13,7 +13,7 @@ SENT = f"{SUMS},gradient_wire=accumulate"
 ALL, AS_WRITTEN = f"{OUT},{DQ},{SENT}", "merge=rescaled_twice"
 
 
-def numbers(tables: Tables) -> dict[str, list[Said]]:
+def quoted(tables: Tables) -> dict[str, list[Said]]:
     rows = tables.rows(TABLE)
     known = rows[rows["tensor"].isin(TENSORS) & (rows["world_size"] > 1)]
     whole = known[(known["rank"] == ALL_RANKS) & (known["variant"] == "te_a2a")].groupby(

@@ -7,7 +7,7 @@ from accuracy.report.evidence import Said, Tables
 RULES = "tolerances/rules.csv"
 
 
-def numbers(tables: Tables) -> dict[str, list[Said]]:
+def quoted(tables: Tables) -> dict[str, list[Said]]:
     rules = pd.read_csv(tables.reports / RULES).set_index("rule")
     caught, failed = rules["caught"], rules["healthy failed"]
     alone = rules[rules["looks at"] == "out"]["caught"].str.extract(r"^(\d+)")[0].astype(int)

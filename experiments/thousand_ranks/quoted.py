@@ -5,7 +5,7 @@ from accuracy.report.evidence import Said, Tables
 TABLE = "thousand_ranks/nvidia-h200"
 
 
-def numbers(tables: Tables) -> dict[str, list[Said]]:
+def quoted(tables: Tables) -> dict[str, list[Said]]:
     rows = tables.rows(TABLE)
     sums = rows[(rows["variant"] == "llama3") & rows["tensor"].isin(["dk", "dv"]) & (rows["rank"] == -1)]
     worst = tables.claimed(

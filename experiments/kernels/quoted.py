@@ -5,7 +5,7 @@ from accuracy.report.evidence import Said, Tables
 TABLES = "kernels/nvidia-h200", "kernels/nvidia-h200-flash-attn-4"
 
 
-def numbers(tables: Tables) -> dict[str, list[Said]]:
+def quoted(tables: Tables) -> dict[str, list[Said]]:
     least = min(tables.claimed(name, "dk and dv of", r"from ([\d.]+)")[0] for name in TABLES)
     others = max(tables.claimed(name, "dk and dv of", r"others to ([\d.]+)")[0] for name in TABLES)
     return {

@@ -5,7 +5,7 @@ from accuracy.report.evidence import Said, Tables
 TABLE = "fp8_training/amd-epyc"
 
 
-def numbers(tables: Tables) -> dict[str, list[Said]]:
+def quoted(tables: Tables) -> dict[str, list[Said]]:
     e4m3 = tables.claimed(TABLE, "In e4m3 no operand", r"k (\d+)%, v \d+%, p \d+%, ds (\d+)%")
     int8 = tables.claimed(TABLE, "In int8 dS has", r"int8 dq: .*?ds (\d+)%.*int8 dv: .*?p (\d+)%")
     return {

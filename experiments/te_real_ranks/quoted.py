@@ -5,7 +5,7 @@ from accuracy.report.evidence import Said, Tables
 TABLE = "te_real_ranks/nvidia-h200-x2"
 
 
-def numbers(tables: Tables) -> dict[str, list[Said]]:
+def quoted(tables: Tables) -> dict[str, list[Said]]:
     more = tables.claimed(
         TABLE,
         "Float32 accumulators and wires take te_p2p at 2 ranks at most 1.1 times the time",

@@ -5,7 +5,7 @@ from accuracy.report.evidence import Said, Tables
 TABLE = "fp8_remedies/amd-epyc"
 
 
-def numbers(tables: Tables) -> dict[str, list[Said]]:
+def quoted(tables: Tables) -> dict[str, list[Said]]:
     rotation = tables.claimed(TABLE, "On outliers the rotation", r"fp8_hadamard ([\d.]+)")
     blocks = tables.claimed(TABLE, "On outliers the rotation", r"fp8_block ([\d.]+)")
     dv = tables.claimed(TABLE, "Without a prescale dv", r"gaussian: dv ([\d.]+)")

@@ -5,7 +5,7 @@ from accuracy.report.evidence import Said, Tables
 TABLE = "fp8_ring/amd-epyc"
 
 
-def numbers(tables: Tables) -> dict[str, list[Said]]:
+def quoted(tables: Tables) -> dict[str, list[Said]]:
     pattern = r"dk \S+ to ([\d.]+), dq \S+ to ([\d.]+), dv \S+ to ([\d.]+), out \S+ to ([\d.]+)"
     largest = max(
         max(tables.claimed(TABLE, start, pattern)) for start in ("A ring adds at most 5%", "A ring adds at most 10%")

@@ -5,7 +5,7 @@ from accuracy.report.evidence import Said, Tables
 TABLE = "attribution/nvidia-h200"
 
 
-def numbers(tables: Tables) -> dict[str, list[Said]]:
+def quoted(tables: Tables) -> dict[str, list[Said]]:
     share = tables.claimed(TABLE, "At least 80%", r"tensors: (\d+)%")
     return {
         "../../README.md": [Said("{:.0f}% of a ring's additional squared error is the rounding", share)],

@@ -5,7 +5,7 @@ from accuracy.report.evidence import Said, Tables
 TABLE = "inputs_that_matter/nvidia-h200"
 
 
-def numbers(tables: Tables) -> dict[str, list[Said]]:
+def quoted(tables: Tables) -> dict[str, list[Said]]:
     ring = tables.claimed(
         TABLE, "Times single device's, a ring's out", r"gaussian ([\d.]+) to ([\d.]+), others ([\d.]+) to ([\d.]+)"
     )

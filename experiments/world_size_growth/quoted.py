@@ -14,7 +14,7 @@ INDEX = ["variant", "tensor", "world_size"]
 FOUR = ", ".join(["{:.2f}"] * 4)
 
 
-def numbers(tables: Tables) -> dict[str, list[Said]]:
+def quoted(tables: Tables) -> dict[str, list[Said]]:
     rows = tables.rows(TABLE)
     rows = rows[rows["tensor"].isin(TENSORS)]
     worst = worst_ranks(rows[rows["dtype"] == "bfloat16"])

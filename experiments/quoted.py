@@ -8,7 +8,7 @@ FACTORS = "tests/api/test_assert_accurate.py"
 GATE, RULES = "accuracy/gate/rules.py", "accuracy/verdict/rule"
 
 
-def numbers(tables: Tables) -> dict[str, list[Said]]:
+def quoted(tables: Tables) -> dict[str, list[Said]]:
     named = tables.text(RATES, r"detection: (\d+) of (\d+) planted")
     proven = tables.text(RATES, r"causes: (\d+) of \d+ faults proven \(.*?\), (\d+) wrong")
     accused, healthy = tables.text(RATES, r"false alarms: (\d+) of ([\d,]+) healthy")
