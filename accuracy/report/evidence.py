@@ -9,7 +9,7 @@ number of a document that no passage has. --write puts the tables' numbers into 
 import re
 import runpy
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,43 +19,20 @@ from typing import Any
 import pandas as pd
 
 from accuracy.report.folder import read_folder
+from accuracy.report.measured import COMMAND, NUMBER, UNPUBLISHED, measured_only, unpublished, without
 from accuracy.results.claim import Claim, judge, judge_answer
 from accuracy.results.over_ranks import over_ranks
+from accuracy.results.table import ALL_RANKS
 
 NAME, TENSORS = "quoted.py", ("out", "dq", "dk", "dv")
 FIELD, NEVER = re.compile(r"\{[^{}]*\}"), re.compile(r"(?!)")
-NUMBER = re.compile(r"(?<![\w.^#/-])\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?(?![\w^])")
-WHOLE = r"\d+(?:[.,]\d+)*"
-LIST = rf"{WHOLE}(?:(?:,|\s+to|\s+and|\s+or|,? \.\.\.,?)\s+{WHOLE})*"
-CHOSEN = (  # what a number of is a setting
-    r"(?:ranks?|GPUs?|H100s?|H200s?|cores?|tokens?|keys?|queries|heads?|seeds?|layers?|parts?|bits?|bytes?|steps?|"
-    r"dimensions?|documents?|processes|threads|positions|hops?)"
-)
-UNMEASURED = tuple(
-    re.compile(each, re.DOTALL | re.MULTILINE)
-    for each in (  # what prints a digit that nobody measured, taken out in this order
-        r"^## (?:Question|Prediction)s?$.*?(?=^## |\Z)",
-        r"```.*?```",
-        r"^ {4,}(?:accuracy|make|pip|python|torchrun|srun)[^\n]*$",
-        r"`(?:[^`\n]|\n(?!\n))*`",
-        r"^\[[^\]]+\]: [^\n]*$",
-        r"\]\([^)]*\)",
-        r"https?://\S+",
-        r"<!-- columns.*?<!-- end of columns -->",
-        r"<!--.*?-->",
-        r"^ *\|[^\n]*\n(?= *\|[-|: ]+\|$)",  # heads of tables
-        r"\d{4}-\d\d-\d\d",
-        r"arXiv:? ?\d{4}\.\d{4,5}",
-        r"\b\d+-bit\b",
-        r"^ *\d+\. ",
-        r"\d+\.\d+\.\d+\S*",  # versions
-        r"\b(?:torch|Triton|Python|CUDA|cuDNN|flash-attn|FlashAttention|JAX|transformers|NCCL|MKL)\s+\d[\d.]*",
-        rf"\b(?:lines?|Table|Figure|section|layers?|ranks?|seeds?|steps?|head|Predictions?|size)\s+{LIST}",
-        rf"\bhead(?:s| dim) of {LIST}",
-        rf"\b[A-Za-z_]+ ?= ?{LIST}",  # W = 2, 4
-        rf"{LIST}\s+(?:\w+\s+)?{CHOSEN}\b",
-    )
-)
+
+
+class _Short(Formatter):
+    def format_field(self, value: Any, format_spec: str) -> str:
+        """1e-7, where Python has 1e-07."""
+        text: str = super().format_field(value, format_spec)
+        return text.replace("e-0", "e-").replace("e+0", "e")
 
 
 @dataclass(frozen=True)
@@ -75,7 +52,7 @@ class Said:
     @property
     def printed(self) -> str:
         """The text with the tables' numbers."""
-        return self.text.format(*self.values)
+        return _Short().format(self.text, *self.values)
 
     @property
     def formats(self) -> list[str]:
@@ -93,6 +70,16 @@ class Tables:
     def rows(self, name: str) -> pd.DataFrame:
         """All rows of a table."""
         return read_folder(self.reports / name).rows
+
+    def cases(self, name: str) -> "pd.Series[int]":
+        """How many cases of a table are ok, unsupported and failed."""
+        cases = self.rows(name).drop_duplicates("case_id")["status"].value_counts()
+        return cases.reindex(["ok", "unsupported", "failed"], fill_value=0)
+
+    def whole(self, name: str) -> pd.DataFrame:
+        """The rows with numbers of all ranks together."""
+        rows = self.rows(name)
+        return rows[(rows["rank"] == ALL_RANKS) & rows["tensor"].notna() & (rows["status"] == "ok")]
 
     def worst_rank(self, name: str, world_size: int, kernel: str = "flash_attn") -> "pd.Series[float]":
         """By variant, as published, in bfloat16: error over single device's on the worst rank, worst of the tensors."""
@@ -116,26 +103,47 @@ class Tables:
         """Which of the claims of a table hold, of those that it can judge."""
         return [each.holds for each in judge(name.split("/")[0], self.rows(name)) if each.holds is not None]
 
+    def answer(self, name: str) -> list[bool]:
+        """Whether the table bears out each claim that the experiment's Answer is made of."""
+        return [bool(each.holds) for each in judge_answer(name.split("/")[0], self.rows(name))]
+
     def text(self, name: str, pattern: str) -> tuple[float, ...]:
         """Numbers in the groups of the only match of `pattern` in a published text, `selfcheck/rates.txt`."""
         return _numbers(re.search(pattern, (self.reports / name).read_text()), f"{name}: has no {pattern!r}")
 
 
+def lines(rows: Mapping[str, Iterable[Any]], *specs: str) -> list[Said]:
+    """Lines of a Markdown table: by what each begins with, the numbers behind it, each in its column's format spec, in
+    the last one from there on. A text instead of a number is printed as it is."""
+    return [_table_line(head, list(cells), specs or (".2f",)) for head, cells in rows.items()]
+
+
 def complaints(document: str, said: Iterable[Said]) -> Iterator[str]:
-    """A line for each passage that tables or document do not bear out, then for each number that no passage has."""
-    open_ = _measured_only(document)
+    """A line for each passage that tables or document do not bear out, then for each number that no passage has, and
+    for each paragraph that says that its run is unpublished, and not how to run it."""
+    open_ = measured_only(document)
     for each, place in _places(document, said):
         if place is None:
             yield f"no such passage: {each.text}"
             continue
-        line, found = _line(document, place.start()), " ".join(place.group().split())
-        if found != " ".join(each.printed.split()):
-            yield f"line {line} prints: {found}; the tables say: {each.printed}"
+        line, found = _line(document, place.start()), _plain(place.group())
+        if found != _plain(each.printed):
+            yield f"line {line} prints: {found}; the tables say: {_plain(each.printed)}"
         elif not each.holds:
             yield f"line {line} prints: {found}; the tables do not bear it out"
-        open_ = _without(open_, place)
+        open_ = without(open_, place)
+    for place in unpublished(document):
+        open_ = without(open_, place)
+        if UNPUBLISHED.search(place.group()) and not COMMAND.search(place.group()):
+            yield f"line {_line(document, place.start())}: unpublished, and no command is beside it"
     for number in NUMBER.finditer(open_):
         yield f"line {_line(document, number.start())}: no table is named for {number.group()}"
+
+
+def of_unpublished_runs(document: str) -> int:
+    """How many numbers of a document are of runs that are not published."""
+    measured = measured_only(document)
+    return sum(len(NUMBER.findall(measured, *place.span())) for place in unpublished(document))
 
 
 def with_numbers(document: str, said: Iterable[Said]) -> str:
@@ -143,42 +151,47 @@ def with_numbers(document: str, said: Iterable[Said]) -> str:
     edits: list[tuple[tuple[int, int], str]] = []
     for each, place in _places(document, said):
         if place and place.re.groups:
-            edits += zip(place.regs[1:], map(format, each.values, each.formats), strict=True)
+            edits += zip(place.regs[1:], map(_Short().format_field, each.values, each.formats), strict=True)
     for (start, end), number in sorted(edits, reverse=True):
         document = document[:start] + number + document[end:]
     return document
 
 
-def check(repository: Path, write: bool = False) -> Iterator[str]:
-    """The complaints about every document that a quoted.py names. write: after the tables' numbers are in it."""
+def check(repository: Path, write: bool = False) -> tuple[list[str], dict[str, int]]:
+    """The complaints about every document that a quoted.py names, and how many numbers of each are of unpublished
+    runs. write: after the tables' numbers are in the documents."""
     tables = Tables(repository / "reports")
     passages: dict[Path, list[Said]] = {}
     for file in sorted(repository.glob(f"experiments/**/{NAME}")):
         for document, said in runpy.run_path(str(file))["quoted"](tables).items():
             passages.setdefault((file.parent / document).resolve(), []).extend(said)
+    found, open_ = [], {}
     for path, said in passages.items():
         if write:
             path.write_text(with_numbers(path.read_text(), said))
-        for each in complaints(path.read_text(), said):
-            yield f"{path.relative_to(repository.resolve())}: {each}"
+        name, text = str(path.relative_to(repository.resolve())), path.read_text()
+        found += [f"{name}: {each}" for each in complaints(text, said)]
+        open_[name] = of_unpublished_runs(text)
+    return found, open_
 
 
 def main(words: list[str]) -> int:
     """0: every number is borne out; 1: not, a line for each."""
-    found = list(check(Path(words[0]), write="--write" in words[1:]))
+    found, open_ = check(Path(words[0]), write="--write" in words[1:])
     print(*found, sep="\n", end="\n" if found else "")
-    print(f"{len(found)} numbers or passages are not borne out by the published tables")
+    print(*(f"{name}: {count} numbers are of unpublished runs" for name, count in open_.items() if count), sep="\n")
+    print(f"{len(found)} numbers or passages are not borne out by the published tables, of {len(open_)} documents")
     return int(bool(found))
 
 
 def _places(document: str, said: Iterable[Said]) -> list[tuple[Said, re.Match[str] | None]]:
     """Where each passage is, no two in one place: with the tables' numbers, else with others, in `said`'s order."""
-    said = list(said)
+    said, document = list(said), document.replace("**", "  ")
     found: dict[int, re.Match[str]] = {}
     for patterns in ([_pattern(each.printed, NEVER) for each in said], [_pattern(each.text, FIELD) for each in said]):
         for index, pattern in enumerate(patterns):
             if index not in found and (place := pattern.search(document)):
-                found[index], document = place, _without(document, place)
+                found[index], document = place, without(document, place)
     return [(each, found.get(index)) for index, each in enumerate(said)]
 
 
@@ -188,22 +201,22 @@ def _numbers(found: re.Match[str] | None, complaint: str) -> tuple[float, ...]:
     return tuple(float(group.replace(",", "")) for group in found.groups())
 
 
-def _measured_only(document: str) -> str:
-    for pattern in UNMEASURED:
-        for place in pattern.finditer(document):
-            document = _without(document, place)
-    return document
-
-
 def _pattern(text: str, any_number: re.Pattern[str]) -> re.Pattern[str]:
     """Finds a text, white space aside, with anything in place of the fields."""
-    words = (r"(\S+?)".join(map(re.escape, any_number.split(word))) for word in text.split())
-    return re.compile(r"\s+".join(words))
+    words = (r"(\S+?)".join(map(re.escape, any_number.split(word))) for word in _plain(text).split())
+    return re.compile(r"\s+".join(words) + r"(?![\w%]|\.\d)")
 
 
-def _without(document: str, place: re.Match[str]) -> str:
-    blank = re.sub(r"\S", " ", document[place.start() : place.end()])
-    return document[: place.start()] + blank + document[place.end() :]
+def _plain(text: str) -> str:
+    """Without bold, and with one space for white space."""
+    return " ".join(text.replace("**", "  ").split())
+
+
+def _table_line(head: str, cells: list[Any], specs: tuple[str, ...]) -> Said:
+    fields = [
+        "{}" if isinstance(each, str) else f"{{:{specs[min(at, len(specs) - 1)]}}}" for at, each in enumerate(cells)
+    ]
+    return Said(f"| {head} | {' | '.join(fields)} |", tuple(cells))
 
 
 def _line(document: str, place: int) -> int:

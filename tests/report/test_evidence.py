@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from accuracy.core.paths import PACKAGE
-from accuracy.report.evidence import Said, check, complaints, with_numbers
+from accuracy.report.evidence import Said, check, complaints, lines, of_unpublished_runs, with_numbers
 
 DOCUMENT = """# Growth
 
@@ -37,7 +37,7 @@ def test_what_tables_bear_out_has_no_complaint_and_settings_need_no_table() -> N
 @pytest.mark.parametrize(
     ("change", "found"),
     [
-        (("**1.25**", "**1.26**"), r"line 10 prints: error is \*\*1.26\*\* times .* the tables say: error is .*1.25"),
+        (("**1.25**", "**1.26**"), r"line 10 prints: error is 1.26 times .* the tables say: error is .*1.25"),
         (("1.20 |", "1.02 |"), r"line 15 prints: \| ring \| 1.02 \| 1.25 \|; the tables say: \| ring \| 1.20"),
         (("Measured", "Measured 31.5 ms"), "line 9: no table is named for 31.5"),
         (("stays below", "may exceed"), "no such passage: error is"),
@@ -60,8 +60,37 @@ def test_new_numbers_of_the_tables_are_written_into_the_document_and_nothing_els
     assert list(complaints(written, new)) == []
 
 
+def test_a_table_is_compared_cell_by_cell_each_column_in_its_format() -> None:
+    printed = "| | a | b |\n|---|---|---|\n| x | **1.20** | 3e-7 |\n| y | 2.4e3 | none |\n"
+    said = lines({"x": (1.2, 3e-7), "y": ("2.4e3", "none")}, ".2f", ".0e")
+    assert list(complaints(printed, said)) == []
+    assert len(list(complaints(printed.replace("3e-7", "4e-7"), said))) == 1
+
+
+UNPUBLISHED = """## Finding
+
+Published. The unpublished run (`accuracy seed=3`):
+
+| | 2 |
+|---|---|
+| ring | 7.1 |
+
+In the same unpublished run: 2.3%.
+
+- Measured: 4.5.
+"""
+
+
+def test_numbers_of_unpublished_runs_are_counted_and_have_a_command_beside_them() -> None:
+    assert of_unpublished_runs(UNPUBLISHED) == 2
+    assert list(complaints(UNPUBLISHED, [])) == ["line 11: no table is named for 4.5"]
+    (first, _) = complaints(UNPUBLISHED.replace("accuracy seed=3", "accuracy"), [])
+    assert first == "line 3: unpublished, and no command is beside it"
+
+
 def test_every_number_of_the_bound_documents_is_a_published_table_s() -> None:
-    assert list(check(PACKAGE.parent)) == []
+    found, _ = check(PACKAGE.parent)
+    assert found == []
 
 
 def test_no_file_beside_a_script_hides_a_module_of_python() -> None:

@@ -1,0 +1,75 @@
+"""Which numbers of a document are measured? Its text without settings, predictions, versions and code.
+
+In: a Markdown document. Out: the same text, with blanks for whatever prints a digit that nobody measured and for the
+numbers of runs that are not published: those of a paragraph or list item that says `unpublished` and, in backticks, the
+command that measures them (or `the same unpublished run`), and of the table behind it where it ends with a colon.
+"""
+
+import re
+
+WHOLE = r"\d+(?:[.,]\d+)*"
+LIST = rf"{WHOLE}(?:(?:,|\s+to|\s+and|\s+or|,? \.\.\.,?)\s+{WHOLE})*"
+CHOSEN = (  # what a number of is a setting
+    r"(?:ranks?|GPUs?|H100s?|H200s?|cores?|tokens?|keys?|queries|heads?|seeds?|layers?|parts?|bits?|bytes?|steps?|"
+    r"dimensions?|documents?|processes|threads|positions|hops?|dims?|seqs?|sequences|columns?|terms|words|batchmates)"
+)
+UNMEASURED = tuple(
+    re.compile(each, re.DOTALL | re.MULTILINE)
+    for each in (  # what prints a digit that nobody measured, taken out in this order
+        r"^## (?:Question|Prediction)s?\b[^\n]*$.*?(?=^## |\Z)",
+        r"```.*?```",
+        r"^ {4,}(?:accuracy|make|pip|python|torchrun|srun)(?:[^\n]*\\\n)*[^\n]*$",
+        r"`(?:[^`\n]|\n(?!\n))*`",
+        r"^\[[^\]]+\]: [^\n]*$",
+        r"\]\([^)]*\)",
+        r"https?://\S+",
+        r"<!-- columns.*?<!-- end of columns -->",
+        r"<!--.*?-->",
+        r"^ *\|[^\n]*\n(?= *\|[-|: ]+\|$)",  # heads of tables
+        r"\d{4}-\d\d-\d\d",
+        r"arXiv:? ?\d{4}\.\d{4,5}",
+        r"\b\d+-bit\b",
+        r"^ *\d+\. ",
+        rf"\b(?:predicted|not)(?: (?:to be|as|below|within|above|at least|at most|of|by|the))*\s+{LIST}",
+        rf"{LIST}%?(?:\s+times)?\s+(?:was|were)\s+predicted",
+        r"\d+\.\d+\.\d+\S*",  # versions
+        r"\b(?:torch|Triton|Python|CUDA|cuDNN|flash-attn|FlashAttention|JAX|transformers|NCCL|MKL)\s+\d[\d.]*",
+        rf"\b(?:lines?|Table|Figure|section|layers?|ranks?|seeds?|steps?|head|Predictions?|sizes?|claims?|rules?|dims?|lengths?)\s+{LIST}",
+        rf"(?:{WHOLE}\s+)?\bhead(?:s| dims?) of {LIST}",
+        rf"\b[A-Za-z_]+ ?= ?{LIST}",  # W = 2, 4
+        rf"{LIST}\s+(?:\w+\s+)?{CHOSEN}\b",
+    )
+)
+
+LINE = r"[^\n]+(?:\n|\Z)"
+PARAGRAPH = re.compile(rf"^(?=[^\n]*\S){LINE}(?:(?![ \t]*(?:$|[-*] |\d+\. )){LINE})*", re.MULTILINE)
+UNPUBLISHED, COMMAND = (
+    re.compile(r"\bunpublished\b", re.IGNORECASE),
+    re.compile(r"`[^`]*\s[^`]*`|the\s+same\s+unpublished"),
+)
+NUMBER = re.compile(r"(?<![\w.^#/-])(?<![a-z]\+)\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?(?![\w^])")
+
+
+def measured_only(document: str) -> str:
+    """The document with blanks for what is not measured, of the same length."""
+    for pattern in UNMEASURED:
+        for place in pattern.finditer(document):
+            document = without(document, place)
+    return document
+
+
+def unpublished(document: str) -> list[re.Match[str]]:
+    """The paragraphs, list items and tables whose numbers are of runs that are not published."""
+    found: list[re.Match[str]] = []
+    follows = False
+    for place in PARAGRAPH.finditer(document):
+        if follows or UNPUBLISHED.search(place.group()):
+            found.append(place)
+            follows = place.group().rstrip().endswith(":")
+    return found
+
+
+def without(document: str, place: re.Match[str]) -> str:
+    """The document with blanks at a place."""
+    blank = re.sub(r"\S", " ", place.group())
+    return document[: place.start()] + blank + document[place.end() :]
