@@ -6,6 +6,7 @@ numbers that tables have for them. Out: a line for each passage that the tables 
 number of a document that no passage has. --write puts the tables' numbers into the documents first, as after new runs.
 """
 
+import json
 import re
 import runpy
 import sys
@@ -76,6 +77,11 @@ class Tables:
         cases = self.rows(name).drop_duplicates("case_id")["status"].value_counts()
         return cases.reindex(["ok", "unsupported", "failed"], fill_value=0)
 
+    def seconds(self, name: str) -> float:
+        """From a run's start to its end."""
+        run = json.loads((self.reports / name / "run.json").read_text())
+        return float((pd.Timestamp(run["ended"]) - pd.Timestamp(run["started"])).total_seconds())
+
     def whole(self, name: str) -> pd.DataFrame:
         """The rows with numbers of all ranks together."""
         rows = self.rows(name)
@@ -110,6 +116,12 @@ class Tables:
     def text(self, name: str, pattern: str) -> tuple[float, ...]:
         """Numbers in the groups of the only match of `pattern` in a published text, `selfcheck/rates.txt`."""
         return _numbers(re.search(pattern, (self.reports / name).read_text()), f"{name}: has no {pattern!r}")
+
+
+def significant(number: float, digits: int = 2) -> str:
+    """A number to so many significant digits, without exponent: 160,000 or 0.53."""
+    decimals = digits - 1 - int(f"{number:e}".split("e")[1])
+    return f"{round(number, decimals):,.{max(decimals, 0)}f}"
 
 
 def lines(rows: Mapping[str, Iterable[Any]], *specs: str) -> list[Said]:

@@ -34,7 +34,7 @@ UNMEASURED = tuple(
         rf"{LIST}%?(?:\s+times)?\s+(?:was|were)\s+predicted",
         r"\d+\.\d+\.\d+\S*",  # versions
         r"\b(?:torch|Triton|Python|CUDA|cuDNN|flash-attn|FlashAttention|JAX|transformers|NCCL|MKL)\s+\d[\d.]*",
-        rf"\b(?:lines?|Table|Figure|section|layers?|ranks?|seeds?|steps?|head|Predictions?|sizes?|claims?|rules?|dims?|lengths?)\s+{LIST}",
+        rf"\b(?:lines?|Table|Figure|section|layers?|[Rr]anks?|seeds?|steps?|head|[Pp]redictions?|[Ss]izes?|[Cc]laims?|rules?|dims?|lengths?)\s+{LIST}",
         rf"(?:{WHOLE}\s+)?\bhead(?:s| dims?) of {LIST}",
         rf"\b[A-Za-z_]+ ?= ?{LIST}",  # W = 2, 4
         rf"{LIST}\s+(?:\w+\s+)?{CHOSEN}\b",
