@@ -2,9 +2,9 @@
 
     python -m experiments.remedies.bytes_sent FOLDER
 
-8 key/value heads of 64. Bytes are in units of a rank's own k and v. A gather, a reduce-scatter and an all-to-all send
-what NCCL's rings do: a rank's part W - 1 times, and (W - 1) / W of what it gives to an all-to-all. `gathered`: the share of
-all keys and values that a rank holds at a time, two groups of heads (one arrives while the other is used).
+8 key/value heads of 64. Bytes are in units of a rank's own k and v. A gather sends what NCCL's ring does, a rank's part
+W - 1 times; a reduce-scatter and an all-to-all (W - 1) / W of what they are given. `gathered`: the share of all keys
+and values that a rank holds at a time, two groups of heads (one arrives while the other is used).
 Written is FOLDER/bytes.csv.
 """
 
@@ -24,7 +24,7 @@ from accuracy.execute.settle import read_settled
 from accuracy.simulate.program import Work, build_kernel
 from accuracy.world import simulated
 from accuracy.world.base import Results, Tensors
-from accuracy.world.simulated import Mail, SimulatedWorld, Transfer
+from accuracy.world.simulated import SimulatedWorld, Transfer
 
 SIZES, TOKENS, HEADS, DIM = (2, 4, 8, 64), 16, 8, 64
 VARIANTS = ("ring", "zigzag", "llama3", "llama3_ring", "ulysses")
@@ -40,6 +40,7 @@ class Sent:
     bytes: float = 0.0
 
     def add(self, tensors: Sequence[Tensor], times: float) -> None:
+        """A message of some tensors, each sent so many times."""
         self.messages += 1
         self.bytes += times * sum(x.nbytes for x in tensors)
 
@@ -51,18 +52,22 @@ class CountingWorld(SimulatedWorld):
     sent: Sent = field(default_factory=lambda: Sent(0))
 
     def exchange(self, tensors: Sequence[Tensor], to: int, source: int) -> Transfer:
+        """See `World.exchange`."""
         self.sent.add(tensors, 1)
         return super().exchange(tensors, to, source)
 
     def all_gather(self, tensors: Sequence[Tensor]) -> Transfer:
+        """See `World.all_gather`."""
         self.sent.add(tensors, self.size - 1)
         return super().all_gather(tensors)
 
     def all_to_all(self, tensors: Sequence[Tensor]) -> Transfer:
+        """See `World.all_to_all`."""
         self.sent.add(tensors, (self.size - 1) / self.size)
         return super().all_to_all(tensors)
 
     def reduce_scatter(self, tensors: Sequence[Tensor]) -> Transfer:
+        """See `World.reduce_scatter`."""
         self.sent.add(tensors, (self.size - 1) / self.size)
         return super().reduce_scatter(tensors)
 
@@ -99,8 +104,8 @@ def rows() -> Iterator[dict[str, object]]:
                 length = TOKENS * size
                 problem = [f"problem.seqlen={length}", f"problem.heads={HEADS}", f"problem.heads_kv={HEADS}"]
                 config = compose(
-                    f"variant={variant}", "kernel=eager", "dtype=bfloat16", f"world_size={size}", "device=cpu", "seed=0",
-                    f"problem.head_dim={DIM}", *problem, *words,
+                    f"variant={variant}", "kernel=eager", "dtype=bfloat16", f"world_size={size}", "device=cpu",
+                    "seed=0", f"problem.head_dim={DIM}", *problem, *words,
                 )  # fmt: skip
                 (case,) = [each.case for each in plan(read_settled(config), free_bytes=None)]
                 shards = [
