@@ -26,6 +26,15 @@ from accuracy.results.over_ranks import over_ranks
 from accuracy.results.table import ALL_RANKS
 
 NAME, TENSORS = "quoted.py", ("out", "dq", "dk", "dv")
+OPEN = {  # not bound yet
+    "batch_invariance",
+    "backward_kernels",
+    "bpt_backward",
+    "depth",
+    "forward_faults",
+    "gate_power",
+    "million_tokens",
+}
 FIELD, NEVER = re.compile(r"\{[^{}]*\}"), re.compile(r"(?!)")
 
 
@@ -170,13 +179,16 @@ def with_numbers(document: str, said: Iterable[Said]) -> str:
 
 
 def check(repository: Path, write: bool = False) -> tuple[list[str], dict[str, int]]:
-    """The complaints about every document that a quoted.py names, and how many numbers of each are of unpublished
-    runs. write: after the tables' numbers are in the documents."""
+    """The complaints about the README of every experiment (but OPEN's) and every document that a quoted.py names, and
+    how many numbers of each are of unpublished runs. write: after the tables' numbers are in the documents."""
     tables = Tables(repository / "reports")
     passages: dict[Path, list[Said]] = {}
     for file in sorted(repository.glob(f"experiments/**/{NAME}")):
         for document, said in runpy.run_path(str(file))["quoted"](tables).items():
             passages.setdefault((file.parent / document).resolve(), []).extend(said)
+    for readme in sorted(repository.glob("experiments/*/README.md")):
+        if readme.parent.name not in OPEN:
+            passages.setdefault(readme.resolve(), [])
     found, open_ = [], {}
     for path, said in passages.items():
         if write:
@@ -199,6 +211,8 @@ def main(words: list[str]) -> int:
 def _places(document: str, said: Iterable[Said]) -> list[tuple[Said, re.Match[str] | None]]:
     """Where each passage is, no two in one place: with the tables' numbers, else with others, in `said`'s order."""
     said, document = list(said), document.replace("**", "  ")
+    for block in unpublished(document):
+        document = without(document, block)
     found: dict[int, re.Match[str]] = {}
     for patterns in ([_pattern(each.printed, NEVER) for each in said], [_pattern(each.text, FIELD) for each in said]):
         for index, pattern in enumerate(patterns):

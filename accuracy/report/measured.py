@@ -2,10 +2,12 @@
 
 In: a Markdown document. Out: the same text, with blanks for whatever prints a digit that nobody measured and for the
 numbers of runs that are not published: those of a paragraph or list item that says `unpublished` and, in backticks, the
-command that measures them (or `the same unpublished run`), and of the table behind it where it ends with a colon.
+command that measures them (or `the same unpublished run`), of the table or list behind it where it ends with
+a colon, and of the whole section where it says `this section`.
 """
 
 import re
+from collections.abc import Callable
 
 WHOLE = r"\d+(?:[.,]\d+)*"
 LIST = rf"{WHOLE}(?:(?:,|\s+to|\s+and|\s+or|,? \.\.\.,?)\s+{WHOLE})*"
@@ -13,6 +15,7 @@ CHOSEN = (  # what a number of is a setting
     r"(?:ranks?|GPUs?|H100s?|H200s?|cores?|tokens?|keys?|queries|heads?|seeds?|layers?|parts?|bits?|bytes?|steps?|"
     r"dimensions?|documents?|processes|threads|positions|hops?|dims?|seqs?|sequences|columns?|terms|words|batchmates)"
 )
+BOUND = "to be|as|below|within|above|less than|more than|at least|at most|of|by|the"
 UNMEASURED = tuple(
     re.compile(each, re.DOTALL | re.MULTILINE)
     for each in (  # what prints a digit that nobody measured, taken out in this order
@@ -21,21 +24,23 @@ UNMEASURED = tuple(
         r"^ {4,}(?:accuracy|make|pip|python|torchrun|srun)(?:[^\n]*\\\n)*[^\n]*$",
         r"`(?:[^`\n]|\n(?!\n))*`",
         r"^\[[^\]]+\]: [^\n]*$",
+        r"\[[^\]]*\]\(https?://(?!github.com/attention-accuracy)[^)]*\)",  # of others
         r"\]\([^)]*\)",
         r"https?://\S+",
         r"<!-- columns.*?<!-- end of columns -->",
         r"<!--.*?-->",
         r"^ *\|[^\n]*\n(?= *\|[-|: ]+\|$)",  # heads of tables
         r"\d{4}-\d\d-\d\d",
+        r"N\(0, \d+(?:\^2)?\)",
         r"arXiv:? ?\d{4}\.\d{4,5}",
         r"\b\d+-bit\b",
         r"^ *\d+\. ",
-        rf"\b(?:predicted|not)(?: (?:to be|as|below|within|above|at least|at most|of|by|the))*\s+{LIST}",
+        rf"\b(?:predicted|not)(?: (?:{BOUND}))*\s+{LIST}",
         rf"{LIST}%?(?:\s+times)?\s+(?:was|were)\s+predicted",
         r"\d+\.\d+\.\d+\S*",  # versions
         r"\b(?:torch|Triton|Python|CUDA|cuDNN|flash-attn|FlashAttention|JAX|transformers|NCCL|MKL)\s+\d[\d.]*",
         rf"\b(?:lines?|Table|Figure|section|layers?|[Rr]anks?|seeds?|steps?|head|[Pp]redictions?|[Ss]izes?|[Cc]laims?|rules?|dims?|lengths?)\s+{LIST}",
-        rf"(?:{WHOLE}\s+)?\bhead(?:s| dims?) of {LIST}",
+        rf"(?:{WHOLE}\s+)?\bhead(?:s| dims?)? of {LIST}",
         rf"\b[A-Za-z_]+ ?= ?{LIST}",  # W = 2, 4
         rf"{LIST}\s+(?:\w+\s+)?{CHOSEN}\b",
     )
@@ -43,6 +48,8 @@ UNMEASURED = tuple(
 
 LINE = r"[^\n]+(?:\n|\Z)"
 PARAGRAPH = re.compile(rf"^(?=[^\n]*\S){LINE}(?:(?![ \t]*(?:$|[-*] |\d+\. )){LINE})*", re.MULTILINE)
+ITEM = re.compile(r"[ \t]*(?:[-*]|\d+\.) ")
+SECTION = re.compile(r"\bthis\s+section\b")
 UNPUBLISHED, COMMAND = (
     re.compile(r"\bunpublished\b", re.IGNORECASE),
     re.compile(r"`[^`]*\s[^`]*`|the\s+same\s+unpublished"),
@@ -61,12 +68,29 @@ def measured_only(document: str) -> str:
 def unpublished(document: str) -> list[re.Match[str]]:
     """The paragraphs, list items and tables whose numbers are of runs that are not published."""
     found: list[re.Match[str]] = []
-    follows = False
+    reach: Callable[[str], object] = _nothing
     for place in PARAGRAPH.finditer(document):
-        if follows or UNPUBLISHED.search(place.group()):
+        text = place.group()
+        further = bool(reach(text))
+        if further or UNPUBLISHED.search(text):
             found.append(place)
-            follows = place.group().rstrip().endswith(":")
+        if UNPUBLISHED.search(text):
+            reach = _section if SECTION.search(text) else _anything if text.rstrip().endswith(":") else _nothing
+        elif reach is not _section or not further:
+            reach = ITEM.match if further and ITEM.match(text) else _nothing
     return found
+
+
+def _nothing(_: str) -> bool:
+    return False
+
+
+def _anything(_: str) -> bool:
+    return True
+
+
+def _section(text: str) -> bool:
+    return not text.startswith("#")
 
 
 def without(document: str, place: re.Match[str]) -> str:
