@@ -4,7 +4,6 @@ accuracy.assert_close(my_attention, q, k, v, dout=dout, causal=True)
 accuracy.assert_close(out, q, k, v, causal=True, lse=lse, dout=dout, dq=q.grad, dk=k.grad, dv=v.grad)
 """
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,13 +14,9 @@ from accuracy.api.bounds import Exact, exact
 from accuracy.bound.limits import ALARM, Beyond, beyond, limits
 from accuracy.core.dtype import FORMATS
 from accuracy.core.errors import ConfigError
+from accuracy.runtime.arguments import NAMES, parameters
 
 FORWARD, GRADIENTS = ("out", "lse"), ("dq", "dk", "dv")
-NAMES = {
-    "causal": ("causal", "is_causal"),
-    "softmax_scale": ("softmax_scale", "scale", "sm_scale"),
-    "group": ("group",),
-}
 PLACES = {"bshd": ("batch", "token", "head", "dim"), "bhsd": ("batch", "head", "token", "dim")}
 SOURCE = {
     "loosest": "rounding alone where scores, weights, lse and partial results are stored in {dtype}",
@@ -118,12 +113,9 @@ def _said(name: str, found: list[Beyond], x: Tensor, reference: Tensor, layout: 
 
 def _taken(fn: Callable[..., Any], q: Tensor, how: Mapping[str, Any]) -> dict[str, Any]:
     """Of `how`, by the function's own names, what it has a parameter for; defaults only where it has none."""
-    try:
-        parameters = inspect.signature(fn).parameters
-    except (TypeError, ValueError):  # torch's own functions have no signature
-        return {}
+    known = parameters(fn) or {}
     values = {"causal": False, "softmax_scale": q.shape[-1] ** -0.5, "group": None, **how}
-    found = {name: (word, parameters[name]) for word, names in NAMES.items() for name in names if name in parameters}
+    found = {name: (word, known[name]) for word, names in NAMES.items() for name in names if name in known}
     return {name: values[word] for name, (word, each) in found.items() if word in how or each.default is each.empty}
 
 

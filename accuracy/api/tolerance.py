@@ -77,16 +77,18 @@ def _problem(q_shape: Sequence[int], keys: int | None, heads_kv: int | None, mas
     except (TypeError, ValueError):
         raise ConfigError(f"q_shape={q_shape!r}; give (batch, tokens, heads, head dim)") from None
     keys, heads_kv = (own if size is None else size for size, own in ((keys, queries), (heads_kv, heads)))
-    if not all(type(size) is int and size > 0 for size in (*sizes, keys, heads_kv)):
-        raise ConfigError(f"q_shape={tuple(sizes)}, keys={keys}, heads_kv={heads_kv}; allowed: whole numbers from 1")
+    if not all(type(size) is int and 0 < size < MOST_SCORES for size in (*sizes, keys, heads_kv)):
+        given = f"q_shape={tuple(sizes)}, keys={keys}, heads_kv={heads_kv}"
+        raise ConfigError(f"{given}; allowed: whole numbers from 1 to {MOST_SCORES - 1:,}")
     if heads % heads_kv or (mask == "causal" and keys < queries):
         raise ConfigError(f"heads_kv={heads_kv} must divide {heads} heads, and causal needs at least {queries} keys")
     if scale is not None and not 0 < scale < math.inf:
         raise ConfigError(f"softmax_scale={scale}; allowed: numbers above 0")
     own = None if queries == keys else queries
     problem = Problem(batch, keys, heads, heads_kv, dim, mask, dim**-0.5 if scale is None else scale, own)
-    if problem.pairs > MOST_SCORES:
-        raise ConfigError(
-            f"{problem.pairs:,} scores are too many (allowed: {MOST_SCORES:,}); ask for fewer heads or tokens"
-        )
+    for what, number in (("scores", problem.pairs), ("elements", batch * max(keys, queries) * heads * dim)):
+        if number > MOST_SCORES:
+            raise ConfigError(
+                f"{number:,} {what} are too many (allowed: {MOST_SCORES:,}); ask for fewer heads or tokens"
+            )
     return problem

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy.kernel.base import FLASH, WITHOUT_DROPOUT, Abilities, Gradients, How, KernelKnobs
+from accuracy.kernel.base import FLASH, Abilities, Gradients, How, KernelKnobs
 from accuracy.kernel.block import flash_fold
 
 
@@ -43,7 +43,7 @@ class FlashAttn(KernelKnobs):
             _interface()
         except ImportError as error:
             return Abilities(missing=f"cannot be imported ({error}); install attention-accuracy[flash]")
-        return replace(FLASH, deterministic=self.deterministic, features=WITHOUT_DROPOUT)
+        return replace(FLASH, deterministic=self.deterministic, features=("window", "softcap"))
 
     def build(self, device: str) -> "FlashAttn":
         """The package is imported now, before another's stand-in may have its name."""

@@ -2,6 +2,8 @@
 
     fn(q, k, v, *, causal, softmax_scale, group) -> out or (out, lse)
 
+is_causal for causal, scale or sm_scale for softmax_scale; a function without `group` is not given it.
+
 q (B, S/W, H, D), k, v (B, S/W, Hk, D) and out are one rank's shards in the variant's sharding; group is the torch
 process group of the case's ranks; out has q's dtype, lse (B, H, S/W) is natural log in any floating dtype. Other
 layouts: `accuracy.runtime.layout`. The module that holds fn may say more:
@@ -16,7 +18,6 @@ A function of a user's is given more where it has a word of flash-attn's for it:
 """
 
 import importlib.metadata
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from accuracy.core.case import Case
 from accuracy.core.masks import Visibility
 from accuracy.core.sharding import SHARDINGS, UNEVEN, lengths_of
 from accuracy.runtime import kept, returned
+from accuracy.runtime.arguments import named, parameters
 from accuracy.runtime.layout import LAYOUTS
 from accuracy.variant.base import WROTE, Rank, Schedule
 from accuracy.world.base import Results
@@ -72,7 +74,7 @@ def attend(
     leaves = q.detach().requires_grad_(), k.detach().requires_grad_(), v.detach().requires_grad_()
     arguments, keywords = layout.arguments(*leaves, documents)
     with kept.settings(), torch.enable_grad(), unwritten(q, k, v):
-        result = fn(*arguments, **how, **keywords)
+        result = fn(*arguments, **named(fn, how), **keywords)
     with torch.enable_grad():
         out, lse = returned.read(result, layout_name, q)
     return out.detach(), lse, Graph(out, leaves)
@@ -111,12 +113,9 @@ def unwritten(*tensors: Tensor) -> Iterator[None]:
 
 def _own_words(fn: Callable[..., Any]) -> set[str]:
     """The features that a user's function has a word for: `softcap`, `window_size` of a pair."""
-    try:
-        parameters = inspect.signature(fn).parameters
-    except (TypeError, ValueError):  # torch's own functions have no signature
-        return set()
-    window = "window_size" in parameters and isinstance(parameters["window_size"].default, tuple)
-    return {name for name, told in (("softcap", "softcap" in parameters), ("window", window)) if told}
+    known = parameters(fn) or {}
+    window = "window_size" in known and isinstance(known["window_size"].default, tuple)
+    return {name for name, told in (("softcap", "softcap" in known), ("window", window)) if told}
 
 
 def words(scale: float, softcap: float | None, sees: Visibility) -> dict[str, Any]:

@@ -30,7 +30,9 @@ class Foreign:
 
 
 def visible(scores: Tensor, first: int = 1) -> Tensor:
-    return scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(first), -torch.inf)
+    return scores.masked_fill(
+        torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(first), -torch.inf
+    )
 
 
 def eager(

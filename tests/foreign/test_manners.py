@@ -34,6 +34,13 @@ def test_a_function_finds_a_group_of_one_and_it_is_gone_afterwards(monkeypatch: 
     assert dict(os.environ) == before
 
 
+def test_a_function_may_have_other_names_for_mask_and_scale_and_none_for_the_group() -> None:
+    def other(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, sm_scale: float) -> Tensor:
+        return eager_out(q, k, v, causal=is_causal, softmax_scale=sm_scale, group=None)
+
+    accuracy.assert_accurate(other, **SMALL)
+
+
 def test_a_default_group_of_the_caller_s_stays() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     mine = dist.group.WORLD

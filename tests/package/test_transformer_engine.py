@@ -101,6 +101,8 @@ def test_a_twin_that_rounds_elsewhere_has_other_bits(pool: RealRanks, variant: s
 
 @pytest.fixture(scope="module")
 def gpus() -> Iterator[RealRanks]:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
     ranks = RealRanks(tuple(size for size in (2, 4) if size <= torch.cuda.device_count()), "nccl", timeout=300.0)
     yield ranks
     ranks.close()
@@ -112,8 +114,6 @@ def gpus() -> Iterator[RealRanks]:
 def test_on_gpus_its_twin_has_its_bits(gpus: RealRanks, variant: str, dtype: str) -> None:
     """Over flash-attn and NCCL; 4,096 tokens, so that every rank has whole tiles. p2p compiled: but for its fma."""
     pytest.importorskip("flash_attn")
-    if not gpus.sizes:
-        pytest.skip("needs two GPUs")
     for size in gpus.sizes:
         words = "device=cuda", "kernel=flash_attn", f"dtype={dtype}", f"world_size={size}", "problem.seqlen=4096"
         words += ("problem.head_dim=128", "problem.batch=1", "problem.heads_kv=8")
