@@ -34,7 +34,7 @@ def _word(name: str, settings: Settings) -> str:
 
 def _unusual(kind: str, name: str, settings: Settings) -> dict[str, Any]:
     usual = {key: str(value) for key, value in _configured(kind, name).items()}
-    return {key: value for key, value in settings.items() if usual.get(key) != str(value)}
+    return {key: value for key, value in settings.items() if usual.get(key, "None") != str(value)}
 
 
 @cache

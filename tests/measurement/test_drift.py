@@ -140,7 +140,7 @@ def test_a_value_that_is_not_finite_is_infinitely_far() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["ring/partial:accumulate/merge:double@4+eager", "split_kv/splits:3@1+chunked/key_chunk:8", "te_p2p@2+eager",
+    ["ring/partial:accumulate/merge:double@4+eager", "split_kv/splits:3@1+chunked/key_chunk:8", "llama3_ring@2+eager",
      "single_device@1+eager/probability_dtype:accumulate"],
 )  # fmt: skip
 def test_a_path_s_text_names_the_same_path_again(path: str) -> None:
