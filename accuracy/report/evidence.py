@@ -35,6 +35,7 @@ OPEN = {  # not bound yet
     "gate_power",
     "million_tokens",
 }
+CELL = r"([^|\n]+?)"
 FIELD, NEVER = re.compile(r"\{[^{}]*\}"), re.compile(r"(?!)")
 
 
@@ -229,7 +230,10 @@ def _numbers(found: re.Match[str] | None, complaint: str) -> tuple[float, ...]:
 
 def _pattern(text: str, any_number: re.Pattern[str]) -> re.Pattern[str]:
     """Finds a text, white space aside, with anything in place of the fields."""
-    words = (r"(\S+?)".join(map(re.escape, any_number.split(word))) for word in _plain(text).split())
+    words = (
+        CELL if word == "{}" and any_number is FIELD else r"(\S+?)".join(map(re.escape, any_number.split(word)))
+        for word in _plain(text).split()
+    )
     return re.compile(r"\s+".join(words) + r"(?![\w%]|\.\d)")
 
 

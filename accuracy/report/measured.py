@@ -34,12 +34,13 @@ UNMEASURED = tuple(
         r"N\(0, \d+(?:\^2)?\)",
         r"arXiv:? ?\d{4}\.\d{4,5}",
         r"\b\d+-bit\b",
+        r"\b95%\s+(?:interval|confidence)",
         r"^ *\d+\. ",
         rf"\b(?:predicted|not)(?: (?:{BOUND}))*\s+{LIST}",
         rf"{LIST}%?(?:\s+times)?\s+(?:was|were)\s+predicted",
         r"\d+\.\d+\.\d+\S*",  # versions
         r"\b(?:torch|Triton|Python|CUDA|cuDNN|flash-attn|FlashAttention|JAX|transformers|NCCL|MKL)\s+\d[\d.]*",
-        rf"\b(?:lines?|Table|Figure|section|layers?|[Rr]anks?|seeds?|steps?|head|[Pp]redictions?|[Ss]izes?|[Cc]laims?|rules?|dims?|lengths?)\s+{LIST}",
+        rf"\b(?:lines?|Table|Figure|section|layers?|[Rr]anks?|seeds?|steps?|head|[Pp]redictions?|[Ss]izes?|[Cc]laims?|rules?|dims?|lengths?|widths?)\s+{LIST}",
         rf"(?:{WHOLE}\s+)?\bhead(?:s| dims?)? of {LIST}",
         rf"\b[A-Za-z_]+ ?= ?{LIST}",  # W = 2, 4
         rf"{LIST}\s+(?:\w+\s+)?{CHOSEN}\b",
