@@ -27,15 +27,11 @@ from accuracy.results.table import ALL_RANKS
 
 NAME, TENSORS = "quoted.py", ("out", "dq", "dk", "dv")
 OPEN = {  # not bound yet
-    "batch_invariance",
     "backward_kernels",
     "bpt_backward",
-    "depth",
-    "forward_faults",
-    "gate_power",
     "million_tokens",
 }
-CELL = r"([^|\n]+?)"
+CELL = r"([^|\n]*?)"
 FIELD, NEVER = re.compile(r"\{[^{}]*\}"), re.compile(r"(?!)")
 
 
@@ -105,23 +101,31 @@ class Tables:
         return over_ranks(rows, "max").groupby("variant")["x_single_device"].max()
 
     @lru_cache(maxsize=64)  # noqa: B019
-    def claims(self, name: str) -> list[Claim]:
-        """The claims of a table's experiment and what its Answer is made of, judged on the table."""
-        experiment, rows = name.split("/")[0], self.rows(name)
-        return [*judge(experiment, rows), *judge_answer(experiment, rows)]
+    def judged(self, name: str) -> list[Claim]:
+        """The claims of a table's experiment, judged on the table."""
+        return judge(name.split("/")[0], self.rows(name))
+
+    @lru_cache(maxsize=64)  # noqa: B019
+    def answered(self, name: str) -> list[Claim]:
+        """What the Answer of a table's experiment is made of, judged on the table."""
+        return judge_answer(name.split("/")[0], self.rows(name))
 
     def claimed(self, name: str, statement: str, pattern: str) -> tuple[float, ...]:
-        """Numbers in the groups of `pattern` in the evidence for the claim that begins with `statement`."""
-        claim = next(each for each in self.claims(name) if each.statement.startswith(statement))
+        """Numbers in the groups of `pattern` in the evidence for the claim that begins with `statement`, of the
+        experiment or else of its Answer."""
+        starts = (
+            each for of in (self.judged, self.answered) for each in of(name) if each.statement.startswith(statement)
+        )
+        claim = next(starts, Claim(statement, None, "no such claim"))
         return _numbers(re.search(pattern, claim.evidence), f"{name}: {claim.evidence!r} has no {pattern!r}")
 
     def held(self, name: str) -> list[bool]:
         """Which of the claims of a table hold, of those that it can judge."""
-        return [each.holds for each in judge(name.split("/")[0], self.rows(name)) if each.holds is not None]
+        return [each.holds for each in self.judged(name) if each.holds is not None]
 
     def answer(self, name: str) -> list[bool]:
         """Whether the table bears out each claim that the experiment's Answer is made of."""
-        return [bool(each.holds) for each in judge_answer(name.split("/")[0], self.rows(name))]
+        return [bool(each.holds) for each in self.answered(name)]
 
     def text(self, name: str, pattern: str) -> tuple[float, ...]:
         """Numbers in the groups of the only match of `pattern` in a published text, `selfcheck/rates.txt`."""
@@ -234,7 +238,8 @@ def _pattern(text: str, any_number: re.Pattern[str]) -> re.Pattern[str]:
         CELL if word == "{}" and any_number is FIELD else r"(\S+?)".join(map(re.escape, any_number.split(word)))
         for word in _plain(text).split()
     )
-    return re.compile(r"\s+".join(words) + r"(?![\w%]|\.\d)")
+    pattern = r"\s+".join(words).replace(rf"\s+{CELL}\s+", rf"\s*{CELL}\s*")
+    return re.compile(pattern + r"(?![\w%]|[.-]\d)")
 
 
 def _plain(text: str) -> str:

@@ -6,7 +6,7 @@ CPU = "bpt_backward/amd-epyc"
 
 
 def quoted(tables: Tables) -> dict[str, list[Said]]:
-    held = next(each for each in tables.claims(CPU) if "dq's mean diff on ranks 1 to 7 is within 1%" in each.statement)
+    held = next(each for each in tables.judged(CPU) if "dq's mean diff on ranks 1 to 7 is within 1%" in each.statement)
     return {
         "../FINDINGS.md": [
             Said("the mean diffs are within 1% of the issue's,", holds=bool(held.holds)),

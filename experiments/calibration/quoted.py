@@ -144,7 +144,7 @@ def _by_rank(tables: Tables, rows: pd.DataFrame) -> list[Said]:
     (away,) = tables.claimed(TABLE, f"PR #34, flash_attn: {out}", r"to ([\d.]+)")
     (of_lse,) = tables.claimed(TABLE, "(Added after the run.) PR #34, flash_attn: the mean", r"to ([\d.]+)")
     first = tables.claimed(TABLE, "PR #34: rank 0", r"^([\d.]+)")
-    most = [each.holds for each in tables.claims(TABLE) if each.statement.startswith("PR #34, flash_attn: the largest")]
+    most = [each.holds for each in tables.judged(TABLE) if each.statement.startswith("PR #34, flash_attn: the largest")]
     eight, six = ", ".join(["{:.2e}"] * 8), ", ".join(["{:.2e}"] * 6)
     return [
         Said(

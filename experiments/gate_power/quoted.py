@@ -18,6 +18,8 @@ LINE = re.compile(
 
 
 class Line(NamedTuple):
+    """Of the simulation: unchanged runs that fail and their bound, rises caught and their bound, what is said."""
+
     alarms: str
     most: float
     caught: float

@@ -9,7 +9,7 @@ INPUTS = {"torch.rand": "high=1.0,low=0.0", "N(0, 1)": "std=1.0", "N(0, 4^2)": "
 
 
 def quoted(tables: Tables) -> dict[str, list[Said]]:
-    in_float32 = [claim.holds for claim in tables.claims(TABLE) if claim.statement.startswith("In float32, inputs")]
+    in_float32 = [claim.holds for claim in tables.judged(TABLE) if claim.statement.startswith("In float32, inputs")]
     bound = Said(
         "bound of 1e-5 in float32 holds on its inputs at every size, and on N(0, 4^2) at none.",
         holds=len(in_float32) == 4 and all(in_float32),
@@ -44,7 +44,7 @@ def _prose(tables: Tables) -> list[Said]:
     (alone,) = tables.claimed(TABLE, "With TF32, inputs as torch.rand, out is beyond", r"smallest: ([\d.e-]+)")
     most = rows[rows["kernel_options"].str.contains("tf32=True") & (rows["inputs_options"] == INPUTS["torch.rand"])]
     times = most[most["tensor"].isin(TENSORS)].groupby(["seqlen", "kernel"])["error_max"].max() / 1e-5
-    held = all(claim.holds for claim in tables.claims(TABLE)[:3])
+    held = all(claim.holds for claim in tables.judged(TABLE)[:3])
     return [
         Said("the reviewer was right: 1e-5 holds in float32,", holds=held),
         Said("the error is 10 to 20 times that at", holds=times.between(10, 20).all()),
