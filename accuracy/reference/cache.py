@@ -17,6 +17,7 @@ from accuracy.core.case import Part, Problem, digest
 from accuracy.core.paths import whole_file
 from accuracy.inputs.base import Inputs
 from accuracy.reference import choice
+from accuracy.reference.checkpoint import Checkpoint
 from accuracy.reference.float64 import Reference
 from accuracy.runtime import dropout
 
@@ -35,12 +36,14 @@ class Cache:
         method = self.method_for(problem, inputs.q.device.type)
         if self.folder is None:
             return choice.compute(method, problem, inputs, seed)
-        path = self.folder / f"{_key(method, problem, part, seed, dtype, inputs)}.npz"
+        key = _key(method, problem, part, seed, dtype, inputs)
+        path = self.folder / f"{key}.npz"
         found = _read(path, inputs.q.device)
         if found is not None:
             return found
         begin = time.perf_counter()
-        reference = choice.compute(method, problem, inputs, seed)
+        checkpoint = Checkpoint(self.folder / f"{key}.partial", key)
+        reference = choice.compute(method, problem, inputs, seed, checkpoint)
         if reference.out.is_cuda:
             torch.cuda.synchronize()
         if time.perf_counter() - begin >= self.min_seconds:
@@ -48,6 +51,7 @@ class Cache:
                 _write(path, reference)
             except OSError as error:  # a full disk costs the next run's time, not this run's case
                 warnings.warn(f"reference not kept in {self.folder}: {error}", stacklevel=2)
+        checkpoint.done()
         return reference
 
     def method_for(self, problem: Problem, device: str) -> str:

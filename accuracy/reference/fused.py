@@ -1,7 +1,8 @@
 """The same reference by fused kernels on a GPU's float64 tensor cores: memory stays linear in the sequence length.
 
 The backward computes weights p and slopes p (dp - delta) of one square of rows and keys after another. Sums are in a
-fixed order: equal inputs give equal bits. `float64.attention` is the specification of this code, and its check.
+fixed order: equal inputs give equal bits, also of a computation that was killed and goes on from its checkpoint.
+`float64.attention` is the specification of this code, and its check.
 """
 
 import math
@@ -12,13 +13,17 @@ import torch
 from torch import Tensor
 
 from accuracy.reference import fused_kernels
+from accuracy.reference.checkpoint import Checkpoint, Place
 from accuracy.reference.float64 import Reference, assert_exact_arithmetic, seen_keys
 from accuracy.reference.planes import MULTIPLE, Intervals, Planes, padded, padded_dim, padded_length
+from accuracy.reference.progress import Progress
 
 HELD = 2**27
 """Weights held at once, and as many slopes: 1 GiB each."""
 HELD_INPUTS = 2**29
 """Elements of q, k, v, dout held at once in float64, those of a group of heads: 4 GiB."""
+BAND_SCORES = 2**39
+"""Of one launch of the forward: some seconds, after which a checkpoint may be written."""
 PLAIN_BITS = 450
 """Below it no score overflows as a power of two, nor does a sum of 2^60 of them: no maximum need be subtracted."""
 
@@ -42,14 +47,13 @@ BACKWARD = Tiles(64, 64, 4, 4)
 @dataclass(frozen=True)
 class Group:
     """Some heads of one item: query (times scale / ln 2), gradient (H, Sq, D), key, value (Hk, S, D): float64, padded.
-    intervals: what each row sees; lse_bits: (H, Sq), filled by the forward; online: whether a maximum is subtracted."""
+    intervals: what each row sees; online: whether a maximum is subtracted."""
 
     query: Tensor
     key: Tensor
     value: Tensor
     gradient: Tensor
     intervals: Intervals
-    lse_bits: Tensor
     online: bool
 
     @classmethod
@@ -58,28 +62,33 @@ class Group:
         query, key, value, gradient = (padded(x) for x in (q, k, v, dout))
         query *= scale / math.log(2)
         largest = query.norm(dim=2).max() * key.norm(dim=2).max()  # of all |s|, by Cauchy and Schwarz
-        return cls(
-            query, key, value, gradient, intervals, query.new_empty(query.shape[:2]), float(largest) >= PLAIN_BITS
-        )
+        return cls(query, key, value, gradient, intervals, float(largest) >= PLAIN_BITS)
 
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, dout: Tensor, *, scale: float, causal: bool, top_left: bool = False,
-    window: int | None = None, documents: Sequence[int] = (),
+    window: int | None = None, documents: Sequence[int] = (), checkpoint: Checkpoint | None = None,
 ) -> Reference:  # fmt: skip
-    """See `float64.attention`. No softcap here; head dims to 256."""
+    """See `float64.attention`. No softcap here; head dims to 256. checkpoint: where it is kept how far this has come,
+    and from where it goes on."""
     assert_exact_arithmetic(q.device.type)
     seen = seen_keys(q.shape[1], k.shape[1], causal, top_left, window, documents)
     intervals = Intervals.of(seen, padded_length(q.shape[1]), padded_length(k.shape[1]), q.device)
     planes = Planes.empty(q, k)
-    for item in range(q.shape[0]):
-        for heads, heads_kv in _groups(q, k):
-            inputs = (x[item, :, chosen] for x, chosen in ((q, heads), (k, heads_kv), (v, heads_kv), (dout, heads)))
-            group, part = Group.of(*inputs, scale=scale, intervals=intervals), planes.of(item, heads, heads_kv)
-            forward(part, group)
-            backward(part, group)
-            part.dq.mul_(scale)
-            part.dk.mul_(math.log(2))  # its sum ran over queries times scale / ln 2
+    groups = [(item, *heads) for item in range(q.shape[0]) for heads in _groups(q, k)]
+    progress = Progress(planes, groups, intervals, checkpoint)
+    progress.resume()
+    for number, (item, heads, heads_kv), place in progress.left():
+        inputs = (x[item, :, chosen] for x, chosen in ((q, heads), (k, heads_kv), (v, heads_kv), (dout, heads)))
+        group, part = Group.of(*inputs, scale=scale, intervals=intervals), planes.of(item, heads, heads_kv)
+        for rows in intervals.bands(place.rows, BAND_SCORES // len(group.query)):
+            forward(part, group, rows)
+            progress.reached(Place(number, rows.stop))
+        for keys in backward(part, group, place.keys):
+            progress.reached(Place(number, len(intervals.first), keys))
+        progress.reached(Place(number + 1))
+    planes.dq.mul_(scale)
+    planes.dk.mul_(math.log(2))  # its sum ran over queries times scale / ln 2
     return planes.reference(q, k)
 
 
@@ -105,22 +114,27 @@ def _groups(q: Tensor, k: Tensor) -> Iterator[tuple[slice, slice]]:
         yield slice(first * share, last * share), slice(first, last)
 
 
-def forward(part: Planes, group: Group) -> None:
-    """out, lse, delta and the group's lse_bits."""
+def forward(part: Planes, group: Group, band: slice = slice(None)) -> None:
+    """out, lse, delta and bits of a band of rows, in whole multiples; all of them."""
     (heads, rows, dim), (heads_kv, keys, _) = group.query.shape, group.key.shape
     tiles = next(tiles for limit, tiles in FORWARD.items() if dim <= limit)
-    fused_kernels.forward[(rows // tiles.rows * heads,)](
-        group.query, group.key, group.value, group.gradient, part.out, part.lse, part.delta, group.lse_bits,
+    begin, end, _ = band.indices(rows)
+    fused_kernels.forward[((end - begin) // tiles.rows * heads,)](
+        group.query, group.key, group.value, group.gradient, part.out, part.lse, part.delta, part.bits,
         group.intervals.begins, group.intervals.ends, group.intervals.ranges(tiles.rows, tiles.keys),
-        rows, keys, heads // heads_kv,
+        begin // tiles.rows, end // tiles.rows, rows, keys, heads // heads_kv,
         dim, tiles.rows, tiles.keys, group.online, num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
 
 
-def backward(part: Planes, group: Group) -> None:
-    """dq, dk and dv but for their constant factors, from what the forward left."""
-    for rows, keys in group.intervals.squares(_side(len(group.query), max(group.query.shape[1], group.key.shape[1]))):
-        _add_square(part, group, rows, keys)
+def backward(part: Planes, group: Group, begin: int = 0) -> Iterator[int]:
+    """dq, dk and dv but for their constant factors, from what the forward left, of the keys from `begin` on; after each
+    column of squares, how many keys are done."""
+    side = _side(len(group.query), max(group.query.shape[1], group.key.shape[1]))
+    for keys, squares in group.intervals.columns(begin, side):
+        for rows in squares:
+            _add_square(part, group, rows, keys)
+        yield keys.stop
 
 
 def _side(heads: int, length: int) -> int:
@@ -147,7 +161,7 @@ def _weights_and_slopes(part: Planes, group: Group, rows: slice, keys: slice) ->
     height, width, tiles = rows.stop - rows.start, keys.stop - keys.start, BACKWARD
     weights, slopes = (group.query.new_empty(heads, height, width) for _ in range(2))
     fused_kernels.backward[(height // tiles.rows * (width // tiles.keys), heads)](
-        group.query, group.key, group.value, group.gradient, group.lse_bits, part.delta, weights, slopes,
+        group.query, group.key, group.value, group.gradient, part.bits, part.delta, weights, slopes,
         group.intervals.begins, group.intervals.ends, padded_rows, padded_keys, heads // heads_kv,
         rows.start, keys.start, height, width, dim,
         dim, tiles.rows, tiles.keys, tiles.chunk, group.online, num_warps=tiles.warps, num_stages=tiles.stages,

@@ -33,7 +33,7 @@ def padded(x: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class Planes:
     """Results head by head, rows and head dims padded: out, dq (B, H, Sq, D), dk, dv (B, Hk, S, D), lse, delta
-    (B, H, Sq); of a group of heads of one item, the same without B."""
+    (B, H, Sq), and bits, log2(e) lse; of a group of heads of one item, the same without B."""
 
     out: Tensor
     lse: Tensor
@@ -41,12 +41,13 @@ class Planes:
     dk: Tensor
     dv: Tensor
     delta: Tensor
+    bits: Tensor
 
     @classmethod
     def empty(cls, q: Tensor, k: Tensor) -> "Planes":
         """All zero."""
         of_query, of_key = ((x.shape[0], x.shape[2], padded_length(x.shape[1]), padded_dim(x.shape[3])) for x in (q, k))
-        shapes = (of_query, of_query[:3], of_query, of_key, of_key, of_query[:3])
+        shapes = (of_query, of_query[:3], of_query, of_key, of_key, of_query[:3], of_query[:3])
         return cls(*(torch.zeros(shape, dtype=torch.float64, device=q.device) for shape in shapes))
 
     def of(self, item: int, heads: slice, heads_kv: slice) -> "Planes":
@@ -54,7 +55,13 @@ class Planes:
         return Planes(
             out=self.out[item, heads], lse=self.lse[item, heads], dq=self.dq[item, heads],
             dk=self.dk[item, heads_kv], dv=self.dv[item, heads_kv], delta=self.delta[item, heads],
+            bits=self.bits[item, heads],
         )  # fmt: skip
+
+    def clear(self) -> None:
+        """All zero again."""
+        for x in vars(self).values():
+            x.zero_()
 
     def reference(self, q: Tensor, k: Tensor) -> Reference:
         """Without the padding, as views."""
@@ -91,12 +98,18 @@ class Intervals:
         again = (earliest // key_tile * key_tile).maximum(whole)
         return torch.stack([first // key_tile * key_tile, whole, again, last], dim=1).int().to(self.begins.device)
 
-    def squares(self, side: int) -> Iterator[tuple[slice, slice]]:
-        """Squares of rows and keys in which some row sees some key."""
-        rows = len(self.first)
-        for row in range(0, rows, side):
-            stop = min(row + side, rows)
-            for key in range(0, self.keys, side):
-                end = min(key + side, self.keys)
-                if self.last[stop - 1] > key and self.first[row] < end:
-                    yield slice(row, stop), slice(key, end)
+    def bands(self, begin: int, scores: int) -> Iterator[slice]:
+        """Rows from `begin` on, each time as many as see so many keys together, at least one multiple."""
+        upto = (self.last - self.first).unflatten(0, (-1, MULTIPLE)).sum(1).cumsum(0)
+        while begin < len(self.first):
+            before = int(upto[begin // MULTIPLE - 1]) if begin else 0
+            end = max(begin + MULTIPLE, int(torch.searchsorted(upto, before + scores, right=True)) * MULTIPLE)
+            yield slice(begin, end)
+            begin = end
+
+    def columns(self, begin: int, side: int) -> Iterator[tuple[slice, list[slice]]]:
+        """Keys from `begin` on, and the rows with which they make squares in which some row sees some key."""
+        rows = [slice(row, min(row + side, len(self.first))) for row in range(0, len(self.first), side)]
+        for key in range(begin, self.keys, side):
+            keys = slice(key, min(key + side, self.keys))
+            yield keys, [each for each in rows if self.last[each.stop - 1] > key and self.first[each.start] < keys.stop]

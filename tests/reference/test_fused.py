@@ -66,10 +66,11 @@ def test_a_scale_in_float32_would_be_seen() -> None:
 @pytest.mark.parametrize("online", [True, False])
 @pytest.mark.parametrize("held", [2**27, 8 * 128**2])
 def test_tiles_squares_and_groups_of_heads_agree_with_torchs(online: bool, held: int, monkeypatch) -> None:
-    """More rows than a tile and, with little memory, more than a square; heads that share keys; batches; a head dim
-    that is no power of two."""
+    """More rows than a tile and, with little memory, more than a square and a band; heads that share keys; batches; a
+    head dim that is no power of two."""
     monkeypatch.setattr(fused, "HELD", held)
     monkeypatch.setattr(fused, "HELD_INPUTS", 1 if held < 2**27 else 2**29)
+    monkeypatch.setattr(fused, "BAND_SCORES", 1 if held < 2**27 else 2**39)
     monkeypatch.setattr(fused, "PLAIN_BITS", 0 if online else 450)
     tensors = there(*problem(seed=1, heads=4, heads_kv=2, batch=2, length=200, dim=24))
     assert_equals_torchs(*tensors, scale=0.2, causal=True)
