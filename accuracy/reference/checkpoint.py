@@ -131,7 +131,8 @@ class Checkpoint:
                 self._lock = open(self.folder / "lock", "wb")  # noqa: SIM115 (held until the process ends)
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                warnings.warn(f"no reference checkpoint in {self.folder}: {error}", stacklevel=3)
+                if not isinstance(error, BlockingIOError):  # that of a process that computes the same
+                    warnings.warn(f"no reference checkpoint in {self.folder}: {error}", stacklevel=3)
                 self._lock = None
                 return False
         return True

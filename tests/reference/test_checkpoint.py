@@ -2,7 +2,6 @@
 
 import importlib.util
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -154,10 +153,16 @@ def test_a_checkpoint_that_is_read_is_not_another_process_s(work: Work, tmp_path
     assert work.run(tmp_path / "one", MASKS[0], last=5) is None
     other = Checkpoint(tmp_path / "one", "mine", 0.0)
     assert other._locked()
-    with pytest.warns(UserWarning, match="no reference checkpoint"):
-        _, launches = work.run(tmp_path / "one", MASKS[0])
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "one").glob("*.npz")}
+    _, launches = work.run(tmp_path / "one", MASKS[0])
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "one").glob("*.npz")} == files
     other.done()
     assert not (tmp_path / "one").exists()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert work.run(tmp_path / "one", MASKS[0])[1] == launches
+    assert work.run(tmp_path / "one", MASKS[0])[1] == launches
+
+
+def test_a_folder_that_cannot_be_written_costs_no_reference(work: Work, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.warns(UserWarning, match="no reference checkpoint in") as said:
+        assert work.run(tmp_path / "file" / "one", MASKS[0]) is not None
+    assert len(said) == 1

@@ -86,7 +86,7 @@ def test_gpu_kernels_fold_without_changing_a_bit(kernel: str, heads: int, keys: 
     most = 0
     for size in (2, 7, 16):
         shape = (f"problem.seqlen={keys * size}", f"problem.heads={heads}", f"problem.heads_kv=[1,{heads}]")
-        grid = ("variant=[ring,striped,bpt_ring]", f"world_size={size}", "problem.mask=[causal,full]")
+        grid = ("variant=[ring,striped,bpt_ring,llama3_ring]", f"world_size={size}", "problem.mask=[causal,full]")
         words = (*shape, *grid, "problem.batch=1", "device=cuda", "dtype=bfloat16", f"kernel={kernel}")
         for case, shards in cases(*words, "problem.head_dim=[64,128,256]", "unusable=record"):
             assert differing(case, shards) == []
@@ -101,7 +101,13 @@ def test_gpu_calls_that_flash_attention_would_cut_otherwise_do_differ(kernel: st
     """What `flash_fold` holds back is held back for a reason: all calls as one change bits."""
     if kernel == "flash_attn":
         pytest.importorskip("flash_attn", reason="needs attention-accuracy[flash]")
-    words = ("problem.seqlen=3584", "problem.heads=5", "problem.heads_kv=5", "problem.head_dim=128", "problem.batch=1")
+    words = (
+        "problem.seqlen=3584",
+        "problem.heads=16",
+        "problem.heads_kv=16",
+        "problem.head_dim=128",
+        "problem.batch=1",
+    )
     grid = ("variant=ring", "world_size=7", "problem.mask=full", "dtype=bfloat16", "device=cuda", f"kernel={kernel}")
     ((case, shards),) = cases(*words, *grid)
     assert differing(case, shards) == []
