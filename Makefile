@@ -69,7 +69,7 @@ site: $(VENV)/.site ## findings, every published report, API and tutorial with o
 evidence: $(VENV)/.package ## measure this machine's published runs again with the code that is here, 20 minutes a call
 	$(BIN)/accuracy-evidence
 
-evidence-check: $(VENV)/.package ## every measured number of the bound documents beside what its published table says
+evidence-check: $(VENV)/.package ## every measured number of README, FINDINGS and the experiments beside its published table
 	$(BIN)/python -m accuracy.report.evidence .
 
 clean: ## remove what the commands above made

@@ -26,11 +26,6 @@ from accuracy.results.over_ranks import over_ranks
 from accuracy.results.table import ALL_RANKS
 
 NAME, TENSORS = "quoted.py", ("out", "dq", "dk", "dv")
-OPEN = {  # not bound yet
-    "backward_kernels",
-    "bpt_backward",
-    "million_tokens",
-}
 CELL = r"([^|\n]*?)"
 FIELD, NEVER = re.compile(r"\{[^{}]*\}"), re.compile(r"(?!)")
 
@@ -44,7 +39,7 @@ class _Short(Formatter):
 
 @dataclass(frozen=True)
 class Said:
-    """A passage that a document prints, white space aside.
+    """A passage that a document prints, white space and bold aside.
 
     text: with a format field for each measured number, `{:.2f} times`. values: what tables say, one for each field.
     holds: whether tables bear out what the text says of numbers that it does not print (`below 1.5 times`).
@@ -184,7 +179,7 @@ def with_numbers(document: str, said: Iterable[Said]) -> str:
 
 
 def check(repository: Path, write: bool = False) -> tuple[list[str], dict[str, int]]:
-    """The complaints about the README of every experiment (but OPEN's) and every document that a quoted.py names, and
+    """The complaints about the README of every experiment and every document that a quoted.py names, and
     how many numbers of each are of unpublished runs. write: after the tables' numbers are in the documents."""
     tables = Tables(repository / "reports")
     passages: dict[Path, list[Said]] = {}
@@ -192,8 +187,7 @@ def check(repository: Path, write: bool = False) -> tuple[list[str], dict[str, i
         for document, said in runpy.run_path(str(file))["quoted"](tables).items():
             passages.setdefault((file.parent / document).resolve(), []).extend(said)
     for readme in sorted(repository.glob("experiments/*/README.md")):
-        if readme.parent.name not in OPEN:
-            passages.setdefault(readme.resolve(), [])
+        passages.setdefault(readme.resolve(), [])
     found, open_ = [], {}
     for path, said in passages.items():
         if write:

@@ -40,7 +40,7 @@ UNMEASURED = tuple(
         rf"{LIST}%?(?:\s+times)?\s+(?:was|were)\s+predicted",
         r"\d+\.\d+\.\d+\S*",  # versions
         r"\b(?:torch|Triton|Python|CUDA|cuDNN|flash-attn|FlashAttention|JAX|transformers|NCCL|MKL)\s+\d[\d.]*",
-        rf"\b(?:lines?|Table|Figure|section|layers?|[Rr]anks?|seeds?|steps?|head|[Pp]redictions?|[Ss]izes?|[Cc]laims?|rules?|gains?|(?:weights|logits)\s+times|dims?|lengths?|widths?(?:\s+of)?)\s+{LIST}",
+        rf"\b(?:lines?|Table|Figure|section|layers?|[Rr]anks?|seeds?|steps?|head|[Pp]redictions?|[Ss]izes?|[Cc]laims?|rules?|gains?|(?:weights|logits)\s+times|(?:chunks|tiles|blocks|windows)\s+of|dims?|lengths?|widths?(?:\s+of)?)\s+{LIST}",
         rf"(?:{WHOLE}\s+)?\bhead(?:s| dims?)? of {LIST}",
         rf"\b[A-Za-z_]+ ?= ?{LIST}",  # W = 2, 4
         rf"{LIST}\s+(?:\w+\s+)?{CHOSEN}\b",
