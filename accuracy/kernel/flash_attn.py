@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from accuracy.core.case import Case
 from accuracy.kernel.base import FLASH, Abilities, Gradients, How, KernelKnobs
 from accuracy.kernel.block import flash_fold
 
@@ -54,6 +55,14 @@ class FlashAttn(KernelKnobs):
         """See `accuracy.kernel.base.FoldingKernel`."""
         return flash_fold.foldable(way, calls, q, k)
 
+    def of_items(self, items: int) -> "FlashAttn":
+        """See `accuracy.kernel.base.FoldingKernel`."""
+        return Folding(self.deterministic, items)
+
+    def held_bytes(self, case: Case) -> int:
+        """Partial results of folded forwards."""
+        return min(4 * flash_fold.PARTIAL_ELEMENTS, 512 * case.problem.queries * case.problem.heads * 256)
+
     def forward_split(
         self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, splits: int
     ) -> tuple[Tensor, Tensor]:
@@ -76,6 +85,34 @@ class FlashAttn(KernelKnobs):
             deterministic=self.deterministic,
         )  # fmt: skip
         return dq, dk, dv
+
+
+@dataclass(frozen=True)
+class Folding(FlashAttn):
+    """Calls side by side, of `items` items each: the operator for cached keys, which without new keys, rotary
+    embeddings or pages is the forward, is told into how many parts one of the calls would cut its keys."""
+
+    items: int = 1
+
+    def foldable(self, way: str, calls: int, q: Tensor, k: Tensor) -> int:
+        """See `accuracy.kernel.base.FoldingKernel`."""
+        if way == "backward" or q.shape[0] != self.items:
+            return super().foldable(way, calls, q, k)
+        return flash_fold.most_told(calls, tuple(q.shape), k.shape[1], flash_fold.Device.of(q).processors)
+
+    def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
+        if q.shape[0] == self.items:
+            return super()._forward(q, k, v, how)
+        _, rows, heads, dim = q.shape
+        processors = flash_fold.Device.of(q).processors
+        sight = _sight(how)
+        out, lse = _interface().flash_attn_with_kvcache(
+            q, k, v, softmax_scale=how.scale, causal=how.causal, softcap=sight["softcap"],
+            window_size=(sight["window_size_left"], sight["window_size_right"]),
+            num_splits=flash_fold.forward_splits(self.items * heads, rows, k.shape[1], dim, processors),
+            return_softmax_lse=True,
+        )  # fmt: skip
+        return out, lse
 
 
 KERNEL = FlashAttn

@@ -155,7 +155,8 @@ class Llama3(Schedule):
         policy = case.backward_precision
         sums, wire = (FORMATS[policy.dtype(place, case.dtype)].bytes for place in ("dkv_accumulator", "gradient_wire"))
         here = schedule_of(case.variant.backward) is self
-        turn = 6 * whole * FORMATS[case.dtype].bytes + 4 * whole * sums
+        together = problem.heads_kv if case.world == "simulated" and case.device == "cuda" else 1  # groups of heads
+        turn = 6 * whole * together * FORMATS[case.dtype].bytes + 4 * whole * sums
         return (2 * whole * wire if here else 0) + (turn if case.world == "processes" else -(-turn // case.world_size))
 
     async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:

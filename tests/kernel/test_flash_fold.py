@@ -2,9 +2,10 @@
 
 import pytest
 
-from accuracy.kernel.block.flash_fold import GRID_LIMIT, backward_parts, forward_splits, most
+from accuracy.kernel.block.flash_fold import GRID_LIMIT, Device, backward_parts, forward_splits, most, most_told
 
 PROCESSORS = 132
+H200, SMALL = Device(PROCESSORS, roomy=True), Device(PROCESSORS, roomy=False)
 
 
 @pytest.mark.parametrize(("keys", "dim"), [(256, 64), (128, 128), (64, 256)])
@@ -21,14 +22,29 @@ def test_a_full_device_cuts_nothing() -> None:
 
 def test_partial_sums_of_dq_are_dealt_out_over_the_processors() -> None:
     """5 heads: 27 partial sums for 27 and more tiles of keys, but never more than there are tiles."""
-    assert backward_parts(5, 128 * 40, 64, PROCESSORS) == 27
-    assert backward_parts(5, 128 * 3, 64, PROCESSORS) == 3
+    assert backward_parts(5, 128 * 40, 64, H200) == 27
+    assert backward_parts(5, 128 * 3, 64, H200) == 3
+
+
+def test_a_device_with_less_shared_memory_has_smaller_tiles_of_keys() -> None:
+    assert [backward_parts(1, 512, dim, H200) for dim in (64, 128, 192, 256)] == [4, 4, 8, 8]
+    assert [backward_parts(1, 512, dim, SMALL) for dim in (64, 128, 192, 256)] == [4, 8, 8, 16]
 
 
 def test_calls_fold_as_long_as_nothing_is_cut_otherwise() -> None:
     """Three tiles of keys: 5 heads a call, so that 13 calls have 65 heads and 3 partial sums, 14 have 70 and 2."""
     one = (1, 384, 5, 64)
-    assert most("backward", 64, one, 384, PROCESSORS) == 13
-    assert most("backward", 64, (1, 128, 5, 64), 128, PROCESSORS) == 64
-    assert most("forward", 64, (1, 1, 8, 64), 4096, PROCESSORS) == 1
-    assert most("forward", 10**6, (2, 64, 8, 64), 64, PROCESSORS) == GRID_LIMIT // 2
+    assert most("backward", 64, one, 384, H200) == 13
+    assert most("backward", 64, (1, 128, 5, 64), 128, H200) == 64
+    assert most("forward", 64, (1, 1, 8, 64), 4096, H200) == 1
+    assert most("forward", 10**6, (2, 64, 8, 64), 64, H200) == GRID_LIMIT // 2
+
+
+def test_forwards_that_are_told_their_parts_fold_as_memory_and_grid_allow() -> None:
+    """A rank of 16: 16 heads of 512 rows and keys are cut in 2, of which 32 calls have 2^26 partial results; a single
+    row is not counted."""
+    assert most("forward", 16, (1, 512, 16, 128), 512, H200) == 1
+    assert most_told(16, (1, 512, 16, 128), 512, PROCESSORS) == 16
+    assert most_told(99, (1, 512, 16, 128), 512, PROCESSORS) == 32
+    assert most_told(10**6, (2, 64, 8, 64), 64, PROCESSORS) == GRID_LIMIT // 16
+    assert most_told(64, (1, 1, 8, 64), 4096, PROCESSORS) == 1

@@ -73,15 +73,21 @@ def _runs(ranks: list[Rank], blocks: Blocks, length: int, distance: int) -> Iter
 
 @dataclass(frozen=True)
 class Call:
-    """A group of blocks of consecutive ranks, on the keys of the ranks `shift` further on."""
+    """A group of blocks of consecutive ranks, on the keys of the ranks `shift` further on. wide: of how many ranks at
+    most the kernel takes the blocks at once."""
 
     group: KeyGroup
     ranks: range
     shift: int
+    wide: int
 
     def sources(self, ranks: range) -> range:
         """Whose keys some of the ranks read."""
         return range(ranks.start + self.shift, ranks.stop + self.shift)
+
+    def parts(self) -> Iterator[range]:
+        """The ranks of each call of the kernel."""
+        return (self.ranks[begin : begin + self.wide] for begin in range(0, len(self.ranks), self.wide))
 
 
 def calls(rank: Rank, way: str, runs: Sequence[Run], q: Tensor, k: Tensor) -> Iterator[Call]:
@@ -97,10 +103,14 @@ def calls(rank: Rank, way: str, runs: Sequence[Run], q: Tensor, k: Tensor) -> It
             # a kernel that goes on in the memory of the state: rows of a group are no items of a batch there
             carries = way == "forward" and hasattr(rank.kernel, "carry")
             high = 1 if carries else min(at_once, group.count, k.shape[1] // keys.shape[1])
-            wide = max(1, at_once // high)
-            for begin in range(0, len(run.ranks), wide):
-                for piece in group.pieces(high):
-                    yield Call(piece, run.ranks[begin : begin + wide], run.shift)
+            for piece in group.pieces(high):
+                yield Call(piece, run.ranks, run.shift, max(1, at_once // high))
+
+
+def of_items(rank: Rank, items: int) -> Rank:
+    """The rank with a kernel that knows of how many items the calls are which it may fold."""
+    known = getattr(rank.kernel, "of_items", None)
+    return rank if known is None else replace(rank, kernel=known(items))
 
 
 def join(rank: Rank, partial: Running | RunningState, group: KeyGroup, q: Tensor, k: Tensor, v: Tensor) -> None:

@@ -54,14 +54,16 @@ def forward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Resul
     """`Ring.forward` on q, k, v of every rank: out, lse of each. rank: any of them, for what all share. Raises
     RankFailed with the ranks of a call that raised."""
     size, batch = len(shards), len(shards[0][0])
+    rank = fold.of_items(rank, batch)
     with _side_by_side(shards) as (q, *kv):
         partials = RankStates(rank.running(q), size, batch)
         for runs, k, v in _turns(rank, blocks, *kv):
             for call in fold.calls(rank, "forward", runs, q[:batch], k[:batch]):
-                for ranks, partial in partials.parts(call.ranks):
-                    mine, theirs = items(ranks, batch), items(call.sources(ranks), batch)
-                    with blamed(ranks):
-                        fold.join(rank, partial, call.group, q[mine], k[theirs], v[theirs])
+                for together in call.parts():
+                    for ranks, partial in partials.parts(together):
+                        mine, theirs = items(ranks, batch), items(call.sources(ranks), batch)
+                        with blamed(ranks):
+                            fold.join(rank, partial, call.group, q[mine], k[theirs], v[theirs])
         parts = [partial.result(rank.dtype, rank.lse_dtype) for _, partial in partials.parts(range(size))]
     return _by_rank(batch, [same[0] if len(same) == 1 else torch.cat(same) for same in zip(*parts, strict=True)])
 
@@ -75,11 +77,14 @@ def backward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Resu
         sums = [RankStates(rank.accumulator(name, x), size, batch) for name, x in named]
         for turn, (runs, k, v) in enumerate(_turns(rank, blocks, *kv)):
             for call in fold.calls(rank, "backward", runs, q[:batch], k[:batch]):
-                mine, theirs = items(call.ranks, batch), items(call.sources(call.ranks), batch)
-                with blamed(call.ranks):
-                    gradients = fold.differentiate(
-                        rank, call.group, dout[mine], q[mine], k[theirs], v[theirs], out[mine], lse[mine]
-                    )
+                parts = []
+                for ranks in call.parts():
+                    mine, theirs = items(ranks, batch), items(call.sources(ranks), batch)
+                    with blamed(ranks):
+                        parts.append(fold.differentiate(
+                            rank, call.group, dout[mine], q[mine], k[theirs], v[theirs], out[mine], lse[mine]
+                        ))  # fmt: skip
+                gradients = [same[0] if len(same) == 1 else torch.cat(same) for same in zip(*parts, strict=True)]
                 if call.group.count > 1:
                     _value(sums[0], call.ranks)  # a first block is taken as it is only where it has all rows
                 _add(sums[0], call.ranks, call.group.whole.query, gradients[0].unsqueeze(1))
