@@ -52,7 +52,9 @@ class FlashAttn(KernelKnobs):
         return self
 
     def foldable(self, way: str, calls: int, q: Tensor, k: Tensor) -> int:
-        """See `accuracy.kernel.base.FoldingKernel`."""
+        """See `accuracy.kernel.base.FoldingKernel`. What adds atomically has no order that a fold could change."""
+        if way == "backward" and not self.deterministic:
+            return max(1, min(calls, flash_fold.GRID_LIMIT // q.shape[0]))
         return flash_fold.foldable(way, calls, q, k)
 
     def of_items(self, items: int) -> "FlashAttn":

@@ -155,7 +155,8 @@ class Llama3(Schedule):
         policy = case.backward_precision
         sums, wire = (FORMATS[policy.dtype(place, case.dtype)].bytes for place in ("dkv_accumulator", "gradient_wire"))
         here = schedule_of(case.variant.backward) is self
-        together = problem.heads_kv if case.world == "simulated" and case.device == "cuda" else 1  # groups of heads
+        folded = case.world == "simulated" and case.device == "cuda"  # all groups of heads gathered together
+        together = problem.heads_kv // int(stride or problem.heads_kv) if folded else 1
         turn = 6 * whole * together * FORMATS[case.dtype].bytes + 4 * whole * sums
         return (2 * whole * wire if here else 0) + (turn if case.world == "processes" else -(-turn // case.world_size))
 
