@@ -1,7 +1,13 @@
 """How far flash-attention's calls fold, from its own rules: worked by hand for the 132 processors of an H200."""
 
-import pytest
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+import torch
+
+from accuracy.kernel import flash_attn
+from accuracy.kernel.block import flash_fold
 from accuracy.kernel.block.flash_fold import GRID_LIMIT, Device, backward_parts, forward_splits, most, most_told
 
 PROCESSORS = 132
@@ -48,3 +54,31 @@ def test_forwards_that_are_told_their_parts_fold_as_memory_and_grid_allow() -> N
     assert most_told(99, (1, 512, 16, 128), 512, PROCESSORS) == 32
     assert most_told(10**6, (2, 64, 8, 64), 64, PROCESSORS) == GRID_LIMIT // 16
     assert most_told(64, (1, 1, 8, 64), 4096, PROCESSORS) == 1
+
+
+def test_folded_forwards_are_told_the_parts_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 heads of 512 rows and keys are cut in 2; three such calls would by themselves be cut in none."""
+    told: list[dict[str, Any]] = []
+
+    def forward(*tensors: torch.Tensor, **how: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        told.append(how)
+        return tensors[0], tensors[0]
+
+    package = SimpleNamespace(flash_attn_with_kvcache=forward)
+    package._flash_attn_forward = lambda *tensors, **how: forward(*tensors)
+    monkeypatch.setattr(flash_attn, "_interface", lambda: package)
+    monkeypatch.setattr(flash_fold.Device, "of", classmethod(lambda cls, x: H200))
+    kernel = flash_attn.KERNEL().of_items(1)
+    q = torch.empty(3, 512, 16, 128, dtype=torch.bfloat16)
+    assert kernel.foldable("forward", 3, q[:1], q[:1]) == 3
+    for some in (q, q[:1]):
+        kernel.forward(some, some, some, scale=0.1, causal=True, out_dtype=torch.bfloat16, window=(7, None))
+    assert told == [
+        {"softmax_scale": 0.1, "causal": True, "softcap": 0.0, "window_size": (7, -1), "num_splits": 2,
+         "return_softmax_lse": True}, {},
+    ]  # fmt: skip
+
+
+def test_what_is_not_deterministic_folds_to_the_limit_of_the_grid() -> None:
+    q = torch.empty(2, 64, 1, 8)
+    assert flash_attn.KERNEL(deterministic=False).foldable("backward", 10**6, q, q) == GRID_LIMIT // 2
