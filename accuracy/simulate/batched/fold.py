@@ -19,6 +19,9 @@ from accuracy.variant.join import Running
 from accuracy.variant.ring import Blocks
 from accuracy.world.base import Tensors
 
+GRID_ELEMENTS = 2**27
+"""Of a tensor of rows or keys repeated for a grid of blocks: 256 MiB in 16 bits."""
+
 
 class Run(NamedTuple):
     """Consecutive ranks; rank r computes the blocks of `groups` of the keys of rank r + shift."""
@@ -92,17 +95,22 @@ class Call:
 
 def calls(rank: Rank, way: str, runs: Sequence[Run], q: Tensor, k: Tensor) -> Iterator[Call]:
     """A step's kernel calls, each rank's groups in their order. q, k: of one rank, for their shapes. A group's keys are
-    repeated for each of its blocks: to as many as a rank has, no more."""
+    repeated for each of its blocks: to as many as a rank has, no more; a grid of blocks repeats rows, too, and is one
+    call where its tensors stay below `GRID_ELEMENTS`."""
     foldable = getattr(rank.kernel, "foldable", None)
     for run in runs:
         for group in run.groups:
             queries, keys = q[:, group.block.query], k[:, group.block.key]
             at_once = 1  # blocks that may be one call on tensors like one block's q and k
             if foldable and (way == "backward" or position_is_irrelevant(queries)):  # a backward's are only added
-                at_once = foldable(way, len(run.ranks) * group.count, queries, keys)
+                at_once = foldable(way, len(run.ranks) * group.blocks, queries, keys)
             # a kernel that goes on in the memory of the state: rows of a group are no items of a batch there
             carries = way == "forward" and hasattr(rank.kernel, "carry")
             high = 1 if carries else min(at_once, group.count, k.shape[1] // keys.shape[1])
+            if group.across > 1 and not carries:
+                room = GRID_ELEMENTS // max(queries.numel(), keys.numel())
+                high = group.blocks if min(at_once, room) >= group.blocks else high
+                at_once = min(at_once, room) if high == group.blocks else at_once
             for piece in group.pieces(high):
                 yield Call(piece, run.ranks, run.shift, max(1, at_once // high))
 
@@ -115,23 +123,24 @@ def of_items(rank: Rank, items: int) -> Rank:
 
 def join(rank: Rank, partial: Running | RunningState, group: KeyGroup, q: Tensor, k: Tensor, v: Tensor) -> None:
     """`Rank.join` of a group."""
-    if isinstance(partial, RunningState) or group.count == 1:
+    if isinstance(partial, RunningState) or group.blocks == 1:
         rank.join(partial, group.block, q, k, v)
         return
     out, lse = rank.attend(group.one, group.rows(q), group.keys(k), group.keys(v))
-    partial.add(group.whole, group.joined_rows(out), group.joined_lse(lse))
+    partial.add_each(group.whole, group.joined_rows(out), group.joined_lse(lse))
 
 
 def differentiate(
     rank: Rank, group: KeyGroup, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
 ) -> Tensors:
-    """`Rank.differentiate` of a group: dq of all its rows; dk, dv (N, count, S'', Hk, D) of its blocks, in order."""
-    if group.count == 1:
+    """`Rank.differentiate` of a group, what is to be added one after another in order: dq (N, across, S', H, D) of all
+    its rows, dk, dv (N, count, S'', Hk, D) of all its keys."""
+    if group.blocks == 1:
         dq, dk, dv = rank.differentiate(group.block, dout, q, k, v, out, lse)
-        return dq, dk.unsqueeze(1), dv.unsqueeze(1)
+        return dq.unsqueeze(1), dk.unsqueeze(1), dv.unsqueeze(1)
     tensors = group.rows(dout), group.rows(q), group.keys(k), group.keys(v), group.rows(out), group.lse(lse)
     dq, dk, dv = rank.differentiate(group.one, *tensors)
-    return group.joined_rows(dq), dk.unflatten(0, (-1, group.count)), dv.unflatten(0, (-1, group.count))
+    return group.joined_rows(dq), group.joined_keys(dk), group.joined_keys(dv)
 
 
 def position_is_irrelevant(x: Tensor) -> bool:

@@ -1,5 +1,6 @@
-"""Blocks of equal shape, one below the other, that see the same keys: one kernel call with the blocks in its batch. The
-order of groups is the same for every row and for every key: no merge and no sum comes in another place."""
+"""Blocks of equal shape in a grid, one below the other on the same keys, and side by side: one kernel call with the
+blocks in its batch. The order of blocks is the same for every row and for every key: no merge and no sum comes in
+another place."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,16 +13,27 @@ from accuracy.core.masks import Block
 
 @dataclass(frozen=True)
 class KeyGroup:
-    """`count` blocks; block: the first. A tensor of N items becomes one of N count items, a block's rows each."""
+    """`count` blocks below each other, of each of `across` runs of keys side by side; block: the first. A tensor of N
+    items becomes one of N across count items, a block's rows or keys each."""
 
     block: Block
     count: int = 1
+    across: int = 1
+
+    @property
+    def blocks(self) -> int:
+        """How many there are."""
+        return self.count * self.across
 
     @property
     def whole(self) -> Block:
-        """All rows."""
-        query = self.block.query
-        return replace(self.block, query=slice(query.start, query.start + self.count * (query.stop - query.start)))
+        """All rows and keys."""
+        query, key = self.block.query, self.block.key
+        return replace(
+            self.block,
+            query=slice(query.start, query.start + self.count * (query.stop - query.start)),
+            key=slice(key.start, key.start + self.across * (key.stop - key.start)),
+        )
 
     @property
     def one(self) -> Block:
@@ -30,32 +42,42 @@ class KeyGroup:
         return replace(self.block, query=slice(0, query.stop - query.start), key=slice(0, key.stop - key.start))
 
     def pieces(self, count: int) -> list["KeyGroup"]:
-        """The same blocks, at most `count` in a group."""
-        height = self.block.query.stop - self.block.query.start
+        """The same blocks in their order, at most `count` in a group: the whole grid, or each run of keys by itself."""
+        if count >= self.blocks:
+            return [self]
+        height, width = (each.stop - each.start for each in (self.block.query, self.block.key))
         return [
-            KeyGroup(self.block.shifted(-first * height, 0), min(count, self.count - first))
+            KeyGroup(self.block.shifted(-first * height, -run * width), min(count, self.count - first))
+            for run in range(self.across)
             for first in range(0, self.count, count)
         ]
 
     def rows(self, x: Tensor) -> Tensor:
-        """(N, S, H, D) -> (N count, S', H, D)."""
-        return x[:, self.whole.query].unflatten(1, (self.count, -1)).flatten(0, 1)
+        """(N, S, H, D) -> (N across count, S', H, D)."""
+        rows = x[:, self.whole.query].unflatten(1, (self.count, -1))
+        return rows.unsqueeze(1).expand(-1, self.across, *rows.shape[1:]).flatten(0, 2)
 
     def keys(self, x: Tensor) -> Tensor:
-        """(N, S, Hk, D) -> (N count, S'', Hk, D)."""
-        return x[:, self.block.key].repeat_interleave(self.count, dim=0)
+        """(N, S, Hk, D) -> (N across count, S'', Hk, D)."""
+        keys = x[:, self.whole.key].unflatten(1, (self.across, -1))
+        return keys.unsqueeze(2).expand(-1, -1, self.count, *keys.shape[2:]).flatten(0, 2)
 
     def lse(self, x: Tensor) -> Tensor:
-        """(N, H, S) -> (N count, H, S')."""
-        return x[:, :, self.whole.query].unflatten(2, (self.count, -1)).movedim(2, 1).flatten(0, 1)
+        """(N, H, S) -> (N across count, H, S')."""
+        rows = x[:, :, self.whole.query].unflatten(2, (self.count, -1)).movedim(2, 1)
+        return rows.unsqueeze(1).expand(-1, self.across, *rows.shape[1:]).flatten(0, 2)
 
     def joined_rows(self, x: Tensor) -> Tensor:
-        """(N count, S', H, D) -> (N, count S', H, D)."""
-        return x.unflatten(0, (-1, self.count)).flatten(1, 2)
+        """(N across count, S', H, D) -> (N, across, count S', H, D)."""
+        return x.unflatten(0, (-1, self.across, self.count)).flatten(2, 3)
 
     def joined_lse(self, x: Tensor) -> Tensor:
-        """(N count, H, S') -> (N, H, count S')."""
-        return x.unflatten(0, (-1, self.count)).movedim(1, 2).flatten(2, 3)
+        """(N across count, H, S') -> (N, across, H, count S')."""
+        return x.unflatten(0, (-1, self.across, self.count)).movedim(2, 3).flatten(3, 4)
+
+    def joined_keys(self, x: Tensor) -> Tensor:
+        """(N across count, S'', Hk, D) -> (N, count, across S'', Hk, D)."""
+        return x.unflatten(0, (-1, self.across, self.count)).movedim(2, 1).flatten(2, 3)
 
 
 def key_groups(blocks: Sequence[Block]) -> tuple[KeyGroup, ...]:
@@ -69,7 +91,37 @@ def key_groups(blocks: Sequence[Block]) -> tuple[KeyGroup, ...]:
             found[-1] = replace(found[-1], count=found[-1].count + 1)
         else:
             found.append(KeyGroup(block))
-    return tuple(found)
+    return tuple(_side_by_side(found))
+
+
+def _side_by_side(groups: Sequence[KeyGroup]) -> list[KeyGroup]:
+    """Full groups of the same rows, each of which begins where the keys of the one before it end, joined where either
+    may come when the other does: what lies between has neither rows nor keys of it."""
+    found: list[KeyGroup] = []
+    for group in groups:
+        place = next((place for place in reversed(range(len(found))) if _is_beside(group, found[place])), None)
+        between = [] if place is None else found[place + 1 :]
+        if place is not None and all(_are_apart(group, other) for other in between):
+            found[place] = replace(found[place], across=found[place].across + 1)
+        elif place is not None and all(_are_apart(found[place], other) for other in between):
+            before = found.pop(place)
+            found.append(replace(before, across=before.across + 1))
+        else:
+            found.append(group)
+    return found
+
+
+def _is_beside(group: KeyGroup, before: KeyGroup) -> bool:
+    key, end = group.block.key, before.whole.key.stop
+    width = before.block.key.stop - before.block.key.start
+    same = replace(before, block=replace(before.block, key=slice(end, end + width)), across=1)
+    return not group.block.causal and group.block.window is None and key.start == end and same == group
+
+
+def _are_apart(one: KeyGroup, other: KeyGroup) -> bool:
+    mine, theirs = one.whole, other.whole
+    pairs = ((mine.query, theirs.query), (mine.key, theirs.key))
+    return all(a.stop <= b.start or b.stop <= a.start for a, b in pairs)
 
 
 def _is_below(block: Block, group: KeyGroup) -> bool:

@@ -85,11 +85,14 @@ def backward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Resu
                             rank, call.group, dout[mine], q[mine], k[theirs], v[theirs], out[mine], lse[mine]
                         ))  # fmt: skip
                 gradients = [same[0] if len(same) == 1 else torch.cat(same) for same in zip(*parts, strict=True)]
+                whole, sources = call.group.whole, call.sources(call.ranks)
                 if call.group.count > 1:
                     _value(sums[0], call.ranks)  # a first block is taken as it is only where it has all rows
-                _add(sums[0], call.ranks, call.group.whole.query, gradients[0].unsqueeze(1))
+                _add(sums[0], call.ranks, whole.query, gradients[0])
                 for total, part in zip(sums[1:], gradients[1:], strict=True):
-                    _add(total, call.sources(call.ranks), call.group.block.key, part)
+                    if call.group.across > 1:
+                        _value(total, sources)  # or all keys
+                    _add(total, sources, whole.key, part)
             if size > 1 and turn < size:
                 for total in sums[1:]:
                     value = _value(total)

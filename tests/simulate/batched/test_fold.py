@@ -4,9 +4,12 @@ from typing import Any
 import pytest
 import torch
 
+from accuracy.core.masks import Block
 from accuracy.kernel import torch_flash
 from accuracy.kernel.block import flash_fold
 from accuracy.simulate import program
+from accuracy.simulate.batched import fold
+from accuracy.simulate.batched.key_group import key_groups
 from accuracy.simulate.program import build_kernel
 from tests.simulate.batched.both_ways import CHUNKS, MASKS, PAIRS, POLICIES, WIDE, Folding, cases, differing
 
@@ -61,6 +64,29 @@ def test_a_group_repeats_no_more_keys_than_a_rank_has(places_alike: None) -> Non
     kernel = Folding(build_kernel(case), 12)
     assert differing(case, shards, kernel) == []
     assert kernel.most == 2
+
+
+def test_a_grid_of_blocks_is_one_call(places_alike: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """15 tokens a rank in 3 chunks of queries and 5 of keys, of 3 ranks at once; with less room one below the other."""
+    chunks = ("variant.bpt_ring.query_chunk=5", "variant.bpt_ring.key_chunk=3")
+    for mask, most in (("full", 60), ("causal", 45)):
+        words = (*WIDE, *chunks, "variant=bpt_ring", "world_size=4", f"problem.mask={mask}", "kernel=eager")
+        ((case, shards),) = cases(*words, "dtype=bfloat16")
+        kernel = Folding(build_kernel(case), 60)
+        assert differing(case, shards, kernel) == []
+        assert kernel.most == most
+    monkeypatch.setattr(fold, "GRID_ELEMENTS", 1)
+    assert differing(case, shards, again := Folding(build_kernel(case), 60)) == []
+    assert again.most == 9
+
+
+def test_a_group_moves_past_others_that_have_neither_its_rows_nor_its_keys() -> None:
+    """Two chunks of queries and four of keys on the diagonal: what sees the first two in full comes after both."""
+    blocks = [Block(slice(0, 4), slice(0, 2), causal=True), Block(slice(0, 4), slice(2, 4), causal=True)]
+    below = [Block(slice(4, 8), slice(key, key + 2), causal=key > 3) for key in (0, 2, 4, 6)]
+    assert [each.whole for each in key_groups([*blocks, *below])] == [
+        *blocks, Block(slice(4, 8), slice(0, 4), causal=False), *below[2:],
+    ]  # fmt: skip
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")

@@ -7,7 +7,7 @@ import pytest
 from accuracy.simulate import batched
 from accuracy.simulate.batched import fold, llama3, ring
 from accuracy.simulate.program import build_kernel
-from tests.simulate.batched.both_ways import CHUNKS, WIDE, Folding, cases, differing, with_slip
+from tests.simulate.batched.both_ways import WIDE, Folding, cases, differing, with_slip
 
 SLIPS = [
     (ring, "q[mine], k[theirs], v[theirs])", "q[mine], k[mine], v[mine])"),
@@ -16,13 +16,15 @@ SLIPS = [
     (ring, "if size > 1 and turn < size", "if size > 1 and turn < size - 1"),
     (ring, "if size > 1 and turn < size", "if turn < size"),
     (ring, "yield () if diagonal_last else own, k, v", "yield own, k, v"),
-    (ring, "_add(total, call.sources(call.ranks)", "_add(total, call.ranks"),
+    (ring, "_add(total, sources", "_add(total, call.ranks"),
     (ring, "range(some.start - ranks.start, some.stop - ranks.start)", "range(0, len(some))"),
     (fold, "range(ranks.start + self.shift, ranks.stop + self.shift)", "range(ranks.start, ranks.stop)"),
     (fold, "self.ranks[begin : begin + self.wide]", "self.ranks[: self.wide]"),
     (fold, "for piece in group.pieces(high)", "for piece in group.pieces(high)[:1]"),
     (fold, "group.keys(k), group.keys(v), group.rows(out)", "group.keys(k), group.keys(k), group.rows(out)"),
-    (fold, "dk.unflatten(0, (-1, group.count)), dv", "dk.unflatten(0, (-1, group.count)).flip(1), dv"),
+    (fold, "group.joined_rows(dq)", "group.joined_rows(dq).flip(2)"),
+    (fold, "group.joined_keys(dk)", "group.joined_keys(dk).flip(1)"),
+    (fold, "group.joined_rows(out), group", "group.joined_rows(out).flip(1), group"),
     (llama3, "llama3.on_the_wire(rank, x, group)", "x[:, :, group.kv]"),
     (llama3, "by_groups(mine, count)", "by_groups(ranks[0], count)"),
     (llama3, "lse.flatten(1, 2)", "lse.flip(1).flatten(1, 2)"),
@@ -33,7 +35,8 @@ SLIPS = [
 PLACES = {ring: (batched, "ring"), fold: (ring, "fold"), llama3: (batched, "llama3")}
 ROUNDED = ("dtype=float16", "precision.wire=bfloat16", "kernel=eager")
 RINGS = (
-    *WIDE, *CHUNKS, "variant=[ring,bpt_ring]", "world_size=[1,4]", "problem.seqlen=48",
+    *WIDE, "variant.bpt_ring.query_chunk=11", "variant.bpt_ring.key_chunk=6", "variant=[ring,bpt_ring]",
+    "world_size=[1,4]", "problem.seqlen=48",
     "precision.gradient_wire=bfloat16", "precision.dkv_accumulator=input",  # in 16 bits no order of a sum is another's
     "precision.ring_order=[diagonal_first,diagonal_last]", "problem.mask=[full,causal]",
 )  # fmt: skip
