@@ -98,6 +98,13 @@ def problem_of(shape: Problem, dtype: str, causal: bool = True) -> Problem:
     return replace(shape, dtype=getattr(torch, dtype), causal=causal)
 
 
+def served(subject: Subject, shape: Problem, dtype: str, causal: bool = True) -> Problem:
+    """A problem that the kernel states to take; otherwise the test skips with its reason."""
+    if reason := subject.abilities.unsupported(subject.name, dtype, shape.dim, {dtype}):
+        pytest.skip(reason)
+    return problem_of(shape, dtype, causal)
+
+
 @pytest.mark.stress(24, "subject", "dtype", "shape", "causal")
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
@@ -109,9 +116,7 @@ def test_it_is_right_for_every_dtype_it_states(subject: Subject, dtype: str, sha
     sum of D products, sqrt(D) roundings of a size of up to sqrt(D), and its absolute error is P's relative one.
     (torch's CPU kernel stays below with 60 u for lse of 16-bit inputs, for which its exp has 20 bits.)
     """
-    problem = problem_of(SHAPES[shape], dtype, causal)
-    if reason := subject.abilities.unsupported(subject.name, dtype, problem.dim, {dtype}):
-        pytest.skip(reason)
+    problem = served(subject, SHAPES[shape], dtype, causal)
     tensors = problem.draw(subject.device)
     found = results(subject.kernel, problem, tensors)
     for name, x, expected in zip(NAMES, found, problem.reference(*tensors), strict=True):
@@ -257,9 +262,9 @@ def test_the_backward_takes_out_and_lse_however_they_lie_in_memory(subject: Subj
 
 
 def test_every_element_is_written(subject: Subject) -> None:
+    problem = served(subject, SHAPES["odd_lengths"], subject.abilities.dtypes[0])
     torch.use_deterministic_algorithms(True, warn_only=True)  # torch then fills fresh memory with NaN
     try:
-        problem = problem_of(SHAPES["odd_lengths"], subject.abilities.dtypes[0])
         assert all(x.isfinite().all() for x in results(subject.kernel, problem, problem.draw(subject.device)))
     finally:
         torch.use_deterministic_algorithms(False)
@@ -277,7 +282,7 @@ def test_the_gradients_of_blocks_are_those_of_the_whole(subject: Subject, dtype:
 
     Bounds as above, for the same sums: a second block rounds no more than the first.
     """
-    problem = problem_of(SHAPES["odd_lengths"], dtype)
+    problem = served(subject, SHAPES["odd_lengths"], dtype)
     q, k, v, dout = problem.draw(subject.device)
     out, lse, *expected = problem.reference(q, k, v, dout)
     out, lse = out.to(q.dtype), lse.to(getattr(torch, accumulation_dtype(dtype)))
