@@ -86,9 +86,12 @@ class Policy:
     unrounded (SageAttention).
     hadamard: q and k are turned by one random Hadamard matrix before the cast (FlashAttention-3).
     accumulator_bits: significant bits of a product's sum, cut off, not rounded, after every 32 terms (Hopper: 14);
+    cut_products: whether each of the 32 products is cut off there, too, before they are added (Hopper's tensor core in
+    8 bits: arXiv 2511.10909); else their sum alone is.
     flush_interval: terms after which that sum is added to a float32 one and begins anew; 0: never.
     half_terms: terms of P v after which the sum of a tile is rounded to float16, before it is added to a float32 one
     (SageAttention 1; a tensor core's 16, Triton's interpreter's: the tile); 0: never.
+    delta_of_cast: whether delta, the row sums of dO times out, is of the cast dO (a kernel that is given no other).
     rescale_bits: a running maximum grows only if it would by more than so many powers of two (flash-attn 4: 8).
     exp2_degree: of the polynomial that stands for 2^x on [0, 1) (flash-attn 4: 3); 0: the library's exp.
     """
@@ -111,8 +114,10 @@ class Policy:
     smooth_k: bool = False
     hadamard: bool = False
     accumulator_bits: Annotated[int, Ge(8)] = FLOAT32_BITS
+    cut_products: bool = False
     flush_interval: FromZero = 0
     half_terms: FromZero = 0
+    delta_of_cast: bool = False
     rescale_bits: Annotated[float, Ge(0)] = 0.0
     exp2_degree: FromZero = 0
 
@@ -137,6 +142,9 @@ class Policy:
         if self.flush_interval and (self.accumulator_bits == FLOAT32_BITS or self.flush_interval % STEP):
             given_too = f"flush_interval={self.flush_interval} with accumulator_bits={self.accumulator_bits}"
             raise ValueError(f"{given_too}; allowed: multiples of {STEP}, with less than {FLOAT32_BITS} bits")
+        if self.cut_products and (self.accumulator_bits == FLOAT32_BITS or self.granularity not in ("tensor", "head")):
+            given_too = f"accumulator_bits={self.accumulator_bits}, granularity={self.granularity}"
+            raise ValueError(f"cut_products=True with {given_too}; allowed: below {FLOAT32_BITS}, tensor or head")
         if self.half_terms and self.accumulator_bits < FLOAT32_BITS:
             given_too = f"half_terms={self.half_terms} with accumulator_bits={self.accumulator_bits}"
             raise ValueError(f"{given_too}; allowed: one of them, as both say how P v is summed")

@@ -43,8 +43,12 @@ def quantise(x: Tensor, word: str, policy: Policy, axis: int = -1, largest: Tens
         return _in_parts(x, axis, ELEMENTS[policy.granularity], lambda parts, dim: _scaled(parts, form, policy, (dim,)))
     if policy.granularity == "block":
         return _in_parts(x, -2, policy.block, lambda parts, dim: _scaled(parts, form, policy, (dim, -1)))
-    shared = {"tensor": tuple(range(x.dim())), "head": (-2, -1), "token": (-1,)}[policy.granularity]
-    return _scaled(x, form, policy, shared, largest)
+    return _scaled(x, form, policy, shared_by(x, policy), largest)
+
+
+def shared_by(x: Tensor, policy: Policy) -> tuple[int, ...]:
+    """Dimensions of x (..., S, D) over which a scale of a tensor, a head or a token is shared."""
+    return {"tensor": tuple(range(x.dim())), "head": (-2, -1), "token": (-1,)}[policy.granularity]
 
 
 def quantise_weights(weights: Tensor, policy: Policy, axis: int = -1) -> Tensor:

@@ -168,6 +168,7 @@ BAD = {  # knobs, and what the line must say
     "a threshold that saturates": ({"policy": "fp8_tensor", "rescale_bits": 8.0}, "= 65536; allowed: up to 448"),
     "a flush of a float32 sum": ({"flush_interval": 64}, "accumulator_bits=24; allowed: multiples of 32"),
     "a flush between two steps": ({"policy": "fp8_hopper", "flush_interval": 48}, "flush_interval=48 with"),
+    "products cut in float32": ({"cut_products": True}, "accumulator_bits=24, granularity=tensor; allowed: below 24"),
     "two ways to sum": ({"policy": "fp8_hopper", "half_terms": 16}, "half_terms=16 with accumulator_bits=14; allowed"),
     "an accumulator beyond float32": ({"accumulator_bits": 30}, "accumulator_bits=30; allowed: 8 to 24"),
     "a polynomial of degree 1": ({"exp2_degree": 1}, "exp2_degree=1; allowed: 0 (the library's exp), or 2 to 7"),

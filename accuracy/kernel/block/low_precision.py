@@ -12,73 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from accuracy.core.quantisation import FLOAT32_BITS, NOT, STEP, Policy
+from accuracy.core.quantisation import NOT, Policy
 from accuracy.kernel.base import Gradients, How, dtype_of
 from accuracy.kernel.block import heads
-from accuracy.runtime.quantise import power_of_two, quantise, quantise_weights, rotation
+from accuracy.kernel.block.tensor_core import Factor, Sum, factor, factor_of_weights, product
+from accuracy.runtime.quantise import quantise, rotation
 
 LOG2_E = 1.4426950408889634
-
-
-@dataclass
-class Sum:
-    """The sum of products that a tensor core keeps: `partial` in the accumulator's bits, `total` in float32."""
-
-    policy: Policy
-    total: Tensor
-    partial: Tensor | None = None
-    terms: int = 0
-
-    def add(self, rows: slice, left: Tensor, right: Tensor) -> None:
-        """left (..., rows, K) times right (..., K, N) on top of the rows (..., rows, N)."""
-        if self.policy.accumulator_bits == FLOAT32_BITS:
-            self.total[..., rows, :] += _in_halves(left, right, self.policy.half_terms)
-            return
-        if self.partial is None:
-            self.partial = torch.zeros_like(self.total)
-        for begin in range(0, left.shape[-1], STEP):
-            step = slice(begin, begin + STEP)
-            kept = self.partial[..., rows, :]
-            kept.copy_(_cut_off(kept, left[..., step] @ right[..., step, :], self.policy.accumulator_bits))
-            self.terms += STEP
-            if self.policy.flush_interval and self.terms >= self.policy.flush_interval:
-                self.flush()
-
-    def flush(self) -> None:
-        """Move what the accumulator holds into float32."""
-        if self.partial is not None:
-            self.total += self.partial
-            self.partial.zero_()
-        self.terms = 0
-
-    def rescale(self, rows: slice, factor: Tensor) -> None:
-        """Registers are float32: a factor of each row (..., rows, 1) rounds nothing that matters here."""
-        self.total[..., rows, :] *= factor
-        if self.partial is not None:
-            self.partial[..., rows, :] *= factor
-
-    def value(self) -> Tensor:
-        """All that was added."""
-        self.flush()
-        return self.total
-
-
-def _in_halves(left: Tensor, right: Tensor, terms: int) -> Tensor:
-    """The product of a tile, its sum rounded to float16 after every so many terms; 0: never."""
-    if not terms:
-        return left @ right
-    total = torch.zeros((), dtype=left.dtype, device=left.device)
-    for begin in range(0, left.shape[-1], terms):
-        step = slice(begin, begin + terms)
-        total = (total + left[..., step] @ right[..., step, :]).half().to(left.dtype)
-    return total
-
-
-def _cut_off(kept: Tensor, added: Tensor, bits: int) -> Tensor:
-    """The sum of two numbers aligned to the larger one's exponent, what is below `bits` cut off of each."""
-    exponent = torch.frexp(torch.maximum(kept.abs(), added.abs())).exponent.clamp_(min=-90) - bits
-    unit = power_of_two(exponent, kept.dtype)
-    return ((kept / unit).trunc_() + (added / unit).trunc_()) * unit
 
 
 @dataclass(frozen=True)
@@ -106,18 +46,18 @@ class Block:
         """(B, Hk, 1, 1, D) where keys are smoothed."""
         return heads.by_kv_head(self._mean, self.compute) if self.policy.smooth_k else None
 
-    def queries(self, axis: int = -1) -> Tensor:
+    def queries(self, axis: int = -1) -> Factor:
         """(B, Hk, G, Sq, D), turned and cast; axis: along which a product sums."""
-        return quantise(self._turned(self.query), self.policy.q, self.policy.of_rows, axis)
+        return factor(self._turned(self.query), self.policy.q, self.policy.of_rows, axis)
 
-    def keys(self, axis: int = -1) -> Tensor:
+    def keys(self, axis: int = -1) -> Factor:
         """(B, Hk, 1, Sk, D), smoothed, turned and cast."""
         keys = heads.by_kv_head(self.k - self._mean if self.policy.smooth_k else self.k, self.compute)
-        return quantise(self._turned(keys), self.policy.k, self.policy, axis)
+        return factor(self._turned(keys), self.policy.k, self.policy, axis)
 
-    def values(self, axis: int) -> Tensor:
+    def values(self, axis: int) -> Factor:
         """(B, Hk, 1, Sk, D), cast."""
-        return quantise(heads.by_kv_head(self.v, self.compute), self.policy.v, self.policy, axis)
+        return factor(heads.by_kv_head(self.v, self.compute), self.policy.v, self.policy, axis)
 
     def turned_back(self, gradient: Tensor) -> Tensor:
         """A gradient of turned queries or keys as one of the given ones."""
@@ -137,7 +77,7 @@ class Block:
             if rows.stop > rows.start:
                 yield rows, columns, sight.hidden(rows, columns, self.q.device)
 
-    def scores(self, queries: Tensor, keys: Tensor, rows: slice, hidden: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def scores(self, queries: Factor, keys: Factor, rows: slice, hidden: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """As `accuracy.kernel.block.sight.scores`, of cast queries (..., rows, D) and keys (..., columns, D)."""
         found = product(self.policy, queries, keys.mT)
         if self.mean_key is not None:
@@ -161,25 +101,16 @@ class Block:
         return x @ rotation(*self._turn) if self.policy.hadamard else x
 
 
-def product(policy: Policy, left: Tensor, right: Tensor) -> Tensor:
-    """left (..., M, K) times right (..., K, N) with an accumulator of its own."""
-    if policy.accumulator_bits == FLOAT32_BITS:
-        return left @ right
-    batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    total = Sum(policy, left.new_zeros(*batch, left.shape[-2], right.shape[-1]))
-    total.add(slice(None), left, right)
-    return total.value()
-
-
 def forward(block: Block) -> tuple[Tensor, Tensor]:
     """out (B, Sq, H, D) and lse (B, H, Sq), natural log, in the accumulation dtype."""
     policy, queries, keys, values = block.policy, block.queries(), block.keys(), block.values(axis=-2)
-    largest = queries.new_full((*queries.shape[:-1], 1), -torch.inf)
+    shape = block.query.shape[:-1]
+    largest = block.query.new_full((*shape, 1), -torch.inf)
     total = torch.zeros_like(largest)
-    sums = Sum(policy, queries.new_zeros(*queries.shape[:-1], values.shape[-1]))
+    sums = Sum(policy, block.query.new_zeros(*shape, block.v.shape[-1]))
     least = policy.rescale_bits / LOG2_E
     for rows, columns, hidden in block.tiles():
-        found, _ = block.scores(queries[..., rows, :], keys[..., columns, :], rows, hidden)
+        found, _ = block.scores(queries.rows(rows), keys.rows(columns), rows, hidden)
         before = largest[..., rows, :]
         grown = torch.maximum(before, found.amax(-1, keepdim=True))
         grown = torch.where((grown - before > least) | (before == -torch.inf), grown, before)
@@ -187,7 +118,7 @@ def forward(block: Block) -> tuple[Tensor, Tensor]:
         weights, rescale = _exp(found - base, policy), _exp(before - base, policy)
         total[..., rows, :] = total[..., rows, :] * rescale + weights.sum(-1, keepdim=True)
         sums.rescale(rows, rescale)
-        sums.add(rows, quantise_weights(weights, policy.of_rows), values[..., columns, :])
+        sums.add(rows, factor_of_weights(weights, policy.of_rows), values.rows(columns))
         largest[..., rows, :] = grown
     out = sums.value() / total
     return block.result("out", out), (largest + total.log()).flatten(1, 2).squeeze(-1)
@@ -198,8 +129,8 @@ def backward(block: Block, dout: Tensor, out: Tensor, lse: Tensor) -> Gradients:
     policy, group = block.policy, block.k.shape[2]
     dout_rows, out_rows = (heads.by_group(x, group, block.compute) for x in (dout, out))
     pass_ = Backward(
-        block, block.queries(), block.keys(), block.values(axis=-1), quantise(dout_rows, policy.do, policy.of_rows),
-        (dout_rows * out_rows).sum(-1, keepdim=True),
+        block, block.queries(), block.keys(), block.values(axis=-1), factor(dout_rows, policy.do, policy.of_rows),
+        (_seen_by_delta(dout_rows, policy) * out_rows).sum(-1, keepdim=True),
         lse.to(block.compute).unflatten(1, (group, -1)).unsqueeze(-1),
     )  # fmt: skip
     return pass_.gradients(dout_rows)
@@ -210,10 +141,10 @@ class Backward:
     """What every tile of a backward needs, head-first; queries, keys, values and dout are cast along the head dim."""
 
     block: Block
-    queries: Tensor
-    keys: Tensor
-    values: Tensor
-    dout: Tensor
+    queries: Factor
+    keys: Factor
+    values: Factor
+    dout: Factor
     delta: Tensor
     lse: Tensor
 
@@ -221,19 +152,19 @@ class Backward:
         """dout: unrounded, for casts along the tokens."""
         block, policy = self.block, self.block.policy
         queries, keys = block.queries(axis=-2), block.keys(axis=-2)
-        dout = quantise(dout, policy.do, policy.of_rows, axis=-2)
+        cast_dout = factor(dout, policy.do, policy.of_rows, axis=-2)
         largest = self._largest()
         dquery = torch.zeros_like(block.query)
-        dkey, dvalue = torch.zeros_like(self.keys), torch.zeros_like(self.values)
+        dkey, dvalue = torch.zeros_like(self.keys.values), torch.zeros_like(self.values.values)
         for rows, columns, weights, slope in self._tiles():
             along_keys, along_rows = (self._cast(slope, largest, axis) for axis in (-1, -2))
-            dquery[..., rows, :] += block.turned_back(product(policy, along_keys, keys[..., columns, :]))
+            dquery[..., rows, :] += block.turned_back(product(policy, along_keys, keys.rows(columns)))
             if block.mean_key is not None:  # 0 in exact arithmetic over all keys, but not over a ring's block of them
                 dquery[..., rows, :] += slope.sum(-1, keepdim=True) * block.mean_key
-            of_rows = product(policy, along_rows.mT, queries[..., rows, :])
+            of_rows = product(policy, along_rows.mT, queries.rows(rows))
             dkey[..., columns, :] = block.turned_back(of_rows.sum(2, keepdim=True))
-            cast = quantise_weights(weights, policy.of_rows, axis=-2)
-            dvalue[..., columns, :] = product(policy, cast.mT, dout[..., rows, :]).sum(2, keepdim=True)
+            cast = factor_of_weights(weights, policy.of_rows, axis=-2)
+            dvalue[..., columns, :] = product(policy, cast.mT, cast_dout.rows(rows)).sum(2, keepdim=True)
         scale = block.how.scale
         return (block.result("dq", dquery * scale), block.result("dk", dkey * scale), block.result("dv", dvalue))
 
@@ -241,11 +172,9 @@ class Backward:
         """Rows, keys, weights and unrounded gradients of scores."""
         policy = self.block.policy
         for rows, columns, hidden in self.block.tiles():
-            found, slope_of_cap = self.block.scores(
-                self.queries[..., rows, :], self.keys[..., columns, :], rows, hidden
-            )
+            found, slope_of_cap = self.block.scores(self.queries.rows(rows), self.keys.rows(columns), rows, hidden)
             weights = _exp(found - self.lse[..., rows, :], policy)
-            dweights = product(policy, self.dout[..., rows, :], self.values[..., columns, :].mT)
+            dweights = product(policy, self.dout.rows(rows), self.values.rows(columns).mT)
             slope = (dweights - self.delta[..., rows, :]) * weights
             yield rows, columns, weights, slope if slope_of_cap is None else slope * slope_of_cap
 
@@ -258,9 +187,13 @@ class Backward:
         found = [slope.abs().amax(dims, keepdim=True) for _, _, _, slope in self._tiles()]
         return torch.stack(found).amax(0) if found else None
 
-    def _cast(self, slope: Tensor, largest: Tensor | None, axis: int) -> Tensor:
+    def _cast(self, slope: Tensor, largest: Tensor | None, axis: int) -> Factor:
         policy = self.block.policy
-        return quantise(slope, policy.ds, policy.of_rows, axis, largest)
+        return factor(slope, policy.ds, policy.of_rows, axis, largest)
+
+
+def _seen_by_delta(dout: Tensor, policy: Policy) -> Tensor:
+    return quantise(dout, policy.do, policy.of_rows) if policy.delta_of_cast else dout
 
 
 def _exp(x: Tensor, policy: Policy) -> Tensor:

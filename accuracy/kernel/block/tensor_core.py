@@ -1,0 +1,170 @@
+"""Sums of products as tensor cores have them: in float32, in fewer bits, or rounded to float16 on the way.
+
+In fewer bits either the sum of 32 products is cut off at the accumulator's last bit, or, as Hopper's core does in 8
+bits (arXiv 2511.10909), each of those products before they are added. The latter depends on the exponents of codes, so
+operands then come as codes, with the scale apart.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from accuracy.core.quantisation import FLOAT32_BITS, FORMATS, STEP, Policy
+from accuracy.runtime import quantise as casts
+from accuracy.runtime.quantise import power_of_two
+
+NOTHING = -90
+"""The exponent of 0: below all that is added."""
+AT_ONCE = 2**22
+"""Products that are held."""
+
+
+@dataclass(frozen=True)
+class Factor:
+    """An operand of a product (..., M, K): values, or codes and the scale (..., 1, 1) that they are to be multiplied
+    by. least: the smallest exponent of its format."""
+
+    values: Tensor
+    scale: Tensor | float = 1.0
+    least: int = NOTHING
+
+    def rows(self, part: slice) -> "Factor":
+        """Some of the rows."""
+        return Factor(self.values[..., part, :], self.scale, self.least)
+
+    @property
+    def mT(self) -> "Factor":
+        """Transposed."""
+        return Factor(self.values.mT, self.scale, self.least)
+
+    def step(self, part: slice) -> "Factor":
+        """Some of the terms of the sum, of a left operand."""
+        return Factor(self.values[..., part], self.scale, self.least)
+
+    @property
+    def exponents(self) -> Tensor:
+        """Of codes, int32; those of subnormal ones are the smallest."""
+        found = torch.frexp(self.values).exponent.sub_(1).clamp_(min=self.least)
+        return found.masked_fill_(self.values == 0, NOTHING)
+
+
+def factor(x: Tensor, word: str, policy: Policy, axis: int = -1, largest: Tensor | None = None) -> Factor:
+    """x (..., S, D) cast, by the policy's scales; other arguments as of `quantise`."""
+    form = FORMATS.get(word)
+    if not policy.cut_products or form is None or not form.scaled:
+        return Factor(casts.quantise(x, word, policy, axis, largest))
+    scale = casts.scales_of(x, form, policy, casts.shared_by(x, policy), largest)
+    return Factor(casts.round_to_format(x / torch.where(scale == 0, 1.0, scale), form), scale, form.min_exponent)
+
+
+def factor_of_weights(weights: Tensor, policy: Policy, axis: int = -1) -> Factor:
+    """Weights of the softmax (..., rows, keys), as `quantise_weights` casts them."""
+    form = FORMATS.get(policy.p)
+    if not policy.cut_products or form is None or not form.scaled or policy.p_prescale == 0:
+        return Factor(casts.quantise_weights(weights, policy, axis))
+    return Factor(casts.round_to_format(weights * policy.p_prescale, form), 1 / policy.p_prescale, form.min_exponent)
+
+
+@dataclass
+class Sum:
+    """The sum of products that a tensor core keeps: `partial` in the accumulator's bits, `total` in float32."""
+
+    policy: Policy
+    total: Tensor
+    partial: Tensor | None = None
+    terms: int = 0
+    scale: Tensor | float = 1.0
+
+    def add(self, rows: slice, left: Factor, right: Factor) -> None:
+        """left (..., rows, K) times right (..., K, N) on top of the rows (..., rows, N)."""
+        policy = self.policy
+        if policy.accumulator_bits == FLOAT32_BITS:
+            self.total[..., rows, :] += _in_halves(left.values, right.values, policy.half_terms)
+            return
+        if self.partial is None:
+            self.partial = torch.zeros_like(self.total)
+        self.scale = left.scale * right.scale
+        added = _cut_each if policy.cut_products else _cut_sum
+        for begin in range(0, left.values.shape[-1], STEP):
+            step = slice(begin, begin + STEP)
+            kept = self.partial[..., rows, :]
+            kept.copy_(added(kept, left.step(step), right.rows(step), policy.accumulator_bits))
+            self.terms += STEP
+            if policy.flush_interval and self.terms >= policy.flush_interval:
+                self.flush()
+
+    def flush(self) -> None:
+        """Move what the accumulator holds into float32."""
+        if self.partial is not None:
+            self.total += self.partial * self.scale
+            self.partial.zero_()
+        self.terms = 0
+
+    def rescale(self, rows: slice, factor: Tensor) -> None:
+        """Registers are float32: a factor of each row (..., rows, 1) rounds nothing that matters here."""
+        self.total[..., rows, :] *= factor
+        if self.partial is not None:
+            self.partial[..., rows, :] *= factor
+
+    def value(self) -> Tensor:
+        """All that was added."""
+        self.flush()
+        return self.total
+
+
+def product(policy: Policy, left: Factor, right: Factor) -> Tensor:
+    """left (..., M, K) times right (..., K, N) with an accumulator of its own."""
+    if policy.accumulator_bits == FLOAT32_BITS:
+        return left.values @ right.values
+    batch = torch.broadcast_shapes(left.values.shape[:-2], right.values.shape[:-2])
+    total = Sum(policy, left.values.new_zeros(*batch, left.values.shape[-2], right.values.shape[-1]))
+    total.add(slice(None), left, right)
+    return total.value()
+
+
+def _in_halves(left: Tensor, right: Tensor, terms: int) -> Tensor:
+    """The product of a tile, its sum rounded to float16 after every so many terms; 0: never."""
+    if not terms:
+        return left @ right
+    total = torch.zeros((), dtype=left.dtype, device=left.device)
+    for begin in range(0, left.shape[-1], terms):
+        step = slice(begin, begin + terms)
+        total = (total + left[..., step] @ right[..., step, :]).half().to(left.dtype)
+    return total
+
+
+def _cut_sum(kept: Tensor, left: Factor, right: Factor, bits: int) -> Tensor:
+    """The sum of two numbers aligned to the larger one's exponent, what is below `bits` cut off of each."""
+    added = left.values @ right.values
+    exponent = torch.frexp(torch.maximum(kept.abs(), added.abs())).exponent.clamp_(min=NOTHING) - bits
+    unit = power_of_two(exponent, kept.dtype)
+    return ((kept / unit).trunc_() + (added / unit).trunc_()) * unit
+
+
+def _cut_each(kept: Tensor, left: Factor, right: Factor, bits: int) -> Tensor:
+    """The sum kept (..., M, N) and up to 32 products, aligned to the largest exponent (of a product: its factors' sum),
+    what is below `bits` cut off of each, and of what they add up to."""
+    found = torch.empty_like(kept)
+    others, those = right.values.unsqueeze(-3), right.exponents.unsqueeze(-3)
+    size = max(1, AT_ONCE * kept.shape[-2] // (kept.numel() * left.values.shape[-1]))
+    for begin in range(0, kept.shape[-2], size):
+        rows = slice(begin, begin + size)
+        some, before = left.rows(rows), kept[..., rows, :]
+        exponent = (some.exponents.unsqueeze(-1) + those).amax(-2)
+        exponent = torch.maximum(exponent, _exponent(before)).clamp_(-100, 100)
+        unit = power_of_two(exponent - (bits - 1), kept.dtype)
+        products = some.values.unsqueeze(-1) * others
+        added = products.div_(unit.unsqueeze(-2)).trunc_().sum(-2)
+        found[..., rows, :] = _to_bits((added + (before / unit).trunc_()) * unit, bits)
+    return found
+
+
+def _exponent(x: Tensor) -> Tensor:
+    return torch.frexp(x).exponent.sub_(1).masked_fill_(x == 0, NOTHING)
+
+
+def _to_bits(x: Tensor, bits: int) -> Tensor:
+    """x cut off to so many significant bits."""
+    unit = power_of_two(_exponent(x).clamp_(-100, 100) - (bits - 1), x.dtype)
+    return (x / unit).trunc_() * unit
