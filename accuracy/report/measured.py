@@ -11,6 +11,12 @@ from collections.abc import Callable
 
 WHOLE = r"\d+(?:[.,]\d+)*"
 LIST = rf"{WHOLE}(?:(?:,|\s+to|\s+and|\s+or|,? \.\.\.,?)\s+{WHOLE})*"
+INTEGER = r"(?<![\d.])\d+(?:,\d{3})*(?![\d%]|[.,]\d|e-)"
+INTEGERS = rf"{INTEGER}(?:(?:,|\s+to|\s+and|\s+or|,? \.\.\.,?)\s+{INTEGER})*"
+NAMED = (  # what has a number for its name, or a setting behind it
+    r"lines?|Table|Figure|section|layers?|[Rr]anks?|seeds?|steps?|head|[Pp]redictions?|[Cc]laims?|[Ss]izes?|dims?|"
+    r"lengths?|widths?(?:\s+of)?|(?:weights|logits)\s+times|(?:chunks|tiles|blocks|windows)\s+of"
+)
 CHOSEN = (  # what a number of is a setting
     r"(?:ranks?|GPUs?|H100s?|H200s?|cores?|tokens?|keys?|queries|heads?|seeds?|layers?|parts?|bits?|bytes?|steps?|"
     r"dimensions?|documents?|processes|threads|positions|hops?|dims?|seqs?|sequences|columns?|terms|words|batchmates)"
@@ -40,10 +46,11 @@ UNMEASURED = tuple(
         rf"{LIST}%?(?:\s+times)?\s+(?:was|were)\s+predicted",
         r"\d+\.\d+\.\d+\S*",  # versions
         r"\b(?:torch|Triton|Python|CUDA|cuDNN|flash-attn|FlashAttention|JAX|transformers|NCCL|MKL)\s+\d[\d.]*",
-        rf"\b(?:lines?|Table|Figure|section|layers?|[Rr]anks?|seeds?|steps?|head|[Pp]redictions?|[Ss]izes?|[Cc]laims?|rules?|gains?|(?:weights|logits)\s+times|(?:chunks|tiles|blocks|windows)\s+of|dims?|lengths?|widths?(?:\s+of)?)\s+{LIST}",
+        rf"\b(?:{NAMED})\s+{INTEGERS}",
+        rf"\bgains?\s+{LIST}",
         rf"(?:{WHOLE}\s+)?\bhead(?:s| dims?)? of {LIST}",
         rf"\b[A-Za-z_]+ ?= ?{LIST}",  # W = 2, 4
-        rf"{LIST}\s+(?:\w+\s+)?{CHOSEN}\b",
+        rf"{INTEGERS}\s+(?:\w+\s+)?{CHOSEN}\b",
     )
 )
 
