@@ -53,7 +53,6 @@ def quoted(tables: Tables) -> dict[str, list[Said]]:
             Said("nearer in chunks of 3 than of 4.", holds=nearer["chunk", "eager", "float32", 4.0] > 3),
             Said("8 is a boundary of eager in float32 only.", holds=_only_eager_at_8(rows)),
             Said("by more than 3 standard errors in each kernel:", holds=two > 3),
-            Said("flash-attn 2 and 4, cuDNN and Triton are 8 planned cases of"),
         ]
     }
 
