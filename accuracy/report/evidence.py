@@ -20,7 +20,7 @@ from typing import Any
 import pandas as pd
 
 from accuracy.report.folder import read_folder
-from accuracy.report.measured import COMMAND, NUMBER, UNPUBLISHED, measured_only, unpublished, without
+from accuracy.report.measured import COMMAND, NUMBER, UNPUBLISHED, measured_only, published_only, unpublished, without
 from accuracy.results.claim import Claim, judge, judge_answer
 from accuracy.results.over_ranks import over_ranks
 from accuracy.results.table import ALL_RANKS
@@ -142,7 +142,7 @@ def lines(rows: Mapping[str, Iterable[Any]], *specs: str) -> list[Said]:
 def complaints(document: str, said: Iterable[Said]) -> Iterator[str]:
     """A line for each passage that tables or document do not bear out, then for each number that no passage has, and
     for each paragraph that says that its run is unpublished, and not how to run it."""
-    open_ = measured_only(document)
+    open_ = published_only(document)
     for each, place in _places(document, said):
         if place is None:
             yield f"no such passage: {each.text}"
@@ -154,7 +154,6 @@ def complaints(document: str, said: Iterable[Said]) -> Iterator[str]:
             yield f"line {line} prints: {found}; the tables do not bear it out"
         open_ = without(open_, place)
     for place in unpublished(document):
-        open_ = without(open_, place)
         if UNPUBLISHED.search(place.group()) and not COMMAND.search(place.group()):
             yield f"line {_line(document, place.start())}: unpublished, and no command is beside it"
     for number in NUMBER.finditer(open_):
@@ -178,9 +177,8 @@ def with_numbers(document: str, said: Iterable[Said]) -> str:
     return document
 
 
-def check(repository: Path, write: bool = False) -> tuple[list[str], dict[str, int]]:
-    """The complaints about the README of every experiment and every document that a quoted.py names, and
-    how many numbers of each are of unpublished runs. write: after the tables' numbers are in the documents."""
+def passages_of(repository: Path) -> dict[Path, list[Said]]:
+    """The passages of every experiment's README and of every document that a quoted.py names, by its path."""
     tables = Tables(repository / "reports")
     passages: dict[Path, list[Said]] = {}
     for file in sorted(repository.glob(f"experiments/**/{NAME}")):
@@ -188,19 +186,19 @@ def check(repository: Path, write: bool = False) -> tuple[list[str], dict[str, i
             passages.setdefault((file.parent / document).resolve(), []).extend(said)
     for readme in sorted(repository.glob("experiments/*/README.md")):
         passages.setdefault(readme.resolve(), [])
-    found, open_ = [], {}
-    for path, said in passages.items():
-        if write:
-            path.write_text(with_numbers(path.read_text(), said))
-        name, text = str(path.relative_to(repository.resolve())), path.read_text()
-        found += [f"{name}: {each}" for each in complaints(text, said)]
-        open_[name] = of_unpublished_runs(text)
-    return found, open_
+    return passages
 
 
 def main(words: list[str]) -> int:
-    """0: every number is borne out; 1: not, a line for each."""
-    found, open_ = check(Path(words[0]), write="--write" in words[1:])
+    """0: every number is borne out; 1: not, a line for each. --write: after the tables' numbers are in."""
+    repository = Path(words[0]).resolve()
+    found, open_ = [], {}
+    for path, said in passages_of(repository).items():
+        if "--write" in words[1:]:
+            path.write_text(with_numbers(path.read_text(), said))
+        name, text = str(path.relative_to(repository)), path.read_text()
+        found += [f"{name}: {each}" for each in complaints(text, said)]
+        open_[name] = of_unpublished_runs(text)
     print(*found, sep="\n", end="\n" if found else "")
     print(*(f"{name}: {count} numbers are of unpublished runs" for name, count in open_.items() if count), sep="\n")
     print(f"{len(found)} numbers or passages are not borne out by the published tables, of {len(open_)} documents")

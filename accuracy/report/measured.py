@@ -73,6 +73,14 @@ def measured_only(document: str) -> str:
     return document
 
 
+def published_only(document: str) -> str:
+    """`measured_only` without what is of unpublished runs: each of its numbers has a table."""
+    measured = measured_only(document)
+    for place in unpublished(document):
+        measured = without(measured, place)
+    return measured
+
+
 def unpublished(document: str) -> list[re.Match[str]]:
     """The paragraphs, list items and tables whose numbers are of runs that are not published."""
     found: list[re.Match[str]] = []

@@ -1,12 +1,15 @@
 """Every measured number of a document is a table's: wrong digits, missing passages and unnamed numbers are found."""
 
+import random
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
 from accuracy.core.paths import PACKAGE
-from accuracy.report.evidence import Said, check, complaints, lines, of_unpublished_runs, with_numbers
+from accuracy.report.evidence import Said, complaints, lines, of_unpublished_runs, passages_of, with_numbers
+from accuracy.report.measured import NUMBER, published_only
 
 DOCUMENT = """# Growth
 
@@ -95,9 +98,25 @@ def test_numbers_of_unpublished_runs_are_counted_and_have_a_command_beside_them(
     assert first == "line 3: unpublished, and no command is beside it"
 
 
-def test_every_number_of_the_bound_documents_is_a_published_table_s() -> None:
-    found, _ = check(PACKAGE.parent)
-    assert found == []
+@pytest.fixture(scope="module")
+def documents() -> dict[Path, list[Said]]:
+    return passages_of(PACKAGE.parent)
+
+
+def test_every_measured_number_of_the_documents_is_a_published_table_s(documents: dict[Path, list[Said]]) -> None:
+    assert [each for path, said in documents.items() for each in complaints(path.read_text(), said)] == []
+
+
+def test_a_wrong_digit_in_a_measured_number_of_any_document_is_found(documents: dict[Path, list[Said]]) -> None:
+    """One drawn number of each."""
+    drawn, missed = random.Random(0), []
+    for path, said in documents.items():
+        text = path.read_text()
+        places = [number.start() for number in NUMBER.finditer(published_only(text))]
+        for place in drawn.sample(places, min(1, len(places))):
+            wrong = text[:place] + str((int(text[place]) + 1) % 10) + text[place + 1 :]
+            missed += [] if list(complaints(wrong, said)) else [f"{path.parent.name}: {text[place : place + 20]}"]
+    assert missed == []
 
 
 def test_no_file_beside_a_script_hides_a_module_of_python() -> None:
