@@ -56,6 +56,7 @@ class Checkpoint:
     _lock: IO[bytes] | None = None
     _writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
     _writing: Future[None] | None = None
+    _memory: Tensor | None = None
 
     def read(self) -> Iterator[Pieces]:
         """What is on disk, file after file; `written` is how far that is. Another process' is not read."""
@@ -96,12 +97,23 @@ class Checkpoint:
         if not self._settled() or not self._locked():
             self.seconds = float("inf")
             return
-        of_both = [
-            {name: x.to("cpu", copy=True).numpy() for name, x in pieces.items()} for pieces in (finished, unfinished)
-        ]
+        copied = {name: x.to("cpu", copy=True).numpy() for name, x in finished.items()}
         self.count += 1
-        self._writing = self._writer.submit(self._save, self.count, self.written, place, *of_both)
+        self._writing = self._writer.submit(
+            self._save, self.count, self.written, place, copied, self._copies(unfinished)
+        )
         self.written, self.since = place, self.clock()
+
+    def _copies(self, pieces: Pieces) -> dict[str, Any]:
+        """What is written anew each time, in one memory, for a GPU pinned: what it held before has been written."""
+        sizes = [x.numel() for x in pieces.values()]
+        if self._memory is None or self._memory.numel() < sum(sizes):
+            pinned = any(x.is_cuda for x in pieces.values())
+            self._memory = torch.empty(sum(sizes), dtype=torch.float64, pin_memory=pinned)
+        parts = self._memory[: sum(sizes)].split(sizes) if sizes else ()
+        return {
+            name: part.view(x.shape).copy_(x).numpy() for part, (name, x) in zip(parts, pieces.items(), strict=True)
+        }
 
     def done(self) -> None:
         """The computation is over: nothing is left on disk."""
