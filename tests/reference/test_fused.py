@@ -112,7 +112,7 @@ def test_powers_of_two_are_right_to_the_last_digit() -> None:
 
 
 def test_equal_inputs_give_equal_bits() -> None:
-    tensors = there(*problem(seed=1, heads=2, length=150, dim=16))
+    tensors = there(*problem(seed=1, heads=1, length=150, dim=16))
     first, second = (fused.attention(*tensors, scale=0.2, causal=True) for _ in range(2))
     assert all(torch.equal(getattr(first, name), getattr(second, name)) for name in TENSORS)
 
