@@ -32,7 +32,6 @@ def quoted(tables: Tables) -> dict[str, list[Said]]:
         ],
         "FINDINGS.md": [
             Said("[CPU at 16,384]"),
-            Said("in a call of 4 or 33 queries than of 3 or 32;", source="experiments/batch_invariance/README.md"),
             Said("drift 7 to 10 times as far as float16's", source="experiments/train_inference/README.md"),
             Said("jax-triton PR #177's factor of 4", source="https://github.com/jax-ml/jax-triton/pull/177"),
             Said("MKL (2024.2,", source=MKL),

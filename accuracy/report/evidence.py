@@ -192,15 +192,17 @@ def passages_of(repository: Path) -> dict[Path, list[Said]]:
 def main(words: list[str]) -> int:
     """0: every number is borne out; 1: not, a line for each. --write: after the tables' numbers are in."""
     repository = Path(words[0]).resolve()
-    found, open_ = [], {}
+    found, open_, others = [], {}, 0
     for path, said in passages_of(repository).items():
         if "--write" in words[1:]:
             path.write_text(with_numbers(path.read_text(), said))
         name, text = str(path.relative_to(repository)), path.read_text()
         found += [f"{name}: {each}" for each in complaints(text, said)]
         open_[name] = of_unpublished_runs(text)
+        others += sum(len(NUMBER.findall(measured_only(FIELD.sub("", each.text)))) for each in said if each.source)
     print(*found, sep="\n", end="\n" if found else "")
     print(*(f"{name}: {count} numbers are of unpublished runs" for name, count in open_.items() if count), sep="\n")
+    print(f"{others} numbers have another source than a table: others, tests, rules")
     print(f"{len(found)} numbers or passages are not borne out by the published tables, of {len(open_)} documents")
     return int(bool(found))
 

@@ -40,13 +40,6 @@ def quoted(tables: Tables) -> dict[str, list[Said]]:
             Said("reach {:.1f} times on the worst rank,", (worst["x_single_device"].loc["llama3"].max(),)),
         ],
         "README.md": [
-            Said("**Another order of the adds halves that error at 64 ranks.**", source=TREE),
-            Said("and half a 95% interval over seeds;"),
-            Said(
-                "(ring): dk, dv | 1.21 ± 0.01, 1.25 ± 0.07 | 1.77 ± 0.04, 1.78 ± 0.03 | 5.11 ± 0.29, 5.07 ± 0.12 |",
-                source=TREE,
-            ),
-            Said("(tree): dk, dv | the same bits | 1.61 ± 0.02, 1.66 ± 0.09 | 2.18 ± 0.09, 2.18 ± 0.09 |", source=TREE),
             Said("stay within 1.4 times single device's error on every rank;", holds=rings.max() <= 1.4),
             Said("llama3's dk and dv reach {:.1f} times on", (worst["x_single_device"].loc["llama3"].max(),)),
             Said("330 measured cases", holds=rows["case_id"].nunique() == 330),
