@@ -3,7 +3,6 @@
 Every chunk's gradient goes straight into its accumulator; no buffer is reused between hops, so none can be stale.
 """
 
-from accuracy.variant.bpt import Chunks, blocks
-from accuracy.variant.ring import Ring
+from accuracy.variant.bpt import Blockwise, Chunks, blocks
 
-SCHEDULE = Ring(blocks=blocks, options=Chunks)
+SCHEDULE = Blockwise(blocks=blocks, options=Chunks)

@@ -15,12 +15,10 @@ from accuracy.kernel.block.calls import Scores
 from accuracy.kernel.block.running_state import RunningState
 from accuracy.simulate.batched.key_group import KeyGroup, key_groups
 from accuracy.variant.base import Rank
+from accuracy.variant.bpt import GRID_ELEMENTS
 from accuracy.variant.join import Running
 from accuracy.variant.ring import Blocks
 from accuracy.world.base import Tensors
-
-GRID_ELEMENTS = 2**27
-"""Of a tensor of rows or keys repeated for a grid of blocks: 256 MiB in 16 bits."""
 
 
 class Run(NamedTuple):
