@@ -12,10 +12,12 @@ from accuracy.kernel.triton import fp8_forward, fp8_key_gradient, fp8_query_grad
 E4M3 = {"q", "k", "v", "dout", "k_columns", "q_columns", "dout_columns"}
 FLOAT32 = {"lse", "q_scale", "k_scale", "v_scale", "do_scale", "lse_bits", "delta", "largest"}
 NUMBERS = {"scale", "shift", "scale_bits"}
-SHAPE = {"dim": 128, "padded": 128, "key_tile": 64, "causal": True, "score_terms": 128, "terms": None, "every": 2}
+SHAPE = {"dim": 128, "padded": 128, "key_tile": 64, "causal": True, "score_terms": 64, "terms": None, "every": 2}
 SLOPE = {"row_tile": 64, "slope_type": tl.float8e4nv, "limit": 448.0, "own": False}
+FORWARD = {"row_tile": 64, "weight_type": tl.float8e4nv, "own": False}
+TILES = {"q": (64, 128), "k": (64, 128), "v": (128, 64)}  # tensor descriptors of the forward
 KERNELS = (
-    (fp8_forward._forward, {"row_tile": 128, "weight_type": tl.float8e4nv}),
+    (fp8_forward._forward, FORWARD),
     (fp8_query_gradient.query_gradient_kernel, SLOPE | {"find": False}),
     (fp8_key_gradient.key_gradient_kernel, SLOPE | {"weight_type": tl.float8e4nv}),
 )
@@ -32,6 +34,8 @@ def compiled(kernel: Any, constants: dict[str, Any]) -> str:
     """The PTX."""
     names = kernel.arg_names
     signature = {name: "constexpr" if name in constants else kind(name) for name in names}
+    if kernel is fp8_forward._forward:
+        signature |= {name: f"tensordesc<fp8e4nv{list(tile)}>" for name, tile in TILES.items()}
     aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if signature[name].startswith("*")}
     source = ASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()}, aligned)
     text: str = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8}).asm["ptx"]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.quantisation import FORMATS, Policy
+from accuracy.kernel.triton.available import fp8_cast
 from accuracy.runtime.quantise import rotation, scales_of
 
 DTYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
@@ -34,34 +35,48 @@ class Operand:
     @cached_property
     def transposed(self) -> Tensor:
         """(B, H, D, S'), contiguous, S' = S up to a multiple of `ALIGNED`; what is added is 0."""
+        return self._copied(interleaved=False)
+
+    @cached_property
+    def interleaved(self) -> Tensor:
+        """`transposed` with each 16 tokens in the order 0 1 8 9, 2 3 10 11, 4 5 12 13, 6 7 14 15: the one in which a
+        thread has its numbers of a product on tensor cores, which then are its factors in the next."""
+        return self._copied(interleaved=True)
+
+    def _copied(self, *, interleaved: bool) -> Tensor:
         missing = -self.codes.shape[2] % ALIGNED
-        bits = torch.nn.functional.pad(self.codes.view(torch.uint8), (0, 0, 0, missing))
-        return bits.transpose(2, 3).contiguous().view(self.codes.dtype)
+        if quick := fp8_cast(self.codes):
+            return quick.transposed(self.codes, self.codes.shape[2] + missing, interleaved=interleaved)
+        bits = torch.nn.functional.pad(self.codes.view(torch.uint8), (0, 0, 0, missing)).transpose(2, 3)
+        if interleaved:
+            bits = bits.unflatten(-1, (-1, 2, 4, 2)).transpose(-3, -2).flatten(-4)
+        return bits.contiguous().view(self.codes.dtype)
 
 
 def cast(x: Tensor, word: str, policy: Policy, turned: bool = False) -> Operand:
     """x (B, S, H, D) in the format of a name, by scales of the tensor, a head or a block of tokens. turned: by the
     policy's rotation first."""
-    rows, form = x.transpose(1, 2).float(), FORMATS[word]
+    rows, form = x.transpose(1, 2), FORMATS[word]
     if turned and policy.hadamard:
-        rows = rows @ rotation(x.shape[-1], torch.float32, x.device)
-    length, tokens = rows.shape[2], rows.shape[2]
+        rows = rows.float() @ rotation(x.shape[-1], torch.float32, x.device)
+    tokens = policy.block if policy.granularity == "block" else rows.shape[2]
+    quick = fp8_cast(rows)
     if policy.granularity == "block":
-        tokens = policy.block
-        parts = torch.nn.functional.pad(rows, (0, 0, 0, -length % tokens)).unflatten(2, (-1, tokens))
-        scales = scales_of(parts, form, policy, (-2, -1))
-        codes = (parts / _divisor(scales)).to(DTYPES[word]).flatten(2, 3)[:, :, :length]
+        parts = quick.largest(rows) if quick else rows.abs().amax(-1).float()  # |x| of float32 or less: as in float32
+        each = tokens // quick.TOKENS if quick else tokens
+        most = torch.nn.functional.pad(parts, (0, -parts.shape[2] % each)).unflatten(2, (-1, each)).amax(-1)
     else:
-        scales = scales_of(rows, form, policy, (0, 1, 2, 3) if policy.granularity == "tensor" else (-2, -1))
-        codes = (rows / _divisor(scales)).to(DTYPES[word])
-    per_head = scales.flatten(2).expand(*rows.shape[:2], -1)
-    return Operand(codes.contiguous(), per_head.contiguous(), tokens)
+        parts = quick.largest(rows) if quick else rows.abs().amax((-2, -1)).float()[..., None]
+        most = parts.amax() if policy.granularity == "tensor" else parts.amax(-1, keepdim=True)
+    scales = scales_of(rows, form, policy, (), most)
+    per_head = scales.expand(*rows.shape[:2], most.shape[-1] if most.ndim else 1).contiguous()
+    divisors = torch.where(per_head == 0, 1.0, per_head)
+    if quick:
+        return Operand(quick.divided(rows, divisors, tokens, DTYPES[word]), per_head, tokens)
+    spread = divisors.repeat_interleave(tokens, 2)[:, :, : rows.shape[2], None]
+    return Operand((rows.float() / spread).to(DTYPES[word]).contiguous(), per_head, tokens)
 
 
 def turned_back(x: Tensor, policy: Policy) -> Tensor:
     """The gradient (B, S, H, D) of a tensor from that of the one that `cast` turned."""
     return x.float() @ rotation(x.shape[-1], torch.float32, x.device).mT if policy.hadamard else x
-
-
-def _divisor(scales: Tensor) -> Tensor:
-    return torch.where(scales == 0, 1.0, scales)

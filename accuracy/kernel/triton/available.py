@@ -74,3 +74,12 @@ def one_pass() -> ModuleType | None:
     except ImportError:
         return None
     return one_pass
+
+
+def fp8_cast(x: Tensor) -> ModuleType | None:
+    """The same for the casts to 8 bits; None too where x is not on a GPU, or not of contiguous numbers."""
+    if not x.is_cuda or x.stride(-1) != 1 or one_pass() is None:
+        return None
+    from accuracy.kernel.triton import fp8_cast
+
+    return fp8_cast

@@ -16,7 +16,7 @@ from accuracy.core.quantisation import FLOAT32_BITS, STEP, Policy
 @dataclass(frozen=True)
 class Flush:
     """imprecise: terms of a product that the tensor core sums itself (None: all); every: tiles after which the sum is
-    moved: 0: never, 1: each, by its own scales."""
+    moved: 0: never, 1: each."""
 
     imprecise: int | None
     every: int
@@ -26,25 +26,25 @@ def flush_of(policy: Policy, terms: int, *, over_tiles: bool = True) -> Flush:
     """How the policy's sums are kept where a tile adds `terms` terms. A policy of float32 sums has the nearest to it:
     float32 behind each of the tensor core's instructions."""
     interval = STEP if policy.accumulator_bits == FLOAT32_BITS else policy.flush_interval
-    imprecise = interval if 0 < interval <= terms else None
+    imprecise = interval if 0 < interval < terms else None
     if not over_tiles or policy.granularity != "tensor":
         return Flush(imprecise, 1)
-    return Flush(imprecise, interval // terms if interval > terms else 0)
+    return Flush(imprecise, interval // terms)
 
 
 @triton.jit
 def accumulate(total, partial, left, right, factor, index, imprecise: tl.constexpr, every: tl.constexpr):
     """total and partial with left (M, K) right (K, N) of the tile `index` on top. factor: of this tile, where every
-    tile is moved by itself; others are multiplied once, at the end."""
+    tile is moved by itself; others, and None, are multiplied once, at the end."""
     if every == 0:
         total = tl.dot(left, right, total, max_num_imprecise_acc=imprecise)
     elif every == 1:
-        total += tl.dot(left, right, max_num_imprecise_acc=imprecise) * factor
+        product = tl.dot(left, right, max_num_imprecise_acc=imprecise)
+        total += product if factor is None else product * factor
     else:
-        partial = tl.dot(left, right, partial, max_num_imprecise_acc=imprecise)
-        if index % every == every - 1:
-            total += partial
-            partial = tl.zeros_like(partial)
+        begins = tl.cast(index % every == 0, tl.float32)  # a number, no branch: behind one, ptxas serialises each wgmma
+        total += partial * begins
+        partial = tl.dot(left, right, partial * (1.0 - begins), max_num_imprecise_acc=imprecise)
     return total, partial
 
 
@@ -54,3 +54,12 @@ def load_columns(pointer, stride, present, tile: tl.constexpr, dim: tl.constexpr
     row = tl.arange(0, padded)[:, None]
     column = tl.arange(0, tile)[None, :]
     return tl.trans(tl.load(pointer + row * stride + column, mask=(row < dim) & (column < present), other=0.0))
+
+
+@triton.jit
+def in_order(weights):
+    """Weights (rows, keys) with their keys in the order of `Operand.interleaved`."""
+    rows: tl.constexpr = weights.shape[0]
+    keys: tl.constexpr = weights.shape[1]
+    parts = tl.permute(tl.reshape(weights, (rows, keys // 16, 2, 4, 2)), (0, 1, 3, 2, 4))
+    return tl.reshape(parts, (rows, keys))
