@@ -19,12 +19,15 @@ from torch import Tensor
 
 from accuracy.config.checks import check
 from accuracy.core.errors import ConfigError
+from accuracy.core.quantisation import policy_of
 from accuracy.kernel import quantised
+from accuracy.kernel.block import fp8_operand
 from accuracy.kernel.triton_fp8 import KERNEL
 from tests.kernel.problem import Problem, relative, results
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
 BAND = 4e-3
+ORDER = [0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15]  # of a thread's numbers in 16 columns of a product
 TINY = Problem(queries=66, keys=133, dim=32)
 SUBJECTS = {
     "tensor": (TINY, {"policy": "fp8_tensor"}),
@@ -57,6 +60,29 @@ def test_it_is_its_emulation_in_the_interpreter(name: str) -> None:
     other = emulated(problem, tensors, **knobs | {"p_prescale": 16.0 if name == "no prescale" else 1.0, "v": "e5m2"})
     assert relative(found, other)["out"] > 10 * BAND
     assert relative(found, other)["dv"] > 2 * BAND
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter is for machines without a GPU")
+@pytest.mark.parametrize(
+    "knobs", [{}, {"granularity": "head", "q": "e5m2"}, {"granularity": "block", "block": 128}], ids=str
+)
+def test_casts_in_one_pass_are_torchs_bit_for_bit(knobs: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    from accuracy.kernel.triton import fp8_cast
+
+    policy = policy_of("fp8_tensor", **knobs)
+    x = torch.randn(2, 133, 3, 48, generator=torch.Generator().manual_seed(1))
+    x[0, :, 1], x[1, 70, 2, 5] = 0.0, torch.nan if knobs else 3.0
+    KERNEL().build("cpu")
+    plain = fp8_operand.cast(x, policy.q, policy)
+    copies = [plain.transposed, plain.interleaved]
+    monkeypatch.setattr(fp8_operand, "fp8_cast", lambda x: fp8_cast)
+    quick = fp8_operand.cast(x, policy.q, policy)
+    assert torch.equal(quick.scales.nan_to_num(7.0), plain.scales.nan_to_num(7.0))
+    for found, expected in zip([quick.codes, quick.transposed, quick.interleaved], [plain.codes, *copies], strict=True):
+        assert found.is_contiguous()
+        assert torch.equal(found.float().nan_to_num(500.0), expected.float().nan_to_num(500.0))
+    turned, interleaved = (x.view(torch.uint8) for x in copies)
+    assert torch.equal(interleaved[..., :16], turned[..., ORDER])
 
 
 @pytest.mark.gpu

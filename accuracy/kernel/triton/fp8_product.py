@@ -59,7 +59,5 @@ def load_columns(pointer, stride, present, tile: tl.constexpr, dim: tl.constexpr
 @triton.jit
 def in_order(weights):
     """Weights (rows, keys) with their keys in the order of `Operand.interleaved`."""
-    rows: tl.constexpr = weights.shape[0]
-    keys: tl.constexpr = weights.shape[1]
-    parts = tl.permute(tl.reshape(weights, (rows, keys // 16, 2, 4, 2)), (0, 1, 3, 2, 4))
-    return tl.reshape(parts, (rows, keys))
+    parts = tl.reshape(weights, (weights.shape[0], weights.shape[1] // 16, 2, 4, 2))
+    return tl.reshape(tl.permute(parts, (0, 1, 3, 2, 4)), weights.shape)
