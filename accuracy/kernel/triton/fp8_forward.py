@@ -57,7 +57,7 @@ def attend(
         scale * LOG2_E.value, math.log2(policy.p_prescale), rows, keys, heads, heads // heads_kv,
         q.scales.shape[-1], k.scales.shape[-1], q.tokens, k.tokens, *strides(out), dim, padded, ROWS, key_tile, causal,
         TYPES[policy.p], scores.imprecise, sums.imprecise, sums.every, policy.granularity == "block",
-        num_warps=4, num_stages=3,
+        num_warps=4, num_stages=2 if key_tile == 128 and sums.every == 1 else 3,
     )  # fmt: skip
     return out, lse
 
@@ -69,10 +69,13 @@ def _forward(
     dim: tl.constexpr, padded: tl.constexpr, row_tile: tl.constexpr, key_tile: tl.constexpr, causal: tl.constexpr,
     weight_type: tl.constexpr, score_terms: tl.constexpr, terms: tl.constexpr, every: tl.constexpr, own: tl.constexpr,
 ):  # fmt: skip
-    """One tile of rows of one head; long rows first. own: each tile of keys has scales of its own."""
+    """One tile of rows of one head. own: each tile of keys has scales of its own."""
     tiles = tl.cdiv(rows, row_tile)
-    first_row = (tiles - 1 - tl.program_id(0) % tiles) * row_tile
-    plane = tl.program_id(0) // tiles
+    planes = tl.num_programs(0) // tiles
+    # full: the tiles of a head side by side, which read the same keys; causal: the long ones of all heads first
+    tile = tl.program_id(0) // planes if causal else tl.program_id(0) % tiles
+    plane = tl.program_id(0) % planes if causal else tl.program_id(0) // tiles
+    first_row = (tiles - 1 - tile) * row_tile
     head, wide = plane % heads, plane.to(tl.int64)
     key_plane = plane // heads * (heads // group) + head // group
     row = first_row + tl.arange(0, row_tile)
