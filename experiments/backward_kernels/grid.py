@@ -1,4 +1,4 @@
-"""How long does each form of the backward take on the grid of jax-triton #177? Median milliseconds, causal, float16.
+"""How long does each form of the backward take on the grid of jax-triton #177? Milliseconds, causal, float16.
 
     python -m experiments.backward_kernels.grid FOLDER [--batches 1 16 128] [--lengths 2048 4096 8192]
 
@@ -8,7 +8,6 @@ Written is FOLDER/grid.csv; `off`: dq's relative distance from the split form's.
 """
 
 import argparse
-import statistics
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from accuracy.kernel.triton.key_gradient import _over_rows, _row_ranges
 from accuracy.kernel.triton.tile import LOG2_E, choose, load_rows, store_rows, strides
 from accuracy.runtime import arithmetic, device
 
-HEADS, DIM, REPEATS = 12, 64, 5
+HEADS, DIM, REPEATS = 12, 64, 6
 SCALE = DIM**-0.5
 VARLEN = tuple(range(512, 8193, 512))
 Backward = Callable[..., tuple[Tensor, ...]]
@@ -110,7 +109,7 @@ def given(batch: int, length: int, where: str) -> tuple[Tensor, ...]:
 
 
 def milliseconds(call: Callable[[], object]) -> float:
-    """The median of several calls, each between two events."""
+    """The fastest of several calls, each between two events: others may share the GPU."""
     call()
     times = []
     for _ in range(REPEATS):
@@ -120,7 +119,7 @@ def milliseconds(call: Callable[[], object]) -> float:
         last.record()
         last.synchronize()
         times.append(first.elapsed_time(last))
-    return statistics.median(times)
+    return min(times)
 
 
 def measured(
