@@ -4,6 +4,7 @@ import pandas as pd
 
 from accuracy.report.evidence import Said, Tables
 
+SPLITS = "https://github.com/Dao-AILab/flash-attention/blob/v2.8.3/csrc/flash_attn/flash_api.cpp"
 TABLE, AXES = "batch_invariance/amd-epyc", ["batchmates", "order", "length", "queries", "splits"]
 CELLS = {  # what the cells of a line say beside the values; of which tensor the values in braces are, in turn
     "torch_flash, bfloat16": ("| none | none | none | {} (lse) | {} |", ["queries lse", "splits out"]),
@@ -39,7 +40,10 @@ def quoted(tables: Tables) -> dict[str, list[Said]]:
     two = nearer["splits"].xs(("bfloat16", 2.0), level=("dtype", "value")).min()
     boundaries = flash["value"].tolist() == [4, 33] and 33 in values["torch_flash", "bfloat16", "queries", "lse"]
     return {
-        "../FINDINGS.md": [Said("in a call of 4 or 33 queries than of 3 or 32;", holds=boundaries)],
+        "../FINDINGS.md": [
+            Said("in a call of 4 or 33 queries than of 3 or 32;", holds=boundaries),
+            Said("cut the keys where batch x heads x queries / 64 is below 211,", source=SPLITS),
+        ],
         "README.md": [
             Said("8 cases of torch 2.13 on an AMD EPYC, {} runs;", (_runs(rows),), holds=len(cases) == 8 + 10),
             Said("of those between 1, 2, 4, ...:"),
@@ -54,6 +58,7 @@ def quoted(tables: Tables) -> dict[str, list[Said]]:
             Said("nearer in chunks of 3 than of 4.", holds=nearer["chunk", "eager", "float32", 4.0] > 3),
             Said("8 is a boundary of eager in float32 only.", holds=_only_eager_at_8(rows)),
             Said("by more than 3 standard errors in each kernel:", holds=two > 3),
+            *_on_a_gpu(tables),
         ],
     }
 
@@ -79,3 +84,46 @@ def _line(name: str, text: str, fields: list[str], values: "pd.Series[list[int]]
     cells = [cell.strip() for cell in text.strip("| ").split("|")]
     none = all((cell == "none") == (axis not in has) for axis, cell in zip(AXES, cells, strict=True))
     return Said(f"| {name} {text}", tuple(numbers), holds=none)
+
+
+def _on_a_gpu(tables: Tables) -> list[Said]:
+    rows = pd.read_csv(tables.reports / "batch_invariance/nvidia-h200.csv").dropna(subset="value")
+    rows["path"] = rows["path"].str.removeprefix("single_device@1+")
+    found = {(path, axis, tensor): sorted(each["value"].astype(int)) for (path, axis, tensor), each in
+             rows.groupby(["path", "axis", "tensor"])}  # fmt: skip
+
+    def at(path: str, axis: str, tensor: str) -> list[int]:
+        return found.get((path, axis, tensor), [])
+
+    cut = ("flash_attn", "torch_flash")
+    mates = [at(path, "batchmates", tensor) for path in cut for tensor in ("out", "lse", "dk", "dv")]
+    behind = [at(path, "length", tensor) for path in cut for tensor in ("out", "lse", "dq")]
+    cudnn = [at("torch_cudnn", "queries", tensor) for tensor in ("out", "lse", "dq")]
+    first = rows[(rows["path"] == "flash_attn") & (rows["axis"] == "batchmates")].set_index(["value", "tensor"])
+    share, far = first.loc[(1, "out"), "differ"] / first.loc[(1, "out"), "elements"], first.loc[(1, "out"), "drift_rel"]
+    more = rows[(rows["axis"] == "batchmates") & (rows["value"] > 1)]
+    apart = 1 - first.loc[(1, "out"), "error_rel"] / first.loc[(1, "out"), "drift_error_rel"]
+    sides = (first.loc[(1, "out"), "nearer"], first.loc[(1, "lse"), "nearer"]) == ("value", "before")
+    line = "| {} | {} (all tensors), {}, {}, {}, {} (dq) | none | {}, {} (out, lse, dq) | none |"
+    alike = all(each == [1] for each in mates) and all(each == [1, 65] for each in behind)
+    order = at("torch_cudnn", "order", "dq")
+    none = not any(path == "triton_carry" and axis != "splits" for path, axis, _ in found)
+    return [
+        *(
+            Said(line.replace("{}", path, 1), (*at(path, "batchmates", "dq"), *at(path, "length", "out")), holds=alike)
+            for path in cut
+        ),
+        Said(
+            "| torch_cudnn | none | {}, {} (dq) | none | {} (out, lse, dq) |",
+            (*order, *at("torch_cudnn", "queries", "out")),
+            holds=cudnn == [[2]] * 3,
+        ),
+        Said("| triton_carry | none | none | none | none |", holds=none),
+        Said("changes a quarter of the elements of out", holds=round(share, 2) == 0.25),
+        Said("kernel, by {:.4f} of it.", (far,)),
+        Said("both by more than 3 standard errors, and the difference is {:.1%} of the error.", (apart,), holds=sides),
+        Said(
+            "More batch-mates change {} to {} elements of dq:", (int(more["differ"].min()), int(more["differ"].max()))
+        ),
+        Said("for triton_carry and, but for 3 elements of dq, for torch_cudnn,"),
+    ]
