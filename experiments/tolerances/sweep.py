@@ -53,6 +53,15 @@ def kernels(device: str, dtype: str) -> Iterator[tuple[str, object]]:
             yield name, kernel.build(device)
 
 
+def policies(device: str, dtype: str) -> dict[str, policy.Policy]:
+    """Where each kernel rounds. torch_efficient stores P in 16 bits before dS is made of it, and dS again
+    (ATen/native/transformers/cuda/mem_eff_attention/kernel_backward.h)."""
+    found = dict.fromkeys(KERNELS[device], policy.kernel(dtype))
+    if device == "cpu":
+        return found | {"torch_flash": policy.short_sums(dtype, PROBLEM.seqlen)}
+    return found | {"torch_efficient": policy.kernel(dtype, weight_roundings=2)}
+
+
 def near(likely: Tensor, error: Tensor) -> float:
     """Median of the bound over the error's size; NaN where every error is 0."""
     square = error.square()
@@ -69,13 +78,10 @@ def measured(name: str, dtype: str, device: str) -> list[dict[str, object]]:
     for seed in range(SEEDS):
         inputs = base.round_to(base.draw(part, PROBLEM, seed), dtype, device)
         reference = attention(*inputs.tensors, **HOW)
-        plain, short = (
-            bounds(*inputs.tensors, reference, each, **HOW)
-            for each in (policy.kernel(dtype), policy.short_sums(dtype, PROBLEM.seqlen))
-        )
+        found = {each: bounds(*inputs.tensors, reference, each, **HOW) for each in policies(device, dtype).values()}
         for kernel, row in rows.items():
             for tensor, x in results(built[kernel], inputs).items():
-                bound = (short if (device, kernel) == ("cpu", "torch_flash") else plain)[tensor]
+                bound = found[policies(device, dtype)[kernel]][tensor]
                 error, likely = (x.double() - getattr(reference, tensor)).abs(), bound.likely(CHANCE)
                 row["elements"] += error.numel()
                 row["beyond_certain"] += int((error > bound.certain).sum())
