@@ -1,6 +1,7 @@
 """The flash-attn 2 package's low-level forward and backward, which ring-flash-attention calls: an optional extra."""
 
 import importlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -81,25 +82,31 @@ class FlashAttn(KernelKnobs):
         return out, lse
 
     def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
-        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        _plain(_interface()._flash_attn_backward)(
-            dout, q, k, v, out, lse.contiguous(), dq, dk, dv, dropout_p=0.0, **_sight(how), alibi_slopes=None,
-            deterministic=self.deterministic,
-        )  # fmt: skip
-        return dq, dk, dv
+        gradients = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        self._differentiate([(dout, q, k, v, out, lse.contiguous(), *gradients)], how)
+        return gradients
+
+    def _differentiate(self, calls: Iterable[Sequence[Tensor]], how: How) -> None:
+        """Each with dout, q, k, v, out, lse, and memory for dq, dk, dv."""
+        function, sight = _plain(_interface()._flash_attn_backward), _sight(how)
+        for call in calls:
+            function(*call, dropout_p=0.0, **sight, alibi_slopes=None, deterministic=self.deterministic)
 
 
 @dataclass(frozen=True)
 class Folding(FlashAttn):
     """Calls side by side, of `items` items each: the operator for cached keys, which without new keys, rotary
-    embeddings or pages is the forward, is told into how many parts one of the calls would cut its keys."""
+    embeddings or pages is the forward, is told into how many parts one of the calls would cut its keys. A backward is
+    as few calls of the operator as keep every bit, each of which writes to its part of the results."""
 
     items: int = 1
 
     def foldable(self, way: str, calls: int, q: Tensor, k: Tensor) -> int:
         """See `accuracy.kernel.base.FoldingKernel`."""
-        if way == "backward" or q.shape[0] != self.items:
+        if q.shape[0] != self.items:
             return super().foldable(way, calls, q, k)
+        if way == "backward":
+            return calls
         return flash_fold.most_told(calls, tuple(q.shape), k.shape[1], flash_fold.Device.of(q).processors)
 
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
@@ -115,6 +122,14 @@ class Folding(FlashAttn):
             return_softmax_lse=True,
         )  # fmt: skip
         return out, lse
+
+    def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
+        of_one = q[: self.items], k[: self.items]
+        at_once = self.items * super().foldable("backward", len(q) // self.items, *of_one)
+        given = (x.split(at_once) for x in (dout, q, k, v, out, lse.contiguous()))
+        gradients = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        self._differentiate(zip(*given, *(x.split(at_once) for x in gradients), strict=True), how)
+        return gradients
 
 
 KERNEL = FlashAttn

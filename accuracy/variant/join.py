@@ -213,7 +213,7 @@ class Accumulator:
                 self.total = block.to(self.dtype) if self.memory is None else self.memory.copy_(block)
                 return
             self.total = self._zeros()
-        self.total[:, rows] += block
+        self.total[:, rows].add_(block)
 
     def add_each(self, rows: slice, blocks: Tensor) -> None:
         """Add blocks (B, N, rows, heads, D) one after another: the bits of N calls of `add`. They may become ours."""

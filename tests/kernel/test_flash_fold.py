@@ -79,6 +79,29 @@ def test_folded_forwards_are_told_the_parts_of_one(monkeypatch: pytest.MonkeyPat
     ]  # fmt: skip
 
 
+def test_a_folded_backward_is_as_few_calls_as_keep_every_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 heads of 512 keys in 4 tiles: two calls have 5 partial sums of dq for these 4, three have 3."""
+    items: list[int] = []
+
+    def backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, dq: Any, dk: Any, dv: Any, **how: Any) -> None:
+        assert lse.is_contiguous()
+        items.append(len(q))
+        for gradient, given in ((dq, dout + q), (dk, k + out), (dv, v + lse[:, :, 0, None, None].movedim(1, 3))):
+            gradient.copy_(given)
+
+    monkeypatch.setattr(flash_attn, "_interface", lambda: SimpleNamespace(_flash_attn_backward=backward))
+    monkeypatch.setattr(flash_fold.Device, "of", classmethod(lambda cls, x: H200))
+    kernel = flash_attn.KERNEL().of_items(1)
+    dout, q, k, v, out = torch.randn(5, 3, 512, 16, 128)
+    lse = torch.randn(16, 3, 512).transpose(0, 1)[:, :1]
+    how = {"scale": 0.1, "causal": True, "gradient_dtype": torch.float32}
+    assert kernel.foldable("backward", 3, q[:1], k[:1]) == 3
+    found = kernel.backward(dout, q, k, v, out, lse, **how)
+    expected = dout + q, k + out, v + lse[:, :, 0, None, None].movedim(1, 3)
+    assert items == [2, 1]
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
 def test_what_is_not_deterministic_folds_to_the_limit_of_the_grid() -> None:
     q = torch.empty(2, 64, 1, 8)
     assert flash_attn.KERNEL(deterministic=False).foldable("backward", 10**6, q, q) == GRID_LIMIT // 2
