@@ -107,9 +107,11 @@ class Running:
         """Merge partials of the same rows, (B, N, S', H, D) and (B, N, H, S'), one after another: the bits of N calls
         of `add`."""
         self.add(block, outs[:, 0], lses[:, 0])
+        if outs.shape[1] == 1:
+            return
         others, rows = outs[:, 1:], block.query
         by_row = lses[:, 1:].transpose(2, 3).unsqueeze(-1)
-        kernel = available.one_pass() if self.formula == "sigmoid" and self.out.is_cuda and others.shape[1] else None
+        kernel = available.one_pass() if self.formula == "sigmoid" and self.out.is_cuda else None
         if kernel is not None and kernel.merges(self.out[:, rows], self.lse[:, rows], others, by_row):
             kernel.merge_each(self.out[:, rows], self._before(rows), self.lse[:, rows], others, by_row)
             return
@@ -218,8 +220,10 @@ class Accumulator:
     def add_each(self, rows: slice, blocks: Tensor) -> None:
         """Add blocks (B, N, rows, heads, D) one after another: the bits of N calls of `add`. They may become ours."""
         self.add(rows, blocks[:, 0])
+        if blocks.shape[1] == 1:
+            return
         total, others = self.value()[:, rows], blocks[:, 1:]
-        kernel = available.one_pass() if total.is_cuda and others.shape[1] else None
+        kernel = available.one_pass() if total.is_cuda else None
         if kernel is not None and kernel.adds(total, others):
             kernel.add(total, others)
             return
@@ -250,7 +254,7 @@ class Accumulator:
         if self.memory is None:
             self.memory = torch.empty_like(self.like, dtype=self.dtype)
         memory = self.memory[items]
-        return Accumulator(self.like[items], self.dtype, memory if progress else None, memory)
+        return Accumulator(memory, self.dtype, memory if progress else None, memory)
 
     def _zeros(self) -> Tensor:
         return self.like.new_zeros(self.like.shape, dtype=self.dtype) if self.memory is None else self.memory.zero_()

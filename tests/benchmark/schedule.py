@@ -8,7 +8,7 @@ large one, and what gathering and scattering must copy and add.
 case: the best of several, from the start to the GPU's end. attention, others: what the GPU's kernels take, and how many
 are launched. gaps: the time of a case in which the GPU does nothing. host: when the last kernel has been launched; in
 calls: of it, inside the calls of the attention kernel, Python and launches. A case is as long as the larger of host and
-GPU.
+GPU. bits: whether they are those of the ranks run one by one.
 """
 
 import cProfile
@@ -38,6 +38,7 @@ from accuracy.world.base import Tensors
 from tests.benchmark import device_time
 from tests.benchmark.device_time import DeviceTime
 from tests.measuring import configuration
+from tests.simulate.batched.both_ways import differing
 
 VARIANTS = ("ring", "zigzag", "striped", "llama3", "llama3_ring", "llama3_zigzag", "bpt_ring", "ulysses")
 TARGETS = {"ring": 3, "zigzag": 3, "striped": 3, "llama3_ring": 3, "bpt_ring": 5}
@@ -81,7 +82,8 @@ class Timed:
 @dataclass(frozen=True)
 class Profile:
     """Seconds of a case; of its kernel calls and of the copies and sums of gathers and scatters, each waited for (CPU);
-    of what the host does, in the calls of the kernel among it, how many these are, and what the GPU did (CUDA)."""
+    of what the host does, in the calls of the kernel among it, how many these are, what the GPU did (CUDA), and whether
+    the bits are those of the ranks one by one."""
 
     case: float
     kernels: float = 0.0
@@ -90,6 +92,7 @@ class Profile:
     in_calls: float = 0.0
     calls: int = 0
     gpu: DeviceTime | None = None
+    alike: bool = True
 
 
 def lines(here: str, names: Sequence[str] = VARIANTS, detail: bool = False) -> Iterator[str]:
@@ -134,7 +137,7 @@ def cpu_table(found: dict[str, Profile], alone: Profile) -> Iterator[str]:
 def gpu_table(found: dict[str, Profile], alone: Profile) -> Iterator[str]:
     yield (
         f"{'variant':15} case ms  x single  target   attention ms (launches)  others ms (launches)  gaps ms"
-        "  host ms  in calls ms  calls"
+        "  host ms  in calls ms  calls  bits"
     )
     for name, took in found.items():
         gpu = took.gpu or DeviceTime()
@@ -144,7 +147,7 @@ def gpu_table(found: dict[str, Profile], alone: Profile) -> Iterator[str]:
             f"{name:15} {took.case * 1e3:7.1f}  {took.case / alone.case:8.2f}  {target:6}"
             f"  {attention * 1e3:13.1f} ({launches:8d})  {others * 1e3:9.1f} ({other_launches:8d})"
             f"  {max(0.0, took.case - gpu.busy) * 1e3:7.1f}  {took.host * 1e3:7.1f}  {took.in_calls * 1e3:11.1f}"
-            f"  {took.calls:5d}"
+            f"  {took.calls:5d}  {'equal' if took.alike else 'DIFFERENT'}"
         )
 
 
@@ -175,7 +178,14 @@ def on_gpu(case: Case, shards: Sequence[Tensors]) -> Profile:
         calls.append(timed)
     gpu = device_time.profiled(lambda: launched(program.Work(case, build_kernel(case), shards)))
     least = min(calls, key=lambda each: each.seconds)
-    return Profile(min(seconds), host=min(host), in_calls=least.seconds, calls=least.calls, gpu=gpu)
+    return Profile(
+        min(seconds),
+        host=min(host),
+        in_calls=least.seconds,
+        calls=least.calls,
+        gpu=gpu,
+        alike=not differing(case, shards),
+    )
 
 
 def launched(work: program.Work) -> float:

@@ -23,7 +23,7 @@ def test_the_gpu_s_table_says_gaps_and_the_ratio() -> None:
     """A case of 20 ms of which the GPU works 5, beside one of 4."""
     ring = schedule.Profile(0.020, host=0.019, in_calls=0.01, calls=7, gpu=DeviceTime.of(SPANS))
     _, row = schedule.gpu_table({"ring": ring}, schedule.Profile(0.004))
-    assert " ".join(row.split()) == "ring 20.0 5.00 <= 3 2.0 ( 1) 4.0 ( 2) 15.0 19.0 10.0 7"
+    assert " ".join(row.split()) == "ring 20.0 5.00 <= 3 2.0 ( 1) 4.0 ( 2) 15.0 19.0 10.0 7 equal"
 
 
 def test_a_table_has_a_line_for_each_variant(monkeypatch: pytest.MonkeyPatch) -> None:
