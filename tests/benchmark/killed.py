@@ -17,7 +17,7 @@ import torch
 
 from tests import interpreter
 
-BETWEEN = 3.0
+BETWEEN = 0.5
 """Seconds between two writings, as the kill comes early."""
 
 
