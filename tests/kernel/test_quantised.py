@@ -89,6 +89,12 @@ def test_a_place_changes_what_it_is_an_operand_of_and_nothing_else(place: str) -
     assert differ == set(PLACES_OF[place].split())
 
 
+def test_delta_of_a_cast_dout_changes_dq_and_dk_alone() -> None:
+    tensors = SINGLE.draw("cpu")
+    plain, cast = (results(KERNEL(do="e4m3", delta_of_cast=knob), SINGLE, tensors) for knob in (False, True))
+    assert [torch.equal(one, other) for one, other in zip(plain, cast, strict=True)] == [True, True, False, False, True]
+
+
 def test_smoothing_takes_a_common_part_of_the_keys_out_of_the_rounding() -> None:
     """Keys of mean 8 and deviation 1: scales are 3 times too large without it."""
 
