@@ -92,6 +92,7 @@ class Policy:
     half_terms: terms of P v after which the sum of a tile is rounded to float16, before it is added to a float32 one
     (SageAttention 1; a tensor core's 16, Triton's interpreter's: the tile); 0: never.
     delta_of_cast: whether delta, the row sums of dO times out, is of the cast dO (a kernel that is given no other).
+    ds_by_half: whether the dS that dq is made of is rounded to float16 before its cast (cuDNN 9 on Hopper).
     rescale_bits: a running maximum grows only if it would by more than so many powers of two (flash-attn 4: 8).
     exp2_degree: of the polynomial that stands for 2^x on [0, 1) (flash-attn 4: 3); 0: the library's exp.
     """
@@ -118,6 +119,7 @@ class Policy:
     flush_interval: FromZero = 0
     half_terms: FromZero = 0
     delta_of_cast: bool = False
+    ds_by_half: bool = False
     rescale_bits: Annotated[float, Ge(0)] = 0.0
     exp2_degree: FromZero = 0
 
@@ -145,6 +147,8 @@ class Policy:
         if self.cut_products and (self.accumulator_bits == FLOAT32_BITS or self.granularity not in ("tensor", "head")):
             given_too = f"accumulator_bits={self.accumulator_bits}, granularity={self.granularity}"
             raise ValueError(f"cut_products=True with {given_too}; allowed: below {FLOAT32_BITS}, tensor or head")
+        if self.ds_by_half and self.granularity not in ("tensor", "head"):
+            raise ValueError(f"ds_by_half=True with granularity={self.granularity}; allowed: tensor, head")
         if self.half_terms and self.accumulator_bits < FLOAT32_BITS:
             given_too = f"half_terms={self.half_terms} with accumulator_bits={self.accumulator_bits}"
             raise ValueError(f"{given_too}; allowed: one of them, as both say how P v is summed")
@@ -179,8 +183,11 @@ def _all(word: str, **more: Any) -> Policy:
 
 
 def _whole(word: str, p_prescale: float) -> Policy:
-    """Operands and results in one format, a scale a tensor."""
-    return _all(word, out=word, dq=word, dk=word, dv=word, p_prescale=p_prescale)
+    """Operands and results in one format, a scale a tensor: as experiments/fp8_fit found cuDNN 9.19 on an H200."""
+    return _all(
+        word, out=word, dq=word, dk=word, dv=word, p_prescale=p_prescale,
+        accumulator_bits=14, cut_products=True, delta_of_cast=True, ds_by_half=True,
+    )  # fmt: skip
 
 
 _FP8 = _all("e4m3", p_prescale=256.0)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from accuracy.core.case import Case
 from accuracy.core.dtype import FORMATS, accumulation_dtype
-from accuracy.core.kinds import OneOf, Whole
+from accuracy.core.kinds import FromZero, OneOf, Whole
 from accuracy.core.quantisation import NOT, POLICIES, Policy, policy_of
 from accuracy.kernel.base import ALL_DTYPES, WITHOUT_DROPOUT, Abilities, Gradients, How, KernelKnobs
 from accuracy.kernel.block import low_precision
@@ -19,10 +19,11 @@ from accuracy.kernel.block import low_precision
 
 @dataclass(frozen=True)
 class Quantised(KernelKnobs):
-    """policy: by name; key_chunk: keys of a tile of the online softmax."""
+    """policy: by name; key_chunk: keys of a tile of the online softmax; backward_chunk: of the backward, 0: as many."""
 
     policy: Annotated[str, OneOf(*POLICIES)] = NOT
     key_chunk: Whole = 128
+    backward_chunk: FromZero = 0
 
     def __post_init__(self) -> None:
         """Raises ValueError for a combination that means nothing."""
@@ -40,7 +41,12 @@ class Quantised(KernelKnobs):
     def held_bytes(self, case: Case) -> int:
         """Cast operands and their temporary copies; scores, weights, their gradients and casts of one tile."""
         problem, size = case.problem, FORMATS[accumulation_dtype(case.dtype)].bytes
-        tile = problem.batch * problem.heads * problem.queries * min(problem.seqlen, self.key_chunk)
+        tile = (
+            problem.batch
+            * problem.heads
+            * problem.queries
+            * min(problem.seqlen, max(self.key_chunk, self.backward_chunk))
+        )
         query = problem.batch * problem.queries * problem.heads * max(problem.head_dim, problem.value_dim)
         key = problem.batch * problem.seqlen * problem.heads_kv * max(problem.head_dim, problem.value_dim)
         return size * (16 * tile + 12 * query + 16 * key)
@@ -49,7 +55,7 @@ class Quantised(KernelKnobs):
         return low_precision.forward(low_precision.Block(self.resolved(), q, k, v, how, self.key_chunk))
 
     def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
-        block = low_precision.Block(self.resolved(), q, k, v, how, self.key_chunk)
+        block = low_precision.Block(self.resolved(), q, k, v, how, self.backward_chunk or self.key_chunk)
         return low_precision.backward(block, dout, out, lse)
 
 

@@ -157,7 +157,8 @@ class Backward:
         dquery = torch.zeros_like(block.query)
         dkey, dvalue = torch.zeros_like(self.keys.values), torch.zeros_like(self.values.values)
         for rows, columns, weights, slope in self._tiles():
-            along_keys, along_rows = (self._cast(slope, largest, axis) for axis in (-1, -2))
+            along_keys = self._cast(slope, largest, -1, policy.ds_by_half)
+            along_rows = self._cast(slope, largest, -2)
             dquery[..., rows, :] += block.turned_back(product(policy, along_keys, keys.rows(columns)))
             if block.mean_key is not None:  # 0 in exact arithmetic over all keys, but not over a ring's block of them
                 dquery[..., rows, :] += slope.sum(-1, keepdim=True) * block.mean_key
@@ -187,9 +188,9 @@ class Backward:
         found = [slope.abs().amax(dims, keepdim=True) for _, _, _, slope in self._tiles()]
         return torch.stack(found).amax(0) if found else None
 
-    def _cast(self, slope: Tensor, largest: Tensor | None, axis: int) -> Factor:
+    def _cast(self, slope: Tensor, largest: Tensor | None, axis: int, by_half: bool = False) -> Factor:
         policy = self.block.policy
-        return factor(slope, policy.ds, policy.of_rows, axis, largest)
+        return factor(slope, policy.ds, policy.of_rows, axis, largest, by_half)
 
 
 def _seen_by_delta(dout: Tensor, policy: Policy) -> Tensor:

@@ -49,13 +49,18 @@ class Factor:
         return found.masked_fill_(self.values == 0, NOTHING)
 
 
-def factor(x: Tensor, word: str, policy: Policy, axis: int = -1, largest: Tensor | None = None) -> Factor:
-    """x (..., S, D) cast, by the policy's scales; other arguments as of `quantise`."""
+def factor(
+    x: Tensor, word: str, policy: Policy, axis: int = -1, largest: Tensor | None = None, by_half: bool = False
+) -> Factor:
+    """x (..., S, D) cast, by the policy's scales; by_half: from float16; other arguments as of `quantise`."""
     form = FORMATS.get(word)
-    if not policy.cut_products or form is None or not form.scaled:
+    if not (policy.cut_products or by_half) or form is None or not form.scaled:
         return Factor(casts.quantise(x, word, policy, axis, largest))
     scale = casts.scales_of(x, form, policy, casts.shared_by(x, policy), largest)
-    return Factor(casts.round_to_format(x / torch.where(scale == 0, 1.0, scale), form), scale, form.min_exponent)
+    codes = x / torch.where(scale == 0, 1.0, scale)
+    if by_half:
+        codes = codes.half().to(x.dtype)
+    return Factor(casts.round_to_format(codes, form), scale, form.min_exponent)
 
 
 def factor_of_weights(weights: Tensor, policy: Policy, axis: int = -1) -> Factor:
@@ -116,7 +121,7 @@ class Sum:
 def product(policy: Policy, left: Factor, right: Factor) -> Tensor:
     """left (..., M, K) times right (..., K, N) with an accumulator of its own."""
     if policy.accumulator_bits == FLOAT32_BITS:
-        return left.values @ right.values
+        return (left.values @ right.values).mul_(left.scale * right.scale)
     batch = torch.broadcast_shapes(left.values.shape[:-2], right.values.shape[:-2])
     total = Sum(policy, left.values.new_zeros(*batch, left.values.shape[-2], right.values.shape[-1]))
     total.add(slice(None), left, right)
