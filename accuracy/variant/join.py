@@ -104,18 +104,8 @@ class Running:
         self.seen[block.query] = b"\1" * (block.query.stop - block.query.start)
 
     def add_each(self, block: Block, outs: Tensor, lses: Tensor) -> None:
-        """Merge partials of the same rows, (B, N, S', H, D) and (B, N, H, S'), one after another: the bits of N calls
-        of `add`."""
-        self.add(block, outs[:, 0], lses[:, 0])
-        if outs.shape[1] == 1:
-            return
-        others, rows = outs[:, 1:], block.query
-        by_row = lses[:, 1:].transpose(2, 3).unsqueeze(-1)
-        kernel = available.one_pass() if self.formula == "sigmoid" and self.out.is_cuda else None
-        if kernel is not None and kernel.merges(self.out[:, rows], self.lse[:, rows], others, by_row):
-            kernel.merge_each(self.out[:, rows], self._before(rows), self.lse[:, rows], others, by_row)
-            return
-        for out, lse in zip(others.unbind(1), lses[:, 1:].unbind(1), strict=True):
+        """Merge partials of the same rows, (B, N, S', H, D) and (B, N, H, S'), one after another."""
+        for out, lse in zip(outs.unbind(1), lses.unbind(1), strict=True):
             self.add(block, out, lse)
 
     def result(self, out_dtype: torch.dtype, lse_dtype: torch.dtype) -> tuple[Tensor, Tensor]:

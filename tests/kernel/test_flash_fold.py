@@ -1,6 +1,6 @@
 """How far flash-attention's calls fold, from its own rules: worked by hand for the 132 processors of an H200."""
 
-from types import SimpleNamespace
+import warnings
 from typing import Any
 
 import pytest
@@ -12,6 +12,35 @@ from accuracy.kernel.block.flash_fold import GRID_LIMIT, Device, backward_parts,
 
 PROCESSORS = 132
 H200, SMALL = Device(PROCESSORS, roomy=True), Device(PROCESSORS, roomy=False)
+
+
+class Operators:
+    """In place of the package: out is q, dq is dout + q, dk is k + out, dv is v; a fault is added to out and dq of
+    calls of several items."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int]] = []
+        self.how: dict[str, Any] = {}
+        self.fault = 0.0
+
+    def flash_attn_with_kvcache(self, q: torch.Tensor, *kv: torch.Tensor, **how: Any) -> tuple[torch.Tensor, ...]:
+        self.how = how
+        return self.called("told", q)
+
+    def _flash_attn_forward(self, q: torch.Tensor, *kv: torch.Tensor, **how: Any) -> tuple[torch.Tensor, ...]:
+        return self.called("forward", q)
+
+    def _flash_attn_backward(self, *x: torch.Tensor, **how: Any) -> None:
+        dout, q, k, v, out, lse, dq, dk, dv = x
+        assert lse.is_contiguous()
+        self.called("backward", q)
+        dq.copy_(dout + q + (self.fault if len(q) > 1 else 0.0))
+        dk.copy_(k + out)
+        dv.copy_(v)
+
+    def called(self, name: str, q: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        self.calls.append((name, len(q)))
+        return q + (self.fault if len(q) > 1 else 0.0), q[..., 0].transpose(1, 2)
 
 
 @pytest.mark.parametrize(("keys", "dim"), [(256, 64), (128, 128), (64, 256)])
@@ -56,50 +85,61 @@ def test_forwards_that_are_told_their_parts_fold_as_memory_and_grid_allow() -> N
     assert most_told(64, (1, 1, 8, 64), 4096, PROCESSORS) == 1
 
 
-def test_folded_forwards_are_told_the_parts_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """16 heads of 512 rows and keys are cut in 2; three such calls would by themselves be cut in none."""
-    told: list[dict[str, Any]] = []
-
-    def forward(*tensors: torch.Tensor, **how: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        told.append(how)
-        return tensors[0], tensors[0]
-
-    package = SimpleNamespace(flash_attn_with_kvcache=forward)
-    package._flash_attn_forward = lambda *tensors, **how: forward(*tensors)
-    monkeypatch.setattr(flash_attn, "_interface", lambda: package)
+@pytest.fixture
+def operators(monkeypatch: pytest.MonkeyPatch) -> Operators:
+    found = Operators()
+    monkeypatch.setattr(flash_attn, "_interface", lambda: found)
+    monkeypatch.setattr(flash_attn, "_PROVEN", {})
     monkeypatch.setattr(flash_fold.Device, "of", classmethod(lambda cls, x: H200))
+    return found
+
+
+HOW: dict[str, Any] = {"scale": 0.1, "causal": True}
+
+
+def test_folded_forwards_are_told_the_parts_of_one(operators: Operators) -> None:
+    """16 heads of 512 rows and keys are cut in 2; three such calls would by themselves be cut in none. The first fold
+    of a shape is compared with a call by itself."""
+    q = torch.randn(3, 512, 16, 128)
     kernel = flash_attn.KERNEL().of_items(1)
-    q = torch.empty(3, 512, 16, 128, dtype=torch.bfloat16)
     assert kernel.foldable("forward", 3, q[:1], q[:1]) == 3
-    for some in (q, q[:1]):
-        kernel.forward(some, some, some, scale=0.1, causal=True, out_dtype=torch.bfloat16, window=(7, None))
-    assert told == [
-        {"softmax_scale": 0.1, "causal": True, "softcap": 0.0, "window_size": (7, -1), "num_splits": 2,
-         "return_softmax_lse": True}, {},
-    ]  # fmt: skip
+    for some in (q, q, q[:1]):
+        out, _ = kernel.forward(some, some, some, **HOW, out_dtype=torch.float32, window=(7, None))
+        assert torch.equal(out, some)
+    assert operators.calls == [("told", 3), ("forward", 1), ("told", 3), ("forward", 1)]
+    assert operators.how == {
+        "softmax_scale": 0.1, "causal": True, "softcap": 0.0, "window_size": (7, -1), "num_splits": 2,
+        "return_softmax_lse": True,
+    }  # fmt: skip
 
 
-def test_a_folded_backward_is_as_few_calls_as_keep_every_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folded_backward_is_as_few_calls_as_keep_every_bit(operators: Operators) -> None:
     """16 heads of 512 keys in 4 tiles: two calls have 5 partial sums of dq for these 4, three have 3."""
-    items: list[int] = []
-
-    def backward(dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, dq: Any, dk: Any, dv: Any, **how: Any) -> None:
-        assert lse.is_contiguous()
-        items.append(len(q))
-        for gradient, given in ((dq, dout + q), (dk, k + out), (dv, v + lse[:, :, 0, None, None].movedim(1, 3))):
-            gradient.copy_(given)
-
-    monkeypatch.setattr(flash_attn, "_interface", lambda: SimpleNamespace(_flash_attn_backward=backward))
-    monkeypatch.setattr(flash_fold.Device, "of", classmethod(lambda cls, x: H200))
     kernel = flash_attn.KERNEL().of_items(1)
     dout, q, k, v, out = torch.randn(5, 3, 512, 16, 128)
-    lse = torch.randn(16, 3, 512).transpose(0, 1)[:, :1]
-    how = {"scale": 0.1, "causal": True, "gradient_dtype": torch.float32}
+    lse = torch.randn(16, 3, 512).transpose(0, 1)
     assert kernel.foldable("backward", 3, q[:1], k[:1]) == 3
-    found = kernel.backward(dout, q, k, v, out, lse, **how)
-    expected = dout + q, k + out, v + lse[:, :, 0, None, None].movedim(1, 3)
-    assert items == [2, 1]
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    for _ in range(2):
+        found = kernel.backward(dout, q, k, v, out, lse, **HOW, gradient_dtype=torch.float32)
+        assert all(torch.equal(a, b) for a, b in zip(found, (dout + q, k + out, v), strict=True))
+    assert operators.calls == [("backward", count) for count in (2, 1, 1, 2, 1)]
+
+
+def test_a_fold_that_changes_a_bit_is_said_and_not_used(operators: Operators) -> None:
+    """The planted fault: several items in a call add to what it gives. The second time nothing is compared or said."""
+    operators.fault = 2.0**-20
+    kernel = flash_attn.KERNEL().of_items(1)
+    dout, q, k, v, out = torch.randn(5, 2, 512, 16, 128)
+    lse = torch.randn(2, 16, 512)
+    for again in (False, True):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            ours, _ = kernel.forward(q, k, v, **HOW, out_dtype=torch.float32)
+            dq, *_ = kernel.backward(dout, q, k, v, out, lse, **HOW, gradient_dtype=torch.float32)
+        assert torch.equal(ours, q)
+        assert torch.equal(dq, dout + q)
+        ways = [] if again else ["forward", "backward"]
+        assert [str(each.message).split(" of ")[0] for each in said] == [f"flash-attn's {way}" for way in ways]
 
 
 def test_what_is_not_deterministic_folds_to_the_limit_of_the_grid() -> None:

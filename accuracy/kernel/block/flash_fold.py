@@ -34,10 +34,12 @@ class Device(NamedTuple):
         return cls(about.multi_processor_count, about.shared_memory_per_multiprocessor >= ROOMY)
 
 
-def foldable(way: str, calls: int, q: Tensor, k: Tensor) -> int:
-    """See `accuracy.kernel.base.FoldingKernel`."""
+def foldable(way: str, calls: int, q: Tensor, k: Tensor, proven: bool = False) -> int:
+    """See `accuracy.kernel.base.FoldingKernel`. proven: whether the caller compares bits; without it the tiles are taken
+    for the smaller ones, which can only tell apart what is alike."""
     batch, rows, heads, dim = q.shape
-    return most(way, calls, (batch, rows, heads, dim), k.shape[1], Device.of(q))
+    device = Device.of(q)
+    return most(way, calls, (batch, rows, heads, dim), k.shape[1], device._replace(roomy=proven and device.roomy))
 
 
 @lru_cache(maxsize=4096)
