@@ -35,8 +35,8 @@ class Device(NamedTuple):
 
 
 def foldable(way: str, calls: int, q: Tensor, k: Tensor, proven: bool = False) -> int:
-    """See `accuracy.kernel.base.FoldingKernel`. proven: whether the caller compares bits; without it the tiles are taken
-    for the smaller ones, which can only tell apart what is alike."""
+    """See `accuracy.kernel.base.FoldingKernel`. proven: whether the caller compares bits; without it the tiles are
+    taken for the smaller ones, which can only tell apart what is alike."""
     batch, rows, heads, dim = q.shape
     device = Device.of(q)
     return most(way, calls, (batch, rows, heads, dim), k.shape[1], device._replace(roomy=proven and device.roomy))
