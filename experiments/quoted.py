@@ -2,6 +2,7 @@
 
 from accuracy.report.evidence import Said, Tables
 
+CAPTURE = "benchmark/nvidia-h200/capture.txt"
 RATES = "selfcheck/rates.txt"
 MKL = "https://github.com/pytorch/pytorch/issues/188792"
 FACTORS = "tests/api/test_assert_accurate.py"
@@ -23,6 +24,11 @@ def quoted(tables: Tables) -> dict[str, list[Said]]:
                 source=FACTORS,
             ),
             Said("agrees with 50-digit arithmetic to 1e-14", source="tests/reference/test_float64.py"),
+            Said(
+                "one captured step in 100 adds [{:.2f}%][capturing] to the mean step time",
+                tables.text(CAPTURE, r"one step in 100: \+([\d.]+)%"),
+            ),
+            Said("(335 MB of one Llama-8B layer at 8,192 tokens)", source="tests/benchmark/capture.py"),
             Said("exit status 0 for a healthy run, 5 for a fault."),
             Said("writes a script of 20 lines"),
             Said("1.0 to 1.3 is the rounding of blocks, above 1.5 ask why, below 1 the variant", source=RULES),

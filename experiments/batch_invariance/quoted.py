@@ -87,7 +87,7 @@ def _line(name: str, text: str, fields: list[str], values: "pd.Series[list[int]]
 
 
 def _on_a_gpu(tables: Tables) -> list[Said]:
-    rows = pd.read_csv(tables.reports / "batch_invariance/nvidia-h200.csv").dropna(subset="value")
+    rows = pd.read_csv(tables.reports / "batch_invariance/nvidia-h200.csv.gz").dropna(subset="value")
     rows["path"] = rows["path"].str.removeprefix("single_device@1+")
     found = {(path, axis, tensor): sorted(each["value"].astype(int)) for (path, axis, tensor), each in
              rows.groupby(["path", "axis", "tensor"])}  # fmt: skip

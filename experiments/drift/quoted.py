@@ -15,7 +15,7 @@ def quoted(tables: Tables) -> dict[str, list[Said]]:
     counts, outs = beyond["tensor"].value_counts(), beyond[beyond["tensor"] == "out"]["drift_rel"]
     others = rows[~paths.str.contains("te_p2p")]
     furthest = (others["drift_rel"] / others["drift_limit"]).max()
-    batches = pd.read_csv(tables.reports / "drift/nvidia-h200-batch.csv")
+    batches = pd.read_csv(tables.reports / "drift/nvidia-h200-batch.csv.gz")
     out = batches[batches["tensor"] == "out"].pivot_table(index="batch", columns="path_b", values="drift_differ")
     equal = batches.groupby(["batch", "path_b"])["drift_differ"].transform("median") == 0
     dq = batches[equal & (batches["tensor"] == "dq")]["drift_differ"]

@@ -27,7 +27,7 @@ def quoted(tables: Tables) -> dict[str, list[Said]]:
                 holds=bounds["beyond_certain"].sum() == 0,
             ),
         ],
-        "README.md": [*_rules(tables, rules), *_bounds(bounds)],
+        "README.md": [*_rules(tables, rules), *_bounds(bounds), *_on_a_gpu(tables)],
     }
 
 
@@ -66,3 +66,28 @@ def _bounds(bounds: pd.DataFrame) -> list[Said]:
         Said("outlier inputs: {:.1f} to {:.1f}, also", (usual.min(), usual.max())),
         Said("as errors are exactly 0."),
     ]  # fmt: skip
+
+
+def _on_a_gpu(tables: Tables) -> list[Said]:
+    rows = pd.read_csv(tables.reports / "tolerances/bounds-h200.csv.gz")
+    certain, likely = rows[rows["beyond_certain"] > 0], rows[rows["beyond_likely"] > rows["beyond_certain"]]
+    rest = likely.set_index(["kernel", "inputs", "dtype"])["beyond_likely"]
+    usual = rows[rows["inputs"].isin(["gaussian", "heavy_channels", "outliers"])]["largest_median"]
+    where = set(zip(certain["kernel"], certain["inputs"], certain["dtype"], strict=True))
+    sixteen = where == {("torch_efficient", "one_hot", dtype) for dtype in ("bfloat16", "float16")}
+    math, efficient = (
+        rest.pop((kernel, inputs, "float32"))
+        for kernel, inputs in (("torch_math", "index_value"), ("torch_efficient", "rising_maxima"))
+    )
+    return [
+        Said("H200, torch 2.11, flash-attn 2.8.3, ten kernels in their dtypes", holds=rows["kernel"].nunique() == 10),
+        Said("{:.0f} million elements:", (rows["elements"].sum() / 1e6,)),
+        Said("certain bound: {}, all of torch_efficient,", (certain["beyond_certain"].sum(),), holds=sixteen),
+        Said("for two roundings the bounds there are 1.53 and 1.53 times the errors.", source="accuracy.bounds"),
+        Said(
+            "1 in 10^6 may exceed: {} of torch_math on index_value, as on the CPU; {} of torch_efficient",
+            (math, efficient),
+        ),
+        Said("at most {} in every other setting.", (rest.max(),)),
+        Said("error, as above: {:.1f} to {:.1f}.", (usual.min(), usual.max())),
+    ]
