@@ -9,6 +9,7 @@ or another scale is 10 times as much.
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -62,17 +63,18 @@ def test_it_is_its_emulation_in_the_interpreter(name: str) -> None:
     assert relative(found, other)["dv"] > 2 * BAND
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter is for machines without a GPU")
 @pytest.mark.parametrize(
     "knobs", [{}, {"granularity": "head", "q": "e5m2"}, {"granularity": "block", "block": 128}], ids=str
 )
 def test_casts_in_one_pass_are_torchs_bit_for_bit(knobs: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside zeros and a NaN. On a CPU in the interpreter."""
     from accuracy.kernel.triton import fp8_cast
 
-    policy = policy_of("fp8_tensor", **knobs)
-    x = torch.randn(2, 133, 3, 48, generator=torch.Generator().manual_seed(1))
+    policy, device = policy_of("fp8_tensor", **knobs), "cuda" if torch.cuda.is_available() else "cpu"
+    x = torch.randn(2, 133, 3, 48, generator=torch.Generator().manual_seed(1)).to(device)
     x[0, :, 1], x[1, 70, 2, 5] = 0.0, torch.nan if knobs else 3.0
-    KERNEL().build("cpu")
+    KERNEL().build(device)
+    monkeypatch.setattr(fp8_operand, "fp8_cast", lambda x: None)
     plain = fp8_operand.cast(x, policy.q, policy)
     copies = [plain.transposed, plain.interleaved]
     monkeypatch.setattr(fp8_operand, "fp8_cast", lambda x: fp8_cast)
@@ -97,6 +99,41 @@ def test_it_is_its_emulation_on_the_gpu(knobs: dict[str, object], causal: bool) 
     found = results(KERNEL(**knobs), problem, tensors, torch.float32)
     apart = relative(found, results(quantised.KERNEL(key_chunk=64, **knobs), problem, tensors, torch.float32))
     assert max(apart.values()) < 2e-2, apart
+
+
+FLUSH_128 = {"policy": "fp8_hopper_flush", "key_chunk": 128}
+ON_GPU = {
+    "one accumulator, 128 keys": ({}, {"policy": "fp8_hopper", "key_chunk": 128}),
+    "two accumulators, 64 keys": ({}, {"policy": "fp8_hopper_flush"}),
+    "two accumulators, 128 keys": ({"causal": False}, FLUSH_128),
+    "a flush of 4 tiles": ({}, FLUSH_128 | {"flush_interval": 512}),
+    "blocks of 128, turned": ({}, {"policy": "fp8_block", "block": 128, "key_chunk": 128, "hadamard": True}),
+    "heads": ({"batch": 2}, {"policy": "fp8_tensor", "granularity": "head"}),
+    "more keys": ({"queries": 200, "batch": 2}, FLUSH_128),
+    "more queries": ({"keys": 200}, {"policy": "fp8_hopper"}),
+    "dim 48": ({"dim": 48, "batch": 2}, FLUSH_128),
+    "dim 64, 32 keys": ({"dim": 64}, {"policy": "fp8_hopper_flush", "key_chunk": 32}),
+    "dim 256": ({"dim": 256}, FLUSH_128),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", ON_GPU)
+def test_its_forward_is_its_emulation_on_the_gpu(case: str) -> None:
+    """Of float32 sums, within what 14 bits move, as above; lse by 2^-13 of a score, which is 8 at most."""
+    changes, knobs = ON_GPU[case]
+    size = {"queries": 700, "keys": 700, "heads": 4, "heads_kv": 2, "dim": 128} | changes
+    problem = Problem(**{"causal": True, "dtype": torch.bfloat16, "scale": size["dim"] ** -0.5} | size)
+    q, k, v, _ = problem.draw("cuda")
+    how = {"scale": problem.scale, "causal": problem.causal, "out_dtype": torch.float32}
+    plain = {"key_chunk": 64, **knobs, "policy": re.sub("_hopper(_flush)?", "_tensor", str(knobs["policy"]))}
+    plain.pop("flush_interval", None)
+    found = KERNEL(**knobs).forward(q, k, v, **how)
+    expected = quantised.KERNEL(**plain).forward(q, k, v, **how)
+    assert torch.equal(torch.isinf(found[1]), torch.isinf(expected[1]))
+    apart = relative(*([x.nan_to_num(neginf=0.0) for x in tensors] for tensors in (found, expected)))
+    assert apart["out"] < 2e-2, apart
+    assert apart["lse"] < 1e-3, apart
 
 
 @pytest.mark.stress
