@@ -14,7 +14,7 @@ from accuracy.core.dtype import FORMATS, accumulation_dtype
 from accuracy.core.kinds import FromZero, OneOf, Whole
 from accuracy.core.quantisation import NOT, POLICIES, Policy, policy_of
 from accuracy.kernel.base import ALL_DTYPES, WITHOUT_DROPOUT, Abilities, Gradients, How, KernelKnobs
-from accuracy.kernel.block import low_precision
+from accuracy.kernel.block import low_precision, tensor_core
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,15 @@ class Quantised(KernelKnobs):
         return Abilities(dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, features=WITHOUT_DROPOUT)
 
     def held_bytes(self, case: Case) -> int:
-        """Cast operands and their temporary copies; scores, weights, their gradients and casts of one tile."""
+        """Cast operands and their temporary copies; scores, weights, their gradients and casts of one tile; products
+        that are cut."""
         problem, size = case.problem, FORMATS[accumulation_dtype(case.dtype)].bytes
-        tile = (
-            problem.batch
-            * problem.heads
-            * problem.queries
-            * min(problem.seqlen, max(self.key_chunk, self.backward_chunk))
-        )
+        keys = min(problem.seqlen, max(self.key_chunk, self.backward_chunk))
+        tile = problem.batch * problem.heads * problem.queries * keys
         query = problem.batch * problem.queries * problem.heads * max(problem.head_dim, problem.value_dim)
         key = problem.batch * problem.seqlen * problem.heads_kv * max(problem.head_dim, problem.value_dim)
-        return size * (16 * tile + 12 * query + 16 * key)
+        products = 4 * tensor_core.AT_ONCE if self.resolved().cut_products else 0
+        return size * (16 * tile + 12 * query + 16 * key + products)
 
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
         return low_precision.forward(low_precision.Block(self.resolved(), q, k, v, how, self.key_chunk))
