@@ -9,8 +9,8 @@ Inside a ring step the chunks are the issue's: of keys from the diagonal back, j
 between steps. What is compared is what the package's test compares, one flash-attention call over all tokens, less the
 ring's, in float16; `printed` is the mean of the absolute values in float16, which is what the test prints.
 
-Written are FOLDER/printed.csv, and FOLDER/splitting.csv: the last rank's milliseconds and peak memory by chunk size,
-with cleared buffers.
+Written are FOLDER/printed.csv, and on a GPU FOLDER/splitting.csv: the last rank's milliseconds and peak memory by
+chunk size, with cleared buffers.
 """
 
 import argparse
@@ -188,12 +188,15 @@ def main() -> None:
     kernel, local = kernel_on(given.device), given.tokens // RANKS
     given.folder.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, object]] = []
-    for sizes, seeds in (([local // 2], range(given.seeds)), ([local // 4, local // 16], range(1))):
+    for sizes, seeds in (
+        ([local // 2], range(given.seeds)),
+        ([local // 4, local // 16], range(given.device == "cuda")),
+    ):
         for heads, seed in ((heads, seed) for heads in given.heads for seed in seeds):
             about = {"tokens": given.tokens, "heads": heads, "seed": seed}
             rows += [{**about, **each} for each in printed(kernel, drawn(given, heads, seed), sizes)]
         written(rows, given.folder / "printed.csv")
-        if local // 2 in sizes:
+        if local // 2 in sizes and given.device == "cuda":
             halved = [local >> power for power in range(5)]
             costs = [
                 {"tokens": given.tokens, "heads": heads, **each}
