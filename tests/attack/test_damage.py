@@ -105,7 +105,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
 
-@pytest.mark.stress(12, "pair")
+@pytest.mark.stress(8, "pair")
 @pytest.mark.parametrize("seed", range(80))
 @pytest.mark.parametrize("pair", PAIRS, ids=[f"{Path(target).name}-{command}" for target, command in PAIRS])
 def test_a_damaged_file_is_told_or_changes_no_number(

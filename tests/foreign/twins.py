@@ -154,7 +154,7 @@ TWINS = {
                  times=count_of_block(0, 1, lambda where, length: length * where[1] > 2048)),
     "second_of_batch": ring(EVERYTHING, ("shard",), says="only with batch=2", given=first_item_s_keys),
     "head_dim_40": ring(EVERYTHING, ("layout",), says="only with head_dim=40", given=whole_tiles),
-    "documents_ignored": Twin(borders_ignored, "out", GRADIENTS, (*MASK, *BLOCKS), "varlen", (1,), "the borders of documents are ignored"),
+    "documents_ignored": Twin(borders_ignored, "out", GRADIENTS, (*MASK, *BLOCKS), "varlen", (1,), "borders of"),
     "race": Twin(partial(attend, steps=Late()), "out", EVERYTHING, says="run to run"),
     "sum_never_zeroed": Twin(partial(attend, steps=NeverZeroed()), "dq", says="run to run"),
 }  # fmt: skip

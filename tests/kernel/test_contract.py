@@ -105,7 +105,7 @@ def served(subject: Subject, shape: Problem, dtype: str, causal: bool = True) ->
     return problem_of(shape, dtype, causal)
 
 
-@pytest.mark.stress(24, "subject", "dtype", "shape", "causal")
+@pytest.mark.stress(18, "subject", "dtype", "shape", "causal")
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_it_is_right_for_every_dtype_it_states(subject: Subject, dtype: str, shape: str, causal: bool) -> None:

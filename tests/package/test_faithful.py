@@ -48,7 +48,7 @@ def comparable(variant: str, dtype: str, size: int) -> set[str]:
     return EVERYTHING
 
 
-@pytest.mark.stress(10, "variant", "mask", "dtype")
+@pytest.mark.stress(8, "variant", "mask", "dtype")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize(("variant", "mask"), PAIRS)
 def test_our_schedule_has_the_package_s_bits(pool: RealRanks, variant: str, mask: str, dtype: str) -> None:

@@ -90,7 +90,7 @@ def test_a_planted_fault_is_named_and_its_cause_is_proven_or_none_is_named(name:
         assert told or ": " not in sentence, sentence
 
 
-@pytest.mark.stress(6)
+@pytest.mark.stress(4)
 @pytest.mark.parametrize(("table", "name"), [(FAULTS[name].source.partition(":")[0], name) for name in IN_TABLES])
 def test_a_fault_of_a_table_is_named_in_the_tensors_that_are_wrong_and_in_no_other(table: str, name: str) -> None:
     judged = verdicts(measure.results([name], *OF_FAULTS))
