@@ -1,6 +1,5 @@
 """Run a user's function again on a part of what was captured, and name its results."""
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from accuracy.core.plugins import load_function
 from accuracy.core.recording import Facts
 from accuracy.live.call_on_disk import Call
 from accuracy.live.functions import KNOWN
+from accuracy.runtime.arguments import parameters, takes_any_word
 from accuracy.runtime.layout import arranged, canonical, lse_in
 
 CAUSAL, SCALE = ("causal", "is_causal"), ("softmax_scale", "scale", "sm_scale", "scaling")
@@ -73,10 +73,7 @@ class Rerun:
 
 
 def _parameters(function: Callable[..., Any], facts: Facts) -> tuple[str, ...] | None:
-    try:
-        parameters = inspect.signature(function).parameters
-    except ValueError:  # a function of C
-        return None
-    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
-        return tuple(dict.fromkeys((*parameters, *facts.words)))  # what the captured call gave
-    return tuple(parameters)
+    known = parameters(function)
+    if known is not None and takes_any_word(known):
+        return tuple(dict.fromkeys((*known, *facts.words)))  # what the captured call gave
+    return None if known is None else tuple(known)

@@ -111,15 +111,7 @@ def given(batch: int, length: int, where: str) -> tuple[Tensor, ...]:
 def milliseconds(call: Callable[[], object]) -> float:
     """The fastest of several calls, each between two events: others may share the GPU."""
     call()
-    times = []
-    for _ in range(REPEATS):
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        first.record()
-        call()
-        last.record()
-        last.synchronize()
-        times.append(first.elapsed_time(last))
-    return min(times)
+    return min(device.between_events(call, REPEATS))
 
 
 def measured(

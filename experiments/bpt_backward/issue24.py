@@ -14,7 +14,6 @@ chunk size, with cleared buffers. On a CPU only the means with chunks of half a 
 """
 
 import argparse
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from torch import Tensor
 
 from accuracy.core import plugins
 from accuracy.kernel.base import Kernel
-from accuracy.runtime import arithmetic
+from accuracy.runtime import arithmetic, device
 
 RANKS, DIM, REPEATS = 8, 128, 4
 SCALE = DIM**-0.5
@@ -163,17 +162,11 @@ def cost(call: Callable[[], object], on_gpu: bool) -> tuple[float, float]:
     call()
     times, peak = [], 0
     for _ in range(REPEATS):
-        if on_gpu:
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
-            held = torch.cuda.memory_allocated()
-        begin = time.perf_counter()
-        call()
-        if on_gpu:
-            torch.cuda.synchronize()
-            peak = torch.cuda.max_memory_allocated() - held
-        times.append(1000 * (time.perf_counter() - begin))
-    return min(times), peak / 2**20
+        with device.measured("cuda" if on_gpu else "cpu") as took:
+            call()
+        times.append(1000 * took.seconds)
+        peak = took.peak_bytes or 0
+    return min(times), peak / 2**20 if on_gpu else 0.0
 
 
 def main() -> None:

@@ -8,7 +8,6 @@ log-sum-exp that its backward needs. Written is FOLDER/cost.csv: ms; MiB at the 
 """
 
 import argparse
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from accuracy.runtime import arithmetic
+from accuracy.runtime import arithmetic, device
 
 BATCHES, LENGTHS, DIMS = (1, 8, 32, 256), (127, 128, 512, 513, 1023, 1024), (16, 32)
 REPEATS = 10
@@ -59,25 +58,11 @@ def ways(shape: tuple[int, ...], where: str) -> Iterator[tuple[str, str, Call]]:
 def cost(call: Call, on_gpu: bool) -> tuple[float, float]:
     """ms of the fastest call, between two events, as others may share the GPU, and the peak in MiB (0 on a CPU)."""
     call()
+    with device.measured("cuda" if on_gpu else "cpu") as took:
+        call()
     if not on_gpu:
-        begin = time.perf_counter()
-        call()
-        return 1000 * (time.perf_counter() - begin), 0.0
-    call()
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    held = torch.cuda.memory_allocated()
-    call()
-    peak = torch.cuda.max_memory_allocated() - held
-    times = []
-    for _ in range(REPEATS):
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        first.record()
-        call()
-        last.record()
-        last.synchronize()
-        times.append(first.elapsed_time(last))
-    return min(times), peak / 2**20
+        return 1000 * took.seconds, 0.0
+    return min(device.between_events(call, REPEATS)), (took.peak_bytes or 0) / 2**20
 
 
 def main() -> None:

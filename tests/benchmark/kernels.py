@@ -91,15 +91,7 @@ def milliseconds(call: Callable[[], object]) -> float:
     """The median of several calls, each between two events."""
     for _ in range(3):
         call()
-    times = []
-    for _ in range(REPEATS):
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        first.record()
-        call()
-        last.record()
-        last.synchronize()
-        times.append(first.elapsed_time(last))
-    return statistics.median(times)
+    return statistics.median(device.between_events(call, REPEATS))
 
 
 def attempt(name: str, call: Callable[[], object]) -> Any:

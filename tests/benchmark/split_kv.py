@@ -21,7 +21,7 @@ from accuracy.core.masks import Visibility
 from accuracy.core.precision import Precision
 from accuracy.kernel import flash_attn
 from accuracy.kernel.block.calls import Scores
-from accuracy.runtime import arithmetic
+from accuracy.runtime import arithmetic, device
 from accuracy.variant import split_kv
 from accuracy.variant.base import Rank
 
@@ -123,14 +123,7 @@ def timed(attend: Attend, q: Tensor, keys: list[tuple[Tensor, Tensor]]) -> Timed
         for call in range(calls):
             attend(q, *keys[call % len(keys)])
     graph.replay()
-    times = []
-    for _ in range(ROUNDS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) * 1000 / calls)
+    times = [each * 1000 / calls for each in device.between_events(graph.replay, ROUNDS)]
     return Timed(statistics.median(times), max(times) / min(times))
 
 

@@ -128,9 +128,10 @@ def backward(block: Block, dout: Tensor, out: Tensor, lse: Tensor) -> Gradients:
     """dq (B, Sq, H, D), dk, dv (B, Sk, Hk, D) in the accumulation dtype, for out and lse over all keys."""
     policy, group = block.policy, block.k.shape[2]
     dout_rows, out_rows = (heads.by_group(x, group, block.compute) for x in (dout, out))
+    cast = factor(dout_rows, policy.do, policy.of_rows)
+    of_delta = cast.values * cast.scale if policy.delta_of_cast else dout_rows
     pass_ = Backward(
-        block, block.queries(), block.keys(), block.values(axis=-1), factor(dout_rows, policy.do, policy.of_rows),
-        (_seen_by_delta(dout_rows, policy) * out_rows).sum(-1, keepdim=True),
+        block, block.queries(), block.keys(), block.values(axis=-1), cast, (of_delta * out_rows).sum(-1, keepdim=True),
         lse.to(block.compute).unflatten(1, (group, -1)).unsqueeze(-1),
     )  # fmt: skip
     return pass_.gradients(dout_rows)
@@ -191,10 +192,6 @@ class Backward:
     def _cast(self, slope: Tensor, largest: Tensor | None, axis: int, by_half: bool = False) -> Factor:
         policy = self.block.policy
         return factor(slope, policy.ds, policy.of_rows, axis, largest, by_half)
-
-
-def _seen_by_delta(dout: Tensor, policy: Policy) -> Tensor:
-    return quantise(dout, policy.do, policy.of_rows) if policy.delta_of_cast else dout
 
 
 def _exp(x: Tensor, policy: Policy) -> Tensor:
