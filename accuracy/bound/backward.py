@@ -79,13 +79,13 @@ def finished(sums: Sums, reference: Tensor, terms: Tensor, heads: int, policy: P
     u, size = policy.u, sums.size + sums.error
     roundings = policy.roundings(terms * heads, "gradient") + (heads - 1) * policy.by_head
     roundings = roundings + (policy.products != policy.sums)
-    chain = (1 + grown(terms * heads + 8, u)) * (1 + grown(roundings, unit(policy.partial))) - 1
+    chain = (1 + grown(policy.chain(terms * heads) + 8, u)) * (1 + grown(roundings, unit(policy.partial))) - 1
     small = underflow(policy.partial)
     error = sums.error + chain * size + roundings * small
     lost = flushed(reference, policy.dtype)
     error = error + half_spacing(reference.abs() + error, policy.dtype) + lost
-    each = u**2 / 12 * (terms * heads + 8) + unit(policy.partial) ** 2 / 6 * roundings
-    alike = policy.alike * policy.weight_roundings * unit(policy.weights) ** 2 / 3
+    each = u**2 / 12 * (policy.spread(terms * heads) + 8) + unit(policy.partial) ** 2 / 6 * roundings
+    alike = policy.alike * policy.weight_roundings * unit(policy.weights) ** 2 / 3 + policy.shift**2
     variance = (
         sums.variance + sums.together.square() + each * (sums.squares + reference.square()) + alike * reference.square()
     )
@@ -97,8 +97,8 @@ def _dp(rows: Rows, dp: Tensor, policy: Policy) -> tuple[Tensor, Tensor]:
     """Error and variance of dP = dout v^T."""
     u, dim, short = policy.u, rows.v.shape[1], policy.products != policy.sums
     rounding = unit(policy.products) if short else 0.0
-    error = grown(dim + 2, u) * (rows.dout.abs() @ rows.v.abs().T)
-    variance = u**2 / 12 * dim * (rows.dout.square() @ rows.v.square().T + dp.square())
+    error = grown(policy.chain(dim) + 2, u) * (rows.dout.abs() @ rows.v.abs().T)
+    variance = u**2 / 12 * policy.spread(dim) * (rows.dout.square() @ rows.v.square().T + dp.square())
     if policy.casts:
         error += 2 * rounding * (rows.dout.abs() @ rows.v.abs().T)
         variance += 2 * rounding**2 / 3 * (rows.dout.square() @ rows.v.square().T)
@@ -113,7 +113,7 @@ def _delta(
     reached = rows.out.abs() + done.out
     own = grown(dim + 2, u) + unit(policy.products) * policy.casts
     of_out = (size * done.out + own * size * reached).sum(1, keepdim=True)
-    chain = 1 + grown(found.terms + 4, u)
+    chain = 1 + grown(policy.chain(found.terms) + 4, u)
     of_p = found.p * ((1 + weights) * chain * (dp.abs() + dp_error) - dp.abs())
     of_p = of_p.sum(1, keepdim=True) + underflow(policy.weights) * (rows.visible * (dp.abs() + dp_error)).sum(1, True)
     rounding = unit(policy.products) if policy.products != policy.sums else 0.0
@@ -122,6 +122,6 @@ def _delta(
     of_weights = policy.weight_roundings * unit(policy.weights) ** 2 / 3
     moved = found.p.square() * (of_weights * dp.square() + found.variance * (dp - rows.delta).square())
     variance = (rows.dout.square() * done.own_variance).sum(1, keepdim=True) + moved.sum(1, keepdim=True)
-    variance += (rounding**2 / 3 + policy.alike * of_weights) * rows.delta.square()
+    variance += (rounding**2 / 3 + policy.alike * of_weights + policy.shift**2) * rows.delta.square()
     variance += u**2 / 12 * dim * (products.square().sum(1, keepdim=True) + rows.delta.square())
     return error, variance

@@ -81,9 +81,9 @@ def scores(rows: Rows, policy: Policy) -> Scores:
     s = (rows.q @ rows.k.T).mul_(rows.scale)
     size = (rows.q.abs() @ rows.k.abs().T).mul_(rows.scale)
     square = (rows.q.square() @ rows.k.square().T).mul_(rows.scale**2)
-    chain = grown(dim + 4, u)
+    chain = grown(policy.chain(dim) + 4, u)
     error = chain * size + 3 * short * (1 + chain) * size * (policy.products != policy.sums)
-    variance = u**2 / 12 * dim * (square + s.square()) + u**2 * s.square()
+    variance = u**2 / 12 * policy.spread(dim) * (square + s.square()) + u**2 * s.square()
     if policy.products != policy.sums:
         variance += short**2 / 3 * (2 * s.square() + (1 + policy.casts) * square)
     slope: Tensor | float = 1.0
@@ -108,6 +108,10 @@ def scores(rows: Rows, policy: Policy) -> Scores:
     exponent = error + apart
     variance = variance + policy.exponential_variance + u**2 / 3 * (s.square() + 2 * top.square() + rescales)
     alike = _alike(s - top, p, policy)
+    if policy.split:  # all scores of a row are too small by one factor
+        mean = (p * s).sum(1, keepdim=True)
+        variance = variance + policy.shift**2 * (s - mean).square()
+        alike = alike + policy.shift**2 * mean.square()
     if policy.merges:  # README.md, section 3: a partial's own lse, and its sum, count too
         largest = (exponent * rows.visible).amax(1, keepdim=True)
         exponent = exponent + 3 * (largest + unit(policy.weights)) + 2 * policy.merges * unit(policy.lse) * level
@@ -131,7 +135,7 @@ def forward(rows: Rows, found: Scores, policy: Policy) -> Forward:
     u, short = policy.u, unit(policy.weights)
     p, terms, rescales, level, visible = found.p, found.terms, found.rescales, found.level, rows.visible
     roundings = policy.roundings(terms, "forward")
-    chain = (1 + grown(terms + rescales + 4, u)) * (1 + grown(roundings, unit(policy.partial)))
+    chain = (1 + grown(policy.chain(terms) + rescales + 4, u)) * (1 + grown(roundings, unit(policy.partial)))
     plain = found.error.exp() * chain
     above = (p * (plain * (1 + short) ** policy.weight_roundings - 1)) @ rows.v.abs()
     above += underflow(policy.weights) * chain * (visible @ rows.v.abs())
@@ -153,7 +157,7 @@ def _variances(rows: Rows, found: Scores, policy: Policy, roundings: Tensor) -> 
     """Of out, lse, and of what out alone has."""
     u, short = policy.u, policy.weight_roundings * unit(policy.weights) ** 2 / 3
     square, v_square = found.p.square(), rows.v.square()
-    each = u**2 / 12 * (found.terms + found.rescales) + unit(policy.partial) ** 2 / 6 * roundings
+    each = u**2 / 12 * (policy.spread(found.terms) + found.rescales) + unit(policy.partial) ** 2 / 6 * roundings
     spread = square @ v_square + rows.out.square()
     moved = square * found.variance
     away = moved @ v_square - 2 * rows.out * (moved @ rows.v) + rows.out.square() * moved.sum(1, keepdim=True)
@@ -162,7 +166,7 @@ def _variances(rows: Rows, found: Scores, policy: Policy, roundings: Tensor) -> 
     own += underflow(policy.weights) ** 2 / 3 * (rows.visible @ v_square)
     own += policy.merges * unit(policy.partial) ** 2 * v_square.amax(0) + roundings * underflow(policy.partial) ** 2 / 3
     out = own + away.clamp_(min=0.0)  # of p_j (v_j - out): what all weights share leaves no error
-    out += short * (square @ v_square + policy.alike * rows.out.square())
+    out += short * (square @ v_square + policy.alike * rows.out.square()) + policy.shift**2 * rows.out.square()
     lse = moved.sum(1, keepdim=True) + found.alike
     lse += u**2 / 12 * (found.terms + found.rescales + policy.logarithm**2)
     lse += policy.weight_roundings * unit(policy.normaliser) ** 2 / 3 * square.sum(1, keepdim=True)

@@ -22,6 +22,9 @@ SHARE_OF_MEAN = 1 / 200
 """Of the mean square of its errors, that of their mean: (65 / 916)^2."""
 COARSE_LOGARITHM = 48.0
 """Of a library's log; torch's on a CPU is off by 25 (measured)."""
+SPLIT, SPLIT_STAGE, SPLIT_SHIFT = 104.0, 16, 6.0
+"""Of a float32 product as three in TF32 (README.md, section 5b): the roundings that it counts as at most, the terms
+after which a float32 sum is rounded, and the unit roundoffs by which it is too small in the mean."""
 INSIDE = FORMATS | {"tf32": Format("tf32", 11, -126, 4)}
 """Formats of what is rounded inside; no tensor is stored in tf32."""
 
@@ -38,7 +41,8 @@ class Policy:
     or rows after which a running sum is rounded to `partial` within a piece, None: never; exponential, logarithm:
     largest relative errors of exp and log, in unit roundoffs of sums; alike: whether the weights of a row may all be
     rounded alike, as equal ones are; by_head: whether dk and dv of query heads that share keys are rounded before they
-    are added; casts: whether q, k, v and dout are rounded to `products` first (autocast, TF32).
+    are added; casts: whether q, k, v and dout are rounded to `products` first (autocast, TF32); split: whether products
+    of float32 are three in TF32, whose sums a tensor core cuts off instead of rounding them.
     """
 
     dtype: str
@@ -58,6 +62,7 @@ class Policy:
     alike: bool = False
     by_head: bool = False
     casts: bool = False
+    split: bool = False
 
     @property
     def u(self) -> float:
@@ -73,6 +78,20 @@ class Policy:
     def merges(self) -> int:
         """How often a partial is joined to another."""
         return self.pieces - 1
+
+    def chain(self, terms: Tensor | float) -> Tensor | float:
+        """How many roundings a sum of so many products sees at most."""
+        count = torch.as_tensor(terms, dtype=torch.float64)
+        return count.maximum(SPLIT + count / SPLIT_STAGE) if self.split else terms
+
+    def spread(self, terms: Tensor | float) -> Tensor | float:
+        """How many independent roundings a sum of so many products is taken to see."""
+        return 2.5 * terms + 60 if self.split else terms
+
+    @property
+    def shift(self) -> float:
+        """By which part of itself a sum of products is too small in the mean."""
+        return SPLIT_SHIFT * self.u * self.split
 
     def roundings(self, terms: Tensor, way: str) -> Tensor:
         """How many roundings to `partial` a running sum of so many terms sees, beside the last one."""
@@ -105,6 +124,13 @@ def short_sums(dtype: str, rows: int) -> Policy:
     tile = 256 if rows >= 768 else 64 if rows >= 192 else 32
     exponential = 4.0 if accumulation_dtype(dtype) == dtype else FAST_EXPONENTIAL
     return kernel(dtype, gradient_tile=tile, exponential=exponential)
+
+
+def split_products(dtype: str) -> Policy:
+    """torch's memory-efficient kernel: in float32 every product is three in TF32 (cutlass' OpMultiplyAddFastF32); in 16
+    bits P is stored before dS is made of it, and dS again (aten/src/ATen/native/transformers/cuda/mem_eff_attention:
+    gemm_kernel_utils.h, kernel_backward.h)."""
+    return kernel(dtype, split=True) if dtype == "float32" else kernel(dtype, weight_roundings=2)
 
 
 def cast(policy: Policy, to: str) -> Policy:

@@ -54,12 +54,11 @@ def kernels(device: str, dtype: str) -> Iterator[tuple[str, object]]:
 
 
 def policies(device: str, dtype: str) -> dict[str, policy.Policy]:
-    """Where each kernel rounds. torch_efficient stores P in 16 bits before dS is made of it, and dS again
-    (ATen/native/transformers/cuda/mem_eff_attention/kernel_backward.h)."""
+    """Where each kernel rounds."""
     found = dict.fromkeys(KERNELS[device], policy.kernel(dtype))
     if device == "cpu":
         return found | {"torch_flash": policy.short_sums(dtype, PROBLEM.seqlen)}
-    return found | {"torch_efficient": policy.kernel(dtype, weight_roundings=2)}
+    return found | {"torch_efficient": policy.split_products(dtype)}
 
 
 def near(likely: Tensor, error: Tensor) -> float:
