@@ -24,6 +24,8 @@ HELD_INPUTS = 2**29
 """Elements of q, k, v, dout held at once in float64, those of a group of heads: 4 GiB."""
 BAND_SCORES = 2**39
 """Of one launch of the forward: some seconds, after which a checkpoint may be written."""
+NARROW = 512
+"""A square's side at least, unless memory holds less: shorter ones are launches more than work."""
 PLAIN_BITS = 450
 """Below it no score overflows as a power of two, nor does a sum of 2^60 of them: no maximum need be subtracted."""
 
@@ -130,17 +132,19 @@ def forward(part: Planes, group: Group, band: slice = slice(None)) -> None:
 def backward(part: Planes, group: Group, begin: int = 0) -> Iterator[int]:
     """dq, dk and dv but for their constant factors, from what the forward left, of the keys from `begin` on; after each
     column of squares, how many keys are done."""
-    side = _side(len(group.query), max(group.query.shape[1], group.key.shape[1]))
+    side = _side(len(group.query), max(group.query.shape[1], group.key.shape[1]), group.intervals.widest())
     for keys, squares in group.intervals.columns(begin, side):
         for rows in squares:
             _add_square(part, group, rows, keys)
         yield keys.stop
 
 
-def _side(heads: int, length: int) -> int:
+def _side(heads: int, length: int, widest: int) -> int:
     """Of a square: as large as memory allows; smaller where a sixteenth of the length is, for a diagonal square's half
-    is wasted."""
+    is wasted, or where half of what a row of a window or a document sees at most is."""
     side = min(math.isqrt(HELD // heads), max(2048, length // 16))
+    if widest <= length // 2:
+        side = min(side, max(NARROW, widest // 2))
     return max(MULTIPLE, side // MULTIPLE * MULTIPLE)
 
 

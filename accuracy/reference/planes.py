@@ -98,6 +98,10 @@ class Intervals:
         again = (earliest // key_tile * key_tile).maximum(whole)
         return torch.stack([first // key_tile * key_tile, whole, again, last], dim=1).int().to(self.begins.device)
 
+    def widest(self) -> int:
+        """Of the keys that a row sees, the most."""
+        return int((self.last - self.first).max())
+
     def bands(self, begin: int, scores: int) -> Iterator[slice]:
         """Rows from `begin` on, each time as many as see so many keys together, at least one multiple."""
         upto = (self.last - self.first).unflatten(0, (-1, MULTIPLE)).sum(1).cumsum(0)

@@ -165,6 +165,19 @@ def test_squares_of_a_long_sequence_agree_with_torchs(spread: float) -> None:
     assert all(found[name] < BOUNDS[name] * spread**2 for name in TENSORS), found
 
 
+@pytest.mark.parametrize(
+    "mask", [{"window": 1023}, {"window": 4095}, {"documents": (1024,) * 32}, {"documents": (4096,) * 8}]
+)
+def test_a_masks_squares_hold_at_most_twice_what_it_keeps(mask: dict) -> None:
+    seen = float64.seen_keys(32768, 32768, True, False, mask.get("window"), mask.get("documents", ()))
+    intervals = fused.Intervals.of(seen, 32768, 32768, torch.device("cpu"))
+    side = fused._side(8, 32768, intervals.widest())
+    held = sum(
+        (rows.stop - rows.start) * (keys.stop - keys.start) for keys, all in intervals.columns(0, side) for rows in all
+    )
+    assert held <= 2 * int((intervals.last - intervals.first).sum())
+
+
 @pytest.mark.gpu
 def test_memory_stays_within_what_is_planned() -> None:
     q, k, v, dout = (torch.randn(1, 32768, 8, 96, dtype=torch.bfloat16, device="cuda") for _ in range(4))
