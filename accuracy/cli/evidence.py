@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -45,12 +46,13 @@ class Part:
 def main(words: Sequence[str] | None = None) -> int:
     """0; 1 where a run failed; 2 for a mistake, among them a tree whose code is not committed."""
     parser = Parser("accuracy-evidence", "Measure this machine's published runs again, with the code that is here.")
+    parser.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help="these alone; default: all")
     parser.add_argument("--reports", type=Path, default=Path("reports"), help="default: reports")
     parser.add_argument("--runs", type=Path, default=Path("outputs/evidence"), help="default: outputs/evidence")
     parser.add_argument("--minutes", type=float, default=20.0, help="start no run that would end later; default: 20")
     parser.add_argument("--dry-run", action="store_true", help="say what would be measured")
     given = parser.parse_args(words)
-    return status_of("accuracy-evidence", lambda: _measure(given.reports, given.runs, given.minutes, given.dry_run))
+    return status_of("accuracy-evidence", lambda: _measure(given))
 
 
 def parts(reports: Path) -> Iterator[Part]:
@@ -65,19 +67,24 @@ def parts(reports: Path) -> Iterator[Part]:
     return iter(sorted(found, key=lambda part: (part.seconds, part.name)))
 
 
-def _measure(reports: Path, runs: Path, minutes: float, dry_run: bool) -> int:
+def _measure(given: Namespace) -> int:
+    reports, wanted = given.reports, set(given.experiments)
+    found = list(parts(reports))
+    if unknown := wanted - {part.folder.parent.name for part in found}:
+        names = ", ".join(sorted({part.folder.parent.name for part in found}))
+        raise ConfigError(f"{', '.join(sorted(unknown))}: no published run of it in {reports}; published are {names}")
     here, code = _machine()
-    ends, failed, left = time.monotonic() + 60 * minutes, 0, []
-    mine = [part for part in parts(reports) if part.place.name in here]
+    ends, failed, left = time.monotonic() + 60 * given.minutes, 0, []
+    mine = [part for part in found if part.place.name in here and (not wanted or part.folder.parent.name in wanted)]
     if not mine:
         raise ConfigError(f"{reports}: no published run is of this machine ({', '.join(here)}); publish one first")
     for part in mine:
         if part.code == code:
             continue
-        if dry_run or time.monotonic() + SLOWER * part.seconds > ends:
+        if given.dry_run or time.monotonic() + SLOWER * part.seconds > ends:
             left.append(part)
         else:
-            failed += _again(part, reports, runs / part.name)
+            failed += _again(part, reports, given.runs / part.name)
     for part in left:
         print(f"left: {part.name}, {part.seconds:.0f} s: accuracy {shlex.join(part.command)}")
     done = len(mine) - len(left) - failed

@@ -25,7 +25,9 @@ def test_a_run_of_other_code_is_measured_again_into_its_own_folder_and_one_of_th
     (there / "run.json").write_text(json.dumps(record))
 
     words = ["--reports", str(reports), "--runs", str(tmp_path / "runs")]
-    assert evidence.main([*words, "--minutes", "0"]) == 0
+    assert evidence.main([*words, "ring"]) == 2
+    assert "published are " in capsys.readouterr().err
+    assert evidence.main([*words, there.parent.name, "--minutes", "0"]) == 0
     assert f"left: {there.parent.name}/a-second-problem" in capsys.readouterr().out
     assert evidence.main(words) == 0
     assert "1 run of 1 have code" in capsys.readouterr().out
