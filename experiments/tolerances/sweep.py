@@ -1,11 +1,11 @@
 """How many errors of healthy kernels are beyond their bounds, and how near are the bounds? On 14 distributions.
 
-    python experiments/tolerances/sweep.py reports/tolerances/bounds.csv [cpu|cuda]
+    python experiments/tolerances/sweep.py reports/tolerances/bounds.csv [cpu|cuda [KERNEL]]
 
-A row for each distribution, dtype and kernel that runs on the device (default: cpu): elements of out, lse, dq, dk and
-dv, those beyond the certain bound, those beyond the one that 1 in 10^6 may exceed, and the largest of the tensors'
-medians of that bound over the root mean square error of the element's row (of lse: of all). Causal, 4 heads of 64, 256
-tokens, 4 seeds.
+A row for each distribution, dtype and kernel that runs on the device (default: cpu; KERNEL: of that alone): elements
+of out, lse, dq, dk and dv, those beyond the certain bound, those beyond the one that 1 in 10^6 may exceed, and the
+largest of the tensors' medians of that bound over the root mean square error of the element's row (of lse: of all).
+Causal, 4 heads of 64, 256 tokens, 4 seeds.
 """
 
 import sys
@@ -45,9 +45,11 @@ def results(kernel: object, inputs: base.Inputs) -> dict[str, Tensor]:
     return dict(zip(TENSORS, (out, lse, *gradients), strict=True))
 
 
-def kernels(device: str, dtype: str) -> Iterator[tuple[str, object]]:
+def kernels(device: str, dtype: str, only: str = "") -> Iterator[tuple[str, object]]:
     """Those that the device has, in this dtype."""
     for name, knobs in KERNELS[device].items():
+        if only not in ("", name):
+            continue
         kernel = plugins.load(f"accuracy.kernel.{name}").KERNEL(**knobs)
         if kernel.abilities(device).unsupported(name, dtype, PROBLEM.head_dim, set()) is None:
             yield name, kernel.build(device)
@@ -68,19 +70,20 @@ def near(likely: Tensor, error: Tensor) -> float:
     return float((likely / size)[size > 0].median())
 
 
-def measured(name: str, dtype: str, device: str) -> list[dict[str, object]]:
+def measured(name: str, dtype: str, device: str, only: str) -> list[dict[str, object]]:
     source = f"accuracy.inputs.{name}"
     part = Part(name, source, tuple(plugins.default_options(plugins.load(source))))
-    built = dict(kernels(device, dtype))
+    built = dict(kernels(device, dtype, only))
+    rounding = {kernel: policies(device, dtype)[kernel] for kernel in built}
     rows = {kernel: {"inputs": name, "dtype": dtype, "kernel": kernel, "elements": 0, "beyond_certain": 0,
                      "beyond_likely": 0, "medians": []} for kernel in built}  # fmt: skip
     for seed in range(SEEDS):
         inputs = base.round_to(base.draw(part, PROBLEM, seed), dtype, device)
         reference = attention(*inputs.tensors, **HOW)
-        found = {each: bounds(*inputs.tensors, reference, each, **HOW) for each in policies(device, dtype).values()}
+        found = {each: bounds(*inputs.tensors, reference, each, **HOW) for each in set(rounding.values())}
         for kernel, row in rows.items():
             for tensor, x in results(built[kernel], inputs).items():
-                bound = found[policies(device, dtype)[kernel]][tensor]
+                bound = found[rounding[kernel]][tensor]
                 error, likely = (x.double() - getattr(reference, tensor)).abs(), bound.likely(CHANCE)
                 row["elements"] += error.numel()
                 row["beyond_certain"] += int((error > bound.certain).sum())
@@ -89,7 +92,7 @@ def measured(name: str, dtype: str, device: str) -> list[dict[str, object]]:
     return [row | {"largest_median": f"{pd.Series(row.pop('medians')).max():.3g}"} for row in rows.values()]
 
 
-def main(path: Path, device: str = "cpu") -> None:
+def main(path: Path, device: str = "cpu", only: str = "") -> None:
     make_exact()
     torch.set_num_threads(1)
     names = sorted(each.stem for each in (CONFIGS / "inputs").glob("*.yaml") if each.stem != "captured")
@@ -97,7 +100,7 @@ def main(path: Path, device: str = "cpu") -> None:
     rows = []
     for name in names:
         for dtype in DTYPES:
-            rows += measured(name, dtype, device)
+            rows += measured(name, dtype, device, only)
             pd.DataFrame(rows).to_csv(path, index=False)
     table = pd.DataFrame(rows)
     print(table.groupby("inputs")[["elements", "beyond_certain", "beyond_likely"]].sum().to_string())

@@ -188,3 +188,15 @@ def test_paths_of_the_same_calls_and_roundings_have_equal_bits(a: str, b: str, t
     """Whatever the products of a machine: they get the same operands in the same shapes."""
     labels = compared(f"path_a={a}", f"path_b={b}", "problem.heads_kv=4")["label"]
     assert {name for name, label in labels.items() if label == "equal"} >= set(tensors)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("heads", "equal"), [(16, True), (8, False)])
+def test_flash_attn_s_bits_are_those_of_any_share_of_heads_that_fills_the_gpu(heads: int, equal: bool) -> None:
+    """An H200's 132 multiprocessors: two ranks have 256 blocks of 64 queries each, or 128, below 211: keys are cut."""
+    heads_of = (f"problem.heads={heads}", f"problem.heads_kv={heads}")
+    words = ("problem.batch=1", "problem.seqlen=2048", "problem.head_dim=128", *heads_of)
+    paths = ("path_a=single_device+flash_attn", "path_b=ulysses@2+flash_attn")
+    found = pairs(measure("device=cuda", "dtype=bfloat16", *paths, *words))
+    labels = found[found["rank"] == -1].set_index("tensor")["label"]
+    assert {labels[name] == "equal" for name in ("out", "lse", "dk", "dv")} == {equal}

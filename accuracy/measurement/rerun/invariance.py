@@ -128,7 +128,7 @@ class _Probe:
     def _bits(self, place: int) -> str:
         digest = hashlib.sha256()
         for x in self._at(self.values[place]).values():
-            digest.update(x.contiguous().view(torch.uint8).cpu().numpy().tobytes())
+            digest.update(x.contiguous().flatten().view(torch.uint8).cpu().numpy().tobytes())
         return digest.hexdigest()
 
     def _at(self, value: int) -> Named:

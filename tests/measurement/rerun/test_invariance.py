@@ -83,6 +83,13 @@ def test_parts_of_the_keys_change_bits_from_two_on() -> None:
     assert pages["value"].isna().all()  # gathered, not walked
 
 
+def test_one_head_is_compared_too() -> None:
+    """Its lse comes with a stride of its own."""
+    found = accuracy.invariance("torch_flash", batchmates=2, **SMALL | {"heads": 1, "heads_kv": 1})
+    assert (found["reason"] == "").all()
+    assert (found["runs"] == 3).all()
+
+
 def test_what_cannot_be_varied_says_why() -> None:
     (ring,) = accuracy.invariance("ring@2+eager", splits=4, **SMALL)["reason"]
     assert ring == "variant ring has no splits; use decode, chunked_prefill or single_device"
