@@ -1,4 +1,7 @@
-"""Every number of an experiment's Answer, and of its line of causes, is in a claim that its table bears out."""
+"""Every number of an experiment's Answer, and of its line of causes, is in a claim that its table bears out.
+
+An experiment that publishes an extract alone has the numbers of its Answer in its quoted.py: see test_evidence.
+"""
 
 import re
 from pathlib import Path
@@ -18,7 +21,7 @@ REPORTS = ROOT / "reports"
 ANSWERS = {
     path.parent.name: text
     for path in sorted(ROOT.glob("experiments/*/README.md"))
-    if (text := sections(path.read_text()).get("Answer"))
+    if (text := sections(path.read_text()).get("Answer")) and [*REPORTS.glob(f"{path.parent.name}/*/results.parquet")]
 }
 QUANTITY = re.compile(r"(?<![\w.-])(\d+(?:\.\d+)?)(?=(?: to \d+(?:\.\d+)?)?(?: times|%| ranks)\b|%)")
 PER_WORD = re.compile(r"factor of \w+")
