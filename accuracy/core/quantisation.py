@@ -169,9 +169,11 @@ class Policy:
     def unit_roundoff(self) -> float:
         """The largest of all that is rounded here, of integer formats `of_tensor`; 0: nothing is. A polynomial of
         degree n is off by less than 2^-4n (2: 1.7e-3, 3: 1.0e-4, 4: 4.0e-6). What is cut off behind every 32 terms adds
-        up until a flush; without one it counts for 2,048 terms. Of float16 sums, 4 roundings of a tile."""
+        up until a flush; without one it counts for 2,048 terms. Where each of 32 products of one sign is cut, half of a
+        last place is lost of each, relative to a sum that is half of the last one: about 8 last places for one. Of
+        float16 sums, 4 roundings of a tile."""
         formats = [FORMATS[word].of_tensor for word in self.formats.values()]
-        cuts = (self.flush_interval or 2048) // STEP
+        cuts = (self.flush_interval or 2048) // STEP * (8 if self.cut_products else 1)
         half = [4 * FORMATS["float16"].unit_roundoff] if self.half_terms else []
         cut = [cuts * 2.0 ** (1 - self.accumulator_bits)] if self.accumulator_bits < FLOAT32_BITS else []
         return max([0.0, *formats, *cut, *half, *([2.0 ** (-4 * self.exp2_degree)] if self.exp2_degree else [])])
@@ -191,7 +193,7 @@ def _whole(word: str, p_prescale: float) -> Policy:
 
 
 _FP8 = _all("e4m3", p_prescale=256.0)
-_HOPPER = replace(_FP8, accumulator_bits=14)
+_HOPPER = replace(_FP8, accumulator_bits=14, cut_products=True)
 POLICIES = {
     "none": Policy(),
     "fp8_tensor": _FP8,

@@ -15,7 +15,7 @@ from annotated_types import Gt
 from torch import Tensor
 
 from accuracy.core.kinds import FromZero, OneOf, Whole
-from accuracy.core.quantisation import Policy, policy_of
+from accuracy.core.quantisation import POLICIES, Policy, policy_of
 from accuracy.kernel.base import Abilities, Gradients, How, KernelKnobs
 
 TAKEN = ("fp8_tensor", "fp8_no_prescale", "fp8_e5m2", "fp8_gradients_e5m2", "fp8_block", "fp8_hadamard", "fp8_hopper",
@@ -44,6 +44,8 @@ class TritonFp8(KernelKnobs):
 
     def __post_init__(self) -> None:
         """Raises ValueError for what the kernel has not."""
+        if self.granularity == "block" and POLICIES[self.policy].cut_products:
+            raise ValueError(f"granularity=block with policy={self.policy}; allowed: policy=fp8_block (a tile's own sum)")
         policy = self.resolved()
         if policy.granularity == "block" and not policy.block == self.key_chunk != 32:
             given = f"granularity=block with block={policy.block} and key_chunk={self.key_chunk}"
