@@ -93,6 +93,7 @@ class Policy:
     (SageAttention 1; a tensor core's 16, Triton's interpreter's: the tile); 0: never.
     delta_of_cast: whether delta, the row sums of dO times out, is of the cast dO (a kernel that is given no other).
     ds_by_half: whether the dS that dq is made of is rounded to float16 before its cast (cuDNN 9 on Hopper).
+    dq_by_tile: whether each tile's product is added to a float32 dq (cuDNN 9 on Hopper), whatever the flush interval.
     rescale_bits: a running maximum grows only if it would by more than so many powers of two (flash-attn 4: 8).
     exp2_degree: of the polynomial that stands for 2^x on [0, 1) (flash-attn 4: 3); 0: the library's exp.
     """
@@ -120,6 +121,7 @@ class Policy:
     half_terms: FromZero = 0
     delta_of_cast: bool = False
     ds_by_half: bool = False
+    dq_by_tile: bool = False
     rescale_bits: Annotated[float, Ge(0)] = 0.0
     exp2_degree: FromZero = 0
 
@@ -188,7 +190,7 @@ def _whole(word: str, p_prescale: float) -> Policy:
     """Operands and results in one format, a scale a tensor: as experiments/fp8_fit found cuDNN 9.19 on an H200."""
     return _all(
         word, out=word, dq=word, dk=word, dv=word, p_prescale=p_prescale,
-        accumulator_bits=14, cut_products=True, delta_of_cast=True, ds_by_half=True,
+        accumulator_bits=14, cut_products=True, delta_of_cast=True, ds_by_half=True, dq_by_tile=True,
     )  # fmt: skip
 
 

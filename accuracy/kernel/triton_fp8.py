@@ -45,7 +45,9 @@ class TritonFp8(KernelKnobs):
     def __post_init__(self) -> None:
         """Raises ValueError for what the kernel has not."""
         if self.granularity == "block" and POLICIES[self.policy].cut_products:
-            raise ValueError(f"granularity=block with policy={self.policy}; allowed: policy=fp8_block (a tile's own sum)")
+            raise ValueError(
+                f"granularity=block with policy={self.policy}; allowed: policy=fp8_block (a tile's own sum)"
+            )
         policy = self.resolved()
         if policy.granularity == "block" and not policy.block == self.key_chunk != 32:
             given = f"granularity=block with block={policy.block} and key_chunk={self.key_chunk}"

@@ -14,8 +14,8 @@ NAMES = {"sage": "SageAttention", "triton_fp8": "The Triton FP8 kernel", "cudnn_
 
 
 def claims(results: pd.DataFrame) -> list[Claim]:
-    table = fitted(results)
-    return [_has_its_errors(table, name) for name in NAMES] + [_size_is_no_proof(judged(results))]
+    rows = judged(results)
+    return [_has_its_errors(fitted(rows), name) for name in NAMES] + [_size_is_no_proof(rows)]
 
 
 def judged(results: pd.DataFrame) -> pd.DataFrame:
@@ -24,13 +24,12 @@ def judged(results: pd.DataFrame) -> pd.DataFrame:
     rows = rows.assign(path_a=rows["kernel"] + "/" + rows["kernel_options"].fillna(""), path_b=rows["against"])
     mine, other, apart = rows["error_rel"], rows["drift_error_rel"], rows["drift_rel"]
     correlation = (mine**2 + other**2 - apart**2) / (2 * mine * other)
-    kept = ["path_a", "path_b", "inputs", "mask", "tensor", "error_rel"]
+    kept = ["path_a", "path_b", "inputs", "mask", "seqlen", "heads", "tensor", "error_rel"]
     return rows[kept].assign(ratio=other / mine, correlation=correlation, apart=apart / mine)
 
 
-def fitted(results: pd.DataFrame) -> pd.DataFrame:
-    """Of each kernel the candidate that is nearest on Gaussian inputs, all tensors and masks together."""
-    rows = judged(results)
+def fitted(rows: pd.DataFrame) -> pd.DataFrame:
+    """Of each kernel the rows of the candidate that is nearest on Gaussian inputs, all tensors and masks together."""
     distance = rows[rows["inputs"] == FITTED_ON].groupby(["path_a", "path_b"])["apart"].mean().reset_index()
     best = distance.loc[distance.groupby("path_a")["apart"].idxmin(), ["path_a", "path_b"]]
     return rows.merge(best, on=["path_a", "path_b"])

@@ -95,6 +95,19 @@ def test_delta_of_a_cast_dout_changes_dq_and_dk_alone() -> None:
     assert [torch.equal(one, other) for one, other in zip(plain, cast, strict=True)] == [True, True, False, False, True]
 
 
+def test_a_short_sum_of_dq_goes_over_all_tiles_unless_each_is_added_by_itself() -> None:
+    tensors = SINGLE.draw("cpu")
+    knobs = {"policy": "fp8_hopper", "key_chunk": 32}
+    long, by_tile = (results(KERNEL(**knobs, dq_by_tile=knob), SINGLE, tensors) for knob in (False, True))
+    assert [torch.equal(one, other) for one, other in zip(long, by_tile, strict=True)] == [
+        True,
+        True,
+        False,
+        True,
+        True,
+    ]
+
+
 def test_smoothing_takes_a_common_part_of_the_keys_out_of_the_rounding() -> None:
     """Keys of mean 8 and deviation 1: scales are 3 times too large without it."""
 

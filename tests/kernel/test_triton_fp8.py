@@ -153,7 +153,10 @@ def test_without_fp8_tensor_cores_it_is_unsupported_with_a_reason(monkeypatch: p
 
 BAD = {
     "blocks that are no tile": ({"policy": "fp8_block", "key_chunk": 128}, "block=64 and key_chunk=128; allowed: both"),
-    "blocks with a sum over tiles": ({"granularity": "block"}, "with policy=fp8_hopper_flush; allowed: policy=fp8_block"),
+    "blocks with a sum over tiles": (
+        {"granularity": "block"},
+        "with policy=fp8_hopper_flush; allowed: policy=fp8_block",
+    ),
     "a flush between two tiles": ({"flush_interval": 96, "key_chunk": 64}, "flush_interval=96 with key_chunk=64"),
     "a policy that is not FP8's": ({"policy": "int8"}, "kernel.triton_fp8.policy 'int8' is unknown; allowed: fp8_"),
     "a prescale that saturates": ({"p_prescale": 512.0}, "= 512; allowed: up to 448"),

@@ -5,7 +5,7 @@ tile, when they are made. Products are of the cast values, in the accumulation d
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 
 import numpy as np
@@ -155,20 +155,24 @@ class Backward:
         queries, keys = block.queries(axis=-2), block.keys(axis=-2)
         cast_dout = factor(dout, policy.do, policy.of_rows, axis=-2)
         largest = self._largest()
-        dquery = torch.zeros_like(block.query)
+        dquery, common = Sum(replace(policy, half_terms=0), torch.zeros_like(block.query)), torch.zeros_like(self.delta)
         dkey, dvalue = torch.zeros_like(self.keys.values), torch.zeros_like(self.values.values)
         for rows, columns, weights, slope in self._tiles():
             along_keys = self._cast(slope, largest, -1, policy.ds_by_half)
             along_rows = self._cast(slope, largest, -2)
-            dquery[..., rows, :] += block.turned_back(product(policy, along_keys, keys.rows(columns)))
-            if block.mean_key is not None:  # 0 in exact arithmetic over all keys, but not over a ring's block of them
-                dquery[..., rows, :] += slope.sum(-1, keepdim=True) * block.mean_key
+            dquery.add(rows, along_keys, keys.rows(columns))
+            if policy.dq_by_tile:
+                dquery.flush()
+            if block.mean_key is not None:
+                common[..., rows, :] += slope.sum(-1, keepdim=True)
             of_rows = product(policy, along_rows.mT, queries.rows(rows))
             dkey[..., columns, :] = block.turned_back(of_rows.sum(2, keepdim=True))
             cast = factor_of_weights(weights, policy.of_rows, axis=-2)
             dvalue[..., columns, :] = product(policy, cast.mT, cast_dout.rows(rows)).sum(2, keepdim=True)
-        scale = block.how.scale
-        return (block.result("dq", dquery * scale), block.result("dk", dkey * scale), block.result("dv", dvalue))
+        scale, dq = block.how.scale, block.turned_back(dquery.value())
+        if block.mean_key is not None:  # 0 in exact arithmetic over all keys, but not over a ring's block of them
+            dq = dq + common * block.mean_key
+        return (block.result("dq", dq * scale), block.result("dk", dkey * scale), block.result("dv", dvalue))
 
     def _tiles(self) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
         """Rows, keys, weights and unrounded gradients of scores."""

@@ -85,16 +85,17 @@ class Sum:
         """left (..., rows, K) times right (..., K, N) on top of the rows (..., rows, N)."""
         policy = self.policy
         if policy.accumulator_bits == FLOAT32_BITS:
-            self.total[..., rows, :] += _in_halves(left.values, right.values, policy.half_terms)
+            added = _in_halves(left.values, right.values, policy.half_terms)
+            self.total[..., rows, :] += added.mul_(left.scale * right.scale)
             return
         if self.partial is None:
             self.partial = torch.zeros_like(self.total)
         self.scale = left.scale * right.scale
-        added = _cut_each if policy.cut_products else _cut_sum
+        cut = _cut_each if policy.cut_products else _cut_sum
         for begin in range(0, left.values.shape[-1], STEP):
             step = slice(begin, begin + STEP)
             kept = self.partial[..., rows, :]
-            kept.copy_(added(kept, left.step(step), right.rows(step), policy.accumulator_bits))
+            kept.copy_(cut(kept, left.step(step), right.rows(step), policy.accumulator_bits))
             self.terms += STEP
             if policy.flush_interval and self.terms >= policy.flush_interval:
                 self.flush()
