@@ -34,6 +34,10 @@ class Inputs:
         """q, k, v, dout."""
         return self.q, self.k, self.v, self.dout
 
+    def on(self, device: str) -> "Inputs":
+        """The same on a device."""
+        return Inputs(*(x.to(device) for x in self.tensors))
+
 
 NAMES = ("q", "k", "v", "dout")
 KEPT_ELEMENTS = 2**23  # of an input that a rank keeps whole: drawing it again would take longer than the next case

@@ -43,7 +43,7 @@ class OtherPaths:
             self._found, self._inputs = {}, targets.inputs
         other = case.other
         if other not in self._found:
-            found = whole(other, padding.blanked(other, run(other, targets.inputs.tensors)))
+            found = whole(other, padding.blanked(other, run(other, targets.given.tensors)))
             kept = sum(x.nbytes for each in (*self._found.values(), found) for x in each.values())
             if kept > KEPT_BYTES:
                 return found

@@ -16,7 +16,7 @@ from accuracy.core.frames import located
 from accuracy.inputs import base as inputs_base
 from accuracy.inputs.base import Inputs
 from accuracy.measurement import compare as comparison
-from accuracy.measurement import other_path, padding, pairs, places
+from accuracy.measurement import counting, other_path, padding, pairs, places
 from accuracy.measurement.hypothesis import search
 from accuracy.measurement.rerun import counts as reruns
 from accuracy.measurement.rerun import invariance, trace
@@ -88,7 +88,7 @@ class Pipeline:
     def measure(self, case: Case) -> Measured:
         """One step after another; whatever goes wrong becomes a row with the reason."""
         try:
-            with kept.random_state():
+            with kept.random_state(), counting.threads(case, self._place(case)):
                 return self._measured(case)
         except (Exception, SystemExit) as error:  # some packages call exit()
             reason, text = _reason(error), _traceback(error)
@@ -106,9 +106,10 @@ class Pipeline:
         targets = self.targets(case)
         targets.single_device(case)  # outside the measured stretch; it also warms the kernel up
         layout = case.variant.sharding, case.world_size
-        shards = [cut(x, *layout) for x in targets.inputs.tensors]
+        shards = [cut(x, *layout) for x in targets.given.tensors]
         by_rank = list(zip(*shards, strict=True))
         ran = self.run_ranks(replace(case, reruns=Reruns(repeat=case.reruns.repeat)), by_rank)
+        ran = replace(ran, results=counting.moved(ran.results, self._place(case)))
         counts = reruns.counts(case, by_rank, ran, self.run_ranks)
         measured = self._compare(case, targets, replace(ran, results=padding.blanked(case, ran.results)), counts)
         steps = trace.steps(*self._to_trace(case, targets, by_rank)) if case.reruns.trace else []
@@ -127,8 +128,8 @@ class Pipeline:
         problem = replace(case.problem.padded(case.variant.sharding, case.world_size), padding=None)
         longer = replace(case, problem=problem)
         inputs, reference = self._referred(longer, case.said_dtype)
-        cuts = [cut(x, case.variant.sharding, case.world_size) for x in inputs.tensors]
-        found = Targets.of(inputs, reference, case.dtype, problem.sink_logits)
+        found = Targets.of(inputs, reference, case.dtype, problem.sink_logits, device=case.device)
+        cuts = [cut(x, case.variant.sharding, case.world_size) for x in found.given.tensors]
         return longer, found, list(zip(*cuts, strict=True))
 
     def targets(self, case: Case) -> Targets:
@@ -137,20 +138,24 @@ class Pipeline:
         def made() -> Targets:
             inputs, reference = self._referred(case, case.said_dtype)
             unquantised = self._referred(case, case.dtype)[1] if case.inputs_dtype else None
-            return Targets.of(inputs, reference, case.dtype, case.problem.sink_logits, unquantised)
+            return Targets.of(inputs, reference, case.dtype, case.problem.sink_logits, unquantised, case.device)
 
         return self._kept(case, made)
 
     def _referred(self, case: Case, dtype: str) -> tuple[Inputs, Reference]:
         """The case's inputs, rounded to a dtype, and their reference."""
-        inputs = inputs_base.round_to(self._draw(case.inputs, case.problem, case.seed), dtype, case.device)
+        inputs = inputs_base.round_to(self._draw(case.inputs, case.problem, case.seed), dtype, self._place(case))
         return inputs, self.reference_cache.reference(case.problem, case.inputs, case.seed, dtype, inputs)
+
+    def _place(self, case: Case) -> str:
+        return counting.place(case, self.reference_cache.method)
 
     def _kept(self, case: Case, make: Callable[[], T]) -> T:
         """The targets of the last case where this one shares them, else new ones."""
-        if self._targets is None or self._targets[0] != shared(case):
+        key = shared(case), self._place(case)
+        if self._targets is None or self._targets[0] != key:
             self._targets = None  # free the old ones first
-            self._targets = shared(case), make()
+            self._targets = key, make()
         targets: T = self._targets[1]
         return targets
 
@@ -162,7 +167,7 @@ class Pipeline:
 
     def _compare(self, case: Case, targets: Targets, ran: Ran, counts: reruns.Counts) -> Measured:
         about = about_case(case, self.experiment, OK, "")
-        about["reference"] = self.reference_cache.method_for(case.problem, case.device)
+        about["reference"] = self.reference_cache.method_for(case.problem, self._place(case))
         found = comparison.compare(case, targets, ran.results)
         explained = search.rows(case, targets, ran.results, found) if case.reruns.explain else []
         drifts = other_path.columns(case, targets, ran.results, self._others)

@@ -121,7 +121,7 @@ class Switches:
         return self.found[places]
 
     def _run(self, case: Case) -> Named:
-        return whole(case, run(case, self.targets.inputs.tensors))
+        return whole(case, run(case, self.targets.given.tensors))
 
     def case_of_path(self, path: Other) -> Case:
         """The case on another path."""

@@ -19,7 +19,7 @@ from accuracy.core.dtype import tensor_dtype
 from accuracy.core.masks import whole_blocks
 from accuracy.inputs.base import Inputs
 from accuracy.kernel.block import calls, sink
-from accuracy.measurement import condition
+from accuracy.measurement import condition, counting
 from accuracy.measurement.distance import Target, distance
 from accuracy.measurement.metrics import Sums, rounding_sums
 from accuracy.reference.float64 import Reference
@@ -49,9 +49,11 @@ def in_token_layout(results: Results, dout: Tensor) -> Named:
 
 @dataclass
 class Targets:
-    """For one set of inputs in one dtype on one device."""
+    """For one set of inputs in one dtype. inputs: where numbers are computed, as all that is compared with;
+    given: the same on the device of the kernels."""
 
     inputs: Inputs
+    given: Inputs
     reference: Named
     rounded: Named  # the reference, merely rounded to each tensor's dtype
     unquantised: Named = field(default_factory=dict)  # the reference of the inputs before they were rounded to 8 bits
@@ -67,10 +69,11 @@ class Targets:
     @classmethod
     def of(
         cls, inputs: Inputs, reference: Reference, dtype: str, sinks: Sequence[float] = (),
-        unquantised: Reference | None = None,
+        unquantised: Reference | None = None, device: str | None = None,
     ) -> "Targets":  # fmt: skip
         """The floor of delta and dsink is that of a rounded out: no implementation that stores out in `dtype` can have
-        less. sinks: the logits, one a head; unquantised: of the inputs before they were rounded to 8 bits."""
+        less. sinks: the logits, one a head; unquantised: of the inputs before they were rounded to 8 bits; device: of
+        the kernels, where that is not the inputs'."""
         results = _results(reference)
         rounded = [
             round_to(x, getattr(torch, tensor_dtype(name, dtype)))
@@ -82,14 +85,15 @@ class Targets:
         if sinks:
             share = (torch.tensor(sinks, dtype=torch.float64, device=exact["lse"].device) - exact["lse"]).exp()
             floor["dsink"] = -(share * floor["delta"]).sum((0, 1))[None, None]
-        return cls(inputs, exact, floor, {} if unquantised is None else _named(unquantised, inputs))
+        given = inputs if device is None else inputs.on(device)
+        return cls(inputs, given, exact, floor, {} if unquantised is None else _named(unquantised, inputs))
 
     def single_device(self, case: Case) -> Named:
         """The case's kernel on the whole sequence, in the case's dtype."""
         if case.kernel not in self.single_devices:
             kernel = build_kernel(case)
-            q, k, v, dout = self.inputs.tensors
-            problem, dtype = case.problem, self.inputs.q.dtype
+            q, k, v, dout = self.given.tensors
+            problem, dtype = case.problem, q.dtype
             scores = scores_of(case).of_all(problem.queries, problem.seqlen)
             blocks = whole_blocks(problem.visibility, problem.query_offset, problem.queries, problem.seqlen)
             out, lse = calls.forward_rows(
@@ -103,7 +107,8 @@ class Targets:
                 gradients = calls.backward_rows(
                     lambda block: calls.backward(kernel, scores, block, dout, q, k, v, out, lse, dtype), blocks, q, k
                 )
-            self.single_devices[case.kernel] = in_token_layout((out, lse, *gradients, *dsink), dout)
+            (results,) = counting.moved([(out, lse, *gradients, *dsink)], self.inputs.q.device.type)
+            self.single_devices[case.kernel] = in_token_layout(results, self.inputs.dout)
         return self.single_devices[case.kernel]
 
     def magnitudes(self, case: Case) -> condition.Magnitudes:

@@ -98,12 +98,13 @@ def switched(tf32_products: bool = False, reduced_attention_sums: bool = False) 
 @contextmanager
 def deterministic(wanted: bool, warn_only: bool = False) -> Iterator[None]:
     """torch's switch of deterministic algorithms, in the body alone. warn_only: preferred, not required."""
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(wanted, warn_only=warn_only)
+    before = torch.get_deterministic_debug_mode()
+    # not use_deterministic_algorithms: that imports torch's compiler, 2 s, to tell it too
+    torch.set_deterministic_debug_mode((1 if warn_only else 2) if wanted else 0)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.set_deterministic_debug_mode(before)
 
 
 def make_exact() -> None:

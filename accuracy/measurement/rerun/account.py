@@ -60,9 +60,10 @@ class Account:
         if way == "backward":
             for name, (x, _) in given.items():
                 tokens, heads = met.rows(name)
-                self._sum(name)[:, tokens[:, None], heads] += x.double()
+                self._sum(name)[:, tokens[:, None], heads] += self.watch.here(x).double()
         elif given:
-            self._merge(met, given["out"][0].double(), given["lse"][0].double().transpose(1, 2))
+            out, lse = (self.watch.here(given[name][0]).double() for name in ("out", "lse"))
+            self._merge(met, out, lse.transpose(1, 2))
 
     def joins(self, name: str, rank: int, last: Callable[[], Tensor]) -> None:
         """A rank begins to join a tensor; last: reads what it holds, as it is to be returned."""
@@ -139,7 +140,8 @@ class Account:
     def _returned(self, name: str, rank: int, x: Tensor) -> None:
         """As the last running state, to the last bit; as the sum of what the kernel gave, to rounding: no precision
         policy rounds more than one in bfloat16 does, and a block too many or too few is more than that."""
-        if len(states := self.states.get((name, rank), [])) == 1 and (last := states[0]()).shape == x.shape:
+        x, states = self.watch.here(x), self.states.get((name, rank), [])
+        if len(states) == 1 and (last := self.watch.here(states[0]())).shape == x.shape:
             differs = (last != x) & ~(last.isnan() & x.isnan())
             if differs.any():
                 self._find("changed", rank, -1, None, int(differs.sum()), tensor=name)

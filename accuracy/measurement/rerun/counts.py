@@ -14,6 +14,7 @@ from torch import Tensor
 
 from accuracy.core.case import Case, Reruns
 from accuracy.core.errors import WrongResult
+from accuracy.measurement.counting import moved
 from accuracy.measurement.rerun.repeats import Changes, Told, columns
 from accuracy.results.table import ALL_TENSORS
 from accuracy.runtime.sharding import token_map
@@ -25,9 +26,15 @@ Counts = dict[str, dict[str, list[Any]]]  # tensor -> column -> number of each r
 
 
 def counts(case: Case, shards: Sequence[Tensors], ran: Ran, run_ranks: RunRanks) -> Counts:
-    """What changed in each rerun that the case asks for. Raises what the run raises."""
+    """What changed in each rerun that the case asks for. ran: its results where they are to be compared. Raises what
+    the run raises."""
     asked, plain, results = case.reruns, replace(case, reruns=Reruns()), ran.results
+    where = next(x.device.type for x in results[0] if x is not None)
     found: Counts = {}
+
+    def run(changed: Case, given: Sequence[Tensors]) -> Ran:
+        again = run_ranks(changed, given)
+        return replace(again, results=moved(again.results, where))
 
     def note(column: str, each: list[dict[str, int]]) -> None:
         for name in each[0]:
@@ -35,15 +42,15 @@ def counts(case: Case, shards: Sequence[Tensors], ran: Ran, run_ranks: RunRanks)
             found.setdefault(name, {})[column] = [*counted, sum(counted)]
 
     if asked.repeat:
-        again = (run_ranks(plain, shards).results for _ in range(asked.repeat))
+        again = (run(plain, shards).results for _ in range(asked.repeat))
         found |= columns(ran.repeats or _repeated(results, again))
     if asked.poison:
-        note("poisoned", _compare(results, [_poisoned(plain, shards, run_ranks).results], _newly_nonfinite))
+        note("poisoned", _compare(results, [_poisoned(plain, shards, run).results], _newly_nonfinite))
     if asked.unwaited and case.world == "simulated":
-        late = run_ranks(replace(plain, reruns=Reruns(unwaited=True)), shards)
+        late = run(replace(plain, reruns=Reruns(unwaited=True)), shards)
         note("unwaited", _compare(results, [late.results], _newly_nonfinite))
     if asked.future and case.problem.causal:
-        note("future_differs", _other_future(plain, shards, results, run_ranks))
+        note("future_differs", _other_future(plain, shards, results, run))
     return found
 
 
@@ -134,7 +141,7 @@ def _other_future(
     problem, layout = case.problem, case.variant.sharding
     rows = token_map(layout, problem.queries, case.world_size) + problem.query_offset < _first_changed(case)
     changed = replace(case, reruns=Reruns(future=True))
-    past = [row.to(shards[rank][0].device) for rank, row in enumerate(rows)]
+    past = [row.to(results[rank][0].device) for rank, row in enumerate(rows)]  # type: ignore[union-attr]
     other = [other_future(case, rank, each) for rank, each in enumerate(shards)]
 
     def leaked(rank: int, name: str, x: Tensor, y: Tensor) -> Tensor:

@@ -135,7 +135,7 @@ class _Probe:
         if value not in self.seen:
             self.at = value
             case = self.axis.changed(self.case, value, self.most)
-            mine = [x[:1] for x in self.targets.inputs.tensors]
+            mine = [x[:1] for x in self.targets.given.tensors]
             found = whole(case, run(case, self.axis.tensors(case, mine, value, self.most)))
             batch = self.axis.batch(value)
             last = found["out"].shape[1] if self.axis is AXES["queries"] else self.case.problem.queries

@@ -118,12 +118,12 @@ class Joined:
         """After a block: out (B, rows, H, D) and lse (B, H, rows) of all rows."""
         watch, rows = self.rank.watch, out.shape[1]
         if self.keys is None or self.queries is None:
-            self.keys = torch.zeros(rows, watch.case.problem.seqlen, dtype=torch.bool, device=out.device)
-            self.queries = torch.full((rows,), -1, device=out.device)
+            self.keys = torch.zeros(rows, watch.case.problem.seqlen, dtype=torch.bool, device=watch.device)
+            self.queries = torch.full((rows,), -1, device=watch.device)
         self.queries[block.query] = met.queries
         joined = self.keys[block.query]
         joined[:, met.keys] |= watch.visible(met)
-        every = torch.arange(self.keys.shape[1], device=out.device)
+        every = torch.arange(self.keys.shape[1], device=watch.device)
         reference = watch.forward_reference(Met(met.queries, every, met.query_heads, met.key_heads), joined)
         pairs = {"out": (out[:, block.query], reference[0]), "lse": (lse[:, :, block.query], reference[1])}
         watch.note("forward", self.rank.world.rank, "running", met, pairs)

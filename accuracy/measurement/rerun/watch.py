@@ -65,10 +65,15 @@ class Watch:
         problem = self.case.problem
         self.seen = seen_keys(problem.queries, problem.seqlen, **problem.seen_by)
         self.places = {name: _places(getattr(self.targets.inputs, name)) for name in "qk"}
+        self.device = self.targets.inputs.q.device
+
+    def here(self, x: Tensor) -> Tensor:
+        """A tensor of a rank where the reference is."""
+        return x.detach().to(self.device)
 
     def met(self, q: Tensor, k: Tensor) -> Met | None:
         """Which tokens q (B, S', H', D) and k (B, S'', Hk', D) are; None where rows are no rows of the inputs."""
-        queries, keys = _tokens(q, self.places["q"]), _tokens(k, self.places["k"])
+        queries, keys = (_tokens(self.here(x[0]), self.places[name]) for x, name in ((q, "q"), (k, "k")))
         return None if queries is None or keys is None else Met(queries[0], keys[0], queries[1], keys[1])
 
     def source(self, met: Met | None) -> int:
@@ -81,7 +86,8 @@ class Watch:
     def note(self, way: str, rank: int, state: str, met: Met | None, pairs: dict[str, tuple[Tensor, Tensor]]) -> None:
         """A row for each tensor: the schedule's value, and the reference's."""
         natural, kernel = self.targets.natural(self.case.problem), self.case.kernel
-        for name, (x, reference) in pairs.items():
+        for name, (given, reference) in pairs.items():
+            x = self.here(given)
             each = metrics.sums(
                 metrics.error_of(x.unsqueeze(0), reference.unsqueeze(0)), x.unsqueeze(0), reference[None]
             )
@@ -174,8 +180,8 @@ def _places(x: Tensor) -> dict[bytes, tuple[int, int]]:
 
 
 def _tokens(x: Tensor, places: dict[bytes, tuple[int, int]]) -> tuple[Tensor, Tensor] | None:
-    """Tokens (S',) and heads (H',) of a block's rows, or None."""
-    host = x[0].detach().cpu().contiguous().view(torch.uint8).numpy()
+    """Tokens (S',) and heads (H',) of a block's rows (S', H', D), or None."""
+    host = x.detach().cpu().contiguous().view(torch.uint8).numpy()
     tokens = [places.get(host[row, 0].tobytes()) for row in range(len(host))]
     heads = [places.get(host[0, head].tobytes()) for head in range(host.shape[1])]
     if None in tokens or None in heads:

@@ -1,0 +1,55 @@
+"""Where are a case's numbers computed: on its device, or, of small tensors on a GPU, on the processor?
+
+A comparison is hundreds of operations on a few numbers each. On a GPU every one of them is a launch, and every number
+read is a wait for all that was launched, by this process and by those that share the GPU.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from accuracy.core.case import Case, Reruns
+from accuracy.runtime import arithmetic
+from accuracy.world.base import Results
+
+MOST_PRODUCTS = 2**27
+"""Of elements of q and k, in all heads, that a processor takes on: 0.3 s for a reference and all that is made of it."""
+
+
+def place(case: Case, method: str = "auto") -> str:
+    """cpu or cuda. method: of the reference, as configured; what is compared with other paths, or between runs of other
+    shapes, stays where it is."""
+    plain = Reruns(
+        *(getattr(case.reruns, name) for name in ("repeat", "poison", "unwaited", "future", "trace", "explain"))
+    )
+    small = case.problem.pairs * max(case.problem.head_dim, case.problem.value_dim) <= MOST_PRODUCTS
+    here = small and case.stack is None and case.against is None and case.reruns == plain and method != "fused"
+    return "cpu" if here else case.device
+
+
+@contextmanager
+def threads(case: Case, where: str) -> Iterator[None]:
+    """One thread where the processor computes for a GPU: last digits depend on their number."""
+    if where == case.device:
+        yield
+        return
+    with arithmetic.computing_with(1, "cpu"):
+        yield
+
+
+def moved(results: Sequence[Results], device: str) -> list[Results]:
+    """Every rank's tensors on a device: one transfer for each dtype."""
+    found = [list(rank) for rank in results]
+    kinds: dict[torch.dtype, list[tuple[int, int, Tensor]]] = {}
+    for rank, tensors in enumerate(results):
+        for number, x in enumerate(tensors):
+            if x is not None and x.device.type != device:
+                kinds.setdefault(x.dtype, []).append((rank, number, x))
+    for each in kinds.values():
+        flat = torch.cat([x.detach().flatten() for *_, x in each]).to(device)
+        parts = flat.split([x.numel() for *_, x in each])
+        for (rank, number, x), part in zip(each, parts, strict=True):
+            found[rank][number] = part.view(x.shape)
+    return [tuple(rank) for rank in found]
