@@ -4,13 +4,14 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterable
-from contextlib import nullcontext, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import hydra
+from hydra._internal.hydra import Hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from accuracy.config.read import Configuration
     from accuracy.execute.plan import Planned
     from accuracy.execute.ranks.launch import Launch
+    from accuracy.execute.run import Outcome
 
 NOTHING_MEASURED, FAULTY, INTERRUPTED = 3, 5, 130
 GROUPS = "variant", "kernel", "inputs", "problem", "precision", "world", "experiment"
@@ -75,7 +77,8 @@ def _run_application(arguments: list[str], launch: "Launch | None") -> int:
         _check_choices(arguments)
         own_parts.check_sizes(listing.folders_of(arguments))
         sys.argv[1:] = sweep.prepared(arguments)
-        hydra.main(config_path=str(CONFIGS), config_name="config", version_base="1.3")(job)()
+        with _composed_once(arguments):
+            hydra.main(config_path=str(CONFIGS), config_name="config", version_base="1.3")(job)()
     except JobEnded as ended:
         statuses.append(ended.args[0])
         print(f"accuracy: a job ended with status {ended.args[0]}; its launcher's log says why", file=sys.stderr)
@@ -114,6 +117,19 @@ def _run_job(config: DictConfig, launch: "Launch | None") -> int:
         return _complain(ConfigError(unusable(error)))
     except Exception as error:
         return internal("accuracy", error)
+
+
+@contextmanager
+def _composed_once(arguments: list[str]) -> Iterator[None]:
+    """Hydra composes the configuration a first time to look for `hydra.mode` in it. Only a user's own can have it."""
+    asked = any(word.startswith(("hydra.mode", "-cd", "-cp", "-cn", "--config")) for word in arguments)
+    before = Hydra.get_mode
+    if not asked:
+        Hydra.get_mode = lambda *_, **__: None  # type: ignore[method-assign]  # as where nothing is said
+    try:
+        yield
+    finally:
+        Hydra.get_mode = before  # type: ignore[method-assign]
 
 
 def _check_choices(words: Iterable[str]) -> None:
@@ -234,16 +250,17 @@ def _carry_out(
         return INTERRUPTED
     if not outcome.ok + outcome.earlier_ok:
         return NOTHING_MEASURED
-    return FAULTY if configuration.name == DIAGNOSE and _diagnosed(folder, {each.case.id for each in plans}) else 0
+    return FAULTY if configuration.name == DIAGNOSE and _diagnosed(outcome, {each.case.id for each in plans}) else 0
 
 
-def _diagnosed(folder: Path, planned: set[str]) -> bool:
+def _diagnosed(outcome: "Outcome", planned: set[str]) -> bool:
     """Print each variant's diagnosis; whether one is a bug."""
     from accuracy.results import table
     from accuracy.verdict.diagnosis import diagnoses, sentences
     from accuracy.verdict.verdict import verdicts
 
-    results = table.read_results(folder)
+    folder, results = outcome.folder, outcome.results
+    results = table.read_results(folder) if results is None else results
     results = results[results["case_id"].isin(planned) & ~table.in_stacks(results)]
     found = diagnoses(verdicts(results), results, table.read_steps(folder), table.read_hypotheses(folder))
     told = zip(sentences(found), found, strict=True)

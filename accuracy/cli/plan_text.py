@@ -62,7 +62,7 @@ def outcome(result: Outcome) -> str:
         counts += f", {result.earlier} found done"
     if result.interrupted:
         counts += "; interrupted: the same command goes on from here"
-    rows = table.read_results(result.folder)
+    rows = table.read_results(result.folder) if result.results is None else result.results
     stacks = table.in_stacks(rows)
     shown = [_ratios(rows[~stacks])] if not stacks.all() or rows.empty else []
     shown += [_bottom_gradients(rows[stacks])] if stacks.any() else []

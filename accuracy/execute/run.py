@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pandas as pd
 from tqdm import tqdm
 
 from accuracy.config.read import Configuration
@@ -31,7 +32,8 @@ class Progress(tqdm):
 
 
 class Outcome(NamedTuple):
-    """Where the run is, and how its cases ended; `earlier`: found done in the folder, `earlier_ok` of them measured."""
+    """Where the run is, and how its cases ended; `earlier`: found done in the folder, `earlier_ok` of them measured;
+    results: all rows, where the run came to its end."""
 
     folder: Path
     ok: int
@@ -40,6 +42,7 @@ class Outcome(NamedTuple):
     earlier: int
     earlier_ok: int
     interrupted: bool
+    results: pd.DataFrame | None = None
 
 
 def folder_of(configuration: Configuration, config: Mapping[str, Any]) -> Path:
@@ -86,7 +89,7 @@ def execute(
     earlier = [files[case_id].rows for case_id in done]
     pending = [each for each in plans if each.case.id not in done]
     counts = {table.OK: 0, table.UNSUPPORTED: 0, table.FAILED: 0}
-    interrupted = False
+    interrupted, results = False, None
     progress = Progress(
         total=len(plans), initial=len(plans) - len(pending), unit="case", dynamic_ncols=True, disable=quiet
     )
@@ -108,7 +111,8 @@ def execute(
         about |= {"ended": now(), "plan": completeness.closed(about["plan"], results)}
     writing.write_json(folder / "run.json", about)
     earlier_ok = sum(status == table.OK for status in done.values())
-    return Outcome(folder, counts["ok"], counts["unsupported"], counts["failed"], len(done), earlier_ok, interrupted)
+    ended_so = counts["ok"], counts["unsupported"], counts["failed"]
+    return Outcome(folder, *ended_so, len(done), earlier_ok, interrupted, results)
 
 
 def record(name: str, device: str, config: Mapping[str, Any], cases: Sequence[str], words: list[str]) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from accuracy.measurement.pipeline import shared
 
 LEAST_PAIRS = 2**20
 """A smaller problem takes as long as one of so many pairs: launches and Python, not attention."""
+OF_RUN = 2**16
+"""Of those, a run of the schedule by itself; of a traced one, each kernel call's comparison."""
 
 
 @dataclass(eq=False)
@@ -39,8 +41,9 @@ class Group:
 
 
 def _pairs(case: Case) -> int:
-    times = (case.stack.layers if case.stack else 1) * (1 + case.reruns.repeat)
-    return times * max(case.problem.pairs, LEAST_PAIRS)
+    pairs, calls = case.problem.pairs, case.world_size**2 if case.reruns.trace else 0
+    layers = case.stack.layers if case.stack else 1
+    return layers * max(pairs, LEAST_PAIRS) + case.reruns.repeat * max(pairs, OF_RUN) + calls * OF_RUN
 
 
 class Schedule:

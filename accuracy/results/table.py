@@ -230,8 +230,8 @@ def _read(folder: Path, name: str, schema: pa.Schema) -> pd.DataFrame:
 def results_of(folder: Path, cases: Sequence[str], others: Sequence[pa.Table]) -> pd.DataFrame:
     """Rows of some cases of a run folder, read now, and of others that were read before, derived columns rebuilt."""
     files = [folder / "results" / f"{case_id}.parquet" for case_id in cases]
-    rows = pa.concat_tables([*others, _rows_of(files, folder / "results", RESULTS_SCHEMA)])
-    return with_derived(rows.to_pandas())
+    rows = pa.concat_tables([*others, _rows_of(files, folder / "results", RESULTS_SCHEMA)]).to_pandas()
+    return with_derived(rows.sort_values("case_id", kind="stable", ignore_index=True))  # in the order of the files
 
 
 def _rows_of(files: Sequence[Path], place: Path, schema: pa.Schema) -> pa.Table:
