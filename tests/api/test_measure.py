@@ -147,6 +147,9 @@ def test_a_function_that_cannot_go_to_other_processes_is_refused_for_several_ran
 
 
 SCRIPT = """
+import logging
+import multiprocessing
+
 import accuracy
 import torch
 import torch.distributed as dist
@@ -154,7 +157,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 print("main runs")
-SIZES = []
+LOGGERS = [logging.getLogger(name) for name in ("torch.distributed.elastic", "torch.multiprocessing.spawn")]
+before = [logger.level for logger in LOGGERS]
 
 
 class Gather(torch.autograd.Function):
@@ -188,11 +192,14 @@ assert set(ours["rank"]) == {-1, 0, 1}, ours["reason"].tolist()
 assert ours["error_rel"].max() < 2**-7
 ring = rows[rows["variant"] == "ring"]
 assert ring["error_rel"].tolist() == simulated["error_rel"].tolist()
+assert [logger.level for logger in LOGGERS] == before
+assert multiprocessing.get_start_method(allow_none=True) is None
 print("done")
 """
 
 
 def test_at_two_ranks_a_script_needs_no_guard_and_its_function_runs_in_processes_of_its_own(tmp_path: Path) -> None:
+    """They leave torch's loggers and the start method alone."""
     (tmp_path / "script.py").write_text(SCRIPT)
     done = python("script.py", folder=tmp_path, HOME=str(tmp_path))
     assert done.stdout == "main runs\ndone\n", done.stdout + done.stderr

@@ -1,7 +1,10 @@
 """`accuracy-evidence` measures a published run again by its own command, once for a state of the code."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +19,14 @@ def test_a_run_of_other_code_is_measured_again_into_its_own_folder_and_one_of_th
     accuracy: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("accuracy.measurement.provenance._git", lambda: {"git_commit": "a", "dirty": False})
+
+    def answered(command: list[str], check: bool) -> "subprocess.CompletedProcess[str]":
+        """In this process what would be another one's."""
+        assert command[:3] == [sys.executable, "-m", "accuracy"]
+        print(end=(answer := accuracy(*command[3:])).out)
+        return subprocess.CompletedProcess(command, answer.status)
+
+    monkeypatch.setattr(evidence, "subprocess", SimpleNamespace(run=answered))
     run, reports = tmp_path / "run", tmp_path / "reports"
     accuracy(*SHORT, f"output_dir={run}")
     there = publish(run, reports, name="a-second-problem")

@@ -8,7 +8,6 @@ from accuracy.core.paths import PACKAGE
 from accuracy.results import table
 from tests import planting
 from tests.command_line import TINY, CommandLine
-from tests.processes import python
 
 VARIANT = '''"""A ring whose keys travel the other way, with a knob."""
 
@@ -110,20 +109,25 @@ async def backward(self, rank, *tensors):
 
 def contract(folder: Path, *words: str) -> list[tuple[str, str]]:
     """Verdict and parameters of each test that was selected from the generic contracts."""
-    files = ["tests/variant/test_contract.py", "tests/kernel/test_contract.py"]
-    given = ("-m", "pytest", "-p", "no:cacheprovider", "-rA", *files, "--config-dir", str(folder), *words)
-    answer = python(*given, folder=PACKAGE.parent)
-    verdicts = [line.split()[:2] for line in answer.stdout.splitlines() if line.startswith(("PASSED ", "FAILED "))]
-    assert verdicts, answer.stdout
-    return sorted((verdict, name.partition("[")[2].rstrip("]")) for verdict, name in verdicts)
+    verdicts = []
+
+    class Listening:
+        def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+            if report.when == "call":
+                verdicts.append((report.outcome, report.nodeid.partition("[")[2].rstrip("]")))
+
+    files = [str(PACKAGE.parent / "tests" / kind / "test_contract.py") for kind in ("variant", "kernel")]
+    given = ("-p", "no:cacheprovider", "-c", str(PACKAGE.parent / "pyproject.toml"), *files)
+    pytest.main([*given, "--config-dir", str(folder), *words], [Listening()])
+    return sorted(verdicts)
 
 
 def test_the_contracts_hold_parts_of_ones_own(folder: Path) -> None:
     planting.ring(folder, "mine_forgetful", FORGETFUL)
     assert contract(folder, "-k", "mine and (reference and causal_gqa or every_element and cpu)") == [
-        ("FAILED", "mine_forgetful-causal_gqa"),
-        ("PASSED", "mine-causal_gqa"),
-        ("PASSED", "mine-cpu"),
+        ("failed", "mine_forgetful-causal_gqa"),
+        ("passed", "mine-causal_gqa"),
+        ("passed", "mine-cpu"),
     ]
 
 

@@ -17,7 +17,6 @@ from accuracy.measurement.pipeline import shared
 from accuracy.results.table import METRICS
 from accuracy.runtime.rounding import round_to
 from tests.measuring import configuration, measure
-from tests.processes import python
 
 SMALL = ("problem.seqlen=64", "problem.heads=4", "problem.heads_kv=2", "problem.head_dim=8")
 
@@ -152,13 +151,6 @@ def test_auto_is_the_first_kernel_that_can_and_is_not_recorded_as_auto() -> None
     assert one_case(*words).kernel.name == "torch_flash"
     finer = one_case(*words, "precision.partial=float32")
     assert finer.kernel == one_case("device=cpu", "kernel=eager", "precision.partial=float32").kernel
-
-
-def test_ids_are_the_same_in_every_process() -> None:
-    words = (*SMALL, "variant=[ring,bpt_ring]", "world_size=[1,2]", "seed=[0,1]", "device=cpu")
-    here = [each.case.id for each in plan(configuration(*words), None)]
-    there = python("-m", "accuracy", *words, "dry_run=true", PYTHONHASHSEED="4711")
-    assert [line.split()[0] for line in there.stdout.splitlines()[: len(here)]] == here
 
 
 def leaf_changes(value: Any) -> Iterator[tuple[str, Any]]:

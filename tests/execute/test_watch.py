@@ -69,8 +69,9 @@ ENDINGS = {  # what a variant does, and the end of its reason
 }
 COMMAND = """
 import sys
+from accuracy.cli import application
 from accuracy.cli.run import attended
-from accuracy.execute import watch
+from accuracy.execute import measure, watch  # torch is imported here once, not by each process that goes on
 watch.GRACE_SECONDS = 1
 watch.limit = lambda case, seconds: 1.0 if case.variant.name in ("stuck", "holds") else 600.0
 sys.argv = {words}

@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,21 +30,21 @@ def wrong(q, k, v, **how):
 """
 
 
-def test_functions_of_the_current_folder_are_an_axis_and_bring_their_world(tmp_path: Path) -> None:
+def test_functions_of_the_current_folder_are_an_axis_and_bring_their_world(
+    accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without the current folder on Python's path, as an installed command is started."""
-    (tmp_path / "stranger.py").write_text(MODULE)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    (accuracy.folder / "stranger.py").write_text(MODULE)
     words = ["variant=[ring,callable]", "variant.fn=[stranger.right,stranger.wrong]", "dtype=float32",
              "world_size=1", "output_dir=run", *TINY]  # fmt: skip
-    start = f"import sys; sys.argv = {['accuracy', *words]}; from accuracy.cli.run import main; main()"
-    environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", start]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    rows = table.read_results(tmp_path / "run")
+    done = accuracy(*words)
+    assert done.status == 0, done.err
+    rows = table.read_results(accuracy.folder / "run")
     outs = rows[(rows["tensor"] == "out") & (rows["rank"] == 0)].set_index("variant")
     assert dict(outs["world"]) == {"ring": "simulated", "right": "processes", "wrong": "processes"}
     assert outs.loc["wrong", "error_rel"] == pytest.approx(0.25, rel=1e-5)
-    assert all(name in done.stdout for name in ("right", "wrong"))
+    assert all(name in done.out for name in ("right", "wrong"))
     again = fields.words(outs.reset_index().set_index("variant", drop=False).loc["wrong"].to_dict())
     assert {"variant=callable", "variant.callable.fn=stranger.wrong", "variant.sharding=contiguous"} <= set(again)
 
@@ -117,23 +116,3 @@ def test_the_help_may_be_read_in_part() -> None:
     environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
     done = subprocess.run(command, shell=True, env=environment, capture_output=True, text=True, timeout=120)
     assert done.stderr == ""
-
-
-SCRIPT = """
-import logging, multiprocessing
-import accuracy
-from tests.foreign.gathered import attend
-names = ("torch.distributed.elastic", "torch.multiprocessing.spawn")
-before = [logging.getLogger(name).level for name in names]
-rows = accuracy.measure(attend, world_size=2, seqlen=32, heads=2, heads_kv=2, head_dim=8, device="cpu")
-assert set(rows["status"]) <= {"ok", "unsupported"}, rows["reason"].tolist()
-assert [logging.getLogger(name).level for name in names] == before
-assert multiprocessing.get_start_method(allow_none=True) is None
-"""
-
-
-def test_ranks_leave_torch_s_loggers_and_the_start_method_alone() -> None:
-    environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", SCRIPT]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr

@@ -7,7 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from accuracy.execute.ranks import journal
+from accuracy.core.errors import NoRendezvous
+from accuracy.execute.ranks import journal, rendezvous
+from accuracy.execute.ranks.launch import Launch
 from accuracy.results import finished_files, table
 from tests import planting
 from tests.command_line import CommandLine
@@ -50,7 +52,7 @@ def test_under_torchrun_every_number_is_the_simulated_one_and_a_death_costs_a_re
     tmp_path: Path, accuracy: CommandLine
 ) -> None:
     planting.dies_once(tmp_path / "mine", tmp_path / "marker")
-    words = (*SMALL, "variant=[ring,dies_once,llama3]", "world_size=[1,2]", "dtype=bfloat16")
+    words = (*SMALL, "variant=[ring,dies_once,llama3]", "world_size=[1,2,3]", "dtype=bfloat16", "unusable=record")
     flag = f"--config-dir={tmp_path / 'mine'}"
     launched = start(*TORCHRUN, "--nproc-per-node=2", "--max-restarts=1", "-m", "accuracy", flag, *words,
                      "world=processes", f"output_dir={tmp_path / 'launched'}")  # fmt: skip
@@ -66,8 +68,12 @@ def test_under_torchrun_every_number_is_the_simulated_one_and_a_death_costs_a_re
         .reset_index(drop=True)
         for name in ("launched", "simulated")
     )
+    too_many = real["world_size"] == 3
+    assert set(real.loc[too_many, "status"]) == {table.UNSUPPORTED}
+    assert real.loc[too_many, "reason"].str.startswith("world=processes has 2 ranks here").all()
+    real, simulated = (each[each["world_size"] < 3].reset_index(drop=True) for each in (real, simulated))
     assert set(real["status"]) == {table.OK}
-    pd.testing.assert_frame_equal(real, simulated, check_exact=True)
+    pd.testing.assert_frame_equal(real.astype(simulated.dtypes), simulated, check_exact=True)
 
 
 def test_without_restarts_a_death_ends_all_with_status_3_and_the_same_command_goes_on(tmp_path: Path) -> None:
@@ -128,23 +134,11 @@ def test_a_mistake_ends_all_launched_processes_with_one_line(tmp_path: Path) -> 
     assert not (tmp_path / "run").exists()
 
 
-TWO = ("-m", "accuracy", *SMALL, "variant=ring", "world=processes")
-FIRST = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
-
-
-def test_a_world_of_more_ranks_than_processes_is_refused(tmp_path: Path) -> None:
-    alone = python(*TWO, "world_size=3", f"output_dir={tmp_path}/run", **FIRST)
-    assert "world=processes has 2 ranks here" in alone.stderr
-    assert alone.returncode == 2
-
-
-def test_a_port_in_use_is_said_in_one_line(tmp_path: Path) -> None:
+def test_a_port_in_use_is_said() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(taken.getsockname()[1])}
-        alone = python(*TWO, "world_size=2", f"output_dir={tmp_path}/run", **FIRST, **address)
-    assert alone.returncode == 2
-    assert len((alone.stdout + alone.stderr).splitlines()) == 1
-    assert f"accuracy: port {address['MASTER_PORT']} of 127.0.0.1 cannot be opened" in alone.stderr
+        port = taken.getsockname()[1]
+        with pytest.raises(NoRendezvous, match=f"port {port} of 127.0.0.1 cannot be opened .*; set MASTER_PORT"):
+            rendezvous._store(Launch("srun", 0, 2, 0, "127.0.0.1", port, one_host=True))
 
 
 def submitit(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
