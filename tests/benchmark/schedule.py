@@ -117,7 +117,7 @@ def lines(here: str, names: Sequence[str] = VARIANTS, detail: bool = False) -> I
 
 def shards_of(pipeline: Pipeline, case: Case) -> list[Tensors]:
     """q, k, v, dout of every rank."""
-    tensors = pipeline.targets(case).inputs.tensors
+    tensors = pipeline.targets(case).given.tensors
     return list(zip(*(cut(x, case.variant.sharding, case.world_size) for x in tensors), strict=True))
 
 

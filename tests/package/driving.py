@@ -36,7 +36,7 @@ def case_of(variant: str, *words: str) -> Case:
 
 def shards_of(case: Case) -> list[tuple[Tensor, ...]]:
     """q, k, v, dout of every rank."""
-    whole = _pipeline().targets(case).inputs.tensors
+    whole = _pipeline().targets(case).given.tensors
     return list(zip(*(cut(x, case.variant.sharding, case.world_size) for x in whole), strict=True))
 
 

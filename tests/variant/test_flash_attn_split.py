@@ -27,7 +27,7 @@ def test_it_asks_the_package_for_its_number_of_parts(monkeypatch: pytest.MonkeyP
     words = ("problem.seqlen=40", "problem.seqlen_q=3", "problem.softmax_scale=0.25", "device=cpu")
     (only,) = plan(configuration("variant=single_device", "world_size=1", *words), None)
     case = replace(only.case, variant=Variant("split", "contiguous", SCHEDULE, SCHEDULE, (("splits", 4),)))
-    shards = [Pipeline("test", Cache(None, 0.0)).targets(case).inputs.tensors]
+    shards = [Pipeline("test", Cache(None, 0.0)).targets(case).given.tensors]
     monkeypatch.setattr(flash_attn, "_interface", lambda: SimpleNamespace(flash_attn_with_kvcache=with_cache))
     (results,) = simulate(case, shards, flash_attn.FlashAttn()).results
     assert asked == [(3, 40, 0.25, True, 4, True)]

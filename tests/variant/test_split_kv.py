@@ -45,5 +45,5 @@ def test_one_part_is_single_device_bit_for_bit() -> None:
     words = ("problem.seqlen_q=5", "variant=[single_device,split_kv]", "variant.split_kv.splits=1", "world_size=1")
     plans = plan(configuration("problem.seqlen=96", *words), None)
     pipeline = Pipeline("test", Cache(None, 0.0))
-    whole, split = (simulate(each.case, [pipeline.targets(each.case).inputs.tensors]).results[0] for each in plans)
+    whole, split = (simulate(each.case, [pipeline.targets(each.case).given.tensors]).results[0] for each in plans)
     assert all(torch.equal(a, b) for a, b in zip(whole[:2], split[:2], strict=True))

@@ -48,7 +48,7 @@ def cases(*words: str) -> list[tuple[Case, list[Tensors]]]:
     found = []
     for each in plan(configuration(*TINY, "problem.seqlen=60", *words), None):
         if each.unsupported is None:
-            inputs = pipeline.targets(each.case).inputs.tensors
+            inputs = pipeline.targets(each.case).given.tensors
             layout = each.case.variant.sharding, each.case.world_size
             found.append((each.case, list(zip(*(cut(x, *layout) for x in inputs), strict=True))))
     assert found
