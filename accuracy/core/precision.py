@@ -25,7 +25,7 @@ class Precision:
     merge: formula that joins two partials (see `accuracy.variant.join`).
     dq_accumulator, dkv_accumulator: dtypes of the sums over blocks and ranks.
     wire: dtype in which k and v (and q, out of head exchanges) travel between ranks; of rings also float8_e4m3 and
-    float8_e5m2, with a float32 scale for each head of a sequence.
+    float8_e5m2, with a float32 scale for each head of a sequence; of decode and its like, in which they are cached.
     gradient_wire: dtype in which dk and dv (and dq, dout of head exchanges) travel; 8 bits as of `wire`, at each hop.
     ring_direction: keys and values travel to the `next` rank or to the `previous` one.
     ring_order: the rank's own block is computed first, as it is at hand, or last.

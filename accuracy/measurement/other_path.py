@@ -14,11 +14,14 @@ from torch import Tensor
 from accuracy.bound.policy import COARSE_LOGARITHM, FAST_EXPONENTIAL
 from accuracy.core import plugins
 from accuracy.core.case import Case, Part
-from accuracy.core.dtype import FORMATS, accumulation_dtype, held
+from accuracy.core.dtype import FORMATS, INPUT_FORMATS, accumulation_dtype, held
+from accuracy.core.quantisation import FORMATS as LOW_FORMATS
+from accuracy.inputs.base import Inputs
 from accuracy.kernel import eager
 from accuracy.measurement import drift, metrics, padding
 from accuracy.measurement.targets import Named, Targets
 from accuracy.results.table import Columns
+from accuracy.runtime.quantise import by_heads
 from accuracy.runtime.sharding import cut, join, token_map
 from accuracy.simulate.program import build_kernel, rank_program, simulate
 from accuracy.world.alone import group_of_one
@@ -82,21 +85,34 @@ def columns(
 
 
 def _healthy(case: Case, targets: Targets) -> Named:
-    """What a healthy path may give: eager's tensors, or, farther off, a path's own kernel run once.
-    That is asked of kernels that cast to 8 bits, and of the lse of those whose exp or log is a coarse one, no farther
-    than such a function errs."""
+    """What a healthy path may give: eager's tensors, or, farther off, a path's own kernel run once, or eager on keys
+    and values that a path's wire or cache keeps in 8 bits.
+    A kernel is asked that casts to 8 bits, and for lse one whose exp or log is a coarse one, no farther than such a
+    function errs."""
     found = dict(targets.single_device(replace(case, kernel=HEALTHY)))
     wide = accumulation_dtype(case.dtype)
     coarse = COARSE_LOGARITHM if wide == held(case.dtype) else FAST_EXPONENTIAL
     for kernel in {case.kernel, case.other.kernel} - {HEALTHY}:
-        eight_bits = kernel.name == EIGHT_BITS
         own = targets.single_device(replace(case, kernel=kernel))
-        for name in {*drift.TENSORS} & {*own} if eight_bits else {"lse"} & {*own}:
-            exact = targets.reference[name]
-            error, mine = (metrics.error_of(x[name], exact) for x in (found, own))
-            most = math.inf if eight_bits else coarse * FORMATS[wide].unit_roundoff
-            found[name] = exact + torch.where(mine.abs() > error.abs(), mine.clamp(-most, most), error)
+        if kernel.name == EIGHT_BITS:
+            _widen(found, own, targets.reference, math.inf)
+        elif "lse" in own:
+            _widen(found, {"lse": own["lse"]}, targets.reference, coarse * FORMATS[wide].unit_roundoff)
+    for word in {path.forward_precision.wire for path in (case, case.other)} & {*INPUT_FORMATS}:
+        q, k, v, dout = targets.given.tensors
+        k, v = (by_heads(x, LOW_FORMATS[INPUT_FORMATS[word]]) for x in (k, v))
+        kept = Inputs(q, k, v, dout)
+        own = replace(targets, given=kept, single_devices={}).single_device(replace(case, kernel=HEALTHY))
+        _widen(found, own, targets.reference, math.inf)
     return found
+
+
+def _widen(found: Named, own: Named, reference: Named, most: float) -> None:
+    """Where `own` errs more than what was found, take it, its error at most `most`."""
+    for name in {*drift.TENSORS} & {*own}:
+        exact = reference[name]
+        error, mine = (metrics.error_of(x[name], exact) for x in (found, own))
+        found[name] = exact + torch.where(mine.abs() > error.abs(), mine.clamp(-most, most), error)
 
 
 def run(case: Case, tensors: Sequence[Tensor]) -> Sequence[Results]:

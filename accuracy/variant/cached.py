@@ -4,6 +4,8 @@ Queries come in steps, and each step is computed with the keys up to its last qu
 step of 1 is decoding, one of many a chunk of a prefill; the first step may be a prefix that was computed before. The
 cache is one memory, whose begin is read, or pages at shuffled places (Kwon et al. 2023, arXiv 2309.06180), which are
 gathered; `walk` computes page by page and joins the partials, as a paged kernel does that walks its table of blocks.
+`precision.wire` is the dtype of what is cached, also float8_e4m3 and float8_e5m2 with a float32 scale a head, as an
+engine's FP8 cache has them; kernels read it in the inputs' dtype.
 """
 
 from collections.abc import Iterator
@@ -88,6 +90,7 @@ class Cached(ForwardOnly):
     async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
         """q (B, Sq, H, D), the last Sq of the keys' positions but for a mask aligned elsewhere; k, v (B, S, Hk, D)."""
         cache: Cache = rank.options
+        k, v = (rank.sent("wire", x).to(rank.dtype) for x in (k, v))
         pages = [Pages(x, cache.page) for x in (k, v)] if cache.page else None
         first, found = rank.query_offset, []
         for begin, end in cache.steps(first, first + q.shape[1]):
@@ -104,7 +107,8 @@ class Cached(ForwardOnly):
 
 SCHEDULE = Cached(
     features=("cross_lengths", "window", "documents", "softcap", "head_dim_v"),
-    forward_places=("partial", "out_accumulator", "lse", "merge"),
+    forward_places=("partial", "out_accumulator", "lse", "merge", "wire"),
+    low_wires=True,
     one_device=True,
     traced=False,
     options=Cache,

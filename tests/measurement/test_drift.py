@@ -11,6 +11,8 @@ from accuracy.execute.plan import measured, plan
 from accuracy.measurement import drift
 from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
+from accuracy.runtime import quantise
+from accuracy.variant import base
 from accuracy.verdict.drift import pairs
 from tests.measuring import TINY, configuration, measure
 
@@ -38,16 +40,27 @@ def test_the_lse_of_a_kernel_with_a_fast_exp_is_within(dtype: str) -> None:
     assert set(found["label"]) <= {"equal", "within"}, found["label"]
 
 
-CACHE = "quantised/k:e4m3/v:e4m3/granularity:token"
+TOKEN = "quantised/k:e4m3/v:e4m3/granularity:token"
 
 
-def test_a_cache_in_8_bits_is_a_path_whose_casts_are_known() -> None:
-    """Decoding from keys and values in e4m3, a scale a token: within what these casts make, and farther than eager."""
-    found = compared(f"path_a=decode+{CACHE}", f"path_b=[single_device+{CACHE},single_device+eager]")
+@pytest.mark.parametrize(
+    ("path", "other"),
+    [(f"decode+{TOKEN}", f"single_device+{TOKEN}"), ("decode/wire:float8_e4m3+eager", "ring/wire:float8_e4m3@4+eager")],
+)
+def test_a_cache_in_8_bits_is_a_path_whose_casts_are_known(path: str, other: str) -> None:
+    """Decoding from keys and values in e4m3, a scale a token, or a head: within what these casts make, and farther than
+    eager. A scale that is lost is not."""
+    found = compared(f"path_a={path}", f"path_b=[{other},single_device+eager]")
     assert set(found["label"]) <= {"equal", "within"}
-    other = found[found["path_b"].str.contains("eager")]
-    assert other.loc["out", "nearer"] == "b"
-    assert other.loc["out", "drift_rel"] > 0.01
+    plain = found[found["path_b"] == "single_device@1+eager"]
+    assert plain.loc["out", "nearer"] == "b"
+    assert plain.loc["out", "drift_rel"] > 0.01
+
+
+def test_a_cache_in_8_bits_that_loses_its_scale_is_beyond(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "by_heads", lambda x, form: quantise.by_heads(x, form) * 1.25)
+    found = compared("path_a=decode/wire:float8_e4m3+eager", "path_b=single_device+eager")
+    assert (found["label"] == "beyond").all()
 
 
 def test_numbers_are_those_of_the_tensors_themselves() -> None:

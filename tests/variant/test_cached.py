@@ -36,6 +36,8 @@ def test_where_a_key_lies_changes_no_bit(kernel: str, page: int) -> None:
         ("prefix_cache/prefix:48", "chunked_prefill/chunk:48"),
         ("decode/walk:true/page:96", "decode"),
         ("decode_context_parallel@1", "single_device@1"),
+        ("decode/wire:float8_e4m3", "decode/wire:float8_e4m3/page:8"),
+        ("prefix_cache/prefix:48/wire:float8_e5m2", "chunked_prefill/chunk:48/wire:float8_e5m2"),
     ],
 )
 def test_paths_of_the_same_kernel_calls_are_equal(a: str, b: str) -> None:
