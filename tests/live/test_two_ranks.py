@@ -6,6 +6,7 @@ import pytest
 import accuracy
 from accuracy.cli import judge as command
 from accuracy.core.paths import PACKAGE
+from accuracy.live.reduce import reduce
 from accuracy.package import installed
 from tests.processes import python
 
@@ -56,6 +57,8 @@ def test_dk_and_dv_of_the_next_rank_are_found_in_their_layer_on_both_ranks(folde
     assert "dv of 1 in step 0 on ranks 0, 1 of 2 leaves rounding first" in found.sentence
     assert "Dk of that layer is wrong too; 1 other layer merely rounds" in found.sentence
     assert accuracy.judge(folder, layers="0").healthy
+    reduced = reduce(folder)  # one key's dv, proven by the capture itself
+    assert (reduced.tensor, reduced.label) == ("dv", "logic")
 
 
 @pytest.mark.skipif(installed.unsupported("ring-flash-attn") is not None, reason="ring-flash-attn is not installed")
