@@ -107,7 +107,7 @@ def quoted(tables: Tables) -> dict[str, list[Said]]:
             *_costs(real),
             *_sent(pd.read_csv(tables.reports / "remedies/bytes.csv").fillna(0)),
             Said(
-                "costs {:.1f} times single device's error at 64 ranks;",
+                "costs {:.1f} times single device's error at 64 ranks (all together,",
                 (means["bfloat16"]["llama3", PUBLISHED, ""].max(),),
             ),
             Said("which fits its {:.1f} times a ring's time there.", (_llama3(real)[2],)),

@@ -14,7 +14,7 @@ from accuracy.report.folder import read_folder
 from accuracy.report.material import material_of
 from accuracy.report.prose import sections
 from accuracy.results import table
-from accuracy.results.claim import answer_case, judge, judge_answer
+from accuracy.results.claim import answer_case, judge_answer
 
 ROOT = Path(__file__).parents[2]
 REPORTS = ROOT / "reports"
@@ -87,34 +87,3 @@ def test_a_bound_that_names_no_tensor_is_found() -> None:
 @pytest.mark.parametrize("experiment", ANSWERS)
 def test_an_answer_names_the_tensors_of_its_bound(experiment: str) -> None:
     assert not nameless(ANSWERS[experiment].partition("\n\n")[0])
-
-
-def borne_out(numbers: list[str], said: str) -> list[str]:
-    """The numbers that no statement and no evidence has, to their own digits."""
-    found = [float(text.replace(",", "")) for text in re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e-?\d+)?", said)]
-    return [text for text in numbers if not any(_rounds_to(value, text) for value in found)]
-
-
-def _rounds_to(value: float, text: str) -> bool:
-    return abs(round(value, len(text.partition(".")[2])) - float(text.replace(",", ""))) < 1e-9
-
-
-FINDINGS = re.split(r"^(?=\d+\. )", (ROOT / "experiments" / "FINDINGS.md").read_text(), flags=re.MULTILINE)[1:]
-IN_FINDINGS = re.compile(r"(?<![\w.#-])(\d[\d,]*(?:\.\d+)?)(?=(?: to \d+(?:\.\d+)?)?(?: times| ranks| layers)\b|%)")
-
-
-def test_a_finding_s_number_that_no_claim_has_is_found() -> None:
-    assert borne_out(["3.8", "64"], "holds: it reaches 3.8 times. (3.82; 64)") == []
-    assert borne_out(["3.9", "1,024"], "holds: it reaches 3.8 times. (3.82; 64)") == ["3.9", "1,024"]
-
-
-@pytest.mark.skipif(not REPORTS.is_dir(), reason="a source distribution has no reports/")
-@pytest.mark.stress(2)
-@pytest.mark.parametrize("number", range(1, len(FINDINGS) + 1))
-def test_every_number_of_a_finding_is_in_a_claim_of_its_tables(number: int) -> None:
-    finding = FINDINGS[number - 1]
-    prose = re.sub(r"\[[^\]]*\]\([^)]*\)", "", " ".join(finding.split()))
-    folders = dict.fromkeys(re.findall(r"\.\./reports/(\w+/[\w-]+)/", finding))
-    tables = [(name.split("/")[0], table.read_results(REPORTS / name)) for name in folders]
-    claims = [claim for name, rows in tables for claim in (*judge(name, rows), *judge_answer(name, rows))]
-    assert borne_out(IN_FINDINGS.findall(prose), " ".join(claim.line for claim in claims)) == []
