@@ -194,6 +194,21 @@ def _whole(word: str, p_prescale: float) -> Policy:
     )  # fmt: skip
 
 
+def _flashinfer(word: str) -> Policy:
+    """Forward alone; as its source has it."""
+    p_prescale = FORMATS[word].largest
+    return Policy(
+        q=word,
+        k=word,
+        v=word,
+        p=word,
+        granularity="head",
+        p_prescale=p_prescale,
+        accumulator_bits=14,
+        cut_products=True,
+    )
+
+
 _FP8 = _all("e4m3", p_prescale=256.0)
 _HOPPER = replace(_FP8, accumulator_bits=14, cut_products=True)
 POLICIES = {
@@ -216,6 +231,8 @@ POLICIES = {
     ),
     "cudnn_e4m3": _whole("e4m3", 448.0),
     "cudnn_e5m2": _whole("e5m2", 57344.0),
+    "flashinfer_e4m3": _flashinfer("e4m3"),
+    "flashinfer_e5m2": _flashinfer("e5m2"),
 }
 """By name. `sage` is SageAttention 1 (arXiv 2410.02367), whose backward is not quantised; `int8` is SageBwd's (arXiv
 2505.11594) with dO as well; `cudnn_*` as the graph of cudnn_frontend/node/sdpa_fp8_bwd.h has it."""
@@ -226,7 +243,10 @@ def policy_of(name: str, **changes: Any) -> Policy:
     return replace(POLICIES[name], **{key: value for key, value in changes.items() if value is not None})
 
 
-KERNELS = {"quantised": NOT, "triton_fp8": "fp8_hopper_flush", "cudnn_fp8": "cudnn_e4m3", "sage": "sage"}
+KERNELS = {
+    "quantised": NOT, "triton_fp8": "fp8_hopper_flush", "cudnn_fp8": "cudnn_e4m3", "sage": "sage",
+    "flashinfer_fp8": "flashinfer_e4m3",
+}  # fmt: skip
 """Kernels that quantise, with the policy of each where none is named."""
 
 

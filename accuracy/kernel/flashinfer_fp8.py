@@ -1,0 +1,70 @@
+"""FlashInfer's FP8 attention (`single_prefill_with_kv_cache`, backend fa3): a scale a head, Hopper alone, out alone.
+
+As FlashInfer 0.6.18's source has it (`include/flashinfer/attention/hopper/variants.cuh`, `StandardFP8Attention`): P is
+multiplied by its format's largest value before the cast. The package compiles a kernel at its first use, by nvcc. Its
+emulation, `quantised` with the same policy, is as that source has it; neither was measured on a GPU yet.
+"""
+
+import importlib.util
+import shutil
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from accuracy.core.kinds import OneOf
+from accuracy.core.quantisation import FORMATS, POLICIES
+from accuracy.kernel.base import Abilities, Gradients, How, KernelKnobs
+
+CODES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+CAPABILITY = 9
+
+
+@dataclass(frozen=True)
+class FlashinferFp8(KernelKnobs):
+    """policy: by name; its emulation is `quantised` with the same one."""
+
+    policy: Annotated[str, OneOf("flashinfer_e4m3", "flashinfer_e5m2")] = "flashinfer_e4m3"
+
+    def abilities(self, device: str) -> Abilities:
+        """bfloat16 and float16, which are cast to 8 bits; head dims 64, 128 and 256; out alone."""
+        if device != "cuda":
+            return Abilities(missing="needs a Hopper GPU, here is a CPU; use kernel=quantised")
+        missing, major = "", torch.cuda.get_device_capability()[0]
+        if major != CAPABILITY:
+            missing = f"needs compute capability 9 (its backend fa3), this GPU has {major}; use kernel=quantised"
+        elif importlib.util.find_spec("flashinfer") is None:
+            missing = "needs the package flashinfer; pip install flashinfer-python"
+        elif shutil.which("nvcc") is None and importlib.util.find_spec("flashinfer_jit_cache") is None:
+            missing = "compiles at its first use: needs nvcc, or the package flashinfer-jit-cache"
+        return Abilities(
+            dtypes=("bfloat16", "float16"), head_dim_min=64, head_dim_max=256, head_dim_multiple=64, out_only=True,
+            missing=missing,
+        )  # fmt: skip
+
+    def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Any]:
+        return torch.stack([self._item(*item, how) for item in zip(q, k, v, strict=True)]), None
+
+    def _item(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
+        """One sequence, (S, heads, D). Its causal mask is aligned at the bottom right."""
+        from flashinfer import single_prefill_with_kv_cache
+
+        word = POLICIES[self.policy].q
+        codes, scales = zip(*(_cast(x, word) for x in (q, k, v)), strict=True)
+        out: Tensor = single_prefill_with_kv_cache(
+            *codes, *scales, o_dtype=q.dtype, causal=how.causal, sm_scale=how.scale, backend="fa3"
+        )
+        return out
+
+    def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
+        raise NotImplementedError("FlashInfer's FP8 attention has no backward")
+
+
+def _cast(x: Tensor, word: str) -> tuple[Tensor, Tensor]:
+    """x (S, heads, D) as codes, and the scale of each head, float32."""
+    scale = x.abs().amax((0, 2)).float() / FORMATS[word].largest
+    return (x.float() / scale.where(scale > 0, 1.0)[:, None]).to(CODES[word]), scale
+
+
+KERNEL = FlashinferFp8
