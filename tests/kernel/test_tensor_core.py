@@ -1,5 +1,6 @@
 """Sums of 8-bit products as Hopper's tensor core has them, against a scalar account of it and against an H200's own."""
 
+import importlib.util
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +10,10 @@ import pytest
 import torch
 
 from accuracy.core.quantisation import FORMATS, Policy
+from accuracy.kernel.block import tensor_core
 from accuracy.kernel.block.tensor_core import Factor, Sum, product
 from accuracy.kernel.quantised import KERNEL
+from accuracy.kernel.triton_fp8 import KERNEL as TritonFp8
 from tests.kernel.problem import Problem, results
 
 CUT = Policy(accumulator_bits=14, cut_products=True)
@@ -48,6 +51,32 @@ def test_every_product_is_cut_as_the_core_cuts_it(word: str) -> None:
         found = product(CUT, Factor(left, least=least), Factor(right, least=least))
         expected = [[core(row, column, least) for column in right.T.tolist()] for row in left.tolist()]
         assert found.tolist() == expected
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
+@pytest.mark.parametrize("word", DTYPES)
+def test_one_pass_over_memory_has_the_same_bits(word: str) -> None:
+    """On a CPU in Triton's interpreter; with zeros, and a sum that is far above or far below its products."""
+    from accuracy.kernel.triton import cut_products
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    TritonFp8().build(device)
+    generator, least = torch.Generator().manual_seed(0), FORMATS[word].min_exponent
+    sizes = [(2, *size) for size in ((5, 40), (40, 18))]
+    left, right = (
+        (torch.randn(size, generator=generator) * 2.0 ** torch.randint(-9, 6, size, generator=generator))
+        .to(DTYPES[word]).float().to(device) for size in sizes
+    )  # fmt: skip
+    left[0, 0], right[1, :, 2] = 0.0, 0.0
+    kept = (
+        torch.randn(2, 5, 18, generator=generator).to(device) * torch.tensor([1e-4, 1e6], device=device)[:, None, None]
+    )
+    kept[0, 0, 0] = 0.0
+    expected = kept
+    for step in (slice(0, 32), slice(32, 40)):
+        some = Factor(left[..., step], least=least), Factor(right[:, step], least=least)
+        expected = tensor_core._cut_step(expected, *some, 14)
+    assert torch.equal(cut_products.added(kept, left, right, (least, least), 14), expected)
 
 
 def test_values_of_one_sign_are_lost_bit_by_bit_where_products_are_cut() -> None:

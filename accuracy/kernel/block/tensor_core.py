@@ -5,12 +5,15 @@ bits (arXiv 2511.10909), each of those products before they are added. The latte
 operands then come as codes, with the scale apart.
 """
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from accuracy.core.quantisation import FLOAT32_BITS, FORMATS, STEP, Policy
+from accuracy.kernel.triton.available import cut_products
 from accuracy.runtime import quantise as casts
 from accuracy.runtime.quantise import power_of_two
 
@@ -92,11 +95,14 @@ class Sum:
             self.partial = torch.zeros_like(self.total)
         self.scale = left.scale * right.scale
         cut = _cut_each if policy.cut_products else _cut_sum
-        for begin in range(0, left.values.shape[-1], STEP):
-            step = slice(begin, begin + STEP)
+        length, begin = left.values.shape[-1], 0
+        while begin < length:
+            left_over = policy.flush_interval - self.terms if policy.flush_interval else length
+            run = slice(begin, min(begin + left_over, length))
             kept = self.partial[..., rows, :]
-            kept.copy_(cut(kept, left.step(step), right.rows(step), policy.accumulator_bits))
-            self.terms += STEP
+            kept.copy_(cut(kept, left.step(run), right.rows(run), policy.accumulator_bits))
+            begin = run.stop
+            self.terms += STEP * math.ceil((run.stop - run.start) / STEP)
             if policy.flush_interval and self.terms >= policy.flush_interval:
                 self.flush()
 
@@ -140,15 +146,32 @@ def _in_halves(left: Tensor, right: Tensor, terms: int) -> Tensor:
     return total
 
 
+def _steps(left: Factor, right: Factor) -> Iterator[tuple[Factor, Factor]]:
+    """The terms that a tensor core adds at once."""
+    for begin in range(0, left.values.shape[-1], STEP):
+        yield left.step(slice(begin, begin + STEP)), right.rows(slice(begin, begin + STEP))
+
+
 def _cut_sum(kept: Tensor, left: Factor, right: Factor, bits: int) -> Tensor:
-    """The sum of two numbers aligned to the larger one's exponent, what is below `bits` cut off of each."""
-    added = left.values @ right.values
-    exponent = torch.frexp(torch.maximum(kept.abs(), added.abs())).exponent.clamp_(min=NOTHING) - bits
-    unit = power_of_two(exponent, kept.dtype)
-    return ((kept / unit).trunc_() + (added / unit).trunc_()) * unit
+    """Of each step the sum of two numbers aligned to the larger exponent, what is below `bits` cut off of each."""
+    for one, other in _steps(left, right):
+        added = one.values @ other.values
+        exponent = torch.frexp(torch.maximum(kept.abs(), added.abs())).exponent.clamp_(min=NOTHING) - bits
+        unit = power_of_two(exponent, kept.dtype)
+        kept = ((kept / unit).trunc_() + (added / unit).trunc_()) * unit
+    return kept
 
 
 def _cut_each(kept: Tensor, left: Factor, right: Factor, bits: int) -> Tensor:
+    """Of each step the sum kept (..., M, N) and up to 32 products, as `_cut_step` adds them."""
+    if quick := cut_products(kept):
+        return quick.added(kept, left.values, right.values, (left.least, right.least), bits)
+    for one, other in _steps(left, right):
+        kept = _cut_step(kept, one, other, bits)
+    return kept
+
+
+def _cut_step(kept: Tensor, left: Factor, right: Factor, bits: int) -> Tensor:
     """The sum kept (..., M, N) and up to 32 products, aligned to the largest exponent (of a product: its factors' sum),
     what is below `bits` cut off of each, and of what they add up to."""
     found = torch.empty_like(kept)

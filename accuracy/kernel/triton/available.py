@@ -8,6 +8,7 @@ from functools import cache
 from types import ModuleType
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from accuracy.kernel.base import Abilities, Kernel, KernelKnobs
@@ -74,6 +75,15 @@ def one_pass() -> ModuleType | None:
     except ImportError:
         return None
     return one_pass
+
+
+def cut_products(x: Tensor) -> ModuleType | None:
+    """The same for sums of products that are cut; None too where x is not on a GPU, or not float32."""
+    if not x.is_cuda or x.dtype != torch.float32 or one_pass() is None:
+        return None
+    from accuracy.kernel.triton import cut_products
+
+    return cut_products
 
 
 def fp8_cast(x: Tensor) -> ModuleType | None:
