@@ -10,7 +10,7 @@ FOLDER/cost.csv, a row for each remedy and distribution; one without a time says
 import argparse
 import statistics
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from torch import Tensor
 from accuracy.inputs import gaussian, outliers
 from accuracy.kernel import cudnn_fp8, flash_attn, sage, triton_fp8
 from accuracy.kernel.base import Kernel
-from accuracy.reference.float64 import attention
+from accuracy.reference.float64 import Reference, attention
 from accuracy.runtime import arithmetic, device
 
 DIM, TOKENS = 128, 128  # of a head, of a tile and of a block
@@ -41,19 +41,22 @@ REMEDIES: dict[str, Callable[[], Kernel]] = {
     "cuDNN, a scale a tensor": cudnn_fp8.KERNEL,
     "int8 and smoothed k (SageAttention 1)": sage.KERNEL,
 }
-INPUTS = {"gaussian": (gaussian, None), "outliers": (outliers, outliers.Options())}
+INPUTS: dict[str, Any] = {"gaussian": (gaussian, gaussian.Options()), "outliers": (outliers, outliers.Options())}
+HOW: dict[str, Any] = {"scale": DIM**-0.5, "causal": False}
 REPEATS = 10
 
 
-def drawn(name: str, length: int, heads: int, where: str) -> list[Tensor]:
-    """q, k, v, dout (1, S, H, D)."""
+@cache
+def drawn(name: str, length: int, heads: int, where: str) -> tuple[list[Tensor], Reference]:
+    """q, k, v, dout (1, S, H, D), and the float64 reference."""
     module, options = INPUTS[name]
     generator, kind = np.random.default_rng(0), torch.bfloat16 if where == "cuda" else torch.float32
     shape = (1, length, heads, DIM)
-    return [
-        torch.tensor(module.draw(generator, shape, each, options or gaussian.Options()), device=where).to(kind)
+    q, k, v, dout = (
+        torch.tensor(module.draw(generator, shape, each, options), device=where).to(kind)
         for each in ("q", "k", "v", "dout")
-    ]
+    )
+    return [q, k, v, dout], attention(q, k, v, dout, **HOW)
 
 
 def milliseconds(call: Callable[[], Any], where: str) -> float:
@@ -65,30 +68,29 @@ def milliseconds(call: Callable[[], Any], where: str) -> float:
     return 1000 * took.seconds
 
 
-def times(kernel: Kernel, tensors: list[Tensor], where: str) -> dict[str, float]:
+def times(kernel: Kernel, told: argparse.Namespace) -> dict[str, float]:
     """Forward, and forward with backward where there is one."""
-    q, k, v, dout = tensors
-    how = {"scale": DIM**-0.5, "causal": False}
+    kind = torch.bfloat16 if told.device == "cuda" else torch.float32
+    torch.manual_seed(0)
+    q, k, v, dout = (torch.randn(1, told.length, told.heads, DIM, device=told.device, dtype=kind) for _ in range(4))
 
     def forward() -> Any:
-        return kernel.forward(q, k, v, **how, out_dtype=q.dtype)
+        return kernel.forward(q, k, v, **HOW, out_dtype=q.dtype)
 
     def both() -> Any:
         out, lse = forward()
-        return kernel.backward(dout, q, k, v, out, lse, **how, gradient_dtype=q.dtype)
+        return kernel.backward(dout, q, k, v, out, lse, **HOW, gradient_dtype=q.dtype)
 
-    found = {"ms": milliseconds(forward, where)}
-    return found if forward()[1] is None else found | {"ms_both": milliseconds(both, where)}
+    found = {"ms": milliseconds(forward, told.device)}
+    return found if forward()[1] is None else found | {"ms_both": milliseconds(both, told.device)}
 
 
-def errors(kernel: Kernel, tensors: list[Tensor]) -> dict[str, float]:
+def errors(kernel: Kernel, tensors: list[Tensor], exact: Reference) -> dict[str, float]:
     q, k, v, dout = tensors
-    how = {"scale": DIM**-0.5, "causal": False}
-    exact = attention(q, k, v, dout, **how)
-    out, lse = kernel.forward(q, k, v, **how, out_dtype=q.dtype)
+    out, lse = kernel.forward(q, k, v, **HOW, out_dtype=q.dtype)
     given = {"out": out}
     if lse is not None:
-        gradients = kernel.backward(dout, q, k, v, out, lse, **how, gradient_dtype=q.dtype)
+        gradients = kernel.backward(dout, q, k, v, out, lse, **HOW, gradient_dtype=q.dtype)
         given |= dict(zip(("dq", "dk", "dv"), gradients, strict=True))
     return {
         name: float((x.double() - getattr(exact, name)).norm() / getattr(exact, name).norm())
@@ -96,17 +98,18 @@ def errors(kernel: Kernel, tensors: list[Tensor]) -> dict[str, float]:
     }
 
 
-def measured(name: str, inputs: str, told: argparse.Namespace) -> dict[str, Any]:
-    row: dict[str, Any] = {"remedy": name, "inputs": inputs}
+def measured(name: str, told: argparse.Namespace) -> list[dict[str, Any]]:
+    row: dict[str, Any] = {"remedy": name}
     try:
         kernel = REMEDIES[name]()
         if missing := kernel.abilities(told.device).missing:
-            return row | {"reason": missing}
+            return [row | {"reason": missing}]
         kernel = kernel.build(told.device)
-        row |= times(kernel, drawn(inputs, told.length, told.heads, told.device), told.device)
-        return row | errors(kernel, drawn(inputs, told.length // 2, max(1, told.heads // 8), told.device))
+        row |= times(kernel, told)
+        size = told.length // 2, max(1, told.heads // 8), told.device
+        return [row | {"inputs": inputs} | errors(kernel, *drawn(inputs, *size)) for inputs in INPUTS]
     except Exception as error:
-        return row | {"reason": " ".join(str(error).split())[:200]}
+        return [row | {"reason": " ".join(str(error).split())[:200]}]
 
 
 def main() -> None:
@@ -117,10 +120,12 @@ def main() -> None:
     words.add_argument("--heads", type=int, default=32)
     told = words.parse_args()
     arithmetic.make_exact()
-    table = pd.DataFrame([measured(name, inputs, told) for inputs in INPUTS for name in REMEDIES])
     told.folder.mkdir(parents=True, exist_ok=True)
-    table.to_csv(told.folder / "cost.csv", index=False, float_format="%.4g")
-    print(table.to_string())
+    rows: list[dict[str, Any]] = []
+    for name in REMEDIES:
+        rows += (found := measured(name, told))
+        pd.DataFrame(rows).to_csv(told.folder / "cost.csv", index=False, float_format="%.4g")
+        print(*found, sep="\n", flush=True)
 
 
 if __name__ == "__main__":
