@@ -4,7 +4,7 @@
 `CAPTURED`: of calls of a live model, tensor by tensor: bshd, bhsd, sbhd (sequence first), and thd, packed documents.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,12 @@ def _packed_sequences(
     inner = torch.tensor(documents or (0, length), dtype=torch.int32)
     borders = torch.cat([inner[:1], *(inner[1:] + item * length for item in range(batch))]).to(q.device)
     return tuple(x.flatten(0, 1) for x in (q, k, v)), {"cu_seqlens": borders, "max_seqlen": int(inner.diff().max())}
+
+
+def called_with(layout: str) -> tuple[int, Iterable[str]]:
+    """How many tensors a function in a layout is given, and by which words it is told more."""
+    tensors, words = LAYOUTS[layout].arguments(*[torch.zeros(1, 1, 1, 1)] * 3, ())
+    return len(tensors), words
 
 
 LAYOUTS = {

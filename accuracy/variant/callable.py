@@ -2,7 +2,8 @@
 
     fn(q, k, v, *, causal, softmax_scale, group) -> out or (out, lse)
 
-is_causal for causal, scale or sm_scale for softmax_scale; a function without `group` is not given it.
+is_causal for causal, scale or sm_scale for softmax_scale. A function without `group` is not given it; one without
+softmax_scale is measured where the problem's is D^-0.5.
 
 q (B, S/W, H, D), k, v (B, S/W, Hk, D) and out are one rank's shards in the variant's sharding; group is the torch
 process group of the case's ranks; out has q's dtype, lse (B, H, S/W) is natural log in any floating dtype. Other
@@ -28,11 +29,12 @@ from torch import Tensor
 
 from accuracy.core import plugins
 from accuracy.core.case import Case
+from accuracy.core.fields import default_softmax_scale
 from accuracy.core.masks import Visibility
 from accuracy.core.sharding import SHARDINGS, UNEVEN, lengths_of
 from accuracy.runtime import kept, returned
-from accuracy.runtime.arguments import named, parameters
-from accuracy.runtime.layout import LAYOUTS
+from accuracy.runtime.arguments import named, parameters, takes, uncallable
+from accuracy.runtime.layout import LAYOUTS, called_with
 from accuracy.variant.base import WROTE, Rank, Schedule
 from accuracy.world.base import Results
 from accuracy.world.processes import ProcessesWorld
@@ -47,10 +49,12 @@ class Options:
     layout: str = "bshd"
 
     def __post_init__(self) -> None:
-        """Raises ValueError where fn cannot be loaded or the layout is unknown."""
-        plugins.load_function(self.fn)
+        """Raises ValueError where fn cannot be loaded or called so, or the layout is unknown."""
+        found = plugins.load_function(self.fn)
         if self.layout not in LAYOUTS:
             raise ValueError(f"layout={self.layout!r} is unknown; allowed: {', '.join(LAYOUTS)}")
+        if reason := uncallable(found.function, *called_with(self.layout)):
+            raise ValueError(f"fn={self.fn} {reason}")
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,12 @@ class AnyCallable(Schedule):
             return f"variant {variant.name} talks over torch.distributed; use world=processes"
         if dict(variant.options)["layout"] == "qkvpacked" and problem.heads != problem.heads_kv:
             return f"layout=qkvpacked needs problem.heads_kv={problem.heads}, not {problem.heads_kv}"
-        module = plugins.load_function(str(dict(variant.options)["fn"])).module
+        found = plugins.load_function(str(dict(variant.options)["fn"]))
+        module = found.module
+        if not takes(found.function, "softmax_scale") and problem.softmax_scale != default_softmax_scale(
+            problem.head_dim
+        ):
+            return f"variant {variant.name} takes no softmax_scale; set problem.softmax_scale to head_dim^-0.5"
         if lengths_of(variant.sharding) and hasattr(module, "DISTRIBUTION"):
             return f"variant {variant.name} has as many tokens on every rank; use its own sharding, or padding=end"
         says = getattr(module, "unsupported", None)

@@ -19,7 +19,8 @@ from tests.real_ranks import RealRanks
 pytestmark = pytest.mark.xdist_group("callable")
 SOMEBODY = Path(__file__).with_name("somebody.py")
 LAYOUTS = {
-    "contiguous": "bshd", "bhsd": "bhsd", "kvpacked": "kvpacked", "qkvpacked": "qkvpacked", "varlen": "varlen",
+    "contiguous": "bshd", "bhsd": "bhsd", "with_its_own_scale": "bhsd", "kvpacked": "kvpacked", "qkvpacked": "qkvpacked",
+    "varlen": "varlen",
 }  # fmt: skip
 
 
@@ -76,6 +77,12 @@ WRONG = {
     "no function named": ([*TINY, "variant=callable", "world=processes"], "fn='' names no function"),
     "no such module": ([*TINY, "variant=callable", "variant.fn=nowhere.attention"], "No module named 'nowhere'"),
     "no such function": (words("nothing"), "has no function 'nothing'"),
+    "a function that cannot be told the mask": (words("without_mask"), "has no parameter causal or is_causal"),
+    "a function that wants more": (words("wants_a_mask"), "missing a required argument: 'mask'"),
+    "another scale than the function's own": (
+        words("with_its_own_scale", "bhsd", "problem.softmax_scale=0.5"),
+        "takes no softmax_scale",
+    ),
     "unknown layout": (words("contiguous", "hsbd"), "layout='hsbd' is unknown; allowed: bshd"),
     "simulated ranks": (words("contiguous", "bshd", "world=simulated"), "use world=processes"),
     "GQA cannot be packed": (words("qkvpacked", "qkvpacked"), "needs problem.heads_kv=4, not 2"),
