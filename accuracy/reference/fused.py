@@ -24,7 +24,7 @@ HELD_INPUTS = 2**29
 """Elements of q, k, v, dout held at once in float64, those of a group of heads: 4 GiB."""
 BAND_SCORES = 2**39
 """Of one launch of the forward: some seconds, after which a checkpoint may be written."""
-NARROW = 512
+NARROW = 1024
 """A square's side at least, unless memory holds less: shorter ones are launches more than work."""
 PLAIN_BITS = 450
 """Below it no score overflows as a power of two, nor does a sum of 2^60 of them: no maximum need be subtracted."""

@@ -159,7 +159,9 @@ class AnyCallable(Schedule):
         if not takes(found.function, "softmax_scale") and problem.softmax_scale != default_softmax_scale(
             problem.head_dim
         ):
-            return f"variant {variant.name} takes no softmax_scale; set problem.softmax_scale to head_dim^-0.5"
+            return (
+                f"variant {variant.name} takes no softmax_scale: set problem.softmax_scale=null, which is head_dim^-0.5"
+            )
         if lengths_of(variant.sharding) and hasattr(module, "DISTRIBUTION"):
             return f"variant {variant.name} has as many tokens on every rank; use its own sharding, or padding=end"
         says = getattr(module, "unsupported", None)

@@ -19,8 +19,8 @@ from tests.real_ranks import RealRanks
 pytestmark = pytest.mark.xdist_group("callable")
 SOMEBODY = Path(__file__).with_name("somebody.py")
 LAYOUTS = {
-    "contiguous": "bshd", "bhsd": "bhsd", "with_its_own_scale": "bhsd", "kvpacked": "kvpacked", "qkvpacked": "qkvpacked",
-    "varlen": "varlen",
+    "contiguous": "bshd", "bhsd": "bhsd", "with_its_own_scale": "bhsd", "kvpacked": "kvpacked",
+    "qkvpacked": "qkvpacked", "varlen": "varlen",
 }  # fmt: skip
 
 
