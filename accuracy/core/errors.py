@@ -16,6 +16,10 @@ class WrongResult(RuntimeError):
     """A result that no rounding explains: wrong shape or dtype, or memory that was not the variant's to write."""
 
 
+class NotShared(RuntimeError):
+    """A function of one device was to be shared by several ranks: a case that it does not support."""
+
+
 class NoRendezvous(ConfigError):
     """A process of a launch finds no other one: each of them says so."""
 

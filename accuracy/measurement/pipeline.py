@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.case import Case, Part, Problem, Reruns
+from accuracy.core.errors import NotShared
 from accuracy.core.frames import located
 from accuracy.inputs import base as inputs_base
 from accuracy.inputs.base import Inputs
@@ -90,6 +91,8 @@ class Pipeline:
         try:
             with kept.random_state(), counting.threads(case, self._place(case)):
                 return self._measured(case)
+        except NotShared as error:
+            return self.unsupported(case, str(error))
         except (Exception, SystemExit) as error:  # some packages call exit()
             reason, text = _reason(error), _traceback(error)
             out_of_memory = isinstance(error.__cause__ or error, torch.OutOfMemoryError)

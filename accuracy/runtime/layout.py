@@ -38,7 +38,8 @@ def _packed_sequences(
 
 def called_with(layout: str) -> tuple[int, Iterable[str]]:
     """How many tensors a function in a layout is given, and by which words it is told more."""
-    tensors, words = LAYOUTS[layout].arguments(*[torch.zeros(1, 1, 1, 1)] * 3, ())
+    one = torch.zeros(1, 1, 1, 1)
+    tensors, words = LAYOUTS[layout].arguments(one, one, one, ())
     return len(tensors), words
 
 

@@ -2,7 +2,8 @@
 
     fn(q, k, v, *, causal, softmax_scale, group) -> out or (out, lse)
 
-is_causal for causal, scale or sm_scale for softmax_scale. A function without `group` is not given it; one without
+is_causal for causal, scale or sm_scale for softmax_scale. A function without `group` is not given it: it talks to the
+others in torch's default group, or it is one of one device, and cases of several ranks are unsupported. One without
 softmax_scale is measured where the problem's is D^-0.5.
 
 q (B, S/W, H, D), k, v (B, S/W, Hk, D) and out are one rank's shards in the variant's sharding; group is the torch
@@ -22,6 +23,7 @@ import importlib.metadata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,6 +36,7 @@ from accuracy.core.masks import Visibility
 from accuracy.core.sharding import SHARDINGS, UNEVEN, lengths_of
 from accuracy.runtime import kept, returned
 from accuracy.runtime.arguments import named, parameters, takes, uncallable
+from accuracy.runtime.collectives import require_talk
 from accuracy.runtime.layout import LAYOUTS, called_with
 from accuracy.variant.base import WROTE, Rank, Schedule
 from accuracy.world.base import Results
@@ -78,7 +81,9 @@ def attend(
     leaves = q.detach().requires_grad_(), k.detach().requires_grad_(), v.detach().requires_grad_()
     arguments, keywords = layout.arguments(*leaves, documents)
     with kept.settings(), torch.enable_grad(), unwritten(q, k, v):
-        result = fn(*arguments, **named(fn, how), **keywords)
+        call = partial(fn, *arguments, **named(fn, how), **keywords)
+        require_talk(fn, how.get("group"), call)
+        result = call()
     with torch.enable_grad():
         out, lse = returned.read(result, layout_name, q)
     return out.detach(), lse, Graph(out, leaves)

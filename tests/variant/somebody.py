@@ -50,6 +50,14 @@ def with_its_own_scale(q: Tensor, k: Tensor, v: Tensor, causal: bool, group: dis
     return bhsd(q, k, v, causal=causal, softmax_scale=q.shape[-1] ** -0.5, group=group)
 
 
+def of_one_device(q: Tensor, k: Tensor, v: Tensor, causal: bool, softmax_scale: float):
+    return contiguous(q, k, v, causal=causal, softmax_scale=softmax_scale)
+
+
+def in_the_default_group(q: Tensor, k: Tensor, v: Tensor, causal: bool, softmax_scale: float):
+    return contiguous(q, k, v, causal=causal, softmax_scale=softmax_scale, group=dist.group.WORLD)
+
+
 def without_mask(q: Tensor, k: Tensor, v: Tensor):
     return with_its_own_scale(q, k, v, True)
 

@@ -60,6 +60,19 @@ def test_a_function_that_gives_no_lse_has_a_row_that_says_so(pool: RealRanks) ->
     assert set(rows.drop(index="lse")["status"]) == {"ok"}
 
 
+def test_a_function_of_one_device_is_not_blamed_for_what_ranks_would_share(pool: RealRanks) -> None:
+    rows = measure(pool, "of_one_device", "bshd", "dtype=float64", "world_size=[1,3]")
+    assert set(rows.loc[rows["world_size"] == 1, "status"]) == {"ok"}
+    assert set(rows.loc[rows["world_size"] == 3, "status"]) == {"unsupported"}
+    assert "use world_size=1, or give it a group" in rows.loc[rows["world_size"] == 3, "reason"].iloc[0]
+
+
+def test_a_function_in_the_default_group_is_measured_on_its_ranks(pool: RealRanks) -> None:
+    rows = measure(pool, "in_the_default_group", "bshd", "dtype=float64", "world_size=3")
+    assert set(rows["status"]) == {"ok"}, rows["reason"].unique()
+    assert rows["error_rel"].max() < 1e-12
+
+
 def test_a_wrong_gradient_of_one_rank_is_found_there_and_nowhere_else(pool: RealRanks) -> None:
     rows = measure(pool, "rank_one_doubles_dq", "bshd", "dtype=float64", "world_size=3")
     wrong = rows[(rows["error_rel"] > 1e-12) & (rows["rank"] >= 0)]

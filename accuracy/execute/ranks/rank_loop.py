@@ -17,6 +17,7 @@ from typing import Any
 import torch.distributed as dist
 
 from accuracy.core.case import Case, Reruns, digest
+from accuracy.core.errors import NotShared
 from accuracy.core.frames import located
 from accuracy.execute import watch
 from accuracy.execute.plan import Planned, measured
@@ -174,6 +175,8 @@ class Rank:
         for rank, told in enumerate(every):
             if "error" in told:
                 raise RankFailed(f"rank {rank}: {told['error']}")
+            if "not_shared" in told:
+                raise NotShared(told["not_shared"])
         peaks = [told["peak_bytes"] for told in every]
         seconds = max(told["seconds"] for told in every)
         repeated = [told["repeats"] for told in every]
@@ -186,6 +189,8 @@ class Rank:
         with time_limit(self.task.seconds):
             try:
                 mine, told = self._run(what, given)
+            except NotShared as error:
+                told = {"not_shared": str(error)}
             except (Exception, SystemExit) as error:  # some packages call exit()
                 told = {"error": located(error)[:500]}
                 text = "".join(traceback.format_exception(error))
@@ -233,6 +238,6 @@ class Rank:
         patience = PATIENCE_SECONDS if "error" in told else None
         size = self.case.world_size
         every = [json.loads(text) for text in messages.share(json.dumps(told), self.ranks.control, patience)[:size]]
-        if self.ranks.rank >= size or any("error" in each for each in every):
+        if self.ranks.rank >= size or any("tensors" not in each for each in every):
             return every, []
         return every, messages.collect(mine, [each["tensors"] for each in every], self.ranks.data[size])
