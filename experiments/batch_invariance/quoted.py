@@ -59,6 +59,7 @@ def quoted(tables: Tables) -> dict[str, list[Said]]:
             Said("8 is a boundary of eager in float32 only.", holds=_only_eager_at_8(rows)),
             Said("by more than 3 standard errors in each kernel:", holds=two > 3),
             *_on_a_gpu(tables),
+            *_second_run(tables),
         ],
     }
 
@@ -126,4 +127,44 @@ def _on_a_gpu(tables: Tables) -> list[Said]:
             "More batch-mates change {} to {} elements of dq:", (int(more["differ"].min()), int(more["differ"].max()))
         ),
         Said("for triton_carry and, but for 3 elements of dq, for torch_cudnn,"),
+    ]
+
+
+def _second_run(tables: Tables) -> list[Said]:
+    rows = pd.read_csv(tables.reports / "batch_invariance/nvidia-h200.csv.gz")
+    flex = rows[rows["path"] == "single_device@1+flex_attention"]
+    tried = flex.drop_duplicates("axis").set_index("axis")["last"]
+    at = flex.dropna(subset="value").set_index(["axis", "tensor"])
+    alone = pd.read_csv(tables.reports / "batch_invariance/nvidia-h200-one-head.csv.gz")
+    found = alone.groupby("tensor")["value"].agg(list)
+    share = alone.iloc[0]["differ"] / alone.iloc[0]["elements"]
+    moved = [("batchmates", "dq"), ("batchmates", "dk"), ("length", "out"), ("length", "lse"), ("length", "dq")]
+    four = list(found["out"])
+    same = all(found[name] == four for name in ("out", "lse", "dk", "dv")) and found["dq"] == [*four, 9]
+    cells = "{:.0f} (dq, dk), none more to {} | none to {} | {:.0f} (out, lse, dq), none more to {} | none to {} |"
+    first, second, third = (at.loc[each] for each in moved[:3])
+    last = alone.iloc[-1]
+    return [
+        Said(
+            f"| flex_attention | {cells}",
+            (first["value"], tried["batchmates"], tried["order"], third["value"], tried["length"], tried["queries"]),
+            holds=set(at.index) == set(moved),
+        ),
+        Said(
+            "| flash_attn, one head | {:.0f}, {:.0f}, {:.0f}, {:.0f} (all tensors), {:.0f} (dq) |",
+            (*four, last["value"]),
+            holds=same,
+        ),
+        Said(
+            "have no boundary between 8 and 16 batch-mates; dq differs in {} elements at {:.0f}.",
+            (int(last["differ"]), last["value"]),
+            holds=same and last["last"] == 16,
+        ),
+        Said("One batch-mate changes {:.0%} of out's elements.", (share,)),
+        Said(
+            "changes {:.0f} elements of dq and {:.0f} of dk (of {:,.0f}),",
+            (first["differ"], second["differ"], first["elements"]),
+        ),
+        Said("and one token behind the sequence {:.0f} of out;", (third["differ"],)),
+        Said("float64 finds neither side nearer at any", holds=at["nearer"].eq("neither").all()),
     ]

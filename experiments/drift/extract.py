@@ -1,4 +1,5 @@
-"""What of a run of drift or batch_invariance a reader quotes: pairs of paths or boundaries, all ranks together.
+"""What of a run of drift or batch_invariance a reader quotes: pairs of paths or boundaries, all ranks together; and,
+in a file beside it, log-probabilities at depths of 1, 2, 4, ... layers.
 
 python experiments/drift/extract.py outputs/drift-5bffe0c7 reports/drift/nvidia-h200.csv
 """
@@ -8,8 +9,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from accuracy.results.table import ALL_RANKS, read_boundaries, read_results
-from accuracy.verdict.drift import boundaries, pairs
+from accuracy.results.table import ALL_RANKS, read_boundaries, read_logprobs, read_results
+from accuracy.verdict.drift import boundaries, logprobs, pairs
 
 SETTING = ["path_a", "path_b", "dtype", "batch", "seed", "tensor"]
 NUMBERS = ["label", "nearer", "drift_differ", "drift_rel", "drift_expected", "drift_limit"]
@@ -20,6 +21,11 @@ def main(run: Path, to: Path) -> None:
     rows = boundaries(found, results).drop(columns="case_id") if len(found) else _pairs(results)
     to.parent.mkdir(parents=True, exist_ok=True)
     rows.to_csv(to, index=False, float_format="%.4g")
+    words = read_logprobs(run)
+    if len(words):
+        words = logprobs(words, results).drop(columns=["case_id", "weights", "seed"])
+        words = words[words["depth"] & (words["depth"] - 1) == 0]
+        words.to_csv(to.with_stem(f"{to.stem}-logprobs"), index=False, float_format="%.4g")
 
 
 def _pairs(results: pd.DataFrame) -> pd.DataFrame:

@@ -230,7 +230,7 @@ def main(folder: Path) -> None:
     zero = zeros()
     failed = healthy()
     by = ["variant", "kernel", "world_size", "dtype", "inputs", "seed"]
-    failed.sort_values(by)[[*by, OURS, *RULES]].to_csv(folder / "healthy.csv", index=False)
+    failed.sort_values(by)[[*by, OURS, *RULES]].to_csv(folder / "healthy.csv.gz", index=False)
     found = summary(caught, failed, zero)
     found.to_csv(folder / "rules.csv", index=False)
     print(found.drop(columns="source").to_string(index=False))
