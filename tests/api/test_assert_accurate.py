@@ -185,7 +185,7 @@ def test_raising():
 def test_under_torchrun_every_rank_fails_and_the_first_names_the_worst(tmp_path: Path) -> None:
     (tmp_path / "test_suite.py").write_text(SUITE)
     words = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "pytest", "-q")
-    done = python(*words, "-p", "no:cacheprovider", str(tmp_path), folder=tmp_path)
+    done = python(*words, "-p", "no:cacheprovider", str(tmp_path), folder=tmp_path, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
     output = done.stdout + done.stderr
     assert output.count("2 failed, 1 passed") == 2, output
     assert len(re.findall("E .*dq is .* times as far from float64 .*, on rank 1 .* times", output)) == 1

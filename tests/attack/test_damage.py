@@ -20,6 +20,7 @@ from tests.gate import made_up
 from tests.gate.made_up import MadeUp
 from tests.report.embedded_rows import embedded
 
+pytestmark = pytest.mark.xdist_group("damage")  # the files and what commands make of them are made once
 SMALL = MadeUp(variants=("single_device", "ring"), dtypes=("bfloat16",), sizes=(2,), seeds=(0, 1))
 TOLD = (2, 3, 4)
 Look = Callable[[Path], Any]

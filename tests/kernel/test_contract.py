@@ -90,7 +90,7 @@ SHAPES = {
     "wide_heads": replace(SQUARE, dim=128),
     "widest_heads": replace(SQUARE, queries=65, keys=130, dim=256, heads=2, heads_kv=1, batch=1),
     "odd_heads": replace(SQUARE, queries=33, keys=33, dim=40),
-    "long": replace(SQUARE, queries=190, keys=1030, batch=1),
+    "long": replace(SQUARE, queries=190, keys=1030, heads=2, heads_kv=1, batch=1),
 }
 
 

@@ -11,6 +11,7 @@ from tests.report import page_check
 from tests.report.embedded_rows import embedded
 from tests.report.synthetic import Shape, write_large_run, write_run
 
+pytestmark = pytest.mark.xdist_group("page")  # which is written once
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from accuracy.cli.report import main; sys.exit(main())"
 
 

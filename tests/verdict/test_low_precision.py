@@ -20,7 +20,7 @@ def judged(names: tuple[str, ...], policy: str, *words: str) -> tuple[pd.DataFra
     return results, verdicts(results)
 
 
-@pytest.mark.stress(8, "policy")
+@pytest.mark.stress(8, "variant", "inputs")
 @pytest.mark.parametrize("inputs", INPUTS)
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("policy", QUANTISING)

@@ -64,9 +64,9 @@ def said(found: measure.Measured, judged: pd.DataFrame) -> Said:
 
 
 def healthy_variants(stress: bool) -> list[str]:
-    """All of them, or a seeded half."""
+    """All of them, or a seeded third."""
     every = measure.healthy()
-    return every if stress else random.Random(0).sample(every, len(every) // 2)
+    return every if stress else random.Random(0).sample(every, len(every) // 3)
 
 
 def test_every_fault_states_what_it_must_be_called() -> None:
@@ -116,7 +116,7 @@ def test_healthy_variants_are_not_called_faulty_and_have_no_hypotheses(stress: b
     assert found.alarms.empty, found.alarms[
         ["variant", "dtype", "world_size", "tensor", "label", "sentence"]
     ].to_string()
-    assert found.combinations >= 500
+    assert found.combinations >= 300
     assert measured.hypotheses.empty
     assert any("merely rounds" in each.sentence for each in said(measured, found_verdicts).values())
 
