@@ -213,3 +213,13 @@ def test_flash_attn_s_bits_are_those_of_any_share_of_heads_that_fills_the_gpu(he
     found = pairs(measure("device=cuda", "dtype=bfloat16", *paths, *words))
     labels = found[found["rank"] == -1].set_index("tensor")["label"]
     assert {labels[name] == "equal" for name in ("out", "lse", "dk", "dv")} == {equal}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("path", ["llama3_zigzag@2", "llama3_zigzag@64", "te_all_gather@8"])
+def test_gathered_keys_have_decoding_s_bits_in_flash_attn(path: str) -> None:
+    """A call cuts the keys up to its last query into as many parts of 256 as decoding does."""
+    sizes = ("problem.batch=1", "problem.seqlen=1024", "problem.head_dim=64", "problem.heads=8", "problem.heads_kv=8")
+    paths = (f"path_a={path}+flash_attn", "path_b=decode+flash_attn")
+    found = pairs(measure("device=cuda", "dtype=bfloat16", *paths, *sizes))
+    assert (found[(found["rank"] == -1) & (found["label"] != "")]["label"] == "equal").all()
