@@ -20,7 +20,16 @@ from typing import Any
 import pandas as pd
 
 from accuracy.report.folder import read_folder
-from accuracy.report.measured import COMMAND, NUMBER, UNPUBLISHED, measured_only, published_only, unpublished, without
+from accuracy.report.measured import (
+    COMMAND,
+    HEADS_OF_TABLES,
+    NUMBER,
+    UNPUBLISHED,
+    measured_only,
+    published_only,
+    unpublished,
+    without,
+)
 from accuracy.results.claim import Claim, judge, judge_answer
 from accuracy.results.over_ranks import over_ranks
 from accuracy.results.table import ALL_RANKS
@@ -212,12 +221,19 @@ def _places(document: str, said: Iterable[Said]) -> list[tuple[Said, re.Match[st
     said, document = list(said), document.replace("**", "  ")
     for block in unpublished(document):
         document = without(document, block)
+    heads = [place.span() for place in HEADS_OF_TABLES.finditer(document)]
     found: dict[int, re.Match[str]] = {}
     for patterns in ([_pattern(each.printed, NEVER) for each in said], [_pattern(each.text, FIELD) for each in said]):
         for index, pattern in enumerate(patterns):
-            if index not in found and (place := pattern.search(document)):
+            if index not in found and (place := _outside(heads if pattern.groups else [], pattern, document)):
                 found[index], document = place, without(document, place)
     return [(each, found.get(index)) for index, each in enumerate(said)]
+
+
+def _outside(spans: list[tuple[int, int]], pattern: re.Pattern[str], document: str) -> re.Match[str] | None:
+    """The first match that begins in none of the spans: heads of tables hold no measured numbers."""
+    matches = pattern.finditer(document)
+    return next((place for place in matches if not any(a <= place.start() < b for a, b in spans)), None)
 
 
 def _numbers(found: re.Match[str] | None, complaint: str) -> tuple[float, ...]:

@@ -22,6 +22,7 @@ CHOSEN = (  # what a number of is a setting
     r"dimensions?|documents?|processes|threads|positions|hops?|dims?|seqs?|sequences|columns?|terms|words|batchmates)"
 )
 BOUND = "to be|as|below|within|above|less than|more than|at least|at most|of|by|the"
+HEADS_OF_TABLES = re.compile(r"^ *\|[^\n]*\n(?= *\|[-|: ]+\|$)", re.MULTILINE)
 UNMEASURED = tuple(
     re.compile(each, re.DOTALL | re.MULTILINE)
     for each in (  # what prints a digit that nobody measured, taken out in this order
@@ -35,7 +36,7 @@ UNMEASURED = tuple(
         r"https?://\S+",
         r"<!-- columns.*?<!-- end of columns -->",
         r"<!--.*?-->",
-        r"^ *\|[^\n]*\n(?= *\|[-|: ]+\|$)",  # heads of tables
+        HEADS_OF_TABLES.pattern,
         r"\d{4}-\d\d-\d\d",
         r"N\(0, \d+(?:\^2)?\)",
         r"arXiv:? ?\d{4}\.\d{4,5}",

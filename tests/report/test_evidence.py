@@ -63,6 +63,11 @@ def test_new_numbers_of_the_tables_are_written_into_the_document_and_nothing_els
     assert list(complaints(written, new)) == []
 
 
+def test_the_head_of_a_table_is_no_place_for_numbers() -> None:
+    table = "| 1 | 2 | 3 |\n|---|---|---|\n| 1 | 7.1 | 8.2 |\n"
+    assert with_numbers(table, lines({"1": (7.3, 8.4)}, ".1f")) == table.replace("7.1", "7.3").replace("8.2", "8.4")
+
+
 def test_a_table_is_compared_cell_by_cell_each_column_in_its_format() -> None:
     printed = "| | a | b |\n|---|---|---|\n| x | **1.20** | 3e-7 |\n| y | 2.4e3 | none |\n"
     said = lines({"x": (1.2, 3e-7), "y": ("2.4e3", "none")}, ".2f", ".0e")
