@@ -105,8 +105,16 @@ class Running:
 
     def add_each(self, block: Block, outs: Tensor, lses: Tensor) -> None:
         """Merge partials of the same rows, (B, N, S', H, D) and (B, N, H, S'), one after another."""
+        rows = block.query
+        first = 0 if self.out_lost is None and 0 not in self.seen[rows] else 1
+        if first:
+            self.add(block, outs[:, 0], lses[:, 0])
+        outs, lses = outs[:, first:], lses[:, first:].transpose(2, 3).unsqueeze(-1)
+        if self.out_lost is None and outs.shape[1]:
+            self._join(rows, outs, lses)
+            return
         for out, lse in zip(outs.unbind(1), lses.unbind(1), strict=True):
-            self.add(block, out, lse)
+            self._merge(rows, out, lse)
 
     def result(self, out_dtype: torch.dtype, lse_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """out (B, S, H, D) and lse (B, H, S), rounded once to the stored dtypes; 0 and -inf where no block was seen."""
@@ -151,10 +159,10 @@ class Running:
             self.lse_lost[:, rows] = block_lse - self.lse[:, rows]
 
     def _merge(self, rows: slice, block_out: Tensor, block_lse: Tensor) -> None:
-        out, lse = self.out[:, rows], self.lse[:, rows]
         if self.out_lost is None or self.lse_lost is None:
-            self._join(out, self._before(rows), lse, block_out, block_lse)
+            self._join(rows, block_out.unsqueeze(1), block_lse.unsqueeze(1))
             return
+        out, lse = self.out[:, rows], self.lse[:, rows]
         out_lost, lse_lost = self.out_lost[:, rows], self.lse_lost[:, rows]
         gap = (block_lse - lse) - lse_lost
         step = torch.sigmoid(gap) * ((block_out - out) - out_lost)
@@ -169,15 +177,18 @@ class Running:
         self.out[:, : rows.start], self.out[:, rows.stop :] = first[:, : rows.start], first[:, rows.stop :]
         return first[:, rows]
 
-    def _join(self, out: Tensor, before: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> None:
-        """Merge by the formula into out and lse; on CUDA the published one is a single pass with the same roundings."""
+    def _join(self, rows: slice, outs: Tensor, lses: Tensor) -> None:
+        """Merge blocks (B, N, S', H, D) and (B, N, S', H, 1) by the formula, one after another; on CUDA the published
+        one is a single pass with the same roundings."""
+        out, before, lse = self.out[:, rows], self._before(rows), self.lse[:, rows]
         kernel = available.one_pass() if self.formula == "sigmoid" and out.is_cuda else None
-        if kernel is not None and kernel.merges(out, lse, block_out, block_lse):
-            kernel.merge(out, before, lse, block_out, block_lse)
+        if kernel is not None and kernel.merges(out, lse, outs, lses):
+            kernel.merge(out, before, lse, outs, lses)
             return
-        new_out, new_lse = FORMULAS[self.formula](before.to(out.dtype), lse, block_out, block_lse)
-        out.copy_(new_out)
-        lse.copy_(new_lse)
+        for block_out, block_lse in zip(outs.unbind(1), lses.unbind(1), strict=True):
+            new_out, new_lse = FORMULAS[self.formula](before.to(out.dtype), lse, block_out, block_lse)
+            before = out.copy_(new_out)
+            lse.copy_(new_lse)
 
 
 def _kahan(total: Tensor, lost: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,15 +220,17 @@ class Accumulator:
 
     def add_each(self, rows: slice, blocks: Tensor) -> None:
         """Add blocks (B, N, rows, heads, D) one after another: the bits of N calls of `add`. They may become ours."""
-        self.add(rows, blocks[:, 0])
-        if blocks.shape[1] == 1:
+        if self.total is None or blocks.shape[1] == 1:
+            self.add(rows, blocks[:, 0])
+            blocks = blocks[:, 1:]
+        if not blocks.shape[1]:
             return
-        total, others = self.value()[:, rows], blocks[:, 1:]
+        total = self.value()[:, rows]
         kernel = available.one_pass() if total.is_cuda else None
-        if kernel is not None and kernel.adds(total, others):
-            kernel.add(total, others)
+        if kernel is not None and kernel.adds(total, blocks):
+            kernel.add(total, blocks)
             return
-        for block in others.unbind(1):
+        for block in blocks.unbind(1):
             total += block
 
     def take(self, received: Tensor) -> None:

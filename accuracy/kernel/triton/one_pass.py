@@ -20,24 +20,27 @@ def merges(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> bo
 
 
 def merge(out: Tensor, before: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> None:
-    """out (B, S, H, D) becomes `before` joined with block_out, lse (B, S, H, 1) is joined with block_lse in place.
-    before: out itself, or a partial in a dtype that float32 holds exactly."""
+    """out (B, S, H, D) becomes `before` joined with block_out, lse (B, S, H, 1) is joined with block_lse in place; of
+    blocks (B, N, S, H, D) and (B, N, S, H, 1) with one after another. before: out itself, or a partial in a dtype that
+    float32 holds exactly."""
+    if block_out.dim() == out.dim():
+        block_out, block_lse = block_out.unsqueeze(1), block_lse.unsqueeze(1)
     batch, length, heads, dim = out.shape
     rows = batch * length * heads
     padded = triton.next_power_of_2(dim)
     tile = max(1, MERGE_ELEMENTS // padded)
     _merge[(triton.cdiv(rows, tile),)](
-        out, before, lse, block_out, block_lse, rows, length, heads,
-        *out.stride()[:3], *before.stride()[:3], *lse.stride()[:3], *block_out.stride()[:3], *block_lse.stride()[:3],
+        out, before, lse, block_out, block_lse, rows, length, heads, block_out.shape[1],
+        *out.stride()[:3], *before.stride()[:3], *lse.stride()[:3], *block_out.stride()[:4], *block_lse.stride()[:4],
         dim, padded, tile, enable_fp_fusion=False,  # a fused multiply-add would round once where torch rounds twice
     )  # fmt: skip
 
 
 @triton.jit
 def _merge(
-    out, before, lse, block_out, block_lse, rows, length, heads,
+    out, before, lse, block_out, block_lse, rows, length, heads, count,
     out_batch, out_row, out_head, before_batch, before_row, before_head, lse_batch, lse_row, lse_head,
-    block_batch, block_row, block_head, block_lse_batch, block_lse_row, block_lse_head,
+    block_batch, block_next, block_row, block_head, block_lse_batch, block_lse_next, block_lse_row, block_lse_head,
     dim: tl.constexpr, padded: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * tile + tl.arange(0, tile)
@@ -49,14 +52,19 @@ def _merge(
     block_out += (batch * block_batch + token * block_row + head * block_head)[:, None] + column[None, :]
     lse += batch * lse_batch + token * lse_row + head * lse_head
     block_lse += batch * block_lse_batch + token * block_lse_row + head * block_lse_head
-    old_lse = tl.load(lse, mask=row < rows)
-    gap = tl.load(block_lse, mask=row < rows) - old_lse
-    weight = tl.div_rn(1.0, 1.0 + libdevice.exp(-gap))  # torch.sigmoid
-    log_share = tl.minimum(-gap, 0.0) - libdevice.log1p(libdevice.exp(-tl.abs(gap)))
-    old = tl.load(before, mask=inside).to(tl.float32)
-    new = tl.load(block_out, mask=inside).to(tl.float32)
-    tl.store(out, old - weight[:, None] * (old - new), mask=inside)
-    tl.store(lse, old_lse - log_share, mask=row < rows)  # log_share: logsigmoid of the old lse over the block's
+    joint = tl.load(lse, mask=row < rows)
+    value = tl.load(before, mask=inside).to(tl.float32)
+    for _ in range(count):
+        gap = tl.load(block_lse, mask=row < rows) - joint
+        weight = tl.div_rn(1.0, 1.0 + libdevice.exp(-gap))  # torch.sigmoid
+        log_share = tl.minimum(-gap, 0.0) - libdevice.log1p(libdevice.exp(-tl.abs(gap)))
+        new = tl.load(block_out, mask=inside).to(tl.float32)
+        value = value - weight[:, None] * (value - new)
+        joint = joint - log_share  # logsigmoid of the lse so far over the block's
+        block_out += block_next
+        block_lse += block_lse_next
+    tl.store(out, value, mask=inside)
+    tl.store(lse, joint, mask=row < rows)
 
 
 def adds(total: Tensor, blocks: Tensor) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import torch
 from torch import Tensor
 
 from accuracy.core.masks import Block
@@ -54,13 +55,15 @@ class KeyGroup:
 
     def rows(self, x: Tensor) -> Tensor:
         """(N, S, H, D) -> (N across count, S', H, D)."""
-        rows = x[:, self.whole.query].unflatten(1, (self.count, -1))
-        return rows.unsqueeze(1).expand(-1, self.across, *rows.shape[1:]).flatten(0, 2)
+        rows = x[:, self.whole.query]
+        items, _, heads, dim = rows.shape
+        return _repeated(rows.view(items, 1, self.count, -1, heads, dim), self.across, self.count)
 
     def keys(self, x: Tensor) -> Tensor:
         """(N, S, Hk, D) -> (N across count, S'', Hk, D)."""
-        keys = x[:, self.whole.key].unflatten(1, (self.across, -1))
-        return keys.unsqueeze(2).expand(-1, -1, self.count, *keys.shape[2:]).flatten(0, 2)
+        keys = x[:, self.whole.key]
+        items, _, heads, dim = keys.shape
+        return _repeated(keys.view(items, self.across, 1, -1, heads, dim), self.across, self.count)
 
     def lse(self, x: Tensor) -> Tensor:
         """(N, H, S) -> (N across count, H, S')."""
@@ -69,7 +72,7 @@ class KeyGroup:
 
     def joined_rows(self, x: Tensor) -> Tensor:
         """(N across count, S', H, D) -> (N, across, count S', H, D)."""
-        return x.unflatten(0, (-1, self.across, self.count)).flatten(2, 3)
+        return x.reshape(-1, self.across, self.count * x.shape[1], *x.shape[2:])
 
     def joined_lse(self, x: Tensor) -> Tensor:
         """(N across count, H, S') -> (N, across, H, count S')."""
@@ -77,7 +80,29 @@ class KeyGroup:
 
     def joined_keys(self, x: Tensor) -> Tensor:
         """(N across count, S'', Hk, D) -> (N, count, across S'', Hk, D)."""
-        return x.unflatten(0, (-1, self.across, self.count)).movedim(2, 1).flatten(2, 3)
+        _, width, heads, _ = x.shape
+        words = _in_words(x)
+        blocks = words.view(-1, self.across, self.count, *words.shape[1:]).transpose(1, 2)
+        joined = blocks.reshape(-1, self.count, self.across * width, heads, words.shape[-1])
+        return joined.view(x.dtype)
+
+
+WORD = 16
+"""Bytes that a GPU copies at once where a tensor's elements are as large."""
+
+
+def _repeated(x: Tensor, across: int, count: int) -> Tensor:
+    """(N, across or 1, count or 1, S', heads, D) -> (N across count, S', heads, D)."""
+    words = _in_words(x)
+    return words.expand(-1, across, count, -1, -1, -1).reshape(-1, *words.shape[3:]).view(x.dtype)
+
+
+def _in_words(x: Tensor) -> Tensor:
+    """Its memory in words, where rows of D are made of whole ones: as many bytes are copied by fewer threads."""
+    size = x.element_size()
+    places = (x.storage_offset(), x.shape[-1], *x.stride()[:-1])
+    whole = x.stride(-1) == 1 and all(place * size % WORD == 0 for place in places)
+    return x.view(torch.complex128) if whole else x
 
 
 def key_groups(blocks: Sequence[Block]) -> tuple[KeyGroup, ...]:
