@@ -4,14 +4,13 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterable
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import hydra
-from hydra._internal.hydra import Hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -21,7 +20,8 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from accuracy.cli import USAGE_ERROR, internal, listing, own_parts, sweep, unusable
-from accuracy.cli.launched import as_rank, speaks, start_server, tell, tell_done
+from accuracy.cli.composing import composed_once
+from accuracy.cli.launched import as_rank, import_ahead, speaks, start_server, tell, tell_done
 from accuracy.config import replay, worlds
 from accuracy.core.errors import ConfigError, NoRendezvous, printable, unknown
 from accuracy.core.paths import CONFIGS
@@ -77,7 +77,7 @@ def _run_application(arguments: list[str], launch: "Launch | None") -> int:
         _check_choices(arguments)
         own_parts.check_sizes(listing.folders_of(arguments))
         sys.argv[1:] = sweep.prepared(arguments)
-        with _composed_once(arguments):
+        with composed_once(arguments):
             hydra.main(config_path=str(CONFIGS), config_name="config", version_base="1.3")(job)()
     except JobEnded as ended:
         statuses.append(ended.args[0])
@@ -117,19 +117,6 @@ def _run_job(config: DictConfig, launch: "Launch | None") -> int:
         return _complain(ConfigError(unusable(error)))
     except Exception as error:
         return internal("accuracy", error)
-
-
-@contextmanager
-def _composed_once(arguments: list[str]) -> Iterator[None]:
-    """Hydra composes the configuration a first time to look for `hydra.mode` in it. Only a user's own can have it."""
-    asked = any(word.startswith(("hydra.mode", "-cd", "-cp", "-cn", "--config")) for word in arguments)
-    before = Hydra.get_mode
-    if not asked:
-        Hydra.get_mode = lambda *_, **__: None  # type: ignore[method-assign]  # as where nothing is said
-    try:
-        yield
-    finally:
-        Hydra.get_mode = before  # type: ignore[method-assign]
 
 
 def _check_choices(words: Iterable[str]) -> None:
@@ -237,6 +224,8 @@ def _carry_out(
         tell_done()
         return 0
     print(plan_text.plan_line(plans, configuration.device, configuration.workers), file=sys.stderr)
+    if configuration.workers > 1:
+        import_ahead("accuracy.verdict.diagnosis", *(["accuracy.report.build"] if configuration.report else []))
     try:
         outcome = run.execute(configuration, config, plans, folder, command, launched)
     except RanksEnded as ended:

@@ -7,9 +7,11 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping
 from glob import glob
+from importlib import import_module
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import IO, Any
@@ -17,6 +19,7 @@ from typing import IO, Any
 from accuracy.cli import internal
 from accuracy.execute.ranks.launch import Launch, launch
 
+PRELOADED = ["accuracy.cli.application", "accuracy.execute.ranks.agent", "accuracy.execute.worker_process"]
 _told: IO[str] | None = None  # by the child: the time limit of a case and the run folder
 
 
@@ -90,6 +93,11 @@ def _end_with(parent: int) -> None:
         os._exit(1)
 
 
+def import_ahead(*modules: str) -> None:
+    """Import what comes after the cases while other processes measure these."""
+    threading.Thread(target=lambda: [import_module(each) for each in modules], daemon=True).start()
+
+
 def start_server(config: Mapping[str, Any]) -> None:
     """Start the server that workers and ranks are forked from, before this process imports torch: both import at once.
     Only where a composed, unchecked configuration looks as if several processes were to measure: a guess."""
@@ -98,9 +106,7 @@ def start_server(config: Mapping[str, Any]) -> None:
     gpus = 0 if config.get("workers") == "processors" else len(glob("/dev/nvidia[0-9]*"))
     if alone or config.get("dry_run") or (gpus or processors) == 1:
         return
-    multiprocessing.set_forkserver_preload(
-        ["accuracy.cli.application", "accuracy.execute.ranks.agent", "accuracy.execute.worker_process"]
-    )
+    multiprocessing.set_forkserver_preload(PRELOADED)
     resource_tracker.ensure_running()  # which lets SIGINT in again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: Ctrl-C is not for the server
     try:

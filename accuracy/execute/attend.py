@@ -5,15 +5,17 @@ an `exit`), or that hangs where no other Python code runs either, is a failed ro
 process, which goes on with the cases left. Only the standard library is loaded here: the attending process stays small.
 """
 
+import atexit
 import ctypes
 import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn
 
 ANEW = 75
 """Exit status of a process that another one is to follow (EX_TEMPFAIL)."""
@@ -41,7 +43,7 @@ def attended(work: Callable[[], int]) -> int:
         parent, child = os.getpid(), os.fork()
         if child == 0:
             _begin(parent)
-            return work()
+            _leave(work())
         code, late = _end(child)
         if not _lose(code, late):
             return _same_end(code)
@@ -93,6 +95,17 @@ def interrupt(*_: object) -> None:
     before, _heard = _heard, time.monotonic()
     if _heard - before >= ONE_INTERRUPT_SECONDS:
         raise KeyboardInterrupt
+
+
+def _leave(status: int) -> NoReturn:
+    """End this process as Python does, but for taking torch and its libraries apart, piece by piece: up to 1 s."""
+    with suppress(BaseException):
+        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as at every end of a process
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(status)
 
 
 def _told() -> dict[str, Any]:

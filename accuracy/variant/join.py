@@ -6,7 +6,7 @@ block's partial, and returns the joined pair in the kept dtypes. In exact arithm
     lse' = ln(exp(lse) + exp(block_lse)),   out' = exp(lse - lse') out + exp(block_lse - lse') block_out.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -56,7 +56,8 @@ def _rescaled(
     return torch.addcmul(scaled, block_out, torch.exp(block_lse - joint)), joint
 
 
-FORMULAS = {
+Formula = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+FORMULAS: dict[str, Formula] = {
     "sigmoid": sigmoid, "logsumexp": logsumexp, "double": double, "rescaled": rescaled,
     "rescaled_twice": rescaled_twice,
 }  # fmt: skip
@@ -185,10 +186,15 @@ class Running:
         if kernel is not None and kernel.merges(out, lse, outs, lses):
             kernel.merge(out, before, lse, outs, lses)
             return
-        for block_out, block_lse in zip(outs.unbind(1), lses.unbind(1), strict=True):
-            new_out, new_lse = FORMULAS[self.formula](before.to(out.dtype), lse, block_out, block_lse)
-            before = out.copy_(new_out)
-            lse.copy_(new_lse)
+        join_each(FORMULAS[self.formula], out, before, lse, outs, lses)
+
+
+def join_each(formula: Formula, out: Tensor, before: Tensor, lse: Tensor, outs: Tensor, lses: Tensor) -> None:
+    """out (B, S, H, D) becomes `before` joined with blocks (B, N, S, H, D) one after another, lse in place."""
+    for block_out, block_lse in zip(outs.unbind(1), lses.unbind(1), strict=True):
+        new_out, new_lse = formula(before.to(out.dtype), lse, block_out, block_lse)
+        before = out.copy_(new_out)
+        lse.copy_(new_lse)
 
 
 def _kahan(total: Tensor, lost: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
@@ -220,7 +226,7 @@ class Accumulator:
 
     def add_each(self, rows: slice, blocks: Tensor) -> None:
         """Add blocks (B, N, rows, heads, D) one after another: the bits of N calls of `add`. They may become ours."""
-        if self.total is None or blocks.shape[1] == 1:
+        if self.total is None:
             self.add(rows, blocks[:, 0])
             blocks = blocks[:, 1:]
         if not blocks.shape[1]:

@@ -33,6 +33,28 @@ def test_every_bit_is_that_of_the_torch_expression(dim: int, dtype: torch.dtype)
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_several_blocks_have_the_bits_of_one_after_another(count: int) -> None:
+    """Blocks that lie apart, as a grid of chunks gives them; in another order the bits are others."""
+    generator = torch.Generator("cuda").manual_seed(2)
+    out, lse = (torch.randn(2, 90, 3, dim, generator=generator, device="cuda") for dim in (64, 1))
+    blocks = torch.randn(2, count, 40, 3, 64, generator=generator, device="cuda").bfloat16()
+    lses = torch.randn(2, count, 3, 40, generator=generator, device="cuda").transpose(2, 3).unsqueeze(-1)
+    rows, found = slice(17, 57), {}
+    for name, order in (("forwards", list(range(count))), ("backwards", list(range(count))[::-1])):
+        expected, expected_lse = out[:, rows], lse[:, rows]
+        for number in order:
+            expected, expected_lse = sigmoid(expected, expected_lse, blocks[:, number], lses[:, number])
+        found[name] = expected, expected_lse
+    whole, whole_lse = out.clone(), lse.clone()
+    one_pass.merge(whole[:, rows], whole[:, rows], whole_lse[:, rows], blocks, lses)
+    assert torch.equal(whole[:, rows], found["forwards"][0])
+    assert torch.equal(whole_lse[:, rows], found["forwards"][1])
+    assert count == 1 or not torch.equal(whole[:, rows], found["backwards"][0])
+    assert torch.equal(whole[:, rows.stop :], out[:, rows.stop :])
+
+
+@pytest.mark.gpu
 def test_every_gap_has_the_bits_of_torch() -> None:
     """A million gaps from -700 to 700, dense around 0. Beside an lse of 1, not 0: the kernel takes exponentials below
     1.2e-38 for 0, which only an lse as small could tell."""

@@ -15,10 +15,9 @@ from accuracy.core.precision import Precision
 from accuracy.kernel.block.running_state import RunningState
 from accuracy.variant import ring
 from accuracy.variant.base import Rank, Schedule
-from accuracy.variant.join import Accumulator, Running
+from accuracy.variant.join import Accumulator, Formula, Running, join_each
 from accuracy.world.base import Results, Tensors
 
-Formula = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 Thing = TypeVar("Thing", Rank, Schedule)
 
 
@@ -80,16 +79,15 @@ def unwritten(shape: Sequence[int], like: Tensor) -> Tensor:
 def merged_by(formula: Formula, schedule: Schedule = ring.SCHEDULE) -> Schedule:
     """The schedule with another formula that joins two partials. A case on a kernel that merges nothing fails."""
 
-    def join(out: Tensor, before: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> None:
-        new_out, new_lse = formula(before.to(out.dtype), lse, block_out, block_lse)
-        out.copy_(new_out)
-        lse.copy_(new_lse)
-
     def change(rank: Rank) -> Rank:
         def running(changed_rank: Rank, q: Tensor) -> Running:
             found = type(rank).running(changed_rank, q)
             if isinstance(found, RunningState):
                 raise RuntimeError("the fault is in the merge, and this kernel carries its state unmerged: use another")
+
+            def join(rows: slice, outs: Tensor, lses: Tensor) -> None:
+                join_each(formula, found.out[:, rows], found._before(rows), found.lse[:, rows], outs, lses)
+
             found._join = join  # type: ignore[method-assign]
             return found
 
