@@ -33,6 +33,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     """What is imported and collected stays to the end: the garbage collector need not go through it again."""
     gc.freeze()
+    gc.enable()
     gc.set_threshold(50_000, 20, 20)
 
 
@@ -42,7 +43,9 @@ def stress(pytestconfig: pytest.Config) -> bool:
     return bool(pytestconfig.getoption("--stress"))
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()
+    sampling.whole = config.getoption("--stress")
     interpreter.prepare()
     torch.set_num_threads(1)  # the tests run in as many processes as there are processors
 

@@ -10,6 +10,14 @@ from collections.abc import Hashable, Sequence
 
 import pytest
 
+whole = False
+"""Whether `--stress` asks for everything."""
+
+
+def seeds(number: int) -> range:
+    """Of a test with so many seeds; a few, of which the sample is then drawn, where not everything is asked for."""
+    return range(number if whole else min(number, 4))
+
 
 def left_out(items: Sequence[pytest.Item]) -> set[pytest.Item]:
     """What no sample holds. What needs a GPU is sampled apart from what does not."""

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra._internal.sources_registry import SourcesRegistry
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobRuntime
 from hydra.version import VersionBase
@@ -15,6 +18,8 @@ from omegaconf import OmegaConf
 
 from accuracy.core.errors import unknown
 from accuracy.core.paths import CONFIGS
+
+PLUGINS = Plugins, SourcesRegistry, ConfigStore  # what Hydra finds installed, and what that brings: searched for once
 
 
 def compose(*overrides: str, folders: Sequence[Path] = ()) -> dict[str, Any]:
@@ -28,8 +33,9 @@ def compose(*overrides: str, folders: Sequence[Path] = ()) -> dict[str, Any]:
             composed = hydra.compose("config", overrides=[*search, *overrides])
         return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
     finally:
+        plugins = {each: Singleton._instances[each] for each in PLUGINS if each in Singleton._instances}
         Singleton._instances.clear()
-        Singleton._instances.update(theirs)
+        Singleton._instances.update(plugins | theirs)
 
 
 def nodes(group: str, names: Sequence[str]) -> dict[str, Any]:

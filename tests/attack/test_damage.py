@@ -19,6 +19,7 @@ from tests.attack.damages import damage
 from tests.gate import made_up
 from tests.gate.made_up import MadeUp
 from tests.report.embedded_rows import embedded
+from tests.sampling import seeds
 
 pytestmark = pytest.mark.xdist_group("damage")  # the files and what commands make of them are made once
 SMALL = MadeUp(variants=("single_device", "ring"), dtypes=("bfloat16",), sizes=(2,), seeds=(0, 1))
@@ -107,7 +108,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.stress(8, "pair")
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", seeds(80))
 @pytest.mark.parametrize("pair", PAIRS, ids=[f"{Path(target).name}-{command}" for target, command in PAIRS])
 def test_a_damaged_file_is_told_or_changes_no_number(
     pair: tuple[str, str], seed: int, whole: Path, undamaged: dict[str, Any], tmp_path: Path, quiet: None,

@@ -14,6 +14,7 @@ from accuracy.results import table
 from tests.attack.damages import damage
 from tests.command_line import SHORT, Answer, CommandLine
 from tests.measuring import COSTS
+from tests.sampling import seeds
 
 WORDS = (*SHORT, "output_dir=run")
 CACHED = (*(word for word in WORDS if "reference" not in word), "reference.folder=kept", "reference.min_seconds=0")
@@ -52,7 +53,7 @@ def assert_told(answer: Answer, said: object) -> None:
 
 
 @pytest.mark.stress(6, "target")
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", seeds(100))
 @pytest.mark.parametrize("target", ["results/*.parquet", "run.json"])
 def test_a_damaged_run_goes_on_with_the_same_numbers_or_says_why_not(
     target: str, seed: int, accuracy: CommandLine, whole: Whole, tmp_path_factory: pytest.TempPathFactory
@@ -68,7 +69,7 @@ def test_a_damaged_run_goes_on_with_the_same_numbers_or_says_why_not(
 
 
 @pytest.mark.stress(4)
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", seeds(100))
 def test_a_damaged_reference_is_computed_again(
     seed: int, accuracy: CommandLine, whole: Whole, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -81,7 +82,7 @@ def test_a_damaged_reference_is_computed_again(
 
 
 @pytest.mark.stress(4)
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", seeds(100))
 def test_damaged_inputs_are_told_or_are_other_inputs_by_their_digest(
     seed: int, accuracy: CommandLine, whole: Whole, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -20,6 +20,7 @@ from accuracy.results import finished_files, table
 from tests.command_line import SHORT, CommandLine
 from tests.measuring import COSTS
 from tests.report.synthetic import Shape, write_run
+from tests.sampling import seeds
 
 SMALL = Shape(("single_device", "ring"), ("bfloat16",), (1, 2), (0,))
 WORDS = (*SHORT, "seed=[0,1]", "output_dir=run")
@@ -80,7 +81,7 @@ def test_a_damaged_file_is_measured_again_and_nothing_else_is(finished: CommandL
 
 
 @pytest.mark.stress
-@pytest.mark.parametrize("seed", range(1000))
+@pytest.mark.parametrize("seed", seeds(1000))
 def test_a_file_damaged_anywhere_is_measured_again_or_has_the_same_numbers(tmp_path: Path, seed: int) -> None:
     run = write_run(tmp_path, SMALL)
     before = table.read_results(run)

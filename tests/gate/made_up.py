@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from accuracy.results import completeness, sums, table, writing
@@ -24,6 +23,7 @@ FINGERPRINT = {
 }  # fmt: skip
 TRUE = {"out": 1.1, "lse": 1.3, "dq": 1.15, "dk": 1.2, "dv": 1.22, "delta": 1.08}  # a ring's error over single device's
 Row = dict[str, Any]
+Cases = list[tuple[Row, list[Row]]]
 
 
 @dataclass(frozen=True)
@@ -54,31 +54,36 @@ def write_run(folder: Path, made: MadeUp = MadeUp()) -> Path:
     """A run folder as `accuracy` writes it."""
     shutil.rmtree(folder / "results", ignore_errors=True)
     (folder / "results").mkdir(parents=True)
-    rows = _table(made)
-    for case_id in rows["case_id"].unique().to_pylist():
-        pq.write_table(rows.filter(pc.field("case_id") == case_id), folder / "results" / f"{case_id}.parquet")
-    writing.write_json(folder / "run.json", _planned(_record(made), made, rows))
+    cases = list(_cases(made))
+    rows = _table(made, cases)
+    first = 0
+    for count in rows["case_id"].value_counts().to_pylist():  # in the order in which they come
+        path = folder / "results" / f"{count['values']}.parquet"
+        pq.write_table(rows.slice(first, count["counts"]), path, use_dictionary=False, write_statistics=False)
+        first += count["counts"]
+    writing.write_json(folder / "run.json", _planned(_record(made, cases), cases, rows))
     return folder
 
 
 def write_baseline(folder: Path, made: MadeUp = MadeUp()) -> Path:
     """A published folder with its sums."""
     folder.mkdir(parents=True, exist_ok=True)
-    pq.write_table(_table(made), folder / "results.parquet")
-    writing.write_json(folder / "run.json", _record(made))
+    cases = list(_cases(made))
+    pq.write_table(_table(made, cases), folder / "results.parquet")
+    writing.write_json(folder / "run.json", _record(made, cases))
     sums.write(folder)
     return folder
 
 
-def _planned(about: Row, made: MadeUp, rows: pa.Table) -> Row:
+def _planned(about: Row, cases: Cases, rows: pa.Table) -> Row:
     """The record with the plan that a run writes, closed where the run ended."""
-    promises = {case["case_id"]: Promise(case["seed"], case["world_size"], case["code"]) for case, _ in _cases(made)}
+    promises = {case["case_id"]: Promise(case["seed"], case["world_size"], case["code"]) for case, _ in cases}
     plan = completeness.begun(promises, [], about["fingerprint"]["device"])
     return about | {"plan": completeness.closed(plan, with_derived(rows.to_pandas())) if about["ended"] else plan}
 
 
-def _table(made: MadeUp) -> pa.Table:
-    rows = [row for about, each in _cases(made) for row in made.change(about, each) or []]
+def _table(made: MadeUp, cases: Cases) -> pa.Table:
+    rows = [row for about, each in cases for row in made.change(about, each) or []]
     frame = pd.DataFrame(rows).reindex(columns=table.RESULTS_SCHEMA.names)
     return pa.Table.from_pandas(frame, table.RESULTS_SCHEMA, preserve_index=False)
 
@@ -138,8 +143,8 @@ def without_numbers(about: Row, status: str, reason: str) -> list[Row]:
     return [{**about, "status": status, "reason": reason}]
 
 
-def _record(made: MadeUp) -> Row:
-    cases = [about["case_id"] for about, _ in _cases(made)]
+def _record(made: MadeUp, cases: Cases) -> Row:
+    ids = [about["case_id"] for about, _ in cases]
     provenance = {"git_commit": "0123456789abcdef", "dirty": False, "driver": "580", **made.provenance}
-    own = {"experiment": "made_up", "cases": cases, "fingerprint": made.fingerprint, "provenance": provenance}
+    own = {"experiment": "made_up", "cases": ids, "fingerprint": made.fingerprint, "provenance": provenance}
     return record([]) | own | made.about

@@ -8,7 +8,6 @@ import torch
 import accuracy
 from accuracy.core.recording import recorded
 
-transformers = pytest.importorskip("transformers", reason="transformers is not installed; pip install transformers")
 SIZES = {
     "vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 16,
@@ -24,6 +23,7 @@ OTHER = {"sliding_window": 8, "num_local_experts": 2, "num_experts_per_tok": 1, 
 )
 def test_a_small_model_is_captured_and_healthy(tmp_path: Path, kind: str, attention: str) -> None:
     """Windows, a softcap (Gemma 2) and sinks (GPT-OSS) among them."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed; pip install transformers")
     torch.manual_seed(0)
     other = OTHER if kind in ("Gemma2", "GptOss") else {}
     config = getattr(transformers, f"{kind}Config")(**SIZES, **other, attn_implementation=attention)

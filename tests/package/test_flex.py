@@ -6,11 +6,14 @@ from accuracy.package import torch_flex_context_parallel
 from tests.package.driving import case_of, rows_of
 from tests.real_ranks import RealRanks
 
-pytestmark = [
-    pytest.mark.xdist_group("packages"),
-    pytest.mark.skipif(torch_flex_context_parallel._module() is None, reason="this torch has none"),
-]
+pytestmark = pytest.mark.xdist_group("packages")
 WORDS = ("dtype=float64", "world_size=2", "problem.seqlen=256", "problem.batch=1")
+
+
+@pytest.fixture(autouse=True)
+def _known() -> None:  # no mark: it imports torch's tensors of several devices, which other tests do without
+    if torch_flex_context_parallel._module() is None:
+        pytest.skip("this torch has none")
 
 
 @pytest.mark.parametrize("sharding", ["contiguous", "balanced"])
