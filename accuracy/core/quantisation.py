@@ -94,6 +94,7 @@ class Policy:
     delta_of_cast: whether delta, the row sums of dO times out, is of the cast dO (a kernel that is given no other).
     ds_by_half: whether the dS that dq is made of is rounded to float16 before its cast (cuDNN 9 on Hopper).
     dq_by_tile: whether each tile's product is added to a float32 dq (cuDNN 9 on Hopper), whatever the flush interval.
+    descending: whether tiles of keys come from the last to the first (FlashAttention-3, FlashInfer).
     rescale_bits: a running maximum grows only if it would by more than so many powers of two (flash-attn 4: 8).
     exp2_degree: of the polynomial that stands for 2^x on [0, 1) (flash-attn 4: 3); 0: the library's exp.
     """
@@ -122,6 +123,7 @@ class Policy:
     delta_of_cast: bool = False
     ds_by_half: bool = False
     dq_by_tile: bool = False
+    descending: bool = False
     rescale_bits: Annotated[float, Ge(0)] = 0.0
     exp2_degree: FromZero = 0
 
@@ -195,18 +197,11 @@ def _whole(word: str, p_prescale: float) -> Policy:
 
 
 def _flashinfer(word: str) -> Policy:
-    """Forward alone; as its source has it."""
-    p_prescale = FORMATS[word].largest
+    """Forward alone; as its source has it. A tile has 192 keys at a head dim of 128, else 128."""
     return Policy(
-        q=word,
-        k=word,
-        v=word,
-        p=word,
-        granularity="head",
-        p_prescale=p_prescale,
-        accumulator_bits=14,
-        cut_products=True,
-    )
+        q=word, k=word, v=word, p=word, granularity="head", p_prescale=FORMATS[word].largest,
+        accumulator_bits=14, cut_products=True, descending=True,
+    )  # fmt: skip
 
 
 _FP8 = _all("e4m3", p_prescale=256.0)

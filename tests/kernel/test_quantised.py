@@ -108,6 +108,17 @@ def test_a_short_sum_of_dq_goes_over_all_tiles_unless_each_is_added_by_itself() 
     ]
 
 
+def test_tiles_from_the_last_to_the_first_are_those_of_reversed_tiles() -> None:
+    q, k, v, _ = replace(SINGLE, keys=192).draw("cpu")
+    how = {"scale": SINGLE.scale, "causal": False, "out_dtype": torch.float32}
+    found = KERNEL(policy="fp8_hopper", key_chunk=64, descending=True).forward(q, k, v, **how)
+    others = (x.unflatten(1, (3, 64)).flip(1).flatten(1, 2) for x in (k, v))
+    expected = KERNEL(policy="fp8_hopper", key_chunk=64).forward(q, *others, **how)
+    assert all(map(torch.equal, found, expected))
+    rising = KERNEL(policy="fp8_hopper", key_chunk=64).forward(q, k, v, **how)
+    assert not torch.equal(found[0], rising[0])
+
+
 def test_smoothing_takes_a_common_part_of_the_keys_out_of_the_rounding() -> None:
     """Keys of mean 8 and deviation 1: scales are 3 times too large without it."""
 

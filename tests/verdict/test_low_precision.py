@@ -11,6 +11,7 @@ from accuracy.verdict.verdict import verdicts
 QUANTISING = sorted(set(POLICIES) - {"none"})
 VARIANTS = ("bpt_ring", "llama3", "ring", "split_kv", "ulysses", "zigzag")
 INPUTS = ("attention_sink", "index_value", "one_gradient", "one_value", "outliers", "peaked", "uniform", "zero_query")
+DTYPES = "dtype=[bfloat16,float64,float8_e4m3]"
 SMALL = ("also=null", "problem.seqlen=64", "problem.heads=2", "problem.heads_kv=1", "seed=0")
 
 
@@ -25,8 +26,7 @@ def judged(names: tuple[str, ...], policy: str, *words: str) -> tuple[pd.DataFra
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("policy", QUANTISING)
 def test_a_healthy_policy_is_not_accused(policy: str, variant: str, inputs: str) -> None:
-    words = (f"inputs=[gaussian,{inputs}]", "dtype=[bfloat16,float64,float8_e4m3]")
-    results, found = judged((variant, "single_device"), policy, *words)
+    results, found = judged((variant, "single_device"), policy, f"inputs=[gaussian,{inputs}]", DTYPES)
     alarms = rates.false_alarms([variant, "single_device"], found, results)
     assert alarms.combinations >= 20
     assert alarms.alarms.empty, alarms.alarms[["variant", "dtype", "tensor", "sentence"]].to_string()

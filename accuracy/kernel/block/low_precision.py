@@ -71,7 +71,8 @@ class Block:
     def tiles(self) -> Iterator[tuple[slice, slice, Tensor | None]]:
         """Keys of each tile, the rows that any of them is seen by, and where one is hidden (None: nowhere)."""
         sight = self.how.sight(self.q, self.k)
-        for begin in range(0, self.k.shape[1], self.key_chunk):
+        begins = range(0, self.k.shape[1], self.key_chunk)
+        for begin in reversed(begins) if self.policy.descending else begins:
             columns = slice(begin, min(begin + self.key_chunk, self.k.shape[1]))
             rows = sight.seen_by(columns)
             if rows.stop > rows.start:

@@ -1,0 +1,34 @@
+"""How often is a healthy kernel in 8 or 4 bits called faulty? `python -m tests.verdict.low_precision_rates [PAIRS]`.
+
+Of each policy a seeded sample of the pairs (variant, distribution) of tests/verdict/test_low_precision.py:
+combinations (variant, dtype, tensor, ranks) that the verdict judged, and how many of them it accused.
+"""
+
+import random
+import sys
+
+from accuracy.selfcheck import rates
+from tests.verdict.test_low_precision import DTYPES, INPUTS, QUANTISING, VARIANTS, judged
+
+
+def main(pairs: int) -> int:
+    combinations = accused = 0
+    for policy in QUANTISING:
+        chosen = random.Random(policy).sample([(one, other) for one in VARIANTS for other in INPUTS], pairs)
+        found = []
+        for variant, inputs in chosen:
+            names = (variant, "single_device")
+            results, verdicts = judged(names, policy, f"inputs=[gaussian,{inputs}]", DTYPES)
+            found.append(rates.false_alarms(list(names), verdicts, results))
+        alarms, looked_at = sum(len(each.alarms) for each in found), sum(each.combinations for each in found)
+        combinations, accused = combinations + looked_at, accused + alarms
+        print(f"{policy:20s} {pairs:3d} pairs {looked_at:6,d} combinations {alarms:3d} accused", flush=True)
+        for each in found:
+            for row in each.alarms.itertuples():
+                print(f"    {row.variant} {row.dtype} {row.tensor}: {row.sentence}", flush=True)
+    print(f"healthy: {accused} of {combinations:,} combinations of {len(QUANTISING)} policies accused")
+    return int(accused > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 6))
