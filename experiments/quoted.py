@@ -13,8 +13,10 @@ def quoted(tables: Tables) -> dict[str, list[Said]]:
     named = tables.text(RATES, r"detection: (\d+) of (\d+) planted")
     proven = tables.text(RATES, r"causes: (\d+) of \d+ faults proven \(.*?\), (\d+) wrong")
     accused, healthy = tables.text(RATES, r"false alarms: (\d+) of ([\d,]+) healthy")
+    low = tables.text("selfcheck/low_precision.txt", r"healthy: (\d+) of ([\d,]+) combinations of (\d+) policies")
     return {
         "../README.md": [
+            Said("and none of {:,.0f} of kernels in 8 or 4 bits under {:.0f} policies", low[1:], holds=low[0] == 0),
             Said("each 64 is of our schedule"),
             Said("`accuracy-selfcheck --stress` names {:.0f} of {:.0f} planted faults,", named),
             Said("proves the cause of {:.0f} of them by reconstruction with {:.0f} wrong causes,", proven),
