@@ -37,6 +37,17 @@ def test_every_format_has_a_table() -> None:
     assert set(TABLES) == set(FORMATS)
 
 
+@pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
+def test_unit_roundoff_is_the_largest_relative_error_of_the_table_s_values(form: LowFormat) -> None:
+    """Half of the distance to the next value over a normal value; of integers beside the largest one, 2^(n-1)."""
+    table = values(form.name)
+    if form.name.startswith("int"):
+        assert form.unit_roundoff == 0.5 / (table[-1] + 1)
+    else:
+        table = table[table >= 2.0**form.min_exponent]
+        assert form.unit_roundoff == np.max(np.diff(table) / 2 / table[:-1])
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
 def test_values_of_the_table_stay_and_all_between_go_to_the_nearest_ties_to_even(form: LowFormat, dtype) -> None:
