@@ -19,6 +19,7 @@ from accuracy.core.probes import PROBES, REFERENCE_ERROR
 from accuracy.core.quantisation import unit_roundoff, wire_roundoff
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS, FAILED, RERUN_COUNTS
 from accuracy.verdict import inside
+from accuracy.verdict.floor import share_struck
 from accuracy.verdict.rows import Rows, columns_of, typical
 
 _INPUTS = fields.names(fields.INPUTS)
@@ -40,13 +41,15 @@ class Rung:
     """A schedule's error over all ranks in one dtype on one distribution: geometric means over the ladder's seeds.
 
     single_device: of the kernel run once, or of the floor where that is larger; bits: the most that a value needs;
-    outward: the share of the error that points away from zero, or towards it (below 0).
+    outward: the share of the error that points away from zero, or towards it (below 0); struck: of the elements that
+    have the error, at most.
     """
 
     level: float
     single_device: float
     bits: float
     outward: float = 0.0
+    struck: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,18 +232,16 @@ def _rungs(rows: pd.DataFrame, family: list[str]) -> dict[tuple[Any, ...], dict[
     least = rows[["single_device_rel", "floor_rel"]].max(axis=1)
     logs = rows.assign(
         _level=_log(rows["error_rel"]), _single_device=_log(least), _bits=rows["significand_bits"],
-        _outward=rows["error_outward"] / rows["error_rms"],
+        _outward=rows["error_outward"] / rows["error_rms"], _struck=share_struck(rows),
     )  # fmt: skip
     place = ["dtype", "inputs", *KERNEL]
     means = logs.groupby([*family, *place], sort=False).agg(
-        {"_level": "mean", "_single_device": "mean", "_bits": "max", "_outward": "mean"}
+        {"_level": "mean", "_single_device": "mean", "_bits": "max", "_outward": "mean", "_struck": "mean"}
     )
     found: dict[tuple[Any, ...], dict[tuple[str, ...], Rung]] = {}
-    for (key, level), single_device, bits, outward in zip(
-        means["_level"].items(), means["_single_device"], means["_bits"], means["_outward"], strict=True
-    ):
-        whole: tuple[Any, ...] = tuple(key)  # type: ignore[arg-type]
-        rung = Rung(float(np.exp(level)), float(np.exp(single_device)), float(bits), float(outward))
+    for key, level, single_device, *others in means.itertuples():
+        whole: tuple[Any, ...] = tuple(key)
+        rung = Rung(float(np.exp(level)), float(np.exp(single_device)), *map(float, others))
         found.setdefault(whole[: len(family)], {})[whole[len(family) :]] = rung
     return found
 

@@ -135,6 +135,14 @@ def test_a_spread_that_bugs_have_is_no_precision_floor() -> None:
     assert label(bent, "out", "float32") == "logic"
 
 
+def test_an_error_of_few_elements_is_no_precision_floor() -> None:
+    """The level of one bfloat16 rounding, but of a row in a hundred: a cast strikes all elements."""
+    cast = {"error_rel": 1.6e-3, "error_rms": 1.6e-3, "floor_mean": 0.8 * 0.41 * 2.0**-24}
+    for share, said in ((1.0, "precision_floor"), (0.01, "logic")):
+        bent = bend(healthy(), {"tensor": "out", "dtype": "float32"}, **cast, error_mean=0.8 * 1.6e-3 * share**0.5)
+        assert label(bent, "out", "float32") == said
+
+
 @pytest.mark.parametrize(
     ("inputs", "tensor", "changes"),
     [

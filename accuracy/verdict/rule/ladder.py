@@ -26,7 +26,7 @@ import numpy as np
 from accuracy.core.dtype import FORMATS, rounding_band
 from accuracy.verdict import inside
 from accuracy.verdict.evidence import INDEPENDENT, TIMES_QUANTISED, Evidence, Rung
-from accuracy.verdict.floor import LEVEL, coarser_format
+from accuracy.verdict.floor import LEVEL, STRUCK, coarser_format
 from accuracy.verdict.label import LOGIC, PRECISION_FLOOR, Finding
 from accuracy.verdict.rows import Rows, typical
 from accuracy.verdict.rule.excess import cancellation
@@ -56,11 +56,13 @@ def judge(evidence: Evidence) -> Finding | None:
             numbers["slope"] = slope
         if finding := inside.scores(evidence, rung):
             return finding
-        if found := coarser_format(rung.level, rung.bits, ranks["error_rel"], evidence.effective):
+        if found := coarser_format(rung.level, rung.bits, ranks["error_rel"], evidence.effective, rung.struck):
             form, mark = found
             text = f"only as good as {form} in {evidence.dtype}: {mark}"
             return Finding(PRECISION_FLOOR, text, numbers | {"floor": form})
-        return Finding(LOGIC, f"the relative error is {rung.level:.2g} in {evidence.dtype} ({name} inputs)", numbers)
+        where = "" if rung.struck >= STRUCK else f", in {rung.struck:.2g} of its elements"
+        text = f"the relative error is {rung.level:.2g} in {evidence.dtype} ({name} inputs){where}"
+        return Finding(LOGIC, text, numbers)
     return inside.fact(evidence)
 
 
@@ -107,7 +109,7 @@ def _fault_of_finer(evidence: Evidence, name: str, rung: Rung) -> Finding | None
             continue
         if not _beyond(evidence, dtype, name) or rung.level < PRESENT * fine.level:
             continue
-        if coarser_format(fine.level, fine.bits, np.empty(0), effective) is None:
+        if coarser_format(fine.level, fine.bits, np.empty(0), effective, fine.struck) is None:
             text = f"the relative error is {rung.level:.2g} and still {fine.level:.2g} in {dtype} ({name} inputs)"
             return Finding(LOGIC, text, {"error_rel": rung.level, "finer": fine.level, "inputs": name})
     return None
