@@ -1,5 +1,6 @@
 """What `accuracy` does beyond help: a Hydra application that plans, measures, and writes the report."""
 
+import gc
 import os
 import re
 import signal
@@ -183,6 +184,9 @@ def _measure(configuration: "Configuration", config: Any, command: list[str], la
     from accuracy.execute.plan import plan, ranks_here
     from accuracy.runtime import device
 
+    if not gc.isenabled():  # `run.attended`: what stays is imported
+        gc.freeze()
+        gc.enable()
     free = device.free_bytes(configuration.device)
     plans = plan(configuration, free, ranks_here(configuration.device) if launch is None else launch.size)
     configuration = replace(configuration, workers=fitting_workers(configuration, plans, free))

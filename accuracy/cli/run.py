@@ -1,5 +1,6 @@
 """The console command `accuracy`: help and version answer before Hydra is imported."""
 
+import gc
 import os
 import sys
 
@@ -13,6 +14,7 @@ def attended() -> None:
     from accuracy.execute import attend
     from accuracy.execute.ranks.launch import NAMES
 
+    gc.disable()  # what is imported stays, and to look through it again and again takes a quarter of a second
     launched = any(all(name in os.environ for name in names) for names in NAMES.values())
     if launched or {"-h", "--help", "--version"} & set(sys.argv[1:]):
         main()
