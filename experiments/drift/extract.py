@@ -30,7 +30,8 @@ def main(run: Path, to: Path) -> None:
 
 def _pairs(results: pd.DataFrame) -> pd.DataFrame:
     rows = pairs(results)
-    rows = rows[(rows["rank"] == ALL_RANKS) & (rows["tensor"] != "delta")].astype({"drift_differ": "int64"})
+    rows = rows[(rows["rank"] == ALL_RANKS) & (rows["tensor"] != "delta") & rows["drift_differ"].notna()]
+    rows = rows.astype({"drift_differ": "int64"})
     return rows[[*SETTING, *NUMBERS]].sort_values(SETTING)
 
 
