@@ -61,14 +61,6 @@ class Panel:
     data: tuple[Table, ...] = ()
 
 
-@dataclass(frozen=True)
-class Chip:
-    """A short verdict. tone: good, bad, or open."""
-
-    text: str
-    tone: str
-
-
 def cells(*values: object) -> tuple[TableCell, ...]:
     """A row of plain cells."""
     return tuple(value if isinstance(value, TableCell) else TableCell(str(value)) for value in values)

@@ -24,12 +24,6 @@ def most(sharding: str, length: int) -> int:
     return max(lengths_of(sharding), default=length)
 
 
-def tokens_of(sharding: str, rank: int, length: int) -> int:
-    """The tokens that a rank holds; length: of a rank where all hold as many."""
-    lengths = lengths_of(sharding)
-    return lengths[rank] if lengths else length
-
-
 def total(sharding: str, length: int, size: int) -> int:
     """The tokens of all ranks; length: of a rank where all hold as many."""
     return sum(lengths_of(sharding)) or length * size

@@ -21,7 +21,6 @@ WRONG = {
     "no_softmax": "scores are used as weights, without softmax",
 }
 METRICS = ("max", "mean")
-AGAINST = ("reference", "itself")
 MOST_SCORES = 2**27
 
 

@@ -15,7 +15,6 @@ WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from accuracy.cli.run 
     [
         ("--help", 0, "usage: accuracy"),
         ("+problem.seqlens=2", 2, "did you mean seqlen?"),
-        ("problem.heads_kv=3", 2, "problem.heads_kv=3 does not divide"),
         ("world_size=-1", 2, "world_size=-1; allowed: greater than or equal to 1"),
     ],
 )

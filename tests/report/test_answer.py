@@ -128,29 +128,30 @@ def test_of_verdicts_alike_the_furthest_leads(tmp_path: Path) -> None:
     assert "Also flagged: ring." in found.advice
 
 
-@pytest.mark.parametrize(
-    ("name", "wrong"),
-    [
-        (
-            "lse goes further",
-            "No bug found: up to 4 ranks every variant stays within 1.15 times single device's error.",
-        ),
-        (
-            "lse goes further",
-            "No bug found: out, dq, dk and dv of every variant stay within 1.15 times single device's error.",
-        ),
-        ("healthy", "No bug found: up to 4 ranks every variant stays within 1.05 times single device's error."),
-        ("healthy", "No bug found. Furthest in bfloat16 is dk of ring, 1.25 times at 4 ranks."),
-        ("healthy", "No bug found. Furthest in bfloat16 is dk of ring, 1.15 times at 8 ranks."),
-        ("a logic bug", "No bug found: every kernel merely rounds."),
-        ("a logic bug", "ring: dk is wrong. dk has 160 times single device's error in float16 at 4 ranks."),
-        ("a logic bug", "zigzag: dk is wrong. dk has 160 times single device's error in bfloat16 at 4 ranks."),
-        ("not finite", "No bug found: up to 4 ranks every variant stays within 1.15 times single device's error."),
-    ],
-)
-def test_a_planted_wrong_headline_is_found(name: str, wrong: str, tmp_path: Path) -> None:
+WRONG = {
+    "lse goes further": (
+        "No bug found: up to 4 ranks every variant stays within 1.15 times single device's error.",
+        "No bug found: out, dq, dk and dv of every variant stay within 1.15 times single device's error.",
+    ),
+    "healthy": (
+        "No bug found: up to 4 ranks every variant stays within 1.05 times single device's error.",
+        "No bug found. Furthest in bfloat16 is dk of ring, 1.25 times at 4 ranks.",
+        "No bug found. Furthest in bfloat16 is dk of ring, 1.15 times at 8 ranks.",
+    ),
+    "a logic bug": (
+        "No bug found: every kernel merely rounds.",
+        "ring: dk is wrong. dk has 160 times single device's error in float16 at 4 ranks.",
+        "zigzag: dk is wrong. dk has 160 times single device's error in bfloat16 at 4 ranks.",
+    ),
+    "not finite": ("No bug found: up to 4 ranks every variant stays within 1.15 times single device's error.",),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_planted_wrong_headline_is_found(name: str, tmp_path: Path) -> None:
     table, change, _ = EXPECTED[name]
-    assert contradictions(wrong, run_of(tmp_path, table, change).measured) != []
+    measured = run_of(tmp_path, table, change).measured
+    assert all(contradictions(wrong, measured) for wrong in WRONG[name])
 
 
 def test_variants_that_differ_in_their_policy_alone_are_told_apart(tmp_path: Path) -> None:
