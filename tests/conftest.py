@@ -1,14 +1,15 @@
-"""Options and skips for the whole suite."""
+"""Options and skips for the whole suite. pytest-xdist's first process, which runs no test, does without torch."""
 
 import gc
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
 
-from accuracy.runtime import arithmetic
-from tests import interpreter, sampling
-from tests.command_line import CommandLine
+from tests import sampling
+
+if TYPE_CHECKING:
+    from tests.command_line import CommandLine
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -20,6 +21,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)  # the sample is of what -k and -m leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    import torch
+
     if not config.getoption("--stress"):
         spared = sampling.left_out(items)
         config.hook.pytest_deselected(items=list(spared))
@@ -44,6 +47,12 @@ def stress(pytestconfig: pytest.Config) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        return
+    import torch
+
+    from tests import interpreter
+
     gc.disable()
     sampling.whole = config.getoption("--stress")
     interpreter.prepare()
@@ -52,10 +61,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def _exact_arithmetic() -> None:
+    from accuracy.runtime import arithmetic
+
     arithmetic.make_exact()
 
 
 @pytest.fixture
-def accuracy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+def accuracy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> "CommandLine":
     """The console command, in a folder of its own."""
+    from tests.command_line import CommandLine
+
     return CommandLine(tmp_path, monkeypatch, capsys)
