@@ -56,7 +56,7 @@ def test_every_product_is_cut_as_the_core_cuts_it(word: str) -> None:
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
 @pytest.mark.parametrize("word", DTYPES)
 def test_one_pass_over_memory_has_the_same_bits(word: str) -> None:
-    """On a CPU in Triton's interpreter; with zeros, and a sum that is far above or far below its products."""
+    """On a CPU in the interpreter; with zeros, and a sum that is far above or far below its products; a NaN stays."""
     from accuracy.kernel.triton import cut_products
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -77,6 +77,12 @@ def test_one_pass_over_memory_has_the_same_bits(word: str) -> None:
         some = Factor(left[..., step], least=least), Factor(right[:, step], least=least)
         expected = tensor_core._cut_step(expected, *some, 14)
     assert torch.equal(cut_products.added(kept, left, right, (least, least), 14), expected)
+    left[0, 1, 3], right[1, 35, 4], kept[1, 4, 17] = torch.nan, torch.nan, torch.nan
+    unknown = torch.isnan(cut_products.added(kept, left, right, (least, least), 14))
+    assert unknown[0].all(1).tolist() == [False, True, False, False, False]
+    assert torch.equal(
+        unknown[1].nonzero(), torch.tensor([[0, 4], [1, 4], [2, 4], [3, 4], [4, 4], [4, 17]], device=device)
+    )
 
 
 def test_values_of_one_sign_are_lost_bit_by_bit_where_products_are_cut() -> None:

@@ -48,10 +48,12 @@ def _added(
         largest = _within(tl.maximum(tl.max(sums, 1), _exponent(total, -126)))
         units = _power_of_two(bits - 1 - largest)  # to units of the last place
         whole = (of_rows[:, :, None] * of_columns[None, :, :] * units[:, None, :]).to(tl.int32)  # cut off towards zero
+        unknown = total * 0.0 + tl.sum(of_rows * 0.0, 1)[:, None] + tl.sum(of_columns * 0.0, 0)[None, :]  # 0, or NaN
         count = tl.sum(whole, 1) + (total * units).to(tl.int32)
         total = count.to(tl.float32) * _power_of_two(largest - bits + 1)
         last = _within(_exponent(total, -126))
         total = (total * _power_of_two(bits - 1 - last)).to(tl.int32).to(tl.float32) * _power_of_two(last - bits + 1)
+        total += unknown
     tl.store(found + here, total, mask=inside)
 
 
