@@ -2,7 +2,8 @@
 
 The knobs are those of `quantised`, as far as a tensor core has them, and mean the same: that kernel is its emulation,
 `kernel.quantised.key_chunk` being `key_chunk` here. The accumulator's bits are the hardware's (Hopper: 14) where a
-policy has fewer than 24; where it has 24, sums go to float32 after each instruction, 32 terms.
+policy has fewer than 24; where it has 24, sums go to float32 after each instruction, 32 terms: on Hopper the emulation
+of that is `fp8_hopper` with `flush_interval=32` (experiments/fp8_fit).
 """
 
 import importlib.util

@@ -91,14 +91,17 @@ def test_casts_in_one_pass_are_torchs_bit_for_bit(knobs: dict[str, object], monk
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("knobs", [{"policy": "fp8_tensor"}, {"policy": "fp8_block"}, {"policy": "fp8_e5m2"}], ids=str)
 def test_it_is_its_emulation_on_the_gpu(knobs: dict[str, object], causal: bool) -> None:
-    """The tensor core's own sum of 32 terms keeps 14 bits: 2^-13 of it a product, which moves 2^-13 / 2^-4 of the
-    casts by 2^-3, 5e-3, and more of dS."""
+    """On Hopper with the tensor core's own sums of 32 terms, and so as near as in the interpreter. Of scales of blocks
+    against float32 sums: 14 bits, 2^-13 of a sum a product, move 2^-13 / 2^-4 of the casts by 2^-3, 5e-3, and more of
+    dS."""
     problem = Problem(queries=1024, keys=1024, heads=8, heads_kv=2, dim=128, causal=causal, dtype=torch.bfloat16,
                       scale=128**-0.5)  # fmt: skip
     tensors = problem.draw("cuda")
     found = results(KERNEL(**knobs), problem, tensors, torch.float32)
-    apart = relative(found, results(quantised.KERNEL(key_chunk=64, **knobs), problem, tensors, torch.float32))
-    assert max(apart.values()) < 2e-2, apart
+    own = torch.cuda.get_device_capability()[0] == 9 and knobs["policy"] != "fp8_block"
+    sums = {"accumulator_bits": 14, "cut_products": True, "flush_interval": 32} if own else {}
+    apart = relative(found, results(quantised.KERNEL(key_chunk=64, **knobs, **sums), problem, tensors, torch.float32))
+    assert max(apart.values()) < (BAND if own else 2e-2), apart
 
 
 FLUSH_128 = {"policy": "fp8_hopper_flush", "key_chunk": 128}
