@@ -9,6 +9,7 @@ import accuracy
 from accuracy.execute.plan import plan
 from accuracy.reference.cache import Cache
 from accuracy.stack.measure import StackPipeline
+from tests.foreign.functions import eager
 from tests.measuring import configuration
 from tests.stack.stacks import SMALL
 
@@ -82,4 +83,4 @@ def test_a_function_and_a_path_a_without_a_backward_are_refused_in_one_line() ->
     with pytest.raises(accuracy.ConfigError, match="gives no gradients"):
         accuracy.logprobs("decode+eager", "eager", **small)
     with pytest.raises(accuracy.ConfigError, match="a function has no place in a stack"):
-        accuracy.logprobs("eager", test_float16_is_nearer_than_bfloat16, **small)
+        accuracy.logprobs("eager", eager, **small)
