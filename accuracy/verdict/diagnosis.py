@@ -178,8 +178,8 @@ def _cause(pattern: Pattern, lead: tuple[str, ...], known: dict[str, Cause]) -> 
 
 def _unproven(pattern: Pattern, lead: tuple[str, ...], tried: list[Cause]) -> str:
     """How near the nearest hypothesis was, and the factor, if there is one."""
-    gain = pattern.numbers.get("gain")
-    is_factor = "" if gain is None else f"; {lead[0]} is about {1 + float(gain):.7g} times the reference"
+    gain = pattern.gains.get(lead[0])
+    is_factor = "" if gain is None else f"; {lead[0]} is about {1 + gain:.7g} times the reference"
     if not tried:
         return f"; no cause was proven{is_factor}."
     near = min(tried, key=lambda each: each.leaves)

@@ -55,6 +55,7 @@ class Pattern:
     ratios: dict[str, float]
     floors: dict[str, tuple[str, ...]]
     numbers: dict[str, float | str]
+    gains: dict[str, float]
     sentence: str
     shape: str = ""
 
@@ -93,6 +94,11 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> Pattern:
         ratios=_ratios(rows, finest, size) if not healthy else {},
         floors=_floors(wrong),
         numbers={key: value for numbers in wrong["numbers"] for key, value in numbers.items()} | first["numbers"],
+        gains={
+            str(name): float(numbers["gain"])
+            for name, numbers in zip(wrong["tensor"], wrong["numbers"], strict=True)
+            if "gain" in numbers
+        },
         sentence=str(first["sentence"]),
         shape=shape,
     )

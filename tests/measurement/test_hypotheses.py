@@ -103,6 +103,11 @@ def mean_of_partials(plain: Plain) -> dict[str, Tensor]:
     return right | {"out": out}
 
 
+def in_eight_bits(x: Tensor) -> Tensor:
+    scale = x.abs().amax((1, 3), keepdim=True) / 448
+    return (x / scale).to(torch.float8_e4m3fn).double() * scale
+
+
 def no_delta(plain: Plain) -> dict[str, Tensor]:
     """dS = P dP."""
     right = plain.results()
@@ -165,6 +170,10 @@ PROVEN = {
     "scale squared in the backward": (backward(scale=lambda plain: plain.scale**2), "dv", "scale is 0.04"),
     "dk of the next rank": (final("dk", shifted), "dk", "shard of rank r + 1"),
     "keys of the next rank": (whole(k=lambda plain: shifted(plain.k)), "out", "k has the shard of rank r + 1"),
+    "keys and values in 8 bits": (
+        whole(k=lambda plain: in_eight_bits(plain.k), v=lambda plain: in_eight_bits(plain.v)),
+        "out", "k and v are cast to float8_e4m3 with a scale a head",
+    ),
     "heads h % Hk": (whole(heads=lambda plain: torch.arange(12) % 4), "out", "h % Hk"),
     "dv of the first head": (of_first_head, "dv", "only the first query head"),
     "a block twice": (blocks("dk", {(2, 1): 1}), "dk", "queries of rank 2 and keys of rank 1 twice"),

@@ -1,10 +1,14 @@
 """A cast at a place: of an input, a stage, or the result, to a coarser format."""
 
 from collections.abc import Iterator
+from functools import partial
+from itertools import product
 
 import torch
+from torch import Tensor
 
-from accuracy.core.dtype import FORMATS, effective_dtype
+from accuracy.core import quantisation
+from accuracy.core.dtype import FORMATS, INPUT_FORMATS, effective_dtype
 from accuracy.measurement.hypothesis.base import (
     BACKWARD,
     Asked,
@@ -16,6 +20,7 @@ from accuracy.measurement.hypothesis.base import (
     rounder,
     staging,
 )
+from accuracy.runtime.quantise import quantise
 
 STAGES = {
     "scores": "the scores are", "weights": "P of the forward is", "backward_weights": "P of the backward is",
@@ -25,9 +30,12 @@ STAGES = {
 INPUTS = {("q",): "q is", ("k",): "k is", ("v",): "v is", ("dout",): "dout is", ("k", "v"): "k and v are",
           ("q", "k", "v"): "q, k and v are"}  # fmt: skip
 
+SHARES, KEPT = ("tensor", "head", "token"), (("k", "v"), ("q", "k", "v"))
+
 
 def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
-    """Formats below the case's own."""
+    """Formats below the case's own; of inputs also 8 bits with a scale."""
+    yield from eight_bits(asked)
     for form in FORMATS.values():
         if form.precision >= FORMATS[asked.case.dtype].precision:
             continue
@@ -50,3 +58,19 @@ def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
             yield from altered(asked, f"cast of {stage}", f"{word} cast to {form.name}", change, form.name)
         both = staging(weights=to, backward_weights=to)
         yield from altered(asked, "cast of P", f"P is cast to {form.name}", both, form.name)
+
+
+def eight_bits(asked: Asked) -> Iterator[Hypothesis]:
+    """Inputs in 8 bits, as inference keeps keys and values: divided by a scale, which is what their largest value has
+    to the format's; in float32, which is what such code is written in, or in the case's own precision."""
+    arithmetic = {", in float32": torch.float32, "": torch.float64}
+    for (dtype, form), share, inputs in product(INPUT_FORMATS.items(), SHARES, KEPT):
+        policy = quantisation.Policy(granularity=share)
+        for suffix, precision in arithmetic.items():
+            cause = f"{INPUTS[inputs]} cast to {dtype} with a scale a {share}"
+            change = moving(partial(_quantised, form=form, policy=policy, precision=precision), *inputs)
+            yield from altered(asked, f"cast of {' and '.join(inputs)}", cause, change, f"{dtype}, {share}{suffix}")
+
+
+def _quantised(x: Tensor, form: str, policy: quantisation.Policy, precision: torch.dtype) -> Tensor:
+    return quantise(x.to(precision), form, policy).double()
