@@ -14,9 +14,9 @@ from tests.measuring import COSTS
 from tests.processes import Process
 
 GRID = (*TINY, "device=cpu", "variant=[ring,bpt_ring]", "dtype=[bfloat16,float32]", "world_size=[1,4]",
-        "workers=1", f"seed={list(range(4))}", "output_dir=run")  # fmt: skip
-CASES = 2 * 2 * 2 * 4
-INTERRUPT = 5  # as soon as so many cases are on disk
+        "workers=1", f"seed={list(range(6))}", "output_dir=run")  # fmt: skip
+CASES = 2 * 2 * 2 * 6
+INTERRUPT = 1  # as soon as so many cases are on disk: on a busy machine more follow before it is heard
 
 
 @dataclass(frozen=True)
