@@ -2,7 +2,7 @@
 
 As FlashInfer 0.6.18's source has it (`include/flashinfer/attention/hopper/variants.cuh`, `StandardFP8Attention`): P is
 multiplied by its format's largest value before the cast. The package compiles a kernel at its first use, by nvcc. Its
-emulation, `quantised` with the same policy, is as that source has it; neither was measured on a GPU yet.
+emulation, `quantised` with the same policy and tiles of 192 keys, has its errors on an H100 (experiments/fp8_fit).
 """
 
 import importlib.util
