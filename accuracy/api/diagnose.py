@@ -8,9 +8,10 @@ from typing import Any
 import pandas as pd
 
 from accuracy.api.measure import execute
-from accuracy.api.request import Subjects, request
+from accuracy.api.request import Subjects, named, request
 from accuracy.core.errors import ConfigError
 from accuracy.results.table import HYPOTHESES_SCHEMA, STEPS_SCHEMA
+from accuracy.runtime.arguments import takes
 from accuracy.verdict import diagnosis
 from accuracy.verdict.label import NOT_MEASURED
 from accuracy.verdict.verdict import verdicts
@@ -68,7 +69,10 @@ def diagnose(
         world_size = 1
     arguments = {"dtype": dtype, "world_size": world_size, "seed": seed, "sharding": sharding, "layout": layout,
                  "device": device, "case_seconds": case_seconds}  # fmt: skip
-    run = execute(request(variant, arguments | problem, ("experiment=diagnose",)), output_dir)
+    words = ["experiment=diagnose"]
+    if any(not takes(each, "softmax_scale") for each in named(variant)[1].values()):
+        words.append("problem.softmax_scale=null")  # the experiment has another than a function's own
+    run = execute(request(variant, arguments | problem, tuple(words)), output_dir)
     return _judge(run.results, run.steps, run.hypotheses)
 
 

@@ -81,6 +81,15 @@ def test_a_faulty_function_is_diagnosed_and_raises() -> None:
         found.raise_if_faulty()
 
 
+def test_a_function_with_a_scale_of_its_own_is_diagnosed_at_that_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("accuracy.api.diagnose.execute", lambda request, _: asked.append(request["problem"]) or 1 / 0)
+    for fn in (lambda q, k, v, causal: bshd(q, k, v, causal=causal, softmax_scale=q.shape[-1] ** -0.5), bshd):
+        with pytest.raises(ZeroDivisionError):
+            accuracy.diagnose(fn)
+    assert [problem["softmax_scale"] for problem in asked] == [None, 0.2]  # type: ignore[index]
+
+
 def test_a_table_is_diagnosed_as_it_is_and_a_case_that_raised_everywhere_raises(healthy: pd.DataFrame) -> None:
     accuracy.diagnose(healthy).raise_if_faulty()
     with pytest.raises(AssertionError, match="not here"):
