@@ -140,10 +140,11 @@ def test_workers_killed_at_any_moment_cost_a_case_each_at_most(tmp_path: Path) -
     given = cases("device=cpu", "variant=[ring,zigzag]", "world_size=[1,2,4]", "seed=[0,1,2,3]")
     begun = Counter[str]()
     killed: list[int] = []
+    others = {*multiprocessing.active_children()}  # ranks that another test's calls keep
 
     def begin(case: Case) -> None:
         begun[case.id] += 1
-        living = sorted(multiprocessing.active_children(), key=lambda each: each.pid or 0)
+        living = sorted({*multiprocessing.active_children()} - others, key=lambda each: each.pid or 0)
         if sum(begun.values()) % 3 == 0:
             victim = living[len(killed) % len(living)]
             victim.kill()
@@ -156,7 +157,7 @@ def test_workers_killed_at_any_moment_cost_a_case_each_at_most(tmp_path: Path) -
     assert statuses[table.FAILED] <= len(killed)
     assert statuses[table.OK] == len(given) - statuses[table.FAILED] > 0
     assert set(table.read_results(tmp_path)["case_id"]) == set(begun)
-    assert not multiprocessing.active_children()
+    assert {*multiprocessing.active_children()} <= others
 
 
 def test_rows_that_a_worker_stored_before_its_end_stay_measured(tmp_path: Path) -> None:
