@@ -12,7 +12,8 @@ from accuracy.runtime.arguments import takes
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem")
 """Of torch's operators that talk to other ranks."""
 
-_talks: set[Callable[..., Any]] = set()
+_talks: dict[int, Callable[..., Any]] = {}
+"""By id, as a callable object may have no hash; held, so that no other gets its id."""
 
 
 class _Collectives(TorchDispatchMode):
@@ -29,7 +30,7 @@ class _Collectives(TorchDispatchMode):
 def require_talk(fn: Callable[..., Any], group: dist.ProcessGroup | None, call: Callable[[], object]) -> None:
     """Raises NotShared where fn has no parameter `group`, several ranks are to share its work, and `call`, which calls
     it, uses none of torch.distributed's operators: it is a function of one device. Asked once for a function."""
-    if group is None or group.size() == 1 or fn in _talks or takes(fn, "group"):
+    if group is None or group.size() == 1 or id(fn) in _talks or takes(fn, "group"):
         return
     with _Collectives() as collectives:
         call()
@@ -38,4 +39,4 @@ def require_talk(fn: Callable[..., Any], group: dist.ProcessGroup | None, call: 
             "the function has no parameter group and calls nothing of torch.distributed, so ranks cannot share its"
             " work: use world_size=1, or give it a group"
         )
-    _talks.add(fn)
+    _talks[id(fn)] = fn

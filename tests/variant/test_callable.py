@@ -1,6 +1,7 @@
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -9,10 +10,11 @@ import torch
 from torch import Tensor
 
 import accuracy
-from accuracy.core.errors import ConfigError
+from accuracy.core.errors import ConfigError, NotShared
 from accuracy.execute.plan import plan
 from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
+from accuracy.runtime.collectives import require_talk
 from tests.measuring import TINY, configuration
 from tests.real_ranks import RealRanks
 
@@ -65,6 +67,18 @@ def test_a_function_of_one_device_is_not_blamed_for_what_ranks_would_share(pool:
     assert set(rows.loc[rows["world_size"] == 1, "status"]) == {"ok"}
     assert set(rows.loc[rows["world_size"] == 3, "status"]) == {"unsupported"}
     assert "use world_size=1, or give it a group" in rows.loc[rows["world_size"] == 3, "reason"].iloc[0]
+
+
+def test_a_callable_without_a_hash_is_asked_too() -> None:
+    class Unhashable:
+        __hash__ = None  # type: ignore[assignment]
+
+        def __call__(self, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+            return q
+
+    group: Any = SimpleNamespace(size=lambda: 2)
+    with pytest.raises(NotShared, match="use world_size=1"):
+        require_talk(Unhashable(), group, lambda: torch.ones(1) + 1)
 
 
 def test_a_function_in_the_default_group_is_measured_on_its_ranks(pool: RealRanks) -> None:
