@@ -40,7 +40,12 @@ class Part:
     @property
     def name(self) -> str:
         """`te_growth/nvidia-h200`."""
-        return f"{self.folder.parent.name}/{self.folder.name}"
+        return f"{self.experiment}/{self.folder.name}"
+
+    @property
+    def experiment(self) -> str:
+        """`te_growth`."""
+        return self.folder.parent.name
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -70,12 +75,13 @@ def parts(reports: Path) -> Iterator[Part]:
 def _measure(given: Namespace) -> int:
     reports, wanted = given.reports, set(given.experiments)
     found = list(parts(reports))
-    if unknown := wanted - {part.folder.parent.name for part in found}:
-        names = ", ".join(sorted({part.folder.parent.name for part in found}))
+    published = {part.experiment for part in found}
+    if unknown := wanted - published:
+        names = ", ".join(sorted(published))
         raise ConfigError(f"{', '.join(sorted(unknown))}: no published run of it in {reports}; published are {names}")
     here, code = _machine()
     ends, failed, left = time.monotonic() + 60 * given.minutes, 0, []
-    mine = [part for part in found if part.place.name in here and (not wanted or part.folder.parent.name in wanted)]
+    mine = [part for part in found if part.place.name in here and (not wanted or part.experiment in wanted)]
     if not mine:
         raise ConfigError(f"{reports}: no published run is of this machine ({', '.join(here)}); publish one first")
     for part in mine:

@@ -7,6 +7,7 @@ emulation, `quantised` with the same policy and tiles of 192 keys, has its error
 
 import importlib.util
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -14,10 +15,10 @@ import torch
 from torch import Tensor
 
 from accuracy.core.kinds import OneOf
-from accuracy.core.quantisation import FORMATS, POLICIES
+from accuracy.core.quantisation import POLICIES
 from accuracy.kernel.base import Abilities, Gradients, How, KernelKnobs
+from accuracy.kernel.block.fp8_operand import Operand, cast
 
-CODES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 CAPABILITY = 9
 
 
@@ -44,27 +45,24 @@ class FlashinferFp8(KernelKnobs):
         )  # fmt: skip
 
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Any]:
-        return torch.stack([self._item(*item, how) for item in zip(q, k, v, strict=True)]), None
-
-    def _item(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> Tensor:
-        """One sequence, (S, heads, D). Its causal mask is aligned at the bottom right."""
-        from flashinfer import single_prefill_with_kv_cache
-
-        word = POLICIES[self.policy].q
-        codes, scales = zip(*(_cast(x, word) for x in (q, k, v)), strict=True)
-        out: Tensor = single_prefill_with_kv_cache(
-            *codes, *scales, o_dtype=q.dtype, causal=how.causal, sm_scale=how.scale, backend="fa3"
-        )
-        return out
+        policy = POLICIES[self.policy]
+        operands = [cast(x, policy.q, policy) for x in (q, k, v)]
+        return torch.stack([_item(operands, item, q.dtype, how) for item in range(len(q))]), None
 
     def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
         raise NotImplementedError("FlashInfer's FP8 attention has no backward")
 
 
-def _cast(x: Tensor, word: str) -> tuple[Tensor, Tensor]:
-    """x (S, heads, D) as codes, and the scale of each head, float32."""
-    scale = x.abs().amax((0, 2)).float() / FORMATS[word].largest
-    return (x.float() / scale.where(scale > 0, 1.0)[:, None]).to(CODES[word]), scale
+def _item(operands: Sequence[Operand], item: int, dtype: torch.dtype, how: How) -> Tensor:
+    """One sequence: codes (S, heads, D), a scale a head. Its causal mask is aligned at the bottom right."""
+    from flashinfer import single_prefill_with_kv_cache
+
+    codes = (x.by_token[item].contiguous() for x in operands)
+    scales = (x.scales[item, :, 0] for x in operands)
+    out: Tensor = single_prefill_with_kv_cache(
+        *codes, *scales, o_dtype=dtype, causal=how.causal, sm_scale=how.scale, backend="fa3"
+    )
+    return out
 
 
 KERNEL = FlashinferFp8

@@ -86,7 +86,7 @@ def changed(*replacements: tuple[str, str]) -> ModuleType:
 
 def squares(tensors: list[torch.Tensor], gradients_only: bool = False) -> float:
     """Seconds of the backward's kernel over all its squares, or of the three products of each."""
-    group, part = prepared(tensors)
+    group, part = forward(tensors)
     side = fused._side(len(group.query), group.query.shape[1], group.intervals.widest())
     places = [(rows, keys) for keys, column in group.intervals.columns(0, side) for rows in column]
     if not gradients_only:
@@ -104,17 +104,6 @@ def squares(tensors: list[torch.Tensor], gradients_only: bool = False) -> float:
         return best(lambda: [fused._add_square(part, group, *place) for place in places], DEVICE)
     finally:
         fused._weights_and_slopes = kernel
-
-
-def prepared(tensors: list[torch.Tensor]) -> tuple[fused.Group, fused.Planes]:
-    """The heads and what their forward leaves."""
-    q, k, v, dout = tensors
-    seen = fused.seen_keys(q.shape[1], k.shape[1], True, False, None, ())
-    intervals = fused.Intervals.of(seen, q.shape[1], k.shape[1], q.device)
-    group = fused.Group.of(q[0], k[0], v[0], dout[0], scale=SCALE, intervals=intervals)
-    part = fused.Planes.empty(q, k).of(0, slice(None), slice(None))
-    fused.forward(part, group)
-    return group, part
 
 
 def masks(length: int, tensors: list[torch.Tensor]) -> Iterator[str]:
