@@ -1,5 +1,7 @@
 """What do real ranks cost beside the work itself? Start-up once, then per case: telling, results, waiting.
 
+Where processes share a core, the waiting of a case with work is mostly the operating system's schedule; a case with next
+to no work shows what is ours: 3 exchanges (the case is told, results are described, results come).
 ring-flash-attention's own scripts start torchrun for every case: 15.4 to 18.1 s each on H200s.
 """
 
@@ -25,6 +27,10 @@ from tests.measuring import configuration
 
 TARGET = 10  # milliseconds a case on top of the work, on 4 H200s
 CASES = 30
+PROBLEMS = {
+    "512 tokens": (),
+    "64 tokens": ("problem.seqlen=64", "problem.heads=1", "problem.heads_kv=1", "problem.head_dim=8"),
+}
 
 
 def lines(device: str) -> Iterator[str]:
@@ -33,12 +39,13 @@ def lines(device: str) -> Iterator[str]:
         yield f"real ranks: not measured, there is {most} GPU"
         return
     sizes = [size for size in (2, 4, 8) if size <= most]
-    words = ("problem=small", "variant=[ring,zigzag,llama3]", f"device={device}", "dtype=bfloat16", "world=processes")
-    kernel = ["kernel=eager"] if device == "cpu" else []
+    words = ["problem=small", "variant=[ring,zigzag,llama3]", f"device={device}", "dtype=bfloat16", "world=processes"]
+    words += ["kernel=eager"] if device == "cpu" else []
+    parts = [(size, problem) for problem in PROBLEMS for size in sizes]
     pending = [
         planned
-        for size in sizes
-        for planned in (plan(configuration(*words, *kernel, f"world_size={size}"), None) * CASES)[:CASES]
+        for size, problem in parts
+        for planned in (plan(configuration(*words, *PROBLEMS[problem], f"world_size={size}"), None) * CASES)[:CASES]
     ]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -49,12 +56,12 @@ def lines(device: str) -> Iterator[str]:
         ranks.run()
         found = json.loads((folder / "spent.json").read_text())
     yield f"real ranks: {sizes[-1]} processes ready after {found['ready'] - begin:.1f} s, once a run"
-    for place, size in enumerate(sizes):
+    for place, (size, problem) in enumerate(parts):
         spent = found["spent"][place * CASES : (place + 1) * CASES]
         extra = sorted(1000 * (wall - work) for wall, work in spent[3:])  # each variant's first warms up
         target = f"; target <= {TARGET}" if device == "cuda" else ""
         yield (
-            f"  {size} ranks: {statistics.median(extra):.1f} ms a case on top of the work"
+            f"  {size} ranks, {problem}: {statistics.median(extra):.1f} ms a case on top of the work"
             f" (slowest tenth from {extra[-len(extra) // 10]:.1f}){target}"
         )
 

@@ -10,11 +10,10 @@ import math
 import os
 import traceback
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import torch.distributed as dist
 
 from accuracy.core.case import Case, Reruns, digest
 from accuracy.core.errors import NotShared
@@ -164,6 +163,9 @@ class Rank:
                 self._shards = inputs_base.draw_shard(case, self.ranks.rank)
             except Exception as error:
                 self._shards = error
+        if self.ranks.rank < case.world_size:
+            with suppress(Exception):  # which the case will say
+                build_kernel(case)  # imports what it takes before the ranks meet: no rank waits for it in its time
 
     def run_all(self, case: Case, shards: Sequence[Tensors]) -> Ran:
         """On the first rank: the case in hand on all ranks; as `RunRanks`. Raises RankFailed."""
@@ -207,22 +209,19 @@ class Rank:
 
     def _run(self, what: int, given: Tensors | None) -> tuple[Results, Told]:
         case, rank, guarded = replace(self.case, reruns=RERUNS[what]), self.ranks.rank, None
-        try:
-            if rank >= case.world_size:
-                return (), {}
-            shards = self._shards if given is None else given
-            if isinstance(shards, Exception):
-                raise shards
-            if what == FUTURE and given is None:
-                shards = counts.other_future(case, rank, shards)
-            if what == POISON and given is None:
-                guarded = counts.Guarded(shards)
-                shards = guarded.tensors
-            place: list[Any] = [None] * case.world_size
-            place[rank] = shards
-            program = rank_program(case, build_kernel(case), place)
-        finally:
-            dist.barrier(self.ranks.control)
+        if rank >= case.world_size:
+            return (), {}
+        shards = self._shards if given is None else given
+        if isinstance(shards, Exception):
+            raise shards
+        if what == FUTURE and given is None:
+            shards = counts.other_future(case, rank, shards)
+        if what == POISON and given is None:
+            guarded = counts.Guarded(shards)
+            shards = guarded.tensors
+        place: list[Any] = [None] * case.world_size
+        place[rank] = shards
+        program = rank_program(case, build_kernel(case), place)
         world = ProcessesWorld(rank, case.world_size, self.ranks.data[case.world_size])
         with device.measured(case.device) as cost, device.poisoned(what == POISON):
             results = run_rank(program, world)
