@@ -1,7 +1,7 @@
 """What do real ranks cost beside the work itself? Start-up once, then per case: telling, results, waiting.
 
-Where processes share a core, the waiting of a case with work is mostly the operating system's schedule; a case with next
-to no work shows what is ours: 3 exchanges (the case is told, results are described, results come).
+Where processes share a core, a case with work waits mostly for the operating system's schedule; a case with next to no
+work shows what is ours: 3 exchanges (the case is told, results are described, results come).
 ring-flash-attention's own scripts start torchrun for every case: 15.4 to 18.1 s each on H200s.
 """
 
