@@ -3,6 +3,7 @@
 case -> inputs -> world -> variant (kernel) -> reference -> metrics -> rows of the table
 """
 
+import re
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -94,7 +95,7 @@ class Pipeline:
         except NotShared as error:
             return self.unsupported(case, str(error))
         except (Exception, SystemExit) as error:  # some packages call exit()
-            reason, text = _reason(error), _traceback(error)
+            reason, text = _reason(error, case.problem), _traceback(error)
             out_of_memory = isinstance(error.__cause__ or error, torch.OutOfMemoryError)
         if out_of_memory:  # only here, where the error no longer holds the tensors
             self._targets = None
@@ -202,9 +203,13 @@ def _block(rows: int, about: Row) -> dict[str, Sequence[Any]]:
     return {name: [value] * rows for name, value in about.items()}
 
 
-def _reason(error: BaseException) -> str:
-    """One line, without addresses that would differ from run to run."""
-    return (" ".join(str(error).split()) if isinstance(error, RankFailed) else located(error))[:500]
+def _reason(error: BaseException, problem: Problem) -> str:
+    """One line, without addresses that would differ from run to run; where it names both counts of heads, a remedy."""
+    line = (" ".join(str(error).split()) if isinstance(error, RankFailed) else located(error))[:500]
+    q, kv = problem.heads, problem.heads_kv
+    if q == kv or not {str(q), str(kv)} <= set(re.findall(r"\d+", line)):
+        return line
+    return f"{line}: q has {q} heads, k and v have {kv}; heads_kv={q} measures a function that wants as many"
 
 
 def _traceback(error: BaseException) -> str:

@@ -26,7 +26,7 @@ LEAST = 1 / 16  # of a unit roundoff: less is no rounding to float32 of more tha
 ONE_WAY = 0.3  # of the error's root mean square; a constant factor's share is 0.8 for Gaussian references
 DEVIATIONS = 5.0
 MARK = "inside"  # in the numbers of a finding that is a fact and no fault: float32 inside, or
-LSE, WEIGHTS, SCORES = "lse", "weights", "scores"  # lse stored in float32; weights, or scores, in 16 bits
+LSE, WEIGHTS, SCORES = "lse", "weights", "scores"  # lse stored in float32; equal values, or scores, in 16 bits
 
 
 def judges(evidence: "Evidence", dtype: str) -> bool:
@@ -55,12 +55,13 @@ def sentence(verdicts: pd.DataFrame) -> str:
     """What the facts of one variant say together; nothing where there is none."""
     facts = {str(each[MARK]) for each in verdicts["numbers"] if MARK in each}
     named = "rounds as a float32-internal function should" if FORMAT in facts else "merely rounds"
-    tied = ", but for a bias on tied inputs, which kernels have that round the softmax's weights to 16 bits"
+    why = "where equal values round alike in 16 bits (the softmax's weights, heads' dk and dv)"
+    tied = f", but for a bias on tied inputs, {why}"
     return f"{named}{tied if WEIGHTS in facts else ''}; nothing else found" if facts - {LSE, SCORES} else ""
 
 
 def weights(evidence: "Evidence", inputs: str) -> dict[str, float | str]:
-    """The mark of a bias that a kernel with 16-bit weights has, and a user's function may have."""
+    """The mark of a bias that 16-bit weights give, or 16-bit dk and dv of heads; a user's function may have both."""
     return {MARK: WEIGHTS} if inputs == "tied" and is_foreign(evidence) else {}
 
 

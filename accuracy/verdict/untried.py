@@ -21,6 +21,7 @@ def untried(results: pd.DataFrame) -> str:
         "a softcap": not (rows["softcap"] > 0).any(),
         "dropout": not any("dropout=" in mask for mask in masks),
         "lengths that ranks cannot share": (sizes > 1).any() and not any("padding=" in mask for mask in masks),
+        "grouped heads": not (rows["heads"] != rows["heads_kv"]).any(),
         "batches": not (rows["batch"] > 1).any(),
         "odd numbers of ranks": (sizes > 1).any() and not ((sizes > 1) & (sizes % 2 == 1)).any(),
         "runs again": not rows.get("repeats_differ", rows["seqlen"] * float("nan")).notna().any(),

@@ -75,6 +75,17 @@ def test_an_exception_of_the_function_is_a_row_with_its_reason() -> None:
     assert (row["status"], row["reason"].partition(" (")[0]) == ("failed", "ValueError: not today")
 
 
+def test_a_function_without_grouped_heads_is_told_how_to_have_none() -> None:
+    def ungrouped(q, k, v, *, causal, softmax_scale, group):
+        return scaled_dot_product_attention(q, k, v, is_causal=causal, scale=softmax_scale)
+
+    (row,) = accuracy.measure(ungrouped, layout="bhsd", **SMALL).to_dict("records")
+    assert row["status"] == "failed"
+    assert "q has 4 heads, k and v have 2; heads_kv=4 measures a function that wants as many" in row["reason"]
+    rows = accuracy.measure(ungrouped, layout="bhsd", **SMALL | {"heads_kv": 4})
+    assert set(rows.loc[rows["tensor"] != "lse", "status"]) == {"ok"}
+
+
 def test_what_the_process_has_set_in_torch_stays_and_the_function_computes_exactly() -> None:
     seen = []
 

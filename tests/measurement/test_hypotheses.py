@@ -244,6 +244,13 @@ def test_a_function_that_is_float32_inside_has_no_rows_in_float64() -> None:
     assert found.empty
 
 
+def test_heads_taken_for_tokens_are_named_on_one_rank() -> None:
+    """With one head of keys a function of (B, H, S, D) gives each query its own token's value."""
+    found = explained(whole(mask=lambda plain: torch.eye(40, dtype=torch.float64)), "world_size=1")["out"]
+    assert found.proven, found
+    assert "layout=bhsd" in found.text
+
+
 def test_gradients_that_follow_from_a_wrong_out_are_told() -> None:
     """A backward from the returned out and lse, and one by autograd."""
     found = explained(whole(scale=lambda plain: plain.scale**2))

@@ -10,6 +10,8 @@ from accuracy.core.case import Problem
 from accuracy.measurement.hypothesis.base import Asked, Hypothesis, altered, setting
 from accuracy.reference.float64 import seen_keys
 
+SWAPPED = "a query sees no key but its own, as in a function of (B, H, S, D) that is measured without layout=bhsd"
+
 
 def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
     """Each mask that shows other pairs than the right one."""
@@ -30,7 +32,8 @@ def _masks(asked: Asked) -> Iterator[tuple[str, Tensor]]:
         yield "a query does not see its own position", right * (offset != 0)
         yield "a query sees one key too far ahead", _also(right, offset == 1)
         yield "rows see the block of their own rank in full, not causally", _also(right, same)
-        yield "rows see no key of their own rank behind the diagonal", right * (~same | (offset == 0))
+        alone = "rows see no key of their own rank behind the diagonal" if asked.size > 1 else SWAPPED
+        yield alone, right * (~same | (offset == 0))
         yield "the mask is anticausal", (offset >= 0).double()
         local = _local(asked.tokens)[:, None], _local(asked.keys)[None]
         by_place = local[1] <= local[0]

@@ -7,7 +7,7 @@ must be at least a tenth of the error's root mean square, so that it matters. Si
 is the kernel's, not the schedule's: only the bias beyond it counts. Healthy variants: below 0.01 of the
 error (reports/world_size_growth). lse is left out: the last bits of kernels' exp and log are biased themselves (0.75 of
 flash-attn's lse error, which is 1e-7). Of a user's function a bias on tied inputs alone is a fact, and no fault: it has
-a kernel that rounds the weights of the softmax to 16 bits, as flash kernels do.
+a kernel that rounds the weights of the softmax to 16 bits, as flash kernels do, or dk and dv of heads before their sum.
 """
 
 import math
