@@ -3,7 +3,6 @@ process is a parent that says in the run folder how its child, a rank, died.
 """
 
 import ctypes
-import multiprocessing
 import os
 import signal
 import sys
@@ -12,11 +11,11 @@ import traceback
 from collections.abc import Callable, Mapping
 from glob import glob
 from importlib import import_module
-from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import IO, Any
 
 from accuracy.cli import internal
+from accuracy.execute import start_method
 from accuracy.execute.ranks.launch import Launch, launch
 
 PRELOADED = ["accuracy.cli.application", "accuracy.execute.ranks.agent", "accuracy.execute.worker_process"]
@@ -106,10 +105,4 @@ def start_server(config: Mapping[str, Any]) -> None:
     gpus = 0 if config.get("workers") == "processors" else len(glob("/dev/nvidia[0-9]*"))
     if alone or config.get("dry_run") or (gpus or processors) == 1:
         return
-    multiprocessing.set_forkserver_preload(PRELOADED)
-    resource_tracker.ensure_running()  # which lets SIGINT in again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: Ctrl-C is not for the server
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    start_method.start_server(PRELOADED)

@@ -89,9 +89,29 @@ def _spec(top: str) -> ModuleSpec | None:
         return None
 
 
-@cache
+Imports = dict[tuple[Path, str, tuple[int, int]], frozenset[str]]
+"""By file, module and the file's stamp: what it imports."""
+_known: Imports = {}
+
+
+def known() -> Imports:
+    """All that this process has read. To read it again would take a worker a quarter of a second."""
+    return dict(_known)
+
+
+def learn(imports: Imports) -> None:
+    """What another process has read."""
+    _known.update(imports)
+
+
 def _imports(path: Path, name: str, stamp: tuple[int, int]) -> frozenset[str]:
     """Every name that may be an imported module: `from a import b` names a and a.b."""
+    if (key := (path, name, stamp)) not in _known:
+        _known[key] = _read_imports(*key)
+    return _known[key]
+
+
+def _read_imports(path: Path, name: str, stamp: tuple[int, int]) -> frozenset[str]:
     package = name if path.name == "__init__.py" else "" if name.endswith(".py") else name.rpartition(".")[0]
     found: set[str] = set()
     try:

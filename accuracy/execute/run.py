@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from accuracy.config.read import Configuration
 from accuracy.core.case import Case, digest
-from accuracy.execute import other_code
+from accuracy.execute import other_code, start_method, worker_process
 from accuracy.execute.measure import Launched, measure
 from accuracy.execute.plan import Planned
 from accuracy.measurement.provenance import code_of, fingerprint, provenance
@@ -68,6 +68,8 @@ def execute(
     """Measure every planned case that the folder does not have; each case's rows are on disk before the next. launched:
     the real ranks that this process is the first of; None: it was started alone. quiet: no progress bar."""
     ids = [each.case.id for each in plans]
+    if configuration.workers > 1 and not any(each.case.world == "processes" for each in plans):
+        start_method.start_server([worker_process.__name__])  # at work while this process looks at its own code
     about = record(configuration.name, configuration.device, config, ids, ["accuracy", *command]) | {
         "workers": configuration.workers,
         "process": os.getpid(),

@@ -1,10 +1,36 @@
-"""Starting a process settles for all of Python how processes are started, unless that is taken back."""
+"""The server that workers and ranks are forked from, which imports once what they take. Starting a process settles for
+all of Python how processes are started, unless that is taken back."""
 
+import gc
 import multiprocessing
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing import forkserver, resource_tracker
 from typing import Any
+
+
+def preload(modules: Sequence[str]) -> None:
+    """Let the server import these, where it is not at work yet."""
+    multiprocessing.set_forkserver_preload(["accuracy.execute.no_collection", *modules])
+
+
+def start_server(modules: Sequence[str]) -> None:
+    """Start the server, which imports the modules while this process goes on."""
+    preload(modules)
+    resource_tracker.ensure_running()  # which lets SIGINT in again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: Ctrl-C is not for the server
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def collect() -> None:
+    """In a process of the server: garbage from now on."""
+    gc.freeze()
+    gc.enable()
 
 
 @contextmanager

@@ -6,12 +6,14 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
+from accuracy.core import closure
 from accuracy.core.case import Case
+from accuracy.execute import start_method
 from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.results import table, writing
 from accuracy.runtime import arithmetic
@@ -21,13 +23,14 @@ from accuracy.runtime import arithmetic
 class Work:
     """What every worker is to do. pipeline: with what is kept from case to case still empty; folder: of the run; gpus:
     one worker each, None is the CPU; threads: of a worker's CPU work; case_seconds: that a case
-    may take, as configured."""
+    may take, as configured; imports: of source files, found before."""
 
     pipeline: Pipeline
     folder: Path
     gpus: Sequence[int | None]
     threads: int
     case_seconds: float = math.inf
+    imports: closure.Imports = field(default_factory=closure.known)
 
 
 def write(folder: Path, case: Case, measured: Measured) -> str:
@@ -53,6 +56,8 @@ def prepare(work: Work, gpu: int | None) -> None:
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)  # the process that hands out cases hears of it too, and ends this one
     end_with_parent(1)
+    start_method.collect()
+    closure.learn(work.imports)
     arithmetic.make_exact()
     torch.set_num_threads(work.threads)
     if gpu is not None:

@@ -68,7 +68,7 @@ class _Worker:
     def start(self) -> None:
         """A new process; ready when it says so."""
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([worker_process.__name__])  # torch is imported once, not by each process
+        start_method.preload([worker_process.__name__])
         self.process: Any = None
         self.executor = ProcessPoolExecutor(1, context, worker_process.prepare, (self.work, self.gpu))
         self.case: Case | None = None

@@ -6,13 +6,15 @@ In: the functions of a configuration. Out: by function, what run.json says of ea
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from accuracy.config.read import Configuration
 from accuracy.core import own_code, plugins
 
+if TYPE_CHECKING:
+    from accuracy.config.read import Configuration
 
-def of_functions(configuration: Configuration) -> dict[str, Any]:
+
+def of_functions(configuration: "Configuration") -> dict[str, Any]:
     """By name as configured: the digest of the function's code, and commit and dirty flag of each repository that holds
     files of it (None: no repository)."""
     grids = (configuration, *configuration.also)

@@ -81,7 +81,7 @@ def test_a_part_of_ones_own_that_was_edited_is_measured_again(accuracy: CommandL
         plugins.load.cache_clear()  # as a new process has it
         provenance._digest.cache_clear()
         closure._bytes.cache_clear()
-        closure._imports.cache_clear()
+        closure._known.clear()
         return accuracy("--config-dir=parts", *SHORT, "variant=[edited,ring]", "output_dir=run").out
 
     assert "2 measured, 0 unsupported, 0 failed" in again("")

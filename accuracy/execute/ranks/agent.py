@@ -3,7 +3,6 @@ ranks tell of their cases in the run folder's journal, which this process follow
 interface."""
 
 import logging
-import multiprocessing
 import os
 import signal
 import tempfile
@@ -78,7 +77,7 @@ class Agent(LocalElasticAgent):
     """torch's agent for one machine, which also notes how a rank ended."""
 
     def __init__(self, task: Task, pending: Sequence[Planned], rendezvous_folder: Path, lead: Lead) -> None:
-        multiprocessing.set_forkserver_preload([__name__])  # imported once, not by each rank
+        start_method.preload([__name__])
         given.store(rendezvous_folder)
         self.task, self.stopping, self.ended, self.idle, self.journal_size = task, False, "", 0, 0
         spec = WorkerSpec(
@@ -155,6 +154,7 @@ def rank_process(task: Task, pending: Sequence[Planned], rendezvous_folder: Path
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the starting process's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     worker_process.end_with_parent(journal.LOST)
+    start_method.collect()
     try:
         arithmetic.make_exact()
         torch.set_num_threads(task.threads)
