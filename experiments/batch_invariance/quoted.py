@@ -120,6 +120,7 @@ def _on_a_gpu(tables: Tables) -> list[Said]:
             holds=cudnn == [[2]] * 3,
         ),
         Said("| triton_carry | none | none | none | none |", holds=none),
+        *_flash_attn_4(pd.read_csv(tables.reports / "batch_invariance/nvidia-h200.csv.gz")),
         Said("changes a quarter of the elements of out", holds=round(share, 2) == 0.25),
         Said("kernel, by {:.4f} of it.", (far,)),
         Said("both by more than 3 standard errors, and the difference is {:.1%} of the error.", (apart,), holds=sides),
@@ -167,4 +168,18 @@ def _second_run(tables: Tables) -> list[Said]:
         ),
         Said("and one token behind the sequence {:.0f} of out;", (third["differ"],)),
         Said("float64 finds neither side nearer at any", holds=at["nearer"].eq("neither").all()),
+    ]
+
+
+def _flash_attn_4(rows: pd.DataFrame) -> list[Said]:
+    mine = rows[rows["path"].str.endswith("flash_attn_4")].set_index("axis")
+    last = mine["last"].astype(int)
+    runs, none = int(mine["runs"].sum()), len(mine) == 4 and bool(mine["value"].isna().all())
+    to = (last["batchmates"], last["order"], last["length"], last["queries"])
+    head = "| | batch-mates, to {} | place in the batch, to {} | tokens behind, to {} |"
+    head += " queries of the last one's call, to {} |"
+    return [
+        Said(head, to),
+        Said("| flash_attn_4 | none | none | none | none |", holds=none),
+        Said("in {} runs no bit of out, lse, dq, dk and dv changes,", (runs,), holds=none),
     ]
