@@ -10,7 +10,7 @@ from accuracy.core import fields
 from accuracy.core.dtype import DTYPES
 from accuracy.core.errors import printable
 from accuracy.results import table
-from accuracy.results.derived import DERIVED
+from accuracy.results.derived import RATIOS
 
 LATER = fields.names(fields.PATH)  # columns that published baselines may lack
 _NO_TEXTS = ("code", "reference", *fields.names(fields.STACK))  # how a row came about; the gate is of attention alone
@@ -72,8 +72,8 @@ def _of_numbers(numbers: pd.DataFrame) -> str | None:
     for name in (*NUMBERS, "single_device_max"):
         if not ((numbers[name] >= 0) | ((name not in REQUIRED) & numbers[name].isna())).all():
             return f"{name} is missing or below 0"
-    for name in DERIVED.keys() & set(numbers):
-        above, below = DERIVED[name]
+    for name in RATIOS.keys() & set(numbers):
+        above, below = RATIOS[name]
         usual = numbers[np.isfinite(numbers[above]) & (numbers[below] > 0)]
         if not (usual[name] == usual[above] / usual[below]).all():
             return f"{name} is not {above} / {below}"

@@ -1,13 +1,22 @@
 """Which numbers follow exactly from others of their row? Published tables leave them out; reading rebuilds them."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 
-DERIVED = {  # each is the first column over the second, see `ratio`
+RATIOS = {  # each is the first column over the second, see `ratio`
     "x_floor": ("error_rel", "floor_rel"),
     "x_single_device": ("error_rel", "single_device_rel"),
     "x_exact": ("error_rel", "exact_rel"),  # of stacks
 }
+
+SUMMARIES = {  # of single ranks: each follows from others but for their rounding
+    "error_rel": ("error_rms", "reference_rms"),
+    "error_bias_t": ("error_bias", "error_rms"),
+}
+
+_SHAPE = ("batch", "seqlen", "seqlen_q", "heads", "heads_kv", "head_dim", "world_size")
 
 SAID_LATER = ("against",)  # columns that published tables may lack, "" in all of their rows
 
@@ -26,21 +35,53 @@ def with_derived(results: pd.DataFrame) -> pd.DataFrame:
     said = {
         name: results[name].astype("str").where(results[name].notna(), "") for name in SAID_LATER if name in results
     }
-    return results.assign(**said, **{name: results[name].fillna(found) for name, found in _rebuilt(results).items()})
+    whole = _filled(results.assign(**said), summaries(results))
+    return _filled(whole, _ratios(whole))
 
 
 def without_derived(results: pd.DataFrame) -> pd.DataFrame:
-    """The table without the derived numbers that `with_derived` gives back in every digit."""
+    """The table without the ratios that `with_derived` gives back in every digit."""
     return results.assign(
-        **{name: results[name].mask(results[name] == each) for name, each in _rebuilt(results).items()}
+        **{name: results[name].mask(results[name] == each) for name, each in _ratios(results).items()}
     )
 
 
-def _rebuilt(results: pd.DataFrame) -> dict[str, pd.Series]:
+def summaries(results: pd.DataFrame) -> dict[str, pd.Series]:
+    """error_rel and error_bias_t of single ranks from the columns that each follows from; NaN where nothing follows."""
+    if not {"tensor", "rank", *_SHAPE, *SUMMARIES, *itertools.chain(*SUMMARIES.values())} <= set(results):
+        return {}
+    rms, reference, bias = (_numbers(results, name) for name in ("error_rms", "reference_rms", "error_bias"))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        found = {"error_rel": rms / reference, "error_bias_t": bias / np.sqrt((rms**2 - bias**2) / _elements(results))}
+    single = (results["rank"] >= 0).to_numpy(dtype=bool, na_value=False)
+    usual = {name: np.where(single & np.isfinite(each), each, np.nan) for name, each in found.items()}
+    return {name: pd.Series(each, index=results.index) for name, each in usual.items()}
+
+
+def _elements(results: pd.DataFrame) -> np.ndarray:
+    """Elements of a rank's part of the tensor, where ranks have equal parts."""
+    batch, seqlen, seqlen_q, heads, heads_kv, head_dim, ranks = (_numbers(results, name) for name in _SHAPE)
+    of_keys = results["tensor"].isin(["dk", "dv"]).to_numpy()
+    queries = np.where(np.nan_to_num(seqlen_q) > 0, seqlen_q, seqlen)
+    dims = np.where(results["tensor"].isin(["lse", "delta"]), 1, head_dim)
+    elements: np.ndarray = batch * np.where(of_keys, seqlen * heads_kv, queries * heads) * dims / ranks
+    return elements
+
+
+def _ratios(results: pd.DataFrame) -> dict[str, pd.Series]:
     """Derived columns from the two that each follows from; NaN where nothing was measured."""
     found = {}
-    for name, given in DERIVED.items():
+    for name, given in RATIOS.items():
         if {name, *given} <= set(results):
-            above, below = (results[each].to_numpy(dtype="float64", na_value=np.nan) for each in given)
+            above, below = (_numbers(results, each) for each in given)
             found[name] = pd.Series(ratio(above, below, zero_by_zero=1.0), index=results.index)
     return found
+
+
+def _numbers(results: pd.DataFrame, name: str) -> np.ndarray:
+    numbers: np.ndarray = results[name].to_numpy(dtype="float64", na_value=np.nan)
+    return numbers
+
+
+def _filled(results: pd.DataFrame, found: dict[str, pd.Series]) -> pd.DataFrame:
+    return results.assign(**{name: results[name].fillna(each) for name, each in found.items()})

@@ -1,12 +1,14 @@
 """How is a table published in few bytes? In: a run's full table. Out: one parquet file that `table.read_results` reads.
 
 Left out are empty columns and numbers that reading rebuilds (`derived.py`). Rows of all ranks keep every digit; the
-numbers of single ranks are rounded to 12 significant bits, an error of at most 2^-12 = 2.4e-4 of the number. A table
-that the gate compares with is not rounded. Every number stays a float64, so that none overflows: byte stream split and
+numbers of single ranks are rounded to 12 significant bits, an error of at most 2^-12 = 2.4e-4 of the number. What
+others follow from has 13, so that what follows, the quotient of two, has that error too; where it has not, it is
+written. A table that the gate compares with is not rounded. Every number stays a float64, so that none overflows: byte stream split and
 compression make the zeros of a rounded number's last bytes free.
 """
 
 import hashlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from accuracy.results import table
-from accuracy.results.derived import without_derived
+from accuracy.results.derived import SUMMARIES, summaries, without_derived
 
 SIGNIFICANT_BITS = 12
 _ROUNDED = {*table.METRICS, *table.LOSSES, *table.METRICS_OF_PAIRS, "error_rms", "error_max"}
@@ -28,6 +30,7 @@ _SAME_NUMBERS = (  # rows that share a reference lie next to each other: their e
 )  # fmt: skip
 
 
+_SUMMARISED = {name for given in SUMMARIES.values() for name in given}
 _UNDRAWN = ("error_max", "drift_rms", "drift_max", "drift_differ")
 
 
@@ -38,7 +41,7 @@ def lean_results(full: pd.DataFrame, every_digit: bool = False) -> pa.Table:
     kept = kept.sort_by([(name, "ascending") for name in _SAME_NUMBERS if name in kept.column_names])
     each_rank = pc.fill_null(pc.greater_equal(kept["rank"], 0), False)
     single = kept.filter(each_rank)
-    content = pa.concat_tables([kept.filter(pc.invert(each_rank)), single if every_digit else _rounded(single)])
+    content = pa.concat_tables([kept.filter(pc.invert(each_rank)), single if every_digit else _summarised(single)])
     return content.replace_schema_metadata(table.RESULTS_SCHEMA.metadata)  # which sorting forgets
 
 
@@ -67,17 +70,31 @@ def digest(full: pd.DataFrame) -> dict[str, Any]:
     return {"rows": len(full), "csv_sha256": hashlib.sha256(text.getvalue()).hexdigest()}
 
 
-def rounded(values: np.ndarray) -> np.ndarray:
-    """Float64 values to 12 significant bits, to the nearest, ties to even; what would overflow stays as it is."""
+def rounded(values: np.ndarray, bits: int = SIGNIFICANT_BITS) -> np.ndarray:
+    """Float64 values to so many significant bits, to the nearest, ties to even; what would overflow stays as it is."""
     mantissa, exponent = np.frexp(values)
     with np.errstate(over="ignore"):
-        result = np.ldexp(np.rint(np.ldexp(mantissa, SIGNIFICANT_BITS)), exponent - SIGNIFICANT_BITS)
+        result = np.ldexp(np.rint(np.ldexp(mantissa, bits)), exponent - bits)
     return np.where(np.isfinite(result), result, values)
 
 
-def _rounded(rows: pa.Table) -> pa.Table:
-    for place, field in enumerate(rows.schema):
-        if field.name in _ROUNDED:
-            values = rounded(rows[field.name].to_numpy().astype("float64"))
-            rows = rows.set_column(place, field, pa.array(values, from_pandas=True).cast(field.type))
+def _summarised(full: pa.Table) -> pa.Table:
+    rows = _rounded(full, finer=_SUMMARISED)
+    for name, found in summaries(rows.to_pandas()).items():
+        given = full[name].to_numpy()
+        written = np.abs(found - given) > np.abs(given) * 2.0**-SIGNIFICANT_BITS
+        rows = _with_column(rows, name, np.where(written | found.isna(), rows[name].to_numpy(), np.nan))
     return rows
+
+
+def _rounded(rows: pa.Table, finer: Collection[str] = ()) -> pa.Table:
+    for name in _ROUNDED & {*rows.column_names}:
+        bits = SIGNIFICANT_BITS + (name in finer)
+        rows = _with_column(rows, name, rounded(rows[name].to_numpy().astype("float64"), bits))
+    return rows
+
+
+def _with_column(rows: pa.Table, name: str, values: np.ndarray) -> pa.Table:
+    place = rows.schema.get_field_index(name)
+    field = rows.schema.field(place)
+    return rows.set_column(place, field, pa.array(values, from_pandas=True).cast(field.type))
