@@ -117,11 +117,13 @@ def _lacking(about: dict[str, Any]) -> str | None:
 
 
 def _without_places(about: dict[str, Any]) -> dict[str, Any]:
-    """run.json without what was local to the machine that measured: where it wrote, and its process."""
+    """run.json without what was local to the machine that measured (where it wrote, its process), and without the plan,
+    which a finished run has measured as a whole."""
     kept = [
         word
         for word in map(str, about["argv"])
         if word.split("=")[0] not in ("output_dir", "report", "reference.folder")
     ]
     config = {key: value for key, value in about["config"].items() if key not in ("output_dir", "report", "reference")}
-    return {**about, "argv": kept, "command": " ".join(kept), "config": config, "process": None}
+    left = {name: value for name, value in about.items() if name != "plan"}
+    return {**left, "argv": kept, "command": " ".join(kept), "config": config, "process": None}

@@ -14,6 +14,7 @@ RATIOS = {  # each is the first column over the second, see `ratio`
 SUMMARIES = {  # of single ranks: each follows from others but for their rounding
     "error_rel": ("error_rms", "reference_rms"),
     "error_bias_t": ("error_bias", "error_rms"),
+    "diff_rms": ("diff_rel", "reference_rms"),  # but for single device's norm in place of the reference's
 }
 
 _SHAPE = ("batch", "seqlen", "seqlen_q", "heads", "heads_kv", "head_dim", "world_size")
@@ -47,12 +48,18 @@ def without_derived(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def summaries(results: pd.DataFrame) -> dict[str, pd.Series]:
-    """error_rel and error_bias_t of single ranks from the columns that each follows from; NaN where nothing follows."""
+    """error_rel, error_bias_t and diff_rms of single ranks from the columns that each follows from; NaN where nothing
+    follows."""
     if not {"tensor", "rank", *_SHAPE, *SUMMARIES, *itertools.chain(*SUMMARIES.values())} <= set(results):
         return {}
-    rms, reference, bias = (_numbers(results, name) for name in ("error_rms", "reference_rms", "error_bias"))
+    names = "error_rms", "reference_rms", "error_bias", "diff_rel"
+    rms, reference, bias, apart = (_numbers(results, name) for name in names)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        found = {"error_rel": rms / reference, "error_bias_t": bias / np.sqrt((rms**2 - bias**2) / _elements(results))}
+        found = {
+            "error_rel": rms / reference,
+            "error_bias_t": bias / np.sqrt((rms**2 - bias**2) / _elements(results)),
+            "diff_rms": apart * reference,
+        }
     single = (results["rank"] >= 0).to_numpy(dtype=bool, na_value=False)
     usual = {name: np.where(single & np.isfinite(each), each, np.nan) for name, each in found.items()}
     return {name: pd.Series(each, index=results.index) for name, each in usual.items()}

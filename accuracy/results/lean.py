@@ -1,10 +1,10 @@
 """How is a table published in few bytes? In: a run's full table. Out: one parquet file that `table.read_results` reads.
 
 Left out are empty columns and numbers that reading rebuilds (`derived.py`). Rows of all ranks keep every digit; the
-numbers of single ranks are rounded to 12 significant bits, an error of at most 2^-12 = 2.4e-4 of the number. What
-others follow from has 13, so that what follows, the quotient of two, has that error too; where it has not, it is
-written. A table that the gate compares with is not rounded. Every number stays a float64, so that none overflows: byte stream split and
-compression make the zeros of a rounded number's last bytes free.
+numbers of single ranks are rounded to 12 significant bits, an error of at most 2^-12 = 2.4e-4 of the number. Numbers
+that others follow from have 13 bits, so that their quotients and products have that error too; one that has not is
+written. A table that the gate compares with is not rounded. Every number stays a float64, so that none overflows: byte
+stream split and compression make the zeros of a rounded number's last bytes free.
 """
 
 import hashlib
