@@ -136,19 +136,26 @@ class Folding(FlashAttn):
         return out, lse
 
     def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
-        of_one, given = (q[: self.items], k[: self.items]), (dout, q, k, v, out, lse.contiguous())
-        folded = super().foldable("backward", len(q) // self.items, *of_one)
-        found = self._parts(given, folded * self.items, how)
-        if folded == 1 or not self.deterministic:
+        given, calls = (dout, q, k, v, out, lse.contiguous()), len(q) // self.items
+        one, on = (self.items, *q.shape[1:]), flash_fold.Device.of(q)
+        sizes = flash_fold.backward_calls(calls, one, k.shape[1], on, self.deterministic)
+        found = self._parts(given, sizes, how)
+        if sizes[0] == 1 or not self.deterministic:
             return found
-        if self._proven("backward", given, found, lambda *one: self._parts(one, self.items, how), how, folded):
+        sums = -(-on.processors // (sizes[0] * self.items * q.shape[2]))
+        if self._proven("backward", given, found, lambda *some: self._parts(some, [1], how), how, sums):
             return found
-        return self._parts(given, self.items, how)
+        return self._parts(given, [1] * calls, how)
 
-    def _parts(self, given: Sequence[Tensor], at_once: int, how: How) -> tuple[Tensor, ...]:
-        """dq, dk, dv, so many items a call."""
+    def _parts(self, given: Sequence[Tensor], calls: Sequence[int], how: How) -> tuple[Tensor, ...]:
+        """dq, dk, dv; calls: how many of ours each call of the operator takes."""
         gradients = tuple(torch.empty_like(x) for x in given[1:4])
-        self._differentiate(zip(*(x.split(at_once) for x in (*given, *gradients)), strict=True), how)
+        tensors = (*given, *gradients)
+        if len(calls) == 1:
+            self._differentiate([tensors], how)
+        else:
+            items = [each * self.items for each in calls]
+            self._differentiate(zip(*(x.split(items) for x in tensors), strict=True), how)
         return gradients
 
     def _proven(

@@ -9,7 +9,7 @@ from accuracy.core.case import Case
 from accuracy.core.dtype import FORMATS
 from accuracy.core.masks import Block, Range, Visibility
 from accuracy.variant.base import Rank
-from accuracy.variant.ring import Ring
+from accuracy.variant.ring import COPIED_ELEMENTS, Ring
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,6 @@ def _cut(whole: Range, chunk: int) -> list[Range]:
     return [(begin, min(begin + chunk, whole[1])) for begin in range(*whole, chunk)]
 
 
-GRID_ELEMENTS = 2**26
-"""Of a tensor of rows or keys that a simulated world repeats for a grid of chunks, for one call: 128 MiB in 16 bits."""
-
-
 class Blockwise(Ring):
     """A ring of chunks."""
 
@@ -60,7 +56,7 @@ class Blockwise(Ring):
         problem, wide = case.problem, case.problem.heads * max(case.problem.head_dim, case.problem.value_dim)
         chunk = int(str(dict(case.variant.options).get("key_chunk", Chunks.key_chunk)))
         repeated = problem.batch * problem.queries * wide * -(-problem.seqlen // (case.world_size * chunk))
-        return 8 * min(GRID_ELEMENTS, repeated) * FORMATS[case.dtype].bytes // case.world_size
+        return 8 * min(COPIED_ELEMENTS, repeated) * FORMATS[case.dtype].bytes // case.world_size
 
 
 SCHEDULE = Blockwise(

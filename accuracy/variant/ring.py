@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from accuracy.core.case import Case
+from accuracy.core.dtype import FORMATS
 from accuracy.core.masks import Block
 from accuracy.core.sharding import UNEVEN
 from accuracy.variant.base import Rank, Schedule
@@ -17,6 +19,10 @@ from accuracy.world.base import Tensors
 
 Blocks = Callable[[Rank, int, int], list[Block]]
 """(rank, source of the keys, tokens a rank) -> the blocks that the rank computes of the source's keys, local."""
+
+COPIED_ELEMENTS = 2**27
+"""Of rows or keys that a simulated world copies for one call of the kernel, which is of several steps or of a grid of
+chunks: 256 MiB in 16 bits."""
 
 
 def distance(rank: Rank) -> int:
@@ -64,6 +70,16 @@ class Ring(Schedule):
     )  # fmt: skip
     low_wires: bool = True
     blocks: Blocks = Rank.blocks_between
+
+    def held_bytes(self, case: Case) -> int:
+        """Operands and results of the kernel's calls for several steps, of all ranks of a simulated world on a GPU:
+        ten."""
+        if case.world != "simulated" or case.device != "cuda":
+            return 0
+        problem = case.problem
+        rows = problem.batch * problem.queries * problem.heads * max(problem.head_dim, problem.value_dim)
+        copied = min(COPIED_ELEMENTS, rows * (case.world_size - 1))
+        return 10 * copied * FORMATS[case.dtype].bytes // case.world_size
 
     def source(self, rank: Rank, step: int) -> int:
         """Whose keys the rank has at a step."""

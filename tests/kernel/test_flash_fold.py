@@ -8,7 +8,15 @@ import torch
 
 from accuracy.kernel import flash_attn
 from accuracy.kernel.block import flash_fold
-from accuracy.kernel.block.flash_fold import GRID_LIMIT, Device, backward_parts, forward_splits, most, most_told
+from accuracy.kernel.block.flash_fold import (
+    GRID_LIMIT,
+    Device,
+    backward_calls,
+    backward_parts,
+    forward_splits,
+    most,
+    most_told,
+)  # fmt: skip
 
 PROCESSORS = 132
 H200, SMALL = Device(PROCESSORS, roomy=True), Device(PROCESSORS, roomy=False)
@@ -56,14 +64,22 @@ def test_a_full_device_cuts_nothing() -> None:
 
 
 def test_partial_sums_of_dq_are_dealt_out_over_the_processors() -> None:
-    """5 heads: 27 partial sums for 27 and more tiles of keys, but never more than there are tiles."""
-    assert backward_parts(5, 128 * 40, 64, H200) == 27
-    assert backward_parts(5, 128 * 3, 64, H200) == 3
+    """5 heads: 27 partial sums for more tiles of keys; 27 tiles and fewer, one a sum, are added in the order in which a
+    single sum adds them, that of 132 and more heads."""
+    assert [backward_parts(5, 128 * tiles, 64, H200) for tiles in (40, 28, 27, 3)] == [27, 27, 1, 1]
+    assert [backward_parts(planes, 128 * 40, 64, H200) for planes in (131, 132, 500)] == [2, 1, 1]
+
+
+def test_backwards_fold_in_twos_or_all_at_once() -> None:
+    """16 heads of 4 tiles: two calls have 5 partial sums, 3 have 3, 8 have 2, 9 and more have 1."""
+    fold = {calls: backward_calls(calls, (1, 512, 16, 128), 512, H200) for calls in (1, 3, 8, 9, 120)}
+    assert fold == {1: [1], 3: [2, 1], 8: [2] * 4, 9: [9], 120: [120]}
+    assert backward_calls(8, (1, 512, 16, 128), 512, H200, deterministic=False) == [8]
 
 
 def test_a_device_with_less_shared_memory_has_smaller_tiles_of_keys() -> None:
-    assert [backward_parts(1, 512, dim, H200) for dim in (64, 128, 192, 256)] == [4, 4, 8, 8]
-    assert [backward_parts(1, 512, dim, SMALL) for dim in (64, 128, 192, 256)] == [4, 8, 8, 16]
+    assert [backward_parts(30, 512, dim, H200) for dim in (64, 128, 192, 256)] == [1, 1, 5, 5]
+    assert [backward_parts(30, 512, dim, SMALL) for dim in (64, 128, 192, 256)] == [1, 5, 5, 5]
 
 
 def test_calls_fold_as_long_as_nothing_is_cut_otherwise() -> None:

@@ -56,6 +56,23 @@ def most(way: str, calls: int, queries: tuple[int, int, int, int], keys: int, de
 
 
 @lru_cache(maxsize=4096)
+def backward_calls(
+    calls: int, queries: tuple[int, int, int, int], keys: int, device: Device, deterministic: bool = True
+) -> list[int]:
+    """How many of `calls` backwards are each call, as few as have the sums of one. queries: as of `most`."""
+    batch, _, heads, dim = queries
+
+    def parts(folded: int) -> int:
+        return backward_parts(folded * batch * heads, keys, dim, device) if deterministic else 1
+
+    found: list[int] = []
+    while calls:
+        found.append(next(each for each in range(min(calls, GRID_LIMIT // batch), 0, -1) if parts(each) == parts(1)))
+        calls -= found[-1]
+    return found
+
+
+@lru_cache(maxsize=4096)
 def most_told(calls: int, queries: tuple[int, int, int, int], keys: int, processors: int) -> int:
     """As `most`, of forwards that are told the number of parts of one: as many as grid and memory allow."""
     batch, rows, heads, dim = queries
@@ -81,10 +98,12 @@ def forward_splits(planes: int, rows: int, keys: int, dim: int, processors: int)
 
 
 def backward_parts(planes: int, keys: int, dim: int, device: Device) -> int:
-    """The deterministic backward's partial sums of dq that get a tile of keys (`kBlockN` of the `run_mha_bwd_hdim`)."""
+    """The deterministic backward's partial sums of dq that get a tile of keys (`kBlockN` of the `run_mha_bwd_hdim`); 1,
+    too, where each gets one: they are added in the order in which a single sum would add the tiles."""
     widths = ((128, 128), (256, 64)) if device.roomy else ((96, 128), (192, 64), (256, 32))
     tiles = -(-keys // next(width for limit, width in widths if dim <= limit))
-    return min(tiles, -(-device.processors // planes))
+    sums = -(-device.processors // planes)
+    return 1 if sums >= tiles else sums
 
 
 def _last_alike(parts: Callable[[int], int], calls: int) -> int:

@@ -1,7 +1,8 @@
 """Which ranks of a ring do the same work at a step, and their kernel calls, folded: several calls, of consecutive ranks
 and blocks, in the batch of one call."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
@@ -12,13 +13,10 @@ from torch import Tensor
 
 from accuracy.core.precision import Precision
 from accuracy.kernel.block.calls import Scores
-from accuracy.kernel.block.running_state import RunningState
 from accuracy.simulate.batched.key_group import KeyGroup, key_groups
 from accuracy.variant.base import Rank
-from accuracy.variant.bpt import GRID_ELEMENTS
 from accuracy.variant.join import Running
-from accuracy.variant.ring import Blocks
-from accuracy.world.base import Tensors
+from accuracy.variant.ring import COPIED_ELEMENTS, Blocks
 
 
 class Run(NamedTuple):
@@ -92,21 +90,24 @@ class Call:
 
 
 def calls(rank: Rank, way: str, runs: Sequence[Run], q: Tensor, k: Tensor) -> Iterator[Call]:
-    """A step's kernel calls, each rank's groups in their order. q, k: of one rank, for their shapes. A group's keys are
-    repeated for each of its blocks: to as many as a rank has, no more; a grid of blocks repeats rows, too, and is one
-    call where its tensors stay below `GRID_ELEMENTS`."""
+    """The kernel calls of one step, or of several, each rank's groups in their order. q, k: of one rank, for their
+    shapes. A group's keys are repeated for each of its blocks: to as many as a rank has, no more; a grid of blocks
+    repeats rows, too, and is one call where its tensors have at most `COPIED_ELEMENTS`."""
     foldable = getattr(rank.kernel, "foldable", None)
+    ranks: Counter[Hashable] = Counter()
+    for run in runs:
+        ranks.update({group.key: len(run.ranks) for group in run.groups})
     for run in runs:
         for group in run.groups:
             queries, keys = q[:, group.block.query], k[:, group.block.key]
             at_once = 1  # blocks that may be one call on tensors like one block's q and k
             if foldable and (way == "backward" or position_is_irrelevant(queries)):  # a backward's are only added
-                at_once = foldable(way, len(run.ranks) * group.blocks, queries, keys)
+                at_once = foldable(way, ranks[group.key] * group.blocks, queries, keys)
             # a kernel that goes on in the memory of the state: rows of a group are no items of a batch there
             carries = way == "forward" and hasattr(rank.kernel, "carry")
             high = 1 if carries else min(at_once, group.count, k.shape[1] // keys.shape[1])
             if group.across > 1 and not carries:
-                room = GRID_ELEMENTS // max(queries.numel(), keys.numel())
+                room = COPIED_ELEMENTS // max(queries.numel(), keys.numel())
                 high = group.blocks if min(at_once, room) >= group.blocks else high
                 at_once = min(at_once, room) if high == group.blocks else at_once
             for piece in group.pieces(high):
@@ -119,26 +120,12 @@ def of_items(rank: Rank, items: int) -> Rank:
     return rank if known is None else replace(rank, kernel=known(items))
 
 
-def join(rank: Rank, partial: Running | RunningState, group: KeyGroup, q: Tensor, k: Tensor, v: Tensor) -> None:
-    """`Rank.join` of a group."""
-    if isinstance(partial, RunningState) or group.blocks == 1:
-        rank.join(partial, group.block, q, k, v)
-        return
-    out, lse = rank.attend(group.one, group.rows(q), group.keys(k), group.keys(v))
-    partial.add_each(group.whole, group.joined_rows(out), group.joined_lse(lse))
-
-
-def differentiate(
-    rank: Rank, group: KeyGroup, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
-) -> Tensors:
-    """`Rank.differentiate` of a group, what is to be added one after another in order: dq (N, across, S', H, D) of all
-    its rows, dk, dv (N, count, S'', Hk, D) of all its keys."""
+def merge(partial: Running, group: KeyGroup, out: Tensor, lse: Tensor) -> None:
+    """Bring a group's partials, a block an item, into those of some ranks."""
     if group.blocks == 1:
-        dq, dk, dv = rank.differentiate(group.block, dout, q, k, v, out, lse)
-        return dq.unsqueeze(1), dk.unsqueeze(1), dv.unsqueeze(1)
-    tensors = group.rows(dout), group.rows(q), group.keys(k), group.keys(v), group.rows(out), group.lse(lse)
-    dq, dk, dv = rank.differentiate(group.one, *tensors)
-    return group.joined_rows(dq), group.joined_keys(dk), group.joined_keys(dv)
+        partial.add(group.block, out, lse)
+    else:
+        partial.add_each(group.whole, group.joined_rows(out), group.joined_lse(lse))
 
 
 def position_is_irrelevant(x: Tensor) -> bool:

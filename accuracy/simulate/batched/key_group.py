@@ -2,8 +2,9 @@
 blocks in its batch. The order of blocks is the same for every row and for every key: no merge and no sum comes in
 another place."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 import torch
@@ -20,6 +21,13 @@ class KeyGroup:
     block: Block
     count: int = 1
     across: int = 1
+
+    @cached_property
+    def key(self) -> Hashable:
+        """Alike of equal groups: slices have no hash in older Pythons."""
+        block = self.block
+        edges = block.query.start, block.query.stop, block.key.start, block.key.stop
+        return (*edges, block.causal, block.window, self.count, self.across)
 
     @property
     def blocks(self) -> int:
@@ -56,18 +64,25 @@ class KeyGroup:
     def rows(self, x: Tensor) -> Tensor:
         """(N, S, H, D) -> (N across count, S', H, D)."""
         rows = x[:, self.whole.query]
+        if self.blocks == 1:
+            return rows
         items, _, heads, dim = rows.shape
         return _repeated(rows.view(items, 1, self.count, -1, heads, dim), self.across, self.count)
 
     def keys(self, x: Tensor) -> Tensor:
         """(N, S, Hk, D) -> (N across count, S'', Hk, D)."""
         keys = x[:, self.whole.key]
+        if self.blocks == 1:
+            return keys
         items, _, heads, dim = keys.shape
         return _repeated(keys.view(items, self.across, 1, -1, heads, dim), self.across, self.count)
 
     def lse(self, x: Tensor) -> Tensor:
         """(N, H, S) -> (N across count, H, S')."""
-        rows = x[:, :, self.whole.query].unflatten(2, (self.count, -1)).movedim(2, 1)
+        rows = x[:, :, self.whole.query]
+        if self.blocks == 1:
+            return rows
+        rows = rows.unflatten(2, (self.count, -1)).movedim(2, 1)
         return rows.unsqueeze(1).expand(-1, self.across, *rows.shape[1:]).flatten(0, 2)
 
     def joined_rows(self, x: Tensor) -> Tensor:
@@ -79,12 +94,11 @@ class KeyGroup:
         return x.unflatten(0, (-1, self.across, self.count)).movedim(2, 3).flatten(3, 4)
 
     def joined_keys(self, x: Tensor) -> Tensor:
-        """(N across count, S'', Hk, D) -> (N, count, across S'', Hk, D)."""
-        _, width, heads, _ = x.shape
-        words = _in_words(x)
-        blocks = words.view(-1, self.across, self.count, *words.shape[1:]).transpose(1, 2)
-        joined = blocks.reshape(-1, self.count, self.across * width, heads, words.shape[-1])
-        return joined.view(x.dtype)
+        """(N across, count, S'', Hk, D) -> (N, count, across S'', Hk, D)."""
+        _, count, width, heads, _ = x.shape
+        words = in_words(x)
+        blocks = words.view(-1, self.across, *words.shape[1:]).transpose(1, 2)
+        return blocks.reshape(-1, count, self.across * width, heads, words.shape[-1]).view(x.dtype)
 
 
 WORD = 16
@@ -93,11 +107,11 @@ WORD = 16
 
 def _repeated(x: Tensor, across: int, count: int) -> Tensor:
     """(N, across or 1, count or 1, S', heads, D) -> (N across count, S', heads, D)."""
-    words = _in_words(x)
+    words = in_words(x)
     return words.expand(-1, across, count, -1, -1, -1).reshape(-1, *words.shape[3:]).view(x.dtype)
 
 
-def _in_words(x: Tensor) -> Tensor:
+def in_words(x: Tensor) -> Tensor:
     """Its memory in words, where rows of D are made of whole ones: as many bytes are copied by fewer threads."""
     size = x.element_size()
     places = (x.storage_offset(), x.shape[-1], *x.stride()[:-1])

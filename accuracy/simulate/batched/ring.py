@@ -3,7 +3,8 @@
 The ranks are beside each other in the batch of one tensor, (W B, S/W, ...). Keys and values stay where they are and
 are looked up where they would have come from; what travel would have rounded is rounded. Consecutive ranks that compute
 the same blocks of consecutive sources are one kernel call, one merge and one sum, or as few as the kernel's `foldable`
-says keep every bit; so are blocks of one rank below each other (`accuracy.simulate.batched.key_group`).
+says keep every bit; so are blocks of one rank below each other (`accuracy.simulate.batched.key_group`), and the kernel
+calls of several steps (`accuracy.simulate.batched.operands`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,8 @@ import torch
 from torch import Tensor
 
 from accuracy.kernel.block.running_state import RunningState
-from accuracy.simulate.batched import fold
+from accuracy.simulate.batched import fold, operands
+from accuracy.simulate.batched.key_group import KeyGroup
 from accuracy.variant.base import Rank
 from accuracy.variant.join import Accumulator, Running
 from accuracy.variant.ring import Blocks
@@ -56,16 +58,37 @@ def forward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Resul
     size, batch = len(shards), len(shards[0][0])
     rank = fold.of_items(rank, batch)
     with _side_by_side(shards) as (q, *kv):
-        partials = RankStates(rank.running(q), size, batch)
-        for runs, k, v in _turns(rank, blocks, *kv):
-            for call in fold.calls(rank, "forward", runs, q[:batch], k[:batch]):
+        partials, reader = RankStates(rank.running(q), size, batch), operands.Operands(batch)
+        several = not isinstance(partials.whole, RunningState)
+        for runs, k, v, _ in _turns(rank, blocks, q[:batch], kv, several):
+            calls = list(fold.calls(rank, "forward", runs, q[:batch], k[:batch]))
+            reads = (KeyGroup.rows, q), (KeyGroup.keys, k), (KeyGroup.keys, v)
+            with blamed(range(size)):
+                ahead = reader.ahead(calls, reads, rank.attend)
+            for call in calls:
                 for together in call.parts():
                     for ranks, partial in partials.parts(together):
-                        mine, theirs = items(ranks, batch), items(call.sources(ranks), batch)
                         with blamed(ranks):
-                            fold.join(rank, partial, call.group, q[mine], k[theirs], v[theirs])
+                            _join(rank, partial, call, ranks, ahead.get(id(call)), reader, reads)
         parts = [partial.result(rank.dtype, rank.lse_dtype) for _, partial in partials.parts(range(size))]
     return _by_rank(batch, [same[0] if len(same) == 1 else torch.cat(same) for same in zip(*parts, strict=True)])
+
+
+def _join(
+    rank: Rank, partial: Running | RunningState, call: fold.Call, ranks: range, ahead: Tensors | None,
+    reader: operands.Operands, reads: Sequence[operands.Read],
+) -> None:  # fmt: skip
+    """Some ranks of a call into their partials; ahead: those of all its ranks, where they are computed."""
+    if isinstance(partial, RunningState):
+        _, k, v = reader.of(call, ranks, reads)
+        partial.add(call.group.block, k, v, rank.scale)
+        return
+    if ahead is not None:
+        some = items(range(ranks.start - call.ranks.start, ranks.stop - call.ranks.start), reader.batch)
+        out, lse = (x[some] for x in ahead)
+    else:
+        out, lse = rank.attend(call.group.one, *reader.of(call, ranks, reads))
+    fold.merge(partial, call.group, out, lse)
 
 
 def backward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Results]:
@@ -76,48 +99,76 @@ def backward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Resu
     with _side_by_side(shards) as (dout, q, *kv, out, lse):
         named = zip(("dq", "dk", "dv"), (q, *kv), strict=True)
         sums = [RankStates(rank.accumulator(name, x), size, batch) for name, x in named]
-        for turn, (runs, k, v) in enumerate(_turns(rank, blocks, *kv)):
-            for call in fold.calls(rank, "backward", runs, q[:batch], k[:batch]):
-                parts = []
-                for ranks in call.parts():
-                    mine, theirs = items(ranks, batch), items(call.sources(ranks), batch)
+        reader = operands.Operands(batch)
+        for runs, k, v, hop in _turns(rank, blocks, q[:batch], kv, _is_exact(rank)):
+            calls = list(fold.calls(rank, "backward", runs, q[:batch], k[:batch]))
+            rows, keys = [(KeyGroup.rows, x) for x in (dout, q, out)], [(KeyGroup.keys, x) for x in (k, v)]
+            reads = (*rows[:2], *keys, rows[2], (KeyGroup.lse, lse))
+            with blamed(range(size)):
+                ahead = reader.ahead(calls, reads, rank.differentiate)
+            for call in calls:
+                parts = [ahead[id(call)]] if id(call) in ahead else []
+                for ranks in () if parts else call.parts():
                     with blamed(ranks):
-                        parts.append(fold.differentiate(
-                            rank, call.group, dout[mine], q[mine], k[theirs], v[theirs], out[mine], lse[mine]
-                        ))  # fmt: skip
-                gradients = [same[0] if len(same) == 1 else torch.cat(same) for same in zip(*parts, strict=True)]
-                whole, sources = call.group.whole, call.sources(call.ranks)
-                if call.group.count > 1:
-                    _value(sums[0], call.ranks)  # a first block is taken as it is only where it has all rows
-                _add(sums[0], call.ranks, whole.query, gradients[0])
-                for total, part in zip(sums[1:], gradients[1:], strict=True):
-                    if call.group.across > 1:
-                        _value(total, sources)  # or all keys
-                    _add(total, sources, whole.key, part)
-            if size > 1 and turn < size:
+                        parts.append(rank.differentiate(call.group.one, *reader.of(call, ranks, reads)))
+                _sum(sums, call, [same[0] if len(same) == 1 else torch.cat(same) for same in zip(*parts, strict=True)])
+            if hop:
                 for total in sums[1:]:
                     value = _value(total)
                     value.copy_(rank.sent("gradient_wire", value))
     return _by_rank(batch, [_value(total).to(rank.dtype) for total in sums])
 
 
-def _turns(rank: Rank, blocks: Blocks, k: Tensor, v: Tensor) -> Iterator[tuple[Sequence[fold.Run], Tensor, Tensor]]:
-    """The runs of each step and the keys and values that they read: the ranks' own, or as they arrive, rounded to the
-    wire's dtype and read in the case's. Own keys that come last leave the first step empty."""
+def _is_exact(rank: Rank) -> bool:
+    """Whether the wire leaves sums of dk and dv as they are."""
+    dtype = str(rank.dtype).removeprefix("torch.")
+    return rank.precision.dtype("gradient_wire", dtype) == rank.precision.dtype("dkv_accumulator", dtype)
+
+
+def _turns(
+    rank: Rank, blocks: Blocks, q: Tensor, kv: Sequence[Tensor], several: bool
+) -> Iterator[tuple[Sequence[fold.Run], Tensor, Tensor, bool]]:
+    """The runs of each step, or of `several`, the keys and values that they read, and whether sums travel on then. Keys
+    and values are the ranks' own, or as they arrive, rounded to the wire's dtype and read in the case's. Own keys that
+    come last leave the first step empty. q: of one rank, for its shape."""
+    k, v = kv
     arrived = rank.sent("wire", k).to(rank.dtype), rank.sent("wire", v).to(rank.dtype)
     own, *others = fold.steps(rank, blocks, k.shape[1])
     diagonal_last = rank.precision.ring_order == "diagonal_last"
-    yield () if diagonal_last else own, k, v
-    for runs in others:
-        yield runs, *arrived
+    yield () if diagonal_last else own, k, v, bool(others)
+    for runs in operands.waves(others, q, k[: len(q)]) if several else others:
+        yield runs, *arrived, True
     if diagonal_last:
-        yield own, k, v
+        yield own, k, v, False
+
+
+def _sum(sums: Sequence[RankStates[Accumulator]], call: fold.Call, gradients: Sequence[Tensor]) -> None:
+    """Add a call's gradients, a block an item, to the ranks' dq, dk, dv."""
+    group, sources = call.group, call.sources(call.ranks)
+    if group.count > 1:
+        _value(sums[0], call.ranks)  # a first block is taken as it is only where it has all rows
+    _add(sums[0], call.ranks, group.whole.query, group.joined_rows(gradients[0]))
+    for total, blocks in zip(sums[1:], gradients[1:], strict=True):
+        if group.across > 1:
+            _add_side_by_side(total, sources, group, blocks.unflatten(0, (-1, group.count)))
+        else:
+            _add(total, sources, group.whole.key, blocks.unflatten(0, (-1, group.count)))
 
 
 def _add(total: RankStates[Accumulator], ranks: range, rows: slice, blocks: Tensor) -> None:
     batch = len(blocks) // len(ranks)
     for some, part in total.parts(ranks):
         part.add_each(rows, blocks[items(range(some.start - ranks.start, some.stop - ranks.start), batch)])
+
+
+def _add_side_by_side(total: RankStates[Accumulator], ranks: range, group: KeyGroup, blocks: Tensor) -> None:
+    """Blocks (N across, count, S'', Hk, D): where they are of all keys, as they lie."""
+    value = _value(total, ranks)[items(ranks, total.batch), group.whole.key]
+    if value.is_contiguous():
+        value = value.view(-1, *blocks.shape[2:])
+    else:
+        blocks = group.joined_keys(blocks)
+    Accumulator(value, value.dtype, value).add_each(slice(0, value.shape[1]), blocks)
 
 
 def _value(total: RankStates[Accumulator], ranks: range | None = None) -> Tensor:

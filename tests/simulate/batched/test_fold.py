@@ -8,7 +8,7 @@ from accuracy.core.masks import Block
 from accuracy.kernel import torch_flash
 from accuracy.kernel.block import flash_fold
 from accuracy.simulate import program
-from accuracy.simulate.batched import fold
+from accuracy.simulate.batched import fold, operands
 from accuracy.simulate.batched.key_group import key_groups
 from accuracy.simulate.program import build_kernel
 from tests.simulate.batched.both_ways import CHUNKS, MASKS, PAIRS, POLICIES, WIDE, Folding, cases, differing
@@ -75,7 +75,8 @@ def test_a_grid_of_blocks_is_one_call(places_alike: None, monkeypatch: pytest.Mo
         kernel = Folding(build_kernel(case), 60)
         assert differing(case, shards, kernel) == []
         assert kernel.most == most
-    monkeypatch.setattr(fold, "GRID_ELEMENTS", 1)
+    for module in (fold, operands):
+        monkeypatch.setattr(module, "COPIED_ELEMENTS", 1)
     assert differing(case, shards, again := Folding(build_kernel(case), 60)) == []
     assert again.most == 9
 
