@@ -73,7 +73,10 @@ def assert_close(
         errors[name] = _relative(_ours(x, layout, name).double(), getattr(truth.reference, name)) if not wrong else 0.0
     if wrong:
         source = SOURCE[policy].format(dtype=truth.policy.dtype)
-        raise AssertionError("\n".join([*wrong, f"limits: {source}; beyond them by chance: {ALARM:g} a tensor"]))
+        keys, heads = k.shape[1], q.shape[2]
+        read = f"k was read as {keys} tokens, q as {heads} heads: of (B, H, S, D) say layout='bhsd'"
+        said = [*wrong, f"limits: {source}; beyond them by chance: {ALARM:g} a tensor"]
+        raise AssertionError("\n".join([*said, read] if layout == "bshd" and keys < heads else said))
     return errors
 
 

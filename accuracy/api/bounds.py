@@ -12,6 +12,7 @@ from accuracy.bound.running import Bound
 from accuracy.bound.running import bounds as running_bounds
 from accuracy.core.dtype import FORMATS
 from accuracy.core.errors import ConfigError, unknown
+from accuracy.core.number import count
 from accuracy.reference import float64
 from accuracy.reference.float64 import Reference
 
@@ -81,6 +82,8 @@ def _check(q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None) -> None:
             raise ConfigError(f"{name} came as {shape}, expected a tensor (batch, tokens, heads, head dim)")
         if x.dtype != q.dtype or str(q.dtype).removeprefix("torch.") not in FORMATS:
             raise ConfigError(f"{name} is {x.dtype} and q {q.dtype}; give one dtype of {', '.join(FORMATS)}")
+        if broken := int((~x.isfinite()).sum()):
+            raise ConfigError(f"{name} has {count(broken, 'value')} not finite; no limits are known for such inputs")
         if x.device != q.device:
             raise ConfigError(f"{name} is on {x.device} and q on {q.device}; put them on one device")
     batch, queries, heads, dim = q.shape

@@ -18,16 +18,17 @@ from torch import Tensor
 
 from accuracy.core.dtype import tensor_dtype
 from accuracy.core.errors import ConfigError
+from accuracy.core.number import count
 from accuracy.core.recording import Recorded, matches, recorded
 from accuracy.live.call_on_disk import Call, load
-from accuracy.live.verdict import Judged, label_of, verdict
+from accuracy.live.verdict import FORWARD, GIVEN, Judged, label_of, verdict
 from accuracy.live.writing import wait
 from accuracy.measurement import metrics
 from accuracy.measurement.distance import Target, distance
 from accuracy.results.table import ALL_RANKS
 from accuracy.runtime import device as devices
 from accuracy.runtime.rounding import round_to
-from accuracy.verdict.label import NOT_MEASURED
+from accuracy.verdict.label import INVALID, NOT_MEASURED
 
 COLUMNS = (
     "step", "order", "layer", "call", "tensor", "rank", "label", "sentence", "times", "times_row", "error_rel",
@@ -90,7 +91,15 @@ def rows_of(found: Recorded, device: str) -> Iterator[dict[str, Any]]:
         for place, rank in enumerate([*(each.rank for each in found.facts), ALL_RANKS]):
             row = about | {"tensor": name, "rank": rank} | {key: values[place] for key, values in numbers.items()}
             label, sentence = label_of(row, numbers["error_rel"][:-1], partial(explained, call, name))
-            yield row | {"label": label, "sentence": sentence}
+            yield row | {"label": label, "sentence": _given(call, name) or sentence if label == INVALID else sentence}
+
+
+def _given(call: Call, name: str) -> str:
+    """Which of a tensor's inputs came with values that are not finite; nothing where none did."""
+    inputs = ("q", "k", "v") if name in FORWARD else ("q", "k", "v", "dout")
+    broken = {each: int((~call.tensors[each].isfinite()).sum()) for each in inputs if each in call.tensors}
+    said = [f"{each} with {count(number, 'value')} not finite" for each, number in broken.items() if number]
+    return f"{GIVEN} {', '.join(said)}" if said else ""
 
 
 def numbers_of(call: Call, name: str) -> dict[str, np.ndarray]:

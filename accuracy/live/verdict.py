@@ -19,6 +19,7 @@ from accuracy.verdict.label import EXCESS_ROUNDING, INVALID, LOGIC, NOT_MEASURED
 FAR = 4.0  # times the most that rounding makes: no rounding more or less explains that
 FORWARD = ("out", "lse")
 BACKWARD = ("dv", "dk", "dq")
+GIVEN = "was given"  # how the sentence of a tensor begins whose inputs are not finite: no fault of the attention
 SHORT = 11  # bits: of an lse that some function of 16-bit inputs rounded; a healthy one has float32's
 
 
@@ -72,6 +73,8 @@ def verdict(rows: pd.DataFrame) -> Judged:
         text = f"{text} within {plain(most)} times what rounding explains."
         return Judged(f"{text}{_left_out(rows)}", ROUNDING)
     first = wrong.iloc[0]
+    if first["sentence"].startswith(GIVEN):
+        return Judged(f"{_given(wrong, first)}{_left_out(rows)}", first["label"], dict(first))
     same = wrong[(wrong["name"] == first["name"]) & (wrong["tensor"] == first["tensor"])]
     ranks = sorted(same["rank"].unique())
     of_ranks = f" on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} of {first['world_size']}"
@@ -80,6 +83,21 @@ def verdict(rows: pd.DataFrame) -> Judged:
     text = f"{where} leaves rounding first ({first['label'].replace('_', ' ')}): {first['sentence']}{_place(first)}."
     sentence = f"{text} {_others(wrong, first, told)}{_left_out(rows)}".strip()
     return Judged(sentence, first["label"], dict(first))
+
+
+def _given(wrong: pd.DataFrame, first: pd.Series) -> str:
+    """What made its inputs is before the layer; what is wrong with finite inputs."""
+    given = wrong["sentence"].str.startswith(GIVEN)
+    layers = [name for name in dict.fromkeys(wrong.loc[given, "layer"]) if name != first["layer"]]
+    more = f", as {_were(layers)} {', '.join(layers[:4])}{' and more' * (len(layers) > 4)}" if layers else ""
+    text = (
+        f"{first['layer']} in step {first['step']} {first['sentence']}{more}: what made them is before the attention."
+    )
+    own = wrong[~given]
+    if own.empty:
+        return text
+    other = own.iloc[0]
+    return f"{text} {other['tensor']} of {other['layer']} is wrong with finite inputs: {other['sentence']}."
 
 
 def in_time(rows: pd.DataFrame) -> pd.DataFrame:
@@ -125,6 +143,10 @@ def _others(wrong: pd.DataFrame, first: pd.Series, told: pd.DataFrame) -> str:
 
 def _are(names: list[str]) -> str:
     return "are" if len(names) > 1 else "is"
+
+
+def _were(names: list[str]) -> str:
+    return "were" if len(names) > 1 else "was"
 
 
 def _left_out(rows: pd.DataFrame) -> str:

@@ -106,6 +106,21 @@ def test_what_is_not_finite_and_what_has_another_shape_fails() -> None:
         accuracy.assert_close(found["out"], x.q.bfloat16(), x.k.bfloat16(), x.v.bfloat16(), causal=True)
 
 
+def test_an_input_that_is_not_finite_is_no_fault_of_the_function() -> None:
+    x, found = returned("float32")
+    q = x.q.clone()
+    q[0, 5, 1, 2] = math.nan
+    with pytest.raises(accuracy.ConfigError, match="q has 1 value not finite"):
+        accuracy.assert_close(found["out"], q, x.k, x.v, causal=True)
+
+
+def test_heads_taken_for_tokens_are_told_with_the_failure() -> None:
+    x, found = returned("bfloat16")
+    swapped = [each.transpose(1, 2) for each in (found["out"], x.q, x.k, x.v)]
+    with pytest.raises(AssertionError, match=r"of \(B, H, S, D\) say layout='bhsd'"):
+        accuracy.assert_close(*swapped)
+
+
 def test_heads_may_come_before_tokens() -> None:
     x, found = returned("bfloat16")
     q, k, v, dout, out, dq = (each.transpose(1, 2) for each in (*x.tensors, found["out"], found["dq"]))

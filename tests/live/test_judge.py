@@ -35,6 +35,19 @@ def test_a_healthy_run_is_called_healthy(tmp_path: Path, dtype: torch.dtype) -> 
     found.raise_if_faulty()
 
 
+def test_an_attention_that_was_given_nan_is_not_accused(tmp_path: Path) -> None:
+    model = Model(attend, attend).to(torch.float32)
+    with torch.no_grad():
+        next(model.blocks[1].parameters())[3, 2] = torch.nan
+    with accuracy.capture(model, tmp_path, functions=[f"{small.NAMED}attend"]):
+        step(model, torch.optim.SGD(model.parameters(), lr=0.1), 0)
+    found = accuracy.judge(tmp_path)
+    assert not found.healthy
+    assert found.sentence.startswith("blocks.1.attention in step 0 was given q with")
+    assert "before the attention" in found.sentence
+    assert "leaves rounding" not in found.sentence
+
+
 FAULTS = {
     "a wrong scale in one layer": (small.attend_at_another_scale, "out", "logic"),
     "a mask that leaks at a border": (small.attend_leaking, "out", "logic"),
