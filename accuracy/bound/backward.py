@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from accuracy.bound.forward import Forward, Rows, Scores
+from accuracy.bound.forward import Forward, Rows, Scores, missed
+from accuracy.bound.linked import linked, of_delta
 from accuracy.bound.policy import Policy, flushed, grown, half_spacing, underflow, unit
 
 
@@ -57,15 +58,19 @@ def backward(rows: Rows, found: Scores, done: Forward, policy: Policy) -> tuple[
     off2_p = p2 * (found.variance + read_variance + of_weights) + least
     k2, q2, dout2 = rows.k.square(), rows.q.square(), rows.dout.square()
     shared = delta_variance * (pulled @ rows.k).square() * scale**2 + read_variance * rows.dq.square()
-    dq = Sums(
-        scale * (off @ rows.k.abs()), scale * (ds.abs() @ rows.k.abs()),
-        scale**2 * (off2 @ k2) + shared, scale**2 * (ds2 @ k2), scale * ((pulled * dp_variance.sqrt()) @ rows.k),
-    )  # fmt: skip
+    of_dq = scale**2 * (off2 @ k2) + shared
     whole = off2 + pulled.square() * delta_variance + ds2 * read_variance
+    both, together = pulled * (dp_variance + delta_variance).sqrt(), (pulled * dp_variance.sqrt()) @ rows.k
+    if found.linked is not None:
+        side = linked(rows, found, done, dp, dp_variance, delta_variance, ds, pulled, policy)
+        of_dq, whole, both, together = side.dq, side.ds, side.both, side.together
+        off2_p = p2 * (side.weights + found.linked.weight) + p2.minimum(least)
+    dq = Sums(
+        scale * (off @ rows.k.abs()), scale * (ds.abs() @ rows.k.abs()), of_dq, scale**2 * (ds2 @ k2), scale * together
+    )
     dk = Sums(
         scale * (off.T @ rows.q.abs()), scale * (ds.abs().T @ rows.q.abs()),
-        scale**2 * (whole.T @ q2), scale**2 * (ds2.T @ q2),
-        scale * ((pulled * (dp_variance + delta_variance).sqrt()).T @ rows.q),
+        scale**2 * (whole.T @ q2), scale**2 * (ds2.T @ q2), scale * (both.T @ rows.q),
     )  # fmt: skip
     dv = Sums(
         off_p.T @ rows.dout.abs(), p.T @ rows.dout.abs(), off2_p.T @ dout2, p2.T @ dout2, torch.zeros_like(rows.v)
@@ -89,8 +94,13 @@ def finished(sums: Sums, reference: Tensor, terms: Tensor, heads: int, policy: P
     variance = (
         sums.variance + sums.together.square() + each * (sums.squares + reference.square()) + alike * reference.square()
     )
-    variance = variance + roundings * small**2 / 3 + lost.square()
-    return error, variance + half_spacing(reference, policy.dtype).square() / 3
+    below = roundings * small**2 / 3
+    last = half_spacing(reference, policy.dtype).square() / 3
+    if policy.reads != "anything":  # storing a sum again loses no more than was added
+        below = below.minimum(sums.size.square())
+        last = last.minimum(missed(reference, variance + below + lost.square(), policy))
+    variance = variance + below + lost.square()
+    return error, variance + last
 
 
 def _dp(rows: Rows, dp: Tensor, policy: Policy) -> tuple[Tensor, Tensor]:
@@ -98,7 +108,8 @@ def _dp(rows: Rows, dp: Tensor, policy: Policy) -> tuple[Tensor, Tensor]:
     u, dim, short = policy.u, rows.v.shape[1], policy.products != policy.sums
     rounding = unit(policy.products) if short else 0.0
     error = grown(policy.chain(dim) + 2, u) * (rows.dout.abs() @ rows.v.abs().T)
-    variance = u**2 / 12 * policy.spread(dim) * (rows.dout.square() @ rows.v.square().T + dp.square())
+    squares = rows.dout.square() @ rows.v.square().T
+    variance = u**2 / 12 * policy.spread(dim) * policy.partial_sums(squares, dp.square())
     if policy.casts:
         error += 2 * rounding * (rows.dout.abs() @ rows.v.abs().T)
         variance += 2 * rounding**2 / 3 * (rows.dout.square() @ rows.v.square().T)
@@ -120,8 +131,11 @@ def _delta(
     error = torch.maximum(of_out, of_p) * (1 + rounding) + rounding * rows.delta.abs()
     products = rows.dout * rows.out
     of_weights = policy.weight_roundings * unit(policy.weights) ** 2 / 3
-    moved = found.p.square() * (of_weights * dp.square() + found.variance * (dp - rows.delta).square())
+    rounded = of_weights if found.linked is None else found.linked.weight
+    moved = found.p.square() * (rounded * dp.square() + found.variance * (dp - rows.delta).square())
+    if policy.reads == "weights" and found.linked is not None:
+        return error, of_delta(rows, found, dp, policy) + moved.sum(1, keepdim=True)
     variance = (rows.dout.square() * done.own_variance).sum(1, keepdim=True) + moved.sum(1, keepdim=True)
     variance += (rounding**2 / 3 + policy.alike * of_weights + policy.shift**2) * rows.delta.square()
-    variance += u**2 / 12 * dim * (products.square().sum(1, keepdim=True) + rows.delta.square())
+    variance += u**2 / 12 * dim * policy.partial_sums(products.square().sum(1, keepdim=True), rows.delta.square())
     return error, variance

@@ -13,6 +13,7 @@ from accuracy.bound.policy import (
     FAST_EXPONENTIAL,
     SHARE_OF_MEAN,
     SMALLEST_TILE,
+    SURE,
     Policy,
     flushed,
     grown,
@@ -20,6 +21,8 @@ from accuracy.bound.policy import (
     underflow,
     unit,
 )
+from accuracy.core.probes import REFERENCE_ERROR
+from accuracy.runtime.rounding import spacing
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Rows:
     """Some rows of one query head, and the keys from the first that one of them sees to the last: float64 matrices q,
     dout, out, dq (R, D), k, v (C, D), columns lse, delta (R, 1) of the exact result; visible: (R, C), 1 or 0; bias:
     what a mask adds to the scores (R, C); lost: rows to all of whose scores it adds so much that nothing else is left
-    (R, 1)."""
+    (R, 1); ties: whether rows of dout, and of v, occur more than once in the head."""
 
     q: Tensor
     k: Tensor
@@ -43,13 +46,15 @@ class Rows:
     scale: float
     softcap: float | None = None
     sink: float | None = None
+    ties: tuple[bool, bool] = (True, True)
 
 
 @dataclass(frozen=True)
 class Scores:
     """p: weights; slope: of the cap; top: largest |score| of a row (R, 1); terms: keys of a row (R, 1); rescales: of
     its running sums; level: of every partial's |lse|; error, variance: of the exponent s - lse with lse exact;
-    score_error: of the score alone; alike: variance that exp's errors share over a row (R, 1)."""
+    score_error: of the score alone; alike: variance that exp's errors share over a row (R, 1); linked: of what the
+    backward reads, where that is known."""
 
     p: Tensor
     slope: Tensor | float
@@ -61,18 +66,31 @@ class Scores:
     variance: Tensor
     score_error: Tensor
     alike: Tensor
+    linked: "Linked | None" = None
+
+
+@dataclass(frozen=True)
+class Linked:
+    """README.md, section 5a. peak: largest score of a row (R, 1); score, own: variances of a score and of its exp in
+    the forward; weight: of the rounding of P, by key, relative."""
+
+    peak: Tensor
+    score: Tensor
+    own: Tensor
+    weight: Tensor
 
 
 @dataclass(frozen=True)
 class Forward:
     """Errors and variances of out (R, D) and lse (R, 1) as they are stored; own_variance: of out's sums and its last
-    rounding alone, which differ from dim to dim."""
+    rounding alone, which differ from dim to dim; lse_own: of lse without what its scores err by."""
 
     out: Tensor
     lse: Tensor
     out_variance: Tensor
     lse_variance: Tensor
     own_variance: Tensor
+    lse_own: Tensor
 
 
 def scores(rows: Rows, policy: Policy) -> Scores:
@@ -83,7 +101,8 @@ def scores(rows: Rows, policy: Policy) -> Scores:
     square = (rows.q.square() @ rows.k.square().T).mul_(rows.scale**2)
     chain = grown(policy.chain(dim) + 4, u)
     error = chain * size + 3 * short * (1 + chain) * size * (policy.products != policy.sums)
-    variance = u**2 / 12 * policy.spread(dim) * (square + s.square()) + u**2 * s.square()
+    scaled = u**2 if policy.reads == "anything" else u**2 / 3
+    variance = u**2 / 12 * policy.spread(dim) * policy.partial_sums(square, s.square()) + scaled * s.square()
     if policy.products != policy.sums:
         variance += short**2 / 3 * (2 * s.square() + (1 + policy.casts) * square)
     slope: Tensor | float = 1.0
@@ -104,9 +123,13 @@ def scores(rows: Rows, policy: Policy) -> Scores:
         top.clamp_(min=abs(rows.sink))
     rescales = (terms / SMALLEST_TILE).ceil() + policy.pieces
     level = top + (terms + 1).log()
+    linked = None
+    if policy.reads != "anything" and not policy.merges and rows.sink is None:
+        linked = _linked(s, p, variance, rows, rescales, policy)
     apart = u * (policy.exponential + 12 * top + 8 * rescales)
     exponent = error + apart
     variance = variance + policy.exponential_variance + u**2 / 3 * (s.square() + 2 * top.square() + rescales)
+    variance = variance if linked is None else linked.score + linked.own
     alike = _alike(s - top, p, policy)
     if policy.split:  # all scores of a row are too small by one factor
         mean = (p * s).sum(1, keepdim=True)
@@ -116,7 +139,19 @@ def scores(rows: Rows, policy: Policy) -> Scores:
         largest = (exponent * rows.visible).amax(1, keepdim=True)
         exponent = exponent + 3 * (largest + unit(policy.weights)) + 2 * policy.merges * unit(policy.lse) * level
         variance = 3 * variance + policy.merges * unit(policy.lse) ** 2 / 3 * level.square()
-    return Scores(p, slope, top, terms, rescales, level, exponent, variance, error, alike)
+    return Scores(p, slope, top, terms, rescales, level, exponent, variance, error, alike, linked)
+
+
+def _linked(s: Tensor, p: Tensor, score: Tensor, rows: Rows, rescales: Tensor, policy: Policy) -> Linked:
+    """The row's largest score has the exponent 0, and its weight is stored as 1 or as near to 1 as it is."""
+    u = policy.u
+    peak = s.masked_fill(rows.visible == 0, -torch.inf).amax(1, keepdim=True)
+    below = (s < peak).double()
+    own = u**2 / 3 * (1 + below * ((s - peak).square() + 2 * peak.square() + rescales))
+    own += below * policy.exponential_variance
+    near = ((1 - p) / p).square() + score + own
+    weight = torch.full_like(p, unit(policy.weights) ** 2 / 3)
+    return Linked(peak, score, own, torch.where(p > 0.5, weight.minimum(near), weight) * policy.weight_roundings)
 
 
 def _alike(arguments: Tensor, p: Tensor, policy: Policy) -> Tensor:
@@ -153,24 +188,46 @@ def forward(rows: Rows, found: Scores, policy: Policy) -> Forward:
     return Forward(out, lse, *_variances(rows, found, policy, roundings))
 
 
-def _variances(rows: Rows, found: Scores, policy: Policy, roundings: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of out, lse, and of what out alone has."""
+def _variances(rows: Rows, found: Scores, policy: Policy, roundings: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of out, lse, what out alone has, and lse without its scores."""
     u, short = policy.u, policy.weight_roundings * unit(policy.weights) ** 2 / 3
     square, v_square = found.p.square(), rows.v.square()
     each = u**2 / 12 * (policy.spread(found.terms) + found.rescales) + unit(policy.partial) ** 2 / 6 * roundings
     spread = square @ v_square + rows.out.square()
+    link = found.linked
     moved = square * found.variance
     away = moved @ v_square - 2 * rows.out * (moved @ rows.v) + rows.out.square() * moved.sum(1, keepdim=True)
-    own = each * spread + 4 * u**2 * rows.out.square() + half_spacing(rows.out, policy.dtype).square() / 3
+    own = each * spread + 4 * u**2 * rows.out.square()
+    rounded = short * (square @ v_square + policy.alike * rows.out.square())
+    if link is not None:
+        rounded = (square * link.weight) @ v_square
+    last = half_spacing(rows.out, policy.dtype).square() / 3
+    if link is not None:
+        last = last.minimum(missed(rows.out, own + away.clamp(min=0.0) + rounded, policy))
+    own += last
     own += flushed(rows.out, policy.dtype).square()
-    own += underflow(policy.weights) ** 2 / 3 * (rows.visible @ v_square)
+    least = underflow(policy.weights) ** 2 / 3
+    own += least * (rows.visible @ v_square) if link is None else square.clamp(max=least) @ v_square
     own += policy.merges * unit(policy.partial) ** 2 * v_square.amax(0) + roundings * underflow(policy.partial) ** 2 / 3
     out = own + away.clamp_(min=0.0)  # of p_j (v_j - out): what all weights share leaves no error
-    out += short * (square @ v_square + policy.alike * rows.out.square()) + policy.shift**2 * rows.out.square()
-    lse = moved.sum(1, keepdim=True) + found.alike
+    out += rounded + policy.shift**2 * rows.out.square()
+    of_scores = moved.sum(1, keepdim=True)
+    lse = of_scores + found.alike
     lse += u**2 / 12 * (found.terms + found.rescales + policy.logarithm**2)
     lse += policy.weight_roundings * unit(policy.normaliser) ** 2 / 3 * square.sum(1, keepdim=True)
-    lse += u**2 / 3 * (rows.lse.square() + found.top.square())
+    if link is None:
+        lse += u**2 / 3 * (rows.lse.square() + found.top.square())
+    else:
+        lse += sum(half_spacing(x, policy.sums).square() for x in (rows.lse, link.peak)) * 2 / 3
     lse += policy.merges * unit(policy.lse) ** 2 / 3 * found.level.square()
-    lse += half_spacing(rows.lse, policy.stored_lse).square() / 3
-    return out, lse, own
+    if link is None or policy.stored_lse != policy.sums:
+        lse += half_spacing(rows.lse, policy.stored_lse).square() / 3
+    return out, lse, own, lse - of_scores
+
+
+def missed(x: Tensor, variance: Tensor, policy: Policy) -> Tensor:
+    """Square of the largest error of storing x, `SURE` deviations off before: rounding is monotone."""
+    off = SURE * variance.sqrt() + REFERENCE_ERROR * x.abs()
+    ends = torch.stack([x + off, x - off])
+    unit_there = spacing(ends, policy.dtype)
+    return ((ends / unit_there).round() * unit_there - x).square().amax(0)

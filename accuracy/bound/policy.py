@@ -25,6 +25,15 @@ COARSE_LOGARITHM = 48.0
 SPLIT, SPLIT_STAGE, SPLIT_SHIFT = 104.0, 16, 6.0
 """Of a float32 product as three in TF32 (README.md, section 5b): the roundings that it counts as at most, the terms
 after which a float32 sum is rounded, and the unit roundoffs by which it is too small in the mean."""
+READS = ("anything", "lse", "weights")
+"""What a backward reads. lse: it computes the forward's scores again, bit for bit, and takes exp(s - lse); weights:
+P itself, normalised, of which delta is sum P dP, as autograd does; anything: either, and scores that round anew. In the
+first two P is exp(s - running maximum) of the forward, or normalised."""
+LANES = 8
+"""Partial sums in which torch's softmax adds up P dP at least: of a vector register (`map2_reduce_all` of
+ATen/cpu/vec/functional_base.h), 32 threads on CUDA."""
+SURE = 6.0
+"""Standard deviations that an error before the last rounding is within: a chance of 2 exp(-18), 3e-8."""
 INSIDE = FORMATS | {"tf32": Format("tf32", 11, -126, 4)}
 """Formats of what is rounded inside; no tensor is stored in tf32."""
 
@@ -42,7 +51,8 @@ class Policy:
     largest relative errors of exp and log, in unit roundoffs of sums; alike: whether the weights of a row may all be
     rounded alike, as equal ones are; by_head: whether dk and dv of query heads that share keys are rounded before they
     are added; casts: whether q, k, v and dout are rounded to `products` first (autocast, TF32); split: whether products
-    of float32 are three in TF32, whose sums a tensor core cuts off instead of rounding them.
+    of float32 are three in TF32, whose sums a tensor core cuts off instead of rounding them; reads: what the backward
+    has of the forward (README.md, section 5a, `READS`). It makes the sqrt form sharper, the certain one stays.
     """
 
     dtype: str
@@ -63,6 +73,7 @@ class Policy:
     by_head: bool = False
     casts: bool = False
     split: bool = False
+    reads: str = "anything"
 
     @property
     def u(self) -> float:
@@ -87,6 +98,11 @@ class Policy:
     def spread(self, terms: Tensor | float) -> Tensor | float:
         """How many independent roundings a sum of so many products is taken to see."""
         return 2.5 * terms + 60 if self.split else terms
+
+    def partial_sums(self, squares: Tensor, square: Tensor) -> Tensor:
+        """Twice the mean square of a dot product's partial sums: at most the sum of its terms' squares and its own
+        square; in an order that has nothing to do with the terms, what is left (README.md, section 5a)."""
+        return squares + square if self.reads == "anything" else (squares + 2 * square) / 3
 
     @property
     def shift(self) -> float:

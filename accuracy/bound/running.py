@@ -53,6 +53,7 @@ def bounds(
     for item in range(q.shape[0]):
         for head in range(q.shape[2]):
             kv = head // share
+            ties = _ties(dout[item, :, head], v[item, :, kv], policy)
             for rows, keys, visible in _blocks(seen, q.device):
                 lse = reference.lse[item, head, rows, None].nan_to_num(neginf=0.0)
                 shown = _masked(mask, (item, head, rows), keys, visible, lse, bool(sinks))
@@ -60,7 +61,7 @@ def bounds(
                     q=q[item, rows, head].double(), k=k[item, keys, kv].double(), v=v[item, keys, kv].double(),
                     dout=dout[item, rows, head].double(), out=reference.out[item, rows, head],
                     delta=reference.delta[item, head, rows, None], dq=reference.dq[item, rows, head], scale=scale,
-                    softcap=softcap, sink=sinks[head] if sinks else None, **shown,
+                    softcap=softcap, sink=sinks[head] if sinks else None, ties=ties, **shown,
                 )  # fmt: skip
                 scored = scores(part, policy)
                 done = forward(part, scored, policy)
@@ -77,6 +78,14 @@ def bounds(
     for name in ("dk", "dv"):
         found[name] = Bound(*finished(sums[name], getattr(reference, name), terms, share, policy))
     return {name: _with_own_errors(bound, getattr(reference, name)) for name, bound in found.items()}
+
+
+def _ties(dout: Tensor, v: Tensor, policy: Policy) -> tuple[bool, bool]:
+    """Whether a row of dout, and a key's value, occurs again: all of them may, where a policy is not to know."""
+    if policy.reads == "anything":
+        return True, True
+    rows, values = (len(x.unique(dim=0)) < len(x) for x in (dout, v))
+    return rows, values
 
 
 def _masked(

@@ -3,17 +3,20 @@
     python experiments/tolerances/sweep.py reports/tolerances/bounds.csv [cpu|cuda [KERNEL]]
 
 A row for each distribution, dtype and kernel that runs on the device (default: cpu; KERNEL: of that alone): elements
-of out, lse, dq, dk and dv, those beyond the certain bound, those beyond the one that 1 in 10^6 may exceed, and the
-largest of the tensors' medians of that bound over the root mean square error of the element's row (of lse: of all).
-Causal, 4 heads of 64, 256 tokens, 4 seeds.
+of out, lse, dq, dk and dv, those beyond the certain bound, those beyond the one that 1 in 10^6 may exceed, the
+largest of the tensors' medians of that bound over the root mean square error of the element's row (of lse: of all), and
+of which tensor it is. Rows that are tied or exactly representable (apart.py) are shown apart: how many elements they
+have, and their largest median. Causal, 4 heads of 64, 256 tokens, 4 seeds.
 """
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import torch
+from apart import apart
 from torch import Tensor
 
 from accuracy.bound import policy
@@ -56,18 +59,25 @@ def kernels(device: str, dtype: str, only: str = "") -> Iterator[tuple[str, obje
 
 
 def policies(device: str, dtype: str) -> dict[str, policy.Policy]:
-    """Where each kernel rounds."""
-    found = dict.fromkeys(KERNELS[device], policy.kernel(dtype))
-    if device == "cpu":
-        return found | {"torch_flash": policy.short_sums(dtype, PROBLEM.seqlen)}
-    return found | {"torch_efficient": policy.split_products(dtype)}
+    """Where each kernel rounds, and what its backward reads. torch_math's is autograd's, in float32."""
+    found = dict.fromkeys(KERNELS[device], policy.kernel(dtype, reads="lse"))
+    found["torch_math"] = policy.kernel(dtype, weights="float32", reads="weights")
+    special = policy.short_sums(dtype, PROBLEM.seqlen) if device == "cpu" else policy.split_products(dtype)
+    return found | {"torch_flash" if device == "cpu" else "torch_efficient": replace(special, reads="lse")}
 
 
-def near(likely: Tensor, error: Tensor) -> float:
-    """Median of the bound over the error's size; NaN where every error is 0."""
+def near(likely: Tensor, error: Tensor) -> Tensor:
+    """The bound over the size of the errors in an element's row; NaN where every error is 0."""
     square = error.square()
     size = (square.mean(-1, keepdim=True) if error.dim() == 4 else square.mean()).sqrt().expand_as(error)
-    return float((likely / size)[size > 0].median())
+    return torch.where(size > 0, likely / size, torch.nan)
+
+
+def largest(ratios: dict[str, list[Tensor]]) -> tuple[str, str]:
+    """Of the tensors' medians over all seeds, the largest, and whose it is; NaN where there is none."""
+    medians = {name: float(torch.cat(each).nanmedian()) for name, each in ratios.items() if sum(map(len, each))}
+    value, name = max(((x, name) for name, x in medians.items() if x == x), default=(float("nan"), ""))
+    return f"{value:.3g}", name
 
 
 def measured(name: str, dtype: str, device: str, only: str) -> list[dict[str, object]]:
@@ -75,11 +85,14 @@ def measured(name: str, dtype: str, device: str, only: str) -> list[dict[str, ob
     part = Part(name, source, tuple(plugins.default_options(plugins.load(source))))
     built = dict(kernels(device, dtype, only))
     rounding = {kernel: policies(device, dtype)[kernel] for kernel in built}
-    rows = {kernel: {"inputs": name, "dtype": dtype, "kernel": kernel, "elements": 0, "beyond_certain": 0,
-                     "beyond_likely": 0, "medians": []} for kernel in built}  # fmt: skip
+    counts = dict.fromkeys(("elements", "beyond_certain", "beyond_likely", "elements_apart"), 0)
+    rows = {kernel: {"inputs": name, "dtype": dtype, "kernel": kernel, **counts} | {
+                     group: {tensor: [] for tensor in TENSORS} for group in ("plain", "apart")}
+            for kernel in built}  # fmt: skip
     for seed in range(SEEDS):
         inputs = base.round_to(base.draw(part, PROBLEM, seed), dtype, device)
         reference = attention(*inputs.tensors, **HOW)
+        shown = apart(*inputs.tensors, HOW["scale"])
         found = {each: bounds(*inputs.tensors, reference, each, **HOW) for each in set(rounding.values())}
         for kernel, row in rows.items():
             for tensor, x in results(built[kernel], inputs).items():
@@ -88,8 +101,16 @@ def measured(name: str, dtype: str, device: str, only: str) -> list[dict[str, ob
                 row["elements"] += error.numel()
                 row["beyond_certain"] += int((error > bound.certain).sum())
                 row["beyond_likely"] += int((error > likely).sum())
-                row["medians"].append(near(likely, error))
-    return [row | {"largest_median": f"{pd.Series(row.pop('medians')).max():.3g}"} for row in rows.values()]
+                chosen, ratio = shown[tensor].expand_as(error), near(likely, error)
+                row["elements_apart"] += int(chosen.sum())
+                row["plain"][tensor].append(ratio[~chosen])
+                row["apart"][tensor].append(ratio[chosen])
+    return [finished(row) for row in rows.values()]
+
+
+def finished(row: dict[str, object]) -> dict[str, object]:
+    plain, apart = largest(row.pop("plain")), largest(row.pop("apart"))
+    return row | {"largest_median": plain[0], "of": plain[1], "median_apart": apart[0]}
 
 
 def main(path: Path, device: str = "cpu", only: str = "") -> None:
