@@ -168,26 +168,30 @@ def measure(config: Any, folders: list[Path], command: list[str], launch: "Launc
     if launch is None:
         start_server(config)
     from accuracy.execute.settle import settled  # torch is imported only now: help and refused values answer at once
-    from accuracy.runtime import arithmetic
+    from accuracy.execute.workers import ahead
+    from accuracy.runtime import arithmetic, device
 
     configuration = settled(configuration)
     arithmetic.make_exact()
-    with arithmetic.computing_with(configuration.threads, configuration.device):
-        return _measure(configuration, config, command, launch)
+    free = device.free_bytes(configuration.device)
+    early = 0 if configuration.dry_run or configuration.workers == 1 else configuration.workers
+    gpus = device.each_of(early, configuration.device)
+    with arithmetic.computing_with(configuration.threads, configuration.device), ahead(gpus):
+        return _measure(configuration, config, command, launch, free)
 
 
-def _measure(configuration: "Configuration", config: Any, command: list[str], launch: "Launch | None") -> int:
+def _measure(
+    configuration: "Configuration", config: Any, command: list[str], launch: "Launch | None", free: int | None
+) -> int:
     from accuracy.cli import plan_text
     from accuracy.execute import run
     from accuracy.execute.folder import make_writable, opened
     from accuracy.execute.measure import fitting_workers
     from accuracy.execute.plan import plan, ranks_here
-    from accuracy.runtime import device
 
     if not gc.isenabled():  # `run.attended`: what stays is imported
         gc.freeze()
         gc.enable()
-    free = device.free_bytes(configuration.device)
     plans = plan(configuration, free, ranks_here(configuration.device) if launch is None else launch.size)
     configuration = replace(configuration, workers=fitting_workers(configuration, plans, free))
     folder = run.folder_of(configuration, config)

@@ -8,17 +8,20 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from glob import glob
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
 from accuracy.cli import internal
+from accuracy.core.paths import CONFIGS
 from accuracy.execute import start_method
 from accuracy.execute.ranks.launch import Launch, launch
 
-PRELOADED = ["accuracy.cli.application", "accuracy.execute.ranks.agent", "accuracy.execute.worker_process"]
+OF_RANKS, OF_WORKERS = ["accuracy.execute.ranks.agent"], ["accuracy.execute.worker_process", "accuracy.stack.measure"]
+ASKS = "\nworkers: processors"
+AHEAD_SECONDS = 1.0
 _told: IO[str] | None = None  # by the child: the time limit of a case and the run folder
 
 
@@ -93,16 +96,27 @@ def _end_with(parent: int) -> None:
 
 
 def import_ahead(*modules: str) -> None:
-    """Import what comes after the cases while other processes measure these."""
-    threading.Thread(target=lambda: [import_module(each) for each in modules], daemon=True).start()
+    """Import what comes after the cases while other processes measure these: once they have their first ones."""
+    timer = threading.Timer(AHEAD_SECONDS, lambda: [import_module(each) for each in modules])
+    timer.daemon = True
+    timer.start()
+
+
+def start_server_of(arguments: Sequence[str]) -> None:
+    """`start_server` before Hydra composes these words, where their experiment's file asks for workers."""
+    words = dict(word.split("=", 1) for word in arguments if "=" in word)
+    file = CONFIGS / "experiment" / f"{words.get('experiment')}.yaml"
+    if "workers" not in words and "world" not in words and file.is_file() and ASKS in file.read_text():
+        start_server({"workers": "processors", "dry_run": "dry_run" in words})
 
 
 def start_server(config: Mapping[str, Any]) -> None:
     """Start the server that workers and ranks are forked from, before this process imports torch: both import at once.
     Only where a composed, unchecked configuration looks as if several processes were to measure: a guess."""
-    alone = config.get("workers") == 1 and not config.get("case_seconds") and "processes" not in config.get("world", ())
+    ranks = "processes" in config.get("world", ())
+    alone = config.get("workers") == 1 and not config.get("case_seconds") and not ranks
     processors = 1 if os.environ.get("OMP_NUM_THREADS") == "1" else os.cpu_count() or 1  # torch is not asked
     gpus = 0 if config.get("workers") == "processors" else len(glob("/dev/nvidia[0-9]*"))
     if alone or config.get("dry_run") or (gpus or processors) == 1:
         return
-    start_method.start_server(PRELOADED)
+    start_method.start_server(OF_RANKS if ranks else OF_WORKERS)

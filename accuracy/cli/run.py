@@ -23,7 +23,10 @@ def attended() -> None:
 
 
 def _status() -> int:
+    from accuracy.cli.launched import start_server_of
+
     try:
+        start_server_of(sys.argv[1:])
         main()
     except SystemExit as ended:
         return int(ended.code or 0)

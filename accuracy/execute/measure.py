@@ -6,7 +6,6 @@ import sys
 import traceback
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle, islice
 from pathlib import Path
 
 import torch
@@ -18,7 +17,7 @@ from accuracy.core.frames import located
 from accuracy.execute import attend, watch
 from accuracy.execute import workers as pool
 from accuracy.execute.plan import Planned, measured
-from accuracy.execute.ranks import agent, rank_loop
+from accuracy.execute.ranks import rank_loop
 from accuracy.execute.ranks.rank_loop import Task
 from accuracy.execute.ranks.rendezvous import Ranks
 from accuracy.execute.worker_process import Work, device_works, write
@@ -71,6 +70,8 @@ def measure(
     runnable = [each.case for each in pending if each.unsupported is None]
     workers = min(configuration.workers, len(runnable))
     if real := [case.world_size for case in runnable if case.world == "processes"]:
+        from accuracy.execute.ranks import agent  # and torch's, which others need not wait for
+
         yield from agent.measure(task_of(configuration, folder, pending, max(real)), pending, begin)
     elif workers > 1 or (workers and configuration.case_seconds < math.inf):  # this process could not end its own case
         unsupported = (each for each in pending if each.unsupported is not None)  # they need no GPU
@@ -187,10 +188,9 @@ CONTEXT_BYTES = 2**30
 
 def work(configuration: Configuration, folder: Path, workers: int) -> Work:
     """For so many workers. Where the CPU computes, each has as many threads as one process: its bits stay."""
-    gpus: Sequence[int | None] = [None] * workers
-    threads = configuration.threads
-    if configuration.device == "cuda":
-        gpus, threads = list(islice(cycle(device.alike()), workers)), max(1, torch.get_num_threads() // workers)
+    on_cpu = configuration.device == "cpu"
+    threads = configuration.threads if on_cpu else max(1, torch.get_num_threads() // workers)
+    gpus = device.each_of(workers, configuration.device)
     return Work(_pipeline(configuration), folder, gpus, threads, configuration.case_seconds)
 
 

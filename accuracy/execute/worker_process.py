@@ -22,8 +22,8 @@ from accuracy.runtime import arithmetic
 @dataclass(frozen=True)
 class Work:
     """What every worker is to do. pipeline: with what is kept from case to case still empty; folder: of the run; gpus:
-    one worker each, None is the CPU; threads: of a worker's CPU work; case_seconds: that a case
-    may take, as configured; imports: of source files, found before."""
+    one worker each, None is the CPU; threads: of a worker's CPU work; case_seconds: that a case may take, as
+    configured; imports: of source files, found before."""
 
     pipeline: Pipeline
     folder: Path
@@ -49,17 +49,15 @@ _work: Work
 _gpu: int | None
 
 
-def prepare(work: Work, gpu: int | None) -> None:
-    """Called once in each worker process."""
-    global _work, _gpu
-    _work, _gpu = work, gpu
+def prepare(gpu: int | None) -> None:
+    """Called once in each worker process, which may start before there is work."""
+    global _gpu
+    _gpu = gpu
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, signal.SIG_IGN)  # the process that hands out cases hears of it too, and ends this one
     end_with_parent(1)
     start_method.collect()
-    closure.learn(work.imports)
     arithmetic.make_exact()
-    torch.set_num_threads(work.threads)
     if gpu is not None:
         torch.cuda.set_device(gpu)
         torch.cuda.synchronize()  # fails here where the GPU cannot be had
@@ -76,8 +74,12 @@ def end_with_parent(status: int) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def ready() -> None:
-    """Answered once the process is prepared."""
+def accept(work: Work) -> None:
+    """Answered once the process is prepared. Called before the first case."""
+    global _work
+    _work = work
+    closure.learn(work.imports)
+    torch.set_num_threads(work.threads)
 
 
 def measure(case: Case) -> tuple[str, bool]:

@@ -10,9 +10,10 @@ import multiprocessing
 import signal
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import Any
 
 from accuracy.core.case import Case
@@ -26,6 +27,65 @@ START_SECONDS = 300.0  # for a worker to import torch and to open its GPU
 LONGEST_WAIT = 60.0  # between two looks at the time limits
 
 
+class _Process:
+    """A process on a device, which starts at once: it opens its GPU before there is a case for it."""
+
+    def __init__(self, gpu: int | None) -> None:
+        context = multiprocessing.get_context("forkserver")
+        start_method.preload([worker_process.__name__])
+        self.executor = ProcessPoolExecutor(1, context, worker_process.prepare, (gpu,))
+        before = multiprocessing.active_children()
+        with start_method.main_is_not_imported(), start_method.kept():
+            self.executor.submit(int)
+        self.process: Any = set(multiprocessing.active_children()).difference(before).pop()
+
+
+_ahead: list[tuple[int | None, Future[_Process]]] = []
+_ending: list[ProcessPoolExecutor] | None = None
+
+
+@contextmanager
+def ahead(gpus: Sequence[int | None]) -> Iterator[None]:
+    """Processes for `measure` start while the body still plans, and are gone when the body has ended: a GPU's take half
+    a second to end, in which results can be read."""
+    global _ending
+    _ending = []
+    with ThreadPoolExecutor(1) as thread:  # each waits until the server that it is forked from has imported torch
+        _ahead.extend((gpu, thread.submit(_Process, gpu)) for gpu in gpus)
+        try:
+            yield
+        finally:
+            _end_those_ahead()
+            ending, _ending = _ending, None
+            _shut_down(ending)
+
+
+def _end_those_ahead() -> None:
+    started = [future.result() for _, future in _ahead if not future.cancel() and future.exception() is None]
+    _ahead.clear()
+    for each in started:
+        each.process.kill()
+    _shut_down([each.executor for each in started])
+
+
+def _shut_down(executors: list[ProcessPoolExecutor]) -> None:
+    """Of processes that were killed: now, or at the end of `ahead`."""
+    if _ending is not None:
+        _ending.extend(executors)
+        return
+    for each in executors:
+        each.shutdown()
+
+
+def _process(gpu: int | None) -> _Process:
+    """One that was started ahead, or a new one."""
+    found = next((each for each in _ahead if each[0] == gpu), None)
+    if found is None:
+        return _Process(gpu)
+    _ahead.remove(found)
+    return found[1].result()
+
+
 def measure(cases: Sequence[Case], work: Work, begin: Callable[[Case], None]) -> Generator[str, None, None]:
     """The status of every case as it ends, in any order. begin: told which case a worker gets. To be closed, so that no
     process stays."""
@@ -34,6 +94,7 @@ def measure(cases: Sequence[Case], work: Work, begin: Callable[[Case], None]) ->
     try:
         for number, gpu in enumerate(work.gpus):
             workers.append(_Worker(number, work, gpu))
+        _end_those_ahead()
         while busy := {future: worker for worker in workers if (future := worker.keep_at_work(schedule, begin))}:
             for future in _ended(busy):
                 yield from busy[future].hear(schedule)
@@ -42,8 +103,7 @@ def measure(cases: Sequence[Case], work: Work, begin: Callable[[Case], None]) ->
     finally:
         for worker in workers:
             worker.kill()
-        for worker in workers:
-            worker.executor.shutdown()
+        _shut_down([worker.executor for worker in workers])
 
 
 def _ended(busy: "dict[Future[Any], _Worker]") -> set["Future[Any]"]:
@@ -67,23 +127,24 @@ class _Worker:
 
     def start(self) -> None:
         """A new process; ready when it says so."""
-        context = multiprocessing.get_context("forkserver")
-        start_method.preload([worker_process.__name__])
-        self.process: Any = None
-        self.executor = ProcessPoolExecutor(1, context, worker_process.prepare, (self.work, self.gpu))
+        found = _process(self.gpu)
+        self.executor, self.process = found.executor, found.process
         self.case: Case | None = None
         self.ready = self.late = False
-        before = multiprocessing.active_children()
-        with start_method.main_is_not_imported(), start_method.kept():
-            self.submit(START_SECONDS, worker_process.ready)
-        (self.process,) = set(multiprocessing.active_children()).difference(before)
+        self.limit = math.inf
+        self.future: Future[Any] | None = None
+        try:
+            self.submit(START_SECONDS, worker_process.accept, self.work)
+        except BrokenProcessPool as error:  # it was started ahead, and has ended
+            self.future = Future[Any]()
+            self.future.set_exception(error)
 
     def submit(self, limit: float, function: Callable[..., Any], *given: Any) -> None:
         """Let the process call a function. Raises BrokenProcessPool where the process has ended."""
-        self.future: Future[Any] | None = None
-        self.future = self.executor.submit(function, *given)
+        self.future = None
         self.begun = time.monotonic()
         self.deadline = self.begun + limit
+        self.future = self.executor.submit(function, *given)
 
     def keep_at_work(self, schedule: Schedule, begin: Callable[[Case], None]) -> "Future[Any] | None":
         """What the process is at; one that is free begins the next case, where there is one."""
@@ -138,8 +199,7 @@ class _Worker:
 
     def kill(self) -> None:
         """End the process, whatever it is doing; does not wait."""
-        if self.process is not None:
-            self.process.kill()
+        self.process.kill()
 
 
 def _lost(work: Work, case: Case, reason: str) -> str:

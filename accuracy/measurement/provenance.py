@@ -3,6 +3,8 @@
 import importlib.metadata
 import os
 import platform
+import re
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ THIRD_PARTY = (
 )  # fmt: skip
 MEASURING, MEASURING_STACKS = "accuracy.measurement.pipeline", "accuracy.stack.measure"
 CHOICES = ("inputs", "kernel", "variant", "package")  # folders of which a case loads some modules
+DRIVER = Path("/proc/driver/nvidia/version")
 ARITHMETIC = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "TRITON_INTERPRET")  # variables that change results
 ENVIRONMENT = (*ARITHMETIC, "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 
@@ -109,8 +112,16 @@ def _cuda() -> dict[str, Any]:
         "device_memory_bytes": properties.total_memory,
         "device_count": torch.cuda.device_count(),
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if dist.is_nccl_available() else None,
-        "driver": command("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0],
+        "driver": _driver(),
     }
+
+
+def _driver() -> str:
+    """Version of the GPU's driver: asked of the kernel, for `nvidia-smi` takes its time."""
+    with suppress(OSError):
+        if found := re.search(r"\b\d+\.\d+(\.\d+)?\b", DRIVER.read_text()):
+            return found[0]
+    return command("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0]
 
 
 def _git() -> dict[str, Any]:

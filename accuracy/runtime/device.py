@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,11 @@ def alike() -> tuple[int, ...]:
     """The GPUs that torch sees and that are of the first one's model: rows of another do not belong in one table."""
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return tuple(index for index, each in enumerate(names) if each == names[0])
+
+
+def each_of(workers: int, device: str) -> list[int | None]:
+    """The GPU of each worker; None: the CPU."""
+    return [None] * workers if device == "cpu" else list(islice(cycle(alike()), workers))
 
 
 def free_bytes(device: str) -> int | None:

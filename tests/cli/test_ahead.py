@@ -32,6 +32,22 @@ def test_it_is_started_where_several_processes_will_measure(
     assert signal.SIGINT not in blocked()
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [(("experiment=diagnose",), True), (("experiment=demo",), False), (("experiment=diagnose", "workers=1"), False),
+     (("experiment=diagnose", "dry_run=true"), False), (("experiment=nothing",), False), ((), False)],
+)  # fmt: skip
+def test_it_is_started_before_hydra_where_the_experiment_asks_for_workers(
+    words: tuple[str, ...], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[bool] = []
+    monkeypatch.setattr(forkserver, "ensure_running", lambda: started.append(True))
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    launched.start_server_of(["variant=ring", *words])
+    assert started == [True] * expected
+
+
 def blocked() -> set[signal.Signals]:
     return set(signal.pthread_sigmask(signal.SIG_BLOCK, []))
 

@@ -117,3 +117,16 @@ def test_a_run_reads_each_case_s_file_once(accuracy: CommandLine, monkeypatch: p
     assert accuracy(*words[:-1], "seed=[0,1,2]").status == 0
     assert len(read) == 3
     assert {*read} == {path.stem for path in (accuracy.folder / "run" / "results").iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54  Tue Jun  6\nGCC version:  gcc 11.4.0\n", "535.54"),
+     ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n", "580.95.05")],
+)  # fmt: skip
+def test_the_driver_is_the_one_that_the_kernel_names(
+    text: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provenance, "DRIVER", tmp_path / "version")
+    (tmp_path / "version").write_text(text)
+    assert provenance._driver() == version

@@ -7,6 +7,7 @@ import uuid
 from collections import Counter
 from contextlib import closing
 from dataclasses import replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pandas as pd
@@ -157,6 +158,25 @@ def test_workers_killed_at_any_moment_cost_a_case_each_at_most(tmp_path: Path) -
     assert statuses[table.FAILED] <= len(killed)
     assert statuses[table.OK] == len(given) - statuses[table.FAILED] > 0
     assert set(table.read_results(tmp_path)["case_id"]) == set(begun)
+    assert {*multiprocessing.active_children()} <= others
+
+
+def test_processes_that_started_ahead_measure_and_none_stays(tmp_path: Path) -> None:
+    """Of three, one has ended before there is work and one is not needed."""
+    given = cases("device=cpu", "variant=ring", "world_size=[1,2]", "seed=[0,1]")
+    others, seen = {*multiprocessing.active_children()}, set[BaseProcess]()
+
+    def begin(case: Case) -> None:
+        seen.update({*multiprocessing.active_children()} - others)
+
+    with pool.ahead([None, None, None]):
+        wait_until(lambda: len({*multiprocessing.active_children()} - others) == 3, 60)
+        started = sorted({*multiprocessing.active_children()} - others, key=lambda each: each.pid or 0)
+        started[0].kill()
+        started[0].join()
+        with closing(pool.measure(given, work(tmp_path, None, None), begin)) as ended:
+            assert Counter(ended) == {table.OK: len(given)}
+        assert seen <= {*started}
     assert {*multiprocessing.active_children()} <= others
 
 
