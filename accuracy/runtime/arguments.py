@@ -11,14 +11,21 @@ NAMES = {
 }
 OPTIONAL = ("softmax_scale", "group")
 """A function without the first scales by D^-0.5."""
+MODULE = "torch.nn.modules.module", "Module"
 
 
 def parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
     """None: torch's own functions have no signature."""
     try:
-        return inspect.signature(fn).parameters
+        return _signature(fn).parameters
     except (TypeError, ValueError):
         return None
+
+
+def _signature(fn: Callable[..., Any]) -> inspect.Signature:
+    """Of a torch.nn.Module its forward's: its own call takes any word."""
+    is_module = any((each.__module__, each.__name__) == MODULE for each in type(fn).__mro__)
+    return inspect.signature(fn.forward if is_module else fn)  # type: ignore[attr-defined]
 
 
 def takes_any_word(known: Mapping[str, inspect.Parameter]) -> bool:
@@ -51,7 +58,7 @@ def uncallable(fn: Callable[..., Any], tensors: int, words: Iterable[str]) -> st
         return "has no parameter causal or is_causal, so nobody can tell it the mask; add one"
     try:
         given = {**dict.fromkeys(words), **named(fn, dict.fromkeys(NAMES))}
-        inspect.signature(fn).bind(*[None] * tensors, **given)
+        _signature(fn).bind(*[None] * tensors, **given)
     except TypeError as error:
         return (
             f"cannot be called with {tensors} tensors and {', '.join(given)}: {error}; wrap it in a function that can"

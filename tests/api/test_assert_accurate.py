@@ -91,6 +91,15 @@ def test_sums_of_gradients_in_16_bits_are_no_yardstick() -> None:
     assert_accurate(short_sums, kernel="torch_flash")
 
 
+def test_float32_inside_is_told_where_float64_was_asked_for() -> None:
+    def in_float32(q, k, v, **how):
+        return attention(q.float(), k.float(), v.float(), **how).to(q.dtype)
+
+    with pytest.raises(AssertionError, match="computes in float32 inside is right") as caught:
+        assert_accurate(in_float32, dtype="float64", **SMALL)
+    assert "16 bits" not in str(caught.value)
+
+
 def dropped_key(q, k, v, **how):
     mask = torch.ones(k.shape[1], dtype=torch.bool)
     mask[5] = False

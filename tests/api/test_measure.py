@@ -44,10 +44,17 @@ class Module(torch.nn.Module):
         return bshd(q, k, v, **how)
 
 
+class Named(torch.nn.Module):
+    """Without softmax_scale and group, which a module's own call would take."""
+
+    def forward(self, query, key, value, is_causal=True):
+        return bshd(query, key, value, causal=is_causal, softmax_scale=None, group=None)
+
+
 @pytest.mark.parametrize(
     ("fn", "name", "how"),
     [(bshd, "bshd", {}), (bhsd, "bhsd", {"layout": "bhsd"}), (in_float32, "in_float32", {}),
-     (closure(1.0), "lambda", {}), (partial(bshd), "bshd", {}), (Module(), "Module", {})],
+     (closure(1.0), "lambda", {}), (partial(bshd), "bshd", {}), (Module(), "Module", {}), (Named(), "Named", {})],
 )  # fmt: skip
 def test_a_stranger_s_function_is_measured_on_one_rank_as_it_is(fn, name: str, how: dict[str, str]) -> None:
     rows = accuracy.measure(fn, **SMALL, **how)
