@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from accuracy.simulate.batched.operands import places
 from accuracy.variant.join import sigmoid
 
 one_pass = pytest.importorskip("accuracy.kernel.triton.one_pass", reason="needs triton")
@@ -109,6 +110,20 @@ def test_every_bit_of_a_sum_is_that_of_one_after_another(dim: int, dtype: torch.
     one_pass.add(total[:, rows], blocks)
     assert torch.equal(total, expected)
     assert not torch.equal(total, backwards)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_every_bit_of_a_sum_of_listed_blocks_is_that_of_one_after_another(dtype: torch.dtype) -> None:
+    """Three calls of ranks 1 to 3, 2 to 3, and 3, two items each; what nothing is added to keeps its -0."""
+    parts = range(1, 4), range(2, 4), range(3, 4)
+    total = torch.randn(8, 10, 3, 16, device=DEVICE)
+    total[:2] = -0.0
+    blocks = torch.randn(12, 5, 3, 16, device=DEVICE).to(dtype)
+    expected, calls = total.clone(), iter(blocks.split([6, 4, 2]))
+    for part in parts:
+        expected[2 * part.start : 2 * part.stop, 5:] += next(calls)
+    one_pass.add_listed(total[:, 5:], blocks, places(parts, 4, 2, total.device))
+    assert torch.equal(total.view(torch.int32), expected.view(torch.int32))
 
 
 def test_sums_of_other_dtypes_are_left_to_torch() -> None:

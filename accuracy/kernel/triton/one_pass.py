@@ -101,3 +101,36 @@ def _add(
         value += tl.load(blocks, mask=inside).to(tl.float32)
         blocks += block_next
     tl.store(total, value, mask=inside)
+
+
+def add_listed(total: Tensor, blocks: Tensor, places: Tensor) -> None:
+    """total (B, S, H, D)[item] += blocks (N, S, H, D)[place], of the places of each item (B, n), int32, one after
+    another; -1: none."""
+    batch, length, heads, dim = total.shape
+    rows = batch * length * heads
+    padded = triton.next_power_of_2(dim)
+    tile = max(1, SUM_ELEMENTS // padded)
+    _add_listed[(triton.cdiv(rows, tile),)](
+        total, blocks, places, rows, length, heads, places.shape[1], *total.stride()[:3], *blocks.stride()[:3],
+        dim, padded, tile,
+    )  # fmt: skip
+
+
+@triton.jit
+def _add_listed(
+    total, blocks, places, rows, length, heads, count, total_batch, total_row, total_head,
+    block_batch, block_row, block_head, dim: tl.constexpr, padded: tl.constexpr, tile: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * tile + tl.arange(0, tile)
+    head, token, batch = row % heads, (row // heads) % length, row // (heads * length)
+    column = tl.arange(0, padded)
+    inside = (row < rows)[:, None] & (column < dim)[None, :]
+    total += (batch * total_batch + token * total_row + head * total_head)[:, None] + column[None, :]
+    blocks += (token * block_row + head * block_head)[:, None] + column[None, :]
+    value = tl.load(total, mask=inside)
+    for turn in range(count):
+        place = tl.load(places + batch * count + turn, mask=row < rows, other=-1).to(tl.int64)
+        there = inside & (place >= 0)[:, None]
+        block = tl.load(blocks + (place * block_batch)[:, None], mask=there).to(tl.float32)
+        value = tl.where(there, value + block, value)  # adding a 0 would take the sign of another
+    tl.store(total, value, mask=inside)

@@ -29,12 +29,12 @@ class KeyGroup:
         edges = block.query.start, block.query.stop, block.key.start, block.key.stop
         return (*edges, block.causal, block.window, self.count, self.across)
 
-    @property
+    @cached_property
     def blocks(self) -> int:
         """How many there are."""
         return self.count * self.across
 
-    @property
+    @cached_property
     def whole(self) -> Block:
         """All rows and keys."""
         query, key = self.block.query, self.block.key
@@ -44,7 +44,7 @@ class KeyGroup:
             key=slice(key.start, key.start + self.across * (key.stop - key.start)),
         )
 
-    @property
+    @cached_property
     def one(self) -> Block:
         """A block in the tensors that `rows` and `keys` give."""
         query, key = self.block.query, self.block.key

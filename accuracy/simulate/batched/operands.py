@@ -3,6 +3,7 @@ steps where these repeat the same; or that of several steps, copied side by side
 partial and gradients depend on no other block, only merges and sums have an order."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -31,15 +32,21 @@ class Operands:
 
     def ahead(
         self, calls: Sequence[Call], reads: Sequence[Read], compute: Callable[..., Sequence[Tensor]]
-    ) -> dict[int, Tensors]:
-        """What `compute` gives for a block and its operands, of those of several calls that the kernel takes at once:
-        by id of the call."""
-        found: dict[int, Tensors] = {}
+    ) -> list[tuple[list[Call], Sequence[Tensor]]]:
+        """Those of several calls that the kernel takes at once, with what `compute` gives for a block and its operands,
+        one call's items behind another's."""
+        found = []
         words = [(make, x if make is KeyGroup.lse else in_words(x)) for make, x in reads]
         for lot in _lots(calls):
             copied = zip(*(self.of(call, call.ranks, words) for call in lot), strict=True)
             operands = [torch.cat(same).view(x.dtype) for same, (_, x) in zip(copied, reads, strict=True)]
-            results = compute(lot[0].group.one, *operands)
+            found.append((lot, compute(lot[0].group.one, *operands)))
+        return found
+
+    def by_call(self, lots: Sequence[tuple[list[Call], Sequence[Tensor]]]) -> dict[int, Tensors]:
+        """What `ahead` gives, by id of the call."""
+        found: dict[int, Tensors] = {}
+        for lot, results in lots:
             sizes = [len(call.ranks) * self.batch for call in lot]
             found.update(zip(map(id, lot), zip(*(x.split(sizes) for x in results), strict=True), strict=True))
         return found
@@ -68,6 +75,34 @@ def _lots(calls: Sequence[Call]) -> list[list[Call]]:
         found[key][-1].append(call)
         left[key] -= len(call.ranks)
     return [lot for lots in found.values() for lot in lots if len(lot) > 1]
+
+
+def in_order(calls: Sequence[Call], lots: Sequence[Sequence[Call]]) -> bool:
+    """Whether all calls are in lots, and each rank's, and each source's, come lot by lot."""
+    number = {id(call): place for place, lot in enumerate(lots) for call in lot}
+    last: dict[tuple[str, int], int] = {}
+    for call in calls:
+        place, both = number.get(id(call), -1), (("rank", call.ranks), ("source", call.sources(call.ranks)))
+        for whose in ((name, rank) for name, ranks in both for rank in ranks):
+            if place < last.get(whose, 0):
+                return False
+            last[whose] = place
+    return True
+
+
+@lru_cache(maxsize=256)
+def places(parts: tuple[range, ...], size: int, batch: int, device: torch.device) -> Tensor:
+    """Where the items of each of `size` ranks are that several calls have one behind another, of these ranks each:
+    (W B, n), int32, -1 behind them."""
+    found: list[list[int]] = [[] for _ in range(size)]
+    begin = 0
+    for part in parts:
+        for rank in part:
+            found[rank].append(begin + rank - part.start)
+        begin += len(part)
+    most = max(map(len, found))
+    rows = [[each * batch + item for each in of] + [-1] * (most - len(of)) for of in found for item in range(batch)]
+    return torch.tensor(rows, dtype=torch.int32, device=device)
 
 
 def waves(steps: Sequence[Sequence[Run]], q: Tensor, k: Tensor) -> Iterator[list[Run]]:

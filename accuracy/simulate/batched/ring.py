@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from accuracy.kernel.block.running_state import RunningState
+from accuracy.kernel.triton import available
 from accuracy.simulate.batched import fold, operands
 from accuracy.simulate.batched.key_group import KeyGroup
 from accuracy.variant.base import Rank
@@ -64,7 +65,7 @@ def forward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Resul
             calls = list(fold.calls(rank, "forward", runs, q[:batch], k[:batch]))
             reads = (KeyGroup.rows, q), (KeyGroup.keys, k), (KeyGroup.keys, v)
             with blamed(range(size)):
-                ahead = reader.ahead(calls, reads, rank.attend)
+                ahead = reader.by_call(reader.ahead(calls, reads, rank.attend))
             for call in calls:
                 for together in call.parts():
                     for ranks, partial in partials.parts(together):
@@ -105,7 +106,10 @@ def backward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Resu
             rows, keys = [(KeyGroup.rows, x) for x in (dout, q, out)], [(KeyGroup.keys, x) for x in (k, v)]
             reads = (*rows[:2], *keys, rows[2], (KeyGroup.lse, lse))
             with blamed(range(size)):
-                ahead = reader.ahead(calls, reads, rank.differentiate)
+                lots = reader.ahead(calls, reads, rank.differentiate)
+            if _sum_at_once(sums, calls, lots):
+                continue
+            ahead = reader.by_call(lots)
             for call in calls:
                 parts = [ahead[id(call)]] if id(call) in ahead else []
                 for ranks in () if parts else call.parts():
@@ -140,6 +144,37 @@ def _turns(
         yield runs, *arrived, True
     if diagonal_last:
         yield own, k, v, False
+
+
+def _sum_at_once(
+    sums: Sequence[RankStates[Accumulator]], calls: Sequence[fold.Call],
+    lots: Sequence[tuple[list[fold.Call], Sequence[Tensor]]],
+) -> bool:  # fmt: skip
+    """Add all gradients of lots to sums that have begun, each lot's in one pass; False: nothing is added."""
+    kernel = available.one_pass() if lots and on_gpu(lots[0][1][0]) else None
+    if (
+        kernel is None
+        or not all(all(total.each) for total in sums)
+        or not operands.in_order(calls, [lot for lot, _ in lots])
+    ):
+        return False
+    work = []
+    for lot, gradients in lots:
+        block, ranks = lot[0].group.block, tuple(call.ranks for call in lot)
+        sources = tuple(call.sources(call.ranks) for call in lot)
+        whose = (block.query, ranks), (block.key, sources), (block.key, sources)
+        for total, blocks, (rows, parts) in zip(sums, gradients, whose, strict=True):
+            work.append((_value(total)[:, rows], blocks, (parts, len(total.each), total.batch, blocks.device)))
+    if not all(kernel.adds(memory, blocks) for memory, blocks, _ in work):
+        return False
+    for memory, blocks, known in work:
+        kernel.add_listed(memory, blocks, operands.places(*known))
+    return True
+
+
+def on_gpu(x: Tensor) -> bool:
+    """Where one pass over memory is a kernel."""
+    return x.is_cuda
 
 
 def _sum(sums: Sequence[RankStates[Accumulator]], call: fold.Call, gradients: Sequence[Tensor]) -> None:

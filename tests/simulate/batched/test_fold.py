@@ -8,8 +8,8 @@ from accuracy.core.masks import Block
 from accuracy.kernel import torch_flash
 from accuracy.kernel.block import flash_fold
 from accuracy.simulate import program
-from accuracy.simulate.batched import fold, operands
-from accuracy.simulate.batched.key_group import key_groups
+from accuracy.simulate.batched import fold, operands, ring
+from accuracy.simulate.batched.key_group import KeyGroup, key_groups
 from accuracy.simulate.program import build_kernel
 from tests.simulate.batched.both_ways import CHUNKS, MASKS, PAIRS, POLICIES, WIDE, Folding, cases, differing
 
@@ -79,6 +79,44 @@ def test_a_grid_of_blocks_is_one_call(places_alike: None, monkeypatch: pytest.Mo
         monkeypatch.setattr(module, "COPIED_ELEMENTS", 1)
     assert differing(case, shards, again := Folding(build_kernel(case), 60)) == []
     assert again.most == 9
+
+
+class Listed:
+    """In place of the GPU's one pass."""
+
+    def __init__(self, fault: int = 1) -> None:
+        self.calls, self.fault = 0, fault
+
+    def adds(self, *tensors: torch.Tensor) -> bool:
+        return True
+
+    def add_listed(self, total: torch.Tensor, blocks: torch.Tensor, places: torch.Tensor) -> None:
+        self.calls += 1
+        for item, row in enumerate(places.tolist()):
+            for place in (each for each in row[:: self.fault] if each >= 0):
+                total[item] += blocks[place]
+
+
+@pytest.mark.parametrize("variant", ["ring", "zigzag", "striped"])
+def test_sums_of_several_steps_are_one_pass(places_alike: None, monkeypatch: pytest.MonkeyPatch, variant: str) -> None:
+    """In the order of the steps: in another, a bit is another."""
+    monkeypatch.setattr(ring, "on_gpu", lambda x: True)
+    words = (*WIDE, f"variant={variant}", "world_size=5", "dtype=float32", "kernel=eager", "problem.mask=[causal,full]")
+    found = cases(*words)
+    for fault in (1, -1):
+        monkeypatch.setattr(ring.available, "one_pass", lambda: listed)  # noqa: B023
+        listed = Listed(fault)
+        assert any(differing(case, shards, Folding(build_kernel(case), 99)) for case, shards in found) is (fault < 0)
+        assert listed.calls
+
+
+def test_calls_out_of_order_are_no_pass() -> None:
+    """A rank that goes back to the first lot's blocks after the second's."""
+    one, other = (KeyGroup(Block(slice(0, 4), slice(key, key + 2), causal=False)) for key in (0, 2))
+    calls = [fold.Call(group, range(1, 3), -1, 9) for group in (one, one, other, other, one)]
+    assert operands.in_order(calls[:4], [calls[:2], calls[2:4]])
+    assert not operands.in_order(calls, [[*calls[:2], calls[4]], calls[2:4]])
+    assert not operands.in_order(calls, [calls[:2], calls[2:4]])
 
 
 def test_a_group_moves_past_others_that_have_neither_its_rows_nor_its_keys() -> None:
