@@ -117,7 +117,8 @@ def test_an_exception_that_all_ranks_hear_of_ends_no_process_and_sizes_share_the
     pids = tmp_path / "pids"
     note = f"open('{pids}', 'a').write(f'{{rank.world.rank}} {{os.getpid()}}\\n')"
     planting.first(tmp_path / "mine", "notes", note)
-    planting.first(tmp_path / "mine", "fails", "raise ValueError('planted')")
+    longer = "chr(128512) * 200 * rank.world.rank"  # than what is sent at once
+    planting.first(tmp_path / "mine", "fails", f"raise ValueError({longer} or 'planted')")
     rows = run(tmp_path / "run", "variant=[notes,fails]", "world_size=[1,2,3]", "world=processes",
                parts=tmp_path / "mine")  # fmt: skip
     failed = rows[rows["variant"] == "fails"]
