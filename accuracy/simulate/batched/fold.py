@@ -96,13 +96,14 @@ def calls(rank: Rank, way: str, runs: Sequence[Run], q: Tensor, k: Tensor) -> It
     foldable = getattr(rank.kernel, "foldable", None)
     ranks: Counter[Hashable] = Counter()
     for run in runs:
-        ranks.update({group.key: len(run.ranks) for group in run.groups})
+        for group in run.groups:
+            ranks[group.shape] += len(run.ranks)
     for run in runs:
         for group in run.groups:
             queries, keys = q[:, group.block.query], k[:, group.block.key]
             at_once = 1  # blocks that may be one call on tensors like one block's q and k
             if foldable and (way == "backward" or position_is_irrelevant(queries)):  # a backward's are only added
-                at_once = foldable(way, ranks[group.key] * group.blocks, queries, keys)
+                at_once = foldable(way, ranks[group.shape] * group.blocks, queries, keys)
             # a kernel that goes on in the memory of the state: rows of a group are no items of a batch there
             carries = way == "forward" and hasattr(rank.kernel, "carry")
             high = 1 if carries else min(at_once, group.count, k.shape[1] // keys.shape[1])

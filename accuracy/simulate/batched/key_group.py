@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,11 +24,16 @@ class KeyGroup:
     across: int = 1
 
     @cached_property
-    def key(self) -> Hashable:
+    def key(self) -> tuple[Any, ...]:
         """Alike of equal groups: slices have no hash in older Pythons."""
         block = self.block
         edges = block.query.start, block.query.stop, block.key.start, block.key.stop
         return (*edges, block.causal, block.window, self.count, self.across)
+
+    @cached_property
+    def shape(self) -> Hashable:
+        """Alike of groups whose blocks differ in their places alone."""
+        return (self.one.query.stop, self.one.key.stop, *self.key[4:])
 
     @cached_property
     def blocks(self) -> int:

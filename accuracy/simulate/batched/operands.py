@@ -37,7 +37,8 @@ class Operands:
         one call's items behind another's."""
         found = []
         words = [(make, x if make is KeyGroup.lse else in_words(x)) for make, x in reads]
-        for lot in _lots(calls):
+        row = max(x[: self.batch, 0].numel() for make, x in reads if make is not KeyGroup.lse)
+        for lot in _lots(calls, COPIED_ELEMENTS // row):
             copied = zip(*(self.of(call, call.ranks, words) for call in lot), strict=True)
             operands = [torch.cat(same).view(x.dtype) for same, (_, x) in zip(copied, reads, strict=True)]
             found.append((lot, compute(lot[0].group.one, *operands)))
@@ -63,22 +64,26 @@ class Operands:
         return self._copies[name][items.start * group.blocks : items.stop * group.blocks]
 
 
-def _lots(calls: Sequence[Call]) -> list[list[Call]]:
-    """Calls of the same group that the kernel takes at once. A grid's are none: they are many blocks already."""
+def _lots(calls: Sequence[Call], rows: int) -> list[list[Call]]:
+    """Calls of blocks of a shape that the kernel takes at once, of so many rows or keys at most. A grid's are none:
+    they are many blocks already."""
     found: dict[Hashable, list[list[Call]]] = {}
     left: dict[Hashable, int] = {}
     for call in calls:
-        key = call.group.key
+        key = call.group.shape
         if call.group.blocks > 1 or left.get(key, 0) < len(call.ranks):
             found.setdefault(key, []).append([])
-            left[key] = call.wide
+            one = call.group.one
+            left[key] = min(call.wide, rows // max(one.query.stop, one.key.stop))
         found[key][-1].append(call)
         left[key] -= len(call.ranks)
     return [lot for lots in found.values() for lot in lots if len(lot) > 1]
 
 
 def in_order(calls: Sequence[Call], lots: Sequence[Sequence[Call]]) -> bool:
-    """Whether all calls are in lots, and each rank's, and each source's, come lot by lot."""
+    """Whether all calls are in lots of one group each, and each rank's, and each source's, come lot by lot."""
+    if any(call.group.key != lot[0].group.key for lot in lots for call in lot):
+        return False
     number = {id(call): place for place, lot in enumerate(lots) for call in lot}
     last: dict[tuple[str, int], int] = {}
     for call in calls:

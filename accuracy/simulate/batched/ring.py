@@ -65,7 +65,7 @@ def forward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Resul
             calls = list(fold.calls(rank, "forward", runs, q[:batch], k[:batch]))
             reads = (KeyGroup.rows, q), (KeyGroup.keys, k), (KeyGroup.keys, v)
             with blamed(range(size)):
-                ahead = reader.by_call(reader.ahead(calls, reads, rank.attend))
+                ahead = reader.by_call(reader.ahead(calls, reads, rank.attend) if several else ())
             for call in calls:
                 for together in call.parts():
                     for ranks, partial in partials.parts(together):
