@@ -4,6 +4,7 @@ partial and gradients depend on no other block, only merges and sums have an ord
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import lru_cache
+from graphlib import CycleError, TopologicalSorter
 
 import torch
 from torch import Tensor
@@ -80,19 +81,25 @@ def _lots(calls: Sequence[Call], rows: int) -> list[list[Call]]:
     return [lot for lots in found.values() for lot in lots if len(lot) > 1]
 
 
-def in_order(calls: Sequence[Call], lots: Sequence[Sequence[Call]]) -> bool:
-    """Whether all calls are in lots of one group each, and each rank's, and each source's, come lot by lot."""
-    if any(call.group.key != lot[0].group.key for lot in lots for call in lot):
-        return False
+def in_order(calls: Sequence[Call], lots: Sequence[Sequence[Call]]) -> list[int]:
+    """The lots in an order in which each rank's calls, and each source's, come as they do one by one; none where no
+    order does that, where a lot has several groups, or where calls are in no lot."""
     number = {id(call): place for place, lot in enumerate(lots) for call in lot}
+    alike = all(call.group.key == lot[0].group.key for lot in lots for call in lot)
+    if not alike or any(id(call) not in number for call in calls):
+        return []
+    before: dict[int, set[int]] = {place: set() for place in range(len(lots))}
     last: dict[tuple[str, int], int] = {}
     for call in calls:
-        place, both = number.get(id(call), -1), (("rank", call.ranks), ("source", call.sources(call.ranks)))
+        place, both = number[id(call)], (("rank", call.ranks), ("source", call.sources(call.ranks)))
         for whose in ((name, rank) for name, ranks in both for rank in ranks):
-            if place < last.get(whose, 0):
-                return False
+            if last.get(whose, place) != place:
+                before[place].add(last[whose])
             last[whose] = place
-    return True
+    try:
+        return list(TopologicalSorter(before).static_order())
+    except CycleError:
+        return []
 
 
 @lru_cache(maxsize=256)

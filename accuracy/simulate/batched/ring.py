@@ -152,14 +152,13 @@ def _sum_at_once(
 ) -> bool:  # fmt: skip
     """Add all gradients of lots to sums that have begun, each lot's in one pass; False: nothing is added."""
     kernel = available.one_pass() if lots and on_gpu(lots[0][1][0]) else None
-    if (
-        kernel is None
-        or not all(all(total.each) for total in sums)
-        or not operands.in_order(calls, [lot for lot, _ in lots])
-    ):
+    if kernel is None or not all(all(total.each) for total in sums):
+        return False
+    order = operands.in_order(calls, [lot for lot, _ in lots])
+    if not order:
         return False
     work = []
-    for lot, gradients in lots:
+    for lot, gradients in (lots[place] for place in order):
         block, ranks = lot[0].group.block, tuple(call.ranks for call in lot)
         sources = tuple(call.sources(call.ranks) for call in lot)
         whose = (block.query, ranks), (block.key, sources), (block.key, sources)

@@ -107,14 +107,15 @@ def test_sums_of_several_steps_are_one_pass(places_alike: None, monkeypatch: pyt
         monkeypatch.setattr(ring.available, "one_pass", lambda: listed)  # noqa: B023
         listed = Listed(fault)
         assert any(differing(case, shards, Folding(build_kernel(case), 99)) for case, shards in found) is (fault < 0)
-        assert listed.calls
+        assert listed.calls == (6 if variant == "ring" else 9) or fault < 0
 
 
 def test_calls_out_of_order_are_no_pass() -> None:
     """A rank that goes back to the first lot's blocks after the second's."""
     one, other = (KeyGroup(Block(slice(0, 4), slice(key, key + 2), causal=False)) for key in (0, 2))
     calls = [fold.Call(group, range(1, 3), -1, 9) for group in (one, one, other, other, one)]
-    assert operands.in_order(calls[:4], [calls[:2], calls[2:4]])
+    assert operands.in_order(calls[:4], [calls[:2], calls[2:4]]) == [0, 1]
+    assert operands.in_order(calls[:4], [calls[2:4], calls[:2]]) == [1, 0]
     assert not operands.in_order(calls, [[*calls[:2], calls[4]], calls[2:4]])
     assert not operands.in_order(calls, [calls[:2], calls[2:4]])
 
