@@ -8,12 +8,14 @@ half a file, and `pandas.read_parquet(folder / "results")` reads all of them as 
 
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from accuracy.core import fields
 from accuracy.core.errors import ConfigError, printable
@@ -236,30 +238,32 @@ def results_of(folder: Path, cases: Sequence[str], others: Sequence[pa.Table]) -
 
 def _rows_of(files: Sequence[Path], place: Path, schema: pa.Schema) -> pa.Table:
     """place: the dataset's folder, or a published table without its suffix."""
+    there = [path for path in files if path.exists()]
     try:
-        source = ds.dataset([path for path in files if path.exists()], format=CHECKED, schema=schema)
         if place.is_dir():
-            must_have_columns(source, schema)
-        return joined(source)
+            return read_cases(there, schema)
+        return ds.dataset(there, format=CHECKED, schema=schema).to_table().combine_chunks()
     except (OSError, ValueError, pa.ArrowException) as error:
         why = printable(" ".join(str(error).split())[:160])
         advice = "repeat the run's command, which measures such cases again"
         raise ConfigError(f"{place} has a damaged file ({why}); {advice}") from error
 
 
-def joined(source: ds.Dataset) -> pa.Table:
-    """Many small files as one piece: threads would cost more than they save, and pandas' texts go piece by piece."""
-    return source.to_table(use_threads=False).combine_chunks()
-
-
-def must_have_columns(source: ds.Dataset, schema: pa.Schema) -> None:
-    """Raises ValueError for a file with a column of another name or type: no checksum guards those."""
+def read_cases(files: Sequence[Path], schema: pa.Schema) -> pa.Table:
+    """Many small files, read side by side, as one piece in their order; a column that a file lacks is empty in it.
+    Raises ValueError for a file with a column of another name or type: no checksum guards those."""
     types = dict(zip(schema.names, schema.types, strict=True))
-    for part in source.get_fragments():
-        found = part.physical_schema
-        for field in () if found.equals(schema) else found:
+
+    def read(path: Path) -> pa.Table:
+        found = pq.ParquetFile(path, page_checksum_verification=True).read(use_threads=False)
+        for field in () if found.schema.equals(schema) else found.schema:
             if types.get(field.name) != field.type:
-                raise ValueError(f"{Path(part.path).name} has a column {field.name!r} of {field.type}")
+                raise ValueError(f"{path.name} has a column {field.name!r} of {field.type}")
+        return found
+
+    with ThreadPoolExecutor() as readers:
+        parts = [schema.empty_table(), *readers.map(read, files)]
+    return pa.concat_tables(parts, promote_options="default").combine_chunks()
 
 
 def case_files(folder: Path, name: str = "results") -> list[Path]:
