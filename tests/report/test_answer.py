@@ -29,6 +29,10 @@ EXPECTED: dict[str, tuple[tables.Shape, Change | None, str]] = {
         "ring: dk is wrong at any precision. dk has 160 times single device's error in bfloat16 at 4 ranks, 256 times "
         "on rank 3.",
     ),
+    "a logic bug of single device": (
+        shape(dtypes=LOGIC_DTYPES), tables.logic_of_single_device,
+        "single_device: out is wrong at any precision. out has 320 times the rounding floor in bfloat16 at 1 rank.",
+    ),
     "a logic bug in a single dtype": (
         shape(world_sizes=(1, 2)), tables.logic,
         "ring: dk is wrong in bfloat16, the only dtype measured. dk has 160 times single device's error in bfloat16 at "

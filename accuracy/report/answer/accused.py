@@ -100,7 +100,7 @@ def _furthest(
         rows = _where(rows, rows["tensor"].isin(leading(blamed.pattern)))
         rows = _where(rows, rows["world_size"].isin(blamed.pattern.world_sizes))
         rows = _where(rows, rows["dtype"] == min(blamed.pattern.dtypes, key=_precision, default=""))
-    alone = bool((measured["variant"] == SINGLE_DEVICE).all())
+    alone = bool((rows["variant"] == SINGLE_DEVICE).all())  # in the table, or in what is blamed
     column = ratio_of(alone)
     for wanted in (
         np.isfinite(rows[column]),
