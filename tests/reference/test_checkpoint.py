@@ -165,4 +165,4 @@ def test_a_folder_that_cannot_be_written_costs_no_reference(work: Work, tmp_path
     (tmp_path / "file").touch()
     with pytest.warns(UserWarning, match="no reference checkpoint in") as said:
         assert work.run(tmp_path / "file" / "one", MASKS[0]) is not None
-    assert len(said) == 1
+    assert sum("no reference checkpoint" in str(each.message) for each in said) == 1  # others may warn of theirs
