@@ -25,15 +25,28 @@ def merge(out: Tensor, before: Tensor, lse: Tensor, block_out: Tensor, block_lse
     float32 holds exactly."""
     if block_out.dim() == out.dim():
         block_out, block_lse = block_out.unsqueeze(1), block_lse.unsqueeze(1)
-    batch, length, heads, dim = out.shape
-    rows = batch * length * heads
-    padded = triton.next_power_of_2(dim)
-    tile = max(1, MERGE_ELEMENTS // padded)
+    _, length, heads, dim = out.shape
+    rows, padded, tile = _tiles(out, MERGE_ELEMENTS)
     _merge[(triton.cdiv(rows, tile),)](
         out, before, lse, block_out, block_lse, rows, length, heads, block_out.shape[1],
         *out.stride()[:3], *before.stride()[:3], *lse.stride()[:3], *block_out.stride()[:4], *block_lse.stride()[:4],
         dim, padded, tile, enable_fp_fusion=False,  # a fused multiply-add would round once where torch rounds twice
     )  # fmt: skip
+
+
+def _tiles(x: Tensor, elements: int) -> tuple[int, int, int]:
+    """Rows of x (B, S, H, D), D as a power of two, and rows of a tile of so many elements."""
+    padded = triton.next_power_of_2(x.shape[-1])
+    return x.shape[:-1].numel(), padded, max(1, elements // padded)
+
+
+@triton.jit
+def _rows(rows, length, heads, dim: tl.constexpr, padded: tl.constexpr, tile: tl.constexpr):
+    # Of a program: which of its rows there are, the batch, token and head of each, columns, which elements there are.
+    row = tl.program_id(0).to(tl.int64) * tile + tl.arange(0, tile)
+    column = tl.arange(0, padded)
+    inside = (row < rows)[:, None] & (column < dim)[None, :]
+    return row < rows, row // (heads * length), (row // heads) % length, row % heads, column, inside
 
 
 @triton.jit
@@ -43,19 +56,16 @@ def _merge(
     block_batch, block_next, block_row, block_head, block_lse_batch, block_lse_next, block_lse_row, block_lse_head,
     dim: tl.constexpr, padded: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * tile + tl.arange(0, tile)
-    head, token, batch = row % heads, (row // heads) % length, row // (heads * length)
-    column = tl.arange(0, padded)
-    inside = (row < rows)[:, None] & (column < dim)[None, :]
+    present, batch, token, head, column, inside = _rows(rows, length, heads, dim, padded, tile)
     out += (batch * out_batch + token * out_row + head * out_head)[:, None] + column[None, :]
     before += (batch * before_batch + token * before_row + head * before_head)[:, None] + column[None, :]
     block_out += (batch * block_batch + token * block_row + head * block_head)[:, None] + column[None, :]
     lse += batch * lse_batch + token * lse_row + head * lse_head
     block_lse += batch * block_lse_batch + token * block_lse_row + head * block_lse_head
-    joint = tl.load(lse, mask=row < rows)
+    joint = tl.load(lse, mask=present)
     value = tl.load(before, mask=inside).to(tl.float32)
     for _ in range(count):
-        gap = tl.load(block_lse, mask=row < rows) - joint
+        gap = tl.load(block_lse, mask=present) - joint
         weight = tl.div_rn(1.0, 1.0 + libdevice.exp(-gap))  # torch.sigmoid
         log_share = tl.minimum(-gap, 0.0) - libdevice.log1p(libdevice.exp(-tl.abs(gap)))
         new = tl.load(block_out, mask=inside).to(tl.float32)
@@ -64,7 +74,7 @@ def _merge(
         block_out += block_next
         block_lse += block_lse_next
     tl.store(out, value, mask=inside)
-    tl.store(lse, joint, mask=row < rows)
+    tl.store(lse, joint, mask=present)
 
 
 def adds(total: Tensor, blocks: Tensor) -> bool:
@@ -75,10 +85,8 @@ def adds(total: Tensor, blocks: Tensor) -> bool:
 
 def add(total: Tensor, blocks: Tensor) -> None:
     """total (B, S, H, D) += blocks (B, N, S, H, D)[:, 0], then [:, 1], and so on."""
-    batch, length, heads, dim = total.shape
-    rows = batch * length * heads
-    padded = triton.next_power_of_2(dim)
-    tile = max(1, SUM_ELEMENTS // padded)
+    _, length, heads, dim = total.shape
+    rows, padded, tile = _tiles(total, SUM_ELEMENTS)
     _add[(triton.cdiv(rows, tile),)](
         total, blocks, rows, length, heads, blocks.shape[1], *total.stride()[:3], *blocks.stride()[:4],
         dim, padded, tile,
@@ -90,10 +98,7 @@ def _add(
     total, blocks, rows, length, heads, count, total_batch, total_row, total_head,
     block_batch, block_next, block_row, block_head, dim: tl.constexpr, padded: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * tile + tl.arange(0, tile)
-    head, token, batch = row % heads, (row // heads) % length, row // (heads * length)
-    column = tl.arange(0, padded)
-    inside = (row < rows)[:, None] & (column < dim)[None, :]
+    _present, batch, token, head, column, inside = _rows(rows, length, heads, dim, padded, tile)
     total += (batch * total_batch + token * total_row + head * total_head)[:, None] + column[None, :]
     blocks += (batch * block_batch + token * block_row + head * block_head)[:, None] + column[None, :]
     value = tl.load(total, mask=inside)
@@ -106,10 +111,8 @@ def _add(
 def add_listed(total: Tensor, blocks: Tensor, places: Tensor) -> None:
     """total (B, S, H, D)[item] += blocks (N, S, H, D)[place], of the places of each item (B, n), int32, one after
     another; -1: none."""
-    batch, length, heads, dim = total.shape
-    rows = batch * length * heads
-    padded = triton.next_power_of_2(dim)
-    tile = max(1, SUM_ELEMENTS // padded)
+    _, length, heads, dim = total.shape
+    rows, padded, tile = _tiles(total, SUM_ELEMENTS)
     _add_listed[(triton.cdiv(rows, tile),)](
         total, blocks, places, rows, length, heads, places.shape[1], *total.stride()[:3], *blocks.stride()[:3],
         dim, padded, tile,
@@ -121,15 +124,12 @@ def _add_listed(
     total, blocks, places, rows, length, heads, count, total_batch, total_row, total_head,
     block_batch, block_row, block_head, dim: tl.constexpr, padded: tl.constexpr, tile: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * tile + tl.arange(0, tile)
-    head, token, batch = row % heads, (row // heads) % length, row // (heads * length)
-    column = tl.arange(0, padded)
-    inside = (row < rows)[:, None] & (column < dim)[None, :]
+    present, batch, token, head, column, inside = _rows(rows, length, heads, dim, padded, tile)
     total += (batch * total_batch + token * total_row + head * total_head)[:, None] + column[None, :]
     blocks += (token * block_row + head * block_head)[:, None] + column[None, :]
     value = tl.load(total, mask=inside)
     for turn in range(count):
-        place = tl.load(places + batch * count + turn, mask=row < rows, other=-1).to(tl.int64)
+        place = tl.load(places + batch * count + turn, mask=present, other=-1).to(tl.int64)
         there = inside & (place >= 0)[:, None]
         block = tl.load(blocks + (place * block_batch)[:, None], mask=there).to(tl.float32)
         value = tl.where(there, value + block, value)  # adding a 0 would take the sign of another
