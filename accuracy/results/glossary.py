@@ -129,7 +129,7 @@ worst_head | index | head of the largest error
 worst_dim | index | head dimension of the largest error; -1: the tensor has none
 
 seconds | s | forward and backward of all ranks
-peak_bytes | bytes | memory at its peak during forward and backward, beyond what was held before
+peak_bytes | bytes | memory at its peak, beyond what was held before; simulated ranks: of all, with copied blocks
 """
 _PARTS = [[map(str.strip, line.split("|")) for line in part.strip().splitlines()] for part in _TABLE.split("\n\n")]
 IDENTITY, METRICS, LOSSES, METRICS_OF_STACKS, METRICS_OF_PAIRS, COUNTS, COSTS = (

@@ -73,7 +73,6 @@ def quoted(tables: Tables) -> dict[str, list[Said]]:
             Said("has {:.0f} times our diff in the issue.", (printed[0] / cpu["dq"][0],)),
             *_then(then, text),
             *_chunked(cut),
-            *_splitting(tables.rows("world_size_growth/nvidia-h200")),
         ],
     }
 
@@ -179,31 +178,6 @@ def _chunked(rows: pd.DataFrame) -> list[Said]:
         Said("at least 1.1 times (chunks of 1,024) and 5 times (128) the time,",
              holds=time.loc[1024].min() > 1.1 and time.loc[128].min() > 5),
     ]  # fmt: skip
-
-
-def _splitting(rows: pd.DataFrame) -> list[Said]:
-    """float16, flash-attn, 8,192 tokens, by number of ranks: the fastest seed's ms and MiB of a ring, whole and cut."""
-    rows = rows[(rows["kernel"] == "flash_attn") & (rows["dtype"] == "float16") & (rows["status"] == "ok")]
-    costs = rows.groupby(["variant", "world_size"])[["seconds", "peak_bytes"]].min().sort_index()
-    ms, mebibytes = costs["seconds"] * 1e3, costs["peak_bytes"] / 2**20
-    table = {
-        f"{size} rank{'s' * (size > 1)}": [
-            ms["ring"][size],
-            ms["bpt_ring"][size],
-            mebibytes["ring"][size],
-            mebibytes["bpt_ring"][size],
-        ]
-        for size in (1, 2, 4, 8, 64)
-    }
-    return [
-        *lines(table, ".1f", ".1f", ".0f", ".0f"),
-        Said("takes {:.0f} times as long at 8 ranks", (ms["bpt_ring"][8] / ms["ring"][8],)),
-        Said("and {:.0%} more memory", (mebibytes["bpt_ring"][8] / mebibytes["ring"][8] - 1,)),
-        Said(
-            "at 1 and 2 ranks it has less",
-            holds=all(mebibytes["bpt_ring"][size] < mebibytes["ring"][size] for size in (1, 2)),
-        ),
-    ]
 
 
 def _short(diff: float) -> str:

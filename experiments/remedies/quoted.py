@@ -94,10 +94,7 @@ def quoted(tables: Tables) -> dict[str, list[Said]]:
             Said("({} cases, none failed; two GPUs, so world sizes 1 and 2;", _cases(real)[:1]),
             Said("that float32 partials take 5 to 20% longer,"),
             Said("(its two seeds are {:.1f} and {:.0f} ms)", _two_seeds(real)),
-            Said(
-                "Memory grows by a tenth at 2 ranks and by {:.0%} ({:.0f} to {:.0f} MiB) at 8 simulated ones,",
-                _memory(rows),
-            ),
+            Said("Memory grows by a tenth at 2 real ranks,"),
             Said("the fastest whose worst tensor is within 5% of the best"),
             *(
                 Said(f"| {line} |")
@@ -170,12 +167,6 @@ def _two_seeds(real: pd.DataFrame) -> tuple[float, ...]:
     case = real[(real["variant"] == "zigzag") & (real["dtype"] == "bfloat16") & (real["world_size"] == 2)]
     case = case[(case["precision"] == "") & (case["kernel"] == PUBLISHED)]
     return tuple(sorted(case.groupby("seed")["seconds"].max() * 1e3))
-
-
-def _memory(rows: pd.DataFrame) -> tuple[float, float, float]:
-    case = rows[(rows["variant"] == "ring") & (rows["world_size"] == 8) & (rows["kernel"] == PUBLISHED)]
-    mebibytes = case.groupby("precision")["peak_bytes"].max() / 2**20
-    return mebibytes[PARTIALS] / mebibytes[""] - 1, mebibytes[""], mebibytes[PARTIALS]
 
 
 def _llama3(real: pd.DataFrame) -> tuple[float, ...]:

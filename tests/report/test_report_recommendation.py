@@ -3,6 +3,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from accuracy.core.number import MISSING
 from accuracy.report.build import write_report
 from accuracy.report.folder import read_folder
 from accuracy.report.section.recommendation import front, recommendation_table
@@ -23,7 +24,7 @@ def facet(tmp_path: Path) -> Facet:
         rows["variant"].map({name: cost[place] for name, cost in COST.items()}) for place in range(3)
     )
     error = error.mask(rows["tensor"] == "lse", 99.0).mask(rows["tensor"] == "out", 1.0)
-    rows = rows.assign(x_single_device=error, seconds=seconds, peak_bytes=peak)
+    rows = rows.assign(x_single_device=error, seconds=seconds, peak_bytes=peak, world="processes")
     (found,) = facets_of(with_labels(rows))
     return found
 
@@ -48,6 +49,12 @@ def test_a_seed_that_compiled_first_makes_no_variant_slow(facet: Facet) -> None:
     first = facet.rows["variant"].eq("zigzag") & facet.rows["seed"].eq(0)
     compiled = facet.rows.assign(seconds=facet.rows["seconds"].mask(first, 1000.0))
     assert [row[1] for row in names(Facet(facet.slug, facet.label, compiled))] == ["zigzag", "zigzag"]
+
+
+def test_simulated_ranks_tell_no_memory_of_a_rank(facet: Facet) -> None:
+    table = recommendation_table(Facet(facet.slug, facet.label, facet.rows.assign(world="simulated")))
+    assert table
+    assert [(row[1].text, row[3].text, "B" in row[1].detail) for row in table.rows] == [("zigzag", MISSING, False)] * 2
 
 
 def test_one_variant_over_ranks_is_no_choice(facet: Facet) -> None:

@@ -41,8 +41,10 @@ def front(costs: pd.DataFrame) -> pd.Series:
 
 def recommendation_table(facet: Facet) -> Table | None:
     """A row a world size; None where no two variants were measured over ranks. To take is the fastest of those that are
-    as accurate as the most accurate, as the gate sees it; what has no time or no error is left out."""
+    as accurate as the most accurate, as the gate sees it; what has no time or no error is left out. Memory is that of
+    real ranks: simulated ones share a device, and on a GPU blocks that are copied to be one call of the kernel."""
     rows = facet.whole[(facet.whole["world_size"] > 1) & facet.whole["tensor"].isin(JUDGED)]
+    rows = rows.assign(peak_bytes=rows["peak_bytes"].where(rows["world"] == "processes"))
     by_tensor = cost_of(rows, "world_size", "series").rename(columns={"x_single_device": "error"})
     found = by_tensor.groupby(["world_size", "series"])[["error", "seconds", "peak_bytes"]].max()
     body = []
@@ -60,6 +62,7 @@ def _least(found: pd.DataFrame, column: str) -> TableCell | str:
     if found[column].isna().all():
         return MISSING
     choice = found.sort_values(column, kind="stable").iloc[0]
-    spent = ratio(choice["error"]), seconds(choice["seconds"]), size_in_bytes(choice["peak_bytes"])
+    spent = [ratio(choice["error"]), seconds(choice["seconds"])]
+    spent += [size_in_bytes(choice["peak_bytes"])] if choice["peak_bytes"] >= 0 else []
     name = str(choice["series"]).replace(",", ", ")  # where a line may break
     return TableCell(name, detail=", ".join(spent), kind="named")
