@@ -29,7 +29,8 @@ def finding(found: list[Diagnosis], worst: Accused | None, cases: pd.DataFrame) 
         return _nothing(cases)
     first = blamed(found)
     if first:
-        return f"{first.variant}: {_clause(first)}. {_cell(worst, first.label)}".strip()
+        whose = first.variant + (f" with kernel {worst.kernel}" if worst and worst.alone else "")
+        return f"{whose}: {_clause(first)}. {_cell(worst, first.label)}".strip()
     if worst is None:
         return "No case has a finite ratio to single device."
     if worst.alone:
