@@ -10,6 +10,7 @@ import json
 import re
 import runpy
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -198,6 +199,12 @@ def passages_of(repository: Path) -> dict[Path, list[Said]]:
     return passages
 
 
+def states(reports: Path) -> str:
+    """Of how many states of the code the published runs are: `01ddac7b0a2b 5, f423ecf975e1 3`."""
+    codes = [json.loads(path.read_text())["fingerprint"]["code"] for path in reports.glob("*/*/run.json")]
+    return ", ".join(f"{code} {times}" for code, times in Counter(codes).most_common())
+
+
 def main(words: list[str]) -> int:
     """0: every number is borne out; 1: not, a line for each. --write: after the tables' numbers are in."""
     repository = Path(words[0]).resolve()
@@ -212,6 +219,7 @@ def main(words: list[str]) -> int:
     print(*found, sep="\n", end="\n" if found else "")
     print(*(f"{name}: {count} numbers are of unpublished runs" for name, count in open_.items() if count), sep="\n")
     print(f"{others} numbers have another source than a table: others, tests, rules")
+    print("published runs by the digest of the code that measured them:", states(repository / "reports"))
     print(f"{len(found)} numbers or passages are not borne out by the published tables, of {len(open_)} documents")
     return int(bool(found))
 
