@@ -7,7 +7,7 @@ from torch import Tensor
 
 from accuracy.bound.forward import Forward, Rows, Scores, missed
 from accuracy.bound.linked import linked, of_delta
-from accuracy.bound.policy import Policy, flushed, grown, half_spacing, underflow, unit
+from accuracy.bound.policy import Policy, flushed, grown, half_spacing, tiny_weights, underflow, unit
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,8 @@ def backward(rows: Rows, found: Scores, done: Forward, policy: Policy) -> tuple[
         slope_error = 2 * found.score_error / rows.softcap + 8 * u
     ds = p * (dp - rows.delta)
     off = p * (1 + exponent) * (dp_error + delta + 4 * u * (dp.abs() + rows.delta.abs())) + exponent * ds.abs()
+    if count > 1:  # P is stored before dS is made of it
+        off += underflow(policy.weights) * rows.visible * (dp.abs() + dp_error + rows.delta.abs() + delta)
     off = off * (found.slope + slope_error) + ds.abs() * slope_error
     ds = ds * found.slope
     smallest = underflow(policy.weights) * max(1.0, 1 / scale)
@@ -55,6 +57,7 @@ def backward(rows: Rows, found: Scores, done: Forward, policy: Policy) -> tuple[
     least = underflow(policy.weights) ** 2 / 3 * rows.visible
     read_variance = done.lse_variance + (unit(policy.lse) ** 2 / 3 * rows.lse.square())
     off2 = pulled.square() * dp_variance + ds2 * (found.variance + of_weights + 6 * u**2) + least * max(1.0, scale**-2)
+    off2 += tiny_weights(p, dp - rows.delta, found.slope, policy)
     off2_p = p2 * (found.variance + read_variance + of_weights) + least
     k2, q2, dout2 = rows.k.square(), rows.q.square(), rows.dout.square()
     shared = delta_variance * (pulled @ rows.k).square() * scale**2 + read_variance * rows.dq.square()
@@ -65,6 +68,9 @@ def backward(rows: Rows, found: Scores, done: Forward, policy: Policy) -> tuple[
         side = linked(rows, found, done, dp, dp_variance, delta_variance, ds, pulled, policy)
         of_dq, whole, both, together = side.dq, side.ds, side.both, side.together
         off2_p = p2 * (side.weights + found.linked.weight) + p2.minimum(least)
+    if policy.split:  # all rows may be further off the mean shift to the same side
+        both = both + policy.shift_spread * pulled * torch.hypot(dp, rows.delta.expand_as(dp)).copysign(dp)
+        together = together + policy.shift_spread * (pulled * dp) @ rows.k
     dq = Sums(
         scale * (off @ rows.k.abs()), scale * (ds.abs() @ rows.k.abs()), of_dq, scale**2 * (ds2 @ k2), scale * together
     )
@@ -90,10 +96,11 @@ def finished(sums: Sums, reference: Tensor, terms: Tensor, heads: int, policy: P
     lost = flushed(reference, policy.dtype)
     error = error + half_spacing(reference.abs() + error, policy.dtype) + lost
     each = u**2 / 12 * (policy.spread(terms * heads) + 8) + unit(policy.partial) ** 2 / 6 * roundings
-    alike = policy.alike * policy.weight_roundings * unit(policy.weights) ** 2 / 3 + policy.shift**2
+    alike = policy.alike * policy.weight_roundings * unit(policy.weights) ** 2 / 3
     variance = (
         sums.variance + sums.together.square() + each * (sums.squares + reference.square()) + alike * reference.square()
     )
+    variance += policy.cuts(sums.squares, reference.square())
     below = roundings * small**2 / 3
     last = half_spacing(reference, policy.dtype).square() / 3
     if policy.reads != "anything":  # storing a sum again loses no more than was added
@@ -110,6 +117,7 @@ def _dp(rows: Rows, dp: Tensor, policy: Policy) -> tuple[Tensor, Tensor]:
     error = grown(policy.chain(dim) + 2, u) * (rows.dout.abs() @ rows.v.abs().T)
     squares = rows.dout.square() @ rows.v.square().T
     variance = u**2 / 12 * policy.spread(dim) * policy.partial_sums(squares, dp.square())
+    variance += policy.cuts(squares, dp.square())
     if policy.casts:
         error += 2 * rounding * (rows.dout.abs() @ rows.v.abs().T)
         variance += 2 * rounding**2 / 3 * (rows.dout.square() @ rows.v.square().T)
@@ -136,6 +144,6 @@ def _delta(
     if policy.reads == "weights" and found.linked is not None:
         return error, of_delta(rows, found, dp, policy) + moved.sum(1, keepdim=True)
     variance = (rows.dout.square() * done.own_variance).sum(1, keepdim=True) + moved.sum(1, keepdim=True)
-    variance += (rounding**2 / 3 + policy.alike * of_weights + policy.shift**2) * rows.delta.square()
+    variance += (rounding**2 / 3 + policy.alike * of_weights + policy.shift_spread**2) * rows.delta.square()
     variance += u**2 / 12 * dim * policy.partial_sums(products.square().sum(1, keepdim=True), rows.delta.square())
     return error, variance

@@ -103,6 +103,7 @@ def scores(rows: Rows, policy: Policy) -> Scores:
     error = chain * size + 3 * short * (1 + chain) * size * (policy.products != policy.sums)
     scaled = u**2 if policy.reads == "anything" else u**2 / 3
     variance = u**2 / 12 * policy.spread(dim) * policy.partial_sums(square, s.square()) + scaled * s.square()
+    variance += policy.cuts(square, s.square())
     if policy.products != policy.sums:
         variance += short**2 / 3 * (2 * s.square() + (1 + policy.casts) * square)
     slope: Tensor | float = 1.0
@@ -131,10 +132,10 @@ def scores(rows: Rows, policy: Policy) -> Scores:
     variance = variance + policy.exponential_variance + u**2 / 3 * (s.square() + 2 * top.square() + rescales)
     variance = variance if linked is None else linked.score + linked.own
     alike = _alike(s - top, p, policy)
-    if policy.split:  # all scores of a row are too small by one factor
+    if policy.split:  # how far all scores of a row are from the mean shift
         mean = (p * s).sum(1, keepdim=True)
-        variance = variance + policy.shift**2 * (s - mean).square()
-        alike = alike + policy.shift**2 * mean.square()
+        variance = variance + policy.shift_spread**2 * (s - mean).square()
+        alike = alike + policy.shift_spread**2 * mean.square()
     if policy.merges:  # README.md, section 3: a partial's own lse, and its sum, count too
         largest = (exponent * rows.visible).amax(1, keepdim=True)
         exponent = exponent + 3 * (largest + unit(policy.weights)) + 2 * policy.merges * unit(policy.lse) * level
@@ -197,7 +198,7 @@ def _variances(rows: Rows, found: Scores, policy: Policy, roundings: Tensor) -> 
     link = found.linked
     moved = square * found.variance
     away = moved @ v_square - 2 * rows.out * (moved @ rows.v) + rows.out.square() * moved.sum(1, keepdim=True)
-    own = each * spread + 4 * u**2 * rows.out.square()
+    own = each * spread + policy.cuts(square @ v_square, rows.out.square()) + 4 * u**2 * rows.out.square()
     rounded = short * (square @ v_square + policy.alike * rows.out.square())
     if link is not None:
         rounded = (square * link.weight) @ v_square
@@ -210,7 +211,7 @@ def _variances(rows: Rows, found: Scores, policy: Policy, roundings: Tensor) -> 
     own += least * (rows.visible @ v_square) if link is None else square.clamp(max=least) @ v_square
     own += policy.merges * unit(policy.partial) ** 2 * v_square.amax(0) + roundings * underflow(policy.partial) ** 2 / 3
     out = own + away.clamp_(min=0.0)  # of p_j (v_j - out): what all weights share leaves no error
-    out += rounded + policy.shift**2 * rows.out.square()
+    out += rounded
     of_scores = moved.sum(1, keepdim=True)
     lse = of_scores + found.alike
     lse += u**2 / 12 * (found.terms + found.rescales + policy.logarithm**2)

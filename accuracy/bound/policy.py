@@ -22,9 +22,17 @@ SHARE_OF_MEAN = 1 / 200
 """Of the mean square of its errors, that of their mean: (65 / 916)^2."""
 COARSE_LOGARITHM = 48.0
 """Of a library's log; torch's on a CPU is off by 25 (measured)."""
-SPLIT, SPLIT_STAGE, SPLIT_SHIFT = 104.0, 16, 6.0
-"""Of a float32 product as three in TF32 (README.md, section 5b): the roundings that it counts as at most, the terms
-after which a float32 sum is rounded, and the unit roundoffs by which it is too small in the mean."""
+SPLIT, SPLIT_HALF_STAGE = 104.0, 16
+"""Of a float32 product as three in TF32 (README.md, section 5b): the roundings that it counts as at most, and half the
+terms after which a float32 sum is rounded."""
+SPLIT_LEFT_OUT, SPLIT_CUT, SPLIT_ALIKE, SPLIT_SPREAD = 1.6, 2.3, 3.0, 0.5
+"""Unit roundoffs by which such a product is too small in the mean: by what is left out of a product; by cuts of sums of
+40 terms or more, none of up to 16; by them where all terms have one sign, beside; how far from that the mean may be."""
+SPLIT_FEW, SPLIT_MANY = 16, 40
+SPLIT_TERMS, SPLIT_SUM = 12.0, 1.25
+"""Its variance around that mean, in squared unit roundoffs: of its terms' squares, and of its own square."""
+CUT = 0.72
+"""Mean of what a sum loses where its last bits are cut off, in unit roundoffs: half a spacing, log-uniform sums."""
 READS = ("anything", "lse", "weights")
 """What a backward reads. lse: it computes the forward's scores again, bit for bit, and takes exp(s - lse); weights:
 P itself, normalised, of which delta is sum P dP, as autograd does; anything: either, and scores that round anew. In the
@@ -51,8 +59,9 @@ class Policy:
     largest relative errors of exp and log, in unit roundoffs of sums; alike: whether the weights of a row may all be
     rounded alike, as equal ones are; by_head: whether dk and dv of query heads that share keys are rounded before they
     are added; casts: whether q, k, v and dout are rounded to `products` first (autocast, TF32); split: whether products
-    of float32 are three in TF32, whose sums a tensor core cuts off instead of rounding them; reads: what the backward
-    has of the forward (README.md, section 5a, `READS`). It makes the sqrt form sharper, the certain one stays.
+    of float32 are three in TF32, whose sums a tensor core cuts off instead of rounding them; instruction: terms that a
+    tensor core adds up before it cuts off, of operands in 16 bits, None: sums are taken to be rounded; reads: what the
+    backward has of the forward (README.md, section 5a, `READS`). It makes the sqrt form sharper, the certain one stays.
     """
 
     dtype: str
@@ -73,6 +82,7 @@ class Policy:
     by_head: bool = False
     casts: bool = False
     split: bool = False
+    instruction: int | None = None
     reads: str = "anything"
 
     @property
@@ -93,11 +103,15 @@ class Policy:
     def chain(self, terms: Tensor | float) -> Tensor | float:
         """How many roundings a sum of so many products sees at most."""
         count = torch.as_tensor(terms, dtype=torch.float64)
-        return count.maximum(SPLIT + count / SPLIT_STAGE) if self.split else terms
+        return count.maximum(SPLIT + count / SPLIT_HALF_STAGE) if self.split else terms
 
     def spread(self, terms: Tensor | float) -> Tensor | float:
-        """How many independent roundings a sum of so many products is taken to see."""
-        return 2.5 * terms + 60 if self.split else terms
+        """How many independent roundings to nearest a sum of so many products is taken to see."""
+        return terms / (2 * SPLIT_HALF_STAGE) if self.split else terms
+
+    def cuts(self, squares: Tensor, square: Tensor) -> Tensor | float:
+        """Variance of what is cut off a sum of products; squares: sum of its terms' squares, square: its own."""
+        return self.u**2 * (SPLIT_TERMS * squares + SPLIT_SUM * square) if self.split else 0.0
 
     def partial_sums(self, squares: Tensor, square: Tensor) -> Tensor:
         """Twice the mean square of a dot product's partial sums: at most the sum of its terms' squares and its own
@@ -105,9 +119,22 @@ class Policy:
         return squares + square if self.reads == "anything" else (squares + 2 * square) / 3
 
     @property
-    def shift(self) -> float:
-        """By which part of itself a sum of products is too small in the mean."""
-        return SPLIT_SHIFT * self.u * self.split
+    def shifts(self) -> bool:
+        """Whether sums of products are known to be too small in the mean."""
+        return self.split or self.instruction is not None
+
+    def lost(self, x: Tensor, size: Tensor, terms: Tensor | float) -> Tensor:
+        """By how much a sum of so many products is too small in the mean. size: sum of the products' sizes."""
+        if self.instruction is not None:
+            return CUT * self.u / 2 * (terms / self.instruction + 1) * x
+        one_sign = (x.abs() / size).nan_to_num(0.0) ** 3
+        many = ((torch.as_tensor(terms) - SPLIT_FEW) / (SPLIT_MANY - SPLIT_FEW)).clamp(0.0, 1.0).to(x)
+        return self.u * (SPLIT_LEFT_OUT + many * (SPLIT_CUT + SPLIT_ALIKE * one_sign)) * x
+
+    @property
+    def shift_spread(self) -> float:
+        """How far from that the loss may be, as a part of x, alike in all sums of a row."""
+        return SPLIT_SPREAD * self.u * self.split
 
     def roundings(self, terms: Tensor, way: str) -> Tensor:
         """How many roundings to `partial` a running sum of so many terms sees, beside the last one."""
@@ -145,8 +172,8 @@ def short_sums(dtype: str, rows: int) -> Policy:
 def split_products(dtype: str) -> Policy:
     """torch's memory-efficient kernel: in float32 every product is three in TF32 (cutlass' OpMultiplyAddFastF32); in 16
     bits P is stored before dS is made of it, and dS again (aten/src/ATen/native/transformers/cuda/mem_eff_attention:
-    gemm_kernel_utils.h, kernel_backward.h)."""
-    return kernel(dtype, split=True) if dtype == "float32" else kernel(dtype, weight_roundings=2)
+    gemm_kernel_utils.h, kernel_backward.h). An instruction there adds up 8 terms."""
+    return kernel(dtype, split=True) if dtype == "float32" else kernel(dtype, weight_roundings=2, instruction=8)
 
 
 def cast(policy: Policy, to: str) -> Policy:
@@ -174,6 +201,14 @@ def flushed(x: Tensor, dtype: str) -> Tensor:
     """What is lost of x (float64) where numbers below the normal ones are stored as zero; float16 keeps those."""
     most = 0.0 if dtype == "float16" else math.ldexp(1.0, FORMATS[dtype].min_exponent)
     return x.abs().where(x.abs() < most, 0.0)
+
+
+def tiny_weights(p: Tensor, off: Tensor, slope: Tensor | float, policy: Policy) -> Tensor | float:
+    """Variance that dS = P (dP - delta) slope gets where P is stored before and is below its format's normal numbers,
+    whose spacing is absolute; off: dP - delta."""
+    if policy.weight_roundings == 1:
+        return 0.0
+    return p.square().clamp(max=underflow(policy.weights) ** 2 / 3) * (off * slope).square()
 
 
 def grown(count: Tensor | float, u: float) -> Tensor | float:

@@ -6,7 +6,7 @@ reference: memory linear in the sequence length. The derivation, its assumptions
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from accuracy.bound.backward import Sums, backward, finished
 from accuracy.bound.forward import Rows, forward, scores
 from accuracy.bound.policy import Policy
+from accuracy.bound.shifted import shifted
 from accuracy.core.probes import REFERENCE_ERROR
 from accuracy.reference.float64 import Reference, seen_keys
 
@@ -28,14 +29,16 @@ OWN_ERROR = 1 + 1e-9
 
 @dataclass(frozen=True)
 class Bound:
-    """Of one tensor. certain: no error is larger; variance: of the error, a sum of that of all roundings."""
+    """Of one tensor. certain: no error is larger; variance: of the error, a sum of that of all roundings; shift: size
+    of the error's mean, where sums are cut off instead of rounded."""
 
     certain: Tensor
     variance: Tensor
+    shift: Tensor | float = 0.0
 
     def likely(self, p: float) -> Tensor:
         """An error is larger with a chance of at most p, if roundings are independent; never above `certain`."""
-        return (math.sqrt(2 * math.log(2 / p)) * self.variance.sqrt()).minimum(self.certain)
+        return (math.sqrt(2 * math.log(2 / p)) * self.variance.sqrt() + self.shift).minimum(self.certain)
 
 
 def bounds(
@@ -49,6 +52,7 @@ def bounds(
     share = q.shape[2] // k.shape[2]
     found = {name: _empty(getattr(reference, name)) for name in ("out", "lse", "dq")}
     sums = {name: Sums(*(torch.zeros_like(getattr(reference, name)) for _ in range(5))) for name in ("dk", "dv")}
+    shifts = {name: torch.zeros_like(getattr(reference, name)) for name in found | sums} if policy.shifts else {}
     terms_of_key = torch.zeros(k.shape[1], 1, dtype=torch.float64, device=q.device)
     for item in range(q.shape[0]):
         for head in range(q.shape[2]):
@@ -67,6 +71,12 @@ def bounds(
                 done = forward(part, scored, policy)
                 dq, dk, dv = backward(part, scored, done, policy)
                 here, there = (item, rows, head), (item, keys, kv)
+                if shifts:
+                    mean = shifted(part, scored, policy)
+                    shifts["out"][here], shifts["dq"][here] = mean.out, mean.dq
+                    shifts["lse"][item, head, rows] = mean.lse[:, 0]
+                    shifts["dk"][there] += mean.dk
+                    shifts["dv"][there] += mean.dv
                 _fill(found["out"], here, done.out, done.out_variance)
                 _fill(found["lse"], (item, head, rows), done.lse[:, 0], done.lse_variance[:, 0])
                 _fill(found["dq"], here, *finished(dq, part.dq, scored.terms, 1, policy))
@@ -77,6 +87,9 @@ def bounds(
     terms = terms_of_key[None, :, None]
     for name in ("dk", "dv"):
         found[name] = Bound(*finished(sums[name], getattr(reference, name), terms, share, policy))
+        if shifts:
+            shifts[name] += policy.lost(getattr(reference, name), sums[name].size, terms * share)
+    found = {name: replace(each, shift=shifts[name].abs()) if shifts else each for name, each in found.items()}
     return {name: _with_own_errors(bound, getattr(reference, name)) for name, bound in found.items()}
 
 
@@ -112,7 +125,8 @@ def _masked(
 def _with_own_errors(bound: Bound, reference: Tensor) -> Bound:
     """The reference and this pass are computed in float64: what they err by is added."""
     size = REFERENCE_ERROR * (reference.abs() + reference.square().mean().sqrt())
-    return Bound((bound.certain * OWN_ERROR + size).nan_to_num_(nan=torch.inf), bound.variance * OWN_ERROR)
+    certain = (bound.certain * OWN_ERROR + size).nan_to_num_(nan=torch.inf)
+    return replace(bound, certain=certain, variance=bound.variance * OWN_ERROR)
 
 
 def _empty(like: Tensor) -> Bound:

@@ -1,8 +1,8 @@
 """How many errors of healthy kernels are beyond their bounds, and how near are the bounds? On 14 distributions.
 
-    python experiments/tolerances/sweep.py reports/tolerances/bounds.csv [cpu|cuda [KERNEL]]
+    python experiments/tolerances/sweep.py reports/tolerances/bounds.csv [cpu|cuda [KERNEL,...]]
 
-A row for each distribution, dtype and kernel that runs on the device (default: cpu; KERNEL: of that alone): elements
+A row for each distribution, dtype and kernel that runs on the device (default: cpu; KERNEL: of those alone): elements
 of out, lse, dq, dk and dv, those beyond the certain bound, those beyond the one that 1 in 10^6 may exceed, the
 largest of the tensors' medians of that bound over the root mean square error of the element's row (of lse: of all), and
 of which tensor it is. Rows that are tied or exactly representable (apart.py) are shown apart: how many elements they
@@ -51,7 +51,7 @@ def results(kernel: object, inputs: base.Inputs) -> dict[str, Tensor]:
 def kernels(device: str, dtype: str, only: str = "") -> Iterator[tuple[str, object]]:
     """Those that the device has, in this dtype."""
     for name, knobs in KERNELS[device].items():
-        if only not in ("", name):
+        if only and name not in only.split(","):
             continue
         kernel = plugins.load(f"accuracy.kernel.{name}").KERNEL(**knobs)
         if kernel.abilities(device).unsupported(name, dtype, PROBLEM.head_dim, set()) is None:

@@ -1,13 +1,25 @@
-"""Float32 products as three in TF32, which a tensor core sums and cuts off: errors that float32's sums do not have."""
+"""What torch's memory-efficient kernel does on a GPU: float32 products as three in TF32, which a tensor core sums and
+cuts off, and P stored in 16 bits before dS is made of it. Its emulation is within the bounds of its policy."""
+
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from accuracy.bound import policy
 from accuracy.bound.running import bounds
+from accuracy.core import plugins
+from accuracy.core.case import Part
+from accuracy.core.paths import EXPERIMENTS
+from accuracy.inputs import base
 from accuracy.inputs.rising_maxima import Options, draw
-from accuracy.reference.float64 import attention
+from accuracy.reference.float64 import Reference, attention
 from experiments.tolerances import three_tf32
+
+memory_efficient: Any = plugins.load(str(EXPERIMENTS / "tolerances" / "memory_efficient.py"))
+sweep: Any = memory_efficient.sweep
 
 
 def test_what_is_lost_of_a_product_is_within_its_certain_bound() -> None:
@@ -36,3 +48,48 @@ def test_cut_sums_have_a_bound_of_their_own() -> None:
     assert bool((error.abs() > plain.likely(1e-6)).any())
     assert not bool((error.abs() > split.likely(1e-6)).any())
     assert float((split.likely(1e-6) / error.square().mean().sqrt()).median()) <= 15
+
+
+@pytest.mark.parametrize("inputs", ["uniform", "rising_maxima"])
+def test_all_that_three_products_in_tf32_give_is_within_a_near_bound(inputs: str) -> None:
+    """Sums of one sign lose most; scores that rise shift lse. Of each tensor the median is at most 15."""
+    tensors, reference = one_head(inputs, "float32")
+    found = memory_efficient.emulation(tensors)
+    stated = replace(policy.split_products("float32"), reads="lse")
+    for name, bound in bounds(*tensors.tensors, reference, stated, **sweep.HOW).items():
+        error, likely = (found[name].double() - getattr(reference, name)).abs(), bound.likely(1e-6)
+        assert not bool((error > bound.certain).any())
+        assert not bool((error > likely).any())
+        assert float(sweep.near(likely, error).nanmedian()) <= 15
+
+
+def test_weights_below_float16_s_normal_numbers_have_a_bound_of_their_own() -> None:
+    """dk of nearly one-hot rows, of P stored before dS is made of it: beyond what storing dS alone is likely to do."""
+    tensors, reference = one_head("peaked", "float16", seed=2, head=3)
+    error = (memory_efficient.emulation(tensors)["dk"].double() - reference.dk).abs()
+    for stated, allowed in ((policy.kernel("float16"), False), (policy.split_products("float16"), True)):
+        bound = bounds(*tensors.tensors, reference, replace(stated, reads="lse"), **sweep.HOW)["dk"]
+        assert bool((error <= bound.likely(1e-6)).all()) is allowed
+
+
+def test_a_weight_that_is_stored_as_another_is_within_the_certain_bound() -> None:
+    """P of the second key is 1.4 x 2^-25 and is stored as 2^-24: dS, made of it, is 1.4 times too large."""
+    q, k, v, dout = (torch.zeros(1, length, 1, 8, dtype=torch.float16) for length in (1, 2, 2, 1))
+    q[..., 0], k[:, 1, :, 0], v[:, 1, :, 0], dout[..., 0] = 1.0, -17.0, 512.0, 512.0
+    reference = attention(q, k, v, dout, scale=1.0, causal=False)
+    p = (q[0, :, 0].double() @ k[0, :, 0].double().T).softmax(1).half().double()
+    ds = (p * (dout[0, :, 0].double() @ v[0, :, 0].double().T - reference.delta[0, 0, 0])).half()
+    error = (ds.double().T @ q[0, :, 0].double() - reference.dk[0, :, 0]).abs()
+    assert float(error.max() / reference.dk.abs().max()) > 0.3
+    for rounding in (policy.loosest, policy.split_products):
+        bound = bounds(q, k, v, dout, reference, rounding("float16"), scale=1.0, causal=False)["dk"]
+        assert bool((error <= bound.certain[0, :, 0]).all())
+
+
+def one_head(name: str, dtype: str, seed: int = 0, head: int = 0) -> tuple[base.Inputs, Reference]:
+    """Of the sweep's inputs."""
+    source = f"accuracy.inputs.{name}"
+    part = Part(name, source, tuple(plugins.default_options(plugins.load(source))))
+    drawn = base.round_to(base.draw(part, sweep.PROBLEM, seed), dtype, "cpu")
+    tensors = base.Inputs(*(x[:, :, head : head + 1].contiguous() for x in drawn.tensors))
+    return tensors, attention(*tensors.tensors, **sweep.HOW)
