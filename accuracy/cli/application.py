@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from accuracy.config.read import Configuration
     from accuracy.execute.plan import Planned
     from accuracy.execute.ranks.launch import Launch
-    from accuracy.execute.run import Outcome
 
 NOTHING_MEASURED, FAULTY, INTERRUPTED = 3, 5, 130
 GROUPS = "variant", "kernel", "inputs", "problem", "precision", "world", "experiment"
@@ -215,7 +214,7 @@ def _carry_out(
     launch: "Launch | None",
 ) -> int:
     """Measure what is planned and report, as this process's part of it; the exit status."""
-    from accuracy.cli import plan_text
+    from accuracy.cli import conclusion, plan_text
     from accuracy.execute import run
     from accuracy.execute.measure import Launched, task_of
     from accuracy.execute.ranks import rank_loop
@@ -241,38 +240,15 @@ def _carry_out(
         return NOTHING_MEASURED
     tell_done()
     print(plan_text.outcome(outcome))
+    verdicts = None
     if configuration.report and not sweep.noted(folder):
-        print(_report(folder))
+        verdicts = conclusion.report(outcome)
     if outcome.interrupted:
         return INTERRUPTED
     if not outcome.ok + outcome.earlier_ok:
         return NOTHING_MEASURED
-    return FAULTY if configuration.name == DIAGNOSE and _diagnosed(outcome, {each.case.id for each in plans}) else 0
-
-
-def _diagnosed(outcome: "Outcome", planned: set[str]) -> bool:
-    """Print each variant's diagnosis; whether one is a bug."""
-    from accuracy.results import table
-    from accuracy.verdict.diagnosis import diagnoses, sentences
-    from accuracy.verdict.verdict import verdicts
-
-    folder, results = outcome.folder, outcome.results
-    results = table.read_results(folder) if results is None else results
-    results = results[results["case_id"].isin(planned) & ~table.in_stacks(results)]
-    found = diagnoses(verdicts(results), results, table.read_steps(folder), table.read_hypotheses(folder))
-    told = zip(sentences(found), found, strict=True)
-    print("", *(line for sentence, each in told for line in (sentence, *each.evidence)), sep="\n")
-    return any(each.is_bug for each in found)
-
-
-def _report(folder: Path) -> str:
-    from accuracy.report.build import write_report
-
-    try:
-        summary = write_report(folder)
-    except ConfigError as error:  # interrupted before the first case
-        return f"no report: {error}"
-    return "\n".join(["", *summary.lines, "", f"report: {summary.path}"])
+    diagnosing = configuration.name == DIAGNOSE
+    return FAULTY if diagnosing and conclusion.faulty(outcome, {each.case.id for each in plans}, verdicts) else 0
 
 
 def one_line(error: BaseException) -> str:

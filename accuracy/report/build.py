@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from markupsafe import Markup
 
 from accuracy.chart.render import render
@@ -37,10 +38,11 @@ BYTES_OF_NOTES = 2_000
 
 @dataclass(frozen=True)
 class ReportSummary:
-    """Where the report is, and its first screen."""
+    """Where the report is, its first screen, and the verdicts of all that was measured."""
 
     path: Path
     answer: Answer
+    verdicts: pd.DataFrame
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -50,21 +52,23 @@ class ReportSummary:
         )
 
 
-def write_report(folder: Path, earlier: Sequence[Path] = (), to: Path | None = None) -> ReportSummary:
+def write_report(
+    folder: Path, earlier: Sequence[Path] = (), to: Path | None = None, results: pd.DataFrame | None = None
+) -> ReportSummary:
     """Write the page, whole or not at all, to `folder/report.html` if nowhere else.
 
-    earlier: runs to look back on, oldest first.
+    earlier: runs to look back on, oldest first; results: of the folder, where they are known.
 
     Raises NoReport where the folder holds no results, ConfigError where one of the earlier cannot be read.
     """
-    run = sweep.read(folder)
+    run = sweep.read(folder, results)
     made, path = material_of(run), to or folder / "report.html"
     first = answer_of(made)
     context = _always(made, first)
     if not run.results.empty:
         context |= _of_attention(made) | {"history": history_of(folder, earlier)}
     write_page(path, _with_rows(context, made, first))
-    return ReportSummary(path, first)
+    return ReportSummary(path, first, made.judged.verdicts)
 
 
 def answer_of(made: Material) -> Answer:

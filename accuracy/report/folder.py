@@ -74,14 +74,16 @@ class Run:
 _WHOLE = dict.fromkeys(("layer", "layers", "width", "feed_forward", "vocabulary"), "Int64")
 
 
-def read_folder(folder: Path) -> Run:
-    """Raises NoReport where there is no table to report on."""
+def read_folder(folder: Path, results: pd.DataFrame | None = None) -> Run:
+    """results: as `table.read_results` gives them, where they are known. Raises NoReport where there is no table to
+    report on."""
     advice = "expected a run folder with results/ or results.parquet; give the output_dir of an `accuracy` run"
     if not folder.is_dir():
         raise NoReport(f"{folder}: no such folder; {advice}")
     try:
-        reads = table.read_results, table.read_positions, table.read_steps, table.read_hypotheses
-        results, positions, steps, hypotheses = (read(folder) for read in reads)
+        results = table.read_results(folder) if results is None else results
+        side = table.read_positions, table.read_steps, table.read_hypotheses
+        positions, steps, hypotheses = (read(folder) for read in side)
     except (OSError, pa.ArrowException) as error:
         raise NoReport(f"{folder}: its table cannot be read ({_one_line(error)}); {advice}") from error
     results = results[results["case_id"].notna()]

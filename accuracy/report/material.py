@@ -39,9 +39,9 @@ class Material:
 
 def material_of(run: Run) -> Material:
     """Labelled and judged."""
-    claims = judge(run.experiment, run.rows)
     labelled = series.in_reading_order(series.with_labels(with_names(run.results, names_of(run.results))))
     measured = labelled[labelled["case_id"].isin(run.measured["case_id"]) & labelled["tensor"].notna()]
     judged = verdict.judge(run.results, run.positions, run.steps, run.hypotheses)
+    claims = judge(run.experiment, run.rows, None if len(run.stacks) else judged.verdicts)
     judged = replace(judged, said=furthest_first(judged.said, measured))
     return Material(run, claims, labelled.drop(columns="named"), measured, judged, attributions(run.results))

@@ -18,10 +18,10 @@ def write_sweep(folder: Path, words: Sequence[str], jobs: Sequence[Path]) -> Non
     write_json(folder / SWEEP, {"argv": list(words), "jobs": [str(job.resolve()) for job in jobs]})
 
 
-def read(folder: Path) -> Run:
-    """A run's folder, or a sweep's. Raises NoReport where no job has a table."""
+def read(folder: Path, results: pd.DataFrame | None = None) -> Run:
+    """A run's folder, whose results may be known, or a sweep's. Raises NoReport where no job has a table."""
     if not (folder / SWEEP).is_file():
-        return read_folder(folder)
+        return read_folder(folder, results)
     try:
         about = json.loads((folder / SWEEP).read_text(encoding="utf-8"))
         words, jobs = list(map(str, about["argv"])), [Path(job) for job in about["jobs"]]

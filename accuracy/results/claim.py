@@ -4,6 +4,7 @@ An experiment's folder may hold `claims.py` with `def claims(results: pandas.Dat
 table of a run, out come statements with the evidence for or against each. No torch here.
 """
 
+import inspect
 import re
 import runpy
 from collections.abc import Mapping
@@ -68,12 +69,13 @@ def experiment_folder(name: object) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def judge(experiment: object, results: pd.DataFrame) -> list[Claim]:
-    """The experiment's claims, judged on `results`; none where it has no `claims.py`.
+def judge(experiment: object, results: pd.DataFrame, verdicts: pd.DataFrame | None = None) -> list[Claim]:
+    """The experiment's claims, judged on `results`; none where it has no `claims.py`. verdicts: those of the results,
+    for a `claims(results, verdicts)`, which makes its own where there are none.
 
     A claims file that raises becomes one claim that does not hold, with the error as its evidence.
     """
-    return _judged(experiment, "claims", results)
+    return _judged(experiment, "claims", results, verdicts)
 
 
 def answer_holds(experiment: object, results: pd.DataFrame) -> bool:
@@ -99,13 +101,17 @@ def answer_case(experiment: object) -> dict[str, Any]:
         return {}
 
 
-def _judged(experiment: object, function: str, results: pd.DataFrame) -> list[Claim]:
+def _judged(
+    experiment: object, function: str, results: pd.DataFrame, verdicts: pd.DataFrame | None = None
+) -> list[Claim]:
     folder = experiment_folder(experiment)
     if folder is None or not (folder / "claims.py").is_file():
         return []
     try:
         claims = runpy.run_path(str(folder / "claims.py"))[function]
-        return [_checked(claim) for claim in claims(results.copy())]
+        takes = verdicts is not None and "verdicts" in inspect.signature(claims).parameters
+        found = claims(results.copy(), **({"verdicts": verdicts} if takes else {}))
+        return [_checked(claim) for claim in found]
     except Exception as error:  # whatever a claims file does wrong must not cost the run its report
         return [Claim(f"The claims of {folder.name} can be judged.", False, f"{type(error).__name__}: {error}")]
 

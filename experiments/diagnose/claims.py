@@ -3,12 +3,12 @@
 import pandas as pd
 
 from accuracy.results.claim import Claim
+from accuracy.verdict import verdict
 from accuracy.verdict.label import NOT_MEASURED, ROUNDING
-from accuracy.verdict.verdict import verdicts
 
 
-def claims(results: pd.DataFrame) -> list[Claim]:
-    judged = verdicts(results)
+def claims(results: pd.DataFrame, verdicts: pd.DataFrame | None = None) -> list[Claim]:
+    judged = verdict.verdicts(results) if verdicts is None else verdicts
     judged = judged[judged["label"] != NOT_MEASURED]
     statement = "Every tensor merely rounds, in every dtype and at every world size."
     if judged.empty:

@@ -44,6 +44,8 @@ def recommendation_table(facet: Facet) -> Table | None:
     as accurate as the most accurate, as the gate sees it; what has no time or no error is left out. Memory is that of
     real ranks: simulated ones share a device, and on a GPU blocks that are copied to be one call of the kernel."""
     rows = facet.whole[(facet.whole["world_size"] > 1) & facet.whole["tensor"].isin(JUDGED)]
+    if rows["series"].nunique() < 2:
+        return None
     rows = rows.assign(peak_bytes=rows["peak_bytes"].where(rows["world"] == "processes"))
     by_tensor = cost_of(rows, "world_size", "series").rename(columns={"x_single_device": "error"})
     found = by_tensor.groupby(["world_size", "series"])[["error", "seconds", "peak_bytes"]].max()

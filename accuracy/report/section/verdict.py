@@ -22,9 +22,10 @@ _ABSENT = TableCell(MISSING, kind="absent")
 
 @dataclass(frozen=True)
 class Judged:
-    """said: what the verdicts of each variant amount to, the gravest first; cells: the verdicts, with the variant's
-    name in the column `named`; panel: their tables, None where nothing was measured."""
+    """verdicts: of the whole run; said: what those of each variant amount to, the gravest first; cells: those of what
+    was measured, with the variant's name in the column `named`; panel: their tables, None where nothing was."""
 
+    verdicts: pd.DataFrame
     said: list[Diagnosis]
     cells: pd.DataFrame
     panel: Panel | None
@@ -36,7 +37,7 @@ def judge(results: pd.DataFrame, positions: pd.DataFrame, steps: pd.DataFrame, h
     measured = found[found["label"] != NOT_MEASURED]
     measured = with_names(measured, names_of(results))
     if measured.empty:
-        return Judged([], measured, None)
+        return Judged(found, [], measured, None)
     ranked = measured.assign(
         _grave=measured["label"].map(LABELS.index),
         _bits=measured["dtype"].map(_bits),
@@ -54,7 +55,7 @@ def judge(results: pd.DataFrame, positions: pd.DataFrame, steps: pd.DataFrame, h
         tables=tuple(table for table in tables if table.rows),
         data=tuple(table for table in data if table and table.rows),
     )
-    return Judged(said, measured, panel)
+    return Judged(found, said, measured, panel)
 
 
 def _bits(dtype: str) -> int:
