@@ -48,7 +48,7 @@ def backward(rows: Rows, found: Scores, done: Forward, policy: Policy) -> tuple[
         off += underflow(policy.weights) * rows.visible * (dp.abs() + dp_error + rows.delta.abs() + delta)
     off = off * (found.slope + slope_error) + ds.abs() * slope_error
     ds = ds * found.slope
-    smallest = underflow(policy.weights) * max(1.0, 1 / scale)
+    smallest = underflow(policy.weights) * (max(1.0, 1 / scale) if count == 1 else 1 + 1 / scale)
     off = off * (1 + weight) ** count + ((1 + weight) ** count - 1) * ds.abs() + smallest * rows.visible
     off_p = p * weights + underflow(policy.weights) * rows.visible
 
@@ -68,6 +68,9 @@ def backward(rows: Rows, found: Scores, done: Forward, policy: Policy) -> tuple[
         side = linked(rows, found, done, dp, dp_variance, delta_variance, ds, pulled, policy)
         of_dq, whole, both, together = side.dq, side.ds, side.both, side.together
         off2_p = p2 * (side.weights + found.linked.weight) + p2.minimum(least)
+    if policy.alike:  # what of dS is stored as zero is lost to one side
+        zero = ds.where(ds.abs() * min(1.0, scale) < underflow(policy.weights), 0.0)
+        both, together = both + zero, together + zero @ rows.k
     if policy.split:  # all rows may be further off the mean shift to the same side
         both = both + policy.shift_spread * pulled * torch.hypot(dp, rows.delta.expand_as(dp)).copysign(dp)
         together = together + policy.shift_spread * (pulled * dp) @ rows.k
@@ -121,6 +124,10 @@ def _dp(rows: Rows, dp: Tensor, policy: Policy) -> tuple[Tensor, Tensor]:
     if policy.casts:
         error += 2 * rounding * (rows.dout.abs() @ rows.v.abs().T)
         variance += 2 * rounding**2 / 3 * (rows.dout.square() @ rows.v.square().T)
+    if short:
+        tiny = underflow(policy.products)
+        error += tiny + policy.casts * tiny * (rows.dout.abs().sum(1, keepdim=True) + rows.v.abs().sum(1))
+        variance += dp.square().clamp(max=tiny**2 / 3)
     return error * (1 + rounding) + rounding * dp.abs(), variance + rounding**2 / 3 * dp.square()
 
 
@@ -136,7 +143,8 @@ def _delta(
     of_p = found.p * ((1 + weights) * chain * (dp.abs() + dp_error) - dp.abs())
     of_p = of_p.sum(1, keepdim=True) + underflow(policy.weights) * (rows.visible * (dp.abs() + dp_error)).sum(1, True)
     rounding = unit(policy.products) if policy.products != policy.sums else 0.0
-    error = torch.maximum(of_out, of_p) * (1 + rounding) + rounding * rows.delta.abs()
+    tiny = underflow(policy.products) if rounding else 0.0
+    error = torch.maximum(of_out, of_p) * (1 + rounding) + rounding * rows.delta.abs() + tiny
     products = rows.dout * rows.out
     of_weights = policy.weight_roundings * unit(policy.weights) ** 2 / 3
     rounded = of_weights if found.linked is None else found.linked.weight
@@ -145,5 +153,6 @@ def _delta(
         return error, of_delta(rows, found, dp, policy) + moved.sum(1, keepdim=True)
     variance = (rows.dout.square() * done.own_variance).sum(1, keepdim=True) + moved.sum(1, keepdim=True)
     variance += (rounding**2 / 3 + policy.alike * of_weights + policy.shift_spread**2) * rows.delta.square()
+    variance += rows.delta.square().clamp(max=tiny**2 / 3)
     variance += u**2 / 12 * dim * policy.partial_sums(products.square().sum(1, keepdim=True), rows.delta.square())
     return error, variance

@@ -102,6 +102,8 @@ def scores(rows: Rows, policy: Policy) -> Scores:
     chain = grown(policy.chain(dim) + 4, u)
     error = chain * size + 3 * short * (1 + chain) * size * (policy.products != policy.sums)
     scaled = u**2 if policy.reads == "anything" else u**2 / 3
+    if policy.products != policy.sums:  # below the normal numbers: of s, and of q or k times the scale
+        error += underflow(policy.products) * (1 + rows.k.abs().sum(1).maximum(rows.q.abs().sum(1, keepdim=True)))
     variance = u**2 / 12 * policy.spread(dim) * policy.partial_sums(square, s.square()) + scaled * s.square()
     variance += policy.cuts(square, s.square())
     if policy.products != policy.sums:

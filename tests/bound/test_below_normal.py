@@ -1,0 +1,50 @@
+"""Below float16's normal numbers: attention in torch alone, which stores scores, P, dP and dS in float16, is right."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from accuracy import assert_close
+from accuracy.core import plugins
+from accuracy.core.case import Part, Problem
+from accuracy.inputs import base
+
+PROBLEM = Problem(1, 128, 2, 2, 64, "causal", 0.125)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, scale: float) -> tuple[Tensor, ...]:
+    """Causal, in the inputs' dtype: out, dq, dk, dv."""
+    q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
+    hidden = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool).triu(1 + k.shape[1] - q.shape[1])
+    scores = (torch.einsum("bqhd,bkhd->bhqk", q, k) * scale).masked_fill(hidden, -torch.inf)
+    out = torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), v)
+    return out, *torch.autograd.grad(out, (q, k, v), dout)
+
+
+def inputs(name: str, times: float) -> tuple[Tensor, ...]:
+    """v and dout so many times larger."""
+    part = Part(
+        name, f"accuracy.inputs.{name}", tuple(plugins.default_options(plugins.load(f"accuracy.inputs.{name}")))
+    )
+    q, k, v, dout = base.round_to(base.draw(part, PROBLEM, 0), "float16", "cpu").tensors
+    return q, k, v * times, dout * times
+
+
+@pytest.mark.parametrize(("name", "times"), [("peaked", 30.0), ("uniform", 1e-3), ("sum_loss", 1e-3)])
+def test_float16_attention_in_torch_alone_is_accepted_and_a_doubled_gradient_is_not(name: str, times: float) -> None:
+    """Weights that are stored as another number, and a dS most of which is stored as zero."""
+    given = inputs(name, times)
+    q, k, v, dout = given
+    out, dq, dk, dv = attention(*given, PROBLEM.softmax_scale)
+    how = {"dout": dout, "causal": True, "softmax_scale": PROBLEM.softmax_scale}
+    assert_close(out, q, k, v, dq=dq, dk=dk, dv=dv, **how)
+    with pytest.raises(AssertionError, match="dv is wrong"):
+        assert_close(out, q, k, v, dq=dq, dk=dk, dv=2 * dv, **how)
+
+
+def test_a_weight_that_is_stored_as_another_is_accepted() -> None:
+    """P of the second key is 1.4 x 2^-25 and is stored as 2^-24: dk, made of it, is 1.4 times too large."""
+    q, k, v, dout = (torch.zeros(1, length, 1, 8, dtype=torch.float16) for length in (1, 2, 2, 1))
+    q[..., 0], k[:, 1, :, 0], v[:, 1, :, 0], dout[..., 0] = 1.0, -17.0, 128.0, 128.0
+    out, dq, dk, dv = attention(q, k, v, dout, 1.0)
+    assert_close(out, q, k, v, dout=dout, dq=dq, dk=dk, dv=dv, causal=True, softmax_scale=1.0)
