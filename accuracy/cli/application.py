@@ -24,7 +24,7 @@ from accuracy.cli import USAGE_ERROR, internal, listing, own_parts, sweep, unusa
 from accuracy.cli.composing import composed_once
 from accuracy.cli.launched import as_rank, import_ahead, speaks, start_server, tell, tell_done
 from accuracy.config import replay, worlds
-from accuracy.core.errors import ConfigError, NoRendezvous, printable, unknown
+from accuracy.core.errors import ConfigError, NoRendezvous, RanksEnded, printable, unknown
 from accuracy.core.paths import CONFIGS
 from accuracy.execute import attend
 
@@ -218,7 +218,6 @@ def _carry_out(
     from accuracy.execute import run
     from accuracy.execute.measure import Launched, task_of
     from accuracy.execute.ranks import rank_loop
-    from accuracy.execute.ranks.agent import RanksEnded
     from accuracy.execute.ranks.rendezvous import join_launched
 
     launched = None

@@ -1,11 +1,13 @@
 """What the terminal shows: the plan before a run, and a short table after it."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from accuracy.core import fields
 from accuracy.core.case import Case
@@ -13,7 +15,9 @@ from accuracy.core.probes import PROBES, REFERENCE_ERROR
 from accuracy.execute.plan import Planned
 from accuracy.execute.run import Outcome
 from accuracy.results import table
-from accuracy.verdict import drift
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SHOWN = 40
 
@@ -57,6 +61,8 @@ def plan_line(plans: Sequence[Planned], device: str, workers: int) -> str:
 
 def outcome(result: Outcome) -> str:
     """The run's counts, and every variant's worst ratio to single device at its largest world size."""
+    from accuracy.verdict import drift
+
     counts = f"{result.ok} measured, {result.unsupported} unsupported, {result.failed} failed"
     if result.earlier:
         counts += f", {result.earlier} found done"

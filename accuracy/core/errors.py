@@ -24,6 +24,10 @@ class NoRendezvous(ConfigError):
     """A process of a launch finds no other one: each of them says so."""
 
 
+class RanksEnded(RuntimeError):
+    """The ranks of this machine do not come to a case."""
+
+
 def one_line(error: BaseException) -> str:
     """An exception of anyone's, its kind and message without line breaks."""
     return " ".join(f"{type(error).__name__}: {error}".split())

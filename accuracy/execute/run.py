@@ -1,5 +1,7 @@
 """A run: a plan carried out into a folder that can be killed, resumed and read at any moment."""
 
+from __future__ import annotations
+
 import datetime
 import logging
 import os
@@ -7,9 +9,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pandas as pd
 from tqdm import tqdm
 
 from accuracy.config.read import Configuration
@@ -21,6 +22,9 @@ from accuracy.measurement.provenance import code_of, fingerprint, provenance
 from accuracy.measurement.repository import of_functions
 from accuracy.results import completeness, finished_files, table, writing
 from accuracy.results.completeness import Promise
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NOT_NUMBERS = ("output_dir", "report", "dry_run", "reference", "workers", "case_seconds")  # keys that change no number
 

@@ -12,8 +12,9 @@ from typing import Any
 
 
 def preload(modules: Sequence[str]) -> None:
-    """Let the server import these, where it is not at work yet."""
-    multiprocessing.set_forkserver_preload(["accuracy.execute.no_collection", *modules])
+    """Let the server import these, where it is not at work yet; pandas too, which pyarrow imports with the first rows
+    that a process writes."""
+    multiprocessing.set_forkserver_preload(["accuracy.execute.no_collection", *modules, "pandas"])
 
 
 def start_server(modules: Sequence[str]) -> None:

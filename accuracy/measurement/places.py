@@ -18,12 +18,12 @@ from torch import Tensor
 from accuracy.core.case import Case, Other, Reruns
 from accuracy.core.errors import one_line
 from accuracy.core.precision import Precision
+from accuracy.core.shapley import shapley
 from accuracy.measurement.drift import TENSORS, differing
 from accuracy.measurement.other_path import run, whole
 from accuracy.measurement.targets import Named, Targets
 from accuracy.results.table import Row
 from accuracy.variant.base import Schedule, schedule_of
-from accuracy.verdict.attribution import shapley
 
 MOST = 8
 FORWARD = ("out", "lse")

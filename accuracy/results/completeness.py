@@ -5,19 +5,23 @@ which ranks, and in which columns. A digest of the plan tells an accident or an 
 plan on purpose can make a digest too.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from accuracy.core import fields
 from accuracy.core.errors import printable
 from accuracy.core.number import count
 from accuracy.core.probes import PROBES
 from accuracy.results import table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Plan = dict[str, Any]
 SETTING = fields.names_but(fields.SEED, fields.DEVICE, fields.STACK)  # of a case, without its seed
@@ -134,6 +138,8 @@ def _of_rows(plan: Plan, rows: pd.DataFrame, names: Mapping[str, str]) -> Iterat
 
 def _expected(plan: Plan, present: set[str]) -> pd.DataFrame:
     """(case, tensor, rank) and how it ended, of cases that have rows: every rank and all, or one row of no numbers."""
+    import pandas as pd
+
     kept: list[tuple[str, str, int, str]] = []
     for case, (_, ranks, _, end) in plan["cases"].items():
         for tensor, status, names in plan["ends"][end] if end is not None and case in present else ():
@@ -170,6 +176,8 @@ def _of_seeds(rows: pd.DataFrame, names: Mapping[str, str]) -> Iterator[Fault]:
 
 def _first(rows: pd.DataFrame, names: Mapping[str, str], text: str) -> Iterator[Fault]:
     """One fault a tensor: its first case, and how many others have it."""
+    import pandas as pd
+
     tensors = rows["tensor"].fillna("") if "tensor" in rows else pd.Series("", rows.index)
     for tensor, some in rows["case_id"].groupby(tensors, sort=False):
         others = some.nunique() - 1
@@ -178,6 +186,8 @@ def _first(rows: pd.DataFrame, names: Mapping[str, str], text: str) -> Iterator[
 
 
 def _each(given: list[str], allowed: set[str], names: Mapping[str, str], text: str) -> Iterator[Fault]:
+    import pandas as pd
+
     strange = [case for case in given if case not in allowed]
     yield from _first(pd.DataFrame({"case_id": strange}, dtype="object"), names, text)
 

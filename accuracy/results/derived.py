@@ -1,9 +1,14 @@
 """Which numbers follow exactly from others of their row? Published tables leave them out; reading rebuilds them."""
 
+from __future__ import annotations
+
 import itertools
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 RATIOS = {  # each is the first column over the second, see `ratio`
     "x_floor": ("error_rel", "floor_rel"),
@@ -50,6 +55,8 @@ def without_derived(results: pd.DataFrame) -> pd.DataFrame:
 def summaries(results: pd.DataFrame) -> dict[str, pd.Series]:
     """error_rel, error_bias_t and diff_rms of single ranks from the columns that each follows from; NaN where nothing
     follows."""
+    import pandas as pd
+
     if not {"tensor", "rank", *_SHAPE, *SUMMARIES, *itertools.chain(*SUMMARIES.values())} <= set(results):
         return {}
     names = "error_rms", "reference_rms", "error_bias", "diff_rel"
@@ -77,6 +84,8 @@ def _elements(results: pd.DataFrame) -> np.ndarray:
 
 def _ratios(results: pd.DataFrame) -> dict[str, pd.Series]:
     """Derived columns from the two that each follows from; NaN where nothing was measured."""
+    import pandas as pd
+
     found = {}
     for name, given in RATIOS.items():
         if {name, *given} <= set(results):

@@ -6,21 +6,24 @@ A run folder holds `results/` (metrics, one file a case), `positions/` (error al
 half a file, and `pandas.read_parquet(folder / "results")` reads all of them as one table at any moment. No torch here.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from accuracy.core import fields
 from accuracy.core.errors import ConfigError, printable
 from accuracy.results import glossary
 from accuracy.results.derived import with_derived
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA_VERSION = 3
 """The only one that is read."""
@@ -30,10 +33,6 @@ ALL_TENSORS = (*TENSORS[:-1], "dsink", TENSORS[-1])
 """dsink: of problems with sinks only, one value a head, the same on all ranks."""
 TENSORS_OF_STACKS = ("x", "dx", "d_query", "d_key", "d_value", "d_output", "loss", "gradient_norm")
 ALL_RANKS = -1
-CHECKED = ds.ParquetFileFormat(
-    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
-)
-"""A damaged page is an error."""
 
 TRACEBACKS = "tracebacks"
 OK, UNSUPPORTED, FAILED = "ok", "unsupported", "failed"
@@ -242,7 +241,11 @@ def _rows_of(files: Sequence[Path], place: Path, schema: pa.Schema) -> pa.Table:
     try:
         if place.is_dir():
             return read_cases(there, schema)
-        return ds.dataset(there, format=CHECKED, schema=schema).to_table().combine_chunks()
+        import pyarrow.dataset as ds
+
+        scan = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+        checked = ds.ParquetFileFormat(default_fragment_scan_options=scan)  # a damaged page is an error
+        return ds.dataset(there, format=checked, schema=schema).to_table().combine_chunks()
     except (OSError, ValueError, pa.ArrowException) as error:
         why = printable(" ".join(str(error).split())[:160])
         advice = "repeat the run's command, which measures such cases again"
@@ -276,7 +279,7 @@ def case_files(folder: Path, name: str = "results") -> list[Path]:
     return [path for path in files if path.stem in planned]
 
 
-def in_stacks(results: pd.DataFrame) -> "pd.Series[bool]":
+def in_stacks(results: pd.DataFrame) -> pd.Series[bool]:
     """Which rows are of attention inside a stack; all others are of attention alone."""
     return results["layers"].notna()
 

@@ -6,13 +6,13 @@ set of places is the fall of the mean square error when they are made finer; a p
 over all orders (Shapley 1953). What is left with every place finer is the final rounding to the stored dtype.
 """
 
-import math
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 import pandas as pd
 
+from accuracy.core.shapley import shapley
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS
 
 KERNEL_PLACE = "probability_dtype"  # the kernel's own: single device has it too
@@ -92,20 +92,6 @@ def _made(place: str, shares: dict[str, list[float]]) -> str:
     least, most = f"{min(every):.0%}", f"{max(every):.0%}"
     share = least if least == most else f"{least} to {most}"
     return f"{share} in {', '.join(shares)} comes from the {NAMES[place]}"
-
-
-def shapley(value: dict[frozenset[str], float], places: tuple[str, ...]) -> dict[str, float]:
-    """Each place's mean marginal fall of `value` over all orders in which the places are made finer."""
-    count = len(places)
-    shares = dict.fromkeys(places, 0.0)
-    for place in places:
-        others = [other for other in places if other != place]
-        for size in range(count):
-            weight = math.factorial(size) * math.factorial(count - size - 1) / math.factorial(count)
-            for chosen in combinations(others, size):
-                before = frozenset(chosen)
-                shares[place] += weight * (value[before] - value[before | {place}])
-    return shares
 
 
 def _finer(precision: object, kernel_options: object) -> frozenset[str]:

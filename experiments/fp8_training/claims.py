@@ -3,8 +3,8 @@
 import pandas as pd
 
 from accuracy.core.path_text import pairs_of
+from accuracy.core.shapley import shapley
 from accuracy.results.claim import Claim
-from accuracy.verdict.attribution import shapley
 
 OPERANDS = ("q", "k", "v", "p", "ds", "do")
 Shares = dict[str, float]

@@ -4,7 +4,8 @@ from itertools import chain, combinations
 
 import pytest
 
-from accuracy.verdict.attribution import FINAL, Attribution, attributions, sentence, shapley
+from accuracy.core.shapley import shapley
+from accuracy.verdict.attribution import FINAL, Attribution, attributions, sentence
 from tests.measuring import measure
 
 PLACES = ("a", "b", "c")

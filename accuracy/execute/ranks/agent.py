@@ -23,6 +23,7 @@ from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCP
 
 from accuracy.core import given
 from accuracy.core.case import Case
+from accuracy.core.errors import RanksEnded
 from accuracy.execute import start_method, worker_process
 from accuracy.execute.folder import make_writable
 from accuracy.execute.plan import Planned
@@ -33,10 +34,6 @@ from accuracy.runtime import arithmetic
 
 POLL_SECONDS = 0.05
 TRIES_WITHOUT_A_CASE = 2
-
-
-class RanksEnded(RuntimeError):
-    """The ranks of this machine do not come to a case."""
 
 
 Lead = Callable[[Task, Ranks, Sequence[Planned]], Iterator[Any]]

@@ -10,11 +10,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from accuracy.core.errors import RanksEnded
 from accuracy.execute.measure import measure as measure_plans
 from accuracy.execute.measure import task_of
 from accuracy.execute.plan import plan
 from accuracy.execute.ranks import agent, journal
-from accuracy.execute.ranks.agent import RanksEnded
 from accuracy.results import table
 from tests import planting
 from tests.measuring import COSTS, TINY, configuration
