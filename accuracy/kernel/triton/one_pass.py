@@ -65,16 +65,61 @@ def _merge(
     joint = tl.load(lse, mask=present)
     value = tl.load(before, mask=inside).to(tl.float32)
     for _ in range(count):
-        gap = tl.load(block_lse, mask=present) - joint
-        weight = tl.div_rn(1.0, 1.0 + libdevice.exp(-gap))  # torch.sigmoid
-        log_share = tl.minimum(-gap, 0.0) - libdevice.log1p(libdevice.exp(-tl.abs(gap)))
         new = tl.load(block_out, mask=inside).to(tl.float32)
-        value = value - weight[:, None] * (value - new)
-        joint = joint - log_share  # logsigmoid of the lse so far over the block's
+        value, joint = _joined(value, joint, new, tl.load(block_lse, mask=present))
         block_out += block_next
         block_lse += block_lse_next
     tl.store(out, value, mask=inside)
     tl.store(lse, joint, mask=present)
+
+
+def merge_listed(out: Tensor, lse: Tensor, outs: Tensor, lses: Tensor, places: Tensor, begun: Tensor) -> None:
+    """out (U, S, H, D) and lse (U, S, H, 1) of each unit joined with the units outs (N, S, H, D)[place], of its places
+    (U, n), int32, one after another; -1: none. lses (N / m, H, m S): theirs. begun (U,), int32: whether out and lse
+    hold something; if not, the first is taken as it is."""
+    _, length, heads, dim = out.shape
+    rows, padded, tile = _tiles(out, MERGE_ELEMENTS)
+    _merge_listed[(triton.cdiv(rows, tile),)](
+        out, lse, outs, lses, places, begun, rows, length, heads, places.shape[1], lses.shape[2] // length,
+        *out.stride()[:3], *lse.stride()[:3], *outs.stride()[:3], *lses.stride(),
+        dim, padded, tile, enable_fp_fusion=False,  # as in `merge`
+    )  # fmt: skip
+
+
+@triton.jit
+def _merge_listed(
+    out, lse, outs, lses, places, begun, rows, length, heads, count, per_item,
+    out_unit, out_row, out_head, lse_unit, lse_row, lse_head, block_unit, block_row, block_head,
+    block_lse_item, block_lse_head, block_lse_row, dim: tl.constexpr, padded: tl.constexpr, tile: tl.constexpr,
+):  # fmt: skip
+    present, unit, token, head, column, inside = _rows(rows, length, heads, dim, padded, tile)
+    out += (unit * out_unit + token * out_row + head * out_head)[:, None] + column[None, :]
+    lse += unit * lse_unit + token * lse_row + head * lse_head
+    outs += (token * block_row + head * block_head)[:, None] + column[None, :]
+    lses += head * block_lse_head + token * block_lse_row
+    filled = tl.load(begun + unit, mask=present, other=0) != 0
+    joint = tl.load(lse, mask=present)
+    value = tl.load(out, mask=inside & filled[:, None], other=0.0)
+    for turn in range(count):
+        place = tl.load(places + unit * count + turn, mask=present, other=-1).to(tl.int64)
+        there = place >= 0
+        new = tl.load(outs + (place * block_unit)[:, None], mask=inside & there[:, None], other=0.0).to(tl.float32)
+        where = place // per_item * block_lse_item + place % per_item * length * block_lse_row
+        block_lse = tl.load(lses + where, mask=there, other=0.0)
+        joined, joined_lse = _joined(value, joint, new, block_lse)
+        value = tl.where(there[:, None], tl.where(filled[:, None], joined, new), value)
+        joint = tl.where(there, tl.where(filled, joined_lse, block_lse), joint)
+        filled = filled | there
+    tl.store(out, value, mask=inside & filled[:, None])
+    tl.store(lse, joint, mask=present)
+
+
+@triton.jit
+def _joined(value, joint, new, block_lse):
+    gap = block_lse - joint
+    weight = tl.div_rn(1.0, 1.0 + libdevice.exp(-gap))  # torch.sigmoid
+    log_share = tl.minimum(-gap, 0.0) - libdevice.log1p(libdevice.exp(-tl.abs(gap)))
+    return value - weight[:, None] * (value - new), joint - log_share  # logsigmoid of the lse so far over the block's
 
 
 def adds(total: Tensor, blocks: Tensor) -> bool:

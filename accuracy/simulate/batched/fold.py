@@ -3,6 +3,7 @@ and blocks, in the batch of one call."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
@@ -17,6 +18,7 @@ from accuracy.simulate.batched.key_group import KeyGroup, key_groups
 from accuracy.variant.base import Rank
 from accuracy.variant.join import Running
 from accuracy.variant.ring import COPIED_ELEMENTS, Blocks
+from accuracy.world.simulated import RankFailed
 
 
 class Run(NamedTuple):
@@ -94,16 +96,16 @@ def calls(rank: Rank, way: str, runs: Sequence[Run], q: Tensor, k: Tensor) -> It
     shapes. A group's keys are repeated for each of its blocks: to as many as a rank has, no more; a grid of blocks
     repeats rows, too, and is one call where its tensors have at most `COPIED_ELEMENTS`."""
     foldable = getattr(rank.kernel, "foldable", None)
-    ranks: Counter[Hashable] = Counter()
+    blocks: Counter[Hashable] = Counter()
     for run in runs:
         for group in run.groups:
-            ranks[group.shape] += len(run.ranks)
+            blocks[group.shape] += len(run.ranks) * group.blocks
     for run in runs:
         for group in run.groups:
             queries, keys = q[:, group.block.query], k[:, group.block.key]
             at_once = 1  # blocks that may be one call on tensors like one block's q and k
             if foldable and (way == "backward" or position_is_irrelevant(queries)):  # a backward's are only added
-                at_once = foldable(way, ranks[group.shape] * group.blocks, queries, keys)
+                at_once = foldable(way, blocks[group.shape], queries, keys)
             # a kernel that goes on in the memory of the state: rows of a group are no items of a batch there
             carries = way == "forward" and hasattr(rank.kernel, "carry")
             high = 1 if carries else min(at_once, group.count, k.shape[1] // keys.shape[1])
@@ -133,3 +135,18 @@ def position_is_irrelevant(x: Tensor) -> bool:
     """Whether torch's functions of an element give the same bits wherever it lies: on the CPU, those at the end of a
     tensor, which fill no vector register, are computed by another exponential (sigmoid, logaddexp)."""
     return x.is_cuda
+
+
+def on_gpu(x: Tensor) -> bool:
+    """Where one pass over memory is a kernel."""
+    return x.is_cuda
+
+
+@contextmanager
+def blamed(ranks: range) -> Iterator[None]:
+    """An error of a call for some ranks says whose it was. Raises RankFailed."""
+    try:
+        yield
+    except Exception as error:
+        whose = f"rank {ranks.start}" if len(ranks) == 1 else f"ranks {ranks.start} to {ranks.stop - 1}"
+        raise RankFailed(f"{whose}: {type(error).__name__}: {error}") from error

@@ -30,10 +30,13 @@ class KeyGroup:
         edges = block.query.start, block.query.stop, block.key.start, block.key.stop
         return (*edges, block.causal, block.window, self.count, self.across)
 
+    def __hash__(self) -> int:
+        return hash(self.key)
+
     @cached_property
     def shape(self) -> Hashable:
-        """Alike of groups whose blocks differ in their places alone."""
-        return (self.one.query.stop, self.one.key.stop, *self.key[4:])
+        """Alike of groups whose blocks differ in their places and number alone."""
+        return (self.one.query.stop, self.one.key.stop, *self.key[4:6])
 
     @cached_property
     def blocks(self) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from accuracy.kernel.base import Kernel
 from accuracy.simulate.batched import fold
-from accuracy.simulate.batched.ring import blamed
+from accuracy.simulate.batched.fold import blamed
 from accuracy.variant import llama3
 from accuracy.variant.base import Rank
 from accuracy.variant.llama3 import HeadGroup

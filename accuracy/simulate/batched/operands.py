@@ -3,15 +3,14 @@ steps where these repeat the same; or that of several steps, copied side by side
 partial and gradients depend on no other block, only merges and sums have an order."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import lru_cache
-from graphlib import CycleError, TopologicalSorter
 
 import torch
 from torch import Tensor
 
-from accuracy.simulate.batched import fold
-from accuracy.simulate.batched.fold import Call, Run
+from accuracy.simulate.batched import fold, listed
+from accuracy.simulate.batched.fold import Call, Run, blamed
 from accuracy.simulate.batched.key_group import KeyGroup, in_words
+from accuracy.simulate.batched.listed import Computed, Lot, Side
 from accuracy.variant.ring import COPIED_ELEMENTS
 from accuracy.world.base import Tensors
 
@@ -33,25 +32,41 @@ class Operands:
 
     def ahead(
         self, calls: Sequence[Call], reads: Sequence[Read], compute: Callable[..., Sequence[Tensor]]
-    ) -> list[tuple[list[Call], Sequence[Tensor]]]:
-        """Those of several calls that the kernel takes at once, with what `compute` gives for a block and its operands,
-        one call's items behind another's."""
-        found = []
-        words = [(make, x if make is KeyGroup.lse else in_words(x)) for make, x in reads]
-        row = max(x[: self.batch, 0].numel() for make, x in reads if make is not KeyGroup.lse)
-        for lot in _lots(calls, COPIED_ELEMENTS // row):
-            copied = zip(*(self.of(call, call.ranks, words) for call in lot), strict=True)
-            operands = [torch.cat(same).view(x.dtype) for same, (_, x) in zip(copied, reads, strict=True)]
-            found.append((lot, compute(lot[0].group.one, *operands)))
+    ) -> list[Computed]:
+        """What `compute` gives for a block and its operands, of several calls that the kernel takes at once, one call's
+        items behind another's; on a GPU, where all of it is merged or summed in few passes, of all calls."""
+        found: list[Computed] = []
+        _, largest = max(reads, key=lambda read: read[1].numel())
+        for lot in _lots(calls, COPIED_ELEMENTS // largest[: self.batch, 0].numel()):
+            if len(lot) > 1:
+                with blamed(range(len(largest) // self.batch)):
+                    found.append((lot, compute(lot[0].group.one, *self._gathered(lot, reads))))
+            elif fold.on_gpu(largest) and largest.numel() <= COPIED_ELEMENTS:
+                found.append((lot, self.alone(lot[0], reads, compute)))
         return found
 
-    def by_call(self, lots: Sequence[tuple[list[Call], Sequence[Tensor]]]) -> dict[int, Tensors]:
+    def alone(self, call: Call, reads: Sequence[Read], compute: Callable[..., Sequence[Tensor]]) -> Sequence[Tensor]:
+        """What `compute` gives for one call, in as many parts as it has."""
+        parts = []
+        for ranks in call.parts():
+            with blamed(ranks):
+                parts.append(compute(call.group.one, *self.of(call, ranks, reads)))
+        return parts[0] if len(parts) == 1 else [torch.cat(same) for same in zip(*parts, strict=True)]
+
+    def by_call(self, computed: Sequence[Computed]) -> dict[int, Tensors]:
         """What `ahead` gives, by id of the call."""
         found: dict[int, Tensors] = {}
-        for lot, results in lots:
-            sizes = [len(call.ranks) * self.batch for call in lot]
+        for lot, results in computed:
+            sizes = [len(call.ranks) * self.batch * call.group.blocks for call in lot]
             found.update(zip(map(id, lot), zip(*(x.split(sizes) for x in results), strict=True), strict=True))
         return found
+
+    def _gathered(self, lot: Lot, reads: Sequence[Read]) -> Iterator[Tensor]:
+        for make, x in reads:
+            rows = x.transpose(1, 2) if make is KeyGroup.lse else in_words(x)
+            side = Side(make is KeyGroup.keys, len(x) // self.batch, self.batch, rows.shape[1])
+            found = listed.gathered(rows, lot, side)
+            yield found.transpose(1, 2) if make is KeyGroup.lse else found.view(x.dtype)
 
     def _part(self, make: Callable[[KeyGroup, Tensor], Tensor], group: KeyGroup, x: Tensor, ranks: range) -> Tensor:
         items = slice(ranks.start * self.batch, ranks.stop * self.batch)
@@ -65,56 +80,19 @@ class Operands:
         return self._copies[name][items.start * group.blocks : items.stop * group.blocks]
 
 
-def _lots(calls: Sequence[Call], rows: int) -> list[list[Call]]:
-    """Calls of blocks of a shape that the kernel takes at once, of so many rows or keys at most. A grid's are none:
-    they are many blocks already."""
+def _lots(calls: Sequence[Call], rows: int) -> list[Lot]:
+    """Calls of blocks of a shape that the kernel takes at once, of so many rows or keys at most."""
     found: dict[Hashable, list[list[Call]]] = {}
     left: dict[Hashable, int] = {}
     for call in calls:
-        key = call.group.shape
-        if call.group.blocks > 1 or left.get(key, 0) < len(call.ranks):
+        key, blocks = call.group.shape, len(call.ranks) * call.group.blocks
+        if left.get(key, 0) < blocks:
             found.setdefault(key, []).append([])
             one = call.group.one
-            left[key] = min(call.wide, rows // max(one.query.stop, one.key.stop))
+            left[key] = min(call.wide * call.group.blocks, rows // max(one.query.stop, one.key.stop))
         found[key][-1].append(call)
-        left[key] -= len(call.ranks)
-    return [lot for lots in found.values() for lot in lots if len(lot) > 1]
-
-
-def in_order(calls: Sequence[Call], lots: Sequence[Sequence[Call]]) -> list[int]:
-    """The lots in an order in which each rank's calls, and each source's, come as they do one by one; none where no
-    order does that, where a lot has several groups, or where calls are in no lot."""
-    number = {id(call): place for place, lot in enumerate(lots) for call in lot}
-    alike = all(call.group.key == lot[0].group.key for lot in lots for call in lot)
-    if not alike or any(id(call) not in number for call in calls):
-        return []
-    before: dict[int, set[int]] = {place: set() for place in range(len(lots))}
-    last: dict[tuple[str, int], int] = {}
-    for call in calls:
-        place, both = number[id(call)], (("rank", call.ranks), ("source", call.sources(call.ranks)))
-        for whose in ((name, rank) for name, ranks in both for rank in ranks):
-            if last.get(whose, place) != place:
-                before[place].add(last[whose])
-            last[whose] = place
-    try:
-        return list(TopologicalSorter(before).static_order())
-    except CycleError:
-        return []
-
-
-@lru_cache(maxsize=256)
-def places(parts: tuple[range, ...], size: int, batch: int, device: torch.device) -> Tensor:
-    """Where the items of each of `size` ranks are that several calls have one behind another, of these ranks each:
-    (W B, n), int32, -1 behind them."""
-    found: list[list[int]] = [[] for _ in range(size)]
-    begin = 0
-    for part in parts:
-        for rank in part:
-            found[rank].append(begin + rank - part.start)
-        begin += len(part)
-    most = max(map(len, found))
-    rows = [[each * batch + item for each in of] + [-1] * (most - len(of)) for of in found for item in range(batch)]
-    return torch.tensor(rows, dtype=torch.int32, device=device)
+        left[key] -= blocks
+    return [tuple(lot) for lots in found.values() for lot in lots]
 
 
 def waves(steps: Sequence[Sequence[Run]], q: Tensor, k: Tensor) -> Iterator[list[Run]]:

@@ -4,53 +4,26 @@ The ranks are beside each other in the batch of one tensor, (W B, S/W, ...). Key
 are looked up where they would have come from; what travel would have rounded is rounded. Consecutive ranks that compute
 the same blocks of consecutive sources are one kernel call, one merge and one sum, or as few as the kernel's `foldable`
 says keep every bit; so are blocks of one rank below each other (`accuracy.simulate.batched.key_group`), and the kernel
-calls of several steps (`accuracy.simulate.batched.operands`).
+calls of several steps (`accuracy.simulate.batched.operands`), whose partials are then merged and gradients summed in
+few passes (`accuracy.simulate.batched.listed`).
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import groupby
-from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from accuracy.kernel.block.running_state import RunningState
-from accuracy.kernel.triton import available
-from accuracy.simulate.batched import fold, operands
+from accuracy.simulate.batched import fold, listed, operands
+from accuracy.simulate.batched.fold import blamed
 from accuracy.simulate.batched.key_group import KeyGroup
+from accuracy.simulate.batched.states import RankStates, items, value
 from accuracy.variant.base import Rank
 from accuracy.variant.join import Accumulator, Running
 from accuracy.variant.ring import Blocks
 from accuracy.world.base import Results, Tensors
 from accuracy.world.simulated import RankFailed
-
-T = TypeVar("T", Running | RunningState, Accumulator)
-
-
-class RankStates(Generic[T]):
-    """What every rank keeps between steps, side by side in one memory, (W B, ...), so that consecutive ranks of equal
-    progress are one slice. whole: of all ranks, with no block yet; each: how far each rank has come."""
-
-    def __init__(self, whole: T, size: int, batch: int) -> None:
-        self.whole: T = whole
-        self.batch = batch
-        self.each: list[Any] = [whole.progress] * size
-
-    def parts(self, ranks: range) -> Iterator[tuple[range, T]]:
-        """The whole cut where the progress of consecutive ranks changes: the ranks, and their part. What the caller has
-        added to a part is noted when it asks for the next."""
-        for progress, alike in groupby(ranks, key=self.each.__getitem__):
-            several = list(alike)
-            some = range(several[0], several[-1] + 1)
-            part = self.whole.part(items(some, self.batch), progress)
-            yield some, part
-            self.each[some.start : some.stop] = [part.progress] * len(some)
-
-
-def items(ranks: range, batch: int) -> slice:
-    """Where consecutive ranks are in a batch in which each has `batch` items."""
-    return slice(ranks.start * batch, ranks.stop * batch)
 
 
 def forward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Results]:
@@ -64,8 +37,10 @@ def forward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Resul
         for runs, k, v, _ in _turns(rank, blocks, q[:batch], kv, several):
             calls = list(fold.calls(rank, "forward", runs, q[:batch], k[:batch]))
             reads = (KeyGroup.rows, q), (KeyGroup.keys, k), (KeyGroup.keys, v)
-            with blamed(range(size)):
-                ahead = reader.by_call(reader.ahead(calls, reads, rank.attend) if several else ())
+            computed = reader.ahead(calls, reads, rank.attend) if several else []
+            if listed.merge(partials, tuple(calls), computed):
+                continue
+            ahead = reader.by_call(computed)
             for call in calls:
                 for together in call.parts():
                     for ranks, partial in partials.parts(together):
@@ -85,7 +60,9 @@ def _join(
         partial.add(call.group.block, k, v, rank.scale)
         return
     if ahead is not None:
-        some = items(range(ranks.start - call.ranks.start, ranks.stop - call.ranks.start), reader.batch)
+        some = items(
+            range(ranks.start - call.ranks.start, ranks.stop - call.ranks.start), reader.batch * call.group.blocks
+        )
         out, lse = (x[some] for x in ahead)
     else:
         out, lse = rank.attend(call.group.one, *reader.of(call, ranks, reads))
@@ -100,27 +77,22 @@ def backward(rank: Rank, blocks: Blocks, shards: Sequence[Tensors]) -> list[Resu
     with _side_by_side(shards) as (dout, q, *kv, out, lse):
         named = zip(("dq", "dk", "dv"), (q, *kv), strict=True)
         sums = [RankStates(rank.accumulator(name, x), size, batch) for name, x in named]
-        reader = operands.Operands(batch)
-        for runs, k, v, hop in _turns(rank, blocks, q[:batch], kv, _is_exact(rank)):
+        reader, exact = operands.Operands(batch), _is_exact(rank)
+        for runs, k, v, hop in _turns(rank, blocks, q[:batch], kv, exact):
             calls = list(fold.calls(rank, "backward", runs, q[:batch], k[:batch]))
             rows, keys = [(KeyGroup.rows, x) for x in (dout, q, out)], [(KeyGroup.keys, x) for x in (k, v)]
             reads = (*rows[:2], *keys, rows[2], (KeyGroup.lse, lse))
-            with blamed(range(size)):
-                lots = reader.ahead(calls, reads, rank.differentiate)
-            if _sum_at_once(sums, calls, lots):
-                continue
-            ahead = reader.by_call(lots)
-            for call in calls:
-                parts = [ahead[id(call)]] if id(call) in ahead else []
-                for ranks in () if parts else call.parts():
-                    with blamed(ranks):
-                        parts.append(rank.differentiate(call.group.one, *reader.of(call, ranks, reads)))
-                _sum(sums, call, [same[0] if len(same) == 1 else torch.cat(same) for same in zip(*parts, strict=True)])
+            computed = reader.ahead(calls, reads, rank.differentiate)
+            if not listed.add(sums, tuple(calls), computed):
+                ahead = reader.by_call(computed)
+                for call in calls:
+                    _sum(sums, call, ahead.get(id(call)) or reader.alone(call, reads, rank.differentiate))
             if hop:
                 for total in sums[1:]:
-                    value = _value(total)
-                    value.copy_(rank.sent("gradient_wire", value))
-    return _by_rank(batch, [_value(total).to(rank.dtype) for total in sums])
+                    now = value(total)
+                    if not exact:
+                        now.copy_(rank.sent("gradient_wire", now))
+    return _by_rank(batch, [value(total).to(rank.dtype) for total in sums])
 
 
 def _is_exact(rank: Rank) -> bool:
@@ -146,41 +118,11 @@ def _turns(
         yield own, k, v, False
 
 
-def _sum_at_once(
-    sums: Sequence[RankStates[Accumulator]], calls: Sequence[fold.Call],
-    lots: Sequence[tuple[list[fold.Call], Sequence[Tensor]]],
-) -> bool:  # fmt: skip
-    """Add all gradients of lots to sums that have begun, each lot's in one pass; False: nothing is added."""
-    kernel = available.one_pass() if lots and on_gpu(lots[0][1][0]) else None
-    if kernel is None or not all(all(total.each) for total in sums):
-        return False
-    order = operands.in_order(calls, [lot for lot, _ in lots])
-    if not order:
-        return False
-    work = []
-    for lot, gradients in (lots[place] for place in order):
-        block, ranks = lot[0].group.block, tuple(call.ranks for call in lot)
-        sources = tuple(call.sources(call.ranks) for call in lot)
-        whose = (block.query, ranks), (block.key, sources), (block.key, sources)
-        for total, blocks, (rows, parts) in zip(sums, gradients, whose, strict=True):
-            work.append((_value(total)[:, rows], blocks, (parts, len(total.each), total.batch, blocks.device)))
-    if not all(kernel.adds(memory, blocks) for memory, blocks, _ in work):
-        return False
-    for memory, blocks, known in work:
-        kernel.add_listed(memory, blocks, operands.places(*known))
-    return True
-
-
-def on_gpu(x: Tensor) -> bool:
-    """Where one pass over memory is a kernel."""
-    return x.is_cuda
-
-
 def _sum(sums: Sequence[RankStates[Accumulator]], call: fold.Call, gradients: Sequence[Tensor]) -> None:
     """Add a call's gradients, a block an item, to the ranks' dq, dk, dv."""
     group, sources = call.group, call.sources(call.ranks)
     if group.count > 1:
-        _value(sums[0], call.ranks)  # a first block is taken as it is only where it has all rows
+        value(sums[0], call.ranks)  # a first block is taken as it is only where it has all rows
     _add(sums[0], call.ranks, group.whole.query, group.joined_rows(gradients[0]))
     for total, blocks in zip(sums[1:], gradients[1:], strict=True):
         if group.across > 1:
@@ -197,20 +139,12 @@ def _add(total: RankStates[Accumulator], ranks: range, rows: slice, blocks: Tens
 
 def _add_side_by_side(total: RankStates[Accumulator], ranks: range, group: KeyGroup, blocks: Tensor) -> None:
     """Blocks (N across, count, S'', Hk, D): where they are of all keys, as they lie."""
-    value = _value(total, ranks)[items(ranks, total.batch), group.whole.key]
-    if value.is_contiguous():
-        value = value.view(-1, *blocks.shape[2:])
+    there = value(total, ranks)[items(ranks, total.batch), group.whole.key]
+    if there.is_contiguous():
+        there = there.view(-1, *blocks.shape[2:])
     else:
         blocks = group.joined_keys(blocks)
-    Accumulator(value, value.dtype, value).add_each(slice(0, value.shape[1]), blocks)
-
-
-def _value(total: RankStates[Accumulator], ranks: range | None = None) -> Tensor:
-    """The sums of all ranks, zero where those of `ranks` (all) have not begun."""
-    for _, part in total.parts(range(len(total.each)) if ranks is None else ranks):
-        part.value()
-    assert total.whole.memory is not None
-    return total.whole.memory
+    Accumulator(there, there.dtype, there).add_each(slice(0, there.shape[1]), blocks)
 
 
 @contextmanager
@@ -238,13 +172,3 @@ def _joined(ranks: Sequence[Tensor]) -> Tensor:
 
 def _by_rank(batch: int, batched: Sequence[Tensor]) -> list[Results]:
     return list(zip(*(x.split(batch) for x in batched), strict=True))
-
-
-@contextmanager
-def blamed(ranks: range) -> Iterator[None]:
-    """An error of a call for some ranks says whose it was. Raises RankFailed."""
-    try:
-        yield
-    except Exception as error:
-        whose = f"rank {ranks.start}" if len(ranks) == 1 else f"ranks {ranks.start} to {ranks.stop - 1}"
-        raise RankFailed(f"{whose}: {type(error).__name__}: {error}") from error

@@ -8,10 +8,13 @@ from accuracy.core.masks import Block
 from accuracy.kernel import torch_flash
 from accuracy.kernel.block import flash_fold
 from accuracy.simulate import program
-from accuracy.simulate.batched import fold, operands, ring
+from accuracy.simulate.batched import fold, listed, operands
 from accuracy.simulate.batched.key_group import KeyGroup, key_groups
 from accuracy.simulate.program import build_kernel
+from accuracy.variant.join import sigmoid
 from tests.simulate.batched.both_ways import CHUNKS, MASKS, PAIRS, POLICIES, WIDE, Folding, cases, differing
+
+GRID = ("variant.bpt_ring.query_chunk=6", "variant.bpt_ring.key_chunk=4")
 
 
 @pytest.mark.stress(3)
@@ -57,8 +60,9 @@ def test_a_single_head_s_backward_stays_a_call() -> None:
     assert kernel.foldable("forward", 5, tensors[2], tensors[2]) == 1
 
 
-def test_a_group_repeats_no_more_keys_than_a_rank_has(places_alike: None) -> None:
-    """30 keys of 60 in chunks of 5 rows: 2 blocks a call at most, of the 12 below each other."""
+def test_a_group_repeats_no_more_keys_than_a_rank_has(places_alike: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """30 keys of 60 in chunks of 5 rows: 2 blocks a call at most, of the 12 below each other, without room for more."""
+    monkeypatch.setattr(operands, "COPIED_ELEMENTS", 1)
     chunks = ("variant.bpt.query_chunk=5", "variant.bpt.key_chunk=30", "problem.mask=full")
     ((case, shards),) = cases(*WIDE, *chunks, "variant=bpt", "world_size=1", "kernel=eager", "dtype=bfloat16")
     kernel = Folding(build_kernel(case), 12)
@@ -85,39 +89,63 @@ class Listed:
     """In place of the GPU's one pass."""
 
     def __init__(self, fault: int = 1) -> None:
-        self.calls, self.fault = 0, fault
+        self.merged, self.added, self.fault = 0, 0, fault
 
-    def adds(self, *tensors: torch.Tensor) -> bool:
+    def merges(self, *tensors: torch.Tensor) -> bool:
         return True
 
-    def add_listed(self, total: torch.Tensor, blocks: torch.Tensor, places: torch.Tensor) -> None:
-        self.calls += 1
-        for item, row in enumerate(places.tolist()):
+    adds = merges
+
+    def merge_listed(
+        self, out: torch.Tensor, lse: torch.Tensor, outs: torch.Tensor, lses: torch.Tensor, places: torch.Tensor,
+        begun: torch.Tensor,
+    ) -> None:  # fmt: skip
+        self.merged += 1
+        lses = lses.transpose(1, 2).reshape(*outs.shape[:3], 1)
+        for unit, row in enumerate(places.tolist()):
+            filled = bool(begun[unit])
             for place in (each for each in row[:: self.fault] if each >= 0):
-                total[item] += blocks[place]
+                block = outs[place].float(), lses[place]
+                out[unit], lse[unit] = sigmoid(out[unit], lse[unit], *block) if filled else block
+                filled = True
+
+    def add_listed(self, total: torch.Tensor, blocks: torch.Tensor, places: torch.Tensor) -> None:
+        self.added += 1
+        for unit, row in enumerate(places.tolist()):
+            for place in (each for each in row[:: self.fault] if each >= 0):
+                total[unit] += blocks[place]
 
 
-@pytest.mark.parametrize("variant", ["ring", "zigzag", "striped"])
-def test_sums_of_several_steps_are_one_pass(places_alike: None, monkeypatch: pytest.MonkeyPatch, variant: str) -> None:
-    """In the order of the steps: in another, a bit is another."""
-    monkeypatch.setattr(ring, "on_gpu", lambda x: True)
-    words = (*WIDE, f"variant={variant}", "world_size=5", "dtype=float32", "kernel=eager", "problem.mask=[causal,full]")
-    found = cases(*words)
+@pytest.mark.parametrize(
+    ("variant", "merged", "added"), [("ring", 6, 24), ("zigzag", 8, 39), ("striped", 8, 39), ("bpt_ring", 16, 66)]
+)
+def test_merges_and_sums_of_several_steps_are_one_pass(
+    places_alike: None, monkeypatch: pytest.MonkeyPatch, variant: str, merged: int, added: int
+) -> None:
+    """In the order of the steps: in another, a bit is another. Wires round at each step; rows are reached in parts."""
+    monkeypatch.setattr(fold, "on_gpu", lambda x: True)
+    words = (*WIDE, f"variant={variant}", "world_size=5", "dtype=float32", "kernel=eager")
+    words = (*words, *GRID) if variant == "bpt_ring" else words
+    found = cases(*words, "problem.mask=[causal,full]", "precision.gradient_wire=bfloat16")
+    found += cases(*words, "precision.ring_order=diagonal_last")
     for fault in (1, -1):
-        monkeypatch.setattr(ring.available, "one_pass", lambda: listed)  # noqa: B023
-        listed = Listed(fault)
-        assert any(differing(case, shards, Folding(build_kernel(case), 99)) for case, shards in found) is (fault < 0)
-        assert listed.calls == (6 if variant == "ring" else 9) or fault < 0
+        monkeypatch.setattr(listed.available, "one_pass", lambda: kernel)  # noqa: B023
+        kernel = Listed(fault)
+        assert any(differing(case, shards, Folding(build_kernel(case), 999)) for case, shards in found) is (fault < 0)
+        assert (kernel.merged, kernel.added) == (merged, added) or fault < 0
 
 
 def test_calls_out_of_order_are_no_pass() -> None:
-    """A rank that goes back to the first lot's blocks after the second's."""
+    """A rank that goes back to the first lot's blocks after the second's: its rows are in no order, its keys are."""
     one, other = (KeyGroup(Block(slice(0, 4), slice(key, key + 2), causal=False)) for key in (0, 2))
-    calls = [fold.Call(group, range(1, 3), -1, 9) for group in (one, one, other, other, one)]
-    assert operands.in_order(calls[:4], [calls[:2], calls[2:4]]) == [0, 1]
-    assert operands.in_order(calls[:4], [calls[2:4], calls[:2]]) == [1, 0]
-    assert not operands.in_order(calls, [[*calls[:2], calls[4]], calls[2:4]])
-    assert not operands.in_order(calls, [calls[:2], calls[2:4]])
+    groups = (one, one, other, other, one)
+    calls = [fold.Call(group, range(1, 3), -1, wide) for wide, group in enumerate(groups)]
+    rows, keys = (listed.Side(side, 3, 1, 4) for side in (False, True))
+    assert listed.in_order(tuple(calls[:4]), (tuple(calls[:2]), tuple(calls[2:4])), rows) == (0, 1)
+    assert listed.in_order(tuple(calls[:4]), (tuple(calls[2:4]), tuple(calls[:2])), rows) == (1, 0)
+    split = (*calls[:2], calls[4]), tuple(calls[2:4])
+    assert listed.in_order(tuple(calls), split, rows) is None
+    assert listed.in_order(tuple(calls), split, keys) is not None
 
 
 def test_a_group_moves_past_others_that_have_neither_its_rows_nor_its_keys() -> None:

@@ -5,13 +5,13 @@ from types import ModuleType
 import pytest
 
 from accuracy.simulate import batched
-from accuracy.simulate.batched import fold, llama3, operands, ring
+from accuracy.simulate.batched import fold, listed, llama3, operands, ring
 from accuracy.simulate.program import build_kernel
 from tests.simulate.batched.both_ways import WIDE, Folding, cases, differing, with_slip
 
 SLIPS = [
     (operands, "sources if make is KeyGroup.keys else ranks", "ranks"),
-    (operands, "(self.of(call, call.ranks", "(self.of(lot[0], call.ranks"),
+    (listed, "index_select(0, where)", "index_select(0, where.roll(1))"),
     (
         operands,
         "[items.start * group.blocks : items.stop * group.blocks]",
@@ -19,7 +19,7 @@ SLIPS = [
     ),
     (operands, "(make, id(x), group.key), 2", "(make, group.key), 2"),
     (ring, 'arrived = rank.sent("wire", k).to(rank.dtype), rank.sent("wire", v).to(rank.dtype)', "arrived = k, v"),
-    (ring, 'value.copy_(rank.sent("gradient_wire", value))', "pass"),
+    (ring, 'now.copy_(rank.sent("gradient_wire", now))', "pass"),
     (ring, "yield runs, *arrived, True", "yield runs, *arrived, runs is not others[-1]"),
     (ring, "own, k, v, bool(others)", "own, k, v, True"),
     (ring, "yield () if diagonal_last else own, k, v", "yield own, k, v"),
@@ -46,7 +46,10 @@ SLIPS = [
     (llama3, "for same in kv)", "for same in kv[::-1])"),
     (llama3, "zip(ranks, queries, found, strict=True)", "zip(ranks, queries, found[::-1], strict=True)"),
 ]
-PLACES = {ring: (batched, "ring"), fold: (ring, "fold"), operands: (ring, "operands"), llama3: (batched, "llama3")}
+PLACES = {
+    ring: (batched, "ring"), fold: (ring, "fold"), operands: (ring, "operands"), listed: (operands, "listed"),
+    llama3: (batched, "llama3"),
+}  # fmt: skip
 ROUNDED = ("dtype=float16", "precision.wire=bfloat16", "kernel=eager")
 RINGS = (
     *WIDE, "variant.bpt_ring.query_chunk=6", "variant.bpt_ring.key_chunk=3", "variant=[ring,bpt_ring]",

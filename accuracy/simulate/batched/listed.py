@@ -1,0 +1,183 @@
+"""Which rows of all ranks' tensors several kernel calls read and give, as lists: one gather makes their operands, one
+pass merges their partials, one sums their gradients. Every row's blocks come in the order of the calls."""
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from graphlib import CycleError, TopologicalSorter
+from math import gcd
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from accuracy.kernel.block.running_state import RunningState
+from accuracy.kernel.triton import available
+from accuracy.simulate.batched import fold
+from accuracy.simulate.batched.fold import Call
+from accuracy.simulate.batched.states import RankStates, memory, value
+from accuracy.variant.join import Accumulator, Running
+
+Lot = tuple[Call, ...]
+"""Calls of blocks of a shape, that are one call of the kernel: an item of each block, call after call."""
+Computed = tuple[Lot, Sequence[Tensor]]
+"""With what the kernel gives."""
+
+
+class Side(NamedTuple):
+    """Rows (keys=False) or keys of `size` ranks, `length` of each, in a batch of `batch` items a rank. grain: what is
+    known of them changes at multiples of it."""
+
+    keys: bool
+    size: int
+    batch: int
+    length: int
+    grain: int = 0
+
+    def starts(self, lot: Lot) -> Iterator[tuple[int, int, int]]:
+        """Of each block: item of all ranks, its first row, its rows."""
+        for call in lot:
+            group, ranks = call.group, call.sources(call.ranks) if self.keys else call.ranks
+            first = group.block.key if self.keys else group.block.query
+            rows = first.stop - first.start
+            begins = [
+                first.start + rows * (along if self.keys else below)
+                for along in range(group.across)
+                for below in range(group.count)
+            ]
+            for item in range(ranks.start * self.batch, ranks.stop * self.batch):
+                yield from ((item, begin, rows) for begin in begins)
+
+    def unit(self, lots: Sequence[Lot]) -> int:
+        """Rows that are always together."""
+        return gcd(self.length, self.grain, *(each for lot in lots for _, *both in self.starts(lot) for each in both))
+
+    def units(self, lot: Lot, unit: int) -> list[int]:
+        """Where each unit of the lot's blocks is, one behind another, among those of all ranks."""
+        return [
+            (item * self.length + row) // unit
+            for item, begin, rows in self.starts(lot)
+            for row in range(begin, begin + rows, unit)
+        ]
+
+
+@lru_cache(maxsize=256)
+def index(lot: Lot, side: Side, device: torch.device) -> tuple[Tensor, int]:
+    """`Side.units`, int32, and the unit."""
+    unit = side.unit([lot])
+    return torch.tensor(side.units(lot, unit), dtype=torch.int32, device=device), unit
+
+
+@lru_cache(maxsize=256)
+def places(lot: Lot, side: Side, device: torch.device) -> tuple[Tensor, int]:
+    """The inverse: of each unit of all ranks those of the lot's, in their order: (units, n), int32, -1 behind them."""
+    unit = side.unit([lot])
+    found: list[list[int]] = [[] for _ in range(side.size * side.batch * side.length // unit)]
+    for place, there in enumerate(side.units(lot, unit)):
+        found[there].append(place)
+    most = max(map(len, found))
+    return torch.tensor([of + [-1] * (most - len(of)) for of in found], dtype=torch.int32, device=device), unit
+
+
+@lru_cache(maxsize=256)
+def in_order(calls: Lot, lots: tuple[Lot, ...], side: Side) -> tuple[int, ...] | None:
+    """The lots in an order in which each row's calls come as they do one by one; None where no order does that, or
+    calls are in no lot."""
+    number = {call: place for place, lot in enumerate(lots) for call in lot}
+    if len(number) < len(calls):
+        return None
+    unit = side.unit([calls])
+    before: dict[int, set[int]] = {place: set() for place in range(len(lots))}
+    last: dict[int, int] = {}
+    for call in calls:
+        place = number[call]
+        for there in side.units((call,), unit):
+            if last.get(there, place) != place:
+                before[place].add(last[there])
+            last[there] = place
+    try:
+        return tuple(TopologicalSorter(before).static_order())
+    except CycleError:
+        return None
+
+
+@lru_cache(maxsize=256)
+def grain(progress: tuple[bytes, ...]) -> int:
+    """Of the rows of ranks where `progress`, whether each of a rank's rows has been reached, changes."""
+    return gcd(*(row for of in progress for row in range(1, len(of)) if of[row] != of[row - 1]))
+
+
+@lru_cache(maxsize=256)
+def begun(progress: tuple[bytes, ...], batch: int, unit: int, device: torch.device) -> Tensor:
+    """Whether each unit of all ranks has been reached, int32; progress: as of `grain`."""
+    rows = [of[row] for of in progress for _ in range(batch) for row in range(0, len(of), unit)]
+    return torch.tensor(rows, dtype=torch.int32, device=device)
+
+
+@lru_cache(maxsize=256)
+def reached(progress: tuple[bytes, ...], lot: Lot) -> tuple[bytes, ...]:
+    """The progress of the ranks after a lot."""
+    found = [bytearray(of) for of in progress]
+    for call in lot:
+        rows = call.group.whole.query
+        for rank in call.ranks:
+            found[rank][rows] = b"\1" * (rows.stop - rows.start)
+    return tuple(map(bytes, found))
+
+
+def gathered(x: Tensor, lot: Lot, side: Side) -> Tensor:
+    """x (W B, S, ...) -> (N, S', ...), the rows of each block of the lot."""
+    where, unit = index(lot, side, x.device)
+    blocks = x.reshape(-1, unit, *x.shape[2:]).index_select(0, where)
+    one = lot[0].group.one
+    return blocks.view(-1, (one.key if side.keys else one.query).stop, *x.shape[2:])
+
+
+def merge(partials: RankStates[Running | RunningState], calls: Lot, computed: Sequence[Computed]) -> bool:
+    """Bring the partials of all calls into those of the ranks, a lot in one pass. False: nothing is merged."""
+    whole = partials.whole
+    if isinstance(whole, RunningState):
+        return False
+    kernel = available.one_pass() if whole.formula == "sigmoid" and fold.on_gpu(whole.out) else None
+    side = Side(False, len(partials.each), partials.batch, whole.out.shape[1])
+    order = in_order(calls, tuple(lot for lot, _ in computed), side) if kernel is not None else None
+    if kernel is None or order is None or not all(kernel.merges(whole.out, whole.lse, *both) for _, both in computed):
+        return False
+    for lot, (outs, lses) in (computed[place] for place in order):
+        progress = tuple(partials.each)
+        listed, unit = places(lot, side._replace(grain=grain(progress)), outs.device)
+        seen = begun(progress, side.batch, unit, outs.device)
+        kernel.merge_listed(*(_cut(x, unit) for x in (whole.out, whole.lse, outs)), lses, listed, seen)
+        partials.each[:] = reached(progress, lot)
+    return True
+
+
+def add(sums: Sequence[RankStates[Accumulator]], calls: Lot, computed: Sequence[Computed]) -> bool:
+    """Add all gradients to dq, dk, dv of the ranks, a lot's of each in one pass. False: nothing is added."""
+    lots = tuple(lot for lot, _ in computed)
+    kernel = available.one_pass() if fold.on_gpu(sums[0].whole.like) else None
+    if kernel is None:
+        return False
+    work = []
+    for number, total in enumerate(sums):
+        side = Side(number > 0, len(total.each), total.batch, total.whole.like.shape[1])
+        order = in_order(calls, lots, side)
+        if order is None or not (all(total.each) or _in_part(calls, side)):
+            return False
+        work += [(total, side, lots[place], computed[place][1][number]) for place in order]
+    if not all(kernel.adds(memory(total), x) for total, _, _, x in work):
+        return False
+    for total, side, lot, blocks in work:
+        listed, unit = places(lot, side, blocks.device)
+        kernel.add_listed(_cut(value(total), unit), _cut(blocks, unit), listed)
+    return True
+
+
+@lru_cache(maxsize=256)
+def _in_part(calls: Lot, side: Side) -> bool:
+    """Whether no block has all rows: a sum begins with one that has, as it is, and with zeros for any other."""
+    return all(rows < side.length for _, _, rows in side.starts(calls))
+
+
+def _cut(x: Tensor, unit: int) -> Tensor:
+    """(N, S, ...) -> (units, unit, ...)"""
+    return x.view(-1, unit, *x.shape[2:])
