@@ -74,9 +74,9 @@ def measure(
 
         yield from agent.measure(task_of(configuration, folder, pending, max(real)), pending, begin)
     elif workers > 1 or (workers and configuration.case_seconds < math.inf):  # this process could not end its own case
-        yield from pool.measure(runnable, work(configuration, folder, workers), begin)
         unsupported = (each for each in pending if each.unsupported is not None)  # they need no GPU
-        yield from _one_by_one(_pipeline(configuration), unsupported, here)
+        meanwhile = _one_by_one(_pipeline(configuration), unsupported, here)
+        yield from pool.measure(runnable, work(configuration, folder, workers), begin, meanwhile)
     else:
         yield from _one_by_one(_pipeline(configuration), pending, here)
 

@@ -10,7 +10,7 @@ import multiprocessing
 import signal
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -86,9 +86,12 @@ def _process(gpu: int | None) -> _Process:
     return found[1].result()
 
 
-def measure(cases: Sequence[Case], work: Work, begin: Callable[[Case], None]) -> Generator[str, None, None]:
-    """The status of every case as it ends, in any order. begin: told which case a worker gets. To be closed, so that no
-    process stays."""
+def measure(
+    cases: Sequence[Case], work: Work, begin: Callable[[Case], None], meanwhile: Iterable[str] = ()
+) -> Generator[str, None, None]:
+    """The status of every case as it ends, in any order. begin: told which case a worker gets; meanwhile: statuses of
+    what this process does itself, once all workers are at a case. To be closed, so that no process stays."""
+    meanwhile = iter(meanwhile)
     schedule = Schedule(cases)
     workers: list[_Worker] = []
     try:
@@ -96,8 +99,11 @@ def measure(cases: Sequence[Case], work: Work, begin: Callable[[Case], None]) ->
             workers.append(_Worker(number, work, gpu))
         _end_those_ahead()
         while busy := {future: worker for worker in workers if (future := worker.keep_at_work(schedule, begin))}:
+            if all(worker.case is not None for worker in busy.values()):
+                yield from meanwhile
             for future in _ended(busy):
                 yield from busy[future].hear(schedule)
+        yield from meanwhile
         while (case := schedule.take(0)) is not None:
             yield _lost(work, case, "no worker could be started; the terminal says why")
     finally:

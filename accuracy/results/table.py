@@ -264,7 +264,7 @@ def read_cases(files: Sequence[Path], schema: pa.Schema) -> pa.Table:
                 raise ValueError(f"{path.name} has a column {field.name!r} of {field.type}")
         return found
 
-    with ThreadPoolExecutor() as readers:
+    with ThreadPoolExecutor(3) as readers:  # more threads wait for each other: half of it is Python
         parts = [schema.empty_table(), *readers.map(read, files)]
     return pa.concat_tables(parts, promote_options="default").combine_chunks()
 
