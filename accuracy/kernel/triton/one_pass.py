@@ -10,6 +10,8 @@ from triton.language.extra import libdevice
 
 BLOCK_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 MERGE_ELEMENTS, SUM_ELEMENTS = 4096, 2048  # of a tile
+COUNTS = ("count", "rows", "length", "per_item", "lse_unit", "block_lse_item", "block_lse_head")
+"""Of which no value is compiled for by itself: 4 compilations, not 24, for worlds of 1 to 64 ranks of 7 schedules."""
 
 
 def merges(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> bool:
@@ -49,7 +51,7 @@ def _rows(rows, length, heads, dim: tl.constexpr, padded: tl.constexpr, tile: tl
     return row < rows, row // (heads * length), (row // heads) % length, row % heads, column, inside
 
 
-@triton.jit
+@triton.jit(do_not_specialize=COUNTS)
 def _merge(
     out, before, lse, block_out, block_lse, rows, length, heads, count,
     out_batch, out_row, out_head, before_batch, before_row, before_head, lse_batch, lse_row, lse_head,
@@ -86,7 +88,7 @@ def merge_listed(out: Tensor, lse: Tensor, outs: Tensor, lses: Tensor, places: T
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=COUNTS)
 def _merge_listed(
     out, lse, outs, lses, places, begun, rows, length, heads, count, per_item,
     out_unit, out_row, out_head, lse_unit, lse_row, lse_head, block_unit, block_row, block_head,
@@ -138,7 +140,7 @@ def add(total: Tensor, blocks: Tensor) -> None:
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=COUNTS)
 def _add(
     total, blocks, rows, length, heads, count, total_batch, total_row, total_head,
     block_batch, block_next, block_row, block_head, dim: tl.constexpr, padded: tl.constexpr, tile: tl.constexpr,
@@ -164,7 +166,7 @@ def add_listed(total: Tensor, blocks: Tensor, places: Tensor) -> None:
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=COUNTS)
 def _add_listed(
     total, blocks, places, rows, length, heads, count, total_batch, total_row, total_head,
     block_batch, block_row, block_head, dim: tl.constexpr, padded: tl.constexpr, tile: tl.constexpr,
