@@ -1,12 +1,14 @@
 """Which rows of all ranks' tensors several kernel calls read and give, as lists: one gather makes their operands, one
 pass merges their partials, one sums their gradients. Every row's blocks come in the order of the calls."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from math import gcd
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -17,6 +19,7 @@ from accuracy.simulate.batched.fold import Call
 from accuracy.simulate.batched.states import RankStates, memory, value
 from accuracy.variant.join import Accumulator, Running
 
+Numbers = npt.NDArray[np.int64]
 Lot = tuple[Call, ...]
 """Calls of blocks of a shape, that are one call of the kernel: an item of each block, call after call."""
 Computed = tuple[Lot, Sequence[Tensor]]
@@ -33,49 +36,52 @@ class Side(NamedTuple):
     length: int
     grain: int = 0
 
-    def starts(self, lot: Lot) -> Iterator[tuple[int, int, int]]:
-        """Of each block: item of all ranks, its first row, its rows."""
+    def starts(self, lot: Lot) -> Numbers:
+        """Of each block: item of all ranks, its first row, its rows: (N, 3)."""
+        found = []
         for call in lot:
             group, ranks = call.group, call.sources(call.ranks) if self.keys else call.ranks
             first = group.block.key if self.keys else group.block.query
             rows = first.stop - first.start
-            begins = [
-                first.start + rows * (along if self.keys else below)
-                for along in range(group.across)
-                for below in range(group.count)
-            ]
-            for item in range(ranks.start * self.batch, ranks.stop * self.batch):
-                yield from ((item, begin, rows) for begin in begins)
+            below, along = (
+                np.tile(np.arange(group.count), group.across),
+                np.repeat(np.arange(group.across), group.count),
+            )
+            begins = first.start + rows * (along if self.keys else below)
+            items = np.arange(ranks.start * self.batch, ranks.stop * self.batch)
+            each = np.repeat(items, len(begins)), np.tile(begins, len(items))
+            found.append(np.stack((*each, np.full(len(each[0]), rows)), axis=1))
+        return np.concatenate(found)
 
-    def unit(self, lots: Sequence[Lot]) -> int:
+    def unit(self, calls: Lot) -> int:
         """Rows that are always together."""
-        return gcd(self.length, self.grain, *(each for lot in lots for _, *both in self.starts(lot) for each in both))
+        return gcd(self.length, self.grain, *np.unique(self.starts(calls)[:, 1:]).tolist())
 
-    def units(self, lot: Lot, unit: int) -> list[int]:
+    def units(self, lot: Lot, unit: int) -> Numbers:
         """Where each unit of the lot's blocks is, one behind another, among those of all ranks."""
-        return [
-            (item * self.length + row) // unit
-            for item, begin, rows in self.starts(lot)
-            for row in range(begin, begin + rows, unit)
-        ]
+        item, begin, rows = self.starts(lot).T
+        first: Numbers = (item * self.length + begin) // unit
+        return (first[:, None] + np.arange(rows[0] // unit)).ravel()
 
 
 @lru_cache(maxsize=256)
 def index(lot: Lot, side: Side, device: torch.device) -> tuple[Tensor, int]:
     """`Side.units`, int32, and the unit."""
-    unit = side.unit([lot])
-    return torch.tensor(side.units(lot, unit), dtype=torch.int32, device=device), unit
+    unit = side.unit(lot)
+    return _on(device, side.units(lot, unit)), unit
 
 
 @lru_cache(maxsize=256)
 def places(lot: Lot, side: Side, device: torch.device) -> tuple[Tensor, int]:
     """The inverse: of each unit of all ranks those of the lot's, in their order: (units, n), int32, -1 behind them."""
-    unit = side.unit([lot])
-    found: list[list[int]] = [[] for _ in range(side.size * side.batch * side.length // unit)]
-    for place, there in enumerate(side.units(lot, unit)):
-        found[there].append(place)
-    most = max(map(len, found))
-    return torch.tensor([of + [-1] * (most - len(of)) for of in found], dtype=torch.int32, device=device), unit
+    unit = side.unit(lot)
+    there = side.units(lot, unit)
+    in_turn = np.argsort(there, kind="stable")
+    counts = np.bincount(there, minlength=side.size * side.batch * side.length // unit)
+    turn = np.arange(len(there)) - np.repeat(np.cumsum(counts) - counts, counts)
+    found = np.full((len(counts), counts.max()), -1)
+    found[there[in_turn], turn] = in_turn
+    return _on(device, found), unit
 
 
 @lru_cache(maxsize=256)
@@ -85,15 +91,15 @@ def in_order(calls: Lot, lots: tuple[Lot, ...], side: Side) -> tuple[int, ...] |
     number = {call: place for place, lot in enumerate(lots) for call in lot}
     if len(number) < len(calls):
         return None
-    unit = side.unit([calls])
+    if len(lots) < 2:
+        return tuple(range(len(lots)))
+    unit = side.unit(calls)
     before: dict[int, set[int]] = {place: set() for place in range(len(lots))}
-    last: dict[int, int] = {}
+    last = np.full(side.size * side.batch * side.length // unit, -1)
     for call in calls:
-        place = number[call]
-        for there in side.units((call,), unit):
-            if last.get(there, place) != place:
-                before[place].add(last[there])
-            last[there] = place
+        there, place = side.units((call,), unit), number[call]
+        before[place].update({*last[there].tolist()} - {place, -1})
+        last[there] = place
     try:
         return tuple(TopologicalSorter(before).static_order())
     except CycleError:
@@ -103,14 +109,13 @@ def in_order(calls: Lot, lots: tuple[Lot, ...], side: Side) -> tuple[int, ...] |
 @lru_cache(maxsize=256)
 def grain(progress: tuple[bytes, ...]) -> int:
     """Of the rows of ranks where `progress`, whether each of a rank's rows has been reached, changes."""
-    return gcd(*(row for of in progress for row in range(1, len(of)) if of[row] != of[row - 1]))
+    return gcd(*(1 + np.flatnonzero(np.diff(_rows(progress)).any(axis=0))).tolist())
 
 
 @lru_cache(maxsize=256)
 def begun(progress: tuple[bytes, ...], batch: int, unit: int, device: torch.device) -> Tensor:
     """Whether each unit of all ranks has been reached, int32; progress: as of `grain`."""
-    rows = [of[row] for of in progress for _ in range(batch) for row in range(0, len(of), unit)]
-    return torch.tensor(rows, dtype=torch.int32, device=device)
+    return _on(device, np.repeat(_rows(progress)[:, ::unit], batch, axis=0).ravel())
 
 
 @lru_cache(maxsize=256)
@@ -122,6 +127,15 @@ def reached(progress: tuple[bytes, ...], lot: Lot) -> tuple[bytes, ...]:
         for rank in call.ranks:
             found[rank][rows] = b"\1" * (rows.stop - rows.start)
     return tuple(map(bytes, found))
+
+
+def _rows(progress: tuple[bytes, ...]) -> Numbers:
+    """(ranks, rows)"""
+    return np.stack([np.frombuffer(of, np.int8) for of in progress]).astype(np.int64)
+
+
+def _on(device: torch.device, numbers: Numbers) -> Tensor:
+    return torch.tensor(numbers.astype(np.int32), device=device)
 
 
 def gathered(x: Tensor, lot: Lot, side: Side) -> Tensor:
@@ -155,7 +169,7 @@ def add(sums: Sequence[RankStates[Accumulator]], calls: Lot, computed: Sequence[
     """Add all gradients to dq, dk, dv of the ranks, a lot's of each in one pass. False: nothing is added."""
     lots = tuple(lot for lot, _ in computed)
     kernel = available.one_pass() if fold.on_gpu(sums[0].whole.like) else None
-    if kernel is None:
+    if kernel is None or not calls:
         return False
     work = []
     for number, total in enumerate(sums):
@@ -175,7 +189,7 @@ def add(sums: Sequence[RankStates[Accumulator]], calls: Lot, computed: Sequence[
 @lru_cache(maxsize=256)
 def _in_part(calls: Lot, side: Side) -> bool:
     """Whether no block has all rows: a sum begins with one that has, as it is, and with zeros for any other."""
-    return all(rows < side.length for _, _, rows in side.starts(calls))
+    return bool((side.starts(calls)[:, 2] < side.length).all())
 
 
 def _cut(x: Tensor, unit: int) -> Tensor:
