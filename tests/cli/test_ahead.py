@@ -1,5 +1,7 @@
 import os
 import signal
+import subprocess
+import sys
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -46,6 +48,14 @@ def test_it_is_started_before_hydra_where_the_experiment_asks_for_workers(
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     launched.start_server_of(["variant=ring", *words])
     assert started == [True] * expected
+
+
+def test_what_the_first_case_waits_for_imports_no_pandas_no_scipy_and_no_matplotlib() -> None:
+    late = "pandas", "scipy", "matplotlib", "jinja2", "torch.distributed.elastic.agent"
+    needed = "accuracy.cli.plan_text, accuracy.execute.plan, accuracy.execute.run, accuracy.execute.workers"
+    script = f"import sys, {needed}, accuracy.execute.ranks.rank_loop; print(sorted(sys.modules.keys() & {late!r}))"
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert answer.stdout == "[]\n"
 
 
 def blocked() -> set[signal.Signals]:
