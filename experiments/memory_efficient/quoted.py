@@ -63,9 +63,9 @@ def _prose(tables: Tables) -> list[Said]:
 
 def _found(tables: Tables) -> list[Said]:
     less, faster, _ = _ratios(tables)
-    long = less[less.index >= 513]
+    long = less[less.index >= 1023]
     return [
-        Said("{:.1f} to {:.1f} times at a head dim of 32 from 513", (long[32].min(), long[32].max())),
+        Said("{:.1f} to {:.1f} times at a head dim of 32 from 1,023", (long[32].min(), long[32].max())),
         Said(
             "and {:.1f} times at most at 256; it is faster than plain products at the shortest length only.",
             (less[256].max(),),
@@ -90,11 +90,11 @@ def _cost(tables: Tables) -> list[Said]:
     less, faster, efficient = _ratios(tables)
     table = {f"{length:,} ": [*less.loc[length], *faster.loc[length]] for length in less.index}
     lse = 4 * 2 * efficient["seqlen"] / efficient["torch_efficient"]
-    long = less[less.index >= 513]
+    long = less[less.index >= 1023]
     return [
         *lines(table, ".1f", ".1f", ".1f", ".1f", ".2f"),
         Said(
-            "'10x+ less memory' holds at a head dim of 32 from 513 tokens on, and at 256 at no length",
+            "'10x+ less memory' holds at a head dim of 32 from 1,023 tokens on, and at 256 at no length",
             holds=long[32].min() > 10 and less[256].max() < 10,
         ),
         Said("less than 1% of the kernel's memory at a head dim of 32 and more.", holds=lse.max() < 0.01),

@@ -92,5 +92,5 @@ def _claims(tables: Tables, means: pd.DataFrame, sums: float) -> list[Said]:
         Said("{:.1f} at 64 ranks in world_size_growth", (growth["x_single_device"].mean(),)),
         Said("With {:,.0f} times the block pairs", (pairs[1024] / pairs[16],)),
         Said("takes {:.0f} times as long,", (longer,)),
-        Said("rank: {:.0f} GiB at 1,024 ranks, rings {:.1f}.", (gib["llama3", 1024], gib["ring", 1024])),
+        Said("rank: {:.0f} GiB at 1,024 ranks, rings {:.1f},", (gib["llama3", 1024], gib["ring", 1024])),
     ]  # fmt: skip

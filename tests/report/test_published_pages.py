@@ -10,7 +10,7 @@ from tests.report import page_check
 ROOT = Path(__file__).parents[2]
 REPORTS, LOG = ROOT / "reports", ROOT / "experiments" / "FINDINGS.md"
 RUN = "reports/bpt_backward/nvidia-h200"
-COMMITTED = ("world_size_growth/nvidia-h200", "attribution/nvidia-h200", "depth/nvidia-h200-llama-405b")
+COMMITTED = ("world_size_growth/nvidia-h200", "depth/nvidia-h200-llama-405b")
 pytestmark = pytest.mark.skipif(not REPORTS.is_dir(), reason="a source distribution has no reports/")
 
 
