@@ -22,7 +22,7 @@ def quoted(tables: Tables) -> dict[str, list[Said]]:
         "README.md": [
             Said("At least 80% of the excess is that rounding;", holds=share[0] >= 80),
             Said("accumulators and transfers contribute less than 1%. Keep", holds=all(tables.held(TABLE))),
-            Said("184 cases, [report]", holds=tables.cases(TABLE)["ok"] == 184),
+            Said("184 cases, [table]", holds=tables.cases(TABLE)["ok"] == 184),
             *_table(tables),
         ],
     }
