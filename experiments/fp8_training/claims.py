@@ -9,8 +9,8 @@ from accuracy.results.claim import Claim
 OPERANDS = ("q", "k", "v", "p", "ds", "do")
 Shares = dict[str, float]
 CASE = {
-    "kernel_options": "do=int8,ds=int8,granularity=block,k=int8,key_chunk=128,p=int8,p_prescale=0.0,policy=none,q=int8,"
-    "smooth_k=True,v=int8",
+    "kernel_options": "backward_chunk=0,do=int8,ds=int8,granularity=block,k=int8,key_chunk=128,p=int8,p_prescale=0.0,"
+    "policy=none,q=int8,smooth_k=True,v=int8",
     "tensor": "dq",
 }  # what README's Answer is about
 

@@ -6,7 +6,8 @@ from accuracy.results.claim import Claim
 
 ROUNDED = ("out", "dq", "dk", "dv")
 SIXTEEN = ("bfloat16", "float16")
-BY_QUERY_HEAD = ("flash_attn", "torch_flash", "torch_cudnn", "torch_efficient", "jax_pallas")  # round dk and dv before a group's sum
+# These round dk and dv of each query head before they sum a group's.
+BY_QUERY_HEAD = ("flash_attn", "torch_flash", "torch_cudnn", "torch_efficient", "jax_pallas")
 ONLY_THE_RESULT = ("chunked", "torch_math")  # round nothing on the way
 EIGHT_BITS = ("sage", "triton_fp8", "cudnn_fp8", "flashinfer_fp8")  # have experiments of their own: fp8_remedies
 
@@ -53,7 +54,8 @@ def answer(results: pd.DataFrame) -> list[Claim]:
 def _cause(rows: pd.DataFrame) -> Claim:
     """Rounding each query head's part before the sum over a group shows in dk and dv where heads share keys."""
     statement = (
-        "dk and dv of kernels that round each query head's are 1.7 times the floor or more, others' below 1.5 (jax_nn apart)."
+        "dk and dv of the kernels that round each query head's are 1.7 times the floor or more, others' below 1.5, "
+        "jax_nn's apart."
     )
     rows = rows[rows["tensor"].isin(("dk", "dv")) & (rows["heads"] > rows["heads_kv"]) & (rows["kernel"] != "jax_nn")]
     means = rows.groupby(["kernel", "tensor"])["x_floor"].mean()
