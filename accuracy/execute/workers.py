@@ -100,7 +100,10 @@ def measure(
         _end_those_ahead()
         while busy := {future: worker for worker in workers if (future := worker.keep_at_work(schedule, begin))}:
             if all(worker.case is not None for worker in busy.values()):
-                yield from meanwhile
+                for status in meanwhile:
+                    yield status
+                    if any(future.done() for future in busy) or time.monotonic() > _first_limit(busy):
+                        break
             for future in _ended(busy):
                 yield from busy[future].hear(schedule)
         yield from meanwhile
@@ -112,9 +115,13 @@ def measure(
         _shut_down([worker.executor for worker in workers])
 
 
+def _first_limit(busy: "dict[Future[Any], _Worker]") -> float:
+    return min(worker.deadline for worker in busy.values())
+
+
 def _ended(busy: "dict[Future[Any], _Worker]") -> set["Future[Any]"]:
     """What ended within the next minute, or before the next time limit; a worker beyond its limit is killed."""
-    seconds = min(worker.deadline for worker in busy.values()) - time.monotonic()
+    seconds = _first_limit(busy) - time.monotonic()
     ended, _ = wait(busy, min(max(seconds, 0.0), LONGEST_WAIT), FIRST_COMPLETED)
     for future, worker in busy.items():
         if not future.done() and worker.deadline < time.monotonic():

@@ -8,7 +8,7 @@ from accuracy.results.claim import beside
 
 TWO, UNFUSED = "packages/nvidia-h200-x2", "packages/nvidia-h200-x2-unfused"
 RINGS, OTHERS = r"(?:ring_flash_attn|yunchang)_ring", r"(?:ring_flash_attn|yunchang)_(?:zigzag|stripe)"
-TABLE, ZIGZAG, LLAMA3 = "packages/nvidia-h200-x4", "double_ring/nvidia-h200", "thousand_ranks/nvidia-h200"
+TABLE, ZIGZAG, LLAMA3 = "packages/nvidia-h200-x4", "te_growth/nvidia-h200", "thousand_ranks/nvidia-h200"
 
 
 def quoted(tables: Tables) -> dict[str, list[Said]]:

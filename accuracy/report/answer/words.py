@@ -8,7 +8,7 @@ import pandas as pd
 from accuracy.core.number import count, geometric_mean, plain
 from accuracy.report.answer.accused import Accused
 from accuracy.report.section.recommendation import JUDGED
-from accuracy.report.series import spoken
+from accuracy.report.series import SINGLE_DEVICE, spoken
 from accuracy.results.table import ALL_RANKS, FAILED, OK
 from accuracy.verdict.diagnosis import Diagnosis
 from accuracy.verdict.label import INVALID, NONDETERMINISTIC, ROUNDING
@@ -29,7 +29,8 @@ def finding(found: list[Diagnosis], worst: Accused | None, cases: pd.DataFrame) 
         return _nothing(cases)
     first = blamed(found)
     if first:
-        whose = first.variant + (f" with kernel {worst.kernel}" if worst and worst.alone else "")
+        alone = worst is not None and worst.alone and first.variant == SINGLE_DEVICE
+        whose = f"{first.variant} with kernel {worst.kernel}" if worst and alone else first.variant
         return f"{whose}: {_clause(first)}. {_cell(worst, first.label)}".strip()
     if worst is None:
         return "No case has a finite ratio to single device."

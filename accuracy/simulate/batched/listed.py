@@ -73,7 +73,8 @@ def index(lot: Lot, side: Side, device: torch.device) -> tuple[Tensor, int]:
 
 @lru_cache(maxsize=256)
 def places(lot: Lot, side: Side, device: torch.device) -> tuple[Tensor, int]:
-    """The inverse: of each unit of all ranks those of the lot's, in their order: (units, n), int32, -1 behind them."""
+    """The inverse: for each unit of all ranks the numbers of the lot's units that lie on it, in the order of the calls:
+    (units, n), int32, -1 behind them."""
     unit = side.unit(lot)
     there = side.units(lot, unit)
     in_turn = np.argsort(there, kind="stable")
@@ -153,14 +154,17 @@ def merge(partials: RankStates[Running | RunningState], calls: Lot, computed: Se
         return False
     kernel = available.one_pass() if whole.formula == "sigmoid" and fold.on_gpu(whole.out) else None
     side = Side(False, len(partials.each), partials.batch, whole.out.shape[1])
-    order = in_order(calls, tuple(lot for lot, _ in computed), side) if kernel is not None else None
-    if kernel is None or order is None or not all(kernel.merges(whole.out, whole.lse, *both) for _, both in computed):
+    if kernel is None:
+        return False
+    order = in_order(calls, tuple(lot for lot, _ in computed), side)
+    if order is None or not all(kernel.merges(whole.out, whole.lse, *both) for _, both in computed):
         return False
     for lot, (outs, lses) in (computed[place] for place in order):
         progress = tuple(partials.each)
         listed, unit = places(lot, side._replace(grain=grain(progress)), outs.device)
         seen = begun(progress, side.batch, unit, outs.device)
-        kernel.merge_listed(*(_cut(x, unit) for x in (whole.out, whole.lse, outs)), lses, listed, seen)
+        state = _cut(whole.out, unit), _cut(whole.lse, unit)
+        kernel.merge_listed(*state, _cut(outs.contiguous(), unit), lses, listed, seen)
         partials.each[:] = reached(progress, lot)
     return True
 
@@ -175,21 +179,24 @@ def add(sums: Sequence[RankStates[Accumulator]], calls: Lot, computed: Sequence[
     for number, total in enumerate(sums):
         side = Side(number > 0, len(total.each), total.batch, total.whole.like.shape[1])
         order = in_order(calls, lots, side)
-        if order is None or not (all(total.each) or _in_part(calls, side)):
+        left = {rank for rank, begun in enumerate(total.each) if not begun}
+        if order is None or not left <= _begun_in_part(calls, side):
             return False
         work += [(total, side, lots[place], computed[place][1][number]) for place in order]
     if not all(kernel.adds(memory(total), x) for total, _, _, x in work):
         return False
     for total, side, lot, blocks in work:
         listed, unit = places(lot, side, blocks.device)
-        kernel.add_listed(_cut(value(total), unit), _cut(blocks, unit), listed)
+        kernel.add_listed(_cut(value(total), unit), _cut(blocks.contiguous(), unit), listed)
     return True
 
 
 @lru_cache(maxsize=256)
-def _in_part(calls: Lot, side: Side) -> bool:
-    """Whether no block has all rows: a sum begins with one that has, as it is, and with zeros for any other."""
-    return bool((side.starts(calls)[:, 2] < side.length).all())
+def _begun_in_part(calls: Lot, side: Side) -> frozenset[int]:
+    """The ranks with a block; none where a block has all rows: a sum begins with that one as it is, where -0 stays
+    -0, and with zeros for any other."""
+    item, _, rows = side.starts(calls).T
+    return frozenset((item // side.batch).tolist() if (rows < side.length).all() else ())
 
 
 def _cut(x: Tensor, unit: int) -> Tensor:

@@ -34,15 +34,18 @@ class Operands:
         self, calls: Sequence[Call], reads: Sequence[Read], compute: Callable[..., Sequence[Tensor]]
     ) -> list[Computed]:
         """What `compute` gives for a block and its operands, of several calls that the kernel takes at once, one call's
-        items behind another's; on a GPU, where all of it is merged or summed in few passes, of all calls."""
+        items behind another's. On a GPU single calls are computed, too, so that few passes merge or sum all of them,
+        until their results have as many elements as may be copied."""
         found: list[Computed] = []
+        kept = 0
         _, largest = max(reads, key=lambda read: read[1].numel())
         for lot in _lots(calls, COPIED_ELEMENTS // largest[: self.batch, 0].numel()):
             if len(lot) > 1:
                 with blamed(range(len(largest) // self.batch)):
                     found.append((lot, compute(lot[0].group.one, *self._gathered(lot, reads))))
-            elif fold.on_gpu(largest) and largest.numel() <= COPIED_ELEMENTS:
+            elif fold.on_gpu(largest) and max(largest.numel(), kept) <= COPIED_ELEMENTS:
                 found.append((lot, self.alone(lot[0], reads, compute)))
+                kept += sum(x.numel() for x in found[-1][1])
         return found
 
     def alone(self, call: Call, reads: Sequence[Read], compute: Callable[..., Sequence[Tensor]]) -> Sequence[Tensor]:
