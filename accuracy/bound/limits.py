@@ -59,13 +59,11 @@ def limits(bound: Bound, reference: Tensor, dtype: str, by_row: bool = True) -> 
     variance, count = bound.variance, reference.numel()
     norm = float(reference.square().sum())
     width = reference.shape[-1] if by_row else 1
-    row = variance.mean(-1).sqrt() * reach(width / DEPENDENT, count / width) if by_row else variance.sqrt() * math.inf
-    total = math.sqrt(float(variance.sum())) * reach(count / width / DEPENDENT, 1)
-    shift = torch.as_tensor(bound.shift, dtype=variance.dtype).expand_as(
-        variance
-    )  # of one sign: it does not average out
-    row = row + shift.square().mean(-1).sqrt() if by_row else row
-    total += float(shift.norm())
+    # Of one sign, it does not average out: it is added to what varies around it.
+    shift = torch.as_tensor(bound.shift, dtype=variance.dtype).expand_as(variance)
+    varies = variance.mean(-1).sqrt() * reach(width / DEPENDENT, count / width)
+    row = varies + shift.square().mean(-1).sqrt() if by_row else variance.sqrt() * math.inf
+    total = math.sqrt(float(variance.sum())) * reach(count / width / DEPENDENT, 1) + float(shift.norm())
     certain = float(bound.certain.square().sum())
     relative = math.sqrt(min(total**2, certain) / norm) if norm else math.inf
     form = FORMATS[dtype]

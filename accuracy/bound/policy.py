@@ -22,9 +22,9 @@ SHARE_OF_MEAN = 1 / 200
 """Of the mean square of its errors, that of their mean: (65 / 916)^2."""
 COARSE_LOGARITHM = 48.0
 """Of a library's log; torch's on a CPU is off by 25 (measured)."""
-SPLIT, SPLIT_HALF_STAGE = 104.0, 16
-"""Of a float32 product as three in TF32 (README.md, section 5b): the roundings that it counts as at most, and half the
-terms after which a float32 sum is rounded."""
+SPLIT, SPLIT_STAGE = 104.0, 32
+"""Of a float32 product as three in TF32 (README.md, section 5b): the roundings that it counts as at most, and the terms
+after which a float32 sum is rounded."""
 SPLIT_LEFT_OUT, SPLIT_CUT, SPLIT_ALIKE, SPLIT_SPREAD = 1.6, 2.3, 3.0, 0.5
 """Unit roundoffs by which such a product is too small in the mean: by what is left out of a product; by cuts of sums of
 40 terms or more, none of up to 16; by them where all terms have one sign, beside; how far from that the mean may be."""
@@ -103,11 +103,11 @@ class Policy:
     def chain(self, terms: Tensor | float) -> Tensor | float:
         """How many roundings a sum of so many products sees at most."""
         count = torch.as_tensor(terms, dtype=torch.float64)
-        return count.maximum(SPLIT + count / SPLIT_HALF_STAGE) if self.split else terms
+        return count.maximum(SPLIT + 2 * count / SPLIT_STAGE) if self.split else terms
 
     def spread(self, terms: Tensor | float) -> Tensor | float:
         """How many independent roundings to nearest a sum of so many products is taken to see."""
-        return terms / (2 * SPLIT_HALF_STAGE) if self.split else terms
+        return terms / SPLIT_STAGE if self.split else terms
 
     def cuts(self, squares: Tensor, square: Tensor) -> Tensor | float:
         """Variance of what is cut off a sum of products; squares: sum of its terms' squares, square: its own."""

@@ -89,7 +89,7 @@ def bounds(
         found[name] = Bound(*finished(sums[name], getattr(reference, name), terms, share, policy))
         if shifts:
             shifts[name] += policy.lost(getattr(reference, name), sums[name].size, terms * share)
-    found = {name: replace(each, shift=shifts[name].abs()) if shifts else each for name, each in found.items()}
+    found |= {name: replace(found[name], shift=shift.abs()) for name, shift in shifts.items()}
     return {name: _with_own_errors(bound, getattr(reference, name)) for name, bound in found.items()}
 
 

@@ -93,6 +93,11 @@ def default_options(module: ModuleType) -> tuple[tuple[str, Scalar], ...]:
     return () if cls is None else tuple(sorted(vars(cls()).items()))
 
 
+def default_part(source: str) -> Part:
+    """The part at a source, by the last of its dotted name, with its knobs at their defaults."""
+    return Part(source.rpartition(".")[2], source, default_options(load(source)))
+
+
 def build_options(module: ModuleType, given: tuple[tuple[str, Scalar], ...]) -> Any:
     """The dataclass of the module's knobs with those that belong to it; None where it has none."""
     cls: Any = options_of(module)

@@ -127,8 +127,7 @@ def resolve_kernel(case: Case) -> Case:
 @cache
 def _candidates(sources: str) -> tuple[Part, ...]:
     """The kernels at these sources, with their knobs' defaults."""
-    modules = {source: plugins.load(source) for source in sources.split(",")}
-    return tuple(Part(name.rpartition(".")[2], name, plugins.default_options(each)) for name, each in modules.items())
+    return tuple(map(plugins.default_part, sources.split(",")))
 
 
 def _reasons(case: Case, ranks: int | None) -> Iterator[str | None]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from accuracy.bound.policy import COARSE_LOGARITHM, FAST_EXPONENTIAL
 from accuracy.core import plugins
-from accuracy.core.case import Case, Part
+from accuracy.core.case import Case
 from accuracy.core.dtype import FORMATS, INPUT_FORMATS, accumulation_dtype, held
 from accuracy.core.quantisation import FORMATS as LOW_FORMATS
 from accuracy.inputs.base import Inputs
@@ -30,7 +30,7 @@ from accuracy.world.processes import ProcessesWorld, run_rank
 
 KEPT_BYTES = 2**28
 EIGHT_BITS = "quantised"
-HEALTHY = Part("eager", eager.__name__, plugins.default_options(eager))
+HEALTHY = plugins.default_part(eager.__name__)
 
 
 @dataclass

@@ -1,10 +1,14 @@
 """Which table says each number: see accuracy/report/evidence.py."""
 
+import runpy
+from pathlib import Path
+
 import pandas as pd
 
 from accuracy.core.path_text import pairs_of
 from accuracy.report.evidence import Said, Tables, lines
 
+CLAIMS = runpy.run_path(str(Path(__file__).with_name("claims.py")))
 TABLE, TENSORS = "fp8_ring/amd-epyc", ["out", "dq", "dk", "dv"]
 
 
@@ -21,7 +25,7 @@ def quoted(tables: Tables) -> dict[str, list[Said]]:
 
 def _table(tables: Tables) -> list[Said]:
     everything = tables.whole(TABLE)
-    plain = everything["precision"].fillna("") == ""
+    plain = CLAIMS["as_published"](everything)
     rows = everything[plain]
     policy = rows["kernel_options"].map(pairs_of).str["policy"]
     parts = rows["options"].str.extract(r"splits=(\d+)")[0].fillna(rows["world_size"].astype(str)).astype(int)

@@ -23,13 +23,13 @@ import pandas as pd
 import sweep
 import torch
 from apart import apart
-from three_tf32 import LOG2E, STAGE, STEP, _instruction, _split
+from three_tf32 import LOG2E, STEP, _instruction
+from three_tf32 import product as split_product
 from torch import Tensor
 
 from accuracy.bound import policy
 from accuracy.bound.running import bounds
 from accuracy.core import plugins
-from accuracy.core.case import Part
 from accuracy.core.paths import CONFIGS
 from accuracy.inputs import base
 from accuracy.reference.float64 import attention
@@ -43,7 +43,7 @@ def product(left: Tensor, right: Tensor, kept: Tensor | None = None) -> Tensor:
     total = torch.zeros(len(left), right.shape[1], device=left.device) if kept is None else kept
     for first in range(0, left.shape[1], BLOCK):
         here = slice(first, first + BLOCK)
-        block = _split_block if left.dtype == torch.float32 else _short_block
+        block = split_product if left.dtype == torch.float32 else _short_block
         total = block(left[:, here], right[here].T, total)
     return total
 
@@ -54,18 +54,6 @@ def _short_block(left: Tensor, right: Tensor, total: Tensor) -> Tensor:
         here = slice(first, first + STEP)
         mine = _instruction(mine, left[:, here].double(), right[:, here].double())
     return mine.float()
-
-
-def _split_block(left: Tensor, right: Tensor, total: Tensor) -> Tensor:
-    parts, mine = [_split(x.contiguous()) for x in (left, right)], torch.zeros_like(total).double()
-    for first in range(0, left.shape[1], STEP):
-        here = slice(first, first + STEP)
-        (big, small), (other, other_small) = (tuple(x[:, here].double() for x in each) for each in parts)
-        for one, two in ((small, other), (big, other_small), (big, other)):
-            mine = _instruction(mine, one, two)
-        if first % STAGE == 0:
-            total, mine = total + mine.float(), torch.zeros_like(mine)
-    return total + mine.float()
 
 
 def emulated(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, scale: float) -> dict[str, Tensor]:
@@ -96,8 +84,7 @@ def emulation(inputs: base.Inputs) -> dict[str, Tensor]:
 
 
 def measured(name: str, dtype: str, device: str, seed: int) -> Iterator[dict[str, object]]:
-    source = f"accuracy.inputs.{name}"
-    part = Part(name, source, tuple(plugins.default_options(plugins.load(source))))
+    part = plugins.default_part(f"accuracy.inputs.{name}")
     inputs = base.round_to(base.draw(part, sweep.PROBLEM, seed), dtype, device)
     reference = attention(*inputs.tensors, **sweep.HOW)
     stated = replace(policy.split_products(dtype), reads="lse"), policy.kernel(dtype, reads="lse")

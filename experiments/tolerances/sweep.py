@@ -22,7 +22,7 @@ from torch import Tensor
 from accuracy.bound import policy
 from accuracy.bound.running import bounds
 from accuracy.core import plugins
-from accuracy.core.case import Part, Problem
+from accuracy.core.case import Problem
 from accuracy.core.paths import CONFIGS
 from accuracy.inputs import base
 from accuracy.reference.float64 import attention
@@ -81,8 +81,7 @@ def largest(ratios: dict[str, list[Tensor]]) -> tuple[str, str]:
 
 
 def measured(name: str, dtype: str, device: str, only: str) -> list[dict[str, object]]:
-    source = f"accuracy.inputs.{name}"
-    part = Part(name, source, tuple(plugins.default_options(plugins.load(source))))
+    part = plugins.default_part(f"accuracy.inputs.{name}")
     built = dict(kernels(device, dtype, only))
     rounding = {kernel: policies(device, dtype)[kernel] for kernel in built}
     counts = dict.fromkeys(("elements", "beyond_certain", "beyond_likely", "elements_apart"), 0)

@@ -23,7 +23,7 @@ from torch import Tensor
 from accuracy.bound import policy
 from accuracy.bound.running import bounds
 from accuracy.core import plugins
-from accuracy.core.case import Part, Problem
+from accuracy.core.case import Problem
 from accuracy.inputs import base
 from accuracy.kernel.torch_efficient import KERNEL
 from accuracy.reference.float64 import attention
@@ -37,11 +37,11 @@ EXTRA_BITS = 2  # that Hopper's tensor core keeps behind the 24 of float32 when 
 LOG2E = torch.tensor(1.4426950408889634, dtype=torch.float32)
 
 
-def product(q: Tensor, k: Tensor) -> Tensor:
-    """q (M, D) times k (N, D) transposed, float32, as the kernel has it."""
-    parts = [_split(x) for x in (q, k)]
-    total = torch.zeros(len(q), len(k), device=q.device)
-    mine = total.double()
+def product(q: Tensor, k: Tensor, kept: Tensor | None = None) -> Tensor:
+    """kept + q (M, D) times k (N, D) transposed, float32, as the kernel has it."""
+    parts = [_split(x.contiguous()) for x in (q, k)]
+    total = torch.zeros(len(q), len(k), device=q.device) if kept is None else kept
+    mine = torch.zeros_like(total).double()
     for first in range(0, q.shape[1], STEP):
         here = slice(first, first + STEP)
         (q_big, q_small), (k_big, k_small) = (tuple(x[:, here].double() for x in each) for each in parts)
@@ -89,8 +89,7 @@ def _exponent(x: Tensor) -> Tensor:
 
 
 def measured(name: str, device: str) -> list[dict[str, object]]:
-    source = f"accuracy.inputs.{name}"
-    part = Part(name, source, tuple(plugins.default_options(plugins.load(source))))
+    part = plugins.default_part(f"accuracy.inputs.{name}")
     found: dict[str, list[Tensor]] = {}
     for seed in range(SEEDS):
         inputs = base.round_to(base.draw(part, PROBLEM, seed), "float32", device)

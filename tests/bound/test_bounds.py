@@ -13,7 +13,7 @@ from accuracy.bound import policy
 from accuracy.bound.policy import Policy
 from accuracy.bound.running import bounds
 from accuracy.core import plugins
-from accuracy.core.case import Part, Problem
+from accuracy.core.case import Problem
 from accuracy.inputs import base
 from accuracy.kernel.base import KernelKnobs
 from accuracy.kernel.chunked import Chunked
@@ -35,8 +35,7 @@ TENSORS = ("out", "lse", "dq", "dk", "dv")
 
 @cache
 def drawn(name: str, dtype: str) -> tuple[base.Inputs, Reference]:
-    source = f"accuracy.inputs.{name}"
-    part = Part(name, source, tuple(plugins.default_options(plugins.load(source))))
+    part = plugins.default_part(f"accuracy.inputs.{name}")
     inputs = base.round_to(base.draw(part, PROBLEM, 0), dtype, "cpu")
     return inputs, attention(*inputs.tensors, **HOW)
 

@@ -11,7 +11,6 @@ import torch
 from accuracy.bound import policy
 from accuracy.bound.running import bounds
 from accuracy.core import plugins
-from accuracy.core.case import Part
 from accuracy.core.paths import EXPERIMENTS
 from accuracy.inputs import base
 from accuracy.inputs.rising_maxima import Options, draw
@@ -87,8 +86,7 @@ def test_a_weight_that_is_stored_as_another_is_within_the_certain_bound() -> Non
 
 def one_head(name: str, dtype: str, seed: int = 0, head: int = 0) -> tuple[base.Inputs, Reference]:
     """Of the sweep's inputs."""
-    source = f"accuracy.inputs.{name}"
-    part = Part(name, source, tuple(plugins.default_options(plugins.load(source))))
+    part = plugins.default_part(f"accuracy.inputs.{name}")
     drawn = base.round_to(base.draw(part, sweep.PROBLEM, seed), dtype, "cpu")
     tensors = base.Inputs(*(x[:, :, head : head + 1].contiguous() for x in drawn.tensors))
     return tensors, attention(*tensors.tensors, **sweep.HOW)

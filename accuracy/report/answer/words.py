@@ -29,9 +29,8 @@ def finding(found: list[Diagnosis], worst: Accused | None, cases: pd.DataFrame) 
         return _nothing(cases)
     first = blamed(found)
     if first:
-        alone = worst is not None and worst.alone and first.variant == SINGLE_DEVICE
-        whose = f"{first.variant} with kernel {worst.kernel}" if worst and alone else first.variant
-        return f"{whose}: {_clause(first)}. {_cell(worst, first.label)}".strip()
+        of_kernel = f" with kernel {worst.kernel}" if worst and worst.alone and first.variant == SINGLE_DEVICE else ""
+        return f"{first.variant}{of_kernel}: {_clause(first)}. {_cell(worst, first.label)}".strip()
     if worst is None:
         return "No case has a finite ratio to single device."
     if worst.alone:

@@ -153,9 +153,9 @@ def merge(partials: RankStates[Running | RunningState], calls: Lot, computed: Se
     if isinstance(whole, RunningState):
         return False
     kernel = available.one_pass() if whole.formula == "sigmoid" and fold.on_gpu(whole.out) else None
-    side = Side(False, len(partials.each), partials.batch, whole.out.shape[1])
     if kernel is None:
         return False
+    side = Side(False, len(partials.each), partials.batch, whole.out.shape[1])
     order = in_order(calls, tuple(lot for lot, _ in computed), side)
     if order is None or not all(kernel.merges(whole.out, whole.lse, *both) for _, both in computed):
         return False
@@ -171,11 +171,10 @@ def merge(partials: RankStates[Running | RunningState], calls: Lot, computed: Se
 
 def add(sums: Sequence[RankStates[Accumulator]], calls: Lot, computed: Sequence[Computed]) -> bool:
     """Add all gradients to dq, dk, dv of the ranks, a lot's of each in one pass. False: nothing is added."""
-    lots = tuple(lot for lot, _ in computed)
     kernel = available.one_pass() if fold.on_gpu(sums[0].whole.like) else None
     if kernel is None or not calls:
         return False
-    work = []
+    lots, work = tuple(lot for lot, _ in computed), []
     for number, total in enumerate(sums):
         side = Side(number > 0, len(total.each), total.batch, total.whole.like.shape[1])
         order = in_order(calls, lots, side)
