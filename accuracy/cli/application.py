@@ -26,7 +26,7 @@ from accuracy.cli.launched import as_rank, import_ahead, speaks, start_server, t
 from accuracy.config import replay, worlds
 from accuracy.core.errors import ConfigError, NoRendezvous, RanksEnded, printable, unknown
 from accuracy.core.paths import CONFIGS
-from accuracy.execute import attend
+from accuracy.execute import ahead, attend
 
 if TYPE_CHECKING:
     from accuracy.config.read import Configuration
@@ -166,17 +166,17 @@ def measure(config: Any, folders: list[Path], command: list[str], launch: "Launc
         )
     if launch is None:
         start_server(config)
-    from accuracy.execute.settle import settled  # torch is imported only now: help and refused values answer at once
-    from accuracy.execute.workers import ahead
-    from accuracy.runtime import arithmetic, device
+    with ahead.processes(ahead.expected(configuration)) as ask:
+        from accuracy.execute.settle import settled  # torch is imported only now: help and mistakes answer at once
+        from accuracy.runtime import arithmetic, device
 
-    configuration = settled(configuration)
-    arithmetic.make_exact()
-    free = device.free_bytes(configuration.device)
-    early = 0 if configuration.dry_run or configuration.workers == 1 else configuration.workers
-    gpus = device.each_of(early, configuration.device)
-    with arithmetic.computing_with(configuration.threads, configuration.device), ahead(gpus):
-        return _measure(configuration, config, command, launch, free)
+        configuration = settled(configuration)
+        arithmetic.make_exact()
+        free = device.free_bytes(configuration.device)
+        early = 0 if configuration.dry_run or configuration.workers == 1 else configuration.workers
+        ask(device.each_of(early, configuration.device))
+        with arithmetic.computing_with(configuration.threads, configuration.device):
+            return _measure(configuration, config, command, launch, free)
 
 
 def _measure(

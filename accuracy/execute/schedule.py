@@ -60,6 +60,11 @@ class Schedule:
         self._new: set[int] = set()  # workers at their first case of a group
         self._latest = Group(deque())  # the group of the case noted last
 
+    @property
+    def empty(self) -> bool:
+        """Whether every case was taken."""
+        return not any(group.left for group in self._groups)
+
     def take(self, worker: int) -> Case | None:
         """The worker's next case; None: no case is left that would be worth a reference of the worker's own."""
         group = self._at.get(worker)

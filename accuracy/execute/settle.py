@@ -1,6 +1,5 @@
 """What do the parts and the machine add to a checked configuration? Knobs' defaults, the device, workers, a backend."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +12,8 @@ from accuracy.config.knobs import complete_part, complete_variant
 from accuracy.config.paths import NamedPath
 from accuracy.config.read import AUTO_WORKERS, PROCESSORS, Configuration, read
 from accuracy.core.errors import ConfigError
+from accuracy.execute.ahead import side_by_side
 from accuracy.runtime import device as devices
-
-MOST_ON_A_GPU = 8  # worker processes
 
 
 def read_settled(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configuration:
@@ -68,7 +66,7 @@ def _workers(configuration: Configuration, device: str) -> int:
     if configuration.workers == AUTO_WORKERS or (configuration.workers == PROCESSORS and gpus is None):
         return gpus or max(1, torch.get_num_threads() // configuration.threads)
     if configuration.workers == PROCESSORS:
-        return max(1, min(MOST_ON_A_GPU * (gpus or 0), os.cpu_count() or 1))
+        return side_by_side(gpus or 0)
     if gpus is not None and configuration.workers > gpus:
         raise ConfigError(
             f"workers={configuration.workers}, but each needs a GPU and {gpus} of one model are here;"

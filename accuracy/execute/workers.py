@@ -6,18 +6,16 @@ that ended with status 0; loky has no time limits.)
 """
 
 import math
-import multiprocessing
 import signal
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from typing import Any
 
 from accuracy.core.case import Case
-from accuracy.execute import start_method, watch, worker_process
+from accuracy.execute import ahead, watch, worker_process
 from accuracy.execute.schedule import Schedule
 from accuracy.execute.worker_process import Work, write
 from accuracy.measurement.provenance import code_of
@@ -27,79 +25,20 @@ START_SECONDS = 300.0  # for a worker to import torch and to open its GPU
 LONGEST_WAIT = 60.0  # between two looks at the time limits
 
 
-class _Process:
-    """A process on a device, which starts at once: it opens its GPU before there is a case for it."""
-
-    def __init__(self, gpu: int | None) -> None:
-        context = multiprocessing.get_context("forkserver")
-        start_method.preload([worker_process.__name__])
-        self.executor = ProcessPoolExecutor(1, context, worker_process.prepare, (gpu,))
-        before = multiprocessing.active_children()
-        with start_method.main_is_not_imported(), start_method.kept():
-            self.executor.submit(int)
-        self.process: Any = set(multiprocessing.active_children()).difference(before).pop()
-
-
-_ahead: list[tuple[int | None, Future[_Process]]] = []
-_ending: list[ProcessPoolExecutor] | None = None
-
-
-@contextmanager
-def ahead(gpus: Sequence[int | None]) -> Iterator[None]:
-    """Processes for `measure` start while the body still plans, and are gone when the body has ended: a GPU's take half
-    a second to end, in which results can be read."""
-    global _ending
-    _ending = []
-    with ThreadPoolExecutor(1) as thread:  # each waits until the server that it is forked from has imported torch
-        _ahead.extend((gpu, thread.submit(_Process, gpu)) for gpu in gpus)
-        try:
-            yield
-        finally:
-            _end_those_ahead()
-            ending, _ending = _ending, None
-            _shut_down(ending)
-
-
-def _end_those_ahead() -> None:
-    started = [future.result() for _, future in _ahead if not future.cancel() and future.exception() is None]
-    _ahead.clear()
-    for each in started:
-        each.process.kill()
-    _shut_down([each.executor for each in started])
-
-
-def _shut_down(executors: list[ProcessPoolExecutor]) -> None:
-    """Of processes that were killed: now, or at the end of `ahead`."""
-    if _ending is not None:
-        _ending.extend(executors)
-        return
-    for each in executors:
-        each.shutdown()
-
-
-def _process(gpu: int | None) -> _Process:
-    """One that was started ahead, or a new one."""
-    found = next((each for each in _ahead if each[0] == gpu), None)
-    if found is None:
-        return _Process(gpu)
-    _ahead.remove(found)
-    return found[1].result()
-
-
 def measure(
     cases: Sequence[Case], work: Work, begin: Callable[[Case], None], meanwhile: Iterable[str] = ()
 ) -> Generator[str, None, None]:
     """The status of every case as it ends, in any order. begin: told which case a worker gets; meanwhile: statuses of
-    what this process does itself, once all workers are at a case. To be closed, so that no process stays."""
+    what this process does itself, once a worker has every case. To be closed, so that no process stays."""
     meanwhile = iter(meanwhile)
     schedule = Schedule(cases)
     workers: list[_Worker] = []
     try:
         for number, gpu in enumerate(work.gpus):
             workers.append(_Worker(number, work, gpu))
-        _end_those_ahead()
+        ahead.end_rest()
         while busy := {future: worker for worker in workers if (future := worker.keep_at_work(schedule, begin))}:
-            if all(worker.case is not None for worker in busy.values()):
+            if schedule.empty:
                 for status in meanwhile:
                     yield status
                     if any(future.done() for future in busy) or time.monotonic() > _first_limit(busy):
@@ -112,7 +51,7 @@ def measure(
     finally:
         for worker in workers:
             worker.kill()
-        _shut_down([worker.executor for worker in workers])
+        ahead.shut_down([worker.executor for worker in workers])
 
 
 def _first_limit(busy: "dict[Future[Any], _Worker]") -> float:
@@ -140,7 +79,7 @@ class _Worker:
 
     def start(self) -> None:
         """A new process; ready when it says so."""
-        found = _process(self.gpu)
+        found = ahead.take(self.gpu)
         self.executor, self.process = found.executor, found.process
         self.case: Case | None = None
         self.ready = self.late = False

@@ -17,6 +17,7 @@ import torch
 from accuracy.cli import application as command
 from accuracy.config.read import PROCESSORS
 from accuracy.core.case import Case
+from accuracy.execute import ahead
 from accuracy.execute import workers as pool
 from accuracy.execute.measure import CONTEXT_BYTES, WORKER_BYTES, fitting_workers
 from accuracy.execute.measure import work as work_of
@@ -169,7 +170,8 @@ def test_processes_that_started_ahead_measure_and_none_stays(tmp_path: Path) -> 
     def begin(case: Case) -> None:
         seen.update({*multiprocessing.active_children()} - others)
 
-    with pool.ahead([None, None, None]):
+    with ahead.processes([None, None]) as ask:
+        ask([None, None, None])
         wait_until(lambda: len({*multiprocessing.active_children()} - others) == 3, 60)
         started = sorted({*multiprocessing.active_children()} - others, key=lambda each: each.pid or 0)
         started[0].kill()
