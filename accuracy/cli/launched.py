@@ -20,7 +20,8 @@ from accuracy.execute import start_method
 from accuracy.execute.ranks.launch import Launch, launch
 
 OF_RANKS, OF_WORKERS = ["accuracy.execute.ranks.agent"], ["accuracy.execute.worker_process", "accuracy.stack.measure"]
-ASKS = "\nworkers: processors"
+PROCESSORS = "processors"
+ASKS = f"\nworkers: {PROCESSORS}"
 AHEAD_SECONDS = 1.0
 _told: IO[str] | None = None  # by the child: the time limit of a case and the run folder
 
@@ -103,11 +104,12 @@ def import_ahead(*modules: str) -> None:
 
 
 def start_server_of(arguments: Sequence[str]) -> None:
-    """`start_server` before Hydra composes these words, where their experiment's file asks for workers."""
+    """`start_server` before Hydra composes these words, where they or their experiment's file ask for workers."""
     words = dict(word.split("=", 1) for word in arguments if "=" in word)
     file = CONFIGS / "experiment" / f"{words.get('experiment')}.yaml"
-    if "workers" not in words and "world" not in words and file.is_file() and ASKS in file.read_text():
-        start_server({"workers": "processors", "dry_run": "dry_run" in words})
+    of_experiment = PROCESSORS if file.is_file() and ASKS in file.read_text() else ""
+    if words.get("workers", of_experiment) == PROCESSORS and "world" not in words:
+        start_server({"workers": PROCESSORS, "dry_run": "dry_run" in words})
 
 
 def start_server(config: Mapping[str, Any]) -> None:
@@ -116,7 +118,7 @@ def start_server(config: Mapping[str, Any]) -> None:
     ranks = "processes" in config.get("world", ())
     alone = config.get("workers") == 1 and not config.get("case_seconds") and not ranks
     processors = 1 if os.environ.get("OMP_NUM_THREADS") == "1" else os.cpu_count() or 1  # torch is not asked
-    gpus = 0 if config.get("workers") == "processors" else len(glob("/dev/nvidia[0-9]*"))
+    gpus = 0 if config.get("workers") == PROCESSORS else len(glob("/dev/nvidia[0-9]*"))
     if alone or config.get("dry_run") or (gpus or processors) == 1:
         return
     start_method.start_server(OF_RANKS if ranks else OF_WORKERS)

@@ -16,6 +16,8 @@ from accuracy.world.base import Results
 
 MOST_PRODUCTS = 2**27
 """Of elements of q and k, in all heads, that a processor takes on: 0.3 s for a reference and all that is made of it."""
+MOST_ELEMENTS = 2**21
+"""Of k, in all query heads: 0.2 s, as each is in a hundred operations; of one query's products they are all."""
 
 
 def place(case: Case, method: str = "auto") -> str:
@@ -24,7 +26,8 @@ def place(case: Case, method: str = "auto") -> str:
     plain = Reruns(
         *(getattr(case.reruns, name) for name in ("repeat", "poison", "unwaited", "future", "trace", "explain"))
     )
-    small = case.problem.pairs * max(case.problem.head_dim, case.problem.value_dim) <= MOST_PRODUCTS
+    pairs, dim = case.problem.pairs, max(case.problem.head_dim, case.problem.value_dim)
+    small = pairs * dim <= min(MOST_PRODUCTS, MOST_ELEMENTS * case.problem.queries)
     here = small and case.stack is None and case.against is None and case.reruns == plain and method != "fused"
     return "cpu" if here else case.device
 

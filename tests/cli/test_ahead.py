@@ -37,9 +37,10 @@ def test_it_is_started_where_several_processes_will_measure(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [(("experiment=diagnose",), True), (("experiment=demo",), False), (("experiment=diagnose", "workers=1"), False),
-     (("experiment=diagnose", "dry_run=true"), False), (("experiment=nothing",), False), ((), False)],
+     (("experiment=diagnose", "dry_run=true"), False), (("experiment=nothing",), False), ((), False),
+     (("experiment=demo", "workers=processors"), True)],
 )  # fmt: skip
-def test_it_is_started_before_hydra_where_the_experiment_asks_for_workers(
+def test_it_is_started_before_hydra_where_the_words_or_the_experiment_ask_for_workers(
     words: tuple[str, ...], expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[bool] = []

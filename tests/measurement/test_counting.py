@@ -90,6 +90,7 @@ def test_the_stand_in_refuses_what_a_gpu_refuses() -> None:
 def test_what_is_large_or_compared_with_other_paths_stays_on_the_gpu() -> None:
     small = replace(case_of("kernel=eager"), device="cuda")
     assert counting.place(small) == "cpu"
-    large = replace(small.problem, seqlen=65536)
-    away = (replace(small, problem=large), replace(small, reruns=replace(small.reruns, batchmates=4)))
+    large, decoding = replace(small.problem, seqlen=65536), replace(small.problem, seqlen=131072, seqlen_q=1)
+    away = [replace(small, problem=problem) for problem in (large, decoding)]
+    away.append(replace(small, reruns=replace(small.reruns, batchmates=4)))
     assert {counting.place(each) for each in away} == {counting.place(small, "fused")} == {"cuda"}
