@@ -33,6 +33,7 @@ from accuracy.verdict.pattern import FORWARD, Pattern, pattern_of
 from accuracy.verdict.proof import Cause, causes, followers
 from accuracy.verdict.rule.excess import INDEPENDENT
 from accuracy.verdict.rule.nondeterministic import change
+from accuracy.verdict.settled import with_proofs
 from accuracy.verdict.traced import traced
 from accuracy.verdict.untried import raised, silent, untried
 
@@ -92,7 +93,7 @@ def _diagnose(
 ) -> Diagnosis:
     """Of one variant, under its name."""
     known = causes(hypotheses, results)
-    verdicts = _with_proofs(verdicts, known)
+    verdicts = with_proofs(verdicts, known)
     pattern = pattern_of(verdicts, results)
     label = _gravest(pattern, verdicts)
     if label == NOT_MEASURED:
@@ -109,14 +110,6 @@ def _gravest(pattern: Pattern, verdicts: pd.DataFrame) -> str:
     """What leads, but a bug where there is one behind what does not repeat."""
     bugs = [label for label in BUGS if (verdicts["label"] == label).any()]
     return bugs[0] if bugs and pattern.label == NONDETERMINISTIC else pattern.label
-
-
-def _with_proofs(verdicts: pd.DataFrame, known: dict[str, Cause]) -> pd.DataFrame:
-    """Where something else than a cast is proven to make an error, it is no rounding, however large or small it is."""
-    proven = {(name, each.dtype) for name, each in known.items() if each.proven and not each.is_cast}
-    doubtful = verdicts["label"].isin((PRECISION_FLOOR, EXCESS_ROUNDING, BIASED))
-    made = pd.Series([key in proven for key in zip(verdicts["tensor"], verdicts["dtype"], strict=True)], verdicts.index)
-    return verdicts.assign(label=verdicts["label"].mask(doubtful & made, LOGIC))
 
 
 def leading(pattern: Pattern) -> tuple[str, ...]:
@@ -139,10 +132,11 @@ def _sentence(name: str, pattern: Pattern, verdicts: pd.DataFrame, known: dict[s
         verb = f"{PLURAL[first]} {rest}"
     if pattern.label == LOGIC and pattern.sound_dtypes:
         verb = verb.replace("at any precision", f"in {_and(pattern.dtypes)} and right in {_and(pattern.sound_dtypes)}")
-    elif pattern.label == LOGIC and verdicts["dtype"].nunique() == 1:
-        verb = verb.replace("at any precision", f"in {_and(pattern.dtypes)}, the only dtype measured")
+    elif pattern.label == LOGIC and pattern.only_dtypes:
+        only = f"in {_and(pattern.dtypes)}, the only dtype{'s' if len(pattern.only_dtypes) > 1 else ''} measured"
+        verb = verb.replace("at any precision", only)
     proven = any(known[name].proven for name in lead if name in known)
-    marks = (pattern.shape, _inputs(pattern), _ranks(pattern), _sizes(pattern), "" if proven else _trend(pattern))
+    marks = (pattern.shape, _inputs(pattern), _ranks(pattern), pattern.sizes, "" if proven else _trend(pattern))
     where = [part for part in marks if part]
     text = ", ".join([f"{_and(lead)} {verb}", *where])
     return f"{text}{_cause(pattern, lead, known)}{_consequences(pattern, lead, known)}"
@@ -192,8 +186,6 @@ def _unproven(pattern: Pattern, lead: tuple[str, ...], tried: list[Cause]) -> st
 def _consequences(pattern: Pattern, lead: tuple[str, ...], known: dict[str, Cause]) -> str:
     """The other tensors that are wrong: made of the leading ones, or wrong too."""
     others = [name for name in (*pattern.tensors, *pattern.others) if name not in lead and name != "delta"]
-    if not others:
-        return ""
     following = followers([known[name] for name in lead if name in known], [known[x] for x in others if x in known])
     rest = [name for name in others if name not in following]
     own = [name for name in rest if name in known and known[name].proven]
@@ -204,7 +196,10 @@ def _consequences(pattern: Pattern, lead: tuple[str, ...], known: dict[str, Caus
         said.append(f"{_and(rest)} {'are' if len(rest) > 1 else 'is'} wrong too")
     if own:
         said.append(known[own[0]].text)
-    return f" {'; '.join(said)}."
+    if pattern.coarser:
+        stop = "stop" if len(pattern.coarser) > 1 else "stops"
+        said.append(f"{_and(pattern.coarser)} {stop} getting better at a coarser dtype")
+    return f" {'; '.join(said)}." if said else ""
 
 
 def _proofs(known: dict[str, Cause]) -> list[str]:
@@ -265,10 +260,6 @@ def _ranks(pattern: Pattern) -> str:
     if len(wrong) > 1 and wrong == tuple(range(wrong[-1] + 1)):
         return f"up to rank {wrong[-1]}"
     return f"on rank{'s' if len(wrong) > 1 else ''} {_and([str(rank) for rank in wrong])} of {pattern.size}"
-
-
-def _sizes(pattern: Pattern) -> str:
-    return f"with {pattern.world_sizes[0]} ranks or more, not with one" if pattern.sound_at_one else ""
 
 
 def _trend(pattern: Pattern) -> str:

@@ -3,7 +3,8 @@
 In a float64 case such a function returns float64 tensors with a float32 error. Two things are known of it there: how
 far out is from the reference, and how far every tensor is where the function was called in float32. Its inputs are
 rounded to float32 once more (four tensors, and what is kept between forward and backward), so a tensor may be a few
-times as far as in the float32 case, or as the single-device kernel there: `TIMES`, one for each of eight roundings.
+times as far as in the float32 case, or as the single-device kernel there: `TIMES`, one for each of eight roundings. A
+float32 case that is itself further than that from the reference is no measure of float32: it has a 16-bit cast.
 An error that points one way, as a constant factor's does, is none of rounding. Of n errors that move by themselves
 the mean is 1 / sqrt(n) of their root mean square: five of these may be chance, so 32 values of delta say nothing.
 """
@@ -111,7 +112,8 @@ def _within(evidence: "Evidence", rung: "Rung", coarse: "Rung | None") -> bool:
     if not math.isfinite(rung.level):
         return False
     unit = FORMATS[FORMAT].unit_roundoff
-    usual = max(coarse.level, coarse.single_device) if coarse else 16 * unit
+    alike = max(coarse.single_device, unit) if coarse else 16 * unit
+    usual = max(alike, min(coarse.level, TIMES * alike)) if coarse else alike
     chance = DEVIATIONS / math.sqrt(float(evidence.counts(evidence.whole)[0].min()))
     one_way = abs(rung.outward) > max(ONE_WAY, chance) and rung.level > 4 * unit
     return rung.level <= TIMES * max(min(usual, 1000 * unit), unit) and not one_way

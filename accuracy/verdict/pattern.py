@@ -5,6 +5,7 @@ values, that a sentence is made of.
 """
 
 from dataclasses import dataclass
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,16 @@ from accuracy.results.table import ALL_RANKS, ALL_TENSORS
 from accuracy.verdict.evidence import times_single_device
 from accuracy.verdict.growth import Growth, fit_growth
 from accuracy.verdict.inside import is_healthy
-from accuracy.verdict.label import BUGS, INVALID, LABELS, NONDETERMINISTIC, NOT_MEASURED, ROUNDING, is_simple
+from accuracy.verdict.label import (
+    BUGS,
+    INVALID,
+    LABELS,
+    NONDETERMINISTIC,
+    NOT_MEASURED,
+    PRECISION_FLOOR,
+    ROUNDING,
+    is_simple,
+)
 from accuracy.verdict.rows import Rows, columns_of, combinations
 
 PROBLEM = fields.names(fields.PROBLEM)
@@ -30,8 +40,10 @@ RIGHT = 3.0  # a rank whose error is below 3 times single device's is right (rul
 class Pattern:
     """What is wrong with a variant, where the label is gravest.
 
-    tensors: with that label, in the table's order; others: further ones that are wrong; dtypes, world_sizes: where they
-    have it; sound_dtypes: those where these tensors merely round; sound_at_one: whether one rank is right; inputs:
+    tensors: with that label, in the table's order; others: further ones that are wrong; coarser: of a bug, those
+    that only stop getting better; dtypes, world_sizes: where they
+    have it; sound_dtypes: those where these tensors merely round on the inputs that show it; only_dtypes: those that
+    were measured on these, where no other was; sizes: at how many ranks they have it, in words; inputs:
     the distributions that show it; ranks_wrong: of the largest world size, with `size` ranks; trend: of each tensor's
     error over those ranks: rising, falling, or neither; growth: over the world size, of each tensor; ratios:
     relative errors of all tensors at the largest world size that is wrong (what merely rounds has no ranks_wrong,
@@ -43,10 +55,12 @@ class Pattern:
     label: str
     tensors: tuple[str, ...]
     others: tuple[str, ...]
+    coarser: tuple[str, ...]
     dtypes: tuple[str, ...]
     sound_dtypes: tuple[str, ...]
+    only_dtypes: tuple[str, ...]
     world_sizes: tuple[int, ...]
-    sound_at_one: bool
+    sizes: str
     inputs: tuple[str, ...]
     size: int
     ranks_wrong: dict[str, tuple[int, ...]]
@@ -67,6 +81,7 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> Pattern:
     label, wrong = _leading(judged)
     healthy = label == ROUNDING  # then `wrong` is the first problem's verdicts, and no mark of a fault is looked for
     shape = "" if healthy else _shape(judged, wrong)
+    sizes = "" if healthy or shape else _sizes(judged, wrong)
     judged, results = wrong if healthy else _same_problem(judged, wrong), _same_problem(results, wrong)
     tensors = tuple(name for name in ALL_TENSORS if (wrong["tensor"] == name).any())
     dtypes = _by_precision(wrong["dtype"])
@@ -75,6 +90,7 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> Pattern:
     numbers = results["tensor"].notna() & results["error_rel"].notna() & ~results["inputs"].isin(list(PROBES))
     rows = Rows(columns_of(results, _READ), np.flatnonzero(numbers))
     shown = _shown(rows, wrong)
+    tried = _by_precision(pd.Series(rows["dtype"][np.isin(rows["inputs"], shown)])) or _by_precision(judged["dtype"])
     profile = {name: _profile(rows, name, finest, size, shown) for name in tensors if not healthy}
     first = wrong.loc[_most_telling(wrong)]
     return Pattern(
@@ -82,10 +98,12 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> Pattern:
         label=label,
         tensors=tensors,
         others=_others(judged, tensors),
+        coarser=_coarser(judged, tensors),
         dtypes=dtypes,
-        sound_dtypes=dtypes if healthy else _sound(judged, tensors),
+        sound_dtypes=dtypes if healthy else _sound(judged[judged["dtype"].isin(tried)], tensors),
+        only_dtypes=tried if tried != _by_precision(judged["dtype"]) or len(tried) == 1 else (),
         world_sizes=tuple(sorted(map(int, wrong["world_size"].unique()))),
-        sound_at_one=bool((judged["world_size"] == 1).any() and not (wrong["world_size"] == 1).any()),
+        sizes=sizes,
         inputs=shown,
         size=size,
         ranks_wrong={name: tuple(map(int, found.index[found > RIGHT])) for name, found in profile.items()},
@@ -160,7 +178,7 @@ def _shape(judged: pd.DataFrame, wrong: pd.DataFrame) -> str:
         return ""
     if sizes := _sizes_alone(judged, bugs, bad):
         return f"only at {' and '.join(map(str, sizes))} ranks"
-    own = {name: sorted(set(judged.loc[bad, name]) - set(judged.loc[~bad, name]), key=str) for name in PROBLEM}
+    own = {name: _sorted({*judged.loc[bad, name]} - {*judged.loc[~bad, name]}) for name in PROBLEM}
     alone = {name: values for name, values in own.items() if values and name not in ("softmax_scale", "seqlen_q")}
     alone = {name: values for name, values in alone.items() if set(judged.loc[bad, name]) == set(values)}
     alone = alone or _covering(judged[bad], own)
@@ -175,9 +193,28 @@ def _covering(bad: pd.DataFrame, own: dict[str, list[Any]]) -> dict[str, list[An
     for name in ("mask", "softcap", "batch", "head_dim", "heads_kv", "heads", "seqlen"):
         here = bad[name].isin(own[name])
         if here.any():
-            found[name] = sorted(set(bad.loc[here, name]), key=str)
+            found[name] = _sorted({*bad.loc[here, name]})
             bad = bad[~here]
     return {} if len(bad) else found
+
+
+def _sorted(values: set[Any]) -> list[Any]:
+    """Numbers by size, before texts."""
+    return sorted(values, key=lambda x: (0, x, "") if isinstance(x, Number) else (1, 0, str(x)))
+
+
+def _sizes(judged: pd.DataFrame, wrong: pd.DataFrame) -> str:
+    """At how many ranks it is wrong: from so many on, or, where a larger number of ranks is right in a problem that is
+    wrong with others, at each that was tried."""
+    bugs = judged[(judged["label"] == wrong["label"].iloc[0]) & judged["tensor"].isin(wrong["tensor"])]
+    numbers, bad = _problem_numbers(judged), {*bugs["world_size"]}
+    same = judged[numbers.isin(numbers.loc[bugs.index]) & judged["tensor"].isin(wrong["tensor"]) & is_healthy(judged)]
+    right = {size for size in {*same["world_size"]} - bad if size > min(bad)}
+    alone = {1} & {*same["world_size"]} - bad
+    if not right:
+        return f"with {min(bad)} ranks or more, not with one" if alone else ""
+    bad_sizes, right_sizes = (", ".join(map(str, sorted(each))) for each in (bad, right | alone))
+    return f"at {bad_sizes} ranks (not at {right_sizes})"
 
 
 def _sizes_alone(judged: pd.DataFrame, bugs: pd.DataFrame, bad: "pd.Series[bool]") -> list[int]:
@@ -198,6 +235,13 @@ def _others(judged: pd.DataFrame, tensors: tuple[str, ...]) -> tuple[str, ...]:
     """Further tensors with any bug; delta is out's."""
     bugs = set(judged.loc[judged["label"].isin(BUGS), "tensor"])
     return tuple(name for name in ALL_TENSORS if name in bugs and name not in tensors and name != "delta")
+
+
+def _coarser(judged: pd.DataFrame, tensors: tuple[str, ...]) -> tuple[str, ...]:
+    """Beside a bug, tensors without one that stop getting better at a coarser dtype: it may have made them so."""
+    floors = judged.loc[(judged["label"] == PRECISION_FLOOR) & ~is_healthy(judged), "tensor"]
+    left = {*floors} - {*tensors, *_others(judged, tensors), "delta"}
+    return tuple(name for name in ALL_TENSORS if name in left) if judged["label"].isin(BUGS).any() else ()
 
 
 def _floors(wrong: pd.DataFrame) -> dict[str, tuple[str, ...]]:

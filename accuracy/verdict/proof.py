@@ -3,7 +3,8 @@
 Proven: the best hypothesis leaves at most 1.5 times the expected rounding, and every rival at least 10 times. A rival
 is one whose prediction is another one; hypotheses with the same prediction are one cause, and of those with as few
 fitted numbers all are named. Judged in the finest dtype that has rows: the cause that most of its cases prove, since
-at few ranks and tokens several causes predict the same.
+at few ranks and tokens several causes predict the same: with 5 ranks and a scale of 0.2 a mean over ranks is the scale
+once more. Where cases with as many hypotheses do not prove it, too, the clause says which ones do.
 """
 
 from collections import Counter
@@ -16,6 +17,8 @@ from accuracy.core.dtype import DTYPES
 from accuracy.results.hypothesis import EXPLAINS, FOLLOWS, RULED_OUT, SAME
 
 CAST = "cast of "
+SHAPE = ("world_size", "heads_kv", "heads", "batch", "head_dim", "mask", "seqlen")
+"""What one case may have and another has not, what causes hang on most often first."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class Cause:
     tried: int
     dtype: str
     world_size: int
+    case: str = ""
+    where: str = ""
 
     @property
     def proven(self) -> bool:
@@ -49,15 +54,15 @@ class Cause:
 
     @property
     def text(self) -> str:
-        """The clause, and those that cannot be told from it."""
-        return " or, which is the same here, ".join(list(dict.fromkeys(self.clauses))[:3])
+        """The clause, those that cannot be told from it, and which of the cases prove it, where not all do."""
+        return " or, which is the same here, ".join(list(dict.fromkeys(self.clauses))[:3]) + self.where
 
 
 def causes(hypotheses: pd.DataFrame, results: pd.DataFrame) -> dict[str, Cause]:
     """By tensor, of one variant."""
     if hypotheses.empty:
         return {}
-    about = results.drop_duplicates("case_id").set_index("case_id")[["dtype", "world_size", "inputs"]]
+    about = results.drop_duplicates("case_id").set_index("case_id")[["dtype", "inputs", *SHAPE]]
     rows = hypotheses[hypotheses["case_id"].isin(about.index)].join(about, on="case_id")
     return {str(tensor): _of_tensor(str(tensor), mine) for tensor, mine in rows.groupby("tensor", sort=False)}
 
@@ -71,22 +76,41 @@ def _of_tensor(tensor: str, rows: pd.DataFrame) -> Cause:
         return _of_tensor(tensor, rows[rows["case_id"].isin(simple)])
     finest = max(DTYPES[each.dtype].precision for each in cases)
     mine = [each for each in cases if DTYPES[each.dtype].precision == finest]
-    votes = Counter(name for each in mine if each.proven for name in each.names)
+    votes = Counter(name for each in mine if each.proven for name in {*each.names})
     best = max(mine, key=lambda each: (each.proven, max(votes[name] for name in each.names), each.world_size))
     if not best.proven:
         return best
+    said = Counter(clause for each in mine if each.proven for clause in {*each.clauses})
     most = max(votes[name] for name in best.names)
-    kept = {name for name in best.names if votes[name] == most}
-    clauses = [clause for name, clause in zip(best.names, best.clauses, strict=True) if name in kept]
-    names = [name for name in best.names if name in kept]
-    return replace(best, names=tuple(names), clauses=tuple(clauses))
+    told = [(name, clause) for name, clause in zip(best.names, best.clauses, strict=True) if votes[name] == most]
+    often = {name: max(said[clause] for other, clause in told if other == name) for name, _ in told}
+    names, clauses = zip(*(each for each in told if said[each[1]] == often[each[0]]), strict=True)
+    return replace(best, names=names, clauses=clauses, where=_where(best, {*names}, mine, rows))
+
+
+def _where(best: Cause, names: set[str], mine: list[Cause], rows: pd.DataFrame) -> str:
+    """Which cases prove a cause, and which have an error that it does not make; nothing where all prove it. Cases on
+    which fewer than half as many hypotheses were tried, as on large problems, tell nothing."""
+    proven = {each.case for each in mine if each.proven and names & {*each.names}}
+    about = rows.drop_duplicates("case_id").set_index("case_id")
+    padded = {*about.index[about["mask"].str.contains("padding") & (about["world_size"] > 1)]}  # of no rank: not asked
+    asked = [each for each in mine if 2 * each.tried >= best.tried and (each.proven or each.leaves >= RULED_OUT)]
+    others = {each.case for each in asked} - proven - padded
+    if not others:
+        return ""
+    for name in SHAPE:
+        here, there = ({*about.loc[[*cases], name]} for cases in (proven, others))
+        if not here & there:
+            values = (", ".join(map(str, sorted(each))) for each in (here, there))
+            return f" (proven with {name}={next(values)}, not with {next(values)})"
+    return f" (proven in {len(proven)} of {len(proven) + len(others)} cases)"
 
 
 def _of_case(tensor: str, rows: pd.DataFrame) -> Cause:
     """Rows come best first."""
     best = rows.iloc[0]
     same = rows["from_best"] <= SAME * rows["expected"]
-    ties = rows[same & (rows["freedom"] == best["freedom"])].drop_duplicates("hypothesis")
+    ties = rows[same & (rows["freedom"] == best["freedom"])].drop_duplicates(["hypothesis", "parameter"])
     finer = (rows["hypothesis"] == best["hypothesis"]) & (rows["freedom"] > best["freedom"])  # the same idea, fitted
     rivals = rows[~same & ~finer]
     rival = float((rivals["residual"] / rivals["expected"]).min()) if len(rivals) else float("inf")
@@ -100,6 +124,7 @@ def _of_case(tensor: str, rows: pd.DataFrame) -> Cause:
         tried=int(best["tried"]),
         dtype=str(best["dtype"]),
         world_size=int(best["world_size"]),
+        case=str(best["case_id"]),
     )
 
 

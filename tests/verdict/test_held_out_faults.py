@@ -1,0 +1,80 @@
+"""What a diagnosis said of faults that no corpus had, and says rightly now."""
+
+import pandas as pd
+import torch
+
+from accuracy.results.hypothesis import FOLLOWS
+from accuracy.verdict.diagnosis import Diagnosis, diagnoses
+from accuracy.verdict.proof import causes
+from accuracy.verdict.verdict import verdicts
+from tests import planted
+from tests.planted import Plain, Plant
+from tests.verdict.synthetic import bend, healthy, no_more, row
+
+
+def said(table: pd.DataFrame, hypotheses: pd.DataFrame | None = None) -> Diagnosis:
+    steps, none = no_more()
+    (found,) = diagnoses(verdicts(table), table, steps, none if hypotheses is None else hypotheses)
+    return found
+
+
+def test_of_two_factors_that_one_case_cannot_tell_apart_the_one_of_all_cases_is_named() -> None:
+    """dk is averaged over ranks, not summed; at 5 ranks that is also the softmax scale, 0.2, once more."""
+
+    def of_size(size: int) -> Plant:
+        return lambda plain: (right := plain.results()) | {"dk": right["dk"] / size}
+
+    found = [planted.rows(of_size(size), f"world_size={size}") for size in (4, 5)]
+    (alone,) = causes(found[1][1], pd.DataFrame([found[1][0].identity()])).values()
+    assert {"dk is 1/W times what it should be", "dk is the softmax scale times what it should be"} <= {*alone.clauses}
+    (both,) = causes(pd.concat([x for _, x in found]), pd.DataFrame([x.identity() for x, _ in found])).values()
+    assert both.text == "dk is 1/W times what it should be"
+
+
+def test_a_cause_that_other_cases_rule_out_says_where_it_holds() -> None:
+    """dv of the first two heads are exchanged; of two heads that is any roll, of four it is none."""
+
+    def plant(plain: Plain) -> dict[str, torch.Tensor]:
+        right = plain.results()
+        return right | {"dv": torch.cat([right["dv"][:, :, [1, 0]], right["dv"][:, :, 2:]], 2)}
+
+    found = [planted.rows(plant, "world_size=1", f"problem.heads_kv={heads}") for heads in (2, 4)]
+    cause = causes(pd.concat([x for _, x in found]), pd.DataFrame([x.identity() for x, _ in found]))["dv"]
+    assert "dv has the heads rolled by 1" in cause.text
+    assert cause.text.endswith(" (proven with heads_kv=2, not with 4)")
+
+
+def test_gradients_of_an_out_that_is_only_coarse_are_no_bug_of_their_own() -> None:
+    """P of the forward in float16, in a user's function: float32 inside does not explain it, and dq has a tenth of a
+    float16's rounding, which is the mark of no format."""
+    table = healthy().assign(options="fn=mine.py:attend")
+    for tensor, size in (("out", 1.2e-4), ("delta", 1.2e-4), ("dq", 4.5e-5)):
+        table = bend(table, {"tensor": tensor, "dtype": ("float32", "float64")}, error_rel=size)
+    names = {"case_id": "float64-4-0-gaussian", "tensor": "dq", "family": "follows", "hypothesis": FOLLOWS,
+             "parameter": "", "cause": FOLLOWS, "freedom": 0, "residual": 1e-15, "expected": 1e-14, "from_best": 0.0,
+             "tried": 9}  # fmt: skip
+    found = said(table, pd.DataFrame([names]))
+    assert found.label == "precision_floor"
+    assert found.sentence.startswith("out is only as good as float16 in float32 and float64; no cause was proven.")
+    assert "dq follows from that" in found.sentence
+    worse = said(bend(table, {"tensor": "dq", "dtype": "float64"}, error_rel=0.1), pd.DataFrame([names]))
+    assert worse.label == "logic"
+
+
+def test_a_dtype_that_was_not_measured_on_the_inputs_that_show_it_is_not_called_right() -> None:
+    rows = [row("out", dtype, 4, rank, 0, inputs="peaked", error_rel=0.9)
+            for dtype in ("bfloat16", "float32") for rank in (-1, 0, 1, 2, 3)]  # fmt: skip
+    sentence = said(pd.concat([healthy(), pd.DataFrame(rows)], ignore_index=True)).sentence
+    assert "out is wrong in bfloat16 and float32, the only dtypes measured, on peaked inputs only" in sentence
+
+
+def test_larger_numbers_of_ranks_that_are_right_are_named() -> None:
+    """The last hop is left out where the number of ranks is a power of two."""
+    table = bend(healthy(sizes=(1, 2, 3, 4)), {"tensor": "out", "world_size": (2, 4)}, error_rel=0.3)
+    assert "at 2, 4 ranks (not at 1, 3)" in said(table).sentence
+    table = bend(table, {"tensor": "out", "world_size": 3}, error_rel=0.3)
+    assert "with 2 ranks or more, not with one" in said(table).sentence
+    shapes = [bend(healthy(sizes=(1, 2, 4), seeds=1).assign(seqlen=length), {"tensor": "out", "world_size": size},
+                   error_rel=0.3) for length, size in ((30, 2), (60, 4))]  # fmt: skip
+    sentence = said(pd.concat([healthy(sizes=(1, 2, 4)), *shapes], ignore_index=True)).sentence
+    assert "out is wrong at any precision, only with seqlen=30 or seqlen=60; no cause" in sentence
