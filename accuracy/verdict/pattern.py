@@ -5,13 +5,11 @@ values, that a sentence is made of.
 """
 
 from dataclasses import dataclass
-from numbers import Number
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from accuracy.core import fields
 from accuracy.core.dtype import DTYPES
 from accuracy.core.probes import PROBES
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS
@@ -28,9 +26,10 @@ from accuracy.verdict.label import (
     ROUNDING,
     is_simple,
 )
-from accuracy.verdict.rows import Rows, columns_of, combinations
+from accuracy.verdict.rows import Rows, columns_of
+from accuracy.verdict.rule.factor import STANDARD_ERRORS
+from accuracy.verdict.shape import PROBLEM, problem_numbers, shape_of, sizes_of
 
-PROBLEM = fields.names(fields.PROBLEM)
 FORWARD = ("out", "lse")
 _READ = ("tensor", "dtype", "world_size", "rank", "inputs", "error_rel", "single_device_rel", "floor_rel", "nonfinite")
 RIGHT = 3.0  # a rank whose error is below 3 times single device's is right (rule 5's limit for one rank)
@@ -40,15 +39,14 @@ RIGHT = 3.0  # a rank whose error is below 3 times single device's is right (rul
 class Pattern:
     """What is wrong with a variant, where the label is gravest.
 
-    tensors: with that label, in the table's order; others: further ones that are wrong; coarser: of a bug, those
-    that only stop getting better; dtypes, world_sizes: where they
-    have it; sound_dtypes: those where these tensors merely round on the inputs that show it; only_dtypes: those that
-    were measured on these, where no other was; sizes: at how many ranks they have it, in words; inputs:
-    the distributions that show it; ranks_wrong: of the largest world size, with `size` ranks; trend: of each tensor's
-    error over those ranks: rising, falling, or neither; growth: over the world size, of each tensor; ratios:
-    relative errors of all tensors at the largest world size that is wrong (what merely rounds has no ranks_wrong,
-    trend or ratios); floors: of a `precision_floor`, by the format that shows, the dtypes in which it does; numbers: of
-    the verdicts.
+    tensors: with that label, in the table's order; others: further ones that are wrong; coarser: beside a bug, those
+    that only stop getting better; dtypes, world_sizes: where they have it; sound_dtypes: those where these tensors
+    merely round on the inputs that show it; only_dtypes: those that were measured on these, where others were not;
+    sizes: at how many ranks they have it, in words; inputs: the distributions that show it; ranks_wrong: of the largest
+    world size, with `size` ranks; trend: of each tensor's error over those ranks: rising, falling, or neither; growth:
+    over the world size, of each tensor; ratios: relative errors of all tensors at the largest world size that is wrong
+    (what merely rounds has no ranks_wrong, trend or ratios); floors: of a `precision_floor`, by the format that shows,
+    the dtypes in which it does; numbers: of the verdicts.
     """
 
     variant: str
@@ -80,8 +78,8 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> Pattern:
     judged = _main_first(judged if len(judged) else verdicts)
     label, wrong = _leading(judged)
     healthy = label == ROUNDING  # then `wrong` is the first problem's verdicts, and no mark of a fault is looked for
-    shape = "" if healthy else _shape(judged, wrong)
-    sizes = "" if healthy or shape else _sizes(judged, wrong)
+    shape = "" if healthy else shape_of(judged, wrong)
+    sizes = "" if healthy or shape else sizes_of(judged, wrong)
     judged, results = wrong if healthy else _same_problem(judged, wrong), _same_problem(results, wrong)
     tensors = tuple(name for name in ALL_TENSORS if (wrong["tensor"] == name).any())
     dtypes = _by_precision(wrong["dtype"])
@@ -115,7 +113,7 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> Pattern:
         gains={
             str(name): float(numbers["gain"])
             for name, numbers in zip(wrong["tensor"], wrong["numbers"], strict=True)
-            if "gain" in numbers
+            if "gain" in numbers and abs(1 + float(numbers["gain"])) > STANDARD_ERRORS * float(numbers["gain_se"])
         },
         sentence=str(first["sentence"]),
         shape=shape,
@@ -133,7 +131,7 @@ def _leading(judged: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     order = wrong.assign(
         _repeats=wrong["label"] != NONDETERMINISTIC,
         _mild=~wrong["label"].isin(BUGS),
-        _swept=_problem_numbers(judged).loc[wrong.index],
+        _swept=problem_numbers(judged).loc[wrong.index],
         _odd=[not is_simple(numbers) for numbers in wrong["numbers"]],
         _late=~wrong["tensor"].isin(FORWARD),
         _grave=wrong["label"].map(LABELS.index),
@@ -151,13 +149,8 @@ def _most_telling(wrong: pd.DataFrame) -> Any:
 
 def _main_first(judged: pd.DataFrame) -> pd.DataFrame:
     """The problem of most verdicts first, since real ranks write rows in no order."""
-    numbers = _problem_numbers(judged)
+    numbers = problem_numbers(judged)
     return judged.loc[(-numbers.map(numbers.value_counts())).sort_values(kind="stable").index]
-
-
-def _problem_numbers(rows: pd.DataFrame) -> "pd.Series[int]":
-    """Of each row, the number of its problem in the order in which problems come."""
-    return pd.Series(combinations(rows, PROBLEM), rows.index)
 
 
 def _same_problem(rows: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
@@ -167,62 +160,6 @@ def _same_problem(rows: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
         first = like[name].iloc[0]
         same &= rows[name].isna() if pd.isna(first) else rows[name].to_numpy() == first
     return rows[same]
-
-
-def _shape(judged: pd.DataFrame, wrong: pd.DataFrame) -> str:
-    """What the problems that are wrong have and no other has, where the first problem of the table is right."""
-    bugs = judged[judged["label"] == wrong["label"].iloc[0]]
-    numbers = _problem_numbers(judged)
-    bad = numbers.isin(numbers.loc[bugs.index])
-    if bad.iloc[0]:
-        return ""
-    if sizes := _sizes_alone(judged, bugs, bad):
-        return f"only at {' and '.join(map(str, sizes))} ranks"
-    own = {name: _sorted({*judged.loc[bad, name]} - {*judged.loc[~bad, name]}) for name in PROBLEM}
-    alone = {name: values for name, values in own.items() if values and name not in ("softmax_scale", "seqlen_q")}
-    alone = {name: values for name, values in alone.items() if set(judged.loc[bad, name]) == set(values)}
-    alone = alone or _covering(judged[bad], own)
-    if not alone:
-        alone = {name: [judged.loc[wrong.index[0], name]] for name in ("seqlen", "heads", "heads_kv", "head_dim")}
-    return "only with " + " or ".join(f"{name}={value}" for name, values in alone.items() for value in values)
-
-
-def _covering(bad: pd.DataFrame, own: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """Of what no other problem has, features first, as much as every wrong problem has something of; else nothing."""
-    found: dict[str, list[Any]] = {}
-    for name in ("mask", "softcap", "batch", "head_dim", "heads_kv", "heads", "seqlen"):
-        here = bad[name].isin(own[name])
-        if here.any():
-            found[name] = _sorted({*bad.loc[here, name]})
-            bad = bad[~here]
-    return {} if len(bad) else found
-
-
-def _sorted(values: set[Any]) -> list[Any]:
-    """Numbers by size, before texts."""
-    return sorted(values, key=lambda x: (0, x, "") if isinstance(x, Number) else (1, 0, str(x)))
-
-
-def _sizes(judged: pd.DataFrame, wrong: pd.DataFrame) -> str:
-    """At how many ranks it is wrong: from so many on, or, where a larger number of ranks is right in a problem that is
-    wrong with others, at each that was tried."""
-    bugs = judged[(judged["label"] == wrong["label"].iloc[0]) & judged["tensor"].isin(wrong["tensor"])]
-    numbers, bad = _problem_numbers(judged), {*bugs["world_size"]}
-    same = judged[numbers.isin(numbers.loc[bugs.index]) & judged["tensor"].isin(wrong["tensor"]) & is_healthy(judged)]
-    right = {size for size in {*same["world_size"]} - bad if size > min(bad)}
-    alone = {1} & {*same["world_size"]} - bad
-    if not right:
-        return f"with {min(bad)} ranks or more, not with one" if alone else ""
-    bad_sizes, right_sizes = (", ".join(map(str, sorted(each))) for each in (bad, right | alone))
-    return f"at {bad_sizes} ranks (not at {right_sizes})"
-
-
-def _sizes_alone(judged: pd.DataFrame, bugs: pd.DataFrame, bad: "pd.Series[bool]") -> list[int]:
-    """The numbers of ranks that are wrong, where the same problems are right with other numbers, and no problem is
-    right with these."""
-    wrong, healthy = {*bugs["world_size"]}, judged[is_healthy(judged)]
-    elsewhere = {*healthy.loc[bad.loc[healthy.index], "world_size"]} - wrong
-    return sorted(map(int, wrong)) if len(elsewhere - {1}) and not wrong & {*healthy["world_size"]} else []
 
 
 def _sound(judged: pd.DataFrame, tensors: tuple[str, ...]) -> tuple[str, ...]:

@@ -78,3 +78,14 @@ def test_larger_numbers_of_ranks_that_are_right_are_named() -> None:
                    error_rel=0.3) for length, size in ((30, 2), (60, 4))]  # fmt: skip
     sentence = said(pd.concat([healthy(sizes=(1, 2, 4)), *shapes], ignore_index=True)).sentence
     assert "out is wrong at any precision, only with seqlen=30 or seqlen=60; no cause" in sentence
+
+
+def test_a_function_that_takes_the_mean_off_all_keys_is_healthy() -> None:
+    """Softmax does not see it: it rounds otherwise with other tokens behind, and so does dk of one key."""
+    mine = healthy(dtypes=("float32", "float64"), seeds=1).assign(options="fn=mine.py:attend")
+    table = bend(mine, {"tensor": ("out", "lse", "dq")}, future_differs=77, repeats_differ=0)
+    table = bend(table, {"tensor": "dk", "dtype": "float32", "rank": (-1, 2)}, beyond=1, error_max=2e-6)
+    assert said(table).label == "rounding"
+    for wrong in (bend(table, {"tensor": "out"}, error_rel=1e-4), bend(table, {"tensor": "dk"}, error_max=1e-3),
+                  table.assign(options="")):  # fmt: skip
+        assert said(wrong).label == "logic"
