@@ -59,7 +59,7 @@ def _backend(configuration: Configuration, device: str) -> str:
 def _workers(configuration: Configuration, device: str) -> int:
     """How many processes measure side by side, at most: where a simulated world lives in one process, `auto` is one for
     each GPU, or as many as share out the threads that torch would use by itself (`OMP_NUM_THREADS`). `processors` is
-    that on a GPU too, where small cases take time from Python and not from the GPU; 8 of them at most on each."""
+    that on a GPU too, where small cases take time from Python and not from the GPU; 10 of them at most on each."""
     if configuration.world == "processes":
         return 1
     gpus = len(devices.alike()) if device == "cuda" else None

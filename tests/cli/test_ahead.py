@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from accuracy.cli import launched
+from accuracy.config.read import read
+from accuracy.execute import ahead
 from tests.command_line import TINY, finish, start
 from tests.measuring import composed
 from tests.processes import marked, wait_until
@@ -49,6 +51,20 @@ def test_it_is_started_before_hydra_where_the_words_or_the_experiment_ask_for_wo
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     launched.start_server_of(["variant=ring", *words])
     assert started == [True] * expected
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus", "expected"),
+    [(("experiment=diagnose",), 1, 8), (("experiment=diagnose",), 2, 0), (("experiment=diagnose",), 0, 0),
+     (("experiment=diagnose", "device=cpu"), 1, 0), (("experiment=diagnose", "dry_run=true"), 1, 0), ((), 1, 0)],
+)  # fmt: skip
+def test_processes_of_a_gpu_are_guessed_where_all_of_them_are_of_one(
+    words: tuple[str, ...], gpus: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ahead, "glob", lambda pattern: [pattern] * gpus)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert ahead.expected(read(composed("variant=ring", *words))) == [0] * expected
 
 
 def test_what_the_first_case_waits_for_imports_no_pandas_no_scipy_and_no_matplotlib() -> None:
