@@ -6,10 +6,11 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
+import torch
 
 from accuracy.cli import launched
 from accuracy.config.read import read
-from accuracy.execute import ahead
+from accuracy.execute import ahead, worker_process
 from tests.command_line import TINY, finish, start
 from tests.measuring import composed
 from tests.processes import marked, wait_until
@@ -65,6 +66,16 @@ def test_processes_of_a_gpu_are_guessed_where_all_of_them_are_of_one(
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert ahead.expected(read(composed("variant=ring", *words))) == [0] * expected
+
+
+def test_a_guessed_gpu_that_torch_does_not_see_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int | None] = []
+    monkeypatch.setattr(worker_process, "prepare", opened.append)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    ahead._prepare(0, True)
+    assert opened == []
+    ahead._prepare(0, False)  # it fails, and says why
+    assert opened == [0]
 
 
 def test_what_the_first_case_waits_for_imports_no_pandas_no_scipy_and_no_matplotlib() -> None:

@@ -162,7 +162,7 @@ def test_workers_killed_at_any_moment_cost_a_case_each_at_most(tmp_path: Path) -
     assert {*multiprocessing.active_children()} <= others
 
 
-def test_processes_that_started_ahead_measure_and_none_stays(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_processes_that_started_ahead_measure_and_none_stays(tmp_path: Path) -> None:
     """Of three, one has ended before there is work and one is not needed; a fourth was guessed for a GPU."""
     given = cases("device=cpu", "variant=ring", "world_size=[1,2]", "seed=[0,1]")
     others, seen = {*multiprocessing.active_children()}, set[BaseProcess]()
@@ -180,7 +180,6 @@ def test_processes_that_started_ahead_measure_and_none_stays(tmp_path: Path, cap
             assert Counter(ended) == {table.OK: len(given)}
         assert seen <= {*started}
     assert {*multiprocessing.active_children()} <= others
-    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_rows_that_a_worker_stored_before_its_end_stay_measured(tmp_path: Path) -> None:
