@@ -35,7 +35,7 @@ from accuracy.verdict.rule.excess import INDEPENDENT
 from accuracy.verdict.rule.nondeterministic import change
 from accuracy.verdict.settled import with_proofs
 from accuracy.verdict.traced import traced
-from accuracy.verdict.untried import raised, silent, untried
+from accuracy.verdict.untried import failures, raised, silent, untried
 
 PLURAL = {
     "is": "are", "comes": "come", "gives": "give", "stops": "stop", "rounds": "round", "differs": "differ",
@@ -102,7 +102,7 @@ def _diagnose(
     more = (*_proofs(known), *traced(steps), _ratios(pattern), growth_line(pattern.growth), _unjudged(results))
     more = (*silent(verdicts), *raised(results), *more)
     evidence += [line for line in more if line]
-    sentence = f"{_sentence(name, pattern, verdicts, known)} {untried(results)}".strip()
+    sentence = f"{_sentence(name, pattern, verdicts, results, known)} {untried(results)}".strip()
     return Diagnosis(name, label, sentence, tuple(evidence), pattern)
 
 
@@ -118,11 +118,15 @@ def leading(pattern: Pattern) -> tuple[str, ...]:
     return forward or tuple(name for name in pattern.tensors if name != "delta") or pattern.tensors
 
 
-def _sentence(name: str, pattern: Pattern, verdicts: pd.DataFrame, known: dict[str, Cause]) -> str:
+def _sentence(
+    name: str, pattern: Pattern, verdicts: pd.DataFrame, results: pd.DataFrame, known: dict[str, Cause]
+) -> str:
     if pattern.label == ROUNDING:
-        return _healthy(name, pattern, verdicts)
+        return _healthy(name, pattern, verdicts) + failures(results)
     if "returned" in pattern.numbers:
         return f"{name} is not judged in {_and(pattern.dtypes)}: {pattern.numbers['returned']}."
+    if "wrote" in pattern.numbers:
+        return f"{name} {pattern.numbers['wrote']} in {_and(pattern.dtypes)}; a case in which it does is not judged."
     lead = leading(pattern)
     if pattern.label == NONDETERMINISTIC:
         return _restless(pattern, lead, verdicts.loc[verdicts["label"].isin(BUGS), "tensor"])

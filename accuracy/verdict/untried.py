@@ -31,6 +31,13 @@ def untried(results: pd.DataFrame) -> str:
     return f"Not tried: {', '.join([*words, most])}."
 
 
+def failures(results: pd.DataFrame) -> str:
+    """How many of the cases have no numbers because they failed."""
+    cases = results[results["status"].isin((OK, FAILED))].groupby("case_id")["status"].first()
+    failed = int((cases == FAILED).sum())
+    return f" {failed} of {count(len(cases), 'case')} failed." if failed else ""
+
+
 def raised(results: pd.DataFrame) -> list[str]:
     """The kinds of failures in dtypes that were measured otherwise: how many cases, and the first one's shape."""
     measured = set(results.loc[results["status"] == OK, "dtype"])

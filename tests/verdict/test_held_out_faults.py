@@ -89,3 +89,11 @@ def test_a_function_that_takes_the_mean_off_all_keys_is_healthy() -> None:
     for wrong in (bend(table, {"tensor": "out"}, error_rel=1e-4), bend(table, {"tensor": "dk"}, error_max=1e-3),
                   table.assign(options="")):  # fmt: skip
         assert said(wrong).label == "logic"
+
+
+def test_a_function_that_writes_to_its_inputs_is_told_so_and_cases_that_failed_are_counted() -> None:
+    bare = row("out", "float32", 4, -1, 0, case_id="one more") | {"tensor": None, "error_rel": None, "status": "failed"}
+    wrote = pd.DataFrame([bare | {"reason": "rank 0: RuntimeError: the variant wrote to its inputs"}])
+    assert said(wrote).sentence.startswith("v wrote to its inputs in float32; a case in which it does is not judged.")
+    raised = pd.DataFrame([bare | {"reason": "rank 0: RuntimeError: no causal mask here", "seqlen": 8}])
+    assert ". 1 of 17 cases failed. Not tried: " in said(pd.concat([healthy(), raised], ignore_index=True)).sentence

@@ -8,15 +8,17 @@ has been waited for, is filled with NaN.
 from accuracy.verdict.evidence import Evidence
 from accuracy.verdict.label import INVALID, Finding
 
-MARKS = ("WrongResult:", "wrote to", "wrote next to")  # in the reasons of failed cases
+WROTE = ("wrote to", "wrote next to")
+MARKS = ("WrongResult:", *WROTE)  # in the reasons of failed cases
 
 
 def judge(evidence: Evidence) -> Finding | None:
     """See `accuracy.verdict.verdict`."""
     for reason in evidence.failures:
         if any(mark in reason for mark in MARKS) and _concerns(evidence.tensor, reason):
-            _, mark, returned = reason.rpartition("WrongResult: ")
-            return Finding(INVALID, reason, {"returned": returned} if mark and "wrote" not in returned else {})
+            if wrote := next((reason[reason.index(mark) :] for mark in WROTE if mark in reason), ""):
+                return Finding(INVALID, reason, {"wrote": wrote})
+            return Finding(INVALID, reason, {"returned": reason.rpartition("WrongResult: ")[2]})
     unwaited = evidence.reruns.where(evidence.reruns["unwaited"] > 0)
     if len(unwaited):
         count = int(unwaited["unwaited"].max())
