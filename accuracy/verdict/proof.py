@@ -17,6 +17,8 @@ from accuracy.core.dtype import DTYPES
 from accuracy.results.hypothesis import EXPLAINS, FOLLOWS, RULED_OUT, SAME
 
 CAST = "cast of "
+FORWARD = ("out", "lse")
+BOTH = "out and lse are "
 SHAPE = ("world_size", "heads_kv", "heads", "batch", "head_dim", "mask", "seqlen")
 """What one case may have and another has not, what causes hang on most often first."""
 
@@ -25,9 +27,9 @@ SHAPE = ("world_size", "heads_kv", "heads", "batch", "head_dim", "mask", "seqlen
 class Cause:
     """What a tensor's error was reconstructed from, or the nearest idea.
 
-    families: of all hypotheses that predict the same; names, clauses: of those with the fewest fitted numbers, the
-    first one's first; leaves, rival: what they and the best rival leave, in times the expected rounding; tried: how
-    many hypotheses.
+    families, alike: of all hypotheses that predict the same, alike their names; names, clauses: of those with the
+    fewest fitted numbers, the first one's first; leaves, rival: what they and the best rival leave, in times the
+    expected rounding; tried: how many hypotheses; where: which cases prove it, in words.
     """
 
     tensor: str
@@ -40,6 +42,7 @@ class Cause:
     dtype: str
     world_size: int
     case: str = ""
+    alike: frozenset[str] = frozenset()
     where: str = ""
 
     @property
@@ -64,6 +67,9 @@ def causes(hypotheses: pd.DataFrame, results: pd.DataFrame) -> dict[str, Cause]:
         return {}
     about = results.drop_duplicates("case_id").set_index("case_id")[["dtype", "inputs", *SHAPE]]
     rows = hypotheses[hypotheses["case_id"].isin(about.index)].join(about, on="case_id")
+    tensors = rows.groupby("case_id")["tensor"].agg(set)
+    alone = ~rows["case_id"].map(tensors.map({*FORWARD}.issubset)).astype(bool)
+    rows = rows[~(alone & rows["cause"].str.startswith(BOTH))]  # only one of the two is wrong
     return {str(tensor): _of_tensor(str(tensor), mine) for tensor, mine in rows.groupby("tensor", sort=False)}
 
 
@@ -91,7 +97,7 @@ def _of_tensor(tensor: str, rows: pd.DataFrame) -> Cause:
 def _where(best: Cause, names: set[str], mine: list[Cause], rows: pd.DataFrame) -> str:
     """Which cases prove a cause, and which have an error that it does not make; nothing where all prove it. Cases on
     which fewer than half as many hypotheses were tried, as on large problems, tell nothing."""
-    proven = {each.case for each in mine if each.proven and names & {*each.names}}
+    proven = {each.case for each in mine if each.proven and names & each.alike}
     about = rows.drop_duplicates("case_id").set_index("case_id")
     padded = {*about.index[about["mask"].str.contains("padding") & (about["world_size"] > 1)]}  # of no rank: not asked
     asked = [each for each in mine if 2 * each.tried >= best.tried and (each.proven or each.leaves >= RULED_OUT)]
@@ -125,6 +131,7 @@ def _of_case(tensor: str, rows: pd.DataFrame) -> Cause:
         dtype=str(best["dtype"]),
         world_size=int(best["world_size"]),
         case=str(best["case_id"]),
+        alike=frozenset(rows.loc[same, "hypothesis"]),
     )
 
 

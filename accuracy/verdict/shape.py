@@ -29,14 +29,32 @@ def shape_of(judged: pd.DataFrame, wrong: pd.DataFrame) -> str:
         return ""
     if sizes := _sizes_alone(judged, bugs, bad):
         return f"only at {' and '.join(map(str, sizes))} ranks"
+    return "only with " + (_alone(judged, bad) or _alone_under_its_masks(judged, bad) or _first(judged, bad))
+
+
+def _first(judged: pd.DataFrame, bad: "pd.Series[bool]") -> str:
+    """Other problems have each of these, none has all."""
+    each = judged[bad].drop_duplicates(list(PROBLEM))
+    first = each.iloc[0]
+    said = ", ".join(f"{name}={first[name]}" for name in ("seqlen", "heads", "heads_kv", "head_dim", "mask"))
+    return f"{said}{f' and in {len(each) - 1} more' if len(each) > 1 else ''}"
+
+
+def _alone_under_its_masks(judged: pd.DataFrame, bad: "pd.Series[bool]") -> str:
+    """The same beside problems under the same masks."""
+    masks = {*judged.loc[bad, "mask"]}
+    same = judged["mask"].isin(masks)
+    found = _alone(judged[same], bad[same]) if not same.all() else ""
+    return f"mask={' or '.join(sorted(masks))} and {found}" if found else ""
+
+
+def _alone(judged: pd.DataFrame, bad: "pd.Series[bool]") -> str:
+    """What all wrong problems have of what no right one has."""
     own = {name: _sorted({*judged.loc[bad, name]} - {*judged.loc[~bad, name]}) for name in PROBLEM}
     alone = {name: values for name, values in own.items() if values and name not in ("softmax_scale", "seqlen_q")}
     alone = {name: values for name, values in alone.items() if set(judged.loc[bad, name]) == set(values)}
     alone = alone or _covering(judged[bad], own)
-    if not alone:
-        first = judged.loc[wrong.index[0]]  # other problems have each of these, none has all
-        return "only with " + ", ".join(f"{name}={first[name]}" for name in ("seqlen", "heads", "heads_kv", "head_dim"))
-    return "only with " + " or ".join(f"{name}={value}" for name, values in alone.items() for value in values)
+    return " or ".join(f"{name}={value}" for name, values in alone.items() for value in values)
 
 
 def _covering(bad: pd.DataFrame, own: dict[str, list[Any]]) -> dict[str, list[Any]]:
@@ -72,6 +90,6 @@ def sizes_of(judged: pd.DataFrame, wrong: pd.DataFrame) -> str:
 def _sizes_alone(judged: pd.DataFrame, bugs: pd.DataFrame, bad: "pd.Series[bool]") -> list[int]:
     """The numbers of ranks that are wrong, where the same problems are right with other numbers, and no problem is
     right with these."""
-    wrong, healthy = {*bugs["world_size"]}, judged[is_healthy(judged)]
+    wrong, healthy = {*bugs["world_size"]}, judged[is_healthy(judged) & judged["tensor"].isin(bugs["tensor"])]
     elsewhere = {*healthy.loc[bad.loc[healthy.index], "world_size"]} - wrong
     return sorted(map(int, wrong)) if len(elsewhere - {1}) and not wrong & {*healthy["world_size"]} else []

@@ -74,6 +74,11 @@ def test_larger_numbers_of_ranks_that_are_right_are_named() -> None:
     assert "at 2, 4 ranks (not at 1, 3)" in said(table).sentence
     table = bend(table, {"tensor": "out", "world_size": 3}, error_rel=0.3)
     assert "with 2 ranks or more, not with one" in said(table).sentence
+    swept = bend(
+        healthy(sizes=(3, 4, 5), seeds=1).assign(seqlen=480), {"tensor": "dk", "world_size": (3, 5)}, error_rel=1.4
+    )
+    sentence = said(pd.concat([healthy(sizes=(1, 2, 4)), swept], ignore_index=True)).sentence
+    assert "dk is wrong at any precision, only at 3 and 5 ranks" in sentence
     shapes = [bend(healthy(sizes=(1, 2, 4), seeds=1).assign(seqlen=length), {"tensor": "out", "world_size": size},
                    error_rel=0.3) for length, size in ((30, 2), (60, 4))]  # fmt: skip
     sentence = said(pd.concat([healthy(sizes=(1, 2, 4)), *shapes], ignore_index=True)).sentence
@@ -92,8 +97,32 @@ def test_a_function_that_takes_the_mean_off_all_keys_is_healthy() -> None:
 
 
 def test_a_function_that_writes_to_its_inputs_is_told_so_and_cases_that_failed_are_counted() -> None:
-    bare = row("out", "float32", 4, -1, 0, case_id="one more") | {"tensor": None, "error_rel": None, "status": "failed"}
+    bare = row("out", "float32", 4, -1, 0, case_id="one more") | {
+        "tensor": None,
+        "error_rel": float("nan"),
+        "status": "failed",
+    }
     wrote = pd.DataFrame([bare | {"reason": "rank 0: RuntimeError: the variant wrote to its inputs"}])
     assert said(wrote).sentence.startswith("v wrote to its inputs in float32; a case in which it does is not judged.")
     raised = pd.DataFrame([bare | {"reason": "rank 0: RuntimeError: no causal mask here", "seqlen": 8}])
     assert ". 1 of 17 cases failed. Not tried: " in said(pd.concat([healthy(), raised], ignore_index=True)).sentence
+
+
+def test_an_lse_that_is_a_partial_beside_a_right_out_is_not_said_of_both() -> None:
+    def plant(plain: Plain) -> dict[str, torch.Tensor]:
+        own = torch.block_diag(*[torch.ones(10, 10)] * 4).to(plain.mask)
+        return plain.results() | {"lse": plain.but(mask=plain.mask * own).results()["lse"]}
+
+    case, rows = planted.rows(plant)
+    assert (
+        causes(rows, pd.DataFrame([case.identity()]))["lse"].clauses[0].startswith("lse is the partial of the keys of")
+    )
+
+
+def test_what_only_a_mask_shows_is_said_with_the_mask() -> None:
+    """Short sequences are not masked, which a full mask does not show."""
+    short = [healthy(seeds=1).assign(seqlen=length, mask=mask, case_id=f"{length} {mask}")
+             for length in (8, 16) for mask in ("causal", "full")]  # fmt: skip
+    table = pd.concat([healthy(), *short], ignore_index=True)
+    table = bend(table, {"tensor": "out", "seqlen": (8, 16), "mask": "causal"}, error_rel=0.9)
+    assert "only with mask=causal and seqlen=8 or seqlen=16; no cause" in said(table).sentence
