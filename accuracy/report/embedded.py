@@ -15,7 +15,8 @@ import numpy as np
 import pandas as pd
 
 from accuracy.chart.view import Table, cells
-from accuracy.core.number import count, geometric_mean, ratio, scientific
+from accuracy.core.number import count, ratio, scientific
+from accuracy.report.means import geometric_means
 from accuracy.report.profile import coarsening
 from accuracy.report.section.missing import command
 from accuracy.report.section.positions import MOST_LEGIBLE_WORLD
@@ -30,6 +31,9 @@ OF_RANKS = ("error_rel", "error_max", "error_mean", "diff_rel", "diff_max", "dif
 _ONLY_WHOLE = [name for name in (*METRICS, *LOSSES, "worst_batch", "worst_head", "worst_dim") if name not in OF_RANKS]
 _OF_POSITIONS = ("facet", "series", "world_size", "tensor", "token_begin", "token_end", "rank", "error_rms")
 MOST_SUMMARY_ROWS = 300
+_FORMATS = np.array(
+    ["%d", *(f"%.{digits}g" for digits in range(1, WHOLE_DIGITS + 1)), '"-inf"', '"inf"', "null"], "object"
+)
 
 
 @dataclass(frozen=True)
@@ -51,8 +55,7 @@ def encode_rows(
 
     profiles: errors along the sequence; setting: whose to keep where not all fit.
     """
-    bins, commands = _positions(profiles, setting), _commands(results)
-    total, left = len(results), budget - len(_base64([bins]))
+    bins, commands, total = _positions(profiles, setting), _commands(results), len(results)
     rounded = "Numbers of single ranks are rounded to {} significant digits; results.parquet has every row and column."
     for digits in (WHOLE_DIGITS, 4):
         most = min(COMFORTABLE_BYTES, budget)
@@ -67,7 +70,7 @@ def encode_rows(
         return EmbeddedRows(encoded, total, f"All {count(total, 'row')}. {rounded.format(digits)}")
     later = (results["rank"] != ALL_RANKS) & results["tensor"].notna()
     priority = results.assign(_later=later).sort_values(["_later", "seed"], kind="stable").index
-    keep = total
+    keep, left = total, budget - len(_base64([bins]))
     while len(encoded) > budget and keep:
         keep = int(keep * min(0.95, 0.98 * max(left, 0) / len(encoded)))
         encoded = _base64(_pieces(results.loc[sorted(priority[:keep])], digits, commands, bins if keep else ""))
@@ -166,11 +169,11 @@ def _numbers(values: np.ndarray, digits: np.ndarray | int) -> str:
     format for all: a call for each of ten million numbers would be most of a page's time."""
     finite = np.isfinite(values)
     whole = finite & (values == np.trunc(values)) & (np.abs(values) < 2**53)
+    if whole.all():
+        return json.dumps(values.astype("int64").tolist(), separators=(",", ":"))[1:-1]
     kinds = np.select([whole, finite, np.isnan(values), values > 0], [0, digits, -1, -2], -3)
-    distinct, places = np.unique(kinds, return_inverse=True)
-    words = {0: "%d", -1: "null", -2: '"inf"', -3: '"-inf"'}
-    formats = np.array([words.get(kind, f"%.{kind}g") for kind in distinct.tolist()], dtype="object")
-    return ",".join(formats[places].tolist()) % tuple(values[finite].tolist())
+    formats = _FORMATS[kinds].tolist()  # the last three by negative places
+    return ",".join(formats) % tuple(values[finite].tolist())
 
 
 def summary_table(whole: pd.DataFrame) -> Table:
@@ -179,8 +182,9 @@ def summary_table(whole: pd.DataFrame) -> Table:
     errors = ("error_rel", "error_max", "diff_rel", "diff_max")
     ways: dict[str, Callable[[object], str]] = dict.fromkeys(errors, scientific)
     ways |= {"x_floor": ratio, "x_single_device": ratio}
-    how = {name: "max" if name.endswith("_max") else geometric_mean for name in ways}
-    joined = whole.groupby(["facet", "series", "world_size", "tensor"]).agg(how).reset_index()
+    keys = ["facet", "series", "world_size", "tensor"]
+    most = whole.groupby(keys)[["error_max", "diff_max"]].max()
+    joined = geometric_means(whole, keys, [name for name in ways if name not in most]).join(most).reset_index()
     caption = "Rows over all ranks, geometric mean over seeds (maxima: greatest)"
     if len(joined) > MOST_SUMMARY_ROWS:
         caption += f"; the {MOST_SUMMARY_ROWS:,} furthest from single device of {count(len(joined), 'row')}"

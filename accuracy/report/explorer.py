@@ -19,8 +19,9 @@ from accuracy.report.material import Material
 from accuracy.report.section.depth import GRADIENTS
 from accuracy.report.series import SINGLE_DEVICE, slot_of, with_labels
 from accuracy.results.table import ALL_RANKS, LOSSES, METRICS, METRICS_OF_PAIRS, OF_STACKS
-from accuracy.verdict.growth import Growth, fit_growth
+from accuracy.verdict.growth import FEWEST_WORLD_SIZES, Growth, fit_growth
 from accuracy.verdict.label import LABELS, ROUNDING
+from accuracy.verdict.rows import combinations
 
 LAYERS = ("layers", "layer")
 _LINE = ["facet", "series", "tensor"]
@@ -108,16 +109,17 @@ def _verdicts(made: Material) -> pd.Series:
 
 def _growth(rows: pd.DataFrame) -> pd.Series:
     """Of each line over the world size the fitted exponent in words, in its rows over all ranks."""
-    whole = rows[(rows["rank"] == ALL_RANKS) & rows["tensor"].notna()]
-    texts = pd.Series("", index=rows.index, dtype="object")
-    if whole["world_size"].nunique() < 3:
-        return texts
-    keys = [*_LINE, *(name for name in LAYERS if name in rows)]
-    for _, line in whole.groupby(keys, dropna=False):
-        growth = fit_growth(zip(line["world_size"], line["error_rel"], strict=True))
-        if isinstance(growth, Growth):
-            texts[line.index] = f"{growth.text}: {growth.word}"
-    return texts
+    places = np.flatnonzero((rows["rank"] == ALL_RANKS) & rows["tensor"].notna())
+    texts = np.full(len(rows), "", dtype="object")
+    sizes, errors = (rows[name].to_numpy()[places] for name in ("world_size", "error_rel"))
+    lines = combinations(rows.iloc[places], [*_LINE, *(name for name in LAYERS if name in rows)])
+    order = np.argsort(lines, kind="stable")
+    for line in np.split(order, np.flatnonzero(np.diff(lines[order])) + 1):
+        if len({*sizes[line].tolist()}) >= FEWEST_WORLD_SIZES:
+            growth = fit_growth(zip(sizes[line], errors[line], strict=True))
+            if isinstance(growth, Growth):
+                texts[places[line]] = f"{growth.text}: {growth.word}"
+    return pd.Series(texts, rows.index)
 
 
 def _with_conditions(rows: pd.DataFrame) -> pd.DataFrame:

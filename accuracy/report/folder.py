@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from accuracy.core.errors import ConfigError
 from accuracy.results import table
+from accuracy.verdict.rows import in_blocks
 
 
 class NoReport(ConfigError):
@@ -86,8 +87,8 @@ def read_folder(folder: Path, results: pd.DataFrame | None = None) -> Run:
         positions, steps, hypotheses = (read(folder) for read in side)
     except (OSError, pa.ArrowException) as error:
         raise NoReport(f"{folder}: its table cannot be read ({_one_line(error)}); {advice}") from error
-    results = results[results["case_id"].notna()]
-    results = results.assign(rank=results["rank"].fillna(table.ALL_RANKS).astype("int64"))
+    results = in_blocks(results[results["case_id"].notna()])
+    results["rank"] = results["rank"].fillna(table.ALL_RANKS).astype("int64")
     if results.empty:
         raise NoReport(f"{folder}: holds no results; {advice}")
     results = results.sort_values(["case_id", "tensor", "rank"], kind="stable", ignore_index=True)

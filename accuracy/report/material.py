@@ -12,6 +12,7 @@ from accuracy.report.section.verdict import Judged
 from accuracy.results.claim import Claim, judge
 from accuracy.verdict.attribution import Attribution, attributions, sentence
 from accuracy.verdict.name import names_of, with_names
+from accuracy.verdict.rows import in_blocks
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class Material:
 
 def material_of(run: Run) -> Material:
     """Labelled and judged."""
-    labelled = series.in_reading_order(series.with_labels(with_names(run.results, names_of(run.results))))
+    named = with_names(run.results, names_of(run.results))
+    labelled = in_blocks(series.in_reading_order(series.with_labels(named)))
     measured = labelled[labelled["case_id"].isin(run.measured["case_id"]) & labelled["tensor"].notna()]
     judged = verdict.judge(run.results, run.positions, run.steps, run.hypotheses)
     claims = judge(run.experiment, run.rows, None if len(run.stacks) else judged.verdicts)

@@ -31,6 +31,7 @@ from accuracy.verdict.label import (
 from accuracy.verdict.name import names_of, with_names
 from accuracy.verdict.pattern import FORWARD, Pattern, pattern_of
 from accuracy.verdict.proof import Cause, causes, followers
+from accuracy.verdict.rows import in_blocks
 from accuracy.verdict.rule.excess import INDEPENDENT
 from accuracy.verdict.rule.nondeterministic import change
 from accuracy.verdict.settled import with_proofs
@@ -68,19 +69,12 @@ def diagnoses(
 ) -> list[Diagnosis]:
     """Gravest first."""
     names, found = names_of(results), []
-    mine = dict(iter(_in_blocks(with_names(results, names)).groupby("named", sort=False)))
-    for name, judged in _in_blocks(with_names(verdicts, names)).groupby("named", sort=False):
+    mine = dict(iter(in_blocks(with_names(results, names)).groupby("named", sort=False)))
+    for name, judged in in_blocks(with_names(verdicts, names)).groupby("named", sort=False):
         cases = mine[name]["case_id"].unique()
         of_mine = (rows[rows["case_id"].isin(cases)] for rows in (steps, hypotheses))
         found.append(_diagnose(str(name), judged, mine[name], *of_mine))
     return sorted(found, key=lambda each: LABELS.index(each.label))
-
-
-def _in_blocks(rows: pd.DataFrame) -> pd.DataFrame:
-    """The same rows in one block of memory for each kind of column: pandas takes rows from its own texts column by
-    column, dozens of times a variant."""
-    texts = [name for name in rows if isinstance(rows[name].dtype, pd.StringDtype)]
-    return rows.astype(dict.fromkeys(texts, "object")).copy()
 
 
 def sentences(found: list[Diagnosis]) -> list[str]:

@@ -5,7 +5,7 @@ that stand under a non-finite case are kept: the numbers of its other tensors ar
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -20,7 +20,7 @@ from accuracy.core.quantisation import unit_roundoff, wire_roundoff
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS, FAILED, RERUN_COUNTS
 from accuracy.verdict import inside
 from accuracy.verdict.floor import share_struck
-from accuracy.verdict.rows import Rows, columns_of, typical
+from accuracy.verdict.rows import Rows, columns_of, combinations, typical
 
 _INPUTS = fields.names(fields.INPUTS)
 INDEPENDENT = "gaussian"
@@ -158,6 +158,7 @@ def extent(setting: Mapping[str, Any], tensor: str, ranks: np.ndarray) -> tuple[
 def gather(results: pd.DataFrame) -> list[Evidence]:
     """Every tensor of every subject of the table, in the table's order; a subject without numbers has them too."""
     table = results.assign(against=results["against"].fillna(""))  # older tables have none, groups lose what is null
+    table = table.assign(subject=combinations(table, SUBJECT), setting=combinations(table, _SETTING))
     columns = columns_of(table) | {"lse_rms": _lse_rms(table)}
     bare = table["tensor"].isna()
     numbers = ~bare & table["error_rel"].notna()
@@ -165,40 +166,46 @@ def gather(results: pd.DataFrame) -> list[Evidence]:
     new = numbers & ~_drawn_before(table)
     ordinary = new & everywhere & ~probing
     rerun = numbers & table[list(RERUN_COUNTS)].notna().any(axis=1)
-    family, own = [*_SETTING, "world_size", "tensor"], [*SUBJECT, "tensor"]
+    said = table[list(SUBJECT)].notna().all(axis=1)
+    family, own = ["setting", "world_size", "tensor"], ["subject", "tensor"]
 
-    def groups(chosen: pd.Series, names: Sequence[str]) -> dict[tuple[Any, ...], Rows]:
+    def groups(chosen: pd.Series, names: list[str]) -> dict[Any, Rows]:
         places = np.flatnonzero(chosen)
-        found = table.loc[chosen, list(names)].groupby(list(names), sort=False).indices
-        return {key: Rows(columns, places[mine]) for key, mine in found.items()}  # type: ignore[misc]
+        found = table[names].iloc[places].groupby(names, sort=False).indices
+        return {key: Rows(columns, places[mine]) for key, mine in found.items()}
 
-    wholes, ranks = groups(ordinary, own), groups(new & ~everywhere & ~probing, own)
-    probes, reruns, bares = groups(new & probing, own), groups(rerun, family), groups(bare, SUBJECT)
-    rungs = _rungs(table[ordinary], family)
+    wholes, ranks = groups(ordinary & said, own), groups(new & ~everywhere & ~probing & said, own)
+    probes, bares = groups(new & probing & said, own), groups(bare & said, ["subject"])
+    shared = table[[*_SETTING, "world_size"]].notna().all(axis=1)
+    reruns, rungs = groups(rerun & shared, family), _rungs(table[ordinary & shared], family)
     none = Rows(columns, np.empty(0, int))
+    firsts = table.drop_duplicates("subject")
+    keys = firsts[list(SUBJECT)].itertuples(index=False, name=None)
+    subjects = {key: place for place, key in enumerate(keys)}
     found = []
-    for key in table[list(SUBJECT)].drop_duplicates().itertuples(index=False, name=None):
+    for (key, subject), setting in zip(subjects.items(), firsts["setting"].tolist(), strict=True):
         named = dict(zip(SUBJECT, key, strict=True))
-        without = bares.get(key, none)
+        without = bares.get(subject, none)
         failed = without["status"] == FAILED
         failures, unsupported = _reasons(without.where(failed)), _reasons(without.where(~failed))
+        alone, schedule = subjects.get(tuple((named | {"world_size": 1}).values())), (setting, named["world_size"])
+        out_rungs = _same_kernel(rungs.get((*schedule, "out"), {}), named)
         for tensor in ALL_TENSORS:
-            if tensor == "dsink" and (*key, tensor) not in wholes:  # a problem without sinks
+            if tensor == "dsink" and (subject, tensor) not in wholes:  # a problem without sinks
                 continue
-            shared, out = ((*(named[name] for name in _SETTING), named["world_size"], name) for name in (tensor, "out"))
             found.append(
                 Evidence(
                     key=named,
                     tensor=tensor,
-                    whole=wholes.get((*key, tensor), none),
-                    ranks=ranks.get((*key, tensor), none),
-                    probes=probes.get((*key, tensor), none),
-                    rungs=_same_kernel(rungs.get(shared, {}), named),
-                    reruns=reruns.get(shared, none),
+                    whole=wholes.get((subject, tensor), none),
+                    ranks=ranks.get((subject, tensor), none),
+                    probes=probes.get((subject, tensor), none),
+                    rungs=_same_kernel(rungs.get((*schedule, tensor), {}), named),
+                    reruns=reruns.get((*schedule, tensor), none),
                     failures=failures,
                     unsupported=unsupported,
-                    alone=wholes.get((*(named | {"world_size": 1}).values(), tensor), none),
-                    out_rungs=_same_kernel(rungs.get(out, {}), named),
+                    alone=wholes.get((alone, tensor), none),
+                    out_rungs=out_rungs,
                 )
             )
     return found
@@ -208,7 +215,7 @@ def _drawn_before(table: pd.DataFrame) -> pd.Series:
     """Rows that tell nothing new: probes whose inputs ignore the seed, and cases that two grids have. Another seed with
     the same reference and the same errors, to the last bit, is no other draw."""
     draw = ["reference_rms", "error_rms", "error_max", "error_bias"]
-    return table.duplicated([*SUBJECT, *_INPUTS, "tensor", "rank", *draw])
+    return table.duplicated(["subject", *_INPUTS, "tensor", "rank", *draw])
 
 
 def _lse_rms(table: pd.DataFrame) -> np.ndarray:

@@ -33,10 +33,10 @@ def names_of(results: pd.DataFrame) -> Names:
 
 def with_names(rows: pd.DataFrame, names: Names) -> pd.DataFrame:
     """A table, or its verdicts, with the column `named`."""
-    numbers = np.array(combinations(rows, _KEY), dtype=int)
+    numbers = combinations(rows, _KEY)
     _, first = np.unique(numbers, return_index=True)
     distinct = [names[key] for key in rows.iloc[first][list(_KEY)].itertuples(index=False, name=None)]
-    return rows.assign(named=[distinct[number] for number in numbers])
+    return rows.assign(named=[distinct[number] for number in numbers.tolist()])
 
 
 def _kernels_alone(cases: pd.DataFrame) -> bool:

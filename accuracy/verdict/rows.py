@@ -5,7 +5,7 @@ missing numbers out.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,13 @@ class Rows:
         return {key: Rows(self.columns, np.array(places)) for key, places in found.items()}
 
 
+def in_blocks(rows: pd.DataFrame) -> pd.DataFrame:
+    """The same rows in one block of memory for each kind of column: pandas takes rows from its own texts column by
+    column, dozens of times a variant."""
+    texts = [name for name in rows if isinstance(rows[name].dtype, pd.StringDtype)]
+    return rows.astype(dict.fromkeys(texts, "object")).copy()
+
+
 def columns_of(table: pd.DataFrame, names: Iterable[str] = RESULTS_SCHEMA.names) -> dict[str, np.ndarray]:
     """Metrics and counts as float64, where NaN is missing; other columns as they are, texts as objects."""
     numbers = set(RESULTS_SCHEMA.names) - set(IDENTITY)
@@ -59,11 +66,15 @@ def columns_of(table: pd.DataFrame, names: Iterable[str] = RESULTS_SCHEMA.names)
     }
 
 
-def combinations(table: pd.DataFrame, names: Sequence[str]) -> list[int]:
-    """Of each row, the number of its values in these columns, in the order in which such values come."""
-    seen: dict[tuple[int, ...], int] = {}
-    keys = zip(*(pd.factorize(table[name])[0].tolist() for name in names), strict=True)
-    return [seen.setdefault(key, len(seen)) for key in keys]
+def combinations(table: pd.DataFrame, names: Iterable[str]) -> np.ndarray:
+    """Of each row, the number of its values in these columns, in the order in which such values come; what is missing
+    is a value."""
+    numbers = np.zeros(len(table), dtype=int)
+    for name in names:
+        codes, distinct = pd.factorize(table[name])
+        if len(distinct) != 1 or (codes < 0).any():
+            numbers, _ = pd.factorize(numbers * (len(distinct) + 1) + codes)
+    return numbers
 
 
 def _plain(column: pd.Series) -> str | None:
@@ -76,6 +87,11 @@ def mean(values: np.ndarray) -> float:
     missing = np.isnan(values)
     count = len(values) - np.count_nonzero(missing)
     return float((values.sum() if count == len(values) else np.nansum(values)) / count) if count else math.nan
+
+
+def present(values: np.ndarray) -> np.ndarray:
+    """Of numbers from 0 on: 0 where one is missing, and the largest that is finite for infinity."""
+    return np.minimum(np.fmax(values, 0.0), np.finfo("float64").max)
 
 
 def largest(values: np.ndarray) -> float:

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from accuracy.core.dtype import DTYPES
-from accuracy.core.number import geometric_mean
 from accuracy.core.probes import PROBES
+from accuracy.report.means import geometric_means
 from accuracy.report.section.recommendation import JUDGED
 from accuracy.report.series import SINGLE_DEVICE
 from accuracy.results.table import ALL_RANKS, TENSORS
@@ -60,7 +60,7 @@ def furthest_first(found: list[Diagnosis], measured: pd.DataFrame) -> list[Diagn
     rows = measured[(measured["rank"] == ALL_RANKS) & np.isfinite(measured[column])]
     for wanted in (rows["dtype"] != EXACT, rows["tensor"].isin(JUDGED), ~rows["inputs"].isin(list(PROBES))):
         rows = _where(rows, wanted.loc[rows.index])
-    means = rows.groupby(["named", *CELL], observed=True)[column].agg(geometric_mean)
+    means = geometric_means(rows, ["named", *CELL], [column])[column]
     most = means.groupby("named").max().to_dict()
     return sorted(found, key=lambda each: (LABELS.index(each.label), -most.get(each.variant, 0.0)))
 
@@ -110,7 +110,7 @@ def _furthest(
         ~rows["inputs"].isin(list(PROBES)),  # of exact answers, single device may have no error at all
     ):
         rows = _where(rows, wanted.loc[rows.index])
-    means = rows[rows["rank"] == ALL_RANKS].groupby(CELL)[column].agg(geometric_mean).dropna()
+    means = geometric_means(rows[rows["rank"] == ALL_RANKS], CELL, [column])[column].dropna()
     if means.empty:
         return None
     near = means[means >= means.max() / alike].reset_index()
@@ -120,7 +120,7 @@ def _furthest(
     key = tuple(order.iloc[0][CELL])
     cell = dict(zip(CELL, key, strict=True))
     here = rows[(rows[CELL] == list(key)).all(axis=1)]
-    by_rank = here[here["rank"] != ALL_RANKS].groupby("rank")[column].agg(geometric_mean).dropna()
+    by_rank = geometric_means(here[here["rank"] != ALL_RANKS], ["rank"], [column])[column].dropna()
     times = float(means.loc[key])
     told = len(by_rank) > 1 and by_rank.max() > TOLD_RANK * times
     return Accused(

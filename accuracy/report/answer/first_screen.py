@@ -6,7 +6,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from accuracy.chart.view import Chart, Table
-from accuracy.core.number import count, geometric_mean
+from accuracy.core.number import count
 from accuracy.report import prose
 from accuracy.report.answer import words
 from accuracy.report.answer.accused import Accused, accused
@@ -15,6 +15,7 @@ from accuracy.report.answer.matrix import MARKS, matrix
 from accuracy.report.answer.picture import Picture, Points, draw, numbers
 from accuracy.report.folder import Run
 from accuracy.report.material import Material
+from accuracy.report.means import geometric_means
 from accuracy.report.series import SINGLE_DEVICE, Facet, facets_of, short_names, slot_of
 from accuracy.results.claim import answer_case, answer_holds
 from accuracy.results.terms import defined
@@ -91,7 +92,7 @@ def incomplete(run: Run) -> str:
 def _picture(facet: Facet, worst: Accused) -> Picture:
     rows = facet.whole[facet.whole["tensor"] == worst.tensor]
     rows = rows if worst.alone else rows[rows["variant"] != SINGLE_DEVICE]
-    means = rows.groupby(["series", "world_size"])[worst.column].agg(geometric_mean)
+    means = geometric_means(rows, ["series", "world_size"], [worst.column])[worst.column]
     short = short_names(facet.series)
     lines: dict[str, Points] = {}
     for row in means[means > 0].reset_index().to_dict("records"):

@@ -3,9 +3,10 @@
 import pandas as pd
 
 from accuracy.chart.view import Table, TableCell, grid
-from accuracy.core.number import TIMES, count, geometric_mean
+from accuracy.core.number import TIMES, count
 from accuracy.report.answer.accused import Accused, ratio_of
 from accuracy.report.answer.heat import heat_cell
+from accuracy.report.means import geometric_means
 from accuracy.report.section.recommendation import JUDGED
 from accuracy.report.series import SINGLE_DEVICE, Facet, short_names
 from accuracy.verdict.label import BUGS, LABELS, ROUNDING
@@ -21,7 +22,7 @@ def matrix(facet: Facet, judged: pd.DataFrame, worst: Accused) -> tuple[Table, s
     column, rows = ratio_of(worst.alone), facet.widest
     rows = rows if worst.alone else rows[rows["variant"] != SINGLE_DEVICE]
     labels = _labels(judged[judged["dtype"] == worst.dtype])
-    ratios = rows.groupby(["series", "named", "world_size", "tensor"])[column].agg(geometric_mean).reset_index()
+    ratios = geometric_means(rows, ["series", "named", "world_size", "tensor"], [column]).reset_index()
     gated = ratios[ratios["tensor"].isin(JUDGED)]
     order = (gated if len(gated) else ratios).groupby("series")[column].max().sort_values(ascending=False)
     ranked = [worst.series, *(name for name in order.index if name != worst.series)]

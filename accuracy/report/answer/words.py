@@ -5,8 +5,9 @@ import re
 
 import pandas as pd
 
-from accuracy.core.number import count, geometric_mean, plain
+from accuracy.core.number import count, plain
 from accuracy.report.answer.accused import Accused
+from accuracy.report.means import geometric_means
 from accuracy.report.section.recommendation import JUDGED
 from accuracy.report.series import SINGLE_DEVICE, spoken
 from accuracy.results.table import ALL_RANKS, FAILED, OK
@@ -146,7 +147,8 @@ def _alternative(first: Diagnosis, worst: Accused, measured: pd.DataFrame) -> st
     here = measured[(measured["rank"] == ALL_RANKS) & (measured["facet"] == worst.facet)]
     here = here[(here["world_size"] == worst.world_size) & (here["world_size"] > 1) & here["tensor"].isin(JUDGED)]
     here = here[here["named"] != first.variant]
-    ratios = here.groupby(["named", "tensor"])["x_single_device"].agg(geometric_mean).groupby("named").max().dropna()
+    ratios = geometric_means(here, ["named", "tensor"], ["x_single_device"])["x_single_device"]
+    ratios = ratios.groupby("named").max().dropna()
     if ratios.empty or ratios.min() > NEARER * worst.times:
         return ""
     return f"{ratios.idxmin()} ({times(float(ratios.min()))} times single device's error)"

@@ -1,14 +1,14 @@
 """Section: does the case's condition number predict the error, on all inputs? Error over condition number times u."""
 
-from typing import Any
-
 import pandas as pd
 
 from accuracy.chart.view import Panel, Table, grid
 from accuracy.core import fields
 from accuracy.core.dtype import FORMATS, effective_dtype
-from accuracy.core.number import MISSING, geometric_mean, plain, scientific
+from accuracy.core.number import MISSING, plain, scientific
+from accuracy.report.means import geometric_means
 from accuracy.report.series import series_order, tensor_order
+from accuracy.verdict.rows import combinations
 
 SIZES = [name for name in fields.names(fields.DTYPE, fields.PROBLEM, fields.PATH, fields.DEVICE) if name != "mask"]
 NUMBERS = ("condition_softmax", "condition_sum", "condition_rounding")
@@ -20,9 +20,13 @@ def condition_panels(measured: pd.DataFrame) -> list[Panel]:
     measured: the labelled table.
     """
     rows = measured[(measured["rank"] == -1) & measured["condition_rounding"].notna()]
-    widest = rows.groupby([*SIZES, "series"], dropna=False)["world_size"].transform("max")
+    problems = pd.Series(combinations(rows, SIZES), rows.index)
+    widest = rows.groupby([problems, "series"], dropna=False)["world_size"].transform("max")
+    rows = rows[rows["world_size"] == widest]
+    kinds = pd.Series(combinations(rows, ["inputs", "inputs_options", "mask"]), rows.index)
+    several = kinds.groupby(problems).transform("nunique") > 1
     found: list[Panel] = []
-    for _, group in rows[rows["world_size"] == widest].groupby(SIZES, sort=False, dropna=False):
+    for _, group in rows[several].groupby(problems, sort=False):
         named = group.assign(what=_names(group))
         if named["what"].nunique() > 1:
             first = group.iloc[0]
@@ -43,8 +47,8 @@ def _names(rows: pd.DataFrame) -> pd.Series:
 
 def _means(rows: pd.DataFrame) -> pd.DataFrame:
     """Geometric means over the seeds by inputs, series and tensor, and errors in units of their condition."""
-    how: dict[str, Any] = dict.fromkeys(["error_rel", *NUMBERS], geometric_mean)
-    means = rows.groupby(["what", "series", "variant", "dtype", "tensor"], sort=False).agg(how).reset_index()
+    keys = ["what", "series", "variant", "dtype", "tensor"]
+    means = geometric_means(rows, keys, ("error_rel", *NUMBERS), sort=False).reset_index()
     kinds = zip(means["tensor"], means["dtype"], strict=True)
     unit = [FORMATS[effective_dtype(*kind)].unit_roundoff for kind in kinds]
     return means.assign(**{f"by_{name}": means["error_rel"] / (means[name] * unit) for name in NUMBERS[1:]})

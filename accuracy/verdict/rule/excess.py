@@ -66,7 +66,7 @@ from accuracy.verdict import inside
 from accuracy.verdict.evidence import INDEPENDENT, Evidence, times_single_device
 from accuracy.verdict.floor import LEVEL
 from accuracy.verdict.label import EXCESS_ROUNDING, LOGIC, Finding
-from accuracy.verdict.rows import Rows, largest, typical
+from accuracy.verdict.rows import Rows, largest, present, typical
 
 BY_AUTOGRAD = ("flex_attention", "torch_math")
 GRADIENTS = ("dq", "dk", "dv")
@@ -121,7 +121,7 @@ def cancellation(evidence: Evidence, inputs: str, rows: Rows) -> np.ndarray:
 def least_of(evidence: Evidence, rows: Rows) -> np.ndarray:
     """Relative error of each row that single device has, but for luck: at least one rounding."""
     least = np.fmax(rows["single_device_rel"], rows["floor_rel"])
-    return np.maximum(np.nan_to_num(least, nan=0.0), max(REFERENCE_ERROR, LEVEL * evidence.unit_roundoff))
+    return np.maximum(present(least), max(REFERENCE_ERROR, LEVEL * evidence.unit_roundoff))
 
 
 def explained(evidence: Evidence, rows: Rows, cancelled: np.ndarray) -> np.ndarray:
@@ -129,7 +129,7 @@ def explained(evidence: Evidence, rows: Rows, cancelled: np.ndarray) -> np.ndarr
     merges, least = evidence.merges, least_of(evidence, rows)
     one = LEVEL * evidence.unit_roundoff
     if evidence.tensor == "lse" or FORMATS[evidence.effective].bytes > 2:
-        lse = np.nan_to_num(rows["lse_rms"], nan=0.0) if evidence.tensor != "lse" else 0.0
+        lse = present(rows["lse_rms"]) if evidence.tensor != "lse" else 0.0
         lse = lse * math.sqrt(float(evidence.key["head_dim"]) + 2)
         walk = np.sqrt(1 + 2 * merges * cancelled**2)
         return walk * np.maximum(least, one * np.hypot(1, lse) * cancelled)
@@ -156,8 +156,8 @@ def scatter(evidence: Evidence, rows: Rows) -> np.ndarray:
         (rows["error_rms"], rows["error_max"]),
         (rows["single_device_rel"] * rows["reference_rms"], rows["single_device_max"]),
     ):
-        share = np.nan_to_num((top / rms) ** 2 / (count * width), nan=0.0, posinf=1.0)
-        variance = variance + np.minimum(share, 1.0) ** 2
+        share = np.minimum(np.fmax((top / rms) ** 2 / (count * width), 0.0), 1.0)
+        variance = variance + share**2
     return np.sqrt(variance) / 2
 
 

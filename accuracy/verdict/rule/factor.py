@@ -42,14 +42,14 @@ def judge_hidden(evidence: Evidence) -> Finding | None:
 
 
 def _factor(evidence: Evidence, share: float) -> Finding | None:
-    rows = {name: rows for name, rows, _ in evidence.by_inputs}.get(INDEPENDENT)
+    rows = next((rows for name, rows, _ in reversed(evidence.by_inputs) if name == INDEPENDENT), None)
     if rows is None or (evidence.effective == EXACT and not share):
         return None
     gain, error = gain_of(rows)
     certain = abs(gain) - STANDARD_ERRORS * error
     heads_of_tokens = evidence.counts(rows)[0].min()
     shown = _is_certain(evidence.tensor, evidence.effective, heads_of_tokens, certain, evidence.quantised)
-    if abs(gain) < share * typical(rows["error_rel"]) or not shown:
+    if not shown or abs(gain) < share * typical(rows["error_rel"]):
         return None
     text = f"{1 + gain:.7g} times the reference, standard error {error:.1g} ({INDEPENDENT} inputs)"
     label = LOGIC if certain > evidence.unit_roundoff else BIASED

@@ -52,6 +52,8 @@ def _steady(reruns: Rows) -> Rows:
     """Of cases that repeat bit for bit on every rank: of others any rerun differs, and on a rank where two happened to
     agree the third may not."""
     restless = reruns["case_id"][reruns["repeats_differ"] > 0]
+    if not len(restless):
+        return reruns
     return reruns.where(~np.isin(reruns["case_id"].astype(str), restless.astype(str)))
 
 
