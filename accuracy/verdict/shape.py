@@ -13,6 +13,7 @@ from accuracy.verdict.inside import is_healthy
 from accuracy.verdict.rows import combinations
 
 PROBLEM = fields.names(fields.PROBLEM)
+GROUP = "heads/heads_kv"
 
 
 def problem_numbers(rows: pd.DataFrame) -> "pd.Series[int]":
@@ -29,7 +30,9 @@ def shape_of(judged: pd.DataFrame, wrong: pd.DataFrame) -> str:
         return ""
     if sizes := _sizes_alone(judged, bugs, bad):
         return f"only at {' and '.join(map(str, sizes))} ranks"
-    return "only with " + (_alone(judged, bad) or _alone_under_its_masks(judged, bad) or _first(judged, bad))
+    grouped = judged.assign(**{GROUP: judged["heads"] // judged["heads_kv"]})
+    alone = _alone(judged, bad) or _alone_under_its_masks(judged, bad) or _alone(grouped, bad, (GROUP,))
+    return f"only with {alone or _first(judged, bad)}"
 
 
 def _first(judged: pd.DataFrame, bad: "pd.Series[bool]") -> str:
@@ -48,9 +51,9 @@ def _alone_under_its_masks(judged: pd.DataFrame, bad: "pd.Series[bool]") -> str:
     return f"mask={' or '.join(sorted(masks))} and {found}" if found else ""
 
 
-def _alone(judged: pd.DataFrame, bad: "pd.Series[bool]") -> str:
+def _alone(judged: pd.DataFrame, bad: "pd.Series[bool]", names: tuple[str, ...] = PROBLEM) -> str:
     """What all wrong problems have of what no right one has."""
-    own = {name: _sorted({*judged.loc[bad, name]} - {*judged.loc[~bad, name]}) for name in PROBLEM}
+    own = {name: _sorted({*judged.loc[bad, name]} - {*judged.loc[~bad, name]}) for name in names}
     alone = {name: values for name, values in own.items() if values and name not in ("softmax_scale", "seqlen_q")}
     alone = {name: values for name, values in alone.items() if set(judged.loc[bad, name]) == set(values)}
     alone = alone or _covering(judged[bad], own)
@@ -61,7 +64,7 @@ def _covering(bad: pd.DataFrame, own: dict[str, list[Any]]) -> dict[str, list[An
     """Of what no other problem has, features first, as much as every wrong problem has something of; else nothing."""
     found: dict[str, list[Any]] = {}
     for name in ("mask", "softcap", "batch", "head_dim", "heads_kv", "heads", "seqlen"):
-        here = bad[name].isin(own[name])
+        here = bad[name].isin(own.get(name, ()))
         if here.any():
             found[name] = _sorted({*bad.loc[here, name]})
             bad = bad[~here]
