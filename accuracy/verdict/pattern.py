@@ -45,8 +45,8 @@ class Pattern:
     sizes: at how many ranks they have it, in words; inputs: the distributions that show it; ranks_wrong: of the largest
     world size, with `size` ranks; trend: of each tensor's error over those ranks: rising, falling, or neither; growth:
     over the world size, of each tensor; ratios: relative errors of all tensors at the largest world size that is wrong
-    (what merely rounds has no ranks_wrong, trend or ratios); floors: of a `precision_floor`, by the format that shows,
-    the dtypes in which it does; numbers: of the verdicts.
+    (what merely rounds has no ranks_wrong, trend or ratios); floors: of a `precision_floor`, of out and lse where they
+    have it, by the format that shows, the dtypes in which it does; numbers: of the verdicts.
     """
 
     variant: str
@@ -108,7 +108,7 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> Pattern:
         trend={name: _trend(found[found > RIGHT]) for name, found in profile.items()},
         growth=_growth(rows, ALL_TENSORS if healthy else tensors, dtypes[0] if healthy else finest),
         ratios=_ratios(rows, finest, size) if not healthy else {},
-        floors=_floors(wrong),
+        floors=_floors(wrong[wrong["tensor"].isin({*FORWARD} & {*tensors} or tensors)]),
         numbers={key: value for numbers in wrong["numbers"] for key, value in numbers.items()} | first["numbers"],
         gains={
             str(name): float(numbers["gain"])

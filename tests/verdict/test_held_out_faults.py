@@ -126,3 +126,19 @@ def test_what_only_a_mask_shows_is_said_with_the_mask() -> None:
     table = pd.concat([healthy(), *short], ignore_index=True)
     table = bend(table, {"tensor": "out", "seqlen": (8, 16), "mask": "causal"}, error_rel=0.9)
     assert "only with mask=causal and seqlen=8 or seqlen=16; no cause" in said(table).sentence
+
+
+def test_a_cast_on_one_rank_is_no_bug_at_any_precision() -> None:
+    """The last hop's keys in bfloat16: too large an error for a float32 case, too small for the mark of a format, and
+    on one rank of four; in bfloat16 it is none."""
+    table = bend(healthy(), {"tensor": ("out", "delta"), "dtype": ("float32", "float64")}, error_rel=3e-5)
+    table = bend(table, {"tensor": ("out", "delta"), "dtype": ("float32", "float64"), "rank": (-1, 3)}, error_rel=4e-4)
+    assert said(table).label == "logic"
+    row_of = {"case_id": "float64-4-0-gaussian", "tensor": "out", "family": "cast", "parameter": "bfloat16",
+              "hypothesis": "cast of k on the wire", "cause": "k of other ranks is cast to bfloat16", "freedom": 0,
+              "residual": 1e-15, "expected": 1e-14, "from_best": 0.0, "tried": 9}  # fmt: skip
+    found = said(table, pd.DataFrame([row_of]))
+    assert found.label == "precision_floor"
+    assert found.sentence.startswith("out is only as good as bfloat16 in float32 and float64: k of other ranks")
+    far = bend(table, {"tensor": "out", "dtype": ("float32", "float64")}, error_rel=0.3)
+    assert said(far, pd.DataFrame([row_of])).label == "logic"
