@@ -19,7 +19,7 @@ def condition_panels(measured: pd.DataFrame) -> list[Panel]:
 
     measured: the labelled table.
     """
-    rows = measured[(measured["rank"] == -1) & measured["condition_rounding"].notna()]
+    rows = measured[(measured["rank"] == -1) & measured["condition_rounding"].notna()].reset_index(drop=True)
     problems = pd.Series(combinations(rows, SIZES), rows.index)
     widest = rows.groupby([problems, "series"], dropna=False)["world_size"].transform("max")
     rows = rows[rows["world_size"] == widest]
