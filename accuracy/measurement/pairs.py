@@ -3,7 +3,8 @@
 With inputs `one_hot` a row of out times a row of v is one weight of the softmax, and the gradients times rows of k, q
 and dout are one pair's part of them. Each is divided by the reference's: a count, if all of a tensor's are whole
 numbers in units of the smallest, of out's in each row, as a softmax that lacks a key weighs the others more. A constant
-factor is no finding, and values that are no counts are not taken for such.
+factor is no finding, and values that are no counts are not taken for such; nor are those of a gradient in which no pair
+counts once.
 
 In: a case and what its ranks returned. Out: rows of `steps/`; none with other inputs, or with more tokens than a row
 can tell apart.
@@ -90,6 +91,8 @@ def _findings(case: Case, name: str, held: Tensor, right: Tensor) -> Iterator[Ro
     unit = torch.where(present, ratio.abs(), torch.inf).amin(sides, keepdim=True).nan_to_num(posinf=1.0)
     counts = ratio / unit * torch.where(present, ratio, 0.0).sum().sign()
     whole = counts.round()
+    if name != "out" and bool(((unit - 1).abs() > WHOLE).any()) and bool((whole != 1)[known].any()):
+        return  # a wrong delta makes some parts zero and all others larger
     if not bool(((counts - whole).abs() <= WHOLE * whole.clamp_min(1)).all()) or bool((whole < 0).any()):
         return
     smallest = torch.where(known, right.abs(), torch.inf).amin()

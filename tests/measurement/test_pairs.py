@@ -42,12 +42,14 @@ def test_a_healthy_schedule_holds_each_visible_pair_once(variant: str, mask: str
     assert [rows for _, rows in found if rows] == []
 
 
-def of_function(fn: Callable[[Plain], dict[str, Tensor]]) -> list[tuple]:
+def of_function(fn: Callable[[Plain], dict[str, Tensor]], mask: str = "causal") -> list[tuple]:
     """(rank, tensor, finding, pairs) of what a function of all ranks' tensors returns on 4 ranks."""
-    (planned,) = plan(configuration("variant=ring", "world_size=4", "dtype=float64", *SHAPE), free_bytes=None)
+    words = "variant=ring", "world_size=4", "dtype=float64", f"problem.mask={mask}"
+    (planned,) = plan(configuration(*words, *SHAPE), free_bytes=None)
     case: Case = planned.case
     targets: Targets = Pipeline("test", Cache(None, 0.0)).targets(case)
-    plain = Plain(*targets.inputs.tensors, torch.ones(16, 16, dtype=torch.float64).tril(), torch.arange(4) // 2)
+    ones = torch.ones(16, 16, dtype=torch.float64)
+    plain = Plain(*targets.inputs.tensors, ones if mask == "full" else ones.tril(), torch.arange(4) // 2)
     shards = {name: cut(x, "contiguous", 4) for name, x in fn(plain).items()}
     names = ("out", "lse", "dq", "dk", "dv")
     results = [tuple(shards[name][rank] if name in shards else None for name in names) for rank in range(4)]
@@ -103,6 +105,19 @@ FUNCTIONS = {  # what a function does, and what must be found
 def test_what_a_function_counts_is_read_off_its_tensors(what: str) -> None:
     fn, expected = FUNCTIONS[what]
     assert of_function(fn) == expected
+
+
+@pytest.mark.parametrize("times", [0, 1 / 64, 16])
+def test_a_gradient_of_a_wrong_delta_leaves_out_no_pair(times: float) -> None:
+    """Each row has the weights 1/16: 16 times delta is dP of the one pair that has any, which is 0 then, and a small
+    delta leaves nothing of the other pairs."""
+
+    def fn(plain: Plain) -> dict[str, Tensor]:
+        right, keys = plain.results(), plain.k[:, :, plain.heads].mean(1, keepdim=True)
+        delta = (plain.dout * right["out"]).sum(-1, keepdim=True)
+        return right | {"dq": right["dq"] + (1 - times) * delta * keys * plain.scale}
+
+    assert of_function(fn, "full") == []
 
 
 def test_other_inputs_and_more_tokens_than_a_row_tells_apart_are_not_counted() -> None:
