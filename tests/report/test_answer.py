@@ -182,6 +182,18 @@ def test_a_bug_names_what_to_do_and_what_to_take_instead(tmp_path: Path) -> None
     assert "Take zigzag (1.15 times single device's error) instead." in found.advice.unescape()
 
 
+def test_a_variant_that_is_flagged_too_is_not_what_to_take_instead(tmp_path: Path) -> None:
+    """zigzag is as near as before, but not finite at two ranks."""
+
+    def both(rows: pd.DataFrame) -> pd.DataFrame:
+        wrong = (rows["variant"] == "zigzag") & (rows["tensor"] == "dv") & (rows["world_size"] == 2)
+        return tables.logic(rows).assign(nonfinite=rows["nonfinite"].mask(wrong, 7))
+
+    found = answer(tmp_path, tables.FEW, both)
+    assert "Also flagged: " in found.advice
+    assert "instead" not in found.advice
+
+
 def test_the_matrix_has_the_worst_first_with_a_mark_beside_its_ratio(tmp_path: Path) -> None:
     found = answer(tmp_path, shape(variants=("single_device", "ring", "llama3")), tables.excess)
     assert found.matrix is not None

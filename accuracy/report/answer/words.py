@@ -112,6 +112,7 @@ def _nothing(cases: pd.DataFrame) -> str:
 def advice(found: list[Diagnosis], worst: Accused | None, measured: pd.DataFrame, attribution: str) -> str:
     """The line below the headline: the cause as far as it is proven, and what to do."""
     first = blamed(found)
+    sound = {each.variant for each in found if each.label == ROUNDING}
     if first is None and worst is None:
         return "Cases without numbers, below, has the reasons. The same command measures what is left."
     if first is None:
@@ -119,7 +120,9 @@ def advice(found: list[Diagnosis], worst: Accused | None, measured: pd.DataFrame
     others = list(dict.fromkeys(each.variant for each in found if each.label != ROUNDING))[1:]
     more = f" and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""
     also = f"Also flagged: {', '.join(others[:MOST_NAMES])}{more}." if others else ""
-    return " ".join(filter(None, (_cause(first, attribution), _remedy(first, worst, measured), also)))
+    return " ".join(
+        filter(None, (_cause(first, attribution), _remedy(first, worst, measured[measured["named"].isin(sound)]), also))
+    )
 
 
 def _cause(first: Diagnosis, attribution: str) -> str:
@@ -131,8 +134,8 @@ def _cause(first: Diagnosis, attribution: str) -> str:
     return attribution or "No cause was proven."
 
 
-def _remedy(first: Diagnosis, worst: Accused | None, measured: pd.DataFrame) -> str:
-    best = _alternative(first, worst, measured) if worst else ""
+def _remedy(first: Diagnosis, worst: Accused | None, sound: pd.DataFrame) -> str:
+    best = _alternative(worst, sound) if worst else ""
     instead = f" Take {best} instead." if best else ""
     if first.is_bug:
         which = f"variant={first.pattern.variant}" + (f" kernel={worst.kernel}" if worst and worst.alone else "")
@@ -142,11 +145,10 @@ def _remedy(first: Diagnosis, worst: Accused | None, measured: pd.DataFrame) -> 
     return instead.strip() or "Keep its sums and partial results in float32."
 
 
-def _alternative(first: Diagnosis, worst: Accused, measured: pd.DataFrame) -> str:
-    """The most accurate other variant on as many ranks, by its worst tensor; empty where none is clearly better."""
-    here = measured[(measured["rank"] == ALL_RANKS) & (measured["facet"] == worst.facet)]
+def _alternative(worst: Accused, sound: pd.DataFrame) -> str:
+    """Of sound variants the most accurate on as many ranks, by its worst tensor; empty where none is clearly better."""
+    here = sound[(sound["rank"] == ALL_RANKS) & (sound["facet"] == worst.facet)]
     here = here[(here["world_size"] == worst.world_size) & (here["world_size"] > 1) & here["tensor"].isin(JUDGED)]
-    here = here[here["named"] != first.variant]
     ratios = geometric_means(here, ["named", "tensor"], ["x_single_device"])["x_single_device"]
     ratios = ratios.groupby("named").max().dropna()
     if ratios.empty or ratios.min() > NEARER * worst.times:
