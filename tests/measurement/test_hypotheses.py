@@ -125,6 +125,14 @@ def with_keys_of_zeros(plain: Plain) -> dict[str, Tensor]:
     return right | {"lse": lse, "out": right["out"] * torch.exp(right["lse"] - lse)[..., None]}
 
 
+def with_a_constant(plain: Plain) -> dict[str, Tensor]:
+    """Against a division by zero."""
+    right = plain.results()
+    scores = torch.einsum("bqhd,bkhd->bhqk", plain.q, plain.k[:, :, plain.heads]) * plain.scale + plain.mask.log()
+    top = scores.amax(-1).transpose(1, 2)
+    return right | {"lse": top + torch.log(torch.exp(right["lse"] - top) + 1e-9)}
+
+
 def other_delta(plain: Plain) -> dict[str, Tensor]:
     """Each head has the delta of head 0."""
     right, without = plain.results(), no_delta(plain)
@@ -192,6 +200,10 @@ PROVEN = {
     "dims cut": (whole(q=lambda plain: first_dims(plain.q)), "out", "first 16 of 24 dims"),
     "delta of the first head": (other_delta, "dq", "a wrong delta"),
     "keys of zeros": (with_keys_of_zeros, "out", "3 keys of zeros"),
+    "a small constant": (with_a_constant, "lse", "1e-09 is added to the sum of exp(s - max)"),
+    "a tail of tokens": (final("dk", lambda x: x * (torch.arange(40) < 37)[:, None, None]), "dk",
+                         "zero in tokens 37 to 39 of 40"),
+    "a tail of dims": (final("out", first_dims), "out", "zero in dims 16 to 23 of 24"),
     "keys in bfloat16": (whole(k=lambda plain: to_bfloat16(plain.k)), "out", "k is cast to bfloat16"),
 }  # fmt: skip
 

@@ -64,6 +64,7 @@ def _forward(asked: Asked) -> Iterator[Hypothesis]:
         "lse is the row maximum": top,
         "lse is the normaliser, not its logarithm": right.lse.exp(),
         "lse has the row maximum twice": right.lse + top,
+        "lse is the row maximum plus the normaliser, not its logarithm": top + (right.lse - top).exp(),
     }
     for word, x in ends.items():
         yield Hypothesis(word, word, {word.split(" ", 1)[0]: always(x.transpose(1, 2))})
@@ -77,7 +78,11 @@ def _forward(asked: Asked) -> Iterator[Hypothesis]:
 def _delta_of(asked: Asked) -> Iterator[Hypothesis]:
     """Delta of another out than the returned one."""
     right = asked.reference
-    outs = {"the right out": right.out, "the unnormalised out": right.out * right.lse.exp()[..., None]}
+    top = right.scores.masked_fill(right.counts == 0, -torch.inf).amax(-1)
+    outs = {
+        "the right out": right.out, "the unnormalised out": right.out * right.lse.exp()[..., None],
+        "the unnormalised out, a sum of exp(s - max) v": right.out * (right.lse - top).exp()[..., None],
+    }  # fmt: skip
     for base, attention in asked.bases:
         lse = attention.given[1] if attention.given else right.lse
         for word, out in outs.items():

@@ -17,16 +17,17 @@ def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
         return
     right = asked.reference
     top = right.scores.masked_fill(right.counts == 0, -torch.inf).amax(-1)
-    for unit, sums, what in (
-        ("keys of zeros", right.lse.exp(), "rows attend to {} keys of zeros too"),
-        ("a constant", (right.lse - top).exp(), "{} is added to the sum of exp(s - max)"),
+    for unit, sums, terms in (
+        ("keys of zeros", right.lse.exp(), "exp(s)"),
+        ("a constant", (right.lse - top).exp(), "exp(s - max)"),
     ):
         added = _added(asked, sums)
         if added is None:
             continue
         each = asked.shards(added.transpose(1, 2)).flatten(1).median(1).values
-        for word, per_rank in (("", each.median().expand_as(each)), (" on some ranks", each)):
-            near = torch.where((per_rank - per_rank.round()).abs() < 1e-6, per_rank.round(), per_rank)
+        of_all, of_each = ("", each.median().expand_as(each)), (" on some ranks", each)
+        for word, per_rank in (of_all, of_each)[: asked.size]:  # one rank is all of them
+            near = _nearly(per_rank)
             if not near.any():
                 continue
             more = near[asked.owners[0]]
@@ -36,7 +37,22 @@ def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
             results = {"out": always(out.transpose(1, 2)), "lse": always(lse.transpose(1, 2))}
             freedom = len(each) if word else 1
             predicts = {**results, **gradients_of(right.but(given=(out, lse)))}
-            yield Hypothesis(f"{unit}{word}", what.format(said) + word, predicts, said, freedom)
+            are_keys = terms == "exp(s)" and bool(((near >= 0) & (near == near.round())).all())
+            cause = _of_keys(said) if are_keys else f"{said} is added to the sum of {terms}"
+            yield Hypothesis(f"{unit}{word}", cause + word, predicts, said, freedom)
+
+
+def _nearly(per_rank: Tensor) -> Tensor:
+    """Whole numbers where they are within a millionth of one, zeros where they are within one of the largest: however
+    small, as a constant against division by zero is, the largest is none."""
+    near = torch.where((per_rank - per_rank.round()).abs() < 1e-6, per_rank.round(), per_rank)
+    small = per_rank.abs() <= 1e-6 * per_rank.abs().max()
+    return torch.where(small, 0.0, torch.where(near == 0, per_rank, near))
+
+
+def _of_keys(said: str) -> str:
+    """Only a whole number is one of keys."""
+    return f"rows attend to {said} key{'' if said == '1' else 's'} of zeros too"
 
 
 def _added(asked: Asked, sums: Tensor) -> Tensor | None:

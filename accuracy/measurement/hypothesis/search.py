@@ -35,6 +35,7 @@ from accuracy.measurement.hypothesis import (
     partial,
     scale,
     shard,
+    zero,
 )
 from accuracy.measurement.hypothesis.attention import MOST_PAIRS, MOST_SCORES, Attention
 from accuracy.measurement.hypothesis.base import FORWARD, Asked, Hypothesis, follows
@@ -59,6 +60,7 @@ FAMILIES: tuple[ModuleType, ...] = (
     backward,
     layout,
     padding,
+    zero,
     cast,
     cast_between,
     blocks,
