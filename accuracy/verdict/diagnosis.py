@@ -131,7 +131,9 @@ def _sentence(
     if pattern.label == LOGIC and pattern.sound_dtypes:
         verb = verb.replace("at any precision", f"in {_and(pattern.dtypes)} and right in {_and(pattern.sound_dtypes)}")
     elif pattern.label == LOGIC and pattern.only_dtypes:
-        only = f"in {_and(pattern.dtypes)}, the only dtype{'s' if len(pattern.only_dtypes) > 1 else ''} measured"
+        all_of = f"the only dtype{'s' if len(pattern.only_dtypes) > 1 else ''} measured"
+        same = {*pattern.only_dtypes} == {*pattern.dtypes}
+        only = f"in {_and(pattern.dtypes)}, {all_of if same else f'measured in {_and(pattern.only_dtypes)} only'}"
         verb = verb.replace("at any precision", only)
     proven = any(known[name].proven for name in lead if name in known)
     marks = (pattern.shape, _inputs(pattern), _ranks(pattern), pattern.sizes, "" if proven else _trend(pattern))
@@ -196,7 +198,9 @@ def _consequences(pattern: Pattern, lead: tuple[str, ...], known: dict[str, Caus
         said.append(known[own[0]].text)
     if pattern.coarser:
         stop = "stop" if len(pattern.coarser) > 1 else "stops"
-        said.append(f"{_and(pattern.coarser)} {stop} getting better at a coarser dtype")
+        casts = [known[name].text for name in pattern.coarser if name in known and known[name].is_proven_cast]
+        why = f" ({'; '.join(dict.fromkeys(casts))})" if casts else ""
+        said.append(f"{_and(pattern.coarser)} {stop} getting better at a coarser dtype{why}")
     return f" {'; '.join(said)}." if said else ""
 
 

@@ -196,7 +196,7 @@ def _by_precision(dtypes: pd.Series) -> tuple[str, ...]:
 
 def _shown(rows: Rows, wrong: pd.DataFrame) -> tuple[str, ...]:
     """The distributions that show what is wrong, as far as the findings name them."""
-    named = {str(numbers["inputs"]) for numbers in wrong["numbers"] if "inputs" in numbers}
+    named = {name for numbers in wrong["numbers"] for name in str(numbers.get("inputs", "")).split(", ") if name}
     if (wrong["label"] == INVALID).any() and not any("unwaited" in numbers for numbers in wrong["numbers"]):
         named |= set(rows["inputs"][rows["nonfinite"] > 0])
     return tuple(sorted(named))

@@ -142,3 +142,52 @@ def test_a_cast_on_one_rank_is_no_bug_at_any_precision() -> None:
     assert found.sentence.startswith("out is only as good as bfloat16 in float32 and float64: k of other ranks")
     far = bend(table, {"tensor": "out", "dtype": ("float32", "float64")}, error_rel=0.3)
     assert said(far, pd.DataFrame([row_of])).label == "logic"
+
+
+def test_inputs_that_several_findings_name_are_named_once() -> None:
+    """Tied inputs alone break lse, peaked and tied ones out."""
+    rows = [row(tensor, "float32", 4, rank, 0, inputs=name, nonfinite=9, error_rel=float("inf"))
+            for tensor, names in (("out", ("peaked", "tied")), ("lse", ("tied",))) for name in names
+            for rank in (-1, 0, 1, 2, 3)]  # fmt: skip
+    sentence = said(pd.concat([healthy(), pd.DataFrame(rows)], ignore_index=True)).sentence
+    assert "on peaked and tied inputs only" in sentence
+
+
+def test_a_cause_of_all_cases_is_named_before_one_of_small_cases() -> None:
+    """A tile of 16 keys gets no gradient: all of them in 16 tokens, and in shorter sequences."""
+
+    def plant(plain: Plain) -> dict[str, torch.Tensor]:
+        right = plain.results()
+        return right | {"dk": right["dk"] * (torch.arange(plain.q.shape[1]) >= 16)[:, None, None]}
+
+    found = [planted.rows(plant, "world_size=1", f"problem.seqlen={length}") for length in (8, 16, 40)]
+    cause = causes(pd.concat([x for _, x in found]), pd.DataFrame([x.identity() for x, _ in found]))["dk"]
+    assert cause.text == "dk is zero in tokens 0 to 15 of 40"
+
+
+def test_a_format_that_shows_on_gaussian_inputs_is_no_bug_where_other_inputs_cost_it_digits() -> None:
+    """Scores in float16: on peaked inputs 18 times float16's unit roundoff, as float32's single device has 60 of its
+    own, in bfloat16 too. 0.9 is more than that, and the float32 of peaked inputs is no dtype that was not measured."""
+    table = bend(healthy(), {"tensor": ("dq", "dk"), "dtype": ("float32", "float64")}, error_rel=1.2e-4)
+
+    def peaked(size: float) -> pd.DataFrame:
+        rows = [row("dq", dtype, 4, rank, 0, inputs="peaked", error_rel=size, single_device_rel=single)
+                for dtype, single in (("bfloat16", 7.2e-3), ("float32", 3.6e-6))
+                for rank in (-1, 0, 1, 2, 3)]  # fmt: skip
+        return pd.concat([table, pd.DataFrame(rows)], ignore_index=True)
+
+    found = said(peaked(8.6e-3))
+    assert found.label == "precision_floor"
+    assert found.sentence.startswith("dq and dk are only as good as float16 in float32 and float64; no")
+    wrong = said(peaked(0.9)).sentence
+    assert wrong.startswith("dq is wrong in bfloat16, measured in bfloat16 and float32 only, on peaked inputs only")
+
+
+def test_the_cast_that_makes_other_tensors_coarse_is_named_beside_a_bug() -> None:
+    table = bend(healthy(), {"tensor": ("out", "delta"), "dtype": ("float32", "float64")}, error_rel=1.2e-4)
+    table = bend(table, {"tensor": "dq"}, error_rel=0.3)
+    names = {"case_id": "float64-4-0-gaussian", "tensor": "out", "family": "cast", "parameter": "float16",
+             "hypothesis": "cast of scores", "cause": "the scores are cast to float16", "freedom": 0,
+             "residual": 1e-15, "expected": 1e-14, "from_best": 0.0, "tried": 9}  # fmt: skip
+    sentence = said(table, pd.DataFrame([names])).sentence
+    assert "out stops getting better at a coarser dtype (the scores are cast to float16)" in sentence

@@ -13,7 +13,8 @@ The axis is each tensor's effective precision (lse is float32 in a bfloat16 case
 - a kernel that quantises rounds alike in every dtype: its error is beyond the band where it is above 4 times single
   device's, which in turn is held to 4 unit roundoffs of what is quantised on Gaussian inputs. On others elements may be
   equal and round alike, and a block's scale decides how: at least one rounding of what is quantised counts there;
-- a fault seen in a finer dtype is in a coarser one too if the error there is at least half as large.
+- a fault seen in a finer dtype is in a coarser one too if the error there is at least half as large, and no rounding to
+  a format that shows on Gaussian inputs.
 
 What does not fall is `precision_floor` where it bears the mark of a known format (see `accuracy.verdict.floor`), else
 `logic`.
@@ -109,10 +110,25 @@ def _fault_of_finer(evidence: Evidence, name: str, rung: Rung) -> Finding | None
             continue
         if not _beyond(evidence, dtype, name) or rung.level < PRESENT * fine.level:
             continue
-        if coarser_format(fine.level, fine.bits, np.empty(0), effective, fine.struck) is None:
+        if not _is_of_format(evidence, dtype, name):
             text = f"the relative error is {rung.level:.2g} and still {fine.level:.2g} in {dtype} ({name} inputs)"
             return Finding(LOGIC, text, {"error_rel": rung.level, "finer": fine.level, "inputs": name})
     return None
+
+
+def _is_of_format(evidence: Evidence, dtype: str, name: str) -> bool:
+    """Whether a dtype's error bears the mark of a coarser format on these inputs, or on Gaussian ones and is here no
+    larger than that format's rounding, to first order single device's error in as many larger units."""
+    effective = evidence.effective_in(dtype)
+    rungs = evidence.rungs[dtype]
+    here, usual = rungs[name], rungs.get(INDEPENDENT)
+    if coarser_format(here.level, here.bits, np.empty(0), effective, here.struck) is not None:
+        return True
+    found = usual and coarser_format(usual.level, usual.bits, np.empty(0), effective, usual.struck)
+    if not found or not evidence.single_device_has_digits(dtype):
+        return False
+    units = FORMATS[found[0]].unit_roundoff / FORMATS[effective].unit_roundoff
+    return bool(here.level <= units * here.single_device)
 
 
 def _beyond(evidence: Evidence, dtype: str, name: str) -> bool:
