@@ -192,8 +192,9 @@ def _consequences(pattern: Pattern, lead: tuple[str, ...], known: dict[str, Caus
     said = []
     if following:
         said.append(f"{_and(following)} {'follow' if len(following) > 1 else 'follows'} from that")
-    if rest:
-        said.append(f"{_and(rest)} {'are' if len(rest) > 1 else 'is'} wrong too")
+    coarse = [name for name in rest if pattern.label == PRECISION_FLOOR and name in pattern.tensors]
+    for names, word in ((coarse, "coarse"), ([name for name in rest if name not in coarse], "wrong")):
+        said += [f"{_and(names)} {'are' if len(names) > 1 else 'is'} {word} too"] if names else []
     if own:
         said.append(known[own[0]].text)
     if pattern.coarser:

@@ -191,3 +191,11 @@ def test_the_cast_that_makes_other_tensors_coarse_is_named_beside_a_bug() -> Non
              "residual": 1e-15, "expected": 1e-14, "from_best": 0.0, "tried": 9}  # fmt: skip
     sentence = said(table, pd.DataFrame([names])).sentence
     assert "out stops getting better at a coarser dtype (the scores are cast to float16)" in sentence
+
+
+def test_gradients_that_are_as_coarse_as_out_are_not_called_wrong() -> None:
+    table = bend(healthy(), {"dtype": ("float32", "float64"), "tensor": ("out", "delta", "dq")}, error_rel=1.2e-4)
+    sentence = said(table).sentence
+    assert sentence.startswith(
+        "out is only as good as float16 in float32 and float64; no cause was proven. dq is coarse"
+    )
