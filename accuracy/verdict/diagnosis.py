@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from accuracy.core.number import plain
 from accuracy.core.probes import PROBES
 from accuracy.results.hypothesis import FOLLOWS
 from accuracy.results.table import ALL_TENSORS
@@ -37,6 +36,7 @@ from accuracy.verdict.rule.nondeterministic import change
 from accuracy.verdict.settled import with_proofs
 from accuracy.verdict.traced import traced
 from accuracy.verdict.untried import failures, raised, silent, untried
+from accuracy.verdict.within import within
 
 PLURAL = {
     "is": "are", "comes": "come", "gives": "give", "stops": "stop", "rounds": "round", "differs": "differ",
@@ -116,7 +116,7 @@ def _sentence(
     name: str, pattern: Pattern, verdicts: pd.DataFrame, results: pd.DataFrame, known: dict[str, Cause]
 ) -> str:
     if pattern.label == ROUNDING:
-        return _healthy(name, pattern, verdicts) + failures(results)
+        return _healthy(name, pattern, verdicts, results) + failures(results)
     if "returned" in pattern.numbers:
         return f"{name} is not judged in {_and(pattern.dtypes)}: {pattern.numbers['returned']}."
     if "wrote" in pattern.numbers:
@@ -230,18 +230,13 @@ def _meaning_of(pattern: Pattern) -> str:
     return "is not finite" if "nonfinite" in pattern.numbers else MEANING[INVALID]
 
 
-def _healthy(name: str, pattern: Pattern, verdicts: pd.DataFrame) -> str:
-    judged = verdicts[(verdicts["label"] == ROUNDING) & (verdicts["tensor"] != "lse")]
-    sizes = sorted(map(int, judged["world_size"].unique()))
-    short = judged[judged["dtype"].isin(["bfloat16", "float16"])]
-    most = (short if len(short) else judged)["x_single_device"].max()
+def _healthy(name: str, pattern: Pattern, verdicts: pd.DataFrame, results: pd.DataFrame) -> str:
+    sizes = sorted(map(int, verdicts.loc[verdicts["label"] != NOT_MEASURED, "world_size"].unique()))
     ranks = f"at {_and([str(size) for size in sizes])} rank{'s' if sizes != [1] else ''}"
-    said = inside.sentence(verdicts)
-    dtypes = [dtype for dtype in pattern.dtypes if not said or dtype != inside.FINEST]
-    return (
-        f"{name} {said or 'merely rounds'}: every tensor but lse is within {plain(most)} times the single-device"
-        f" kernel's error {ranks} in {_and(dtypes)}."
-    )
+    coarse = inside.is_float32(verdicts)
+    far = within(results, [dtype for dtype in pattern.dtypes if not coarse or dtype != inside.FINEST], ranks)
+    said = f"{name} {inside.sentence(verdicts) or 'merely rounds'}"
+    return f"{said}: every tensor but lse is within {far}." if far else f"{said}."
 
 
 def _names(pattern: Pattern) -> str:

@@ -52,9 +52,18 @@ def is_healthy(verdicts: pd.DataFrame) -> "pd.Series[bool]":
     return (verdicts["label"] == ROUNDING) | (facts & ~verdicts["label"].isin(BUGS))
 
 
+def is_float32(verdicts: pd.DataFrame) -> bool:
+    """Whether one variant computes in float32 inside."""
+    return FORMAT in _facts(verdicts)
+
+
+def _facts(verdicts: pd.DataFrame) -> set[str]:
+    return {str(each[MARK]) for each in verdicts["numbers"] if MARK in each}
+
+
 def sentence(verdicts: pd.DataFrame) -> str:
     """What the facts of one variant say together; nothing where there is none."""
-    facts = {str(each[MARK]) for each in verdicts["numbers"] if MARK in each}
+    facts = _facts(verdicts)
     named = "rounds as a float32-internal function should" if FORMAT in facts else "merely rounds"
     why = "where equal values round alike in 16 bits (the softmax's weights, heads' dk and dv)"
     tied = f", but for a bias on tied inputs, {why}"
