@@ -24,7 +24,9 @@ def read(result: Any, layout: str, q: Tensor) -> tuple[Tensor, Tensor | None]:
     shape_of_out, shape_of_lse = _shapes(layout, q)
     for name, x, shape in (("out", out, shape_of_out), ("lse", lse, shape_of_lse)):
         if x is not None and tuple(x.shape) != shape:
-            raise WrongResult(f"{name} came as {tuple(x.shape)}, expected {shape}")
+            swapped = layout != "varlen" and x.dim() > 2 and tuple(x.transpose(1, 2).shape) == shape
+            remedy = ": heads and tokens are swapped" if swapped else ""
+            raise WrongResult(f"{name} came as {tuple(x.shape)}, expected {shape}{remedy}")
         if x is not None and x.device.type != q.device.type:
             raise WrongResult(f"{name} came on {x.device.type}, expected {q.device.type}")
     if out.dtype != q.dtype:

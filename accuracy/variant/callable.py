@@ -70,6 +70,8 @@ class Graph:
 
 NO_BACKWARD = ("is not implemented", "must implement either the backward")
 """In torch's message where an operation has no backward."""
+REFUSED = "not support backward"
+"""In that of one which refuses inputs that require grad, as flex_attention on a CPU."""
 
 
 def attend(
@@ -77,13 +79,21 @@ def attend(
 ) -> tuple[Tensor, Tensor | None, Graph]:
     """Call fn in its layout; documents: their borders; how: causal, softmax_scale, group, and other words of fn's. out
     (B, S/W, H, D), lse (B, H, S/W) or None."""
-    layout = LAYOUTS[layout_name]
+
+    def result_of(leaves: tuple[Tensor, Tensor, Tensor]) -> Any:
+        arguments, keywords = LAYOUTS[layout_name].arguments(*leaves, documents)
+        with kept.settings(), torch.enable_grad(), unwritten(q, k, v):
+            call = partial(fn, *arguments, **named(fn, how), **keywords)
+            require_talk(fn, how.get("group"), call)
+            return call()
+
     leaves = q.detach().requires_grad_(), k.detach().requires_grad_(), v.detach().requires_grad_()
-    arguments, keywords = layout.arguments(*leaves, documents)
-    with kept.settings(), torch.enable_grad(), unwritten(q, k, v):
-        call = partial(fn, *arguments, **named(fn, how), **keywords)
-        require_talk(fn, how.get("group"), call)
-        result = call()
+    try:
+        result = result_of(leaves)
+    except RuntimeError as error:
+        if REFUSED not in str(error):
+            raise
+        result = result_of((q.detach(), k.detach(), v.detach()))  # forward only
     with torch.enable_grad():
         out, lse = returned.read(result, layout_name, q)
     return out.detach(), lse, Graph(out, leaves)

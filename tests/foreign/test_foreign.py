@@ -60,8 +60,13 @@ RETURNED = {
     "the function returned None, expected out or (out, lse)": lambda out, lse: None,
     "the function returned 3 values, expected out or (out, lse)": lambda out, lse: (out, lse, None),
     "the function returned a numpy.ndarray, expected out or (out, lse)": lambda out, lse: out.detach().float().numpy(),
-    "out came as (1, 4, 32, 16), expected (1, 32, 4, 16)": lambda out, lse: out.transpose(1, 2),
-    "lse came as (1, 32, 4), expected (1, 4, 32)": lambda out, lse: (out, lse.transpose(1, 2)),
+    "out came as (1, 4, 32, 16), expected (1, 32, 4, 16): heads and tokens are swapped": lambda out, lse: out.transpose(
+        1, 2
+    ),
+    "lse came as (1, 32, 4), expected (1, 4, 32): heads and tokens are swapped": lambda out, lse: (
+        out,
+        lse.transpose(1, 2),
+    ),
     "out came as float32, expected bfloat16": lambda out, lse: out.float(),
     "lse came as int64, expected float32, or the dtype that it is computed in": lambda out, lse: (out, lse.long()),
 }
@@ -97,11 +102,17 @@ def test_no_gradient_is_a_reason_and_a_missing_part_of_one_is_zero() -> None:
     def in_part(q: Any, k: Any, v: Any, **how: Any) -> Any:
         return eager_out(q, k.detach(), v, **how)
 
-    rows = accuracy.measure({"none": HEALTHY["forward_only"].fn, "in_part": in_part}, **SMALL)
-    none = rows[rows["variant"] == "none"].set_index("tensor")
-    assert set(none.loc[["dq", "dk", "dv"], "status"]) == {"unsupported"}
-    assert "forward only" in none.loc["dq", "reason"]
-    assert set(none.loc["out", "status"]) == {"ok"}
+    def refuses(q: Any, k: Any, v: Any, **how: Any) -> Any:
+        if q.requires_grad:
+            raise NotImplementedError("FlexAttention does not support backward on CPU.")
+        return eager_out(q, k, v, **how)
+
+    rows = accuracy.measure({"none": HEALTHY["forward_only"].fn, "refuses": refuses, "in_part": in_part}, **SMALL)
+    for name in ("none", "refuses"):
+        none = rows[rows["variant"] == name].set_index("tensor")
+        assert set(none.loc[["dq", "dk", "dv"], "status"]) == {"unsupported"}
+        assert "forward only" in none.loc["dq", "reason"]
+        assert set(none.loc["out", "status"]) == {"ok"}
     part = rows[(rows["variant"] == "in_part") & (rows["rank"] == 0)].set_index("tensor")
     assert part.loc["dk", "error_rel"] == pytest.approx(1.0, rel=1e-12)  # a quotient of two float64 norms
     assert part.loc[["dq", "dv"], "error_rel"].max() < 2**-7
