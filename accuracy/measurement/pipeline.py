@@ -204,10 +204,11 @@ def _block(rows: int, about: Row) -> dict[str, Sequence[Any]]:
 
 
 def _reason(error: BaseException, problem: Problem) -> str:
-    """One line, without addresses that would differ from run to run; where it names both counts of heads, a remedy."""
+    """One line, without addresses that would differ from run to run; where it names both counts of heads, a remedy. One
+    head of k and v has the size that broadcasts, and a 1 is in many a message."""
     line = (" ".join(str(error).split()) if isinstance(error, RankFailed) else located(error))[:500]
     q, kv = problem.heads, problem.heads_kv
-    if q == kv or not {str(q), str(kv)} <= set(re.findall(r"\d+", line)):
+    if kv in (1, q) or not {str(q), str(kv)} <= set(re.findall(r"\d+", line)):
         return line
     return f"{line}: q has {q} heads, k and v have {kv}; heads_kv={q} measures a function that wants as many"
 

@@ -93,6 +93,15 @@ def test_a_function_without_grouped_heads_is_told_how_to_have_none() -> None:
     assert set(rows.loc[rows["tensor"] != "lse", "status"]) == {"ok"}
 
 
+def test_a_failure_of_other_sizes_is_not_put_down_to_one_head_of_keys() -> None:
+    def halves(q, k, v, **how):
+        raise RuntimeError("expected 4, 1 but got 4, 0")
+
+    (row,) = accuracy.measure(halves, **SMALL | {"heads_kv": 1}).to_dict("records")
+    assert row["reason"].startswith("RuntimeError: expected 4, 1 but got 4, 0 (")
+    assert "heads" not in row["reason"]
+
+
 def test_what_the_process_has_set_in_torch_stays_and_the_function_computes_exactly() -> None:
     seen = []
 

@@ -166,6 +166,15 @@ def test_variants_that_differ_in_their_policy_alone_are_told_apart(tmp_path: Pat
     assert any(sentence.startswith("ring (lse=bfloat16) merely rounds") for sentence in said)
 
 
+def test_a_user_s_function_is_called_by_what_the_command_line_knows_it_by(tmp_path: Path) -> None:
+    def wrong(rows: pd.DataFrame) -> pd.DataFrame:
+        mine = rows.assign(options="fn=mine.py:ring,layout=bshd")
+        return tables.times(mine, mine["tensor"] == "dk", 1e3)
+
+    advice = answer(tmp_path, tables.FEW, wrong).advice
+    assert "accuracy experiment=diagnose variant=callable variant.fn=mine.py:ring names the step" in advice
+
+
 @pytest.mark.skipif(not REPORTS.is_dir(), reason="a source distribution has no reports/")
 @pytest.mark.stress(1)
 @pytest.mark.parametrize("name", ["calibration/amd-epyc", "million_tokens/nvidia-h200", "split_kv/nvidia-h200",

@@ -120,9 +120,8 @@ def advice(found: list[Diagnosis], worst: Accused | None, measured: pd.DataFrame
     others = list(dict.fromkeys(each.variant for each in found if each.label != ROUNDING))[1:]
     more = f" and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""
     also = f"Also flagged: {', '.join(others[:MOST_NAMES])}{more}." if others else ""
-    return " ".join(
-        filter(None, (_cause(first, attribution), _remedy(first, worst, measured[measured["named"].isin(sound)]), also))
-    )
+    remedy = _remedy(first, worst, measured, measured[measured["named"].isin(sound)])
+    return " ".join(filter(None, (_cause(first, attribution), remedy, also)))
 
 
 def _cause(first: Diagnosis, attribution: str) -> str:
@@ -134,15 +133,24 @@ def _cause(first: Diagnosis, attribution: str) -> str:
     return attribution or "No cause was proven."
 
 
-def _remedy(first: Diagnosis, worst: Accused | None, sound: pd.DataFrame) -> str:
+def _remedy(first: Diagnosis, worst: Accused | None, measured: pd.DataFrame, sound: pd.DataFrame) -> str:
     best = _alternative(worst, sound) if worst else ""
     instead = f" Take {best} instead." if best else ""
+    if "returned" in first.pattern.numbers:
+        return "It is judged once it returns what is expected: a wrapper of a few lines can do that."
     if first.is_bug:
-        which = f"variant={first.pattern.variant}" + (f" kernel={worst.kernel}" if worst and worst.alone else "")
+        which = _chosen(first.pattern.variant, measured) + (f" kernel={worst.kernel}" if worst and worst.alone else "")
         return f"Do not use it before it is mended: accuracy experiment=diagnose {which} names the step.{instead}"
     if first.label == NONDETERMINISTIC:
         return "Compare its runs within rounding, not bit by bit; a deterministic kernel repeats."
     return instead.strip() or "Keep its sums and partial results in float32."
+
+
+def _chosen(variant: str, measured: pd.DataFrame) -> str:
+    """How the command line chooses a variant; a user's function by its file or module."""
+    options = measured.loc[measured["variant"] == variant, "options"].astype(str)
+    given = options.str.extract(r"(?:^|,)fn=(?!accuracy\.)([^,]+)")[0].dropna()
+    return f"variant=callable variant.fn={given.iloc[0]}" if len(given) else f"variant={variant}"
 
 
 def _alternative(worst: Accused, sound: pd.DataFrame) -> str:
