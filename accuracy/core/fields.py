@@ -204,9 +204,15 @@ def said(row: Row) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in _BY_NAME or not _BY_NAME[name].is_usual(row)}
 
 
+def is_foreign(options: object) -> bool:
+    """Whether a variant with these options is a function of a user's; those of published packages have adapters of this
+    package."""
+    return "fn=" in str(options) and "fn=accuracy." not in str(options)
+
+
 def words(row: Row) -> list[str]:
     """The overrides of the command line that choose a row's case; missing columns have none."""
-    if "fn=" not in str(row.get("options")) or "fn=accuracy." in str(row["options"]):
+    if not is_foreign(row.get("options")):
         return [word for each in COLUMNS for word in each.words(row)]
     named = {**row, "variant": "callable"}  # a user's function has its own name in the table
     sharding = [f"variant.sharding={row['sharding']}"] if _present(row.get("sharding")) else []

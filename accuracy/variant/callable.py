@@ -80,8 +80,8 @@ def attend(
     """Call fn in its layout; documents: their borders; how: causal, softmax_scale, group, and other words of fn's. out
     (B, S/W, H, D), lse (B, H, S/W) or None."""
 
-    def result_of(leaves: tuple[Tensor, Tensor, Tensor]) -> Any:
-        arguments, keywords = LAYOUTS[layout_name].arguments(*leaves, documents)
+    def result_of(tensors: tuple[Tensor, Tensor, Tensor]) -> Any:
+        arguments, keywords = LAYOUTS[layout_name].arguments(*tensors, documents)
         with kept.settings(), torch.enable_grad(), unwritten(q, k, v):
             call = partial(fn, *arguments, **named(fn, how), **keywords)
             require_talk(fn, how.get("group"), call)

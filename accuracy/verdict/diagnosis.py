@@ -199,9 +199,10 @@ def _consequences(pattern: Pattern, lead: tuple[str, ...], known: dict[str, Caus
         said.append(known[own[0]].text)
     if pattern.coarser:
         stop = "stop" if len(pattern.coarser) > 1 else "stops"
-        casts = [known[name].text for name in pattern.coarser if name in known and known[name].is_proven_cast]
-        why = f" ({'; '.join(dict.fromkeys(casts))})" if casts else ""
-        said.append(f"{_and(pattern.coarser)} {stop} getting better at a coarser dtype{why}")
+        why = [known[name] for name in pattern.coarser if name in known]
+        casts = [each.text for each in why if each.proven and each.is_cast]
+        made_by = f" ({'; '.join(dict.fromkeys(casts))})" if casts else ""
+        said.append(f"{_and(pattern.coarser)} {stop} getting better at a coarser dtype{made_by}")
     return f" {'; '.join(said)}." if said else ""
 
 

@@ -15,6 +15,7 @@ import pandas as pd
 
 from accuracy.core import fields
 from accuracy.core.dtype import FORMATS, effective_dtype, rounding_band
+from accuracy.core.path_text import pairs_of
 from accuracy.core.probes import PROBES, REFERENCE_ERROR
 from accuracy.core.quantisation import unit_roundoff, wire_roundoff
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS, FAILED, RERUN_COUNTS
@@ -133,7 +134,7 @@ class Evidence:
     def merges(self) -> int:
         """How many partials a row may be joined from, less one: ranks times parts of the keys within a rank."""
         size = int(self.key["world_size"])
-        options = dict(pair.split("=", 1) for pair in str(self.key["options"]).split(",") if "=" in pair)
+        options = pairs_of(self.key["options"])
         parts, chunk = (int(options.get(name, 0)) for name in PARTS)
         if chunk:
             parts = math.ceil(int(self.key["seqlen"]) / size / chunk)

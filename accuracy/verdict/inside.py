@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from accuracy.core import fields
 from accuracy.core.dtype import DTYPES, FORMATS
 from accuracy.verdict.label import BUGS, PRECISION_FLOOR, ROUNDING, Finding
 
@@ -41,9 +42,8 @@ def judges(evidence: "Evidence", dtype: str) -> bool:
 
 
 def is_foreign(evidence: "Evidence") -> bool:
-    """Whether the variant is a function of a user's; those of published packages have adapters of this package."""
-    options = str(evidence.key["options"])
-    return "fn=" in options and "fn=accuracy." not in options
+    """Whether the variant is a function of a user's."""
+    return fields.is_foreign(evidence.key["options"])
 
 
 def is_healthy(verdicts: pd.DataFrame) -> "pd.Series[bool]":

@@ -56,11 +56,6 @@ class Cause:
         return self.names[0].startswith(CAST)
 
     @property
-    def is_proven_cast(self) -> bool:
-        """Whether that is proven."""
-        return self.proven and self.is_cast
-
-    @property
     def text(self) -> str:
         """The clause, those that cannot be told from it, and which of the cases prove it, where not all do."""
         return " or, which is the same here, ".join(list(dict.fromkeys(self.clauses))[:3]) + self.where
@@ -87,7 +82,7 @@ def _of_tensor(tensor: str, rows: pd.DataFrame) -> Cause:
         return _of_tensor(tensor, rows[rows["case_id"].isin(simple)])
     finest = max(DTYPES[each.dtype].precision for each in cases)
     mine = [each for each in cases if DTYPES[each.dtype].precision == finest]
-    votes = Counter(name for each in mine if each.proven for name in each.alike | {*each.names})
+    votes = Counter(name for each in mine if each.proven for name in each.alike)
     best = max(mine, key=lambda each: (each.proven, max(votes[name] for name in each.names), each.world_size))
     if not best.proven:
         return best

@@ -72,5 +72,4 @@ def test_the_order_of_rows_changes_no_sentence() -> None:
     tables = [pd.concat(each, ignore_index=True) for each in ([main, swept], [swept, main])]
     said = {diagnoses(verdicts(table), table, *no_more())[0].sentence for table in tables}
     assert len(said) == 1
-    sentence = said.pop()
-    assert all(dtypes in sentence for dtypes in ("bfloat16 and float16", "float32", "float64"))
+    assert "in bfloat16 and float16, 1.10 times in float32, rounding in float64. Not tried: " in said.pop()

@@ -77,12 +77,21 @@ class Attention:
         """(B, H, Sq, S), of hidden pairs too."""
         return self._capped[0]
 
+    @property
+    def _visible(self) -> Tensor:
+        """Scores, -inf of hidden pairs."""
+        return self.scores.masked_fill(self.counts == 0, -torch.inf)
+
+    @cached_property
+    def row_max(self) -> Tensor:
+        """(B, H, Sq): largest score of the keys that a row sees; -inf where it sees none."""
+        return self._visible.amax(-1)
+
     @cached_property
     def exact_lse(self) -> Tensor:
         """(B, H, Sq); -inf of a row that sees no key."""
-        scores = self.scores.masked_fill(self.counts == 0, -torch.inf)
-        top = scores.amax(-1, keepdim=True).detach().clamp_min(-1e300)
-        return (self.counts * torch.exp(scores - top)).sum(-1).log() + top.squeeze(-1)
+        top = self.row_max.detach().clamp_min(-1e300)
+        return (self.counts * torch.exp(self._visible - top[..., None])).sum(-1).log() + top
 
     @cached_property
     def lse(self) -> Tensor:

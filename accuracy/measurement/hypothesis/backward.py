@@ -55,7 +55,7 @@ def _lse_of(asked: Asked) -> Iterator[Hypothesis]:
 def _forward(asked: Asked) -> Iterator[Hypothesis]:
     """Out unnormalised or normalised by something else; lse without, or with twice, its parts."""
     right = asked.reference
-    top = right.scores.masked_fill(right.counts == 0, -torch.inf).amax(-1)
+    top = right.row_max
     ends = {
         "out is not normalised": right.out * right.lse.exp()[..., None],
         "out is not normalised (a sum of exp(s - max) v)": right.out * (right.lse - top).exp()[..., None],
@@ -78,10 +78,9 @@ def _forward(asked: Asked) -> Iterator[Hypothesis]:
 def _delta_of(asked: Asked) -> Iterator[Hypothesis]:
     """Delta of another out than the returned one."""
     right = asked.reference
-    top = right.scores.masked_fill(right.counts == 0, -torch.inf).amax(-1)
     outs = {
         "the right out": right.out, "the unnormalised out": right.out * right.lse.exp()[..., None],
-        "the unnormalised out, a sum of exp(s - max) v": right.out * (right.lse - top).exp()[..., None],
+        "the unnormalised out, a sum of exp(s - max) v": right.out * (right.lse - right.row_max).exp()[..., None],
     }  # fmt: skip
     for base, attention in asked.bases:
         lse = attention.given[1] if attention.given else right.lse

@@ -63,8 +63,7 @@ def _merges(asked: Asked, form: str, to: Stage) -> Iterator[Hypothesis]:
     first = next(iter(towards.values()))
 
     def cut_weights(attention: Attention) -> Attention:
-        top = attention.scores.masked_fill(attention.counts == 0, -torch.inf).amax(-1, keepdim=True)
-        shift = torch.exp((attention.exact_lse[..., None] - top).clamp(-700, 700))
+        shift = torch.exp((attention.exact_lse - attention.row_max).clamp(-700, 700))[..., None]
         return attention.with_stages(weights=lambda x: to(x * shift) / shift)
 
     places = {

@@ -5,7 +5,9 @@ import re
 
 import pandas as pd
 
+from accuracy.core import fields
 from accuracy.core.number import count, plain
+from accuracy.core.path_text import pairs_of
 from accuracy.report.answer.accused import Accused
 from accuracy.report.means import geometric_means
 from accuracy.report.section.recommendation import JUDGED
@@ -148,9 +150,9 @@ def _remedy(first: Diagnosis, worst: Accused | None, measured: pd.DataFrame, sou
 
 def _chosen(variant: str, measured: pd.DataFrame) -> str:
     """How the command line chooses a variant; a user's function by its file or module."""
-    options = measured.loc[measured["variant"] == variant, "options"].astype(str)
-    given = options.str.extract(r"(?:^|,)fn=(?!accuracy\.)([^,]+)")[0].dropna()
-    return f"variant=callable variant.fn={given.iloc[0]}" if len(given) else f"variant={variant}"
+    foreign = filter(fields.is_foreign, measured.loc[measured["variant"] == variant, "options"])
+    options = pairs_of(next(foreign, ""))
+    return f"variant=callable variant.fn={options['fn']}" if options else f"variant={variant}"
 
 
 def _alternative(worst: Accused, sound: pd.DataFrame) -> str:
