@@ -22,7 +22,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from accuracy.cli import USAGE_ERROR, internal, listing, own_parts, sweep, unusable
 from accuracy.cli.composing import composed_once
-from accuracy.cli.launched import as_rank, import_ahead, speaks, start_server, tell, tell_done
+from accuracy.cli.launched import as_rank, import_later, speaks, start_server, tell, tell_done
 from accuracy.config import replay, worlds
 from accuracy.core.errors import ConfigError, NoRendezvous, RanksEnded, printable, unknown
 from accuracy.core.paths import CONFIGS
@@ -230,10 +230,10 @@ def _carry_out(
         tell_done()
         return 0
     print(plan_text.plan_line(plans, configuration.device, configuration.workers), file=sys.stderr)
-    if configuration.workers > 1:
-        import_ahead("accuracy.verdict.diagnosis", *(["accuracy.report.build"] if configuration.report else []))
+    modules = ["accuracy.verdict.diagnosis", *(["accuracy.report.build"] if configuration.report else [])]
+    begun = import_later(*modules if configuration.workers > 1 else ())
     try:
-        outcome = run.execute(configuration, config, plans, folder, command, launched)
+        outcome = run.execute(configuration, config, plans, folder, command, launched, begun=begun)
     except RanksEnded as ended:
         print(f"accuracy: {ended}", file=sys.stderr)
         return NOTHING_MEASURED

@@ -22,7 +22,6 @@ from accuracy.execute.ranks.launch import Launch, launch
 OF_RANKS, OF_WORKERS = ["accuracy.execute.ranks.agent"], ["accuracy.execute.worker_process", "accuracy.stack.measure"]
 PROCESSORS = "processors"
 ASKS = f"\nworkers: {PROCESSORS}"
-AHEAD_SECONDS = 1.0
 _told: IO[str] | None = None  # by the child: the time limit of a case and the run folder
 
 
@@ -96,11 +95,18 @@ def _end_with(parent: int) -> None:
         os._exit(1)
 
 
-def import_ahead(*modules: str) -> None:
-    """Import what comes after the cases while other processes measure these: once they have their first ones."""
-    timer = threading.Timer(AHEAD_SECONDS, lambda: [import_module(each) for each in modules])
-    timer.daemon = True
-    timer.start()
+def import_later(*modules: str) -> Callable[[], None]:
+    """What lets a thread import these, called when other processes have their first cases."""
+    begun = threading.Event()
+
+    def work() -> None:
+        begun.wait()
+        for each in modules:
+            import_module(each)
+
+    if modules:
+        threading.Thread(target=work, daemon=True).start()
+    return begun.set
 
 
 def start_server_of(arguments: Sequence[str]) -> None:

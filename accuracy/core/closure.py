@@ -40,10 +40,8 @@ def closure(modules: Iterable[str], follow: Callable[[str], bool] | None = None)
 
 def digest_of(files: dict[str, Path]) -> str:
     """SHA-256 of the files' names and contents."""
-    content = hashlib.sha256()
-    for name, path in files.items():
-        content.update(name.rpartition("/")[2].encode() + _bytes(path, _stamp(path)))  # wherever a user's file lies
-    return content.hexdigest()
+    named = (name.rpartition("/")[2].encode() + _bytes(path, _stamp(path)) for name, path in files.items())
+    return hashlib.sha256(b"".join(named)).hexdigest()  # wherever a user's file lies
 
 
 def _stamp(path: Path) -> tuple[int, int]:

@@ -9,10 +9,12 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from glob import glob
 from multiprocessing.context import ForkServerContext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from accuracy.config.read import PROCESSORS, Configuration
 from accuracy.execute import start_method
+
+if TYPE_CHECKING:
+    from accuracy.config.read import Configuration
 
 WORKER = "accuracy.execute.worker_process"
 MOST_ON_A_GPU = 10  # diagnose of ring on an H200 with 16 processors takes 15.1 s by 10, 15.5 s by 8
@@ -53,8 +55,10 @@ _started: list[tuple[int | None, Future[Process]]] = []
 _ending: list[ProcessPoolExecutor] | None = None
 
 
-def expected(configuration: Configuration) -> list[int | None]:
+def expected(configuration: "Configuration") -> list[int | None]:
     """The GPU of each process that a checked configuration will ask for, where that can be said without torch."""
+    from accuracy.config.read import PROCESSORS  # not by a process that measures: it takes pydantic
+
     one = len(glob("/dev/nvidia[0-9]*")) == 1 and "CUDA_VISIBLE_DEVICES" not in os.environ
     measures = configuration.world != "processes" and not configuration.dry_run
     if one and measures and configuration.workers == PROCESSORS and configuration.device != "cpu":

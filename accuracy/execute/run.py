@@ -6,7 +6,7 @@ import datetime
 import logging
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -68,9 +68,11 @@ def execute(
     command: list[str],
     launched: Launched | None = None,
     quiet: bool = False,
+    begun: Callable[[], object] = lambda: None,
 ) -> Outcome:
     """Measure every planned case that the folder does not have; each case's rows are on disk before the next. launched:
-    the real ranks that this process is the first of; None: it was started alone. quiet: no progress bar."""
+    the real ranks that this process is the first of; None: it was started alone. quiet: no progress bar. begun: called
+    when a case begins."""
     ids = [each.case.id for each in plans]
     if configuration.workers > 1 and not any(each.case.world == "processes" for each in plans):
         start_method.start_server([worker_process.__name__])  # at work while this process looks at its own code
@@ -102,6 +104,7 @@ def execute(
 
     def begin(case: Case) -> None:
         progress.set_postfix_str(f"{case.variant.name} {case.said_dtype} W={case.world_size}", refresh=False)
+        begun()
 
     try:
         with closing(measure(configuration, folder, pending, launched, begin)) as ended:

@@ -1,12 +1,15 @@
 """A worker process measures one case after another on its device and stores each case's rows itself."""
 
+import ctypes
 import math
 import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -31,6 +34,12 @@ class Work:
     threads: int
     case_seconds: float = math.inf
     imports: closure.Imports = field(default_factory=closure.known)
+
+    @property
+    def gpus_are_shared(self) -> bool:
+        """Whether a GPU has several workers, each of which waits for the others' kernels."""
+        own = [gpu for gpu in self.gpus if gpu is not None]
+        return len(own) > len({*own})
 
 
 def write(folder: Path, case: Case, measured: Measured) -> str:
@@ -59,8 +68,35 @@ def prepare(gpu: int | None) -> None:
     start_method.collect()
     arithmetic.make_exact()
     if gpu is not None:
+        opening = threading.Thread(target=_open, args=(gpu,))
+        opening.start()
+        _import_for_first_case()
+        opening.join()
         torch.cuda.set_device(gpu)
         torch.cuda.synchronize()  # fails here where the GPU cannot be had
+
+
+def _open(gpu: int) -> None:
+    """The driver opens a GPU for one process after another, 0.3 s each. torch would let no other Python code run."""
+    with suppress(OSError):  # torch says it better
+        driver, device = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+        driver.cuInit(0)
+        if driver.cuDeviceGet(ctypes.byref(device), gpu) == 0:
+            driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), device)
+
+
+FIRST_CALLS = (
+    "accuracy.reference.fused_kernels", "triton.experimental.gluon.nvidia.hopper", "flash_attn.flash_attn_interface",
+)  # fmt: skip
+"""What Triton and flash-attn import when they are first called."""
+
+
+def _import_for_first_case() -> None:
+    for name in FIRST_CALLS:
+        with suppress(Exception):  # whatever a package raises, a case that calls it says
+            import_module(name)
+    with suppress(Exception):
+        import_module("triton.runtime.cache").triton_key()  # reads all of Triton; kept
 
 
 def end_with_parent(status: int) -> None:
@@ -84,7 +120,11 @@ def accept(work: Work) -> None:
 
 def measure(case: Case) -> tuple[str, bool]:
     """The case's status, its rows on disk, and whether the process can measure more cases."""
-    status = write(_work.folder, case, _work.pipeline.measure(case))
+    measured = _work.pipeline.measure(case)
+    if _work.gpus_are_shared and "seconds" in measured.results:
+        none = [None] * len(measured.results["seconds"])
+        measured = replace(measured, results={**measured.results, "seconds": none})
+    status = write(_work.folder, case, measured)
     return status, status != table.FAILED or device_works("cpu" if _gpu is None else "cuda")
 
 

@@ -128,7 +128,7 @@ worst_token | index | token of the largest error, counted over all ranks
 worst_head | index | head of the largest error
 worst_dim | index | head dimension of the largest error; -1: the tensor has none
 
-seconds | s | forward and backward of all ranks
+seconds | s | forward and backward of all ranks; null where several cases shared a GPU
 peak_bytes | bytes | memory at its peak, beyond what was held before; simulated ranks: of all, with copied blocks
 """
 _PARTS = [[map(str.strip, line.split("|")) for line in part.strip().splitlines()] for part in _TABLE.split("\n\n")]

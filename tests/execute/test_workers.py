@@ -17,7 +17,7 @@ import torch
 from accuracy.cli import application as command
 from accuracy.config.read import PROCESSORS
 from accuracy.core.case import Case
-from accuracy.execute import ahead
+from accuracy.execute import ahead, worker_process
 from accuracy.execute import workers as pool
 from accuracy.execute.measure import CONTEXT_BYTES, WORKER_BYTES, fitting_workers
 from accuracy.execute.measure import work as work_of
@@ -160,6 +160,19 @@ def test_workers_killed_at_any_moment_cost_a_case_each_at_most(tmp_path: Path) -
     assert statuses[table.OK] == len(given) - statuses[table.FAILED] > 0
     assert set(table.read_results(tmp_path)["case_id"]) == set(begun)
     assert {*multiprocessing.active_children()} <= others
+
+
+@pytest.mark.parametrize(("gpus", "known"), [((0, 0), False), ((0, 1), True)])
+def test_a_case_that_shares_its_gpu_has_no_time(
+    tmp_path: Path, gpus: tuple[int, int], known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_process, "_work", work(tmp_path, *gpus), raising=False)
+    monkeypatch.setattr(worker_process, "_gpu", None, raising=False)
+    (case,) = cases("variant=ring", "world_size=2")
+    assert worker_process.measure(case) == (table.OK, True)
+    found = table.read_results(tmp_path)
+    assert found["error_rel"].notna().any()
+    assert found["seconds"].notna().any() == known
 
 
 def test_processes_that_started_ahead_measure_and_none_stays(tmp_path: Path) -> None:

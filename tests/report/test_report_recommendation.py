@@ -1,12 +1,11 @@
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from accuracy.core.number import MISSING
 from accuracy.report.build import write_report
 from accuracy.report.folder import read_folder
-from accuracy.report.section.recommendation import front, recommendation_table
+from accuracy.report.section.recommendation import recommendation_table
 from accuracy.report.series import Facet, facets_of, with_labels
 from tests.report.synthetic import Shape, write_run
 
@@ -62,9 +61,9 @@ def test_one_variant_over_ranks_is_no_choice(facet: Facet) -> None:
     assert recommendation_table(Facet(facet.slug, facet.label, alone)) is None
 
 
-def test_the_front_has_what_nothing_beats() -> None:
-    costs = pd.DataFrame({"spent": [1.0, 2.0, 2.0, 3.0, 1.0], "error": [3.0, 2.0, 2.5, 2.0, 3.0]})
-    assert front(costs).tolist() == [True, True, False, False, True]
+def test_without_times_take_is_the_most_accurate(facet: Facet) -> None:
+    rows = facet.rows.assign(seconds=float("nan"), world="simulated")
+    assert names(Facet(facet.slug, facet.label, rows)) == [[size, "ring", MISSING, MISSING] for size in ("2", "4")]
 
 
 def test_the_page_shows_it(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Section: which variants does no other beat in accuracy and cost at once, and which one to take?
+"""Section: which variant to take: which is as accurate as the most accurate, and the fastest of those?
 
 For each world size, seeds as one. Accuracy is that of the worst of out, dq, dk and dv over single device's: a model
 trains on all four (lse is float32 whatever the case, delta follows from out).
@@ -6,7 +6,6 @@ trains on all four (lse is float32 whatever the case, delta follows from out).
 
 import math
 
-import numpy as np
 import pandas as pd
 
 from accuracy.chart.view import Table, TableCell, cells
@@ -26,32 +25,25 @@ _OVER_SEEDS = {
 def cost_of(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
     """Per key and tensor, over the seeds: least seconds, median peak_bytes, geometric mean of x_single_device."""
     by = [*keys, "tensor"]
-    costs = geometric_means(rows, by, ["x_single_device"]).join(rows.groupby(by).agg(_OVER_SEEDS)).reset_index()
-    return costs[costs["seconds"].notna() | costs["peak_bytes"].notna()]
-
-
-def front(costs: pd.DataFrame) -> pd.Series:
-    """Which rows no other row beats: Pareto's front, less being better in every column. No number is missing."""
-    values = costs.to_numpy(dtype=float)
-    beaten = [((values <= row).all(axis=1) & (values < row).any(axis=1)).any() for row in values]
-    return pd.Series(np.logical_not(beaten), index=costs.index, dtype=bool)
+    return geometric_means(rows, by, ["x_single_device"]).join(rows.groupby(by).agg(_OVER_SEEDS)).reset_index()
 
 
 def recommendation_table(facet: Facet) -> Table | None:
     """A row a world size; None where no two variants were measured over ranks. To take is the fastest of those that are
-    as accurate as the most accurate, as the gate sees it; what has no time or no error is left out. Memory is that of
-    real ranks: simulated ones share a device, and on a GPU blocks that are copied to be one call of the kernel."""
+    as accurate as the most accurate, as the gate sees it; what has no time or no error is left out. Where nothing has a
+    time, as cases that shared a GPU, it is the most accurate. Memory is that of real ranks: simulated ones share a
+    device, and on a GPU blocks that are copied to be one call of the kernel."""
     rows = facet.whole[(facet.whole["world_size"] > 1) & facet.whole["tensor"].isin(JUDGED)]
     if rows["series"].nunique() < 2:
         return None
     rows = rows.assign(peak_bytes=rows["peak_bytes"].where(rows["world"] == "processes"))
     by_tensor = cost_of(rows, "world_size", "series").rename(columns={"x_single_device": "error"})
     found = by_tensor.groupby(["world_size", "series"])[["error", "seconds", "peak_bytes"]].max()
-    body = []
-    for size, mine in found.dropna(subset=["error", "seconds"]).reset_index().groupby("world_size"):
+    body, first = [], "seconds" if found["seconds"].notna().any() else "error"
+    for size, mine in found.dropna(subset=["error", first]).reset_index().groupby("world_size"):
         if len(mine) > 1:
             accurate = mine[mine["error"] <= mine["error"].min() * AS_ACCURATE]
-            least = (_least(accurate, "seconds"), _least(mine, "seconds"), _least(mine, "peak_bytes"))
+            least = (_least(accurate, first), _least(mine, "seconds"), _least(mine, "peak_bytes"))
             body.append(cells(size, *least))
     head = ("world size", "take", "fastest", "least memory")
     caption = f"What to take, {facet.label}: worst of {', '.join(JUDGED)} over single device's error, time, peak memory"
@@ -62,7 +54,8 @@ def _least(found: pd.DataFrame, column: str) -> TableCell | str:
     if found[column].isna().all():
         return MISSING
     choice = found.sort_values(column, kind="stable").iloc[0]
-    spent = [ratio(choice["error"]), seconds(choice["seconds"])]
+    spent = [ratio(choice["error"])]
+    spent += [seconds(choice["seconds"])] if choice["seconds"] >= 0 else []
     spent += [size_in_bytes(choice["peak_bytes"])] if choice["peak_bytes"] >= 0 else []
     name = str(choice["series"]).replace(",", ", ")  # where a line may break
     return TableCell(name, detail=", ".join(spent), kind="named")
