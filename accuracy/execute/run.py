@@ -94,8 +94,9 @@ def execute(
     writing.write_json(folder / "run.json", about)
     finished = finished_files.finished_cases(files)
     done = {case_id: found.status for case_id, found in finished.items() if codes.get(case_id) == found.code}
-    earlier = [files[case_id].rows for case_id in done]
+    rows = {case_id: files[case_id].rows for case_id in done}
     pending = [each for each in plans if each.case.id not in done]
+    waiting = {each.case.id for each in pending}
     counts = {table.OK: 0, table.UNSUPPORTED: 0, table.FAILED: 0}
     interrupted, results = False, None
     progress = Progress(
@@ -111,12 +112,14 @@ def execute(
             for status in ended:
                 counts[status] += 1
                 progress.update()
+                if configuration.workers > 1:  # they measure meanwhile
+                    finished_files.read_more(folder, rows, waiting)
     except KeyboardInterrupt:
         interrupted = True
     finally:
         progress.close()
     if not interrupted:
-        results = table.results_of(folder, [case_id for case_id in ids if case_id not in done], earlier)
+        results = table.results_of(folder, [case_id for case_id in ids if case_id not in rows], [*rows.values()])
         about |= {"ended": now(), "plan": completeness.closed(about["plan"], results)}
     writing.write_json(folder / "run.json", about)
     earlier_ok = sum(status == table.OK for status in done.values())

@@ -75,8 +75,8 @@ def _draw_tensor(part: Part, problem: Problem, seed: int, name: str) -> Tensor:
 
 
 def round_to(drawn: dict[str, Tensor], dtype: str, device: str) -> Inputs:
-    """The inputs of a case: rounded, then moved. dtype: as the case is said to have it."""
-    return Inputs(**{name: _rounded(x, dtype).to(device) for name, x in drawn.items()})
+    """The inputs of a case: moved, then rounded there, with the same bits. dtype: as the case is said to have it."""
+    return Inputs(**{name: _rounded(x.to(device), dtype) for name, x in drawn.items()})
 
 
 def _rounded(x: Tensor, dtype: str) -> Tensor:

@@ -1,6 +1,6 @@
 """Which cases of a run folder need no second run, and what do their files hold?"""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -48,6 +48,15 @@ def finished_cases(files: Mapping[str, CaseFile]) -> dict[str, Finished]:
     """By id, the cases that need no second run: measured or unsupported. A failed case is tried again."""
     found = {case_id: _finished(case_id, file) for case_id, file in files.items()}
     return {case_id: each for case_id, each in found.items() if each is not None}
+
+
+def read_more(folder: Path, rows: dict[str, pa.Table], wanted: Collection[str]) -> None:
+    """Add, by id, the rows of those wanted cases that have ended since and that no run writes again."""
+    for path in (folder / "results").glob("*.parquet"):
+        if path.stem in wanted and path.stem not in rows:
+            file = _read_file(path)
+            if file is not None and _finished(path.stem, file) is not None:
+                rows[path.stem] = file.rows
 
 
 def finished_case(folder: Path, case_id: str) -> Finished | None:

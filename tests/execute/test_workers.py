@@ -111,6 +111,14 @@ def test_workers_of_one_gpu_share_its_memory(monkeypatch: pytest.MonkeyPatch) ->
     assert settled(replace(simulated, device="auto", workers=PROCESSORS)).workers == settled(simulated).workers
 
 
+@pytest.mark.parametrize(("seeds", "workers"), [(2, 4), (6, 6), (9, 8)])
+def test_a_gpu_has_a_worker_for_each_reference(seeds: int, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "alike", lambda: (0,))
+    words = "device=cpu", "world_size=[1,2,4,8]", f"seed={[*range(seeds)]}", "dtype=float32", "variant=ring"
+    given = replace(configuration(*TINY, *words), device="cuda", workers=8)
+    assert fitting_workers(given, plan(given, None), None) == workers
+
+
 FAULTS = {
     "killed": ("os.kill(os.getpid(), 9)", "the worker process was killed by signal 9 (Killed)"),
     "exits": ("os._exit(7)", "the worker process ended with status 7"),

@@ -28,3 +28,13 @@ def test_no_neighbour_is_nearer(dtype: str) -> None:
 def test_what_is_no_number_or_zero_stays() -> None:
     x = torch.tensor([torch.nan, torch.inf, -torch.inf, 0.0, -0.0, 1e300], dtype=torch.float64)
     assert torch.equal(round_to(x, torch.bfloat16).nan_to_num(nan=7.0), x.bfloat16().nan_to_num(nan=7.0))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_a_gpu_rounds_to_the_same_bits(dtype: str) -> None:
+    """Numbers of all magnitudes, those below the normal ones of each format too."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2**16, dtype=torch.float64, generator=generator) * 2.0 ** torch.linspace(-160, 120, 2**16).double()
+    there = round_to(x.cuda(), getattr(torch, dtype)).cpu()
+    assert torch.equal(there.double().view(torch.int64), round_to(x, getattr(torch, dtype)).double().view(torch.int64))
