@@ -3,6 +3,7 @@
 They import torch and open their GPU while the process that hands out cases still imports torch itself, and plans.
 """
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from accuracy.config.read import Configuration
 
 WORKER = "accuracy.execute.worker_process"
-MOST_ON_A_GPU = 10  # diagnose of ring on an H200 with 16 processors takes 15.1 s by 10, 15.5 s by 8
+ENOUGH_FOR_A_GPU, MOST_ON_A_GPU = 4, 10
+"""On an H200 with 16 processors world_size_growth, of 6 references, took 19.9 s by 3, 20.4 by 4, 18.5 by 6, 19.9 by 8,
+20.3 by 10; diagnose of ring, of many, 14.2 s by 6, 11.5 by 10, 12.7 by 14."""
 
 
 class _Context(ForkServerContext):
@@ -62,13 +65,17 @@ def expected(configuration: "Configuration") -> list[int | None]:
     one = len(glob("/dev/nvidia[0-9]*")) == 1 and "CUDA_VISIBLE_DEVICES" not in os.environ
     measures = configuration.world != "processes" and not configuration.dry_run
     if one and measures and configuration.workers == PROCESSORS and configuration.device != "cpu":
-        return [0] * side_by_side(1)
+        return [0] * side_by_side(1, configuration)
     return []
 
 
-def side_by_side(gpus: int) -> int:
-    """How many processes `workers=processors` puts on so many GPUs."""
-    return max(1, min(MOST_ON_A_GPU * gpus, os.cpu_count() or 1))
+def side_by_side(gpus: int, configuration: "Configuration") -> int:
+    """How many processes `workers=processors` puts on so many GPUs: one for each reference, within bounds. More would
+    compute a reference again, and take turns on the GPU."""
+    grids = (configuration, *configuration.also)
+    axes = ([each.problems, each.inputs, each.seeds, each.dtypes] for each in grids)
+    wanted = max(ENOUGH_FOR_A_GPU * gpus, sum(math.prod(map(len, each)) for each in axes))
+    return max(1, min(wanted, MOST_ON_A_GPU * gpus, os.cpu_count() or 1))
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from accuracy.execute.ranks import rank_loop
 from accuracy.execute.ranks.rank_loop import Task
 from accuracy.execute.ranks.rendezvous import Ranks
 from accuracy.execute.worker_process import Work, device_works, write
-from accuracy.measurement.pipeline import Measured, Pipeline, shared
+from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.measurement.rerun.repeats import copies, repeat
 from accuracy.reference.cache import Cache
 from accuracy.results import table
@@ -168,15 +168,12 @@ def task_of(configuration: Configuration, folder: Path, plans: Sequence[Planned]
 
 
 def fitting_workers(configuration: Configuration, plans: Sequence[Planned], free_bytes: int | None) -> int:
-    """How many of the configuration's workers there is work for and, where they share one memory, memory for; of those
-    that share a GPU, for as many references, or enough for the GPU, of which more would take turns."""
+    """How many of the configuration's workers there is work for and, where they share one memory, memory for."""
     measurable = [each for each in plans if each.unsupported is None]
     most = min(configuration.workers, len(measurable))
-    memories, own = (1, WORKER_BYTES) if configuration.device == "cpu" else (len(device.alike()), CONTEXT_BYTES)
-    if configuration.device == "cuda" and most > memories:
-        most = min(most, max(memories * ENOUGH_FOR_A_GPU, len({shared(each.case) for each in measurable})))
     if free_bytes is None or not measurable:
         return max(1, most)
+    memories, own = (1, WORKER_BYTES) if configuration.device == "cpu" else (len(device.alike()), CONTEXT_BYTES)
     fitting = memories * (free_bytes // (max(each.bytes for each in measurable) + own))
     return max(min(most, memories), min(most, fitting))
 
@@ -184,9 +181,6 @@ def fitting_workers(configuration: Configuration, plans: Sequence[Planned], free
 WORKER_BYTES = 2**26
 """Of main memory that a worker has for itself, beside a case's: 61 MB measured in a worker of the demo, its small cases
 among them (`Private_Dirty` of /proc/PID/smaps_rollup; torch itself is shared)."""
-
-ENOUGH_FOR_A_GPU = 4
-"""World_size_growth of 6 references on an H200: 19.9 s by 3, 20.4 by 4, 18.5 by 6, 19.9 by 8, 20.3 by 10."""
 
 CONTEXT_BYTES = 2**30
 """Of a GPU's memory that each process on it takes for itself: a CUDA context and its libraries."""

@@ -59,14 +59,14 @@ def _backend(configuration: Configuration, device: str) -> str:
 def _workers(configuration: Configuration, device: str) -> int:
     """How many processes measure side by side, at most: where a simulated world lives in one process, `auto` is one for
     each GPU, or as many as share out the threads that torch would use by itself (`OMP_NUM_THREADS`). `processors` is
-    that on a GPU too, where small cases take time from Python and not from the GPU; 10 of them at most on each."""
+    that on a GPU too, where small cases take time from Python and not from the GPU (`ahead.side_by_side`)."""
     if configuration.world == "processes":
         return 1
     gpus = len(devices.alike()) if device == "cuda" else None
     if configuration.workers == AUTO_WORKERS or (configuration.workers == PROCESSORS and gpus is None):
         return gpus or max(1, torch.get_num_threads() // configuration.threads)
     if configuration.workers == PROCESSORS:
-        return side_by_side(gpus or 0)
+        return side_by_side(gpus or 0, configuration)
     if gpus is not None and configuration.workers > gpus:
         raise ConfigError(
             f"workers={configuration.workers}, but each needs a GPU and {gpus} of one model are here;"

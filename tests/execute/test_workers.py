@@ -111,12 +111,16 @@ def test_workers_of_one_gpu_share_its_memory(monkeypatch: pytest.MonkeyPatch) ->
     assert settled(replace(simulated, device="auto", workers=PROCESSORS)).workers == settled(simulated).workers
 
 
-@pytest.mark.parametrize(("seeds", "workers"), [(2, 4), (6, 6), (9, 8)])
-def test_a_gpu_has_a_worker_for_each_reference(seeds: int, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "alike", lambda: (0,))
-    words = "device=cpu", "world_size=[1,2,4,8]", f"seed={[*range(seeds)]}", "dtype=float32", "variant=ring"
-    given = replace(configuration(*TINY, *words), device="cuda", workers=8)
-    assert fitting_workers(given, plan(given, None), None) == workers
+@pytest.mark.parametrize(
+    ("seeds", "gpus", "workers"), [(1, 1, 4), (3, 1, 6), (9, 1, 10), (3, 2, 8), (9, 2, 18)]
+)  # fmt: skip
+def test_a_gpu_has_a_worker_for_each_reference(
+    seeds: int, gpus: int, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4 to 10 of them on each."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 32)
+    given = configuration(*TINY, f"seed={[*range(seeds)]}", "dtype=[float32,float16]")
+    assert ahead.side_by_side(gpus, given) == workers
 
 
 FAULTS = {
