@@ -1,7 +1,8 @@
 """How many cases a minute does a grid measure, everything but imports and the report included?
 
-On a GPU that of world_size_growth, compiled before, by one process and by those that share it; on the CPU the demo's, also in one process with all threads, and
-the share of one seed's processor time inside the attention kernels: the rest is what measuring costs.
+On a GPU that of world_size_growth, compiled before, by one process and by those that share it; on the CPU the demo's,
+also in one process with all threads, and the share of one seed's processor time inside the attention kernels: the rest
+is what measuring costs.
 """
 
 import contextlib
