@@ -118,22 +118,24 @@ def _told() -> dict[str, Any]:
 def _end(child: int) -> tuple[int, bool]:
     """Exit status of the process (negative: a signal), and whether its case had to be ended."""
     late = False
-    before = {number: signal.signal(number, lambda number, _: os.kill(child, number)) for number in _PASSED_ON}
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    waited_for = {signal.SIGCHLD, *_PASSED_ON}  # blocked, so that none is lost on the way into the wait
+    signal.pthread_sigmask(signal.SIG_BLOCK, waited_for)
     try:
         while True:
             done, how = os.waitpid(child, os.WNOHANG)
             if done:
                 return os.waitstatus_to_exitcode(how), late
-            signal.sigtimedwait({signal.SIGCHLD}, 1.0)
+            heard = signal.sigtimedwait(waited_for, 1.0)
+            if heard is not None and heard.si_signo in _PASSED_ON:
+                os.kill(child, heard.si_signo)
             told = _told()
             if told and time.monotonic() > told["until"]:
                 late = True
                 os.kill(child, signal.SIGKILL)
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        while signal.sigtimedwait(waited_for, 0) is not None:
+            pass  # what came too late to be passed on
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, waited_for)
 
 
 def _lose(code: int, late: bool) -> bool:
