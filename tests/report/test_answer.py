@@ -168,11 +168,12 @@ def test_variants_that_differ_in_their_policy_alone_are_told_apart(tmp_path: Pat
 
 def test_a_user_s_function_is_called_by_what_the_command_line_knows_it_by(tmp_path: Path) -> None:
     def wrong(rows: pd.DataFrame) -> pd.DataFrame:
-        mine = rows.assign(options="fn=mine.py:ring,layout=bshd")
+        mine = rows.assign(options="fn=mine.py:ring,layout=bhsd", sharding="zigzag")
         return tables.times(mine, mine["tensor"] == "dk", 1e3)
 
     advice = answer(tmp_path, tables.FEW, wrong).advice
-    assert "accuracy experiment=diagnose variant=callable variant.fn=mine.py:ring names the step" in advice
+    command = "variant=callable variant.callable.fn=mine.py:ring variant.callable.layout=bhsd variant.sharding=zigzag"
+    assert f"accuracy experiment=diagnose {command} names the step" in advice
 
 
 @pytest.mark.skipif(not REPORTS.is_dir(), reason="a source distribution has no reports/")

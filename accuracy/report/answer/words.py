@@ -7,7 +7,6 @@ import pandas as pd
 
 from accuracy.core import fields
 from accuracy.core.number import count, plain
-from accuracy.core.path_text import pairs_of
 from accuracy.report.answer.accused import Accused
 from accuracy.report.means import geometric_means
 from accuracy.report.section.recommendation import JUDGED
@@ -149,10 +148,10 @@ def _remedy(first: Diagnosis, worst: Accused | None, measured: pd.DataFrame, sou
 
 
 def _chosen(variant: str, measured: pd.DataFrame) -> str:
-    """How the command line chooses a variant; a user's function by its file or module."""
-    foreign = filter(fields.is_foreign, measured.loc[measured["variant"] == variant, "options"])
-    options = pairs_of(next(foreign, ""))
-    return f"variant=callable variant.fn={options['fn']}" if options else f"variant={variant}"
+    """How the command line chooses a variant; a user's function by its file or module, layout and sharding."""
+    rows = measured[measured["variant"] == variant]
+    row = rows[rows["options"].map(fields.is_foreign)].head(1).to_dict("records")
+    return " ".join(word for word in fields.words(row[0]) if word.startswith("variant")) if row else f"variant={variant}"
 
 
 def _alternative(worst: Accused, sound: pd.DataFrame) -> str:
