@@ -83,7 +83,12 @@ def _of_tensor(tensor: str, rows: pd.DataFrame) -> Cause:
     finest = max(DTYPES[each.dtype].precision for each in cases)
     mine = [each for each in cases if DTYPES[each.dtype].precision == finest]
     votes = Counter(name for each in mine if each.proven for name in each.alike)
-    best = max(mine, key=lambda each: (each.proven, max(votes[name] for name in each.names), each.world_size))
+    tried = max((each.tried for each in mine if each.proven), default=0)  # few on large problems: the simplest may lack
+
+    def telling(each: Cause) -> tuple[bool, bool, int, int]:
+        return each.proven, 2 * each.tried >= tried, max(votes[name] for name in each.names), each.world_size
+
+    best = max(mine, key=telling)
     if not best.proven:
         return best
     said = Counter(clause for each in mine if each.proven for clause in {*each.clauses})

@@ -31,6 +31,21 @@ def test_of_two_factors_that_one_case_cannot_tell_apart_the_one_of_all_cases_is_
     assert both.text == "dk is 1/W times what it should be"
 
 
+def test_the_simplest_cause_is_named_though_a_large_problem_tries_only_some() -> None:
+    """dv stays one hop away from home. On a large problem blocks are fitted, and shards of other ranks are not tried."""
+
+    def plant(plain: Plain) -> dict[str, torch.Tensor]:
+        right = plain.results()
+        return right | {"dv": right["dv"].roll(-right["dv"].shape[1] // 3, 1)}
+
+    found = [planted.rows(plant, "world_size=3", f"problem.seqlen={tokens}", *heads) for tokens, *heads in (
+        (24,), (480, "problem.heads=12", "problem.heads_kv=6"))]  # fmt: skip
+    (large,) = causes(found[1][1], pd.DataFrame([found[1][0].identity()])).values()
+    assert large.text.startswith("dv misses the block")
+    (both,) = causes(pd.concat([x for _, x in found]), pd.DataFrame([x.identity() for x, _ in found])).values()
+    assert both.text == "dv has the shard of rank r + 1"
+
+
 def test_a_cause_that_other_cases_rule_out_says_where_it_holds() -> None:
     """dv of the first two heads are exchanged; of two heads that is any roll, of four it is none."""
 

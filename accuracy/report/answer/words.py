@@ -151,7 +151,9 @@ def _chosen(variant: str, measured: pd.DataFrame) -> str:
     """How the command line chooses a variant; a user's function by its file or module, layout and sharding."""
     rows = measured[measured["variant"] == variant]
     row = rows[rows["options"].map(fields.is_foreign)].head(1).to_dict("records")
-    return " ".join(word for word in fields.words(row[0]) if word.startswith("variant")) if row else f"variant={variant}"
+    return (
+        " ".join(word for word in fields.words(row[0]) if word.startswith("variant")) if row else f"variant={variant}"
+    )
 
 
 def _alternative(worst: Accused, sound: pd.DataFrame) -> str:
