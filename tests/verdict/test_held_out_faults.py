@@ -32,7 +32,7 @@ def test_of_two_factors_that_one_case_cannot_tell_apart_the_one_of_all_cases_is_
 
 
 def test_the_simplest_cause_is_named_though_a_large_problem_tries_only_some() -> None:
-    """dv stays one hop away from home. On a large problem blocks are fitted, and shards of other ranks are not tried."""
+    """dv stays one hop from home. On a large problem blocks are fitted, and shards of other ranks are not tried."""
 
     def plant(plain: Plain) -> dict[str, torch.Tensor]:
         right = plain.results()
