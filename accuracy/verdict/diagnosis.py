@@ -254,7 +254,9 @@ def _ranks(pattern: Pattern) -> str:
     wrong = pattern.ranks_wrong.get(pattern.tensors[0], ())
     if pattern.size < 2 or not wrong or len(wrong) == pattern.size:
         return ""
-    if len(wrong) > 1 and wrong == tuple(range(wrong[0], pattern.size)):
+    if wrong == (pattern.size - 1,):
+        return f"on the last rank of {pattern.size}"
+    if wrong == tuple(range(wrong[0], pattern.size)):
         return f"from rank {wrong[0]} on"
     if len(wrong) > 1 and wrong == tuple(range(wrong[-1] + 1)):
         return f"up to rank {wrong[-1]}"

@@ -65,7 +65,7 @@ def sentence(verdicts: pd.DataFrame) -> str:
     """What the facts of one variant say together; nothing where there is none."""
     facts = _facts(verdicts)
     named = "rounds as a float32-internal function should" if FORMAT in facts else "merely rounds"
-    why = "where equal values round alike in 16 bits (the softmax's weights, heads' dk and dv)"
+    why = "where equal values round alike in 16 bits (as the softmax's weights, or heads' dk and dv, can)"
     tied = f", but for a bias on tied inputs, {why}"
     return f"{named}{tied if WEIGHTS in facts else ''}; nothing else found" if facts - {LSE, SCORES} else ""
 

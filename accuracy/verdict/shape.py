@@ -56,8 +56,9 @@ def _alone(judged: pd.DataFrame, bad: "pd.Series[bool]", names: tuple[str, ...] 
     own = {name: _sorted({*judged.loc[bad, name]} - {*judged.loc[~bad, name]}) for name in names}
     alone = {name: values for name, values in own.items() if values and name not in ("softmax_scale", "seqlen_q")}
     alone = {name: values for name, values in alone.items() if set(judged.loc[bad, name]) == set(values)}
-    alone = alone or _covering(judged[bad], own)
-    return " or ".join(f"{name}={value}" for name, values in alone.items() for value in values)
+    several = alone or _covering(judged[bad], own)
+    each = (" or ".join(f"{name}={value}" for value in values) for name, values in several.items())
+    return (" and " if alone else " or ").join(each)  # what all wrong problems have cannot be told apart
 
 
 def _covering(bad: pd.DataFrame, own: dict[str, list[Any]]) -> dict[str, list[Any]]:

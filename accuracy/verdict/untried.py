@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from accuracy.core import fields
 from accuracy.core.number import count
 from accuracy.results.table import FAILED, OK
 from accuracy.verdict.label import NOT_MEASURED
@@ -21,9 +22,11 @@ def untried(results: pd.DataFrame) -> str:
         "a softcap": not (rows["softcap"] > 0).any(),
         "dropout": not any("dropout=" in mask for mask in masks),
         "lengths that ranks cannot share": (sizes > 1).any() and not any("padding=" in mask for mask in masks),
+        "fewer queries than keys": not (rows.get("seqlen_q", rows["seqlen"]) != rows["seqlen"]).any(),
         "grouped heads": not (rows["heads"] != rows["heads_kv"]).any(),
         "batches": not (rows["batch"] > 1).any(),
         "odd numbers of ranks": (sizes > 1).any() and not ((sizes > 1) & (sizes % 2 == 1)).any(),
+        "a gradient of lse": (rows["tensor"] == "lse").any() and rows["options"].map(fields.is_foreign).any(),
         "runs again": not rows.get("repeats_differ", rows["seqlen"] * float("nan")).notna().any(),
     }
     words = [word for word, absent in missing.items() if absent]

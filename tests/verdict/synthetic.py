@@ -11,7 +11,8 @@ from tests.report.synthetic import Shape, identity
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 NOT_TRIED = (
     " Not tried: a full mask, windows, packed documents, a softcap, dropout, lengths that ranks cannot share,"
-    " grouped heads, batches, odd numbers of ranks, runs again, more than 512 tokens or 4 ranks."
+    " fewer queries than keys, grouped heads, batches, odd numbers of ranks, runs again,"
+    " more than 512 tokens or 4 ranks."
 )
 
 

@@ -143,6 +143,29 @@ def test_what_only_a_mask_shows_is_said_with_the_mask() -> None:
     assert "only with mask=causal and seqlen=8 or seqlen=16; no cause" in said(table).sentence
 
 
+def test_what_came_together_is_said_together() -> None:
+    """delta of the first batch item is taken for all; the only problem of two items has other heads, too."""
+    two = healthy(seeds=1).assign(batch=2, heads=8, heads_kv=8, case_id="two")
+    table = bend(pd.concat([healthy(), two], ignore_index=True), {"tensor": "dq", "batch": 2}, error_rel=0.9)
+    assert (
+        "dq is wrong at any precision, only with batch=2 and heads=8 and heads_kv=8; no cause" in said(table).sentence
+    )
+
+
+def test_one_wrong_rank_at_the_end_is_the_last_one() -> None:
+    """v of the hop before is taken on the last hop, which only the last rank sees."""
+    table = bend(healthy(), {"tensor": "out", "rank": (-1, 3)}, error_rel=0.1)
+    assert "out is wrong at any precision, on the last rank of 4; no cause" in said(table).sentence
+
+
+def test_a_gradient_of_lse_and_fewer_queries_are_said_to_be_untried() -> None:
+    mine = healthy().assign(options="fn=mine.py:attend")
+    assert "fewer queries than keys" in said(mine).sentence
+    assert "a gradient of lse" in said(mine).sentence
+    assert "a gradient of lse" not in said(healthy()).sentence
+    assert "a gradient of lse" not in said(mine[mine["tensor"] != "lse"]).sentence
+
+
 def test_a_cast_on_one_rank_is_no_bug_at_any_precision() -> None:
     """The last hop's keys in bfloat16: too large an error for a float32 case, too small for the mark of a format, and
     on one rank of four; in bfloat16 it is none."""
