@@ -28,6 +28,8 @@ _file: int | None = None  # what the measuring process has in hand, as JSON; Non
 _lost: dict[str, str] = {}
 _heard = -ONE_INTERRUPT_SECONDS  # the last interrupt, in monotonic seconds
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM)
+asked = threading.Event()
+"""An interrupt was raised and is not dealt with: libraries that clear errors may have lost it."""
 
 
 def attended(work: Callable[[], int]) -> int:
@@ -94,6 +96,7 @@ def interrupt(*_: object) -> None:
     global _heard
     before, _heard = _heard, time.monotonic()
     if _heard - before >= ONE_INTERRUPT_SECONDS:
+        asked.set()
         raise KeyboardInterrupt
 
 

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from accuracy.config.read import Configuration
 from accuracy.core.case import Case, digest
-from accuracy.execute import other_code, start_method, worker_process
+from accuracy.execute import attend, other_code, start_method, worker_process
 from accuracy.execute.measure import Launched, measure
 from accuracy.execute.plan import Planned
 from accuracy.measurement.provenance import code_of, fingerprint, provenance
@@ -112,10 +112,13 @@ def execute(
             for status in ended:
                 counts[status] += 1
                 progress.update()
+                if attend.asked.is_set():
+                    raise KeyboardInterrupt
                 if configuration.workers > 1:  # they measure meanwhile
                     finished_files.read_more(folder, rows, waiting)
     except KeyboardInterrupt:
         interrupted = True
+        attend.asked.clear()
     finally:
         progress.close()
     if not interrupted:
