@@ -8,9 +8,11 @@ from pathlib import Path
 import pandas as pd
 
 from accuracy.cli import application as command
+from accuracy.execute import attend, run
+from accuracy.execute.plan import plan
 from accuracy.results import table
 from tests.command_line import TINY, Answer, CommandLine, finish, start
-from tests.measuring import COSTS
+from tests.measuring import COSTS, composed, configuration
 from tests.processes import Process
 
 GRID = (*TINY, "device=cpu", "variant=[ring,bpt_ring]", "dtype=[bfloat16,float32]", "world_size=[1,4]",
@@ -54,8 +56,8 @@ def test_an_interrupt_ends_a_run_in_order_and_the_same_command_ends_it_as_an_und
 ) -> None:
     """Of another process with another seed of Python's hashes, so case ids depend on neither. (tests/attack/test_kills
     kills runs.)"""
-    run = accuracy.folder / "run"
-    first = interrupted(start(accuracy.folder, *GRID, PYTHONHASHSEED="4711"), run)
+    folder = accuracy.folder / "run"
+    first = interrupted(start(accuracy.folder, *GRID, PYTHONHASHSEED="4711"), folder)
     assert first.answer.status == command.INTERRUPTED
     assert "Traceback" not in first.answer.err
     assert "interrupted: the same command goes on from here" in first.answer.out
@@ -63,7 +65,7 @@ def test_an_interrupt_ends_a_run_in_order_and_the_same_command_ends_it_as_an_und
     assert_whole_cases_only(first.results)
     assert first.about["ended"] is None
 
-    ended = look(accuracy(*GRID), run)
+    ended = look(accuracy(*GRID), folder)
     assert ended.answer.status == 0
     assert {case_id: ended.written[case_id] for case_id in first.written} == first.written
     done = f"{CASES - len(first.written)} measured, 0 unsupported, 0 failed, {len(first.written)} found done"
@@ -71,8 +73,8 @@ def test_an_interrupt_ends_a_run_in_order_and_the_same_command_ends_it_as_an_und
     assert len(ended.written) == CASES
     assert ended.about["ended"] is not None
 
-    shutil.rmtree(run)
-    alone = look(accuracy(*GRID), run)
+    shutil.rmtree(folder)
+    alone = look(accuracy(*GRID), folder)
     disturbed, undisturbed = (
         each.results.drop(columns=COSTS).sort_values(["case_id", "tensor", "rank"], ignore_index=True)
         for each in (ended, alone)
@@ -81,3 +83,11 @@ def test_an_interrupt_ends_a_run_in_order_and_the_same_command_ends_it_as_an_und
     pd.testing.assert_frame_equal(disturbed, undisturbed, check_exact=True)
     for name in table.METRICS:
         assert disturbed[name].to_numpy().tobytes() == undisturbed[name].to_numpy().tobytes(), name
+
+
+def test_an_interrupt_that_a_library_cleared_ends_the_run_after_the_case_at_hand(tmp_path: Path) -> None:
+    words = (*TINY, "device=cpu", "variant=ring", "dtype=float32", "world_size=[1,2]", "workers=1")
+    chosen = configuration(*words)
+    outcome = run.execute(chosen, composed(*words), plan(chosen, None), tmp_path, [], begun=attend.asked.set)
+    assert (outcome.interrupted, outcome.ok) == (True, 1)
+    assert not attend.asked.is_set()
