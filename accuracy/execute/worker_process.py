@@ -121,9 +121,9 @@ def accept(work: Work) -> None:
 def measure(case: Case) -> tuple[str, bool]:
     """The case's status, its rows on disk, and whether the process can measure more cases."""
     measured = _work.pipeline.measure(case)
-    if _work.gpus_are_shared and "seconds" in measured.results:
-        none = [None] * len(measured.results["seconds"])
-        measured = replace(measured, results={**measured.results, "seconds": none})
+    if _work.gpus_are_shared:
+        kept = {name: values for name, values in measured.results.items() if name != "seconds"}
+        measured = replace(measured, results=kept)
     status = write(_work.folder, case, measured)
     return status, status != table.FAILED or device_works("cpu" if _gpu is None else "cuda")
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from accuracy.config.read import PROCESSORS
 from accuracy.core.case import Case
 from accuracy.execute import run
 from accuracy.execute.plan import plan
@@ -48,7 +47,7 @@ def on_gpu() -> Iterator[str]:
     words = grid("cuda")
     execute((*words, "seed=0"), time.perf_counter)
     count = measured(words)
-    for workers, said in (("1", "one process"), (PROCESSORS, "processes that share the GPU, with their start")):
+    for workers, said in (("1", "one process"), ("processors", "processes that share the GPU, with their start")):
         seconds = execute((*words, f"workers={workers}"), time.perf_counter)
         rate = f"{count} measured cases in {seconds:.1f} s, {count / seconds * 60:.0f} a minute"
         yield f"world_size_growth, {said}: {rate}; target >= {TARGET}"
