@@ -18,6 +18,7 @@ from accuracy.core.precision import Precision
 from accuracy.core.sharding import UNEVEN, segments, total
 from accuracy.runtime import sharding
 from accuracy.variant.base import Rank, Schedule, schedule_of
+from accuracy.variant.ring import COPIED_ELEMENTS
 from accuracy.world.base import Tensors
 
 
@@ -104,20 +105,19 @@ def attend(rank: Rank, everything: Tensors, group: HeadGroup, q: Tensor, out: Te
         lse[:, group.query, block.query] = lse_block
 
 
-def _differentiate(
-    rank: Rank, everything: Tensors, group: HeadGroup, dout: Tensor, q: Tensor, *outs: Tensor
-) -> Tensors:
-    """A group's dq, and its dk and dv of all keys in the shards of a reduce-scatter (W, B, S/W, Hk', D)."""
-    keys, values = everything
+def differentiate(rank: Rank, everything: Tensors, group: HeadGroup, dq: Tensor, *given: Tensor) -> Tensors:
+    """Fill in the dq of a group of heads; its dk and dv of all keys, in the shards of a reduce-scatter (W, B, S/W, Hk',
+    D). given: dout, q, out, lse of all heads."""
+    dout, q, out, lse = (x[:, group.query] if x.dim() == 3 else x[:, :, group.query] for x in given)
     met = rank.meeting(None, q.shape[1]).of_heads(group.query.start)
-    dq = torch.empty_like(q)
     dk, dv = (torch.zeros_like(x, dtype=rank.place("dkv_accumulator")) for x in everything)
     for block in blocks(rank, q.shape[1]):
-        dq[:, block.query], dk_block, dv_block = met.differentiate(block, dout, q, keys, values, *outs)
+        dq_block, dk_block, dv_block = met.differentiate(block, dout, q, *everything, out, lse)
+        dq[:, block.query, group.query] = dq_block
         dk[:, block.key] += dk_block
         dv[:, block.key] += dv_block
     wire = rank.place("gradient_wire")
-    return dq, *(sharding.cut(x.to(wire), rank.sharding, rank.world.size) for x in (dk, dv))
+    return tuple(sharding.cut(x.to(wire), rank.sharding, rank.world.size) for x in (dk, dv))
 
 
 async def _summed(rank: Rank, shards: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -126,10 +126,10 @@ async def _summed(rank: Rank, shards: Sequence[Tensor]) -> Sequence[Tensor]:
         return await rank.world.reduce_scatter(shards)
     own, size = rank.world.rank, rank.world.size
     received = await rank.world.all_to_all(shards)
-    return [_tree([x[(own + hop) % size] for hop in range(1, size + 1)]) for x in received]
+    return [tree([x[(own + hop) % size] for hop in range(1, size + 1)]) for x in received]
 
 
-def _tree(parts: list[Tensor]) -> Tensor:
+def tree(parts: list[Tensor]) -> Tensor:
     """Their sum, each of two rounded; an odd one waits."""
     while len(parts) > 1:
         pairs = zip(parts[::2], parts[1::2], strict=False)
@@ -148,17 +148,21 @@ class Llama3(Schedule):
         return None
 
     def held_bytes(self, case: Case) -> int:
-        """Of each rank while it waits: the slices of dk and dv that it has given to a reduce-scatter. Of all ranks of a
-        simulated world, which take turns: gathers, one of them in sequence, and a turn's sums."""
+        """Of each rank while it waits: the slices of dk and dv that it has given to a reduce-scatter; in a simulated
+        world of several groups of heads, and once more side by side with the other ranks'. Of all ranks of such a
+        world, which take turns: gathers, one of them in sequence, and a turn's sums."""
         problem, stride = case.problem, dict(case.variant.options).get("heads_stride", 1)
         whole = problem.batch * problem.seqlen * int(stride or problem.heads_kv) * problem.head_dim
         policy = case.backward_precision
         sums, wire = (FORMATS[policy.dtype(place, case.dtype)].bytes for place in ("dkv_accumulator", "gradient_wire"))
         here = schedule_of(case.variant.backward) is self
-        folded = case.world == "simulated" and case.device == "cuda"  # all groups of heads gathered together
-        together = problem.heads_kv // int(stride or problem.heads_kv) if folded else 1
-        turn = 6 * whole * together * FORMATS[case.dtype].bytes + 4 * whole * sums
-        return (2 * whole * wire if here else 0) + (turn if case.world == "processes" else -(-turn // case.world_size))
+        groups = problem.heads_kv // int(stride or problem.heads_kv)
+        if case.world == "processes":
+            return (2 * whole * wire if here else 0) + 6 * whole * FORMATS[case.dtype].bytes + 4 * whole * sums
+        summed = max(1, min(groups, COPIED_ELEMENTS // (case.world_size * whole)))  # groups of heads at once
+        gathered = groups if case.device == "cuda" else summed
+        turn = 6 * whole * gathered * FORMATS[case.dtype].bytes + 4 * whole * summed * sums
+        return (3 * whole * summed * wire if here else 0) - (-turn // case.world_size)
 
     async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
         """See `Schedule.forward`."""
@@ -173,10 +177,7 @@ class Llama3(Schedule):
         """See `Schedule.backward`. The ranks' dk and dv are summed in `gradient_wire`."""
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         async for group, everything in _gathered(rank, q, k, v):
-            heads = group.query
-            of_heads = dout[:, :, heads], q[:, :, heads], out[:, :, heads], lse[:, heads]
-            dq[:, :, heads], *shards = _differentiate(rank, everything, group, *of_heads)
-            sums = await _summed(rank, shards)
+            sums = await _summed(rank, differentiate(rank, everything, group, dq, dout, q, out, lse))
             dk[:, :, group.kv], dv[:, :, group.kv] = (x[:, : k.shape[1]] for x in sums)
         return dq, dk, dv
 

@@ -22,9 +22,11 @@ def forward_of(schedule: Schedule) -> Batched | None:
 
 
 def backward_of(schedule: Schedule) -> Batched | None:
-    """Of a `Ring` whose backward is not overridden."""
+    """Of a `Ring` or a `Llama3` whose backward is not overridden."""
     if isinstance(schedule, Ring) and _is_plain(schedule, "backward", "source", "hop", "end_step"):
         return lambda rank, shards: ring.backward(rank, schedule.blocks, shards)
+    if isinstance(schedule, Llama3) and type(schedule).backward is Llama3.backward:
+        return llama3.backward
     return None
 
 
