@@ -6,6 +6,8 @@ made of sums, of all tensors at once.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +17,8 @@ from accuracy.core.case import Case
 from accuracy.core.dtype import coarser, tensor_dtype
 from accuracy.core.errors import WrongResult
 from accuracy.measurement import beyond, condition, metrics, padding
-from accuracy.measurement.distance import Distance, distance
+from accuracy.measurement.begun import read
+from accuracy.measurement.distance import Distance, begin, distance
 from accuracy.measurement.metrics import Array, Sums
 from accuracy.measurement.targets import Targets
 from accuracy.results.table import ALL_TENSORS
@@ -38,19 +41,23 @@ class Compared:
 @dataclass(frozen=True)
 class _Apart:
     """How far a tensor is from the reference, from the single-device kernel's, and from the reference of unquantised
-    inputs."""
+    inputs; bits: (W,)."""
 
     reference: Distance
-    single_device: Sums
+    single_device: Distance
     bits: Array
-    unquantised: Sums | None
-    beyond: Array | None
+    unquantised: Distance | None = None
 
 
 def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[str, Compared]:
     """Each tensor that the ranks returned, by name. Raises WrongResult where one has another shape or dtype."""
     dtypes = {name: stored_dtype(case, name, results) for name in ALL_TENSORS}
-    apart = {name: _apart(case, targets, name, x, dtypes) for name, x in _in_turn(case, targets, results)}
+    counts: dict[str, Array | None] = {}
+    if case.reruns.explain and not targets.unquantised:
+        counts = {
+            name: beyond.count(case, targets, name, x, dtypes["lse"]) for name, x in _in_turn(case, targets, results)
+        }
+    apart = _apart(case, targets, results, dtypes)
 
     def of_all(sums: Callable[[str], Sums]) -> Sums:
         found = {name: sums(name) for name in apart}
@@ -60,13 +67,13 @@ def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[st
 
     together = metrics.metric_columns(
         error=of_all(lambda name: apart[name].reference.sums),
-        diff=of_all(lambda name: apart[name].single_device),
+        diff=of_all(lambda name: apart[name].single_device.sums),
         single_device=of_all(lambda name: targets.single_device_sums(case, name)),
         floor=of_all(lambda name: targets.floor_sums(case, name, dtypes[name])),
         ulp=np.array([each.reference.ulp for each in apart.values()]),
         natural=np.array([[targets.natural(case.problem)[name]] for name in apart]),
     )
-    if lost := [each.unquantised for each in apart.values() if each.unquantised is not None]:
+    if lost := [each.unquantised.sums for each in apart.values() if each.unquantised is not None]:
         together |= metrics.loss_columns(metrics.of_tensors(lost))
     found = {}
     for number, (name, each) in enumerate(apart.items()):
@@ -74,7 +81,8 @@ def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[st
         columns = {column: values[number] for column, values in together.items()}
         if case.conditions:
             columns |= condition.columns(case, targets.magnitudes(case), name, reference)
-        found[name] = Compared(reference.shape, columns, each.reference, each.bits, each.beyond)
+        bits = metrics.appended(each.bits, each.bits.max(keepdims=True))
+        found[name] = Compared(reference.shape, columns, each.reference, bits, counts.get(name))
     return found
 
 
@@ -86,18 +94,26 @@ def stored_dtype(case: Case, name: str, results: Sequence[Results]) -> str:
     return coarser(expected, _word(x)) if name == "lse" and x is not None else expected
 
 
-def _apart(case: Case, targets: Targets, name: str, x: Tensor, dtypes: dict[str, str]) -> _Apart:
-    dtype = dtypes[name]
-    workspace = targets.workspace
-    bits = metrics.significand_bits(x, "float64" if name == "delta" else dtype)
-    unquantised = targets.unquantised_target(case, name)
-    return _Apart(
-        distance(x, targets.reference_target(case, name), ulp_dtype=dtype, workspace=workspace),
-        distance(x, targets.single_device_target(case, name), signed=False, workspace=workspace).sums,
-        metrics.appended(bits, bits.max(keepdims=True)),
-        None if unquantised is None else distance(x, unquantised, signed=False, workspace=workspace).sums,
-        beyond.count(case, targets, name, x, dtypes["lse"]) if case.reruns.explain and unquantised is None else None,
-    )
+def _apart(case: Case, targets: Targets, results: Sequence[Results], dtypes: dict[str, str]) -> dict[str, _Apart]:
+    """Of each tensor that there is. All numbers are read at once; what they do not suffice for has another pass."""
+
+    def each(name: str, x: Tensor, of: Callable[..., Any], bits: Callable[..., Any]) -> dict[str, Any]:
+        dtype, unquantised = dtypes[name], targets.unquantised_target(case, name)
+        of = partial(of, x, workspace=targets.workspace)
+        found = {
+            "reference": of(targets.reference_target(case, name), ulp_dtype=dtype),
+            "single_device": of(targets.single_device_target(case, name), signed=False),
+            "bits": bits(x, "float64" if name == "delta" else dtype),
+        }
+        return found if unquantised is None else found | {"unquantised": of(unquantised, signed=False)}
+
+    begun = {name: each(name, x, begin, metrics.begin_significand_bits) for name, x in _in_turn(case, targets, results)}
+    numbers = iter(read([one for of_one in begun.values() for one in of_one.values()]))
+    found = {name: {way: next(numbers) for way in of_one} for name, of_one in begun.items()}
+    if odd := {name for name, of_one in found.items() if any(number is None for number in of_one.values())}:
+        again = ((name, x) for name, x in _in_turn(case, targets, results) if name in odd)
+        found |= {name: each(name, x, distance, metrics.significand_bits) for name, x in again}
+    return {name: _Apart(**of_one) for name, of_one in found.items()}
 
 
 def _in_turn(case: Case, targets: Targets, results: Sequence[Results]) -> Iterator[tuple[str, Tensor]]:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from accuracy.core.dtype import FORMATS
 from accuracy.core.probes import REFERENCE_ERROR
+from accuracy.measurement.begun import Begun, Numbers, read
 from accuracy.results.derived import ratio
 from accuracy.results.table import ALL_RANKS
 from accuracy.runtime.rounding import spacing
@@ -74,7 +75,8 @@ def sums(error: Tensor, x: Tensor, reference: Tensor) -> Sums:
             finite.sum(1),
             finite.square().sum(1),
             (finite * reference.flatten(1).sign().nan_to_num(nan=0.0)).sum(1),
-            *along(kept * finite.view_as(kept), heads(kept.square())),
+            *along(kept * finite.view_as(kept), norms_of := heads(kept.square())),
+            norms_of.square().sum(1),
             largest,
             worst.double(),
             norm_square(reference),
@@ -91,9 +93,9 @@ def heads(values: Tensor) -> Tensor:
 
 
 def along(products: Tensor, norms: Tensor) -> tuple[Tensor, ...]:
-    """`Sums.along` and the three after it, each (W,). products: of error and reference; norms: (W, N), see `heads`."""
+    """`Sums.along` and the two after it, each (W,). products: of error and reference; norms: (W, N), see `heads`."""
     each = heads(products)
-    return each.sum(1), each.square().sum(1), (each * norms).sum(1), norms.square().sum(1)
+    return each.sum(1), each.square().sum(1), (each * norms).sum(1)
 
 
 def norm_square(reference: Tensor, out: Tensor | None = None) -> Tensor:
@@ -190,17 +192,31 @@ def significand_bits(x: Tensor, dtype: str) -> Array:
     A tensor that somebody rounded to bfloat16 on its way has 8, whatever dtype it is stored in. Mostly a few elements
     show that all bits of the tensor's dtype are in use, and no others need be looked at.
     """
+    (few,) = read([begin_significand_bits(x, dtype)])
+    return few if few is not None else _bits(_lowest(x.flatten(1)).cpu().numpy())
+
+
+def begin_significand_bits(x: Tensor, dtype: str) -> Begun[Array]:
+    """As `significand_bits`, of a few elements; None where these do not have all bits of the dtype."""
+
+    def made(parts: Numbers) -> Array | None:
+        few = _bits(parts["lowest"])
+        return few if (few == FORMATS[dtype].precision).all() else None
+
     flat = x.flatten(1)
     apart = flat.shape[1] // SAMPLE | 1  # odd, so that they are of many dimensions of a head
-    few = _significand_bits(flat[:, ::apart])
-    return few if (few == FORMATS[dtype].precision).all() else _significand_bits(flat)
+    return Begun({"lowest": _lowest(flat[:, ::apart])}, made)
 
 
-def _significand_bits(flat: Tensor) -> Array:
+def _lowest(flat: Tensor) -> Tensor:
+    """The lowest bit of all significands, of which each has 53: (W,)."""
     mantissa, _ = torch.frexp(flat.double().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0))
     whole = (mantissa * 2.0**53).long()
-    lowest = (whole & -whole).masked_fill_(whole == 0, 2**53).amin(1)
-    return (54 - torch.frexp(lowest.double()).exponent).cpu().numpy()  # the exponent is 1 + trailing zeros
+    return (whole & -whole).masked_fill_(whole == 0, 2**53).amin(1).double()
+
+
+def _bits(lowest: Array) -> Array:
+    return 54 - np.frexp(lowest)[1]  # the exponent is 1 + trailing zeros
 
 
 SAMPLE = 256

@@ -109,10 +109,11 @@ def differentiate(rank: Rank, everything: Tensors, group: HeadGroup, dq: Tensor,
     """Fill in the dq of a group of heads; its dk and dv of all keys, in the shards of a reduce-scatter (W, B, S/W, Hk',
     D). given: dout, q, out, lse of all heads."""
     dout, q, out, lse = (x[:, group.query] if x.dim() == 3 else x[:, :, group.query] for x in given)
+    keys, values = everything
     met = rank.meeting(None, q.shape[1]).of_heads(group.query.start)
     dk, dv = (torch.zeros_like(x, dtype=rank.place("dkv_accumulator")) for x in everything)
     for block in blocks(rank, q.shape[1]):
-        dq_block, dk_block, dv_block = met.differentiate(block, dout, q, *everything, out, lse)
+        dq_block, dk_block, dv_block = met.differentiate(block, dout, q, keys, values, out, lse)
         dq[:, block.query, group.query] = dq_block
         dk[:, block.key] += dk_block
         dv[:, block.key] += dv_block

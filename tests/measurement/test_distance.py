@@ -13,7 +13,7 @@ from accuracy.runtime.workspace import Workspace
 ULP = 2.0**-52
 SHAPES = [(1, 1, 1, 1, 1), (3, 1, 8, 2, 4), (2, 2, 5, 3), (4, 3, 6, 2, 5)]
 ADDED = ("total", "square", "signed", "signed_square", "outward", "norm_square")  # in another order: as many roundings
-PRODUCTS = module.ALONG  # of four factors at most, each below 5: 625 times as much
+PRODUCTS = ("along", "along_square", "along_norm", "norm_quartic")  # of four factors at most, each below 5: 625 times as much
 
 
 def pair(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -81,8 +81,10 @@ def test_the_worst_element_is_found_by_way_of_its_token(place: tuple[int, ...]) 
 
 
 def test_a_token_mistaken_for_another_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The planted fault: the place inside of a token, taken for that in the shard."""
-    monkeypatch.setattr(module, "_worst", lambda size, largest: largest.argmax(1))
+    """The planted fault: the first token, taken for that of the largest element."""
+    original = module._worst
+    first = {"worst_token": torch.zeros(1, dtype=torch.float64)}
+    monkeypatch.setattr(module, "_worst", lambda size, largest: original(size, largest) | first)
     x, reference = pair((1, 1, 4, 2, 3), torch.float64)
     x[0, 0, 2, 1, 1] += 9.0
     found, expected = distance(x, Target(reference), ulp_dtype="float64"), by_definition(x, reference, "float64")

@@ -117,9 +117,9 @@ class _ByGroups:
 
     def backward(self, *given: Tensor, **how: Any) -> Tensors:
         """See `Kernel.backward`."""
-        *tensors, lse = given
-        lse = lse.unflatten(1, (self.count, -1)).flatten(0, 1)
-        return tuple(map(self._beside, self.kernel.backward(*map(self._apart, tensors), lse, **how)))
+        dout, q, k, v, out = (self._apart(x) for x in given[:5])
+        lse = given[5].unflatten(1, (self.count, -1)).flatten(0, 1)
+        return tuple(self._beside(x) for x in self.kernel.backward(dout, q, k, v, out, lse, **how))
 
     def _apart(self, x: Tensor) -> Tensor:
         return x.unflatten(2, (self.count, -1)).movedim(2, 1).flatten(0, 1)
