@@ -19,9 +19,9 @@ def quoted(tables: Tables) -> dict[str, list[Said]]:
             ),
             Said("{:,.0f} of {:,.0f} rows are equal in every digit**, all eight", gloo),
             Said(
-                "{} cases, none failed, half a minute;",
-                (of_nccl["ok"],),
-                not of_nccl["failed"] and tables.seconds(NCCL) < 45,
+                "{} cases, none failed, {:.0f} seconds;",
+                (of_nccl["ok"], tables.seconds(NCCL)),
+                not of_nccl["failed"],
             ),
             Said("{:,.0f} of {:,.0f} rows are equal in every digit**, too", nccl),
         ],

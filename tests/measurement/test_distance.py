@@ -13,7 +13,12 @@ from accuracy.runtime.workspace import Workspace
 ULP = 2.0**-52
 SHAPES = [(1, 1, 1, 1, 1), (3, 1, 8, 2, 4), (2, 2, 5, 3), (4, 3, 6, 2, 5)]
 ADDED = ("total", "square", "signed", "signed_square", "outward", "norm_square")  # in another order: as many roundings
-PRODUCTS = ("along", "along_square", "along_norm", "norm_quartic")  # of four factors at most, each below 5: 625 times as much
+PRODUCTS = (
+    "along",
+    "along_square",
+    "along_norm",
+    "norm_quartic",
+)  # of four factors at most, each below 5: 625 times as much
 
 
 def pair(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
