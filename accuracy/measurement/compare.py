@@ -103,7 +103,7 @@ def _apart(case: Case, targets: Targets, results: Sequence[Results], dtypes: dic
         found = {
             "reference": of(targets.reference_target(case, name), ulp_dtype=dtype),
             "single_device": of(targets.single_device_target(case, name), signed=False),
-            "bits": bits(x, "float64" if name == "delta" else dtype),
+            "bits": bits(x, None if name == "delta" else dtype),
         }
         return found if unquantised is None else found | {"unquantised": of(unquantised, signed=False)}
 

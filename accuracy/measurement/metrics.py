@@ -185,9 +185,9 @@ def significance(each: Sums) -> Array:
     return np.copysign(size, mean)
 
 
-def significand_bits(x: Tensor, dtype: str) -> Array:
+def significand_bits(x: Tensor, dtype: str | None) -> Array:
     """The fewest significant bits in which every value of a rank's shard x (W, ...) is exact: (W,); 0 where all are
-    zero. dtype: in which x is stored; x may be wider.
+    zero. dtype: in which x is stored; x may be wider; None: x is not stored.
 
     A tensor that somebody rounded to bfloat16 on its way has 8, whatever dtype it is stored in. Mostly a few elements
     show that all bits of the tensor's dtype are in use, and no others need be looked at.
@@ -196,15 +196,16 @@ def significand_bits(x: Tensor, dtype: str) -> Array:
     return few if few is not None else _bits(_lowest(x.flatten(1)).cpu().numpy())
 
 
-def begin_significand_bits(x: Tensor, dtype: str) -> Begun[Array]:
-    """As `significand_bits`, of a few elements; None where these do not have all bits of the dtype."""
+def begin_significand_bits(x: Tensor, dtype: str | None) -> Begun[Array]:
+    """As `significand_bits`, of a few elements where x is stored; None where these do not have all bits of the
+    dtype."""
 
     def made(parts: Numbers) -> Array | None:
         few = _bits(parts["lowest"])
-        return few if (few == FORMATS[dtype].precision).all() else None
+        return few if dtype is None or (few == FORMATS[dtype].precision).all() else None
 
     flat = x.flatten(1)
-    apart = flat.shape[1] // SAMPLE | 1  # odd, so that they are of many dimensions of a head
+    apart = 1 if dtype is None else flat.shape[1] // SAMPLE | 1  # odd: of many dimensions of a head
     return Begun({"lowest": _lowest(flat[:, ::apart])}, made)
 
 

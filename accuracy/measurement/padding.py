@@ -20,6 +20,8 @@ from accuracy.world.base import Results
 
 def share(case: Case) -> Array:
     """Of each rank's tokens those that are no padding, (W,)."""
+    if not apart(case):
+        return np.ones(case.world_size)
     return _real(case).double().mean(1).numpy()
 
 
