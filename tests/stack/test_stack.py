@@ -43,16 +43,16 @@ def test_a_wrong_backward_shows_in_every_gradient_below_and_in_no_output() -> No
 
 def test_a_right_forward_on_a_wrong_kernel_backward_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The smallest slip: one gradient of one rank scaled by 1 + 1e-9."""
-    from accuracy.variant import llama3
+    from accuracy.variant import ulysses
 
-    healthy = llama3.Llama3.backward
+    healthy = ulysses.Ulysses.backward
 
     async def slipped(self, rank, *tensors):  # type: ignore[no-untyped-def]
         dq, dk, dv = await healthy(self, rank, *tensors)
         return (dq * (1 + 1e-9) if rank.world.rank == 1 else dq), dk, dv
 
-    monkeypatch.setattr(llama3.Llama3, "backward", slipped)
-    rows = measured("variant=llama3", "dtype=float64", "world_size=2")
+    monkeypatch.setattr(ulysses.Ulysses, "backward", slipped)
+    rows = measured("variant=ulysses", "dtype=float64", "world_size=2")
     assert rows.loc[rows["tensor"] == "d_query", "error_rel"].min() > 100 * EXACT
 
 
@@ -83,13 +83,13 @@ def test_a_deeper_stack_begins_with_the_layers_of_a_shallower_one() -> None:
 
 
 def test_a_schedule_that_raises_becomes_a_row_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    from accuracy.variant import llama3
+    from accuracy.variant import ulysses
 
     async def broken(*given):  # type: ignore[no-untyped-def]
         raise RuntimeError("a wire was cut")
 
-    monkeypatch.setattr(llama3.Llama3, "backward", broken)
-    rows = measured("variant=llama3", "world_size=2")
+    monkeypatch.setattr(ulysses.Ulysses, "backward", broken)
+    rows = measured("variant=ulysses", "world_size=2")
     assert list(rows["status"]) == [table.FAILED]
     assert "a wire was cut" in rows["reason"].iloc[0]
 

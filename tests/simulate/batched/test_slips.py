@@ -45,7 +45,7 @@ SLIPS = [
     (llama3, "(-1, self.count)).movedim(1, 2)", "(-1, self.count)).flip(1).movedim(1, 2)"),
     (llama3, "for same in kv)", "for same in kv[::-1])"),
     (llama3, "zip(alike, queries, found, strict=True)", "zip(alike, queries, found[::-1], strict=True)"),
-    (llama3, "lse.unflatten(1, (self.count, -1)).flatten", "lse.unflatten(1, (self.count, -1)).flip(1).flatten"),
+    (llama3, "given[5].unflatten(1, (self.count, -1))", "given[5].unflatten(1, (self.count, -1)).flip(1)"),
     (llama3, "queries, outs, lses, strict", "queries, outs, lses[::-1], strict"),
     (llama3, "(own[:, None] + own + 1)", "(own[:, None] + own)"),
     (llama3, "parts[senders, own]", "parts[own, senders]"),
