@@ -1,14 +1,14 @@
 """Numbers that are computed on a device and read together: a read is a wait for all that was launched before it, by
 this process and by those that share the GPU."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-import torch
 from torch import Tensor
+
+from accuracy.runtime.device import move
 
 T = TypeVar("T")
 Numbers = dict[str, np.ndarray]
@@ -25,8 +25,5 @@ class Begun(Generic[T]):
 
 def read(begun: Sequence[Begun[Any]]) -> list[Any]:
     """What each is, by one transfer to the host."""
-    parts = [x for each in begun for x in each.parts.values()]
-    sent = torch.cat([x.flatten() for x in parts]).cpu().numpy()
-    ends = np.cumsum([math.prod(x.shape) for x in parts])
-    arrays = (part.reshape(x.shape) for part, x in zip(np.split(sent, ends[:-1]), parts, strict=True))
-    return [each.made({name: next(arrays) for name in each.parts}) for each in begun]
+    here = iter(move([x for each in begun for x in each.parts.values()], "cpu"))
+    return [each.made({name: next(here).numpy() for name in each.parts}) for each in begun]

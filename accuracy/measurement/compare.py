@@ -16,9 +16,9 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.core.dtype import coarser, tensor_dtype
 from accuracy.core.errors import WrongResult
-from accuracy.measurement import beyond, condition, metrics, padding
+from accuracy.measurement import beyond, condition, distance, metrics, padding, significand
 from accuracy.measurement.begun import read
-from accuracy.measurement.distance import Distance, begin, distance
+from accuracy.measurement.distance import Distance
 from accuracy.measurement.metrics import Array, Sums
 from accuracy.measurement.targets import Targets
 from accuracy.results.table import ALL_TENSORS
@@ -47,16 +47,12 @@ class _Apart:
     single_device: Distance
     bits: Array
     unquantised: Distance | None = None
+    beyond: Array | None = None
 
 
 def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[str, Compared]:
     """Each tensor that the ranks returned, by name. Raises WrongResult where one has another shape or dtype."""
     dtypes = {name: stored_dtype(case, name, results) for name in ALL_TENSORS}
-    counts: dict[str, Array | None] = {}
-    if case.reruns.explain and not targets.unquantised:
-        counts = {
-            name: beyond.count(case, targets, name, x, dtypes["lse"]) for name, x in _in_turn(case, targets, results)
-        }
     apart = _apart(case, targets, results, dtypes)
 
     def of_all(sums: Callable[[str], Sums]) -> Sums:
@@ -82,7 +78,7 @@ def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[st
         if case.conditions:
             columns |= condition.columns(case, targets.magnitudes(case), name, reference)
         bits = metrics.appended(each.bits, each.bits.max(keepdims=True))
-        found[name] = Compared(reference.shape, columns, each.reference, bits, counts.get(name))
+        found[name] = Compared(reference.shape, columns, each.reference, bits, each.beyond)
     return found
 
 
@@ -107,13 +103,17 @@ def _apart(case: Case, targets: Targets, results: Sequence[Results], dtypes: dic
         }
         return found if unquantised is None else found | {"unquantised": of(unquantised, signed=False)}
 
-    begun = {name: each(name, x, begin, metrics.begin_significand_bits) for name, x in _in_turn(case, targets, results)}
+    begun, counts = {}, {}
+    for name, x in _in_turn(case, targets, results):
+        begun[name] = each(name, x, distance.begin, significand.begin)
+        if case.reruns.explain and not targets.unquantised:
+            counts[name] = beyond.count(case, targets, name, x, dtypes["lse"])
     numbers = iter(read([one for of_one in begun.values() for one in of_one.values()]))
     found = {name: {way: next(numbers) for way in of_one} for name, of_one in begun.items()}
     if odd := {name for name, of_one in found.items() if any(number is None for number in of_one.values())}:
         again = ((name, x) for name, x in _in_turn(case, targets, results) if name in odd)
-        found |= {name: each(name, x, distance, metrics.significand_bits) for name, x in again}
-    return {name: _Apart(**of_one) for name, of_one in found.items()}
+        found |= {name: each(name, x, distance.distance, significand.significand_bits) for name, x in again}
+    return {name: _Apart(**of_one, beyond=counts.get(name)) for name, of_one in found.items()}
 
 
 def _in_turn(case: Case, targets: Targets, results: Sequence[Results]) -> Iterator[tuple[str, Tensor]]:

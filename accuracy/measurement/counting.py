@@ -12,6 +12,7 @@ from torch import Tensor
 
 from accuracy.core.case import Case, Reruns
 from accuracy.runtime import arithmetic
+from accuracy.runtime.device import move
 from accuracy.world.base import Results
 
 MOST_PRODUCTS = 2**27
@@ -51,8 +52,6 @@ def moved(results: Sequence[Results], device: str) -> list[Results]:
             if x is not None and x.device.type != device:
                 kinds.setdefault(x.dtype, []).append((rank, number, x))
     for each in kinds.values():
-        flat = torch.cat([x.detach().flatten() for *_, x in each]).to(device)
-        parts = flat.split([x.numel() for *_, x in each])
-        for (rank, number, x), part in zip(each, parts, strict=True):
-            found[rank][number] = part.view(x.shape)
+        for (rank, number, _), x in zip(each, move([x for *_, x in each], device), strict=True):
+            found[rank][number] = x
     return [tuple(rank) for rank in found]

@@ -1,12 +1,12 @@
-"""How far a tensor is from what it is compared with, reduced on its device: few passes over it, one transfer
-of all that is compared.
+"""How far a tensor is from what it is compared with, reduced on its device: few passes over it, one transfer of
+all that is compared.
 
 Everything works on shards (W, B, S/W, heads[, D]) and keeps the ranks apart. Where all is finite, the usual case, sums
 need no care for NaN and infinities; what is not finite goes through `metrics.sums`, which is total.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -19,8 +19,6 @@ from accuracy.measurement.begun import Begun, Numbers, read
 from accuracy.measurement.metrics import Array, Sums
 from accuracy.runtime.rounding import spacing
 from accuracy.runtime.workspace import Workspace
-
-Named = dict[str, Tensor]
 
 
 @dataclass
@@ -99,12 +97,12 @@ def _of_finite(parts: Numbers, shape: torch.Size) -> Distance | None:
     if by_token:
         token, place, inner = parts.pop("worst_token"), parts.pop("worst_place"), math.prod(shape[3:])
         parts["worst"] = (place // inner * shape[2] + token) * inner + place % inner
-    given = {name: parts.get(name, none) for name in Sums.__dataclass_fields__}
+    given = {name: parts.get(name, none) for name in (each.name for each in fields(Sums))}
     given |= {"signed_square": parts["square"], "count": none + math.prod(shape[1:])}
     return Distance(Sums(**given), **by_token)
 
 
-def _worst(size: Tensor, largest: Tensor) -> Named:
+def _worst(size: Tensor, largest: Tensor) -> dict[str, Tensor]:
     """Where each rank's largest element is, (W,): its token, and its place of that token's (B, heads[, D])."""
     token = largest.argmax(1)
     rank = torch.arange(len(token), device=token.device)

@@ -15,11 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from accuracy.core.dtype import FORMATS
 from accuracy.core.probes import REFERENCE_ERROR
-from accuracy.measurement.begun import Begun, Numbers, read
 from accuracy.results.derived import ratio
-from accuracy.results.table import ALL_RANKS
 from accuracy.runtime.rounding import spacing
 
 Array = np.ndarray
@@ -68,6 +65,7 @@ def sums(error: Tensor, x: Tensor, reference: Tensor) -> Sums:
     largest, worst = size.max(dim=1)
     square = size.square().sum(1)
     kept = reference.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+    of_heads = heads(kept.square())
     stacked = torch.stack(
         [
             size.sum(1),
@@ -75,8 +73,8 @@ def sums(error: Tensor, x: Tensor, reference: Tensor) -> Sums:
             finite.sum(1),
             finite.square().sum(1),
             (finite * reference.flatten(1).sign().nan_to_num(nan=0.0)).sum(1),
-            *along(kept * finite.view_as(kept), norms_of := heads(kept.square())),
-            norms_of.square().sum(1),
+            *along(kept * finite.view_as(kept), of_heads),
+            of_heads.square().sum(1),
             largest,
             worst.double(),
             norm_square(reference),
@@ -185,46 +183,6 @@ def significance(each: Sums) -> Array:
     return np.copysign(size, mean)
 
 
-def significand_bits(x: Tensor, dtype: str | None) -> Array:
-    """The fewest significant bits in which every value of a rank's shard x (W, ...) is exact: (W,); 0 where all are
-    zero. dtype: in which x is stored; x may be wider; None: x is not stored.
-
-    A tensor that somebody rounded to bfloat16 on its way has 8, whatever dtype it is stored in. Mostly a few elements
-    show that all bits of the tensor's dtype are in use, and no others need be looked at.
-    """
-    (few,) = read([begin_significand_bits(x, dtype)])
-    return few if few is not None else _bits(_lowest(x.flatten(1)).cpu().numpy())
-
-
-def begin_significand_bits(x: Tensor, dtype: str | None) -> Begun[Array]:
-    """As `significand_bits`, of a few elements where x is stored; None where these do not have all bits of the
-    dtype."""
-
-    def made(parts: Numbers) -> Array | None:
-        few = _bits(parts["lowest"])
-        return few if dtype is None or (few == FORMATS[dtype].precision).all() else None
-
-    flat = x.flatten(1)
-    apart = 1 if dtype is None else flat.shape[1] // SAMPLE | 1  # odd: of many dimensions of a head
-    return Begun({"lowest": _lowest(flat[:, ::apart])}, made)
-
-
-def _lowest(flat: Tensor) -> Tensor:
-    """The lowest bit of all significands, of which each has 53: (W,)."""
-    mantissa, _ = torch.frexp(flat.double().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0))
-    whole = (mantissa * 2.0**53).long()
-    return (whole & -whole).masked_fill_(whole == 0, 2**53).amin(1).double()
-
-
-def _bits(lowest: Array) -> Array:
-    return 54 - np.frexp(lowest)[1]  # the exponent is 1 + trailing zeros
-
-
-SAMPLE = 256
-"""Elements of a rank, about: in a tensor with all of its bits, none of 171 to 511 has the last one with a chance of
-2^-171 at most."""
-
-
 def metric_columns(
     error: Sums, diff: Sums, single_device: Sums, floor: Sums, ulp: Array, natural: Array | float = 0.0
 ) -> dict[str, Array]:
@@ -275,38 +233,3 @@ def loss_columns(loss: Sums) -> dict[str, Array]:
         "loss_rms": np.sqrt(loss.square / loss.count),
         "loss_rel": relative(loss),
     }
-
-
-POSITION_BINS = 128
-
-
-def position_bins(seqlen: int) -> Array:
-    """Borders of at most 128 equal bins of the global sequence: int64 (bins + 1,)."""
-    bins = min(seqlen, POSITION_BINS)
-    return -(-np.arange(bins + 1) * seqlen // bins)
-
-
-def bin_owners(borders: Array, token_map: Tensor) -> Array:
-    """The rank that holds every token of a bin; -1 where several ranks share it. Tokens behind the last border are
-    padding."""
-    owner = np.empty(token_map.numel(), dtype=np.int64)
-    owner[token_map.flatten().numpy()] = np.repeat(np.arange(token_map.shape[0]), token_map.shape[1])
-    owner = owner[: borders[-1]]
-    lowest, highest = (reduce.reduceat(owner, borders[:-1]) for reduce in (np.minimum, np.maximum))
-    return np.where(lowest == highest, lowest, ALL_RANKS)
-
-
-def by_position(
-    borders: Array, token_square: Array, token_largest: Array, elements: int, token_map: Tensor
-) -> tuple[Array, Array]:
-    """Root mean square and largest |error| in each bin of the global sequence, which ends at the last border.
-
-    token_square, token_largest: of each token's errors, (W, S/W); elements: that a token has; token_map: (W, S/W), the
-    global tokens.
-    """
-    place = token_map.flatten().numpy()
-    squares, sizes = (np.empty(len(place)) for _ in range(2))
-    squares[place], sizes[place] = token_square.ravel(), token_largest.ravel()
-    squares, sizes = squares[: borders[-1]], sizes[: borders[-1]]
-    count = np.diff(borders) * elements
-    return np.sqrt(np.add.reduceat(squares, borders[:-1]) / count), np.maximum.reduceat(sizes, borders[:-1])

@@ -18,7 +18,7 @@ from accuracy.core.dtype import FORMATS, INPUT_FORMATS, accumulation_dtype, held
 from accuracy.core.quantisation import FORMATS as LOW_FORMATS
 from accuracy.inputs.base import Inputs
 from accuracy.kernel import eager
-from accuracy.measurement import drift, metrics, padding
+from accuracy.measurement import drift, metrics, padding, positions
 from accuracy.measurement.targets import Named, Targets
 from accuracy.results.table import Columns
 from accuracy.runtime.quantise import by_heads
@@ -80,7 +80,7 @@ def columns(
     ):
         length = case.problem.length(name)
         tokens = [each[each < length].numpy() for each in token_map(case.variant.sharding, length, case.world_size)]
-        found[name] = drift.rank_columns(rows, tokens), drift.bin_columns(rows, metrics.position_bins(length))
+        found[name] = drift.rank_columns(rows, tokens), drift.bin_columns(rows, positions.position_bins(length))
     return found
 
 

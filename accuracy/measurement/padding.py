@@ -7,7 +7,6 @@ returns for them is thrown away, as a model does with it, unless it is not finit
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from accuracy.core.case import Case
@@ -27,6 +26,8 @@ def share(case: Case) -> Array:
 
 def blanked(case: Case, results: Sequence[Results]) -> list[Results]:
     """The ranks' out, lse, dq, dk, dv (and dsink) with zeros for what is finite of padding."""
+    if not apart(case):
+        return list(results)
     real = _real(case)
     if bool(real.all()):
         return list(results)
@@ -49,10 +50,8 @@ def apart(case: Case) -> bool:
 
 
 def _real(case: Case) -> Tensor:
-    """(W, S/W)"""
+    """Which of the ranks' tokens are no padding, (W, S/W)."""
     length = case.problem.seqlen
-    if not apart(case):
-        return torch.ones(case.world_size, 1, dtype=torch.bool)
     return token_map(case.variant.sharding, length, case.world_size) < length
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.case import Case
-from accuracy.measurement import metrics, provenance
+from accuracy.measurement import positions, provenance
 from accuracy.measurement.compare import Compared
 from accuracy.measurement.metrics import Array
 from accuracy.results.table import ALL_RANKS, Columns
@@ -85,15 +85,15 @@ def position_columns(case: Case, tensor: str, compared: Compared, tokens: Tensor
     assert apart.token_square is not None
     assert apart.token_largest is not None
     elements = shape.numel() // (shape[0] * shape[2])  # that a token has
-    borders = metrics.position_bins(length)
-    rms, largest = metrics.by_position(borders, apart.token_square, apart.token_largest, elements, tokens)
+    borders = positions.position_bins(length)
+    rms, largest = positions.by_position(borders, apart.token_square, apart.token_largest, elements, tokens)
     bins = len(rms)
     return {
         "case_id": [case.id] * bins,
         "tensor": [tensor] * bins,
         "token_begin": borders[:-1].tolist(),
         "token_end": borders[1:].tolist(),
-        "rank": metrics.bin_owners(borders, tokens).tolist(),
+        "rank": positions.bin_owners(borders, tokens).tolist(),
         "error_rms": rms.tolist(),
         "error_max": largest.tolist(),
     }

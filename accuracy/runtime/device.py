@@ -5,7 +5,7 @@ import platform
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from accuracy.core.errors import ConfigError, unknown
 from accuracy.runtime.arithmetic import deterministic
@@ -27,6 +28,13 @@ def choose(word: str) -> str:
     if word == "cuda" and not available:
         raise ConfigError("device=cuda, but torch sees no CUDA device; use device=cpu or device=auto")
     return ("cuda" if available else "cpu") if word == "auto" else word
+
+
+def move(tensors: Sequence[Tensor], device: str) -> list[Tensor]:
+    """Tensors of one dtype and device on another, by one transfer."""
+    flat = torch.cat([x.detach().flatten() for x in tensors]).to(device)
+    parts = flat.split([x.numel() for x in tensors])
+    return [part.view(x.shape) for x, part in zip(tensors, parts, strict=True)]
 
 
 @cache

@@ -108,8 +108,8 @@ def attend(rank: Rank, everything: Tensors, group: HeadGroup, q: Tensor, out: Te
 def differentiate(rank: Rank, everything: Tensors, group: HeadGroup, dq: Tensor, *given: Tensor) -> Tensors:
     """Fill in the dq of a group of heads; its dk and dv of all keys, in the shards of a reduce-scatter (W, B, S/W, Hk',
     D). given: dout, q, out, lse of all heads."""
-    dout, q, out, lse = (x[:, group.query] if x.dim() == 3 else x[:, :, group.query] for x in given)
-    keys, values = everything
+    dout, q, out = (x[:, :, group.query] for x in given[:3])
+    lse, (keys, values) = given[3][:, group.query], everything
     met = rank.meeting(None, q.shape[1]).of_heads(group.query.start)
     dk, dv = (torch.zeros_like(x, dtype=rank.place("dkv_accumulator")) for x in everything)
     for block in blocks(rank, q.shape[1]):

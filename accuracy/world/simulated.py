@@ -7,8 +7,9 @@ A schedule that asks for a transfer's receive buffers before it waits finds old 
 has sent, or, in a poisoned world, NaN.
 """
 
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import torch
@@ -145,15 +146,15 @@ def _transposed(given: list[Tensors]) -> list[Tensors]:
 
 def _sum(given: list[Tensors]) -> list[Tensors]:
     """Each rank's sums; every addition is one of all ranks' slices, at the same hop of their rings."""
-    size = len(given)
-    totals = []
-    for same in zip(*given, strict=True):
-        slices = [tensor.unbind() for tensor in same]
-        total = torch.stack([slices[(rank + 1) % size][rank] for rank in range(size)])
-        for hop in range(1, size):
-            total += torch.stack([slices[(rank + 1 + hop) % size][rank] for rank in range(size)])
-        totals.append([part.clone() for part in total.unbind()])
-    return list(zip(*totals, strict=True))
+    totals = [reduce(Tensor.add_, by_hop(torch.stack(same))) for same in zip(*given, strict=True)]
+    return list(zip(*([part.clone() for part in total.unbind()] for total in totals), strict=True))
+
+
+def by_hop(parts: Tensor) -> Iterator[Tensor]:
+    """Of what each rank has for each rank, (W, W, ...): what all ranks, (W, ...), have from the next rank, from the one
+    after that, and last from themselves."""
+    own = torch.arange(len(parts), device=parts.device)
+    return (parts[senders, own] for senders in (own[:, None] + own + 1) % len(parts))
 
 
 def run(program: Program, size: int, poison: bool = False) -> list[Results]:

@@ -5,20 +5,17 @@ import numpy as np
 import pytest
 import torch
 
+from accuracy.core.dtype import FORMATS
 from accuracy.measurement import distance as module
-from accuracy.measurement import metrics
+from accuracy.measurement import metrics, significand
 from accuracy.measurement.distance import Distance, Target, distance
 from accuracy.runtime.workspace import Workspace
 
 ULP = 2.0**-52
 SHAPES = [(1, 1, 1, 1, 1), (3, 1, 8, 2, 4), (2, 2, 5, 3), (4, 3, 6, 2, 5)]
 ADDED = ("total", "square", "signed", "signed_square", "outward", "norm_square")  # in another order: as many roundings
-PRODUCTS = (
-    "along",
-    "along_square",
-    "along_norm",
-    "norm_quartic",
-)  # of four factors at most, each below 5: 625 times as much
+# of four factors at most, each below 5: 625 times as much
+PRODUCTS = ("along", "along_square", "along_norm", "norm_quartic")
 
 
 def pair(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -105,17 +102,17 @@ def test_without_signs_the_sizes_are_the_same() -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
 def test_bits_are_those_of_all_elements_wherever_they_are(dtype: str) -> None:
-    kind, most = getattr(torch, dtype), metrics.FORMATS[dtype].precision
-    x = torch.ones(3, 1, 2 * metrics.SAMPLE, 1, 1, dtype=kind)
+    kind, most = getattr(torch, dtype), FORMATS[dtype].precision
+    x = torch.ones(3, 1, 2 * significand.SAMPLE, 1, 1, dtype=kind)
     full = 2.0 - 2.0 ** (1 - most)
     x[0, 0, -1], x[1, 0, 0] = full, full
-    assert metrics.significand_bits(x, dtype).tolist() == [most, most, 1]
-    assert metrics.significand_bits(x.double(), dtype).tolist() == [most, most, 1]  # as comparisons hold it
+    assert significand.significand_bits(x, dtype).tolist() == [most, most, 1]
+    assert significand.significand_bits(x.double(), dtype).tolist() == [most, most, 1]  # as comparisons hold it
 
 
 def test_zeros_have_no_bits_and_what_is_not_finite_counts_as_zero() -> None:
     x = torch.tensor([[0.0, 0.0], [-0.0, math.nan], [math.inf, 0.75], [2.0**-1074, 0.0]], dtype=torch.float64)
-    assert metrics.significand_bits(x, "float64").tolist() == [0, 0, 2, 1]
+    assert significand.significand_bits(x, "float64").tolist() == [0, 0, 2, 1]
 
 
 @pytest.mark.parametrize("before", [math.nan, math.inf, 7.0])

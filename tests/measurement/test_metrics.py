@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import torch
 
+from accuracy.core.dtype import FORMATS
 from accuracy.core.sharding import SHARDINGS
-from accuracy.measurement import metrics
+from accuracy.measurement import metrics, positions
 from accuracy.measurement.distance import Target, distance
 from accuracy.measurement.rows import worst_places
 from accuracy.runtime.rounding import spacing
@@ -238,13 +239,13 @@ def test_metrics_of_several_tensors_at_once_are_those_of_each(ranks: int) -> Non
 
 def test_spacings_of_what_is_not_finite_are_those_of_the_largest_number() -> None:
     x = torch.tensor([math.nan, math.inf, -math.inf, torch.finfo(torch.float64).max], dtype=torch.float64)
-    for dtype, form in metrics.FORMATS.items():
+    for dtype, form in FORMATS.items():
         assert set(spacing(x, dtype).tolist()) == {2.0 ** (1024 - form.precision)}
 
 
 @pytest.mark.parametrize("seqlen", [1, 7, 128, 129, 300, 1024])
 def test_position_bins_cut_the_sequence_evenly(seqlen: int) -> None:
-    borders = metrics.position_bins(seqlen)
+    borders = positions.position_bins(seqlen)
     assert borders[0] == 0
     assert borders[-1] == seqlen
     widths = np.diff(borders)
@@ -261,9 +262,9 @@ def test_errors_by_position_fall_into_the_bins_of_their_tokens(sharding: str) ->
     tokens = token_map(sharding, seqlen, world_size)
     found = distance(cut(whole, sharding, world_size), Target(cut(torch.zeros_like(whole), sharding, world_size)),
                      ulp_dtype="float64")  # fmt: skip
-    borders = metrics.position_bins(tokens.numel())
-    rms, largest = metrics.by_position(borders, found.token_square, found.token_largest, 2 * 3 * 4, tokens)
-    borders = metrics.position_bins(seqlen)
+    borders = positions.position_bins(tokens.numel())
+    rms, largest = positions.by_position(borders, found.token_square, found.token_largest, 2 * 3 * 4, tokens)
+    borders = positions.position_bins(seqlen)
     for index, (begin, end) in enumerate(itertools.pairwise(borders)):
         assert largest[index] == whole[:, begin:end].abs().max()
         expected = whole[:, begin:end].square().mean().sqrt()
@@ -279,5 +280,5 @@ def test_errors_by_position_fall_into_the_bins_of_their_tokens(sharding: str) ->
     ],
 )  # fmt: skip
 def test_a_bin_belongs_to_the_rank_that_holds_all_of_it(sharding: str, seqlen: int, owners: list[int]) -> None:
-    borders = metrics.position_bins(seqlen)
-    assert metrics.bin_owners(borders, token_map(sharding, seqlen, 2)).tolist() == owners
+    borders = positions.position_bins(seqlen)
+    assert positions.bin_owners(borders, token_map(sharding, seqlen, 2)).tolist() == owners

@@ -3,9 +3,9 @@ rows see more keys than those of the ranks before it, so each is a kernel call a
 and values in sequence, is not repeated, and groups of heads are gathered together and are one call, as items of its
 batch, where the kernel's `foldable` says that this changes no bit."""
 
-import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from accuracy.variant import llama3
 from accuracy.variant.base import Rank
 from accuracy.variant.llama3 import HeadGroup
 from accuracy.variant.ring import COPIED_ELEMENTS
+from accuracy.world import simulated
 from accuracy.world.base import Results, Tensors
 
 
@@ -46,19 +47,16 @@ def backward(rank: Rank, shards: Sequence[Tensors]) -> list[Results]:
         for number, (mine, (dq, _, _), *given) in enumerate(each_rank):
             with blamed(range(number, number + 1)):
                 parts.append(llama3.differentiate(mine, everything, group, dq, *given))
-        for place in (1, 2):
-            sums = _summed(rank, torch.stack([each[place - 1] for each in parts]))
-            for gradients, x in zip(found, sums, strict=True):
+        for place, same in enumerate(zip(*parts, strict=True), 1):
+            for gradients, x in zip(found, _summed(rank, torch.stack(same)), strict=True):
                 gradients[place][:, :, group.kv] = x
     return list(found)
 
 
 def _summed(rank: Rank, parts: Tensor) -> Tensor:
     """What every rank has for every rank, (W, W, B, S/W, Hk', D): each rank's sum, as `Llama3` orders it."""
-    own = torch.arange(len(parts), device=parts.device)
-    order = (own[:, None] + own + 1) % len(parts)
-    at_hop = (parts[senders, own] for senders in order)
-    return llama3.tree(list(at_hop)) if rank.options.add == "tree" else functools.reduce(Tensor.add_, at_hop)
+    hops = simulated.by_hop(parts)
+    return llama3.tree(list(hops)) if rank.options.add == "tree" else reduce(Tensor.add_, hops)
 
 
 def _gathered(

@@ -7,6 +7,7 @@ import pytest
 from accuracy.simulate import batched
 from accuracy.simulate.batched import fold, listed, llama3, operands, ring
 from accuracy.simulate.program import build_kernel
+from accuracy.world import simulated
 from tests.simulate.batched.both_ways import WIDE, Folding, cases, differing, with_slip
 
 SLIPS = [
@@ -47,13 +48,13 @@ SLIPS = [
     (llama3, "zip(alike, queries, found, strict=True)", "zip(alike, queries, found[::-1], strict=True)"),
     (llama3, "given[5].unflatten(1, (self.count, -1))", "given[5].unflatten(1, (self.count, -1)).flip(1)"),
     (llama3, "queries, outs, lses, strict", "queries, outs, lses[::-1], strict"),
-    (llama3, "(own[:, None] + own + 1)", "(own[:, None] + own)"),
-    (llama3, "parts[senders, own]", "parts[own, senders]"),
-    (llama3, "each[place - 1]", "each[0]"),
+    (simulated, "(own[:, None] + own + 1)", "(own[:, None] + own)"),
+    (simulated, "parts[senders, own]", "parts[own, senders]"),
+    (llama3, "enumerate(zip(*parts, strict=True), 1)", "enumerate([*zip(*parts, strict=True)][::-1], 1)"),
 ]
 PLACES = {
     ring: (batched, "ring"), fold: (ring, "fold"), operands: (ring, "operands"), listed: (operands, "listed"),
-    llama3: (batched, "llama3"),
+    llama3: (batched, "llama3"), simulated: (llama3, "simulated"),
 }  # fmt: skip
 ROUNDED = ("dtype=float16", "precision.wire=bfloat16", "kernel=eager")
 RINGS = (
@@ -70,7 +71,7 @@ def differ_with(module: ModuleType, before: str, after: str, monkeypatch: pytest
     monkeypatch.setattr(broken, "position_is_irrelevant", lambda x: True, raising=False)
     monkeypatch.setattr(*PLACES[module], broken)
     alone = ("variant=llama3", "world_size=3", "precision.partial=bfloat16")
-    found = cases(*ROUNDED, *(alone if module is llama3 else RINGS))
+    found = cases(*ROUNDED, *(alone if module in (llama3, simulated) else RINGS))
     return any(
         differing(case, shards, Folding(build_kernel(case), limit)) for limit in (3, 24) for case, shards in found
     )
