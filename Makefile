@@ -42,6 +42,11 @@ stress: lint ## lint, types and all tests on all faults, kills and bad inputs; w
 	$(BIN)/accuracy-selfcheck --stress > reports/selfcheck/rates.txt
 	tail -n 2 reports/selfcheck/rates.txt
 
+# With PYTHON=... on the command line that Python is taken as it is: no venv, nothing is installed.
+GPU_PYTHON := $(if $(filter command line,$(origin PYTHON)),$(PYTHON),$(BIN)/python)
+test-gpu: $(if $(filter command line,$(origin PYTHON)),,$(VENV)/.development) ## every public entry and the GPU tests on CUDA tensors: 8 minutes of one GPU
+	$(GPU_PYTHON) -m tests.gpu
+
 test-browser: $(VENV)/.browser ## the report in a real headless Chromium, which must be installed
 	$(BIN)/python -m pytest -m browser
 
@@ -78,4 +83,4 @@ evidence-check: $(VENV)/.package ## every measured number of README, FINDINGS an
 clean: ## remove what the commands above made
 	rm -rf $(VENV) outputs multirun site .pytest_cache .mypy_cache .ruff_cache
 
-.PHONY: help demo test suite stress test-browser lint format bench charts site evidence evidence-check clean
+.PHONY: help demo test suite stress test-gpu test-browser lint format bench charts site evidence evidence-check clean

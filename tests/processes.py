@@ -15,7 +15,8 @@ Process = subprocess.Popen[str]
 
 def start(*words: str, folder: Path | None = None, **variables: str) -> Process:
     """`python WORDS` with the package of this checkout, in a session of its own; variables: of its environment."""
-    environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent)} | variables
+    places = [str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(places)} | variables
     pipe = subprocess.PIPE
     return subprocess.Popen(
         [sys.executable, *words],

@@ -1,35 +1,48 @@
-"""For other projects' test suites: `assert_accurate(my_attention)` measures a function on the ranks it runs on.
+"""For other projects' test suites: `assert_accurate(my_attention)` measures a function on the ranks that it runs on.
 
-Under plain pytest that is one rank; under `torchrun --nproc-per-node 4 -m pytest` four.
+Under `torchrun --nproc-per-node 4 -m pytest` these are the processes of the launch; under plain pytest 1 to 4 ranks are
+started for a function that shares its work.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import torch.distributed as dist
 
+from accuracy.api.measure import execute
 from accuracy.api.request import Function, request
-from accuracy.config.read import DEVICES
+from accuracy.config.checks import values_of
+from accuracy.config.hold import EVERYWHERE
+from accuracy.config.worlds import OF_FUNCTIONS
 from accuracy.core.dtype import DTYPES, rounding_band
-from accuracy.core.errors import ConfigError, unknown
+from accuracy.core.entry import OF_PROBLEM, entry
+from accuracy.core.errors import ConfigError, RanksEnded
 from accuracy.core.probes import REFERENCE_ERROR
-from accuracy.execute.plan import plan
-from accuracy.execute.ranks.caller import callers_rank, measure
-from accuracy.execute.settle import read_settled
 from accuracy.gate.rules import Limits
-from accuracy.results.table import ALL_RANKS, OK, UNSUPPORTED, Row
+from accuracy.results.table import ALL_RANKS, OK, RESULTS_SCHEMA, UNSUPPORTED, Row
+from accuracy.runtime import arithmetic
 from accuracy.runtime import device as devices
+from accuracy.runtime.collectives import may_share
+from accuracy.verdict.diagnosis import FIRST_WORDS
 from accuracy.verdict.rule import factor
+from accuracy.verdict.untried import on_one_rank_only
 
 LIMITS = Limits()
 SHORT_SUMS = "torch_flash"
+NAME = "assert_accurate"
+TOKENS, TOKENS_A_RANK = 512, 192
+"""Of a problem whose length nobody gave: at least so many, and as many as all numbers of ranks can share."""
 
 
+@entry(OF_PROBLEM)
 def assert_accurate(
     fn: Function,
     *,
     dtype: Any = "bfloat16",
+    world_size: Any = None,
     seed: Any = 0,
     inputs: Any = "gaussian",
     kernel: Any = "auto",
@@ -38,52 +51,88 @@ def assert_accurate(
     device: str = "auto",
     group: dist.ProcessGroup | None = None,
     limits: Limits = LIMITS,
+    case_seconds: float | None = None,
     **problem: Any,
 ) -> pd.DataFrame:
-    """Measure fn against float64 and against a single-device kernel in the same dtype, on the ranks of the caller.
+    """Measure fn against float64 and a single-device kernel in the same dtype, and fail where it is further off.
 
-    fn and the arguments: as in `accuracy.measure`, but for: group: default, all ranks of torch.distributed, or those of
-    torchrun, or this process alone; limits: what is allowed (`accuracy.gate.rules`); problem: by default causal, 512
-    tokens a rank, 8 heads over 2 of 64. fn runs with the arithmetic switches that the process has.
+    fn and the arguments: as in `accuracy.measure`, but for: world_size: default, 1, 2, 3 and 4 ranks for a function
+    that shares its work (it takes a group), else 1; group: whose processes are the ranks, default all ranks of
+    torch.distributed, or those of torchrun, which then all call this, with their own number of ranks beside 1 to 4; an
+    alone process starts the ranks. limits: what is allowed (`accuracy.gate.rules`); problem: by default causal, 512
+    tokens or more, 8 heads over 2 of 64. fn runs with the arithmetic switches that the process has.
 
     Errors are compared with those of a single-device kernel, on a CPU one that sums in float32. A tensor that is a
-    factor times the reference fails where the ratio of errors does not show it (1.001 in bfloat16). Returns the rows.
-    On every rank alike, raises AssertionError, on the first with the worst rank, tensor and position in words; the
-    error's `results` are the rows. Raises ConfigError, a ValueError, for a wrong argument.
+    factor times the reference fails where the ratio of errors does not show it (1.001 in bfloat16). A function that
+    shares its work and could have one rank alone fails; world_size=1 says that one is meant. Returns the rows. On every
+    rank alike, raises AssertionError, on the first with the worst rank, tensor and position in words; the error's
+    `results` are the rows. Raises ConfigError, a ValueError, for an argument that cannot be, or that no case could use.
     """
     __tracebackhide__ = True
     try:
-        rows = rows_of(
-            fn, dtype=dtype, seed=seed, inputs=inputs, kernel=kernel, sharding=sharding, layout=layout, device=device,
-            group=group, **problem,
+        results = results_of(
+            fn, dtype=dtype, world_size=world_size, seed=seed, inputs=inputs, kernel=kernel, sharding=sharding,
+            layout=layout, device=device, group=group, case_seconds=case_seconds, **problem,
         )  # fmt: skip
     except ConfigError as error:
         raise ConfigError(str(error)) from None  # one line, without what found it
-    results = pd.DataFrame(rows)
-    for case_id in dict.fromkeys(row["case_id"] for row in rows):
-        complaint = _complaint([row for row in rows if row["case_id"] == case_id], limits)
-        if complaint is not None:
-            rank = dist.get_rank(group) if dist.is_available() and dist.is_initialized() else 0
-            failed = AssertionError(complaint if rank <= 0 else "not accurate: rank 0 says where")
-            failed.results = results  # type: ignore[attr-defined]
-            raise failed
+    except RanksEnded as error:
+        raise AssertionError(str(error)) from None
+    complaint = not_measured(results)
+    for _, rows in results.groupby("case_id", sort=False) if complaint is None else ():
+        complaint = complaint or _complaint(rows_in(rows), limits)
+    if complaint is not None:
+        rank = dist.get_rank(group) if dist.is_available() and dist.is_initialized() else 0
+        failed = AssertionError(complaint if rank <= 0 else "not accurate: rank 0 says where")
+        failed.results = results  # type: ignore[attr-defined]
+        raise failed
     return results
 
 
-def rows_of(
-    fn: Function, *, device: str = "auto", group: dist.ProcessGroup | None = None, **arguments: Any
-) -> list[Row]:
-    """What `assert_accurate` judges. Raises ConfigError."""
+def results_of(
+    fn: Function,
+    *,
+    world_size: Any = None,
+    device: str = "auto",
+    group: dist.ProcessGroup | None = None,
+    **arguments: Any,
+) -> pd.DataFrame:
+    """Return the table that `assert_accurate` judges. Raises ConfigError."""
     if not callable(fn):
         raise ConfigError(f"{fn!r} is no function; give fn(q, k, v, *, causal, softmax_scale, group)")
-    if device not in DEVICES:
-        raise unknown("device", device, DEVICES)
-    device = devices.choose(device)
-    ranks = callers_rank(group, device)
-    defaults = {"seqlen": 512 * ranks.size, "heads": 8, "heads_kv": 2, "head_dim": 64, "device": device}
-    config = request(fn, defaults | arguments) | {"world_size": ranks.size}
-    plans = plan(read_settled(config), free_bytes=None)
-    return [row for each in plans for row in measure(fn, each.case, ranks)]
+    if world_size is None and not may_share(fn):
+        world_size = 1
+    sizes = OF_FUNCTIONS if world_size is None else [*values_of(world_size)]
+    if group is not None:
+        sizes = [*sizes, group.size()] if world_size is None else sizes
+    defaults = {"seqlen": _length(sizes), "heads": 8, "heads_kv": 2, "head_dim": 64}
+    keys = {"name": NAME, "unusable": "record", "given_keys": EVERYWHERE}
+    arguments |= {"world_size": world_size, "device": devices.choose(device)}
+    config = request(fn, arguments, keys=keys, defaults=defaults)
+    return execute(config, None, group, arithmetic.switches()).results
+
+
+def _length(sizes: Sequence[Any]) -> int:
+    """Return a number of tokens that each of these numbers of ranks can share, in two chunks a rank."""
+    whole = [size for size in sizes if type(size) is int and size > 0]
+    unit = math.lcm(*(2 * size for size in whole))
+    return -(-max(TOKENS, TOKENS_A_RANK * max(whole, default=1)) // unit) * unit
+
+
+def not_measured(results: pd.DataFrame) -> str | None:
+    """Return why a table says too little of a function to call it healthy, or None."""
+    if (results["status"] == UNSUPPORTED).all():
+        return f"not measured: {results['reason'].iloc[0]}"
+    if on_one_rank_only(results):
+        return f"{FIRST_WORDS}; give world_size=1 if that is meant"
+    return None
+
+
+def rows_in(results: pd.DataFrame) -> list[Row]:
+    """Return the rows of a table as a run writes them: without derived columns, None where a value is missing."""
+    names = [name for name in RESULTS_SCHEMA.names if name in results]
+    schema = pa.schema([RESULTS_SCHEMA.field(name) for name in names])
+    return pa.Table.from_pandas(results[names], schema, preserve_index=False).to_pylist()
 
 
 def _complaint(rows: Sequence[Row], limits: Limits) -> str | None:

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy.api.bounds import Exact, exact
+from accuracy.api.bounds import HOW, Exact, exact
 from accuracy.bound.limits import ALARM, Beyond, beyond, limits
 from accuracy.core.dtype import FORMATS
+from accuracy.core.entry import entry
 from accuracy.core.errors import ConfigError
 from accuracy.runtime.arguments import NAMES, parameters
 
@@ -24,6 +25,7 @@ SOURCE = {
 }
 
 
+@entry(HOW)
 def assert_close(
     actual: Tensor | Sequence[Tensor] | Callable[..., Any],
     q: Tensor,
@@ -70,7 +72,7 @@ def assert_close(
     wrong, errors = [], {}
     for name, x in found.items():
         wrong += _judge(name, x, truth, layout)
-        errors[name] = _relative(_ours(x, layout, name).double(), getattr(truth.reference, name)) if not wrong else 0.0
+        errors[name] = 0.0 if wrong else _relative(_ours(x, layout, name).double(), getattr(truth.reference, name))
     if wrong:
         source = SOURCE[policy].format(dtype=truth.policy.dtype)
         keys, heads = k.shape[1], q.shape[2]
@@ -86,6 +88,8 @@ def _judge(name: str, x: Tensor, truth: Exact, layout: str) -> list[str]:
     x = _ours(x, layout, name)
     if x.shape != reference.shape:
         return [f"{name} has the shape {tuple(x.shape)}, expected {tuple(reference.shape)} (batch, token, head, dim)"]
+    if x.device != reference.device:
+        return [f"{name} came on {x.device}, expected {reference.device}"]
     word = truth.policy.stored_lse if name == "lse" else truth.policy.dtype
     if _word(x.dtype) != word:
         return [f"{name} came as {_word(x.dtype)}, expected {word}"]

@@ -11,10 +11,15 @@ from accuracy.bound.policy import POLICIES, Policy
 from accuracy.bound.running import Bound
 from accuracy.bound.running import bounds as running_bounds
 from accuracy.core.dtype import FORMATS
+from accuracy.core.entry import entry
 from accuracy.core.errors import ConfigError, unknown
 from accuracy.core.number import count
 from accuracy.reference import float64
 from accuracy.reference.float64 import Reference
+from accuracy.runtime import arithmetic
+
+HOW = ("causal", "softmax_scale", "window", "documents", "softcap", "sinks")
+"""Keywords that say which attention it is."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,7 @@ class Exact:
     policy: Policy
 
 
+@entry((*HOW, "policy", "pieces"))
 def bounds(q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None = None, **how: Any) -> dict[str, Bound]:
     """Largest errors of out, lse and, where dout is given, dq, dk, dv of these inputs, element by element.
 
@@ -57,7 +63,7 @@ def exact(
         "scale": scale, "causal": causal, "window": window, "documents": documents, "softcap": softcap, "sinks": sinks,
     }  # fmt: skip
     try:
-        with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
+        with arithmetic.exact(), torch.no_grad(), torch.autocast(q.device.type, enabled=False):
             reference = float64.attention(q, k, v, given, **how)  # type: ignore[arg-type]
             found = running_bounds(q, k, v, given, reference, rounding, **how)  # type: ignore[arg-type]
     except ValueError as error:  # a row that sees no key

@@ -1,6 +1,5 @@
 """`accuracy.diagnose`: does a variant, or a function of one's own, merely round, or is it wrong, and how?"""
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,11 +8,13 @@ import pandas as pd
 
 from accuracy.api.measure import execute
 from accuracy.api.request import Subjects, named, request
+from accuracy.core.entry import OF_PROBLEM, entry
 from accuracy.core.errors import ConfigError
 from accuracy.results.table import HYPOTHESES_SCHEMA, STEPS_SCHEMA
 from accuracy.runtime.arguments import takes
+from accuracy.runtime.collectives import may_share
 from accuracy.verdict import diagnosis
-from accuracy.verdict.label import NOT_MEASURED
+from accuracy.verdict.label import NOT_MEASURED, ONE_RANK
 from accuracy.verdict.verdict import verdicts
 
 
@@ -34,14 +35,15 @@ class Diagnosis:
     results: pd.DataFrame = field(repr=False)
 
     def raise_if_faulty(self) -> None:
-        """Raises AssertionError where `is_bug` is true, or where nothing was measured."""
+        """Raises AssertionError where `is_bug` is true, where nothing was measured, or one rank alone of several."""
         __tracebackhide__ = True
-        if self.is_bug or self.label == NOT_MEASURED:
+        if self.is_bug or self.label in (NOT_MEASURED, ONE_RANK):
             error = AssertionError("\n".join([self.sentence, *self.evidence]))
             error.results = self.results  # type: ignore[attr-defined]
             raise error
 
 
+@entry(OF_PROBLEM)
 def diagnose(
     variant: Subjects | pd.DataFrame,
     *,
@@ -58,29 +60,29 @@ def diagnose(
     """Measure the cases that decide between a bug and rounding, and say which it is.
 
     variant: as in `accuracy.measure`, or a table of its rows, which is judged as it is. The cases are those of
-    `accuracy experiment=diagnose`: four dtypes, 1 to 8 ranks (a function: one rank unless world_size says more, then
-    also 3 and 5, and 16 and 32 only where world_size has as many), inputs whose exact answer is known, runs that must
-    not change a bit; other arguments change them, with the meaning that they have in `accuracy.measure`. Raises
-    ConfigError, a ValueError, for an argument that cannot be.
+    `accuracy experiment=diagnose`: four dtypes, variants at 1 to 8 ranks, functions at 1 to 4, inputs whose exact
+    answer is known, runs that must not change a bit. Other arguments have the meaning that they have in
+    `accuracy.measure`, and what is given is never left: every case has the given dtype, mask, lengths, ranks.
+
+    A function that shares its work (it takes a group) is measured on 1, 2, 3 and 4 ranks, which are started here; on
+    GPUs as many as there are. Under torchrun, or in a process group of the caller's, every process calls this, and the
+    function runs on these processes. Where one rank alone could be had, the label is `one_rank`; world_size=1 says that
+    one rank is meant.
+
+    Raises ConfigError, a ValueError, for an argument that cannot be, or that no case could use.
     """
     if isinstance(variant, pd.DataFrame):
         return _judge(variant, *(schema.empty_table().to_pandas() for schema in (STEPS_SCHEMA, HYPOTHESES_SCHEMA)))
-    if world_size is None and not _is_named(variant):
+    names, functions = named(variant)
+    if world_size is None and functions and not names and not any(map(may_share, functions.values())):
         world_size = 1
     arguments = {"dtype": dtype, "world_size": world_size, "seed": seed, "sharding": sharding, "layout": layout,
                  "device": device, "case_seconds": case_seconds}  # fmt: skip
     words = ["experiment=diagnose"]
-    if any(not takes(each, "softmax_scale") for each in named(variant)[1].values()):
+    if any(not takes(each, "softmax_scale") for each in functions.values()):
         words.append("problem.softmax_scale=null")  # the experiment has another than a function's own
     run = execute(request(variant, arguments | problem, tuple(words)), output_dir)
     return _judge(run.results, run.steps, run.hypotheses)
-
-
-def _is_named(variant: Subjects) -> bool:
-    """Whether there is no function among the variants."""
-    if isinstance(variant, Iterable) and not isinstance(variant, str | Mapping):
-        return all(isinstance(each, str) for each in variant)
-    return isinstance(variant, str)
 
 
 def _judge(results: pd.DataFrame, steps: pd.DataFrame, hypotheses: pd.DataFrame) -> Diagnosis:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from accuracy.api.measure import execute
 from accuracy.api.request import named, request
+from accuracy.core.entry import OF_PROBLEM, entry
 from accuracy.core.errors import ConfigError
 from accuracy.verdict.drift import boundaries, pairs, places
 from accuracy.verdict.drift import logprobs as of_words
@@ -18,6 +19,7 @@ from accuracy.verdict.drift import logprobs as of_words
 Paths = str | Callable[..., Any] | Iterable[str | Callable[..., Any]]
 
 
+@entry(OF_PROBLEM)
 def drift(
     a: Paths,
     b: Paths,
@@ -58,6 +60,7 @@ def drift(
     return pairs(execute(config, output_dir).results)
 
 
+@entry(OF_PROBLEM)
 def attribute(
     a: str,
     b: str,
@@ -88,6 +91,7 @@ def attribute(
     return places(run.places, run.results)
 
 
+@entry(OF_PROBLEM)
 def logprobs(
     a: str,
     b: str,
@@ -137,6 +141,7 @@ def _request(
     return request("single_device", arguments, functions=functions, keys=keys)
 
 
+@entry(OF_PROBLEM)
 def invariance(
     path: Paths,
     *,

@@ -1,6 +1,7 @@
 """`accuracy.measure`: how far are attention variants, or functions of one's own, from float64?"""
 
 import logging
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,12 +9,19 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
+import torch.distributed as dist
 
 from accuracy.api.request import Subjects, request
 from accuracy.api.tables import path_of
+from accuracy.config.checks import values_of
+from accuracy.config.read import Configuration
+from accuracy.core import given
+from accuracy.core.entry import OF_PROBLEM, entry
 from accuracy.execute import run as runs
 from accuracy.execute.folder import opened
-from accuracy.execute.plan import plan, ranks_here
+from accuracy.execute.measure import Launched, task_of
+from accuracy.execute.plan import Planned, plan, ranks_here
+from accuracy.execute.ranks import caller, rank_loop
 from accuracy.execute.settle import read_settled
 from accuracy.results import table
 from accuracy.runtime import arithmetic
@@ -32,6 +40,7 @@ class Run:
     logprobs: pd.DataFrame
 
 
+@entry(OF_PROBLEM)
 def measure(
     variant: Subjects,
     *,
@@ -78,30 +87,98 @@ def measure(
     return execute(request(variant, arguments | problem), output_dir).results
 
 
-def execute(config: dict[str, Any], output_dir: str | Path | None) -> Run:
-    """Measure a configuration in this process, and in those of its ranks. Raises ConfigError."""
+def execute(
+    config: dict[str, Any],
+    output_dir: str | Path | None,
+    group: dist.ProcessGroup | None = None,
+    switches: arithmetic.Switches | None = None,
+) -> Run:
+    """Measure a configuration in this process and in those of its ranks: the caller's own where there are several.
+
+    group: of the caller's processes, by default all of them; switches: of the arithmetic that users' functions run
+    with, by default exact. Raises ConfigError, and RanksEnded where the caller's processes are left out of step.
+    """
     if output_dir is not None:
         output_dir = path_of("output_dir", output_dir)
+    shared = caller.callers_group(group, devices.choose(str(config["device"]))) if _shares(config) else None
+    if shared is not None:
+        config = _with_all_ranks(config, shared.size())
     configuration = read_settled(config)
-    with arithmetic.exact(), arithmetic.computing_with(configuration.threads, configuration.device):
-        device = configuration.device
-        plans = plan(configuration, devices.free_bytes(device), ranks_here(device))
-        place = {each.case.id: number for number, each in enumerate(plans)}
-        with TemporaryDirectory(prefix="accuracy-") if output_dir is None else nullcontext(output_dir) as folder:
-            with opened(Path(folder), device):
-                outcome = runs.execute(configuration, config, plans, Path(folder), ["(Python)"], quiet=True)
-            if outcome.interrupted:
-                raise KeyboardInterrupt
-            if output_dir is None:
-                _tell_first_traceback(Path(folder))
-            reads = (
-                table.read_results, table.read_steps, table.read_hypotheses, table.read_boundaries, table.read_places,
-                table.read_logprobs,
-            )  # fmt: skip
-            results, *more = (read(Path(folder)) for read in reads)
-    results, *more = (rows[rows["case_id"].isin(place)] for rows in (results, *more))
+    device = configuration.device
+    with (
+        arithmetic.exact(),
+        arithmetic.functions_with(switches),
+        arithmetic.computing_with(configuration.threads, device),
+        TemporaryDirectory(prefix="accuracy-") if output_dir is None else nullcontext(output_dir) as folder,
+    ):
+        plans = plan(configuration, devices.free_bytes(device), ranks_here(device) if shared is None else shared.size())
+        if shared is None:
+            _must_travel(plans)
+            tables = _measured(configuration, config, plans, Path(folder))
+        else:
+            tables = _on_callers_ranks(configuration, config, plans, Path(folder), shared)
+        if output_dir is None:
+            _tell_first_traceback(Path(folder))
+    place = {each.case.id: number for number, each in enumerate(plans)}
+    results, *more = (rows[rows["case_id"].isin(place)] for rows in tables)
     results = results.sort_values("case_id", key=lambda ids: ids.map(place), kind="stable", ignore_index=True)
     return Run(results, *(rows.reset_index(drop=True) for rows in more))
+
+
+def _must_travel(plans: Sequence[Planned]) -> None:
+    """Raises ConfigError for a function that cannot go to the processes of its ranks, which are started here."""
+    variants = {each.case.variant for each in plans if each.unsupported is None and each.case.world_size > 1}
+    for text in (str(dict(variant.options).get("fn", "")) for variant in variants):
+        if text.startswith(given.PREFIX):
+            given.check_travels(text)
+
+
+def _shares(config: Mapping[str, Any]) -> bool:
+    """Return whether a configuration may have a case of several ranks in processes."""
+    sizes = values_of(config.get("world_size", 1))
+    return "processes" in config.get("world", ()) and any(size != 1 for size in sizes)
+
+
+def _with_all_ranks(config: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """Return the configuration with the number of the caller's ranks among those that nobody chose."""
+    if "world_size" in config.get("given", ()):
+        return {**config}
+    fewer = [each for each in values_of(config["world_size"]) if each < size]
+    return {**config, "world_size": [*fewer, size]}
+
+
+def _measured(
+    configuration: Configuration, config: Mapping[str, Any], plans: Sequence[Planned], folder: Path,
+    launched: Launched | None = None,
+) -> list[pd.DataFrame]:  # fmt: skip
+    """Measure what is planned; return the folder's tables. launched: the ranks that this process is the first of."""
+    with opened(folder, configuration.device):
+        outcome = runs.execute(configuration, config, plans, folder, ["(Python)"], launched, quiet=True)
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+    return [read(folder) for read in READS]
+
+
+def _on_callers_ranks(
+    configuration: Configuration, config: Mapping[str, Any], plans: Sequence[Planned], folder: Path,
+    group: dist.ProcessGroup,
+) -> list[pd.DataFrame]:  # fmt: skip
+    """Take part in what the caller's processes measure together; return the first one's tables."""
+    sizes = [each.case.world_size for each in plans if each.unsupported is None]
+    digest = task_of(configuration, folder, plans, group.size()).digest
+    with caller.as_ranks(group, sizes, configuration.device, digest) as ranks:
+        task = task_of(configuration, caller.share_folder(folder, ranks), plans, ranks.size, callers=True)
+        if ranks.rank > 0:
+            rank_loop.follow(task, ranks)
+            return caller.share_tables([pd.DataFrame()] * len(READS), ranks)
+        return caller.share_tables(_measured(configuration, config, plans, folder, Launched(ranks, task)), ranks)
+
+
+READS = (
+    table.read_results, table.read_steps, table.read_hypotheses, table.read_boundaries, table.read_places,
+    table.read_logprobs,
+)  # fmt: skip
+"""Of a run folder, what `Run` has, in its order."""
 
 
 def _tell_first_traceback(folder: Path) -> None:

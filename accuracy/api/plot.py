@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from accuracy.chart import mark
+from accuracy.core.entry import entry
 from accuracy.core.errors import ConfigError, unknown
 from accuracy.results.cell import KEYS
 from accuracy.results.glossary import COLUMNS
@@ -18,6 +19,7 @@ from accuracy.results.table import ALL_RANKS, ALL_TENSORS, OK
 Chosen = str | list[str] | None
 
 
+@entry()
 def growth(table: pd.DataFrame, *, value: str = "error_rel", tensor: Chosen = None, ax: Axes | None = None) -> Axes:
     """A value over all ranks against the world size, a line for each setting and tensor. tensor: one or several of
     out, lse, dq, dk, dv, delta; None: out, dq, dk and dv. Raises ConfigError."""
@@ -30,6 +32,7 @@ def growth(table: pd.DataFrame, *, value: str = "error_rel", tensor: Chosen = No
     return axes
 
 
+@entry()
 def by_rank(table: pd.DataFrame, *, value: str = "error_rel", tensor: Chosen = None, ax: Axes | None = None) -> Axes:
     """A value of each rank of the largest world, a line for each setting and tensor; arguments as in `growth`."""
     rows = _rows(table, value, tensor, ("rank",))
@@ -39,6 +42,7 @@ def by_rank(table: pd.DataFrame, *, value: str = "error_rel", tensor: Chosen = N
     return axes
 
 
+@entry()
 def heatmap(table: pd.DataFrame, *, value: str = "x_single_device", ax: Axes | None = None) -> Axes:
     """A value over all ranks, a row for each setting and a column for each tensor; colours are logarithmic."""
     rows = _rows(table, value, list(ALL_TENSORS), ())

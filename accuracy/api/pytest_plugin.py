@@ -67,21 +67,20 @@ def accuracy_gate(request: pytest.FixtureRequest) -> Callable[..., "pd.DataFrame
         fn: Callable[..., Any], *, seeds: Iterable[int] = range(8), limits: "Limits | None" = None, **how: Any
     ) -> "pd.DataFrame":
         __tracebackhide__ = True
-        import pandas as pd
-
-        from accuracy.api.assert_accurate import rows_of
+        from accuracy.api.assert_accurate import not_measured, results_of, rows_in
         from accuracy.api.recorder import Recorder
 
         asked, stash = request.config.getoption, request.config.stash
         recorder = stash.setdefault(RECORDER, Recorder(asked("--accuracy-baseline"), asked("--accuracy-record")))
-        rows = rows_of(fn, seed=seeds, **how)
+        results = results_of(fn, seed=seeds, **how)
+        rows = rows_in(results)
         recorder.add(rows)
         try:
-            complaint = recorder.judge(rows, limits)
+            complaint = not_measured(results) or recorder.judge(rows, limits)
         except ConfigError as error:
             complaint = str(error)
         if complaint is not None:
             pytest.fail(complaint, pytrace=False)
-        return pd.DataFrame(rows)
+        return results
 
     return measure

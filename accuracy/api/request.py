@@ -6,6 +6,7 @@ from typing import Any
 
 from accuracy.config import replay
 from accuracy.config.compose import compose, nodes
+from accuracy.config.hold import held
 from accuracy.config.worlds import settle
 from accuracy.core import given
 from accuracy.core.errors import ConfigError
@@ -22,24 +23,29 @@ def request(
     words: tuple[str, ...] = (),
     functions: Mapping[str, Function] | None = None,
     keys: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The configuration of a run. arguments: of a call, None: as the words have it; words: overrides of the command
-    line; functions: further ones, which other keys name as given:NAME; keys: further keys. Raises ConfigError."""
+    """Return the configuration of a run.
+
+    arguments: of a call, None: as the words have it; words: overrides of the command line; functions: further ones,
+    which other keys name as given:NAME; keys: further keys; defaults: of the problem, for what nobody gave. Raises
+    ConfigError.
+    """
     arguments = {name: _plain(value) for name, value in arguments.items() if value is not None}
+    given_keys = {_key(name) for name in arguments}
     settings = {name: arguments.pop(name) for name in SETTINGS if name in arguments}
     node = {"forward": "callable", "backward": "callable", "sharding": settings.pop("sharding", "contiguous"),
             "layout": settings.pop("layout", "bshd")}  # fmt: skip
     names, subject_functions = named(subjects)
     chosen = nodes("variant", names) if names else {}
     texts = given.give({**subject_functions, **(functions or {})})
+    if not texts and (node["sharding"], node["layout"]) != ("contiguous", "bshd"):
+        raise ConfigError("sharding and layout are those of a function; a variant has its own: drop them")
     handed = {name: {**node, "fn": texts[name]} for name in subject_functions}
     for group in ("kernel", "inputs"):
         if group in settings and not isinstance(settings[group], dict):
             settings[group] = nodes(group, settings[group] if isinstance(settings[group], list) else [settings[group]])
     worlds = nodes("world", [settings.pop("world", "simulated")])
-    if texts and settings.get("world_size", 1) != 1:
-        for text in texts.values():
-            given.check_travels(text)
     config = compose(*words)
     config |= {
         "workers": 1,
@@ -49,8 +55,16 @@ def request(
         "world": worlds,
         **(keys or {}),
     }
-    config["problem"] |= arguments
-    return settle(replay.settle(config, [*words, *(f"problem.{name}" for name in arguments), *settings]))
+    config["problem"] |= {**(defaults or {}), **arguments}
+    config = replay.settle(config, [*words, *(f"problem.{name}" for name in arguments), *settings])
+    return settle(held(config, given_keys))
+
+
+def _key(name: str) -> str:
+    """Return an argument's name on the command line."""
+    if name in ("sharding", "layout"):
+        return f"variant.{name}"
+    return name if name in SETTINGS else f"problem.{name}"
 
 
 def named(subjects: Subjects) -> tuple[list[str], dict[str, Function]]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from accuracy.core.entry import entry
 from accuracy.core.errors import ConfigError
 from accuracy.gate import judge
 from accuracy.results import glossary
@@ -15,6 +16,7 @@ from accuracy.results.run_table import RunTable, read_run
 Table = pd.DataFrame | str | Path
 
 
+@entry()
 def load(folder: str | Path) -> pd.DataFrame:
     """The table of a run folder or of a published one, one row per case, tensor and rank. Raises ConfigError, a
     ValueError, in one line for a folder that is missing, damaged or of a later version."""
@@ -35,6 +37,7 @@ def columns() -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("column")
 
 
+@entry()
 def compare(a: Table, b: Table) -> pd.DataFrame:
     """b beside a, one row for each setting and tensor that both have.
 

@@ -10,6 +10,7 @@ import pandas as pd
 from accuracy.config.knobs import complete_part
 from accuracy.core.case import Part, Problem
 from accuracy.core.dtype import FORMATS
+from accuracy.core.entry import entry
 from accuracy.core.errors import ConfigError, unknown
 from accuracy.core.paths import CONFIGS
 from accuracy.probe import subjects
@@ -21,6 +22,7 @@ MASKS = ("causal", "full")
 MOST_SCORES = 2**31
 
 
+@entry()
 def tolerance(
     q_shape: Sequence[int],
     dtype: Any,

@@ -153,6 +153,7 @@ def _delta(
         return error, of_delta(rows, found, dp, policy) + moved.sum(1, keepdim=True)
     variance = (rows.dout.square() * done.own_variance).sum(1, keepdim=True) + moved.sum(1, keepdim=True)
     variance += (rounding**2 / 3 + policy.alike * of_weights + policy.shift_spread**2) * rows.delta.square()
+    variance += 2 * done.shared * rows.delta.square()  # twice: the weights are off by the same factor
     variance += rows.delta.square().clamp(max=tiny**2 / 3)
     variance += u**2 / 12 * dim * policy.partial_sums(products.square().sum(1, keepdim=True), rows.delta.square())
     return error, variance

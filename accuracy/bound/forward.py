@@ -83,7 +83,8 @@ class Linked:
 @dataclass(frozen=True)
 class Forward:
     """Errors and variances of out (R, D) and lse (R, 1) as they are stored; own_variance: of out's sums and its last
-    rounding alone, which differ from dim to dim; lse_own: of lse without what its scores err by."""
+    rounding alone, which differ from dim to dim; lse_own: of lse without what its scores err by; shared: of the factor
+    that a row of out is off where it is normalised by its lse (R, 1)."""
 
     out: Tensor
     lse: Tensor
@@ -91,6 +92,7 @@ class Forward:
     lse_variance: Tensor
     own_variance: Tensor
     lse_own: Tensor
+    shared: Tensor
 
 
 def scores(rows: Rows, policy: Policy) -> Scores:
@@ -174,8 +176,10 @@ def forward(rows: Rows, found: Scores, policy: Policy) -> Forward:
     p, terms, rescales, level, visible = found.p, found.terms, found.rescales, found.level, rows.visible
     roundings = policy.roundings(terms, "forward")
     chain = (1 + grown(policy.chain(terms) + rescales + 4, u)) * (1 + grown(roundings, unit(policy.partial)))
+    of_lse = u * (policy.logarithm + 6 * (rows.lse.abs() + level))
     plain = found.error.exp() * chain
-    above = (p * (plain * (1 + short) ** policy.weight_roundings - 1)) @ rows.v.abs()
+    longer = (u * policy.through_lse * (level - found.top)).exp()  # |s - lse| may be more than |s - m|, by log terms
+    above = (p * (plain * longer * (1 + short) ** policy.weight_roundings - 1)) @ rows.v.abs()
     above += underflow(policy.weights) * chain * (visible @ rows.v.abs())
     below = (p * (plain * (1 + unit(policy.normaliser)) ** policy.weight_roundings - 1)).sum(1, keepdim=True)
     below += underflow(policy.normaliser) * chain * terms
@@ -183,16 +187,18 @@ def forward(rows: Rows, found: Scores, policy: Policy) -> Forward:
         below += (rows.sink - rows.lse).exp() * (plain.amax(1, keepdim=True) - 1)
     left = (1 - below).clamp_(min=0.0)
     out = (above + rows.out.abs() * below) / left * (1 + 4 * u) + 4 * u * rows.out.abs()
+    if policy.through_lse:  # a factor of the whole row
+        out += (out + rows.out.abs()) * (of_lse + unit(policy.lse) * rows.lse.abs()).expm1()
     out += 6 * policy.merges * unit(policy.partial) * rows.v.abs().amax(0) + roundings * underflow(policy.partial)
     out += half_spacing(rows.out.abs() + out, policy.dtype) + flushed(rows.out, policy.dtype)
-    lse = -left.log() + u * (policy.logarithm + 6 * (rows.lse.abs() + level))
+    lse = -left.log() + of_lse
     lse = lse + 2 * policy.merges * unit(policy.lse) * level
     lse = lse + half_spacing(rows.lse.abs() + lse, policy.stored_lse)
     return Forward(out, lse, *_variances(rows, found, policy, roundings))
 
 
-def _variances(rows: Rows, found: Scores, policy: Policy, roundings: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of out, lse, what out alone has, and lse without its scores."""
+def _variances(rows: Rows, found: Scores, policy: Policy, roundings: Tensor) -> tuple[Tensor, ...]:
+    """Of out, lse, what out alone has, lse without its scores, and what all of a row of out shares."""
     u, short = policy.u, policy.weight_roundings * unit(policy.weights) ** 2 / 3
     square, v_square = found.p.square(), rows.v.square()
     each = u**2 / 12 * (policy.spread(found.terms) + found.rescales) + unit(policy.partial) ** 2 / 6 * roundings
@@ -214,6 +220,8 @@ def _variances(rows: Rows, found: Scores, policy: Policy, roundings: Tensor) -> 
     own += policy.merges * unit(policy.partial) ** 2 * v_square.amax(0) + roundings * underflow(policy.partial) ** 2 / 3
     out = own + away.clamp_(min=0.0)  # of p_j (v_j - out): what all weights share leaves no error
     out += rounded
+    shared = policy.through_lse * _through_lse(rows, found, policy)
+    out += shared * rows.out.square()
     of_scores = moved.sum(1, keepdim=True)
     lse = of_scores + found.alike
     lse += u**2 / 12 * (found.terms + found.rescales + policy.logarithm**2)
@@ -225,7 +233,19 @@ def _variances(rows: Rows, found: Scores, policy: Policy, roundings: Tensor) -> 
     lse += policy.merges * unit(policy.lse) ** 2 / 3 * found.level.square()
     if link is None or policy.stored_lse != policy.sums:
         lse += half_spacing(rows.lse, policy.stored_lse).square() / 3
-    return out, lse, own, lse - of_scores
+    return out, lse, own, lse - of_scores, shared
+
+
+def _through_lse(rows: Rows, found: Scores, policy: Policy) -> Tensor:
+    """Of the factor that all exp(s - lse) of a row are off: lse's roundings, and exp's, which no division takes out."""
+    own = policy.u**2 * (rows.lse.square() + found.top.square()) + half_spacing(rows.lse, policy.lse).square()
+    return own / 3 + 2 * (found.p.square() * exponential_again(found.p, policy)).sum(1, keepdim=True)
+
+
+def exponential_again(p: Tensor, policy: Policy) -> Tensor:
+    """Of exp(s - lse): of its argument and of itself."""
+    argument = p.clamp(min=1e-300).log()
+    return policy.u**2 / 3 * argument.square() + policy.exponential_variance
 
 
 def missed(x: Tensor, variance: Tensor, policy: Policy) -> Tensor:

@@ -17,6 +17,10 @@ from accuracy.core.dtype import FORMATS
 ALARM = 1e-6
 DEPENDENT = 8
 """Errors of a row, or of rows, count as one eighth as many independent ones: they share lse, delta and keys."""
+MOST = 4
+"""Independent errors of a row at most, however wide it is: those of lse, of delta and of the scores of the keys that
+have its weight, each times a vector. (256 dims count as 32 independent errors without it, and one in four float32
+softmaxes of 64 Gaussian tokens was refused.)"""
 DRIFT = {2: 1.0, 4: 16.0, 8: 16.0}
 """By a format's bytes, unit roundoffs by which rounding may shift a gain. A result rounded once to nearest shifts it by
 at most one, also where all of its elements are equal; in float32 and float64 sums, exp and log are biased themselves
@@ -60,8 +64,8 @@ def limits(bound: Bound, reference: Tensor, dtype: str, by_row: bool = True) -> 
     norm = float(reference.square().sum())
     width = reference.shape[-1] if by_row else 1
     # Of one sign, it does not average out: it is added to what varies around it.
-    shift = torch.as_tensor(bound.shift, dtype=variance.dtype).expand_as(variance)
-    varies = variance.mean(-1).sqrt() * reach(width / DEPENDENT, count / width)
+    shift = torch.as_tensor(bound.shift, dtype=variance.dtype, device=variance.device).expand_as(variance)
+    varies = variance.mean(-1).sqrt() * reach(independent(width), count / width)
     row = varies + shift.square().mean(-1).sqrt() if by_row else variance.sqrt() * math.inf
     total = math.sqrt(float(variance.sum())) * reach(count / width / DEPENDENT, 1) + float(shift.norm())
     certain = float(bound.certain.square().sum())
@@ -69,6 +73,11 @@ def limits(bound: Bound, reference: Tensor, dtype: str, by_row: bool = True) -> 
     form = FORMATS[dtype]
     drift = max(DRIFT[form.bytes] * form.unit_roundoff, relative / CANCELLED) if relative < 1 else math.inf
     return Limits(bound.likely(ALARM / count), row, relative, drift)
+
+
+def independent(width: int) -> float:
+    """Return as how many independent errors those of a row of `width` elements count."""
+    return min(width / DEPENDENT, MOST)
 
 
 def gain(x: Tensor, reference: Tensor) -> tuple[float, float]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from accuracy.bound.forward import Forward, Rows, Scores
+from accuracy.bound.forward import Forward, Rows, Scores, exponential_again
 from accuracy.bound.policy import LANES, Policy, half_spacing, tiny_weights, underflow, unit
 
 
@@ -34,7 +34,7 @@ def linked(
     kept = policy.reads == "weights"
     score = link.score + link.own if kept else link.score
     squares = p.square()
-    again = 0.0 * p if kept else _again(p, policy)
+    again = 0.0 * p if kept else exponential_again(p, policy)
     shared = _shared(rows, found, done, policy) + (0.0 if kept else (squares * link.own).sum(1, keepdim=True))
     total = (squares * score).sum(1, keepdim=True)
     weights = score * (1 - 2 * p) + total + again + shared
@@ -64,12 +64,6 @@ def _centred(terms: Tensor, p: Tensor, variance: Tensor, k: Tensor, total: Tenso
     """Variance of sum_j e_j (terms_j k_j - p_j total), e_j independent: (R, D)."""
     found = (terms.square() * variance) @ k.square() - 2 * total * ((terms * p * variance) @ k)
     return (found + total.square() * (p.square() * variance).sum(1, keepdim=True)).clamp_(min=0.0)
-
-
-def _again(p: Tensor, policy: Policy) -> Tensor:
-    """Of exp(s - lse): of its argument and of itself."""
-    argument = p.clamp(min=1e-300).log()
-    return policy.u**2 / 3 * argument.square() + policy.exponential_variance
 
 
 def _shared(rows: Rows, found: Scores, done: Forward, policy: Policy) -> Tensor:

@@ -58,10 +58,11 @@ class Policy:
     or rows after which a running sum is rounded to `partial` within a piece, None: never; exponential, logarithm:
     largest relative errors of exp and log, in unit roundoffs of sums; alike: whether the weights of a row may all be
     rounded alike, as equal ones are; by_head: whether dk and dv of query heads that share keys are rounded before they
-    are added; casts: whether q, k, v and dout are rounded to `products` first (autocast, TF32); split: whether products
-    of float32 are three in TF32, whose sums a tensor core cuts off instead of rounding them; instruction: terms that a
-    tensor core adds up before it cuts off, of operands in 16 bits, None: sums are taken to be rounded; reads: what the
-    backward has of the forward (README.md, section 5a, `READS`). It makes the sqrt form sharper, the certain one stays.
+    are added; by_lse: whether out may be sum exp(s - lse) v with a stored lse instead of divided by its sum; casts:
+    whether q, k, v and dout are rounded to `products` first (autocast, TF32); split: whether products of float32 are
+    three in TF32, whose sums a tensor core cuts off instead of rounding them; instruction: terms that a tensor core
+    adds up before it cuts off, of operands in 16 bits, None: sums are taken to be rounded; reads: what the backward has
+    of the forward (README.md, section 5a, `READS`). It makes the sqrt form sharper, the certain one stays.
     """
 
     dtype: str
@@ -80,6 +81,7 @@ class Policy:
     logarithm: float = 4.0
     alike: bool = False
     by_head: bool = False
+    by_lse: bool = False
     casts: bool = False
     split: bool = False
     instruction: int | None = None
@@ -99,6 +101,11 @@ class Policy:
     def merges(self) -> int:
         """How often a partial is joined to another."""
         return self.pieces - 1
+
+    @property
+    def through_lse(self) -> bool:
+        """Whether out is off by the rounding of an lse: its own, or those by which its parts are merged."""
+        return self.by_lse or self.merges > 0
 
     def chain(self, terms: Tensor | float) -> Tensor | float:
         """How many roundings a sum of so many products sees at most."""
@@ -143,21 +150,24 @@ class Policy:
 
 
 def kernel(dtype: str, **changes: object) -> Policy:
-    """A fused kernel on one device: float32 inside (float64 for float64), P and dS rounded to the inputs' dtype."""
+    """A fused kernel on one device: float32 inside (float64 for float64), P and dS rounded to the inputs' dtype. In
+    float64 the reference errs as much, and that normalises by its lse."""
     sums = accumulation_dtype(dtype)
     plain = {"sums": sums, "products": sums, "weights": dtype, "normaliser": sums, "lse": sums, "stored_lse": sums}
-    return Policy(**({"dtype": dtype, "partial": dtype} | plain | changes))  # type: ignore[arg-type]
+    known = {"dtype": dtype, "partial": dtype, "by_lse": dtype == "float64"}
+    return Policy(**(known | plain | changes))  # type: ignore[arg-type]
 
 
 def loosest(dtype: str, pieces: int = 1, stored_lse: str | None = None) -> Policy:
     """What a function that nobody here wrote may do and still be called rounding: scores, weights, lse, delta and dS
     are stored in the inputs' dtype; running sums are rounded to it after 128 keys of the forward and 32 rows or keys of
-    the backward (torch's flash kernel on a CPU does the latter), and between pieces."""
+    the backward (torch's flash kernel on a CPU does the latter), and between pieces; out may be normalised by lse."""
     sums = accumulation_dtype(dtype)
     return Policy(
         dtype, sums, products=dtype, weights=dtype, normaliser=dtype, lse=dtype, stored_lse=stored_lse or sums,
         partial=dtype, weight_roundings=2, pieces=pieces, forward_tile=128, gradient_tile=32,
         exponential=FAST_EXPONENTIAL if sums != dtype else 8.0, logarithm=COARSE_LOGARITHM, alike=True, by_head=True,
+        by_lse=True,
     )  # fmt: skip
 
 

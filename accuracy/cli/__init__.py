@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from accuracy.core.errors import ConfigError, one_line, printable
+from accuracy.core.public import ADDRESS
 
 USAGE_ERROR, INTERNAL_ERROR = 2, 70
-REPORT_TO = "https://github.com/attention-accuracy/attention-accuracy/issues"
+REPORT_IT = f"report it at {ADDRESS}/issues" if ADDRESS else "report it"
 
 
 class Parser(argparse.ArgumentParser):
@@ -71,5 +72,5 @@ def internal(command: str, error: BaseException) -> int:
     except OSError:
         traceback.print_exception(error)
         where = "attach the lines above"
-    print(f"{command}: internal error ({one_line(error)[:200]}); report it at {REPORT_TO} and {where}", file=sys.stderr)
+    print(f"{command}: internal error ({one_line(error)[:200]}); {REPORT_IT} and {where}", file=sys.stderr)
     return INTERNAL_ERROR

@@ -23,7 +23,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 from accuracy.cli import USAGE_ERROR, internal, listing, own_parts, sweep, unusable
 from accuracy.cli.composing import composed_once
 from accuracy.cli.launched import as_rank, import_later, speaks, start_server, tell, tell_done
-from accuracy.config import replay, worlds
+from accuracy.config import hold, replay, worlds
 from accuracy.core.errors import ConfigError, NoRendezvous, RanksEnded, printable, unknown
 from accuracy.core.paths import CONFIGS
 from accuracy.execute import ahead, attend
@@ -102,7 +102,9 @@ def _run_job(config: DictConfig, launch: "Launch | None") -> int:
         quoted = (f"'{word}'" if "[" in word else word for word in words)
         command = [*(f"--config-dir={folder}" for folder in folders), *quoted]
         plain: Any = OmegaConf.to_container(config, resolve=True)
-        if not any(word.partition("=")[0].lstrip("+") == "world" for word in words):
+        given = {word.partition("=")[0].lstrip("+") for word in words}
+        plain = hold.held(plain, given)
+        if "world" not in given:
             plain = worlds.settle(plain)
         plain = replay.settle(plain, words)
         return measure(sweep.placed(plain), folders, command, launch)
@@ -246,8 +248,10 @@ def _carry_out(
         return INTERRUPTED
     if not outcome.ok + outcome.earlier_ok:
         return NOTHING_MEASURED
-    diagnosing = configuration.name == DIAGNOSE
-    return FAULTY if diagnosing and conclusion.faulty(outcome, {each.case.id for each in plans}, verdicts) else 0
+    if configuration.name != DIAGNOSE:
+        return 0
+    is_bug, one_rank = conclusion.diagnosed(outcome, {each.case.id for each in plans}, verdicts)
+    return FAULTY if is_bug else NOTHING_MEASURED if one_rank else 0
 
 
 def one_line(error: BaseException) -> str:

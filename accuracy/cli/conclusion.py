@@ -23,11 +23,13 @@ def report(outcome: "Outcome") -> "pd.DataFrame | None":
     return summary.verdicts
 
 
-def faulty(outcome: "Outcome", planned: set[str], verdicts: "pd.DataFrame | None") -> bool:
-    """Print each variant's diagnosis; whether one is a bug. verdicts: the report's, where there is one."""
+def diagnosed(outcome: "Outcome", planned: set[str], verdicts: "pd.DataFrame | None") -> tuple[bool, bool]:
+    """Print each variant's diagnosis; return whether one is a bug, and whether one rank alone of several was measured.
+    verdicts: the report's, where there is one."""
     from accuracy.results import table
     from accuracy.verdict import verdict
     from accuracy.verdict.diagnosis import diagnoses, sentences
+    from accuracy.verdict.label import ONE_RANK
 
     folder, results = outcome.folder, outcome.results
     results = table.read_results(folder) if results is None else results
@@ -36,4 +38,4 @@ def faulty(outcome: "Outcome", planned: set[str], verdicts: "pd.DataFrame | None
     found = diagnoses(verdicts, results, table.read_steps(folder), table.read_hypotheses(folder))
     told = zip(sentences(found), found, strict=True)
     print("", *(line for sentence, each in told for line in (sentence, *each.evidence)), sep="\n")
-    return any(each.is_bug for each in found)
+    return any(each.is_bug for each in found), any(each.label == ONE_RANK for each in found)

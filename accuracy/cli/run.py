@@ -34,8 +34,8 @@ def _status() -> int:
 
 
 def main() -> None:
-    """Exit status: 0 measured; 2 a mistake in the configuration; 3 nothing could be measured; 5 experiment=diagnose
-    found a tensor that is invalid or wrong at any precision; 130 interrupted."""
+    """Exit status: 0 measured; 2 a mistake in the configuration; 3 nothing could be measured, or experiment=diagnose
+    had one rank alone of several; 5 it found a tensor that is invalid or wrong at any precision; 130 interrupted."""
     arguments = sys.argv[1:]
     if os.getcwd() not in sys.path:  # as `python -m accuracy` has it: variant.fn=my_module.function
         sys.path.insert(0, os.getcwd())

@@ -55,8 +55,7 @@ def _paths(configuration: Configuration, kernel: Part) -> Iterator[Other]:
 
 def _others(path: NamedPath, kernel: Part, configuration: Configuration) -> Iterator[Other]:
     """A path at the run's world sizes, unless it has its own or is one of one device."""
-    one_device = plugins.load(path.variant.forward.source).SCHEDULE.one_device
-    sizes = (path.world_size,) if path.world_size else (1,) if one_device else configuration.world_sizes
+    sizes = (path.world_size,) if path.world_size else (1,) if _is_of_one_device(path) else configuration.world_sizes
     world = "processes" if path.is_function else "simulated"
     for size in sizes:
         yield _resolved(path.variant, path.kernel or kernel, dict(path.precision), world, size)
@@ -85,10 +84,26 @@ def stop_at_useless_knobs(configuration: Configuration) -> None:
         for place in dict(path.precision):
             if not any(place in places for _, places in _roundings(path.variant)):
                 raise ConfigError(f"{place} changes nothing in the path {path.variant.name}; drop it or choose a ring")
+    _stop_at_unused_run_settings(configuration)
     for place in (place for overrides in configuration.precisions for place in overrides):
         if place not in known:
             names = ", ".join(variant.name for variant in configuration.variants)
             raise ConfigError(f"precision.{place} changes nothing in {names}; drop it or choose a ring")
+
+
+def _stop_at_unused_run_settings(configuration: Configuration) -> None:
+    """Raises ConfigError for numbers of ranks, or a kernel, that were given where each path has its own."""
+    paths = (*configuration.paths_a, *configuration.paths_b)
+    own_sizes = all(each.world_size or _is_of_one_device(each) for each in paths)
+    if paths and own_sizes and "world_size" in configuration.given and configuration.world_sizes != (1,):
+        raise ConfigError("world_size changes nothing: each path has its own number of ranks; write NAME@WORLD_SIZE")
+    own_kernels = all(each.kernel for each in paths)
+    if paths and own_kernels and "kernel" in configuration.given and configuration.kernels[0].name != "auto":
+        raise ConfigError("kernel changes nothing: each path has its own; write NAME+KERNEL")
+
+
+def _is_of_one_device(path: NamedPath) -> bool:
+    return bool(plugins.load(path.variant.forward.source).SCHEDULE.one_device)
 
 
 def _roundings(variant: Variant) -> tuple[tuple[Precision, Sequence[str]], ...]:

@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, SkipValidation
 
 from accuracy.config.checks import Axis, check, combinations, mapping, unknown_key
 from accuracy.config.find import parts, variants
+from accuracy.config.hold import EVERYWHERE
 from accuracy.config.paths import NamedPath, named_paths
 from accuracy.config.problem import problem_of
 from accuracy.core.case import Part, Problem, Reruns, Stack, Variant
@@ -87,12 +88,14 @@ class Configuration:
     paths_b: SkipValidation[tuple[NamedPath, ...]]  # what each path is compared with, too
     also: SkipValidation[tuple["Configuration", ...]]  # more grids, each the configuration with some keys changed
     unusable: Annotated[str, OneOf("stop", "record")]  # a value that no case can use: a mistake, or rows that say why
+    given_keys: Annotated[str, OneOf("main", "everywhere")]  # in which grids a key holds that a user gave
     reference_folder: Annotated[Path | None, BeforeValidator(_path)]
     reference_min_seconds: Annotated[float, Ge(0)]
     reference_method: Annotated[str, OneOf("auto", "fused", "torch")]
     output_dir: Annotated[Path | None, BeforeValidator(_path)]
     report: bool
     dry_run: bool
+    given: SkipValidation[tuple[str, ...]] = ()  # the keys that a user gave, `problem.mask`
     batched: bool = True  # all simulated ranks in one kernel call where that changes no bit
     backend: Annotated[str, OneOf("auto", "gloo", "nccl")] = ""  # of torch.distributed; "" in a simulated world
     timeout_seconds: Positive = math.inf  # how long real ranks may take for a case
@@ -132,6 +135,7 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
     for key in ("variant", "kernel", "inputs"):
         if built.get(key) == ():
             raise ConfigError(f"{key}={config[key]} chooses nothing; give one (accuracy --help lists every choice)")
+    built["given"] = tuple(config.get("given", ()))
     if "reruns" in config:
         built["reruns"] = check(Reruns, "reruns", config["reruns"])
     also = {"also": ()} if "also" in config else {}
@@ -171,6 +175,8 @@ def _also(config: Mapping[str, Any], folders: Sequence[Path]) -> Iterator[Config
         try:
             yield read({**config, **merged, "also": {}}, folders)
         except ConfigError as error:
+            if config.get("given_keys") == EVERYWHERE and any(key.startswith("problem.") for key in config["given"]):
+                continue  # the grid asks for what the given problem cannot have
             raise ConfigError(f"also.{name}: {error}") from error
 
 

@@ -11,14 +11,17 @@ from typing import Any
 from accuracy.config.checks import values_of
 from accuracy.config.compose import nodes
 from accuracy.config.find import is_shorthand
+from accuracy.config.hold import EVERYWHERE
 from accuracy.config.paths import needs_processes
 
-FEW = 8
+FEW = 4
 """Ranks that a further grid may start as processes where the main grid has several; more only as the main grid has."""
+OF_FUNCTIONS = [1, 2, 3, 4]
+"""At so many ranks `diagnose` and `assert_accurate` measure a function for which nobody chose a number of ranks."""
 
 
 def settle(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration that nobody chose a world for."""
+    """Return a configuration for which nobody chose a world with its functions in a world of processes."""
     if needs_processes(config.get("path_a")) and "simulated" in (config.get("world") or {}):
         return {**config, "world": nodes("world", ["processes"]), "workers": 1}
     variants = config.get("variant")
@@ -30,13 +33,24 @@ def settle(config: Mapping[str, Any]) -> dict[str, Any]:
     words = {name: node for name, node in variants.items() if is_shorthand(node)}
     others = {name: node for name, node in variants.items() if name not in {*functions, *words}}
     grids = dict(config.get("also") or {})
-    most = _most(config.get("world_size", 1))
+    sizes = config.get("world_size", 1)
+    if config.get("given_keys") == EVERYWHERE and "world_size" not in config.get("given", ()):
+        sizes = OF_FUNCTIONS
+    most = _most(sizes)
     also = {name: _untraced(grid) for name, each in grids.items() if (grid := _affordable(each, most)) is not None}
     if others:
-        changes = {"variant": others, "world": config["world"]}
-        also |= {"simulated": changes, **{f"simulated_{name}": {**grid, **changes} for name, grid in grids.items()}}
-    world = {"world": nodes("world", ["processes"]), "variant": {**words, **functions}, "also": also}
+        changes = {"variant": others, "world": config["world"], "world_size": config.get("world_size", 1)}
+        also |= {"simulated": changes}
+        also |= {f"simulated_{name}": _of_others(grid, changes) for name, grid in grids.items()}
+    world = {
+        "world": nodes("world", ["processes"]), "variant": {**words, **functions}, "also": also, "world_size": sizes,
+    }  # fmt: skip
     return {**config, **world, "workers": 1}
+
+
+def _of_others(grid: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a further grid for the variants that stay simulated, at its own numbers of ranks if it has any."""
+    return {**grid, **changes, "world_size": grid.get("world_size", changes["world_size"])}
 
 
 def _is_function(node: Any) -> bool:

@@ -25,7 +25,7 @@ from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.measurement.rerun.repeats import copies, repeat
 from accuracy.reference.cache import Cache
 from accuracy.results import table
-from accuracy.runtime import device
+from accuracy.runtime import arithmetic, device
 from accuracy.simulate.program import Ran, build_kernel, rank_program, simulate
 from accuracy.stack.measure import StackPipeline
 from accuracy.world.alone import group_of_one
@@ -149,9 +149,11 @@ def _run_alone(case: Case, shards: Sequence[Tensors]) -> Ran:
     return Ran([results], cost, [told])
 
 
-def task_of(configuration: Configuration, folder: Path, plans: Sequence[Planned], most: int | None = None) -> Task:
-    """What real ranks are to do; most: how many there are. Where the CPU computes, their threads decide last digits: as
-    many as this process has."""
+def task_of(
+    configuration: Configuration, folder: Path, plans: Sequence[Planned], most: int | None = None, callers: bool = False
+) -> Task:
+    """What real ranks are to do; most: how many there are; callers: whether they are the caller's own processes. Where
+    the CPU computes, their threads decide last digits: as many as this process has."""
     asked = {each.case.world_size for each in plans if each.case.world == "processes"}
     sizes = sorted(size for size in asked if most is None or size <= most)
     threads = torch.get_num_threads() if configuration.backend == "gloo" else (os.cpu_count() or 1) // max(sizes)
@@ -164,6 +166,8 @@ def task_of(configuration: Configuration, folder: Path, plans: Sequence[Planned]
         seconds=min(configuration.case_seconds, configuration.timeout_seconds),
         threads=max(1, threads),
         case_seconds=configuration.case_seconds,
+        switches=arithmetic.functions_run_with(),
+        callers=callers,
     )
 
 

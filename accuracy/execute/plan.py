@@ -12,6 +12,7 @@ from functools import cache
 import torch
 
 from accuracy.config.grid import cases_of, stop_at_useless_knobs
+from accuracy.config.hold import EVERYWHERE
 from accuracy.config.read import Configuration
 from accuracy.core import fields, plugins, sharding
 from accuracy.core.case import Case, Part
@@ -21,6 +22,7 @@ from accuracy.kernel.block.running_state import MERGE_PLACES
 from accuracy.measurement.memory import bytes_needed
 from accuracy.measurement.pipeline import Measured, Pipeline, shared
 from accuracy.reference import choice
+from accuracy.results.table import TOO_FEW_RANKS
 from accuracy.stack.unsupported import unsupported as stack_unsupported
 from accuracy.variant.base import schedule_of
 
@@ -70,6 +72,8 @@ def plan(configuration: Configuration, free_bytes: int | None, ranks: int | None
                 asked[one] = _planned(one, free_bytes, ranks)
             each = replace(asked[one], case=replace(asked[one].case, seed=drawn.seed))
             planned.setdefault(each.case.id, each)
+        if grid is configuration:
+            _stop_at_unusable_main(configuration, list(planned.values()))
     seen: dict[object, int] = {}  # several grids may have cases that share inputs and reference
     plans = sorted(planned.values(), key=lambda each: seen.setdefault(shared(each.case), len(seen)))
     for problem in {each.case.problem for each in plans}:
@@ -159,7 +163,7 @@ def _reasons(case: Case, ranks: int | None) -> Iterator[str | None]:
     yield kernel_unsupported(case)
     if case.world == "processes" and ranks is not None and case.world_size > ranks:
         yield (
-            f"world=processes has {ranks} ranks here (one a GPU or launched process; on a CPU 64, or 16 a processor),"
+            f"{TOO_FEW_RANKS}{ranks} ranks here (one a GPU or launched process; on a CPU 64, or 16 a processor),"
             f" not {case.world_size}; lower world_size or use world=simulated"
         )
 
@@ -198,16 +202,22 @@ def kernel_unsupported(case: Case) -> str | None:
     return None
 
 
+def _stop_at_unusable_main(configuration: Configuration, plans: list[Planned]) -> None:
+    """What further grids show is no answer for somebody whose own settings fit no case."""
+    if configuration.given_keys == EVERYWHERE and all(each.unsupported is not None for each in plans):
+        raise ConfigError(str(plans[0].unsupported))
+
+
 def _stop_at_useless_values(configuration: Configuration, plans: list[Planned]) -> None:
     if plans[0].unsupported is not None and all(each.unsupported == plans[0].unsupported for each in plans):
         raise ConfigError(plans[0].unsupported)
-    if configuration.unusable == "record" and any(each.unsupported is None for each in plans):
-        return
+    recorded = configuration.unusable == "record" and any(each.unsupported is None for each in plans)
+    given = configuration.given if configuration.given_keys == EVERYWHERE else ()
     unusable = [each for each in plans if each.unsupported is not None]
-    for axis in fields.AXES if unusable else ():
+    for axis in (each for each in fields.AXES if unusable and (not recorded or each.word in given)):
         usable = {axis.value_of(each.case) for each in plans if each.unsupported is None}
         for each in unusable:
             if axis.value_of(each.case) not in usable:
                 several = len({axis.value_of(each.case) for each in plans}) > 1
-                given = f"{axis.said(each.case)}: " if several else ""
-                raise ConfigError(f"{given}{each.unsupported}")
+                value = f"{axis.said(each.case)}: " if several else ""
+                raise ConfigError(f"{value}{each.unsupported}")

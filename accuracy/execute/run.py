@@ -26,7 +26,10 @@ from accuracy.results.completeness import Promise
 if TYPE_CHECKING:
     import pandas as pd
 
-NOT_NUMBERS = ("output_dir", "report", "dry_run", "reference", "workers", "case_seconds")  # keys that change no number
+NOT_NUMBERS = (
+    "output_dir", "report", "dry_run", "reference", "workers", "case_seconds", "given", "given_keys",
+)  # fmt: skip
+"""Keys of a configuration that change no number."""
 
 
 class Progress(tqdm):

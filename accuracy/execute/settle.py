@@ -11,9 +11,12 @@ import torch.distributed as dist
 from accuracy.config.knobs import complete_part, complete_variant
 from accuracy.config.paths import NamedPath
 from accuracy.config.read import AUTO_WORKERS, PROCESSORS, Configuration, read
+from accuracy.core import plugins
+from accuracy.core.case import Variant
 from accuracy.core.errors import ConfigError
 from accuracy.execute.ahead import side_by_side
 from accuracy.runtime import device as devices
+from accuracy.runtime.arguments import takes
 
 
 def read_settled(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configuration:
@@ -24,18 +27,32 @@ def read_settled(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Con
 def settled(configuration: Configuration) -> Configuration:
     """As this machine runs it: every `auto` resolved, knobs of parts checked by their own code. Raises ConfigError."""
     device = devices.choose(configuration.device)
+    variants = tuple(map(complete_variant, configuration.variants))
+    paths = *map(_completed, configuration.paths_a), *map(_completed, configuration.paths_b)
+    _must_know_masks([*variants, *(each.variant for each in paths)], configuration.given)
     return replace(
         configuration,
-        variants=tuple(map(complete_variant, configuration.variants)),
+        variants=variants,
         kernels=tuple(complete_part("kernel", part) for part in configuration.kernels),
         inputs=tuple(complete_part("inputs", part) for part in configuration.inputs),
-        paths_a=tuple(map(_completed, configuration.paths_a)),
-        paths_b=tuple(map(_completed, configuration.paths_b)),
+        paths_a=paths[: len(configuration.paths_a)],
+        paths_b=paths[len(configuration.paths_a) :],
         device=device,
         backend=_backend(configuration, device),
         workers=_workers(configuration, device),
         also=tuple(map(settled, configuration.also)),
     )
+
+
+def _must_know_masks(variants: Sequence[Variant], given: Sequence[str]) -> None:
+    """Raises ConfigError for a function that nobody can tell the mask, where nobody said which one it computes."""
+    for variant in variants:
+        name = str(dict(variant.options).get("fn", ""))
+        if name and "problem.mask" not in given and not takes(plugins.load_function(name).function, "causal"):
+            raise ConfigError(
+                f"{variant.name} has no parameter causal or is_causal; say which mask it computes: mask=full or"
+                " mask=causal (on the command line problem.mask=full)"
+            )
 
 
 def _completed(path: NamedPath) -> NamedPath:

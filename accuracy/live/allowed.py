@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from accuracy.bound.limits import DEPENDENT, reach
+from accuracy.bound.limits import DEPENDENT, independent, reach
 from accuracy.bound.policy import Policy, cast, loosest
 from accuracy.bound.running import Bound
 from accuracy.core.recording import Facts
@@ -50,7 +50,7 @@ class Allowed:
         events = variance.numel() / width
         if variance.dim() == 4:
             variance, certain = variance.sum(-1), certain.norm(dim=-1)
-        return (variance.sqrt() * reach(width / DEPENDENT, events)).minimum(certain)
+        return (variance.sqrt() * reach(independent(width), events)).minimum(certain)
 
 
 def in_tokens(name: str, x: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from accuracy.core.entry import entry
 from accuracy.core.errors import ConfigError, one_line
 from accuracy.core.recording import Facts, matches
 from accuracy.core.sharding import SHARDINGS
@@ -49,6 +50,7 @@ class capture:  # reads as torch.no_grad does
     folder that holds this rank's files of another run, and for unknown functions, layouts and shardings.
     """
 
+    @entry()
     def __init__(
         self, model: nn.Module | None, folder: str | Path, layers: str | Sequence[str] = "*", every: int = 1, *,
         functions: Sequence[str | Callable[..., Any]] = (), layout: str = "bshd", sharding: str | None = None,

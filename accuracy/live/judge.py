@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.dtype import tensor_dtype
+from accuracy.core.entry import entry
 from accuracy.core.errors import ConfigError
 from accuracy.core.number import count
 from accuracy.core.recording import Recorded, matches, recorded
@@ -63,6 +64,7 @@ class Judgement:
             raise AssertionError(self.sentence)
 
 
+@entry()
 def judge(folder: str | Path, *, layers: str = "*", device: str = "auto") -> Judgement:
     """Compare a capture with float64. layers: a pattern of names; device: where the reference is computed, cpu, cuda or
     auto. Raises ConfigError for a folder that cannot be judged: no capture, a damaged file, a rank missing."""

@@ -8,12 +8,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from accuracy.core.errors import printable
 from accuracy.live.call_on_disk import Call
 from accuracy.live.rerun import Rerun
 
-HEAD = '''"""{told}
-
-Float64 attention by its definition on {size}."""
+HEAD = """{told}
+# Float64 attention by its definition on {size}.
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ q, k, v, dout = (data[name].double().requires_grad_() for name in ("q", "k", "v"
 keys, values = (x.repeat_interleave(q.shape[2] // k.shape[2], 2) for x in (k, v))
 s = {scale!r} * torch.einsum("bqhd,bkhd->bhqk", q, keys){cap}
 s = s + data["mask"]  # -inf where a key is not seen
-'''
+"""
 WHOLE = """out = torch.einsum("bhqk,bkhd->bqhd", s.softmax(-1).nan_to_num(), values)
 lse = s.logsumexp(-1).transpose(1, 2)
 dq, dk, dv = torch.autograd.grad(out, (q, k, v), dout, retain_graph=True)
@@ -49,7 +49,8 @@ def write(path: Path, told: str, call: Call, tensor: str, data: dict[str, Tensor
     cap = f"\ns = {softcap!r} * torch.tanh(s / {softcap!r})" if softcap else ""
     (batch, rows, heads, dim), keys = data["q"].shape, data["k"].shape[1]
     size = f"{batch} x {rows} quer{'y' if rows == 1 else 'ies'}, {keys} key{'s' * (keys > 1)}, {heads} head"
-    text = HEAD.format(told=told, size=f"{size}{'s' * (heads > 1)} of {dim}", scale=facts.scale, cap=cap)
+    said = "\n".join(f"# {printable(line)}" for line in told.splitlines())
+    text = HEAD.format(told=said, size=f"{size}{'s' * (heads > 1)} of {dim}", scale=facts.scale, cap=cap)
     text += OF_KEYS.format(scale=facts.scale) if "lse" in data else WHOLE
     text += 'given = data["given"]\n' if run is None else _called(run, call, tensor)
     text += TAIL.format(tensor=tensor, limit=limit)
@@ -72,7 +73,7 @@ def _called(run: Rerun, call: Call, tensor: str) -> str:
     """The lines that call the function."""
     source, _, name = run.name.rpartition(":" if ":" in run.name else ".")
     if source.endswith(".py"):
-        lines = f'import runpy\n\nfunction = runpy.run_path({str(Path(source).resolve())!r})["{name}"]\n'
+        lines = f"import runpy\n\nfunction = runpy.run_path({str(Path(source).resolve())!r})[{name!r}]\n"
     else:
         lines = f"from {source} import {name} as function\n"
     words = ", ".join(f"{key}={_literal(value)}" for key, value in run.arguments(call).items())

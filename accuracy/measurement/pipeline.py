@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.case import Case, Part, Problem, Reruns
-from accuracy.core.errors import NotShared
+from accuracy.core.errors import NotShared, RanksEnded
 from accuracy.core.frames import located
 from accuracy.inputs import base as inputs_base
 from accuracy.inputs.base import Inputs
@@ -92,6 +92,8 @@ class Pipeline:
         try:
             with kept.random_state(), counting.threads(case, self._place(case)):
                 return self._measured(case)
+        except RanksEnded:  # no further case can be measured with these ranks
+            raise
         except NotShared as error:
             return self.unsupported(case, str(error))
         except (Exception, SystemExit) as error:  # some packages call exit()

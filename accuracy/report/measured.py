@@ -9,6 +9,8 @@ a colon, and of the whole section where it says `this section`.
 import re
 from collections.abc import Callable
 
+from accuracy.core.public import ADDRESS
+
 WHOLE = r"\d+(?:[.,]\d+)*"
 LIST = rf"{WHOLE}(?:(?:,|\s+to|\s+and|\s+or|,? \.\.\.,?)\s+{WHOLE})*"
 INTEGER = r"(?<![\d.])\d+(?:,\d{3})*(?![\d%]|[.,]\d|e-)"
@@ -22,6 +24,7 @@ CHOSEN = (  # what a number of is a setting
     r"dimensions?|documents?|processes|threads|positions|hops?|dims?|seqs?|sequences|columns?|terms|words|batchmates)"
 )
 BOUND = "to be|as|below|within|above|less than|more than|at least|at most|of|by|the"
+OWN = f"(?!{re.escape(ADDRESS)})" if ADDRESS else ""
 HEADS_OF_TABLES = re.compile(r"^ *\|[^\n]*\n(?= *\|[-|: ]+\|$)", re.MULTILINE)
 UNMEASURED = tuple(
     re.compile(each, re.DOTALL | re.MULTILINE)
@@ -31,7 +34,7 @@ UNMEASURED = tuple(
         r"^ {4,}(?:accuracy|make|pip|python|torchrun|srun)(?:[^\n]*\\\n)*[^\n]*$",
         r"`(?:[^`\n]|\n(?!\n))*`",
         r"^\[[^\]]+\]: [^\n]*$",
-        r"\[[^\]]*\]\(https?://(?!github.com/attention-accuracy)[^)]*\)",  # of others
+        rf"\[[^\]]*\]\({OWN}https?://[^)]*\)",  # of others
         r"\]\([^)]*\)",
         r"https?://\S+",
         r"<!-- columns.*?<!-- end of columns -->",

@@ -1,6 +1,7 @@
 """What did the experiment ask, expect and find? Its README.md as safe HTML: raw HTML is escaped, nothing is fetched.
 
-Links lead to the repository, whose files a page that was mailed does not have beside it.
+Links lead to the public repository, whose files a page that was mailed does not have beside it. Where there is none, a
+link to a file is its words, with the file's path as their title.
 """
 
 import posixpath
@@ -12,10 +13,10 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
 
+from accuracy.core import public
 from accuracy.results.claim import experiment_folder
 
 TITLES = ("Question", "Prediction", "Finding")
-REPOSITORY = "https://github.com/attention-accuracy/attention-accuracy/blob/main"
 
 
 def passages(experiment: str) -> dict[str, Markup]:
@@ -40,9 +41,13 @@ def to_html(text: str, folder: str = "experiments") -> Markup:
     """Markdown as HTML. folder: where in the repository it stands, for its relative links."""
     markdown = _markdown()
     tokens = markdown.parse(text)
+    tag = "a"
     for each in (child for token in tokens for child in token.children or []):
         if each.type == "link_open":
-            each.attrs["href"] = _address(str(each.attrs["href"]), folder)
+            each.attrs = _target(str(each.attrs["href"]), folder)
+            tag = "a" if "href" in each.attrs else "span"
+        if each.type in ("link_open", "link_close"):
+            each.tag = tag
     return Markup(markdown.renderer.render(tokens, markdown.options, {}))
 
 
@@ -69,11 +74,12 @@ def _closed(*_: Any) -> str:
     return "</table></div>\n"
 
 
-def _address(link: str, folder: str) -> str:
-    """An absolute address: of a relative link, that of the file in the repository."""
-    if re.match(r"[a-z][a-z+.-]*:", link) or link.startswith("#"):
-        return link
-    return f"{REPOSITORY}/{posixpath.normpath(posixpath.join(folder, link))}"
+def _target(link: str, folder: str) -> dict[str, str | int | float]:
+    """`href`, an absolute address: of a relative link, that of the file in the repository; without one, its `title`."""
+    if public.is_absolute(link) or link.startswith("#"):
+        return {"href": link}
+    path = posixpath.normpath(posixpath.join(folder, link))
+    return {"href": there} if (there := public.address_of(path)) else {"title": path}
 
 
 def _plain(text: str) -> str:

@@ -36,6 +36,8 @@ ALL_RANKS = -1
 
 TRACEBACKS = "tracebacks"
 OK, UNSUPPORTED, FAILED = "ok", "unsupported", "failed"
+TOO_FEW_RANKS = "world=processes has "
+"""How the reason of a case begins that more ranks would measure than there are here."""
 
 IDENTITY = (
     "case_id", "experiment", *fields.names(), "code", "reference", "tensor", "rank", "layer", "status", "reason",

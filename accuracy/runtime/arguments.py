@@ -1,4 +1,4 @@
-"""By which names a function of a user's takes the mask, the scale and the process group."""
+"""By which names a user's function takes the mask, the scale, the process group and the borders of packed sequences."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -7,15 +7,31 @@ from typing import Any
 NAMES = {
     "causal": ("causal", "is_causal"),
     "softmax_scale": ("softmax_scale", "scale", "sm_scale"),
-    "group": ("group",),
+    "group": ("group", "process_group", "cp_group"),
+    "grouped": ("enable_gqa",),
+    "cu_seqlens": ("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k", "cu_seqlens_kv"),
+    "max_seqlen": ("max_seqlen", "max_seqlen_q", "max_seqlen_k", "max_seqlen_kv"),
 }
-OPTIONAL = ("softmax_scale", "group")
-"""A function without the first scales by D^-0.5."""
+"""What we call an argument, and the field's names for it. A function gets it by the first name that it has."""
+EVERY_NAME = ("cu_seqlens", "max_seqlen")
+"""These a function gets by every name that it has: queries and keys begin and end alike."""
+OPTIONAL = ("causal", "softmax_scale", "group", "grouped")
+"""A function without the first has one mask, one without the second scales by D^-0.5."""
 MODULE = "torch.nn.modules.module", "Module"
 
 
+def _scaled_dot_product_attention(
+    query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: float | None = None, enable_gqa: bool = False,
+) -> Any:  # fmt: skip
+    """Its parameters are those of torch's builtin function of this name, which has no signature."""
+
+
+BUILTINS = {"scaled_dot_product_attention": inspect.signature(_scaled_dot_product_attention)}
+
+
 def parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
-    """None: torch's own functions have no signature."""
+    """Return the parameters of a function by name, or None if it has no signature."""
     try:
         return _signature(fn).parameters
     except (TypeError, ValueError):
@@ -23,44 +39,59 @@ def parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None
 
 
 def _signature(fn: Callable[..., Any]) -> inspect.Signature:
-    """Of a torch.nn.Module its forward's: its own call takes any word."""
+    """Return a function's signature; a torch.nn.Module's is that of its forward, as its own call takes any word."""
     is_module = any((each.__module__, each.__name__) == MODULE for each in type(fn).__mro__)
-    return inspect.signature(fn.forward if is_module else fn)  # type: ignore[attr-defined]
+    try:
+        return inspect.signature(fn.forward if is_module else fn)  # type: ignore[attr-defined]
+    except ValueError:
+        name = getattr(fn, "__name__", "")
+        if inspect.isbuiltin(fn) and name in BUILTINS:
+            return BUILTINS[name]
+        raise
 
 
 def takes_any_word(known: Mapping[str, inspect.Parameter]) -> bool:
-    """Whether a parameter takes words that have none of their own."""
+    """Return whether a parameter takes words that have no parameter of their own."""
     return any(each.kind is each.VAR_KEYWORD for each in known.values())
 
 
 def takes(fn: Callable[..., Any], word: str) -> bool:
-    """Whether a function has a parameter for one of `NAMES`."""
+    """Return whether a function can be given the argument that `NAMES` calls `word`."""
     known = parameters(fn)
-    return known is None or takes_any_word(known) or any(name in known for name in NAMES[word])
+    return known is None or takes_any_word(known) or names(fn, word)
+
+
+def names(fn: Callable[..., Any], word: str) -> bool:
+    """Return whether a function has a parameter of its own for the argument that `NAMES` calls `word`."""
+    return any(name in (parameters(fn) or {}) for name in NAMES[word])
 
 
 def named(fn: Callable[..., Any], how: Mapping[str, Any]) -> dict[str, Any]:
-    """`how` by the function's own names; without the group and the scale where the function has no parameter for it."""
-    known = parameters(fn)
-    if known is None or takes_any_word(known):
-        return dict(how)
-    names = {word: next((name for name in NAMES.get(word, ()) if name in known), word) for word in how}
-    return {names[word]: value for word, value in how.items() if word not in OPTIONAL or names[word] in known}
+    """Return the arguments `how` by the function's own names, without the optional ones that it does not take."""
+    known = parameters(fn) or {}
+    any_word = takes_any_word(known)
+    found: dict[str, Any] = {}
+    for word, value in how.items():
+        own = [name for name in NAMES.get(word, (word,)) if name in known]
+        if own:
+            found |= dict.fromkeys(own if word in EVERY_NAME else own[:1], value)
+        elif word not in OPTIONAL or (any_word and word != "grouped"):
+            found[word] = value
+    return found
 
 
 def uncallable(fn: Callable[..., Any], tensors: int, words: Iterable[str]) -> str | None:
-    """Why a function cannot be called with so many tensors, the words of its layout, causal, softmax_scale and group;
-    None: it can, or has no signature that says."""
-    known = parameters(fn)
-    if known is None:
-        return None
-    if not takes(fn, "causal"):
-        return "has no parameter causal or is_causal, so nobody can tell it the mask; add one"
+    """Return why a function cannot be called with so many tensors and the words of its layout, or None if it can."""
     try:
-        given = {**dict.fromkeys(words), **named(fn, dict.fromkeys(NAMES))}
-        _signature(fn).bind(*[None] * tensors, **given)
+        signature = _signature(fn)
+    except (TypeError, ValueError):
+        return "has no signature that says how it is called; wrap it in a function that has one"
+    given = named(fn, dict.fromkeys([*OPTIONAL, *words]))
+    try:
+        signature.bind(*[None] * tensors, **given)
     except TypeError as error:
-        return (
-            f"cannot be called with {tensors} tensors and {', '.join(given)}: {error}; wrap it in a function that can"
-        )
+        advice = "wrap it in a function that can"
+        if names(fn, "cu_seqlens") and "cu_seqlens" not in words:
+            advice = "give layout='varlen', or wrap it"
+        return f"cannot be called with {tensors} tensors and {', '.join(given) or 'no words'}: {error}; {advice}"
     return None

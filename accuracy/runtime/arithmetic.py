@@ -126,6 +126,38 @@ def exact() -> Iterator[None]:
         set_switches(before)
 
 
+_of_functions: Switches | None = None
+
+
+@contextmanager
+def functions_with(given: Switches | None) -> Iterator[None]:
+    """In the body users' functions run with these switches, while all else is exact; None: they run exactly, too."""
+    global _of_functions
+    before, _of_functions = _of_functions, given
+    try:
+        yield
+    finally:
+        _of_functions = before
+
+
+def functions_run_with() -> Switches | None:
+    """Return what `functions_with` was given."""
+    return _of_functions
+
+
+@contextmanager
+def of_functions() -> Iterator[None]:
+    """The body, a call of a user's function, runs with the switches that `functions_with` was given."""
+    before = switches()
+    if _of_functions is not None:
+        set_switches(_of_functions)
+    try:
+        yield
+    finally:
+        if _of_functions is not None:
+            set_switches(before)
+
+
 @cache  # a process's functions stay settled
 def _settle_functions() -> None:
     """MKL looks for a function's code at its first call. Threads that make it at once can get one of half the digits,

@@ -1,19 +1,37 @@
-"""Does a function that is told of no process group talk to the other ranks at all?"""
+"""Does a function share its work with the other ranks? A ring does; attention on one device does not, whatever its
+parameters are called."""
 
+import sys
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from types import FrameType
+from typing import Any, TypeVar
 
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from accuracy.core import own_code
 from accuracy.core.errors import NotShared
-from accuracy.runtime.arguments import takes
+from accuracy.runtime.arguments import names, parameters, takes_any_word
 
+T = TypeVar("T")
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem")
 """Of torch's operators that talk to other ranks."""
+TALK = {
+    "torch.distributed.distributed_c10d": {*distributed_c10d.__all__} - {"is_available", "is_initialized"},
+    "torch.distributed._functional_collectives": {
+        "all_gather_tensor", "all_gather_tensor_autograd", "all_reduce", "all_to_all_single", "broadcast",
+        "all_to_all_single_autograd", "permute_tensor", "reduce_scatter_tensor", "reduce_scatter_tensor_autograd",
+    },
+}  # fmt: skip
+"""By module of torch, its functions that ask for a rank, a size or a transfer."""
+BINDINGS = "_distributed_c10d."
+"""In the signature of what torch's process groups have: group.rank(), group.size()."""
 
-_talks: dict[int, Callable[..., Any]] = {}
-"""By id, as a callable object may have no hash; held, so that no other gets its id."""
+_talks: dict[tuple[int, int], Callable[..., Any]] = {}
+"""By id, as a callable object may have no hash, and number of ranks; held, so that no other gets its id."""
+_may_share: dict[int, tuple[Callable[..., Any], bool]] = {}
 
 
 class _Collectives(TorchDispatchMode):
@@ -27,16 +45,61 @@ class _Collectives(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def require_talk(fn: Callable[..., Any], group: dist.ProcessGroup | None, call: Callable[[], object]) -> None:
-    """Raises NotShared where fn has no parameter `group`, several ranks are to share its work, and `call`, which calls
-    it, uses none of torch.distributed's operators: it is a function of one device. Asked once for a function."""
-    if group is None or group.size() == 1 or id(fn) in _talks or takes(fn, "group"):
-        return
-    with _Collectives() as collectives:
+def may_share(fn: Callable[..., Any]) -> bool:
+    """Return whether a function may be one of several ranks: it takes a group, or any word, or one of its own files
+    has the word `distributed` in it."""
+    if names(fn, "group") or takes_any_word(parameters(fn) or {}):
+        return True
+    if id(fn) not in _may_share:
+        texts = (path.read_text(errors="replace") for path in own_code.files(fn).values())
+        _may_share[id(fn)] = fn, any("distributed" in text for text in texts)
+    return _may_share[id(fn)][1]
+
+
+def watched(call: Callable[[], T]) -> tuple[T, bool]:
+    """Return what `call` returns, and whether Python code under it asks torch.distributed for a rank, a size or a
+    transfer."""
+    found = False
+
+    def watch(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal found
+        if event == "call":
+            found |= frame.f_code.co_name in TALK.get(frame.f_globals.get("__name__", ""), ())
+        elif event == "c_call":
+            found |= BINDINGS in (getattr(argument, "__doc__", None) or "")  # of group.rank() and the like
+
+    before = sys.getprofile()
+    sys.setprofile(watch)
+    try:
+        result = call()
+    finally:
+        sys.setprofile(before)
+    return result, found
+
+
+def _uses_operators(call: Callable[[], object]) -> bool:
+    """Return whether `call` uses an operator that talks to other ranks, which code in C++ may do. What a compiled
+    function does, which torch does not run under such a watch, is not seen."""
+    with _Collectives() as collectives, suppress(RuntimeError):
         call()
-    if not collectives.seen:
-        raise NotShared(
-            "the function has no parameter group and calls nothing of torch.distributed, so ranks cannot share its"
-            " work: use world_size=1, or give it a group"
+    return collectives.seen
+
+
+def shared(fn: Callable[..., Any], group: dist.ProcessGroup | None, call: Callable[[], T]) -> T:
+    """Return what `call`, which calls fn, returns. Raises NotShared where several ranks are to share fn's work and it
+    asks torch.distributed for nothing: it is a function of one device. Watched once for a function and a number of
+    ranks, as all of these ranks have to call it alike."""
+    if group is None or group.size() == 1 or (id(fn), group.size()) in _talks:
+        return call()
+    result, talks = watched(call)
+    takes_group = names(fn, "group")
+    if not talks and (takes_group or not _uses_operators(call)):
+        has, advice = (
+            ("takes a group and", "") if takes_group else ("has no parameter group and", ", or give it a group")
         )
-    _talks[id(fn)] = fn
+        raise NotShared(
+            f"the function {has} asks torch.distributed for nothing, so ranks cannot share its work: use"
+            f" world_size=1{advice}"
+        )
+    _talks[id(fn), group.size()] = fn
+    return result

@@ -111,15 +111,22 @@ class Work:
         )
 
 
-def rank_program(case: Case, kernel: Kernel, shards: Sequence[Tensors]) -> Program:
+def rank_program(
+    case: Case, kernel: Kernel, shards: Sequence[Tensors], agree: Callable[[bool], None] = lambda fine: None
+) -> Program:
     """Forward, then backward, of the rank that the world says; shards: (q, k, v, dout), at the rank's place. What a
-    forward returns beyond out and lse is handed to its backward. Raises RuntimeError where a schedule writes to its
-    inputs."""
+    forward returns beyond out and lse is handed to its backward. agree: called between them, with whether the forward
+    returned; it may raise. Raises RuntimeError where a schedule writes to its inputs."""
     work = Work(case, kernel, shards)
 
     async def program(world: World) -> Results:
         before = _versions(work.shards[world.rank])
-        forwarded = await work.forward(world)
+        try:
+            forwarded = await work.forward(world)
+        except Exception:
+            agree(False)
+            raise
+        agree(True)
         gradients = await work.backward(world, forwarded)
         if _versions(work.shards[world.rank]) != before:
             raise RuntimeError(WROTE)

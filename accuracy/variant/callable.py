@@ -34,11 +34,12 @@ from accuracy.core.case import Case
 from accuracy.core.fields import default_softmax_scale
 from accuracy.core.masks import Visibility
 from accuracy.core.sharding import SHARDINGS, UNEVEN, lengths_of
-from accuracy.runtime import kept, returned
-from accuracy.runtime.arguments import named, parameters, takes, uncallable
-from accuracy.runtime.collectives import require_talk
+from accuracy.runtime import arithmetic, kept, returned
+from accuracy.runtime.arguments import named, names, parameters, takes, uncallable
+from accuracy.runtime.collectives import may_share, shared
 from accuracy.runtime.layout import LAYOUTS, called_with
 from accuracy.variant.base import WROTE, Rank, Schedule
+from accuracy.world.alone import default_group
 from accuracy.world.base import Results
 from accuracy.world.processes import ProcessesWorld
 
@@ -62,10 +63,12 @@ class Options:
 
 @dataclass(frozen=True)
 class Graph:
-    """What autograd keeps between forward and backward: out and the q, k, v that it was made of."""
+    """What autograd keeps between forward and backward: out and the q, k, v that it was made of. surroundings: in which
+    the backward runs, as the forward did."""
 
     out: Tensor
     leaves: tuple[Tensor, Tensor, Tensor]
+    surroundings: Callable[[], AbstractContextManager[Any]]
 
 
 NO_BACKWARD = ("is not implemented", "must implement either the backward")
@@ -75,17 +78,18 @@ REFUSED = "not support backward"
 
 
 def attend(
-    fn: Callable[..., Any], layout_name: str, q: Tensor, k: Tensor, v: Tensor, documents: Sequence[int] = (), **how: Any
-) -> tuple[Tensor, Tensor | None, Graph]:
-    """Call fn in its layout; documents: their borders; how: causal, softmax_scale, group, and other words of fn's. out
-    (B, S/W, H, D), lse (B, H, S/W) or None."""
+    fn: Callable[..., Any], layout_name: str, q: Tensor, k: Tensor, v: Tensor, documents: Sequence[int] = (),
+    is_known: bool = False, **how: Any,
+) -> tuple[Tensor, Tensor | None, Graph]:  # fmt: skip
+    """Call fn in its layout; documents: their borders; is_known: that it shares its work, so nobody asks; how: causal,
+    softmax_scale, group, and other words of fn's. Return out (B, S/W, H, D), lse (B, H, S/W) or None, and the graph."""
+    grouped, group = q.shape[2] != k.shape[2], how.get("group")
 
     def result_of(tensors: tuple[Tensor, Tensor, Tensor]) -> Any:
         arguments, keywords = LAYOUTS[layout_name].arguments(*tensors, documents)
-        with kept.settings(), torch.enable_grad(), unwritten(q, k, v):
-            call = partial(fn, *arguments, **named(fn, how), **keywords)
-            require_talk(fn, how.get("group"), call)
-            return call()
+        with _as_found(fn, group), torch.enable_grad(), unwritten(q, k, v):
+            call = partial(fn, *arguments, **named(fn, {**how, "grouped": grouped, **keywords}))
+            return call() if is_known else shared(fn, group, call)
 
     leaves = q.detach().requires_grad_(), k.detach().requires_grad_(), v.detach().requires_grad_()
     try:
@@ -96,7 +100,16 @@ def attend(
         result = result_of((q.detach(), k.detach(), v.detach()))  # forward only
     with torch.enable_grad():
         out, lse = returned.read(result, layout_name, q)
-    return out.detach(), lse, Graph(out, leaves)
+    return out.detach(), lse, Graph(out, leaves, lambda: _as_found(fn, group))
+
+
+@contextmanager
+def _as_found(fn: Callable[..., Any], group: Any) -> Iterator[None]:
+    """The body runs as the user's process would run it; what it sets is undone. A function that takes no group finds
+    the ranks of the case as torch's default group."""
+    default = None if names(fn, "group") else group
+    with kept.settings(), arithmetic.of_functions(), default_group(default):
+        yield
 
 
 def differentiate(graph: Graph, dout: Tensor) -> Results:
@@ -105,7 +118,7 @@ def differentiate(graph: Graph, dout: Tensor) -> Results:
     if not graph.out.requires_grad:
         return None, None, None
     try:
-        with kept.settings(), unwritten(*graph.leaves, dout):
+        with graph.surroundings(), unwritten(*graph.leaves, dout):
             return torch.autograd.grad(graph.out, graph.leaves, dout, materialize_grads=True)
     except RuntimeError as error:
         if any(mark in str(error) for mark in NO_BACKWARD):
@@ -171,6 +184,11 @@ class AnyCallable(Schedule):
             return f"layout=qkvpacked needs problem.heads_kv={problem.heads}, not {problem.heads_kv}"
         found = plugins.load_function(str(dict(variant.options)["fn"]))
         module = found.module
+        if case.world_size > 1 and not hasattr(module, "DISTRIBUTION") and not may_share(found.function):
+            return (
+                f"{variant.name} has no parameter group and nothing of torch.distributed in its file, so ranks cannot"
+                " share its work: use world_size=1"
+            )
         if not takes(found.function, "softmax_scale") and problem.softmax_scale != default_softmax_scale(
             problem.head_dim
         ):
@@ -209,13 +227,14 @@ class AnyCallable(Schedule):
         """See `Schedule.forward`: out, lse or None, the graph."""
         if not isinstance(rank.world, ProcessesWorld):
             raise TypeError("a callable needs ranks of torch.distributed")
-        fn = plugins.load_function(rank.options.fn).function
+        found = plugins.load_function(rank.options.fn)
+        fn, is_package = found.function, hasattr(found.module, "DISTRIBUTION")
         how, packed = (
             words(rank.scale, rank.scores.softcap, rank.visibility),
             documents(rank.options.layout, rank.visibility),
         )
         with _surroundings(rank):
-            return attend(fn, rank.options.layout, q, k, v, packed, group=rank.world.group, **how)
+            return attend(fn, rank.options.layout, q, k, v, packed, is_package, group=rank.world.group, **how)
 
     async def backward(
         self, rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None, graph: Graph

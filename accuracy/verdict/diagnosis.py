@@ -23,6 +23,7 @@ from accuracy.verdict.label import (
     MEANING,
     NONDETERMINISTIC,
     NOT_MEASURED,
+    ONE_RANK,
     PRECISION_FLOOR,
     ROUNDING,
     is_bug,
@@ -35,9 +36,11 @@ from accuracy.verdict.rule.excess import INDEPENDENT
 from accuracy.verdict.rule.nondeterministic import change
 from accuracy.verdict.settled import with_proofs
 from accuracy.verdict.traced import traced
-from accuracy.verdict.untried import failures, raised, silent, untried
+from accuracy.verdict.untried import failures, on_one_rank_only, raised, silent, untried
 from accuracy.verdict.within import within
 
+FIRST_WORDS = "One rank only"
+"""Of what is said where a function of several ranks could be measured on one alone."""
 PLURAL = {
     "is": "are", "comes": "come", "gives": "give", "stops": "stop", "rounds": "round", "differs": "differ",
 }  # fmt: skip
@@ -97,6 +100,8 @@ def _diagnose(
     more = (*silent(verdicts), *raised(results), *more)
     evidence += [line for line in more if line]
     sentence = f"{_sentence(name, pattern, verdicts, results, known)} {untried(results)}".strip()
+    if label == ROUNDING and on_one_rank_only(results):
+        label, sentence = ONE_RANK, f"{FIRST_WORDS}: {sentence} world_size=1 says that one rank is meant."
     return Diagnosis(name, label, sentence, tuple(evidence), pattern)
 
 
@@ -175,7 +180,7 @@ def _unproven(pattern: Pattern, lead: tuple[str, ...], tried: list[Cause]) -> st
     gain = pattern.gains.get(lead[0])
     is_factor = "" if gain is None else f"; {lead[0]} is about {1 + gain:.7g} times the reference"
     if not tried:
-        return f"; no cause was proven{is_factor}."
+        return f"; no cause was tried{is_factor}."
     near = min(tried, key=lambda each: each.leaves)
     return (
         f"; no cause was proven: of {near.tried} hypotheses on {near.tensor} the nearest leaves"

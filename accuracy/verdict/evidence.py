@@ -236,7 +236,9 @@ def _rungs(rows: pd.DataFrame, family: list[str]) -> dict[tuple[Any, ...], dict[
     """
     drawn = [*family, "inputs", "seed"]
     dtypes = rows.groupby(drawn, sort=False)["dtype"].transform("nunique")
-    rows = rows[dtypes == dtypes.groupby([rows[name] for name in drawn[:-1]], sort=False).transform("max")]
+    shared = dtypes == dtypes.groupby([rows[name] for name in drawn[:-1]], sort=False).transform("max")
+    alone = ~shared.groupby([rows[name] for name in (*drawn[:-1], "dtype")], sort=False).transform("any")
+    rows = rows[shared | alone]  # a dtype that shares no seed with the others has those that it has
     least = rows[["single_device_rel", "floor_rel"]].max(axis=1)
     logs = rows.assign(
         _level=_log(rows["error_rel"]), _single_device=_log(least), _bits=rows["significand_bits"],

@@ -10,6 +10,7 @@ PRECISION_FLOOR = "precision_floor"
 EXCESS_ROUNDING = "excess_rounding"
 BIASED = "biased"
 NONDETERMINISTIC = "nondeterministic"
+ONE_RANK = "one_rank"
 ROUNDING = "rounding"
 NOT_MEASURED = "not_measured"
 
@@ -20,11 +21,14 @@ MEANING = {
     BIASED: "is biased to one side",
     EXCESS_ROUNDING: "rounds more than the schedule explains",
     NONDETERMINISTIC: "differs from run to run",
+    ONE_RANK: "was measured on one rank only, though it shares its work among several",
     ROUNDING: "merely rounds",
     NOT_MEASURED: "was not measured",
 }
 LABELS = tuple(MEANING)
 BUGS = (INVALID, LOGIC)
+HEALTHY = (ONE_RANK, ROUNDING)
+"""Labels of a variant in which nothing was found; the first says that too little was measured."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ import pandas as pd
 
 from accuracy.core import fields
 from accuracy.core.number import count
-from accuracy.results.table import FAILED, OK
+from accuracy.results.table import FAILED, OK, TOO_FEW_RANKS
 from accuracy.verdict.label import NOT_MEASURED
 
 
@@ -32,6 +32,13 @@ def untried(results: pd.DataFrame) -> str:
     words = [word for word, absent in missing.items() if absent]
     most = f"more than {count(int(rows['seqlen'].max()), 'token')} or {count(int(rows['world_size'].max()), 'rank')}"
     return f"Not tried: {', '.join([*words, most])}."
+
+
+def on_one_rank_only(results: pd.DataFrame) -> bool:
+    """Return whether a variant was to be measured on several ranks and could be on one alone, for lack of ranks."""
+    several = results[results["world_size"] > 1]
+    lacking = several["reason"].fillna("").str.startswith(TOO_FEW_RANKS)
+    return bool(lacking.any()) and not (several["status"] == OK).any()
 
 
 def failures(results: pd.DataFrame) -> str:

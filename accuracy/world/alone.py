@@ -1,9 +1,10 @@
-"""A process group of one, for a function that asks its group for rank and size where nobody has started ranks."""
+"""The groups that a user's function finds: one of this process alone where nobody started ranks, and the default."""
 
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import torch.distributed as dist
 
@@ -32,6 +33,19 @@ def group_of_one(device: str) -> Iterator[dist.ProcessGroup]:
     finally:
         with suppress(ValueError, AssertionError):  # the function may have ended it
             dist.destroy_process_group()
+
+
+@contextmanager
+def default_group(group: dist.ProcessGroup | None) -> Iterator[None]:
+    """In the body this is torch.distributed's default group, of which a function asks that takes none; None: as is."""
+    before: Any = dist.group.WORLD
+    if group is not None:
+        dist.group.WORLD = group
+    try:
+        yield
+    finally:
+        if group is not None:
+            dist.group.WORLD = before
 
 
 @contextmanager

@@ -2,14 +2,17 @@
 
 import pandas as pd
 
-from accuracy.report.evidence import Said, Tables
+from accuracy.report.evidence import Said, Tables, lines
 from accuracy.results.over_ranks import over_ranks
 from accuracy.results.table import ALL_RANKS
 
-TABLE, SIZE = "te_growth/nvidia-h200", "world_size"
+TABLE, REAL = "te_growth/nvidia-h200", "te_real_ranks/nvidia-h200-x2"
+SOURCE, ON_CPU = "context_parallel.py of TransformerEngine 2.20.2", "experiments/te_growth/reproduce_on_cpu.py"
+ON_GLOO = "tests/package/reproducer_on_cpu.py"
 TENSORS, SIZES, FEW = ["out", "dq", "dk", "dv"], [2, 4, 8, 16, 32, 64, 128, 256], [4, 16, 64, 256]
 OUT, DQ, SUMS = "out_accumulator=accumulate", "dq_accumulator=accumulate", "dkv_accumulator=accumulate"
 SENT = f"{SUMS},gradient_wire=accumulate"
+TIMES = r"bfloat16 ([\d.]+), float16 ([\d.]+)"
 ALL, AS_WRITTEN = f"{OUT},{DQ},{SENT}", "merge=rescaled_twice"
 
 
@@ -28,9 +31,7 @@ def quoted(tables: Tables) -> dict[str, list[Said]]:
     last = both[both.index.isin(["dk", "dv"], level="tensor")]
     written = _as_written(means["x_single_device"])
     held = tables.held(TABLE)
-    real = tables.worst_rank("te_real_ranks/nvidia-h200-x2", 2).rename(
-        lambda name: name.removeprefix("transformer_engine_")
-    )
+    real = tables.worst_rank(REAL, 2).rename(lambda name: name.removeprefix("transformer_engine_"))
     simulated = tables.worst_rank(TABLE, 64)
     return {
         "../../README.md": [
@@ -46,6 +47,7 @@ def quoted(tables: Tables) -> dict[str, list[Said]]:
             Said("Float32 sums that are sent in float32 bring all below 1.5 times,", holds=ring[ALL].max() < 1.5),
             Said("Three of its 15 predictions did not hold.", holds=(sum(held), len(held)) == (12, 15)),
         ],
+        "upstream.md": [*_upstream(tables, bfloat16, written), *_others()],
         "README.md": [
             Said(
                 "out has {:.1f} times single device's error at 64 ranks and {:.1f} times at 256 ranks,",
@@ -81,6 +83,59 @@ def quoted(tables: Tables) -> dict[str, list[Said]]:
             Said("through delta: {:.2f} at 256 ranks.", (ring[DQ, "dq", 256],)),
         ],
     }
+
+
+def _upstream(tables: Tables, ours: "pd.Series[float]", written: "pd.Series[float]") -> list[Said]:
+    """The table for its authors: their code at 2 real ranks, our schedule at more; and what float32 costs."""
+    rows = tables.rows(REAL)
+    rows = rows[rows["tensor"].isin(TENSORS) & (rows["dtype"] == "bfloat16") & (rows["world_size"] == 2)]
+    theirs = over_ranks(rows, "max").set_index(["variant", "tensor"])["x_single_device"]
+    equal = "p2p, all_gather and a2a"
+    longer = tables.claimed(REAL, "Float32 accumulators and wires take te_p2p at 2 ranks at most 1.1", TIMES)
+    larger = tables.claimed(REAL, "Float32 accumulators and wires take te_p2p at 2 ranks at most 1.5", TIMES)
+
+    def cells(way: str, *sizes: int) -> list[str]:
+        mine = [theirs[f"transformer_engine_{way}"], *(ours[f"te_{way}", ""].xs(size, level=1) for size in sizes)]
+        return [_four(each) for each in mine]
+
+    float32 = [_four(ours["te_p2p", ALL].xs(size, level=1)) for size in (4, 64, 256)]
+    return [
+        *lines(
+            {
+                "p2p: out, dq, dk, dv": cells("p2p", 4, 64, 256),
+                "all_gather: out, dq, dk, dv": cells("all_gather", 4, 64, 256),
+                "a2a: out, dq, dk, dv": cells("a2a", 4),
+                "p2p with float32 accumulators and dk, dv sent in float32 (simulated at every size) | ": float32,
+            }
+        ),
+        Said("by at most {:.0e} of itself", (1 - tables.claimed(REAL, equal, r"farthest: ([\d.]+)")[0],)),
+        Said("{:.1f} times that error at 64 ranks, {:.1f} times at 256.", (written.min(), written.max())),
+        Said(
+            "costs {:.0%} of time in bfloat16, {:.0%} in float16, and {:.0%} of memory.",
+            (longer[0] - 1, longer[1] - 1, larger[0] - 1),
+            holds=longer[0] > 1 and larger[0] == larger[1],
+        ),
+    ]
+
+
+def _four(values: "pd.Series[float]") -> str:
+    return ", ".join(f"{values[name]:.2f}" for name in TENSORS)
+
+
+def _others() -> list[Said]:
+    """What no table has: lines of the source, and what two scripts print."""
+    read = ("(2175), then", "(191-192, 210-211)", "(2902, 2933)", "(3009, 3033, 3044)", "(4482), then", "(4513)")
+    gloo = ("p2p 1.5 to 1.8 on rank 3,", "all_gather 1.4 to 1.6 in dk and dv, a2a 1.00;")
+    printed = (
+        "for 3 s:",
+        "1.00, 1.00 | 1.40, 1.48 | 1.77, 1.92 | 2.26, 2.48 | 3.02, 3.23 | 4.15, 4.37 | 5.72, 5.94 |",
+        "1.00, 1.00 | 1.40, 1.48 | 1.41, 1.44 | 1.39, 1.44 | 1.41, 1.43 | 1.40, 1.45 | 1.39, 1.44 |",
+    )
+    said = [(read, SOURCE), (gloo, ON_GLOO), (printed, ON_CPU)]
+    return [Said(text, source=source) for texts, source in said for text in texts] + [
+        Said("and at 2 and 4 over gloo", source="tests/package/test_transformer_engine.py"),
+        Said("at cp_size 2, on two H200s"),
+    ]
 
 
 def _row(head: str, values: "pd.Series[float]", sizes: list[int] = SIZES) -> Said:

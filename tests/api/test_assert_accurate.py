@@ -160,7 +160,7 @@ def test_switches_of_the_process_are_those_of_the_function_and_stay() -> None:
         return attention(q, k, v, **how)
 
     torch.backends.cudnn.allow_tf32 = True
-    assert_accurate(watching, **SMALL)
+    assert_accurate(watching, world_size=1, **SMALL)
     assert seen == [True]
     assert torch.backends.cudnn.allow_tf32
 
@@ -204,7 +204,8 @@ def test_under_torchrun_every_rank_fails_and_the_first_names_the_worst(tmp_path:
 
 def test_the_readme_s_example_runs_as_it_stands(pytester: pytest.Pytester) -> None:
     text = (ROOT / "README.md").read_text()
-    block = next(part for part in text.split("```python\n")[1:] if "assert_accurate" in part).partition("```")[0]
+    blocks = (part.partition("```")[0] for part in text.split("```python\n")[1:])
+    block = next(each for each in blocks if "assert_accurate" in each)
     source = inspect.getsource(attention).replace("def attention", "def my_attention")
     package = f"import torch\nfrom torch.nn.functional import scaled_dot_product_attention\n\n{source}"
     pytester.makepyfile(my_package=package, test_my_attention=block)

@@ -179,3 +179,11 @@ def test_a_function_is_called_with_the_mask_and_scale_that_it_has_parameters_for
 ) -> None:
     q, k, v = (torch.randn(1, 24, 2, 8, generator=torch.Generator().manual_seed(x)) for x in range(3))
     accuracy.assert_close(function, q, k, v, dout=q, **how)
+
+
+def test_switches_of_the_process_are_the_function_s_and_stay() -> None:
+    """A process that allows TF32 is measured by exact references, and finds its switch as it was."""
+    q, k, v, dout = torch.randn(4, 1, 16, 2, 8, generator=torch.Generator().manual_seed(1)).unbind()
+    torch.backends.cuda.matmul.allow_tf32 = True
+    accuracy.assert_close(in_its_own_dtype, q, k, v, dout=dout, causal=True)
+    assert torch.backends.cuda.matmul.allow_tf32

@@ -15,7 +15,8 @@ LOADED = build, decision, recorder  # a pytest in pytest forgets what it was the
 SUITE = """
 from torch.nn.functional import scaled_dot_product_attention
 
-SMALL = {"seqlen": 64, "heads": 2, "heads_kv": 2, "head_dim": 16, "dtype": "bfloat16", "seeds": [0, 1, 2]}
+SIZES = {"seqlen": 64, "heads": 2, "heads_kv": 2, "head_dim": 16, "world_size": 1}
+SMALL = SIZES | {"dtype": "bfloat16", "seeds": [0, 1, 2]}
 
 
 def attention(q, k, v, *, causal, softmax_scale, group):

@@ -42,7 +42,16 @@ def test_workflows_and_the_action_fit_their_schemas(path: Path) -> None:
 def test_the_example_fits_the_schema_and_has_about_ten_lines(tmp_path: Path) -> None:
     (tmp_path / "gate.yml").write_text(example())
     assert complaints("vendor.github-workflows", tmp_path / "gate.yml") == ""
-    assert len(example().splitlines()) <= 12
+    assert len(example().splitlines()) <= 13
+
+
+def test_the_example_uses_the_action_from_where_it_checks_this_repository_out(tmp_path: Path) -> None:
+    (tmp_path / "gate.yml").write_text(example())
+    steps = read(tmp_path / "gate.yml")["jobs"]["gate"]["steps"]
+    (place,) = {step["with"]["path"] for step in steps if "repository" in step.get("with", {})}
+    (used,) = (step["uses"] for step in steps if "actions/gate" in step["uses"])
+    assert ROOT / used.removeprefix(f"./{place}/") / "action.yml" == ACTION
+    assert ACTION.is_file()
 
 
 def test_the_schema_sees_a_wrong_key(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from accuracy.cli import INTERNAL_ERROR, REPORT_TO
+from accuracy.cli import INTERNAL_ERROR, REPORT_IT
 from accuracy.cli import application as command
 from accuracy.runtime import device
 from tests.attack.test_bad_input import MAINS
@@ -264,7 +264,7 @@ def test_a_fault_of_ours_has_a_status_and_a_file_of_its_own(
     answer = accuracy(*TINY)
     assert answer.status == INTERNAL_ERROR
     (file,) = accuracy.folder.glob("accuracy-*.txt")
-    assert answer.err == f"accuracy: internal error (ValueError: a bug); report it at {REPORT_TO} and attach {file}\n"
+    assert answer.err == f"accuracy: internal error (ValueError: a bug); {REPORT_IT} and attach {file}\n"
     assert "in broken" in file.read_text()
 
 

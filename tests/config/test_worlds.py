@@ -2,33 +2,32 @@
 
 from typing import Any
 
-import pytest
-
 from accuracy.config.compose import compose
+from accuracy.config.hold import held
 from accuracy.config.worlds import settle
 
 FUNCTION = ("experiment=diagnose", "variant=callable", "variant.fn=my_package.my_attention")
 
 
+def settled(*words: str) -> dict[str, Any]:
+    return settle(held(compose(*FUNCTION, *words), {word.partition("=")[0] for word in words}))
+
+
 def sizes(*words: str) -> dict[str, Any]:
-    grids = settle(compose(*FUNCTION, *words))["also"]
-    return {name: grid["world_size"] for name, grid in grids.items() if "world_size" in grid}
+    return {name: grid["world_size"] for name, grid in settled(*words)["also"].items() if "world_size" in grid}
 
 
-@pytest.mark.parametrize(
-    ("world_size", "expected"),
-    [
-        ("1", {"repeats": 1}),
-        ("[1,2]", {"repeats": [2], "ranks": [3, 4, 5]}),
-        ("[1,16]", {"repeats": [2], "ranks": [3, 4, 5, 16]}),
-        ("[1,32]", {"repeats": [2], "ranks": [3, 4, 5, 16], "many_ranks": [32]}),
-    ],
-)
-def test_many_processes_start_only_where_the_main_grid_has_as_many(world_size: str, expected: dict[str, Any]) -> None:
-    assert sizes(f"world_size={world_size}") == expected
+def test_a_function_is_measured_on_one_to_four_ranks_unless_told() -> None:
+    assert settled()["world_size"] == [1, 2, 3, 4]
+    assert sizes() == {"repeats": [2], "ranks": [3, 4]}
+
+
+def test_numbers_of_ranks_that_are_given_hold_in_every_grid() -> None:
+    assert settled("world_size=[1,16]")["world_size"] == [1, 16]
+    assert sizes("world_size=[1,16]") == {}
 
 
 def test_variants_beside_a_function_keep_all_grids() -> None:
-    simulated = sizes("variant=[ring,callable]", "world_size=[1,2]")
+    simulated = sizes("variant=[ring,callable]")
     assert simulated["simulated_many_ranks"] == 32
     assert simulated["simulated_ranks"] == [3, 4, 5, 16]

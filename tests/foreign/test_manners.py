@@ -28,7 +28,7 @@ def measured(fn: Any, **how: Any) -> Any:
 def test_a_function_finds_a_group_of_one_and_it_is_gone_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     hook, before = sys.excepthook, dict(os.environ)
     measured(asks_its_group)
-    accuracy.assert_accurate(asks_its_group, **SMALL)
+    accuracy.assert_accurate(asks_its_group, world_size=1, **SMALL)
     assert not dist.is_initialized()
     assert sys.excepthook is hook
     assert dict(os.environ) == before

@@ -106,6 +106,7 @@ README = {  # the rows of its first finding: implementations, and ours that stan
     "torch 2.11 context parallelism, balanced": ("zigzag", "torch_context_parallel_allgather_balanced"),
     "ring-flash-attn 0.1.8 and yunchang 0.6.4, zigzag": ("zigzag", "ring_flash_attn_zigzag", "yunchang_zigzag"),
     "ring-flash-attn 0.1.8, llama3: dk, dv": ("llama3", "ring_flash_attn_llama3"),
+    "axolotl-ringmaster 0.2.7, peer-to-peer ring": ("", "ringmaster_ring"),
     "axolotl-ringmaster 0.2.7, zigzag": ("", "ringmaster_zigzag"),
 }
 OF_README = ("packages/nvidia-h200-x4", "te_real_ranks/nvidia-h200-x2", "te_growth/nvidia-h200",

@@ -1,5 +1,6 @@
 import pytest
 
+from accuracy.core import public
 from accuracy.report.prose import sections, to_html
 from tests.report import page_check
 from tests.report.synthetic import HOSTILE
@@ -54,13 +55,29 @@ z
 PARTS = (
     "<strong>bold</strong>", "<code>code</code>", "<li>one</li>", "<td>2</td>", 'href="https://x.y"', 
     "<pre><code>indented code", "x &lt;y\n\nz",
-    "<ol>", "<p>still first</p>", "&lt;b&gt;raw", "blob/main/experiments/depth/README.md",
+    "<ol>", "<p>still first</p>", "&lt;b&gt;raw",
 )  # fmt: skip
 
 
 def test_the_markdown_in_use_is_understood() -> None:
     html = to_html(MARKDOWN, "experiments/packages")
     assert [part for part in PARTS if part not in html] == []
+
+
+@pytest.mark.parametrize(
+    ("address", "part"),
+    [
+        ("", '<span title="experiments/depth/README.md">beside</span>'),
+        ("https://x.z/a", '<a href="https://x.z/a/blob/main/experiments/depth/README.md">beside</a>'),
+    ],
+)
+def test_a_link_to_a_file_leads_to_the_public_repository_or_is_its_words(
+    address: str, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(public, "ADDRESS", address)
+    html = to_html(MARKDOWN, "experiments/packages")
+    assert part in html
+    assert '<a href="https://x.y">text</a>' in html
 
 
 @pytest.mark.parametrize("link", ["javascript:alert(1)", "data:text/html,x", "vbscript:x"])

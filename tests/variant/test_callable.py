@@ -14,7 +14,7 @@ from accuracy.core.errors import ConfigError, NotShared
 from accuracy.execute.plan import plan
 from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
-from accuracy.runtime.collectives import require_talk
+from accuracy.runtime.collectives import shared
 from tests.measuring import TINY, configuration
 from tests.real_ranks import RealRanks
 
@@ -78,7 +78,7 @@ def test_a_callable_without_a_hash_is_asked_too() -> None:
 
     group: Any = SimpleNamespace(size=lambda: 2)
     with pytest.raises(NotShared, match="use world_size=1"):
-        require_talk(Unhashable(), group, lambda: torch.ones(1) + 1)
+        shared(Unhashable(), group, lambda: torch.ones(1) + 1)
 
 
 def test_a_function_in_the_default_group_is_measured_on_its_ranks(pool: RealRanks) -> None:

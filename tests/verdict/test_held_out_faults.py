@@ -70,7 +70,7 @@ def test_gradients_of_an_out_that_is_only_coarse_are_no_bug_of_their_own() -> No
              "tried": 9}  # fmt: skip
     found = said(table, pd.DataFrame([names]))
     assert found.label == "precision_floor"
-    assert found.sentence.startswith("out is only as good as float16 in float32 and float64; no cause was proven.")
+    assert found.sentence.startswith("out is only as good as float16 in float32 and float64; no cause was tried.")
     assert "dq follows from that" in found.sentence
     worse = said(bend(table, {"tensor": "dq", "dtype": "float64"}, error_rel=0.1), pd.DataFrame([names]))
     assert worse.label == "logic"
@@ -235,7 +235,7 @@ def test_gradients_that_are_as_coarse_as_out_are_not_called_wrong() -> None:
     table = bend(healthy(), {"dtype": ("float32", "float64"), "tensor": ("out", "delta", "dq")}, error_rel=1.2e-4)
     sentence = said(table).sentence
     assert sentence.startswith(
-        "out is only as good as float16 in float32 and float64; no cause was proven. dq is coarse"
+        "out is only as good as float16 in float32 and float64; no cause was tried. dq is coarse"
     )
 
 

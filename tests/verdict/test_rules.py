@@ -125,7 +125,7 @@ def test_a_floor_is_named_with_the_dtypes_that_show_it() -> None:
     bent = bend(healthy(), {"tensor": "dq", "dtype": ("float16", "float32", "float64")}, **cast)
     (said,) = diagnoses(verdicts(bent), bent, *no_more())
     assert said.sentence == (
-        "dq is only as good as bfloat16 in float16, float32 and float64; no cause was proven." + NOT_TRIED
+        "dq is only as good as bfloat16 in float16, float32 and float64; no cause was tried." + NOT_TRIED
     )
 
 

@@ -33,6 +33,8 @@ from accuracy.execute.ranks.rendezvous import Ranks
 from accuracy.runtime import arithmetic
 
 POLL_SECONDS = 0.05
+LOGGERS = ("torch.distributed.elastic", "torch.multiprocessing.spawn", "torchelastic-events-null")
+"""What torch's agent says of its processes, which the rows of the cases say, too."""
 TRIES_WITHOUT_A_CASE = 2
 
 
@@ -90,7 +92,7 @@ class Agent(LocalElasticAgent):
 
     def run(self, role: str = "default") -> RunResult:
         """See `LocalElasticAgent`; torch's logs of processes say nothing meanwhile: rows say what happened."""
-        loggers = [logging.getLogger(name) for name in ("torch.distributed.elastic", "torch.multiprocessing.spawn")]
+        loggers = [logging.getLogger(name) for name in LOGGERS]
         before = [logger.level for logger in loggers]
         for logger in loggers:
             logger.setLevel(logging.CRITICAL)
@@ -157,10 +159,11 @@ def rank_process(task: Task, pending: Sequence[Planned], rendezvous_folder: Path
         torch.set_num_threads(task.threads)
         given.restore(rendezvous_folder)
         ranks = joined(rendezvous_folder, task)
-        if ranks.rank > 0:
-            rank_loop.follow(task, ranks)
-        else:
-            deque(lead(task, ranks, pending), maxlen=0)
+        with arithmetic.functions_with(task.switches):
+            if ranks.rank > 0:
+                rank_loop.follow(task, ranks)
+            else:
+                deque(lead(task, ranks, pending), maxlen=0)
         dist.destroy_process_group()
     except BaseException as error:
         if not (isinstance(error, OSError) and error.filename):  # a file that cannot be written: `measure` says so

@@ -1,116 +1,115 @@
-"""The ranks that the caller's own processes are: an attention function runs on them, the first compares."""
+"""The caller's own processes as ranks of a run: those of torchrun, or of a process group that the caller has made.
 
-import json
+Each of them calls the same public function. The first one measures and compares, the others take part, as in a run that
+a launcher started (`rank_loop`); then every process gets the first one's tables. Worlds that are smaller than the group
+are its first ranks, in groups that are made here and destroyed at the end.
+"""
+
+import io
 import os
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
-from accuracy.core.case import Case
-from accuracy.core.frames import located
+from accuracy.core.errors import ConfigError, RanksEnded
 from accuracy.execute.ranks import messages
 from accuracy.execute.ranks.launch import launch
-from accuracy.inputs import base as inputs_base
-from accuracy.measurement.pipeline import Pipeline
-from accuracy.reference.cache import Cache
-from accuracy.results.table import Row
-from accuracy.runtime import arithmetic
-from accuracy.runtime import device as devices
-from accuracy.simulate.program import Ran
-from accuracy.variant import callable as callable_variant
-from accuracy.world.alone import group_of_one
-from accuracy.world.base import Results, Tensors
+from accuracy.execute.ranks.rendezvous import Ranks
 
-OTHERS_FAILED = "no backward, as another rank's forward failed"
+if TYPE_CHECKING:
+    import pandas as pd
+
+PATIENCE_SECONDS = 120.0
+"""For the other processes to call the same function: they may still compile or read what this one has already."""
+
+_out_of_step = ""
 
 
-class CallersRank(NamedTuple):
-    """This rank among `size`; group is None where it is alone."""
-
-    rank: int
-    size: int
-    group: dist.ProcessGroup | None
-
-
-def callers_rank(group: dist.ProcessGroup | None, device: str) -> CallersRank:
-    """In the group, else in all of torch.distributed's, else in torchrun's, which is joined here, else alone."""
+def callers_group(group: dist.ProcessGroup | None, device: str) -> dist.ProcessGroup | None:
+    """Return the group that was given, else torch.distributed's default group, else that of torchrun's processes, which
+    is joined here; None where this process is alone."""
     started = launch(os.environ)
     if group is None and started is not None and not dist.is_initialized():
         if device == "cuda":
             torch.cuda.set_device(started.local_rank)
         dist.init_process_group("nccl" if device == "cuda" else "gloo")
-    if not dist.is_initialized():
-        return CallersRank(0, 1, None)
-    group = group or dist.group.WORLD
-    return CallersRank(dist.get_rank(group), dist.get_world_size(group), group)
+    if not dist.is_available() or not dist.is_initialized():
+        return None
+    found = group or dist.group.WORLD
+    return None if found is None or dist.get_world_size(found) == 1 else found
 
 
-def measure(fn: Callable[..., Any], case: Case, here: CallersRank) -> list[Row]:
-    """The case's rows, the same on every rank. fn runs with the arithmetic switches that the process has; the reference
-    and the single-device kernel with exact ones."""
-    switches, rows = arithmetic.switches(), list[Row]()
-    with arithmetic.exact():
-        if here.rank == 0:
-            rows = _compare(fn, case, here, switches)
-        else:
-            _run(fn, case, inputs_base.draw_shard(case, here.rank), here, switches)
-    if here.group is None:
-        return rows
-    received: list[Row] = json.loads(messages.share(json.dumps(rows), here.group)[0])
-    return received
+@contextmanager
+def as_ranks(group: dist.ProcessGroup, sizes: Sequence[int], device: str, plan: str) -> Iterator[Ranks]:
+    """The processes of a group as ranks, in worlds of these sizes.
 
+    Args:
+        group: of the caller, all of whose processes come here.
+        sizes: the numbers of ranks of the cases to come, none above the group's.
+        device: `cpu` or `cuda`, where the cases' tensors are.
+        plan: a text that is the same on all processes that measure the same cases.
 
-def _compare(fn: Callable[..., Any], case: Case, here: CallersRank, switches: arithmetic.Switches) -> list[Row]:
-    def run_ranks(case: Case, shards: Sequence[Tensors]) -> Ran:
-        with devices.measured(case.device) as cost:
-            told, results = _run(fn, case, shards[0], here, switches)
-        reasons = [f"rank {rank}: {each}" for rank, each in enumerate(told) if isinstance(each, str)]
-        if reasons:
-            raise RuntimeError("; ".join(each for each in reasons if OTHERS_FAILED not in each))
-        return Ran(results, cost)
-
-    return Pipeline("assert_accurate", Cache(None, 0.0), run_ranks).measure(case).rows
-
-
-def _run(
-    fn: Callable[..., Any], case: Case, shards: Tensors, here: CallersRank, switches: arithmetic.Switches
-) -> tuple[list[Any], list[Results]]:
-    """What each rank tells: why it has no results, else what they are like; on the first rank the results themselves. A
-    rank that raises would leave the others waiting in their backward: all hear of it before."""
-    q, k, v, dout = shards
-    layout = str(dict(case.variant.options)["layout"])
-    problem = case.problem.padded(case.variant.sharding, case.world_size)
-    how = callable_variant.words(problem.softmax_scale, problem.softcap, problem.visibility)
-    packed = callable_variant.documents(layout, problem.visibility)
-    mine: Results = ()
-    arithmetic.set_switches(switches)
+    Raises:
+        ConfigError: where others do not come within `PATIENCE_SECONDS`, or measure other cases.
+        RanksEnded: where the processes were left in different places by an earlier call.
+    """
+    if _out_of_step:
+        raise RanksEnded(f"{_out_of_step}; the processes are out of step since, start them anew")
+    members, backend = dist.get_process_group_ranks(group), "nccl" if device == "cuda" else "gloo"
     try:
-        with group_of_one(case.device) if here.group is None else nullcontext(here.group) as group:
-            went = _attempted(lambda: callable_variant.attend(fn, layout, q, k, v, packed, group=group, **how))
-            fine = not isinstance(went, str)
-            if here.group is not None and "False" in messages.share(str(fine), here.group):
-                went = OTHERS_FAILED if fine else went
-            if not isinstance(went, str):
-                out, lse, graph = went
-                went = _attempted(lambda: callable_variant.differentiate(graph, dout))
-                mine = (out, lse, *went) if not isinstance(went, str) else ()
+        plans = messages.share(plan, group, PATIENCE_SECONDS)
+    except messages.Stuck:
+        raise ConfigError(
+            f"{len(members)} processes are in the group, and not all of them called this within"
+            f" {PATIENCE_SECONDS:.0f} s; call it on each of them, or give world_size=1"
+        ) from None
+    if len({*plans}) > 1:
+        raise ConfigError("the processes of the group ask for different cases; let all of them give the same arguments")
+    rank, made = dist.get_rank(group), list[dist.ProcessGroup]()
+    apart = group is not dist.group.WORLD  # then others do not come here, and torch asks members alone
+
+    def group_of(size: int, backend: str) -> dist.ProcessGroup:
+        # each process makes as many groups as the others: torch derives their names from the number
+        ranks = members[:size] if rank < size or not apart else [members[rank]]
+        new: dist.ProcessGroup = dist.new_group(ranks, messages.FOREVER, backend, use_local_synchronization=apart)
+        made.append(new)
+        return new
+
+    try:
+        control = group_of(len(members), "gloo")
+        yield Ranks(rank, len(members), control, {size: group_of(size, backend) for size in sorted({*sizes})})
     finally:
-        arithmetic.make_exact()
-    mine = tuple(x if x is None else x.detach() for x in mine)
-    told = went if isinstance(went, str) else messages.describe(mine)
-    if here.group is None:
-        return [told], [mine]
-    every = [json.loads(text) for text in messages.share(json.dumps(told), here.group)]
-    if any(isinstance(each, str) for each in every):
-        return every, []
-    return every, messages.collect(mine, every, here.group)
+        for each in made:
+            if each is not dist.GroupMember.NON_GROUP_MEMBER:
+                dist.destroy_process_group(each)
 
 
-def _attempted(work: Callable[[], Any]) -> Any:
-    try:
-        return work()
-    except Exception as error:
-        return located(error)
+def leave(reason: str) -> RanksEnded:
+    """Return the error of a case after which the processes are in different places: no later call can use them."""
+    global _out_of_step
+    _out_of_step = reason
+    return RanksEnded(f"{reason}; the other processes still wait for this one")
+
+
+def share_folder(folder: Path, ranks: Ranks) -> Path:
+    """Return the first rank's folder where this process sees it too, else its own."""
+    first = Path(messages.share(str(folder), ranks.control)[0])
+    return first if first.is_dir() else folder
+
+
+def share_tables(tables: "Sequence[pd.DataFrame]", ranks: Ranks) -> "list[pd.DataFrame]":
+    """Return the first rank's tables on every rank."""
+    import pyarrow as pa  # with the first tables: a rank's first case does not wait for it
+
+    written = io.BytesIO()
+    for each in tables if ranks.rank == 0 else ():
+        table = pa.Table.from_pandas(each, preserve_index=False)
+        with pa.ipc.new_stream(written, table.schema) as stream:
+            stream.write_table(table)
+    content = pa.BufferReader(messages.broadcast(written.getvalue(), ranks.control))
+    found = [pa.ipc.open_stream(content).read_all().to_pandas() for _ in tables]
+    return list(tables) if ranks.rank == 0 else found

@@ -65,6 +65,15 @@ def share_numbers(numbers: Sequence[int], group: dist.ProcessGroup) -> list[int]
     return [int(number) for number in tensor]
 
 
+def broadcast(content: bytes, group: dist.ProcessGroup) -> bytes:
+    """Return the first rank's bytes on every rank."""
+    (length,) = share_numbers((len(content),), group)
+    mine = content if dist.get_rank(group) == 0 else bytes(length)
+    tensor = torch.frombuffer(bytearray(mine or b"\0"), dtype=torch.uint8).to(device_of(group))
+    dist.broadcast(tensor, group=group, group_src=0)
+    return bytes(tensor.cpu().numpy())[:length]
+
+
 Described = list[tuple[str, list[int]] | None]
 """Dtype and shape of each tensor; None where there is none."""
 

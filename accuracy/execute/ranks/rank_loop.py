@@ -10,24 +10,24 @@ import math
 import os
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from accuracy.core.case import Case, Reruns, digest
 from accuracy.core.errors import NotShared
 from accuracy.core.frames import located
 from accuracy.execute import watch
 from accuracy.execute.plan import Planned, measured
-from accuracy.execute.ranks import journal, messages
+from accuracy.execute.ranks import caller, journal, messages
 from accuracy.execute.ranks.rendezvous import Ranks, time_limit
 from accuracy.execute.worker_process import device_works, write
 from accuracy.inputs import base as inputs_base
 from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.measurement.rerun import counts, repeats
 from accuracy.results import table, writing
-from accuracy.runtime import device
+from accuracy.runtime import arithmetic, device
 from accuracy.simulate.program import Ran, build_kernel, rank_program
 from accuracy.world.base import Results, Tensors
 from accuracy.world.processes import ProcessesWorld, run_rank
@@ -37,6 +37,7 @@ PATIENCE_SECONDS = 3.0  # of a rank with an exception, for the others to hear of
 PLAIN, POISON, FUTURE, PREPARE, END = range(5)
 RERUNS = (Reruns(), Reruns(poison=True), Reruns(future=True))
 """What the first three ask for; the first, where the case says so, with every rank's repeats."""
+OTHERS_FAILED = "no backward, as another rank's forward raised"
 Told = dict[str, Any]
 """What a rank tells of its part in a case: its error, or its cost and what its tensors are like."""
 
@@ -45,7 +46,9 @@ Told = dict[str, Any]
 class Task:
     """What the ranks of a run measure, and how. cases: the same on every rank; pipeline: the first rank's, which
     simulates the cases of a simulated world; sizes: the world sizes to come; seconds: that real ranks may take for a
-    case; threads: of the processor, in each rank that is started here; case_seconds: as configured."""
+    case; threads: of the processor, in each rank that is started here; case_seconds: as configured; switches: of the
+    arithmetic that users' functions run with, None: exact; callers: whether the ranks are processes of the caller's
+    own, which are not ended from here."""
 
     cases: Sequence[Case]
     pipeline: Pipeline
@@ -55,6 +58,14 @@ class Task:
     seconds: float
     threads: int
     case_seconds: float = math.inf
+    switches: arithmetic.Switches | None = None
+    callers: bool = False
+
+    def end(self, reason: str) -> NoReturn:
+        """This rank cannot go on: its launcher starts all ranks anew, or the caller hears of it. Raises RanksEnded."""
+        if self.callers:
+            raise caller.leave(reason)
+        os._exit(journal.LOST)
 
     @property
     def digest(self) -> str:
@@ -86,6 +97,8 @@ def lead(task: Task, ranks: Ranks, pending: Sequence[Planned]) -> Iterator[tuple
 
 def _in_time(task: Task, pipeline: Pipeline, each: Planned) -> Measured:
     """Beside what ranks do together the first computes the reference and simulates; the launcher starts all anew."""
+    if task.callers:
+        return measured(pipeline, each)
     seconds = watch.limit(each.case, task.case_seconds)
     if each.case.world == "processes":
         seconds += len(RERUNS) * task.seconds
@@ -131,6 +144,7 @@ class Rank:
         self._simulate, self.pipeline.run_ranks = self.pipeline.run_ranks, self.run_all
         self.number = -1  # of the case
         self._drawn_for: object = None
+        self._stuck = False
         self._shards: Tensors | Exception = ()
 
     @property
@@ -143,7 +157,7 @@ class Rank:
         try:
             number, what = messages.share_numbers((number, what), self.ranks.control)
         except RuntimeError:
-            os._exit(journal.LOST)  # this rank cannot go on, its launcher starts all ranks anew
+            self.task.end("a rank is gone")
         return number, what
 
     def prepare(self, number: int) -> None:
@@ -174,9 +188,10 @@ class Rank:
         what = RERUNS.index(replace(case.reruns, repeat=0))
         self.tell(self.number, what)
         every, results = self.take_part(what, shards[0])
-        for rank, told in enumerate(every):
-            if "error" in told:
-                raise RankFailed(f"rank {rank}: {told['error']}")
+        failed = [(rank, told["error"]) for rank, told in enumerate(every) if "error" in told]
+        for rank, error in sorted(failed, key=lambda each: OTHERS_FAILED in each[1]):
+            raise RankFailed(f"rank {rank}: {error}")
+        for told in every:
             if "not_shared" in told:
                 raise NotShared(told["not_shared"])
         peaks = [told["peak_bytes"] for told in every]
@@ -188,7 +203,7 @@ class Rank:
         """What every rank tells of its part; on the first, which is given its shards, also all results."""
         mine: Results = ()
         told: Told = {}
-        with time_limit(self.task.seconds):
+        with nullcontext() if self.task.callers else time_limit(self.task.seconds):
             try:
                 mine, told = self._run(what, given)
             except NotShared as error:
@@ -198,18 +213,20 @@ class Rank:
                 text = "".join(traceback.format_exception(error))
                 writing.write_traceback(self.task.folder, self.task.cases[self.number].id, text, self.ranks.rank)
             try:
-                if "error" in told and not device_works(self.case.device):
+                if "error" in told and (self._stuck or not device_works(self.case.device)):
                     raise messages.Stuck
                 return self._exchange(mine, told)
             except messages.Stuck:
-                journal.note(self.task.folder, "final", f"rank {self.ranks.rank}: {told['error']}")
+                reason = f"rank {self.ranks.rank}: {told['error']}"
+                journal.note(self.task.folder, "final", reason)
             except RuntimeError:
-                pass  # a rank is gone: who saw it end says how
-            os._exit(journal.LOST)
+                reason = "a rank is gone"  # who saw it end says how
+            self.task.end(reason)
 
     def _run(self, what: int, given: Tensors | None) -> tuple[Results, Told]:
         case, rank, guarded = replace(self.case, reruns=RERUNS[what]), self.ranks.rank, None
         if rank >= case.world_size:
+            self._agree(True)
             return (), {}
         shards = self._shards if given is None else given
         if isinstance(shards, Exception):
@@ -221,10 +238,11 @@ class Rank:
             shards = guarded.tensors
         place: list[Any] = [None] * case.world_size
         place[rank] = shards
-        program = rank_program(case, build_kernel(case), place)
+        kernel = build_kernel(case)
+        program = rank_program(case, kernel, place)
         world = ProcessesWorld(rank, case.world_size, self.ranks.data[case.world_size])
         with device.measured(case.device) as cost, device.poisoned(what == POISON):
-            results = run_rank(program, world)
+            results = run_rank(rank_program(case, kernel, place, self._agree), world)
         if self.task.cases[self.number].reruns != Reruns():  # a function may return a buffer that it fills again
             results = repeats.copies(results)
         if guarded is not None:
@@ -232,6 +250,19 @@ class Rank:
         again = self.task.cases[self.number].reruns.repeat if what == PLAIN else 0
         repeated = repeats.repeat(results, lambda: run_rank(program, world), again)
         return results, {**vars(cost), "tensors": messages.describe(results), "repeats": repeated}
+
+    def _agree(self, fine: bool) -> None:
+        """Let all ranks hear of a forward that raised: its rank would leave the others waiting in their backward.
+        Raises RuntimeError on those whose own forward returned."""
+        if self.case.world_size == 1:
+            return
+        try:
+            every = messages.share(str(fine), self.ranks.control, None if fine else PATIENCE_SECONDS)
+        except messages.Stuck:
+            self._stuck = True  # the others wait in the middle of their forward
+            return
+        if fine and str(False) in every:
+            raise RuntimeError(OTHERS_FAILED)
 
     def _exchange(self, mine: Results, told: Told) -> tuple[list[Told], list[Results]]:
         patience = PATIENCE_SECONDS if "error" in told else None

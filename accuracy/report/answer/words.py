@@ -13,7 +13,7 @@ from accuracy.report.section.recommendation import JUDGED
 from accuracy.report.series import SINGLE_DEVICE, spoken
 from accuracy.results.table import ALL_RANKS, FAILED, OK
 from accuracy.verdict.diagnosis import Diagnosis
-from accuracy.verdict.label import INVALID, NONDETERMINISTIC, ROUNDING
+from accuracy.verdict.label import HEALTHY, INVALID, NONDETERMINISTIC, ONE_RANK
 
 NEARER = 0.8  # of the accused's ratio: a variant to take instead is better by more than seeds differ
 MOST_NAMES = 3
@@ -35,21 +35,22 @@ def finding(found: list[Diagnosis], worst: Accused | None, cases: pd.DataFrame) 
         return f"{first.variant}{of_kernel}: {_clause(first)}. {_cell(worst, first.label)}".strip()
     if worst is None:
         return "No case has a finite ratio to single device."
+    none = "One rank only" if any(each.label == ONE_RANK for each in found) else "No bug found"
     if worst.alone:
-        said = f"No bug found: every kernel merely rounds{_apart(worst)}."
+        said = f"{none}: every kernel merely rounds{_apart(worst)}."
         return f"{said} Furthest from exact {_place(worst)}{_beyond(worst)}."
     sizes = cases.loc[cases["status"] == OK, "world_size"]
     up_to = "up to" if sizes[sizes > 1].nunique() > 1 else "at"
     whose = f"{_listed(JUDGED)} of every variant stay" if worst.beyond else "every variant stays"
     return (
-        f"No bug found: {up_to} {count(int(sizes.max()), 'rank')} {whose} within {times(worst.most)} times single "
+        f"{none}: {up_to} {count(int(sizes.max()), 'rank')} {whose} within {times(worst.most)} times single "
         f"device's error{_apart(worst)}. Furthest {_place(worst)}{_beyond(worst)}."
     )
 
 
 def blamed(found: list[Diagnosis]) -> Diagnosis | None:
     """The gravest variant, if any does more than round."""
-    return next((each for each in found if each.label != ROUNDING), None)
+    return next((each for each in found if each.label not in HEALTHY), None)
 
 
 def _clause(first: Diagnosis) -> str:
@@ -113,12 +114,14 @@ def _nothing(cases: pd.DataFrame) -> str:
 def advice(found: list[Diagnosis], worst: Accused | None, measured: pd.DataFrame, attribution: str) -> str:
     """The line below the headline: the cause as far as it is proven, and what to do."""
     first = blamed(found)
-    sound = {each.variant for each in found if each.label == ROUNDING}
+    sound = {each.variant for each in found if each.label in HEALTHY}
     if first is None and worst is None:
         return "Cases without numbers, below, has the reasons. The same command measures what is left."
+    if first is None and any(each.label == ONE_RANK for each in found):
+        return "Measure it on more ranks, on a machine that has them, or give world_size=1 if one rank is meant."
     if first is None:
         return f"{attribution} Nothing to mend here: choose by time and memory.".strip()
-    others = list(dict.fromkeys(each.variant for each in found if each.label != ROUNDING))[1:]
+    others = list(dict.fromkeys(each.variant for each in found if each.label not in HEALTHY))[1:]
     more = f" and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""
     also = f"Also flagged: {', '.join(others[:MOST_NAMES])}{more}." if others else ""
     remedy = _remedy(first, worst, measured, measured[measured["named"].isin(sound)])
@@ -129,7 +132,7 @@ def _cause(first: Diagnosis, attribution: str) -> str:
     proven = re.search(
         r": ([^;]*?)(?:; of [^.]* no cause was proven)?\.(?: |$)", first.sentence.split(" Not tried: ")[0]
     )
-    if "no cause was proven" not in first.sentence and proven and first.label != NONDETERMINISTIC:
+    if not re.search("no cause was (proven|tried)", first.sentence) and proven and first.label != NONDETERMINISTIC:
         return f"Cause: {proven[1]}."
     return attribution or "No cause was proven."
 

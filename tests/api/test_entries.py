@@ -1,0 +1,219 @@
+"""Every public entry is called on tensors of each device: on the CPU here, on a GPU by `make test-gpu`."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+import accuracy
+from accuracy.core.paths import PACKAGE
+from tests.processes import python
+
+pytestmark = pytest.mark.xdist_group("entries")
+DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
+SMALL = {"seqlen": 64, "heads": 4, "heads_kv": 2, "head_dim": 32}
+ROOT = PACKAGE.parent
+
+
+def attention(q, k, v, *, causal=True, softmax_scale=None):
+    """torch's own in float32, (B, S, H, D)."""
+    wide = (x.transpose(1, 2).float() for x in (q, k, v))
+    out = scaled_dot_product_attention(*wide, is_causal=causal, scale=softmax_scale, enable_gqa=True)
+    return out.transpose(1, 2).to(q.dtype)
+
+
+def wrong(q, k, v, *, causal=True, softmax_scale=None):
+    """Twice the gradient of v, and out a hundredth too large."""
+    return attention(q, k, 2 * v - v.detach(), causal=causal, softmax_scale=softmax_scale) * 1.01
+
+
+def tensors(device: str, dtype: torch.dtype = torch.bfloat16) -> list[torch.Tensor]:
+    """q, k, v, dout."""
+    generator = torch.Generator().manual_seed(1)
+    shapes = ((1, 64, heads, 32) for heads in (4, 2, 2, 4))
+    return [torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes]
+
+
+def measured(device: str) -> pd.DataFrame:
+    return accuracy.measure({"mine": attention}, device=device, seed=[0, 1], **SMALL)
+
+
+def assert_close(device: str, folder: Path) -> None:
+    q, k, v, dout = tensors(device)
+    assert set(accuracy.assert_close(attention, q, k, v, dout=dout, causal=True)) == {"out", "dq", "dk", "dv"}
+    accuracy.assert_close(attention(q, k, v), q, k, v, causal=True)
+    with pytest.raises(AssertionError, match="dv is wrong"):
+        accuracy.assert_close(wrong, q, k, v, dout=dout, causal=True)
+
+
+def bounds(device: str, folder: Path) -> None:
+    q, k, v, dout = tensors(device, torch.float32)
+    found = accuracy.bounds(q, k, v, dout, causal=True)
+    assert {each.certain.device.type for each in found.values()} == {device}
+    assert all((each.likely(1e-6) <= each.certain).all() for each in found.values())
+
+
+def measure(device: str, folder: Path) -> None:
+    rows = accuracy.measure(["ring", "single_device"], world_size=[1, 2], device=device, **SMALL)
+    assert (rows["status"] == "ok").any()
+    assert measured(device)["status"].isin(["ok", "unsupported"]).all()
+
+
+def diagnose(device: str, folder: Path) -> None:
+    how = {"dtype": "bfloat16", "device": device, "seqlen": 64, "heads": 2, "heads_kv": 1, "head_dim": 32}
+    assert accuracy.diagnose({"mine": attention}, **how).label == "rounding"
+    assert accuracy.diagnose({"mine": wrong}, **how).is_bug
+
+
+def assert_accurate(device: str, folder: Path) -> None:
+    accuracy.assert_accurate(attention, device=device, **SMALL)
+    with pytest.raises(AssertionError, match="times"):
+        accuracy.assert_accurate(wrong, device=device, **SMALL)
+
+
+def tolerance(device: str, folder: Path) -> None:
+    how = {"kernel": "eager", "seeds": 2, "device": device}
+    assert set(accuracy.tolerance((1, 64, 2, 32), "bfloat16", **how)["tensor"]) == {"out", "lse", "dq", "dk", "dv"}
+
+
+def drift(device: str, folder: Path) -> None:
+    rows = accuracy.drift(attention, "single_device", device=device, **SMALL)
+    assert set(rows["label"]) <= {"equal", "within", "beyond", ""}
+
+
+def attribute(device: str, folder: Path) -> None:
+    rows = accuracy.attribute("ring/partial:accumulate@2", "ring@2", device=device, **SMALL)
+    assert "forward.partial" in set(rows["place"])
+
+
+def invariance(device: str, folder: Path) -> None:
+    assert len(accuracy.invariance(attention, batchmates=2, device=device, **SMALL))
+
+
+def logprobs(device: str, folder: Path) -> None:
+    rows = accuracy.logprobs("ring@2", "single_device", layers=1, width=64, vocabulary=16, device=device, **SMALL)
+    assert (rows["depth"] == 1).all()
+
+
+class Layer(torch.nn.Module):
+    """Attention as a model calls it, (B, H, S, D)."""
+
+    def forward(self, q, k, v):
+        return scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def captured(device: str, folder: Path) -> Path:
+    q, k, v, dout = (x[:, :, :2].transpose(1, 2).requires_grad_() for x in tensors(device))
+    model = Layer()
+    with accuracy.capture(model, folder / "captured"):
+        model(q, k, v).backward(dout)
+    accuracy.capture.wait()
+    return folder / "captured"
+
+
+def capture_and_judge(device: str, folder: Path) -> None:
+    assert accuracy.judge(captured(device, folder), device=device).judged.label == "rounding"
+
+
+def compare_load_columns(device: str, folder: Path) -> None:
+    accuracy.measure({"mine": attention}, device=device, seed=[0, 1], output_dir=folder / "run", **SMALL)
+    assert set(accuracy.compare(accuracy.load(folder / "run"), measured(device))["label"]) == {"identical"}
+    assert "meaning" in accuracy.columns()
+
+
+def plot(device: str, folder: Path) -> None:
+    rows = measured(device)
+    for draw in (accuracy.plot.growth, accuracy.plot.by_rank, accuracy.plot.heatmap):
+        draw(rows).figure.savefig(folder / "figure.png")
+
+
+def diagnosis_and_errors(device: str, folder: Path) -> None:
+    found = accuracy.diagnose(measured(device))
+    assert isinstance(found, accuracy.Diagnosis)
+    assert issubclass(accuracy.ConfigError, ValueError)
+
+
+ENTRIES: dict[str, Callable[[str, Path], None]] = {
+    "assert_close": assert_close, "bounds": bounds, "measure": measure, "diagnose": diagnose,
+    "assert_accurate": assert_accurate, "tolerance": tolerance, "drift": drift, "attribute": attribute,
+    "invariance": invariance, "logprobs": logprobs, "capture, judge": capture_and_judge,
+    "compare, load, columns": compare_load_columns, "plot": plot, "Diagnosis, ConfigError": diagnosis_and_errors,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_every_entry_works_on_every_device(entry: str, device: str, tmp_path: Path) -> None:
+    ENTRIES[entry](device, tmp_path)
+
+
+def test_no_public_name_is_left_out() -> None:
+    assert {name for each in ENTRIES for name in each.split(", ")} == {*accuracy.__all__}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_fixture_works_on_every_device(device: str, accuracy_gate) -> None:  # type: ignore[no-untyped-def]
+    rows = accuracy_gate(attention, seeds=range(2), device=device, **SMALL)
+    assert set(rows["seed"]) == {0, 1}
+
+
+WORDS = ("problem.seqlen=64", "problem.heads=2", "problem.heads_kv=1", "problem.head_dim=32")
+
+
+def run(command: str, *words: str, folder: Path, status: int = 0) -> str:
+    """What a console command prints; `check` is accuracy-check."""
+    done = python("-c", f"import sys; from accuracy.cli.{command} import main; sys.exit(main())", *words, folder=folder)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout
+
+
+def command_accuracy(device: str, folder: Path) -> None:
+    said = run("run", "variant=[ring,single_device]", "world_size=[1,2]", "seed=[0,1]", f"device={device}", *WORDS,
+               "output_dir=run", folder=folder)  # fmt: skip
+    assert "0 failed" in said
+    for command in (("report", "run"), ("check", "run", "--part"), ("check", "accept", "run", "--to", "baseline")):
+        run(*command, folder=folder)
+    run("check", "run", "--baseline", "baseline", folder=folder)
+
+
+def command_judge_and_reduce(device: str, folder: Path) -> None:
+    run("judge", str(captured(device, folder)), f"--device={device}", folder=folder)
+    q, k, v, dout = tensors(device)
+    with accuracy.capture(None, folder / "wrong", functions=[f"{__name__}:wrong"]):
+        globals()["wrong"](q.requires_grad_(), k.requires_grad_(), v.requires_grad_()).backward(dout)
+    accuracy.capture.wait()
+    run("judge", str(folder / "wrong"), f"--device={device}", folder=folder, status=5)
+    run("reduce", str(folder / "wrong"), "--to=least.py", f"--device={device}", folder=folder)
+    assert python("least.py", folder=folder).returncode == 1
+
+
+def command_tolerance(device: str, folder: Path) -> None:
+    run("tolerance", "q_shape=1,64,2,32", "dtype=bfloat16", "kernel=eager", "seeds=2", f"device={device}",
+        folder=folder)  # fmt: skip
+
+
+def command_probe(device: str, folder: Path) -> None:
+    run("probe", "kernel=eager", "dtype=bfloat16", f"device={device}", folder=folder)
+
+
+COMMANDS = {
+    "accuracy accuracy-report accuracy-check": command_accuracy,
+    "accuracy-judge accuracy-reduce": command_judge_and_reduce,
+    "accuracy-tolerance": command_tolerance, "accuracy-probe": command_probe,
+}  # fmt: skip
+MAINTAINERS = {"accuracy-publish", "accuracy-selfcheck", "accuracy-evidence"}  # of tables: they take no tensors
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_works_on_every_device(command: str, device: str, tmp_path: Path) -> None:
+    COMMANDS[command](device, tmp_path)
+
+
+def test_no_command_is_left_out() -> None:
+    text = (ROOT / "pyproject.toml").read_text().partition("[project.scripts]\n")[2].partition("\n\n")[0]
+    scripts = [line.partition(" ")[0] for line in text.splitlines()]
+    assert {name for each in COMMANDS for name in each.split()} | MAINTAINERS == {*scripts}
