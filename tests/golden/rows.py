@@ -1,0 +1,137 @@
+"""Eight small experiments on a CPU, and a digest of the numbers in each: the same before and after a change of the code.
+
+    python -m tests.golden.rows FOLDER            # measure, print a digest of each experiment, keep FOLDER/NAME.csv
+    python -m tests.golden.rows FOLDER OTHER      # and name the rows in which OTHER's tables differ
+
+Digests are of one machine: a CPU of another kind computes other last digits. What says how long a case took, which code
+measured it, and why it has no numbers is left out.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+
+ROOT = Path(__file__).parents[2]
+SMALL = ("problem.seqlen=96", "problem.heads=4", "problem.heads_kv=2", "problem.head_dim=16")
+SCHEDULES = ("single_device,ring,zigzag,striped,llama3,llama3_ring,llama3_zigzag,ulysses,usp,bpt,bpt_ring,split_kv,te_p2p,"
+             "te_all_gather,te_a2a,decode_context_parallel")  # fmt: skip
+LEFT_OUT = ("case_id", "experiment", "code", "reference", "reason", "seconds", "peak_bytes", "device", "layer", "layers",
+            "width", "feed_forward", "vocabulary", "weights", "gain", "residual", "norm", "exact_rel", "x_exact",
+            "exact_diff_rel", "cosine", "value", "reference_value")  # fmt: skip
+"""The columns of a stack of layers are among them: no case here has one."""
+FAULTS = ("wrong_scale", "doubled_gradient", "dropped_block")
+
+
+def command(folder: Path, *words: str, environment: dict[str, str] | None = None) -> None:
+    """Run `accuracy` on the CPU, in one process."""
+    word = [sys.executable, "-m", "accuracy", *words, f"output_dir={folder}", "report=false", "device=cpu", "workers=1"]
+    done = subprocess.run(word, capture_output=True, text=True, env=os.environ | (environment or {}), cwd=ROOT)
+    if done.returncode not in (0, 3, 5):
+        raise SystemExit(f"{' '.join(word)}\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+
+
+def schedules(folder: Path) -> None:
+    command(folder, f"variant=[{SCHEDULES}]", "dtype=[bfloat16,float16,float32,float64]", "world_size=[1,2,4,8]",
+            "inputs=[gaussian,peaked]", "unusable=record", *SMALL)  # fmt: skip
+
+
+def package(folder: Path) -> None:
+    command(folder, "variant=[torch_context_parallel_allgather,transformer_engine_p2p]", "dtype=[bfloat16,float32]", "world_size=[1,2]",
+            "unusable=record", *SMALL)  # fmt: skip
+
+
+def function(folder: Path) -> None:
+    command(folder, "variant=callable", "variant.fn=tests.golden.ring.ring", "dtype=[bfloat16,float32]",
+            "world_size=[1,2,3]", *SMALL)  # fmt: skip
+
+
+def eight_bits(folder: Path) -> None:
+    command(folder, "variant=[single_device,ring]", "kernel=quantised", "dtype=[bfloat16,float8_e4m3]",
+            "world_size=[1,4]", "unusable=record", *SMALL)  # fmt: skip
+
+
+def paths(folder: Path) -> None:
+    command(folder, "path_a=[ring@4,te_p2p@4]", "path_b=[single_device,split_kv]", "dtype=[bfloat16,float32]", *SMALL)
+
+
+def diagnose(folder: Path) -> None:
+    command(folder / "healthy", "experiment=diagnose", "variant=ring")
+    planted = ",".join(f"tests.golden.ring.{name}" for name in FAULTS)
+    command(folder / "planted", "experiment=diagnose", "variant=callable", f"variant.fn=[{planted}]", "world_size=[1,2]",
+            "also=null", "dtype=[float64,float32]", "reruns.explain=true", *SMALL, "problem.seqlen=40")  # fmt: skip
+
+
+def captured(folder: Path) -> None:
+    """A run on what a small model captured, and its judgement."""
+    script = "from tests.golden.model import capture; capture(__import__('sys').argv[1])"
+    subprocess.run([sys.executable, "-c", script, str(folder / "capture")], check=True, cwd=ROOT)
+    command(folder / "run", "inputs=captured", f"inputs.captured.path={folder / 'capture'}", "variant=[ring,single_device]",
+            "world_size=[1,2]")  # fmt: skip
+
+
+def gate(folder: Path) -> None:
+    command(folder, "experiment=regression", "seed=[0,1]", *SMALL, "unusable=record")
+
+
+EXPERIMENTS: tuple[Callable[[Path], None], ...] = (
+    schedules, package, function, eight_bits, paths, diagnose, captured, gate,
+)  # fmt: skip
+
+
+def table(folder: Path) -> pd.DataFrame:
+    """The rows of all runs below a folder, in an order of their own, without what is left out."""
+    files = sorted(folder.rglob("results/*.parquet"))
+    rows = pd.concat([pd.read_parquet(path) for path in files], ignore_index=True)
+    judged = folder / "capture" / "judgement.csv"
+    if judged.exists():
+        rows = pd.concat([rows, pd.read_csv(judged)], ignore_index=True)
+    rows = rows[sorted(set(rows.columns) - {*LEFT_OUT})].astype(object).map(_text)
+    return rows.sort_values(list(rows.columns), ignore_index=True)
+
+
+def _text(value: object) -> str:
+    if value is None or value != value:
+        return ""
+    return float(value).hex() if isinstance(value, float) and not value.is_integer() else str(value).removesuffix(".0")
+
+
+def digest(rows: pd.DataFrame) -> str:
+    """Of the columns that hold something: a column that is empty may be absent."""
+    kept = rows[[name for name in rows if (rows[name] != "").any()]]
+    return hashlib.sha256(kept.to_csv(index=False).encode()).hexdigest()[:16]
+
+
+def main(folder: str, other: str = "") -> None:
+    here = Path(folder)
+    for each in EXPERIMENTS:
+        place = here / each.__name__
+        place.mkdir(parents=True, exist_ok=True)
+        each(place)
+        rows = table(place)
+        rows.to_csv(here / f"{each.__name__}.csv", index=False)
+        print(f"{each.__name__} {len(rows)} {digest(rows)}", flush=True)
+        if other:
+            print(difference(rows, pd.read_csv(Path(other) / f"{each.__name__}.csv", dtype=str).fillna("")), flush=True)
+
+
+def difference(rows: pd.DataFrame, before: pd.DataFrame) -> str:
+    """Which columns and rows two tables do not share; columns that are empty in one and absent in the other aside."""
+    shared = [name for name in before if name in rows]
+    gone = [name for name in before if name not in rows and (before[name] != "").any()]
+    new = [name for name in rows if name not in before and (rows[name] != "").any()]
+    key = [name for name in ("variant", "dtype", "world_size", "inputs", "seed", "mask", "seqlen", "tensor", "rank")
+           if name in shared]  # fmt: skip
+    a, b = (each[shared].sort_values(shared, ignore_index=True) for each in (before, rows))
+    if len(a) == len(b) and (a == b).all(axis=None):
+        return f"  equal{f'; columns gone: {gone}' if gone else ''}{f'; columns new: {new}' if new else ''}"
+    left = pd.concat([a, b.assign(_=1)]).drop_duplicates(shared, keep=False)
+    return f"  {len(left)} rows differ; columns gone: {gone}; new: {new}\n{left[key].head(6).to_string(index=False)}"
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
