@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from accuracy.bound import advise
 from accuracy.config.knobs import complete_part
 from accuracy.core.case import Part, Problem
 from accuracy.core.dtype import FORMATS
@@ -16,7 +17,6 @@ from accuracy.core.paths import CONFIGS
 from accuracy.probe import subjects
 from accuracy.runtime import arithmetic
 from accuracy.runtime import device as devices
-from accuracy.selfcheck import advise
 
 MASKS = ("causal", "full")
 MOST_SCORES = 2**31
@@ -44,7 +44,7 @@ def tolerance(
     that keeps everything in its dtype; mask: causal or full; seeds: measured to set the bounds, and as many again to
     count false alarms.
 
-    Returns a row for each of out, lse, dq, dk and dv, with columns as in `accuracy.selfcheck.advise.Advice`: atol and
+    Returns a row for each of out, lse, dq, dk and dv, with columns as in `accuracy.bound.advise.Advice`: atol and
     rtol, relative, row_rms; runs, false_alarms, at_most (3 / runs where there were none); least_factor,
     least_factor_elements, zeros, shifted, dropped_key: the planted faults that are noticed. Raises ConfigError, a
     ValueError, for a wrong argument.

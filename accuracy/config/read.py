@@ -23,6 +23,7 @@ from accuracy.core.case import Part, Problem, Reruns, Stack, Variant
 from accuracy.core.dtype import DTYPES
 from accuracy.core.errors import ConfigError
 from accuracy.core.kinds import FromZero, OneOf, Positive, Whole
+from accuracy.core.paths import EXPERIMENTS
 from accuracy.core.precision import Precision
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -120,7 +121,16 @@ class Configuration:
 
 
 def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configuration:
-    """Check and type a composed configuration. folders: of users' own parts. Raises ConfigError."""
+    """Check and type a composed configuration.
+
+    Args:
+        config: as Hydra composes it.
+        folders: of users' own parts; an experiment's own folder counts as one, too.
+
+    Raises:
+        ConfigError: for a key that is unknown or a value that is not of its kind.
+    """
+    folders = [*folders, EXPERIMENTS / str(config.get("name"))]
     read_by = {
         "problem": lambda node: map(problem_of, combinations("problem", node)),
         "precision": _precisions,

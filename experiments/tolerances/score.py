@@ -31,9 +31,9 @@ from accuracy.reference.cache import Cache
 from accuracy.reference.float64 import Reference, seen_keys
 from accuracy.runtime.arithmetic import make_exact
 from accuracy.runtime.sharding import cut, token_map
-from accuracy.selfcheck import measure
 from accuracy.simulate.program import simulate
 from accuracy.world.simulated import RankFailed
+from tests.fault import measure
 
 rules = plugins.load(str(Path(__file__).with_name("rules.py")))
 RULES, Given = rules.RULES, rules.Given

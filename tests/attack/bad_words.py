@@ -90,11 +90,6 @@ FLAGS = {
     "accuracy-check accept": [
         "{place}", "{run} --to /dev/null --reason x", "{run} --reason", "{run} --nope", "", "{run} {text}",
     ],
-    "accuracy-selfcheck": [
-        "--fault {word}", "--processes {number}", "--tolerance {word}", "--tolerance atol={word},rtol=0",
-        "--metric {word}", "--against {word}", "--tolerance atol=1,rtol=1 --tokens {number}", "--stress=1",
-        "--tolerance atol=1e-3,rtol=0 {word}", "--tolerance atol=1e-3,rtol=0 seed={text}",
-    ],
     "accuracy-probe": [
         "{word}", "kernel={word}", "dtype={word}", "question={word}", "device={word}", "kernel.eager.tf32={word}",
         "kernel.eager={word}", "--config-dir", "--json", "kernel=eager question=scale device=cpu --json /dev/null/x",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from accuracy.cli import USAGE_ERROR, check, judge, probe, publish, reduce, report, selfcheck, tolerance
+from accuracy.cli import USAGE_ERROR, check, judge, probe, publish, reduce, report, tolerance
 from tests.attack import bad_words
 from tests.command_line import TINY, Answer, CommandLine
 from tests.gate.made_up import MadeUp, write_run
@@ -19,7 +19,7 @@ EXAMPLES = settings(
 )  # fmt: skip
 MAINS: dict[str, Callable[[Sequence[str]], object]] = {
     "accuracy-report": report.main, "accuracy-publish": publish.main, "accuracy-check": check.main,
-    "accuracy-check accept": lambda words: check.main(["accept", *words]), "accuracy-selfcheck": selfcheck.main,
+    "accuracy-check accept": lambda words: check.main(["accept", *words]),
     "accuracy-probe": probe.main, "accuracy-judge": judge.main,
     "accuracy-reduce": reduce.main,
     "accuracy-tolerance": tolerance.main,

@@ -7,7 +7,7 @@ import pytest
 import accuracy
 from accuracy.results import table
 from accuracy.results.table import TENSORS
-from accuracy.selfcheck import rates
+from tests.fault import rates
 from tests.foreign.test_foreign import SMALL
 from tests.foreign.twins import TWINS
 

@@ -1,4 +1,4 @@
-"""The planted faults of `accuracy.selfcheck` as strangers would have them: `TWINS`, a wrong step of a ring each."""
+"""The planted faults of `tests.fault` as strangers would have them: `TWINS`, a wrong step of a ring each."""
 
 import itertools
 from collections.abc import Sequence

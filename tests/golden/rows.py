@@ -1,4 +1,4 @@
-"""Eight small experiments on a CPU, and a digest of the numbers in each: the same before and after a change of the code.
+"""Eight small experiments on a CPU, and a digest of the numbers in each: equal before and after a change of the code.
 
     python -m tests.golden.rows FOLDER            # measure, print a digest of each experiment, keep FOLDER/NAME.csv
     python -m tests.golden.rows FOLDER OTHER      # and name the rows in which OTHER's tables differ
@@ -18,8 +18,10 @@ import pandas as pd
 
 ROOT = Path(__file__).parents[2]
 SMALL = ("problem.seqlen=96", "problem.heads=4", "problem.heads_kv=2", "problem.head_dim=16")
-SCHEDULES = ("single_device,ring,zigzag,striped,llama3,llama3_ring,llama3_zigzag,ulysses,usp,bpt,bpt_ring,split_kv,te_p2p,"
-             "te_all_gather,te_a2a,decode_context_parallel")  # fmt: skip
+SCHEDULES = (
+    "single_device,ring,zigzag,striped,llama3,llama3_ring,llama3_zigzag,ulysses,usp,bpt,bpt_ring,split_kv,te_p2p,"
+    "te_all_gather,te_a2a,decode_context_parallel"
+)
 LEFT_OUT = ("case_id", "experiment", "code", "reference", "reason", "seconds", "peak_bytes", "device", "layer", "layers",
             "width", "feed_forward", "vocabulary", "weights", "gain", "residual", "norm", "exact_rel", "x_exact",
             "exact_diff_rel", "cosine", "value", "reference_value")  # fmt: skip

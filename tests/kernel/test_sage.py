@@ -8,9 +8,9 @@ import torch
 
 from accuracy.kernel.quantised import KERNEL as EMULATED
 from accuracy.kernel.sage import KERNEL
-from accuracy.selfcheck.measure import results
 from accuracy.verdict.label import LOGIC
 from accuracy.verdict.verdict import verdicts
+from tests.fault.measure import results
 from tests.kernel.problem import Problem
 
 pytestmark = [

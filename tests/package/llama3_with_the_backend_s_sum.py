@@ -6,11 +6,11 @@ from dataclasses import replace
 import torch.distributed as dist
 from torch import Tensor
 
-from accuracy.selfcheck.fault.base import changed
 from accuracy.variant import llama3
 from accuracy.variant.base import Rank
 from accuracy.world.base import Tensors
 from accuracy.world.processes import ProcessesWorld, Transfer
+from tests.fault.planted.base import changed
 
 
 class BackendSums(ProcessesWorld):

@@ -7,7 +7,7 @@ combinations (variant, dtype, tensor, ranks) that the verdict judged, and how ma
 import random
 import sys
 
-from accuracy.selfcheck import rates
+from tests.fault import rates
 from tests.verdict.test_low_precision import DTYPES, INPUTS, QUANTISING, VARIANTS, judged
 
 

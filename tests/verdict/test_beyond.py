@@ -7,10 +7,10 @@ import pytest
 
 from accuracy.measurement import pipeline
 from accuracy.results.table import ALL_RANKS, OK, RESULTS_SCHEMA
-from accuracy.selfcheck.healthy import INPUTS
 from accuracy.verdict.label import LOGIC
 from accuracy.verdict.verdict import verdicts
 from tests import planting
+from tests.fault.healthy import INPUTS
 from tests.measuring import measure
 
 VARIANTS = (

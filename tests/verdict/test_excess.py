@@ -3,10 +3,10 @@
 import pandas as pd
 
 from accuracy.core.paths import PACKAGE
-from accuracy.selfcheck import measure
 from accuracy.verdict.floor import LEVEL
 from accuracy.verdict.rule.excess import BY_AUTOGRAD
 from accuracy.verdict.verdict import verdicts
+from tests.fault import measure
 from tests.verdict.synthetic import row
 
 

@@ -4,9 +4,9 @@ import pandas as pd
 import pytest
 
 from accuracy.core.quantisation import POLICIES
-from accuracy.selfcheck import measure, rates
 from accuracy.verdict.label import LOGIC
 from accuracy.verdict.verdict import verdicts
+from tests.fault import measure, rates
 
 QUANTISING = sorted(set(POLICIES) - {"none"})
 VARIANTS = ("bpt_ring", "llama3", "ring", "split_kv", "ulysses", "zigzag")

@@ -6,11 +6,10 @@ import pandas as pd
 import pytest
 
 from accuracy.results import table
-from accuracy.selfcheck import measure
-from accuracy.selfcheck.fault import race
 from accuracy.verdict.diagnosis import Diagnosis, diagnoses
 from accuracy.verdict.rule.nondeterministic import OTHER_ORDER, RACE
 from accuracy.verdict.verdict import verdicts
+from tests.fault import measure, race
 from tests.verdict.synthetic import bend, healthy
 
 

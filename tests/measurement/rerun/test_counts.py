@@ -9,11 +9,11 @@ from accuracy.core.case import Reruns
 from accuracy.measurement.rerun import repeats
 from accuracy.results.table import read_steps
 from accuracy.runtime import device
-from accuracy.selfcheck.fault import race
-from accuracy.selfcheck.measure import measured, results
 from accuracy.verdict.diagnosis import diagnoses
 from accuracy.verdict.verdict import verdicts
 from tests import planting
+from tests.fault.measure import measured, results
+from tests.fault.planted import race
 from tests.measuring import configuration, measure
 from tests.variants import schedules
 

@@ -1,0 +1,80 @@
+"""Does the toolkit name planted faults, and accuse no healthy variant?
+
+python -m tests.fault --stress        # all faults and all healthy shapes; `make stress` writes what it prints
+"""
+
+import argparse
+import os
+import sys
+
+import pandas as pd
+from tqdm import tqdm
+
+from accuracy.core.errors import unknown
+from accuracy.verdict.verdict import verdicts
+from tests.fault import healthy, measure, rates
+
+FAILED = 1
+OF_FAULTS = ("~also.trace", "also.explain.dtype=float64")  # traces name steps, not verdicts; one dtype proves a cause
+TOGETHER = 8
+"""Faults of a job: alike in their problem, they share its reference and single device."""
+
+
+def main() -> int:
+    """Return 0 where every fault is named and no healthy variant is accused, 1 otherwise."""
+    parser = argparse.ArgumentParser("python -m tests.fault", description=__doc__)
+    add = parser.add_argument
+    add("--fault", action="append", metavar="NAME", help="only these planted faults, and no healthy variants")
+    add("--shapes", type=int, default=3, metavar="N", help="so many of healthy variants' shapes, a seeded sample (3)")
+    add("--stress", action="store_true", help="healthy variants in every shape, not in a sample")
+    add("--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="side by side; by default all cores")
+    add("words", nargs="*", metavar="KEY=VALUE")
+    given = parser.parse_args()
+    faults = measure.by_name()
+    for name in given.fault or ():
+        if name not in faults:
+            raise unknown("--fault", name, list(faults))
+    chosen = [faults[name] for name in given.fault or faults]
+    variants = [] if given.fault else measure.healthy()
+    shapes = [] if given.fault else [*healthy.SHAPES] if given.stress else healthy.sample(given.shapes)
+    jobs = [(variants, given.words)] if variants else []  # the longest first
+    jobs += [(variants, (*healthy.overrides(shape), *given.words)) for shape in shapes]
+    alike = [fault.name for fault in sorted(chosen, key=lambda fault: fault.where)]
+    batches = [alike[begin : begin + TOGETHER] for begin in range(0, len(alike), TOGETHER)]
+    jobs += [(names, (*OF_FAULTS, *given.words)) for names in batches]
+    tables = measure.side_by_side(jobs, min(given.processes, len(jobs)))
+    every = [
+        (table, verdicts(table.results)) for table in tqdm(tables, total=len(jobs), unit="job", dynamic_ncols=True)
+    ]
+    judged = pd.concat([each for _, each in every])
+    found = [rates.detection(fault.name, fault.expected, judged, fault.right) for fault in chosen]
+    for each in found:
+        said = [f"{tensor} {'/'.join(each.found.get(tensor, ('nothing',)))}" for tensor in each.expected]
+        accused = f"; but right: {', '.join(each.accused)}" if each.accused else ""
+        print(f"{'named ' if each.caught else 'MISSED'} {each.fault}: {', '.join(said)}{accused}")
+    caught = sum(each.caught for each in found)
+    print(f"detection: {caught} of {len(found)} planted faults named ({caught / len(found):.0%})")
+    hypotheses, results = (pd.concat([getattr(each, name) for each, _ in every]) for name in ("hypotheses", "results"))
+    why = [rates.explanation(fault.name, fault.causes, hypotheses, results) for fault in chosen]
+    for fault, cause in zip(chosen, why, strict=True):
+        if cause.right is False:
+            print(f"WRONG CAUSE {cause.fault}: {', '.join(sorted(cause.proven))}, not {', '.join(fault.causes)}")
+    proven = sum(bool(cause.proven) for cause in why)
+    wrong = sum(cause.right is False for cause in why)
+    print(f"causes: {proven} of {len(why)} faults proven ({proven / len(why):.0%}), {wrong} wrong")
+    if not variants:
+        return 0 if caught == len(found) else FAILED
+    alarmed = combinations = 0
+    for table, verdict in every:
+        alarms = rates.false_alarms(variants, verdict, table.results)
+        alarmed, combinations = alarmed + alarms.alarmed, combinations + alarms.combinations
+        for row in alarms.alarms.to_dict("records"):
+            where = "{variant} {kernel} {dtype} world size {world_size} {tensor} seqlen {seqlen}".format_map(row)
+            print(f"FALSE ALARM {where}: {row['label']}, {row['sentence']}")
+    bound = f"at most {3 / combinations:.1e} with 95%" if not alarmed else f"{alarmed / combinations:.2%}"
+    print(f"false alarms: {alarmed} of {combinations:,} healthy combinations ({bound})")
+    return 0 if caught == len(found) and not alarmed else FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

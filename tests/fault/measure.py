@@ -1,0 +1,166 @@
+"""The diagnose experiment on a small problem, for all planted faults and all healthy variants at once.
+
+On one CPU thread: tensors this small gain nothing from a second one, and wait for it where the machine is shared.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from omegaconf import OmegaConf
+
+from accuracy.config.compose import compose
+from accuracy.core import plugins
+from accuracy.core.paths import CONFIGS, PACKAGE
+from accuracy.execute.plan import measured as measured_case
+from accuracy.execute.plan import plan
+from accuracy.execute.settle import read_settled
+from accuracy.measurement.pipeline import Measured as MeasuredCase
+from accuracy.measurement.pipeline import Pipeline
+from accuracy.reference.cache import Cache
+from accuracy.results.table import HYPOTHESES_SCHEMA, RESULTS_SCHEMA, TENSORS
+from accuracy.runtime.arithmetic import make_exact
+
+_GRIDS = dict(OmegaConf.load(CONFIGS / "experiment" / "diagnose.yaml"))["also"]
+SHAPES = tuple(name for name in _GRIDS if name.startswith(("shape_", "ranks", "many_ranks")))
+"""The experiment's grids of other shapes."""
+SMALL = (
+    "experiment=diagnose", "problem.seqlen=144", "problem.heads=4", "problem.heads_kv=2", "problem.head_dim=16",
+    "problem.softmax_scale=0.3", "world_size=[1,4]", "device=cpu",
+    "unusable=record",  # what a variant of a package or of CUDA lacks here is a row with the reason
+    "~kernel.auto", "~also.repeats", *(f"~also.{name}" for name in SHAPES),  # `healthy` and faults choose shapes
+)  # fmt: skip
+KERNEL = ("kernel=eager", "kernel.eager.probability_dtype=accumulate")
+"""Weights stay unrounded: the kernel's own rounding would be single device's too, and hide a schedule's."""
+KNOBS = {"query_chunk": 24, "key_chunk": 16}
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A planted fault: which label the verdict must give to which tensors, in some dtype and world size.
+
+    expected: "" for any label but `rounding`. right: the tensors that must be `rounding` throughout. For the others see
+    `tests.fault.planted.base.Fault`.
+    """
+
+    name: str
+    source: str
+    expected: dict[str, str]
+    right: tuple[str, ...] = ()
+    way: str = "both"
+    where: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ()
+    healthy: str = "ring"
+
+
+def faults() -> list[Planted]:
+    """Return all of tests/fault/planted, by name: files of one fault, and tables of several."""
+    found = []
+    for path in (Path(__file__).parent / "planted").glob("[a-z]*.py"):
+        source = f"tests.fault.planted.{path.stem}"
+        module = plugins.load(source)
+        if hasattr(module, "EXPECTED"):
+            found.append(Planted(path.stem, source, module.EXPECTED))
+        for name, part in getattr(module, "PARTS", {}).items():
+            wrong = part.wrong.split()
+            may_be = {*wrong, *part.consequences.split(), *(("delta",) if "out" in wrong else ())}
+            right = tuple(tensor for tensor in TENSORS if tensor not in may_be)
+            of_part = part.way, part.where, part.causes, part.healthy
+            found.append(Planted(name, f"{source}:{name}", dict.fromkeys(wrong, ""), right, *of_part))
+    return sorted(found, key=lambda fault: fault.name)
+
+
+@cache
+def by_name() -> dict[str, Planted]:
+    """`faults` by name."""
+    return {fault.name: fault for fault in faults()}
+
+
+def healthy() -> list[str]:
+    """The variants on disk that have schedules of their own."""
+    found = []
+    for path in sorted((CONFIGS / "variant").glob("*.yaml")):
+        forward = dict(OmegaConf.load(path)).get("forward")
+        if (PACKAGE / "variant" / f"{forward}.py").exists() and forward != "callable":
+            found.append(path.stem)
+    return found
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The results of planted faults and healthy variants, and what hypotheses leave unexplained."""
+
+    results: pd.DataFrame
+    hypotheses: pd.DataFrame
+
+
+def results(names: Iterable[str], *overrides: str, done: Callable[[], Any] = lambda: None) -> pd.DataFrame:
+    """The table of the faults and healthy variants so named. done: called after each case."""
+    return measured(names, *overrides, done=done).results
+
+
+def measured(names: Iterable[str], *overrides: str, done: Callable[[], Any] = lambda: None) -> Measured:
+    """The faults and healthy variants so named, each on the small problem with what the fault needs of it changed, and
+    `overrides`. done: called after each case."""
+    jobs: dict[tuple[str, ...], list[str]] = {}
+    for name in names:
+        jobs.setdefault(by_name()[name].where if name in by_name() else (), []).append(name)
+    cases = [case for where, same in jobs.items() for case in _cases(same, (*where, *_fitting(where, overrides)), done)]
+    rows = pd.DataFrame([row for case in cases for row in case.rows])
+    explained = pd.DataFrame([row for case in cases for row in case.hypotheses])
+    return Measured(rows.reindex(columns=RESULTS_SCHEMA.names), explained.reindex(columns=HYPOTHESES_SCHEMA.names))
+
+
+def _fitting(where: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """Changes of grids that a fault's problem has not dropped."""
+    return [each for each in overrides if not ("~also" in where and each.lstrip("~+").startswith("also"))]
+
+
+def _cases(names: Sequence[str], overrides: Sequence[str], done: Callable[[], Any]) -> Iterator[MeasuredCase]:
+    kernel = () if any(each.startswith("kernel=") for each in overrides) else KERNEL
+    config = compose(*SMALL, *kernel, *overrides)
+    config["variant"] = {name: _node(name) for name in names}
+    config.setdefault("also", None)
+    pipeline = Pipeline("selfcheck", Cache(None, 0.0))
+    with _one_thread():
+        for each in plan(read_settled(config), free_bytes=None):
+            yield measured_case(pipeline, each)
+            done()
+
+
+def side_by_side(jobs: Sequence[tuple[Sequence[str], Sequence[str]]], processes: int) -> Iterator[Measured]:
+    """`measured` of each job, its names and overrides, in any order, so many at a time."""
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=make_exact) as pool:
+        for each in as_completed([pool.submit(measured, names, *overrides) for names, overrides in jobs]):
+            yield each.result()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _node(name: str) -> dict[str, Any]:
+    path = Path(CONFIGS / "variant" / f"{name}.yaml")
+    if path.exists():
+        node: dict[str, Any] = OmegaConf.to_container(OmegaConf.load(path))  # type: ignore[assignment]
+    else:
+        fault = by_name()[name]
+        node = dict.fromkeys(("forward", "backward"), fault.source)
+        node["sharding"] = plugins.load(fault.source).SCHEDULE.shardings[0]
+        if fault.way != "both":
+            node["backward" if fault.way == "forward" else "forward"] = fault.healthy
+    source = node["forward"] if "." in node["forward"] else f"accuracy.variant.{node['forward']}"
+    return node | {name: KNOBS[name] for name, _ in plugins.default_options(plugins.load(source)) if name in KNOBS}
