@@ -1,6 +1,6 @@
 """Attention by autograd, with something planted, as the results of a case: what the hypotheses are held to.
 
-Shares no code with `accuracy.measurement.hypothesis`.
+Shares no code with `accuracy.explain.hypothesis`.
 """
 
 from collections.abc import Callable
@@ -14,8 +14,8 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.core.dtype import tensor_dtype
 from accuracy.execute.plan import plan
+from accuracy.explain.hypothesis import search
 from accuracy.measurement import compare
-from accuracy.measurement.hypothesis import search
 from accuracy.measurement.pipeline import Pipeline
 from accuracy.measurement.targets import Targets
 from accuracy.reference.cache import Cache

@@ -22,7 +22,7 @@ from accuracy.execute.ranks.rank_loop import Task
 from accuracy.execute.ranks.rendezvous import Ranks
 from accuracy.execute.worker_process import Work, device_works, write
 from accuracy.measurement.pipeline import Measured, Pipeline
-from accuracy.measurement.rerun.repeats import copies, repeat
+from accuracy.measurement.repeats import copies, repeat
 from accuracy.reference.cache import Cache
 from accuracy.results import table
 from accuracy.runtime import arithmetic, device

@@ -20,7 +20,8 @@ from accuracy.core.errors import ConfigError
 from accuracy.kernel.base import Abilities, kernel_of
 from accuracy.kernel.block.running_state import MERGE_PLACES
 from accuracy.measurement.memory import bytes_needed
-from accuracy.measurement.pipeline import Measured, Pipeline, shared
+from accuracy.measurement.observe import shared
+from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.reference import choice
 from accuracy.results.table import TOO_FEW_RANKS
 from accuracy.stack.unsupported import unsupported as stack_unsupported

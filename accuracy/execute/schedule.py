@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from accuracy.core.case import Case
-from accuracy.measurement.pipeline import shared
+from accuracy.measurement.observe import shared
 
 LEAST_PAIRS = 2**20
 """A smaller problem takes as long as one of so many pairs: launches and Python, not attention."""

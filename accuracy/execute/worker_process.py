@@ -46,11 +46,8 @@ def write(folder: Path, case: Case, measured: Measured) -> str:
     """Store a case's rows; its status."""
     if measured.traceback:
         writing.write_traceback(folder, case.id, measured.traceback)
-    more = (
-        measured.positions, measured.steps, measured.hypotheses, measured.boundaries, measured.places,
-        measured.logprobs,
-    )  # fmt: skip
-    writing.write_case(folder, case.id, measured.results, *more)
+    tables = [measured.table(name) for name in ("steps", "hypotheses", "boundaries", "places", "logprobs")]
+    writing.write_case(folder, case.id, measured.results, measured.positions, *tables)
     return measured.status
 
 

@@ -1,1 +1,1 @@
-"""One case: inputs, variant, reference, metrics, rows; reruns and condition numbers."""
+"""One case observed (`observe.py`) and its rows: inputs, variant, reference, metrics; reruns and condition numbers."""

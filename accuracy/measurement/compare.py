@@ -16,7 +16,7 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.core.dtype import coarser, tensor_dtype
 from accuracy.core.errors import WrongResult
-from accuracy.measurement import beyond, condition, distance, metrics, padding, significand
+from accuracy.measurement import condition, distance, metrics, padding, significand
 from accuracy.measurement.begun import read
 from accuracy.measurement.distance import Distance
 from accuracy.measurement.metrics import Array, Sums
@@ -29,13 +29,12 @@ from accuracy.world.base import Results
 @dataclass(frozen=True)
 class Compared:
     """A tensor's numbers. shape: (W, B, S/W, heads[, D]); columns: `metrics.metric_columns`; apart: from the reference;
-    significand_bits, beyond: (W + 1,); beyond None: not counted."""
+    significand_bits: (W + 1,)."""
 
     shape: torch.Size
     columns: dict[str, Array]
     apart: Distance
     significand_bits: Array
-    beyond: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,6 @@ class _Apart:
     single_device: Distance
     bits: Array
     unquantised: Distance | None = None
-    beyond: Array | None = None
 
 
 def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[str, Compared]:
@@ -78,7 +76,7 @@ def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[st
         if case.conditions:
             columns |= condition.columns(case, targets.magnitudes(case), name, reference)
         bits = metrics.appended(each.bits, each.bits.max(keepdims=True))
-        found[name] = Compared(reference.shape, columns, each.reference, bits, each.beyond)
+        found[name] = Compared(reference.shape, columns, each.reference, bits)
     return found
 
 
@@ -103,20 +101,16 @@ def _apart(case: Case, targets: Targets, results: Sequence[Results], dtypes: dic
         }
         return found if unquantised is None else found | {"unquantised": of(unquantised, signed=False)}
 
-    begun, counts = {}, {}
-    for name, x in _in_turn(case, targets, results):
-        begun[name] = each(name, x, distance.begin, significand.begin)
-        if case.reruns.explain and not targets.unquantised:
-            counts[name] = beyond.count(case, targets, name, x, dtypes["lse"])
+    begun = {name: each(name, x, distance.begin, significand.begin) for name, x in in_turn(case, targets, results)}
     numbers = iter(read([one for of_one in begun.values() for one in of_one.values()]))
     found = {name: {way: next(numbers) for way in of_one} for name, of_one in begun.items()}
     if odd := {name for name, of_one in found.items() if any(number is None for number in of_one.values())}:
-        again = ((name, x) for name, x in _in_turn(case, targets, results) if name in odd)
+        again = ((name, x) for name, x in in_turn(case, targets, results) if name in odd)
         found |= {name: each(name, x, distance.distance, significand.significand_bits) for name, x in again}
-    return {name: _Apart(**of_one, beyond=counts.get(name)) for name, of_one in found.items()}
+    return {name: _Apart(**of_one) for name, of_one in found.items()}
 
 
-def _in_turn(case: Case, targets: Targets, results: Sequence[Results]) -> Iterator[tuple[str, Tensor]]:
+def in_turn(case: Case, targets: Targets, results: Sequence[Results]) -> Iterator[tuple[str, Tensor]]:
     """Each tensor that there is, (W, B, S/W, heads[, D]) in float64, until the next is asked for.
 
     delta is what the ranks' stored out makes it, as in `targets.in_token_layout`.

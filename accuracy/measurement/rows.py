@@ -29,10 +29,10 @@ def about_case(case: Case, experiment: str, status: str, reason: str) -> dict[st
     }
 
 
-def metric_columns(case: Case, compared: Compared, tokens: Tensor, counts: Columns) -> Columns:
+def metric_columns(case: Case, compared: Compared, tokens: Tensor) -> Columns:
     """A tensor's columns that differ from row to row: one row a rank, and one for all ranks.
 
-    tokens: (W, S/W), global; counts: further columns, whole numbers of each rank and, last, of all together.
+    tokens: (W, S/W), global.
     """
     columns = dict(compared.columns)
     worst, nonfinite = columns.pop("worst"), columns.pop("nonfinite")
@@ -43,8 +43,6 @@ def metric_columns(case: Case, compared: Compared, tokens: Tensor, counts: Colum
         **{name: column.tolist() for name, column in columns.items()},
         "nonfinite": nonfinite.astype(int).tolist(),
         "significand_bits": compared.significand_bits.tolist(),
-        **({} if compared.beyond is None else {"beyond": compared.beyond.tolist()}),
-        **counts,
         **worst_places(worst, compared.shape, tokens[owners]),
     }
 

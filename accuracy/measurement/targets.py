@@ -64,7 +64,7 @@ class Targets:
     workspace: Workspace = field(default_factory=Workspace)
     _magnitudes: condition.Magnitudes | None = None
     _natural: dict[str, float] = field(default_factory=dict)
-    bounds: dict[Policy, Named] = field(default_factory=dict)  # see `accuracy.measurement.beyond`
+    bounds: dict[Policy, Named] = field(default_factory=dict)  # see `accuracy.explain.beyond`
 
     @classmethod
     def of(

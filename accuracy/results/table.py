@@ -92,7 +92,7 @@ STEPS_SCHEMA = _schema(
         "error_max": "float64",
         "band": "float64",  # the error_rel that rounding alone stays below
         "nonfinite": "int64",
-        "finding": "string",  # null: a step. Of measurement/rerun/account.py and measurement/pairs.py:
+        "finding": "string",  # null: a step. Of explain/account.py and explain/one_hot.py:
         # missing, repeated, hidden: pairs of queries and keys in kernel calls; left out, counted again, shown: in a
         # returned tensor; added again, never added: what a kernel call gave;
         # changed: the returned tensor is not the last running state; other sum: not what the kernel gave for its tokens
@@ -103,7 +103,7 @@ HYPOTHESES_SCHEMA = _schema(
     {
         "case_id": "string",
         "tensor": "string",
-        "family": "string",  # of hypotheses: a file of accuracy/measurement/hypothesis
+        "family": "string",  # of hypotheses: a file of accuracy/explain/hypothesis
         "hypothesis": "string",  # the idea, the same whatever its parameter
         "cause": "string",  # a clause that says it
         "parameter": "string",

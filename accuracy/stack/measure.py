@@ -57,7 +57,7 @@ class StackPipeline(Pipeline):
         if stack is None:
             return super()._measured(case)
         method = self.reference_cache.method_for(case.problem, case.device)
-        targets = self._kept(case, lambda: _targets(case, stack, method))
+        targets = self.kept(case, lambda: _targets(case, stack, method))
         begin = time.perf_counter()
         halves = Ranks(case, build_kernel(case), self.batched)
         rows = list(_rows(_quantities(case, stack, targets.model, halves, case.dtype), targets))
@@ -70,7 +70,7 @@ class StackPipeline(Pipeline):
         }
         columns = {name: [row[name] for row in rows] for name in rows[0]}
         results = {**{name: [value] * len(rows) for name, value in about.items()}, **columns}
-        return Measured(results, {}, logprobs=logprobs.rows(case, stack, targets.model, method))
+        return Measured(results, {}, tables={"logprobs": logprobs.rows(case, stack, targets.model, method)})
 
 
 def _targets(case: Case, stack: Stack, method: str) -> StackTargets:

@@ -114,7 +114,7 @@ def measured(names: Iterable[str], *overrides: str, done: Callable[[], Any] = la
         jobs.setdefault(by_name()[name].where if name in by_name() else (), []).append(name)
     cases = [case for where, same in jobs.items() for case in _cases(same, (*where, *_fitting(where, overrides)), done)]
     rows = pd.DataFrame([row for case in cases for row in case.rows])
-    explained = pd.DataFrame([row for case in cases for row in case.hypotheses])
+    explained = pd.DataFrame([row for case in cases for row in case.table("hypotheses")])
     return Measured(rows.reindex(columns=RESULTS_SCHEMA.names), explained.reindex(columns=HYPOTHESES_SCHEMA.names))
 
 

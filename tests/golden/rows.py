@@ -22,9 +22,9 @@ SCHEDULES = (
     "single_device,ring,zigzag,striped,llama3,llama3_ring,llama3_zigzag,ulysses,usp,bpt,bpt_ring,split_kv,te_p2p,"
     "te_all_gather,te_a2a,decode_context_parallel"
 )
-LEFT_OUT = ("case_id", "experiment", "code", "reference", "reason", "seconds", "peak_bytes", "device", "layer", "layers",
-            "width", "feed_forward", "vocabulary", "weights", "gain", "residual", "norm", "exact_rel", "x_exact",
-            "exact_diff_rel", "cosine", "value", "reference_value")  # fmt: skip
+LEFT_OUT = ("case_id", "experiment", "code", "reference", "reason", "seconds", "peak_bytes", "device", "layer",
+            "layers", "width", "feed_forward", "vocabulary", "weights", "gain", "residual", "norm", "exact_rel",
+            "x_exact", "exact_diff_rel", "cosine", "value", "reference_value")  # fmt: skip
 """The columns of a stack of layers are among them: no case here has one."""
 FAULTS = ("wrong_scale", "doubled_gradient", "dropped_block")
 
@@ -43,8 +43,8 @@ def schedules(folder: Path) -> None:
 
 
 def package(folder: Path) -> None:
-    command(folder, "variant=[torch_context_parallel_allgather,transformer_engine_p2p]", "dtype=[bfloat16,float32]", "world_size=[1,2]",
-            "unusable=record", *SMALL)  # fmt: skip
+    command(folder, "variant=[torch_context_parallel_allgather,transformer_engine_p2p]", "dtype=[bfloat16,float32]",
+            "world_size=[1,2]", "unusable=record", *SMALL)  # fmt: skip
 
 
 def function(folder: Path) -> None:
@@ -64,16 +64,17 @@ def paths(folder: Path) -> None:
 def diagnose(folder: Path) -> None:
     command(folder / "healthy", "experiment=diagnose", "variant=ring")
     planted = ",".join(f"tests.golden.ring.{name}" for name in FAULTS)
-    command(folder / "planted", "experiment=diagnose", "variant=callable", f"variant.fn=[{planted}]", "world_size=[1,2]",
-            "also=null", "dtype=[float64,float32]", "reruns.explain=true", *SMALL, "problem.seqlen=40")  # fmt: skip
+    command(folder / "planted", "experiment=diagnose", "variant=callable", f"variant.fn=[{planted}]",
+            "world_size=[1,2]", "also=null", "dtype=[float64,float32]", "reruns.explain=true",
+            *SMALL, "problem.seqlen=40")  # fmt: skip
 
 
 def captured(folder: Path) -> None:
     """A run on what a small model captured, and its judgement."""
     script = "from tests.golden.model import capture; capture(__import__('sys').argv[1])"
     subprocess.run([sys.executable, "-c", script, str(folder / "capture")], check=True, cwd=ROOT)
-    command(folder / "run", "inputs=captured", f"inputs.captured.path={folder / 'capture'}", "variant=[ring,single_device]",
-            "world_size=[1,2]")  # fmt: skip
+    command(folder / "run", "inputs=captured", f"inputs.captured.path={folder / 'capture'}",
+            "variant=[ring,single_device]", "world_size=[1,2]")  # fmt: skip
 
 
 def gate(folder: Path) -> None:
@@ -93,6 +94,7 @@ def table(folder: Path) -> pd.DataFrame:
     if judged.exists():
         rows = pd.concat([rows, pd.read_csv(judged)], ignore_index=True)
     rows = rows[sorted(set(rows.columns) - {*LEFT_OUT})].astype(object).map(_text)
+    rows["inputs_options"] = rows["inputs_options"].str.replace(str(folder), "", regex=False)
     return rows.sort_values(list(rows.columns), ignore_index=True)
 
 

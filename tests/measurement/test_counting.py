@@ -76,7 +76,7 @@ def test_kernels_alone_see_a_gpu(words: tuple[str, ...], monkeypatch: pytest.Mon
         there = Pipeline("test", Cache(None, 0.0)).measure(case)
     assert there.status == "ok", there.traceback
     assert numbers(there) == pytest.approx(numbers(here), nan_ok=True, rel=0, abs=0)
-    assert [dict(row) for row in there.steps] == [dict(row) for row in here.steps]
+    assert [dict(row) for row in there.table("steps")] == [dict(row) for row in here.table("steps")]
 
 
 def test_the_stand_in_refuses_what_a_gpu_refuses() -> None:

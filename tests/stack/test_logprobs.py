@@ -32,7 +32,7 @@ def words(*given: str, folder: Path | None = None) -> pd.DataFrame:
     (each,) = plan(configuration(*SMALL, *given, folders=folders), None)
     measured = StackPipeline("test", Cache(None, 0.0)).measure(each.case)
     assert measured.status == "ok", measured.traceback
-    return pd.DataFrame(measured.logprobs).set_index("depth")
+    return pd.DataFrame(measured.table("logprobs")).set_index("depth")
 
 
 @pytest.fixture(scope="module")

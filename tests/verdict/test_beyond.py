@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from accuracy.measurement import pipeline
+from accuracy.explain.hypothesis import search
 from accuracy.results.table import ALL_RANKS, OK, RESULTS_SCHEMA
 from accuracy.verdict.label import LOGIC
 from accuracy.verdict.verdict import verdicts
@@ -29,7 +29,7 @@ async def forward(self, rank, q, k, v):
 @pytest.fixture(autouse=True)
 def _without_hypotheses(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take most of the time, and have tests of their own."""
-    monkeypatch.setattr(pipeline.search, "rows", lambda *case: [])
+    monkeypatch.setattr(search, "rows", lambda *case: [])
 
 
 def counted(rows: pd.DataFrame) -> pd.Series:

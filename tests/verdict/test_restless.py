@@ -9,7 +9,8 @@ from accuracy.results import table
 from accuracy.verdict.diagnosis import Diagnosis, diagnoses
 from accuracy.verdict.rule.nondeterministic import OTHER_ORDER, RACE
 from accuracy.verdict.verdict import verdicts
-from tests.fault import measure, race
+from tests.fault import measure
+from tests.fault.planted import race
 from tests.verdict.synthetic import bend, healthy
 
 

@@ -24,8 +24,8 @@ from accuracy.execute.ranks import caller, journal, messages
 from accuracy.execute.ranks.rendezvous import Ranks, time_limit
 from accuracy.execute.worker_process import device_works, write
 from accuracy.inputs import base as inputs_base
+from accuracy.measurement import repeats, reruns
 from accuracy.measurement.pipeline import Measured, Pipeline
-from accuracy.measurement.rerun import counts, repeats
 from accuracy.results import table, writing
 from accuracy.runtime import arithmetic, device
 from accuracy.simulate.program import Ran, build_kernel, rank_program
@@ -232,9 +232,9 @@ class Rank:
         if isinstance(shards, Exception):
             raise shards
         if what == FUTURE and given is None:
-            shards = counts.other_future(case, rank, shards)
+            shards = reruns.other_future(case, rank, shards)
         if what == POISON and given is None:
-            guarded = counts.Guarded(shards)
+            guarded = reruns.Guarded(shards)
             shards = guarded.tensors
         place: list[Any] = [None] * case.world_size
         place[rank] = shards

@@ -1,0 +1,181 @@
+"""Is every visible pair computed once, everything that the kernel gave joined once, and the outcome what is returned?
+
+In: the kernel calls, the joins and the results of a traced case. Out: a row of `steps/` for each finding, none where
+all adds up. Pairs are those of the mask that the kernel was asked for. Nothing is said of a direction whose tokens are
+not known (rounded on their way) or in which no kernel of ours was called.
+"""
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from accuracy.core.dtype import rounding_band
+from accuracy.core.masks import Block
+from accuracy.explain.watch import Met, Watch
+from accuracy.results.table import ALL_TENSORS
+from accuracy.runtime.sharding import token_map
+from accuracy.world.base import Results
+
+WAYS = {"out": "forward", "lse": "forward", "dq": "backward", "dk": "backward", "dv": "backward"}
+
+
+class Given(NamedTuple):
+    """What a kernel call gave, until it is joined."""
+
+    x: Tensor
+    met: Met
+    reference: Tensor
+    step: int
+
+
+@dataclass
+class Account:
+    """Of one case. pairs: (H, Sq, S) of each direction, in how many calls; sums: what the kernel gave for each token,
+    by tensor, in float64; states: how to read the last running state of a (tensor, rank)."""
+
+    watch: Watch
+    pairs: dict[str, Tensor] = field(default_factory=dict)
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    states: dict[tuple[str, int], list[Callable[[], Tensor]]] = field(default_factory=dict)
+    unknown: set[str] = field(default_factory=set)
+    pending: dict[tuple[str, int], list[Given]] = field(default_factory=dict)
+
+    def called(
+        self, way: str, rank: int, block: Block, met: Met | None, given: Mapping[str, tuple[Tensor, Tensor]]
+    ) -> None:
+        """After a kernel call; given: by tensor, what it gave and the reference of that."""
+        if met is None:
+            self.unknown.add(way)
+            return
+        self._count(way, rank, block, met)
+        step = self.watch.calls[way, rank] - 1
+        for name, (x, reference) in given.items():
+            if name != "lse":  # which comes with out
+                self.pending.setdefault((name, rank), []).append(Given(x, met, reference, step))
+        if way == "backward":
+            for name, (x, _) in given.items():
+                tokens, heads = met.rows(name)
+                self._sum(name)[:, tokens[:, None], heads] += self.watch.here(x).double()
+        elif given:
+            out, lse = (self.watch.here(given[name][0]).double() for name in ("out", "lse"))
+            self._merge(met, out, lse.transpose(1, 2))
+
+    def joins(self, name: str, rank: int, last: Callable[[], Tensor]) -> None:
+        """A rank begins to join a tensor; last: reads what it holds, as it is to be returned."""
+        self.states.setdefault((name, rank), []).append(last)
+
+    def take(self, name: str, rank: int, block: Tensor) -> list[Given]:
+        """What is being joined. A block that the kernel did not give as it is stands for all that it gave since."""
+        pending = self.pending.setdefault((name, rank), [])
+        taken = self._taken.setdefault((name, rank), [])
+        again = any(each() is block for each in taken)
+        mine = [] if again else [each for each in pending if each.x is block] or list(pending)
+        taken += [weakref.ref(each.x) for each in mine]
+        pending[:] = [each for each in pending if not any(each is other for other in mine)]
+        if not mine and WAYS[name] not in self.unknown and bool(block.any()):
+            step = self.watch.calls.get((WAYS[name], rank), 0) - 1
+            self._find("added again", rank, step, None, 1, tensor=name)
+        return mine
+
+    def close(self, results: Sequence[Results]) -> None:
+        """After the run, of which these are the results."""
+        for way in self.pairs.keys() - self.unknown:
+            self._missing(way)
+        for (name, rank), left in self.pending.items():
+            if left and (name, rank) in self.states:
+                self._find("never added", rank, left[0].step, left[0].met, len(left), tensor=name)
+        for rank, tensors in enumerate(results):
+            for name, x in zip(ALL_TENSORS, tensors, strict=False):
+                if x is not None:
+                    self._returned(name, rank, x)
+
+    def __post_init__(self) -> None:
+        self._taken: dict[tuple[str, int], list[weakref.ref[Tensor]]] = {}
+        self._norm: Tensor | None = None  # of `out`, as exp of this
+
+    def _count(self, way: str, rank: int, block: Block, met: Met) -> None:
+        problem, step = self.watch.case.problem, self.watch.calls[way, rank] - 1
+        empty = torch.zeros(problem.heads, problem.queries, problem.seqlen, dtype=torch.uint8, device=met.keys.device)
+        counts = self.pairs.setdefault(way, empty)
+        place = met.query_heads[:, None, None], met.queries[:, None], met.keys
+        before, shown = counts[place], _shown(block, met)
+        counts[place] = before + shown
+        self._pairs("repeated", way, rank, step, met, (before > 0).any(0) & shown)
+        self._pairs("hidden", way, rank, step, met, shown & ~self.watch.visible(met))
+
+    def _missing(self, way: str) -> None:
+        counts, (case, every) = self.pairs[way], (self.watch.case, torch.arange)
+        _, queries, keys = counts.shape
+        for rank, tokens in enumerate(token_map(case.variant.sharding, queries, case.world_size).to(counts.device)):
+            tokens = tokens[tokens < queries]
+            met = Met(tokens, every(keys, device=counts.device), *2 * (every(1),))
+            lacking = self.watch.visible(met) & (counts[:, tokens] == 0).any(0)
+            self._pairs("missing", way, rank, -1, met, lacking)
+
+    def _pairs(self, finding: str, way: str, rank: int, step: int, met: Met, chosen: Tensor) -> None:
+        if chosen.any():
+            queries, keys = met.queries[chosen.any(1)], met.keys[chosen.any(0)]
+            some = Met(queries, keys, met.query_heads, met.key_heads)
+            self._find(finding, rank, step, some, int(chosen.sum()), way=way)
+
+    def _sum(self, name: str) -> Tensor:
+        return self.sums.setdefault(name, torch.zeros_like(self.watch.targets.reference[name]))
+
+    def _merge(self, met: Met, out: Tensor, lse: Tensor) -> None:
+        """out, lse in token layout: the weighted mean of all that the kernel gave for a row."""
+        whole = self._sum("out")
+        if self._norm is None:
+            self._norm = whole.new_full(whole.shape[:3], -torch.inf)
+        place = slice(None), met.queries[:, None], met.query_heads
+        joint = torch.logaddexp(self._norm[place], lse)
+        base = joint.nan_to_num(neginf=0.0)
+        before, new = (torch.exp(x - base)[..., None] for x in (self._norm[place], lse))
+        whole[place], self._norm[place] = before * whole[place] + new * out, joint
+
+    def _returned(self, name: str, rank: int, x: Tensor) -> None:
+        """As the last running state, to the last bit; as the sum of what the kernel gave, to rounding: no precision
+        policy rounds more than one in bfloat16 does, and a block too many or too few is more than that."""
+        x, states = self.watch.here(x), self.states.get((name, rank), [])
+        if len(states) == 1 and (last := self.watch.here(states[0]())).shape == x.shape:
+            differs = (last != x) & ~(last.isnan() & x.isnan())
+            if differs.any():
+                self._find("changed", rank, -1, None, int(differs.sum()), tensor=name)
+        if name not in self.sums or WAYS[name] in self.unknown:
+            return
+        case, band = self.watch.case, rounding_band("out", "bfloat16")
+        length = case.problem.length(name)
+        tokens = token_map(case.variant.sharding, length, case.world_size)[rank]
+        tokens = tokens[tokens < length]  # where ranks hold unequally many, zeros are behind them
+        expected = self.sums[name][:, tokens].nan_to_num()
+        off = x[:, : len(tokens)].double().nan_to_num() - expected
+        size = expected.norm()
+        if not off.norm() <= band * size:
+            numbers = {"error_rel": float(off.norm() / size), "error_max": float(off.abs().max()), "band": band}
+            count = int((off.abs() > band * size / expected.numel() ** 0.5).sum())
+            self._find("other sum", rank, -1, None, count, tensor=name, numbers=numbers)
+
+    def _find(
+        self, finding: str, rank: int, step: int, met: Met | None, count: int, way: str = "", tensor: str = "",
+        numbers: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
+        self.watch.rows.append({
+            "case_id": self.watch.case.id, "way": way or WAYS[tensor], "rank": rank, "step": step,
+            "source": self.watch.source(met), "tensor": tensor, "finding": finding, "count": count,
+            **Met.extent(met), **numbers,
+        })  # fmt: skip
+
+
+def _shown(block: Block, met: Met) -> Tensor:
+    """(S', S''): the pairs that the block's mask shows, aligned at the bottom right."""
+    rows, keys = (torch.arange(len(x), device=x.device) for x in (met.queries, met.keys))
+    ahead = keys - rows[:, None] - (len(keys) - len(rows))
+    left, right = block.window or (None, 0 if block.causal else None)
+    shown = torch.ones_like(ahead, dtype=torch.bool)
+    if left is not None:
+        shown &= ahead >= -left
+    return shown if right is None else shown & (ahead <= right)

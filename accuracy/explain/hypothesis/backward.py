@@ -1,0 +1,99 @@
+"""A stage of the backward, or the end of the forward, left out, done twice, or made of something else."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from accuracy.explain.hypothesis.attention import Attention, Stage
+from accuracy.explain.hypothesis.base import BACKWARD, Asked, Hypothesis, altered, always, gradients_of
+
+
+def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
+    """Of the forward's end, and of each stage of the backward."""
+    if asked.forward_wrong:
+        yield from _forward(asked)
+    if not set(asked.wrong) & set(BACKWARD):
+        return
+    yield from _lse_of(asked)
+    yield from _delta_of(asked)
+    right, transposed = asked.reference, asked.on_ranks(read_transposed)
+    scale, dim = asked.case.problem.softmax_scale, right.q.shape[-1]
+    one: dict[str, dict[str, Stage]] = {
+        "delta is missing": {"delta": torch.zeros_like},
+        "delta has the wrong sign": {"delta": torch.neg},
+        "delta is counted twice": {"delta": lambda x: 2 * x},
+        "delta is scaled by the softmax scale": {"delta": lambda x: x * scale},
+        "delta is the mean over D, not the sum": {"delta": lambda x: x / dim},
+        "delta is of (B, S, H) read as (B, H, S)": {"delta": lambda x: transposed(x[..., None]).squeeze(-1)},
+        "P is not normalised": {"backward_weights": lambda x: x * right.lse.exp()[..., None]},
+        "P is P squared": {"backward_weights": torch.square},
+    }
+    for base, attention in asked.bases:
+        for word, stages in one.items():
+            yield Hypothesis(word, f"{word}{base}", gradients_of(attention.with_stages(**stages)))
+        if attention.slope_of_cap is not None:
+            changed = attention.with_stages(ds=_divided_by(attention.slope_of_cap))
+            yield Hypothesis(
+                "no slope of the softcap", f"the slope of the softcap is missing{base}", gradients_of(changed)
+            )
+
+
+def _lse_of(asked: Asked) -> Iterator[Hypothesis]:
+    """What the backward takes for lse."""
+    right, transposed = asked.reference, asked.on_ranks(read_transposed)
+    for word, lse in {
+        "1/ln 2 times its value": right.lse / math.log(2), "ln 2 times its value": right.lse * math.log(2),
+        "its value of (B, S, H) read as (B, H, S)": transposed(right.lse[..., None]).squeeze(-1),
+        "0": torch.zeros_like(right.lse),
+    }.items():  # fmt: skip
+        cause = f"the backward takes {word} for lse"
+        yield Hypothesis(f"lse {word} (backward)", cause, gradients_of(right.but(given=(right.out, lse))))
+
+
+def _forward(asked: Asked) -> Iterator[Hypothesis]:
+    """Out unnormalised or normalised by something else; lse without, or with twice, its parts."""
+    right = asked.reference
+    top = right.row_max
+    ends = {
+        "out is not normalised": right.out * right.lse.exp()[..., None],
+        "out is not normalised (a sum of exp(s - max) v)": right.out * (right.lse - top).exp()[..., None],
+        "out is normalised twice": right.out / right.lse.exp()[..., None],
+        "lse lacks the row maximum": right.lse - top,
+        "lse is the row maximum": top,
+        "lse is the normaliser, not its logarithm": right.lse.exp(),
+        "lse has the row maximum twice": right.lse + top,
+        "lse is the row maximum plus the normaliser, not its logarithm": top + (right.lse - top).exp(),
+    }
+    for word, x in ends.items():
+        yield Hypothesis(word, word, {word.split(" ", 1)[0]: always(x.transpose(1, 2))})
+
+    def as_weights(attention: Attention) -> Attention:
+        return attention.with_stages(weights=lambda x: attention.scores * attention.counts)
+
+    yield from altered(asked, "no softmax", "scores are used as weights, without softmax", as_weights)
+
+
+def _delta_of(asked: Asked) -> Iterator[Hypothesis]:
+    """Delta of another out than the returned one."""
+    right = asked.reference
+    outs = {
+        "the right out": right.out, "the unnormalised out": right.out * right.lse.exp()[..., None],
+        "the unnormalised out, a sum of exp(s - max) v": right.out * (right.lse - right.row_max).exp()[..., None],
+    }  # fmt: skip
+    for base, attention in asked.bases:
+        lse = attention.given[1] if attention.given else right.lse
+        for word, out in outs.items():
+            changed = attention.but(given=(out, lse))
+            yield Hypothesis(f"delta of {word}", f"delta is that of {word}{base}", gradients_of(changed))
+
+
+def _divided_by(slope: Tensor) -> Stage:
+    return lambda x: x / slope
+
+
+def read_transposed(shards: Tensor) -> Tensor:
+    """Stacked shards (W, B, S, H, 1) whose memory is taken for that of (W, B, H, S)."""
+    ranks, batch, length, heads = shards.shape[:4]
+    return shards.contiguous().view(ranks, batch, heads, length, 1).transpose(2, 3)

@@ -1,0 +1,188 @@
+"""What a hypothesis is, and what every family of them is asked."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from accuracy.core.case import Case
+from accuracy.explain.hypothesis.attention import MOST_SCORES, Attention, Stage
+from accuracy.results.hypothesis import FOLLOWS
+from accuracy.runtime.sharding import cut, join, token_map
+
+FORWARD, BACKWARD = ("out", "lse"), ("dq", "dk", "dv")
+Predicts = Mapping[str, Callable[[], Tensor]]
+Change = Callable[[Attention], Attention]
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """An idea of what went wrong, and what the tensors would be then.
+
+    name: of the idea, the same whatever its parameter; cause: a clause that names it; freedom: how many numbers were
+    fitted to the tensor; predicts: by tensor, its values in token layout, computed when asked for.
+    """
+
+    name: str
+    cause: str
+    predicts: Predicts
+    parameter: str = ""
+    freedom: int = 0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A case whose results are to be explained.
+
+    reference: what is right; returned: by name, what the ranks returned, float64, token layout, finite tensors only;
+    wrong: those that are asked about; forward_wrong: whether out or lse is beyond rounding; expected: of each tensor,
+    the relative error that rounding explains.
+    """
+
+    case: Case
+    reference: Attention
+    returned: Mapping[str, Tensor]
+    wrong: tuple[str, ...]
+    forward_wrong: bool
+    expected: Mapping[str, float]
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the problem is so large that the reference is that of one group of heads."""
+        problem, kept = self.case.problem, self.reference
+        return kept.q.shape[:2] != (problem.batch, problem.heads) or kept.count > MOST_SCORES
+
+    @property
+    def size(self) -> int:
+        """Ranks."""
+        return self.case.world_size
+
+    @cached_property
+    def tokens(self) -> Tensor:
+        """Of the queries of each rank: (W, Sq/W)."""
+        return token_map(self.case.variant.sharding, self.case.problem.queries, self.size)
+
+    @cached_property
+    def keys(self) -> Tensor:
+        """Of the keys of each rank: (W, S/W)."""
+        return token_map(self.case.variant.sharding, self.case.problem.seqlen, self.size)
+
+    @cached_property
+    def owners(self) -> tuple[Tensor, Tensor]:
+        """The rank of every query (Sq,) and of every key (S,)."""
+        return _owners(self.tokens), _owners(self.keys)
+
+    @cached_property
+    def causal_order(self) -> Tensor:
+        """(Sq, S), the key's position less the query's."""
+        problem = self.case.problem
+        place = torch.arange(problem.queries) + problem.query_offset
+        return torch.arange(problem.seqlen)[None] - place[:, None]
+
+    @cached_property
+    def bases(self) -> list[tuple[str, Attention]]:
+        """What gradients may be made of: the right out and lse, and where one is wrong, those that were returned."""
+        right = self.reference.but(given=(self.reference.out, self.reference.lse))
+        if not self.forward_wrong or "out" not in self.returned:
+            return [("", right)]
+        out = self.returned["out"].transpose(1, 2)
+        lse = self.returned["lse"].transpose(1, 2) if "lse" in self.returned else self.reference.lse
+        return [("", right), (" (with the returned out and lse)", right.but(given=(out, lse)))]
+
+    def shards(self, x: Tensor) -> Tensor:
+        """(W, B, S/W, ...) of (B, S, ...)."""
+        return cut(x, self.case.variant.sharding, self.size)
+
+    def joined(self, shards: Tensor) -> Tensor:
+        """The inverse of `shards`."""
+        return join(shards, self.case.variant.sharding)
+
+    def on_ranks(self, change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """A change of stacked shards (W, B, S/W, heads, D) as one of a head-first tensor (B, heads, S, D)."""
+
+        def changed(x: Tensor) -> Tensor:
+            return self.joined(change(self.shards(x.transpose(1, 2)))).transpose(1, 2)
+
+        return changed
+
+    def finals(self) -> Iterator[tuple[str, Predicts]]:
+        """The tensors as they would be if nothing but their last step were wrong: (base, by name)."""
+        for word, base in self.bases:
+            names = [name for name in self.wrong if not word or name in BACKWARD]
+            if names:
+                yield word, {name: lazily(base, name) for name in names}
+
+
+def follows(asked: Asked) -> Hypothesis:
+    """Nothing else is wrong: gradients are those of the out and lse that were returned."""
+    cause = "the gradients are what a correct backward makes of the returned out and lse"
+    return Hypothesis(FOLLOWS, cause, gradients_of(asked.bases[-1][1]))
+
+
+def altered(asked: Asked, name: str, cause: str, change: Change, parameter: str = "") -> Iterator[Hypothesis]:
+    """An attention with one thing changed, in the forward, in the backward, or in both."""
+    whole = change(asked.reference)
+    if not whole.finite:
+        return
+    if asked.forward_wrong:
+        yield Hypothesis(name, cause, tensors_of(whole), parameter)
+    if set(asked.wrong) & set(BACKWARD):
+        for word, base in asked.bases:
+            predicts = gradients_of(change(base))
+            yield Hypothesis(f"{name} (backward)", f"{cause} in the backward{word}", predicts, parameter)
+        if not asked.forward_wrong:
+            again = f"{cause} in a backward that computes out and lse anew"
+            yield Hypothesis(f"{name} (recomputed)", again, gradients_of(whole), parameter)
+
+
+def tensors_of(attention: Attention) -> Predicts:
+    """All of an attention's results."""
+    return {name: lazily(attention, name) for name in (*FORWARD, *BACKWARD)}
+
+
+def gradients_of(attention: Attention) -> Predicts:
+    """Those of its backward alone."""
+    return {name: lazily(attention, name) for name in BACKWARD}
+
+
+def lazily(attention: Attention, name: str) -> Callable[[], Tensor]:
+    """One of an attention's results."""
+    return lambda: attention.tensor(name)
+
+
+def always(prediction: Tensor) -> Callable[[], Tensor]:
+    """A prediction that is there already."""
+    return lambda: prediction
+
+
+def after(predict: Callable[[], Tensor], move: Callable[[Tensor], Tensor]) -> Callable[[], Tensor]:
+    """A prediction with one step more."""
+    return lambda: move(predict())
+
+
+def setting(**inputs: object) -> Change:
+    """An attention with other inputs."""
+    return lambda attention: attention.but(**inputs)
+
+
+def moving(move: Stage, *names: str) -> Change:
+    """An attention with inputs of these names moved, or rounded."""
+    return lambda attention: attention.but(**{name: move(getattr(attention, name)) for name in names})
+
+
+def staging(**stages: Stage) -> Change:
+    """An attention with other stages."""
+    return lambda attention: attention.with_stages(**stages)
+
+
+def rounder(dtype: torch.dtype) -> Stage:
+    """A cast there and back."""
+    return lambda x: x.to(dtype).double()
+
+
+def _owners(tokens: Tensor) -> Tensor:
+    owners = torch.empty(tokens.numel(), dtype=torch.int64)
+    owners[tokens] = torch.arange(len(tokens))[:, None].expand_as(tokens)
+    return owners

@@ -1,0 +1,215 @@
+"""A flaw in the merge of partials: its weights, its lse, the lse of a block, a block without keys.
+
+Partials of each rank's keys are merged one after another, in four orders, by formulas that have one thing wrong.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from accuracy.explain.hypothesis.attention import Attention, Stage
+from accuracy.explain.hypothesis.backward import read_transposed
+from accuracy.explain.hypothesis.base import BACKWARD, FORWARD, Asked, Change, Hypothesis
+
+State = tuple[Tensor, Tensor]  # out (B, H, Sq, D), lse (B, H, Sq, 1)
+Formula = Callable[[Tensor, Tensor, Tensor, Tensor], State]
+
+
+def right(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> State:
+    """The weighted mean, and the joint lse."""
+    weight = torch.sigmoid(block_lse - lse)
+    return out + weight * (block_out - out), torch.logaddexp(lse, block_lse)
+
+
+def _out(formula: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Formula:
+    """Another out, of (out, block_out, the block's weight); lse is right."""
+
+    def merged(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> State:
+        return formula(out, block_out, torch.sigmoid(block_lse - lse)), torch.logaddexp(lse, block_lse)
+
+    return merged
+
+
+def _lse(formula: Callable[[Tensor, Tensor], Tensor]) -> Formula:
+    """Another lse is kept, of (lse, block_lse); out is merged with the weights that follow from what was kept."""
+
+    def merged(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> State:
+        return right(out, lse, block_out, block_lse)[0], formula(lse, block_lse)
+
+    return merged
+
+
+def _updated(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> State:
+    joint = torch.logaddexp(lse, block_lse)
+    return out + torch.sigmoid(block_lse - joint) * (block_out - out), joint
+
+
+def _larger(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> State:
+    return torch.where(block_lse > lse, block_out, out), torch.logaddexp(lse, block_lse)
+
+
+FORMULAS: dict[str, Formula] = {
+    "lse is not updated": _lse(lambda lse, block: lse),
+    "lse is overwritten by the block's": _lse(lambda lse, block: block),
+    "lse is the larger of both": _lse(torch.maximum),
+    "lse is the sum of both": _lse(lambda lse, block: lse + block),
+    "lse is the mean of both": _lse(lambda lse, block: (lse + block) / 2),
+    "the block's weight and the other's are exchanged": _out(lambda out, block, weight: block + weight * (out - block)),
+    "partials are added without weights": _out(lambda out, block, weight: out + block),
+    "partials are averaged without weights": _out(lambda out, block, weight: (out + block) / 2),
+    "the block's partial replaces the earlier ones": _out(lambda out, block, weight: block),
+    "the block's partial is left out": _out(lambda out, block, weight: out),
+    "the earlier partial is not rescaled": _out(lambda out, block, weight: out + weight * block),
+    "the block's partial is not weighted": _out(lambda out, block, weight: (1 - weight) * out + block),
+    "weights come from the updated lse": _updated,
+    "lse is joined with the wrong sign": _lse(lambda lse, block: lse + functional.logsigmoid(lse - block)),
+    "lse is joined with exchanged operands": _lse(lambda lse, block: lse - functional.logsigmoid(block - lse)),
+    "the larger partial wins": _larger,
+}
+BLOCK_LSE: dict[str, Callable[[Tensor], Tensor]] = {
+    "a block's lse is to base 2 and merged as a natural logarithm": lambda x: x / math.log(2),
+    "a block's lse is natural and merged as one to base 2": lambda x: x * math.log(2),
+    "a block's lse is without logarithm": torch.exp,
+    "a block's lse has the wrong sign": torch.neg,
+    "a block's lse is 0": torch.zeros_like,
+}
+EMPTY = {"lse = 0": 0.0, "lse = +inf": 1e300, "a lse of -1": -1.0}
+
+
+def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
+    """Each flaw in each order that gives other results."""
+    if asked.size < 2 or not asked.forward_wrong:
+        return
+    blocks = Blocks(asked, asked.reference)
+    for order, towards in orders(asked).items():
+        for word, formula in FORMULAS.items():
+            yield merged(asked, blocks, f"merge: {word}", f"in the merge {word}", towards, order, formula)
+    transposed = asked.on_ranks(read_transposed)
+    for word, change in {**BLOCK_LSE, "a block's lse is of (B, S, H) read as (B, H, S)": transposed}.items():
+        yield merged(asked, blocks, f"merge: {word}", word, next(iter(orders(asked).values())), "", right, change)
+    yield from _empty(asked, blocks)
+    yield from _means(asked, blocks)
+    yield from _weights(asked, blocks)
+
+
+class Blocks:
+    """Partials over each rank's keys: out (W, B, H, Sq, D), lse (W, B, H, Sq, 1), -inf of rows without keys there."""
+
+    def __init__(self, asked: Asked, attention: Attention, change: Change = lambda part: part) -> None:
+        """change: of each part by itself."""
+        keys = asked.owners[1]
+        parts = [
+            change(attention.but(counts=attention.counts * (keys == rank), stages={})) for rank in range(asked.size)
+        ]
+        self.out = torch.stack([each.out.nan_to_num(nan=0.0) for each in parts])
+        self.lse = torch.stack([each.exact_lse for each in parts])[..., None]
+
+    def changed(self, out: Stage = lambda x: x, lse: Stage = lambda x: x) -> "Blocks":
+        """With each block's out or lse changed."""
+        other = object.__new__(Blocks)
+        other.out, other.lse = out(self.out), lse(self.lse)
+        return other
+
+
+def merge(
+    asked: Asked, blocks: Blocks, towards: Tensor, formula: Formula, lse_of: Callable[[Tensor], Tensor] | None = None,
+    empty: float | None = None,
+) -> State:  # fmt: skip
+    """The state after all hops. towards: (W, W), whose keys each rank has at each hop."""
+    sources = towards[asked.owners[0]]  # (Sq, hops)
+    rows = torch.arange(sources.shape[0])
+    lses = blocks.lse
+    if lse_of is not None:
+        hidden = lses == -torch.inf
+        lses = torch.stack([lse_of(each) for each in lses.masked_fill(hidden, 0.0)]).masked_fill(hidden, -torch.inf)
+    if empty is not None:
+        lses = lses.masked_fill(lses == -torch.inf, empty)
+    out, lse = torch.zeros_like(blocks.out[0]), torch.full_like(lses[0], -torch.inf)
+    for hop in range(asked.size):
+        source = sources[:, hop]
+        block_out, block_lse = (x[source, :, :, rows].permute(1, 2, 0, 3) for x in (blocks.out, lses))
+        first, none = lse == -torch.inf, block_lse == -torch.inf
+        new_out, new_lse = formula(out, lse.masked_fill(first, 0.0), block_out, block_lse.masked_fill(none, 0.0))
+        out = torch.where(none, out, torch.where(first, block_out, new_out))
+        lse = torch.where(none, lse, torch.where(first, block_lse, new_lse))
+    return out, lse
+
+
+def merged(
+    asked: Asked, blocks: Blocks, name: str, cause: str, towards: Tensor, order: str, formula: Formula,
+    lse_of: Callable[[Tensor], Tensor] | None = None, empty: float | None = None,
+) -> Hypothesis:  # fmt: skip
+    """The results of a flawed merge, and the gradients of those.
+
+    towards, lse_of, empty: see `merge`; order: in words.
+    """
+    made: dict[str, Tensor] = {}
+
+    def tensor(which: str) -> Tensor:
+        if not made:
+            out, lse = merge(asked, blocks, towards, formula, lse_of, empty)
+            given = out, lse.squeeze(-1)
+            made.update(zip(("out", "lse"), given, strict=True))
+        if which not in made:
+            made[which] = getattr(asked.reference.but(given=(made["out"], made["lse"])), which)
+        return made[which].transpose(1, 2)
+
+    predicts = {which: (lambda which=which: tensor(which)) for which in (*FORWARD, *BACKWARD)}
+    return Hypothesis(name, cause, predicts, order)
+
+
+def orders(asked: Asked) -> dict[str, Tensor]:
+    """(W, W): whose keys each rank has at each hop."""
+    rank, hop = torch.arange(asked.size)[:, None], torch.arange(asked.size)[None]
+    back, ahead = (rank - hop) % asked.size, (rank + hop) % asked.size
+    return {
+        "own keys first, then rank r - 1's": back,
+        "own keys first, then rank r + 1's": ahead,
+        "rank 0's keys first": hop.expand_as(back),
+        "the last rank's keys first": (asked.size - 1 - hop).expand_as(back),
+        "rank r - 1's keys first, own last": back.roll(-1, 1),
+    }
+
+
+def _empty(asked: Asked, blocks: Blocks) -> Iterator[Hypothesis]:
+    """A block of which a row sees no key is merged all the same."""
+    if not (blocks.lse == -torch.inf).any():
+        return
+    towards = next(iter(orders(asked).values()))
+    for word, value in EMPTY.items():
+        cause = f"a block without visible keys is merged with out = 0 and {word}"
+        yield merged(asked, blocks, "merge: an empty block", cause, towards, word, right, empty=value)
+
+
+def _means(asked: Asked, blocks: Blocks) -> Iterator[Hypothesis]:
+    """Weights of partials that do not depend on the row, by least squares: one for each rank's keys."""
+    if "out" not in asked.wrong:
+        return
+    x, parts = asked.shards(asked.returned["out"]), [asked.shards(each.transpose(1, 2)) for each in blocks.out]
+    made, words = torch.zeros_like(x), []
+    for rank in range(asked.size):
+        design = torch.stack([each[rank].flatten() for each in parts], 1)
+        weights = torch.linalg.lstsq(design, x[rank].flatten()[:, None], driver="gelsd").solution[:, 0]
+        made[rank] = (design @ weights).view_as(made[rank])
+        words.append("[" + ", ".join(f"{weight:.3g}" for weight in weights.tolist()) + "]")
+    if made.isfinite().all():
+        whole = asked.joined(made)
+        cause = "out is a sum of the partials with the same weights in every row"
+        yield Hypothesis("merge: weights without lse", cause, {"out": lambda: whole}, " ".join(words), asked.size**2)
+
+
+def _weights(asked: Asked, blocks: Blocks) -> Iterator[Hypothesis]:
+    """Any weights in each row: D values of out for W of them."""
+    if "out" not in asked.wrong or asked.case.problem.head_dim < 2 * asked.size:
+        return
+    x, parts = asked.returned["out"].transpose(1, 2), blocks.out.permute(1, 2, 3, 4, 0)  # (B, H, Sq, D, W)
+    there = (blocks.lse != -torch.inf).permute(1, 2, 3, 4, 0)
+    parts = parts.masked_fill(~there, 0.0)
+    weights = (torch.linalg.pinv(parts, rcond=1e-12) @ x[..., None]).masked_fill(~there.transpose(-1, -2), 0.0)
+    made = (parts @ weights).squeeze(-1).transpose(1, 2)
+    unit = bool(((weights.sum(-2) - 1).abs() < 1e-6).all())
+    cause = "the partials are right and are merged with wrong weights" + ("" if unit else ", which do not add up to 1")
+    yield Hypothesis("merge: other weights", cause, {"out": lambda: made}, "a weight a row", weights.numel())

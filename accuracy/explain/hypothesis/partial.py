@@ -1,0 +1,103 @@
+"""A rank's partial in place of the final out or lse: returned, or handed to the backward."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from accuracy.explain.hypothesis.attention import Attention, Stage
+from accuracy.explain.hypothesis.base import BACKWARD, Asked, Hypothesis, always, gradients_of, tensors_of
+
+
+def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
+    """Partials over one rank's keys only, and other rows' lse or out, in the forward and in the backward."""
+    if asked.size < 2:
+        return
+    for word, counts in _partials(asked).items():
+        yield from _of_keys(asked, word, asked.reference.but(counts=counts))
+    for step in range(1, asked.size):
+        yield from _of_rows(asked, f"the rank {step} behind", _rolled(step))
+    if asked.case.problem.queries % (2 * asked.size) == 0:
+        yield from _of_rows(asked, "the other half of the shard", lambda x: x.roll(x.shape[2] // 2, 2))
+        yield from _of_rows(asked, "the first half of the shard, for both", _half_twice(0))
+        yield from _of_rows(asked, "the second half of the shard, for both", _half_twice(1))
+
+
+def _of_keys(asked: Asked, word: str, part: Attention) -> Iterator[Hypothesis]:
+    """A partial as the result, and what the backward is given."""
+    right, name = asked.reference, f"a partial: {word}"
+    if asked.forward_wrong:
+        every = tensors_of(part)
+        yield Hypothesis(name, f"out and lse are the partial of {word}", every)
+        yield Hypothesis(name, f"out is the partial of {word}", {"out": every["out"]})
+        yield Hypothesis(name, f"lse is the partial of {word}", {"lse": every["lse"]})
+    if set(asked.wrong) & set(BACKWARD):
+        for what, given in _given(right, part.out, part.lse).items():
+            cause = f"the backward is given the {what} of {word}, not of all keys"
+            yield Hypothesis(f"a partial {what}: {word} (backward)", cause, gradients_of(right.but(given=given)))
+        yield Hypothesis(
+            f"gradients of a partial: {word}", f"the gradients are those of {word} alone", gradients_of(part)
+        )
+
+
+def _of_rows(asked: Asked, whose: str, move: Stage) -> Iterator[Hypothesis]:
+    """Another rank's, or half's, lse or out in the backward, and as a result."""
+    right, on = asked.reference, asked.on_ranks(move)
+    out, lse = on(right.out), on(right.lse[..., None]).squeeze(-1)
+    if set(asked.wrong) & set(BACKWARD):
+        for what, given in _given(right, out, lse).items():
+            cause = f"the backward is given the {what} of {whose}"
+            yield Hypothesis(f"{what} of {whose} (backward)", cause, gradients_of(right.but(given=given)))
+    if "half" in whose:
+        for name, moved in (("out", out), ("lse", lse)):
+            yield Hypothesis(f"{name} of {whose}", f"{name} is that of {whose}", {name: always(moved.transpose(1, 2))})
+
+
+def _given(right: Attention, out: Tensor, lse: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+    return {"lse": (right.out, lse), "out": (out, right.lse), "out and lse": (out, lse)}
+
+
+def _rolled(step: int) -> Stage:
+    return lambda x: x.roll(step, 0)
+
+
+def _half_twice(which: int) -> Stage:
+    """Of stacked shards (W, B, S/W, ...)."""
+
+    def moved(x: Tensor) -> Tensor:
+        half = x.chunk(2, dim=2)[which]
+        return torch.cat([half, half], dim=2)
+
+    return moved
+
+
+def _partials(asked: Asked) -> dict[str, Tensor]:
+    """Which keys each row counts, by what that is called; none under which a row has no key."""
+    queries, keys = asked.owners
+    right, size = asked.reference.counts, asked.size
+    found = {}
+    one = {"rank 0": keys * 0, "the last rank": keys * 0 + size - 1}
+    others = {"its own rank": queries, "the rank before": (queries - 1) % size, "the rank after": (queries + 1) % size}
+    for word, owner in [*others.items(), *one.items()]:
+        same = keys[None] == (owner[:, None] if word in others else owner[:1, None])
+        for what, chosen in ((f"the keys of {word}", same), (f"all keys but those of {word}", ~same)):
+            counts = right * chosen
+            if not torch.equal(counts, right) and (counts != 0).any(-1).all():
+                found[what] = counts
+    for word, towards in (("the last hop's keys", -1), ("the last hop's keys (towards rank r + 1)", 1)):
+        counts = _last_hop(asked, towards)
+        if (counts != 0).any(-1).all():
+            found[word] = counts
+    return found
+
+
+def _last_hop(asked: Asked, towards: int) -> Tensor:
+    """Of each row, the keys of the rank that its ring visits last of those with keys that it sees."""
+    queries, keys = asked.owners
+    counts = torch.zeros_like(asked.reference.counts)
+    for step in range(asked.size):
+        source = (queries + towards * step) % asked.size
+        block = asked.reference.counts * (keys[None] == source[:, None])
+        has = (block != 0).any(-1, keepdim=True)
+        counts = torch.where(has, block, counts)
+    return counts

@@ -1,0 +1,281 @@
+"""Every hypothesis on every wrong tensor of a case: how much of it is left unexplained?
+
+In: a case, its targets, what its ranks returned and the metrics of that. Out: rows of `hypotheses/`; none where every
+tensor is within rounding, where the problem is too large, or where the case asks for none.
+"""
+
+import math
+from bisect import insort
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import ModuleType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from accuracy.core.case import Case
+from accuracy.core.dtype import FORMATS, effective_dtype
+from accuracy.core.probes import REFERENCE_ERROR
+from accuracy.explain.hypothesis import (
+    backward,
+    blocks,
+    cast,
+    cast_between,
+    dropout,
+    factor,
+    given,
+    heads,
+    layout,
+    mask,
+    merge,
+    padding,
+    pairs,
+    partial,
+    scale,
+    shard,
+    zero,
+)
+from accuracy.explain.hypothesis.attention import MOST_PAIRS, MOST_SCORES, Attention
+from accuracy.explain.hypothesis.base import FORWARD, Asked, Hypothesis, follows
+from accuracy.measurement.compare import Compared
+from accuracy.measurement.observe import Answer, Observation
+from accuracy.measurement.padding import apart
+from accuracy.measurement.targets import Targets
+from accuracy.reference.float64 import seen_keys
+from accuracy.results.hypothesis import EXPLAINS, FOLLOWS, RULED_OUT, SAME
+from accuracy.results.table import ALL_TENSORS, Row
+from accuracy.runtime.sharding import join
+from accuracy.simulate.program import scores_of
+from accuracy.world.base import Results
+
+FAMILIES: tuple[ModuleType, ...] = (
+    factor,
+    scale,
+    mask,
+    dropout,
+    heads,
+    shard,
+    partial,
+    merge,
+    backward,
+    layout,
+    padding,
+    zero,
+    cast,
+    cast_between,
+    blocks,
+    pairs,
+    given,
+)
+QUICK: tuple[ModuleType, ...] = (factor, mask, blocks)
+"""Those that are tried on large problems."""
+WALK = 1.5  # the margin of `accuracy.verdict.rule.excess` over the random walk of the merges
+KEPT, WRITTEN = 32, 12  # of a tensor: hypotheses that are compared with each other, rows
+
+
+def answer(observation: Observation) -> Answer:
+    """Rows of `hypotheses/`."""
+    found = rows(observation.case, observation.targets, observation.results, observation.compared)
+    return Answer(tables={"hypotheses": found})
+
+
+def rows(case: Case, targets: Targets, results: Sequence[Results], compared: Mapping[str, Compared]) -> list[Row]:
+    """Of a case whose ranks returned `results`."""
+    unknown = {"head_dim_v", "sinks"} & set(case.problem.features)
+    if case.problem.queries * case.problem.seqlen > MOST_PAIRS or unknown:
+        return []
+    expected = {name: _expected(case, each, name) for name, each in compared.items() if name != "delta"}
+    wrong = tuple(name for name, limit in expected.items() if _beyond(compared[name], RULED_OUT * limit))
+    if not wrong:
+        return []
+    returned = _returned(case, results)
+    attention, known_as = _attention(case, targets), case.id
+    if apart(case):  # zeros stand between ranks' tokens: what is tried is of no rank
+        alone = replace(case.variant, sharding="contiguous")
+        case = replace(case, world_size=1, variant=alone, problem=replace(case.problem, padding=None))
+    if attention.count > MOST_SCORES:  # heads are computed alike: one group of the first batch item stands for all
+        share = case.problem.heads // case.problem.heads_kv
+        attention = attention.of_first_group(share)
+        returned = {name: x[:1, :, : 1 if name in ("dk", "dv") else share] for name, x in returned.items()}
+    here = tuple(name for name in wrong if name in returned)
+    forward = tuple(name for name in here if name in FORWARD)
+    asked = Asked(case, attention, returned, here, bool(set(wrong) & set(FORWARD)), expected)
+    tried = {name: Tried(asked, name) for name in here}
+    _try(replace(asked, wrong=forward), tried)
+    if asked.forward_wrong:
+        _consequences(asked, tried, forward)
+    _try(replace(asked, wrong=tuple(name for name in here if name not in forward and not tried[name].explained)), tried)
+    return [{**row, "case_id": known_as} for each in tried.values() for row in each.rows()]
+
+
+def _try(asked: Asked, tried: Mapping[str, "Tried"]) -> None:
+    """All hypotheses on the tensors that are asked about."""
+    families = QUICK if asked.is_part else FAMILIES
+    for family in families if asked.wrong else ():
+        for hypothesis in family.hypotheses(asked):
+            for name in asked.wrong:
+                if name in hypothesis.predicts:
+                    word = family.__name__.rpartition(".")[2].partition("_")[0]  # cast_between is of the family cast
+                    tried[name].compare(word, hypothesis, hypothesis.predicts[name]())
+
+
+def _consequences(asked: Asked, tried: Mapping[str, "Tried"], forward: Sequence[str]) -> None:
+    """What a wrong forward makes of the gradients: from what it returned, or with the same cause in the backward."""
+    best = {each.hypothesis.name: each for name in forward for each in tried[name].best}
+    for name in set(asked.wrong) - set(forward):
+        if "out" in asked.returned:
+            predictions = (each.tensor(name) for each in (asked.bases[-1][1], _rounded_again(asked)))
+            tried[name].compare("follows", follows(asked), *predictions)
+        for each in best.values():
+            if name in each.hypothesis.predicts:
+                tried[name].compare(each.family, each.hypothesis, each.hypothesis.predicts[name]())
+
+
+@dataclass(frozen=True)
+class Found:
+    """A hypothesis on a tensor: its prediction, what that leaves, and what rounding of it explains."""
+
+    family: str
+    hypothesis: Hypothesis
+    prediction: Tensor
+    residual: float
+    limit: float
+
+    @property
+    def order(self) -> tuple[float, int]:
+        """The least comes first."""
+        return max(self.residual / self.limit, EXPLAINS), self.hypothesis.freedom
+
+
+class Tried:
+    """The hypotheses on one wrong tensor, best first: of those that leave nothing but rounding, the one with the fewest
+    fitted numbers."""
+
+    def __init__(self, asked: Asked, name: str) -> None:
+        self.asked, self.name, self.limit = asked, name, asked.expected[name]
+        self.plain = [base.tensor(name) for _, base in asked.bases]  # with nothing else wrong
+        self.norm = self.plain[0].norm()
+        self.found: list[Found] = []
+        self.count = 0
+
+    def compare(self, family: str, hypothesis: Hypothesis, prediction: Tensor, rounded: Tensor | None = None) -> None:
+        """Keep a hypothesis if it is among the best. A large prediction rounds as much more as it is larger; rounded:
+        the prediction from inputs that are rounded otherwise."""
+        limit = self.limit * max(1.0, float(prediction.norm() / self.norm))
+        if rounded is not None:
+            limit = max(limit, _walk(self.asked.case) * self._apart(prediction, rounded))
+        if hypothesis.name != FOLLOWS and any(self._apart(prediction, each) <= limit for each in self.plain):
+            return  # it changes nothing in this tensor
+        residual = self._apart(self.asked.returned[self.name], prediction)
+        self.count += 1
+        if math.isfinite(residual):
+            found = Found(family, hypothesis, prediction, residual, limit)
+            if len(self.found) < KEPT or found.order < self.found[-1].order:
+                insort(self.found, found, key=lambda each: each.order)
+                del self.found[KEPT:]
+
+    @property
+    def best(self) -> list[Found]:
+        """Those that leave nothing but rounding."""
+        return [each for each in self.found if each.residual <= EXPLAINS * each.limit]
+
+    @property
+    def explained(self) -> bool:
+        """Whether the best hypothesis leaves nothing but rounding."""
+        return bool(self.found) and self.found[0].residual <= EXPLAINS * self.found[0].limit
+
+    def _apart(self, one: Tensor, other: Tensor) -> float:
+        return float((one - other).norm() / self.norm)
+
+    def rows(self) -> list[Row]:
+        """How much each of the best leaves, and how far its prediction is from that of the first; always with the best
+        whose prediction is another one."""
+        apart = [self._apart(each.prediction, self.found[0].prediction) for each in self.found]
+        rivals = [place for place, each in enumerate(self.found) if apart[place] > SAME * each.limit]
+        return [
+            {
+                "case_id": self.asked.case.id,
+                "tensor": self.name,
+                "family": each.family,
+                "hypothesis": each.hypothesis.name,
+                "cause": each.hypothesis.cause,
+                "parameter": each.hypothesis.parameter,
+                "freedom": each.hypothesis.freedom,
+                "residual": each.residual,
+                "expected": each.limit,
+                "from_best": apart[place],
+                "tried": self.count,
+            }
+            for place, each in enumerate(self.found)
+            if place < WRITTEN or place in rivals[:1]
+        ]
+
+
+def _rounded_again(asked: Asked) -> Attention:
+    """The gradients' base with each element of the returned out and lse off by a unit roundoff, this way or that: a
+    wrong lse can make terms that cancel many orders larger than their sum."""
+    base = asked.bases[-1][1]
+    assert base.given is not None
+    generator = torch.Generator().manual_seed(0)
+    unit = FORMATS[asked.case.dtype].unit_roundoff
+    out, lse = (x * (1 + unit * torch.randn(x.shape, generator=generator, dtype=x.dtype)) for x in base.given)
+    return base.but(given=(out, lse))
+
+
+def _attention(case: Case, targets: Targets) -> Attention:
+    """The reference's mathematics on the case's inputs, on the CPU."""
+    problem = case.problem
+    q, k, v, dout = (x.detach().cpu().double().transpose(1, 2) for x in targets.inputs.tensors)
+    begin, end = seen_keys(problem.queries, problem.seqlen, **problem.seen_by).T[..., None]
+    key = torch.arange(problem.seqlen)
+    heads = torch.arange(problem.heads) // (problem.heads // problem.heads_kv)
+    counts = ((key >= begin) & (key < end)).double()
+    mask = scores_of(case).of_all(problem.queries, problem.seqlen).dropout
+    kept = None if mask is None else mask.kept(range(problem.batch), problem.heads, counts) * mask.scale
+    return Attention(q, k, v, dout, problem.softmax_scale, counts, heads, problem.softcap, kept)
+
+
+def _returned(case: Case, results: Sequence[Results]) -> dict[str, Tensor]:
+    """The finite tensors in token layout."""
+    found = {}
+    for name, ranks in zip(ALL_TENSORS, zip(*results, strict=True), strict=False):
+        if any(x is None for x in ranks):
+            continue
+        shards = torch.stack([x.detach().cpu().double() for x in ranks])
+        whole = join(shards.transpose(-1, -2) if name == "lse" else shards, case.variant.sharding)
+        whole = whole[:, : case.problem.length(name)]  # without padding
+        if whole.isfinite().all():
+            found[name] = whole
+    return found
+
+
+def _beyond(compared: Compared, limit: float) -> bool:
+    """Whether the error of all ranks, or of one, is."""
+    return bool((np.nan_to_num(compared.columns["error_rel"], posinf=np.inf) > limit).any())
+
+
+def _expected(case: Case, compared: Compared, name: str) -> float:
+    """The relative error of a healthy schedule: single device's, or the floor where that is larger, times the random
+    walk of the merges, as `accuracy.verdict.rule.excess` derives it. What is float32 inside rounds as float32."""
+    columns = compared.columns
+    least = max(float(columns["single_device_rel"][-1]), float(columns["floor_rel"][-1]), REFERENCE_ERROR)
+    form = FORMATS[effective_dtype(name, case.dtype)]
+    inside = FORMATS["float32"]
+    bits = compared.significand_bits[-1]
+    if form.precision > inside.precision >= bits > FORMATS["float16"].precision:
+        least = max(least, inside.unit_roundoff)
+    return _walk(case) * least
+
+
+def _walk(case: Case) -> float:
+    """How many roundings those of all merges amount to."""
+    return WALK * math.sqrt(1 + 2 * (_parts(case) * case.world_size - 1))
+
+
+def _parts(case: Case) -> int:
+    """Into how many parts a schedule cuts the keys of a rank."""
+    options = dict(case.variant.options)
+    if chunk := options.get("key_chunk"):
+        return max(1, -(-case.problem.seqlen // case.world_size // int(chunk)))
+    return max(1, int(options.get("splits") or 1))

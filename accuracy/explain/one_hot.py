@@ -1,0 +1,125 @@
+"""Which pairs of a query and a key does a returned tensor hold, and how often? Read off it, whoever computed it.
+
+With inputs `one_hot` a row of out times a row of v is one weight of the softmax, and the gradients times rows of k, q
+and dout are one pair's part of them. Each is divided by the reference's: a count, if all of a tensor's are whole
+numbers in units of the smallest, of out's in each row, as a softmax that lacks a key weighs the others more. A constant
+factor is no finding, and values that are no counts are not taken for such; nor are those of a gradient in which no pair
+counts once.
+
+In: a case and what its ranks returned. Out: rows of `steps/`; none with other inputs, or with more tokens than a row
+can tell apart.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from accuracy.core.case import Case
+from accuracy.measurement import padding
+from accuracy.measurement.observe import Answer, Observation
+from accuracy.measurement.targets import Targets
+from accuracy.reference.float64 import seen_keys
+from accuracy.results.table import ALL_TENSORS, Row
+from accuracy.runtime.sharding import join, token_map
+from accuracy.world.base import Results
+
+WHOLE = 2.0**-5  # from a whole number: eight unit roundoffs of bfloat16, as `rounding_band` derives
+KNOWN = 1e-3  # of the largest part: what is smaller in the reference, as where a gradient cancels, tells nothing
+
+
+def answer(observation: Observation) -> Answer:
+    """Rows of `steps/`."""
+    return Answer(tables={"steps": rows(observation.case, observation.targets, observation.ran.results)})
+
+
+def rows(case: Case, targets: Targets, results: Sequence[Results]) -> list[Row]:
+    """A row for each rank, tensor and kind of finding; of gradients only where out and lse are right: theirs follow."""
+    problem = case.problem
+    group = problem.heads // problem.heads_kv
+    if (
+        case.inputs.name != "one_hot"
+        or problem.sinks is not None
+        or problem.dropout is not None
+        or padding.apart(case)
+        or max(group * problem.queries, problem.seqlen) > min(problem.head_dim, problem.value_dim)
+    ):
+        return []
+    wholes = {
+        name: join(torch.stack([x.double() for x in ranks]), case.variant.sharding)
+        for name, ranks in zip(ALL_TENSORS, zip(*results, strict=True), strict=False)
+        if name != "lse" and ranks[0] is not None
+    }
+    parts = _parts(targets, wholes)
+    found = [row for name, each in parts.items() if name == "out" for row in _findings(case, name, *each)]
+    if found or not _right(parts["out"]) or not _lse_is_right(case, targets, results):
+        return found
+    return [row for name, each in parts.items() for row in _findings(case, name, *each)]
+
+
+def _right(parts: tuple[Tensor, Tensor]) -> bool:
+    held, right = parts
+    return bool(((held - right).abs() <= WHOLE * right.abs().max()).all())
+
+
+def _lse_is_right(case: Case, targets: Targets, results: Sequence[Results]) -> bool:
+    """To what a count needs; also where there is none."""
+    shards = [rank[1] for rank in results if rank[1] is not None]
+    if not shards:
+        return True
+    lse = join(torch.stack([x.double().transpose(1, 2) for x in shards]), case.variant.sharding)
+    return bool(((lse - targets.reference["lse"]).abs() <= WHOLE * (1 + targets.reference["lse"].abs())).all())
+
+
+def _parts(targets: Targets, wholes: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
+    """By tensor, the parts (B, H, Sq, S) that it holds, and those that it should."""
+    q, k, v, dout = (x.double() for x in targets.inputs.tensors)
+    heads = torch.arange(q.shape[2]) // (q.shape[2] // k.shape[2])
+    others: Mapping[str, Tensor] = {"out": v[:, :, heads], "dq": k[:, :, heads], "dk": q, "dv": dout}
+
+    def of(name: str, x: Tensor) -> Tensor:
+        if name in ("dk", "dv"):
+            return torch.einsum("bkhd,bqhd->bhqk", x.double()[:, :, heads], others[name])
+        return torch.einsum("bqhd,bkhd->bhqk", x.double(), others[name])
+
+    return {name: (of(name, x), of(name, targets.reference[name])) for name, x in wholes.items()}
+
+
+def _findings(case: Case, name: str, held: Tensor, right: Tensor) -> Iterator[Row]:
+    problem = case.problem
+    begin, end = seen_keys(problem.queries, problem.seqlen, **problem.seen_by).T[..., None].to(held.device)
+    keys = torch.arange(problem.seqlen, device=held.device)
+    visible = (keys >= begin) & (keys < end)
+    known = visible & (right.abs() > KNOWN * right.abs().max())
+    ratio = torch.where(known, held / right, 0.0)
+    sides = (3,) if name == "out" else (0, 1, 2, 3)
+    present = ratio.abs() > WHOLE * ratio.abs().amax(sides, keepdim=True)
+    unit = torch.where(present, ratio.abs(), torch.inf).amin(sides, keepdim=True).nan_to_num(posinf=1.0)
+    counts = ratio / unit * torch.where(present, ratio, 0.0).sum().sign()
+    whole = counts.round()
+    if name != "out" and bool(((unit - 1).abs() > WHOLE).any()) and bool((whole != 1)[known].any()):
+        return  # a wrong delta makes some parts zero and all others larger
+    if not bool(((counts - whole).abs() <= WHOLE * whole.clamp_min(1)).all()) or bool((whole < 0).any()):
+        return
+    smallest = torch.where(known, right.abs(), torch.inf).amin()
+    kinds = {
+        "left out": known & (whole == 0), "counted again": whole > 1,
+        "shown": ~visible & (held.abs() > smallest * unit / 2),
+    }  # fmt: skip
+    of_keys = name in ("dk", "dv")
+    for rank, tokens in enumerate(token_map(case.variant.sharding, problem.length(name), case.world_size)):
+        for finding, chosen in kinds.items():
+            pairs = chosen.any(1).any(0).cpu()
+            mine = torch.zeros_like(pairs)
+            mine[(slice(None), tokens) if of_keys else tokens] = True
+            if (pairs := pairs & mine).any():
+                yield _row(case, name, rank, finding, pairs)
+
+
+def _row(case: Case, name: str, rank: int, finding: str, pairs: Tensor) -> Row:
+    queries, keys = (pairs.any(side).nonzero().flatten().tolist() for side in (1, 0))
+    return {
+        "case_id": case.id, "way": "forward" if name == "out" else "backward", "rank": rank, "step": -1, "source": -1,
+        "tensor": name, "finding": finding, "count": int(pairs.sum()), "query_begin": queries[0],
+        "query_last": queries[-1], "key_begin": keys[0], "key_last": keys[-1],
+    }  # fmt: skip

@@ -1,0 +1,198 @@
+"""Where does a run leave the reference? Every kernel call of every rank, and what has been joined after it, in float64.
+
+A traced case runs once more in the simulated world with a `Rank` that watches; what a block should have given
+is computed by `accuracy.explain.watch`, whatever the schedule thought. A schedule that joins partials or
+adds gradients by its own means shows its partials only, a kernel that carries its state what has been joined only.
+What was computed, joined and returned is accounted for by `accuracy.explain.account`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from accuracy.core.case import Case
+from accuracy.core.masks import Block
+from accuracy.explain.account import Account
+from accuracy.explain.watch import Met, Watch
+from accuracy.kernel.block.running_state import RunningState
+from accuracy.measurement.observe import Answer, Observation, shards_of
+from accuracy.measurement.targets import Targets
+from accuracy.results.table import Row
+from accuracy.simulate.program import simulate
+from accuracy.variant.base import Rank, schedule_of
+from accuracy.variant.join import Accumulator, Running
+from accuracy.world.base import Tensors
+
+
+def answer(observation: Observation) -> Answer:
+    """Rows of `steps/`. With padding, those of the length that ranks share, whose last tokens are drawn like others: a
+    trace tells rows apart by their bits."""
+    case, targets, shards = observation.case, observation.targets, observation.shards
+    if case.problem.padding is not None and case.inputs.name != "captured":
+        problem = replace(case.problem.padded(case.variant.sharding, case.world_size), padding=None)
+        case = replace(case, problem=problem)
+        targets = observation.bench.new_targets(case)
+        shards = shards_of(case, targets)
+    return Answer(tables={"steps": steps(case, targets, shards)})
+
+
+def steps(case: Case, targets: Targets, shards: Sequence[Tensors]) -> list[Row]:
+    """Rows of `steps/`; none where the schedule calls no kernel of ours, needs ranks of its own, or is not traced."""
+    simulated = replace(case, world="simulated")
+    schedules = [schedule_of(part) for part in (case.variant.forward, case.variant.backward)]
+    problem = case.problem
+    if (
+        problem.sinks is not None
+        or problem.padding is not None
+        or any(each.unsupported(simulated) or not each.traced for each in schedules)
+    ):
+        return []
+    watch = Watch(case, targets)
+    account = Account(watch)
+    ran = simulate(case, shards, rank_type=partial(WatchedRank, watch=watch, account=account))
+    account.close(ran.results)
+    return watch.rows
+
+
+@dataclass(frozen=True)
+class WatchedRank(Rank):
+    """A rank whose kernel calls, merges and sums are compared with the reference as they happen."""
+
+    watch: Watch = None  # type: ignore[assignment]
+    account: Account = None  # type: ignore[assignment]
+
+    def attend(self, block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Rank.attend`."""
+        out, lse = super().attend(block, q, k, v)
+        self._called("forward", block, q[:, block.query], k[:, block.key], {"out": out, "lse": lse})
+        return out, lse
+
+    def differentiate(
+        self, block: Block, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
+    ) -> Tensors:
+        """See `Rank.differentiate`."""
+        gradients = super().differentiate(block, dout, q, k, v, out, lse)
+        named = dict(zip(("dq", "dk", "dv"), gradients, strict=True))
+        self._called("backward", block, q[:, block.query], k[:, block.key], named)
+        return gradients
+
+    def running(self, q: Tensor) -> Running | RunningState:
+        """See `Rank.running`."""
+        plain = super().running(q)
+        kind = WatchedRunningState if isinstance(plain, RunningState) else WatchedRunning
+        watched = kind(**vars(plain), joined=Joined(self))
+        for place, name in enumerate(("out", "lse")):
+            last = partial(_last_of, self, watched, place)
+            self.account.joins(name, self.world.rank, last)
+        return watched
+
+    def accumulator(self, name: str, like: Tensor) -> Accumulator:
+        """See `Rank.accumulator`."""
+        plain = super().accumulator(name, like)
+        watched = WatchedAccumulator(plain.like, plain.dtype, account=self.account, rank=self.world.rank, name=name)
+        self.account.joins(name, self.world.rank, lambda: watched.value().to(self.dtype))
+        return watched
+
+    def counted(self, way: str, q: Tensor, k: Tensor) -> Met | None:
+        """One more kernel call: which rows of q and k met in it."""
+        key = way, self.world.rank
+        self.watch.calls[key] = self.watch.calls.get(key, 0) + 1
+        return self.watch.met(q, k)
+
+    def _called(self, way: str, block: Block, q: Tensor, k: Tensor, given: dict[str, Tensor]) -> None:
+        watch, met, pairs = self.watch, self.counted(way, q, k), {}
+        if met is not None:
+            forward = way == "forward"
+            found = watch.forward_reference(met, watch.visible(met)) if forward else watch.backward_reference(met)
+            pairs = {name: (x, reference) for (name, x), reference in zip(given.items(), found, strict=True)}
+            watch.note(way, self.world.rank, "partial", met, pairs)
+        self.account.called(way, self.world.rank, block, met, pairs)
+
+
+def _last_of(rank: Rank, running: Running | RunningState, place: int) -> Tensor:
+    return running.result(rank.dtype, rank.lse_dtype)[place]
+
+
+@dataclass
+class Joined:
+    """What a running partial of a rank should hold, as blocks are joined into it.
+
+    queries: (rows,), their tokens, once known; keys: (rows, S), which keys have been joined into which row.
+    """
+
+    rank: WatchedRank
+    queries: Tensor | None = None
+    keys: Tensor | None = None
+
+    def note(self, block: Block, met: Met, out: Tensor, lse: Tensor) -> None:
+        """After a block: out (B, rows, H, D) and lse (B, H, rows) of all rows."""
+        watch, rows = self.rank.watch, out.shape[1]
+        if self.keys is None or self.queries is None:
+            self.keys = torch.zeros(rows, watch.case.problem.seqlen, dtype=torch.bool, device=watch.device)
+            self.queries = torch.full((rows,), -1, device=watch.device)
+        self.queries[block.query] = met.queries
+        joined = self.keys[block.query]
+        joined[:, met.keys] |= watch.visible(met)
+        every = torch.arange(self.keys.shape[1], device=watch.device)
+        reference = watch.forward_reference(Met(met.queries, every, met.query_heads, met.key_heads), joined)
+        pairs = {"out": (out[:, block.query], reference[0]), "lse": (lse[:, :, block.query], reference[1])}
+        watch.note("forward", self.rank.world.rank, "running", met, pairs)
+
+
+@dataclass
+class WatchedRunning(Running):
+    """A running partial that is compared after each merge."""
+
+    joined: Joined = None  # type: ignore[assignment]
+
+    def add(self, block: Block, block_out: Tensor, block_lse: Tensor) -> None:
+        """See `Running.add`."""
+        super().add(block, block_out, block_lse)
+        rank = self.joined.rank
+        given = rank.account.take("out", rank.world.rank, block_out)
+        if given:
+            out = self.out if self.first is None else self.first
+            self.joined.note(block, given[-1].met, out, self.lse.squeeze(-1).transpose(1, 2))
+
+
+@dataclass
+class WatchedRunningState(RunningState):
+    """A state that the kernel carries, compared after each block; there are no partials."""
+
+    joined: Joined = None  # type: ignore[assignment]
+
+    def add(self, block: Block, k: Tensor, v: Tensor, scale: float) -> None:
+        """See `RunningState.add`."""
+        super().add(block, k, v, scale)
+        rank = self.joined.rank
+        met = rank.counted("forward", self.q[:, block.query], k)
+        rank.account.called("forward", rank.world.rank, block, met, {})
+        if met is not None:
+            self.joined.note(block, met, *self.result(torch.float32, torch.float64))
+
+
+@dataclass
+class WatchedAccumulator(Accumulator):
+    """A sum of gradients that is compared after each block."""
+
+    account: Account = None  # type: ignore[assignment]
+    rank: int = 0
+    name: str = ""
+
+    def add(self, rows: slice, block: Tensor) -> None:
+        """See `Accumulator.add`."""
+        super().add(rows, block)
+        mine, watch = self.account.take(self.name, self.rank, block), self.account.watch
+        if not mine:
+            return
+        total = watch.totals.setdefault(self.name, torch.zeros_like(watch.targets.reference[self.name]))
+        for each in mine:
+            tokens, heads = each.met.rows(self.name)
+            total[:, tokens[:, None], heads] += each.reference
+        tokens = torch.cat([each.met.rows(self.name)[0] for each in mine]).unique()
+        here = self.value()[:, rows]
+        if len(tokens) == here.shape[1]:
+            watch.note("backward", self.rank, "running", mine[-1].met, {self.name: (here, total[:, tokens])})

@@ -1,0 +1,166 @@
+"""Observe one case: draw its inputs, compute its reference, run its ranks, and compare what they returned.
+
+case -> inputs -> reference, single device -> shards -> variant (kernel) in its world -> numbers -> Observation
+
+This is the one file that sees every stage. It writes no table, starts no process and makes no sentence. A question
+that goes beyond the errors is an observer: a module with `answer(observation)`, listed in `observers_of`.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from accuracy.core.case import Case, Part, Problem, Reruns
+from accuracy.inputs import base as inputs_base
+from accuracy.inputs.base import Inputs
+from accuracy.measurement import counting, padding
+from accuracy.measurement.compare import Compared, compare
+from accuracy.measurement.targets import Targets
+from accuracy.reference.cache import Cache
+from accuracy.reference.float64 import Reference
+from accuracy.results.table import Columns, Row
+from accuracy.runtime.sharding import cut
+from accuracy.simulate.program import Ran, RunRanks, simulate
+from accuracy.world.base import Results, Tensors
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What was seen of one case.
+
+    shards: (q, k, v, dout) of every rank; ran: out, lse, dq, dk, dv of every rank and the cost of the run; results:
+    those tensors without padding; compared: each tensor's numbers; bench: what observed the case.
+    """
+
+    case: Case
+    targets: Targets
+    shards: Sequence[Tensors]
+    ran: Ran
+    results: Sequence[Results]
+    compared: Mapping[str, Compared]
+    bench: "Bench"
+
+    def again(self, shards: Sequence[Tensors] | None = None, **reruns: Any) -> Ran:
+        """Run the case's ranks once more, with other shards or other `reruns`, and return their results."""
+        ran = self.bench.run_ranks(
+            replace(self.case, reruns=Reruns(**reruns)), self.shards if shards is None else shards
+        )
+        return replace(ran, results=counting.moved(ran.results, self.bench.device_of(self.case)))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an observer found.
+
+    results: by tensor, further columns of the results, one value a rank and one of all ranks together; positions: by
+    tensor, further columns by bin of the sequence; tables: rows of tables of its own, by the table's name.
+    """
+
+    results: Mapping[str, Columns] = field(default_factory=dict)
+    positions: Mapping[str, Columns] = field(default_factory=dict)
+    tables: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+
+
+class Observer(Protocol):
+    """One question about a case; a module."""
+
+    def answer(self, observation: Observation) -> Answer:
+        """Answer the question from what was seen of the case; nothing that was seen is changed."""
+        ...
+
+
+def observers_of(case: Case) -> list[Observer]:
+    """The observers that the case asks for. Only these modules are loaded."""
+    reruns = case.reruns
+    asked = {
+        "accuracy.measurement.reruns": reruns.repeat or reruns.poison or reruns.unwaited or reruns.future,
+        "accuracy.explain.beyond": reruns.explain and not case.inputs_dtype,
+        "accuracy.explain.hypothesis.search": reruns.explain,
+        "accuracy.paths.other_path": case.against is not None,
+        "accuracy.explain.trace": reruns.trace,
+        "accuracy.explain.one_hot": case.inputs.name == "one_hot",
+        "accuracy.paths.invariance": reruns.varies,
+        "accuracy.paths.places": reruns.places,
+    }
+    return [importlib.import_module(name) for name, wanted in asked.items() if wanted]
+
+
+class Bench:
+    """Observes cases one after another; keeps what neighbours in the grid share.
+
+    memory: what observers keep from one case to the next, by the observer's name.
+    """
+
+    def __init__(self, reference_cache: Cache, run_ranks: RunRanks = simulate) -> None:
+        self.reference_cache = reference_cache
+        self.run_ranks = run_ranks
+        self.memory: dict[str, Any] = {}
+        self._drawn: tuple[object, dict[str, Tensor]] | None = None
+        self._targets: tuple[object, Any] | None = None
+
+    def observe(self, case: Case) -> Observation:
+        """Run a case on its inputs and compare what its ranks return. Raises what the run raises, and WrongResult where
+        a tensor has another shape or dtype."""
+        targets = self.targets(case)
+        targets.single_device(case)  # outside the measured stretch; it also warms the kernel up
+        shards = shards_of(case, targets)
+        ran = self.run_ranks(replace(case, reruns=Reruns(repeat=case.reruns.repeat)), shards)
+        ran = replace(ran, results=counting.moved(ran.results, self.device_of(case)))
+        results = padding.blanked(case, ran.results)
+        return Observation(case, targets, shards, ran, results, compare(case, targets, results), self)
+
+    def targets(self, case: Case) -> Targets:
+        """Inputs, reference and all that is compared with, kept while neighbouring cases share them."""
+        return self.kept(case, lambda: self.new_targets(case))
+
+    def new_targets(self, case: Case) -> Targets:
+        """Inputs, reference and all that is compared with, for the case's problem, seed and dtype."""
+        inputs, reference = self._inputs_and_reference(case, case.said_dtype)
+        unquantised = self._inputs_and_reference(case, case.dtype)[1] if case.inputs_dtype else None
+        return Targets.of(inputs, reference, case.dtype, case.problem.sink_logits, unquantised, case.device)
+
+    def kept(self, case: Case, make: Callable[[], T]) -> T:
+        """The targets of the last case where this one shares them, else new ones."""
+        key = shared(case), self.device_of(case)
+        if self._targets is None or self._targets[0] != key:
+            self._targets = None  # free the old ones first
+            self._targets = key, make()
+        targets: T = self._targets[1]
+        return targets
+
+    def device_of(self, case: Case) -> str:
+        """The device on which the case's numbers are computed: the CPU for a small problem."""
+        return counting.place(case, self.reference_cache.method)
+
+    def forget(self) -> None:
+        """Free the targets and the device's memory that is cached."""
+        self._targets = None
+        torch.cuda.empty_cache()
+
+    def _inputs_and_reference(self, case: Case, dtype: str) -> tuple[Inputs, Reference]:
+        inputs = inputs_base.round_to(self._draw(case.inputs, case.problem, case.seed), dtype, self.device_of(case))
+        return inputs, self.reference_cache.reference(case.problem, case.inputs, case.seed, dtype, inputs)
+
+    def _draw(self, part: Part, problem: Problem, seed: int) -> dict[str, Tensor]:
+        key = (part, problem, seed)
+        if self._drawn is None or self._drawn[0] != key:
+            self._drawn = key, inputs_base.draw(part, problem, seed)
+        return self._drawn[1]
+
+
+def shards_of(case: Case, targets: Targets) -> list[Tensors]:
+    """(q, k, v, dout) of every rank."""
+    shards = [cut(x, case.variant.sharding, case.world_size) for x in targets.given.tensors]
+    return list(zip(*shards, strict=True))
+
+
+def shared(case: Case) -> tuple[object, ...]:
+    """What cases that share targets have in common; a stack's single device belongs to one kernel."""
+    problem = case.problem, case.inputs, case.seed, case.said_dtype, case.device
+    return problem if case.stack is None else (case.stack, *problem, case.kernel)

@@ -1,0 +1,237 @@
+"""At which batch-mates, lengths, chunks, pages, splits and places in a batch do a sequence's bits change?
+
+A path is run again and again with one thing varied that may not change the meaning of what is compared: the rows of the
+first sequence of the batch. A ladder of powers of two says between which values bits change; bisection says where: the
+first value whose bits are others than those of the value before it. Out: a row for each such boundary and tensor, with
+the difference across it and the errors on both sides; a row without a value says that no probe found one.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from accuracy.core import plugins, sharding
+from accuracy.core.case import Case, Part, Reruns, Variant
+from accuracy.core.errors import one_line
+from accuracy.inputs import base as inputs_base
+from accuracy.measurement.observe import Answer, Observation
+from accuracy.measurement.targets import Named, Targets
+from accuracy.paths import drift
+from accuracy.paths.other_path import HEALTHY, run, whole
+from accuracy.results.table import Row
+from accuracy.variant import cached
+from accuracy.variant.base import schedule_of
+
+FORWARD, ROWS, ALL = ("out", "lse"), ("out", "lse", "dq"), drift.TENSORS
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One thing that varies. first: its least value; changed: the case with a value; tensors: its q, k, v, dout, of the
+    case's own; names: of the tensors whose rows are compared; batch, tokens: where these rows are."""
+
+    first: int
+    changed: Callable[[Case, int, int], Case]
+    tensors: Callable[[Case, Sequence[Tensor], int, int], Sequence[Tensor]]
+    names: tuple[str, ...]
+    batch: Callable[[int], int] = lambda value: 0
+    tokens: Callable[[Case], slice] = lambda case: slice(0, case.problem.queries)
+    refused: Callable[[Case], str | None] = lambda case: None
+
+
+def answer(observation: Observation) -> Answer:
+    """Rows of `boundaries/`."""
+    return Answer(tables={"boundaries": rows(observation.case, observation.targets)})
+
+
+def rows(case: Case, targets: Targets) -> list[Row]:
+    """The boundaries of every axis that the case asks for."""
+    asked = ((name, getattr(case.reruns, name)) for name in AXES)
+    return [row for name, most in asked if most for row in _of_axis(name, most, case, targets)]
+
+
+def _of_axis(name: str, most: int, case: Case, targets: Targets) -> Iterator[Row]:
+    axis, plain = AXES[name], replace(case, reruns=Reruns(), against=None, conditions=False)
+    plain = replace(plain, problem=replace(plain.problem, batch=1))
+    about = {"case_id": case.id, "axis": name, "first": axis.first, "last": most}
+    if reason := axis.refused(plain) or _no_other_processes(plain):
+        yield {**about, "runs": 0, "reason": reason}
+        return
+    values = [value for value in range(axis.first, most + 1) if _can(axis.changed(plain, value, most))]
+    probe = _Probe(axis, most, plain, targets, values)
+    try:
+        found = list(probe.boundaries()) if len(values) > 1 else []
+    except Exception as error:  # whatever a foreign function does where it is called otherwise
+        yield {**about, "runs": len(probe.seen), "reason": f"{name}={probe.at}: {one_line(error)}"[:500]}
+        return
+    about |= {"runs": len(probe.seen), "reason": "" if len(values) > 1 else "the path can do no other value"}
+    yield from ({**about, "before": a, "value": b, **row} for a, b in found for row in probe.across(a, b))
+    if not found:
+        yield about
+
+
+def _no_other_processes(case: Case) -> str | None:
+    if case.world == "processes" and case.world_size > 1:
+        return "a function of several ranks is not run again with other shapes; use one rank"
+    return None
+
+
+def _can(case: Case) -> bool:
+    """Whether the path can run it."""
+    schedule = schedule_of(case.variant.forward)
+    shared = sharding.unsupported(case.variant.sharding, case.problem.seqlen, case.world_size)
+    unknown = any(feature not in schedule.features for feature in case.problem.features)
+    is_function = case.variant.forward.name == "callable"
+    return shared is None and (is_function or (not unknown and schedule.unsupported(case) is None))
+
+
+@dataclass
+class _Probe:
+    """Runs of one axis. seen: by value, the compared rows; at: the value that is run."""
+
+    axis: Axis
+    most: int
+    case: Case
+    targets: Targets
+    values: list[int]
+    seen: dict[int, Named] = field(default_factory=dict)
+    at: int = 0
+
+    def boundaries(self) -> Iterator[tuple[int, int]]:
+        """Pairs of neighbouring values whose bits differ: the first one between each two rungs of the ladder."""
+        last = len(self.values) - 1
+        rungs = sorted({0, last, *(2**power for power in range(last.bit_length()) if 2**power < last)})
+        for begin, end in pairwise(rungs):
+            if self._bits(begin) == self._bits(end):
+                continue
+            low, high = begin, end
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (middle, high) if self._bits(middle) == self._bits(begin) else (low, middle)
+            yield self.values[low], self.values[high]
+
+    def across(self, before: int, value: int) -> Iterator[Row]:
+        """What changes from a value to the next, tensor by tensor."""
+        tokens = self.axis.tokens(self.case)
+        healthy = self.targets.single_device(replace(self.case, kernel=HEALTHY))
+        natural = self.targets.natural(self.case.problem)
+        for name in self.seen[value]:
+            a, b = self.seen[value][name], self.seen[before][name]
+            chosen = tokens if name in ROWS else slice(None)
+            reference, usual = (x[name][:1, chosen] for x in (self.targets.reference, healthy))
+            found = drift.rows_of(name, self.case.dtype, a, b, reference, usual, natural[name])
+            numbers = drift.numbers(found, slice(None))
+            if numbers["drift_differ"]:
+                norm = float(reference.norm())
+                error = float((a.double() - reference).norm()) / norm if norm else 0.0
+                yield {"tensor": name, "elements": a.numel(), "error_rel": error, **{key: numbers[key] for key in KEPT}}
+
+    def _bits(self, place: int) -> str:
+        digest = hashlib.sha256()
+        for x in self._at(self.values[place]).values():
+            digest.update(x.contiguous().flatten().view(torch.uint8).cpu().numpy().tobytes())
+        return digest.hexdigest()
+
+    def _at(self, value: int) -> Named:
+        if value not in self.seen:
+            self.at = value
+            case = self.axis.changed(self.case, value, self.most)
+            mine = [x[:1] for x in self.targets.given.tensors]
+            found = whole(case, run(case, self.axis.tensors(case, mine, value, self.most)))
+            batch = self.axis.batch(value)
+            last = found["out"].shape[1] if self.axis is AXES["queries"] else self.case.problem.queries
+            tokens = slice(last - 1, last) if self.axis is AXES["queries"] else slice(0, last)
+            self.seen[value] = {
+                name: x[batch : batch + 1, tokens if name in ROWS else slice(None)].clone()
+                for name, x in found.items()
+                if name in self.axis.names
+            }
+        return self.seen[value]
+
+
+KEPT = ("drift_differ", "drift_ulp", "drift_max", "drift_rel", "drift_row_token", "drift_error_rel", "drift_nearer")
+
+
+def _with_problem(case: Case, **changes: Any) -> Case:
+    return replace(case, problem=replace(case.problem, **changes))
+
+
+def _more(case: Case, seed: int, **changes: Any) -> list[Tensor]:
+    """Tensors of another sequence or more tokens, drawn as the case's."""
+    problem = replace(case.problem, **changes)
+    drawn = inputs_base.draw(case.inputs, problem, seed)
+    return list(inputs_base.round_to(drawn, case.dtype, case.device).tensors)
+
+
+def _batch(case: Case, own: Sequence[Tensor], mates: int, place: int) -> list[Tensor]:
+    """The own sequence at a place among others."""
+    others = _more(case, case.seed + 1, batch=mates) if mates else [x[:0] for x in own]
+    return [torch.cat([y[:place], x, y[place:]]) for x, y in zip(own, others, strict=True)]
+
+
+def _longer(case: Case, own: Sequence[Tensor], value: int, most: int) -> list[Tensor]:
+    if not value:
+        return list(own)
+    more = _more(case, case.seed + 1, seqlen=most)
+    return [torch.cat([x, y[:, :value]], 1) for x, y in zip(own, more, strict=True)]
+
+
+def _last_queries(case: Case, own: Sequence[Tensor], value: int, most: int) -> list[Tensor]:
+    q, k, v, dout = own
+    return [q[:, -value:].contiguous(), k, v, dout[:, -value:].contiguous()]
+
+
+def _only_plain_causal(case: Case) -> str | None:
+    if case.problem.mask != "causal" or case.problem.seqlen_q is not None or case.problem.documents:
+        return "needs problem.mask=causal, as many queries as keys and one document: later tokens are not seen"
+    return None
+
+
+def _option(name: str, **others: Any) -> Axis:
+    """Of a variant's knob; single_device gets it from the cached path on the same kernel."""
+
+    def changed(case: Case, value: int, most: int) -> Case:
+        options = dict(case.variant.options)
+        if case.variant.name == "single_device":
+            part = Part("cached", cached.__name__)
+            return replace(case, variant=Variant("cached", "contiguous", part, part, tuple(
+                sorted({**dict(plugins.default_options(cached)), "chunk": 0, **others, name: value}.items())
+            )))  # fmt: skip
+        return replace(case, variant=replace(case.variant, options=tuple({**options, name: value}.items())))
+
+    def refused(case: Case) -> str | None:
+        if case.variant.name == "single_device" or name in dict(case.variant.options):
+            return None
+        return f"variant {case.variant.name} has no {name}; use decode, chunked_prefill or single_device"
+
+    return Axis(1, changed, lambda case, own, value, most: own, FORWARD, refused=refused)
+
+
+AXES = {
+    "batchmates": Axis(
+        0, lambda case, value, most: _with_problem(case, batch=1 + value),
+        lambda case, own, value, most: _batch(case, own, value, 0), ALL,
+    ),
+    "order": Axis(
+        0, lambda case, value, most: _with_problem(case, batch=1 + most),
+        lambda case, own, value, most: _batch(case, own, most, value), ALL, batch=lambda value: value,
+    ),
+    "length": Axis(
+        0, lambda case, value, most: _with_problem(case, seqlen=case.problem.seqlen + value), _longer, ROWS,
+        refused=_only_plain_causal,
+    ),
+    "queries": Axis(
+        1, lambda case, value, most: _with_problem(
+            case, seqlen_q=None if value == case.problem.seqlen else value
+        ), _last_queries, ROWS, tokens=lambda case: slice(case.problem.queries - 1, case.problem.queries),
+        refused=_only_plain_causal,
+    ),
+    "chunk": _option("chunk"),
+    "pages": _option("page", walk=True),
+    "splits": _option("splits"),
+}  # fmt: skip

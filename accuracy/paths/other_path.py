@@ -1,0 +1,126 @@
+"""The path that a case is compared with, run on the case's inputs: its tensors of the whole sequence, and the numbers.
+
+Results of a path are kept for the next cases of the same inputs, as far as they are small: of P x P pairs, P paths are
+run again.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from accuracy.bound.policy import COARSE_LOGARITHM, FAST_EXPONENTIAL
+from accuracy.core import plugins
+from accuracy.core.case import Case
+from accuracy.core.dtype import FORMATS, INPUT_FORMATS, accumulation_dtype, held
+from accuracy.core.quantisation import FORMATS as LOW_FORMATS
+from accuracy.inputs.base import Inputs
+from accuracy.kernel import eager
+from accuracy.measurement import metrics, padding, positions
+from accuracy.measurement.observe import Answer, Observation
+from accuracy.measurement.targets import Named, Targets
+from accuracy.paths import drift
+from accuracy.runtime.quantise import by_heads
+from accuracy.runtime.sharding import cut, join, token_map
+from accuracy.simulate.program import build_kernel, rank_program, simulate
+from accuracy.world.alone import group_of_one
+from accuracy.world.base import Results
+from accuracy.world.processes import ProcessesWorld, run_rank
+
+KEPT_BYTES = 2**28
+EIGHT_BITS = "quantised"
+HEALTHY = plugins.default_part(eager.__name__)
+
+
+@dataclass
+class OtherPaths:
+    """By path, what its ranks returned for the inputs at hand."""
+
+    _found: dict[Case, Named] = field(default_factory=dict)
+    _inputs: object = None
+
+    def tensors(self, case: Case, targets: Targets) -> Named:
+        """Those of the path that the case is compared with."""
+        if self._inputs is not targets.inputs:
+            self._found, self._inputs = {}, targets.inputs
+        other = case.other
+        if other not in self._found:
+            found = whole(other, padding.blanked(other, run(other, targets.given.tensors)))
+            kept = sum(x.nbytes for each in (*self._found.values(), found) for x in each.values())
+            if kept > KEPT_BYTES:
+                return found
+            self._found[other] = found
+        return self._found[other]
+
+
+def whole(case: Case, results: Sequence[Results]) -> Named:
+    """out, lse, dq, dk, dv of the whole sequence in token layout, in their own dtypes; a missing one stays missing."""
+    named = {}
+    for name, ranks in zip(drift.TENSORS, zip(*results, strict=True), strict=False):
+        given = [x for x in ranks if x is not None]
+        if len(given) == len(ranks):
+            stacked = torch.stack(given)
+            stacked = stacked.transpose(-1, -2) if name == "lse" else stacked
+            named[name] = join(stacked, case.variant.sharding)[:, : case.problem.length(name)]  # without padding
+    return named
+
+
+def answer(observation: Observation) -> Answer:
+    """Of each tensor that both paths have: its columns of the table, by ranks, and those of positions, by bins."""
+    case, targets = observation.case, observation.targets
+    others = observation.bench.memory.setdefault(__name__, OtherPaths())
+    mine, theirs = whole(case, observation.results), others.tensors(case, targets)
+    healthy = _healthy(case, targets)
+    by_rank, by_bin = {}, {}
+    for name, rows in drift.compared(
+        case.dtype, mine, theirs, targets.reference, healthy, targets.natural(case.problem)
+    ):
+        length = case.problem.length(name)
+        tokens = [each[each < length].numpy() for each in token_map(case.variant.sharding, length, case.world_size)]
+        by_rank[name] = drift.rank_columns(rows, tokens)
+        by_bin[name] = drift.bin_columns(rows, positions.position_bins(length))
+    return Answer(by_rank, by_bin)
+
+
+def _healthy(case: Case, targets: Targets) -> Named:
+    """What a healthy path may give: eager's tensors, or, farther off, a path's own kernel run once, or eager on keys
+    and values that a path's wire or cache keeps in 8 bits.
+    A kernel is asked that casts to 8 bits, and for lse one whose exp or log is a coarse one, no farther than such a
+    function errs."""
+    found = dict(targets.single_device(replace(case, kernel=HEALTHY)))
+    wide = accumulation_dtype(case.dtype)
+    coarse = COARSE_LOGARITHM if wide == held(case.dtype) else FAST_EXPONENTIAL
+    for kernel in {case.kernel, case.other.kernel} - {HEALTHY}:
+        own = targets.single_device(replace(case, kernel=kernel))
+        if kernel.name == EIGHT_BITS:
+            _widen(found, own, targets.reference, math.inf)
+        elif "lse" in own:
+            _widen(found, {"lse": own["lse"]}, targets.reference, coarse * FORMATS[wide].unit_roundoff)
+    for word in {path.forward_precision.wire for path in (case, case.other)} & {*INPUT_FORMATS}:
+        q, k, v, dout = targets.given.tensors
+        k, v = (by_heads(x, LOW_FORMATS[INPUT_FORMATS[word]]) for x in (k, v))
+        kept = Inputs(q, k, v, dout)
+        own = replace(targets, given=kept, single_devices={}).single_device(replace(case, kernel=HEALTHY))
+        _widen(found, own, targets.reference, math.inf)
+    return found
+
+
+def _widen(found: Named, own: Named, reference: Named, most: float) -> None:
+    """Where `own` errs more than what was found, take it, its error at most `most`."""
+    for name in {*drift.TENSORS} & {*own}:
+        exact = reference[name]
+        error, mine = (metrics.error_of(x[name], exact) for x in (found, own))
+        found[name] = exact + torch.where(mine.abs() > error.abs(), mine.clamp(-most, most), error)
+
+
+def run(case: Case, tensors: Sequence[Tensor]) -> Sequence[Results]:
+    """What all ranks return for the whole q, k, v, dout, in this process; a function alone in its group."""
+    layout = case.variant.sharding, case.world_size
+    shards = list(zip(*(cut(x, *layout) for x in tensors), strict=True))
+    if case.world == "simulated":
+        return simulate(case, shards).results
+    with group_of_one(case.device) as group:
+        results = run_rank(rank_program(case, build_kernel(case), shards), ProcessesWorld(0, 1, group))
+    return [tuple(None if x is None else x.clone() for x in results)]

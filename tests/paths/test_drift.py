@@ -1,0 +1,228 @@
+"""Two paths on the same inputs: what is equal, how far apart the others are, and that healthy ones are not accused."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from accuracy.config.grid import cases_of
+from accuracy.core.errors import ConfigError
+from accuracy.execute.plan import measured, plan
+from accuracy.measurement.pipeline import Pipeline
+from accuracy.paths import drift, other_path
+from accuracy.reference.cache import Cache
+from accuracy.runtime import quantise
+from accuracy.variant import base
+from accuracy.verdict.drift import pairs
+from tests.measuring import TINY, configuration, measure
+
+CPU = ("device=cpu", "dtype=bfloat16")
+
+
+def compared(*words: str) -> pd.DataFrame:
+    """Rows over all ranks, of the tensors that both paths have."""
+    found = pairs(measure(*CPU, *words))
+    return found[(found["rank"] == -1) & (found["label"] != "")].set_index("tensor")
+
+
+@pytest.mark.parametrize("path", ["ring/partial:accumulate@3+eager", "split_kv/splits:5"])
+def test_two_runs_of_one_path_are_equal(path: str) -> None:
+    found = compared(f"path_a={path}", f"path_b={path}")
+    assert (found["label"] == "equal").all()
+    assert (found["nearer"] == "neither").all()
+    assert found["drift_rel"].eq(0).all()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_lse_of_a_kernel_with_a_fast_exp_is_within(dtype: str) -> None:
+    """torch's flash kernel on a CPU takes exp of 16-bit inputs to 13 bits: so does a ring on it."""
+    found = compared("path_a=[torch_flash,ring@4+torch_flash]", "path_b=eager", f"dtype={dtype}")
+    assert set(found["label"]) <= {"equal", "within"}, found["label"]
+
+
+TOKEN = "quantised/k:e4m3/v:e4m3/granularity:token"
+
+
+@pytest.mark.parametrize(
+    ("path", "other"),
+    [(f"decode+{TOKEN}", f"single_device+{TOKEN}"), ("decode/wire:float8_e4m3+eager", "ring/wire:float8_e4m3@4+eager")],
+)
+def test_a_cache_in_8_bits_is_a_path_whose_casts_are_known(path: str, other: str) -> None:
+    """Decoding from keys and values in e4m3, a scale a token, or a head: within what these casts make, and farther than
+    eager. A scale that is lost is not."""
+    found = compared(f"path_a={path}", f"path_b=[{other},single_device+eager]")
+    assert set(found["label"]) <= {"equal", "within"}
+    plain = found[found["path_b"] == "single_device@1+eager"]
+    assert plain.loc["out", "nearer"] == "b"
+    assert plain.loc["out", "drift_rel"] > 0.01
+
+
+def test_a_cache_in_8_bits_that_loses_its_scale_is_beyond(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "by_heads", lambda x, form: quantise.by_heads(x, form) * 1.25)
+    found = compared("path_a=decode/wire:float8_e4m3+eager", "path_b=single_device+eager")
+    assert (found["label"] == "beyond").all()
+
+
+def test_numbers_are_those_of_the_tensors_themselves() -> None:
+    """Each path's tensors taken by hand from a run of its own, norms by torch."""
+    plans = plan(configuration(*TINY, *CPU, "path_a=ring@4+eager", "path_b=zigzag@2+torch_math"), None)
+    pipeline, case = Pipeline("test", Cache(None, 0.0)), plans[0].case
+    rows = pd.DataFrame(measured(pipeline, plans[0]).rows)
+    targets = pipeline.targets(case)
+    a, b = (
+        pipeline.memory[other_path.__name__].tensors(each, targets)["dk"].double()
+        for each in (_against_itself(case), case)
+    )
+    reference = targets.reference["dk"]
+    dk = rows[(rows["tensor"] == "dk") & (rows["rank"] == -1)].iloc[0]
+    assert dk["drift_rel"] == pytest.approx(float((a - b).norm() / reference.norm()), rel=1e-12)
+    assert dk["drift_error_rel"] == pytest.approx(float((b - reference).norm() / reference.norm()), rel=1e-12)
+    assert dk["drift_max"] == float((a - b).abs().max())
+    assert dk["drift_differ"] == int((a != b).sum())
+    by_rank = rows[(rows["tensor"] == "dk") & (rows["rank"] >= 0)].set_index("rank")["drift_differ"]
+    shards = (a != b).unflatten(1, (4, -1)).sum((0, 2, 3, 4))
+    assert by_rank.tolist() == shards.tolist()
+
+
+def _against_itself(case):
+    (same,) = [
+        each.case for each in plan(configuration(*TINY, *CPU, "path_a=ring@4+eager", "path_b=ring@4+eager"), None)
+    ]
+    assert same.against.variant == case.variant
+    return same
+
+
+def synthetic(seed: int, shared: float = 0.0, factor: float = 1.0) -> drift.Rows:
+    """Two errors of 2^-9 of a Gaussian reference; a share of b's is a's. factor: of b as a whole."""
+    generator = torch.Generator().manual_seed(seed)
+    reference, e_a, e_b = (torch.randn(2, 64, 3, 16, generator=generator, dtype=torch.float64) for _ in range(3))
+    e_b = shared * e_a + (1 - shared**2) ** 0.5 * e_b
+    a, b = reference + 2**-9 * e_a, factor * (reference + 2**-9 * e_b)
+    return drift.rows_of("out", "bfloat16", a, b, reference, reference + 2**-9 * e_a.flip(0), 1.0)
+
+
+def test_the_interval_of_independent_errors_covers_95_percent() -> None:
+    """200 draws: 95% +- 3 standard errors of sqrt(0.05 0.95 / 200) are 90.4% to 99.6%."""
+    found = [drift.numbers(synthetic(seed), slice(None)) for seed in range(200)]
+    inside = np.mean([each["drift_low"] <= each["drift_rel"] <= each["drift_high"] for each in found])
+    assert 0.904 <= inside <= 0.996
+    assert all(each["drift_rel"] <= each["drift_limit"] for each in found)
+    assert np.mean([abs(each["drift_nearer"]) > 3 for each in found]) < 0.03  # 0.3% by chance: 6 of 200 is p < 1e-4
+    assert np.mean([abs(each["drift_gain"]) > 3 * each["drift_gain_se"] for each in found]) < 0.03
+
+
+def test_errors_that_are_shared_are_below_the_interval_and_a_factor_is_beyond_the_limit() -> None:
+    shared = drift.numbers(synthetic(0, shared=0.5), slice(None))
+    assert shared["drift_rel"] < shared["drift_low"]
+    scaled = drift.numbers(synthetic(0, factor=1.01), slice(None))
+    assert scaled["drift_rel"] > scaled["drift_limit"]
+    assert scaled["drift_nearer"] < -3
+    assert scaled["drift_gain"] == pytest.approx(-0.01, abs=4 * scaled["drift_gain_se"])
+
+
+def test_a_factor_that_a_norm_hides_is_in_the_gain() -> None:
+    """1 + 2^-11 is a quarter of an error of 2^-9: the gain is 2^-11 with a standard error of 2^-9 / sqrt(6144)."""
+    hidden = drift.numbers(synthetic(0, factor=1 + 2**-11), slice(None))
+    assert hidden["drift_rel"] < hidden["drift_limit"]
+    assert hidden["drift_gain"] < -8 * hidden["drift_gain_se"]
+
+
+def test_one_changed_token_is_named_in_rows_and_bins() -> None:
+    x = torch.randn(1, 40, 2, 8, dtype=torch.float64)
+    y = x.clone()
+    y[0, 23, 1, 5] += 1e-3
+    rows = drift.rows_of("out", "bfloat16", x, y, x, x, 1.0)
+    whole = drift.numbers(rows, slice(None))
+    assert (whole["drift_row_token"], whole["drift_differ"]) == (23, 1)
+    bins = drift.bin_columns(rows, np.arange(0, 41, 10))
+    assert bins["drift_differ"] == [0, 0, 1, 0]
+    assert bins["drift_max"][2] == pytest.approx(1e-3)
+
+
+def test_bits_are_compared_not_values() -> None:
+    x, y = torch.tensor([0.0, 1.0, torch.nan]), torch.tensor([-0.0, 1.0, torch.nan])
+    assert drift.differing(x, y).tolist() == [True, False, False]
+    assert drift.differing(x, y.double()).tolist() == [False, False, False]
+
+
+def test_a_value_that_is_not_finite_is_infinitely_far() -> None:
+    x = torch.ones(1, 4, 1, 2, dtype=torch.float64)
+    y = x.clone()
+    y[0, 1, 0, 0] = torch.nan
+    rows = drift.rows_of("out", "bfloat16", x, y, x, x, 1.0)
+    assert drift.numbers(rows, np.array([1]))["drift_rel"] == np.inf
+    assert drift.numbers(rows, np.array([0, 2, 3]))["drift_rel"] == 0
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["ring/partial:accumulate/merge:double@4+eager", "split_kv/splits:3@1+chunked/key_chunk:8", "llama3_ring@2+eager",
+     "single_device@1+eager/probability_dtype:accumulate"],
+)  # fmt: skip
+def test_a_path_s_text_names_the_same_path_again(path: str) -> None:
+    (case,) = cases_of(configuration(*TINY, *CPU, "variant=ring", "world_size=2", f"path_b={path}"))
+    assert case.against is not None
+    assert case.against.text == path
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("path_b=rink@2",), "path_b=rink@2: variant, kernel or function 'rink' is unknown"),
+        (("path_b=ring@two",), "@ is followed by a number of ranks"),
+        (("path_b=ring/partial@2",), "'partial' is no KEY:VALUE"),
+        (("path_b=ring/partial:int4@2",), "int4"),
+        (("path_b=ring/splits:4@2",), "splits"),
+        (("path_b=ulysses/merge:double@2",), "merge changes nothing in the path ulysses"),
+        (("path_b=ring@2+nokernel",), "kernel 'nokernel' is unknown"),
+        (("path_b=[]",), "path_b"),
+    ],
+)
+def test_a_path_that_cannot_be_is_said_in_one_line(words: tuple[str, ...], says: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        plan(configuration(*TINY, *CPU, "variant=ring", "world_size=2", *words), None)
+    assert says in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_without_path_b_every_pair_of_path_a_is_compared_once() -> None:
+    cases = [each.case for each in plan(configuration(*TINY, *CPU, "path_a=[eager,chunked,torch_math]"), None)]
+    found = {(case.kernel.name, case.against.kernel.name) for case in cases if case.against}
+    assert found == {("eager", "chunked"), ("eager", "torch_math"), ("chunked", "torch_math")}
+
+
+EQUAL = [
+    ("ulysses@4+eager", "te_a2a@4+eager", ("out", "lse", "dq", "dk", "dv")),
+    ("zigzag@1+eager", "single_device+eager", ("out", "lse", "dq", "dk", "dv")),
+    ("zigzag/out_accumulator:input/merge:rescaled@3+eager", "te_p2p@3+eager", ("out", "lse")),
+    ("ring@3+eager", "usp/ulysses_ranks:1/ring:contiguous@3+eager", ("out", "lse", "dq", "dk", "dv")),
+]
+
+
+@pytest.mark.parametrize(("a", "b", "tensors"), EQUAL)
+def test_paths_of_the_same_calls_and_roundings_have_equal_bits(a: str, b: str, tensors: tuple[str, ...]) -> None:
+    """Whatever the products of a machine: they get the same operands in the same shapes."""
+    labels = compared(f"path_a={a}", f"path_b={b}", "problem.heads_kv=4")["label"]
+    assert {name for name, label in labels.items() if label == "equal"} >= set(tensors)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("heads", "equal"), [(16, True), (8, False)])
+def test_flash_attn_s_bits_are_those_of_any_share_of_heads_that_fills_the_gpu(heads: int, equal: bool) -> None:
+    """An H200's 132 multiprocessors: two ranks have 256 blocks of 64 queries each, or 128, below 211: keys are cut."""
+    heads_of = (f"problem.heads={heads}", f"problem.heads_kv={heads}")
+    words = ("problem.batch=1", "problem.seqlen=2048", "problem.head_dim=128", *heads_of)
+    paths = ("path_a=single_device+flash_attn", "path_b=ulysses@2+flash_attn")
+    found = pairs(measure("device=cuda", "dtype=bfloat16", *paths, *words))
+    labels = found[found["rank"] == -1].set_index("tensor")["label"]
+    assert {labels[name] == "equal" for name in ("out", "lse", "dk", "dv")} == {equal}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("path", ["llama3_zigzag@2", "llama3_zigzag@64", "te_all_gather@8"])
+def test_gathered_keys_have_decoding_s_bits_in_flash_attn(path: str) -> None:
+    """A call cuts the keys up to its last query into as many parts of 256 as decoding does."""
+    sizes = ("problem.batch=1", "problem.seqlen=1024", "problem.head_dim=64", "problem.heads=8", "problem.heads_kv=8")
+    paths = (f"path_a={path}+flash_attn", "path_b=decode+flash_attn")
+    found = pairs(measure("device=cuda", "dtype=bfloat16", *paths, *sizes))
+    assert (found[(found["rank"] == -1) & (found["label"] != "")]["label"] == "equal").all()

@@ -1,0 +1,124 @@
+"""Planted drifts are named exactly: the place that makes them, all of them, and no decoy."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import accuracy
+from accuracy.execute.plan import plan
+from accuracy.measurement.pipeline import Pipeline
+from accuracy.reference.cache import Cache
+from accuracy.verdict.drift import places_told
+from tests.measuring import TINY, configuration
+
+KERNEL = '''
+import struct
+from dataclasses import dataclass, replace
+from accuracy.kernel.eager import Eager
+
+@dataclass(frozen=True)
+class Planted(Eager):
+    """scale_dtype, other_order: planted; decoy: changes nothing."""
+    scale_dtype: str = "float64"
+    other_order: bool = False
+    decoy: int = 0
+
+    def _forward(self, q, k, v, how):
+        if self.scale_dtype == "float32":
+            how = replace(how, scale=struct.unpack("f", struct.pack("f", how.scale))[0])
+        return super()._forward(q, *((x.flip(1) if self.other_order else x) for x in (k, v)), how)
+
+KERNEL = Planted
+'''
+SMALL = {"seqlen": 32, "heads": 2, "heads_kv": 2, "head_dim": 8, "device": "cpu"}
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    (tmp_path / "kernel").mkdir()
+    (tmp_path / "kernel" / "planted.py").write_text(KERNEL)
+    (tmp_path / "kernel" / "planted.yaml").write_text("# @package kernel.planted\n# Planted\ndecoy: 0\n")
+    return tmp_path
+
+
+def attributed(folder: Path, a: str, b: str, *words: str) -> pd.DataFrame:
+    given = ("device=cpu", "problem.mask=full", "reruns.places=true", f"path_a={a}", f"path_b={b}", *words)
+    (each,) = plan(configuration(*TINY, *given, folders=[folder]), None)
+    measured = Pipeline("test", Cache(None, 0.0)).measure(each.case)
+    assert measured.status == "ok", measured.traceback
+    return pd.DataFrame(measured.table("places"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "place"), [("scale_dtype:float32", "kernel.scale_dtype"), ("other_order:true", "kernel.other_order")]
+)
+def test_a_planted_place_is_named_and_the_decoy_is_not(mine: Path, setting: str, place: str) -> None:
+    found = attributed(mine, "planted", f"single_device+planted/decoy:5/{setting}", "dtype=float64")
+    forward = found[found["tensor"].isin(["out", "lse"])].set_index(["tensor", "place"])
+    assert set(forward["shortest"]) == {place}
+    assert forward["verified"].all()
+    assert (forward["left"] == 0).all()
+    shares = forward["share"].unstack()
+    assert shares[place].tolist() == pytest.approx([1.0, 1.0])
+    assert shares["kernel.decoy"].tolist() == pytest.approx([0.0, 0.0])
+
+
+def test_two_planted_places_are_both_needed(mine: Path) -> None:
+    found = attributed(mine, "planted", "single_device+planted/other_order:true/scale_dtype:float32", "dtype=float64")
+    out = found[found["tensor"] == "out"]
+    assert set(out["shortest"]) == {"kernel.other_order, kernel.scale_dtype"}
+    assert out["share"].sum() == pytest.approx(1.0)  # Shapley's shares add up
+    assert out.set_index("place")["share"]["kernel.scale_dtype"] > 0.99  # 2^-25 of a score against 2^-53
+
+
+@pytest.mark.stress(3)
+@pytest.mark.parametrize(
+    ("a", "b", "place"),
+    [
+        ("split_kv/splits:3+eager", "split_kv/splits:4+eager", "options.splits"),
+        ("ring@4+eager", "ring/ring_direction:previous/merge:sigmoid@4+eager", "forward.ring_direction"),
+        ("ring@4+eager", "ring/merge:logsumexp@4+eager", "forward.merge"),
+        ("decode_context_parallel@2+eager", "decode_context_parallel/reduce_dtype:accumulate@2+eager",
+         "options.reduce_dtype"),
+        ("eager", "torch_math", "kernel"),
+        ("single_device+eager", "ring@4+eager", "schedule"),
+        ("eager", "single_device+eager/probability_dtype:accumulate", "kernel.probability_dtype"),
+    ],
+)  # fmt: skip
+def test_another_split_merge_or_order_is_named(a: str, b: str, place: str) -> None:
+    found = accuracy.attribute(a, b, **{**SMALL, "mask": "full"})
+    out = found[found["tensor"].isin(["out", "lse"])]
+    assert set(out["shortest"]) == {place}
+    assert out["verified"].all()
+    best = out.loc[out.groupby("tensor")["share"].idxmax()]
+    assert set(best["place"]) == {place}
+    assert place in places_told(found)
+
+
+def test_transformer_engine_s_ring_is_zigzag_in_other_places() -> None:
+    mine = "zigzag/dq_accumulator:input/dkv_accumulator:input/gradient_wire:input@3+eager"  # places enough as they are
+    found = accuracy.attribute(mine, "te_p2p@3+eager", **{**SMALL, "seqlen": 36})
+    assert "schedule" not in set(found["place"])
+    assert (found["left"] == 0).all()
+    shortest = found.drop_duplicates("tensor").set_index("tensor")["shortest"]
+    assert shortest["lse"] == "forward.merge"
+    assert shortest["out"] == "forward.merge, forward.out_accumulator"
+
+
+def test_two_runs_of_one_path_have_nothing_to_attribute() -> None:
+    assert accuracy.attribute("ring@2+eager", "ring@2+eager", **SMALL).empty
+
+
+def test_what_cannot_be_attributed_says_why() -> None:
+    def function(q, k, v, **how):
+        return q
+
+    (reason,) = accuracy.attribute(function, "eager", **SMALL)["reason"]
+    assert reason == "a function has no places that could be switched"
+
+
+def test_a_table_of_places_names_both_paths() -> None:
+    found = accuracy.attribute("split_kv/splits:3+eager", "split_kv/splits:4+eager", **SMALL)
+    assert set(found["path_a"]) == {"split_kv/splits:3@1+eager"}
+    assert set(found["of_b"]) == {"4"}
