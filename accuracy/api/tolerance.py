@@ -8,13 +8,13 @@ from typing import Any
 import pandas as pd
 
 from accuracy.bound import advise
+from accuracy.config import find
 from accuracy.config.knobs import complete_part
 from accuracy.core.case import Part, Problem
 from accuracy.core.dtype import FORMATS
 from accuracy.core.entry import entry
 from accuracy.core.errors import ConfigError, unknown
 from accuracy.core.paths import CONFIGS
-from accuracy.probe import subjects
 from accuracy.runtime import arithmetic
 from accuracy.runtime import device as devices
 
@@ -64,7 +64,8 @@ def tolerance(
     device = devices.choose(device)
     names = None if kernel is None else [kernel] if isinstance(kernel, str) else list(kernel)
     with arithmetic.exact():
-        parts = {part.name: part for part in subjects.chosen(names or advise.ANY, {})}
+        chosen = (find.part("kernel", name, ()) for name in names or advise.ANY)
+        parts = {part.name: complete_part("kernel", part, strict=False) for part in chosen}
         kernels = advise.healthy(names, parts.__getitem__, problem, word, device)
         for name, each in zip(names or (), kernels, strict=bool(names)):
             if reason := advise.unable(name, each, problem, word, device):

@@ -76,7 +76,7 @@ def parts(kind: str, nodes: Any, folders: Sequence[Path]) -> Iterator[Part]:
             yield Part("auto", ",".join(part(kind, candidate, folders).source for candidate in candidates))
         elif kind == "kernel" and name == "every":
             excluded = check(Every, "kernel.every", given).exclude
-            but, names = set(values_of(excluded) if excluded else ()), set(_sources(kind, folders))
+            but, names = set(values_of(excluded) if excluded else ()), set(sources(kind, folders))
             for each in but - names:
                 raise unknown("kernel.every.exclude", each, names)
             yield from (part(kind, each, folders) for each in sorted(names - but))
@@ -88,15 +88,15 @@ def parts(kind: str, nodes: Any, folders: Sequence[Path]) -> Iterator[Part]:
 
 def part(kind: str, name: Any, folders: Sequence[Path]) -> Part:
     """A part's code: in the package, in a user's folder, or by the dotted name that was given. Raises ConfigError."""
-    name, sources = str(name), _sources(kind, folders)
+    name, known = str(name), sources(kind, folders)
     if "." in name:
         return Part(name.rpartition(".")[2], name)
-    if name not in sources:
-        raise unknown(f"code of {kind}", name, sources)
-    return Part(name, sources[name])
+    if name not in known:
+        raise unknown(f"code of {kind}", name, known)
+    return Part(name, known[name])
 
 
-def _sources(kind: str, folders: Sequence[Path]) -> dict[str, str]:
+def sources(kind: str, folders: Sequence[Path]) -> dict[str, str]:
     """Where a kind's parts are, by name; the package's hide a user's, a first folder's a later one's."""
     files = [path for place in (*reversed(folders), PACKAGE) for path in (place / kind).glob("[a-z]*.py")]
     ours = PACKAGE / kind

@@ -195,14 +195,10 @@ def command_tolerance(device: str, folder: Path) -> None:
         folder=folder)  # fmt: skip
 
 
-def command_probe(device: str, folder: Path) -> None:
-    run("probe", "kernel=eager", "dtype=bfloat16", f"device={device}", folder=folder)
-
-
 COMMANDS = {
     "accuracy accuracy-report accuracy-check": command_accuracy,
     "accuracy-judge accuracy-reduce": command_judge_and_reduce,
-    "accuracy-tolerance": command_tolerance, "accuracy-probe": command_probe,
+    "accuracy-tolerance": command_tolerance,
 }  # fmt: skip
 MAINTAINERS = {"accuracy-publish", "accuracy-evidence"}  # of tables: they take no tensors
 

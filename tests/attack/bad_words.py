@@ -90,7 +90,7 @@ FLAGS = {
     "accuracy-check accept": [
         "{place}", "{run} --to /dev/null --reason x", "{run} --reason", "{run} --nope", "", "{run} {text}",
     ],
-    "accuracy-probe": [
+    "python -m experiments.probe": [
         "{word}", "kernel={word}", "dtype={word}", "question={word}", "device={word}", "kernel.eager.tf32={word}",
         "kernel.eager={word}", "--config-dir", "--json", "kernel=eager question=scale device=cpu --json /dev/null/x",
         "device=cpu,cuda", "kernel.nope.x=1",

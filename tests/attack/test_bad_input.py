@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from accuracy.cli import USAGE_ERROR, check, judge, probe, publish, reduce, report, tolerance
+from accuracy.cli import USAGE_ERROR, check, judge, publish, reduce, report, tolerance
+from experiments.probe import __main__ as probe
 from tests.attack import bad_words
 from tests.command_line import TINY, Answer, CommandLine
 from tests.gate.made_up import MadeUp, write_run
@@ -20,7 +21,7 @@ EXAMPLES = settings(
 MAINS: dict[str, Callable[[Sequence[str]], object]] = {
     "accuracy-report": report.main, "accuracy-publish": publish.main, "accuracy-check": check.main,
     "accuracy-check accept": lambda words: check.main(["accept", *words]),
-    "accuracy-probe": probe.main, "accuracy-judge": judge.main,
+    "python -m experiments.probe": probe.main, "accuracy-judge": judge.main,
     "accuracy-reduce": reduce.main,
     "accuracy-tolerance": tolerance.main,
 }  # fmt: skip

@@ -13,7 +13,7 @@ from accuracy.core.paths import PACKAGE
 from accuracy.execute.plan import Planned, plan
 from accuracy.inputs import base as inputs_base
 from accuracy.measurement.memory import bytes_needed
-from accuracy.measurement.pipeline import shared
+from accuracy.measurement.observe import shared
 from accuracy.results.table import METRICS
 from accuracy.runtime.rounding import round_to
 from tests.measuring import configuration, measure

@@ -5,7 +5,7 @@ import pytest
 from accuracy.core.case import Case
 from accuracy.execute.plan import plan
 from accuracy.execute.schedule import Schedule
-from accuracy.measurement.pipeline import shared
+from accuracy.measurement.observe import shared
 from tests.measuring import TINY, configuration
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from accuracy.probe.base import DIM, Answer, Subject
+from experiments.probe.base import DIM, Answer, Subject
 
 QUERIES, KEYS = 24, DIM
 

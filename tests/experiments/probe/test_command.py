@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from accuracy.cli.probe import main
-from accuracy.probe.subjects import sources
+from accuracy.config.find import sources
+from experiments.probe.__main__ import COMMAND, main
 from tests import planting
 
 QUICK = ["kernel=eager,flash_attn", "question=lse_base,scale", "dtype=float32,bfloat16", "device=cpu"]
@@ -30,7 +30,7 @@ def test_json_holds_the_numbers_behind_the_answers(tmp_path: Path, capsys: pytes
         "text": "e", "details": {"lse_of_64_equal_keys": pytest.approx(4.158883, abs=1e-6)}
     }  # fmt: skip
     assert flash["unsupported"].startswith("kernel flash_attn needs a CUDA device")
-    assert content["command"] == " ".join(["accuracy-probe", *QUICK])
+    assert content["command"] == " ".join([COMMAND, *QUICK])
     assert str(tmp_path) not in path.read_text()
 
 
@@ -42,7 +42,7 @@ def test_a_knob_of_a_kernel_is_respected(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_a_kernel_of_a_users_folder_is_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = (
-        "from accuracy.kernel.eager import Eager\nfrom tests.probe.faulty import lse_in_base\n"
+        "from accuracy.kernel.eager import Eager\nfrom tests.experiments.probe.faulty import lse_in_base\n"
         "class KERNEL(Eager):\n    def build(self, device):\n        return lse_in_base(2)\n"
     )
     planting.part(tmp_path, "kernel", "mine", code)
@@ -73,12 +73,12 @@ def test_a_kernel_of_a_users_folder_is_asked(tmp_path: Path, capsys: pytest.Capt
 def test_a_mistake_is_told_in_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 2
     answer = capsys.readouterr()
-    assert answer.err.startswith("accuracy-probe: ")
+    assert answer.err.startswith(f"{COMMAND}: ")
     assert answer.err.count("\n") == 1
     assert told in answer.err
     assert answer.out == ""
 
 
 def test_every_kernel_on_disk_is_asked_by_default() -> None:
-    assert {"eager", "torch_flash", "flash_attn"} <= set(sources())
-    assert "auto" not in sources()
+    assert {"eager", "torch_flash", "flash_attn"} <= set(sources("kernel", ()))
+    assert "auto" not in sources("kernel", ())

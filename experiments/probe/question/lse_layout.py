@@ -5,8 +5,8 @@ from itertools import permutations
 import torch
 from torch import Tensor
 
-from accuracy.probe.base import DIM, SCALE, Answer, Subject
-from accuracy.probe.question.lse_base import BASES
+from experiments.probe.base import DIM, SCALE, Answer, Subject
+from experiments.probe.question.lse_base import BASES
 
 BATCH, HEADS, QUERIES, KEYS = 2, 3, 5, 7
 AXES = ("B", "H", "S")

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from accuracy.probe.base import DIM, TENSORS, Answer, Subject
-from accuracy.probe.question.mask_alignment import visible
+from experiments.probe.base import DIM, TENSORS, Answer, Subject
+from experiments.probe.question.mask_alignment import visible
 
 QUERIES, KEYS = 96, 64
 EMPTY = QUERIES - KEYS  # rows, where the mask is aligned at the bottom right

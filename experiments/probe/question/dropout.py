@@ -2,8 +2,8 @@
 
 import torch
 
-from accuracy.probe.base import DIM, SCALE, Answer, Subject
 from accuracy.runtime.dropout import Dropout
+from experiments.probe.base import DIM, SCALE, Answer, Subject
 
 RATE, QUERIES = 0.5, 24  # 1 / (1 - RATE) / 64 is exact in every dtype
 

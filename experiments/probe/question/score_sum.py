@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from accuracy.probe.base import DIM, Answer, Subject
-from accuracy.probe.cancellation import ORDERS, STEPS, bits, named, terms
+from experiments.probe.base import DIM, Answer, Subject
+from experiments.probe.cancellation import ORDERS, STEPS, bits, named, terms
 
 PLACES = {"near": (0, 1, 2, 3), "far": (0, 16, 32, 48)}
 

@@ -1,6 +1,6 @@
 """Is softmax_scale honoured, forward and backward, and how exactly? One key: lse is scale q k, dq and dk go with it."""
 
-from accuracy.probe.base import Answer, Subject
+from experiments.probe.base import Answer, Subject
 
 LOW, HIGH, ODD = 0.125, 0.5, 0.3
 WRONG = 1e-2  # relative; a scale that is not honoured is off by a factor

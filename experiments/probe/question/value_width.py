@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from accuracy.core.errors import one_line
-from accuracy.probe.base import DIM, Answer, Subject
+from experiments.probe.base import DIM, Answer, Subject
 
 NARROW, WIDE = 32, 96
 ROUNDINGS = 16  # as `strides`; a lost column of values costs 1 / sqrt(32)

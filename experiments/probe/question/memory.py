@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from accuracy.probe.base import DIM, Answer, Subject, same_bits
 from accuracy.runtime import device
+from experiments.probe.base import DIM, Answer, Subject, same_bits
 
 QUERIES, KEYS = 37, 101
 GUARD, VALUE = 4096, 3.0  # elements on each side of what is allocated, and what they hold

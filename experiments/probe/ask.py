@@ -11,7 +11,7 @@ from accuracy.core import plugins
 from accuracy.core.case import Part
 from accuracy.core.errors import one_line
 from accuracy.kernel.base import kernel_of
-from accuracy.probe.base import Answer, Subject
+from experiments.probe.base import Answer, Subject
 
 QUESTIONS = tuple(sorted(path.stem for path in (Path(__file__).parent / "question").glob("[a-z]*.py")))
 
@@ -50,7 +50,7 @@ def asked(question: str, subject: Subject) -> Answer:
     """A question's answer; what a kernel raises is one too."""
     try:
         with torch.no_grad():
-            answer: Answer = plugins.load(f"accuracy.probe.question.{question}").ask(subject)
+            answer: Answer = plugins.load(f"experiments.probe.question.{question}").ask(subject)
             return answer
     except Exception as error:
         text = one_line(error)

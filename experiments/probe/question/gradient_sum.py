@@ -7,9 +7,9 @@ dP. So dq = scale sum dP k, dk = scale sum dP q and dv = sum dout: sums of terms
 import torch
 from torch import Tensor
 
-from accuracy.probe.base import Answer, Subject
-from accuracy.probe.cancellation import ORDERS, bits, terms, told
-from accuracy.probe.question.denominator_sum import KEYS, PLACES
+from experiments.probe.base import Answer, Subject
+from experiments.probe.cancellation import ORDERS, bits, terms, told
+from experiments.probe.question.denominator_sum import KEYS, PLACES
 
 BATCH = len(ORDERS)
 HEADS = "over heads"

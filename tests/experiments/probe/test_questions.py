@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from accuracy.kernel import eager, flash_attn
-from accuracy.probe.ask import QUESTIONS, asked
-from accuracy.probe.base import Subject
-from tests.probe import faulty
+from experiments.probe.ask import QUESTIONS, asked
+from experiments.probe.base import Subject
+from tests.experiments.probe import faulty
 
 HEALTHY = {
     "bfloat16": {

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from accuracy.probe.base import DIM, Answer, Subject, same_bits
+from experiments.probe.base import DIM, Answer, Subject, same_bits
 
 STORED: dict[str, Callable[[Tensor], Tensor]] = {
     "heads before tokens": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),

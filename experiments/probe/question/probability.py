@@ -10,7 +10,7 @@ import math
 import torch
 
 from accuracy.core.dtype import FORMATS
-from accuracy.probe.base import Answer, Subject
+from experiments.probe.base import Answer, Subject
 
 ITEMS = 256
 RMS = 0.4247  # of a rounding, times 2^-p

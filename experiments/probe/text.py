@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from accuracy.probe.ask import Report
+from experiments.probe.ask import Report
 
 
 def block(report: Report) -> str:

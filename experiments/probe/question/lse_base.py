@@ -2,7 +2,7 @@
 
 import math
 
-from accuracy.probe.base import Answer, Subject
+from experiments.probe.base import Answer, Subject
 
 KEYS = 64
 BASES = {"e": 1.0, "2": 1 / math.log(2), "10": 1 / math.log(10)}

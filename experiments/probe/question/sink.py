@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from accuracy.kernel.block import sink
-from accuracy.probe.base import DIM, Answer, Subject
+from experiments.probe.base import DIM, Answer, Subject
 
 ROUNDINGS = 16  # as `strides`; out is rounded once more. Without its sink an out of 6 keys is wrong by a tenth
 LSE = 1e-4

@@ -1,6 +1,6 @@
 """Are out, lse, dq, dk and dv the same bit for bit in 30 runs?"""
 
-from accuracy.probe.base import DIM, TENSORS, Answer, Subject, same_bits
+from experiments.probe.base import DIM, TENSORS, Answer, Subject, same_bits
 
 RUNS = 30
 LENGTH = {"cpu": 96, "cuda": 2048}  # long enough on a GPU that many blocks add to the same gradients

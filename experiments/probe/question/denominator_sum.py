@@ -9,8 +9,8 @@ import math
 import torch
 from torch import Tensor
 
-from accuracy.probe.base import Answer, Subject
-from accuracy.probe.cancellation import named
+from experiments.probe.base import Answer, Subject
+from experiments.probe.cancellation import named
 
 KEYS, STEPS = 2048, 40
 HIDDEN = -1000.0  # a score whose weight is 0

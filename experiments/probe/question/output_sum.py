@@ -6,9 +6,9 @@ tiles in less, or the other way round, shows two formats.
 
 from torch import Tensor
 
-from accuracy.probe.base import Answer, Subject
-from accuracy.probe.cancellation import ORDERS, bits, terms, told
-from accuracy.probe.question.denominator_sum import HIDDEN, KEYS, PLACES
+from experiments.probe.base import Answer, Subject
+from experiments.probe.cancellation import ORDERS, bits, terms, told
+from experiments.probe.question.denominator_sum import HIDDEN, KEYS, PLACES
 
 
 def ask(subject: Subject) -> Answer:
