@@ -61,7 +61,10 @@ format: $(VENV)/.development ## mend style
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.development ## speed of the measuring itself, as ratios within one run
-	$(BIN)/python -m tests.benchmark
+	$(BIN)/python -m bench
+
+trace: $(VENV)/.package ## how many files, functions and calls one ring case runs through
+	$(BIN)/python -m bench.trace
 
 charts: ## Observable Plot as the reports carry it: accuracy/report/page/plot.min.js, which is committed (needs npm)
 	npm ci --silent --prefix accuracy/report/page/vendor
@@ -83,4 +86,4 @@ evidence-check: $(VENV)/.package ## every measured number of README, FINDINGS an
 clean: ## remove what the commands above made
 	rm -rf $(VENV) outputs multirun site .pytest_cache .mypy_cache .ruff_cache
 
-.PHONY: help demo test suite stress test-gpu test-browser lint format bench charts site evidence evidence-check clean
+.PHONY: help demo test suite stress test-gpu test-browser lint format bench trace charts site evidence evidence-check clean

@@ -1,6 +1,6 @@
 """How much does decoding gain from keys cut into parts: flash-attn unsplit, splitting by itself, parts joined by us?
 
-python -m tests.benchmark.split_kv
+python -m bench.split_kv
 
 flash-attention #1029 reports 77 us unsplit and 24 us split and joined for one query with as many key/value heads as
 query heads and a small batch, in flash-attn's varlen path, which splits only where there are fewer key/value heads. Its

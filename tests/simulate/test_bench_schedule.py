@@ -4,8 +4,8 @@ import pytest
 
 from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
-from tests.benchmark import device_time, schedule
-from tests.benchmark.device_time import DeviceTime
+from bench import device_time, schedule
+from bench.device_time import DeviceTime
 from tests.measuring import TINY
 
 SPANS = [("void flash_bwd<2>", 0.002, 0.004), ("add", 0.0, 0.001), ("add", 0.003, 0.006)]

@@ -23,7 +23,7 @@ from accuracy.measurement import targets
 from accuracy.runtime import arithmetic
 from accuracy.simulate import program
 from accuracy.simulate.program import build_kernel
-from tests.benchmark.schedule import Timed
+from bench.schedule import Timed
 from tests.measuring import composed, configuration
 
 TARGET = 1500  # cases a minute on an H200; separate torchrun scripts give 3.7

@@ -1,4 +1,4 @@
-"""What does a kill cost a long reference? `python -m tests.benchmark.killed [TOKENS] [SECONDS] [FOLDER]`
+"""What does a kill cost a long reference? `python -m bench.killed [TOKENS] [SECONDS] [FOLDER]`
 
 One head of TOKENS (786,432), forward and backward, by the fused reference, three times in processes of their own: to
 the end without a checkpoint; with one, killed SECONDS (9) after it began; and again, to the end. Says the seconds of
@@ -38,7 +38,7 @@ def main(tokens: int, seconds: float, folder: Path) -> None:
 
 def run(tokens: int, folder: str, seconds: float | None) -> tuple[float, str]:
     """Seconds from the begin of the computation to its end or its kill, and the digest of the results."""
-    words = [sys.executable, "-m", "tests.benchmark.killed", "child", str(tokens), folder]
+    words = [sys.executable, "-m", "bench.killed", "child", str(tokens), folder]
     child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     assert child.stdout.readline() == "begin\n"

@@ -1,4 +1,4 @@
-"""What limits the fused float64 reference, and what does a mask save? `python -m tests.benchmark.limit [TOKENS]`
+"""What limits the fused float64 reference, and what does a mask save? `python -m bench.limit [TOKENS]`
 
 On a GPU (elsewhere in Triton's interpreter): 8 heads of 128, TOKENS (32,768), causal. The kernels are timed whole and
 with parts taken out of their source, so that a difference is what the part costs; rates are of useful operations (half
@@ -22,7 +22,7 @@ interpreter.prepare()
 
 from accuracy.reference import fused, fused_kernels  # noqa: E402
 from accuracy.runtime import arithmetic, device  # noqa: E402
-from tests.benchmark.truth import DIM, HEADS, SCALE, best, both, draw, forward, rate  # noqa: E402
+from bench.truth import DIM, HEADS, SCALE, best, both, draw, forward, rate  # noqa: E402
 
 DEVICE = device.choose("auto")
 

@@ -1,6 +1,6 @@
 """What does a schedule cost above its kernel calls, at 16 ranks?
 
-`python -m tests.benchmark.schedule [VARIANT ...]` runs it alone, and says which kernels and which Python functions take
+`python -m bench.schedule [VARIANT ...]` runs it alone, and says which kernels and which Python functions take
 most of each variant. Targets on a GPU, over single device's time in the same run: 3, for bpt_ring 5. On a CPU: a case
 takes at most 1.5 times single device's time plus what the kernel itself takes longer for many small blocks than for one
 large one, and what gathering and scattering must copy and add.
@@ -35,8 +35,8 @@ from accuracy.simulate import program
 from accuracy.simulate.program import build_kernel, simulate
 from accuracy.world import simulated
 from accuracy.world.base import Tensors
-from tests.benchmark import device_time
-from tests.benchmark.device_time import DeviceTime
+from bench import device_time
+from bench.device_time import DeviceTime
 from tests.measuring import configuration
 from tests.simulate.batched.both_ways import differing
 

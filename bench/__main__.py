@@ -6,7 +6,7 @@ Every line says what was measured, the value, and the target it is held against;
 import torch
 
 from accuracy.runtime import arithmetic, device
-from tests.benchmark import capture, many_gpus, ranks, report, schedule, throughput, truth
+from bench import capture, many_gpus, ranks, report, schedule, throughput, truth
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""How fast is FP8 attention beside flash-attn 2 in bfloat16? By hand, on a Hopper GPU: `python -m tests.benchmark.fp8`.
+"""How fast is FP8 attention beside flash-attn 2 in bfloat16? By hand, on a Hopper GPU: `python -m bench.fp8`.
 
 Each line: ms and the rate over flash-attn's in the same run, above 1 faster. Targets on an H200 at S = 8,192, H = 32,
 D = 128: the Triton FP8 forward at least 1.6 with a full mask and 1.4 causal, without what is timed apart: the casts of

@@ -1,6 +1,6 @@
 """What does a backward with dq apart from dk, dv gain over XLA's, by how many heads there are? (jax-triton #177)
 
-python -m tests.benchmark.jax_split [FOLDER]
+python -m bench.jax_split [FOLDER]
 
 #177 splits the backward so that it is parallel over the sequence too, and says about 3 times the speed of XLA's
 backward (causal); its reviewer expects the gain where batch times heads is small. Beside it: our own split and fused

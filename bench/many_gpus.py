@@ -1,6 +1,6 @@
 """How much faster is a grid on all GPUs of the machine than on one? The grid of `throughput`, references not kept.
 
-`python -m tests.benchmark.many_gpus [KEY=VALUE ...]` runs it alone; on a CPU with two processes in place of GPUs. One
+`python -m bench.many_gpus [KEY=VALUE ...]` runs it alone; on a CPU with two processes in place of GPUs. One
 GPU is one new worker process, too, whose start more GPUs do not shorten: words make the grid larger.
 """
 
@@ -21,7 +21,7 @@ from accuracy.execute import workers as pool
 from accuracy.execute.plan import plan
 from accuracy.runtime import arithmetic
 from accuracy.runtime import device as devices
-from tests.benchmark import throughput
+from bench import throughput
 from tests.measuring import configuration
 
 TARGETS = {4: 3.5}  # times one GPU, by the number of GPUs

@@ -1,4 +1,4 @@
-"""How fast is each kernel on one GPU, and how steady? By hand: `python -m tests.benchmark.kernels`, about a minute.
+"""How fast is each kernel on one GPU, and how steady? By hand: `python -m bench.kernels`, about a minute.
 
 Speeds are ratios to flash-attn 2 as it comes (backward not deterministic) in the same run: above 1 is faster. Targets
 on an H200, causal: forward at least 0.70, carried or not; split backward at least 0.60.

@@ -1,0 +1,44 @@
+"""`make trace`: how much code runs for one ring case on two ranks, without a report? Files, functions and calls.
+
+It counts in a fresh process, from the import of `accuracy` on; the bodies of modules and classes count as no functions.
+"""
+
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+PACKAGE = Path(__file__).parents[1] / "accuracy"
+WORDS = ("variant=ring", "world_size=2", "dtype=bfloat16", "seed=0", "device=cpu", "workers=1", "report=false")
+
+
+def main() -> None:
+    calls: Counter[tuple[str, str, int]] = Counter()
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(f"{PACKAGE}/"):
+            calls[code.co_filename, code.co_name, code.co_firstlineno] += 1
+
+    with tempfile.TemporaryDirectory() as folder:
+        sys.setprofile(note)
+        from accuracy.cli.application import start
+
+        start([*WORDS, f"output_dir={folder}/run"])
+        sys.setprofile(None)
+    bodies = {key for key in calls if key[1] == "<module>" or key[1][0].isupper()}
+    functions = {key: count for key, count in calls.items() if key not in bodies}
+    of_files: Counter[str] = Counter()
+    for (file, _, _), count in functions.items():
+        of_files[file] += count
+    for file, count in of_files.most_common():
+        number = sum(key[0] == file for key in functions)
+        print(f"{count:8} calls of {number:3} functions in {Path(file).relative_to(PACKAGE)}")
+    print(f"{len({key[0] for key in calls})} files loaded, {len(of_files)} run, {len(functions)} functions, "
+          f"{sum(functions.values())} calls")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
