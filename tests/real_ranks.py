@@ -15,7 +15,7 @@ from accuracy.core.case import Case
 from accuracy.execute.ranks.agent import Agent
 from accuracy.execute.ranks.rank_loop import END, Rank, Task
 from accuracy.execute.ranks.rendezvous import Ranks
-from accuracy.inputs.base import draw_shard
+from accuracy.inputs.drawing import draw_shard
 from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
 from accuracy.simulate.program import Ran

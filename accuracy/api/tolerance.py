@@ -10,7 +10,7 @@ import pandas as pd
 from accuracy.bound import advise
 from accuracy.config import find
 from accuracy.config.knobs import complete_part
-from accuracy.core.case import Part, Problem
+from accuracy.core.case import Problem
 from accuracy.core.dtype import FORMATS
 from accuracy.core.entry import entry
 from accuracy.core.errors import ConfigError, unknown
@@ -60,7 +60,7 @@ def tolerance(
     known = sorted(path.stem for path in (CONFIGS / "inputs").glob("*.yaml"))
     if inputs not in known:
         raise unknown("inputs", inputs, known)
-    drawn = complete_part("inputs", Part(inputs, f"accuracy.inputs.{inputs}"), strict=False)
+    drawn = complete_part("inputs", find.part("inputs", inputs), strict=False)
     device = devices.choose(device)
     names = None if kernel is None else [kernel] if isinstance(kernel, str) else list(kernel)
     with arithmetic.exact():

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from accuracy.core.case import Part, Problem
 from accuracy.core.dtype import FORMATS, tensor_dtype
-from accuracy.inputs import base as inputs_base
-from accuracy.inputs.base import Inputs
+from accuracy.inputs import drawing
+from accuracy.inputs.drawing import Inputs
 from accuracy.kernel.base import KernelKnobs, kernel_of
 from accuracy.kernel.eager import Eager
 from accuracy.reference import float64
@@ -172,8 +172,8 @@ def _measured(x: Tensor, reference: Tensor, rtol: float) -> tuple[float, float, 
 def _runs(setting: Setting, seeds: Sequence[int]) -> Iterator[tuple[Named, Named, Named]]:
     """Of every seed and kernel: what it gives, the reference, and what one does that never sees a key."""
     for seed in seeds:
-        drawn = inputs_base.draw(setting.inputs, setting.problem, seed)
-        inputs = inputs_base.round_to(drawn, setting.dtype, setting.device)
+        drawn = drawing.draw(setting.inputs, setting.problem, seed)
+        inputs = drawing.round_to(drawn, setting.dtype, setting.device)
         reference = _reference(setting, inputs)
         wrong = {}
         if setting.problem.pairs <= 2**22:

@@ -81,13 +81,17 @@ def parts(kind: str, nodes: Any, folders: Sequence[Path]) -> Iterator[Part]:
                 raise unknown("kernel.every.exclude", each, names)
             yield from (part(kind, each, folders) for each in sorted(names - but))
         else:
-            found = part(kind, name, folders)
-            for options in _options(f"{kind}.{name}", given or {}):
+            node = dict(mapping(f"{kind}.{name}", given or {}))
+            found = part(kind, node.pop("code", name), folders)
+            for options in _options(f"{kind}.{name}", node):
                 yield Part(name, found.source, options)
 
 
-def part(kind: str, name: Any, folders: Sequence[Path]) -> Part:
-    """A part's code: in the package, in a user's folder, or by the dotted name that was given. Raises ConfigError."""
+def part(kind: str, name: Any, folders: Sequence[Path] = ()) -> Part:
+    """A part's code: what `code` in its YAML file names, else NAME.py in the package or in a user's folder.
+
+    A dotted name is that of its module. Raises ConfigError.
+    """
     name, known = str(name), sources(kind, folders)
     if "." in name:
         return Part(name.rpartition(".")[2], name)
@@ -96,15 +100,19 @@ def part(kind: str, name: Any, folders: Sequence[Path]) -> Part:
     return Part(name, known[name])
 
 
-def sources(kind: str, folders: Sequence[Path]) -> dict[str, str]:
-    """Where a kind's parts are, by name; the package's hide a user's, a first folder's a later one's."""
-    files = [path for place in (*reversed(folders), PACKAGE) for path in (place / kind).glob("[a-z]*.py")]
-    ours = PACKAGE / kind
-    return {
-        path.stem: f"accuracy.{kind}.{path.stem}" if path.parent == ours else str(path.resolve())
-        for path in files
-        if path.stem != "base"
-    }
+def sources(kind: str, folders: Sequence[Path] = ()) -> dict[str, str]:
+    """Where a kind's parts are, by name; the package's hide a user's, a first folder's a later one's.
+
+    A part is what `code` in its YAML file names, else NAME.py. `auto` and `every` choose among kernels and are none.
+    """
+    files = (path for place in reversed(folders) for path in (place / kind).glob("[a-z]*.py"))
+    found = {path.stem: str(path.resolve()) for path in files}
+    ours = (PACKAGE / kind).glob("[a-z]*.py") if kind == "variant" else (CONFIGS / kind).glob("*.yaml")
+    found |= {path.stem: f"accuracy.{kind}.{path.stem}" for path in ours if path.stem not in ("base", "auto", "every")}
+    for path in (path for place in (*reversed(folders), CONFIGS) for path in (place / kind).glob("*.yaml")):
+        if code := re.search(r"^code: *(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE):
+            found[path.stem] = code[1]
+    return found
 
 
 def _options(where: str, given: Any) -> Iterator[tuple[tuple[str, Any], ...]]:

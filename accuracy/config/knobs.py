@@ -15,6 +15,10 @@ from accuracy.core.errors import ConfigError, one_line
 from accuracy.core.sharding import UNEVEN, kind_of
 
 CONTENTS = {"variant": "SCHEDULE", "kernel": "KERNEL", "inputs": "draw"}  # what the file of a part must have
+MODELS = {
+    "variant": "accuracy/variant/base.py", "kernel": "accuracy/kernel/base.py",
+    "inputs": "accuracy/inputs/distributions.py",
+}  # fmt: skip
 
 
 def complete_variant(variant: Variant) -> Variant:
@@ -47,7 +51,7 @@ def _module(kind: str, source: str) -> ModuleType:
         text = one_line(error)
         raise ConfigError(f"{kind} {source} cannot be loaded ({text}); correct it, its name or PYTHONPATH") from error
     if not hasattr(module, CONTENTS[kind]):
-        raise ConfigError(f"{kind} {source} lacks {CONTENTS[kind]}; see accuracy/{kind}/base.py")
+        raise ConfigError(f"{kind} {source} lacks {CONTENTS[kind]}; see {MODELS[kind]}")
     return module
 
 

@@ -89,11 +89,12 @@ def _of_stack(name: str, type: str) -> Field:
 
 def _parts(case: "Case") -> list[tuple[str, ...]]:
     """The chosen code with its knobs, wherever it is on disk."""
-    parts = [case.variant.forward, case.variant.backward, case.kernel, case.inputs]
-    if case.against is not None:
-        parts += [case.against.variant.forward, case.against.variant.backward, case.against.kernel]
-    found: list[tuple[str, ...]] = [_part(each) for each in parts]
+    parts = [("variant", case.variant.forward), ("variant", case.variant.backward), ("kernel", case.kernel)]
+    parts.append(("inputs", case.inputs))
     if (other := case.against) is not None:
+        parts += [("variant", other.variant.forward), ("variant", other.variant.backward), ("kernel", other.kernel)]
+    found: list[tuple[str, ...]] = [_part(*each) for each in parts]
+    if other is not None:
         found.append((other.world, other.variant.name, other.variant.sharding, other.precision_text))
     return found
 
@@ -111,8 +112,10 @@ def _policy(policy: "Precision") -> str:
 
 
 @cache
-def _part(part: "Part") -> tuple[str, str, str]:
-    return part.name, part.source.rpartition("/")[2], part.options_text
+def _part(kind: str, part: "Part") -> tuple[str, str, str]:
+    """A part of this package's is named by its kind, so that its id does not depend on the file that it lies in."""
+    ours = part.source.startswith("accuracy.") and re.split("[.:]", part.source)[-1] == part.name
+    return part.name, f"accuracy.{kind}.{part.name}" if ours else part.source.rpartition("/")[2], part.options_text
 
 
 def _reruns(case: "Case") -> str:

@@ -6,6 +6,7 @@ A source is a module's dotted name, or the path of a Python file.
 import hashlib
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -24,8 +25,8 @@ def load(source: str) -> ModuleType:
     """The module at a source, or what stands in its `PARTS` for MODULE:NAME. Raises ImportError or the file's own
     error."""
     if not source.endswith(".py"):
-        name, _, part = source.partition(":")
-        module = importlib.import_module(name)
+        module = importlib.import_module(module_of(source))
+        part = source.partition(":")[2]
         return module.PARTS[part] if part else module
     if (folder := str(Path(source).parent)) not in sys.path:  # as Python does for a script, but last
         sys.path.append(folder)
@@ -37,6 +38,11 @@ def load(source: str) -> ModuleType:
     sys.modules[name] = module  # dataclasses look their module up by name
     spec.loader.exec_module(module)
     return module
+
+
+def module_of(source: str) -> str:
+    """The dotted name of a source's module, or its file."""
+    return source if source.endswith(".py") else source.partition(":")[0]
 
 
 @dataclass(frozen=True)
@@ -94,8 +100,8 @@ def default_options(module: ModuleType) -> tuple[tuple[str, Scalar], ...]:
 
 
 def default_part(source: str) -> Part:
-    """The part at a source, by the last of its dotted name, with its knobs at their defaults."""
-    return Part(source.rpartition(".")[2], source, default_options(load(source)))
+    """The part at a source, by the last of its name, with its knobs at their defaults."""
+    return Part(re.split("[.:]", source)[-1], source, default_options(load(source)))
 
 
 def build_options(module: ModuleType, given: tuple[tuple[str, Scalar], ...]) -> Any:

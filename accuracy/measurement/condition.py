@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.case import Case, Problem
-from accuracy.inputs.base import Inputs
+from accuracy.inputs.drawing import Inputs
 from accuracy.measurement.metrics import Array
 from accuracy.reference.float64 import seen_keys
 from accuracy.results.derived import ratio

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from accuracy.core.case import Case, Part, Problem, Reruns
-from accuracy.inputs import base as inputs_base
-from accuracy.inputs.base import Inputs
+from accuracy.inputs import drawing
+from accuracy.inputs.drawing import Inputs
 from accuracy.measurement import counting, padding
 from accuracy.measurement.compare import Compared, compare
 from accuracy.measurement.targets import Targets
@@ -144,13 +144,13 @@ class Bench:
         torch.cuda.empty_cache()
 
     def _inputs_and_reference(self, case: Case, dtype: str) -> tuple[Inputs, Reference]:
-        inputs = inputs_base.round_to(self._draw(case.inputs, case.problem, case.seed), dtype, self.device_of(case))
+        inputs = drawing.round_to(self._draw(case.inputs, case.problem, case.seed), dtype, self.device_of(case))
         return inputs, self.reference_cache.reference(case.problem, case.inputs, case.seed, dtype, inputs)
 
     def _draw(self, part: Part, problem: Problem, seed: int) -> dict[str, Tensor]:
         key = (part, problem, seed)
         if self._drawn is None or self._drawn[0] != key:
-            self._drawn = key, inputs_base.draw(part, problem, seed)
+            self._drawn = key, drawing.draw(part, problem, seed)
         return self._drawn[1]
 
 

@@ -46,7 +46,7 @@ def code_of(case: Case) -> str:
     import of this package and, a user's own parts, of his modules. After a `+`: what else a part reads, as it says."""
     schedules = case.variant.forward, case.variant.backward
     measuring = MEASURING if case.stack is None else MEASURING_STACKS
-    sources = sorted({part.source for part in (case.inputs, case.kernel, *schedules)})
+    sources = sorted({plugins.module_of(part.source) for part in (case.inputs, case.kernel, *schedules)})
     own = schedule_of(case.variant.forward).code(case)
     return "+".join(filter(None, [_digest((measuring, *sources)), plugins.read_digest(case.inputs), own]))
 

@@ -17,7 +17,7 @@ from accuracy.core import quantisation
 from accuracy.core.case import Case, Part, Problem
 from accuracy.core.dtype import tensor_dtype
 from accuracy.core.masks import whole_blocks
-from accuracy.inputs.base import Inputs
+from accuracy.inputs.drawing import Inputs
 from accuracy.kernel.block import calls, sink
 from accuracy.measurement import condition, counting
 from accuracy.measurement.distance import Target, distance

@@ -18,7 +18,7 @@ from torch import Tensor
 from accuracy.core import plugins, sharding
 from accuracy.core.case import Case, Part, Reruns, Variant
 from accuracy.core.errors import one_line
-from accuracy.inputs import base as inputs_base
+from accuracy.inputs import drawing
 from accuracy.measurement.observe import Answer, Observation
 from accuracy.measurement.targets import Named, Targets
 from accuracy.paths import drift
@@ -164,8 +164,8 @@ def _with_problem(case: Case, **changes: Any) -> Case:
 def _more(case: Case, seed: int, **changes: Any) -> list[Tensor]:
     """Tensors of another sequence or more tokens, drawn as the case's."""
     problem = replace(case.problem, **changes)
-    drawn = inputs_base.draw(case.inputs, problem, seed)
-    return list(inputs_base.round_to(drawn, case.dtype, case.device).tensors)
+    drawn = drawing.draw(case.inputs, problem, seed)
+    return list(drawing.round_to(drawn, case.dtype, case.device).tensors)
 
 
 def _batch(case: Case, own: Sequence[Tensor], mates: int, place: int) -> list[Tensor]:

@@ -16,7 +16,7 @@ from accuracy.core import plugins
 from accuracy.core.case import Case
 from accuracy.core.dtype import FORMATS, INPUT_FORMATS, accumulation_dtype, held
 from accuracy.core.quantisation import FORMATS as LOW_FORMATS
-from accuracy.inputs.base import Inputs
+from accuracy.inputs.drawing import Inputs
 from accuracy.kernel import eager
 from accuracy.measurement import metrics, padding, positions
 from accuracy.measurement.observe import Answer, Observation

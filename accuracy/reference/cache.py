@@ -15,7 +15,7 @@ import torch
 from accuracy.core import plugins
 from accuracy.core.case import Part, Problem, digest
 from accuracy.core.paths import whole_file
-from accuracy.inputs.base import Inputs
+from accuracy.inputs.drawing import Inputs
 from accuracy.reference import choice
 from accuracy.reference.checkpoint import Checkpoint
 from accuracy.reference.float64 import Reference
@@ -78,7 +78,7 @@ def _key(method: str, problem: Problem, part: Part, seed: int, dtype: str, input
 
 
 def _source_digest(part: Part) -> str:
-    module = plugins.load(part.source)
+    module = plugins.load(plugins.module_of(part.source))
     return hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest() + plugins.read_digest(part)
 
 

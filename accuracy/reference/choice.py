@@ -9,7 +9,7 @@ from torch import Tensor
 
 from accuracy.core.case import Problem
 from accuracy.core.errors import ConfigError
-from accuracy.inputs.base import Inputs
+from accuracy.inputs.drawing import Inputs
 from accuracy.reference import float64
 from accuracy.reference.checkpoint import Checkpoint
 from accuracy.reference.float64 import Reference

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.case import Case
-from accuracy.inputs.base import Inputs
+from accuracy.inputs.drawing import Inputs
 from accuracy.kernel.base import Kernel
 from accuracy.reference import choice
 from accuracy.runtime.sharding import cut, join

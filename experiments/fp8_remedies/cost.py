@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from accuracy.inputs import gaussian, outliers
+from accuracy.inputs.distributions import PARTS, Distribution
 from accuracy.kernel import cudnn_fp8, flash_attn, sage, triton_fp8
 from accuracy.kernel.base import Kernel
 from accuracy.reference.float64 import Reference, attention
@@ -41,7 +41,7 @@ REMEDIES: dict[str, Callable[[], Kernel]] = {
     "cuDNN, a scale a tensor": cudnn_fp8.KERNEL,
     "int8 and smoothed k (SageAttention 1)": sage.KERNEL,
 }
-INPUTS: dict[str, Any] = {"gaussian": (gaussian, gaussian.Options()), "outliers": (outliers, outliers.Options())}
+INPUTS: dict[str, Distribution] = {name: PARTS[name] for name in ("gaussian", "outliers")}
 HOW: dict[str, Any] = {"scale": DIM**-0.5, "causal": False}
 REPEATS = 10
 
@@ -49,12 +49,11 @@ REPEATS = 10
 @cache
 def drawn(name: str, length: int, heads: int, where: str) -> tuple[list[Tensor], Reference]:
     """q, k, v, dout (1, S, H, D), and the float64 reference."""
-    module, options = INPUTS[name]
+    made, options = INPUTS[name].draw, INPUTS[name].Options()
     generator, kind = np.random.default_rng(0), torch.bfloat16 if where == "cuda" else torch.float32
     shape = (1, length, heads, DIM)
     q, k, v, dout = (
-        torch.tensor(module.draw(generator, shape, each, options), device=where).to(kind)
-        for each in ("q", "k", "v", "dout")
+        torch.tensor(made(generator, shape, each, options), device=where).to(kind) for each in ("q", "k", "v", "dout")
     )
     return [q, k, v, dout], attention(q, k, v, dout, **HOW)
 

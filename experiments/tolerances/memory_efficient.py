@@ -31,7 +31,7 @@ from accuracy.bound import policy
 from accuracy.bound.running import bounds
 from accuracy.core import plugins
 from accuracy.core.paths import CONFIGS
-from accuracy.inputs import base
+from accuracy.inputs import drawing
 from accuracy.reference.float64 import attention
 from accuracy.runtime.arithmetic import make_exact
 
@@ -77,15 +77,15 @@ def emulated(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, scale: float) -> dic
     return {name: x if name == "lse" else x.to(q.dtype) for name, x in found.items()}
 
 
-def emulation(inputs: base.Inputs) -> dict[str, Tensor]:
+def emulation(inputs: drawing.Inputs) -> dict[str, Tensor]:
     """Of all heads, in the kernel's shapes."""
     each = [emulated(*(x[0, :, head] for x in inputs.tensors), sweep.HOW["scale"]) for head in range(inputs.q.shape[2])]
     return {name: torch.stack([x[name] for x in each], 0 if name == "lse" else 1)[None] for name in sweep.TENSORS}
 
 
 def measured(name: str, dtype: str, device: str, seed: int) -> Iterator[dict[str, object]]:
-    part = plugins.default_part(f"accuracy.inputs.{name}")
-    inputs = base.round_to(base.draw(part, sweep.PROBLEM, seed), dtype, device)
+    part = plugins.default_part(f"accuracy.inputs.distributions:{name}")
+    inputs = drawing.round_to(drawing.draw(part, sweep.PROBLEM, seed), dtype, device)
     reference = attention(*inputs.tensors, **sweep.HOW)
     stated = replace(policy.split_products(dtype), reads="lse"), policy.kernel(dtype, reads="lse")
     own, other = (bounds(*inputs.tensors, reference, each, **sweep.HOW) for each in stated)

@@ -24,7 +24,7 @@ from accuracy.bound.running import bounds
 from accuracy.core import plugins
 from accuracy.core.case import Problem
 from accuracy.core.paths import CONFIGS
-from accuracy.inputs import base
+from accuracy.inputs import drawing
 from accuracy.reference.float64 import attention
 from accuracy.runtime.arithmetic import make_exact
 
@@ -41,7 +41,7 @@ HOW = {"scale": PROBLEM.softmax_scale, "causal": True}
 TENSORS = ("out", "lse", "dq", "dk", "dv")
 
 
-def results(kernel: object, inputs: base.Inputs) -> dict[str, Tensor]:
+def results(kernel: object, inputs: drawing.Inputs) -> dict[str, Tensor]:
     q, k, v, dout = inputs.tensors
     out, lse = kernel.forward(q, k, v, out_dtype=q.dtype, **HOW)
     gradients = kernel.backward(dout, q, k, v, out, lse, gradient_dtype=q.dtype, **HOW)
@@ -81,7 +81,7 @@ def largest(ratios: dict[str, list[Tensor]]) -> tuple[str, str]:
 
 
 def measured(name: str, dtype: str, device: str, only: str) -> list[dict[str, object]]:
-    part = plugins.default_part(f"accuracy.inputs.{name}")
+    part = plugins.default_part(f"accuracy.inputs.distributions:{name}")
     built = dict(kernels(device, dtype, only))
     rounding = {kernel: policies(device, dtype)[kernel] for kernel in built}
     counts = dict.fromkeys(("elements", "beyond_certain", "beyond_likely", "elements_apart"), 0)
@@ -89,7 +89,7 @@ def measured(name: str, dtype: str, device: str, only: str) -> list[dict[str, ob
                      group: {tensor: [] for tensor in TENSORS} for group in ("plain", "apart")}
             for kernel in built}  # fmt: skip
     for seed in range(SEEDS):
-        inputs = base.round_to(base.draw(part, PROBLEM, seed), dtype, device)
+        inputs = drawing.round_to(drawing.draw(part, PROBLEM, seed), dtype, device)
         reference = attention(*inputs.tensors, **HOW)
         shown = apart(*inputs.tensors, HOW["scale"])
         found = {each: bounds(*inputs.tensors, reference, each, **HOW) for each in set(rounding.values())}

@@ -24,7 +24,7 @@ from accuracy.bound import policy
 from accuracy.bound.running import bounds
 from accuracy.core import plugins
 from accuracy.core.case import Problem
-from accuracy.inputs import base
+from accuracy.inputs import drawing
 from accuracy.kernel.torch_efficient import KERNEL
 from accuracy.reference.float64 import attention
 from accuracy.runtime.arithmetic import make_exact
@@ -89,10 +89,10 @@ def _exponent(x: Tensor) -> Tensor:
 
 
 def measured(name: str, device: str) -> list[dict[str, object]]:
-    part = plugins.default_part(f"accuracy.inputs.{name}")
+    part = plugins.default_part(f"accuracy.inputs.distributions:{name}")
     found: dict[str, list[Tensor]] = {}
     for seed in range(SEEDS):
-        inputs = base.round_to(base.draw(part, PROBLEM, seed), "float32", device)
+        inputs = drawing.round_to(drawing.draw(part, PROBLEM, seed), "float32", device)
         reference = attention(*inputs.tensors, **HOW)
         q, k, v, _ = inputs.tensors
         seen = {"emulation": torch.stack([lse(q[0, :, h], k[0, :, h], HOW["scale"]) for h in range(PROBLEM.heads)])}

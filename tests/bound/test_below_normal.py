@@ -7,7 +7,7 @@ from torch import Tensor
 from accuracy import assert_close
 from accuracy.core import plugins
 from accuracy.core.case import Problem
-from accuracy.inputs import base
+from accuracy.inputs import drawing
 
 PROBLEM = Problem(1, 128, 2, 2, 64, "causal", 0.125)
 
@@ -23,8 +23,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, scale: float) -> tu
 
 def inputs(name: str, times: float) -> tuple[Tensor, ...]:
     """v and dout so many times larger."""
-    part = plugins.default_part(f"accuracy.inputs.{name}")
-    q, k, v, dout = base.round_to(base.draw(part, PROBLEM, 0), "float16", "cpu").tensors
+    part = plugins.default_part(f"accuracy.inputs.distributions:{name}")
+    q, k, v, dout = drawing.round_to(drawing.draw(part, PROBLEM, 0), "float16", "cpu").tensors
     return q, k, v * times, dout * times
 
 

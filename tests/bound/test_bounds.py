@@ -14,7 +14,7 @@ from accuracy.bound.policy import Policy
 from accuracy.bound.running import bounds
 from accuracy.core import plugins
 from accuracy.core.case import Problem
-from accuracy.inputs import base
+from accuracy.inputs import drawing
 from accuracy.kernel.base import KernelKnobs
 from accuracy.kernel.chunked import Chunked
 from accuracy.kernel.eager import Eager
@@ -34,9 +34,9 @@ TENSORS = ("out", "lse", "dq", "dk", "dv")
 
 
 @cache
-def drawn(name: str, dtype: str) -> tuple[base.Inputs, Reference]:
-    part = plugins.default_part(f"accuracy.inputs.{name}")
-    inputs = base.round_to(base.draw(part, PROBLEM, 0), dtype, "cpu")
+def drawn(name: str, dtype: str) -> tuple[drawing.Inputs, Reference]:
+    part = plugins.default_part(f"accuracy.inputs.distributions:{name}")
+    inputs = drawing.round_to(drawing.draw(part, PROBLEM, 0), dtype, "cpu")
     return inputs, attention(*inputs.tensors, **HOW)
 
 
@@ -44,7 +44,7 @@ def policy_of(kernel: str, dtype: str) -> Policy:
     return policy.short_sums(dtype, PROBLEM.seqlen) if kernel == "flash" else policy.kernel(dtype)
 
 
-def results(kernel: KernelKnobs, inputs: base.Inputs, scale: float = PROBLEM.softmax_scale) -> dict[str, Tensor]:
+def results(kernel: KernelKnobs, inputs: drawing.Inputs, scale: float = PROBLEM.softmax_scale) -> dict[str, Tensor]:
     (q, k, v, dout), how = inputs.tensors, {"scale": scale, "causal": True}
     out, lse = kernel.forward(q, k, v, out_dtype=q.dtype, **how)
     gradients = kernel.backward(dout, q, k, v, out, lse, gradient_dtype=q.dtype, **how)
@@ -161,7 +161,7 @@ def test_float64_is_within_its_certain_bound_in_50_digits() -> None:
     truth = exact.exact(*(x[0, :, 0] for x in (q, k, v, dout)), scale, True)
     how: dict[str, Any] = {"scale": scale, "causal": True}
     bound = bounds(q, k, v, dout, attention(q, k, v, dout, **how), policy.kernel("float64"), **how)
-    inputs = base.Inputs(q, k, v, dout)
+    inputs = drawing.Inputs(q, k, v, dout)
     digits = {
         name: [each for row in truth[name] for each in (row if isinstance(row, list) else [row])] for name in TENSORS
     }

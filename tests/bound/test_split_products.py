@@ -12,8 +12,8 @@ from accuracy.bound import policy
 from accuracy.bound.running import bounds
 from accuracy.core import plugins
 from accuracy.core.paths import EXPERIMENTS
-from accuracy.inputs import base
-from accuracy.inputs.rising_maxima import Options, draw
+from accuracy.inputs import drawing
+from accuracy.inputs.distributions import rising_maxima
 from accuracy.reference.float64 import Reference, attention
 from experiments.tolerances import three_tf32
 
@@ -36,7 +36,7 @@ def test_what_is_lost_of_a_product_is_within_its_certain_bound() -> None:
 def test_cut_sums_have_a_bound_of_their_own() -> None:
     """On rising scores lse is 4 units of 2^-24 too small in the mean, beyond what sums in float32 are likely to do."""
     generator, shape, how = np.random.default_rng(0), (1, 256, 1, 64), {"scale": 0.125, "causal": True}
-    q, k, v, dout = (torch.tensor(draw(generator, shape, each, Options())).float() for each in ("q", "k", "v", "dout"))
+    q, k, v, dout = (torch.tensor(rising_maxima(generator, shape, each)).float() for each in ("q", "k", "v", "dout"))
     reference = attention(q, k, v, dout, **how)
     error = three_tf32.lse(q[0, :, 0], k[0, :, 0], 0.125).double() - reference.lse[0, 0]
     plain, split = (
@@ -84,9 +84,9 @@ def test_a_weight_that_is_stored_as_another_is_within_the_certain_bound() -> Non
     assert bool((error <= bound.certain[0, :, 0]).all())
 
 
-def one_head(name: str, dtype: str, seed: int = 0, head: int = 0) -> tuple[base.Inputs, Reference]:
+def one_head(name: str, dtype: str, seed: int = 0, head: int = 0) -> tuple[drawing.Inputs, Reference]:
     """Of the sweep's inputs."""
-    part = plugins.default_part(f"accuracy.inputs.{name}")
-    drawn = base.round_to(base.draw(part, sweep.PROBLEM, seed), dtype, "cpu")
-    tensors = base.Inputs(*(x[:, :, head : head + 1].contiguous() for x in drawn.tensors))
+    part = plugins.default_part(f"accuracy.inputs.distributions:{name}")
+    drawn = drawing.round_to(drawing.draw(part, sweep.PROBLEM, seed), dtype, "cpu")
+    tensors = drawing.Inputs(*(x[:, :, head : head + 1].contiguous() for x in drawn.tensors))
     return tensors, attention(*tensors.tensors, **sweep.HOW)

@@ -12,7 +12,7 @@ from tests.command_line import TINY, CommandLine, assert_one_line
         ("def draw(", "SyntaxError"),
         ("import nothing_of_that_name", "No module named 'nothing_of_that_name'"),
         ("raise ValueError('two\\nlines')", "ValueError: two lines"),
-        ("x = 1", "lacks draw; see accuracy/inputs/base.py"),
+        ("x = 1", "lacks draw; see accuracy/inputs/distributions.py"),
     ],
 )
 def test_broken_code_of_a_users_part_is_told(accuracy: CommandLine, code: str, told: str) -> None:

@@ -6,6 +6,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from accuracy.config import find
+from accuracy.config.knobs import CONTENTS
 from accuracy.config.read import Configuration
 from accuracy.core import plugins
 from accuracy.core.case import Problem
@@ -31,12 +33,8 @@ def missing_kernel(name: str) -> str:
     """Why a kernel cannot run on this device at all, or nothing."""
     if name in CHOOSE_KERNELS:
         return ""
-    knobs = plugins.load(f"accuracy.kernel.{name}").KERNEL()
+    knobs = plugins.load(find.part("kernel", name).source).KERNEL()
     return str(knobs.abilities("cuda" if torch.cuda.is_available() else "cpu").missing)
-
-
-def code_names(kind: str) -> set[str]:
-    return {path.stem for path in (PACKAGE / kind).glob("*.py")} - {"__init__", "base"}
 
 
 @pytest.mark.parametrize(("group", "name"), CHOICES)
@@ -76,14 +74,21 @@ def planned(composition: Configuration) -> list[Planned]:
 
 
 @pytest.mark.parametrize("kind", ["kernel", "inputs"])
-def test_configs_and_code_have_the_same_names(kind: str) -> None:
-    assert config_names(kind) - CHOOSE_KERNELS == code_names(kind)
+def test_every_choice_has_its_code_and_all_code_is_a_choice(kind: str) -> None:
+    """A module of several parts lists them in `PARTS`."""
+    sources = find.sources(kind)
+    assert set(sources) == config_names(kind) - CHOOSE_KERNELS
+    assert all(hasattr(plugins.load(source), CONTENTS[kind]) for source in sources.values())
+    modules = {plugins.module_of(source) for source in sources.values()}
+    parts = {f"{name}:{part}" for name in modules for part in getattr(plugins.load(name), "PARTS", ())}
+    assert parts == {source for source in sources.values() if ":" in source}
 
 
 def test_every_schedule_is_used_by_a_variant() -> None:
     used = [OmegaConf.load(CONFIGS / "variant" / f"{name}.yaml") for name in config_names("variant")]
     used_names = {name for variant in used for name in (variant.forward, variant.backward)}
-    assert used_names == code_names("variant") - {"callable", "join"}
+    code = {path.stem for path in (PACKAGE / "variant").glob("[a-z]*.py")}
+    assert used_names == code - {"base", "callable", "join"}
 
 
 @pytest.mark.parametrize("name", sorted(config_names("problem")))

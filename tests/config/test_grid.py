@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from accuracy.config import find
 from accuracy.core.case import Case, Stack
 from accuracy.core.errors import ConfigError
-from accuracy.core.paths import PACKAGE
 from accuracy.execute.plan import Planned, plan
-from accuracy.inputs import base as inputs_base
+from accuracy.inputs import drawing
 from accuracy.measurement.memory import bytes_needed
 from accuracy.measurement.observe import shared
 from accuracy.results.table import METRICS
@@ -140,7 +140,7 @@ def test_recorded_or_not_a_run_of_nothing_stops(kernels: str) -> None:
 def test_every_kernel_is_every_file_but_those_left_out() -> None:
     words = ("device=cpu", "variant=single_device", "world_size=1", "kernel=every")
     every = {each.case.kernel.name for each in planned(*words)}
-    assert every == {path.stem for path in (PACKAGE / "kernel").glob("*.py")} - {"__init__", "base"}
+    assert every == set(find.sources("kernel"))
     fewer = {each.case.kernel.name for each in planned(*words, "kernel.every.exclude=[eager,torch_math]")}
     assert every - fewer == {"eager", "torch_math"}
 
@@ -194,7 +194,7 @@ def test_a_schedule_for_equal_lengths_unsupporteds_others() -> None:
 def test_inputs_have_as_many_tokens_as_the_problem_says() -> None:
     (only,) = planned("variant=single_device", "world_size=1", "problem.seqlen_q=8")
     case = only.case
-    drawn = inputs_base.draw(case.inputs, case.problem, case.seed)
+    drawn = drawing.draw(case.inputs, case.problem, case.seed)
     assert {name: x.shape[1] for name, x in drawn.items()} == {"q": 8, "k": 64, "v": 64, "dout": 8}
 
 
@@ -224,7 +224,7 @@ def test_inputs_of_all_dtypes_are_roundings_of_the_same_numbers() -> None:
     drawn = {}
     for dtype in ("bfloat16", "float16", "float32", "float64"):
         case = one_case(f"dtype={dtype}")
-        drawn[dtype] = inputs_base.round_to(inputs_base.draw(case.inputs, case.problem, case.seed), dtype, "cpu")
+        drawn[dtype] = drawing.round_to(drawing.draw(case.inputs, case.problem, case.seed), dtype, "cpu")
     for dtype, inputs in drawn.items():
         for rounded, exact in zip(inputs.tensors, drawn["float64"].tensors, strict=True):
             assert torch.equal(rounded, round_to(exact, getattr(torch, dtype)))
@@ -233,7 +233,7 @@ def test_inputs_of_all_dtypes_are_roundings_of_the_same_numbers() -> None:
 def test_inputs_are_named_by_problem_seed_distribution_and_tensor_alone() -> None:
     def drawn(*words: str) -> dict[str, torch.Tensor]:
         case = one_case(*words)
-        return inputs_base.draw(case.inputs, case.problem, case.seed)
+        return drawing.draw(case.inputs, case.problem, case.seed)
 
     base = drawn()
     assert not torch.equal(base["k"], base["v"])

@@ -1,4 +1,3 @@
-import json
 import math
 import struct
 from pathlib import Path
@@ -13,7 +12,7 @@ from accuracy.core import plugins
 from accuracy.core.case import Case, Part
 from accuracy.core.errors import ConfigError
 from accuracy.execute.plan import plan
-from accuracy.inputs import base, captured
+from accuracy.inputs import captured, drawing
 from accuracy.measurement.provenance import code_of
 from tests.measuring import configuration, measure
 
@@ -45,64 +44,43 @@ def case_of(*words: str) -> Case:
     return planned.case
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_what_the_file_holds_is_what_is_measured_on(tmp_path: Path, dtype: torch.dtype) -> None:
-    held = {name: x.to(dtype) for name, x in tensors().items()}
-    case = case_of(*asked(write(tmp_path, held)))
-    drawn = base.draw(case.inputs, case.problem, case.seed)
-    for name, x in drawn.items():
-        assert torch.equal(x, held[f"layer_0.{name}"].double())
+def test_a_problem_takes_the_first_sequences_and_tokens_of_what_the_file_holds(tmp_path: Path) -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        held = {name: x.to(dtype) for name, x in tensors().items()}
+        path = write(tmp_path, held)
+        for batch, seqlen in ((B, S), (1, 5)):
+            case = case_of(*asked(path, batch=batch, seqlen=seqlen))
+            for name, x in drawing.draw(case.inputs, case.problem, case.seed).items():
+                assert torch.equal(x, held[f"layer_0.{name}"][:batch, :seqlen].double())
 
 
-def test_a_smaller_problem_takes_the_first_sequences_and_tokens(tmp_path: Path) -> None:
-    held = tensors()
-    case = case_of(*asked(write(tmp_path, held), batch=1, seqlen=5))
-    drawn = base.draw(case.inputs, case.problem, 0)
-    assert torch.equal(drawn["k"], held["layer_0.k"][:1, :5].double())
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["problem.seqlen=13"], "problem.seqlen=13; allowed: 1 to 12"),
-        (["problem.batch=3"], "problem.batch=3; allowed: 1 to 2"),
-        (["problem.heads_kv=4"], "problem.heads=4 problem.heads_kv=2 problem.head_dim=8, not 4, 4 and 8; use those"),
-        (["problem.head_dim=16"], "not 4, 2 and 16"),
-        (["problem.seqlen_q=6"], "drop problem.seqlen_q"),
-        (["seed=1"], "there is no seed=1; allowed: 0"),
-    ],
-)
-def test_a_problem_that_the_file_cannot_serve_is_unsupported_before_any_work(
-    tmp_path: Path, words: list[str], message: str
-) -> None:
+def test_a_problem_that_the_file_cannot_serve_is_unsupported_before_any_work(tmp_path: Path) -> None:
     path = write(tmp_path, tensors())
-    with pytest.raises(ConfigError) as caught:
-        plan(configuration(*asked(path), *words), free_bytes=None)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    for word, message in {
+        "problem.seqlen=13": "problem.seqlen=13; allowed: 1 to 12",
+        "problem.batch=3": "problem.batch=3; allowed: 1 to 2",
+        "problem.heads_kv=4": "problem.heads=4 problem.heads_kv=2 problem.head_dim=8, not 4, 4 and 8; use those",
+        "problem.seqlen_q=6": "drop problem.seqlen_q",
+        "seed=1": "there is no seed=1; allowed: 0",
+    }.items():
+        with pytest.raises(ConfigError) as caught:
+            plan(configuration(*asked(path), word), free_bytes=None)
+        assert message in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
-def made_up(header: bytes, body: bytes = b"", length: int | None = None) -> bytes:
-    return struct.pack("<Q", len(header) if length is None else length) + header + body
+def made_up(header: bytes, body: bytes = b"") -> bytes:
+    return struct.pack("<Q", len(header)) + header + body
 
 
-def entries(shape: list[int], end: int, *names: str) -> bytes:
-    """A header that says of each tensor that it lies in the first `end` bytes."""
-    entry = {"dtype": "F32", "shape": shape, "data_offsets": [0, end]}
-    return json.dumps({f"layer_0.{name}": entry for name in names or ("q",)}).encode()
-
-
+ENTRY = b'{"layer_0.q": {"dtype": "F32", "shape": [1, 4, 1, 1], "data_offsets": [0, 16]}}'
 UNREADABLE = "cannot be read as safetensors"
 GOOD = tensors()
 DAMAGED: dict[str, tuple[bytes | dict[str, torch.Tensor] | None, str]] = {  # content, what the line says
     "missing": (None, "is no file; allowed: a safetensors file, or empty"),
     "cut short": (save(GOOD)[:-100], UNREADABLE),
-    "empty": (b"", UNREADABLE),
-    "endless header": (made_up(b"{}", length=2**62), UNREADABLE),
     "no JSON": (made_up(b'{"layer_0.q": '), UNREADABLE),
-    "beyond the end": (made_up(entries([1, 4, 1, 1], 16), b"\0" * 8), UNREADABLE),
-    "overlapping": (made_up(entries([1, 1, 1, 1], 4, *captured.NAMES), b"\0" * 4), UNREADABLE),
-    "huge shape": (made_up(entries([2**40, 2**40, 1, 1], 4), b"\0" * 4), UNREADABLE),
+    "beyond the end": (made_up(ENTRY, b"\0" * 8), UNREADABLE),
     "lacking dout": (
         {name: x for name, x in GOOD.items() if name != "layer_0.dout"}, "lacks layer_0.dout; allowed: layer_0",
     ),
@@ -110,25 +88,22 @@ DAMAGED: dict[str, tuple[bytes | dict[str, torch.Tensor] | None, str]] = {  # co
         tensors("model.layers.7"), "lacks layer_0.q, layer_0.k, layer_0.v, layer_0.dout; allowed: model.layers.7",
     ),
     "whole numbers": ({name: x.to(torch.int16) for name, x in GOOD.items()}, "layer_0.q is I16"),
-    "flattened": ({name: x.flatten(2) for name, x in GOOD.items()}, "allowed: q and dout (B, S, H, D)"),
-    "values of another length": (GOOD | {"layer_0.v": torch.zeros(B, S - 1, HK, D)}, "v [2, 11, 2, 8]"),
     "three key heads": (
         GOOD | {"layer_0.k": torch.zeros(B, S, 3, D), "layer_0.v": torch.zeros(B, S, 3, D)}, "Hk a divisor of H",
     ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", DAMAGED)
-def test_a_file_that_is_no_capture_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
-    content, message = DAMAGED[name]
-    path = tmp_path / "damaged.safetensors"
-    if content is not None:
-        path.write_bytes(content if isinstance(content, bytes) else save(content))
-    with pytest.raises(ConfigError) as caught:
-        configuration(*asked(path))
-    assert message in str(caught.value)
-    assert str(caught.value).startswith("inputs.captured: ")
-    assert "\n" not in str(caught.value)
+def test_a_file_that_is_no_capture_is_refused_in_one_line(tmp_path: Path) -> None:
+    for name, (content, message) in DAMAGED.items():
+        path = tmp_path / f"{name.replace(' ', '_')}.safetensors"
+        if content is not None:
+            path.write_bytes(content if isinstance(content, bytes) else save(content))
+        with pytest.raises(ConfigError) as caught:
+            configuration(*asked(path))
+        assert message in str(caught.value), name
+        assert str(caught.value).startswith("inputs.captured: ")
+        assert "\n" not in str(caught.value)
 
 
 def test_values_that_are_not_finite_fail_the_case(tmp_path: Path) -> None:
@@ -142,43 +117,32 @@ def test_values_that_are_not_finite_fail_the_case(tmp_path: Path) -> None:
 
 def test_another_content_is_another_code_also_of_the_same_path_in_the_same_process(tmp_path: Path) -> None:
     case = case_of(*asked(write(tmp_path, tensors()), seqlen=5))
-    (q, *_) = base.draw_shard(case, 0)
+    (q, *_) = drawing.draw_shard(case, 0)
     before = plugins.read_digest(case.inputs), code_of(case)
     assert (plugins.read_digest(case.inputs), code_of(case)) == before
     other = {name: x[:, :5] + 1 for name, x in tensors().items()}
     path = write(tmp_path, other)
     assert plugins.read_digest(case.inputs) != before[0]
     assert code_of(case) != before[1]
-    assert not torch.equal(base.draw_shard(case, 0)[0], q)
+    assert not torch.equal(drawing.draw_shard(case, 0)[0], q)
     with pytest.raises(ConfigError, match="seqlen=12; allowed: 1 to 5"):
         plan(configuration(*asked(path)), free_bytes=None)
-    assert plugins.read_digest(Part("gaussian", "accuracy.inputs.gaussian")) == ""
+    assert plugins.read_digest(Part("gaussian", "accuracy.inputs.distributions:gaussian")) == ""
 
 
-def shipped(layer: str) -> tuple[base.Inputs, float]:
-    case = case_of(*SHIPPED, f"inputs.captured.layer={layer}")
-    return base.round_to(base.draw(case.inputs, case.problem, 0), "float64", "cpu"), case.problem.softmax_scale
-
-
-def test_the_shipped_file_is_small_and_says_where_it_comes_from() -> None:
-    assert captured.SHIPPED.stat().st_size <= 1.5 * 2**20
-    with safe_open(captured.SHIPPED, framework="pt") as file:
-        about = file.metadata()
-    assert {"about", "text", "loss", "versions"} <= set(about)
-    before, after = (float(word) for word in about["loss"].split() if word[0].isdigit() and "." in word)
-    assert after < before / 2
-
-
-@pytest.mark.parametrize("layer", ["layer_0", "layer_2"])
-def test_the_shipped_attention_is_trained(layer: str) -> None:
+def test_the_shipped_file_is_small_and_its_attention_is_trained() -> None:
     """Its weights sit in fewer keys than those of Gaussian inputs, which have ln n - 1/2 nats over n keys, by a nat and
     more (measured: 1.7 and 3.8 against 5.4), and it is queries and keys that do it: not so with shuffled keys."""
-    inputs, scale = shipped(layer)
-    gaussian = math.log(math.factorial(1024)) / 1024 - 0.5
+    assert captured.SHIPPED.stat().st_size <= 1.5 * 2**20
+    with safe_open(captured.SHIPPED, framework="pt") as file:
+        assert {"about", "text", "loss", "versions"} <= set(file.metadata())
     order = torch.randperm(1024, generator=torch.Generator().manual_seed(0))
-    trained, shuffled = (entropy(inputs.q, k, scale) for k in (inputs.k, inputs.k[:, order]))
-    assert trained < gaussian - 1
-    assert trained < shuffled
+    for layer in ("layer_0", "layer_2"):
+        case = case_of(*SHIPPED, f"inputs.captured.layer={layer}")
+        inputs = drawing.round_to(drawing.draw(case.inputs, case.problem, 0), "float64", "cpu")
+        trained, shuffled = (entropy(inputs.q, k, case.problem.softmax_scale) for k in (inputs.k, inputs.k[:, order]))
+        assert trained < math.log(math.factorial(1024)) / 1024 - 0.5 - 1
+        assert trained < shuffled
 
 
 def entropy(q: torch.Tensor, k: torch.Tensor, scale: float) -> float:

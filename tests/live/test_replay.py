@@ -12,7 +12,7 @@ import accuracy
 from accuracy.config.problem import problem_of
 from accuracy.core.case import Part
 from accuracy.core.recording import choose, facts_of
-from accuracy.inputs import base, captured
+from accuracy.inputs import captured, drawing
 from accuracy.results.table import read_results
 from tests.command_line import CommandLine
 from tests.live.test_bad_input import facts, written
@@ -52,7 +52,7 @@ def test_replay_of_a_layer_of_two_ranks_is_of_the_whole_sequence(tmp_path: Path)
     assert {*rows["inputs_options"]} == {f"layer=a@0,path={tmp_path}"}
     part = Part("captured", captured.__name__, (("layer", "a@0"), ("path", str(tmp_path))))
     problem = problem_of(choose(tmp_path, "a").problem)
-    assert base.draw(part, problem, 0)["q"].shape == (1, 16, 2, 4)
+    assert drawing.draw(part, problem, 0)["q"].shape == (1, 16, 2, 4)
 
 
 def test_every_call_of_a_folder_is_an_axis_where_all_are_one_problem(tmp_path: Path, accuracy: CommandLine) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from accuracy.core.case import Problem
 from accuracy.core.dtype import FORMATS, effective_dtype
-from accuracy.inputs.base import Inputs
+from accuracy.inputs.drawing import Inputs
 from accuracy.measurement import condition
 from accuracy.measurement.targets import Targets
 from accuracy.reference.choice import compute

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from accuracy.core.case import Case
 from accuracy.execute.plan import plan
-from accuracy.inputs.base import Inputs
+from accuracy.inputs.drawing import Inputs
 from accuracy.measurement import counting
 from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.reference.cache import Cache

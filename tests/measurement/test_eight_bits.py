@@ -10,7 +10,7 @@ from accuracy.core.errors import ConfigError
 from accuracy.core.path_text import pairs_of
 from accuracy.core.quantisation import FORMATS
 from accuracy.execute.plan import plan
-from accuracy.inputs import base as inputs_base
+from accuracy.inputs import drawing
 from accuracy.measurement.memory import bytes_needed
 from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
@@ -31,8 +31,8 @@ def whole(results: pd.DataFrame, **where: object) -> pd.DataFrame:
 
 @pytest.mark.parametrize("dtype", LIBRARY)
 def test_inputs_are_eight_bits_times_a_power_of_two_in_bfloat16(dtype: str) -> None:
-    drawn = {name: torch.randn(2, 8, 2, 4, dtype=torch.float64) * 3000 for name in inputs_base.NAMES}
-    for x, given in zip(inputs_base.round_to(drawn, dtype, "cpu").tensors, drawn.values(), strict=True):
+    drawn = {name: torch.randn(2, 8, 2, 4, dtype=torch.float64) * 3000 for name in drawing.NAMES}
+    for x, given in zip(drawing.round_to(drawn, dtype, "cpu").tensors, drawn.values(), strict=True):
         assert x.dtype == torch.bfloat16
         largest = float(given.bfloat16().abs().max())
         scale = 2.0 ** np.ceil(np.log2(largest / float(ml_dtypes.finfo(LIBRARY[dtype]).max)))
@@ -61,7 +61,7 @@ def test_the_loss_is_the_distance_to_what_bfloat16_inputs_give() -> None:
     pipeline = Pipeline("test", Cache(None, 0))
     rows = whole(pd.DataFrame(pipeline.measure(low).rows))
     targets = pipeline.targets(low)
-    inputs = inputs_base.round_to(inputs_base.draw(low.inputs, low.problem, low.seed), "bfloat16", "cpu")
+    inputs = drawing.round_to(drawing.draw(low.inputs, low.problem, low.seed), "bfloat16", "cpu")
     exact = pipeline.reference_cache.reference(low.problem, low.inputs, low.seed, "bfloat16", inputs)
     for tensor in ("out", "dq", "dk", "dv"):
         apart = float((targets.reference[tensor] - getattr(exact, tensor)).norm() / getattr(exact, tensor).norm())

@@ -8,7 +8,7 @@ import torch
 
 from accuracy.core.case import Part, Problem
 from accuracy.core.fields import default_softmax_scale
-from accuracy.inputs import base as inputs_base
+from accuracy.inputs import drawing
 from accuracy.reference import float64
 from accuracy.reference.cache import Cache
 from accuracy.reference.float64 import Reference
@@ -16,7 +16,7 @@ from accuracy.reference.float64 import Reference
 PROBLEM = Problem(
     batch=1, seqlen=8, heads=2, heads_kv=1, head_dim=4, mask="causal", softmax_scale=default_softmax_scale(4)
 )
-GAUSSIAN = Part("gaussian", "accuracy.inputs.gaussian", (("std", 1.0),))
+GAUSSIAN = Part("gaussian", "accuracy.inputs.distributions:gaussian", (("std", 1.0),))
 MINE = """
 import numpy as np
 
@@ -44,7 +44,7 @@ def ask(tmp_path: Path) -> Callable[..., Reference]:
         problem: Problem = PROBLEM, part: Part = GAUSSIAN, seed: int = 0, dtype: str = "float32",
         min_seconds: float = 0.0, folder: Path | None = tmp_path / "reference",
     ) -> Reference:  # fmt: skip
-        inputs = inputs_base.round_to(inputs_base.draw(part, problem, seed), dtype, "cpu")
+        inputs = drawing.round_to(drawing.draw(part, problem, seed), dtype, "cpu")
         return Cache(folder, min_seconds).reference(problem, part, seed, dtype, inputs)
 
     return asked
@@ -126,8 +126,8 @@ def test_a_leftover_of_an_interrupted_write_is_not_read(ask, computed: list[Refe
         {"problem": replace(PROBLEM, heads=4)}, {"problem": replace(PROBLEM, heads_kv=2)},
         {"problem": replace(PROBLEM, head_dim=5)}, {"problem": replace(PROBLEM, mask="full")},
         {"problem": replace(PROBLEM, softmax_scale=0.25)}, {"part": replace(GAUSSIAN, options=(("std", 2.0),))},
-        {"part": replace(GAUSSIAN, name="outliers", source="accuracy.inputs.outliers", options=())}, {"seed": 1},
-        {"dtype": "bfloat16"},
+        {"part": replace(GAUSSIAN, name="outliers", source="accuracy.inputs.distributions:outliers", options=())},
+        {"seed": 1}, {"dtype": "bfloat16"},
     ],
     ids=str,
 )  # fmt: skip

@@ -12,7 +12,7 @@ import torch
 
 from accuracy.core.errors import ConfigError
 from accuracy.core.fields import default_softmax_scale
-from accuracy.inputs.base import Inputs
+from accuracy.inputs.drawing import Inputs
 from accuracy.reference import choice, float64
 from accuracy.reference.cache import Cache
 from accuracy.reference.float64 import Reference

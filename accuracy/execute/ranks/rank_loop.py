@@ -23,7 +23,7 @@ from accuracy.execute.plan import Planned, measured
 from accuracy.execute.ranks import caller, journal, messages
 from accuracy.execute.ranks.rendezvous import Ranks, time_limit
 from accuracy.execute.worker_process import device_works, write
-from accuracy.inputs import base as inputs_base
+from accuracy.inputs import drawing
 from accuracy.measurement import repeats, reruns
 from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.results import table, writing
@@ -174,7 +174,7 @@ class Rank:
         if self.ranks.rank < case.world_size and self._drawn_for != key:
             self._drawn_for = key
             try:
-                self._shards = inputs_base.draw_shard(case, self.ranks.rank)
+                self._shards = drawing.draw_shard(case, self.ranks.rank)
             except Exception as error:
                 self._shards = error
         if self.ranks.rank < case.world_size:

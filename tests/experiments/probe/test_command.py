@@ -80,5 +80,5 @@ def test_a_mistake_is_told_in_one_line(words: list[str], told: str, capsys: pyte
 
 
 def test_every_kernel_on_disk_is_asked_by_default() -> None:
-    assert {"eager", "torch_flash", "flash_attn"} <= set(sources("kernel", ()))
-    assert "auto" not in sources("kernel", ())
+    assert {"eager", "torch_flash", "flash_attn"} <= set(sources("kernel"))
+    assert "auto" not in sources("kernel")
