@@ -88,7 +88,7 @@ def squares(tensors: list[torch.Tensor], gradients_only: bool = False) -> float:
     """Seconds of the backward's kernel over all its squares, or of the three products of each."""
     group, part = forward(tensors)
     side = fused._side(len(group.query), group.query.shape[1], group.intervals.widest())
-    places = [(rows, keys) for keys, column in group.intervals.columns(0, side) for rows in column]
+    places = list(group.intervals.squares(side))
     if not gradients_only:
         return best(lambda: [fused._weights_and_slopes(part, group, *place) for place in places], DEVICE)
     kernel, held = fused._weights_and_slopes, {}

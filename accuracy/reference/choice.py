@@ -11,7 +11,6 @@ from accuracy.core.case import Problem
 from accuracy.core.errors import ConfigError
 from accuracy.inputs.drawing import Inputs
 from accuracy.reference import float64
-from accuracy.reference.checkpoint import Checkpoint
 from accuracy.reference.float64 import Reference
 from accuracy.runtime.dropout import Dropout
 
@@ -54,15 +53,12 @@ def module(method: str) -> ModuleType:
     return fused
 
 
-def compute(
-    method: str, problem: Problem, inputs: Inputs, seed: int, checkpoint: Checkpoint | None = None
-) -> Reference:
-    """The reference of a problem's inputs; seed: of a dropout; checkpoint: of the fused method."""
+def compute(method: str, problem: Problem, inputs: Inputs, seed: int) -> Reference:
+    """The reference of a problem's inputs; seed: of a dropout."""
     cap = {} if problem.softcap is None else {"softcap": problem.softcap}
     sinks = {} if problem.sinks is None else {"sinks": problem.sink_logits}
     dropped = {} if problem.dropout is None else {"dropped": _dropped(problem.dropout, seed, inputs.q)}
-    kept = {"checkpoint": checkpoint} if method == "fused" else {}
-    how = {"scale": problem.softmax_scale, **problem.seen_by, **cap, **sinks, **dropped, **kept}
+    how = {"scale": problem.softmax_scale, **problem.seen_by, **cap, **sinks, **dropped}
     reference: Reference = module(method).attention(*inputs.tensors, **how)
     return reference
 

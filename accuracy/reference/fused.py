@@ -1,29 +1,25 @@
 """The same reference by fused kernels on a GPU's float64 tensor cores: memory stays linear in the sequence length.
 
 The backward computes weights p and slopes p (dp - delta) of one square of rows and keys after another. Sums are in a
-fixed order: equal inputs give equal bits, also of a computation that was killed and goes on from its checkpoint.
-`float64.attention` is the specification of this code, and its check.
+fixed order: equal inputs give equal bits. `float64.attention` is the specification of this code, and its check.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
 
 from accuracy.reference import fused_kernels
-from accuracy.reference.checkpoint import Checkpoint, Place
 from accuracy.reference.float64 import Reference, assert_exact_arithmetic, seen_keys
 from accuracy.reference.planes import MULTIPLE, Intervals, Planes, padded, padded_dim, padded_length
-from accuracy.reference.progress import Progress
 
 HELD = 2**27
 """Weights held at once, and as many slopes: 1 GiB each."""
 HELD_INPUTS = 2**29
 """Elements of q, k, v, dout held at once in float64, those of a group of heads: 4 GiB."""
-BAND_SCORES = 2**39
-"""Of one launch of the forward: some seconds, after which a checkpoint may be written."""
 NARROW = 1024
 """A square's side at least, unless memory holds less: shorter ones are launches more than work."""
 PLAIN_BITS = 450
@@ -69,26 +65,18 @@ class Group:
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, dout: Tensor, *, scale: float, causal: bool, top_left: bool = False,
-    window: int | None = None, documents: Sequence[int] = (), checkpoint: Checkpoint | None = None,
+    window: int | None = None, documents: Sequence[int] = (),
 ) -> Reference:  # fmt: skip
-    """See `float64.attention`. No softcap here; head dims to 256. checkpoint: where it is kept how far this has come,
-    and from where it goes on."""
+    """See `float64.attention`. This code knows no softcap, and head dims to 256."""
     assert_exact_arithmetic(q.device.type)
     seen = seen_keys(q.shape[1], k.shape[1], causal, top_left, window, documents)
     intervals = Intervals.of(seen, padded_length(q.shape[1]), padded_length(k.shape[1]), q.device)
     planes = Planes.empty(q, k)
-    groups = [(item, *heads) for item in range(q.shape[0]) for heads in _groups(q, k)]
-    progress = Progress(planes, groups, intervals, checkpoint)
-    progress.resume()
-    for number, (item, heads, heads_kv), place in progress.left():
+    for item, (heads, heads_kv) in product(range(q.shape[0]), _groups(q, k)):
         inputs = (x[item, :, chosen] for x, chosen in ((q, heads), (k, heads_kv), (v, heads_kv), (dout, heads)))
         group, part = Group.of(*inputs, scale=scale, intervals=intervals), planes.of(item, heads, heads_kv)
-        for rows in intervals.bands(place.rows, BAND_SCORES // len(group.query)):
-            forward(part, group, rows)
-            progress.reached(Place(number, rows.stop))
-        for keys in backward(part, group, place.keys):
-            progress.reached(Place(number, len(intervals.first), keys))
-        progress.reached(Place(number + 1))
+        forward(part, group)
+        backward(part, group)
     planes.dq.mul_(scale)
     planes.dk.mul_(math.log(2))  # its sum ran over queries times scale / ln 2
     return planes.reference(q, k)
@@ -116,27 +104,23 @@ def _groups(q: Tensor, k: Tensor) -> Iterator[tuple[slice, slice]]:
         yield slice(first * share, last * share), slice(first, last)
 
 
-def forward(part: Planes, group: Group, band: slice = slice(None)) -> None:
-    """out, lse, delta and bits of a band of rows, in whole multiples; all of them."""
+def forward(part: Planes, group: Group) -> None:
+    """Compute out, lse, delta and bits of the group's heads."""
     (heads, rows, dim), (heads_kv, keys, _) = group.query.shape, group.key.shape
     tiles = next(tiles for limit, tiles in FORWARD.items() if dim <= limit)
-    begin, end, _ = band.indices(rows)
-    fused_kernels.forward[((end - begin) // tiles.rows * heads,)](
+    fused_kernels.forward[(rows // tiles.rows * heads,)](
         group.query, group.key, group.value, group.gradient, part.out, part.lse, part.delta, part.bits,
         group.intervals.begins, group.intervals.ends, group.intervals.ranges(tiles.rows, tiles.keys),
-        begin // tiles.rows, end // tiles.rows, rows, keys, heads // heads_kv,
+        rows, keys, heads // heads_kv,
         dim, tiles.rows, tiles.keys, group.online, num_warps=tiles.warps, num_stages=tiles.stages,
     )  # fmt: skip
 
 
-def backward(part: Planes, group: Group, begin: int = 0) -> Iterator[int]:
-    """dq, dk and dv but for their constant factors, from what the forward left, of the keys from `begin` on; after each
-    column of squares, how many keys are done."""
+def backward(part: Planes, group: Group) -> None:
+    """Add dq, dk and dv, but for their constant factors, square by square, from what the forward left."""
     side = _side(len(group.query), max(group.query.shape[1], group.key.shape[1]), group.intervals.widest())
-    for keys, squares in group.intervals.columns(begin, side):
-        for rows in squares:
-            _add_square(part, group, rows, keys)
-        yield keys.stop
+    for rows, keys in group.intervals.squares(side):
+        _add_square(part, group, rows, keys)
 
 
 def _side(heads: int, length: int, widest: int) -> int:

@@ -64,22 +64,20 @@ def swapped(weights, row_tile: tl.constexpr, key_tile: tl.constexpr):
     return tl.reshape(pairs, (row_tile, key_tile))
 
 
-@triton.jit(do_not_specialize=["first_tile", "last_tile", "share"])
+@triton.jit(do_not_specialize=["share"])
 def forward(
-    query, key, value, gradient, out, lse, delta, lse_bits, begins, ends, ranges, first_tile, last_tile, padded_rows,
-    padded_keys, share,
+    query, key, value, gradient, out, lse, delta, lse_bits, begins, ends, ranges, padded_rows, padded_keys, share,
     dim: tl.constexpr, row_tile: tl.constexpr, key_tile: tl.constexpr, online: tl.constexpr,
 ):  # fmt: skip
     """One tile of rows of one head: out, lse, log2(e) lse and delta = sum dout out.
 
     query, gradient, out: (heads, padded_rows, dim); key, value: (heads / share, padded_keys, dim); lse, delta,
     lse_bits: (heads, padded_rows); begins, ends: int32 (padded_rows,); ranges: int32 (row tiles, 4): where keys begin
-    that need the mask, that need none, that do again, and where they end. first_tile, last_tile: of the tiles of rows,
-    those from the first on and before the last. online: subtract the running maximum; without
+    that need the mask, that need none, that do again, and where they end. online: subtract the running maximum; without
     it every |s| must be below 450.
     """
-    tiles = last_tile - first_tile
-    tile = last_tile - 1 - tl.program_id(0) % tiles  # the last rows see most: the short ones fill the last gaps
+    tiles = padded_rows // row_tile
+    tile = tiles - 1 - tl.program_id(0) % tiles  # the last rows see most: the short ones fill the last gaps
     head = (tl.program_id(0) // tiles).to(tl.int64)
     first = tile * row_tile
     row = first + tl.arange(0, row_tile)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -58,11 +59,6 @@ class Planes:
             bits=self.bits[item, heads],
         )  # fmt: skip
 
-    def clear(self) -> None:
-        """All zero again."""
-        for x in vars(self).values():
-            x.zero_()
-
     def reference(self, q: Tensor, k: Tensor) -> Reference:
         """Without the padding, as views."""
         (_, rows, _, dim), keys = q.shape, k.shape[1]
@@ -102,18 +98,9 @@ class Intervals:
         """Of the keys that a row sees, the most."""
         return int((self.last - self.first).max())
 
-    def bands(self, begin: int, scores: int) -> Iterator[slice]:
-        """Rows from `begin` on, each time as many as see so many keys together, at least one multiple."""
-        upto = (self.last - self.first).unflatten(0, (-1, MULTIPLE)).sum(1).cumsum(0)
-        while begin < len(self.first):
-            before = int(upto[begin // MULTIPLE - 1]) if begin else 0
-            end = max(begin + MULTIPLE, int(torch.searchsorted(upto, before + scores, right=True)) * MULTIPLE)
-            yield slice(begin, end)
-            begin = end
-
-    def columns(self, begin: int, side: int) -> Iterator[tuple[slice, list[slice]]]:
-        """Keys from `begin` on, and the rows with which they make squares in which some row sees some key."""
-        rows = [slice(row, min(row + side, len(self.first))) for row in range(0, len(self.first), side)]
-        for key in range(begin, self.keys, side):
-            keys = slice(key, min(key + side, self.keys))
-            yield keys, [each for each in rows if self.last[each.stop - 1] > key and self.first[each.start] < keys.stop]
+    def squares(self, side: int) -> Iterator[tuple[slice, slice]]:
+        """The rows and keys of each square in which some row sees some key, keys after keys."""
+        for key, row in product(range(0, self.keys, side), range(0, len(self.first), side)):
+            keys, rows = slice(key, min(key + side, self.keys)), slice(row, min(row + side, len(self.first)))
+            if self.last[rows.stop - 1] > key and self.first[row] < keys.stop:
+                yield rows, keys

@@ -59,44 +59,28 @@ def the_file(folder: Path) -> Path:
     return path
 
 
-def test_a_reference_is_computed_once_and_read_back_bit_for_bit(ask, computed: list[Reference]) -> None:
-    first, second = ask(), ask()
-    assert len(computed) == 1
+def test_a_reference_is_computed_once_and_read_back_bit_for_bit(ask, computed: list[Reference], tmp_path: Path) -> None:
+    assert same(ask(folder=None), ask(min_seconds=3600.0))  # neither is kept: no folder, and too quick
+    assert list(tmp_path.iterdir()) == []
+    first, second = ask(), ask(min_seconds=3600.0)  # one that is kept is used however quick it was
+    assert len(computed) == 3
     assert same(first, second)
     assert all(getattr(second, field.name).dtype == torch.float64 for field in fields(Reference))
 
 
-def test_without_a_folder_nothing_is_kept(ask, computed: list[Reference], tmp_path: Path) -> None:
-    assert same(ask(folder=None), ask(folder=None))
-    assert len(computed) == 2
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_quick_reference_is_not_kept(ask, computed: list[Reference], tmp_path: Path) -> None:
-    ask(min_seconds=3600.0)
-    ask(min_seconds=3600.0)
-    assert len(computed) == 2
-    assert not (tmp_path / "reference").exists()
-
-
-def test_a_kept_reference_is_used_however_quick_it_was(ask, computed: list[Reference]) -> None:
-    ask(min_seconds=0.0)
-    ask(min_seconds=3600.0)
-    assert len(computed) == 1
-
-
-@pytest.mark.parametrize("kept", [0, 1, 0.5, 0.99])
-def test_a_truncated_file_is_computed_again_and_mended(
-    ask, computed: list[Reference], tmp_path: Path, kept: float
+def test_a_truncated_or_hidden_file_is_computed_again_and_mended(
+    ask, computed: list[Reference], tmp_path: Path
 ) -> None:
-    whole = ask()
-    path = the_file(tmp_path)
+    whole, path = ask(), the_file(tmp_path)
     content = path.read_bytes()
-    path.write_bytes(content[: int(kept) if kept in (0, 1) else int(len(content) * kept)])
+    for number, kept in enumerate((0, 1, len(content) // 2, len(content) - 10), start=2):
+        path.write_bytes(content[:kept])
+        assert same(ask(), whole)
+        assert same(ask(), whole)
+        assert len(computed) == number
+    path.rename(path.with_name(f".{path.name}.4711"))  # as an interrupted write leaves it
     assert same(ask(), whole)
-    assert len(computed) == 2
-    assert same(ask(), whole)
-    assert len(computed) == 2
+    assert len(computed) == 6
 
 
 def test_no_flipped_byte_ever_reaches_a_result(ask, computed: list[Reference], tmp_path: Path) -> None:
@@ -111,40 +95,22 @@ def test_no_flipped_byte_ever_reaches_a_result(ask, computed: list[Reference], t
     assert len(computed) > len(places) / 2
 
 
-def test_a_leftover_of_an_interrupted_write_is_not_read(ask, computed: list[Reference], tmp_path: Path) -> None:
-    whole = ask()
-    path = the_file(tmp_path)
-    path.rename(path.with_name(f".{path.name}.4711"))
-    assert same(ask(), whole)
-    assert len(computed) == 2
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"problem": replace(PROBLEM, batch=2)}, {"problem": replace(PROBLEM, seqlen=9)},
+def test_whatever_changes_the_reference_changes_its_key(ask, computed: list[Reference], tmp_path: Path) -> None:
+    """Also a line of an inputs' file: the same name and place, and only its content says that numbers may be others."""
+    source = tmp_path / "mine.py"
+    source.write_text(MINE)
+    others = (
+        {}, {"problem": replace(PROBLEM, batch=2)}, {"problem": replace(PROBLEM, seqlen=9)},
         {"problem": replace(PROBLEM, heads=4)}, {"problem": replace(PROBLEM, heads_kv=2)},
         {"problem": replace(PROBLEM, head_dim=5)}, {"problem": replace(PROBLEM, mask="full")},
         {"problem": replace(PROBLEM, softmax_scale=0.25)}, {"part": replace(GAUSSIAN, options=(("std", 2.0),))},
         {"part": replace(GAUSSIAN, name="outliers", source="accuracy.inputs.distributions:outliers", options=())},
-        {"seed": 1}, {"dtype": "bfloat16"},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_whatever_changes_the_reference_changes_its_key(ask, computed: list[Reference], other: dict) -> None:
-    ask()
-    ask(**other)
-    assert len(computed) == 2
-
-
-def test_a_changed_line_in_an_inputs_file_changes_the_key(ask, computed: list[Reference], tmp_path: Path) -> None:
-    """The same name and place: only the file's content tells that the numbers may be others."""
-    source = tmp_path / "mine.py"
-    source.write_text(MINE)
-    part = Part("mine", str(source))
-    ask(part=part)
-    ask(part=part)
-    assert len(computed) == 1
+        {"seed": 1}, {"dtype": "bfloat16"}, {"part": Part("mine", str(source))},
+    )  # fmt: skip
+    for number, other in enumerate(others, start=1):
+        ask(**other)
+        ask(**other)
+        assert len(computed) == number, other
     source.write_text(MINE + "# or not\n")
-    ask(part=part)
-    assert len(computed) == 2
+    ask(**others[-1])
+    assert len(computed) == len(others) + 1

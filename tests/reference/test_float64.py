@@ -1,6 +1,7 @@
 import ast
 import math
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -102,44 +103,32 @@ def test_on_peaked_logits_the_error_stays_within_the_condition_number(causal: bo
         assert relative_error(head(reference, name, 0), expected[name]) < 1e-14 * condition, name
 
 
-def test_a_query_without_a_key_is_refused() -> None:
+def test_another_alignment_and_a_scale_in_float32_would_be_seen() -> None:
+    """The planted faults: the square problem's first rows are what the other alignment computes; 0.1 rounded to float32
+    is wrong by 1.5e-8, a million times the bound."""
     q, k, v, dout = problem(seed=3, heads=1)
-    with pytest.raises(ValueError, match="24 queries on 7 keys"):
-        attention(q, k[:, :7], v[:, :7], dout, scale=0.1, causal=True)
-
-
-def test_a_mask_aligned_at_the_top_left_would_be_seen() -> None:
-    """The planted fault: the square problem's first rows, which is what the other alignment computes."""
-    q, k, v, dout = problem(seed=3, heads=1)
-    reference = attention(q, k, v, dout, scale=0.1, causal=True)
-    expected = exact(q[0, :5, 0], k[0, :, 0], v[0, :, 0], dout[0, :5, 0], 0.1, True)
-    assert relative_error(reference.lse[0, 0, :5], expected["lse"]) > 0.1
-
-
-def test_a_scale_in_float32_would_be_seen() -> None:
-    """The planted fault: 0.1 rounded to float32 is wrong by 1.5e-8, a million times the bound."""
-    q, k, v, dout = problem(seed=3, heads=1)
-    reference = attention(q, k, v, dout, scale=float(torch.tensor(0.1, dtype=torch.float32)), causal=True)
-    expected = exact(q[0, :, 0], k[0, :, 0], v[0, :, 0], dout[0, :, 0], 0.1, True)
-    assert relative_error(head(reference, "lse", 0), expected["lse"]) > 1e-10
+    for rows, scale, least in ((5, 0.1, 0.1), (24, float(torch.tensor(0.1, dtype=torch.float32)), 1e-10)):
+        lse = attention(q, k, v, dout, scale=scale, causal=True).lse[0, 0, :rows]
+        expected = exact(q[0, :rows, 0], k[0, :, 0], v[0, :, 0], dout[0, :rows, 0], 0.1, True)
+        assert relative_error(lse, expected["lse"]) > least
 
 
 def test_query_heads_share_their_key_head_and_batch_items_are_apart() -> None:
     q, k, v, dout = problem(seed=1, heads=4, heads_kv=2, batch=2, length=12)
     reference = attention(q, k, v, dout, scale=0.3, causal=True)
-    for item in range(2):
-        for index in range(4):
-            alone = attention(
-                q[item : item + 1, :, index : index + 1], k[item : item + 1, :, index // 2 : index // 2 + 1],
-                v[item : item + 1, :, index // 2 : index // 2 + 1], dout[item : item + 1, :, index : index + 1],
-                scale=0.3, causal=True,
-            )  # fmt: skip
-            assert torch.equal(reference.out[item, :, index], alone.out[0, :, 0])
-            assert torch.equal(reference.dq[item, :, index], alone.dq[0, :, 0])
+    for item, index in product(range(2), range(4)):
+        own = (
+            x[item : item + 1, :, [place]] for x, place in ((q, index), (k, index // 2), (v, index // 2), (dout, index))
+        )
+        alone = attention(*own, scale=0.3, causal=True)
+        assert torch.equal(reference.out[item, :, index], alone.out[0, :, 0])
+        assert torch.equal(reference.dq[item, :, index], alone.dq[0, :, 0])
 
 
-def test_refuses_tf32_and_autocast() -> None:
+def test_refuses_queries_without_keys_tf32_and_autocast() -> None:
     q, k, v, dout = problem(seed=0)
+    with pytest.raises(ValueError, match="24 queries on 7 keys"):
+        attention(q, k[:, :7], v[:, :7], dout, scale=0.1, causal=True)
     torch.backends.cuda.matmul.allow_tf32 = True
     with pytest.raises(RuntimeError, match="TF32"):
         attention(q, k, v, dout, scale=1.0, causal=True)
