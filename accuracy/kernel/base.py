@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core import plugins
-from accuracy.core.case import Case, Part
+from accuracy.core.case import Part, Problem
 from accuracy.core.dtype import FORMATS, accumulation_dtype
 from accuracy.core.masks import Window
 from accuracy.kernel.block.running_state import SoftmaxState
@@ -108,6 +108,8 @@ class Abilities:
         return None
 
 
+SCORES_AT_ONCE = {"cpu": 2**19, "cuda": 2**24}
+"""Of all heads, in a kernel that works in blocks: on a CPU no more than its cache holds."""
 ALL_DTYPES = tuple(FORMATS)
 FLASH = Abilities(dtypes=("bfloat16", "float16"), head_dim_max=256, head_dim_multiple=8)
 WITHOUT_DROPOUT = ("window", "softcap", "head_dim_v")
@@ -150,9 +152,9 @@ class KernelKnobs:
         """The kernel; the knobs themselves where they have `_forward` and `_backward`."""
         return self
 
-    def held_bytes(self, case: Case) -> int:
-        """What the kernel takes in a case beyond its arguments and results."""
-        return 0
+    def scores_at_once(self, problem: Problem, device: str) -> int:
+        """The number of scores, of all heads, that the kernel keeps in memory at a time: an upper estimate."""
+        return SCORES_AT_ONCE[device]
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, out_dtype: torch.dtype,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from accuracy.core.case import Case
-from accuracy.core.dtype import FORMATS, accumulation_dtype
+from accuracy.core.case import Problem
+from accuracy.core.dtype import FORMATS
 from accuracy.kernel.base import ALL_DTYPES, FEATURES, Abilities, Gradients, How, KernelKnobs, dtype_of
 from accuracy.kernel.block import heads
 from accuracy.kernel.block.sight import Sight, kept, scores
@@ -41,13 +41,10 @@ class Chunked(KernelKnobs):
         missing = "has no tf32 on the CPU; set kernel.chunked.tf32=false" if self.tf32 and device == "cpu" else ""
         return Abilities(dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, features=FEATURES, missing=missing)
 
-    def held_bytes(self, case: Case) -> int:
-        """Scores, weights, their gradients and two copies of one chunk; a cap keeps two more, dropout
-        its hashes."""
-        rows, keys = min(case.problem.queries, self.query_chunk), min(case.problem.seqlen, self.key_chunk)
-        scores = case.problem.batch * case.problem.heads * rows * keys
-        copies = 6 + (0 if case.problem.softcap is None else 2) + (0 if case.problem.dropout is None else 8)
-        return copies * scores * FORMATS[accumulation_dtype(case.dtype)].bytes
+    def scores_at_once(self, problem: Problem, device: str) -> int:
+        """Those of one chunk."""
+        rows, keys = min(problem.queries, self.query_chunk), min(problem.seqlen, self.key_chunk)
+        return problem.batch * problem.heads * rows * keys
 
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
         compute, stored = dtype_of("accumulate", q), dtype_of(self.accumulator_dtype, q)

@@ -10,14 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from accuracy.core.case import Case
-from accuracy.core.dtype import FORMATS, accumulation_dtype
-from accuracy.kernel.base import ALL_DTYPES, FEATURES, Abilities, Gradients, How, KernelKnobs, dtype_of
+from accuracy.core.dtype import FORMATS
+from accuracy.kernel.base import ALL_DTYPES, FEATURES, SCORES_AT_ONCE, Abilities, Gradients, How, KernelKnobs, dtype_of
 from accuracy.kernel.block.heads import by_group, by_kv_head, by_token
 from accuracy.kernel.block.sight import Sight, kept, scores
 from accuracy.runtime import arithmetic
-
-CHUNK_ELEMENTS = {"cpu": 2**19, "cuda": 2**24}  # scores that exist at once: on a CPU no more than its cache holds
 
 
 @dataclass(frozen=True)
@@ -37,14 +34,6 @@ class Eager(KernelKnobs):
             if word not in ("input", "accumulate", *FORMATS):
                 missing = f"does not know {key} {word!r}; allowed: input, accumulate, {', '.join(FORMATS)}"
         return Abilities(dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, features=FEATURES, missing=missing)
-
-    def held_bytes(self, case: Case) -> int:
-        """Scores, weights, their gradients and copies of one chunk; a cap keeps its ratio and its slope, dropout its
-        hashes."""
-        problem = case.problem
-        scores = min(CHUNK_ELEMENTS[case.device], problem.pairs)
-        copies = 7 + (0 if problem.softcap is None else 2) + (0 if problem.dropout is None else 8)  # hashes: 8 bytes
-        return copies * scores * FORMATS[accumulation_dtype(case.dtype)].bytes
 
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
         compute, probability = dtype_of(self.compute_dtype, q), dtype_of(self.probability_dtype, q)
@@ -95,7 +84,7 @@ class Eager(KernelKnobs):
 def _chunks(q: Tensor, k: Tensor, sight: Sight) -> Iterator[tuple[slice, slice, Tensor | None]]:
     """Rows of queries at a time, the keys that any of them sees, and where one of those is hidden from a row."""
     batch, length, heads, _ = q.shape
-    rows = max(1, CHUNK_ELEMENTS[q.device.type] // (batch * heads * k.shape[1]))
+    rows = max(1, SCORES_AT_ONCE[q.device.type] // (batch * heads * k.shape[1]))
     for begin in range(0, length, rows):
         chunk = slice(begin, min(begin + rows, length))
         columns = sight.columns(chunk)

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy.core.case import Case
 from accuracy.kernel.base import FLASH, Abilities, Gradients, How, KernelKnobs
 from accuracy.kernel.block import flash_fold
 
@@ -62,10 +61,6 @@ class FlashAttn(KernelKnobs):
     def of_items(self, items: int) -> "FlashAttn":
         """See `accuracy.kernel.base.FoldingKernel`."""
         return Folding(self.deterministic, items)
-
-    def held_bytes(self, case: Case) -> int:
-        """Partial results of folded forwards."""
-        return min(4 * flash_fold.PARTIAL_ELEMENTS, 512 * case.problem.queries * case.problem.heads * 256)
 
     def forward_split(
         self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, causal: bool, splits: int

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as flex
 
-from accuracy.core.case import Case
+from accuracy.core.case import Problem
 from accuracy.kernel.base import WITHOUT_DROPOUT, Abilities, Gradients, How, KernelKnobs
 from accuracy.kernel.block import by_autograd, heads
 from accuracy.kernel.block.sight import Sight
@@ -34,10 +34,9 @@ class FlexAttention(KernelKnobs):
         dtypes = ("float32", "bfloat16", "float16")
         return Abilities(dtypes=dtypes, head_dim_min=16, head_dim_max=256, features=WITHOUT_DROPOUT)
 
-    def held_bytes(self, case: Case) -> int:
-        """The mask from which the blocks' mask is made: booleans, and their sums as 64-bit integers."""
-        masked = case.problem.causal or case.problem.window is not None
-        return 9 * case.problem.queries * case.problem.seqlen if masked else 0
+    def scores_at_once(self, problem: Problem, device: str) -> int:
+        """The mask tensor and its sums take 9 bytes a pair of all heads, at most a quarter of what a score counts."""
+        return super().scores_at_once(problem, device) + problem.queries * problem.seqlen // 4
 
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
         if q.is_cuda:  # with a graph that is thrown away: one compilation serves forward and backward

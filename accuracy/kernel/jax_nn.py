@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy.core.case import Case
-from accuracy.core.dtype import FORMATS, accumulation_dtype
+from accuracy.core.case import Problem
 from accuracy.kernel.base import Abilities, Gradients, How, KernelKnobs
 from accuracy.kernel.block import in_jax
 from accuracy.kernel.block.sight import lse_beside
@@ -45,10 +44,9 @@ class JaxNn(KernelKnobs):
             ("bfloat16", "float16"), head_dim_max=128, head_dim_multiple=8, deterministic=False, missing=missing
         )
 
-    def held_bytes(self, case: Case) -> int:
-        """XLA's: scores and weights of all heads, and their gradients."""
-        scores = case.problem.pairs
-        return 6 * scores * FORMATS[accumulation_dtype(case.dtype)].bytes if self.implementation == "xla" else 0
+    def scores_at_once(self, problem: Problem, device: str) -> int:
+        """XLA keeps all scores."""
+        return problem.pairs if self.implementation == "xla" else super().scores_at_once(problem, device)
 
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
         with in_jax.exactly():

@@ -9,8 +9,7 @@ from typing import Annotated, Any, get_type_hints
 
 from torch import Tensor
 
-from accuracy.core.case import Case
-from accuracy.core.dtype import FORMATS, accumulation_dtype
+from accuracy.core.case import Problem
 from accuracy.core.kinds import FromZero, OneOf, Whole
 from accuracy.core.quantisation import NOT, POLICIES, Policy, policy_of
 from accuracy.kernel.base import ALL_DTYPES, WITHOUT_DROPOUT, Abilities, Gradients, How, KernelKnobs
@@ -38,16 +37,13 @@ class Quantised(KernelKnobs):
         """Everything."""
         return Abilities(dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, features=WITHOUT_DROPOUT)
 
-    def held_bytes(self, case: Case) -> int:
-        """Cast operands and their temporary copies; scores, weights, their gradients and casts of one tile; products
-        that are cut."""
-        problem, size = case.problem, FORMATS[accumulation_dtype(case.dtype)].bytes
+    def scores_at_once(self, problem: Problem, device: str) -> int:
+        """Those of one tile of keys with their casts, the cast operands, and products that are cut."""
         keys = min(problem.seqlen, max(self.key_chunk, self.backward_chunk))
-        tile = problem.batch * problem.heads * problem.queries * keys
-        query = problem.batch * problem.queries * problem.heads * max(problem.head_dim, problem.value_dim)
-        key = problem.batch * problem.seqlen * problem.heads_kv * max(problem.head_dim, problem.value_dim)
-        products = 4 * tensor_core.AT_ONCE if self.resolved().cut_products else 0
-        return size * (16 * tile + 12 * query + 16 * key + products)
+        width = max(problem.head_dim, problem.value_dim)
+        operands = (problem.queries + problem.seqlen) * width
+        products = tensor_core.AT_ONCE if self.resolved().cut_products else 0
+        return 2 * problem.batch * problem.heads * (problem.queries * keys + operands) + products
 
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
         return low_precision.forward(low_precision.Block(self.resolved(), q, k, v, how, self.key_chunk))

@@ -12,8 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from accuracy.core.case import Case
-from accuracy.core.dtype import FORMATS
 from accuracy.kernel.base import Abilities, Gradients, How, KernelKnobs
 from accuracy.kernel.block import heads
 
@@ -36,13 +34,6 @@ class TorchEfficient(KernelKnobs):
             return Abilities(missing="is another kernel on ROCm, without masks aligned at the bottom right")
         dtypes = ("float32", "bfloat16", "float16")
         return Abilities(dtypes=dtypes, head_dim_multiple=8, deterministic=self.deterministic)
-
-    def held_bytes(self, case: Case) -> int:
-        """Copies of k, v for every query head and their gradients; the sums of those in float32, one at a time."""
-        problem = case.problem
-        if problem.heads == problem.heads_kv:
-            return 0
-        return problem.batch * problem.seqlen * problem.heads * problem.head_dim * (4 * FORMATS[case.dtype].bytes + 4)
 
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
         k, v = (heads.repeated(x, q.shape[2]) for x in (k, v))

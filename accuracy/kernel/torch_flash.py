@@ -10,8 +10,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from accuracy.core.case import Case
-from accuracy.core.dtype import FORMATS
+from accuracy.core.case import Problem
 from accuracy.kernel.base import ALL_DTYPES, FLASH, Abilities, Gradients, How, KernelKnobs
 from accuracy.kernel.block import flash_fold, heads
 from accuracy.kernel.block.sight import Sight
@@ -32,12 +31,10 @@ class TorchFlash(KernelKnobs):
             return Abilities(dtypes=ALL_DTYPES, features=("window",), short_sums=True)
         return replace(FLASH, deterministic=self.deterministic, features=("window",))
 
-    def held_bytes(self, case: Case) -> int:
-        """On the CPU, a mask as a tensor where the operator's own is another: booleans and two copies of 0 and -inf."""
-        problem = case.problem
-        if case.device != "cpu" or (problem.window is None and (problem.seqlen_q is None or not problem.causal)):
-            return 0
-        return problem.queries * _width(problem.seqlen) * (1 + 2 * FORMATS[case.dtype].bytes)
+    def scores_at_once(self, problem: Problem, device: str) -> int:
+        """On the CPU, a mask other than the operator's own is a tensor: a quarter of a score for each pair."""
+        own = device != "cpu" or (problem.window is None and (problem.seqlen_q is None or not problem.causal))
+        return super().scores_at_once(problem, device) + (0 if own else problem.queries * problem.seqlen // 4)
 
     def foldable(self, way: str, calls: int, q: Tensor, k: Tensor) -> int:
         """See `accuracy.kernel.base.FoldingKernel`. On the CPU the backward works through the heads of the batch, each

@@ -10,8 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from accuracy.core.case import Case
-from accuracy.core.dtype import FORMATS, accumulation_dtype
+from accuracy.core.case import Problem
 from accuracy.kernel.base import ALL_DTYPES, Abilities, Gradients, How, KernelKnobs
 from accuracy.kernel.block import by_autograd, heads
 from accuracy.kernel.block.sight import lse_beside
@@ -33,9 +32,9 @@ class TorchMath(KernelKnobs):
         missing = "has no tf32 on the CPU; set kernel.torch_math.tf32=false" if self.tf32 and device == "cpu" else ""
         return Abilities(dtypes=ALL_DTYPES, features=("window", "head_dim_v", "dropout"), missing=missing)
 
-    def held_bytes(self, case: Case) -> int:
-        """Scores, softmax, mask, their gradients and those of lse: ten times all scores of all heads."""
-        return 10 * case.problem.pairs * FORMATS[accumulation_dtype(case.dtype)].bytes
+    def scores_at_once(self, problem: Problem, device: str) -> int:
+        """All of them."""
+        return problem.pairs
 
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
         mask = how.sight(q, k).bias(q.dtype, q.device)  # the operator would add booleans as numbers

@@ -97,13 +97,6 @@ def _with_all(each: Array) -> Array:
     return np.append(each, each.sum())
 
 
-def held_bytes(problem: Problem) -> int:
-    """At most: two magnitudes of every result, and ten blocks of scores."""
-    tokens = problem.queries * problem.heads + problem.seqlen * problem.heads_kv
-    results = 2 * problem.batch * tokens * max(problem.head_dim, problem.value_dim)
-    return 8 * (2 * results + 10 * min(BLOCK_ELEMENTS, min(1024, problem.queries) * problem.seqlen))
-
-
 def magnitudes(problem: Problem, inputs: Inputs, reference: Named, dropout: Dropout | None = None) -> Magnitudes:
     """Of all elements. reference: in token layout; dropout: of all tokens."""
     seen = seen_keys(problem.queries, problem.seqlen, **problem.seen_by)

@@ -1,40 +1,75 @@
 """How much memory a case needs at most: an estimate by counting tensors, before anything is allocated."""
 
-from accuracy.core.case import Case, Stack
+from accuracy.core.case import Case, Problem, Stack
 from accuracy.core.dtype import FORMATS, accumulation_dtype
 from accuracy.kernel.base import kernel_of
 from accuracy.measurement import condition
-from accuracy.reference import choice
-from accuracy.variant.base import schedule_of
+from accuracy.reference import float64
+from accuracy.reference.planes import HELD, HELD_INPUTS, padded_length
+from accuracy.variant.ring import COPIED_ELEMENTS
 
 FLOAT64 = 8
+SCORE_COPIES = 10
+"""Copies of a score that a kernel keeps: weights, gradients, masks. A cap or a dropout's 64-bit hashes double it."""
 
 
 def bytes_needed(case: Case) -> int:
-    """Upper estimate of the device memory of a case, everything that lives at once counted."""
-    return _attention_bytes(case) + (0 if case.stack is None else _stack_bytes(case, case.stack))
-
-
-def _attention_bytes(case: Case) -> int:
-    problem = case.problem
-    head_dim = max(problem.head_dim, problem.value_dim)
-    query = problem.batch * problem.queries * problem.heads * head_dim
-    key = problem.batch * problem.seqlen * problem.heads_kv * head_dim
-    stored = FORMATS[case.dtype].bytes
-    accumulated = FORMATS[accumulation_dtype(case.dtype)].bytes
-    inputs = (2 * query + 2 * key) * stored * 2  # whole and as shards
+    """Upper estimate of the device memory of a case in bytes: what lives throughout, and the largest of its stages."""
+    query, key = _elements(case.problem)
+    tensors, stored = 2 * query + 2 * key, FORMATS[case.dtype].bytes
     references = 2 if case.inputs_dtype else 1  # of the quantised inputs, and of the unquantised ones
-    reference = (2 * query + 2 * key) * FLOAT64 * 2 * references  # whole and as shards
-    single_device = (2 * query + 2 * key) * stored * 2
-    variant = (2 * query + 4 * key) * accumulated + 2 * (2 * query + 2 * key) * stored
-    variant += 2 * (3 * query + 2 * key) * stored + (query + 2 * key) * accumulated  # ranks, blocks side by side
+    throughout = 2 * tensors * (2 * stored + references * FLOAT64)  # inputs, single device, reference; whole and cut
+    if case.conditions:
+        throughout += FLOAT64 * (2 * tensors + 10 * _block(case.problem, condition.BLOCK_ELEMENTS))
     metrics = 6 * max(query, key) * FLOAT64
-    schedules = (schedule_of(part) for part in (case.variant.forward, case.variant.backward))
-    held = case.world_size * max(schedule.held_bytes(case) for schedule in schedules)
-    block = choice.held_bytes(problem, case.device)
-    conditions = condition.held_bytes(problem) if case.conditions else 0
-    kernel = kernel_of(case.kernel).held_bytes(case)
-    return inputs + reference + single_device + conditions + max(variant + held + kernel, metrics, block)
+    stages = _variant_bytes(case), metrics, reference_bytes(case.problem, case.device)
+    return throughout + max(stages) + (0 if case.stack is None else _stack_bytes(case, case.stack))
+
+
+def _elements(problem: Problem) -> tuple[int, int]:
+    """Of q (or dout, out, dq), and of k (or v, dk, dv)."""
+    width = problem.batch * max(problem.head_dim, problem.value_dim)
+    return problem.queries * problem.heads * width, problem.seqlen * problem.heads_kv * width
+
+
+def _block(problem: Problem, most: int) -> int:
+    """Scores of one block of rows of a head."""
+    return min(most, min(1024, problem.queries) * problem.seqlen)
+
+
+def reference_bytes(problem: Problem, device: str) -> int:
+    """What the reference takes beyond its inputs and results, by either method, the fused one's padding included."""
+    by_rows = 5 * _block(problem, float64.BLOCK_ELEMENTS)
+    if device != "cuda":
+        return FLOAT64 * by_rows
+    tensors = 2 * sum(_elements(problem))
+    group = min(2 * tensors, max(HELD_INPUTS, 2 * tensors // (problem.batch * problem.heads_kv)))
+    square = min(HELD, padded_length(problem.queries) * padded_length(problem.seqlen) * problem.heads)
+    return FLOAT64 * max(by_rows, 2 * group + 2 * square + tensors)
+
+
+def _variant_bytes(case: Case) -> int:
+    """All ranks of a simulated world at work: their accumulators, results and blocks, and the kernel's own memory."""
+    problem, options = case.problem, dict(case.variant.options)
+    query, key = _elements(problem)
+    stored, accumulated = FORMATS[case.dtype].bytes, FORMATS[accumulation_dtype(case.dtype)].bytes
+    needed = (3 * query + 6 * key) * accumulated + 10 * (query + key) * stored
+    if problem.heads != problem.heads_kv:  # a kernel may repeat k and v for every query head
+        needed += 3 * key * problem.heads // problem.heads_kv * accumulated
+    copies = SCORE_COPIES * (1 if problem.softcap is None and problem.dropout is None else 2)
+    needed += copies * kernel_of(case.kernel).scores_at_once(problem, case.device) * accumulated
+    chunk, heads = (int(str(options.get(name) or 0)) for name in ("key_chunk", "heads_stride"))
+    if case.world == "simulated" and (chunk or case.device == "cuda"):  # operands of several calls side by side
+        calls = max(case.world_size - 1, problem.seqlen // (case.world_size * chunk) if chunk else 0)
+        needed += 10 * min(COPIED_ELEMENTS, query * calls) * stored
+    if "heads_stride" in options:  # so many heads' keys are gathered, and each rank waits with their gradients
+        ranks = case.world_size
+        summed = max(key * (heads or problem.heads_kv) // problem.heads_kv, min(key, COPIED_ELEMENTS // ranks))
+        needed += 6 * key * stored + 4 * summed * accumulated
+        if case.variant.backward.source == case.variant.forward.source:
+            wire = FORMATS[case.backward_precision.dtype("gradient_wire", case.dtype)].bytes
+            needed += 3 * summed * wire * (ranks if case.world == "simulated" else 1)
+    return needed
 
 
 def _stack_bytes(case: Case, stack: Stack) -> int:

@@ -72,13 +72,3 @@ def _dropped(rate: float, seed: int, q: Tensor) -> Callable[[int, int, slice, sl
         return mask.kept(range(item, item + 1), 1, like)[0, 0] * mask.scale
 
     return factors
-
-
-def held_bytes(problem: Problem, device: str) -> int:
-    """What either method takes at most beyond inputs and results."""
-    rows = min(1024, problem.queries)
-    by_rows = 5 * min(float64.BLOCK_ELEMENTS, rows * problem.seqlen) * 8
-    if unsupported(problem, device):
-        return by_rows
-    sizes = problem.queries, problem.seqlen, problem.heads, problem.heads_kv, problem.head_dim
-    return max(by_rows, int(module("fused").held_bytes(problem.batch, *sizes)))

@@ -14,12 +14,17 @@ from torch import Tensor
 
 from accuracy.reference import fused_kernels
 from accuracy.reference.float64 import Reference, assert_exact_arithmetic, seen_keys
-from accuracy.reference.planes import MULTIPLE, Intervals, Planes, padded, padded_dim, padded_length
+from accuracy.reference.planes import (
+    HELD,
+    HELD_INPUTS,
+    MULTIPLE,
+    Intervals,
+    Planes,
+    padded,
+    padded_dim,
+    padded_length,
+)  # fmt: skip
 
-HELD = 2**27
-"""Weights held at once, and as many slopes: 1 GiB each."""
-HELD_INPUTS = 2**29
-"""Elements of q, k, v, dout held at once in float64, those of a group of heads: 4 GiB."""
 NARROW = 1024
 """A square's side at least, unless memory holds less: shorter ones are launches more than work."""
 PLAIN_BITS = 450
@@ -80,18 +85,6 @@ def attention(
     planes.dq.mul_(scale)
     planes.dk.mul_(math.log(2))  # its sum ran over queries times scale / ln 2
     return planes.reference(q, k)
-
-
-def held_bytes(batch: int, queries: int, keys: int, heads: int, heads_kv: int, head_dim: int) -> int:
-    """At most, beyond inputs and results: a group's inputs in float64, its weights and slopes, what its products give,
-    and the padding of the results."""
-    rows, columns, dim = padded_length(queries), padded_length(keys), padded_dim(head_dim)
-    inputs = 2 * (rows * heads + columns * heads_kv) * dim
-    padding = batch * inputs - 2 * batch * (queries * heads + keys * heads_kv) * head_dim
-    share = heads // heads_kv
-    group = min(inputs, max(HELD_INPUTS, 2 * (rows * share + columns) * dim))
-    square = min(max(HELD, share * MULTIPLE**2), rows * columns * heads)
-    return 8 * (2 * group + 2 * square + padding)
 
 
 def _groups(q: Tensor, k: Tensor) -> Iterator[tuple[slice, slice]]:

@@ -12,6 +12,11 @@ from accuracy.reference.float64 import Reference
 MULTIPLE = 128
 """Rows and keys are padded to a multiple of it, which every tile divides."""
 
+HELD = 2**27
+"""Weights of a square held at once, and as many slopes: 1 GiB each."""
+HELD_INPUTS = 2**29
+"""Elements of q, k, v, dout held at once in float64, those of a group of heads: 4 GiB."""
+
 
 def padded_length(length: int) -> int:
     """To whole tiles."""

@@ -212,10 +212,6 @@ class Schedule:
         """Why a tensor of its has no numbers."""
         return f"the variant returns no {tensor}"
 
-    def held_bytes(self, case: Case) -> int:
-        """What a rank keeps while it waits for others, beyond shards and accumulators."""
-        return 0
-
     def code(self, case: Case) -> str:
         """What decides the numbers beside this package and the schedule's own file, in a word."""
         return ""

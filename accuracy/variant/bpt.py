@@ -5,11 +5,9 @@ Liu and Abbeel 2023 (arXiv 2305.19370). The last chunks may be shorter.
 
 from dataclasses import dataclass
 
-from accuracy.core.case import Case
-from accuracy.core.dtype import FORMATS
 from accuracy.core.masks import Block, Range, Visibility
 from accuracy.variant.base import Rank
-from accuracy.variant.ring import COPIED_ELEMENTS, Ring
+from accuracy.variant.ring import Ring
 
 
 @dataclass(frozen=True)
@@ -48,15 +46,6 @@ def _cut(whole: Range, chunk: int) -> list[Range]:
 
 class Blockwise(Ring):
     """A ring of chunks."""
-
-    def held_bytes(self, case: Case) -> int:
-        """Rows repeated for chunks of keys, and keys for chunks of rows, of all ranks of a simulated world: eight."""
-        if case.world != "simulated":
-            return 0
-        problem, wide = case.problem, case.problem.heads * max(case.problem.head_dim, case.problem.value_dim)
-        chunk = int(str(dict(case.variant.options).get("key_chunk", Chunks.key_chunk)))
-        repeated = problem.batch * problem.queries * wide * -(-problem.seqlen // (case.world_size * chunk))
-        return 8 * min(COPIED_ELEMENTS, repeated) * FORMATS[case.dtype].bytes // case.world_size
 
 
 SCHEDULE = Blockwise(

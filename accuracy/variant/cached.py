@@ -15,8 +15,6 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from accuracy.core.case import Case
-from accuracy.core.dtype import FORMATS
 from accuracy.variant.base import ForwardOnly, Rank
 from accuracy.world.base import Tensors
 
@@ -80,12 +78,6 @@ class Pages:
 
 class Cached(ForwardOnly):
     """A step after the other; each query is in one."""
-
-    def held_bytes(self, case: Case) -> int:
-        """The pages, and what was gathered of them."""
-        problem = case.problem
-        keys = problem.batch * problem.seqlen * problem.heads_kv * (problem.head_dim + problem.value_dim)
-        return 2 * keys * FORMATS[case.dtype].bytes if dict(case.variant.options).get("page") else 0
 
     async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
         """q (B, Sq, H, D), the last Sq of the keys' positions but for a mask aligned elsewhere; k, v (B, S, Hk, D)."""

@@ -12,13 +12,11 @@ import torch
 from torch import Tensor
 
 from accuracy.core.case import Case
-from accuracy.core.dtype import FORMATS
 from accuracy.core.masks import Block
 from accuracy.core.precision import Precision
 from accuracy.core.sharding import UNEVEN, segments, total
 from accuracy.runtime import sharding
-from accuracy.variant.base import Rank, Schedule, schedule_of
-from accuracy.variant.ring import COPIED_ELEMENTS
+from accuracy.variant.base import Rank, Schedule
 from accuracy.world.base import Tensors
 
 
@@ -147,23 +145,6 @@ class Llama3(Schedule):
         if not isinstance(stride, int) or stride < 0 or (stride and case.problem.heads_kv % stride):
             return f"heads_stride={stride} must divide problem.heads_kv={case.problem.heads_kv}"
         return None
-
-    def held_bytes(self, case: Case) -> int:
-        """Of each rank while it waits: the slices of dk and dv that it has given to a reduce-scatter; in a simulated
-        world of several groups of heads, and once more side by side with the other ranks'. Of all ranks of such a
-        world, which take turns: gathers, one of them in sequence, and a turn's sums."""
-        problem, stride = case.problem, dict(case.variant.options).get("heads_stride", 1)
-        whole = problem.batch * problem.seqlen * int(stride or problem.heads_kv) * problem.head_dim
-        policy = case.backward_precision
-        sums, wire = (FORMATS[policy.dtype(place, case.dtype)].bytes for place in ("dkv_accumulator", "gradient_wire"))
-        here = schedule_of(case.variant.backward) is self
-        groups = problem.heads_kv // int(stride or problem.heads_kv)
-        if case.world == "processes":
-            return (2 * whole * wire if here else 0) + 6 * whole * FORMATS[case.dtype].bytes + 4 * whole * sums
-        summed = max(1, min(groups, COPIED_ELEMENTS // (case.world_size * whole)))  # groups of heads at once
-        gathered = groups if case.device == "cuda" else summed
-        turn = 6 * whole * gathered * FORMATS[case.dtype].bytes + 4 * whole * summed * sums
-        return (3 * whole * summed * wire if here else 0) - (-turn // case.world_size)
 
     async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
         """See `Schedule.forward`."""

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from accuracy.core.case import Case
-from accuracy.core.dtype import FORMATS
 from accuracy.core.masks import Block
 from accuracy.core.sharding import UNEVEN
 from accuracy.variant.base import Rank, Schedule
@@ -70,16 +68,6 @@ class Ring(Schedule):
     )  # fmt: skip
     low_wires: bool = True
     blocks: Blocks = Rank.blocks_between
-
-    def held_bytes(self, case: Case) -> int:
-        """Operands and results of the kernel's calls for several steps, of all ranks of a simulated world on a GPU:
-        ten."""
-        if case.world != "simulated" or case.device != "cuda":
-            return 0
-        problem = case.problem
-        rows = problem.batch * problem.queries * problem.heads * max(problem.head_dim, problem.value_dim)
-        copied = min(COPIED_ELEMENTS, rows * (case.world_size - 1))
-        return 10 * copied * FORMATS[case.dtype].bytes // case.world_size
 
     def source(self, rank: Rank, step: int) -> int:
         """Whose keys the rank has at a step."""

@@ -36,7 +36,7 @@ def test_computing_finely_leaves_the_final_rounding() -> None:
 
 def test_chunks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = errors(eager.Eager())
-    monkeypatch.setitem(eager.CHUNK_ELEMENTS, "cpu", 2 * 128 * 10)
+    monkeypatch.setitem(eager.SCORES_AT_ONCE, "cpu", 2 * 128 * 10)
     parts = errors(eager.Eager())
     assert parts["out"] == pytest.approx(whole["out"], rel=0.1)  # other shapes of products may round otherwise
 

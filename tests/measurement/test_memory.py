@@ -8,75 +8,51 @@ from tests.measuring import configuration
 
 WORDS = ("problem.seqlen=2048", "problem.heads=8", "problem.heads_kv=8", "problem.head_dim=64")
 ALONE, ALL = "variant=[ring,llama3,bpt_ring]", "variant=[ring,zigzag,striped,llama3,llama3_zigzag,bpt_ring]"
+SINGLE = ("variant=single_device", "world_size=1")
+
+
+def needed(*words: str) -> list[int]:
+    return [bytes_needed(each.case) for each in plan(configuration(*WORDS, *words), None)]
+
+
+def assert_covered(*words: str) -> None:
+    pipeline = Pipeline("test", Cache(None, 0))
+    for each in plan(configuration(*WORDS, *words), None):
+        if each.unsupported is None:
+            row = pipeline.measure(each.case).rows[0]
+            assert row["status"] == "ok", row["reason"]
+            assert row["peak_bytes"] is None or row["peak_bytes"] <= bytes_needed(each.case), each.case
 
 
 @pytest.mark.parametrize("many", [False, True])
 def test_the_estimate_covers_what_a_case_takes(many: bool, stress: bool) -> None:
     size, tokens = (32, 2048) if stress else (8, 1024)
-    words = (*WORDS, ALL if many else ALONE, f"world_size={size if many else 1}", "variant.llama3.heads_stride=8",
-             f"problem.seqlen={tokens}")  # fmt: skip
-    pipeline = Pipeline("test", Cache(None, 0))
-    for each in plan(configuration(*words), None):
-        row = pipeline.measure(each.case).rows[0]
-        assert row["status"] == "ok"
-        assert row["peak_bytes"] is None or row["peak_bytes"] <= bytes_needed(each.case), each.case.variant.name
-
-
-def test_few_queries_on_many_keys_take_memory_of_the_keys_alone() -> None:
-    """8192 queries would need their own tensors and scores: more than 64 queries do, by every query's share."""
-    words = ("problem.seqlen=8192", "problem.heads=4", "problem.heads_kv=4", "problem.head_dim=64", "kernel=eager")
-    few, many = (
-        bytes_needed(each.case)
-        for each in plan(
-            configuration(*words, "variant=single_device", "world_size=1", "problem.seqlen_q=[64,null]"), None
-        )
-    )
-    query_bytes = (8192 - 64) * 4 * 64 * (8 + 2)  # of the reference in float64 and of q in bfloat16, at the very least
-    assert many - few > query_bytes
-    pipeline = Pipeline("test", Cache(None, 0))
-    (only,) = plan(configuration(*words, "variant=single_device", "world_size=1", "problem.seqlen_q=64"), None)
-    measured = pipeline.measure(only.case).rows[0]
-    assert measured["peak_bytes"] is None or measured["peak_bytes"] <= few
-
-
-def test_gathering_on_many_ranks_of_one_device_is_counted() -> None:
-    words = (*WORDS, "variant=llama3", "world_size=[1,64]", "variant.llama3.heads_stride=8")
-    one, many = (bytes_needed(each.case) for each in plan(configuration(*words), None))
-    gathered = 2 * 2048 * 8 * 64 * 2  # k and v in bfloat16 on each rank
-    assert many - one >= 63 * gathered
-
-
-SINGLE_DEVICE = (
-    "variant=single_device", "world_size=1", "problem.seqlen=1024", "problem.heads=8", "problem.heads_kv=2",
-)  # fmt: skip
-SCORES = 4 * 8 * 1024**2  # bytes of all scores in float32
-
-
-def test_a_kernel_that_forms_all_scores_is_counted_and_one_that_forms_a_chunk_is_not() -> None:
-    chunks = ("kernel.chunked.query_chunk=256", "kernel.chunked.key_chunk=256")
-    plans = plan(configuration(*SINGLE_DEVICE, "kernel=[torch_flash,torch_math,chunked]", *chunks), None)
-    needed = {each.case.kernel.name: bytes_needed(each.case) for each in plans}
-    assert needed["torch_math"] - needed["torch_flash"] > 6 * SCORES
-    assert needed["chunked"] - needed["torch_flash"] <= 6 * SCORES / 16
+    assert_covered(
+        ALL if many else ALONE, f"world_size={size if many else 1}", "variant.llama3.heads_stride=8",
+        f"problem.seqlen={tokens}",
+    )  # fmt: skip
+    assert_covered(*SINGLE, "kernel=eager", "problem.seqlen=8192", "problem.heads=4", "problem.heads_kv=4",
+                   "problem.seqlen_q=64")  # fmt: skip
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_the_estimate_covers_what_every_kernel_takes(dtype: str) -> None:
     """On CUDA, where the peak is counted by the allocator; the CPU's resident set keeps what was freed."""
-    pipeline = Pipeline("test", Cache(None, 0))
-    for each in plan(configuration(*SINGLE_DEVICE, "kernel=every", f"dtype={dtype}"), None):
-        if each.unsupported is None:
-            row = pipeline.measure(each.case).rows[0]
-            assert row["status"] == "ok", row["reason"]
-            assert row["peak_bytes"] <= bytes_needed(each.case), each.case.kernel.name
+    assert_covered(*SINGLE, "problem.seqlen=1024", "problem.heads_kv=2", "kernel=every", f"dtype={dtype}")
 
 
-def test_condition_numbers_are_counted() -> None:
-    """Two float64 magnitudes of every result at the very least."""
-    plain, asked = (
-        bytes_needed(each.case)
-        for words in ((), ("conditions=true",))
-        for each in plan(configuration(*WORDS, "variant=single_device", "world_size=1", *words), None)
-    )
-    assert asked - plain > 2 * 8 * 4 * 2048 * 8 * 64
+def test_what_is_large_is_counted_and_what_is_not_is_not() -> None:
+    """Each by what it takes at the very least: queries in float64 and bfloat16, keys and values that every rank
+    gathers, two float64 magnitudes of every result, and scores of a kernel that forms all of them, not of others."""
+    tensor = 2048 * 8 * 64
+    few, many = needed(*SINGLE, "kernel=eager", "problem.seqlen_q=[64,null]")
+    assert many - few > (2048 - 64) * 8 * 64 * (8 + 2)
+    one, all_ranks = needed("variant=llama3", "world_size=[1,64]", "variant.llama3.heads_stride=8")
+    assert all_ranks - one >= 63 * 2 * tensor * 2
+    assert needed(*SINGLE, "conditions=true")[0] - needed(*SINGLE)[0] > 2 * 8 * 4 * tensor
+    scores = 4 * 8 * 2048**2
+    flash, chunked, every = (needed(*SINGLE, f"kernel={name}")[0] for name in ("torch_flash", "chunked", "torch_math"))
+    assert every - flash > 6 * scores
+    small = needed(*SINGLE, "kernel=chunked", "kernel.chunked.query_chunk=256", "kernel.chunked.key_chunk=256")[0]
+    assert small - flash <= 10 * scores / 64 < chunked - flash
