@@ -36,7 +36,7 @@ class WithinTime:
         outcome = yield
         report = outcome.get_result()
         found = MISSING.search(str(report.longrepr)) if report.failed else None
-        if found and found[1].partition(".")[0] not in ("accuracy", "tests"):
+        if found and found[1].partition(".")[0] not in ("accuracy", "bench", "experiments", "tests"):
             self.lacking[collector.nodeid] = found[1]
             report.outcome, report.longrepr = "skipped", (collector.nodeid, 0, f"Skipped: needs {found[1]}")
 
