@@ -3,7 +3,7 @@
     def test_my_attention_keeps_its_accuracy(accuracy_gate):
         accuracy_gate(my_attention, sharding="zigzag", seeds=range(8))
 
-`pytest --accuracy-record=FOLDER` writes a run folder (accuracy-check reads it, accuracy-check accept publishes it);
+`pytest --accuracy-record=FOLDER` writes a run folder (accuracy check reads it, accuracy accept publishes it);
 `pytest --accuracy-baseline=FOLDER` fails a test whose cells got worse. torch is imported by the first measurement.
 """
 
@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if baseline and not baseline.is_dir():
         raise pytest.UsageError(
             f"--accuracy-baseline={baseline} is no folder; without a baseline leave it out, and make one of"
-            " --accuracy-record=RUN with accuracy-check accept RUN --to FOLDER"
+            " --accuracy-record=RUN with accuracy accept RUN --to FOLDER"
         )
     several = hasattr(config, "workerinput") or config.getoption("dist", "no") != "no"
     if config.getoption("--accuracy-record") and several:

@@ -56,7 +56,7 @@ class Recorder:
             writing.write_json(self.folder / "run.json", self._about(self.rows, ended))
 
     def judge(self, rows: Sequence[table.Row], limits: Limits | None) -> str | None:
-        """What is wrong with a test's rows, as accuracy-check prints it; None where nothing is."""
+        """What is wrong with a test's rows, as accuracy check prints it; None where nothing is."""
         about = self._about(rows, now())
         content = pa.Table.from_pylist(rows, schema=table.RESULTS_SCHEMA)
         run = of_table(self.folder or Path(EXPERIMENT), json.loads(json.dumps(about, default=str)), content)

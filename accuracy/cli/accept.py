@@ -1,4 +1,4 @@
-"""`accuracy-check accept RUN_FOLDER --to FOLDER`: a run becomes the baseline of later ones, its history beside it.
+"""`accuracy accept RUN_FOLDER --to FOLDER`: a run becomes the baseline of later ones, its history beside it.
 
 On purpose, with a reason where it replaces another, never by accident. It needs no version control and no clean tree:
 what it records is the commit of the functions that were measured, and whether their files differed from it.
@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from accuracy.cli import Parser
+from accuracy.cli import Parser, status_of
 from accuracy.cli.publish import publish, target_of
 from accuracy.core.errors import ConfigError, printable
 from accuracy.core.number import count
 from accuracy.gate.decision import Decision, Question, decide, verdicts
-from accuracy.gate.exits import Exit
 from accuracy.gate.item import INCOMPLETE, percent
 from accuracy.results import history
 from accuracy.results.run_table import RunTable, read_baseline, read_run
@@ -21,17 +20,20 @@ from accuracy.results.run_table import RunTable, read_baseline, read_run
 LOG = "log.md"
 
 
-def main(words: Sequence[str]) -> int:
-    """Print where the baseline is, and its log's new line. Raises ConfigError."""
-    parser = Parser("accuracy-check accept", "Make a finished run the baseline of later ones.")
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print where the baseline is, and its log's new line; 0, or 2 for a mistake in the command."""
+    parser = Parser("accuracy accept", "Make a finished run the baseline of later ones.")
     parser.add_argument("folder", type=Path, metavar="RUN_FOLDER")
     reason = "why the baseline changes, kept in its log; needed where there is one already"
     parser.add_argument("--reason", default="", metavar="TEXT", help=reason)
     parser.add_argument("--to", type=Path, default=Path("reports"), metavar="FOLDER", help="default: reports")
-    given = parser.parse_args(words)
-    target = accept(given.folder, given.reason, given.to)
+    given = parser.parse_args(arguments)
+    return status_of("accuracy accept", lambda: _accept(given.folder, given.reason, given.to))
+
+
+def _accept(folder: Path, reason: str, to: Path) -> None:
+    target = accept(folder, reason, to)
     print(target, (target / LOG).read_text(encoding="utf-8", errors="replace").splitlines()[-1], sep="\n")
-    return Exit.OK
 
 
 def accept(folder: Path, reason: str, to: Path) -> Path:

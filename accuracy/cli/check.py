@@ -1,9 +1,9 @@
-"""`accuracy-check RUN_FOLDER [--baseline FOLDER]`: did attention get less accurate? Exit status 0 to 5.
+"""`accuracy check RUN_FOLDER [--baseline FOLDER]`: did attention get less accurate? Exit status 0 to 5.
 
 0 ok; 1 regression; 2 a mistake in the command, or a file that cannot be read; 3 incomplete: rows are not those that the
 run ended with, nothing was measured, a rank died, or a second look is due; 4 no comparable baseline, with
 --require-baseline; 5 logic bug.
-`accuracy-check accept RUN_FOLDER --to FOLDER` makes a run the baseline.
+`accuracy accept RUN_FOLDER --to FOLDER` makes a run the baseline.
 """
 
 import os
@@ -19,25 +19,23 @@ from accuracy.gate.exits import Exit
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the worst cells and `N passed, N failed, N skipped`; the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    return status_of("accuracy-check", lambda: _accept(words[1:]) if words[:1] == ["accept"] else _checked(words))
+    if words[:1] == ["accept"]:  # as files of CI have it that call accuracy-check
+        from accuracy.cli import accept
 
-
-def _accept(words: list[str]) -> int:
-    from accuracy.cli import accept
-
-    return accept.main(words)
+        return accept.main(words[1:])
+    return status_of("accuracy check", lambda: _checked(words))
 
 
 def _checked(words: list[str]) -> int:
     try:
         return _check(words)
     except IncompleteRun as error:
-        print(f"accuracy-check: {printable(str(error))}", file=sys.stderr)
+        print(f"accuracy check: {printable(str(error))}", file=sys.stderr)
         return Exit.INCOMPLETE
 
 
 def _check(words: list[str]) -> int:
-    parser = Parser("accuracy-check", __doc__)
+    parser = Parser("accuracy check", __doc__)
     add = parser.add_argument
     add("folder", type=Path, metavar="RUN_FOLDER", help="the output_dir of a run")
     add("other", type=Path, nargs="?", metavar="OTHER_RUN", help="an earlier run to compare with; as --baseline")

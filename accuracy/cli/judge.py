@@ -1,4 +1,4 @@
-"""`accuracy-judge FOLDER`: is a captured training run right? Its attention against float64, layer by layer."""
+"""`accuracy judge FOLDER`: is a captured training run right? Its attention against float64, layer by layer."""
 
 import argparse
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ from accuracy.cli import Parser, status_of
 
 NOTHING_JUDGED, FAULTY = 3, 5
 EPILOG = """examples:
-  accuracy-judge RUN/attention                     the folder of `with accuracy.capture(model, FOLDER): train_step()`
-  accuracy-judge RUN/attention --layers '*.3' --to page.html
+  accuracy judge RUN/attention                     the folder of `with accuracy.capture(model, FOLDER): train_step()`
+  accuracy judge RUN/attention --layers '*.3' --to page.html
 
 exit status: 0 the run merely rounds, 2 usage or a capture that cannot be read, 3 nothing could be judged, 5 a fault
 """
@@ -17,14 +17,14 @@ exit status: 0 the run merely rounds, 2 usage or a capture that cannot be read, 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the sentence, write report.html and judge.csv beside the capture; see the epilog for the status."""
-    parser = Parser("accuracy-judge", __doc__, EPILOG)
+    parser = Parser("accuracy judge", __doc__, EPILOG)
     add = parser.add_argument
     add("folder", type=Path, metavar="FOLDER", help="a capture; of several ranks, the files of all of them")
     add("--layers", default="*", metavar="PATTERN", help="layers to judge, as '*.3'; all if not given")
     add("--device", default="auto", choices=("auto", "cpu", "cuda"), help="where the reference is computed")
     add("--to", type=Path, metavar="FILE", help="the page; FOLDER/report.html if not given")
     given = parser.parse_args(arguments)
-    return status_of("accuracy-judge", lambda: _judge(given))
+    return status_of("accuracy judge", lambda: _judge(given))
 
 
 def _judge(given: argparse.Namespace) -> int:

@@ -6,11 +6,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from accuracy.cli import commands
 from accuracy.core.paths import CONFIGS
 
 USAGE = """accuracy: how accurate is distributed attention? Every variant against float64, per rank and per tensor.
 
 usage: accuracy [experiment=NAME] [KEY=VALUE ...] [KEY=[VALUE,VALUE] ...]
+       accuracy COMMAND ...
 
   accuracy experiment=demo                                        one minute on a CPU, writes a report
   accuracy variant=[ring,zigzag] dtype=bfloat16 world_size=[1,2,4,8]
@@ -25,7 +27,7 @@ Any knob given a list becomes an axis of the grid. Quote lists with spaces or br
 def text(folders: Sequence[Path]) -> str:
     """The whole help, groups of user folders included."""
     places = (CONFIGS, *folders)
-    sections = [USAGE]
+    sections = [USAGE, commands.text()]
     for group in sorted({path.parent.name for place in places for path in place.glob("*/*.yaml")}):
         files = sorted(choices(group, places).items())
         width = max(len(name) for name, _ in files)

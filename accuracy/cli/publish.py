@@ -1,4 +1,4 @@
-"""`accuracy-publish RUN_FOLDER`: a finished run as evidence, reports/EXPERIMENT/DEVICE/ with lean tables."""
+"""`accuracy publish RUN_FOLDER`: a finished run as evidence, reports/EXPERIMENT/DEVICE/ with lean tables."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,11 @@ from accuracy.results import damage, lean, sums, table, writing
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print where the evidence is; 0, or 2 where there is nothing whole to publish."""
-    parser = Parser("accuracy-publish", "Publish a finished run as evidence.")
+    parser = Parser("accuracy publish", "Publish a finished run as evidence.")
     parser.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="a finished run")
     parser.add_argument("--to", type=Path, default=Path("reports"), help="default: reports")
     given = parser.parse_args(arguments)
-    return status_of("accuracy-publish", lambda: print(publish(given.folder, given.to)), (ValueError,))
+    return status_of("accuracy publish", lambda: print(publish(given.folder, given.to)), (ValueError,))
 
 
 def publish(

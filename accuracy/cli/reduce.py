@@ -1,4 +1,4 @@
-"""`accuracy-reduce FOLDER`: the least of a failing capture that still fails, and a script that shows it."""
+"""`accuracy reduce FOLDER`: the least of a failing capture that still fails, and a script that shows it."""
 
 import argparse
 from collections.abc import Sequence
@@ -7,8 +7,8 @@ from pathlib import Path
 from accuracy.cli import Parser, status_of
 
 EPILOG = """examples:
-  accuracy-reduce RUN/attention --layer 'model.layers.3.self_attn'      rows that the capture proves by itself
-  accuracy-reduce RUN/attention --fn my_package.attention:attend        run again on ever fewer tokens, heads and dims
+  accuracy reduce RUN/attention --layer 'model.layers.3.self_attn'      rows that the capture proves by itself
+  accuracy reduce RUN/attention --fn my_package.attention:attend        run again on ever fewer tokens, heads and dims
 
 The script needs torch and safetensors only; its exit status is 1 while the fault is there, 0 once it is mended.
 """
@@ -16,7 +16,7 @@ The script needs torch and safetensors only; its exit status is 1 while the faul
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print what is left, write reduced.py and its data; 0, or 2 where nothing is wrong or nothing can be read."""
-    parser = Parser("accuracy-reduce", __doc__, EPILOG)
+    parser = Parser("accuracy reduce", __doc__, EPILOG)
     add = parser.add_argument
     add("folder", type=Path, metavar="FOLDER", help="a capture")
     add("--layer", metavar="LAYER[@STEP]", help="the call; the first that is wrong if not given")
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--device", default="auto", choices=("auto", "cpu", "cuda"))
     add("--to", type=Path, metavar="FILE.py", help="the script; FOLDER/reduced.py if not given")
     given = parser.parse_args(arguments)
-    return status_of("accuracy-reduce", lambda: _reduce(given))
+    return status_of("accuracy reduce", lambda: _reduce(given))
 
 
 def _reduce(given: argparse.Namespace) -> None:

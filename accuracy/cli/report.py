@@ -1,4 +1,4 @@
-"""`accuracy-report RUN_FOLDER`: rebuild report.html from the tables of a run, without torch."""
+"""`accuracy report RUN_FOLDER`: rebuild report.html from the tables of a run, without torch."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,11 +8,11 @@ from accuracy.cli import Parser, status_of
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report's path and its most telling lines; 0, or 2 where the folder cannot be reported on."""
-    parser = Parser("accuracy-report", "Rebuild report.html from a run's tables.")
+    parser = Parser("accuracy report", "Rebuild report.html from a run's tables.")
     parser.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="folder that holds results/ and run.json")
     parser.add_argument("earlier", type=Path, nargs="*", metavar="EARLIER_RUN", help="to look back on, oldest first")
     given = parser.parse_args(arguments)
-    return status_of("accuracy-report", lambda: _report(given.folder, given.earlier))
+    return status_of("accuracy report", lambda: _report(given.folder, given.earlier))
 
 
 def _report(folder: Path, earlier: Sequence[Path]) -> None:

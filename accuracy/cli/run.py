@@ -5,12 +5,14 @@ import os
 import sys
 
 from accuracy import __version__
-from accuracy.cli import listing
+from accuracy.cli import commands, listing, status_of
 
 
 def attended() -> None:
     """`main`, in a process that another one attends: a case that ends it is a failed row, and the run goes on. A launch
     attends its processes itself."""
+    if commands.is_command(sys.argv[1:]):
+        sys.exit(status_of("accuracy", lambda: commands.run(sys.argv[1:])))
     from accuracy.execute import attend
     from accuracy.execute.ranks.launch import NAMES
 

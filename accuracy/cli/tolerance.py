@@ -1,4 +1,4 @@
-"""`accuracy-tolerance`: which tolerance should a test of attention use, and what does it still catch?"""
+"""`accuracy tolerance`: which tolerance should a test of attention use, and what does it still catch?"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -7,9 +7,9 @@ from accuracy.cli import Parser, status_of
 from accuracy.core.errors import ConfigError, unknown
 
 EXAMPLES = """examples:
-  accuracy-tolerance q_shape=1,1024,8,64 dtype=bfloat16
-  accuracy-tolerance q_shape=2,512,8,128 heads_kv=2 dtype=float16 inputs=peaked mask=full against=float32
-  accuracy-tolerance q_shape=1,1024,8,64 dtype=bfloat16 kernel=torch_flash seeds=20
+  accuracy tolerance q_shape=1,1024,8,64 dtype=bfloat16
+  accuracy tolerance q_shape=2,512,8,128 heads_kv=2 dtype=float16 inputs=peaked mask=full against=float32
+  accuracy tolerance q_shape=1,1024,8,64 dtype=bfloat16 kernel=torch_flash seeds=20
 keys: q_shape, dtype, keys, heads_kv, inputs, kernel (a list with commas), mask, softmax_scale, against, seeds, device
 """
 KEYS = {
@@ -26,10 +26,10 @@ READ: dict[str, Callable[[str], Any]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print a table; 0, or 2 for a mistake in the command."""
-    parser = Parser("accuracy-tolerance", __doc__, EXAMPLES)
+    parser = Parser("accuracy tolerance", __doc__, EXAMPLES)
     parser.add_argument("words", nargs="+", metavar="KEY=VALUE")
     given = parser.parse_args(arguments)
-    return status_of("accuracy-tolerance", lambda: _advise(given.words))
+    return status_of("accuracy tolerance", lambda: _advise(given.words))
 
 
 def _split(text: str) -> list[str]:

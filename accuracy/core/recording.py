@@ -117,7 +117,7 @@ class Recorded:
         }  # fmt: skip
         for what, present in odd.items():
             if present:
-                raise ConfigError(f"{facts.name} has {what}, which no problem says; judge it with accuracy-judge")
+                raise ConfigError(f"{facts.name} has {what}, which no problem says; judge it with accuracy judge")
         causal = "causal_top_left" if facts.top_left and queries != keys else "causal"
         (batch, _, heads, width), value = facts.shapes["q"], facts.shapes["v"][3]
         return {

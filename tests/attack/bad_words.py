@@ -81,13 +81,13 @@ MEASURE = st.one_of(*(_of_kind(keys, values) for keys, values in KINDS.items()),
 
 PLACES = ["", "nowhere", "/dev/null", "/dev/null/x", "../nowhere", "\x1b[31m", "a\nb", "x" * 300, "x\x00y", "nan"]
 FLAGS = {
-    "accuracy-report": ["{place}", "{run} {place}", "{run} --nope", "", "{run} --earlier={text}"],
-    "accuracy-publish": ["{place}", "{run} --to /dev/null", "{run} {text}", "--to x", "", "{run} --to"],
-    "accuracy-check": [
+    "accuracy report": ["{place}", "{run} {place}", "{run} --nope", "", "{run} --earlier={text}"],
+    "accuracy publish": ["{place}", "{run} --to /dev/null", "{run} {text}", "--to x", "", "{run} --to"],
+    "accuracy check": [
         "{place}", "{run} {place}", "{run} --baseline {place}", "{run} --second {place}", "{run} --rows {number}",
         "{run} {run} --baseline {run}", "{run} --out /dev/null", "{run} --part=1", "{run} --nope", "", "{run} x {text}",
     ],
-    "accuracy-check accept": [
+    "accuracy accept": [
         "{place}", "{run} --to /dev/null --reason x", "{run} --reason", "{run} --nope", "", "{run} {text}",
     ],
     "python -m experiments.probe": [
@@ -95,12 +95,12 @@ FLAGS = {
         "kernel.eager={word}", "--config-dir", "--json", "kernel=eager question=scale device=cpu --json /dev/null/x",
         "device=cpu,cuda", "kernel.nope.x=1",
     ],
-    "accuracy-reduce": [
+    "accuracy reduce": [
         "{place}", "{word}", "{place} --layer {word}", "{place} --tensor {word}", "{place} --fn",
         "{place} --layout {word}",
     ],
-    "accuracy-judge": ["{place}", "{word}", "{place} --layers {word}", "{place} --device {word}", "{place} --to"],
-    "accuracy-tolerance": [
+    "accuracy judge": ["{place}", "{word}", "{place} --layers {word}", "{place} --device {word}", "{place} --to"],
+    "accuracy tolerance": [
         "{word}", "", "q_shape={word} dtype=float32", *(
             f"q_shape=1,8,2,4 dtype=float32 {key}" for key in (
                 "seeds={number}", "heads_kv={number}", "keys={number}", "inputs={word}", "kernel={word}", "mask={word}",

@@ -19,11 +19,11 @@ EXAMPLES = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
 MAINS: dict[str, Callable[[Sequence[str]], object]] = {
-    "accuracy-report": report.main, "accuracy-publish": publish.main, "accuracy-check": check.main,
-    "accuracy-check accept": lambda words: check.main(["accept", *words]),
-    "python -m experiments.probe": probe.main, "accuracy-judge": judge.main,
-    "accuracy-reduce": reduce.main,
-    "accuracy-tolerance": tolerance.main,
+    "accuracy report": report.main, "accuracy publish": publish.main, "accuracy check": check.main,
+    "accuracy accept": lambda words: check.main(["accept", *words]),
+    "python -m experiments.probe": probe.main, "accuracy judge": judge.main,
+    "accuracy reduce": reduce.main,
+    "accuracy tolerance": tolerance.main,
 }  # fmt: skip
 SMALL = MadeUp(variants=("single_device",), dtypes=("bfloat16",), seeds=(0,))
 

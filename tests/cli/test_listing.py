@@ -3,8 +3,9 @@ from pathlib import Path
 import pytest
 
 from accuracy import __version__
-from accuracy.cli import listing, run
-from accuracy.core.paths import CONFIGS
+from accuracy.cli import commands, listing, run
+from accuracy.core.errors import ConfigError
+from accuracy.core.paths import CONFIGS, PACKAGE
 
 FILES = sorted(CONFIGS.glob("*/*.yaml"))
 
@@ -18,12 +19,12 @@ def mine(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_every_choice_has_a_description_and_is_listed_with_it(path: Path) -> None:
-    description = listing.description(path)
-    assert description
-    listed = section(listing.text([]), path.parent.name)
-    assert listed[path.stem] == description
+def test_every_choice_has_a_description_and_is_listed_with_it() -> None:
+    text = listing.text([])
+    for path in FILES:
+        description = listing.description(path)
+        assert description, path
+        assert section(text, path.parent.name)[path.stem] == description
 
 
 def section(text: str, group: str) -> dict[str, str]:
@@ -67,3 +68,27 @@ def test_the_version_is_the_package_s_and_not_hydra_s(
     monkeypatch.setattr("sys.argv", ["accuracy", "--version"])
     run.main()
     assert capsys.readouterr().out == f"accuracy {__version__}\n"
+
+
+def test_the_help_lists_every_subcommand_and_each_has_a_help_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    files = {path.stem for path in (PACKAGE / "cli").glob("*.py") if "def main(arguments" in path.read_text()}
+    assert set(commands.COMMANDS) == files - {"evidence"}
+    for name in commands.COMMANDS:
+        assert f"  accuracy {name} " in commands.text()
+        with pytest.raises(SystemExit) as ended:
+            commands.run([name, "--help"])
+        assert ended.value.code == 0
+        assert f"usage: accuracy {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "is_command"), [(["chek", "run"], True), (["variant=ring"], False), (["-m", "x=1"], False),
+                              (["+key=1"], False), (["~also.trace"], False), ([], False)]
+)  # fmt: skip
+def test_a_first_word_without_an_equals_sign_is_a_subcommand(words: list[str], is_command: bool) -> None:
+    assert commands.is_command(words) == is_command
+
+
+def test_an_unknown_subcommand_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(ConfigError, match="did you mean check"):
+        commands.run(["chek", "run"])

@@ -74,7 +74,7 @@ def test_it_is_one_line(tmp_path: Path, name: str, capsys: pytest.CaptureFixture
     assert command.main([str(tmp_path)]) == 2
     said = capsys.readouterr()
     assert (said.err.count("\n"), said.out) == (1, "")
-    assert said.err.startswith("accuracy-judge: ")
+    assert said.err.startswith("accuracy judge: ")
     assert line in said.err
     assert sorted(tmp_path.iterdir()) == before
 
