@@ -14,6 +14,7 @@ from accuracy.core.case import Case
 from accuracy.core.dtype import rounding_band
 from accuracy.core.quantisation import unit_roundoff
 from accuracy.measurement import metrics
+from accuracy.measurement.distance import Target, distance
 from accuracy.measurement.targets import Targets
 from accuracy.reference.float64 import seen_keys
 from accuracy.results.table import Row
@@ -88,9 +89,7 @@ class Watch:
         natural, kernel = self.targets.natural(self.case.problem), self.case.kernel
         for name, (given, reference) in pairs.items():
             x = self.here(given)
-            each = metrics.sums(
-                metrics.error_of(x.unsqueeze(0), reference.unsqueeze(0)), x.unsqueeze(0), reference[None]
-            )
+            each = distance(x[None], Target(reference[None])).sums
             expected = reference.isfinite()
             self.rows.append(
                 {

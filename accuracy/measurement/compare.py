@@ -6,8 +6,6 @@ made of sums, of all tensors at once.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,10 +14,10 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.core.dtype import coarser, tensor_dtype
 from accuracy.core.errors import WrongResult
-from accuracy.measurement import condition, distance, metrics, padding, significand
-from accuracy.measurement.begun import read
-from accuracy.measurement.distance import Distance
+from accuracy.measurement import condition, metrics, padding
+from accuracy.measurement.distance import Distance, distance
 from accuracy.measurement.metrics import Array, Sums
+from accuracy.measurement.significand import significand_bits
 from accuracy.measurement.targets import Targets
 from accuracy.results.table import ALL_TENSORS
 from accuracy.variant.base import schedule_of
@@ -89,33 +87,25 @@ def stored_dtype(case: Case, name: str, results: Sequence[Results]) -> str:
 
 
 def _apart(case: Case, targets: Targets, results: Sequence[Results], dtypes: dict[str, str]) -> dict[str, _Apart]:
-    """Of each tensor that there is. All numbers are read at once; what they do not suffice for has another pass."""
-
-    def each(name: str, x: Tensor, of: Callable[..., Any], bits: Callable[..., Any]) -> dict[str, Any]:
+    """Of each tensor that the ranks returned."""
+    found = {}
+    for name, x in in_turn(case, targets, results):
         dtype, unquantised = dtypes[name], targets.unquantised_target(case, name)
-        of = partial(of, x, workspace=targets.workspace)
-        found = {
-            "reference": of(targets.reference_target(case, name), ulp_dtype=dtype),
-            "single_device": of(targets.single_device_target(case, name), signed=False),
-            "bits": bits(x, None if name == "delta" else dtype),
-        }
-        return found if unquantised is None else found | {"unquantised": of(unquantised, signed=False)}
-
-    begun = {name: each(name, x, distance.begin, significand.begin) for name, x in in_turn(case, targets, results)}
-    numbers = iter(read([one for of_one in begun.values() for one in of_one.values()]))
-    found = {name: {way: next(numbers) for way in of_one} for name, of_one in begun.items()}
-    if odd := {name for name, of_one in found.items() if any(number is None for number in of_one.values())}:
-        again = ((name, x) for name, x in in_turn(case, targets, results) if name in odd)
-        found |= {name: each(name, x, distance.distance, significand.significand_bits) for name, x in again}
-    return {name: _Apart(**of_one) for name, of_one in found.items()}
+        found[name] = _Apart(
+            reference=distance(x, targets.reference_target(case, name), ulp_dtype=dtype),
+            single_device=distance(x, targets.single_device_target(case, name), signed=False),
+            bits=significand_bits(x, None if name == "delta" else dtype),
+            unquantised=None if unquantised is None else distance(x, unquantised, signed=False),
+        )
+    return found
 
 
 def in_turn(case: Case, targets: Targets, results: Sequence[Results]) -> Iterator[tuple[str, Tensor]]:
-    """Each tensor that there is, (W, B, S/W, heads[, D]) in float64, until the next is asked for.
+    """Each tensor that the ranks returned, (W, B, S/W, heads[, D]) in float64.
 
     delta is what the ranks' stored out makes it, as in `targets.in_token_layout`.
     """
-    workspace, delta = targets.workspace, None
+    delta = None
     for name, ranks in zip(ALL_TENSORS, zip(*results, strict=True), strict=False):
         given = [x for x in ranks if x is not None]
         if not given:
@@ -123,9 +113,9 @@ def in_turn(case: Case, targets: Targets, results: Sequence[Results]) -> Iterato
         if len(given) < len(ranks):
             raise RuntimeError(f"only some ranks returned {name}")
         _check(case, name, given, targets.reference_target(case, name).values)
-        stacked = workspace.stacked(given, "result")
+        stacked = torch.stack(given).double()
         if name == "out":
-            delta = torch.mul(targets.dout(case), stacked, out=workspace.like(stacked, "scratch")).sum(-1)
+            delta = (targets.dout(case) * stacked).sum(-1)
         yield name, stacked.transpose(-1, -2) if name == "lse" else stacked
     if delta is not None:
         yield "delta", delta

@@ -1,47 +1,42 @@
-"""How far a tensor is from what it is compared with, reduced on its device: few passes over it, one transfer of
-all that is compared.
+"""How far a tensor is from what it is compared with: sums of each rank, and the errors of its tokens.
 
-Everything works on shards (W, B, S/W, heads[, D]) and keeps the ranks apart. Where all is finite, the usual case, sums
-need no care for NaN and infinities; what is not finite goes through `metrics.sums`, which is total.
+Everything works on shards (W, B, S/W, heads[, D]) in float64, is reduced on their device, and is sent to the CPU as one
+stack of sums. What NaN and infinities count as: see `accuracy.measurement.metrics`.
 """
 
 import math
 from dataclasses import dataclass, fields
-from functools import partial
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from accuracy.measurement import metrics
-from accuracy.measurement.begun import Begun, Numbers, read
 from accuracy.measurement.metrics import Array, Sums
 from accuracy.runtime.rounding import spacing
-from accuracy.runtime.workspace import Workspace
 
 
-@dataclass
+@dataclass(frozen=True)
 class Target:
     """The shards that results are compared with, float64, and what every comparison takes from them."""
 
     values: Tensor
-    _norm_square: Tensor | None = None
-    _norms: tuple[Tensor, Tensor] | None = None
 
-    def norm_square(self, scratch: Tensor) -> Tensor:
-        """Of each rank's finite values: (W,). scratch: like the values, overwritten."""
-        if self._norm_square is None:
-            self._norm_square = metrics.norm_square(self.values, out=scratch)
-        return self._norm_square
+    @cached_property
+    def finite(self) -> Tensor:
+        """The values, zero where they are not finite."""
+        return metrics.finite(self.values)
 
-    def norms(self, scratch: Tensor) -> tuple[Tensor, Tensor]:
-        """Squared norms of the heads of each token, (W, N), and the sums of their squares, (W,). scratch: like the
-        values, overwritten."""
-        if self._norms is None:
-            norms = metrics.heads(torch.mul(self.values, self.values, out=scratch)).clone()  # no view of scratch
-            self._norms = norms, norms.square().sum(1)
-        return self._norms
+    @cached_property
+    def norm_square(self) -> Tensor:
+        """Of each rank's finite values: (W,)."""
+        return self.finite.square().flatten(1).sum(1)
+
+    @cached_property
+    def norms(self) -> Tensor:
+        """Squared norms of the heads of each token: (W, N)."""
+        return metrics.heads(self.finite.square())
 
 
 @dataclass(frozen=True)
@@ -55,67 +50,68 @@ class Distance:
     token_largest: Array | None = None
 
 
-def distance(x: Tensor, target: Target, **asked: Any) -> Distance:
-    """Of x (W, B, S/W, heads[, D]), any dtype. signed: the sums that have signs too (else 0). ulp_dtype: with the error
-    in that format's spacings, with the errors of each token, and with the place of the largest (else 0). workspace: for
-    intermediates."""
-    (found,) = read([begin(x, target, **asked)])
-    return found or _of_anything(x, target, asked.get("ulp_dtype"))
+def distance(x: Tensor, target: Target, *, signed: bool = True, ulp_dtype: str | None = None) -> Distance:
+    """Compare x with a target.
 
-
-def begin(
-    x: Tensor, target: Target, *, signed: bool = True, ulp_dtype: str | None = None, workspace: Workspace | None = None
-) -> Begun[Distance]:
-    """As `distance`, of finite numbers: None of others."""
-    workspace = workspace or Workspace()
-    error, scratch = workspace.like(x, "error"), workspace.like(x, "scratch")
-    torch.sub(x, target.values, out=error)
-    over_token = [1, *range(3, error.dim())]
+    Args:
+        x: (W, B, S/W, heads[, D]) of any dtype.
+        target: of the same shape.
+        signed: whether the sums that have signs are wanted; they are 0 without.
+        ulp_dtype: the format whose spacings errors are counted in. Without it there are no spacings, no errors of
+            tokens, and the place of the largest error is 0.
+    """
+    error, over_token = metrics.error_of(x, target.values, out=_memory(x, "error")), [1, *range(3, x.dim())]
+    finite, scratch = metrics.finite(error), _memory(x, "scratch")
     square = torch.mul(error, error, out=scratch).sum(over_token)
-    parts = {"square": square.sum(1), "norm_square": target.norm_square(scratch)}
+    found = {"square": square.sum(1), "signed_square": square.sum(1), "norm_square": target.norm_square}
     if signed:
-        outward = torch.sign(target.values, out=scratch).mul_(error)
-        parts |= {"signed": error.flatten(1).sum(1), "outward": outward.flatten(1).sum(1)}
-        norms, parts["norm_quartic"] = target.norms(scratch)
-        along = metrics.along(torch.mul(error, target.values, out=scratch), norms)
-        parts |= zip(("along", "along_square", "along_norm"), along, strict=True)
+        outward = torch.sign(target.finite, out=scratch).mul_(finite).flatten(1).sum(1)
+        along = metrics.heads(torch.mul(finite, target.finite, out=scratch))
+        found |= {
+            "signed": finite.flatten(1).sum(1), "outward": outward,
+            "along": along.sum(1), "along_square": along.square().sum(1), "along_norm": (along * target.norms).sum(1),
+            "norm_quartic": target.norms.square().sum(1),
+        }  # fmt: skip
+    if finite is not error or target.finite is not target.values:
+        found["nonfinite"] = x.isfinite().logical_not_().flatten(1).sum(1).double()
+        found["signed_square"] = finite.square().flatten(1).sum(1)
     size = error.abs_()
     largest = size.amax(over_token)
-    parts |= {"total": size.flatten(1).sum(1), "largest": largest.amax(1)}
-    if ulp_dtype is not None:
-        in_spacings = torch.div(size, spacing(target.values, ulp_dtype, out=scratch), out=scratch)
-        parts |= {"ulp": in_spacings.flatten(1).amax(1), "token_square": square, "token_largest": largest}
-        parts |= _worst(size, largest)
-    return Begun(parts, partial(_of_finite, shape=x.shape))
-
-
-def _of_finite(parts: Numbers, shape: torch.Size) -> Distance | None:
-    if not parts["total"].max() < float("inf"):
-        return None
-    none = np.zeros(shape[0])
-    by_token = {name: parts.pop(name) for name in ("ulp", "token_square", "token_largest") if name in parts}
-    if by_token:
-        token, place, inner = parts.pop("worst_token"), parts.pop("worst_place"), math.prod(shape[3:])
-        parts["worst"] = (place // inner * shape[2] + token) * inner + place % inner
-    given = {name: parts.get(name, none) for name in (each.name for each in fields(Sums))}
-    given |= {"signed_square": parts["square"], "count": none + math.prod(shape[1:])}
-    return Distance(Sums(**given), **by_token)
-
-
-def _worst(size: Tensor, largest: Tensor) -> dict[str, Tensor]:
-    """Where each rank's largest element is, (W,): its token, and its place of that token's (B, heads[, D])."""
-    token = largest.argmax(1)
-    rank = torch.arange(len(token), device=token.device)
-    place = size[rank, :, token].flatten(1).argmax(1)  # of (W, B, heads[, D])
-    return {"worst_token": token.double(), "worst_place": place.double()}
-
-
-def _of_anything(x: Tensor, target: Target, ulp_dtype: str | None) -> Distance:
-    """NaN and infinities on either side."""
-    error = metrics.error_of(x, target.values)
-    sums = metrics.sums(error, x, target.values)
+    found |= {"total": size.flatten(1).sum(1), "largest": largest.amax(1)}
     if ulp_dtype is None:
-        return Distance(sums)
-    over_token = [1, *range(3, error.dim())]
-    by_token = (each.cpu().numpy() for each in (error.square().sum(over_token), error.abs().amax(over_token)))
-    return Distance(sums, metrics.ulp_max(error, target.values, ulp_dtype), *by_token)
+        return Distance(_sums(found, x.shape))
+    found["worst"] = _worst(size, largest)
+    ulp = size.div_(spacing(target.values, ulp_dtype, out=scratch)).flatten(1).amax(1).cpu().numpy()
+    return Distance(_sums(found, x.shape), ulp, *torch.stack([square, largest]).cpu().numpy())
+
+
+def _worst(size: Tensor, largest: Tensor) -> Tensor:
+    """The flat local index of each rank's largest element, (W,), found by way of its token: a search of all is slow."""
+    token = largest.argmax(1)
+    place = (
+        size[torch.arange(len(token), device=token.device), :, token].flatten(1).argmax(1)
+    )  # of that token's (B, heads[, D])
+    inner = math.prod(size.shape[3:])
+    return ((place // inner * size.shape[2] + token) * inner + place % inner).double()
+
+
+_REUSED: dict[str, Tensor] = {}
+REUSED_ELEMENTS = 2**24  # of memory that is used again: 128 MiB
+
+
+def _memory(x: Tensor, use: str) -> Tensor:
+    """Float64 memory of x's shape and layout; on a CPU that of the last call with this use, for the pages of new memory
+    cost as much as the arithmetic on it (measured: twice the time of a comparison)."""
+    if x.device.type != "cpu" or x.numel() > REUSED_ELEMENTS:
+        return torch.empty_like(x, dtype=torch.float64)
+    if use not in _REUSED or _REUSED[use].numel() < x.numel():
+        _REUSED[use] = torch.empty(x.numel(), dtype=torch.float64)
+    return _REUSED[use].as_strided(x.shape, torch.empty_like(x, device="meta").stride())
+
+
+def _sums(found: dict[str, Tensor], shape: torch.Size) -> Sums:
+    """The sums as arrays, those that are missing 0."""
+    numbers = dict(zip(found, torch.stack(list(found.values())).cpu().numpy(), strict=True))
+    none = np.zeros(shape[0])
+    numbers["count"] = none + math.prod(shape[1:])
+    return Sums(**{each.name: numbers.get(each.name, none) for each in fields(Sums)})

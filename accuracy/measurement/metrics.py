@@ -22,12 +22,19 @@ from accuracy.runtime.rounding import spacing
 Array = np.ndarray
 
 
-def error_of(x: Tensor, reference: Tensor) -> Tensor:
+def error_of(x: Tensor, reference: Tensor, out: Tensor | None = None) -> Tensor:
     """x - reference in float64; infinite where just one is not finite or x is NaN; 0 where both are the same
     infinity."""
-    error = x.double() - reference
+    error = torch.sub(x.double(), reference, out=out)
+    if error.sum().isfinite():  # then each element is
+        return error
     error = error.nan_to_num_(nan=math.inf, posinf=math.inf, neginf=-math.inf)
     return error.masked_fill_(x == reference, 0.0)
+
+
+def finite(x: Tensor) -> Tensor:
+    """x itself where all is finite, else a copy with zeros in place of what is not."""
+    return x if x.sum().isfinite() else x.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
 
 
 @dataclass(frozen=True)
@@ -57,49 +64,9 @@ class Sums:
     count: Array
 
 
-def sums(error: Tensor, x: Tensor, reference: Tensor) -> Sums:
-    """Reduce an error (W, ...) of x against reference; one transfer to the host."""
-    flat = error.flatten(1)
-    size = flat.abs()
-    finite = flat.nan_to_num(posinf=0.0, neginf=0.0)
-    largest, worst = size.max(dim=1)
-    square = size.square().sum(1)
-    kept = reference.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-    of_heads = heads(kept.square())
-    stacked = torch.stack(
-        [
-            size.sum(1),
-            square,
-            finite.sum(1),
-            finite.square().sum(1),
-            (finite * reference.flatten(1).sign().nan_to_num(nan=0.0)).sum(1),
-            *along(kept * finite.view_as(kept), of_heads),
-            of_heads.square().sum(1),
-            largest,
-            worst.double(),
-            norm_square(reference),
-            x.isfinite().logical_not_().flatten(1).sum(1).double(),
-            torch.full_like(square, flat.shape[1]),
-        ]
-    )
-    return Sums(*stacked.cpu().numpy())
-
-
 def heads(values: Tensor) -> Tensor:
     """Sums of (W, B, S/W, heads[, D]) over a head of a token: (W, N)."""
     return (values.sum(-1) if values.dim() > 4 else values).flatten(1)
-
-
-def along(products: Tensor, norms: Tensor) -> tuple[Tensor, ...]:
-    """`Sums.along` and the two after it, each (W,). products: of error and reference; norms: (W, N), see `heads`."""
-    each = heads(products)
-    return each.sum(1), each.square().sum(1), (each * norms).sum(1)
-
-
-def norm_square(reference: Tensor, out: Tensor | None = None) -> Tensor:
-    """Of each rank's finite values: (W,). out: for their squares."""
-    finite = torch.nan_to_num(reference, nan=0.0, posinf=0.0, neginf=0.0, out=out)
-    return finite.mul_(finite).flatten(1).sum(1)
 
 
 def rounding_sums(reference: Tensor) -> Sums:
@@ -108,18 +75,14 @@ def rounding_sums(reference: Tensor) -> Sums:
     flat = reference.flatten(1)
     expected = spacing(flat, "float64").div_(math.sqrt(12)).masked_fill_(~flat.isfinite(), 0.0)  # that is not rounded
     total, largest, square = expected.sum(1), expected.amax(1), expected.square_().sum(1)
-    sent = torch.stack([total, square, largest, norm_square(reference)]).cpu().numpy()
+    norm_square = finite(reference).square().flatten(1).sum(1)
+    sent = torch.stack([total, square, largest, norm_square]).cpu().numpy()
     none = np.zeros(len(flat))
     return Sums(
         total=sent[0], square=sent[1], signed=none, signed_square=none, outward=none, along=none, along_square=none,
         along_norm=none, norm_quartic=none, largest=sent[2], worst=none, norm_square=sent[3], nonfinite=none,
         count=none + flat.shape[1],
     )  # fmt: skip
-
-
-def ulp_max(error: Tensor, reference: Tensor, dtype: str) -> Array:
-    """The largest |error| of each rank in units of the spacing of `dtype`'s numbers next to the reference: (W,)."""
-    return (error.abs() / spacing(reference, dtype)).flatten(1).amax(1).cpu().numpy()
 
 
 def of_tensors(each: Sequence[Sums]) -> Sums:

@@ -17,7 +17,7 @@ from torch import Tensor
 from accuracy.core.case import Case, Part, Problem, Reruns
 from accuracy.inputs import drawing
 from accuracy.inputs.drawing import Inputs
-from accuracy.measurement import counting, padding
+from accuracy.measurement import compute_device, padding
 from accuracy.measurement.compare import Compared, compare
 from accuracy.measurement.targets import Targets
 from accuracy.reference.cache import Cache
@@ -51,7 +51,7 @@ class Observation:
         ran = self.bench.run_ranks(
             replace(self.case, reruns=Reruns(**reruns)), self.shards if shards is None else shards
         )
-        return replace(ran, results=counting.moved(ran.results, self.bench.device_of(self.case)))
+        return replace(ran, results=compute_device.move_results(ran.results, self.bench.device_of(self.case)))
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Bench:
         targets.single_device(case)  # outside the measured stretch; it also warms the kernel up
         shards = shards_of(case, targets)
         ran = self.run_ranks(replace(case, reruns=Reruns(repeat=case.reruns.repeat)), shards)
-        ran = replace(ran, results=counting.moved(ran.results, self.device_of(case)))
+        ran = replace(ran, results=compute_device.move_results(ran.results, self.device_of(case)))
         results = padding.blanked(case, ran.results)
         return Observation(case, targets, shards, ran, results, compare(case, targets, results), self)
 
@@ -136,7 +136,7 @@ class Bench:
 
     def device_of(self, case: Case) -> str:
         """The device on which the case's numbers are computed: the CPU for a small problem."""
-        return counting.place(case, self.reference_cache.method)
+        return compute_device.compute_device(case, self.reference_cache.method)
 
     def forget(self) -> None:
         """Free the targets and the device's memory that is cached."""

@@ -14,7 +14,7 @@ import torch
 from accuracy.core.case import Case, Problem
 from accuracy.core.errors import NotShared, RanksEnded
 from accuracy.core.frames import located
-from accuracy.measurement import counting
+from accuracy.measurement import compute_device
 from accuracy.measurement.observe import Bench, Observation, observers_of
 from accuracy.measurement.rows import about_case, joined, metric_columns, position_columns
 from accuracy.reference.cache import Cache
@@ -69,7 +69,7 @@ class Pipeline(Bench):
     def measure(self, case: Case) -> Measured:
         """Observe a case and return its rows; whatever goes wrong becomes a row with the reason."""
         try:
-            with kept.random_state(), counting.threads(case, self.device_of(case)):
+            with kept.random_state(), compute_device.single_threaded(case, self.device_of(case)):
                 return self._measured(case)
         except RanksEnded:  # no further case can be measured with these ranks
             raise

@@ -5,8 +5,11 @@ import torch
 from torch import Tensor
 
 from accuracy.core.dtype import FORMATS
-from accuracy.measurement.begun import Begun, Numbers, read
 from accuracy.measurement.metrics import Array
+
+SAMPLE = 256
+"""Elements of a rank, about: in a tensor with all of its bits, none of 171 to 511 has the last one with a chance of
+2^-171 at most."""
 
 
 def significand_bits(x: Tensor, dtype: str | None) -> Array:
@@ -16,34 +19,17 @@ def significand_bits(x: Tensor, dtype: str | None) -> Array:
     A tensor that somebody rounded to bfloat16 on its way has 8, whatever dtype it is stored in. Mostly a few elements
     show that all bits of the tensor's dtype are in use, and no others need be looked at.
     """
-    (few,) = read([begin(x, dtype)])
-    return few if few is not None else _bits(_lowest(x.flatten(1)).cpu().numpy())
-
-
-def begin(x: Tensor, dtype: str | None) -> Begun[Array]:
-    """As `significand_bits`, of a few elements where x is stored; None where these do not have all bits of the
-    dtype."""
-
-    def made(parts: Numbers) -> Array | None:
-        few = _bits(parts["lowest"])
-        return few if dtype is None or (few == FORMATS[dtype].precision).all() else None
-
     flat = x.flatten(1)
-    apart = 1 if dtype is None else flat.shape[1] // SAMPLE | 1  # odd: of many dimensions of a head
-    return Begun({"lowest": _lowest(flat[:, ::apart])}, made)
+    if dtype is not None:
+        few = _bits(flat[:, :: flat.shape[1] // SAMPLE | 1])  # an odd step: of many dimensions of a head
+        if (few == FORMATS[dtype].precision).all():
+            return few
+    return _bits(flat)
 
 
-def _lowest(flat: Tensor) -> Tensor:
-    """The lowest bit of all significands, of which each has 53: (W,)."""
+def _bits(flat: Tensor) -> Array:
+    """53 less the zeros behind the lowest bit of all significands, of which each has 53: (W,)."""
     mantissa, _ = torch.frexp(flat.double().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0))
     whole = (mantissa * 2.0**53).long()
-    return (whole & -whole).masked_fill_(whole == 0, 2**53).amin(1).double()
-
-
-def _bits(lowest: Array) -> Array:
-    return 54 - np.frexp(lowest)[1]  # the exponent is 1 + trailing zeros
-
-
-SAMPLE = 256
-"""Elements of a rank, about: in a tensor with all of its bits, none of 171 to 511 has the last one with a chance of
-2^-171 at most."""
+    lowest = (whole & -whole).masked_fill_(whole == 0, 2**53).amin(1).double()
+    return 54 - np.frexp(lowest.cpu().numpy())[1]  # the exponent is 1 + trailing zeros

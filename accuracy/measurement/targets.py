@@ -19,7 +19,7 @@ from accuracy.core.dtype import tensor_dtype
 from accuracy.core.masks import whole_blocks
 from accuracy.inputs.drawing import Inputs
 from accuracy.kernel.block import calls, sink
-from accuracy.measurement import condition, counting
+from accuracy.measurement import compute_device, condition
 from accuracy.measurement.distance import Target, distance
 from accuracy.measurement.metrics import Sums, rounding_sums
 from accuracy.reference.float64 import Reference
@@ -27,12 +27,12 @@ from accuracy.results.table import ALL_TENSORS
 from accuracy.runtime.quantise import quantise
 from accuracy.runtime.rounding import round_to
 from accuracy.runtime.sharding import cut
-from accuracy.runtime.workspace import KEPT_ELEMENTS, Workspace
 from accuracy.simulate.program import build_kernel, scores_of
 from accuracy.variant.base import schedule_of
 from accuracy.world.base import Results
 
 Named = dict[str, Tensor]
+KEPT_ELEMENTS = 2**24  # of a target that is kept for the next case: 128 MiB
 
 
 def in_token_layout(results: Results, dout: Tensor) -> Named:
@@ -61,7 +61,6 @@ class Targets:
     _sums: dict[tuple[object, ...], Sums] = field(default_factory=dict)
     _targets: dict[object, Target] = field(default_factory=dict)
     _world_size: int = 0  # of the targets
-    workspace: Workspace = field(default_factory=Workspace)
     _magnitudes: condition.Magnitudes | None = None
     _natural: dict[str, float] = field(default_factory=dict)
     bounds: dict[Policy, Named] = field(default_factory=dict)  # see `accuracy.explain.beyond`
@@ -107,7 +106,7 @@ class Targets:
                 gradients = calls.backward_rows(
                     lambda block: calls.backward(kernel, scores, block, dout, q, k, v, out, lse, dtype), blocks, q, k
                 )
-            (results,) = counting.moved([(out, lse, *gradients, *dsink)], self.inputs.q.device.type)
+            (results,) = compute_device.move_results([(out, lse, *gradients, *dsink)], self.inputs.q.device.type)
             self.single_devices[case.kernel] = in_token_layout(results, self.inputs.dout)
         return self.single_devices[case.kernel]
 
@@ -195,7 +194,7 @@ class Targets:
         if key in self._targets:
             return self._targets[key]
         shards = make()
-        made = Target(self.workspace.like(shards, key[:2]).copy_(shards))  # where that of the last world size was
+        made = Target(shards.to(torch.float64, copy=True))
         if shards.numel() <= KEPT_ELEMENTS:
             self._targets[key] = made
         return made
@@ -207,7 +206,7 @@ class Targets:
         return self._sums[key]
 
     def _error(self, case: Case, tensor: str, shards: Tensor) -> Sums:
-        return distance(shards, self.reference_target(case, tensor), workspace=self.workspace).sums
+        return distance(shards, self.reference_target(case, tensor)).sums
 
 
 def _policy_of_results(case: Case, tensor: str) -> quantisation.Policy | None:

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from accuracy.core.case import Case
 from accuracy.execute.plan import plan
 from accuracy.inputs.drawing import Inputs
-from accuracy.measurement import counting
+from accuracy.measurement.compute_device import compute_device
 from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.reference.cache import Cache
 from tests.measuring import COSTS, TINY, configuration
@@ -89,8 +89,8 @@ def test_the_stand_in_refuses_what_a_gpu_refuses() -> None:
 
 def test_what_is_large_or_compared_with_other_paths_stays_on_the_gpu() -> None:
     small = replace(case_of("kernel=eager"), device="cuda")
-    assert counting.place(small) == "cpu"
+    assert compute_device(small) == "cpu"
     large, decoding = replace(small.problem, seqlen=65536), replace(small.problem, seqlen=131072, seqlen_q=1)
     away = [replace(small, problem=problem) for problem in (large, decoding)]
     away.append(replace(small, reruns=replace(small.reruns, batchmates=4)))
-    assert {counting.place(each) for each in away} == {counting.place(small, "fused")} == {"cuda"}
+    assert {compute_device(each) for each in away} == {compute_device(small, "fused")} == {"cuda"}

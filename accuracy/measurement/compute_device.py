@@ -1,4 +1,4 @@
-"""Where are a case's numbers computed: on its device, or, of small tensors on a GPU, on the processor?
+"""Which device computes a case's numbers? The case's own; for small tensors of a GPU, the processor.
 
 A comparison is hundreds of operations on a few numbers each. On a GPU every one of them is a launch, and every number
 read is a wait for all that was launched, by this process and by those that share the GPU.
@@ -21,30 +21,30 @@ MOST_ELEMENTS = 2**21
 """Of k, in all query heads: 0.2 s, as each is in a hundred operations; of one query's products they are all."""
 
 
-def place(case: Case, method: str = "auto") -> str:
-    """cpu or cuda. method: of the reference, as configured; what is compared with other paths, or between runs of other
-    shapes, stays where it is."""
+def compute_device(case: Case, method: str = "auto") -> str:
+    """cpu or cuda. method: of the reference, as configured. What is compared with other paths, or between runs of other
+    shapes, stays on the case's device."""
     plain = Reruns(
         *(getattr(case.reruns, name) for name in ("repeat", "poison", "unwaited", "future", "trace", "explain"))
     )
     pairs, dim = case.problem.pairs, max(case.problem.head_dim, case.problem.value_dim)
     small = pairs * dim <= min(MOST_PRODUCTS, MOST_ELEMENTS * case.problem.queries)
-    here = small and case.stack is None and case.against is None and case.reruns == plain and method != "fused"
-    return "cpu" if here else case.device
+    on_cpu = small and case.stack is None and case.against is None and case.reruns == plain and method != "fused"
+    return "cpu" if on_cpu else case.device
 
 
 @contextmanager
-def threads(case: Case, where: str) -> Iterator[None]:
-    """One thread where the processor computes for a GPU: last digits depend on their number."""
-    if where == case.device:
+def single_threaded(case: Case, device: str) -> Iterator[None]:
+    """Use one thread where the processor computes for a GPU: last digits depend on their number."""
+    if device == case.device:
         yield
         return
     with arithmetic.computing_with(1, "cpu"):
         yield
 
 
-def moved(results: Sequence[Results], device: str) -> list[Results]:
-    """Every rank's tensors on a device: one transfer for each dtype."""
+def move_results(results: Sequence[Results], device: str) -> list[Results]:
+    """Move every rank's tensors to a device, by one transfer for each dtype."""
     found = [list(rank) for rank in results]
     kinds: dict[torch.dtype, list[tuple[int, int, Tensor]]] = {}
     for rank, tensors in enumerate(results):
