@@ -11,7 +11,7 @@ from accuracy.verdict.rule import factor
 from tests.processes import python
 
 pytestmark = pytest.mark.xdist_group("testing")
-SMALL = {"seqlen": 128, "heads": 4, "heads_kv": 2, "head_dim": 16}
+SMALL = {"seqlen": 128, "heads": 4, "heads_kv": 2, "head_dim": 16, "world_size": 1}  # none shares its work
 ROOT = Path(__file__).parents[2]
 
 
@@ -71,24 +71,24 @@ def test_torch_s_attention_passes_alone_in_every_dtype(dtype) -> None:
 )
 def test_a_factor_is_found_that_a_ratio_of_errors_does_not_show(tensor: str, dtype: str, factor: float) -> None:
     with pytest.raises(AssertionError, match=f"{tensor}.* (times the reference|times as far)"):
-        assert_accurate(scaled(tensor, factor), dtype=dtype)
+        assert_accurate(scaled(tensor, factor), dtype=dtype, world_size=1)
 
 
 def test_a_tiny_healthy_problem_is_not_taken_for_a_factor(monkeypatch: pytest.MonkeyPatch) -> None:
     """dk of two tokens of one head: a standard error of two numbers that agree by chance is no measure."""
-    tiny = {"seqlen": 2, "heads": 2, "heads_kv": 1, "head_dim": 8, "kernel": "eager", "seed": list(range(6))}
-    assert_accurate(attention, **tiny)
+    tiny = {"seqlen": 2, "heads": 2, "heads_kv": 1, "head_dim": 8, "kernel": "eager", "seed": [*range(6)]}
+    assert_accurate(attention, world_size=1, **tiny)
     monkeypatch.setattr(factor, "FEWEST", 0)
     with pytest.raises(AssertionError, match=r"dk.* times the reference"):
-        assert_accurate(attention, **tiny)
+        assert_accurate(attention, world_size=1, **tiny)
 
 
 def test_sums_of_gradients_in_16_bits_are_no_yardstick() -> None:
     with pytest.raises(
         AssertionError, match=r"as eager run once(.|\n)*sums dk and dv in 16 bits; kernel='torch_flash'"
     ):
-        assert_accurate(short_sums)
-    assert_accurate(short_sums, kernel="torch_flash")
+        assert_accurate(short_sums, world_size=1)
+    assert_accurate(short_sums, kernel="torch_flash", world_size=1)
 
 
 def test_float32_inside_is_told_where_float64_was_asked_for() -> None:
@@ -160,7 +160,7 @@ def test_switches_of_the_process_are_those_of_the_function_and_stay() -> None:
         return attention(q, k, v, **how)
 
     torch.backends.cudnn.allow_tf32 = True
-    assert_accurate(watching, world_size=1, **SMALL)
+    assert_accurate(watching, **SMALL)
     assert seen == [True]
     assert torch.backends.cudnn.allow_tf32
 

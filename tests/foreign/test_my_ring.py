@@ -67,11 +67,14 @@ def test_by_a_script_under_torchrun(name: str, tmp_path: Path) -> None:
     assert said == [expected] * 3, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("before", [(), TORCHRUN], ids=["alone", "torchrun"])
-def test_by_pytest(before: tuple[str, ...], tmp_path: Path) -> None:
-    said = pytest_of(SUITE, tmp_path, *before)
+@pytest.mark.stress(1)
+@pytest.mark.parametrize(
+    ("suite", "before"), [(SUITE, ()), (SUITE, TORCHRUN), (GATED, ())], ids=["alone", "torchrun", "fixture"]
+)
+def test_by_pytest(suite: str, before: tuple[str, ...], tmp_path: Path) -> None:
+    said = pytest_of(suite, tmp_path, *before)
     assert said.count("1 failed, 1 passed") == (3 if before else 1), said
-    assert "ring_bad (bfloat16, 3 ranks" in said
+    assert ("ring_bad bfloat16 W=3" if suite == GATED else "ring_bad (bfloat16, 3 ranks") in said
 
 
 def test_by_assert_accurate_on_four_ranks() -> None:
@@ -79,12 +82,6 @@ def test_by_assert_accurate_on_four_ranks() -> None:
     assert set(rows["world_size"]) == {4}
     with pytest.raises(AssertionError, match="4 ranks"):
         accuracy.assert_accurate(my_ring.ring_bad, world_size=4, **SMALL)
-
-
-def test_by_the_fixture(tmp_path: Path) -> None:
-    said = pytest_of(GATED, tmp_path)
-    assert "1 failed, 1 passed" in said, said
-    assert "ring_bad bfloat16 W=3" in said
 
 
 @pytest.mark.stress(1)
