@@ -4,6 +4,7 @@ Under `torchrun --nproc-per-node 4 -m pytest` these are the processes of the lau
 started for a function that shares its work.
 """
 
+import inspect
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +14,7 @@ import pyarrow as pa
 import torch.distributed as dist
 
 from accuracy.api.measure import execute
-from accuracy.api.request import Function, request
+from accuracy.api.request import Function, plain, request
 from accuracy.config.checks import values_of
 from accuracy.config.hold import EVERYWHERE
 from accuracy.config.worlds import OF_FUNCTIONS
@@ -22,13 +23,13 @@ from accuracy.core.entry import OF_PROBLEM, entry
 from accuracy.core.errors import ConfigError, RanksEnded
 from accuracy.core.probes import REFERENCE_ERROR
 from accuracy.gate.rules import Limits
-from accuracy.results.table import ALL_RANKS, OK, RESULTS_SCHEMA, UNSUPPORTED, Row
+from accuracy.results.table import ALL_RANKS, FAILED, OK, RESULTS_SCHEMA, TOO_FEW_RANKS, UNSUPPORTED, Row
 from accuracy.runtime import arithmetic
 from accuracy.runtime import device as devices
 from accuracy.runtime.collectives import may_share
 from accuracy.verdict.diagnosis import FIRST_WORDS
 from accuracy.verdict.rule import factor
-from accuracy.verdict.untried import on_one_rank_only
+from accuracy.verdict.untried import missing_sizes, not_on, on_one_rank_only
 
 LIMITS = Limits()
 SHORT_SUMS = "torch_flash"
@@ -69,6 +70,7 @@ def assert_accurate(
     `results` are the rows. Raises ConfigError, a ValueError, for an argument that cannot be, or that no case could use.
     """
     __tracebackhide__ = True
+    check_limits(limits)
     try:
         results = results_of(
             fn, dtype=dtype, world_size=world_size, seed=seed, inputs=inputs, kernel=kernel, sharding=sharding,
@@ -89,6 +91,16 @@ def assert_accurate(
     return results
 
 
+KEYWORDS = (*OF_PROBLEM, *(set(inspect.signature(assert_accurate).parameters) - {"fn", "seed", "limits", "problem"}))
+"""What `accuracy_gate` hands on; seeds and limits are its own."""
+
+
+def check_limits(limits: Limits | None) -> None:
+    """Raises ConfigError for what is no `Limits`."""
+    if limits is not None and not isinstance(limits, Limits):
+        raise ConfigError(f"limits={limits!r}; allowed: accuracy.gate.rules.Limits(all_ranks=1.5, ...)")
+
+
 def results_of(
     fn: Function,
     *,
@@ -100,8 +112,11 @@ def results_of(
     """Return the table that `assert_accurate` judges. Raises ConfigError."""
     if not callable(fn):
         raise ConfigError(f"{fn!r} is no function; give fn(q, k, v, *, causal, softmax_scale, group)")
+    if group is not None and not isinstance(group, dist.ProcessGroup):
+        raise ConfigError(f"group={group!r}; allowed: a group of torch.distributed, or None")
     if world_size is None and not may_share(fn):
         world_size = 1
+    world_size = plain(world_size)
     sizes = OF_FUNCTIONS if world_size is None else [*values_of(world_size)]
     if group is not None:
         sizes = [*sizes, group.size()] if world_size is None else sizes
@@ -123,8 +138,17 @@ def not_measured(results: pd.DataFrame) -> str | None:
     """Return why a table says too little of a function to call it healthy, or None."""
     if (results["status"] == UNSUPPORTED).all():
         return f"not measured: {results['reason'].iloc[0]}"
+    if (results["status"] == FAILED).any():
+        return None  # a complaint of its own
+    missing = missing_sizes(results)
     if on_one_rank_only(results):
-        return f"{FIRST_WORDS}; give world_size=1 if that is meant"
+        reason = next(iter(missing.values()))
+        more = "" if reason.startswith(TOO_FEW_RANKS) else f" ({reason})"
+        return f"{FIRST_WORDS}; give world_size=1 if that is meant{more}"
+    if missing:
+        here = sorted(set(results.loc[results["status"] == OK, "world_size"]))
+        reason = next(iter(missing.values()))
+        return f"{not_on(missing)} ({reason}); give world_size={here} if these are meant"
     return None
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy.api.bounds import HOW, Exact, exact
+from accuracy.api.bounds import HOW, Exact, check_how, check_tensors, exact
 from accuracy.bound.limits import ALARM, Beyond, beyond, limits
 from accuracy.core.dtype import FORMATS
 from accuracy.core.entry import entry
-from accuracy.core.errors import ConfigError
-from accuracy.runtime.arguments import NAMES, parameters
+from accuracy.core.errors import ConfigError, unknown
+from accuracy.runtime.arguments import NAMES, parameters, takes_any_word
 
 FORWARD, GRADIENTS = ("out", "lse"), ("dq", "dk", "dv")
 PLACES = {"bshd": ("batch", "token", "head", "dim"), "bhsd": ("batch", "head", "token", "dim")}
@@ -45,12 +45,12 @@ def assert_close(
     """Compare attention with float64 on the same rounded inputs; the limits are those of rounding, for these inputs.
 
     actual: out, (out, lse), or a function, called once as `actual(q, k, v)`, with causal and softmax_scale (is_causal,
-    scale, sm_scale) where they are parameters of its own; its gradients come from autograd where dout is given. q, dout
-    and out: (B, Sq, H, D), k, v: (B, S, Hk, D), all of one dtype; with layout="bhsd" (B, H, S, D). lse: (B, H, Sq),
-    natural log, any dtype. dq, dk, dv: gradients of (out * dout).sum(). policy: `loosest`, what anybody's function may
-    do and still be called rounding, or `kernel`, a fused kernel's roundings. pieces: ranks or chunks whose partial
-    results are merged. how: causal=False, softmax_scale=D**-0.5, window, documents, softcap, sinks, as in
-    `accuracy.bounds`.
+    scale, sm_scale), and with what else of `how` is given, where these are parameters of its own; its gradients come
+    from autograd where dout is given. q, dout and out: (B, Sq, H, D), k, v: (B, S, Hk, D), all of one dtype; with
+    layout="bhsd" (B, H, S, D). lse: (B, H, Sq), natural log, any dtype. dq, dk, dv: gradients of (out * dout).sum().
+    policy: `loosest`, what anybody's function may do and still be called rounding, or `kernel`, a fused kernel's
+    roundings. pieces: ranks or chunks whose partial results are merged. how: causal=False, softmax_scale=D**-0.5,
+    window, documents, softcap, sinks, as in `accuracy.bounds`.
 
     Returns each compared tensor's relative error. Raises AssertionError with the tensor, the worst place, by how much,
     and where the limit is from; ConfigError, a ValueError, for a wrong argument.
@@ -59,12 +59,18 @@ def assert_close(
     given = dict(zip(("q", "k", "v", "dout"), (q, k, v, dout), strict=True))
     named = {"lse": lse, "dq": dq, "dk": dk, "dv": dv}
     if layout not in PLACES:
-        raise ConfigError(f"layout {layout!r} is unknown; allowed: {', '.join(PLACES)}")
+        raise unknown("layout", layout, PLACES)
     if policy not in SOURCE:
-        raise ConfigError(f"policy {policy!r} is unknown; allowed: {', '.join(SOURCE)}")
+        raise unknown("policy", policy, SOURCE)
     if dout is None and any(named[name] is not None for name in GRADIENTS):
         raise ConfigError("gradients need dout, the gradient of out; give dout=")
+    if callable(actual) and (twice := [name for name in GRADIENTS if dout is not None and named[name] is not None]):
+        raise ConfigError(f"{', '.join(twice)} came beside a function whose gradients autograd gives; give one of both")
+    if dout is not None and not callable(actual) and all(named[name] is None for name in GRADIENTS):
+        raise ConfigError("dout came without a gradient to compare; give dq=, dk= or dv=, or leave dout= away")
     tensors = [None if x is None else _ours(x, layout, name) for name, x in given.items()]
+    check_tensors(*tensors)  # type: ignore[arg-type]
+    check_how(tensors[0], tensors[1], pieces=pieces, **how)  # type: ignore[arg-type]
     found = _called(actual, _taken(actual, q, how), q, k, v, dout) if callable(actual) else _returned(actual)
     found |= {name: x for name, x in named.items() if x is not None}
     stored = _word(found["lse"].dtype) if "lse" in found else None
@@ -123,7 +129,10 @@ def _taken(fn: Callable[..., Any], q: Tensor, how: Mapping[str, Any]) -> dict[st
     known = parameters(fn) or {}
     values = {"causal": False, "softmax_scale": q.shape[-1] ** -0.5, "group": None, **how}
     found = {name: (word, known[name]) for word, names in NAMES.items() for name in names if name in known}
-    return {name: values[word] for name, (word, each) in found.items() if word in how or each.default is each.empty}
+    taken = {name: values[word] for name, (word, each) in found.items() if word in how or each.default is each.empty}
+    named = {word for word, _ in found.values()}
+    rest = {word: value for word, value in how.items() if word in known or takes_any_word(known)}
+    return {**{word: value for word, value in rest.items() if word not in named}, **taken}
 
 
 def _called(
@@ -132,6 +141,8 @@ def _called(
     leaves = [x.detach().clone().requires_grad_(dout is not None) for x in (q, k, v)]
     with torch.enable_grad():
         found = _returned(fn(*leaves, **words))
+    if written := [name for name, x in zip("qkv", leaves, strict=True) if x._version]:
+        raise AssertionError(f"the function wrote to its inputs {', '.join(written)}; it must leave them as they are")
     if dout is None:
         return found
     if not found["out"].requires_grad:

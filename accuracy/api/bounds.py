@@ -1,5 +1,6 @@
 """`accuracy.bounds`: how far can rounding carry each element of attention? With the float64 reference beside it."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,7 +55,8 @@ def exact(
     stored_lse: str | None = None,
 ) -> Exact:  # fmt: skip
     """What `bounds` and `assert_close` are made of. dout None: gradients are those of no dout, zero."""
-    _check(q, k, v, dout)
+    check_tensors(q, k, v, dout)
+    check_how(q, k, causal, softmax_scale, window, documents, softcap, sinks, pieces)
     word = str(q.dtype).removeprefix("torch.")
     rounding = policy if isinstance(policy, Policy) else _named(policy, word, pieces, stored_lse)
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else float(softmax_scale)
@@ -71,6 +73,41 @@ def exact(
     return Exact(reference, found, rounding)
 
 
+def check_how(
+    q: Tensor, k: Tensor, causal: bool = False, softmax_scale: float | None = None, window: int | None = None,
+    documents: Sequence[int] = (), softcap: float | None = None, sinks: Sequence[float] = (), pieces: int = 1,
+) -> None:  # fmt: skip
+    """Which attention it is, and of how many pieces. Raises ConfigError."""
+    queries, keys, heads = q.shape[1], k.shape[1], q.shape[2]
+
+    def refuse(name: str, value: object, allowed: str) -> None:
+        raise ConfigError(f"{name}={value!r}; allowed: {allowed}")
+
+    if type(causal) is not bool:
+        refuse("causal", causal, "True (the last query sees the last key) or False")
+    for name, value in (("softmax_scale", softmax_scale), ("softcap", softcap)):
+        if value is not None and not (_is_number(value) and value > 0):
+            refuse(name, value, "a number above 0, or None")
+    if window is not None and not (_is_whole(window) and window >= 0):
+        refuse("window", window, "a whole number from 0, or None")
+    if not _is_whole(pieces) or pieces < 1:
+        refuse("pieces", pieces, "a whole number from 1")
+    if len(documents) and not (
+        all(_is_whole(each) and each > 0 for each in documents) and sum(documents) == keys == queries
+    ):
+        refuse("documents", documents, f"lengths whose sum is the number of tokens, {keys}")
+    if len(sinks) and not (len(sinks) == heads and all(_is_number(float(each)) for each in sinks)):
+        refuse("sinks", sinks, f"a finite logit of each of {heads} heads")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and type(value) is not bool and math.isfinite(value)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and type(value) is not bool
+
+
 def _named(policy: str, dtype: str, pieces: int, stored_lse: str | None) -> Policy:
     if policy not in POLICIES:
         raise unknown("policy", policy, POLICIES)
@@ -79,7 +116,7 @@ def _named(policy: str, dtype: str, pieces: int, stored_lse: str | None) -> Poli
     return named
 
 
-def _check(q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None) -> None:
+def check_tensors(q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None) -> None:
     """Shapes, dtypes and devices. Raises ConfigError."""
     named = {"q": q, "k": k, "v": v} | ({} if dout is None else {"dout": dout})
     for name, x in named.items():
@@ -87,7 +124,8 @@ def _check(q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None) -> None:
             shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
             raise ConfigError(f"{name} came as {shape}, expected a tensor (batch, tokens, heads, head dim)")
         if x.dtype != q.dtype or str(q.dtype).removeprefix("torch.") not in FORMATS:
-            raise ConfigError(f"{name} is {x.dtype} and q {q.dtype}; give one dtype of {', '.join(FORMATS)}")
+            also = f" and q {q.dtype}" if x is not q else ""
+            raise ConfigError(f"{name} is {x.dtype}{also}; give one dtype of {', '.join(FORMATS)}")
         if broken := int((~x.isfinite()).sum()):
             raise ConfigError(f"{name} has {count(broken, 'value')} not finite; no limits are known for such inputs")
         if x.device != q.device:

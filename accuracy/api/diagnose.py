@@ -14,7 +14,7 @@ from accuracy.results.table import HYPOTHESES_SCHEMA, STEPS_SCHEMA
 from accuracy.runtime.arguments import takes
 from accuracy.runtime.collectives import may_share
 from accuracy.verdict import diagnosis
-from accuracy.verdict.label import NOT_MEASURED, ONE_RANK
+from accuracy.verdict.label import NOT_MEASURED, TOO_LITTLE
 from accuracy.verdict.verdict import verdicts
 
 
@@ -37,7 +37,7 @@ class Diagnosis:
     def raise_if_faulty(self) -> None:
         """Raises AssertionError where `is_bug` is true, where nothing was measured, or one rank alone of several."""
         __tracebackhide__ = True
-        if self.is_bug or self.label in (NOT_MEASURED, ONE_RANK):
+        if self.is_bug or self.label in (NOT_MEASURED, *TOO_LITTLE):
             error = AssertionError("\n".join([self.sentence, *self.evidence]))
             error.results = self.results  # type: ignore[attr-defined]
             raise error

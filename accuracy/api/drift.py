@@ -85,6 +85,9 @@ def attribute(
     arguments = {
         "dtype": dtype, "world_size": world_size, "seed": seed, "inputs": inputs, "kernel": kernel, "device": device,
     }  # fmt: skip
+    for side in (a, b):
+        if callable(side):
+            raise ConfigError(f"{getattr(side, '__name__', side)} is a function, which has no places; give two paths")
     config = _request(a, b, arguments | problem)
     config["reruns"]["places"] = True
     run = execute(config, output_dir)
@@ -134,7 +137,13 @@ def _request(
         if clash := next((name for name in each if name in functions and functions[name] is not each[name]), None):
             raise ConfigError(f"two functions are called {clash}; give one another __name__")
         functions |= each
-    texts = [[*names, *(_function_text(name, sharding, layout) for name in each)] for names, each in sides]
+    if not functions:
+        _check_of_function(sharding, layout)
+    one_rank = "", "@1"  # a function of b has one rank, whatever world_size is
+    texts = [
+        [*names, *(_function_text(name, sharding, layout) + ranks for name in each)]
+        for (names, each), ranks in zip(sides, one_rank, strict=True)
+    ]
     if not all(texts):
         raise ConfigError("no path; give a variant's or a kernel's name, or a function, on both sides")
     keys = {"path_a": texts[0], "path_b": texts[1], "unusable": "record"}
@@ -176,6 +185,8 @@ def invariance(
     there is none, with the reason where nothing could be varied. Raises ConfigError, a ValueError, in one line.
     """
     names, functions = named(_listed(path))
+    if not functions:
+        _check_of_function(sharding, layout)
     texts = [*names, *(_function_text(name, sharding, layout) for name in functions)]
     arguments = {
         "dtype": dtype, "world_size": world_size, "seed": seed, "inputs": inputs, "kernel": kernel, "device": device,
@@ -194,6 +205,11 @@ def invariance(
 
 def _listed(given: Paths) -> Any:
     return [given] if isinstance(given, str) or callable(given) else given
+
+
+def _check_of_function(sharding: str, layout: str) -> None:
+    if (sharding, layout) != ("contiguous", "bshd"):
+        raise ConfigError("sharding and layout are those of a function; a variant has its own: drop them")
 
 
 def _function_text(name: str, sharding: str, layout: str) -> str:

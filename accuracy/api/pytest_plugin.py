@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from accuracy.core.errors import ConfigError
+from accuracy.core.errors import ConfigError, unknown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,11 +67,15 @@ def accuracy_gate(request: pytest.FixtureRequest) -> Callable[..., "pd.DataFrame
         fn: Callable[..., Any], *, seeds: Iterable[int] = range(8), limits: "Limits | None" = None, **how: Any
     ) -> "pd.DataFrame":
         __tracebackhide__ = True
-        from accuracy.api.assert_accurate import not_measured, results_of, rows_in
+        from accuracy.api.assert_accurate import KEYWORDS, check_limits, not_measured, results_of, rows_in
         from accuracy.api.recorder import Recorder
 
         asked, stash = request.config.getoption, request.config.stash
         recorder = stash.setdefault(RECORDER, Recorder(asked("--accuracy-baseline"), asked("--accuracy-record")))
+        for name in how:
+            if name not in KEYWORDS:
+                raise unknown("argument of accuracy_gate", name, [*KEYWORDS, "seeds", "limits"])
+        check_limits(limits)
         results = results_of(fn, seed=seeds, **how)
         rows = rows_in(results)
         recorder.add(rows)

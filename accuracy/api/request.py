@@ -31,7 +31,7 @@ def request(
     which other keys name as given:NAME; keys: further keys; defaults: of the problem, for what nobody gave. Raises
     ConfigError.
     """
-    arguments = {name: _plain(value) for name, value in arguments.items() if value is not None}
+    arguments = {name: plain(value) for name, value in arguments.items() if value is not None}
     given_keys = {_key(name) for name in arguments}
     settings = {name: arguments.pop(name) for name in SETTINGS if name in arguments}
     node = {"forward": "callable", "backward": "callable", "sharding": settings.pop("sharding", "contiguous"),
@@ -97,7 +97,7 @@ def _name(subject: Any) -> str:
     return subject if isinstance(subject, str) else re.sub(r"\W", "", name)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Numbers, words, lists and dicts as YAML has them; `torch.bfloat16` is a word."""
     if isinstance(value, Mapping):
         return dict(value)
@@ -106,5 +106,5 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "tolist"):  # numpy's numbers and arrays
         return value.tolist()
     if isinstance(value, Iterable):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     return str(value).removeprefix("torch.")

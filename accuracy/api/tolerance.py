@@ -83,10 +83,12 @@ def _problem(q_shape: Sequence[int], keys: int | None, heads_kv: int | None, mas
     if not all(type(size) is int and 0 < size < MOST_SCORES for size in (*sizes, keys, heads_kv)):
         given = f"q_shape={tuple(sizes)}, keys={keys}, heads_kv={heads_kv}"
         raise ConfigError(f"{given}; allowed: whole numbers from 1 to {MOST_SCORES - 1:,}")
-    if heads % heads_kv or (mask == "causal" and keys < queries):
-        raise ConfigError(f"heads_kv={heads_kv} must divide {heads} heads, and causal needs at least {queries} keys")
-    if scale is not None and not 0 < scale < math.inf:
-        raise ConfigError(f"softmax_scale={scale}; allowed: numbers above 0")
+    if heads % heads_kv:
+        raise ConfigError(f"heads_kv={heads_kv}; allowed: what divides {heads} heads")
+    if mask == "causal" and keys < queries:
+        raise ConfigError(f"keys={keys} with mask='causal'; allowed: at least as many as queries, {queries}")
+    if scale is not None and not (isinstance(scale, (int, float)) and 0 < scale < math.inf):
+        raise ConfigError(f"softmax_scale={scale!r}; allowed: numbers above 0")
     own = None if queries == keys else queries
     problem = Problem(batch, keys, heads, heads_kv, dim, mask, dim**-0.5 if scale is None else scale, own)
     for what, number in (("scores", problem.pairs), ("elements", batch * max(keys, queries) * heads * dim)):

@@ -16,6 +16,7 @@ from accuracy.bound.backward import Sums, backward, finished
 from accuracy.bound.forward import Rows, forward, scores
 from accuracy.bound.policy import Policy
 from accuracy.bound.shifted import shifted
+from accuracy.core.errors import ConfigError
 from accuracy.core.probes import REFERENCE_ERROR
 from accuracy.reference.float64 import Reference, seen_keys
 
@@ -37,7 +38,12 @@ class Bound:
     shift: Tensor | float = 0.0
 
     def likely(self, p: float) -> Tensor:
-        """An error is larger with a chance of at most p, if roundings are independent; never above `certain`."""
+        """An error is larger with a chance of at most p, if roundings are independent; never above `certain`.
+
+        Raises ConfigError, a ValueError, where p is not between 0 and 1.
+        """
+        if not isinstance(p, (int, float)) or not 0 < p < 1:
+            raise ConfigError(f"p={p!r}; allowed: a chance between 0 and 1")
         return (math.sqrt(2 * math.log(2 / p)) * self.variance.sqrt() + self.shift).minimum(self.certain)
 
 

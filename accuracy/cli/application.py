@@ -266,7 +266,9 @@ def one_line(error: BaseException) -> str:
         group, name = choice.groups()
         return str(unknown(group, name, listing.choices(group, (CONFIGS, *listing.folders_of(sys.argv[1:])))))
     if key := re.match(r"Could not override '([^']*)'", str(error)):
-        return f"key {key[1]!r} is unknown (accuracy --help lists every choice and key)"
+        near = listing.nearest_key(key[1])
+        hint = f"; did you mean {near}?" if near else ""
+        return f"key {key[1]!r} is unknown{hint} (accuracy --help lists every choice and key)"
     message = str(error).partition("Config search path")[0].replace("In 'config': ", "")
     return f"{_joined(message)} (accuracy --help lists every choice and key)"
 

@@ -29,7 +29,7 @@ def diagnosed(outcome: "Outcome", planned: set[str], verdicts: "pd.DataFrame | N
     from accuracy.results import table
     from accuracy.verdict import verdict
     from accuracy.verdict.diagnosis import diagnoses, sentences
-    from accuracy.verdict.label import ONE_RANK
+    from accuracy.verdict.label import TOO_LITTLE
 
     folder, results = outcome.folder, outcome.results
     results = table.read_results(folder) if results is None else results
@@ -38,4 +38,4 @@ def diagnosed(outcome: "Outcome", planned: set[str], verdicts: "pd.DataFrame | N
     found = diagnoses(verdicts, results, table.read_steps(folder), table.read_hypotheses(folder))
     told = zip(sentences(found), found, strict=True)
     print("", *(line for sentence, each in told for line in (sentence, *each.evidence)), sep="\n")
-    return any(each.is_bug for each in found), any(each.label == ONE_RANK for each in found)
+    return any(each.is_bug for each in found), any(each.label in TOO_LITTLE for each in found)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from accuracy.cli import Parser, status_of
+from accuracy.core.errors import printable
 
 NOTHING_JUDGED, FAULTY = 3, 5
 EPILOG = """examples:
@@ -36,7 +37,7 @@ def _judge(given: argparse.Namespace) -> int:
     found = judge.judge(given.folder, layers=given.layers, device=given.device)
     page = html.write_report(found, given.to or given.folder / "report.html")
     found.rows.to_csv(page.with_name("judge.csv"), index=False)
-    print(found.sentence, page, sep="\n")
+    print(*map(printable, found.sentence.splitlines()), page, sep="\n")
     if found.judged.label == NOT_MEASURED:
         return NOTHING_JUDGED
     return 0 if found.healthy else FAULTY

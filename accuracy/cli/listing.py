@@ -1,10 +1,14 @@
 """`accuracy --help`: every group and choice with its one-line description, as found on disk. Imports no torch."""
 
 import argparse
+import difflib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
 
 from accuracy.cli import commands
 from accuracy.core.paths import CONFIGS
@@ -36,6 +40,22 @@ def text(folders: Sequence[Path]) -> str:
     first, last = (next(i for i, line in enumerate(lines) if line.startswith(key)) for key in ("name:", "hydra:"))
     keys = "\n".join(f"  {line}" for line in lines[first:last]).rstrip()
     return "\n\n".join([*sections, f"Keys and their defaults (config.yaml):\n{keys}", "Hydra's own: --hydra-help"])
+
+
+def nearest_key(name: str) -> str:
+    """The key of the configuration that a wrong one was meant to be; "" where none is near. `mask` is problem.mask."""
+    files = {"": "config.yaml", "problem.": "problem/small.yaml"}
+    known = [f"{group}{key}" for group, file in files.items() for key in _keys(yaml.safe_load((CONFIGS / file).open()))]
+    same = [key for key in known if key.rpartition(".")[2] == name]
+    return next(iter([*same, *difflib.get_close_matches(name, known, n=1)]), "")
+
+
+def _keys(node: Mapping[str, Any]) -> Iterator[str]:
+    """Every key of a file, those of its groups with dots."""
+    for key, value in node.items():
+        yield key
+        if isinstance(value, Mapping):
+            yield from (f"{key}.{each}" for each in _keys(value))
 
 
 def show(text: str) -> None:

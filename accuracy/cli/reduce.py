@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from accuracy.cli import Parser, status_of
+from accuracy.core.errors import printable
 
 EPILOG = """examples:
   accuracy reduce RUN/attention --layer 'model.layers.3.self_attn'      rows that the capture proves by itself
@@ -40,4 +41,4 @@ def _reduce(given: argparse.Namespace) -> None:
 
     arithmetic.make_exact()
     how = {key: getattr(given, key) for key in ("layer", "tensor", "fn", "layout", "to", "device")}
-    print(reduce(given.folder, **how).sentence)
+    print(*map(printable, reduce(given.folder, **how).sentence.splitlines()), sep="\n")

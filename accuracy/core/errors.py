@@ -16,6 +16,10 @@ class WrongResult(RuntimeError):
     """A result that no rounding explains: wrong shape or dtype, or memory that was not the variant's to write."""
 
 
+NOT_SHARED = "so ranks cannot share its work"
+"""In the reason of a case on several ranks of a function that is one of one device."""
+
+
 class NotShared(RuntimeError):
     """A function of one device was to be shared by several ranks: a case that it does not support."""
 

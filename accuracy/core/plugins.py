@@ -66,7 +66,7 @@ def load_function(name: str) -> Function:
 @cache
 def _load_function(name: str) -> Function:
     source, _, function = name.rpartition(":" if ":" in name else ".")
-    if not source:
+    if not source or function == "py":
         raise ValueError(f"fn={name!r} names no function; allowed: package.module.function or FILE.py:function")
     try:
         source = str(Path(source).resolve()) if source.endswith(".py") else source

@@ -27,6 +27,7 @@ from accuracy.results.table import TOO_FEW_RANKS
 from accuracy.stack.unsupported import unsupported as stack_unsupported
 from accuracy.variant.base import schedule_of
 
+ADHOC = "adhoc"  # the name of a run without an experiment
 LACKS = {
     "cross_lengths": "takes as many queries as keys",
     "top_left": "has no mask aligned at the top left",
@@ -215,7 +216,10 @@ def _stop_at_useless_values(configuration: Configuration, plans: list[Planned]) 
     recorded = configuration.unusable == "record" and any(each.unsupported is None for each in plans)
     given = configuration.given if configuration.given_keys == EVERYWHERE else ()
     unusable = [each for each in plans if each.unsupported is not None]
-    for axis in (each for each in fields.AXES if unusable and (not recorded or each.word in given)):
+    axes = [each for each in fields.AXES if unusable and (not recorded or each.word in given)]
+    if configuration.name == ADHOC and "world_size" not in configuration.given:  # nobody asked for the default's ranks
+        axes = [each for each in axes if each.role != fields.WORLD_SIZE]
+    for axis in axes:
         usable = {axis.value_of(each.case) for each in plans if each.unsupported is None}
         for each in unusable:
             if axis.value_of(each.case) not in usable:

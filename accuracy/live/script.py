@@ -8,11 +8,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from accuracy.core.errors import printable
 from accuracy.live.call_on_disk import Call
 from accuracy.live.rerun import Rerun
 
-HEAD = """{told}
+HEAD = """# -*- coding: utf-8 -*-
+{told}
 # Float64 attention by its definition on {size}.
 
 from pathlib import Path
@@ -49,7 +49,8 @@ def write(path: Path, told: str, call: Call, tensor: str, data: dict[str, Tensor
     cap = f"\ns = {softcap!r} * torch.tanh(s / {softcap!r})" if softcap else ""
     (batch, rows, heads, dim), keys = data["q"].shape, data["k"].shape[1]
     size = f"{batch} x {rows} quer{'y' if rows == 1 else 'ies'}, {keys} key{'s' * (keys > 1)}, {heads} head"
-    said = "\n".join(f"# {printable(line)}" for line in told.splitlines())
+    # ASCII, as names in a captured file may hold anything; the first line fixes the encoding, so that none of them can
+    said = "\n".join(f"# {ascii(line)[1:-1]}" for line in told.splitlines())
     text = HEAD.format(told=said, size=f"{size}{'s' * (heads > 1)} of {dim}", scale=facts.scale, cap=cap)
     text += OF_KEYS.format(scale=facts.scale) if "lse" in data else WHOLE
     text += 'given = data["given"]\n' if run is None else _called(run, call, tensor)

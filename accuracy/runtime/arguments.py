@@ -7,7 +7,7 @@ from typing import Any
 NAMES = {
     "causal": ("causal", "is_causal"),
     "softmax_scale": ("softmax_scale", "scale", "sm_scale"),
-    "group": ("group", "process_group", "cp_group"),
+    "group": ("group", "process_group", "cp_group", "pg"),
     "grouped": ("enable_gqa",),
     "cu_seqlens": ("cu_seqlens", "cu_seqlens_q", "cu_seqlens_k", "cu_seqlens_kv"),
     "max_seqlen": ("max_seqlen", "max_seqlen_q", "max_seqlen_k", "max_seqlen_kv"),

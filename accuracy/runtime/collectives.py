@@ -4,7 +4,7 @@ parameters are called."""
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
 import torch.distributed as dist
@@ -12,7 +12,7 @@ from torch.distributed import distributed_c10d
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from accuracy.core import own_code
-from accuracy.core.errors import NotShared
+from accuracy.core.errors import NOT_SHARED, NotShared
 from accuracy.runtime.arguments import names, parameters, takes_any_word
 
 T = TypeVar("T")
@@ -46,14 +46,52 @@ class _Collectives(TorchDispatchMode):
 
 
 def may_share(fn: Callable[..., Any]) -> bool:
-    """Return whether a function may be one of several ranks: it takes a group, or any word, or one of its own files
-    has the word `distributed` in it."""
+    """Return whether a function may be one of several ranks: it takes a group, or any word, or the code that it is made
+    of names torch.distributed, in its user's files, in the package that it comes from, or in the script that runs."""
     if names(fn, "group") or takes_any_word(parameters(fn) or {}):
         return True
     if id(fn) not in _may_share:
         texts = (path.read_text(errors="replace") for path in own_code.files(fn).values())
-        _may_share[id(fn)] = fn, any("distributed" in text for text in texts)
+        _may_share[id(fn)] = fn, any("distributed" in text for text in texts) or _names_distributed(fn)
     return _may_share[id(fn)][1]
+
+
+def _names_distributed(fn: Callable[..., Any]) -> bool:
+    """Return whether the code of a function, or a module of its package, has a name of torch.distributed."""
+    layers: list[Any] = []
+    waiting: list[Any] = [fn, type(fn).__call__]
+    while waiting:
+        each = waiting.pop()
+        if each is None or any(each is other for other in layers):
+            continue
+        layers.append(each)
+        waiting += [getattr(each, name, None) for name in ("__wrapped__", "__func__", "func", "forward")]
+        with suppress(ValueError):  # of a cell that is not filled yet
+            waiting += [cell.cell_contents for cell in getattr(each, "__closure__", None) or ()]
+    spaces = [each.__globals__ for each in layers if isinstance(getattr(each, "__globals__", None), dict)]
+    if any("distributed" in each.__code__.co_names for each in layers if hasattr(each, "__code__")):
+        return True
+    seen: set[str] = set()
+    while spaces:
+        space = spaces.pop()
+        package = str(space.get("__name__", "")).partition(".")[0]
+        if package in ("torch", "accuracy") or (name := str(space.get("__name__", ""))) in seen:
+            continue
+        seen.add(name)
+        modules = {_module_of(value) for value in list(space.values())}
+        if any(module.startswith("torch.distributed") for module in modules):
+            return True
+        own = (sys.modules.get(module) for module in modules if module.partition(".")[0] == package)
+        spaces += [vars(module) for module in own if module is not None]
+    return False
+
+
+def _module_of(value: Any) -> str:
+    """The name of a module, or of the module that defines a function or a class; "" where there is none."""
+    with suppress(Exception):  # whatever a proxy raises for an attribute
+        name = value.__name__ if isinstance(value, ModuleType) else value.__module__
+        return name if isinstance(name, str) else ""
+    return ""
 
 
 def watched(call: Callable[[], T]) -> tuple[T, bool]:
@@ -98,8 +136,7 @@ def shared(fn: Callable[..., Any], group: dist.ProcessGroup | None, call: Callab
             ("takes a group and", "") if takes_group else ("has no parameter group and", ", or give it a group")
         )
         raise NotShared(
-            f"the function {has} asks torch.distributed for nothing, so ranks cannot share its work: use"
-            f" world_size=1{advice}"
+            f"the function {has} asks torch.distributed for nothing, {NOT_SHARED}: use world_size=1{advice}"
         )
     _talks[id(fn), group.size()] = fn
     return result

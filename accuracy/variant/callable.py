@@ -31,6 +31,7 @@ from torch import Tensor
 
 from accuracy.core import plugins
 from accuracy.core.case import Case
+from accuracy.core.errors import NOT_SHARED
 from accuracy.core.fields import default_softmax_scale
 from accuracy.core.masks import Visibility
 from accuracy.core.sharding import SHARDINGS, UNEVEN, lengths_of
@@ -186,8 +187,8 @@ class AnyCallable(Schedule):
         module = found.module
         if case.world_size > 1 and not hasattr(module, "DISTRIBUTION") and not may_share(found.function):
             return (
-                f"{variant.name} has no parameter group and nothing of torch.distributed in its file, so ranks cannot"
-                " share its work: use world_size=1"
+                f"{variant.name} has no parameter group and nothing of torch.distributed in its file, {NOT_SHARED}:"
+                " use world_size=1"
             )
         if not takes(found.function, "softmax_scale") and problem.softmax_scale != default_softmax_scale(
             problem.head_dim

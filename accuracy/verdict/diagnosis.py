@@ -21,6 +21,7 @@ from accuracy.verdict.label import (
     LABELS,
     LOGIC,
     MEANING,
+    MISSING_RANKS,
     NONDETERMINISTIC,
     NOT_MEASURED,
     ONE_RANK,
@@ -36,7 +37,7 @@ from accuracy.verdict.rule.excess import INDEPENDENT
 from accuracy.verdict.rule.nondeterministic import change
 from accuracy.verdict.settled import with_proofs
 from accuracy.verdict.traced import traced
-from accuracy.verdict.untried import failures, on_one_rank_only, raised, silent, untried
+from accuracy.verdict.untried import failures, missing_sizes, not_on, on_one_rank_only, raised, silent, untried
 from accuracy.verdict.within import within
 
 FIRST_WORDS = "One rank only"
@@ -100,8 +101,12 @@ def _diagnose(
     more = (*silent(verdicts), *raised(results), *more)
     evidence += [line for line in more if line]
     sentence = f"{_sentence(name, pattern, verdicts, results, known)} {untried(results)}".strip()
-    if label == ROUNDING and on_one_rank_only(results):
-        label, sentence = ONE_RANK, f"{FIRST_WORDS}: {sentence} world_size=1 says that one rank is meant."
+    if label == ROUNDING and (missing := missing_sizes(results)):
+        if on_one_rank_only(results):
+            label, sentence = ONE_RANK, f"{FIRST_WORDS}: {sentence} world_size=1 says that one rank is meant."
+        else:
+            label, sentence = MISSING_RANKS, f"{not_on(missing)}: {sentence}"
+        evidence.append(f"Not measured on several ranks: {next(iter(missing.values()))}.")
     return Diagnosis(name, label, sentence, tuple(evidence), pattern)
 
 

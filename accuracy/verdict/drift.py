@@ -85,6 +85,8 @@ def boundaries(found: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
     drift_rel, drift_ulp, error_rel and drift_error_rel (`before`'s), nearer: `value`, `before`, `neither`.
     """
     cases = results.drop_duplicates("case_id").set_index("case_id")
+    unmeasured = cases[~cases.index.isin(found["case_id"])].reset_index()[["case_id", "reason"]]
+    found = pd.concat([found, unmeasured], ignore_index=True)
     about = cases.loc[found["case_id"]]
     words = np.select(
         [found["drift_nearer"] > CERTAIN, found["drift_nearer"] < -CERTAIN], ["before", "value"], "neither"

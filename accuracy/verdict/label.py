@@ -11,6 +11,7 @@ EXCESS_ROUNDING = "excess_rounding"
 BIASED = "biased"
 NONDETERMINISTIC = "nondeterministic"
 ONE_RANK = "one_rank"
+MISSING_RANKS = "missing_ranks"
 ROUNDING = "rounding"
 NOT_MEASURED = "not_measured"
 
@@ -22,13 +23,16 @@ MEANING = {
     EXCESS_ROUNDING: "rounds more than the schedule explains",
     NONDETERMINISTIC: "differs from run to run",
     ONE_RANK: "was measured on one rank only, though it shares its work among several",
+    MISSING_RANKS: "was not measured on every number of ranks that was asked for",
     ROUNDING: "merely rounds",
     NOT_MEASURED: "was not measured",
 }
 LABELS = tuple(MEANING)
 BUGS = (INVALID, LOGIC)
-HEALTHY = (ONE_RANK, ROUNDING)
-"""Labels of a variant in which nothing was found; the first says that too little was measured."""
+TOO_LITTLE = (ONE_RANK, MISSING_RANKS)
+"""Labels of a variant in which nothing was found, but of which too little was measured to call it healthy."""
+HEALTHY = (*TOO_LITTLE, ROUNDING)
+"""Labels of a variant in which nothing was found."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,11 @@
 """What did a variant's cases not try? Said beside every verdict, which holds for what was measured."""
 
+from collections.abc import Iterable
+
 import pandas as pd
 
 from accuracy.core import fields
+from accuracy.core.errors import NOT_SHARED
 from accuracy.core.number import count
 from accuracy.results.table import FAILED, OK, TOO_FEW_RANKS
 from accuracy.verdict.label import NOT_MEASURED
@@ -34,11 +37,31 @@ def untried(results: pd.DataFrame) -> str:
     return f"Not tried: {', '.join([*words, most])}."
 
 
+def missing_sizes(results: pd.DataFrame) -> dict[int, str]:
+    """Return the numbers of ranks at which a variant was to be measured and has no number, and why.
+
+    A function of one device has one rank, however many were planned. What a variant of this package, or an adapter of
+    another's, says that it cannot do is no gap either, unless it is for lack of ranks.
+    """
+    found = {}
+    for size, rows in results[results["world_size"] > 1].groupby("world_size"):
+        reasons = rows["reason"].fillna("").astype(str)
+        gaps = (rows["status"] == FAILED) | reasons.str.startswith(TOO_FEW_RANKS)
+        gaps |= rows["options"].map(fields.is_foreign) & ~reasons.str.contains(NOT_SHARED, regex=False)
+        if not (rows["status"] == OK).any() and gaps.any():
+            found[int(size)] = str(reasons[gaps].iloc[0])  # type: ignore[arg-type]
+    return found
+
+
+def not_on(sizes: Iterable[int]) -> str:
+    """Return the first words of a verdict on a variant that has no number at these sizes."""
+    return f"Not on {' and '.join(map(str, sizes))} ranks"
+
+
 def on_one_rank_only(results: pd.DataFrame) -> bool:
-    """Return whether a variant was to be measured on several ranks and could be on one alone, for lack of ranks."""
+    """Return whether a variant was to be measured on several ranks and was on one alone."""
     several = results[results["world_size"] > 1]
-    lacking = several["reason"].fillna("").str.startswith(TOO_FEW_RANKS)
-    return bool(lacking.any()) and not (several["status"] == OK).any()
+    return bool(missing_sizes(results)) and not (several["status"] == OK).any()
 
 
 def failures(results: pd.DataFrame) -> str:

@@ -187,3 +187,34 @@ def test_switches_of_the_process_are_the_function_s_and_stay() -> None:
     torch.backends.cuda.matmul.allow_tf32 = True
     accuracy.assert_close(in_its_own_dtype, q, k, v, dout=dout, causal=True)
     assert torch.backends.cuda.matmul.allow_tf32
+
+
+def test_a_value_that_cannot_be_is_refused_before_the_function_is_called() -> None:
+    def never(q, k, v):
+        raise AssertionError("called")
+
+    q, k, v = (torch.randn(1, 8, heads, 16) for heads in (4, 2, 2))
+    wrong = {
+        "causal": ("full", [True], 1), "softmax_scale": ("0.1", 0, float("nan"), [0.1]), "softcap": (-1, 0.0, "x"),
+        "window": ("a", -1, (3, 0), 1.5), "pieces": (0, 1.5, "2", True), "documents": ([5, 5], [8.0], [8, 0]),
+        "sinks": ([1.0],), "policy": ("loose",), "layout": ("bhds",),
+    }  # fmt: skip
+    for name, values in wrong.items():
+        for value in values:
+            with pytest.raises(accuracy.ConfigError, match=name):
+                accuracy.assert_close(never, q, k, v, **{name: value})
+    for given in ({"dout": q[:, :4]}, {"dout": q.double()}, {"dout": q, "dq": q}):
+        with pytest.raises(accuracy.ConfigError):
+            accuracy.assert_close(never, q, k, v, **given)
+    with pytest.raises(accuracy.ConfigError, match="does not fit k"):
+        accuracy.assert_close(never, q, k, v[:, :4])
+    with pytest.raises(accuracy.ConfigError, match="dq="):
+        accuracy.assert_close(q, q, k, v, dout=q)
+    with pytest.raises(accuracy.ConfigError, match="between 0 and 1"):
+        accuracy.bounds(q, k, v)["out"].likely(2)
+
+
+def test_a_function_that_writes_to_its_inputs_fails() -> None:
+    q, k, v = (torch.randn(1, 8, 2, 16) for _ in range(3))
+    with pytest.raises(AssertionError, match="wrote to its inputs q"):
+        accuracy.assert_close(lambda q, k, v: q.mul_(0.25), q, k, v)

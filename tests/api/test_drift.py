@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import accuracy
+from tests.foreign import my_ring
 
 SMALL = {"seqlen": 64, "heads": 4, "heads_kv": 2, "head_dim": 32, "device": "cpu"}
 pytestmark = pytest.mark.xdist_group("measure")
@@ -53,3 +54,29 @@ def test_what_cannot_run_is_a_row_with_the_reason() -> None:
 def test_nothing_to_compare_is_one_line() -> None:
     with pytest.raises(accuracy.ConfigError, match="nothing to measure"):
         accuracy.drift([], "eager", **SMALL)
+
+
+def test_a_function_of_path_b_has_one_rank_whatever_world_size_is() -> None:
+    found = accuracy.drift(my_ring.ring_good, float32_inside, world_size=2, **SMALL)
+    assert set(found["path_b"].str.extract(r"(@\d)")[0]) == {"@1"}
+    assert set(found["label"]) <= {"within", "equal"}
+
+
+def test_what_could_not_be_measured_is_a_row_with_the_reason() -> None:
+    def refuses(q, k, v):
+        raise TypeError("16 bits alone")
+
+    (row,) = accuracy.invariance(refuses, batchmates=2, mask="causal", **SMALL).to_dict("records")
+    assert "16 bits alone" in row["reason"]
+
+
+@pytest.mark.parametrize("call", [
+    lambda: accuracy.drift("ring@2", "single_device", layout="bhsd"),
+    lambda: accuracy.invariance("ring@2", batchmates=2, sharding="zigzag"),
+    lambda: accuracy.attribute(float32_inside, "zigzag@2"),
+    lambda: accuracy.assert_accurate(float32_inside, group="x"),
+    lambda: accuracy.assert_accurate(float32_inside, limits=1.5),
+])  # fmt: skip
+def test_an_argument_that_nothing_uses_is_refused(call) -> None:
+    with pytest.raises(accuracy.ConfigError):
+        call()

@@ -50,7 +50,7 @@ def test_the_command_prints_a_line_for_each_tensor(capsys: pytest.CaptureFixture
         (["q_shape=1,8,2,4", "dtype=int8"], "dtype 'int8' is unknown"),
         (["q_shape=1,8,2,4", "dtype=float32", "inputs=gausian"], "did you mean gaussian?"),
         (["q_shape=1,8,2,4", "dtype=float32", "kernel=egaer"], "did you mean eager?"),
-        (["q_shape=1,8,3,4", "dtype=float32", "heads_kv=2"], "must divide"),
+        (["q_shape=1,8,3,4", "dtype=float32", "heads_kv=2"], "allowed: what divides 3 heads"),
         (["q_shape=1,8,2,4", "dtype=float32", "seeds=0"], "whole numbers from 1"),
         (["q_shap=1,8,2,4"], "did you mean q_shape?"),
         (["q_shape"], "cannot be read"),

@@ -92,3 +92,10 @@ def test_a_first_word_without_an_equals_sign_is_a_subcommand(words: list[str], i
 def test_an_unknown_subcommand_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match="did you mean check"):
         commands.run(["chek", "run"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near"), [("dtpye", "dtype"), ("mask", "problem.mask"), ("problem.msak", "problem.mask"), ("xyz", "")]
+)
+def test_a_wrong_key_has_the_nearest_one(wrong: str, near: str) -> None:
+    assert listing.nearest_key(wrong) == near

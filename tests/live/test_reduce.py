@@ -9,6 +9,7 @@ import torch
 
 import accuracy
 from accuracy.cli import reduce as command
+from accuracy.live import script
 from accuracy.live.delta import smallest
 from accuracy.live.reduce import reduce
 from tests.live import faulty, model
@@ -118,3 +119,20 @@ def test_nothing_of_what_is_left_can_be_left_out(fails: Callable[[list[int]], bo
     kept = smallest(range(100), fails)
     assert fails(kept)
     assert len(kept) == 1 or not any(fails([x for x in kept if x != out]) for out in kept)
+
+
+@pytest.mark.parametrize(
+    "name", ["coding: unicode_escape\\n{}", "coding: raw_unicode_escape\\u000a{}", "'''\n{}", "\r{}"]
+)
+def test_no_code_of_a_layer_s_name_runs_with_the_script(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first two lines of a file may say its encoding, and an encoding may make a line's end of other letters."""
+    made = tmp_path / "made"
+    layer = name.format(f"open({str(made)!r}, 'w').close() #")
+    write = script.write
+    monkeypatch.setattr(script, "write", lambda path, told, *rest: write(path, f"out of {layer}", *rest))
+    found = reduce(captured(tmp_path, "loses_a_block"), fn="tests.live.faulty:loses_a_block")
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(found.path))
+    assert not made.exists()

@@ -13,7 +13,7 @@ from accuracy.report.section.recommendation import JUDGED
 from accuracy.report.series import SINGLE_DEVICE, spoken
 from accuracy.results.table import ALL_RANKS, FAILED, OK
 from accuracy.verdict.diagnosis import Diagnosis
-from accuracy.verdict.label import HEALTHY, INVALID, NONDETERMINISTIC, ONE_RANK
+from accuracy.verdict.label import HEALTHY, INVALID, NONDETERMINISTIC, ONE_RANK, TOO_LITTLE
 
 NEARER = 0.8  # of the accused's ratio: a variant to take instead is better by more than seeds differ
 MOST_NAMES = 3
@@ -35,7 +35,8 @@ def finding(found: list[Diagnosis], worst: Accused | None, cases: pd.DataFrame) 
         return f"{first.variant}{of_kernel}: {_clause(first)}. {_cell(worst, first.label)}".strip()
     if worst is None:
         return "No case has a finite ratio to single device."
-    none = "One rank only" if any(each.label == ONE_RANK for each in found) else "No bug found"
+    few = next((each.label for each in found if each.label in TOO_LITTLE), None)
+    none = {ONE_RANK: "One rank only", None: "No bug found"}.get(few, "Not measured on all ranks")
     if worst.alone:
         said = f"{none}: every kernel merely rounds{_apart(worst)}."
         return f"{said} Furthest from exact {_place(worst)}{_beyond(worst)}."
@@ -117,7 +118,7 @@ def advice(found: list[Diagnosis], worst: Accused | None, measured: pd.DataFrame
     sound = {each.variant for each in found if each.label in HEALTHY}
     if first is None and worst is None:
         return "Cases without numbers, below, has the reasons. The same command measures what is left."
-    if first is None and any(each.label == ONE_RANK for each in found):
+    if first is None and any(each.label in TOO_LITTLE for each in found):
         return "Measure it on more ranks, on a machine that has them, or give world_size=1 if one rank is meant."
     if first is None:
         return f"{attribution} Nothing to mend here: choose by time and memory.".strip()
