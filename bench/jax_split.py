@@ -20,8 +20,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from accuracy.kernel import triton_fused_backward, triton_split_backward
 from accuracy.kernel.block import in_jax
+from accuracy.kernel.triton.available import PARTS
 from accuracy.reference.float64 import attention
 from accuracy.runtime import arithmetic
 
@@ -65,11 +65,11 @@ def of_jax(q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> Iterator[tuple[str,
 
 def of_ours(q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> Iterator[tuple[str, float, float, tuple[Tensor, ...]]]:
     how = {"scale": SCALE, "causal": True}
-    for module in (triton_split_backward, triton_fused_backward):
-        kernel = module.KERNEL().build("cuda")
+    for name in ("triton_split_backward", "triton_fused_backward"):
+        kernel = PARTS[name].KERNEL().build("cuda")
         forward, (out, lse) = milliseconds(partial(kernel.forward, q, k, v, **how, out_dtype=q.dtype))
         backward, found = milliseconds(partial(kernel.backward, dout, q, k, v, out, lse, **how, gradient_dtype=q.dtype))
-        yield module.__name__.rpartition(".")[2], forward, backward, found
+        yield name, forward, backward, found
 
 
 def rows() -> Iterator[dict[str, Any]]:

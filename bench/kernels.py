@@ -27,9 +27,9 @@ KERNELS = {
     "flash_attn": ("flash_attn", {"deterministic": False}),
     "flash_attn_deterministic": ("flash_attn", {"deterministic": True}),
     "torch_flash": ("torch_flash", {"deterministic": False}),
-    "triton_carry": ("triton_carry", {}),
-    "triton_split_backward": ("triton_split_backward", {}),
-    "triton_fused_backward": ("triton_fused_backward", {}),
+    "triton_carry": ("triton.available:triton_carry", {}),
+    "triton_split_backward": ("triton.available:triton_split_backward", {}),
+    "triton_fused_backward": ("triton.available:triton_fused_backward", {}),
 }
 
 

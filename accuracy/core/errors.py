@@ -1,7 +1,12 @@
 """A user's mistake: said in one line, before any work, with exit status 2; texts that a terminal may be given."""
 
 import difflib
+import os
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
+
+from accuracy.core.own_code import is_own
 
 
 class ConfigError(ValueError):
@@ -35,6 +40,22 @@ class RanksEnded(RuntimeError):
 def one_line(error: BaseException) -> str:
     """An exception of anyone's, its kind and message without line breaks."""
     return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def located(error: BaseException) -> str:
+    """`ValueError: what it says (my_package/ring.py:42, in attend)`: the last line that is in a file of the user's; no
+    place where no such file took part."""
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}"[:400]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [each for each in frames if not each.filename.startswith("<frozen") and is_own(Path(each.filename))]
+    return f"{text} ({_shown(own[-1].filename)}:{own[-1].lineno}, in {own[-1].name})" if own else text
+
+
+def _shown(name: str) -> str:
+    """Below the current folder the path from there, else the name alone: the same from run to run."""
+    path = Path(name)
+    here = Path(os.path.abspath("."))
+    return str(path.relative_to(here)) if path.is_relative_to(here) else path.name
 
 
 def printable(text: str, instead: str = "?") -> str:

@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Iterable, Mapping
+from itertools import combinations
 
 MISSING = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
@@ -88,3 +89,18 @@ def geometric_mean(values: Iterable[object]) -> float:
 def count(number: int, singular: str, plural: str | None = None) -> str:
     """`1 case`, `1,234 cases`."""
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
+
+
+def shapley(value: dict[frozenset[str], float], places: tuple[str, ...]) -> dict[str, float]:
+    """Return each place's share of a value that several make together (Shapley 1953): its mean marginal fall of `value`
+    over all orders in which the places are made finer."""
+    count = len(places)
+    shares = dict.fromkeys(places, 0.0)
+    for place in places:
+        others = [other for other in places if other != place]
+        for size in range(count):
+            weight = math.factorial(size) * math.factorial(count - size - 1) / math.factorial(count)
+            for chosen in combinations(others, size):
+                before = frozenset(chosen)
+                shares[place] += weight * (value[before] - value[before | {place}])
+    return shares

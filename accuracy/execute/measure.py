@@ -13,7 +13,7 @@ import torch
 from accuracy.config.read import Configuration
 from accuracy.core import given
 from accuracy.core.case import Case, Variant
-from accuracy.core.frames import located
+from accuracy.core.errors import located
 from accuracy.execute import attend, watch
 from accuracy.execute import workers as pool
 from accuracy.execute.plan import Planned, measured

@@ -3,7 +3,7 @@
 A kernel's file has `KERNEL`, a subclass of `KernelKnobs`; configs/kernel/NAME.yaml names the file, and nothing else.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from accuracy.core import plugins
 from accuracy.core.case import Part, Problem
 from accuracy.core.dtype import FORMATS, accumulation_dtype
 from accuracy.core.masks import Window
+from accuracy.kernel.block import heads
 from accuracy.kernel.block.running_state import SoftmaxState
 from accuracy.kernel.block.sight import Sight
 from accuracy.runtime.dropout import Dropout
@@ -179,6 +180,34 @@ class KernelKnobs:
 
     def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
         raise NotImplementedError
+
+
+def gradients_by_autograd(
+    forward: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Gradients of one block of attention by autograd, for out and lse over ALL keys of each query.
+
+    Kernels whose backward takes no out and lse know those of the block only. With w = exp(block lse - lse), the
+    gradients of the whole are those of the block for d block_out = w dout and
+    d block_lse = w rowsum(dout (block_out - out)), because P = w block_P. Of a single block they are the kernel's own,
+    exactly; in a ring, w dout is rounded once more.
+
+    Args:
+        forward: q, k, v -> out (B, Sq, H, D) and lse (B, H, Sq), both differentiable; it runs once more, for its graph.
+        dout, q, k, v, out, lse: as `Kernel.backward` takes them.
+
+    Returns:
+        dq (B, Sq, H, D), dk, dv (B, Sk, Hk, D) in the inputs' dtype.
+    """
+    with torch.enable_grad():
+        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+        block_out, block_lse = forward(*leaves)
+    share = torch.exp(block_lse.detach() - lse)
+    outside = (dout * (block_out.detach().to(lse.dtype) - out)).sum(-1)
+    (outside,) = heads.first(outside)
+    dblock_out = (dout * heads.first(share.unsqueeze(-1))[0]).to(block_out.dtype)
+    return torch.autograd.grad((block_out, block_lse), leaves, (dblock_out, share * outside))
 
 
 def dtype_of(word: str, like: Tensor) -> torch.dtype:

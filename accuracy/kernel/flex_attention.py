@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn.attention import flex_attention as flex
 
 from accuracy.core.case import Problem
-from accuracy.kernel.base import WITHOUT_DROPOUT, Abilities, Gradients, How, KernelKnobs
-from accuracy.kernel.block import by_autograd, heads
+from accuracy.kernel.base import WITHOUT_DROPOUT, Abilities, Gradients, How, KernelKnobs, gradients_by_autograd
+from accuracy.kernel.block import heads
 from accuracy.kernel.block.sight import Sight
 
 COMPILED_SHAPES = 4096  # torch's own limit of 8 is for shapes that come by accident
@@ -45,7 +45,7 @@ class FlexAttention(KernelKnobs):
         return out.detach(), lse.detach()
 
     def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
-        return by_autograd.gradients(partial(self._attend, how=how), dout, q, k, v, out, lse)
+        return gradients_by_autograd(partial(self._attend, how=how), dout, q, k, v, out, lse)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
         sight = how.sight(q, k)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from accuracy.core.case import Problem
-from accuracy.kernel.base import ALL_DTYPES, Abilities, Gradients, How, KernelKnobs
-from accuracy.kernel.block import by_autograd, heads
+from accuracy.kernel.base import ALL_DTYPES, Abilities, Gradients, How, KernelKnobs, gradients_by_autograd
+from accuracy.kernel.block import heads
 from accuracy.kernel.block.sight import lse_beside
 from accuracy.runtime import arithmetic
 
@@ -48,7 +48,7 @@ class TorchMath(KernelKnobs):
 
     def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
         with arithmetic.switched(reduced_attention_sums=self.reduced_sums, tf32_products=self.tf32):
-            return by_autograd.gradients(partial(self._forward, how=how), dout, q, k, v, out, lse)
+            return gradients_by_autograd(partial(self._forward, how=how), dout, q, k, v, out, lse)
 
 
 KERNEL = TorchMath

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from accuracy.core.case import Case, Problem
-from accuracy.core.errors import NotShared, RanksEnded
-from accuracy.core.frames import located
+from accuracy.core.errors import NotShared, RanksEnded, located
 from accuracy.measurement import compute_device
 from accuracy.measurement.observe import Bench, Observation, observers_of
 from accuracy.measurement.rows import about_case, joined, metric_columns, position_columns

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from accuracy.core.case import Case, Other, Reruns
 from accuracy.core.errors import one_line
+from accuracy.core.number import shapley
 from accuracy.core.precision import Precision
-from accuracy.core.shapley import shapley
 from accuracy.measurement.observe import Answer, Observation
 from accuracy.measurement.targets import Named, Targets
 from accuracy.paths.drift import TENSORS, differing

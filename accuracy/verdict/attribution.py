@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from accuracy.core.shapley import shapley
+from accuracy.core.number import shapley
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS
 
 KERNEL_PLACE = "probability_dtype"  # the kernel's own: single device has it too

@@ -103,7 +103,9 @@ def given(batch: int, length: int, where: str) -> tuple[Tensor, ...]:
     dout, q, k, v = (
         torch.randn(shape, generator=generator, device=where, dtype=torch.float16) for _ in range(4)
     )  # fmt: skip
-    kernel = plugins.build_options(plugins.load("accuracy.kernel.triton_split_backward"), ()).build(where)
+    kernel = plugins.build_options(plugins.load("accuracy.kernel.triton.available:triton_split_backward"), ()).build(
+        where
+    )
     out, lse = kernel.forward(q, k, v, scale=SCALE, causal=True, out_dtype=q.dtype)
     return dout, q, k, v, out, lse
 

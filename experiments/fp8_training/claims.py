@@ -2,8 +2,8 @@
 
 import pandas as pd
 
+from accuracy.core.number import shapley
 from accuracy.core.path_text import pairs_of
-from accuracy.core.shapley import shapley
 from accuracy.results.claim import Claim
 
 OPERANDS = ("q", "k", "v", "p", "ds", "do")

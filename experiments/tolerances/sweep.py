@@ -21,6 +21,7 @@ from torch import Tensor
 
 from accuracy.bound import policy
 from accuracy.bound.running import bounds
+from accuracy.config import find
 from accuracy.core import plugins
 from accuracy.core.case import Problem
 from accuracy.core.paths import CONFIGS
@@ -53,7 +54,7 @@ def kernels(device: str, dtype: str, only: str = "") -> Iterator[tuple[str, obje
     for name, knobs in KERNELS[device].items():
         if only and name not in only.split(","):
             continue
-        kernel = plugins.load(f"accuracy.kernel.{name}").KERNEL(**knobs)
+        kernel = plugins.load(find.part("kernel", name).source).KERNEL(**knobs)
         if kernel.abilities(device).unsupported(name, dtype, PROBLEM.head_dim, set()) is None:
             yield name, kernel.build(device)
 

@@ -7,9 +7,9 @@ from types import ModuleType
 import pytest
 import torch
 
+from accuracy.config import find
 from accuracy.core import plugins
 from accuracy.core.dtype import FORMATS, accumulation_dtype
-from accuracy.core.paths import CONFIGS
 from accuracy.core.quantisation import unit_roundoff
 from accuracy.kernel.base import Abilities, Kernel
 from accuracy.kernel.triton.available import TritonKernel
@@ -61,11 +61,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _sources(folder: Path | None) -> dict[str, str]:
-    ours = {path.stem: f"accuracy.kernel.{path.stem}" for path in (CONFIGS / "kernel").glob("*.yaml")}
-    theirs = (
-        {path.stem: str(path.with_suffix(".py").resolve()) for path in folder.glob("kernel/*.yaml")} if folder else {}
-    )
-    return {name: source for name, source in sorted((ours | theirs).items()) if name not in ("auto", "every")}
+    return dict(sorted(find.sources("kernel", [folder] if folder else []).items()))
 
 
 def _abilities(source: str, device: str) -> Abilities:

@@ -5,12 +5,11 @@ import importlib.util
 import pytest
 import torch
 
-from accuracy.kernel import triton_carry, triton_fused_backward, triton_split_backward
 from accuracy.kernel.triton import available
 from tests.kernel.problem import NAMES, Problem, errors, results, within
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
-BACKWARDS = {"split": triton_split_backward, "fused": triton_fused_backward}
+BACKWARDS = {way: available.PARTS[f"triton_{way}_backward"] for way in ("split", "fused")}
 TINY = {  # what the contract of all kernels does not ask
     "more_queries_than_keys": Problem(queries=75, keys=41),
     "one_key": Problem(queries=35, keys=1),
@@ -85,7 +84,7 @@ def test_strided_inputs_give_the_bits_of_contiguous_ones(backward: str, device: 
 
 
 def test_what_it_cannot_take_is_an_error(device: str) -> None:
-    kernel = triton_carry.KERNEL().build(device)
+    kernel = available.TritonCarry().build(device)
     q, k, v, _ = Problem(dim=32, queries=4, keys=4).draw(device)
     with pytest.raises(ValueError, match="head dim contiguous"):
         kernel.forward(q[..., ::2], k[..., ::2], v[..., ::2], scale=1.0, causal=True, out_dtype=q.dtype)

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from accuracy.core.masks import Block
-from accuracy.kernel import triton_carry
 from accuracy.kernel.block.running_state import RunningState, SoftmaxState
+from accuracy.kernel.triton.available import TritonCarry
 from tests.kernel.problem import Problem, errors, within
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
@@ -22,7 +22,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def carried(problem: Problem, blocks: list[Block], tensors: list[torch.Tensor]) -> SoftmaxState:
     q, k, v, _ = tensors
-    running = RunningState(triton_carry.KERNEL().build(DEVICE).carry, q)
+    running = RunningState(TritonCarry().build(DEVICE).carry, q)
     for block in blocks:
         running.add(block, k[:, block.key], v[:, block.key], problem.scale)
     assert running.state is not None
@@ -96,7 +96,7 @@ def test_rows_that_see_no_key_stay_empty_until_they_see_one() -> None:
     assert (out[:, :15] == 0).all()
     assert torch.isneginf(lse[:, :, :15]).all()
     assert within(errors((out, lse), problem.reference(*tensors)[:2], torch.float32))
-    running = RunningState(triton_carry.KERNEL().build(DEVICE).carry, q, state)
+    running = RunningState(TritonCarry().build(DEVICE).carry, q, state)
     running.add(Block(slice(0, 15), slice(0, 25), False), k, v, problem.scale)
     found, _ = running.result(torch.float32, torch.float32)
     every = Problem(queries=40, keys=25, dim=32, causal=False).reference(*tensors)[0]
@@ -105,6 +105,6 @@ def test_rows_that_see_no_key_stay_empty_until_they_see_one() -> None:
 
 def test_no_block_at_all_is_an_empty_result() -> None:
     q = torch.randn(1, 3, 2, 32, device=DEVICE)
-    out, lse = RunningState(triton_carry.KERNEL().build(DEVICE).carry, q).result(torch.float32, torch.float32)
+    out, lse = RunningState(TritonCarry().build(DEVICE).carry, q).result(torch.float32, torch.float32)
     assert (out == 0).all()
     assert torch.isneginf(lse).all()

@@ -4,7 +4,7 @@ from itertools import chain, combinations
 
 import pytest
 
-from accuracy.core.shapley import shapley
+from accuracy.core.number import shapley
 from accuracy.verdict.attribution import FINAL, Attribution, attributions, sentence
 from tests.measuring import measure
 

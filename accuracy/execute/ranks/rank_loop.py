@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from accuracy.core.case import Case, Reruns, digest
-from accuracy.core.errors import NotShared
-from accuracy.core.frames import located
+from accuracy.core.errors import NotShared, located
 from accuracy.execute import watch
 from accuracy.execute.plan import Planned, measured
 from accuracy.execute.ranks import caller, journal, messages

@@ -1,11 +1,11 @@
-"""Where the Triton kernels run, and what all of them can do. Imports no triton."""
+"""Flash attention in Triton: three kernels (`PARTS`), where they run and what they can do. Imports no triton."""
 
 import importlib.util
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import ClassVar
 
 import torch
@@ -34,7 +34,10 @@ class CarryingTritonKernel(TritonKernel):
 
 
 class TritonKnobs(KernelKnobs):
-    """No knobs. fused: its backward is one kernel, whose dq is not deterministic; carries: it is a `CarryingKernel`."""
+    """The backward is two kernels, one for dq, one for dk and dv: every sum has one order. There are no knobs.
+
+    fused: its backward is one kernel, whose dq is not deterministic; carries: it is a `CarryingKernel`.
+    """
 
     fused: ClassVar[bool] = False
     carries: ClassVar[bool] = False
@@ -65,6 +68,32 @@ class TritonKnobs(KernelKnobs):
         if self.carries:
             return CarryingTritonKernel(forward.attend, backward.split, forward.carry)
         return TritonKernel(forward.attend, backward.fused if self.fused else backward.split)
+
+
+class TritonFused(TritonKnobs):
+    """The backward is one kernel over tiles of keys; dq is summed by atomic adds in float32.
+
+    It has five products a tile in place of the split form's seven, but the adds finish in any order: dq varies from run
+    to run.
+    """
+
+    fused = True
+
+
+class TritonCarry(TritonKnobs):
+    """It goes on from a running state: a ring merges nothing and rounds out once, at its end. The backward is split.
+
+    ring-flash-attention's issue 42 names it as the alternative to joining partials outside of the kernel.
+    """
+
+    carries = True
+
+
+PARTS = {
+    "triton_split_backward": SimpleNamespace(KERNEL=TritonKnobs),
+    "triton_fused_backward": SimpleNamespace(KERNEL=TritonFused),
+    "triton_carry": SimpleNamespace(KERNEL=TritonCarry),
+}
 
 
 @cache
