@@ -50,11 +50,12 @@ test-gpu: $(if $(filter command line,$(origin PYTHON)),,$(VENV)/.development) ##
 test-browser: $(VENV)/.browser ## the report in a real headless Chromium, which must be installed
 	$(BIN)/python -m pytest -m browser
 
-lint: $(VENV)/.development ## style, imports between folders, and types
+lint: $(VENV)/.development ## style, imports between folders, types, and the numbers of the documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
+	$(BIN)/python -m experiments.blocks --check
 
 format: $(VENV)/.development ## mend style
 	$(BIN)/ruff check --fix .
@@ -77,13 +78,10 @@ $(VENV)/.site: $(VENV)/.package
 site: $(VENV)/.site ## findings, every published report, API and tutorial with one search: site/index.html
 	$(BIN)/python -m accuracy.report.site . site
 
-evidence: $(VENV)/.package ## measure this machine's published runs again with the code that is here, 20 minutes a call
-	$(BIN)/accuracy-evidence
-
-evidence-check: $(VENV)/.package ## every measured number of README, FINDINGS and the experiments beside its published table
-	$(BIN)/python -m accuracy.report.evidence .
+docs: $(VENV)/.package ## write the numbers of README, FINDINGS and the experiments from the published tables
+	$(BIN)/python -m experiments.blocks
 
 clean: ## remove what the commands above made
 	rm -rf $(VENV) outputs multirun site .pytest_cache .mypy_cache .ruff_cache
 
-.PHONY: help demo test suite stress test-gpu test-browser lint format bench trace charts site evidence evidence-check clean
+.PHONY: help demo test suite stress test-gpu test-browser lint format bench trace charts docs site clean

@@ -55,7 +55,8 @@ def _readme(experiment: str) -> dict[str, str]:
     folder: Path | None = experiment_folder(experiment)
     if folder is None or not (folder / "README.md").is_file():
         return {}
-    return sections((folder / "README.md").read_text(encoding="utf-8", errors="replace"))
+    text = (folder / "README.md").read_text(encoding="utf-8", errors="replace")
+    return sections(re.sub(r" *<!-- (?:(?:table|claims|frozen): [^>]*|end) -->\n?", "", text))
 
 
 def _markdown() -> MarkdownIt:

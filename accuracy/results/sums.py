@@ -1,7 +1,7 @@
 """Are a baseline's files the ones that were published? SHA256SUMS as `sha256sum` writes and checks it.
 
 It guards against damage, not against malice: who can write a baseline can write its sums. What else a file says is
-therefore checked too (`evidence.py`), and a new baseline is reviewed like code.
+therefore checked too (`accuracy/gate/files.py`), and a new baseline is reviewed like code.
 """
 
 import hashlib

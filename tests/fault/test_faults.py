@@ -155,14 +155,6 @@ def test_a_fault_of_ones_own_is_judged_the_same_way(tmp_path: Path) -> None:
     assert "logic" in set(renamed["label"])
 
 
-def test_readme_quotes_the_rates_that_make_stress_wrote() -> None:
-    root = PACKAGE.parent
-    rates = (root / "reports" / "selfcheck" / "rates.txt").read_text()
+def test_the_published_rates_are_of_the_faults_that_are_planted() -> None:
+    rates = (PACKAGE.parent / "reports" / "selfcheck" / "rates.txt").read_text()
     assert set(re.findall(r"^named\s+(\w+):", rates, re.MULTILINE)) == set(FAULTS)
-    named = re.search(r"detection: (.* planted faults) named", rates)
-    combinations = re.search(r"false alarms: 0 of (\S+ healthy combinations)", rates)
-    assert named
-    assert combinations
-    readme = " ".join((root / "README.md").read_text().split())
-    assert named[1] in readme
-    assert combinations[1] in readme

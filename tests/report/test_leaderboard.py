@@ -1,16 +1,13 @@
 """The leaderboard of small made-up runs: what each number is, where it leads, and in which order rows come."""
 
 import json
-import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from accuracy.core.paths import PACKAGE
 from accuracy.report.folder import NoReport
-from accuracy.report.leaderboard import REAL, SIMULATED, TENSORS, Cell, leaderboard, to_html, write_leaderboard
+from accuracy.report.leaderboard import REAL, SIMULATED, Cell, leaderboard, to_html, write_leaderboard
 from accuracy.results import lean, table
 from tests.report.synthetic import Shape, cases, rows_of
 from tests.report.tables import logic, times
@@ -97,41 +94,6 @@ def test_the_page_links_every_number_to_its_report_and_escapes_names(reports: Pa
     numbers = sum(isinstance(cell, Cell) for cell in board.to_numpy().ravel())
     assert page.count('<a href="packages/') + page.count('<a href="growth/') == numbers
     assert "<script>x" not in to_html(board.rename(index={"zigzag": "<script>x"}))
-
-
-README = {  # the rows of its first finding: implementations, and ours that stands for them at 64 ranks
-    "TransformerEngine 2.20.2, p2p": ("te_p2p", "transformer_engine_p2p"),
-    "TransformerEngine 2.20.2, all_gather: dk, dv": ("te_all_gather", "transformer_engine_all_gather"),
-    "TransformerEngine 2.20.2, a2a": ("", "transformer_engine_a2a"),
-    "torch 2.11 context parallelism, balanced": ("zigzag", "torch_context_parallel_allgather_balanced"),
-    "ring-flash-attn 0.1.8 and yunchang 0.6.4, zigzag": ("zigzag", "ring_flash_attn_zigzag", "yunchang_zigzag"),
-    "ring-flash-attn 0.1.8, llama3: dk, dv": ("llama3", "ring_flash_attn_llama3"),
-    "axolotl-ringmaster 0.2.7, peer-to-peer ring": ("", "ringmaster_ring"),
-    "axolotl-ringmaster 0.2.7, zigzag": ("", "ringmaster_zigzag"),
-}
-OF_README = ("packages/nvidia-h200-x4", "te_real_ranks/nvidia-h200-x2", "te_growth/nvidia-h200",
-             "double_ring/nvidia-h200", "thousand_ranks/nvidia-h200")  # fmt: skip
-ROW = r"^   \| ([^|]+\S) \| ([\d.]+) \((\d) ranks\) \| ?([\d.]*) ?\|$"
-
-
-def test_the_readme_s_first_finding_is_the_leaderboard_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in OF_README:
-        (tmp_path / place).parent.mkdir(exist_ok=True)
-        (tmp_path / place).symlink_to(PACKAGE.parent / "reports" / place)
-    nothing = pd.DataFrame(columns=["variant", "dtype", "tensor", "label"], dtype=str)
-    monkeypatch.setattr("accuracy.report.leaderboard.verdicts", lambda rows: nothing)  # not asked for here
-    board = leaderboard(tmp_path).xs("bfloat16", level="dtype").droplevel("version")
-    said = re.findall(ROW, (PACKAGE.parent / "README.md").read_text(), re.MULTILINE)
-    assert [row[0] for row in said] == list(README)
-
-    def worst(world: str, names: Sequence[str]) -> set[str]:
-        rows = ([board.loc[name, (world, tensor)] for tensor in TENSORS] for name in names)
-        return {f"{cell.value:.2f}{cell.note}" for cell in (max(row, key=lambda cell: cell.value) for row in rows)}
-
-    for name, real, ranks, simulated in said:
-        twin, *theirs = README[name]
-        assert worst(REAL, theirs) == {real + (" (2 ranks)" if ranks == "2" else "")}, name
-        assert worst(SIMULATED, [twin] if twin else []) == ({simulated} if twin else set()), name
 
 
 def test_without_such_runs_it_says_so(tmp_path: Path) -> None:

@@ -1,0 +1,139 @@
+"""Fill the generated blocks of README.md, FINDINGS.md and experiments/*/README.md from the published tables.
+
+    python -m experiments.blocks [--check | --freeze] [--root FOLDER]
+
+A block ends with `<!-- end -->`. Outside of blocks a document prints no measured number. A block begins with one of
+
+- `<!-- table: NAME -->`: its text is `blocks(tables)[NAME]` of the folder's `tables.py`; `OTHER.NAME` is of the folder
+  OTHER.
+- `<!-- claims: EXPERIMENT -->`: each of its numbers stands in a claim of `answer` in the experiment's `claims.py`, and
+  the experiment's tables bear out all of these claims.
+- `<!-- frozen: EXPERIMENTS DIGEST -->`: no code here computes its numbers again, as the experiment's code is in git
+  alone or the run is not published. The digest covers the text and the tables in reports/ of these experiments.
+
+--check changes nothing; --freeze renews digests, after somebody has compared the new text with its tables.
+"""
+
+import argparse
+import hashlib
+import re
+import runpy
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+from accuracy.results.claim import judge_answer
+from experiments.published import Tables
+
+BLOCK = re.compile(r"<!-- (table|claims|frozen): ([^>]*?) -->(\s*)(.*?)(\s*)<!-- end -->", re.DOTALL)
+COLUMNS = re.compile(r"<!-- columns.*?<!-- end of columns -->", re.DOTALL)
+PUBLISHED = (".parquet", ".gz", ".csv", ".txt")
+WIDTH = 150
+NO_PROSE = re.compile(  # sections about what was expected, code, links, versions
+    r"^## (?:Question|Prediction)s?\b.*?(?=^## |\Z)|^## Install.*|```.*?```|`[^`]*`|\]\([^)]*\)|^\[[^\]]+\]: [^\n]*"
+    r"|^ {4,}[^\n]*|\d+\.\d+\.\d+\S*|\b(?:torch|Triton|Python|flash-attn|JAX|transformers|cuDNN|MKL|since) [\d.]+"
+    r"|\b95%\s(?:interval|confidence)",
+    re.DOTALL | re.MULTILINE,
+)
+MEASURED = re.compile(r"(?<![\w.])[\d,.]*\d(?:\.\d+(?!\w)|e-?\d+|%| (?:times|of \d)| ± )")
+QUANTITY = re.compile(r"(?<![\w.-])(\d+(?:\.\d+)?)(?=(?: to \d+(?:\.\d+)?)?(?: times|%| ranks)\b|%)|(factor of \w+)")
+
+
+def digest(reports: Path, experiments: Iterable[str], text: str) -> str:
+    """Of a frozen block's words and of the tables that they are about."""
+    found = hashlib.sha256(" ".join(text.split()).encode())
+    for name in experiments:
+        for path in sorted(each for each in (reports / name).rglob("*") if each.suffix in PUBLISHED):
+            found.update(path.read_bytes())
+    return found.hexdigest()[:12]
+
+
+def documents(root: Path) -> list[Path]:
+    """Those that print measured numbers: with README and FINDINGS the pages of experiments."""
+    return [root / "README.md", root / "experiments/FINDINGS.md", *sorted(root.glob("experiments/*/*.md"))]
+
+
+def unclaimed(text: str, statements: Iterable[str]) -> list[str]:
+    """The quantities of a text that no statement has."""
+    said, plain = " ".join(statements), " ".join(text.split())
+    numbers = [first or second for first, second in QUANTITY.findall(plain)]
+    return [number for number in numbers if not re.search(rf"(?<![\d.]){re.escape(number)}(?!\.?\d)", said)]
+
+
+def not_borne_out(text: str, experiment: str, tables: Tables) -> Iterator[str]:
+    """A line for each claim of the experiment's answer that a table contradicts, and for each number of no claim."""
+    names = [path.parent.name for path in sorted((tables.reports / experiment).glob("*/results.parquet"))]
+    judged = [judge_answer(experiment, tables.rows(f"{experiment}/{name}")) for name in names]
+    yield from (claim.line for claims in judged for claim in claims if claim.holds is False)
+    if not any(claims and all(claim.holds for claim in claims) for claims in judged):
+        yield "no table can judge all of its claims"
+    elif missing := unclaimed(text, [claim.statement for claim in judged[0]]):
+        yield f"no claim has {', '.join(missing)}"
+
+
+def loose(text: str) -> list[str]:
+    """The measured numbers that a document prints outside of its blocks, each with some words around it."""
+    prose = NO_PROSE.sub(" ", COLUMNS.sub(" ", BLOCK.sub(" ", text)))
+    return [" ".join(prose[max(0, each.start() - 20) : each.end() + 10].split()) for each in MEASURED.finditer(prose)]
+
+
+def _laid_out(text: str, indent: str) -> str:
+    """Paragraphs in lines of a document's width, behind an indent but for the first line; tables as they are."""
+    wrap = textwrap.TextWrapper(WIDTH - len(indent), break_long_words=False, break_on_hyphens=False)
+    paragraphs = (each if each.startswith("|") else wrap.fill(each) for each in text.split("\n\n"))
+    return textwrap.indent("\n\n".join(paragraphs), indent).removeprefix(indent)
+
+
+def complaints(root: Path, write: bool = False, freeze: bool = False) -> Iterator[str]:
+    """A line for each block that its tables do not bear out, and for each measured number outside of a block. write:
+    tables' texts into the documents; freeze: new digests, too."""
+    tables = Tables(root / "reports")
+    blocks = cache(lambda folder: runpy.run_path(str(folder / "tables.py"))["blocks"](tables))
+    for path in documents(root):
+        found = []
+        here = path.parent if path.parent != root else root / "experiments"
+
+        def renewed(block: re.Match[str], here: Path = here, found: list[str] = found) -> str:
+            kind, name, before, old, after = block.groups()
+            new, label = old, name
+            if kind == "claims":
+                found += not_borne_out(old, name, tables)
+            elif kind == "frozen":
+                *names, _ = name.split()
+                label = " ".join([*names, digest(tables.reports, names, old)])
+                if label != name and not freeze:
+                    found.append(f"block 'frozen: {name}': it or its tables changed; compare them, then --freeze")
+            else:
+                other, _, short = name.rpartition(".")
+                new = blocks(root / "experiments" / other if other else here)[short]
+                new = _laid_out(new, before.rpartition("\n")[2]) if "\n" in before else new
+                if new != old and not write:
+                    found.append(f"block 'table: {name}' is not what its table says; `make docs` writes it")
+            return f"<!-- {kind}: {label} -->{before}{new}{after}<!-- end -->"
+
+        text = path.read_text()
+        new = BLOCK.sub(renewed, text)
+        found += [f"a measured number outside of a block: {each}" for each in loose(text)]
+        if write and new != text and not any("--freeze" in each for each in found):
+            path.write_text(new)
+        yield from (f"{path.relative_to(root)}: {each}" for each in found)
+
+
+def main(words: list[str]) -> int:
+    """0: every block is what its tables say; 1: not, a line for each."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="change nothing")
+    parser.add_argument("--freeze", action="store_true", help="renew the digests of frozen blocks")
+    parser.add_argument("--root", type=Path, default=Path(__file__).parents[1], help="default: this repository")
+    options = parser.parse_args(words)
+    if not (options.root / "reports").is_dir():
+        return 0  # a source distribution has no tables
+    found = list(complaints(options.root, not options.check, options.freeze))
+    print(*found, sep="\n", end="\n" if found else "")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,77 @@
+"""The numbers of README.md and FINDINGS.md, from the published tables."""
+
+import pandas as pd
+
+from accuracy.package.twins import OURS
+from accuracy.results.claim import beside
+from experiments.published import TENSORS, Tables, chosen, markdown
+
+FOUR, TWO, UNFUSED = "packages/nvidia-h200-x4", "packages/nvidia-h200-x2", "packages/nvidia-h200-x2-unfused"
+RINGS, OTHERS = r"(?:ring_flash_attn|yunchang)_ring", r"(?:ring_flash_attn|yunchang)_(?:zigzag|stripe)"
+PUBLISHED = (  # package, variants, dtypes; of which variants and dtypes
+    ("ring-flash-attn 0.1.8, yunchang 0.6.4", "ring", "bf16", RINGS, "bfloat16"),
+    ("", "", "fp16", RINGS, "float16"),
+    ("", "", "fp32", RINGS, "float32"),
+    ("", "zigzag, stripe", "16 bit", OTHERS, "b?float16"),
+    ("", "", "fp32", OTHERS, "float32"),
+    ("torch 2.11 context parallelism", "all-gather, all-to-all, balanced or not", "all", "torch_.*", ".*"),
+    ("ring-attention-pytorch 0.5.20", "ring, striped", "fp32", "ring_attention_.*", "float32"),
+    ("axolotl-ringmaster 0.2.7", "ring, all-gather, zigzag, DistFlash", "fp32", "ringmaster_.*", "float32"),
+)
+FAULT = 2.0  # times our error: printed in bold
+
+
+def blocks(tables: Tables) -> dict[str, str]:
+    rows = _beside_ours(tables.rows(FOUR))
+    real = rows[rows["world_size"] > 1]
+    torch, unfused = rows[rows["variant"].str.startswith("torch_")]["ratio"], _beside_ours(tables.rows(UNFUSED))
+    unfused = unfused[unfused["variant"].str.fullmatch(f"{RINGS}|{OTHERS}")]
+    wrong = (unfused["dtype"] == "float32") & unfused["tensor"].isin(TENSORS[1:]) & (unfused["world_size"] > 1)
+    cast = unfused["variant"].str.fullmatch(RINGS) & (unfused["tensor"] == "dq") & (unfused["dtype"] != "bfloat16")
+    right = unfused[~wrong & ~cast]["ratio"]
+    packed = chosen(rows, variant="ring_flash_attn_llama3", kernel="flash_attn").groupby("tensor")["ratio"]
+    packed = packed.agg(["min", "max"]).sub(1).abs().max(axis=1)
+    master = rows[rows["variant"].str.startswith("ringmaster_") & (rows["dtype"] == "float32")]
+    alone = chosen(master, tensor=["dk", "dv"], world_size=1)["ratio"].max()
+    ringmaster = [f"ringmaster_{name}" for name in ("ring", "zigzag", "distflash")]
+    where = {"dtype": "bfloat16", "kernel": "flash_attn", "precision": "", "variant": ringmaster}
+    worst = tables.worst_rank(FOUR, ("world_size", "variant"), **where).unstack()[ringmaster]
+    both = (chosen(tables.rows(name), status="ok")["case_id"].nunique() for name in (FOUR, TWO))
+    dq = _dq_over_ours(tables.rows(FOUR))
+    return {
+        "cases": "{} and {} cases measured".format(*both),
+        "beside": markdown(
+            ("package, version", "variants", "dtype", *TENSORS),
+            ((*names, *_largest(real, variants, dtypes)) for *names, variants, dtypes in PUBLISHED),
+        ),
+        "torch": f"{(torch == 1).sum()} of torch's {len(torch)} rows agree in every digit",
+        "unfused": f"{(right == 1).sum()} of the {len(right)} rows of their ring, zigzag and stripe agree in every digit",
+        "packed": f"whose lse has up to {1 + packed['lse']:.2f} times the error at the float32 floor and whose out and"
+        f" gradients differ by {packed[TENSORS].max():.1%}",
+        "cast": f"{dq:.1f} times our error",
+        "master": "{:.2f}, {:.2f} and {:.2f} times single device's".format(*worst.loc[4])
+        + f", on that of 2 ranks at most {worst.loc[2].max():.2f}",
+        "master_rings": "the ring has {:.2f} times, zigzag {:.2f} times single device's error".format(*worst.loc[4]),
+        "alone": f"{alone:.1f} times ours",
+    }
+
+
+def _beside_ours(rows: pd.DataFrame) -> pd.DataFrame:
+    return beside(rows[(rows["rank"] == -1) & rows["tensor"].notna() & (rows["status"] == "ok")], OURS)
+
+
+def _largest(rows: pd.DataFrame, variants: str, dtypes: str) -> list[str]:
+    rows = rows[rows["variant"].str.fullmatch(variants) & rows["dtype"].str.fullmatch(dtypes)]
+    return [_short(each) for each in rows.groupby("tensor")["ratio"].max()[TENSORS]]
+
+
+def _short(ratio: float) -> str:
+    text = f"{ratio:.1e}".replace("e+0", "e") if ratio >= 1000 else f"{ratio:.{2 if ratio < FAULT else 1}f}"
+    return f"**{text}**" if ratio >= FAULT else text
+
+
+def _dq_over_ours(rows: pd.DataFrame) -> float:
+    """The largest error of the packages' dq in float16, on flash-attn itself, over that of our ring."""
+    dq = chosen(rows, dtype="float16", tensor="dq", rank=-1, kernel="flash_attn")
+    errors = dq[dq["world_size"] > 1].groupby(["world_size", "variant"])["error_rel"].mean().unstack("variant")
+    return float(errors[["ring_flash_attn_ring", "yunchang_ring"]].div(errors["ring"], axis=0).to_numpy().max())

@@ -1,0 +1,126 @@
+"""The numbers of README.md and FINDINGS.md, from the published tables."""
+
+import pandas as pd
+
+from experiments.published import TENSORS, Tables, cells, chosen, joined, markdown
+
+TABLE, REAL = "remedies/nvidia-h200", "remedies/nvidia-h200-x2"
+OUT, GRADIENTS = "partial=accumulate", "gradient_partial=accumulate"
+SUMS = "dkv_accumulator=accumulate,gradient_wire=accumulate"
+PARTIALS, ALL = f"{OUT},{GRADIENTS}", f"{OUT},{GRADIENTS},{SUMS}"
+PUBLISHED, CARRY = "triton_split_backward", "triton_carry"
+KEYS = ["variant", "kernel", "precision"]
+ERRORS = {
+    "ring as published": ("ring", PUBLISHED, ""),
+    "ring, float32 out partials": ("ring", PUBLISHED, OUT),
+    "ring, float32 partials (out and gradients)": ("ring", PUBLISHED, PARTIALS),
+    "ring, carried accumulators, float32 gradient partials": ("ring", CARRY, GRADIENTS),
+    "llama3 as published; with float32 partials": ("llama3", PUBLISHED, ""),
+    "llama3, float32 sums and wire": ("llama3", PUBLISHED, SUMS),
+    "llama3, float32 throughout": ("llama3", PUBLISHED, ALL),
+    "llama3_ring as published": ("llama3_ring", PUBLISHED, ""),
+    "llama3_ring, float32 partials": ("llama3_ring", PUBLISHED, PARTIALS),
+}
+COSTS = {
+    "single device, 1 rank": ("single_device", PUBLISHED, "", 1),
+    "ring as published": ("ring", PUBLISHED, "", 2),
+    "ring, float32 partials": ("ring", PUBLISHED, PARTIALS, 2),
+    "ring, carried accumulators": ("ring", CARRY, GRADIENTS, 2),
+    "zigzag as published": ("zigzag", PUBLISHED, "", 2),
+    "zigzag, float32 partials": ("zigzag", PUBLISHED, PARTIALS, 2),
+    "llama3 as published": ("llama3", PUBLISHED, "", 2),
+    "llama3, float32 throughout": ("llama3", PUBLISHED, ALL, 2),
+    "llama3_ring as published": ("llama3_ring", PUBLISHED, "", 2),
+}
+
+
+def blocks(tables: Tables) -> dict[str, str]:
+    rows, real = tables.rows(TABLE), chosen(tables.rows(REAL), status="ok")
+    every = chosen(rows, tensor=TENSORS, rank=-1, world_size=64)
+    means = every.groupby(["dtype", *KEYS, "tensor"])["x_single_device"].mean()["bfloat16"]
+    where = {"variant": "ring", "kernel": PUBLISHED, "dtype": "bfloat16", "precision": ["", PARTIALS]}
+    ranks = tables.worst_ranks(TABLE, ("precision", "world_size", "tensor"), **where)
+    worst, half = ranks["x_single_device"], ranks["half"].groupby("precision").max()
+    of_rings = {"as published": worst[""], "float32 partials": worst[PARTIALS]}
+    costs = _costs(real)
+    seconds, peak = costs["seconds"].loc["bfloat16"], costs["peak_bytes"].loc["bfloat16"] / 2**20
+    pooled = chosen(real, tensor=TENSORS, rank=-1).groupby(["dtype", *KEYS, "world_size", "tensor"])["x_single_device"]
+    largest = pooled.mean().groupby(["dtype", *KEYS, "world_size"]).max()["bfloat16"]
+    published = seconds.xs((PUBLISHED, "", 2), level=("kernel", "precision", "world_size"))
+    messages, sent, own = _sent(tables)
+    more = _more(costs)
+    memory = more["peak_bytes"]["ring"].max()
+    return {
+        "cases": "{} cases measured over simulated ranks, {} unsupported".format(
+            *(chosen(rows, status=each)["case_id"].nunique() for each in ("ok", "unsupported"))
+        ),
+        "errors": markdown(
+            ("", *TENSORS), ((name, *cells(means[key], TENSORS)) for name, key in ERRORS.items() if key in means)
+        ),
+        "halves": f"at most {half['']:.2f} as published and {half[PARTIALS]:.3f} with float32 partials",
+        "worst": markdown(
+            ("ring: out, dq, dk, dv", "W = 2", "8", "64"),
+            (
+                (f"on the worst rank, {name}", *(joined(of[size][TENSORS]) for size in (2, 8, 64)))
+                for name, of in of_rings.items()
+            ),
+        ),
+        "costs": markdown(
+            ("2 ranks", "ms a case", "peak MiB a rank", "worst tensor, times single device"),
+            (
+                (name, f"{seconds[key] * 1e3:.1f}", f"{peak[key]:.0f}", f"{largest[key]:.2f}")
+                for name, key in COSTS.items()
+            ),
+        ),
+        "llama3": f"{peak['llama3', PUBLISHED, '', 2]:.0f} MiB a rank where a ring has"
+        f" {peak['ring', PUBLISHED, '', 2]:.0f}) and no time: it takes"
+        f" {published['llama3'] / published['ring']:.1f} times a ring's, llama3_ring"
+        f" {published['llama3_ring'] / published['ring']:.1f} times (",
+        "sent": markdown(("", "2 ranks", "4", "8", "64"), sent),
+        "bytes": f"{own[2]:.2f} of a ring's at 2 ranks, {own[64]:.2f} at 64",
+        "messages": f"{messages['llama3', 1][2]:.0f} where a ring of 2 ranks has {messages['ring', 0][2]:.0f}",
+        "few": f"in {messages['llama3', 1][2]:.0f} messages",
+        "llama3_error": f"{means['llama3', PUBLISHED, ''].max():.1f} times single device's error at 64 ranks",
+        "longer": markdown(
+            ("with float32 partials, over 2 real ranks", "time, bfloat16", "float16", "memory"),
+            (
+                (name, *(f"{more['seconds'][name, dtype]:+.0%}" for dtype in ("bfloat16", "float16")),
+                 f"{more['peak_bytes'][name].max():+.0%}")
+                for name in ("ring", "llama3_ring", "zigzag")
+            ),
+        ),
+        "cost": "a ring's time changes by {bfloat16:+.0%} and {float16:+.0%} (two launches, no intervals: noise)".format(
+            **more["seconds"]["ring"]
+        )
+        + f" and its memory by {memory:+.0%}",
+    }  # fmt: skip
+
+
+def _costs(real: pd.DataFrame) -> pd.DataFrame:
+    """The fastest of two seeds, and the largest peak."""
+    keys = ["dtype", *KEYS, "world_size"]
+    return real.groupby(keys).agg({"seconds": "min", "peak_bytes": "max"}).sort_index()
+
+
+def _more(costs: pd.DataFrame) -> pd.DataFrame:
+    """By variant and dtype, what float32 partials add to time and memory at 2 ranks, as a share."""
+    two = costs.xs((PUBLISHED, 2), level=("kernel", "world_size")).swaplevel("dtype", "variant")
+    return two.xs(PARTIALS, level="precision") / two.xs("", level="precision") - 1
+
+
+def _sent(tables: Tables) -> tuple["pd.Series[float]", list[list[str]], "pd.Series[float]"]:
+    """Messages of a rank, forward and backward together; the lines of a table; bytes of llama3 over a ring's."""
+    rows = tables.csv("remedies/bytes.csv").fillna(0)
+    both = rows.groupby(["variant", "heads_stride", "world_size"])[["messages", "times_own_kv"]].sum()
+    sent, messages = both["times_own_kv"], both["messages"]
+    alike = [name for name, stride in (("ring", 0), ("zigzag", 0), ("llama3_ring", 1), ("llama3_ring", 8))
+             if sent[name, stride].equals(sent["ring", 0])]  # fmt: skip
+    lines = {
+        ", ".join(dict.fromkeys(alike)): sent["ring", 0],
+        "llama3": sent["llama3", 1],
+        "messages: ring": messages["ring", 0],
+        "messages: llama3, head stride 1": messages["llama3", 1],
+        "messages: llama3, head stride 8": messages["llama3", 8],
+    }
+    text = [[name, *cells(numbers, (2, 4, 8, 64), ".0f")] for name, numbers in lines.items()]
+    return messages, text, sent["llama3", 1] / sent["ring", 0]
