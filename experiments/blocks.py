@@ -80,9 +80,9 @@ def loose(text: str) -> list[str]:
 
 
 def _laid_out(text: str, indent: str) -> str:
-    """Paragraphs in lines of a document's width, behind an indent but for the first line; tables as they are."""
+    """Paragraphs in lines of a document's width, behind an indent but for the first line; tables and lists as given."""
     wrap = textwrap.TextWrapper(WIDTH - len(indent), break_long_words=False, break_on_hyphens=False)
-    paragraphs = (each if each.startswith("|") else wrap.fill(each) for each in text.split("\n\n"))
+    paragraphs = (each if each.startswith(("|", "- ")) else wrap.fill(each) for each in text.split("\n\n"))
     return textwrap.indent("\n\n".join(paragraphs), indent).removeprefix(indent)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from accuracy.report.folder import read_folder
+from accuracy.results.claim import judge
 from accuracy.results.over_ranks import over_ranks
 
 TENSORS = ["out", "dq", "dk", "dv"]
@@ -29,6 +30,11 @@ class Tables:
         """As `worst_rank`, with `half`, half of its 95% interval over seeds."""
         rows = chosen(self.rows(name), tensor=TENSORS, **where)
         return over_ranks(rows, "max", keys).set_index([*keys]).sort_index()
+
+    def claims(self, name: str) -> str:
+        """A list item for each claim of a table's experiment that the table can judge, with the numbers for it."""
+        found = judge(name.split("/")[0], self.rows(name))
+        return "\n".join(f"- {each.line}" for each in found if each.holds is not None)
 
     def numbers(self, name: str, pattern: str) -> tuple[float, ...]:
         """Numbers in the groups of the first match of `pattern` in a published text, `selfcheck/rates.txt`."""

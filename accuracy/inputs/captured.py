@@ -4,7 +4,7 @@ language model, shipped here.
 Of a folder, `layer` names a call, LAYER or LAYER@STEP, whose ranks are joined to whole sequences. A file holds
 `LAYER.q`, `LAYER.dout` (B, S, H, D), `LAYER.k`, `LAYER.v` (B, S, Hk, D): q and k as they enter the scores (after RoPE),
 dout the gradient of a loss. A problem has its heads and head dim, and takes its first sequences and tokens.
-`experiments/inputs_that_matter/train.py` made the shipped file.
+`git show 4ec7d95:experiments/inputs_that_matter/train.py` prints what made the shipped file.
 """
 
 import hashlib

@@ -51,7 +51,7 @@ def _alike(rows: pd.DataFrame) -> Claim:
     if mean.shape[1] < 2:
         return Claim(statement, None, "no such rows")
     ratio = (mean[FUSED] / mean[SPLIT] - 1).abs()
-    return Claim(statement, bool(ratio.max() < ALIKE), f"largest difference {ratio.max():.2%} at {ratio.idxmax()}")
+    return Claim(statement, bool(ratio.max() < ALIKE), f"largest difference {ratio.max():.3%}")
 
 
 def _within(ours: pd.DataFrame, flash: pd.DataFrame) -> Claim:

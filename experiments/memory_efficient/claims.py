@@ -64,7 +64,7 @@ def _three_products(rows: pd.DataFrame) -> Claim:
     if not {"torch_efficient", "chunked"} <= set(means.columns):
         return Claim(statement, None, "torch_efficient was not measured")
     ratio = (means["torch_efficient"] / means["chunked"]).dropna()
-    where = dict(zip(keys, ratio.idxmax(), strict=True))
+    where = ", ".join(f"{key} {value}" for key, value in zip(keys, ratio.idxmax(), strict=True))
     return Claim(statement, bool(ratio.max() < 4), f"from {ratio.min():.2f} to {ratio.max():.2f} ({where})")
 
 

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from experiments.published import TENSORS, Tables, cells, chosen, joined, markdown
+from experiments.published import TENSORS, Tables, cells, chosen, joined, markdown, span
 
 TABLE, REAL = "remedies/nvidia-h200", "remedies/nvidia-h200-x2"
 OUT, GRADIENTS = "partial=accumulate", "gradient_partial=accumulate"
@@ -89,6 +89,7 @@ def blocks(tables: Tables) -> dict[str, str]:
                 for name in ("ring", "llama3_ring", "zigzag")
             ),
         ),
+        "partials": f"{span(means['ring', PUBLISHED, PARTIALS][TENSORS])} times single device's",
         "cost": "a ring's time changes by {bfloat16:+.0%} and {float16:+.0%} (two launches, no intervals: noise)".format(
             **more["seconds"]["ring"]
         )
