@@ -17,6 +17,7 @@ from accuracy.core import public
 from accuracy.results.claim import experiment_folder
 
 TITLES = ("Question", "Prediction", "Finding")
+MARK = r"<!-- (?:(?:table|claims|frozen): [^>]*|end) -->"  # of a block that experiments/blocks.py fills
 
 
 def passages(experiment: str) -> dict[str, Markup]:
@@ -56,7 +57,7 @@ def _readme(experiment: str) -> dict[str, str]:
     if folder is None or not (folder / "README.md").is_file():
         return {}
     text = (folder / "README.md").read_text(encoding="utf-8", errors="replace")
-    return sections(re.sub(r" *<!-- (?:(?:table|claims|frozen): [^>]*|end) -->\n?", "", text))
+    return sections(re.sub(f"^ *{MARK}\n|{MARK}", "", text, flags=re.MULTILINE))
 
 
 def _markdown() -> MarkdownIt:

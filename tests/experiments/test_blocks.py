@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from accuracy.core.paths import PACKAGE
+from accuracy.report.prose import passages
 from experiments.blocks import complaints, documents, loose, unclaimed
 
 ROOT = PACKAGE.parent
@@ -130,3 +131,10 @@ def test_no_folder_of_experiments_lacks_a_readme_and_no_file_hides_a_module_of_p
     folders = {path for path in (ROOT / "experiments").glob("*/") if any(path.rglob("*.py"))}
     assert {folder.name for folder in folders if not (folder / "README.md").is_file()} <= {"__pycache__"}
     assert not {path.stem for path in (ROOT / "experiments").rglob("*.py")} & sys.stdlib_module_names
+
+
+def test_a_report_shows_what_is_in_blocks_without_their_marks() -> None:
+    found = passages("packages")["Finding"]
+    assert "it has 5.4 times our error in float16" in found
+    assert "<td>ring</td>" in found
+    assert "--" not in found.replace("--nproc", "")
