@@ -9,7 +9,7 @@ A block ends with `<!-- end -->`. Outside of blocks a document prints no measure
 - `<!-- claims: EXPERIMENT -->`: each of its numbers stands in a claim of `answer` in the experiment's `claims.py`, and
   the experiment's tables bear out all of these claims.
 - `<!-- frozen: EXPERIMENTS DIGEST -->`: no code here computes its numbers again, as the experiment's code is in git
-  alone or the run is not published. The digest covers the text and the tables in reports/ of these experiments.
+  alone or the run is not published. The digest covers its numbers and these experiments' tables in reports/.
 
 --check changes nothing; --freeze renews digests, after somebody has compared the new text with its tables.
 """
@@ -42,8 +42,8 @@ QUANTITY = re.compile(r"(?<![\w.-])(\d+(?:\.\d+)?)(?=(?: to \d+(?:\.\d+)?)?(?: t
 
 
 def digest(reports: Path, experiments: Iterable[str], text: str) -> str:
-    """Of a frozen block's words and of the tables that they are about."""
-    found = hashlib.sha256(" ".join(text.split()).encode())
+    """Of a frozen block's numbers and of the tables that they are of; its words may change."""
+    found = hashlib.sha256(" ".join(re.findall(r"[\d.,]*\d(?:e-?\d+)?%?", text)).encode())
     for name in experiments:
         for path in sorted(each for each in (reports / name).rglob("*") if each.suffix in PUBLISHED):
             found.update(path.read_bytes())
