@@ -16,8 +16,7 @@ import torch
 
 from accuracy.config.read import Configuration
 from accuracy.core.case import Case
-from accuracy.execute import measure
-from accuracy.execute import workers as pool
+from accuracy.execute import dispatch, pool
 from accuracy.execute.plan import plan
 from accuracy.runtime import arithmetic
 from accuracy.runtime import device as devices
@@ -54,7 +53,7 @@ def spent(chosen: Configuration, cases: Sequence[Case], workers: int) -> tuple[f
     imported for all of them by then, where it is not the first call."""
     begun: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
-        work = measure.work(chosen, Path(folder), workers)
+        work = dispatch.work(chosen, Path(folder), workers)
         start = time.perf_counter()
         with closing(pool.measure(cases, work, lambda case: begun.append(time.perf_counter()))) as ended:
             statuses = set(ended)

@@ -18,8 +18,8 @@ from accuracy.config.read import Configuration
 from accuracy.core import given
 from accuracy.core.entry import OF_PROBLEM, entry
 from accuracy.execute import run as runs
+from accuracy.execute.dispatch import Launched, task_of
 from accuracy.execute.folder import opened
-from accuracy.execute.measure import Launched, task_of
 from accuracy.execute.plan import Planned, plan, ranks_here
 from accuracy.execute.ranks import caller, rank_loop
 from accuracy.execute.settle import read_settled

@@ -22,16 +22,16 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from accuracy.cli import USAGE_ERROR, internal, listing, own_parts, sweep, unusable
 from accuracy.cli.composing import composed_once
-from accuracy.cli.launched import as_rank, import_later, speaks, start_server, tell, tell_done
+from accuracy.cli.launched import as_rank, import_later, speaks, tell, tell_done
 from accuracy.config import hold, replay, worlds
 from accuracy.core.errors import ConfigError, NoRendezvous, RanksEnded, printable, unknown
 from accuracy.core.paths import CONFIGS
-from accuracy.execute import ahead, attend
+from accuracy.execute import start as processes
 
 if TYPE_CHECKING:
     from accuracy.config.read import Configuration
     from accuracy.execute.plan import Planned
-    from accuracy.execute.ranks.launch import Launch
+    from accuracy.execute.start import Launch
 
 NOTHING_MEASURED, FAULTY, INTERRUPTED = 3, 5, 130
 GROUPS = "variant", "kernel", "inputs", "problem", "precision", "world", "experiment"
@@ -56,7 +56,7 @@ class JobEnded(Exception):
 def _run_application(arguments: list[str], launch: "Launch | None") -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands its errors over instead of printing them
     if launch is None:  # a launcher sends it before it starts all processes anew: that must not take long
-        signal.signal(signal.SIGTERM, attend.interrupt)  # as Ctrl-C: what is measured stays, and is reported
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is measured stays, and is reported
     statuses: list[int] = []
     started: list[int] = []
     process = os.getpid()
@@ -166,19 +166,19 @@ def measure(config: Any, folders: list[Path], command: list[str], launch: "Launc
             f"{launch.by} started {launch.size} processes, but world={configuration.world} needs one;"
             f" use world=processes, or start accuracy without {launch.by}"
         )
-    if launch is None:
-        start_server(config)
-    with ahead.processes(ahead.expected(configuration)) as ask:
-        from accuracy.execute.settle import settled  # torch is imported only now: help and mistakes answer at once
-        from accuracy.runtime import arithmetic, device
+    if (
+        launch is None and processes.only_workers_measure and not configuration.dry_run
+    ):  # both import torch, at the same time
+        of_ranks = configuration.world == "processes"
+        processes.start_server(processes.OF_RANKS if of_ranks else processes.OF_WORKERS)
+    from accuracy.execute.settle import settled  # torch is imported only now: help and mistakes answer at once
+    from accuracy.runtime import arithmetic, device
 
-        configuration = settled(configuration)
-        arithmetic.make_exact()
-        free = device.free_bytes(configuration.device)
-        early = 0 if configuration.dry_run or configuration.workers == 1 else configuration.workers
-        ask(device.each_of(early, configuration.device))
-        with arithmetic.computing_with(configuration.threads, configuration.device):
-            return _measure(configuration, config, command, launch, free)
+    configuration = settled(configuration)
+    arithmetic.make_exact()
+    free = device.free_bytes(configuration.device)
+    with arithmetic.computing_with(configuration.threads, configuration.device):
+        return _measure(configuration, config, command, launch, free)
 
 
 def _measure(
@@ -186,11 +186,11 @@ def _measure(
 ) -> int:
     from accuracy.cli import plan_text
     from accuracy.execute import run
+    from accuracy.execute.dispatch import fitting_workers
     from accuracy.execute.folder import make_writable, opened
-    from accuracy.execute.measure import fitting_workers
     from accuracy.execute.plan import plan, ranks_here
 
-    if not gc.isenabled():  # `run.attended`: what stays is imported
+    if not gc.isenabled():  # `run.command`: what stays is imported
         gc.freeze()
         gc.enable()
     plans = plan(configuration, free, ranks_here(configuration.device) if launch is None else launch.size)
@@ -218,7 +218,7 @@ def _carry_out(
     """Measure what is planned and report, as this process's part of it; the exit status."""
     from accuracy.cli import conclusion, plan_text
     from accuracy.execute import run
-    from accuracy.execute.measure import Launched, task_of
+    from accuracy.execute.dispatch import Launched, task_of
     from accuracy.execute.ranks import rank_loop
     from accuracy.execute.ranks.rendezvous import join_launched
 
@@ -233,7 +233,7 @@ def _carry_out(
         return 0
     print(plan_text.plan_line(plans, configuration.device, configuration.workers), file=sys.stderr)
     modules = ["accuracy.verdict.diagnosis", *(["accuracy.report.build"] if configuration.report else [])]
-    begun = import_later(*modules if configuration.workers > 1 else ())
+    begun = import_later(*modules) if configuration.workers > 1 or processes.only_workers_measure else None
     try:
         outcome = run.execute(configuration, config, plans, folder, command, launched, begun=begun)
     except RanksEnded as ended:

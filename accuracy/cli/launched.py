@@ -1,5 +1,5 @@
-"""The command's processes: the server that ranks are forked from; under torchrun, srun or submitit, each launched
-process is a parent that says in the run folder how its child, a rank, died.
+"""Under torchrun, srun or submitit each launched process is a parent that writes into the run folder how its child, a
+rank, died. What a process imports while others measure is here, too.
 """
 
 import ctypes
@@ -8,20 +8,14 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from glob import glob
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from accuracy.cli import internal
-from accuracy.core.paths import CONFIGS
-from accuracy.execute import start_method
-from accuracy.execute.ranks.launch import Launch, launch
+from accuracy.execute.start import Launch, launch
 
-OF_RANKS, OF_WORKERS = ["accuracy.execute.ranks.agent"], ["accuracy.execute.worker_process", "accuracy.stack.measure"]
-PROCESSORS = "processors"
-ASKS = f"\nworkers: {PROCESSORS}"
 _told: IO[str] | None = None  # by the child: the time limit of a case and the run folder
 
 
@@ -96,35 +90,6 @@ def _end_with(parent: int) -> None:
 
 
 def import_later(*modules: str) -> Callable[[], None]:
-    """What lets a thread import these, called when other processes have their first cases."""
-    begun = threading.Event()
-
-    def work() -> None:
-        begun.wait()
-        for each in modules:
-            import_module(each)
-
-    if modules:
-        threading.Thread(target=work, daemon=True).start()
-    return begun.set
-
-
-def start_server_of(arguments: Sequence[str]) -> None:
-    """`start_server` before Hydra composes these words, where they or their experiment's file ask for workers."""
-    words = dict(word.split("=", 1) for word in arguments if "=" in word)
-    file = CONFIGS / "experiment" / f"{words.get('experiment')}.yaml"
-    of_experiment = PROCESSORS if file.is_file() and ASKS in file.read_text() else ""
-    if words.get("workers", of_experiment) == PROCESSORS and "world" not in words:
-        start_server({"workers": PROCESSORS, "dry_run": "dry_run" in words})
-
-
-def start_server(config: Mapping[str, Any]) -> None:
-    """Start the server that workers and ranks are forked from, before this process imports torch: both import at once.
-    Only where a composed, unchecked configuration looks as if several processes were to measure: a guess."""
-    ranks = "processes" in config.get("world", ())
-    alone = config.get("workers") == 1 and not config.get("case_seconds") and not ranks
-    processors = 1 if os.environ.get("OMP_NUM_THREADS") == "1" else os.cpu_count() or 1  # torch is not asked
-    gpus = 0 if config.get("workers") == PROCESSORS else len(glob("/dev/nvidia[0-9]*"))
-    if alone or config.get("dry_run") or (gpus or processors) == 1:
-        return
-    start_method.start_server(OF_RANKS if ranks else OF_WORKERS)
+    """Return a function whose first call lets a thread import the modules."""
+    thread = threading.Thread(target=lambda: [import_module(each) for each in modules], daemon=True)
+    return lambda: None if thread.ident else thread.start()

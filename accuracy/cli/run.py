@@ -6,33 +6,17 @@ import sys
 
 from accuracy import __version__
 from accuracy.cli import commands, listing, status_of
+from accuracy.execute import start
 
 
-def attended() -> None:
-    """`main`, in a process that another one attends: a case that ends it is a failed row, and the run goes on. A launch
-    attends its processes itself."""
+def command() -> None:
+    """Run one of accuracy's commands, or `main` as a process that measures nothing itself: a case that hangs or ends
+    the process that measures it is a failed row."""
     if commands.is_command(sys.argv[1:]):
         sys.exit(status_of("accuracy", lambda: commands.run(sys.argv[1:])))
-    from accuracy.execute import attend
-    from accuracy.execute.ranks.launch import NAMES
-
+    start.only_workers_measure = True
     gc.disable()  # what is imported stays, and to look through it again and again takes a quarter of a second
-    launched = any(all(name in os.environ for name in names) for names in NAMES.values())
-    if launched or {"-h", "--help", "--version"} & set(sys.argv[1:]):
-        main()
-    else:
-        sys.exit(attend.attended(_status))
-
-
-def _status() -> int:
-    from accuracy.cli.launched import start_server_of
-
-    try:
-        start_server_of(sys.argv[1:])
-        main()
-    except SystemExit as ended:
-        return int(ended.code or 0)
-    return 0
+    main()
 
 
 def main() -> None:
@@ -46,6 +30,6 @@ def main() -> None:
     elif "--version" in arguments:  # Hydra would print its own
         print(f"accuracy {__version__}")
     else:
-        from accuracy.cli.application import start
+        from accuracy.cli import application
 
-        sys.exit(start(arguments))
+        sys.exit(application.start(arguments))

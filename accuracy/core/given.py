@@ -7,8 +7,10 @@ it travels in a file of a folder that only this user can read (cloudpickle). Not
 import hashlib
 import importlib.machinery
 import inspect
+import os
 import pickle
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from accuracy.core.errors import ConfigError, one_line
 
 PREFIX = "given:"
 FILE = "functions.pickle"
+STARTED, PROCESS = time.time(), os.urandom(8)
 
 
 @dataclass(frozen=True)
@@ -37,13 +40,15 @@ _given: dict[str, Given] = {}
 
 
 def give(functions: Mapping[str, Callable[..., Any]]) -> dict[str, str]:
-    """Keep functions by name, in place of all earlier ones; what a configuration calls each."""
+    """Keep functions by name, in place of all earlier ones; return what a configuration calls each. The code of a
+    function whose files were edited since this process started is no other process's."""
     _given.clear()
     for name, function in functions.items():
         pickled, why = _pickle(function)
-        files = own_code.files(function, pickled=pickled)
-        code = hashlib.sha256((pickled or _source(function)) + own_code.digest(files).encode()).hexdigest()[:8]
-        _given[name] = Given(function, code, pickled, why, tuple(files.values()))
+        files = own_code.files(function)
+        edited = any(path.stat().st_mtime > STARTED for path in files)  # this process may run what they said before
+        content = (pickled or _source(function)) + own_code.digest(files).encode() + PROCESS * edited
+        _given[name] = Given(function, hashlib.sha256(content).hexdigest()[:8], pickled, why, tuple(files))
     return {name: PREFIX + name for name in functions}
 
 

@@ -1,142 +1,87 @@
-"""Which files of a user's decide what a function computes, and does this process run what they say?
+"""Which source files of a user's decide what a function computes?
 
-In: a function and the module that it was found in. Out: the files of the modules that define it (behind re-exports,
-decorators and partials) and of every module of the user's that these import, and a digest of their contents. Installed
-packages and the standard library are none of the user's; their versions stand in run.json.
+In: a function, or a module of the user's. Out: the modules of the user's that it reaches through the globals of its
+own module (behind re-exports, decorators and partials), the source files of the packages that these belong to, and a
+digest of the files. Installed packages and the standard library are not the user's; their versions stand in run.json.
 """
 
-import functools
 import hashlib
 import inspect
-import os
-import pickletools
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any
 
-from accuracy.core.closure import closure, digest_of, file_of
 from accuracy.core.paths import PACKAGE
 
 INSTALLED = ("site-packages", "dist-packages")
 LIBRARIES = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib"))
-_OTHERWISE = os.urandom(8).hex()
-"""In place of a file's digest where this process runs what the file no longer says: no other process has it."""
-
-
-def files(function: Any, found_in: str = "", pickled: bytes | None = None) -> dict[str, Path]:
-    """Name -> file, sorted by name. found_in: the module or FILE.py that was named; pickled: of a function that travels
-    with its code, whose modules are those that its bytes name."""
-    named = {found_in, *_defining(function), *_named_in(pickled)}
-    starts = [name for each in named for name in _with_parents(each) if file_of(name) is not None]
-    own = [name for name in starts if name == found_in or is_own_name(name)]
-    return closure(own, is_own_name)
-
-
-def digest(found: dict[str, Path]) -> str:
-    """SHA-256 of the files; where a loaded module is not what its file says, one of this process alone."""
-    stale = [name for name, path in found.items() if not _is_loaded_as(name, path)]
-    return hashlib.sha256((digest_of(found) + _OTHERWISE * bool(stale)).encode()).hexdigest()
 
 
 def is_own(path: Path) -> bool:
     """Whether a file is the user's: neither installed, nor the standard library's, nor this package's."""
     path = path.resolve()
     installed = any(part in INSTALLED for part in path.parts)
-    return not installed and not any(path.is_relative_to(place) for place in (*LIBRARIES, PACKAGE))
+    return not installed and not any(path.is_relative_to(folder) for folder in (*LIBRARIES, PACKAGE))
 
 
-def is_own_name(name: str) -> bool:
-    """Whether a module is in a file of the user's."""
-    path = file_of(name)
-    return path is not None and is_own(path)
-
-
-def _with_parents(name: str) -> list[str]:
-    """Python executes the packages around a module, too."""
-    if name.endswith(".py"):
-        return [name]
-    parts = name.split(".")
-    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
-
-
-def _defining(function: Any) -> set[str]:
-    """Modules of the function, of what it wraps, calls or holds, and of the classes of objects among these."""
-    found: set[str] = set()
-    seen: set[int] = set()
-    waiting = [function]
+def modules(part: Any) -> dict[str, Path]:
+    """Name -> file of each module of the user's that a function or a module reaches, sorted by name. The script that
+    Python was started with is left out: of its functions, what they refer to counts."""
+    found: dict[str, Path] = {}
+    seen, waiting = {"__main__"}, [*_referred(part)]
     while waiting:
-        each = waiting.pop()
-        if id(each) in seen:
+        if (name := waiting.pop()) in seen:
             continue
-        seen.add(id(each))
-        kinds = type(each).__mro__ if not inspect.isroutine(each) and not inspect.isclass(each) else ()
-        found |= {str(getattr(one, "__module__", "") or "") for one in (each, *kinds)}
-        waiting += _behind(each)
-    return found - {""}
+        seen.add(name)
+        module = sys.modules.get(name)
+        path = Path(getattr(module, "__file__", None) or "")
+        if path.suffix == ".py" and is_own(path):
+            found[name] = path
+            waiting += filter(None, map(_module_name, list(vars(module).values())))
+    return dict(sorted(found.items()))
 
 
-def _behind(function: Any) -> Iterator[Any]:
-    """What a function calls by holding it: wrapped, partial, bound, in a closure."""
-    for name in ("__wrapped__", "__func__", "__self__"):
-        yield from [each for each in [getattr(function, name, None)] if each is not None]
-    if isinstance(function, functools.partial):
-        yield from (each for each in (function.func, *function.args, *function.keywords.values()) if callable(each))
-    for cell in getattr(function, "__closure__", None) or ():
-        try:
-            content = cell.cell_contents
-        except ValueError:  # not yet filled
-            continue
-        if callable(content):
-            yield content
+def files(part: Any) -> list[Path]:
+    """The source files of these modules, and of a module in a package every file of the package."""
+    found: set[Path] = set()
+    for path in modules(part).values():
+        top = path.parent
+        while (top.parent / "__init__.py").exists():
+            top = top.parent
+        found |= {*top.rglob("*.py")} if (top / "__init__.py").exists() else {path}
+    return sorted(found)
 
 
-def _named_in(pickled: bytes | None) -> Iterator[str]:
-    """Every text in the bytes that may be a module's name: what the function uses and does not carry."""
-    for _, value, _ in pickletools.genops(pickled) if pickled else ():
-        if isinstance(value, str) and all(part.isidentifier() for part in value.split(".")):
-            yield value
+def digest(paths: list[Path]) -> str:
+    """SHA-256 of the files' names and contents, wherever their folder lies."""
+    each = sorted(hashlib.sha256(path.name.encode() + path.read_bytes()).digest() for path in paths)
+    return hashlib.sha256(b"".join(each)).hexdigest()
 
 
-def _is_loaded_as(name: str, path: Path) -> bool:
-    """Whether the functions of a module that this process has loaded are those that its file defines now."""
-    module = _loaded(name, path)
-    if module is None:
-        return True
-    try:
-        defined = set(_codes(compile(path.read_bytes(), str(path), "exec", dont_inherit=True)))
-    except SyntaxError:
-        return False
-    return all(code in defined for code in _loaded_codes(module))
+def _referred(part: Any) -> Iterator[str]:
+    """The modules of a function, of what it wraps, binds or calls, and of what it refers to by name."""
+    while part is not None:
+        kinds = type(part), type(getattr(part, "__self__", None))  # of a callable object, of a method's object
+        yield from filter(None, map(_module_name, [part, *kinds]))
+        yield str(getattr(part, "__globals__", {}).get("__name__", ""))  # a decorator's function names another module
+        with suppress(TypeError, ValueError):
+            used = inspect.getclosurevars(part)
+            yield from filter(None, map(_module_name, [*used.globals.values(), *used.nonlocals.values()]))
+        if isinstance(part, partial):
+            yield from filter(None, map(_module_name, [*part.args, *part.keywords.values()]))
+            part = part.func
+        else:
+            part = getattr(part, "__wrapped__", getattr(part, "__func__", None))
 
 
-def _loaded(name: str, path: Path) -> ModuleType | None:
-    if not name.endswith(".py"):
-        return sys.modules.get(name)
-    parts = (each for key, each in list(sys.modules.items()) if key.startswith("accuracy_part_"))
-    return next((each for each in parts if getattr(each, "__file__", None) == str(path)), None)
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from _codes(each)
-
-
-def _loaded_codes(module: ModuleType) -> Iterator[CodeType]:
-    """Of the functions and methods that the module itself defines."""
-
-    def own(values: Iterable[Any]) -> Iterator[Callable[..., Any]]:
-        for value in values:
-            each = inspect.unwrap(getattr(value, "__func__", value)) if callable(value) else None
-            if inspect.isfunction(each) and each.__module__ == module.__name__:
-                yield each
-
-    classes = [each for each in vars(module).values() if inspect.isclass(each) and each.__module__ == module.__name__]
-    for namespace in (vars(module), *map(vars, classes)):
-        for function in own(list(namespace.values())):
-            if function.__code__.co_filename == getattr(module, "__file__", None):
-                yield function.__code__
+def _module_name(value: Any) -> str | None:
+    """The name of a module, or of the module that defines a function, a class, or an object's class."""
+    with suppress(Exception):  # whatever a proxy raises for an attribute
+        name = value.__name__ if isinstance(value, ModuleType) else value.__module__
+        return name if isinstance(name, str) else None
+    return None

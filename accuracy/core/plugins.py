@@ -76,8 +76,13 @@ def _load_function(name: str) -> Function:
     if not callable(getattr(module, function, None)):
         raise ValueError(f"fn={name}: {source} has no function {function!r}; correct the name")
     found = getattr(module, function)
-    files = own_code.files(found, found_in=source)
-    return Function(found, module, own_code.digest(files)[:8], tuple(files.values()))
+    files = {*own_code.files(found), *own_code.files(module), *_file(module)}  # of an installed module its file alone
+    return Function(found, module, own_code.digest([*files])[:8], tuple(sorted(files)))
+
+
+def _file(module: ModuleType) -> list[Path]:
+    path = Path(getattr(module, "__file__", None) or "")
+    return [path] if path.suffix == ".py" else []
 
 
 def read_digest(part: Part) -> str:

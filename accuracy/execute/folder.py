@@ -1,4 +1,7 @@
-"""A run's folder while a run is in it: one run at a time, of one code and device, without what a killed run left."""
+"""A run's folder while a run is in it: one run at a time, of one code and device, without what a killed run left.
+
+Rows of another code are set aside, in `other_code/CODE/` of the folder: nothing that was measured is lost.
+"""
 
 import fcntl
 import json
@@ -7,16 +10,20 @@ import os
 import re
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from accuracy.core.errors import ConfigError, printable
-from accuracy.measurement.provenance import fingerprint
-from accuracy.results import table
+from accuracy.execute.plan import Planned
+from accuracy.measurement.provenance import code_of, fingerprint
+from accuracy.results import finished_files, table
+from accuracy.variant.base import schedule_of
 
 LOCK = ".lock"
 LEFT = re.compile(r"\..+\.\d+")  # `.CASE.parquet.PID`: written in part by a process that was killed
+OTHER_CODE = "other_code"
+ASKED = ["code", "variant", "options"]  # of a file's rows, to see whose they are
 SAID = logging.getLogger("accuracy")
 
 
@@ -78,3 +85,43 @@ def _must_fit(folder: Path, device: str) -> None:
     if changed:
         details = "; ".join(f"{key} was {earlier.get(key)}, is {now[key]}" for key in changed[:3])
         raise ConfigError(f"output_dir={folder} holds rows of another setting ({details}); choose another output_dir")
+
+
+def set_other_code_aside(folder: Path, plans: Sequence[Planned], files: dict[str, finished_files.CaseFile]) -> str:
+    """Move the rows of planned cases, and of others of the same functions, that another code measured.
+
+    Args:
+        folder: of the run.
+        plans: the cases of this run.
+        files: of the folder, as read; those that are moved leave it.
+
+    Returns:
+        What to say of it, empty where nothing was moved.
+    """
+    planned = {each.case.id: each.case for each in plans}
+    functions = {
+        (each.case.variant.name, each.case.variant.options_text): schedule_of(each.case.variant.forward).code(each.case)
+        for each in plans
+    }
+    again = other = 0
+    for case_id, (rows, _) in list(files.items()):
+        if not rows.num_rows or not {*ASKED} <= {*rows.column_names}:
+            continue  # a damaged file is written anew
+        (first,) = rows.slice(0, 1).select(ASKED).to_pylist()
+        case, code = planned.get(case_id), str(first["code"])
+        function = functions.get((first["variant"], first["options"] or ""))
+        if case is not None and code != code_of(case):
+            again += rows.num_rows
+        elif case is None and function and not code.endswith(f"+{function}"):
+            other += rows.num_rows
+        else:
+            continue
+        for kind in table.DATASETS:  # the results first: a case without them is measured again
+            path, target = folder / kind / f"{case_id}.parquet", folder / OTHER_CODE / code / kind
+            if path.exists():
+                target.mkdir(parents=True, exist_ok=True)
+                path.replace(target / path.name)
+        del files[case_id]
+    found = [f"{again} rows of other code are measured again"] if again else []
+    found += [f"{other} rows of other code belong to no planned case"] if other else []
+    return f"{'; '.join(found)} (kept in {folder / OTHER_CODE})" if found else ""

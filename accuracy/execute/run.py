@@ -15,11 +15,10 @@ from tqdm import tqdm
 
 from accuracy.config.read import Configuration
 from accuracy.core.case import Case, digest
-from accuracy.execute import attend, other_code, start_method, worker_process
-from accuracy.execute.measure import Launched, measure
+from accuracy.execute.dispatch import Launched, measure
+from accuracy.execute.folder import set_other_code_aside
 from accuracy.execute.plan import Planned
-from accuracy.measurement.provenance import code_of, fingerprint, provenance
-from accuracy.measurement.repository import of_functions
+from accuracy.measurement.provenance import code_of, fingerprint, of_functions, provenance
 from accuracy.results import completeness, finished_files, table, writing
 from accuracy.results.completeness import Promise
 
@@ -71,21 +70,19 @@ def execute(
     command: list[str],
     launched: Launched | None = None,
     quiet: bool = False,
-    begun: Callable[[], object] = lambda: None,
+    begun: Callable[[], object] | None = None,
 ) -> Outcome:
     """Measure every planned case that the folder does not have; each case's rows are on disk before the next. launched:
     the real ranks that this process is the first of; None: it was started alone. quiet: no progress bar. begun: called
     when a case begins."""
     ids = [each.case.id for each in plans]
-    if configuration.workers > 1 and not any(each.case.world == "processes" for each in plans):
-        start_method.start_server([worker_process.__name__])  # at work while this process looks at its own code
     about = record(configuration.name, configuration.device, config, ids, ["accuracy", *command]) | {
         "workers": configuration.workers,
         "process": os.getpid(),
     }
     about["provenance"] |= {"functions": of_functions(configuration)}
     files = finished_files.read_files(folder)
-    if said := other_code.set_aside(folder, plans, files):
+    if said := set_other_code_aside(folder, plans, files):
         logging.getLogger("accuracy").warning("accuracy: %s", said)
     codes = {each.case.id: code_of(each.case) for each in plans}
     promises = {
@@ -108,20 +105,18 @@ def execute(
 
     def begin(case: Case) -> None:
         progress.set_postfix_str(f"{case.variant.name} {case.said_dtype} W={case.world_size}", refresh=False)
-        begun()
+        if begun is not None:
+            begun()
 
     try:
         with closing(measure(configuration, folder, pending, launched, begin)) as ended:
             for status in ended:
                 counts[status] += 1
                 progress.update()
-                if attend.asked.is_set():
-                    raise KeyboardInterrupt
                 if configuration.workers > 1:  # they measure meanwhile
                     finished_files.read_more(folder, rows, waiting)
     except KeyboardInterrupt:
         interrupted = True
-        attend.asked.clear()
     finally:
         progress.close()
     if not interrupted:

@@ -1,5 +1,7 @@
 """What do the parts and the machine add to a checked configuration? Knobs' defaults, the device, workers, a backend."""
 
+import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +16,12 @@ from accuracy.config.read import AUTO_WORKERS, PROCESSORS, Configuration, read
 from accuracy.core import plugins
 from accuracy.core.case import Variant
 from accuracy.core.errors import ConfigError
-from accuracy.execute.ahead import side_by_side
 from accuracy.runtime import device as devices
 from accuracy.runtime.arguments import takes
+
+ENOUGH_FOR_A_GPU, MOST_ON_A_GPU = 4, 10
+"""On an H200 with 16 processors world_size_growth, of 6 references, took 19.9 s by 3, 20.4 by 4, 18.5 by 6, 19.9 by 8,
+20.3 by 10; diagnose of ring, of many, 14.2 s by 6, 11.5 by 10, 12.7 by 14."""
 
 
 def read_settled(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configuration:
@@ -76,7 +81,7 @@ def _backend(configuration: Configuration, device: str) -> str:
 def _workers(configuration: Configuration, device: str) -> int:
     """How many processes measure side by side, at most: where a simulated world lives in one process, `auto` is one for
     each GPU, or as many as share out the threads that torch would use by itself (`OMP_NUM_THREADS`). `processors` is
-    that on a GPU too, where small cases take time from Python and not from the GPU (`ahead.side_by_side`)."""
+    that on a GPU too, where small cases take time from Python and not from the GPU (`side_by_side`)."""
     if configuration.world == "processes":
         return 1
     gpus = len(devices.alike()) if device == "cuda" else None
@@ -90,3 +95,12 @@ def _workers(configuration: Configuration, device: str) -> int:
             " use workers=auto, or workers=processors to measure small cases side by side on each"
         )
     return configuration.workers
+
+
+def side_by_side(gpus: int, configuration: Configuration) -> int:
+    """Return how many processes `workers=processors` puts on so many GPUs: one for each reference, within bounds. More
+    would compute a reference again, and take turns on the GPU."""
+    grids = (configuration, *configuration.also)
+    axes = ([each.problems, each.inputs, each.seeds, each.dtypes] for each in grids)
+    wanted = max(ENOUGH_FOR_A_GPU * gpus, sum(math.prod(map(len, each)) for each in axes))
+    return max(1, min(wanted, MOST_ON_A_GPU * gpus, os.cpu_count() or 1))

@@ -1,13 +1,16 @@
 """Where a number comes from: code, versions, device, and every switch that changes arithmetic."""
 
+import hashlib
 import importlib.metadata
 import os
 import platform
 import re
+import subprocess
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -15,20 +18,21 @@ import torch.distributed as dist
 import accuracy
 from accuracy.core import own_code, plugins
 from accuracy.core.case import Case
-from accuracy.core.closure import closure, digest_of
-from accuracy.measurement.repository import command
+from accuracy.core.paths import PACKAGE
 from accuracy.runtime import arithmetic
 from accuracy.runtime import device as devices
 from accuracy.variant.base import schedule_of
 
-PACKAGE = Path(accuracy.__file__).parent
+if TYPE_CHECKING:
+    from accuracy.config.read import Configuration
+
 PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "hydra-core", "omegaconf", "flash-attn", "flash-attn-4", "triton")
 THIRD_PARTY = (
     "ring-flash-attn", "yunchang", "ring-attention-pytorch", "axolotl-ringmaster", "transformer_engine",
     "transformer_engine_torch",
 )  # fmt: skip
-MEASURING, MEASURING_STACKS = "accuracy.measurement.pipeline", "accuracy.stack.measure"
-CHOICES = ("inputs", "kernel", "variant", "package")  # folders of which a case loads some modules
+CHANGE_NO_NUMBER = ("api", "chart", "cli", "experiments", "gate", "live", "report", "verdict")
+"""Folders of this package that compose runs and read tables; a wheel has the experiments among them."""
 DRIVER = Path("/proc/driver/nvidia/version")
 ARITHMETIC = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "TRITON_INTERPRET")  # variables that change results
 ENVIRONMENT = (*ARITHMETIC, "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
@@ -36,25 +40,27 @@ ENVIRONMENT = (*ARITHMETIC, "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 
 @cache
 def code_digest() -> str:
-    """Twelve hexadecimal digits of the sources that can decide a measured number, whatever the case."""
-    files = (path for kind in CHOICES for path in (PACKAGE / kind).glob("*.py"))
-    return _digest((MEASURING, MEASURING_STACKS, *sorted(f"accuracy.{path.parent.name}.{path.stem}" for path in files)))
+    """Return twelve hexadecimal digits of this package's sources that can change a measured number."""
+    paths = {str(path.relative_to(PACKAGE)): path for path in PACKAGE.rglob("*.py")}
+    counted = sorted(name for name in paths if name.partition(os.sep)[0] not in CHANGE_NO_NUMBER)
+    content = b"".join(name.encode() + paths[name].read_bytes() for name in counted)
+    return hashlib.sha256(content).hexdigest()[:12]
 
 
 def code_of(case: Case) -> str:
-    """Digest of the sources that this case's numbers depend on: what measures, the case's parts, and all that they
-    import of this package and, a user's own parts, of his modules. After a `+`: what else a part reads, as it says."""
+    """Return the digest of the code that measures a case, joined by `+` with those of what is the user's: his own
+    parts, the files that inputs are read from, and his function."""
     schedules = case.variant.forward, case.variant.backward
-    measuring = MEASURING if case.stack is None else MEASURING_STACKS
-    sources = sorted({plugins.module_of(part.source) for part in (case.inputs, case.kernel, *schedules)})
-    own = schedule_of(case.variant.forward).code(case)
-    return "+".join(filter(None, [_digest((measuring, *sources)), plugins.read_digest(case.inputs), own]))
+    sources = {plugins.module_of(part.source) for part in (case.inputs, case.kernel, *schedules)}
+    own = _digest_of_parts(tuple(sorted(each for each in sources if not each.startswith("accuracy."))))
+    found = code_digest(), own, plugins.read_digest(case.inputs), schedule_of(case.variant.forward).code(case)
+    return "+".join(filter(None, found))
 
 
 @cache
-def _digest(modules: tuple[str, ...]) -> str:
-    own = closure([name for name in modules if not name.startswith("accuracy.")], own_code.is_own_name)
-    return digest_of(closure([*modules, *own]))[:12]
+def _digest_of_parts(sources: tuple[str, ...]) -> str:
+    files = {path for source in sources for path in own_code.files(plugins.load(source))}
+    return own_code.digest([*files])[:12] if sources else ""
 
 
 def fingerprint(device: str) -> dict[str, Any]:
@@ -86,6 +92,42 @@ def provenance(device: str) -> dict[str, Any]:
         "environment": {name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
         **(_cuda() if device == "cuda" else {}),
     }
+
+
+def of_functions(configuration: "Configuration") -> dict[str, Any]:
+    """Return, for each function of a user's by name, the digest of its code and the repositories of its files."""
+    grids = (configuration, *configuration.also)
+    named = {str(dict(each.options)["fn"]) for grid in grids for each in grid.variants if "fn" in dict(each.options)}
+    found = {name: plugins.load_function(name) for name in sorted(named)}
+    return {
+        name: {"code": each.code, "repositories": _repositories([path for path in each.files if own_code.is_own(path)])}
+        for name, each in found.items()
+    }
+
+
+def _repositories(files: Sequence[Path]) -> list[dict[str, Any]]:
+    """Name, commit and dirty flag (a tracked file is not as committed, or one of these is not tracked) of each
+    repository; files outside of any are one without a commit."""
+    by_top: dict[Path | None, list[str]] = {}
+    for path in (each.resolve() for each in files):
+        top = next((folder for folder in path.parents if (folder / ".git").exists()), None)
+        by_top.setdefault(top, []).append(str(path))
+    found = []
+    for top, own in by_top.items():
+        git = ("git", "-C", str(top), "status", "--porcelain")
+        changed = top and (command(*git, "--untracked-files=no") or command(*git, "--ignored", "--", *own))
+        commit = top and (command("git", "-C", str(top), "rev-parse", "--verify", "HEAD") or None)
+        dirty = None if top is None else bool(changed)
+        found.append({"repository": top and top.name, "git_commit": commit, "dirty": dirty, "files": len(own)})
+    return found
+
+
+def command(*words: str) -> str:
+    """Return what a command prints; nothing where it fails."""
+    try:
+        return subprocess.run(words, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
 
 
 def knobs(device: str) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def may_share(fn: Callable[..., Any]) -> bool:
     if names(fn, "group") or takes_any_word(parameters(fn) or {}):
         return True
     if id(fn) not in _may_share:
-        texts = (path.read_text(errors="replace") for path in own_code.files(fn).values())
+        texts = (path.read_text(errors="replace") for path in own_code.modules(fn).values())
         _may_share[id(fn)] = fn, any("distributed" in text for text in texts) or _names_distributed(fn)
     return _may_share[id(fn)][1]
 

@@ -28,6 +28,13 @@ def test_help_answers_without_hydra(tmp_path: Path) -> None:
     assert (given.returncode, given.stdout[:8]) == (0, "accuracy"), given.stderr
 
 
+def test_what_the_first_case_waits_for_imports_no_pandas_no_scipy_and_no_matplotlib(tmp_path: Path) -> None:
+    late = "pandas", "scipy", "matplotlib", "jinja2", "torch.distributed.elastic.agent"
+    needed = "accuracy.cli.plan_text, accuracy.execute.run, accuracy.execute.ranks.rank_loop"
+    given = python("-c", f"import sys, {needed}; print(sorted(sys.modules.keys() & {late!r}))", folder=tmp_path)
+    assert given.stdout == "[]\n", given.stderr
+
+
 def test_an_import_against_the_flow_is_found(tmp_path: Path) -> None:
     copy = tmp_path / "accuracy"
     shutil.copytree(PACKAGE, copy, ignore=lambda folder, names: [x for x in names if "." in x and x[-3:] != ".py"])

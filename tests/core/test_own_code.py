@@ -1,6 +1,7 @@
 """A function's code is that of every file of the user's that decides what it computes, however it was reached."""
 
 import importlib
+import os
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from accuracy.core import own_code
+from accuracy.core import given, own_code
 
 FILES = {
     "theirs/__init__.py": "from .ring import attend, wrapped",
@@ -20,7 +21,7 @@ FILES = {
     "helper.py": "import functools\n\ndef wrap(fn):\n    @functools.wraps(fn)\n    def inner(*given):\n"
     "        return fn(*given)\n    return inner\n",
 }
-NEEDED = ["helper", "theirs", "theirs.late", "theirs.ring", "theirs.scale"]
+NEEDED = sorted(FILES)  # of a package every file, of a module on its own that module
 
 
 @pytest.fixture
@@ -36,14 +37,14 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("how", ["re-exported", "wrapped", "partial", "bound"])
-def test_re_exports_decorators_and_late_imports_are_followed(theirs: Path, how: str) -> None:
+def test_re_exports_decorators_and_the_whole_package_are_followed(theirs: Path, how: str) -> None:
     import theirs as package  # type: ignore[import-not-found]
 
     function = {
         "re-exported": package.attend, "wrapped": package.wrapped, "partial": partial(package.attend, 1),
         "bound": package.attend.__get__(object()),
     }[how]  # fmt: skip
-    assert list(own_code.files(function)) == NEEDED
+    assert own_code.files(function) == [theirs / name for name in NEEDED]
 
 
 @pytest.mark.parametrize("name", NEEDED)
@@ -52,7 +53,7 @@ def test_a_change_of_any_of_them_is_another_code(theirs: Path, name: str) -> Non
 
     before = own_code.digest(own_code.files(package.attend))
     assert own_code.digest(own_code.files(package.attend)) == before
-    path = own_code.files(package.attend)[name]
+    path = theirs / name
     path.write_text(path.read_text() + "\nCHANGED = 1\n")
     assert own_code.digest(own_code.files(package.attend)) != before
 
@@ -62,28 +63,29 @@ def test_an_edit_that_this_process_has_not_loaded_is_no_code_that_another_proces
 ) -> None:
     import theirs as package
 
-    path = theirs / "theirs/late.py"
-    importlib.import_module("theirs.late")
-    path.write_text(path.read_text().replace("return q", "return 2 * q"))
-    here = own_code.digest(own_code.files(package.attend))
-    monkeypatch.setattr(own_code, "_OTHERWISE", "another process's")
-    assert own_code.digest(own_code.files(package.attend)) != here
-    importlib.reload(sys.modules["theirs.late"])
-    loaded = own_code.digest(own_code.files(package.attend))
-    monkeypatch.setattr(own_code, "_OTHERWISE", "a third one's")
-    assert own_code.digest(own_code.files(package.attend)) == loaded
+    codes = []
+    for edited, process in ((False, b"one"), (False, b"another"), (True, b"one"), (True, b"another")):
+        stamp = given.STARTED + (10 if edited else -10)
+        for name in FILES:
+            os.utime(theirs / name, (stamp, stamp))
+        monkeypatch.setattr(given, "PROCESS", process)
+        given.give({"attend": package.attend})
+        codes.append(given.find("given:attend").code)
+    given.give({})
+    assert codes[0] == codes[1]
+    assert len({*codes}) == 3
 
 
 def test_a_part_s_code_has_the_modules_of_the_user_s_that_it_imports(tmp_path: Path) -> None:
-    from accuracy.measurement.provenance import _digest
+    from accuracy.measurement.provenance import _digest_of_parts
 
     (tmp_path / "helper_of_a_part.py").write_text("FACTOR = 1\n")
     part = tmp_path / "part.py"
     part.write_text("from accuracy.variant import ring\nimport helper_of_a_part\n")
     sys.path.append(str(tmp_path))
     try:
-        before = _digest.__wrapped__((str(part),))
+        before = _digest_of_parts.__wrapped__((str(part),))
         (tmp_path / "helper_of_a_part.py").write_text("FACTOR = 20\n")
-        assert _digest.__wrapped__((str(part),)) != before
+        assert _digest_of_parts.__wrapped__((str(part),)) != before
     finally:
         sys.path.remove(str(tmp_path))

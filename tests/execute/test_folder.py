@@ -4,8 +4,6 @@ import os
 import random
 import shutil
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from accuracy.core.errors import ConfigError
-from accuracy.core.paths import PACKAGE
 from accuracy.execute import folder as folders
 from accuracy.results import finished_files, table
 from tests.command_line import SHORT, CommandLine
@@ -143,24 +140,3 @@ def test_a_second_run_on_a_folder_is_refused_and_told_the_holder(accuracy: Comma
     advice = "wait for its end, or choose another output_dir"
     assert answer.err == f"accuracy: output_dir=run is in use by another run ({holder}); {advice}\n"
     assert accuracy(*WORDS).status == 0
-
-
-@pytest.mark.stress(1)
-@pytest.mark.parametrize("world", ["simulated", "processes"])
-def test_a_full_disk_is_one_line_and_what_was_measured_stays(finished: CommandLine, world: str) -> None:
-    """No file may be longer than 8,000 bytes: run.json is shorter, a case's is not."""
-    run = finished.folder / "run"
-    limit = "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000));"
-    code = f"{limit} runpy.run_module('accuracy', run_name='__main__', alter_sys=True)"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *SHORT, f"world={world}", "output_dir=run", "seed=[0,1,2]"],
-        cwd=finished.folder, env=os.environ | {"PYTHONPATH": str(PACKAGE.parent)}, capture_output=True, text=True,
-        timeout=300, check=False,
-    )  # fmt: skip
-    told = [line for line in done.stderr.splitlines() if line.startswith("accuracy: ")]
-    assert done.returncode == 2, done.stderr
-    assert len(told) == 1
-    assert "(File too large)" in told[0]
-    assert "Traceback" not in done.stderr
-    assert "3 found done" not in finished(*SHORT, "output_dir=run", "seed=[0,1,2]").out
-    assert set(table.read_results(run)["seed"]) == {0, 1, 2}

@@ -1,5 +1,5 @@
 from accuracy.cli import application as command
-from accuracy.core import closure, plugins
+from accuracy.core import plugins
 from accuracy.measurement import provenance
 from accuracy.results import table
 from tests import planting
@@ -79,9 +79,7 @@ def test_a_part_of_ones_own_that_was_edited_is_measured_again(accuracy: CommandL
     def again(code: str) -> str:
         planting.ring(accuracy.folder / "parts", "edited", code)
         plugins.load.cache_clear()  # as a new process has it
-        provenance._digest.cache_clear()
-        closure._bytes.cache_clear()
-        closure._known.clear()
+        provenance._digest_of_parts.cache_clear()
         return accuracy("--config-dir=parts", *SHORT, "variant=[edited,ring]", "output_dir=run").out
 
     assert "2 measured, 0 unsupported, 0 failed" in again("")

@@ -2,6 +2,7 @@
 ranks tell of their cases in the run folder's journal, which this process follows; nothing here listens on any
 interface."""
 
+import gc
 import logging
 import os
 import signal
@@ -24,7 +25,7 @@ from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCP
 from accuracy.core import given
 from accuracy.core.case import Case
 from accuracy.core.errors import RanksEnded
-from accuracy.execute import start_method, worker_process
+from accuracy.execute import start
 from accuracy.execute.folder import make_writable
 from accuracy.execute.plan import Planned
 from accuracy.execute.ranks import journal, rank_loop, rendezvous
@@ -76,7 +77,7 @@ class Agent(LocalElasticAgent):
     """torch's agent for one machine, which also notes how a rank ended."""
 
     def __init__(self, task: Task, pending: Sequence[Planned], rendezvous_folder: Path, lead: Lead) -> None:
-        start_method.preload([__name__])
+        start.preload(start.OF_RANKS)
         given.store(rendezvous_folder)
         self.task, self.stopping, self.ended, self.idle, self.journal_size = task, False, "", 0, 0
         spec = WorkerSpec(
@@ -103,7 +104,7 @@ class Agent(LocalElasticAgent):
                 logger.setLevel(level)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        with start_method.main_is_not_imported(), start_method.kept():
+        with start.starting():
             started: dict[int, Any] = super()._start_workers(worker_group)
         return started
 
@@ -152,8 +153,8 @@ def rank_process(task: Task, pending: Sequence[Planned], rendezvous_folder: Path
     """The life of a rank's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the starting process's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    worker_process.end_with_parent(journal.LOST)
-    start_method.collect()
+    start.end_with_parent(journal.LOST)
+    gc.freeze()
     try:
         arithmetic.make_exact()
         torch.set_num_threads(task.threads)

@@ -17,8 +17,8 @@ import torch.distributed as dist
 
 from accuracy.core.errors import ConfigError, RanksEnded
 from accuracy.execute.ranks import messages
-from accuracy.execute.ranks.launch import launch
 from accuracy.execute.ranks.rendezvous import Ranks
+from accuracy.execute.start import launch
 
 if TYPE_CHECKING:
     import pandas as pd

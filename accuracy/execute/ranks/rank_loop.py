@@ -8,6 +8,7 @@ instead, and its launcher starts all of them anew.
 import json
 import math
 import os
+import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
@@ -17,11 +18,10 @@ from typing import Any, NoReturn
 
 from accuracy.core.case import Case, Reruns, digest
 from accuracy.core.errors import NotShared, located
-from accuracy.execute import watch
 from accuracy.execute.plan import Planned, measured
 from accuracy.execute.ranks import caller, journal, messages
 from accuracy.execute.ranks.rendezvous import Ranks, time_limit
-from accuracy.execute.worker_process import device_works, write
+from accuracy.execute.worker import device_works, limit, limit_text, write
 from accuracy.inputs import drawing
 from accuracy.measurement import repeats, reruns
 from accuracy.measurement.pipeline import Measured, Pipeline
@@ -95,23 +95,25 @@ def lead(task: Task, ranks: Ranks, pending: Sequence[Planned]) -> Iterator[tuple
 
 
 def _in_time(task: Task, pipeline: Pipeline, each: Planned) -> Measured:
-    """Beside what ranks do together the first computes the reference and simulates; the launcher starts all anew."""
+    """Measure a case. Beside what ranks do together the first computes the reference and simulates: where that takes
+    longer than the case may, this process ends, and the launcher starts all of them anew."""
     if task.callers:
         return measured(pipeline, each)
-    seconds = watch.limit(each.case, task.case_seconds)
+    seconds = limit(each.case, task.case_seconds)
     if each.case.world == "processes":
         seconds += len(RERUNS) * task.seconds
 
     def end() -> None:
-        journal.note(task.folder, "final", watch.reason(seconds, task.case_seconds))
+        journal.note(task.folder, "final", f"took longer than {limit_text(each.case, task.case_seconds)}")
         os._exit(journal.LOST)
 
+    timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), end)
+    timer.daemon = True
+    timer.start()
     try:
-        with watch.watched(seconds, end):
-            return measured(pipeline, each)
-    except watch.TookTooLong:
-        end()
-        raise
+        return measured(pipeline, each)
+    finally:
+        timer.cancel()
 
 
 def _hopeless(case: Case, cases: Sequence[Case], known: journal.Known) -> str | None:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from accuracy.core.errors import ConfigError, NoRendezvous
 from accuracy.execute.ranks import messages
-from accuracy.execute.ranks.launch import Launch
+from accuracy.execute.start import Launch
 
 START_SECONDS = 120.0  # for all ranks to import torch and to find each other
 

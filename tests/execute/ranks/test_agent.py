@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from accuracy.core.errors import RanksEnded
-from accuracy.execute.measure import measure as measure_plans
-from accuracy.execute.measure import task_of
+from accuracy.execute.dispatch import measure as measure_plans
+from accuracy.execute.dispatch import task_of
 from accuracy.execute.plan import plan
 from accuracy.execute.ranks import agent, journal
 from accuracy.results import table

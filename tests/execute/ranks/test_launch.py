@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from accuracy.core.errors import ConfigError
-from accuracy.execute.ranks.launch import Launch, launch
+from accuracy.execute.start import Launch, launch
 
 TORCHRUN = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "node0",
             "MASTER_PORT": "29500", "TORCHELASTIC_USE_AGENT_STORE": "True"}  # fmt: skip

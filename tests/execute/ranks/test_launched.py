@@ -9,7 +9,7 @@ import pytest
 
 from accuracy.core.errors import NoRendezvous
 from accuracy.execute.ranks import journal, rendezvous
-from accuracy.execute.ranks.launch import Launch
+from accuracy.execute.start import Launch
 from accuracy.results import finished_files, table
 from tests import planting
 from tests.command_line import CommandLine

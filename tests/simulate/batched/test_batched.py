@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 import torch
 
-from accuracy.execute.measure import measure
+from accuracy.execute.dispatch import measure
 from accuracy.execute.plan import plan
 from accuracy.simulate.batched import backward_of, forward_of, ring
 from accuracy.simulate.batched import llama3 as batched_llama3

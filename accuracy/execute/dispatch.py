@@ -1,11 +1,9 @@
-"""Planned cases measured: one after another in this process, side by side by workers, or on real ranks."""
+"""Which process measures a planned case: a worker, this one, or the ranks that take part in it."""
 
 import math
 import os
-import sys
-import traceback
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,18 +11,15 @@ import torch
 from accuracy.config.read import Configuration
 from accuracy.core import given
 from accuracy.core.case import Case, Variant
-from accuracy.core.errors import located
-from accuracy.execute import attend, watch
-from accuracy.execute import workers as pool
-from accuracy.execute.plan import Planned, measured
+from accuracy.execute import pool, start, worker
+from accuracy.execute.plan import Planned
 from accuracy.execute.ranks import rank_loop
 from accuracy.execute.ranks.rank_loop import Task
 from accuracy.execute.ranks.rendezvous import Ranks
-from accuracy.execute.worker_process import Work, device_works, write
-from accuracy.measurement.pipeline import Measured, Pipeline
+from accuracy.execute.worker import Work
+from accuracy.measurement.pipeline import Pipeline
 from accuracy.measurement.repeats import copies, repeat
 from accuracy.reference.cache import Cache
-from accuracy.results import table
 from accuracy.runtime import arithmetic, device
 from accuracy.simulate.program import Ran, build_kernel, rank_program, simulate
 from accuracy.stack.measure import StackPipeline
@@ -34,11 +29,6 @@ from accuracy.world.processes import ProcessesWorld, run_rank
 
 Begin = Callable[[Case], None]
 """Told which case is measured next."""
-
-
-ATTENDED_SECONDS = 3.0  # of the watching thread, to end the process
-ENDED = 124
-"""Exit status of a process that nobody attends: that of timeout(1)."""
 
 
 @dataclass(frozen=True)
@@ -56,76 +46,48 @@ def measure(
     launched: Launched | None,
     begin: Begin,
 ) -> Generator[str, None, None]:
-    """The status of each case as it ends, its rows in the folder by then. To be closed, so that no process stays.
-    launched: the real ranks that this process is the first of."""
+    """Yield the status of each case as it ends, its rows in the folder by then.
+
+    Args:
+        configuration: settled; its workers are as many as there is work and memory for.
+        folder: of the run.
+        pending: the cases to measure.
+        launched: the real ranks that this process is the first of.
+        begin: told each case as it is measured next.
+
+    The generator is to be closed, so that no process stays.
+    """
     if launched is not None:
         for case, status in rank_loop.lead(launched.task, launched.ranks, pending):
             begin(case)
             yield status
         return
-    here = Here(folder, begin, configuration.case_seconds)
-    alone = Pipeline(configuration.name, _cache(configuration), _run_alone)
-    yield from _one_by_one(alone, (each for each in pending if _can_be_alone(each.case)), here)
-    pending = [each for each in pending if not _can_be_alone(each.case)]
+
+    def here(pipeline: Pipeline, cases: Iterable[Planned]) -> Generator[str, None, None]:
+        for each in cases:
+            begin(each.case)
+            yield worker.measure_here(pipeline, each, folder, configuration.case_seconds)
+
+    yield from here(Pipeline(configuration.name, _cache(configuration), _run_alone), filter(_needs_no_other, pending))
+    pending = [each for each in pending if not _needs_no_other(each)]
     runnable = [each.case for each in pending if each.unsupported is None]
     workers = min(configuration.workers, len(runnable))
     if real := [case.world_size for case in runnable if case.world == "processes"]:
         from accuracy.execute.ranks import agent  # and torch's, which others need not wait for
 
         yield from agent.measure(task_of(configuration, folder, pending, max(real)), pending, begin)
-    elif workers > 1 or (workers and configuration.case_seconds < math.inf):  # this process could not end its own case
+    elif workers > 1 or (workers and (start.only_workers_measure or configuration.case_seconds < math.inf)):
         unsupported = (each for each in pending if each.unsupported is not None)  # they need no GPU
-        meanwhile = _one_by_one(_pipeline(configuration), unsupported, here)
+        meanwhile = here(_pipeline(configuration), unsupported)
         yield from pool.measure(runnable, work(configuration, folder, workers), begin, meanwhile)
     else:
-        yield from _one_by_one(_pipeline(configuration), pending, here)
+        yield from here(_pipeline(configuration), pending)
 
 
-@dataclass(frozen=True)
-class Here:
-    """What this process measures itself: into which folder, whom it tells, and for how long."""
-
-    folder: Path
-    begin: Begin
-    case_seconds: float
-
-
-def _one_by_one(pipeline: Pipeline, pending: Iterable[Planned], here: Here) -> Generator[str, None, None]:
-    for each in pending:
-        here.begin(each.case)
-        found = _in_time(pipeline, each, here)
-        status = write(here.folder, each.case, found)
-        if status == table.FAILED and not device_works(each.case.device):
-            attend.let_another_go_on(each.case.id, str(found.rows[0]["reason"]))
-        yield status
-
-
-def _in_time(pipeline: Pipeline, each: Planned, here: Here) -> Measured:
-    case, seconds = each.case, watch.limit(each.case, here.case_seconds)
-    reason = watch.reason(seconds, here.case_seconds)
-    if why := attend.lost(case.id):
-        return pipeline.failed(case, why)
-
-    def give_up() -> None:
-        why = f"{reason}, and could not be interrupted"
-        attend.let_another_go_on(case.id, why)
-        write(here.folder, case, pipeline.failed(case, why))
-        print(f"\naccuracy: case {case.id} {why}; this process ends", file=sys.stderr, flush=True)
-        os._exit(ENDED)
-
-    try:
-        longest = seconds + watch.GRACE_SECONDS + ATTENDED_SECONDS
-        with attend.in_hand(case.id, longest, f"{reason}, and could not be ended"), watch.watched(seconds, give_up):
-            return measured(pipeline, each)
-    except watch.TookTooLong as error:
-        place = located(error).removeprefix("TookTooLong:").strip()
-        text = "".join(traceback.format_exception(error))
-        return replace(pipeline.failed(case, f"{reason} {place}".rstrip()), traceback=text)
-
-
-def _can_be_alone(case: Case) -> bool:
-    """Whether the case is one of a function given as an object, on one rank, or beside such a function: it needs no
-    other process."""
+def _needs_no_other(each: Planned) -> bool:
+    """Whether a case needs no other process: it is of a function given as an object, on one rank or beside such a
+    function."""
+    case = each.case
     if case.against is not None and case.world == "simulated" and _is_given(case.against.variant):
         return True
     return case.world_size == 1 and _is_given(case.variant)

@@ -1,11 +1,21 @@
-"""How this process was started: alone, or as one of many by torchrun, by SLURM's srun or by submitit."""
+"""How processes start: this one (alone, or as one of many by torchrun, by SLURM's srun or by submitit), and those that
+it starts itself, which are forked from a server that has imported torch once."""
 
+import multiprocessing
+import os
+import signal
 import subprocess
-from collections.abc import Mapping
-from typing import NamedTuple
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing import forkserver, resource_tracker
+from typing import Any, NamedTuple
 
 from accuracy.core.errors import ConfigError
 
+OF_WORKERS, OF_RANKS = ("accuracy.stack.measure", "accuracy.execute.worker"), ("accuracy.execute.ranks.agent",)
+"""What the server imports for its processes, beside pandas, which pyarrow imports with the first rows it writes."""
 NAMES = {  # rank, size, rank on this machine, processes on it
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
@@ -14,6 +24,9 @@ NAMES = {  # rank, size, rank on this machine, processes on it
     ),
 }  # fmt: skip
 """A batch script of SLURM has no step: it is one process, whatever its job has reserved."""
+
+only_workers_measure = False
+"""Whether this process is the console command: it hands every case to another process, which may hang or end."""
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -70,3 +83,46 @@ def _first_host(environment: Mapping[str, str]) -> str:
     except (OSError, subprocess.CalledProcessError) as error:
         raise ConfigError(f"scontrol cannot list the hosts {nodes} ({error}); set MASTER_ADDR") from error
     return shown.stdout.split()[0]
+
+
+def preload(modules: Sequence[str]) -> None:
+    """Let the server import these, unless it has started already."""
+    multiprocessing.set_forkserver_preload([*modules, "pandas"])
+
+
+def start_server(modules: Sequence[str]) -> None:
+    """Start the server, which imports the modules while this process goes on."""
+    preload(modules)
+    resource_tracker.ensure_running()  # it unblocks SIGINT
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: Ctrl-C is not for the server
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """Start processes in the body. Without this multiprocessing would import the main module in each of them, so that a
+    script without a guard would run again, and would fix how all processes of the caller are started."""
+    names: dict[str, Any] = vars(sys.modules["__main__"])
+    hidden: dict[str, Any] = {name: names.pop(name) for name in ("__spec__", "__file__") if name in names}
+    names["__spec__"] = None
+    before = multiprocessing.get_start_method(allow_none=True)
+    try:
+        yield
+    finally:
+        names.update(hidden)
+        if before is None:
+            multiprocessing.set_start_method(None, force=True)
+
+
+def end_with_parent(status: int) -> None:
+    """Let this process exit with the status once the process that started it is gone."""
+
+    def wait() -> None:
+        if (parent := multiprocessing.parent_process()) is not None:
+            parent.join()
+            os._exit(status)
+
+    threading.Thread(target=wait, daemon=True).start()

@@ -1,0 +1,249 @@
+"""Cases measured by worker processes, side by side: one on each GPU, several on one, or several on the processor.
+
+Each process has one case in hand. One that ends, or that takes longer than the case may, is killed alone: its case is a
+failed row with the reason, and another process takes its device.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import wait
+from statistics import fmean
+from typing import Any
+
+from accuracy.core.case import Case
+from accuracy.execute import start, worker
+from accuracy.execute.worker import Work, limit, limit_text, stack_file
+from accuracy.measurement.observe import shared
+from accuracy.measurement.provenance import code_of
+from accuracy.results import finished_files
+
+START_SECONDS = 300.0  # for a worker to import torch and to open its GPU
+STACK_SECONDS = 1.0  # from the limit of a case on, for the worker to write where it is
+LONGEST_WAIT = 60.0  # between two looks at the time limits
+END_SECONDS = 10.0  # for a killed process to be gone
+LEAST_PAIRS = 2**20
+"""A smaller problem takes as long as one of so many pairs of a query and a key: launches and Python, not attention."""
+
+
+def measure(
+    cases: Sequence[Case], work: Work, begin: Callable[[Case], None], meanwhile: Iterable[str] = ()
+) -> Generator[str, None, None]:
+    """Yield the status of every case as it ends, in any order, its rows in the folder by then.
+
+    Args:
+        cases: all are of a simulated world.
+        work: what each worker does, on which device.
+        begin: told each case as a worker gets it.
+        meanwhile: statuses of what this process does while it waits.
+
+    The generator is to be closed, so that no process stays.
+    """
+    more, schedule, workers = iter(meanwhile), Schedule(cases), list[_Worker]()
+    try:
+        for number, gpu in enumerate(work.gpus):
+            workers.append(_Worker(number, gpu, work))
+        while busy := [each for each in workers if each.keep_busy(schedule, begin)]:
+            by_handle: dict[Any, _Worker] = {handle: each for each in busy for handle in each.handles}
+            if (status := next(more, None)) is not None:
+                yield status
+            seconds = 0.0 if status is not None else min(each.deadline for each in busy) - time.monotonic()
+            ready = wait([*by_handle], min(max(seconds, 0.0), LONGEST_WAIT))
+            for each in {by_handle[handle] for handle in ready}:
+                yield from each.hear(schedule)
+            for each in busy:
+                each.kill_if_late()
+        yield from more
+        while (case := schedule.take(0)) is not None:
+            yield _lost(work, case, "no worker could be started; the terminal says why")
+    finally:
+        for each in workers:
+            each.process.kill()
+        for each in workers:
+            each.close()
+
+
+class _Worker:
+    """A device and the process on it. case: what the process measures; ready: whether it has opened its device."""
+
+    def __init__(self, number: int, gpu: int | None, work: Work) -> None:
+        self.number, self.gpu, self.work = number, gpu, work
+        self.name = "the worker process" if gpu is None else f"the worker process of GPU {gpu}"
+        self.usable = True
+        self.start()
+
+    def start(self) -> None:
+        """Start a process on the device."""
+        context = multiprocessing.get_context("forkserver")
+        self.connection, other = context.Pipe()
+        given = other, self.gpu, self.work, {**os.environ}
+        self.process = context.Process(target=worker.serve, args=given, name=self.name)
+        start.start_server(start.OF_WORKERS)
+        with start.starting():
+            self.process.start()
+        other.close()
+        self.case: Case | None = None
+        self.ready = self.late = False
+        self.begun = time.monotonic()
+        self.deadline = self.begun + START_SECONDS
+
+    @property
+    def handles(self) -> list[Any]:
+        """What is ready to be read when the process answers or ends."""
+        return [self.connection, self.process.sentinel]
+
+    def keep_busy(self, schedule: "Schedule", begin: Callable[[Case], None]) -> bool:
+        """Send a free process its next case; return whether the process has something to do."""
+        if self.ready and self.case is None and (case := schedule.take(self.number)) is not None:
+            self.case, self.begun = case, time.monotonic()
+            self.deadline = self.begun + limit(case, self.work.case_seconds) + STACK_SECONDS
+            begin(case)
+            with suppress(OSError):  # where the process has ended: `hear` says so of the case
+                self.connection.send(case)
+        return self.usable and (self.case is not None or not self.ready)
+
+    def hear(self, schedule: "Schedule") -> Generator[str, None, None]:
+        """Yield the status of the case, as the process answered or as it ended; replace a process that ended."""
+        try:
+            ended, answer = False, self.connection.recv() if self.connection.poll() else None
+        except (EOFError, OSError):
+            ended, answer = True, None
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is not None:
+            schedule.note(self.number, time.monotonic() - self.begun)
+            self.case = None
+            yield answer[0]
+            if not answer[1] or self.late:
+                self.restart(schedule)
+        elif not self.ready and not ended and self.process.exitcode is None:
+            self.ready = True
+        elif self.case is None:
+            self.usable = False
+            print(f"accuracy: {self.name} could not start; going on without it", file=sys.stderr)
+        else:
+            yield _lost(self.work, self.case, *self.end())
+            self.restart(schedule)
+
+    def restart(self, schedule: "Schedule") -> None:
+        """Start another process in place of this one."""
+        schedule.leave(self.number)
+        self.process.kill()
+        self.close()
+        self.start()
+
+    def end(self) -> tuple[str, str]:
+        """Return how the process ended, and where it was when its case reached the limit."""
+        assert self.case is not None
+        self.process.join(END_SECONDS)
+        code = self.process.exitcode
+        if self.late:
+            file = stack_file(self.work.folder, self.process.pid or 0)
+            text = file.read_text() if file.exists() else ""
+            return f"{self.name} was killed after {limit_text(self.case, self.work.case_seconds)}", text
+        if code is not None and code < 0:
+            return f"{self.name} was killed by signal {-code} ({signal.strsignal(-code)})", ""
+        return f"{self.name} ended with status {code}", ""
+
+    def kill_if_late(self) -> None:
+        """Kill the process once its case has taken too long; does not wait for its end."""
+        if time.monotonic() > self.deadline:
+            self.late, self.deadline = True, float("inf")
+            self.process.kill()
+
+    def close(self) -> None:
+        """Wait for the end of a killed process, and leave nothing of it."""
+        self.process.join(END_SECONDS)
+        self.connection.close()
+        stack_file(self.work.folder, self.process.pid or 0).unlink(missing_ok=True)
+
+
+def _lost(work: Work, case: Case, reason: str, traceback: str = "") -> str:
+    """Return the status of a case whose worker is gone: that of its rows if they came to the disk, else failed."""
+    found = finished_files.finished_case(work.folder, case.id)
+    if found is not None and found.code == code_of(case):
+        return found.status
+    return worker.write(work.folder, case, replace(work.pipeline.failed(case, reason), traceback=traceback))
+
+
+@dataclass(eq=False)
+class Group:
+    """The cases that share inputs and reference and that no worker has taken yet.
+
+    Attributes:
+        left: the cases.
+        workers: how many are at the group.
+        first: seconds of a worker's first case, which include the reference.
+        others: seconds of each other case.
+    """
+
+    left: deque[Case]
+    workers: int = 0
+    first: float = 0.0
+    others: list[float] = field(default_factory=list)
+
+    @property
+    def reference(self) -> float:
+        """How many cases could be measured in the time of the reference; 0 while unknown."""
+        return self.first / fmean(self.others) - 1 if self.others else 0.0
+
+
+class Schedule:
+    """Which case a free worker measures next.
+
+    A worker keeps its group until no case of it is left, and then opens the largest group that no worker has. When all
+    groups are open it joins the one with most cases for each of its workers, as far as these need longer for the cases
+    left than the new worker needs for the reference.
+    """
+
+    def __init__(self, cases: Iterable[Case]) -> None:
+        groups: dict[object, list[Case]] = {}
+        for case in cases:
+            groups.setdefault(shared(case), []).append(case)
+        # large worlds first: the cases that end last are then short
+        self._groups = [Group(deque(sorted(each, key=lambda case: -case.world_size))) for each in groups.values()]
+        self._groups.sort(key=lambda group: -sum(max(each.problem.pairs, LEAST_PAIRS) for each in group.left))
+        self._of: dict[int, Group] = {}
+        self._new: set[int] = set()  # workers at their first case of a group
+        self._latest = Group(deque())  # the group whose reference is known best
+
+    def take(self, worker: int) -> Case | None:
+        """Return the worker's next case; None: no case is left that would be worth a reference of the worker's own."""
+        group = self._of.get(worker)
+        if group is None or not group.left:
+            self.leave(worker)
+            if (group := self._next()) is None:
+                return None
+            group.workers += 1
+            self._of[worker] = group
+            self._new.add(worker)
+        return group.left.popleft()
+
+    def note(self, worker: int, seconds: float) -> None:
+        """Learn how long the worker's case took."""
+        group = self._of[worker]
+        if worker in self._new:
+            self._new.remove(worker)
+            group.first = seconds
+        else:
+            group.others.append(seconds)
+            self._latest = group
+
+    def leave(self, worker: int) -> None:
+        """Learn that the worker has ended, or is about to change its group."""
+        self._new.discard(worker)
+        if worker in self._of:
+            self._of.pop(worker).workers -= 1
+
+    def _next(self) -> Group | None:
+        groups = [group for group in self._groups if group.left]
+        unopened = next((group for group in groups if not group.workers), None)
+        known = [(group, group if group.others else self._latest) for group in groups]
+        joinable = [group for group, like in known if len(group.left) > group.workers * like.reference]
+        return unopened or max(joinable, key=lambda group: len(group.left) / group.workers, default=None)

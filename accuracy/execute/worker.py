@@ -1,0 +1,197 @@
+"""A worker process measures one case after another on its device, and writes the rows of each one itself."""
+
+import faulthandler
+import gc
+import math
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+
+from accuracy.core.case import Case
+from accuracy.core.errors import located
+from accuracy.execute.plan import Planned, measured
+from accuracy.execute.start import end_with_parent
+from accuracy.measurement.pipeline import Measured, Pipeline
+from accuracy.results import table, writing
+from accuracy.runtime import arithmetic
+
+HOUR = 3600.0
+SLOWEST = {"cpu": 1e8, "cuda": 1e10}
+"""Operations a second: a thousandth of what a core makes of float64 products (1e11), or a GPU without many float64
+units (1e13 in float32). With the hour on top no healthy case of a sound machine comes near its limit."""
+GRACE_SECONDS = 10
+"""From the first interrupt of a case on, to the end of a process that measures beside its own work."""
+ENDED = 124
+"""Exit status of a process that ends itself because of a case: that of timeout(1)."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What every worker does.
+
+    Attributes:
+        pipeline: measures a case; what it keeps from case to case is still empty.
+        folder: of the run.
+        gpus: the device of each worker, None is the CPU.
+        threads: of the processor, in each worker.
+        case_seconds: that a case may take, as configured; infinite: the limit of its size.
+    """
+
+    pipeline: Pipeline
+    folder: Path
+    gpus: Sequence[int | None]
+    threads: int
+    case_seconds: float = math.inf
+
+    @property
+    def gpus_are_shared(self) -> bool:
+        """Whether a GPU has several workers, each of which waits for the others' kernels."""
+        used = [gpu for gpu in self.gpus if gpu is not None]
+        return len(used) > len({*used})
+
+
+def limit(case: Case, case_seconds: float) -> float:
+    """Return the seconds that a case may take. case_seconds: as configured; infinite: an hour, and more for large
+    cases."""
+    return case_seconds if case_seconds < math.inf else HOUR + _operations(case) / SLOWEST[case.device]
+
+
+def limit_text(case: Case, case_seconds: float) -> str:
+    """Return the limit of a case in words, and how it is set."""
+    if case_seconds < math.inf:
+        return f"case_seconds={case_seconds:g}"
+    return f"{limit(case, case_seconds):.0f} s, the limit of its size; case_seconds=SECONDS sets another"
+
+
+def _operations(case: Case) -> float:
+    """Of a forward (two products) and a backward (five), for each that is run or computed."""
+    problem, reruns = case.problem, case.reruns
+    again = reruns.poison + 2 * case.world_size * reruns.unwaited + reruns.future + reruns.trace
+    runs = 3 + reruns.repeat + again + 3 * case.conditions
+    layers, dense = 1, 0
+    if case.stack is not None:
+        layers, width = case.stack.layers, case.stack.width
+        across = 2 * (problem.heads + problem.heads_kv) * problem.head_dim + 3 * case.stack.feed_forward
+        dense = 6 * problem.batch * problem.seqlen * width * (layers * across + 2 * case.stack.vocabulary)
+    return float(runs * (layers * 14 * problem.pairs * problem.head_dim + dense))
+
+
+def write(folder: Path, case: Case, measured: Measured) -> str:
+    """Store the rows of a case; return its status."""
+    if measured.traceback:
+        writing.write_traceback(folder, case.id, measured.traceback)
+    tables = [measured.table(name) for name in ("steps", "hypotheses", "boundaries", "places", "logprobs")]
+    writing.write_case(folder, case.id, measured.results, measured.positions, *tables)
+    return measured.status
+
+
+def device_works(device: str) -> bool:
+    """Return whether this process can go on: after an illegal address CUDA refuses all further work."""
+    try:
+        if device == "cuda":
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+    except RuntimeError:
+        return False
+    return True
+
+
+def serve(connection: Connection, gpu: int | None, work: Work, environment: dict[str, str]) -> None:
+    """Measure the cases that come through a connection, until the process is killed. What is answered: None, once the
+    device is open; then for each case its status, and whether the process can measure more."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)  # the process that hands out cases hears of it too, and ends this one
+    end_with_parent(1)
+    gc.freeze()
+    os.environ.update(environment)
+    arithmetic.make_exact()
+    torch.set_num_threads(work.threads)
+    if gpu is not None:
+        torch.cuda.set_device(gpu)
+        torch.cuda.synchronize()  # it fails here where the GPU cannot be had
+    connection.send(None)
+    while True:
+        try:
+            connection.send(_measured(work, connection.recv(), gpu))
+        except EOFError:
+            return
+        except OSError as error:  # of a file that cannot be written
+            connection.send(error)
+
+
+def stack_file(folder: Path, pid: int) -> Path:
+    """Return the file into which a worker writes where it is, once its case has reached its limit."""
+    return folder / f".stack.{pid}"
+
+
+def _measured(work: Work, case: Case, gpu: int | None) -> tuple[str, bool]:
+    path = stack_file(work.folder, os.getpid())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w") as stack:
+        faulthandler.dump_traceback_later(min(limit(case, work.case_seconds), threading.TIMEOUT_MAX), file=stack)
+        found = work.pipeline.measure(case)
+        faulthandler.cancel_dump_traceback_later()
+    if work.gpus_are_shared:
+        timeless = {name: values for name, values in found.results.items() if name != "seconds"}
+        found = replace(found, results=timeless)
+    status = write(work.folder, case, found)
+    return status, status != table.FAILED or device_works("cpu" if gpu is None else "cuda")
+
+
+class TookTooLong(BaseException):
+    """A case of this process has reached its limit. It is no Exception, which a user's function may catch."""
+
+
+def measure_here(pipeline: Pipeline, each: Planned, folder: Path, case_seconds: float) -> str:
+    """Measure a case in this process, and store its rows; return its status.
+
+    Python code in the main thread that takes longer than the case may is interrupted, every second from then on. What
+    cannot be interrupted ends this process after `GRACE_SECONDS`, with the row of the case on the disk.
+    """
+    case, seconds, over, sending = each.case, limit(each.case, case_seconds), threading.Event(), threading.Lock()
+    reason = f"took longer than {limit_text(case, case_seconds)}"
+    thread, in_main = threading.get_ident(), threading.current_thread() is threading.main_thread()
+
+    def interrupt(*_: object) -> None:
+        if not over.is_set():
+            raise TookTooLong
+
+    def watch() -> None:
+        late = not over.wait(min(seconds, threading.TIMEOUT_MAX))
+        for _ in range(GRACE_SECONDS if late else 0):
+            with sending:
+                if in_main and not over.is_set():
+                    signal.pthread_kill(thread, signal.SIGVTALRM)
+            if over.wait(1.0):
+                return
+        if late:
+            write(folder, case, pipeline.failed(case, f"{reason}, and could not be interrupted"))
+            print(f"\naccuracy: case {case.id} {reason}; this process ends", file=sys.stderr, flush=True)
+            os._exit(ENDED)
+
+    before = signal.signal(signal.SIGVTALRM, interrupt) if in_main else None
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        try:
+            found = measured(pipeline, each)
+        finally:
+            over.set()
+    except TookTooLong as error:
+        over.set()
+        position = located(error).removeprefix("TookTooLong:").strip()
+        text = "".join(traceback.format_exception(error))
+        found = replace(pipeline.failed(case, f"{reason} {position}".rstrip()), traceback=text)
+    finally:
+        with sending:  # no further interrupt is sent
+            over.set()
+        if in_main:
+            signal.signal(signal.SIGVTALRM, before)
+    return write(folder, case, found)

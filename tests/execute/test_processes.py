@@ -1,0 +1,354 @@
+"""Whatever ends, hangs or interrupts a process: what was measured stays, and a case without numbers is a row."""
+
+import json
+import math
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+import accuracy as package
+from accuracy.cli import application as command
+from accuracy.core.case import Case
+from accuracy.core.paths import PACKAGE
+from accuracy.execute import pool, worker
+from accuracy.execute.plan import plan
+from accuracy.execute.worker import Work
+from accuracy.measurement.pipeline import Pipeline
+from accuracy.reference.cache import Cache
+from accuracy.results import table
+from tests import planting, processes
+from tests.command_line import SHORT, TINY, CommandLine, finish, start
+from tests.foreign.functions import eager_out
+from tests.measuring import COSTS, configuration
+from tests.processes import LOOPBACK, listening, marked, wait_until
+
+pytestmark = pytest.mark.xdist_group("workers")
+SMALL = {"seqlen": 32, "heads": 2, "heads_kv": 2, "head_dim": 8, "device": "cpu", "dtype": "float32"}
+
+
+def plant(folder: Path, **statements: str) -> str:
+    """Rings that run a statement first, by name, in `parts`; the word of the command line that chooses them."""
+    for name, statement in statements.items():
+        planting.first(folder / "parts", name, statement)
+    return f"variant=[{','.join(statements)},ring]"
+
+
+def cases(*words: str, folders: tuple[Path, ...] = ()) -> list[Case]:
+    planned = plan(configuration(*TINY, "dtype=float32", *words, folders=folders), None)
+    return [each.case for each in planned if each.unsupported is None]
+
+
+def work(folder: Path, *gpus: int | None) -> Work:
+    return Work(Pipeline("test", Cache(None, 0.0)), folder, gpus, 1)
+
+
+def measured(given: list[Case], how: Work) -> Counter[str]:
+    with closing(pool.measure(given, how, lambda case: None)) as ended:
+        return Counter(ended)
+
+
+def rows(folder: Path, read=table.read_results) -> pd.DataFrame:
+    found = read(folder).drop(columns=COSTS, errors="ignore")
+    return found.sort_values(list(found.columns), ignore_index=True)
+
+
+def case_files(folder: Path) -> dict[Path, int]:
+    """The files of the cases that are on the disk, and when each was written."""
+    return {path: path.stat().st_mtime_ns for path in folder.glob("results/[!.]*.parquet")}
+
+
+def test_the_rows_are_those_of_one_worker_and_one_thread_bit_for_bit(tmp_path: Path, accuracy: CommandLine) -> None:
+    """Results, positions and steps, what they cost aside. Two threads for a case are what changes last digits."""
+    words = ("device=cpu", "variant=ring", "dtype=float32", "problem.seqlen=256", "reruns.trace=true",
+             "reference.folder=null", "report=false")  # fmt: skip
+    grid = ("world_size=[1,2]", "seed=[0,1]")
+    commands = {"plain": grid, "one": (*grid, "workers=1"), "threads": ("workers=1", "threads=2", "world_size=1")}
+    about = {}
+    for name, more in commands.items():
+        given = (*words, f"output_dir={tmp_path / name}", *more)
+        answer = finish(start(tmp_path, *given, threads=2)) if name == "plain" else accuracy(*given)
+        assert answer.status == 0, answer.err
+        run = json.loads((tmp_path / name / "run.json").read_text())
+        about[name] = run["workers"], run["fingerprint"]["knobs"]["threads"]
+    assert about == {"plain": (2, 1), "one": (1, 1), "threads": (1, 2)}
+    for read in (table.read_results, table.read_positions, table.read_steps):
+        here, there = rows(tmp_path / "plain", read), rows(tmp_path / "one", read)
+        assert len(here)
+        pd.testing.assert_frame_equal(here, there, check_exact=True)
+    plain, other = rows(tmp_path / "plain"), rows(tmp_path / "threads")
+    same_case = plain[plain["case_id"].isin(other["case_id"])].reset_index(drop=True)
+    assert len(same_case) == len(other)
+    assert not same_case.equals(other)
+
+
+LATE = "the worker process was killed after case_seconds=10"
+STUCK = "lock = ctypes.create_string_buffer(64); library = ctypes.{}(None); library.pthread_mutex_lock(lock); "
+FAULTS = {  # what a variant does, and why its case has no numbers
+    "killed": ("os.kill(os.getpid(), 9)", "the worker process was killed by signal 9 (Killed)"),
+    "exits": ("os._exit(7)", "the worker process ended with status 7"),
+    "exits_well": ("os._exit(0)", "the worker process ended with status 0"),
+    "crashes": ("ctypes.string_at(0)", "the worker process was killed by signal 11 (Segmentation fault)"),
+    "calls_exit": ("raise SystemExit(3)", "SystemExit: 3 (parts/variant/calls_exit.py:10, in forward)"),
+    "stopped": ("os.kill(os.getpid(), signal.SIGSTOP)", LATE),
+    "sleeps": ("time.sleep(10**6)", LATE),
+    "locks": (STUCK.format("PyDLL") + "library.pthread_mutex_lock(lock)", LATE),  # no Python code runs meanwhile
+}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_that_ends_or_hangs_is_one_failed_row_and_is_replaced(tmp_path: Path, workers: int) -> None:
+    """One worker is a process of its own, too. Where a hanging one was is in its case's traceback."""
+    faults = dict(list(FAULTS.items())[workers - 1 :: 2])  # each fault once
+    chosen = plant(tmp_path, **{name: statement for name, (statement, _) in faults.items()})
+    words = (*TINY, "device=cpu", "world_size=2", "dtype=float32", "case_seconds=10", "output_dir=run")
+    answer = finish(start(tmp_path, "--config-dir=parts", *words, chosen, f"workers={workers}"))
+    assert answer.status == 0, answer.err
+    assert f"1 measured, 0 unsupported, {len(faults)} failed" in answer.out
+    results = table.read_results(tmp_path / "run")
+    failed = results[results["status"] == table.FAILED].set_index("variant")
+    assert failed["reason"].to_dict() == {name: why for name, (_, why) in faults.items()}
+    assert set(results.loc[results["status"] == table.OK, "variant"]) == {"ring"}
+    for name in {"sleeps", "locks"} & {*faults}:
+        text = (tmp_path / "run" / table.TRACEBACKS / f"{failed.loc[name, 'case_id']}.txt").read_text()
+        assert f"{name}.py" in text
+
+
+def test_without_a_time_limit_one_worker_is_a_process_too(tmp_path: Path) -> None:
+    chosen = plant(tmp_path, exits="os._exit(7)")
+    answer = finish(start(tmp_path, "--config-dir=parts", *SHORT, chosen, "workers=1", "output_dir=run"))
+    assert answer.status == 0, answer.err
+    assert "1 measured, 0 unsupported, 1 failed" in answer.out
+
+
+def test_workers_killed_at_any_moment_cost_a_case_each_at_most(tmp_path: Path) -> None:
+    """With every third case that begins a worker is killed, busy or idle or just started."""
+    given = cases("device=cpu", "variant=[ring,zigzag]", "world_size=[1,2,4]", "seed=[0,1,2,3]")
+    begun = Counter[str]()
+    killed: list[int] = []
+    others = {*multiprocessing.active_children()}  # ranks that another test's calls keep
+
+    def begin(case: Case) -> None:
+        begun[case.id] += 1
+        living = sorted({*multiprocessing.active_children()} - others, key=lambda each: each.pid or 0)
+        if sum(begun.values()) % 3 == 0:
+            victim = living[len(killed) % len(living)]
+            victim.kill()
+            killed.append(victim.pid or 0)
+
+    with closing(pool.measure(given, work(tmp_path, None, None, None), begin)) as ended:
+        statuses = Counter(ended)
+    assert set(begun) == {case.id for case in given}
+    assert len(killed) >= 5
+    assert statuses[table.FAILED] <= len(killed)
+    assert statuses[table.OK] == len(given) - statuses[table.FAILED] > 0
+    assert set(table.read_results(tmp_path)["case_id"]) == set(begun)
+    assert {*multiprocessing.active_children()} <= others
+
+
+def test_rows_that_a_worker_stored_before_its_end_stay_and_a_device_without_a_worker_is_left_out(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = cases("device=cpu", "variant=ring", "world_size=2")
+    assert measured(given, work(tmp_path, None, 99)) == {table.OK: 1}
+    before = table.read_results(tmp_path)
+    assert pool._lost(work(tmp_path, None), given[0], "the worker process ended with status 1") == table.OK
+    pd.testing.assert_frame_equal(table.read_results(tmp_path), before)
+    assert measured(given, work(tmp_path / "none", 99)) == {table.FAILED: 1}
+    assert "the worker process of GPU 99 could not start; going on without it" in capfd.readouterr().err
+
+
+def test_every_case_has_a_limit_that_no_healthy_one_reaches_and_a_given_one_counts() -> None:
+    (small,) = cases("device=cpu", "variant=ring", "world_size=2")
+    (large,) = cases("device=cpu", "variant=ring", "world_size=2", "reruns.repeat=10", "problem.seqlen=65536")
+    assert 3600 < worker.limit(small, math.inf) < 3601
+    pairs = 2 * 65536**2  # heads, queries by keys; 14 operations a pair and dimension, 8 dimensions
+    assert worker.limit(large, math.inf) == 3600 + 13 * pairs * 14 * 8 / 1e8
+    assert worker.limit(replace(large, device="cuda"), math.inf) < worker.limit(large, math.inf)
+    assert worker.limit(large, 60.0) == 60
+
+
+def sleeps(q, k, v, **how):
+    time.sleep(600)
+
+
+def catches(q, k, v, **how):
+    while True:
+        with suppress(Exception):
+            time.sleep(600)
+
+
+def test_a_function_that_never_returns_costs_its_case_and_the_caller_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process: no other one is there to end it. The last case is later than the interrupts."""
+    monkeypatch.setattr(worker, "limit", lambda case, seconds: 0.3 if case.variant.name != "eager_out" else 600.0)
+    found = package.measure([sleeps, catches, eager_out], case_seconds=0.3, **SMALL)
+    failed = found[found["status"] == table.FAILED].set_index("variant")["reason"]
+    assert sorted(failed.index) == ["catches", "sleeps"]
+    for name, reason in failed.items():
+        assert reason.startswith("took longer than case_seconds=0.3 (")
+        assert reason.endswith(f"in {name})")
+    assert set(found.loc[(found["variant"] == "eager_out") & (found["tensor"] != "lse"), "status"]) == {table.OK}
+
+
+SCRIPT = f"""
+import accuracy, ctypes, threading
+from accuracy.execute import worker
+worker.GRACE_SECONDS = 1
+def stuck(q, k, v, **how):
+    lock, library = ctypes.create_string_buffer(64), ctypes.CDLL(None)
+    library.pthread_mutex_lock(lock)
+    library.pthread_mutex_lock(lock)  # waits for ever, whatever signal comes
+def work():
+    accuracy.measure(stuck, case_seconds=1.0, output_dir="run", **{SMALL})
+"""
+CALLS = "work()", "thread = threading.Thread(target=work); thread.start(); thread.join()"
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_function_that_cannot_be_interrupted_ends_its_program_with_the_row_on_the_disk(
+    tmp_path: Path, call: str
+) -> None:
+    done = processes.python("-c", SCRIPT + call, folder=tmp_path)
+    assert done.returncode == worker.ENDED, done.stderr
+    (row,) = table.read_results(tmp_path / "run").to_dict("records")
+    assert row["status"] == table.FAILED
+    assert row["reason"] == "took longer than case_seconds=1, and could not be interrupted"
+
+
+ENDS = ["SIGKILL to it", "SIGINT to all", "SIGTERM to all", "SIGKILL to ranks", "SIGINT to ranks"]
+
+
+@pytest.mark.stress(1)
+@pytest.mark.parametrize("how", ENDS)
+def test_however_the_command_ends_no_process_stays_and_its_rows_do(tmp_path: Path, how: str) -> None:
+    """The signal goes to the command alone, or as from a terminal to its workers, too; real ranks listened on the
+    loopback interface only."""
+    name, _, whom = how.split()
+    sent, mark = signal.Signals[name], uuid.uuid4().hex
+    words = ("--config-dir=parts", *TINY, plant(tmp_path, slow="time.sleep(0.1)"), "device=cpu", "world_size=2")
+    where = ("world=processes",) if whom == "ranks" else ("workers=2",)
+    process = start(tmp_path, *words, *where, f"seed={list(range(40))}", "output_dir=run", ACCURACY_TEST_MARK=mark)
+    wait_until(lambda: len(case_files(tmp_path / "run")) >= 5, 120)
+    pids = marked(mark)
+    assert len(pids) > 2
+    assert bool(listening(pids)) is (whom == "ranks")
+    assert all(address.startswith(LOOPBACK) for address in listening(pids))
+    if whom == "all":
+        os.killpg(process.pid, sent)
+    else:
+        process.send_signal(sent)
+    error = process.communicate(timeout=60)[1]
+    assert process.returncode == (-sent if sent == signal.SIGKILL else command.INTERRUPTED)
+    assert "Traceback" not in error
+    wait_until(lambda: not marked(mark), 30)
+    results = table.read_results(tmp_path / "run")
+    assert 5 <= results["case_id"].nunique() < 80
+    assert (results["status"] == table.OK).all()
+
+
+GRID = (*TINY, "device=cpu", "variant=[ring,bpt_ring]", "dtype=[bfloat16,float32]", "world_size=[1,4]",
+        "workers=1", f"seed={list(range(6))}", "output_dir=run")  # fmt: skip
+CASES = 2 * 2 * 2 * 6
+
+
+def test_an_interrupt_ends_a_run_in_order_and_the_same_command_ends_it_as_an_undisturbed_one(
+    accuracy: CommandLine,
+) -> None:
+    """Of another process with another seed of Python's hashes, so case ids depend on neither. (tests/attack/test_kills
+    kills runs.)"""
+    folder = accuracy.folder / "run"
+    process = start(accuracy.folder, *GRID, PYTHONHASHSEED="4711")
+    wait_until(lambda: case_files(folder) or process.poll() is not None, 600)
+    process.send_signal(signal.SIGINT)
+    answer, before = finish(process), case_files(folder)
+    assert answer.status == command.INTERRUPTED
+    assert "Traceback" not in answer.err
+    assert "interrupted: the same command goes on from here" in answer.out
+    assert 1 <= len(before) < CASES
+    first = table.read_results(folder).groupby("case_id").agg(count=("rank", "size"), ranks=("world_size", "first"))
+    assert (first["count"] == len(table.TENSORS) * (first["ranks"] + 1)).all()  # on every rank and on all together
+    assert table.read_run(folder)["ended"] is None
+
+    answer = accuracy(*GRID)
+    assert answer.status == 0
+    assert {path: case_files(folder)[path] for path in before} == before
+    assert f"{CASES - len(before)} measured, 0 unsupported, 0 failed, {len(before)} found done" in answer.out
+    assert table.read_run(folder)["ended"] is not None
+    disturbed = rows(folder)
+    assert (disturbed["status"] == table.OK).all()
+    shutil.rmtree(folder)
+    assert accuracy(*GRID).status == 0
+    pd.testing.assert_frame_equal(disturbed, rows(folder), check_exact=True)
+
+
+@pytest.mark.stress(1)
+@pytest.mark.parametrize("world", ["simulated", "processes"])
+def test_a_full_disk_is_one_line_and_what_was_measured_stays(accuracy: CommandLine, world: str) -> None:
+    """No file may be longer than 8,000 bytes: run.json is shorter, a case's is not."""
+    words = (*SHORT, "output_dir=run")
+    assert accuracy(*words, "seed=[0,1]").status == 0
+    limit = "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000));"
+    code = f"{limit} runpy.run_module('accuracy', run_name='__main__', alter_sys=True)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words, f"world={world}", "seed=[0,1,2]"],
+        cwd=accuracy.folder, env=os.environ | {"PYTHONPATH": str(PACKAGE.parent)}, capture_output=True, text=True,
+        timeout=300, check=False,
+    )  # fmt: skip
+    told = [line for line in done.stderr.splitlines() if line.startswith("accuracy: ")]
+    assert done.returncode == 2, done.stderr
+    assert len(told) == 1
+    assert "(File too large)" in told[0]
+    assert "Traceback" not in done.stderr
+    assert "3 found done" not in accuracy(*words, "seed=[0,1,2]").out
+    assert set(table.read_results(accuracy.folder / "run")["seed"]) == {0, 1, 2}
+
+
+def test_ctrl_c_while_the_server_of_the_workers_imports_leaves_it_at_work_and_says_nothing(tmp_path: Path) -> None:
+    mark = uuid.uuid4().hex
+    words = (*TINY, "device=cpu", "variant=ring", "world_size=[1,2]", "workers=2", "output_dir=run")
+    process = start(tmp_path, *words, threads=2, ACCURACY_TEST_MARK=mark)
+
+    def servers() -> list[int]:
+        return [pid for pid in marked(mark) if b"forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+    wait_until(servers, 60)
+    for pid in servers():
+        os.kill(pid, signal.SIGINT)
+    answer = finish(process)
+    assert answer.status == 0, answer.err
+    assert "2 cases on 2 cpu workers" in answer.err
+    assert "Traceback" not in answer.err
+    assert "KeyboardInterrupt" not in answer.err
+
+
+@pytest.mark.gpu
+def test_a_case_that_breaks_its_gpu_is_one_failed_row_and_the_next_is_measured(tmp_path: Path) -> None:
+    """An index outside of a tensor ends all work of its process on the GPU."""
+    chosen = plant(tmp_path, faulty="torch.zeros(1, device='cuda')[q.long().flatten() + 9].sum().item()")
+    given = cases(chosen, "world_size=[4,2,1]", "kernel=eager", folders=(tmp_path / "parts",))
+    assert measured(given, work(tmp_path / "run", 0)) == {table.FAILED: 3, table.OK: 3}
+    statuses = table.read_results(tmp_path / "run").groupby("variant")["status"].unique()
+    assert {name: list(found) for name, found in statuses.items()} == {"faulty": [table.FAILED], "ring": [table.OK]}
+
+
+@pytest.mark.gpu
+def test_on_all_gpus_the_rows_are_those_of_one(accuracy: CommandLine) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two CUDA devices")
+    words = (*TINY, "variant=[ring,zigzag]", "dtype=[bfloat16,float32]", "world_size=[1,2,4]", "seed=[0,1]")
+    for folder, workers in (("alone", "workers=1"), ("all", "workers=auto")):
+        assert accuracy(*words, "kernel=eager", f"output_dir={folder}", workers).status == 0
+    here, there = (rows(accuracy.folder / name) for name in ("alone", "all"))
+    pd.testing.assert_frame_equal(here, there, check_exact=True)
