@@ -27,9 +27,9 @@ from accuracy.results.table import ALL_RANKS, FAILED, OK, RESULTS_SCHEMA, TOO_FE
 from accuracy.runtime import arithmetic
 from accuracy.runtime import device as devices
 from accuracy.runtime.collectives import may_share
-from accuracy.verdict.diagnosis import FIRST_WORDS
+from accuracy.verdict.diagnosis import missing_sizes, on_one_rank_only
 from accuracy.verdict.rule import factor
-from accuracy.verdict.untried import missing_sizes, not_on, on_one_rank_only
+from accuracy.verdict.words import ONE_RANK_ONLY, not_on
 
 LIMITS = Limits()
 SHORT_SUMS = "torch_flash"
@@ -144,7 +144,7 @@ def not_measured(results: pd.DataFrame) -> str | None:
     if on_one_rank_only(results):
         reason = next(iter(missing.values()))
         more = "" if reason.startswith(TOO_FEW_RANKS) else f" ({reason})"
-        return f"{FIRST_WORDS}; give world_size=1 if that is meant{more}"
+        return f"{ONE_RANK_ONLY}; give world_size=1 if that is meant{more}"
     if missing:
         here = sorted(set(results.loc[results["status"] == OK, "world_size"]))
         reason = next(iter(missing.values()))

@@ -93,7 +93,7 @@ def _always(made: Material, first: Answer) -> dict[str, Any]:
 def _of_attention(made: Material) -> dict[str, Any]:
     facets = facets_of(made.measured)
     return {
-        "why": why(made.judged.said, made.measured),
+        "why": why(made.judged.found, made.measured),
         "judged": made.judged.panel,
         "attribution": attribution_panels(made.attributed),
         "conditions": condition_panels(made.measured),

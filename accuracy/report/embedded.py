@@ -16,10 +16,10 @@ import pandas as pd
 
 from accuracy.chart.view import Table, cells
 from accuracy.core.number import count, ratio, scientific
-from accuracy.report.means import geometric_means
 from accuracy.report.profile import coarsening
 from accuracy.report.section.missing import command
 from accuracy.report.section.positions import MOST_LEGIBLE_WORLD
+from accuracy.report.series import geometric_means
 from accuracy.results.table import ALL_RANKS, LOSSES, METRICS
 
 BUDGET_BYTES = 2_600_000  # of base64 text: 50,000 rows fit, and the page stays below 3 MB with its charts

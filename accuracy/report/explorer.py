@@ -14,13 +14,14 @@ from accuracy.chart import mark
 from accuracy.core import fields
 from accuracy.core.dtype import FORMATS, effective_dtype
 from accuracy.core.number import geometric_mean
-from accuracy.report.answer.accused import Accused
+from accuracy.report.answer.matrix import gravest
 from accuracy.report.material import Material
 from accuracy.report.section.depth import GRADIENTS
 from accuracy.report.series import SINGLE_DEVICE, slot_of, with_labels
 from accuracy.results.table import ALL_RANKS, LOSSES, METRICS, METRICS_OF_PAIRS, OF_STACKS
+from accuracy.verdict.facts import Worst
 from accuracy.verdict.growth import FEWEST_WORLD_SIZES, Growth, fit_growth
-from accuracy.verdict.label import LABELS, ROUNDING
+from accuracy.verdict.label import ROUNDING
 from accuracy.verdict.rows import combinations
 
 LAYERS = ("layers", "layer")
@@ -46,7 +47,7 @@ class Preset:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-def preset_of(worst: Accused | None, rows: pd.DataFrame) -> Preset | None:
+def preset_of(worst: Worst | None, rows: pd.DataFrame) -> Preset | None:
     """The headline's case. rows: of the page; None where they hold no numbers."""
     if worst:
         return Preset(worst.facet, worst.series, worst.tensor, worst.world_size, worst.column)
@@ -96,15 +97,11 @@ def _stacks(made: Material) -> pd.DataFrame:
 
 def _verdicts(made: Material) -> pd.Series:
     """Of each row over all ranks the gravest label that is not rounding."""
-    keys = ["named", "dtype", "world_size", "tensor"]
-    judged = made.judged.cells
-    judged = judged[judged["label"] != ROUNDING] if len(judged) else judged
-    found: dict[tuple[Any, ...], str] = {}
-    for *key, label in judged[[*keys, "label"]].itertuples(index=False, name=None) if len(judged) else ():
-        found[tuple(key)] = min(found.get(tuple(key), label), label, key=LABELS.index)
+    labels = {key: label for key, (label, _) in gravest(made.judged.cells).items() if label != ROUNDING}
     whole = made.whole
-    labels = [found.get(key, "") for key in whole[keys].itertuples(index=False, name=None)]
-    return pd.Series(labels, index=whole.index, dtype="object").reindex(made.labelled.index, fill_value="")
+    keys = whole[["named", "dtype", "world_size", "tensor"]].itertuples(index=False, name=None)
+    found = pd.Series([labels.get(key, "") for key in keys], index=whole.index, dtype="object")
+    return found.reindex(made.labelled.index, fill_value="")
 
 
 def _growth(rows: pd.DataFrame) -> pd.Series:

@@ -22,7 +22,7 @@ from accuracy.report.series import with_labels
 from accuracy.results.table import ALL_RANKS
 from accuracy.verdict.evidence import times_single_device
 from accuracy.verdict.label import INVALID, LOGIC, PRECISION_FLOOR
-from accuracy.verdict.name import names_of, with_names
+from accuracy.verdict.rows import names_of, with_names
 from accuracy.verdict.verdict import verdicts
 
 PAGE = Path(__file__).parent / "page"

@@ -5,14 +5,13 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from accuracy.report import series
-from accuracy.report.answer.accused import furthest_first
+from accuracy.report.answer.worst import furthest_first
 from accuracy.report.folder import Run
 from accuracy.report.section import verdict
 from accuracy.report.section.verdict import Judged
 from accuracy.results.claim import Claim, judge
-from accuracy.verdict.attribution import Attribution, attributions, sentence
-from accuracy.verdict.name import names_of, with_names
-from accuracy.verdict.rows import in_blocks
+from accuracy.verdict.attribution import Attribution, attributions
+from accuracy.verdict.rows import in_blocks, names_of, with_names
 
 
 @dataclass(frozen=True)
@@ -32,11 +31,6 @@ class Material:
         """The measured rows over all ranks."""
         return self.measured[self.measured["rank"] == -1]
 
-    @property
-    def attribution(self) -> str:
-        """Which rounding makes the excess, in a sentence; empty where that was not measured."""
-        return sentence(self.attributed)
-
 
 def material_of(run: Run) -> Material:
     """Labelled and judged."""
@@ -45,5 +39,5 @@ def material_of(run: Run) -> Material:
     measured = labelled[labelled["case_id"].isin(run.measured["case_id"]) & labelled["tensor"].notna()]
     judged = verdict.judge(run.results, run.positions, run.steps, run.hypotheses)
     claims = judge(run.experiment, run.rows, None if len(run.stacks) else judged.verdicts)
-    judged = replace(judged, said=furthest_first(judged.said, measured))
+    judged = replace(judged, found=furthest_first(judged.found, measured))
     return Material(run, claims, labelled.drop(columns="named"), measured, judged, attributions(run.results))

@@ -13,6 +13,7 @@ import pandas as pd
 from accuracy.chart import mark
 from accuracy.core import fields
 from accuracy.core.dtype import DTYPES
+from accuracy.core.number import geometric_mean
 from accuracy.results.table import ALL_TENSORS, OK
 
 SINGLE_DEVICE = "single_device"
@@ -134,3 +135,16 @@ def tensor_order(tensors: Iterable[str]) -> list[str]:
     """Names of the tensors present: the contract's order, unknown ones after."""
     present = set(pd.Series(tensors).dropna())
     return [name for name in ALL_TENSORS if name in present] + sorted(present - set(ALL_TENSORS))
+
+
+def geometric_means(rows: pd.DataFrame, keys: Sequence[str], columns: Sequence[str], sort: bool = True) -> pd.DataFrame:
+    """Of columns, by the values of the keys, sorted or as they come; rows that lack one of these are left out."""
+    groups = rows.groupby(list(keys), sort=sort)
+    index, numbers = groups.size().index, groups.ngroup().tolist()
+    found = {}
+    for name in columns:
+        values: list[list[float]] = [[] for _ in range(len(index) + 1)]  # the last: of rows in no group, -1
+        for number, value in zip(numbers, rows[name].tolist(), strict=True):
+            values[number].append(value)
+        found[name] = list(map(geometric_mean, values[:-1]))
+    return pd.DataFrame(found, index, dtype="float64")

@@ -33,7 +33,6 @@ NAMES = {
 FORWARD = ("out", "lse", "delta")
 BACKWARD_PLACES = frozenset(("gradient_partial", "dq_accumulator", "dkv_accumulator", "gradient_wire"))
 PUBLISHED_KERNEL = "input"
-WORTH_SAYING = 1.02  # twice the 1% that errors spread over seeds
 
 
 @dataclass(frozen=True)
@@ -69,29 +68,6 @@ def attributions(results: pd.DataFrame) -> list[Attribution]:
         if places and named["tensor"] in ALL_TENSORS:
             found.append(_attribution(named, mine, value, places))
     return sorted(found, key=lambda each: ALL_TENSORS.index(each.tensor))
-
-
-def sentence(found: list[Attribution]) -> str:
-    """Of each variant's tensors that are worse than single device's: which place causes most of the excess.
-    Dtypes and sizes as one, from the least share to the largest."""
-    said: dict[str, dict[str, dict[str, list[float]]]] = {}
-    for each in found:
-        if each.tensor not in ("lse", "delta") and each.x_single_device > WORTH_SAYING and each.excess:
-            place = max(each.excess, key=lambda name: each.excess[name])
-            share = min(1.0, each.excess[place])  # single device's own seed may be a little worse than its places alone
-            said.setdefault(each.variant, {}).setdefault(place, {}).setdefault(each.tensor, []).append(share)
-    return " ".join(
-        f"Of {variant}'s excess over single device, {'; '.join(_made(*each) for each in places.items())}."
-        for variant, places in said.items()
-    )
-
-
-def _made(place: str, shares: dict[str, list[float]]) -> str:
-    """How much of which tensors' excess a place causes."""
-    every = [share for each in shares.values() for share in each]
-    least, most = f"{min(every):.0%}", f"{max(every):.0%}"
-    share = least if least == most else f"{least} to {most}"
-    return f"{share} in {', '.join(shares)} comes from the {NAMES[place]}"
 
 
 def _finer(precision: object, kernel_options: object) -> frozenset[str]:

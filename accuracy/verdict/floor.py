@@ -8,8 +8,8 @@ import pandas as pd
 from accuracy.core.dtype import FORMATS
 
 LEVEL = 0.41
-"""Relative error (Frobenius) of rounding once to nearest, in unit roundoffs: the root mean square of a uniform error
-over a mantissa spread like 1/x, sqrt(1 / (6 ln 2) (1/2 ... )) = 0.41; measured floors are 0.40 to 0.42 u."""
+"""Relative error (Frobenius) of rounding once to nearest, in unit roundoffs: the root mean square of a uniform error,
+1 / sqrt(3), over a mantissa spread like 1/x; measured floors are 0.40 to 0.42 u."""
 WITHIN = 4.0  # from a quarter of that level (partials average) to four times (a few of them add)
 WITHIN_EXACT = 16.0  # where every value is exact in the format, more roundings may have added up
 SPREAD = 4.0  # rounding strikes all ranks alike; bugs localise
@@ -27,7 +27,7 @@ def share_struck(rows: pd.DataFrame) -> pd.Series:
 def coarser_format(
     level: float, bits: float, ranks: np.ndarray, effective: str, struck: float = 1.0
 ) -> tuple[str, str] | None:
-    """(format, the mark) of the coarser format to which a tensor was rounded, or None.
+    """(format, its mark in words) of the coarser format to which a tensor was rounded, or None.
 
     level: relative error over all ranks; bits: the most that a value needs (NaN: not recorded); ranks: relative
     errors of the ranks; effective: the precision that the tensor could have had; struck: see `share_struck`. The marks:

@@ -70,17 +70,3 @@ def fit_growth(points: Iterable[tuple[float, float]]) -> Growth | str:
     (slope, _), covariance = np.polyfit(x, y, 1, cov=True)
     half = stdtrit(len(usable) - 2, 0.975) * math.sqrt(covariance[0, 0])
     return Growth(float(slope), float(slope - half), float(slope + half), len(usable))
-
-
-def growth_line(growths: dict[str, Growth]) -> str:
-    """The exponent of every tensor over the world size, and what it means."""
-    each = ", ".join(f"{name} {growth.text} ({_meaning(growth)})" for name, growth in growths.items())
-    return f"Growth over the world size: {each}." if growths else ""
-
-
-def _meaning(growth: Growth) -> str:
-    return {
-        "flat": "flat: nothing adds up",
-        "random walk": "like the square root: independent roundings add up",
-        "bias": "linear or faster: every step adds the same",
-    }.get(growth.word, growth.word)

@@ -2,7 +2,7 @@
 
 In a float64 case such a function returns float64 tensors with a float32 error. Two things are known of it there: how
 far out is from the reference, and how far every tensor is where the function was called in float32. Its inputs are
-rounded to float32 once more (four tensors, and what is kept between forward and backward), so a tensor may be a few
+rounded to float32 once more (four tensors, and what is stored between forward and backward), so a tensor may be a few
 times as far as in the float32 case, or as the single-device kernel there: `TIMES`, one for each of eight roundings. A
 float32 case that is itself further than that from the reference is no measure of float32: it has a 16-bit cast.
 An error that points one way, as a constant factor's does, is none of rounding. Of n errors that move by themselves
@@ -16,7 +16,7 @@ import pandas as pd
 
 from accuracy.core import fields
 from accuracy.core.dtype import DTYPES, FORMATS
-from accuracy.verdict.label import BUGS, PRECISION_FLOOR, ROUNDING, Finding
+from accuracy.verdict.label import BUGS, PRECISION_FLOOR, ROUNDING, Finding, Numbers
 
 if TYPE_CHECKING:
     from accuracy.verdict.evidence import Evidence, Rung
@@ -27,7 +27,7 @@ TIMES = 8.0
 LEAST = 1 / 16  # of a unit roundoff: less is no rounding to float32 of more than a few elements
 ONE_WAY = 0.3  # of the error's root mean square; a constant factor's share is 0.8 for Gaussian references
 DEVIATIONS = 5.0
-MARK = "inside"  # in the numbers of a finding that is a fact and no fault: float32 inside, or
+MARK = "inside"  # in the numbers of a finding that is a fact and no fault: float32 inside, or one of the next three
 LSE, WEIGHTS, SCORES = "lse", "weights", "scores"  # lse stored in float32; equal values, or scores, in 16 bits
 
 
@@ -38,11 +38,12 @@ def judges(evidence: "Evidence", dtype: str) -> bool:
     if evidence.tensor == "lse" and _stored_in_float32(evidence, dtype):
         return True
     out, coarse = evidence.out_rungs.get(dtype, {}), evidence.out_rungs.get(FORMAT, {})
-    return bool(out) and all(_is_float32_s(evidence, rung, coarse.get(name)) for name, rung in out.items())
+    least = LEAST * FORMATS[FORMAT].unit_roundoff
+    return bool(out) and all(x.level >= least and _within(evidence, x, coarse.get(name)) for name, x in out.items())
 
 
 def is_foreign(evidence: "Evidence") -> bool:
-    """Whether the variant is a function of a user's."""
+    """Whether the variant is a user's function."""
     return fields.is_foreign(evidence.key["options"])
 
 
@@ -52,22 +53,9 @@ def is_healthy(verdicts: pd.DataFrame) -> "pd.Series[bool]":
     return (verdicts["label"] == ROUNDING) | (facts & ~verdicts["label"].isin(BUGS))
 
 
-def is_float32(verdicts: pd.DataFrame) -> bool:
-    """Whether one variant computes in float32 inside."""
-    return FORMAT in _facts(verdicts)
-
-
-def _facts(verdicts: pd.DataFrame) -> set[str]:
-    return {str(each[MARK]) for each in verdicts["numbers"] if MARK in each}
-
-
-def sentence(verdicts: pd.DataFrame) -> str:
-    """What the facts of one variant say together; nothing where there is none."""
-    facts = _facts(verdicts)
-    named = "rounds as a float32-internal function should" if FORMAT in facts else "merely rounds"
-    why = "where equal values round alike in 16 bits (as the softmax's weights, or heads' dk and dv, can)"
-    tied = f", but for a bias on tied inputs, {why}"
-    return f"{named}{tied if WEIGHTS in facts else ''}; nothing else found" if facts - {LSE, SCORES} else ""
+def marks(verdicts: pd.DataFrame) -> frozenset[str]:
+    """Which of these facts the verdicts of one variant state."""
+    return frozenset(str(each[MARK]) for each in verdicts["numbers"] if MARK in each)
 
 
 def weights(evidence: "Evidence", inputs: str) -> dict[str, float | str]:
@@ -84,8 +72,7 @@ def scores(evidence: "Evidence", rung: "Rung") -> Finding | None:
         return None
     if rung.level > form.unit_roundoff or abs(rung.outward) > ONE_WAY:
         return None
-    text = f"is that of scores in {evidence.dtype}, as they may be"
-    return Finding(PRECISION_FLOOR, text, {MARK: SCORES, "floor": evidence.dtype, "error_rel": rung.level})
+    return Finding(PRECISION_FLOOR, SCORES, {MARK: SCORES, "floor": evidence.dtype, "error_rel": rung.level})
 
 
 def explains(evidence: "Evidence", dtype: str, name: str) -> bool:
@@ -94,26 +81,19 @@ def explains(evidence: "Evidence", dtype: str, name: str) -> bool:
 
 
 def fact(evidence: "Evidence") -> Finding | None:
-    """What is said of a float64 case in which nothing else was found."""
-    if not evidence.rungs.get(evidence.dtype) or not judges(evidence, evidence.dtype):
+    """What is stated of a float64 case in which nothing else was found."""
+    rungs = evidence.rungs.get(evidence.dtype)
+    if not rungs or not judges(evidence, evidence.dtype):
         return None
-    numbers: dict[str, float | str] = {MARK: FORMAT, "floor": FORMAT}
-    if evidence.tensor == "lse" and _stored_in_float32(evidence, evidence.dtype):
-        return Finding(PRECISION_FLOOR, "is stored in float32, as it may be", numbers | {MARK: LSE})
-    text = "computes in float32 inside: at float64 its tensors are float32-accurate"
-    return Finding(PRECISION_FLOOR, f"{text} ({_off(evidence)})", numbers)
-
-
-def _off(evidence: "Evidence") -> str:
-    return f"{max(rung.level for rung in evidence.rungs[evidence.dtype].values()):.2g}"
+    stored = evidence.tensor == "lse" and _stored_in_float32(evidence, evidence.dtype)
+    numbers: Numbers = {
+        MARK: LSE if stored else FORMAT, "floor": FORMAT, "off": max(rung.level for rung in rungs.values())
+    }  # fmt: skip
+    return Finding(PRECISION_FLOOR, "float32_lse" if stored else "float32_inside", numbers)
 
 
 def _stored_in_float32(evidence: "Evidence", dtype: str) -> bool:
     return all(0 < rung.bits <= FORMATS[FORMAT].precision for rung in evidence.rungs.get(dtype, {}).values())
-
-
-def _is_float32_s(evidence: "Evidence", rung: "Rung", coarse: "Rung | None") -> bool:
-    return rung.level >= LEAST * FORMATS[FORMAT].unit_roundoff and _within(evidence, rung, coarse)
 
 
 def _within(evidence: "Evidence", rung: "Rung", coarse: "Rung | None") -> bool:
@@ -122,7 +102,7 @@ def _within(evidence: "Evidence", rung: "Rung", coarse: "Rung | None") -> bool:
         return False
     unit = FORMATS[FORMAT].unit_roundoff
     alike = max(coarse.single_device, unit) if coarse else 16 * unit
-    usual = max(alike, min(coarse.level, TIMES * alike)) if coarse else alike
-    chance = DEVIATIONS / math.sqrt(float(evidence.counts(evidence.whole)[0].min()))
+    measured = max(alike, min(coarse.level, TIMES * alike)) if coarse else alike
+    chance = DEVIATIONS / math.sqrt(float(evidence.counts(evidence.all_ranks)[0].min()))
     one_way = abs(rung.outward) > max(ONE_WAY, chance) and rung.level > 4 * unit
-    return rung.level <= TIMES * max(min(usual, 1000 * unit), unit) and not one_way
+    return rung.level <= TIMES * max(min(measured, 1000 * unit), unit) and not one_way

@@ -4,73 +4,42 @@ Proven: the best hypothesis leaves at most 1.5 times the expected rounding, and 
 is one whose prediction is another one; hypotheses with the same prediction are one cause, and of those with as few
 fitted numbers all are named. Judged in the finest dtype that has rows: the cause that most of its cases prove, since
 at few ranks and tokens several causes predict the same: with 5 ranks and a scale of 0.2 a mean over ranks is the scale
-once more. Where cases with as many hypotheses do not prove it, too, the clause says which ones do.
+once more. Where cases with as many hypotheses do not prove it, too, the cause says which ones do. `with_proofs` gives
+verdicts the labels that proven causes ask for.
 """
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pandas as pd
 
-from accuracy.core.dtype import DTYPES
-from accuracy.results.hypothesis import EXPLAINS, FOLLOWS, RULED_OUT, SAME
+from accuracy.core import fields
+from accuracy.core.dtype import DTYPES, FORMATS
+from accuracy.results.hypothesis import FOLLOWS, RULED_OUT, SAME
+from accuracy.verdict.facts import FORWARD, Cause
+from accuracy.verdict.floor import LEVEL, WITHIN, WITHIN_EXACT
+from accuracy.verdict.inside import is_healthy
+from accuracy.verdict.label import BIASED, BUGS, EXCESS_ROUNDING, LABELS, LOGIC, PRECISION_FLOOR, ROUNDING
 
-CAST = "cast of "
-FORWARD = ("out", "lse")
 BOTH = "out and lse are "
 SHAPE = ("world_size", "heads_kv", "heads", "batch", "head_dim", "mask", "seqlen")
 """What one case may have and another has not, what causes hang on most often first."""
-
-
-@dataclass(frozen=True)
-class Cause:
-    """What a tensor's error was reconstructed from, or the nearest idea.
-
-    families, alike: of all hypotheses that predict the same, alike their names; names, clauses: of those with the
-    fewest fitted numbers, the first one's first; leaves, rival: what they and the best rival leave, in times the
-    expected rounding; tried: how many hypotheses; where: which cases prove it, in words.
-    """
-
-    tensor: str
-    families: tuple[str, ...]
-    names: tuple[str, ...]
-    clauses: tuple[str, ...]
-    leaves: float
-    rival: float
-    tried: int
-    dtype: str
-    world_size: int
-    case: str = ""
-    alike: frozenset[str] = frozenset()
-    where: str = ""
-
-    @property
-    def proven(self) -> bool:
-        """Whether it explains everything and no rival does."""
-        return self.leaves <= EXPLAINS and self.rival >= RULED_OUT
-
-    @property
-    def is_cast(self) -> bool:
-        """Whether a coarser format is the cause."""
-        return self.names[0].startswith(CAST)
-
-    @property
-    def text(self) -> str:
-        """The clause, those that cannot be told from it, and which of the cases prove it, where not all do."""
-        return " or, which is the same here, ".join(list(dict.fromkeys(self.clauses))[:3]) + self.where
+BY_SIZE = ("ladder", "beyond", "excess")
+"""Rules that judge an error by its size."""
+CASE = (*fields.names(fields.PROBLEM), "dtype", "world_size")
+DOUBTFUL = (PRECISION_FLOOR, EXCESS_ROUNDING, BIASED)
 
 
 def causes(hypotheses: pd.DataFrame, results: pd.DataFrame) -> dict[str, Cause]:
-    """By tensor, of one variant."""
+    """The cause of each tensor of one variant."""
     if hypotheses.empty:
         return {}
     about = results.drop_duplicates("case_id").set_index("case_id")[["dtype", "inputs", *SHAPE]]
     rows = hypotheses[hypotheses["case_id"].isin(about.index)].join(about, on="case_id")
     tensors = rows.groupby("case_id")["tensor"].agg(set)
-    alone = ~rows["case_id"].map(tensors.map({*FORWARD}.issubset)).astype(bool)
-    rows = rows[~(alone & rows["cause"].str.startswith(BOTH))]  # only one of the two is wrong
-    return {str(tensor): _of_tensor(str(tensor), mine) for tensor, mine in rows.groupby("tensor", sort=False)}
+    one = ~rows["case_id"].map(tensors.map({*FORWARD}.issubset)).astype(bool)
+    rows = rows[~(one & rows["cause"].str.startswith(BOTH))]  # only one of the two is wrong
+    return {str(tensor): _of_tensor(str(tensor), same) for tensor, same in rows.groupby("tensor", sort=False)}
 
 
 def _of_tensor(tensor: str, rows: pd.DataFrame) -> Cause:
@@ -81,40 +50,41 @@ def _of_tensor(tensor: str, rows: pd.DataFrame) -> Cause:
     if simple and len(simple) < rows["case_id"].nunique():
         return _of_tensor(tensor, rows[rows["case_id"].isin(simple)])
     finest = max(DTYPES[each.dtype].precision for each in cases)
-    mine = [each for each in cases if DTYPES[each.dtype].precision == finest]
-    votes = Counter(name for each in mine if each.proven for name in each.alike)
-    tried = max((each.tried for each in mine if each.proven), default=0)  # few on large problems: the simplest may lack
+    cases = [each for each in cases if DTYPES[each.dtype].precision == finest]
+    proven = [each for each in cases if each.proven]
+    votes = Counter(name for each in proven for name in each.alike)
+    tried = max((each.tried for each in proven), default=0)  # few on large problems: the simplest may lack
 
     def telling(each: Cause) -> tuple[bool, bool, int, int]:
         return each.proven, 2 * each.tried >= tried, max(votes[name] for name in each.names), each.world_size
 
-    best = max(mine, key=telling)
+    best = max(cases, key=telling)
     if not best.proven:
         return best
-    said = Counter(clause for each in mine if each.proven for clause in {*each.clauses})
+    often = Counter(clause for each in proven for clause in {*each.clauses})
     most = max(votes[name] for name in best.names)
-    told = [(name, clause) for name, clause in zip(best.names, best.clauses, strict=True) if votes[name] == most]
-    often = {name: max(said[clause] for other, clause in told if other == name) for name, _ in told}
-    names, clauses = zip(*(each for each in told if said[each[1]] == often[each[0]]), strict=True)
-    return replace(best, names=names, clauses=clauses, where=_where(best, {*names}, mine, rows))
+    named = [(name, clause) for name, clause in zip(best.names, best.clauses, strict=True) if votes[name] == most]
+    first = {name: max(often[clause] for other, clause in named if other == name) for name, _ in named}
+    names, clauses = zip(*(each for each in named if often[each[1]] == first[each[0]]), strict=True)
+    proving, refuting = _where(best, {*names}, cases, rows)
+    return replace(best, names=names, clauses=clauses, proving=proving, refuting=refuting)
 
 
-def _where(best: Cause, names: set[str], mine: list[Cause], rows: pd.DataFrame) -> str:
-    """Which cases prove a cause, and which have an error that it does not make; nothing where all prove it. Cases on
+def _where(best: Cause, names: set[str], cases: list[Cause], rows: pd.DataFrame) -> tuple[str, str]:
+    """Which cases prove a cause, and which have an error that it does not make; empty where all prove it. Cases on
     which fewer than half as many hypotheses were tried, as on large problems, tell nothing."""
-    proven = {each.case for each in mine if each.proven and names & each.alike}
+    proven = {each.case for each in cases if each.proven and names & each.alike}
     about = rows.drop_duplicates("case_id").set_index("case_id")
     padded = {*about.index[about["mask"].str.contains("padding") & (about["world_size"] > 1)]}  # of no rank: not asked
-    asked = [each for each in mine if 2 * each.tried >= best.tried and (each.proven or each.leaves >= RULED_OUT)]
+    asked = [each for each in cases if 2 * each.tried >= best.tried and (each.proven or each.leaves >= RULED_OUT)]
     others = {each.case for each in asked} - proven - padded
     if not others:
-        return ""
+        return "", ""
     for name in SHAPE:
-        here, there = ({*about.loc[[*cases], name]} for cases in (proven, others))
-        if not here & there:
-            values = (", ".join(map(str, sorted(each))) for each in (here, there))
-            return f" (proven with {name}={next(values)}, not with {next(values)})"
-    return f" (proven in {len(proven)} of {len(proven) + len(others)} cases)"
+        holds, fails = ({*about.loc[[*ids], name]} for ids in (proven, others))
+        if not holds & fails:
+            return f"{name}={', '.join(map(str, sorted(holds)))}", ", ".join(map(str, sorted(fails)))
+    return f"{len(proven)} of {len(proven) + len(others)} cases", ""
 
 
 def _of_case(tensor: str, rows: pd.DataFrame) -> Cause:
@@ -122,16 +92,15 @@ def _of_case(tensor: str, rows: pd.DataFrame) -> Cause:
     best = rows.iloc[0]
     same = rows["from_best"] <= SAME * rows["expected"]
     ties = rows[same & (rows["freedom"] == best["freedom"])].drop_duplicates(["hypothesis", "parameter"])
-    finer = (rows["hypothesis"] == best["hypothesis"]) & (rows["freedom"] > best["freedom"])  # the same idea, fitted
-    rivals = rows[~same & ~finer]
-    rival = float((rivals["residual"] / rivals["expected"]).min()) if len(rivals) else float("inf")
+    fitted = (rows["hypothesis"] == best["hypothesis"]) & (rows["freedom"] > best["freedom"])  # the same idea, fitted
+    rivals = rows[~same & ~fitted]
     return Cause(
         tensor=tensor,
         families=tuple(dict.fromkeys(rows.loc[same, "family"])),
         names=tuple(ties["hypothesis"]),
         clauses=tuple(ties["cause"]),
         leaves=float(best["residual"] / best["expected"]),
-        rival=rival,
+        rival=float((rivals["residual"] / rivals["expected"]).min()) if len(rivals) else float("inf"),
         tried=int(best["tried"]),
         dtype=str(best["dtype"]),
         world_size=int(best["world_size"]),
@@ -140,8 +109,56 @@ def _of_case(tensor: str, rows: pd.DataFrame) -> Cause:
     )
 
 
-def followers(lead: Iterable[Cause], others: Iterable[Cause]) -> list[str]:
-    """The tensors whose error is made of the leading ones' or has the same cause."""
-    names = {name for each in lead for name in each.names}
-    same = names | {f"{name} (backward)" for name in names} | {FOLLOWS}
-    return [each.tensor for each in others if each.proven and same & set(each.names)]
+def with_proofs(verdicts: pd.DataFrame, known: dict[str, Cause]) -> pd.DataFrame:
+    """One variant's verdicts with the labels that proven causes ask for.
+
+    Where something else than a cast is proven to make an error, it is no rounding, however large or small it is. A
+    gradient that is right for the returned out and lse is as bad as these.
+    """
+    proven = {name: each for name, each in known.items() if each.proven}
+    verdicts = _as_casts(verdicts, {name: each for name, each in proven.items() if each.is_cast})
+    following = {name for name, each in proven.items() if FOLLOWS in each.names}
+    following |= {"delta"} if following else set()
+    made = {(name, each.dtype) for name, each in proven.items() if not each.is_cast and name not in following}
+    wrong = pd.Series([key in made for key in zip(verdicts["tensor"], verdicts["dtype"], strict=True)], verdicts.index)
+    verdicts = verdicts.assign(label=verdicts["label"].mask(verdicts["label"].isin(DOUBTFUL) & wrong, LOGIC))
+    return _as_the_forward(verdicts, following) if following else verdicts
+
+
+def _as_casts(verdicts: pd.DataFrame, casts: dict[str, Cause]) -> pd.DataFrame:
+    """A tensor that a cast is proven for is only as good as its format, on whatever ranks and elements it strikes, and
+    merely rounds in a dtype no finer; but for errors that no sum of such roundings makes, and for other rules' bugs."""
+    verdicts = verdicts.copy()
+    for tensor, cause in casts.items():
+        form = next((FORMATS[word] for word in cause.clauses[0].split() if word in FORMATS), None)
+        if form is None:
+            continue
+        names = (tensor, "delta") if tensor == "out" else (tensor,)
+        floor = (verdicts["label"] == PRECISION_FLOOR) & ~is_healthy(verdicts)
+        cast = verdicts["tensor"].isin(names) & verdicts["rule"].isin(BY_SIZE) & (floor | (verdicts["label"] == LOGIC))
+        cast &= verdicts["error_rel"] <= WITHIN_EXACT * LEVEL * form.unit_roundoff
+        finer = verdicts["dtype"].isin([each.name for each in FORMATS.values() if each.precision > form.precision])
+        verdicts["label"] = verdicts["label"].mask(cast, ROUNDING).mask(cast & finer, PRECISION_FLOOR)
+        floors = [{**numbers, "floor": form.name} for numbers in verdicts.loc[cast & finer, "numbers"]]
+        verdicts.loc[cast & finer, "numbers"] = pd.Series(floors, verdicts.index[cast & finer], dtype=object)
+    return verdicts
+
+
+def _as_the_forward(verdicts: pd.DataFrame, following: set[str]) -> pd.DataFrame:
+    """Those tensors with the label of out or lse in their case: a bug where that is one; where it is none, no bug of
+    their own, unless the error is more than `WITHIN` times as large."""
+    changed = verdicts.copy()
+    for _, case in verdicts.groupby(list(CASE), dropna=False, sort=False):
+        forward = case[case["tensor"].isin(FORWARD)]
+        if forward.empty:
+            continue
+        worst = forward.iloc[int(forward["label"].map(LABELS.index).argmin())]
+        for index, row in case[case["tensor"].isin(following)].iterrows():
+            small = row["error_rel"] <= WITHIN * forward["error_rel"].max()
+            if worst["label"] in BUGS and row["label"] in DOUBTFUL:
+                changed.at[index, "label"] = LOGIC
+            elif worst["label"] not in BUGS and row["label"] == LOGIC and small:
+                copied = ["label", "finding", "sentence"]
+                changed.loc[[index], copied] = worst[copied].to_numpy()
+                changed.at[index, "numbers"] = worst["numbers"]
+    return changed

@@ -1,8 +1,4 @@
-"""How do rules select rows and average over them, thousands of times, without the cost of a frame each time?
-
-In: a table and the places of some of its rows. Out: their values as arrays, parts of them, and statistics that leave
-missing numbers out.
-"""
+"""Rows of a table as numpy arrays, which rules select and average thousands of times, and the names of variants."""
 
 import math
 from collections.abc import Iterable
@@ -12,63 +8,69 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from accuracy.core import fields
+from accuracy.results.cell import SINGLE_DEVICE
 from accuracy.results.table import IDENTITY, OF_STACKS, RESULTS_SCHEMA
+
+KERNEL = fields.names(fields.KERNEL)
+VARIANT = fields.names(fields.VARIANT, fields.PRECISION)
+_CONFIGURED = (*VARIANT, *KERNEL)
+Names = dict[tuple[Any, ...], str]
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Some rows of a table. columns: of the whole table, by name; places: of these rows in it, in their order."""
+    """Some rows of a table. columns: every column of the table by name; index: where these rows are in it, in order."""
 
     columns: dict[str, np.ndarray]
-    places: np.ndarray
+    index: np.ndarray
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.index)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return self.columns[name][self.places]
+        return self.columns[name][self.index]
 
     @property
     def none(self) -> "Rows":
         """No rows of the same table."""
-        return Rows(self.columns, self.places[:0])
+        return Rows(self.columns, self.index[:0])
 
     def where(self, chosen: np.ndarray) -> "Rows":
-        """Those rows for which it is true."""
-        return Rows(self.columns, self.places[chosen])
+        """The rows for which a boolean array is true."""
+        return Rows(self.columns, self.index[chosen])
 
     def joined(self, more: "Rows") -> "Rows":
         """These rows, then more of the same table."""
-        return Rows(self.columns, np.concatenate([self.places, more.places]))
+        return Rows(self.columns, np.concatenate([self.index, more.index]))
 
     def by(self, *names: str) -> dict[tuple[Any, ...], "Rows"]:
-        """Rows with the same values in these columns together; groups and their rows in the order of the rows."""
+        """Groups of rows that have the same values in these columns, in the order of their first rows."""
         found: dict[tuple[Any, ...], list[int]] = {}
-        for place, key in zip(self.places, zip(*(self[name] for name in names), strict=True), strict=True):
-            found.setdefault(key, []).append(place)
-        return {key: Rows(self.columns, np.array(places)) for key, places in found.items()}
+        for row, key in zip(self.index, zip(*(self[name] for name in names), strict=True), strict=True):
+            found.setdefault(key, []).append(row)
+        return {key: Rows(self.columns, np.array(rows)) for key, rows in found.items()}
 
 
 def in_blocks(rows: pd.DataFrame) -> pd.DataFrame:
-    """The same rows in one block of memory for each kind of column: pandas takes rows from its own texts column by
+    """The same rows with texts as objects in one block of memory: pandas takes rows from its own texts column by
     column, dozens of times a variant."""
     texts = [name for name in rows if isinstance(rows[name].dtype, pd.StringDtype)]
     return rows.astype(dict.fromkeys(texts, "object")).copy()
 
 
 def columns_of(table: pd.DataFrame, names: Iterable[str] = RESULTS_SCHEMA.names) -> dict[str, np.ndarray]:
-    """Metrics and counts as float64, where NaN is missing; other columns as they are, texts as objects."""
+    """Metrics and counts as float64 arrays, where NaN is missing; other numbers as they are, texts as objects."""
     numbers = set(RESULTS_SCHEMA.names) - set(IDENTITY)
-    return {
-        name: table[name].to_numpy("float64" if name in numbers else _plain(table[name]))
-        for name in names
-        if name not in OF_STACKS
-    }
+
+    def dtype(name: str) -> str | None:
+        return "float64" if name in numbers else None if table[name].dtype.kind in "if" else "object"
+
+    return {name: table[name].to_numpy(dtype(name)) for name in names if name not in OF_STACKS}
 
 
 def combinations(table: pd.DataFrame, names: Iterable[str]) -> np.ndarray:
-    """Of each row, the number of its values in these columns, in the order in which such values come; what is missing
-    is a value."""
+    """Number each row by its values in these columns, in the order in which combinations come; missing is a value."""
     numbers = np.zeros(len(table), dtype=int)
     for name in names:
         codes, distinct = pd.factorize(table[name])
@@ -77,30 +79,55 @@ def combinations(table: pd.DataFrame, names: Iterable[str]) -> np.ndarray:
     return numbers
 
 
-def _plain(column: pd.Series) -> str | None:
-    """The dtype of an array that is quick to take from: pandas' own texts are not."""
-    return None if column.dtype.kind in "if" else "object"
-
-
 def mean(values: np.ndarray) -> float:
-    """NaN where there is none."""
-    missing = np.isnan(values)
-    count = len(values) - np.count_nonzero(missing)
+    """Mean of the present values; NaN where there is none."""
+    present = ~np.isnan(values)
+    count = np.count_nonzero(present)
     return float((values.sum() if count == len(values) else np.nansum(values)) / count) if count else math.nan
 
 
 def present(values: np.ndarray) -> np.ndarray:
-    """Of numbers from 0 on: 0 where one is missing, and the largest that is finite for infinity."""
+    """Numbers from 0 on, where 0 stands for a missing one and the largest finite one for infinity."""
     return np.minimum(np.fmax(values, 0.0), np.finfo("float64").max)
 
 
 def largest(values: np.ndarray) -> float:
-    """NaN where there is none."""
-    present = values[~np.isnan(values)]
-    return float(present.max()) if len(present) else math.nan
+    """The largest of the present values; NaN where there is none."""
+    values = values[~np.isnan(values)]
+    return float(values.max()) if len(values) else math.nan
 
 
 def typical(values: np.ndarray) -> float:
     """Geometric mean over the seeds; infinite if one is, the least number above 0 for zero."""
-    present = values[~np.isnan(values)]
-    return float(np.exp(np.log(np.maximum(present, 5e-324)).mean())) if len(present) else math.nan
+    values = values[~np.isnan(values)]
+    return float(np.exp(np.log(np.maximum(values, 5e-324)).mean())) if len(values) else math.nan
+
+
+def names_of(results: pd.DataFrame) -> Names:
+    """The shortest name that tells each configured variant of a table from the others.
+
+    `ring (lse=bfloat16)` where ring was also measured under another policy; where several kernels were run alone in one
+    dtype, the kernel's name.
+    """
+    cases = results.drop_duplicates([*_CONFIGURED, "dtype"])
+    rows = cases.to_dict("records")
+    several = any(len(same[list(KERNEL)].drop_duplicates()) > 1 for _, same in cases.groupby("dtype"))
+    if several and (cases["variant"] == SINGLE_DEVICE).all():
+        return {_configured(row): fields.spoken(row, KERNEL) for row in rows}
+    varying = {
+        variant: [name for name in VARIANT[1:] if same[name].nunique(dropna=False) > 1]
+        for variant, same in cases.groupby("variant")
+    }
+    return {_configured(row): fields.spoken(row, ["variant", *varying[row["variant"]]]) for row in rows}
+
+
+def with_names(rows: pd.DataFrame, names: Names) -> pd.DataFrame:
+    """A table, or its verdicts, with the column `named`."""
+    numbers = combinations(rows, _CONFIGURED)
+    _, first = np.unique(numbers, return_index=True)
+    distinct = [names[key] for key in rows.iloc[first][list(_CONFIGURED)].itertuples(index=False, name=None)]
+    return rows.assign(named=[distinct[number] for number in numbers.tolist()])
+
+
+def _configured(row: dict[Any, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in _CONFIGURED)

@@ -78,7 +78,7 @@ def test_a_tiny_healthy_problem_is_not_taken_for_a_factor(monkeypatch: pytest.Mo
     """dk of two tokens of one head: a standard error of two numbers that agree by chance is no measure."""
     tiny = {"seqlen": 2, "heads": 2, "heads_kv": 1, "head_dim": 8, "kernel": "eager", "seed": [*range(6)]}
     assert_accurate(attention, world_size=1, **tiny)
-    monkeypatch.setattr(factor, "FEWEST", 0)
+    monkeypatch.setattr(factor, "FEWEST_ROWS", 0)
     with pytest.raises(AssertionError, match=r"dk.* times the reference"):
         assert_accurate(attention, world_size=1, **tiny)
 

@@ -175,7 +175,7 @@ def in_a_verdict(name: str) -> None:
     """A verdict is of all inputs and seeds."""
     rows = rows_of(two(name))
     found = [each for each in evidence.gather(rows) if each.tensor == "out"]
-    assert sum(len(each.whole) for each in found) == 4
+    assert sum(len(each.all_ranks) for each in found) == 4
     assert len(found) == (2 if name in (*fields.names(fields.INPUTS), "seed") else 4)
 
 

@@ -81,8 +81,7 @@ def test_a_rare_race_is_counted_with_its_size_and_place(monkeypatch: pytest.Monk
     assert rows.loc[-1, "repeats_size"] > 0.01
     said = verdicts(found).set_index("tensor").loc["out"]
     assert said["label"] == "nondeterministic"
-    assert "on ranks 0, by at most" in said["sentence"]
-    assert "a race" in said["sentence"]
+    assert (said["finding"], said["numbers"]["ranks"]) == ("race", "0")
 
 
 @pytest.mark.parametrize(("fault", "tensors", "right"), [
@@ -96,12 +95,10 @@ def test_a_receive_buffer_that_is_read_too_early_is_named(
     ranks = said[(said["world_size"] == 4) & (said["seqlen"] == 144)].set_index("tensor")["label"]
     assert set(ranks.loc[list(tensors)]) == {"invalid"}
     assert set(ranks.loc[list(right)]) <= {"rounding"}
-    (diagnosis,) = diagnoses(said, found.results, read_steps(Path("none")), found.hypotheses)
-    verb = "come" if len(tensors) > 1 else "comes"
-    assert f"{verb} from a receive buffer that is read before its transfer has been waited for" in diagnosis.sentence
-    assert diagnosis.pattern.tensors[: len(tensors)] == tensors
-    assert "only" not in diagnosis.sentence
-    assert "poisoned" not in diagnosis.pattern.numbers
+    (facts,) = diagnoses(said, found.results, read_steps(Path("none")), found.hypotheses)
+    assert (facts.finding, facts.tensors[: len(tensors)]) == ("unwaited", tensors)
+    assert facts.inputs == ()
+    assert "poisoned" not in facts.numbers
 
 
 def test_ranks_that_count_by_themselves_count_a_run_once() -> None:

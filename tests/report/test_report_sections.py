@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from accuracy.report.answer.heat import heat_cell
+from accuracy.report.answer.matrix import heat_cell
 from accuracy.report.build import answer_of
 from accuracy.report.explorer import preset_of
 from accuracy.report.folder import Run, read_folder

@@ -1,19 +1,18 @@
 """A results table by hand: one healthy variant, to be bent by a test."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from accuracy.core.dtype import FORMATS, effective_dtype
 from accuracy.results.table import ALL_RANKS, HYPOTHESES_SCHEMA, RESULTS_SCHEMA, STEPS_SCHEMA, TENSORS
+from accuracy.verdict.diagnosis import diagnoses
+from accuracy.verdict.facts import Facts
+from accuracy.verdict.verdict import verdicts
 from tests.report.synthetic import Shape, identity
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
-NOT_TRIED = (
-    " Not tried: a full mask, windows, packed documents, a softcap, dropout, lengths that ranks cannot share,"
-    " fewer queries than keys, grouped heads, batches, odd numbers of ranks, runs again,"
-    " more than 512 tokens or 4 ranks."
-)
 
 
 def row(tensor: str, dtype: str, size: int, rank: int, seed: int, **changes: Any) -> dict[str, Any]:
@@ -60,6 +59,21 @@ def bend(table: pd.DataFrame, where: dict[str, Any], **changes: Any) -> pd.DataF
     return table
 
 
-def no_more() -> tuple[pd.DataFrame, ...]:
-    """Neither steps nor hypotheses."""
-    return tuple(schema.empty_table().to_pandas() for schema in (STEPS_SCHEMA, HYPOTHESES_SCHEMA))
+def explained(tensor: str, hypothesis: str, residual: float = 1e-15, **changes: Any) -> dict[str, Any]:
+    """A row of `hypotheses/` of the healthy table's first float64 case."""
+    content = {"case_id": "float64-4-0-gaussian", "tensor": tensor, "family": "one", "hypothesis": hypothesis,
+               "parameter": "", "cause": f"{tensor} has {hypothesis}", "freedom": 0, "residual": residual,
+               "expected": 1e-14, "from_best": 0.0, "tried": 9}  # fmt: skip
+    return content | changes
+
+
+def facts_of(
+    results: pd.DataFrame, hypotheses: Sequence[dict[str, Any]] = (), steps: Sequence[dict[str, Any]] = ()
+) -> Facts:
+    """What is known of the one variant of a table."""
+    tables = [
+        pd.DataFrame(rows, columns=schema.names) if rows else schema.empty_table().to_pandas()
+        for rows, schema in ((steps, STEPS_SCHEMA), (hypotheses, HYPOTHESES_SCHEMA))
+    ]
+    (found,) = diagnoses(verdicts(results), results, *tables)
+    return found

@@ -5,7 +5,8 @@ from itertools import chain, combinations
 import pytest
 
 from accuracy.core.number import shapley
-from accuracy.verdict.attribution import FINAL, Attribution, attributions, sentence
+from accuracy.verdict.attribution import FINAL, Attribution, attributions
+from accuracy.verdict.headline import attributed
 from tests.measuring import measure
 
 PLACES = ("a", "b", "c")
@@ -73,7 +74,7 @@ def test_dtypes_and_sizes_are_one_sentence() -> None:
 
     many = [found("out", "partial", 1.0), found("dq", "gradient_partial", 0.994, "float16"),
             found("dq", "gradient_partial", 0.98), found("dk", "gradient_partial", 1.02)]  # fmt: skip
-    assert sentence(many) == (
+    assert attributed(many) == (
         "Of ring's excess over single device, 100% in out comes from the block partial (out);"
         " 98% to 100% in dq, dk comes from the block partial (gradients)."
     )

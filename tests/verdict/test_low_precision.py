@@ -48,15 +48,8 @@ FAULTS = ("shard_dkv_shifted", "shard_dq_reversed", "diagonal_not_causal", "head
 def test_a_fault_of_a_ring_on_low_precision_is_logic(policy: str) -> None:
     """Gradients of another rank's keys, keys seen too early, heads mixed up: several times the rounding of 4 bits.
     No finer dtype shows them better, as the kernel rounds alike in all."""
-    _, found = judged(
-        FAULTS,
-        policy,
-        "inputs=gaussian",
-        "dtype=[bfloat16,float32]",
-        "world_size=4",
-        "problem.heads=4",
-        "problem.heads_kv=2",
-    )
+    words = ("inputs=gaussian", "dtype=[bfloat16,float32]", "world_size=4", "problem.heads=4", "problem.heads_kv=2")
+    _, found = judged(FAULTS, policy, *words)
     for name in FAULTS:
         labels = found[found["variant"] == name].groupby("tensor")["label"].agg(set)
         wrong = [tensor for tensor in measure.by_name()[name].expected if tensor != "lse"]

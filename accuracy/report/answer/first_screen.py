@@ -6,21 +6,26 @@ import pandas as pd
 from markupsafe import Markup
 
 from accuracy.chart.view import Chart, Table
+from accuracy.core import fields
 from accuracy.core.number import count
 from accuracy.report import prose
-from accuracy.report.answer import words
-from accuracy.report.answer.accused import Accused, accused
-from accuracy.report.answer.facts import facts_line
+from accuracy.report.answer.facts_line import facts_line
 from accuracy.report.answer.matrix import MARKS, matrix
 from accuracy.report.answer.picture import Picture, Points, draw, numbers
+from accuracy.report.answer.worst import worst_cell
 from accuracy.report.folder import Run
 from accuracy.report.material import Material
-from accuracy.report.means import geometric_means
-from accuracy.report.series import SINGLE_DEVICE, Facet, facets_of, short_names, slot_of
+from accuracy.report.section.recommendation import JUDGED
+from accuracy.report.series import SINGLE_DEVICE, Facet, facets_of, geometric_means, short_names, slot_of
 from accuracy.results.claim import answer_case, answer_holds
+from accuracy.results.table import ALL_RANKS, FAILED, OK
 from accuracy.results.terms import defined
+from accuracy.verdict import headline as template
+from accuracy.verdict.facts import Facts, Worst
+from accuracy.verdict.label import HEALTHY
 
 AGAIN = "The same command measures what is left."
+NEARER = 0.8  # of the worst cell's ratio: a variant to take instead is better by more than seeds differ
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,7 @@ class Answer:
     more: str = ""
     marks: str = ""
     setting: str = ""
-    worst: Accused | None = None
+    worst: Worst | None = None
 
     @property
     def terms(self) -> str:
@@ -48,13 +53,17 @@ class Answer:
 
 def answer(made: Material) -> Answer:
     """Of a run that has rows of attention alone."""
-    run, found, measured = made.run, made.judged.said, made.measured
-    worst = accused(measured, words.blamed(found)) if len(measured) else None
-    title, advice = headline(run, words.finding(found, worst, run.cases))
+    run, found, measured = made.run, made.judged.found, made.measured
+    blamed = template.blamed(found)
+    worst = worst_cell(measured, blamed) if len(measured) else None
+    title, advice = headline(run, finding(run.cases, found, worst))
     if advice:  # the published answer may be about another case than the gravest
         worst = _of_answer(run, measured) or worst
-    said = words.advice(found, worst, measured, made.attribution)
-    advice = advice or Markup("{}").format(f"{AGAIN} {said}" if run.missing_cases and AGAIN not in said else said)
+    else:
+        chosen = _chosen(blamed, made.judged.cells, measured) if blamed else ""
+        instead = _alternative(worst, measured, found) if worst else None
+        text = template.advice(found, worst, chosen, instead, template.attributed(made.attributed))
+        advice = Markup("{}").format(f"{AGAIN} {text}" if run.missing_cases and AGAIN not in text else text)
     facts = facts_line(run, made.claims)
     if worst is None:
         return Answer(title, advice, facts)
@@ -65,13 +74,42 @@ def answer(made: Material) -> Answer:
     return Answer(title, advice, facts, *view)
 
 
-def _of_answer(run: Run, measured: pd.DataFrame) -> Accused | None:
+def _of_answer(run: Run, measured: pd.DataFrame) -> Worst | None:
     """The worst cell of the case that the published answer names; None where it names none that was measured."""
     case = answer_case(run.experiment)
     if not case or not {*case} <= {*measured.columns}:
         return None
     here = measured[[*case]].fillna("") == pd.Series(case)
-    return accused(measured[here.all(axis=1)], None)
+    return worst_cell(measured[here.all(axis=1)], None)
+
+
+def finding(cases: pd.DataFrame, found: list[Facts], worst: Worst | None) -> str:
+    """The headline where no published answer is held by the table."""
+    if (cases["status"] == OK).any():
+        return template.headline(found, worst, JUDGED, [*cases.loc[cases["status"] == OK, "world_size"]])
+    failed = cases[cases["status"] == FAILED]
+    reasons = (failed if len(failed) else cases)["reason"].dropna().mode()
+    return template.nothing(len(failed), len(cases) - len(failed), next(iter(reasons), ""))
+
+
+def _chosen(blamed: Facts, judged: pd.DataFrame, measured: pd.DataFrame) -> str:
+    """How the command line chooses a variant; a user's function by its file or module, layout and sharding."""
+    variant = judged.loc[judged["named"] == blamed.variant, "variant"].iloc[0]
+    own = measured[(measured["variant"] == variant) & measured["options"].map(fields.is_foreign)]
+    words = [word for row in own.head(1).to_dict("records") for word in fields.words(row)]
+    return " ".join(word for word in words if word.startswith("variant")) or f"variant={variant}"
+
+
+def _alternative(worst: Worst, measured: pd.DataFrame, found: list[Facts]) -> tuple[str, float] | None:
+    """Of sound variants the most accurate on as many ranks, by its worst tensor; None where none is clearly better."""
+    sound = measured["named"].isin([each.variant for each in found if each.label in HEALTHY])
+    here = measured[sound & (measured["rank"] == ALL_RANKS) & (measured["facet"] == worst.facet)]
+    here = here[(here["world_size"] == worst.world_size) & (here["world_size"] > 1) & here["tensor"].isin(JUDGED)]
+    ratios = geometric_means(here, ["named", "tensor"], ["x_single_device"])["x_single_device"]
+    ratios = ratios.groupby("named").max().dropna()
+    if ratios.empty or ratios.min() > NEARER * worst.times:
+        return None
+    return str(ratios.idxmin()), float(ratios.min())
 
 
 def headline(run: Run, made: str) -> tuple[str, Markup]:
@@ -89,7 +127,7 @@ def incomplete(run: Run) -> str:
     return f"Partial run ({len(run.cases):,} of {count(run.planned or 0, 'case')})."
 
 
-def _picture(facet: Facet, worst: Accused) -> Picture:
+def _picture(facet: Facet, worst: Worst) -> Picture:
     rows = facet.whole[facet.whole["tensor"] == worst.tensor]
     rows = rows if worst.alone else rows[rows["variant"] != SINGLE_DEVICE]
     means = geometric_means(rows, ["series", "world_size"], [worst.column])[worst.column]

@@ -6,16 +6,15 @@ from markupsafe import Markup
 
 from accuracy.chart.view import Table, TableCell, grid
 from accuracy.core.number import TIMES, count, geometric_mean
-from accuracy.report.answer import words
-from accuracy.report.answer.facts import facts_line
-from accuracy.report.answer.first_screen import Answer, headline
-from accuracy.report.answer.heat import heat_cell
-from accuracy.report.answer.matrix import MOST_ROWS
+from accuracy.report.answer.facts_line import facts_line
+from accuracy.report.answer.first_screen import Answer, finding, headline
+from accuracy.report.answer.matrix import MOST_ROWS, heat_cell
 from accuracy.report.answer.picture import Picture, draw, numbers
 from accuracy.report.folder import Run
 from accuracy.report.section.depth import GRADIENTS, Setting, settings_of
 from accuracy.report.series import SINGLE_DEVICE, slot_of, spoken
 from accuracy.results.claim import Claim
+from accuracy.verdict import headline as template
 
 EXCESS = 1.5  # the portable rule of the gate: above it, more than rounding of blocks is at work
 
@@ -25,8 +24,8 @@ def stack_answer(run: Run, claims: list[Claim]) -> Answer:
     settings = [each for each in settings_of(run.stacks) if len(_gradients(each))]
     facts = facts_line(run, claims)
     if not settings:
-        title, advice = headline(run, words.finding([], None, run.cases))
-        return Answer(title, advice or Markup.escape(words.advice([], None, run.stacks, "")), facts)
+        title, advice = headline(run, finding(run.cases, [], None))
+        return Answer(title, advice or Markup.escape(template.advice([], None, "", None, "")), facts)
     setting, worst = max(((each, _worst(each)) for each in settings), key=lambda pair: pair[1]["x_single_device"])
     broken = _not_finite(run.stacks)
     deepest = max(int(each.rows["layers"].max()) for each in settings)
@@ -69,11 +68,11 @@ def _finding(worst: pd.Series, deepest: int) -> str:
     if worst["x_single_device"] < EXCESS:
         return (
             f"Through {count(deepest, 'layer')} every gradient stays within "
-            f"{words.times(worst['x_single_device'])} times the single-device stack's error. "
+            f"{template.times(worst['x_single_device'])} times the single-device stack's error. "
             f"Furthest is {where}, of {spoken(worst['series'])} {at}."
         )
     return (
-        f"{spoken(worst['series'])}: {where} has {words.times(worst['x_single_device'])} times the single-device "
+        f"{spoken(worst['series'])}: {where} has {template.times(worst['x_single_device'])} times the single-device "
         f"stack's error {at}."
     )
 

@@ -6,8 +6,7 @@ from accuracy.chart.view import Panel, Table, grid
 from accuracy.core import fields
 from accuracy.core.dtype import FORMATS, effective_dtype
 from accuracy.core.number import MISSING, plain, scientific
-from accuracy.report.means import geometric_means
-from accuracy.report.series import series_order, tensor_order
+from accuracy.report.series import geometric_means, series_order, tensor_order
 from accuracy.verdict.rows import combinations
 
 SIZES = [name for name in fields.names(fields.DTYPE, fields.PROBLEM, fields.PATH, fields.DEVICE) if name != "mask"]

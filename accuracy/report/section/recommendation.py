@@ -10,8 +10,7 @@ import pandas as pd
 
 from accuracy.chart.view import Table, TableCell, cells
 from accuracy.core.number import MISSING, ratio, seconds, size_in_bytes
-from accuracy.report.means import geometric_means
-from accuracy.report.series import Facet
+from accuracy.report.series import Facet, geometric_means
 from accuracy.results.policy import EFFECT
 
 JUDGED = ("out", "dq", "dk", "dv")

@@ -1,95 +1,67 @@
 """Section: bug or rounding? The verdict of every tensor, the evidence, and the traced steps."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
-from accuracy.chart.view import Panel, Table, TableCell, cells, grid
+from accuracy.chart.view import Panel, Table, cells
 from accuracy.core.dtype import DTYPES
-from accuracy.core.number import MISSING, plain, ratio, scientific, signed
+from accuracy.core.number import ratio, scientific, signed
 from accuracy.results.table import ALL_TENSORS
-from accuracy.verdict.diagnosis import Diagnosis, diagnoses
+from accuracy.verdict.diagnosis import diagnoses
+from accuracy.verdict.facts import Facts
 from accuracy.verdict.label import LABELS, NOT_MEASURED, ROUNDING
-from accuracy.verdict.name import names_of, with_names
+from accuracy.verdict.rows import names_of, with_names
 from accuracy.verdict.verdict import verdicts
 
 MOST_FINDINGS = 60
 MOST_STEPS = 40
-_ABSENT = TableCell(MISSING, kind="absent")
 
 
 @dataclass(frozen=True)
 class Judged:
-    """verdicts: of the whole run; said: what those of each variant amount to, the gravest first; cells: those of what
-    was measured, with the variant's name in the column `named`; panel: their tables, None where nothing was."""
+    """verdicts: of the whole run; found: the facts of each variant, gravest first; cells: the verdicts of what was
+    measured, with the variant's name in the column `named`; panel: their tables, None where nothing was measured."""
 
     verdicts: pd.DataFrame
-    said: list[Diagnosis]
+    found: list[Facts]
     cells: pd.DataFrame
     panel: Panel | None
 
 
 def judge(results: pd.DataFrame, positions: pd.DataFrame, steps: pd.DataFrame, hypotheses: pd.DataFrame) -> Judged:
     """The verdicts of a whole run."""
-    found = verdicts(results)
-    measured = found[found["label"] != NOT_MEASURED]
-    measured = with_names(measured, names_of(results))
+    judged = verdicts(results)
+    measured = with_names(judged[judged["label"] != NOT_MEASURED], names_of(results))
     if measured.empty:
-        return Judged(found, [], measured, None)
-    ranked = measured.assign(
-        _grave=measured["label"].map(LABELS.index),
-        _bits=measured["dtype"].map(_bits),
-        _place=measured["tensor"].map(ALL_TENSORS.index),
-    )
-    said = diagnoses(measured.drop(columns="named"), results, steps, hypotheses)
-    tables = (_overview(ranked), _findings(ranked))
+        return Judged(judged, [], measured, None)
+    found = diagnoses(measured.drop(columns="named"), results, steps, hypotheses)
     accounted = steps["finding"].notna()
     findings, steps = steps[accounted], steps[~accounted]
     data = (_by_step(results, steps), _chunks(results, positions), _traced(steps), _account(findings))
     panel = Panel(
         "verdict-all",
-        "Every tensor",
-        "The gravest label over the world sizes; numbers are times the single-device kernel's error.",
-        tables=tuple(table for table in tables if table.rows),
+        "Every verdict",
+        "The matrix above has every tensor of the setting that is shown.",
+        tables=tuple(table for table in [_findings(measured)] if table.rows),
         data=tuple(table for table in data if table and table.rows),
     )
-    return Judged(found, said, measured, panel)
+    return Judged(judged, found, measured, panel)
 
 
 def _bits(dtype: str) -> int:
     return DTYPES[dtype].precision
 
 
-def _overview(ranked: pd.DataFrame) -> Table:
-    keys = ["named", "_bits", "dtype", "tensor"]
-    worst = ranked.sort_values([*keys, "_grave", "x_single_device"], ascending=[True] * 5 + [False])
-    found = {
-        (row["named"], row["dtype"], row["tensor"]): _label_cell(row, most)
-        for row, most in zip(
-            worst.drop_duplicates(keys).to_dict("records"),
-            worst.groupby(keys, sort=True)["x_single_device"].max(),
-            strict=True,
-        )
-    }
-    there = [name for name in ALL_TENSORS if name != "dsink" or (ranked["tensor"] == name).any()]
-    return grid("Verdict of every tensor", ("variant", "dtype"), there, found, _ABSENT)
-
-
-def _label_cell(worst: Mapping[Any, Any], most: float) -> TableCell:
-    """worst: the gravest verdict of a tensor; most: its largest ratio."""
-    label, sentence = str(worst["label"]), str(worst["sentence"])
-    if label == ROUNDING:
-        return TableCell(label, plain(most), hint=sentence)
-    return TableCell(label, f"{ratio(worst['x_single_device'])} W = {worst['world_size']}", "alarm", hint=sentence)
-
-
-def _findings(ranked: pd.DataFrame) -> Table:
+def _findings(judged: pd.DataFrame) -> Table:
     """Everything that is not mere rounding: a row for world sizes with the same label, with the largest's evidence."""
-    wrong = ranked[ranked["label"] != ROUNDING]
+    order = judged.assign(
+        _grave=judged["label"].map(LABELS.index),
+        _bits=judged["dtype"].map(_bits),
+        _tensor=judged["tensor"].map(ALL_TENSORS.index),
+    )
     rows = []
-    for _, same in wrong.groupby(["_grave", "named", "_place", "_bits", "rule"], sort=True):
+    for _, same in order[order["label"] != ROUNDING].groupby(["_grave", "named", "_tensor", "_bits", "rule"]):
         last = same.sort_values("world_size").iloc[-1]
         sizes = ", ".join(map(str, sorted(same["world_size"].unique())))
         numbers = scientific(last["error_rel"]), ratio(last["x_single_device"]), signed(last["slope"])

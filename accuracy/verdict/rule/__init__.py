@@ -1,1 +1,1 @@
-"""One rule a file: `judge(evidence) -> Finding | None`, its threshold and where that comes from in the docstring."""
+"""Rules of one kind a file: `judge(evidence) -> Finding | None`, with their thresholds and where those come from."""

@@ -1,4 +1,4 @@
-"""Rule 5: against the single-device kernel on the same inputs, over the seeds.
+"""More error than the schedule explains, against the single-device kernel on the same inputs, over the seeds.
 
 How much may a schedule round beyond its kernel? In 16-bit cases a block's result is rounded to the format once more
 than single device's, independently: errors add in squares, so at most sqrt(1 + (floor / single device)^2) <= sqrt 2
@@ -60,7 +60,6 @@ import math
 
 import numpy as np
 
-from accuracy.core.dtype import FORMATS
 from accuracy.core.probes import REFERENCE_ERROR
 from accuracy.verdict import inside
 from accuracy.verdict.evidence import INDEPENDENT, Evidence, times_single_device
@@ -79,7 +78,7 @@ DEVIATIONS = 5.0
 FOREIGN_SHORT, FOREIGN = 4.0, 8.0
 
 
-def judge(evidence: Evidence) -> Finding | None:
+def excess(evidence: Evidence) -> Finding | None:
     """See `accuracy.verdict.verdict`."""
     if evidence.effective == EXACT:
         return None
@@ -95,11 +94,9 @@ def judge(evidence: Evidence) -> Finding | None:
         limit *= looser
         numbers: dict[str, float | str] = {"x_single_device": ratio, "limit": limit, "inputs": name}
         if len(evidence.rungs) == 1 and ratio > max(limit, COHERENT * (1 + evidence.merges)):
-            text = f"{ratio:.3g} times single device's error: more than {evidence.merges + 1} roundings can add up to"
-            return Finding(LOGIC, text, numbers)
+            return Finding(LOGIC, "coherent", numbers | {"roundings": float(evidence.merges + 1)})
         if ratio > limit:
-            text = f"{ratio:.3g} times single device's error over {len(rows)} seeds; the schedule explains {limit:.3g}"
-            return Finding(EXCESS_ROUNDING, text, numbers)
+            return Finding(EXCESS_ROUNDING, "excess", numbers | {"seeds": float(len(rows))})
         if finding := _outlier(evidence, name, rows, ranks, looser, numbers):
             return finding
     return None
@@ -107,7 +104,7 @@ def judge(evidence: Evidence) -> Finding | None:
 
 def cancellation(evidence: Evidence, inputs: str, rows: Rows) -> np.ndarray:
     """How many times larger than their sum the partials may be in each row, all together; NaN where it is unknown."""
-    short = FORMATS[evidence.effective].bytes == 2
+    short = evidence.is_short
     if evidence.tensor == "lse" or (evidence.merges == 0 and short):
         return np.ones(len(rows))
     if evidence.quantised and inputs != INDEPENDENT:
@@ -128,7 +125,7 @@ def explained(evidence: Evidence, rows: Rows, cancelled: np.ndarray) -> np.ndarr
     """Relative error of each row that the schedule's roundings explain, without margin."""
     merges, least = evidence.merges, least_of(evidence, rows)
     one = LEVEL * evidence.unit_roundoff
-    if evidence.tensor == "lse" or FORMATS[evidence.effective].bytes > 2:
+    if evidence.tensor == "lse" or not evidence.is_short:
         lse = present(rows["lse_rms"]) if evidence.tensor != "lse" else 0.0
         lse = lse * math.sqrt(float(evidence.key["head_dim"]) + 2)
         walk = np.sqrt(1 + 2 * merges * cancelled**2)
@@ -141,7 +138,7 @@ def explained(evidence: Evidence, rows: Rows, cancelled: np.ndarray) -> np.ndarr
 
 def _margin(evidence: Evidence, seeds: int, beyond: float) -> float:
     """Above what is explained. beyond: what scatter explains."""
-    if evidence.tensor == "lse" or FORMATS[evidence.effective].bytes > 2:
+    if evidence.tensor == "lse" or not evidence.is_short:
         return WALK * beyond
     if evidence.merges == 0:
         return max(NOTHING_JOINED, ORTHOGONAL * beyond)
@@ -165,17 +162,17 @@ def _looser(evidence: Evidence, rows: Rows, limit: float) -> float:
     """How many times the limit of this package's kernels a function of a user's is allowed."""
     if not inside.is_foreign(evidence):
         return 1.0
-    if evidence.tensor == "lse" or FORMATS[evidence.effective].bytes > 2:
+    if evidence.tensor == "lse" or not evidence.is_short:
         return max(1.0, FOREIGN / limit)
-    alone = _alone(evidence, rows)
-    return max(1.0, alone or FOREIGN_SHORT * _of_scores(evidence, rows) / limit)
+    own = _own_ratio_on_one_rank(evidence, rows)
+    return max(1.0, own or FOREIGN_SHORT * _of_scores(evidence, rows) / limit)
 
 
-def _alone(evidence: Evidence, rows: Rows) -> float:
+def _own_ratio_on_one_rank(evidence: Evidence, rows: Rows) -> float:
     """The function's own ratio to single device on one rank, on the same inputs; 0 where it is not known."""
-    if evidence.merges == 0 or evidence.alone is None:
+    if evidence.merges == 0 or evidence.on_one_rank is None:
         return 0.0
-    same = evidence.alone.where(evidence.alone["inputs"] == rows["inputs"][0])
+    same = evidence.on_one_rank.where(evidence.on_one_rank["inputs"] == rows["inputs"][0])
     return typical(times_single_device(same)) if len(same) else 0.0
 
 
@@ -189,7 +186,7 @@ def _of_scores(evidence: Evidence, rows: Rows) -> float:
 def _outlier(
     evidence: Evidence, name: str, rows: Rows, ranks: Rows, looser: float, numbers: dict[str, float | str]
 ) -> Finding | None:
-    """A single seed or rank far beyond the limit of the whole."""
+    """A single seed or rank far beyond the limit of all ranks and seeds together."""
     every = rows.joined(ranks)
     cancelled = cancellation(evidence, name, every)
     least, beyond = least_of(evidence, every), np.exp(DEVIATIONS * scatter(evidence, every))
@@ -197,19 +194,16 @@ def _outlier(
     allowed = np.maximum(ONE_RANK * least, 2 * margin * explained(evidence, every, cancelled)) * beyond * looser
     few = len(rows)
     zero = rows["reference_rms"] == 0  # then errors are relative to the natural size (`metrics.norms`)
-    usual = np.where(zero & (rows["error_rel"] > 0), rows["error_rms"] / rows["error_rel"], rows["reference_rms"])
-    size = np.maximum(rows["single_device_max"], least[:few] * usual)
+    natural = np.where(zero & (rows["error_rel"] > 0), rows["error_rms"] / rows["error_rel"], rows["reference_rms"])
+    size = np.maximum(rows["single_device_max"], least[:few] * natural)
     elements = rows["error_max"] / size / np.maximum(1.0, allowed[:few] / (ONE_RANK * least[:few]))
     if largest(elements) > LARGEST and not evidence.wired:  # in 8 bits the largest element has the largest error
-        element = largest(rows["error_max"] / size)
-        text = f"the largest error is {element:.3g} times single device's (allowed: {LARGEST:g})"
-        return Finding(EXCESS_ROUNDING, text, numbers | {"x_single_device_max": element})
+        found = {"x_single_device_max": largest(rows["error_max"] / size), "allowed": LARGEST}
+        return Finding(EXCESS_ROUNDING, "element", numbers | found)
     times = (every["error_rel"] / allowed)[few:]
     if largest(times) > 1:
-        place = few + int(np.nanargmax(times))
-        worst, limit = float(every["error_rel"][place] / least[place]), float(allowed[place] / least[place])
-        text = (
-            f"{worst:.3g} times single device's error on rank {int(every['rank'][place])} (allowed there: {limit:.3g})"
-        )
-        return Finding(EXCESS_ROUNDING, text, numbers | {"x_single_device_rank": worst})
+        worst = few + int(np.nanargmax(times))
+        ratio, limit = (float(values[worst] / least[worst]) for values in (every["error_rel"], allowed))
+        found = {"x_single_device_rank": ratio, "rank": float(every["rank"][worst]), "allowed": limit}
+        return Finding(EXCESS_ROUNDING, "rank", numbers | found)
     return None

@@ -1,14 +1,25 @@
-"""Rule 4: a factor. The tensor is a constant times the reference, which a ratio of two errors cannot see: 1.01 is 4.3
-times single device's error in bfloat16, and a healthy 16-bit ring may reach 8 in dk.
+"""Errors that point one way: a constant factor, and a bias.
 
-error_gain is <x, reference> / <reference, reference> - 1. Independent roundings leave it at 0 within its standard error
-(5 of them are allowed: 6e-7 of healthy tensors are beyond), a rounding to nearest shifts it by less than u / 8 in
-16-bit formats, whose sums are in float32, and by less than 4 u in wider ones. That holds for Gaussian inputs, which
-alone are judged: on tied ones equal weights round alike, and partials that cancel enlarge what is left. Healthy
-variants and kernels reach 0.03 u in bfloat16, 0.08 u in float16 and 0.3 u in float32 (512 tokens, 8 heads). Beyond the
-unit roundoff no rounding mode makes a factor: that is `logic`; less is `biased`. Where the factor is the larger part of
-the error this rule speaks before the ladder, which would take it for a cast. lse is left out: kernels' exp and log are
-biased themselves (torch's on a CPU: 25 u), and the ladder sees a factor in float32.
+A factor: the tensor is a constant times the reference, which a ratio of two errors cannot see: 1.01 is 4.3 times single
+device's error in bfloat16, and a healthy 16-bit ring may reach 8 in dk. error_gain is
+<x, reference> / <reference, reference> - 1. Independent roundings leave it at 0 within its standard error (5 of them
+are allowed: 6e-7 of healthy tensors are beyond), a rounding to nearest shifts it by less than u / 8 in 16-bit formats,
+whose sums are in float32, and by less than 4 u in wider ones. That holds for Gaussian inputs, which alone are judged:
+on tied ones equal weights round alike, and partials that cancel enlarge what is left. Healthy variants and kernels
+reach 0.03 u in bfloat16, 0.08 u in float16 and 0.3 u in float32 (512 tokens, 8 heads). Beyond the unit roundoff no
+rounding mode makes a factor: that is `logic`; less is `biased`. Where the factor is the larger part of the error this
+rule speaks before the ladder, which would take it for a cast. lse is left out: kernels' exp and log are biased
+themselves (torch's on a CPU: 25 u), and the ladder sees a factor in float32.
+
+A bias: rounding to nearest has no side; a bias adds up over layers where rounding averages out. Asked before the
+error's size: a large bias is an excess too, but names the cause. Two signed means: of the error, and of the error away
+from zero (error x sign of the reference, so that a shrunken result shows whatever its sign). The unit of the test is
+the seed: Student's t over at least 4 seeds must pass the 99.9% quantile (12.9 for 4 seeds), and the mean must be at
+least a tenth of the error's root mean square, so that it matters. Single device's bias on the same inputs is the
+kernel's, not the schedule's: only the bias beyond it counts. Healthy variants: below 0.01 of the error
+(reports/world_size_growth). lse is left out: the last bits of kernels' exp and log are biased themselves (0.75 of
+flash-attn's lse error, which is 1e-7). Of a user's function a bias on tied inputs alone is a fact, and no fault: it has
+a kernel that rounds the weights of the softmax to 16 bits, as flash kernels do, or dk and dv of heads before their sum.
 """
 
 import math
@@ -16,61 +27,68 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from scipy.special import stdtrit
 
 from accuracy.core.dtype import FORMATS, effective_dtype
 from accuracy.core.probes import REFERENCE_ERROR
 from accuracy.core.quantisation import unit_roundoff
-from accuracy.verdict.evidence import Evidence, extent
+from accuracy.results.table import ALL_RANKS
+from accuracy.verdict import inside
+from accuracy.verdict.evidence import INDEPENDENT, Evidence, extent
 from accuracy.verdict.label import BIASED, LOGIC, Finding
 from accuracy.verdict.rows import Rows, mean, typical
-from accuracy.verdict.rule.excess import EXACT, INDEPENDENT
 
 STANDARD_ERRORS = 5.0
-FEWEST = 32  # heads of tokens: the standard error of fewer is a guess (Student's t: 5 of 31 degrees are 2e-5)
+FEWEST_ROWS = 32  # heads of tokens: the standard error of fewer is a guess (Student's t: 5 of 31 degrees are 2e-5)
 SHORT, WIDE = 1 / 8, 4.0  # unit roundoffs
 MOST_OF_IT = math.sqrt(0.5)  # of the error: half of its square
+FEWEST_SEEDS = 4
+LEVEL = 0.999
+SHARE = 0.1
+DEVIATIONS = 3.3
+SIDES = {  # column of the error -> single device's, and what a value below and above zero means
+    "error_bias": ("single_device_bias", "too small", "too large"),
+    "error_outward": ("single_device_outward", "too near zero", "too far from zero"),
+}
 
 
-def judge(evidence: Evidence) -> Finding | None:
-    """See `accuracy.verdict.verdict`."""
+def leading_factor(evidence: Evidence) -> Finding | None:
+    """A factor that is the larger part of the error; see `accuracy.verdict.verdict`."""
     return _factor(evidence, MOST_OF_IT)
 
 
-def judge_hidden(evidence: Evidence) -> Finding | None:
+def hidden_factor(evidence: Evidence) -> Finding | None:
     """A factor that is hidden under the dtype's rounding; asked after the ladder."""
     return _factor(evidence, 0.0)
 
 
 def _factor(evidence: Evidence, share: float) -> Finding | None:
     rows = next((rows for name, rows, _ in reversed(evidence.by_inputs) if name == INDEPENDENT), None)
-    if rows is None or (evidence.effective == EXACT and not share):
+    if rows is None or (evidence.effective == "float64" and not share):
         return None
     gain, error = gain_of(rows)
     certain = abs(gain) - STANDARD_ERRORS * error
-    heads_of_tokens = evidence.counts(rows)[0].min()
-    shown = _is_certain(evidence.tensor, evidence.effective, heads_of_tokens, certain, evidence.quantised)
+    rows_of_tensor = evidence.counts(rows)[0].min()
+    shown = _is_certain(evidence.tensor, evidence.effective, rows_of_tensor, certain, evidence.quantised)
     if not shown or abs(gain) < share * typical(rows["error_rel"]):
         return None
-    text = f"{1 + gain:.7g} times the reference, standard error {error:.1g} ({INDEPENDENT} inputs)"
     label = LOGIC if certain > evidence.unit_roundoff else BIASED
-    return Finding(label, text, {"gain": gain, "gain_se": error, "inputs": INDEPENDENT})
+    return Finding(label, "factor", {"gain": gain, "gain_se": error, "factor": 1 + gain, "inputs": INDEPENDENT})
 
 
 def is_scaled(row: Mapping[str, Any]) -> bool:
     """Whether a single row of the table shows a factor."""
     certain = abs(row["error_gain"]) - STANDARD_ERRORS * row["error_gain_se"]
-    heads_of_tokens, _ = extent(row, row["tensor"], np.array([row["rank"]]))
+    rows, _ = extent(row, row["tensor"], np.array([row["rank"]]))
     effective = effective_dtype(row["tensor"], row["dtype"])
     quantised = unit_roundoff(str(row["kernel"]), str(row["kernel_options"]))
-    return row["inputs"] == INDEPENDENT and _is_certain(
-        row["tensor"], effective, heads_of_tokens[0], certain, quantised
-    )
+    return row["inputs"] == INDEPENDENT and _is_certain(row["tensor"], effective, rows[0], certain, quantised)
 
 
-def _is_certain(tensor: str, effective: str, heads_of_tokens: float, certain: float, quantised: float) -> bool:
-    """The one bound. certain: of the gain, what is beyond its standard errors; quantised: unit roundoff of what the
-    kernel quantises. Scores with errors of variance e^2 give weights exp(e^2 / 2) too large, all of one sign."""
-    return tensor != "lse" and heads_of_tokens >= FEWEST and bool(certain > max(shift(effective), quantised))
+def _is_certain(tensor: str, effective: str, rows: float, certain: float, quantised: float) -> bool:
+    """The one bound. certain: the gain beyond its standard errors; quantised: unit roundoff of what the kernel
+    quantises. Scores with errors of variance e^2 give weights exp(e^2 / 2) too large, all of one sign."""
+    return tensor != "lse" and rows >= FEWEST_ROWS and bool(certain > max(shift(effective), quantised))
 
 
 def gain_of(rows: Rows) -> tuple[float, float]:
@@ -84,3 +102,31 @@ def shift(dtype: str) -> float:
     """What rounding a tensor to nearest in `dtype` may shift its gain by."""
     form = FORMATS[dtype]
     return max((SHORT if form.bytes == 2 else WIDE) * form.unit_roundoff, REFERENCE_ERROR)
+
+
+def biased(evidence: Evidence) -> Finding | None:
+    """See `accuracy.verdict.verdict`."""
+    if evidence.tensor == "lse" or evidence.effective == "float64":
+        return None
+    rows = evidence.all_ranks.joined(evidence.probes.where(evidence.probes["rank"] == ALL_RANKS))
+    for (name,), same in rows.by("inputs").items():
+        for column, (base, below, above) in SIDES.items():
+            t, share = significance(same, column, base)
+            least = max(SHARE, DEVIATIONS / math.sqrt(evidence.counts(same)[0].sum()))
+            if share > least and t > stdtrit(len(same) - 1, (1 + LEVEL) / 2):
+                side = mean(same[column])
+                numbers = {"bias_t": math.copysign(t, side), "bias_share": share, "inputs": name}
+                numbers |= {"side": above if side > 0 else below} | inside.weights(evidence, name)
+                return Finding(BIASED, "biased", numbers)
+    return None
+
+
+def significance(rows: Rows, column: str, base: str) -> tuple[float, float]:
+    """(t over the seeds, mean as a share of the root mean square error) of the signed error beyond single device's."""
+    biases = rows[column]
+    beyond = np.sign(mean(biases)) * biases - np.abs(np.nan_to_num(rows[base], nan=0.0, posinf=np.inf, neginf=-np.inf))
+    if len(beyond) < FEWEST_SEEDS or np.isnan(beyond).any():
+        return 0.0, 0.0
+    size, error = max(0.0, mean(beyond)), mean(rows["error_rms"])
+    spread = float(beyond.std(ddof=1)) / math.sqrt(len(beyond))
+    return (size / spread if spread > 0 else math.inf if size > 0 else 0.0), (size / error if error > 0 else 0.0)

@@ -1,6 +1,7 @@
-"""Rule 3: the same schedule in finer dtypes. Rounding falls with the unit roundoff, a fault stays where it is.
+"""The same schedule in finer dtypes, where rounding falls with the unit roundoff and a fault stays; and single elements
+that are beyond any rounding in the dtype.
 
-The axis is each tensor's effective precision (lse is float32 in a bfloat16 case). Thresholds:
+`ladder`: the axis is each tensor's effective precision (lse is float32 in a bfloat16 case). Thresholds:
 
 - beyond the band: an error above `rounding_band` of its dtype, and above 30 times single device's (inputs that cancel
   cost every kernel digits; but a single-device kernel without digits on any inputs is broken and excuses nothing), is
@@ -18,6 +19,15 @@ The axis is each tensor's effective precision (lse is float32 in a bfloat16 case
 
 What does not fall is `precision_floor` where it bears the mark of a known format (see `accuracy.verdict.floor`), else
 `logic`.
+
+`beyond`: the column of that name counts the elements of a tensor that are farther from the reference than a running
+error bound for rounding everything that may be stored to the dtype, or to a coarser one that the case asks for
+(`accuracy/bound/README.md`). It is recorded where errors are explained (`reruns.explain`). One element is enough: the
+bound is certain. Asked after the ladder, which sees a tensor that was rounded to another format by its norm; what is
+left are few elements, whose error the norm hides. The bound is loose: other rules infer from ratios what this one
+proves. It is that of the usual order of products. A user's function may give every element a part of all others'
+rounding, as the gradient of a mean that is taken off all keys does; so its elements are held to `rounding_band` of the
+tensor, too. What a smaller fault is in float32, it is in float64, where the band is 1e-13.
 """
 
 import math
@@ -28,7 +38,7 @@ from accuracy.core.dtype import FORMATS, rounding_band
 from accuracy.verdict import inside
 from accuracy.verdict.evidence import INDEPENDENT, TIMES_QUANTISED, Evidence, Rung
 from accuracy.verdict.floor import LEVEL, STRUCK, coarser_format
-from accuracy.verdict.label import LOGIC, PRECISION_FLOOR, Finding
+from accuracy.verdict.label import LOGIC, PRECISION_FLOOR, Finding, Numbers
 from accuracy.verdict.rows import Rows, typical
 from accuracy.verdict.rule.excess import cancellation
 
@@ -39,35 +49,42 @@ QUARTER = 4.0
 PRESENT = 0.5
 
 
-def judge(evidence: Evidence) -> Finding | None:
+def ladder(evidence: Evidence) -> Finding | None:
     """See `accuracy.verdict.verdict`."""
-    own = evidence.rungs.get(evidence.dtype, {})
+    own, dtype = evidence.rungs.get(evidence.dtype, {}), evidence.dtype
     twice = TIMES_QUANTISED if evidence.quantised else TWICE
     for name, rows, ranks in evidence.by_inputs:
-        rung = own[name]
-        slope = _slope_to(evidence, name)
-        short = FORMATS[evidence.effective].bytes == 2
-        flat = short and slope is not None and slope < LEAST_SLOPE and rung.level > twice * _usual(evidence, name, rows)
-        if not flat and not _beyond(evidence, evidence.dtype, name):
+        rung, slope = own[name], _slope_to(evidence, name)
+        flat = evidence.is_short and slope is not None and slope < LEAST_SLOPE
+        if not (flat and rung.level > twice * _rounding(evidence, name, rows)) and not _beyond(evidence, dtype, name):
             if finding := _fault_of_finer(evidence, name, rung):
                 return finding
             continue
-        numbers: dict[str, float | str] = {"error_rel": rung.level, "inputs": name}
-        if slope is not None:
-            numbers["slope"] = slope
         if finding := inside.scores(evidence, rung):
             return finding
+        numbers: dict[str, float | str] = {"error_rel": rung.level, "inputs": name}
+        numbers |= {} if slope is None else {"slope": slope}
         if found := coarser_format(rung.level, rung.bits, ranks["error_rel"], evidence.effective, rung.struck):
-            form, mark = found
-            text = f"only as good as {form} in {evidence.dtype}: {mark}"
-            return Finding(PRECISION_FLOOR, text, numbers | {"floor": form})
-        where = "" if rung.struck >= STRUCK else f", in {rung.struck:.2g} of its elements"
-        text = f"the relative error is {rung.level:.2g} in {evidence.dtype} ({name} inputs){where}"
-        return Finding(LOGIC, text, numbers)
+            numbers |= {"floor": found[0], "mark": found[1]}
+            return Finding(PRECISION_FLOOR, "floor", numbers)
+        if rung.struck >= STRUCK:
+            return Finding(LOGIC, "large", numbers)
+        return Finding(LOGIC, "large_in_few", numbers | {"struck": rung.struck})
     return inside.fact(evidence)
 
 
-def _usual(evidence: Evidence, name: str, rows: Rows) -> float:
+def beyond(evidence: Evidence) -> Finding | None:
+    """See `accuracy.verdict.verdict`."""
+    rows = evidence.all_ranks
+    band = rounding_band(evidence.tensor, evidence.dtype) if inside.is_foreign(evidence) else 0.0
+    rows = rows.where((rows["beyond"] > 0) & (rows["error_max"] > band * rows["reference_rms"]))
+    if not len(rows):
+        return None
+    numbers: Numbers = {"beyond": float(rows["beyond"].max()), "inputs": ", ".join(sorted(set(rows["inputs"])))}
+    return Finding(LOGIC, "beyond", numbers)
+
+
+def _rounding(evidence: Evidence, name: str, rows: Rows) -> float:
     """The relative error that rounding makes: single device's, or that of partials which cancel; infinite where nothing
     tells how far they do."""
     cancelled = cancellation(evidence, name, rows)
@@ -78,10 +95,8 @@ def _usual(evidence: Evidence, name: str, rows: Rows) -> float:
 def slope_of(evidence: Evidence) -> float:
     """Fall of the error per bit from the coarsest to the finest dtype measured; NaN where there is but one."""
     levels = _levels(evidence, next(iter(evidence.rungs.get(evidence.dtype, {})), ""))
-    if len(levels) < 2:
-        return math.nan
-    low, high = min(levels), max(levels)
-    return _fall(levels[low], levels[high], high - low)
+    low, high = min(levels, default=0), max(levels, default=0)
+    return _fall(levels[low], levels[high], high - low) if low < high else math.nan
 
 
 def _levels(evidence: Evidence, name: str) -> dict[int, float]:
@@ -96,23 +111,21 @@ def _levels(evidence: Evidence, name: str) -> dict[int, float]:
 
 def _slope_to(evidence: Evidence, name: str) -> float | None:
     """The fall from the next coarser dtype to this one."""
-    levels, mine = _levels(evidence, name), FORMATS[evidence.effective_in(evidence.dtype)].precision
-    below = [bits for bits in levels if bits < mine]
-    return _fall(levels[max(below)], levels[mine], mine - max(below)) if below else None
+    levels, bits = _levels(evidence, name), FORMATS[evidence.effective_in(evidence.dtype)].precision
+    below = max((each for each in levels if each < bits), default=None)
+    return None if below is None else _fall(levels[below], levels[bits], bits - below)
 
 
 def _fault_of_finer(evidence: Evidence, name: str, rung: Rung) -> Finding | None:
     """A fault that a finer dtype shows, hidden under this dtype's rounding."""
     for dtype, others in evidence.rungs.items():
-        effective = evidence.effective_in(dtype)
         fine = others.get(name)
-        if fine is None or FORMATS[effective].precision <= FORMATS[evidence.effective].precision:
-            continue
-        if not _beyond(evidence, dtype, name) or rung.level < PRESENT * fine.level:
+        finer = FORMATS[evidence.effective_in(dtype)].precision > FORMATS[evidence.effective].precision
+        if fine is None or not finer or not _beyond(evidence, dtype, name) or rung.level < PRESENT * fine.level:
             continue
         if not _is_of_format(evidence, dtype, name):
-            text = f"the relative error is {rung.level:.2g} and still {fine.level:.2g} in {dtype} ({name} inputs)"
-            return Finding(LOGIC, text, {"error_rel": rung.level, "finer": fine.level, "inputs": name})
+            found: Numbers = {"error_rel": rung.level, "finer": fine.level, "finer_dtype": dtype, "inputs": name}
+            return Finding(LOGIC, "also_finer", found)
     return None
 
 
@@ -121,10 +134,10 @@ def _is_of_format(evidence: Evidence, dtype: str, name: str) -> bool:
     larger than that format's rounding, to first order single device's error in as many larger units."""
     effective = evidence.effective_in(dtype)
     rungs = evidence.rungs[dtype]
-    here, usual = rungs[name], rungs.get(INDEPENDENT)
+    here, gaussian = rungs[name], rungs.get(INDEPENDENT)
     if coarser_format(here.level, here.bits, np.empty(0), effective, here.struck) is not None:
         return True
-    found = usual and coarser_format(usual.level, usual.bits, np.empty(0), effective, usual.struck)
+    found = gaussian and coarser_format(gaussian.level, gaussian.bits, np.empty(0), effective, gaussian.struck)
     if not found or not evidence.single_device_has_digits(dtype):
         return False
     units = FORMATS[found[0]].unit_roundoff / FORMATS[effective].unit_roundoff

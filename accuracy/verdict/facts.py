@@ -1,0 +1,213 @@
+"""The record between rules and words: all that is known of one variant, or of a table's worst cell, in plain values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from accuracy.results.hypothesis import EXPLAINS, FOLLOWS, RULED_OUT
+from accuracy.verdict import words
+from accuracy.verdict.growth import Growth
+from accuracy.verdict.label import NONDETERMINISTIC, Numbers, is_bug
+
+FORWARD = ("out", "lse")
+CAST = "cast of "
+Row = Mapping[Any, Any]
+
+
+def leading(tensors: tuple[str, ...]) -> tuple[str, ...]:
+    """Of wrong tensors those that the story begins with: out and lse, else the gradients."""
+    forward = tuple(name for name in tensors if name in FORWARD)
+    return forward or tuple(name for name in tensors if name != "delta") or tensors
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What a tensor's error was reconstructed from, or the nearest hypothesis.
+
+    families, alike: families and names of all hypotheses that predict the same; names, clauses: of those with the
+    fewest fitted numbers, the first one's first; leaves, rival: what they and the best rival leave, in times the
+    expected rounding; tried: how many hypotheses; proving, refuting: where not all cases prove it, the settings of
+    those that do and of the others.
+    """
+
+    tensor: str
+    families: tuple[str, ...]
+    names: tuple[str, ...]
+    clauses: tuple[str, ...]
+    leaves: float
+    rival: float
+    tried: int
+    dtype: str
+    world_size: int
+    case: str = ""
+    alike: frozenset[str] = frozenset()
+    proving: str = ""
+    refuting: str = ""
+
+    @property
+    def proven(self) -> bool:
+        """Whether it explains everything and no rival does."""
+        return self.leaves <= EXPLAINS and self.rival >= RULED_OUT
+
+    @property
+    def is_cast(self) -> bool:
+        """Whether a coarser format is the cause."""
+        return self.names[0].startswith(CAST)
+
+    @property
+    def text(self) -> str:
+        """The cause, those that cannot be told from it, and which of the cases prove it, where not all do."""
+        clauses = " or, which is the same here, ".join(list(dict.fromkeys(self.clauses))[:3])
+        if self.refuting:
+            return f"{clauses} (proven with {self.proving}, not with {self.refuting})"
+        return clauses + (f" (proven in {self.proving})" if self.proving else "")
+
+
+@dataclass(frozen=True)
+class Width:
+    """How far a healthy variant is from the reference in dtypes of one width, in times single device's error.
+
+    times: the largest on Gaussian inputs, NaN in float64, whose ratio says nothing; most, inputs: the largest of all.
+    """
+
+    dtypes: tuple[str, ...]
+    times: float
+    most: float
+    inputs: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of one variant. Its tensors, dtypes and numbers are those of the label that leads.
+
+    What: label, the gravest; leads, the one that the story begins with (what does not repeat before a bug); finding and
+    numbers, of the most telling verdict; tensors, with that label; others, further ones that are wrong; coarser, beside
+    a bug those that only stop getting better at a coarser dtype.
+    Where: dtypes that have it; sound_dtypes, in which these tensors merely round; only_dtypes, those measured on the
+    inputs that show it, where others were not; floors, by the format that shows the dtypes in which out and lse do;
+    world_sizes that have it; size and ranks, the largest of them and its wrong ranks; trend over these ranks.
+    Condition: settings that all wrong problems and no right one have, a group of alternatives each, and in how many
+    more problems, where the groups are the first one's alone; sizes_wrong, sizes_right, numbers of ranks; inputs that
+    show it.
+    Cause: causes by tensor.
+    Numbers: gain of the first leading tensor; growth by tensor; ratios of dq, dk and dv; widths of a healthy variant;
+    missing_sizes, numbers of ranks at which it has no number, and why.
+    The rest: inside, facts of a user's function; not_tried; failed of so many cases; failures, of each kind how many
+    cases, the first one's settings and the reason; unmeasured, by reason the dtypes; not_returned, tensors; unjudged,
+    inputs; step, the first traced one outside of the rounding band, {} where none is; account, findings of the trace.
+    """
+
+    variant: str
+    label: str
+    leads: str
+    finding: str
+    numbers: Numbers
+    tensors: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    coarser: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    sound_dtypes: tuple[str, ...] = ()
+    only_dtypes: tuple[str, ...] = ()
+    floors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    world_sizes: tuple[int, ...] = ()
+    size: int = 0
+    ranks: tuple[int, ...] = ()
+    trend: str = ""
+    settings: tuple[tuple[str, ...], ...] = ()
+    more_problems: int = 0
+    sizes_wrong: tuple[int, ...] = ()
+    sizes_right: tuple[int, ...] = ()
+    inputs: tuple[str, ...] = ()
+    causes: Mapping[str, Cause] = field(default_factory=dict)
+    gain: float | None = None
+    growth: Mapping[str, Growth] = field(default_factory=dict)
+    ratios: tuple[float, ...] = ()
+    widths: tuple[Width, ...] = ()
+    missing_sizes: Mapping[int, str] = field(default_factory=dict)
+    inside: frozenset[str] = frozenset()
+    not_tried: tuple[str, ...] = ()
+    failed: int = 0
+    cases: int = 0
+    failures: tuple[tuple[int, str, str], ...] = ()
+    unmeasured: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    not_returned: tuple[str, ...] = ()
+    unjudged: tuple[str, ...] = ()
+    step: Row | None = None
+    account: tuple[Row, ...] = ()
+
+    @property
+    def lead(self) -> tuple[str, ...]:
+        """The tensors that the story begins with."""
+        return leading(self.tensors)
+
+    @property
+    def proven(self) -> list[Cause]:
+        """The proven causes of the leading tensors; none where what leads does not repeat."""
+        return [] if self.leads == NONDETERMINISTIC else [x for x in map(self.causes.get, self.lead) if x and x.proven]
+
+    @property
+    def consequences(self) -> tuple[str, ...]:
+        """The other tensors that are wrong: made of the leading ones, or wrong too."""
+        return tuple(x for x in (*self.tensors, *self.others) if x not in (*self.lead, "delta"))
+
+    @property
+    def following(self) -> tuple[str, ...]:
+        """The consequences whose error is made of the leading tensors', or has the same cause."""
+        names = {name for x in self.lead if x in self.causes for name in self.causes[x].names}
+        same = names | {f"{name} (backward)" for name in names} | {FOLLOWS}
+        found = (self.causes[x] for x in self.consequences if x in self.causes)
+        return tuple(each.tensor for each in found if each.proven and same & set(each.names))
+
+    @property
+    def is_bug(self) -> bool:
+        """Whether the variant is wrong, not merely rounding."""
+        return is_bug(self.label, self.numbers)
+
+    @property
+    def sentence(self) -> str:
+        """The diagnosis in plain words, and what was not tried."""
+        return f"{words.diagnosis(self)} {words.not_tried(self)}".strip()
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        """Further lines: the numbers, proofs, the traced steps, what was not measured."""
+        return tuple(words.evidence(self))
+
+    @property
+    def line(self) -> str:
+        """The sentence where several variants are reported: it begins with the variant's name."""
+        return self.sentence if self.sentence.startswith(f"{self.variant} ") else f"{self.variant}: {self.sentence}"
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The cell that a page is about, seeds as one.
+
+    column: the ratio of the table, `x_single_device`, or `x_floor` where kernels are alone; times: of all ranks
+    together; rank, there: the worst rank and its ratio, None where ranks are alike; most: the largest of all cells that
+    it was chosen from; named: the variant; spoken: the line's name in a sentence; beyond: of tensors that are not
+    judged and go further, the furthest cell each; left_out: rows that it was not chosen from; without_digits: tensors
+    with an error where single device has none.
+    """
+
+    facet: str
+    series: str
+    spoken: str
+    named: str
+    kernel: str
+    dtype: str
+    tensor: str
+    world_size: int
+    column: str
+    times: float
+    rank: int | None
+    there: float
+    most: float
+    beyond: "tuple[Worst, ...]" = ()
+    left_out: tuple[str, ...] = ()
+    without_digits: tuple[str, ...] = ()
+
+    @property
+    def alone(self) -> bool:
+        """Whether kernels are alone: they are their own single device, and only the floor tells them apart."""
+        return self.column == "x_floor"

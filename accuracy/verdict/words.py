@@ -1,0 +1,306 @@
+"""The template of every sentence about a verdict: of one finding, of a variant's diagnosis, of the evidence.
+
+In: findings and `accuracy.verdict.facts`. Out: text. Rules hold labels and numbers; the command line, the API, the
+gate and reports print these sentences, and `accuracy.verdict.headline` makes a report's first screen of them.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from accuracy.core.number import count, plain
+from accuracy.results.hypothesis import FOLLOWS
+from accuracy.verdict import label
+from accuracy.verdict.inside import FORMAT, LSE, SCORES, WEIGHTS
+from accuracy.verdict.label import Numbers
+
+if TYPE_CHECKING:
+    from accuracy.verdict.facts import Facts
+
+ONE_RANK_ONLY = "One rank only"
+_DIFFER = "{repeats_differ:.0f} values differ between runs ({in_dtype})"
+_SIZE = ", by at most {repeats_size:.2g} of the tensor's size: "
+CHANGES = {
+    "differs": "",
+    "other_order": f"{_SIZE}sums were added in another order",
+    "race": f"{_SIZE}a race, other data was read, or random numbers were, as dropout's",
+}
+FINDINGS = {  # by the kind of a finding, with its numbers, its tensor and its dtype
+    "differs": _DIFFER,
+    "other_order": f"{_DIFFER}, in {{runs:.0f}} runs, on ranks {{ranks}}{CHANGES['other_order']}",
+    "race": f"{_DIFFER}, in {{runs:.0f}} runs, on ranks {{ranks}}{CHANGES['race']}",
+    "wrote": "{reason}",
+    "returned": "{reason}",
+    "unwaited": "{unwaited:.0f} values change when receive buffers are filled with NaN until their transfer has been"
+    " waited for: a race",
+    "nonfinite": "{nonfinite:.0f} values are not finite (inputs {inputs}, seed {seed:.0f})",
+    "poisoned": "{poisoned:.0f} values change when unwritten memory and memory beside the inputs are filled with NaN",
+    "future": "{future_differs:.0f} values of earlier rows change with later tokens",
+    "one_gradient": "{tensor} should be 0 with V = dout = 1 and is {probe:.2g}",
+    "one_value": "out should be 1 with V = 1 and is off by {probe:.2g} of it",
+    "zero_query": "out should be the mean of the values with Q = 0 and is off by {probe:.2g} of it",
+    "index_value": "out should be the mean of the visible positions' codes with Q = 0 and is off by {probe:.2g} of it",
+    "keys": "with Q = 0 lse counts keys: token {token:.0f} sees {keys_seen} and counts {keys_counted:.4g}",
+    "factor": "{factor:.7g} times the reference, standard error {gain_se:.1g} ({inputs} inputs)",
+    "biased": "{side} in every seed, by {bias_share:.2g} of the error ({inputs} inputs, t = {bias_t:.3g})",
+    "floor": "only as good as {floor} in {dtype}: {mark}",
+    "large": "the relative error is {error_rel:.2g} in {dtype} ({inputs} inputs)",
+    "large_in_few": "the relative error is {error_rel:.2g} in {dtype} ({inputs} inputs), in {struck:.2g} of elements",
+    "also_finer": "the relative error is {error_rel:.2g} and still {finer:.2g} in {finer_dtype} ({inputs} inputs)",
+    "beyond": "values farther from the reference than any rounding in {dtype} carries: {beyond:.0f} ({inputs} inputs)",
+    SCORES: "is that of scores in {floor}, as they may be",
+    "float32_lse": "is stored in float32, as it may be",
+    "float32_inside": "computes in float32 inside: at float64 its tensors are float32-accurate ({off:.2g})",
+    "coherent": "{x_single_device:.3g} times single device's error: more than {roundings:.0f} roundings can add up to",
+    "excess": "{x_single_device:.3g} times single device's error over {seeds:.0f} seeds; the schedule explains"
+    " {limit:.3g}",
+    "element": "the largest error is {x_single_device_max:.3g} times single device's (allowed: {allowed:g})",
+    "rank": "{x_single_device_rank:.3g} times single device's error on rank {rank:.0f} (allowed there: {allowed:.3g})",
+    label.ROUNDING: "{x_single_device:.3g} times single device's error",
+    label.NOT_MEASURED: "{reason}",
+}
+VERBS = {  # what the tensors of a label do, or of a kind of finding
+    "poisoned": "comes from unwritten memory",
+    "unwaited": "comes from a receive buffer that is read before its transfer has been waited for: a race",
+    "nonfinite": "is not finite",
+    label.INVALID: "gives values that are not finite, of a wrong shape or dtype, or from unwritten memory",
+    label.LOGIC: "is wrong {scope}",
+    label.PRECISION_FLOOR: "is only as good as {floors}",
+    label.BIASED: "is biased to one side",
+    label.EXCESS_ROUNDING: "rounds more than the schedule explains",
+    label.NONDETERMINISTIC: "differs from run to run",
+}
+TRACED = {  # the `finding` of a row of `steps/`, and what it says of `count`
+    "missing": "{count} visible pair{s} of a query and a key in no kernel call{where}",
+    "repeated": "{count} pair{s} of a query and a key in more than one kernel call{where}",
+    "hidden": "{count} pair{s} that the mask hides in a kernel call{where}",
+    "left out": "{tensor} does not hold {count} visible pair{s} of a query and a key{where}",
+    "counted again": "{tensor} counts {count} pair{s} of a query and a key more than once{where}",
+    "shown": "{tensor} holds {count} pair{s} that the mask hides{where}",
+    "added again": "{tensor} gets a block that no kernel call gave, or that it had already",
+    "never added": "{tensor} never gets {count} block{s} that the kernel gave{where}",
+    "changed": "{count} value{s} of the returned {tensor} differ from the last running state",
+    "other sum": "the returned {tensor} is not the sum of what the kernel gave for its tokens (off by {error_rel:.2g})",
+}
+MOST_TRACED = 3
+_TOKENS = (("query", "queries"), ("key", "keys"))
+GROWTHS = {
+    "flat": "flat: nothing adds up",
+    "random walk": "like the square root: independent roundings add up",
+    "bias": "linear or faster: every step adds the same",
+}
+
+
+def finding(kind: str, numbers: Numbers, tensor: str = "", dtype: str = "") -> str:
+    """The evidence of one verdict."""
+    return FINDINGS[kind].format(**{"tensor": tensor, "dtype": dtype, **numbers})
+
+
+def listed(names: Iterable[object]) -> str:
+    """`out, dq and dk`."""
+    *first, last = map(str, names)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _do(names: Sequence[str], phrase: str) -> str:
+    """Tensors and what they do: the phrase's verb is in the singular."""
+    verb, rest = phrase.split(" ", 1)
+    return f"{listed(names)} {verb if len(names) == 1 else 'are' if verb == 'is' else verb.removesuffix('s')} {rest}"
+
+
+def diagnosis(facts: "Facts") -> str:
+    """What is wrong, where, under which condition, and why; or how far a healthy variant is from the reference."""
+    numbers, name, dtypes = facts.numbers, facts.variant, listed(facts.dtypes or [""])
+    if facts.leads == label.NOT_MEASURED:
+        return f"{name} was not measured: {finding(facts.finding, numbers)}."
+    if facts.leads == label.ROUNDING:
+        if facts.label == label.ONE_RANK:
+            return f"{ONE_RANK_ONLY}: {_healthy(facts)} world_size=1 says that one rank is meant."
+        return f"{not_on(facts.missing_sizes)}: {_healthy(facts)}" if facts.missing_sizes else _healthy(facts)
+    if "returned" in numbers:
+        return f"{name} is not judged in {dtypes}: {numbers['returned']}."
+    if "wrote" in numbers:
+        return f"{name} {numbers['wrote']} in {dtypes}; a case in which it does is not judged."
+    if facts.leads == label.NONDETERMINISTIC:
+        text = what(facts) + CHANGES[facts.finding].format(**numbers)
+        same = [x for x in facts.tensors if x not in (*facts.lead, "delta")]
+        rest = {"differs too": same, "is wrong too": facts.others}
+        return "; ".join([text, *(_do(names, phrase) for phrase, names in rest.items() if names)]) + "."
+    text, also = ", ".join([what(facts), *where(facts)]) + why(facts), [*_consequences(facts)]
+    return f"{text}. {'; '.join(also)}." if also else f"{text}."
+
+
+def not_on(sizes: Iterable[int]) -> str:
+    """The first words on a variant that has no number at these numbers of ranks."""
+    return f"Not on {listed(sizes)} ranks"
+
+
+def not_tried(facts: "Facts") -> str:
+    """What no measured case has; a verdict holds for what was measured."""
+    return f"Not tried: {', '.join(facts.not_tried)}." if facts.not_tried else ""
+
+
+def what(facts: "Facts") -> str:
+    """Which tensors do what: the first clause of a diagnosis."""
+    scope, dtypes = "at any precision", listed(facts.dtypes)
+    if facts.sound_dtypes:
+        scope = f"in {dtypes} and right in {listed(facts.sound_dtypes)}"
+    elif facts.only_dtypes and {*facts.only_dtypes} == {*facts.dtypes}:
+        scope = f"in {dtypes}, the only dtype{'s' * (len(facts.dtypes) > 1)} measured"
+    elif facts.only_dtypes:
+        scope = f"in {dtypes}, measured in {listed(facts.only_dtypes)} only"
+    floors = [f"{floor} in {listed(names)}" for floor, names in facts.floors.items()]
+    kind = next((kind for kind in ("poisoned", "unwaited", "nonfinite") if kind in facts.numbers), label.INVALID)
+    verb = VERBS[kind if facts.leads == label.INVALID else facts.leads]
+    return _do(facts.lead, verb.format(scope=scope, floors=listed(floors or ["a coarser dtype"])))
+
+
+def where(facts: "Facts") -> Iterator[str]:
+    """With which problems, inputs and sizes, on which ranks, and how the error goes from rank to rank."""
+    if facts.settings:
+        groups = " and ".join(map(" or ".join, facts.settings))
+        yield f"only with {groups}" + (f" and in {facts.more_problems} more" if facts.more_problems else "")
+    special = [name for name in facts.inputs if name != "gaussian"]
+    if special and "gaussian" not in facts.inputs:
+        yield f"on {listed(special)} inputs only"
+    if 0 < len(facts.ranks) < facts.size:
+        yield _ranks(facts.ranks, facts.size)
+    if facts.sizes_right:
+        first, right = min(facts.sizes_wrong), listed(facts.sizes_right)
+        more = f"{first} ranks or more" if max(facts.sizes_right) < first else f"{listed(facts.sizes_wrong)} ranks"
+        yield f"with {more} (right with {right})"
+    if facts.trend and not facts.proven:
+        hops = facts.trend == "rising" and facts.ranks[0] > 0
+        way = {"rising": "growing", "falling": "falling"}[facts.trend]
+        yield f"{way} with the number of ring steps" if hops else f"{way} from rank to rank"
+
+
+def _ranks(wrong: tuple[int, ...], size: int) -> str:
+    first, last = wrong[0], wrong[-1]
+    run = wrong == tuple(range(first, last + 1))
+    if run and last == size - 1:
+        return f"on the last rank of {size}" if first == last else f"from rank {first} on"
+    if run and first == 0 < last:
+        return f"up to rank {last}"
+    which = f"{first} to {last}" if run and len(wrong) > 2 else listed(wrong)
+    return f"on rank{'s' * (len(wrong) > 1)} {which} of {size}"
+
+
+def why(facts: "Facts") -> str:
+    """What was proven of the leading tensors, each cause once; else how near the nearest hypothesis was."""
+    if facts.leads == label.INVALID:
+        return ""
+    lead, proven = facts.lead, facts.proven
+    tried = [facts.causes[x] for x in lead if x in facts.causes]
+    if not proven:
+        factor = "" if facts.gain is None else f"; {lead[0]} is about {1 + facts.gain:.7g} times the reference"
+        if not tried:
+            return f"; no cause was tried{factor}"
+        near = min(tried, key=lambda each: each.leaves)
+        nearest = f"of {near.tried} hypotheses on {near.tensor} the nearest leaves {near.leaves:.2g}"
+        return f"; no cause was proven: {nearest} times the expected rounding{factor}"
+    parts, rest = [], [x for x in lead if x not in {each.tensor for each in proven}]
+    while proven:
+        first, *proven = proven
+        alike = [each.tensor for each in proven if {*each.names} & {*first.names}]
+        proven = [each for each in proven if each.tensor not in alike]
+        gradients = alike and lead[0] not in ("out", "lse")
+        parts.append(first.text + (f" ({listed(alike)} alike)" if gradients else ""))
+    return f": {'; '.join(parts)}" + (f"; of {listed(rest)} no cause was proven" if rest else "")
+
+
+def _consequences(facts: "Facts") -> Iterator[str]:
+    """What the other wrong tensors do, and the first one's own cause where one is proven."""
+    rest = [x for x in facts.consequences if x not in facts.following]
+    coarse = [x for x in rest if facts.leads == label.PRECISION_FLOOR and x in facts.tensors]
+    proven = {name: each for name, each in facts.causes.items() if each.proven}
+    casts = "; ".join(dict.fromkeys(proven[x].text for x in facts.coarser if x in proven and proven[x].is_cast))
+    phrases = {
+        "follows from that": facts.following,
+        "is coarse too": coarse,
+        "is wrong too": [x for x in rest if x not in coarse],
+        f"stops getting better at a coarser dtype{f' ({casts})' if casts else ''}": facts.coarser,
+    }
+    yield from (_do(names, phrase) for phrase, names in phrases.items() if names)
+    yield from [proven[x].text for x in rest if x in proven][:1]
+
+
+def _healthy(facts: "Facts") -> str:
+    text = "rounds as a float32-internal function should" if FORMAT in facts.inside else "merely rounds"
+    if WEIGHTS in facts.inside:
+        values = "equal values round alike in 16 bits (as the softmax's weights, or heads' dk and dv, can)"
+        text += f", but for a bias on tied inputs, where {values}"
+    text += "; nothing else found" if facts.inside - {LSE, SCORES} else ""
+    at = f" at {listed(facts.sizes_right)} rank{'s' * (facts.sizes_right != (1,))}"
+    far: list[str] = []
+    for width in facts.widths:
+        unit = " times" if far else f" times the single-device kernel's error{at}"
+        number, most = plain(width.times), plain(width.most)
+        number = f"rounding{'' if far else at}" if math.isnan(width.times) else number + unit
+        more = "" if math.isnan(width.times) or most == plain(width.times) else f" ({most} on {width.inputs} inputs)"
+        far.append(f"{number} in {' and '.join(width.dtypes)}{more}")
+    text += f": every tensor but lse is within {', '.join(far)}" if far else ""
+    failed = f" {facts.failed} of {count(facts.cases, 'case')} failed." if facts.failed else ""
+    return f"{facts.variant} {text}.{failed}"
+
+
+def evidence(facts: "Facts") -> Iterator[str]:
+    """The lines below a diagnosis: numbers, what was not measured, proofs, the traced steps."""
+    if facts.leads == label.NOT_MEASURED:
+        return
+    if facts.leads != label.ROUNDING:
+        yield f"{listed(facts.tensors)}: {finding(facts.finding, facts.numbers, facts.tensors[0], facts.dtypes[-1])}."
+    for reason in list(facts.missing_sizes.values())[:1]:
+        yield f"Not measured on several ranks: {reason}."
+    for reason, dtypes in facts.unmeasured.items():
+        yield f"Not measured in {', '.join(dtypes)}: {reason}."
+    if facts.not_returned:
+        yield f"Not returned, so not judged: {', '.join(facts.not_returned)}."
+    for cases, first, reason in facts.failures:
+        yield f"Not measured in {count(cases, 'case')}, the first with {first}: {reason}."
+    for each in facts.causes.values():
+        if each.proven and each.names[0] != FOLLOWS and math.isfinite(each.rival):
+            case = f"{each.tensor} ({each.dtype}, {count(each.world_size, 'rank')})"
+            yield (
+                f"{case} is what this cause makes of the reference, to {each.leaves:.2g} times the expected rounding: "
+                f"{each.clauses[0]}. The next of {each.tried} hypotheses leaves {each.rival:.2g} times."
+            )
+    yield from _traced(facts)
+    if facts.ratios:
+        yield f"Errors dq : dk : dv are as {' : '.join(f'{ratio:.2g}' for ratio in facts.ratios)}."
+    if facts.growth:
+        grown = (f"{name} {x.text} ({GROWTHS.get(x.word, x.word)})" for name, x in facts.growth.items())
+        yield f"Growth over the world size: {', '.join(grown)}."
+    if facts.unjudged:
+        yield f"Not judged for excess rounding on {listed(facts.unjudged)}: that needs conditions=true."
+
+
+def _traced(facts: "Facts") -> Iterator[str]:
+    step = facts.step
+    if step:
+        keys = f" with the keys of rank {step['source']}" if 0 <= step["source"] != step["rank"] else ""
+        state = "what the kernel gives" if step["state"] == "partial" else "what has been joined so far"
+        yield (
+            f"The first step that leaves the rounding band: {step['way']} of rank {step['rank']}{keys}, block "
+            f"{step['step']} ({_tokens(step)}): {state} of {step['tensor']} is off by {step['error_rel']:.2g}."
+        )
+    elif step is not None:
+        yield "Traced step by step, no partial and no running state leaves the rounding band."
+    if facts.account:
+        first = [row for row in facts.account[:MOST_TRACED] if row["case_id"] == facts.account[0]["case_id"]]
+        more = len(facts.account) - len(first)
+        yield f"Accounting: {'; '.join(map(_entry, first))}" + (f"; {count(more, 'more finding')}." if more else ".")
+
+
+def _entry(row: Mapping[Any, Any]) -> str:
+    block = f", block {row['step']}" if row["step"] >= 0 else ""
+    numbers = {"count": int(row["count"]), "s": "" if row["count"] == 1 else "s", "tensor": row["tensor"]}
+    numbers |= {"where": f" ({_tokens(row)})" if row["query_begin"] >= 0 else "", "error_rel": row["error_rel"]}
+    return f"{row['way']} of rank {row['rank']}{block}: {TRACED[row['finding']].format(**numbers)}"
+
+
+def _tokens(row: Mapping[Any, Any]) -> str:
+    spans = ((names, row[f"{names[0]}_begin"], row[f"{names[0]}_last"]) for names in _TOKENS)
+    return ", ".join(
+        f"{one} {first}" if first == last else f"{more} {first} to {last}" for (one, more), first, last in spans
+    )
