@@ -72,7 +72,7 @@ def test_the_version_is_the_package_s_and_not_hydra_s(
 
 def test_the_help_lists_every_subcommand_and_each_has_a_help_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     files = {path.stem for path in (PACKAGE / "cli").glob("*.py") if "def main(arguments" in path.read_text()}
-    assert set(commands.COMMANDS) == files - {"evidence"}
+    assert set(commands.COMMANDS) == files
     for name in commands.COMMANDS:
         assert f"  accuracy {name} " in commands.text()
         with pytest.raises(SystemExit) as ended:
