@@ -76,7 +76,7 @@ $(VENV)/.site: $(VENV)/.package
 	touch $@
 
 site: $(VENV)/.site ## findings, every published report, API and tutorial with one search: site/index.html
-	$(BIN)/python -m accuracy.report.site . site
+	$(BIN)/python -m docs . site
 
 docs: $(VENV)/.package ## write the numbers of README, FINDINGS and the experiments from the published tables
 	$(BIN)/python -m experiments.blocks

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from accuracy.report.folder import NoReport
-from accuracy.report.leaderboard import REAL, SIMULATED, Cell, leaderboard, to_html, write_leaderboard
 from accuracy.results import lean, table
+from docs.leaderboard import REAL, SIMULATED, Cell, leaderboard, to_html, write_leaderboard
 from tests.report.synthetic import Shape, cases, rows_of
 from tests.report.tables import logic, times
 

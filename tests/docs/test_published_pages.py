@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from accuracy.report.site import build
-from accuracy.report.site.links import dead
+from docs import build
+from docs.links import dead
 from tests.report import page_check
 
 ROOT = Path(__file__).parents[2]

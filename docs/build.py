@@ -1,4 +1,4 @@
-"""`python -m accuracy.report.site REPOSITORY SITE`: all pages, with one search, by Sphinx (the extra `site`).
+"""`python -m docs REPOSITORY SITE`: all pages, with one search, by Sphinx (the extra `site`).
 
 In: a checkout, with REPORTS/EXPERIMENT/DEVICE/results.parquet of each published run. Out: SITE/index.html. A link that
 leads nowhere is an error.
@@ -15,10 +15,10 @@ from pathlib import Path
 from accuracy.core.errors import ConfigError
 from accuracy.report import build
 from accuracy.report.folder import NoReport
-from accuracy.report.leaderboard import write_leaderboard
-from accuracy.report.site import pages
-from accuracy.report.site.links import dead, relinked
-from accuracy.report.site.pages import Report
+from docs import pages
+from docs.leaderboard import write_leaderboard
+from docs.links import dead, relinked
+from docs.pages import Report
 
 USAGE_ERROR = 2
 SETTINGS = {
@@ -94,7 +94,7 @@ def write_site(root: Path, site: Path, chosen: Sequence[str] = ()) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print where the index is; 0, 1 where a link leads nowhere, 2 where a run cannot be reported on."""
-    parser = argparse.ArgumentParser(prog="python -m accuracy.report.site", description="Build the site.")
+    parser = argparse.ArgumentParser(prog="python -m docs", description="Build the site.")
     parser.add_argument("repository", type=Path, metavar="REPOSITORY", help="a checkout with reports/")
     parser.add_argument("site", type=Path, metavar="SITE", help="folder to write, made where it is missing")
     parser.add_argument("runs", nargs="*", metavar="EXPERIMENT/DEVICE", help="only these (all)")

@@ -9,7 +9,7 @@ from pathlib import Path
 from accuracy.chart import mark
 from accuracy.chart.view import Table
 from accuracy.report.build import ReportSummary
-from accuracy.report.site.links import relinked
+from docs.links import relinked
 
 GUIDES = {  # files of the repository that are pages, in the order of the contents
     "README.md": "guide/introduction.md",
