@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-SECONDS = 450.0
+SECONDS = 420.0
 FIRST = "tests/api/test_entries.py"
 MISSING = re.compile(r"No module named '([\w.]+)'")
 
