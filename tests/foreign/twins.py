@@ -148,7 +148,7 @@ TWINS = {
     "block_twice": ring(EVERYTHING, BLOCKS, times=count_of_block(2, 1)),
     "odd_length": ring(EVERYTHING, BLOCKS, says="only with",
                        times=count_of_block(0, 1, lambda where, length: length % 2)),
-    "odd_size": ring(EVERYTHING, BLOCKS, says="only at 3 and 5 ranks",
+    "odd_size": ring(EVERYTHING, BLOCKS, says="only with world_size=3 or world_size=5",
                      times=count_of_block(0, 1, lambda where, length: where[1] % 2)),
     "long": ring(EVERYTHING, BLOCKS, says="only with seqlen=2304",
                  times=count_of_block(0, 1, lambda where, length: length * where[1] > 2048)),
