@@ -136,11 +136,14 @@ def missing_sizes(results: pd.DataFrame) -> dict[int, str]:
     A function of one device has one rank, however many were planned. What a variant of this package, or an adapter of
     another's, says that it cannot do is no gap either, unless it is for lack of ranks.
     """
-    found = {}
-    for size, rows in results[results["world_size"] > 1].groupby("world_size"):
+    found: dict[int, str] = {}
+    several = results[results["world_size"] > 1]
+    if several["reason"].fillna("").str.contains(NOT_SHARED, regex=False).any():
+        return found
+    for size, rows in several.groupby("world_size"):
         reasons = rows["reason"].fillna("").astype(str)
         gaps = (rows["status"] == FAILED) | reasons.str.startswith(TOO_FEW_RANKS)
-        gaps |= rows["options"].map(fields.is_foreign) & ~reasons.str.contains(NOT_SHARED, regex=False)
+        gaps |= rows["options"].map(fields.is_foreign)
         if not (rows["status"] == OK).any() and gaps.any():
             found[int(size)] = str(reasons[gaps].iloc[0])  # type: ignore[arg-type]
     return found
