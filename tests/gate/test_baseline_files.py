@@ -96,7 +96,7 @@ def refused(answer: Answer) -> str:
     assert answer.out == ""
     lines = answer.err.splitlines()
     assert len(lines) == 1
-    assert lines[0].startswith("accuracy-check: ")
+    assert lines[0].startswith("accuracy check: ")
     assert "Traceback" not in lines[0]
     assert lines[0].isprintable()
     return lines[0]
