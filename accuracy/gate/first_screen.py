@@ -20,9 +20,9 @@ MARKS = f"{FAIL} failed · {OPEN} incomplete · below it the baseline's"
 _TENSOR, _VARIANT = KEYS.index("tensor"), KEYS.index("variant")
 ADVICE = {
     Exit.OK: "Nothing to do.",
-    Exit.REGRESSION: "Mend it; or, where the change is wanted: accuracy-check accept RUN_FOLDER --to BASELINE.",
+    Exit.REGRESSION: "Mend it; or, where the change is wanted: accuracy accept RUN_FOLDER --to BASELINE.",
     Exit.INCOMPLETE: "Repeat the run's command, which measures what is missing; what is undecided needs --second.",
-    Exit.NO_BASELINE: "accuracy-check accept RUN_FOLDER --to FOLDER makes a run the baseline.",
+    Exit.NO_BASELINE: "accuracy accept RUN_FOLDER --to FOLDER makes a run the baseline.",
 }
 
 

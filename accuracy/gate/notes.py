@@ -45,7 +45,7 @@ def notes(
             " seed fails only far out; a larger problem has less of them"
         )
     if "improved" in labels:
-        yield "some cells improved; accuracy-check accept RUN_FOLDER --reason '...' keeps it so"
+        yield "some cells improved; accuracy accept RUN_FOLDER --reason '...' keeps it so"
     if "undecided" in labels:
         again = fresh_seeds(run)
         yield f"a second look settles the undecided: the same run with {again}, then --second ITS_FOLDER"

@@ -58,7 +58,7 @@ def read_baseline(folder: Path) -> RunTable:
     """A published run; its files must be those that SHA256SUMS names."""
     _must_be_a_folder(folder)
     if (folder / "results").is_dir() and not (folder / "results.parquet").exists():
-        raise ConfigError(f"{folder} is a run, not a baseline; make it one with accuracy-check accept")
+        raise ConfigError(f"{folder} is a run, not a baseline; make it one with accuracy accept")
     return _published(folder, signed=True)
 
 

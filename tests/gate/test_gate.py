@@ -64,7 +64,7 @@ OUTCOMES = {  # run, exit status, what is said
         MadeUp(luck=1, change=all_worse), 1, "error over the rounding floor +10", f"0 passed, {CELLS} failed",
     ),
     "one bad seed": (MadeUp(worse=one_seed), 1, "1 outlier"),
-    "an improvement": (MadeUp(luck=1, worse=ring_dq(0.9)), 0, "1 improved", "accuracy check accept"),
+    "an improvement": (MadeUp(luck=1, worse=ring_dq(0.9)), 0, "1 improved", "accuracy accept"),
     "a lost case": (
         MadeUp(change=lambda about, rows: None if about["case_id"] == ONE else rows), 3,
         "ring bfloat16 W=4 seed 3: planned, and not in the table", f"{CELLS} passed, 1 failed, 0 skipped",
