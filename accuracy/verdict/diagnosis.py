@@ -134,16 +134,18 @@ def missing_sizes(results: pd.DataFrame) -> dict[int, str]:
     """Return the numbers of ranks at which a variant was to be measured and has no number, and why.
 
     A function of one device has one rank, however many were planned. What a variant of this package, or an adapter of
-    another's, says that it cannot do is no gap either, unless it is for lack of ranks.
+    another's, says that it cannot do is no gap either. A lack of ranks is one where no case of several was measured.
     """
     found: dict[int, str] = {}
     several = results[results["world_size"] > 1]
     if several["reason"].fillna("").str.contains(NOT_SHARED, regex=False).any():
         return found
+    some = bool((several["status"] == OK).any())
     for size, rows in several.groupby("world_size"):
         reasons = rows["reason"].fillna("").astype(str)
-        gaps = (rows["status"] == FAILED) | reasons.str.startswith(TOO_FEW_RANKS)
-        gaps |= rows["options"].map(fields.is_foreign)
+        lacking = reasons.str.startswith(TOO_FEW_RANKS)
+        gaps = (rows["status"] == FAILED) | rows["options"].map(fields.is_foreign)
+        gaps = lacking if lacking.any() and not some else gaps & ~lacking  # as many as there are, but more than one
         if not (rows["status"] == OK).any() and gaps.any():
             found[int(size)] = str(reasons[gaps].iloc[0])  # type: ignore[arg-type]
     return found

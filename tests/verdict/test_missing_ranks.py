@@ -27,6 +27,7 @@ def without(sizes: tuple[int, ...], status: str, reason: str, options: str = FOR
     [
         ((), "ok", "", ROUNDING),
         ((2, 3), UNSUPPORTED, f"{TOO_FEW_RANKS}1 ranks here", ONE_RANK),
+        ((3,), UNSUPPORTED, f"{TOO_FEW_RANKS}2 ranks here", ROUNDING),
         ((2, 3), FAILED, "rank 1: RuntimeError: on purpose", ONE_RANK),
         ((2, 3), UNSUPPORTED, "problem.seqlen=511 does not divide", ONE_RANK),
         ((3,), FAILED, "rank 2: RuntimeError: on purpose", MISSING_RANKS),
