@@ -1,6 +1,7 @@
 """Does a function share its work with the other ranks? A ring does; attention on one device does not, whatever its
 parameters are called."""
 
+import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,6 +32,7 @@ BINDINGS = "_distributed_c10d."
 
 _talks: dict[tuple[int, int], Callable[..., Any]] = {}
 """By id, as a callable object may have no hash, and number of ranks; held, so that no other gets its id."""
+LATE_IMPORT = re.compile(r"^[ \t]+(from|import) ", re.MULTILINE)
 _may_share: dict[int, tuple[Callable[..., Any], bool]] = {}
 
 
@@ -47,11 +49,14 @@ class _Collectives(TorchDispatchMode):
 
 def may_share(fn: Callable[..., Any]) -> bool:
     """Return whether a function may be one of several ranks: it takes a group, or any word, or the code that it is made
-    of names torch.distributed, in its user's files, in the package that it comes from, or in the script that runs."""
+    of names torch.distributed, in its user's files (of a whole package, where one of them imports late), in the package
+    that it comes from, or in the script that runs."""
     if names(fn, "group") or takes_any_word(parameters(fn) or {}):
         return True
     if id(fn) not in _may_share:
-        texts = (path.read_text(errors="replace") for path in own_code.modules(fn).values())
+        texts = [path.read_text(errors="replace") for path in own_code.modules(fn).values()]
+        if any(LATE_IMPORT.search(text) for text in texts):
+            texts = [path.read_text(errors="replace") for path in own_code.files(fn)]
         _may_share[id(fn)] = fn, any("distributed" in text for text in texts) or _names_distributed(fn)
     return _may_share[id(fn)][1]
 

@@ -1,6 +1,8 @@
 """Whether a function may share its work is read off its parameters and off the code that it is made of."""
 
 from functools import partial
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,3 +56,14 @@ def test_a_function_of_the_script_that_runs_is_read_too(tmp_path: Any) -> None:
         f"{script}\nfrom accuracy.runtime.collectives import may_share\nprint(may_share(attend))\n"
     )
     assert python("script.py", folder=tmp_path).stdout.split() == ["True"]
+
+
+def test_what_a_function_imports_when_it_is_called_is_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "shares_late"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "def attend(q, k, v):\n    from .ring import ring\n\n    return ring(q, k, v)\n"
+    )
+    (package / "ring.py").write_text("import torch.distributed as dist\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert may_share(import_module("shares_late").attend)
