@@ -112,21 +112,17 @@ class Work:
 
 
 def rank_program(
-    case: Case, kernel: Kernel, shards: Sequence[Tensors], agree: Callable[[bool], None] = lambda fine: None
+    case: Case, kernel: Kernel, shards: Sequence[Tensors], agree: Callable[[], None] = lambda: None
 ) -> Program:
     """Forward, then backward, of the rank that the world says; shards: (q, k, v, dout), at the rank's place. What a
-    forward returns beyond out and lse is handed to its backward. agree: called between them, with whether the forward
-    returned; it may raise. Raises RuntimeError where a schedule writes to its inputs."""
+    forward returns beyond out and lse is handed to its backward. agree: called between them; it may raise. Raises
+    RuntimeError where a schedule writes to its inputs."""
     work = Work(case, kernel, shards)
 
     async def program(world: World) -> Results:
         before = _versions(work.shards[world.rank])
-        try:
-            forwarded = await work.forward(world)
-        except Exception:
-            agree(False)
-            raise
-        agree(True)
+        forwarded = await work.forward(world)
+        agree()
         gradients = await work.backward(world, forwarded)
         if _versions(work.shards[world.rank]) != before:
             raise RuntimeError(WROTE)

@@ -36,9 +36,13 @@ PATIENCE_SECONDS = 3.0  # of a rank with an exception, for the others to hear of
 PLAIN, POISON, FUTURE, PREPARE, END = range(5)
 RERUNS = (Reruns(), Reruns(poison=True), Reruns(future=True))
 """What the first three ask for; the first, where the case says so, with every rank's repeats."""
-OTHERS_FAILED = "no backward, as another rank's forward raised"
 Told = dict[str, Any]
-"""What a rank tells of its part in a case: its error, or its cost and what its tensors are like."""
+"""What a rank tells of its part in a case: its error, or its cost and what its tensors are like; nothing where it had
+none, or where another rank's error ended it."""
+
+
+class OtherRankFailed(RuntimeError):
+    """This rank's forward returned, and another one's raised."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,7 @@ class Rank:
         self._simulate, self.pipeline.run_ranks = self.pipeline.run_ranks, self.run_all
         self.number = -1  # of the case
         self._drawn_for: object = None
-        self._stuck = False
+        self._agreed = self._all_come = False
         self._shards: Tensors | Exception = ()
 
     @property
@@ -190,7 +194,7 @@ class Rank:
         self.tell(self.number, what)
         every, results = self.take_part(what, shards[0])
         failed = [(rank, told["error"]) for rank, told in enumerate(every) if "error" in told]
-        for rank, error in sorted(failed, key=lambda each: OTHERS_FAILED in each[1]):
+        for rank, error in failed:
             raise RankFailed(f"rank {rank}: {error}")
         for told in every:
             if "not_shared" in told:
@@ -204,20 +208,26 @@ class Rank:
         """What every rank tells of its part; on the first, which is given its shards, also all results."""
         mine: Results = ()
         told: Told = {}
+        self._agreed = self._all_come = False
         with nullcontext() if self.task.callers else time_limit(self.task.seconds):
             try:
                 mine, told = self._run(what, given)
+            except OtherRankFailed:
+                pass  # that rank tells its error
             except NotShared as error:
                 told = {"not_shared": str(error)}
             except (Exception, SystemExit) as error:  # some packages call exit()
                 told = {"error": located(error)[:500]}
                 text = "".join(traceback.format_exception(error))
                 writing.write_traceback(self.task.folder, self.task.cases[self.number].id, text, self.ranks.rank)
+            patience = PATIENCE_SECONDS if "error" in told else None
             try:
-                if "error" in told and (self._stuck or not device_works(self.case.device)):
+                if patience and not device_works(self.case.device):
                     raise messages.Stuck
-                return self._exchange(mine, told)
-            except messages.Stuck:
+                if not self._agreed:
+                    self._agree(False, patience)
+                return self._exchange(mine, told, None if self._all_come else patience)
+            except messages.Stuck:  # after patience
                 reason = f"rank {self.ranks.rank}: {told['error']}"
                 journal.note(self.task.folder, "final", reason)
             except RuntimeError:
@@ -227,7 +237,7 @@ class Rank:
     def _run(self, what: int, given: Tensors | None) -> tuple[Results, Told]:
         case, rank, guarded = replace(self.case, reruns=RERUNS[what]), self.ranks.rank, None
         if rank >= case.world_size:
-            self._agree(True)
+            self._agree()
             return (), {}
         shards = self._shards if given is None else given
         if isinstance(shards, Exception):
@@ -252,21 +262,19 @@ class Rank:
         repeated = repeats.repeat(results, lambda: run_rank(program, world), again)
         return results, {**vars(cost), "tensors": messages.describe(results), "repeats": repeated}
 
-    def _agree(self, fine: bool) -> None:
-        """Let all ranks hear of a forward that raised: its rank would leave the others waiting in their backward.
-        Raises RuntimeError on those whose own forward returned."""
+    def _agree(self, fine: bool = True, patience: float | None = None) -> None:
+        """Let all ranks hear of one whose forward raised: the others would wait for it in their backward. Every rank
+        calls it once in a run. patience: as `messages.share`. Raises OtherRankFailed on ranks whose own forward
+        returned, and what `messages.share` raises."""
+        self._agreed = True
         if self.case.world_size == 1:
+            self._all_come = True
             return
-        try:
-            every = messages.share(str(fine), self.ranks.control, None if fine else PATIENCE_SECONDS)
-        except messages.Stuck:
-            self._stuck = True  # the others wait in the middle of their forward
-            return
-        if fine and str(False) in every:
-            raise RuntimeError(OTHERS_FAILED)
+        self._all_come = str(False) in messages.share(str(fine), self.ranks.control, patience)
+        if fine and self._all_come:
+            raise OtherRankFailed
 
-    def _exchange(self, mine: Results, told: Told) -> tuple[list[Told], list[Results]]:
-        patience = PATIENCE_SECONDS if "error" in told else None
+    def _exchange(self, mine: Results, told: Told, patience: float | None) -> tuple[list[Told], list[Results]]:
         size = self.case.world_size
         every = [json.loads(text) for text in messages.share(json.dumps(told), self.ranks.control, patience)[:size]]
         if self.ranks.rank >= size or any("tensors" not in each for each in every):

@@ -14,7 +14,7 @@ from accuracy.core.errors import RanksEnded
 from accuracy.execute.dispatch import measure as measure_plans
 from accuracy.execute.dispatch import task_of
 from accuracy.execute.plan import plan
-from accuracy.execute.ranks import agent, journal
+from accuracy.execute.ranks import agent, journal, rank_loop
 from accuracy.results import table
 from tests import planting
 from tests.measuring import COSTS, TINY, configuration
@@ -125,6 +125,32 @@ def test_an_exception_that_all_ranks_hear_of_ends_no_process_and_sizes_share_the
     assert set(failed["reason"]) == {"rank 0: ValueError: planted (fails.py:10, in forward)"}
     assert len(failed) == 3
     assert len(set(pids.read_text().split("\n")) - {""}) == 3  # a process for each of three ranks
+
+
+LATE = f"rank.world.rank == 1 and time.sleep({rank_loop.PATIENCE_SECONDS + 1})"
+AFTERWARDS = """
+async def forward(self, rank, q, k, v):
+    result = await super().forward(rank, q, k, v)
+    if rank.world.rank == 1:
+        raise SystemExit(0)
+    return result
+"""
+
+
+def test_a_rank_that_is_late_or_ends_after_the_others_leaves_none_waiting(tmp_path: Path) -> None:
+    """On a busy machine a healthy function of one device took 300 s: rank 1 raised later than the others waited."""
+    alone = "from accuracy.core.errors import NotShared; raise NotShared('planted')"
+    planting.first(tmp_path / "mine", "late", f"{LATE}; {alone}")
+    planting.ring(tmp_path / "mine", "exits_late", AFTERWARDS)
+    rows = run(tmp_path / "run", "variant=[late,exits_late,ring]", "world_size=[2,3]", "world=processes",
+               "world.processes.timeout_seconds=20", parts=tmp_path / "mine")  # fmt: skip
+    found = rows.groupby("variant")[["status", "reason"]].agg(set)
+    assert found.loc["late"].tolist() == [{table.UNSUPPORTED}, {"planted"}]
+    assert found.loc["exits_late", "status"] == {table.FAILED}
+    (reason,) = found.loc["exits_late", "reason"]
+    assert reason.startswith("rank 1: SystemExit: 0")
+    assert found.loc["ring", "status"] == {table.OK}
+    assert not list((tmp_path / "run" / table.TRACEBACKS).glob("*-rank[02].txt"))
 
 
 def test_a_rank_that_dies_once_costs_a_start_and_the_case_is_measured(tmp_path: Path) -> None:
