@@ -27,7 +27,8 @@ from accuracy.results.table import ALL_RANKS, FAILED, OK, RESULTS_SCHEMA, TOO_FE
 from accuracy.runtime import arithmetic
 from accuracy.runtime import device as devices
 from accuracy.runtime.collectives import may_share
-from accuracy.verdict.diagnosis import missing_sizes, on_one_rank_only
+from accuracy.verdict.diagnosis import too_little
+from accuracy.verdict.label import ONE_RANK
 from accuracy.verdict.rule import factor
 from accuracy.verdict.words import ONE_RANK_ONLY, not_on
 
@@ -92,7 +93,7 @@ def assert_accurate(
 
 
 KEYWORDS = (*OF_PROBLEM, *(set(inspect.signature(assert_accurate).parameters) - {"fn", "seed", "limits", "problem"}))
-"""What `accuracy_gate` hands on; seeds and limits are its own."""
+"""The keywords that the fixture `accuracy_gate` passes to `results_of`. Its `seeds` and `limits` it uses itself."""
 
 
 def check_limits(limits: Limits | None) -> None:
@@ -140,16 +141,15 @@ def not_measured(results: pd.DataFrame) -> str | None:
         return f"not measured: {results['reason'].iloc[0]}"
     if (results["status"] == FAILED).any():
         return None  # a complaint of its own
-    missing = missing_sizes(results)
-    if on_one_rank_only(results):
-        reason = next(iter(missing.values()))
+    label, missing = too_little(results)
+    if label is None:
+        return None
+    reason = next(iter(missing.values()))
+    if label == ONE_RANK:
         more = "" if reason.startswith(TOO_FEW_RANKS) else f" ({reason})"
         return f"{ONE_RANK_ONLY}; give world_size=1 if that is meant{more}"
-    if missing:
-        here = sorted(set(results.loc[results["status"] == OK, "world_size"]))
-        reason = next(iter(missing.values()))
-        return f"{not_on(missing)} ({reason}); give world_size={here} if these are meant"
-    return None
+    here = sorted(set(results.loc[results["status"] == OK, "world_size"]))
+    return f"{not_on(missing)} ({reason}); give world_size={here} if these are meant"
 
 
 def rows_in(results: pd.DataFrame) -> list[Row]:

@@ -130,9 +130,9 @@ def _taken(fn: Callable[..., Any], q: Tensor, how: Mapping[str, Any]) -> dict[st
     values = {"causal": False, "softmax_scale": q.shape[-1] ** -0.5, "group": None, **how}
     found = {name: (word, known[name]) for word, names in NAMES.items() for name in names if name in known}
     taken = {name: values[word] for name, (word, each) in found.items() if word in how or each.default is each.empty}
-    named = {word for word, _ in found.values()}
-    rest = {word: value for word, value in how.items() if word in known or takes_any_word(known)}
-    return {**{word: value for word, value in rest.items() if word not in named}, **taken}
+    renamed, any_word = {word for word, _ in found.values()}, takes_any_word(known)
+    same = {word: value for word, value in how.items() if word not in renamed and (word in known or any_word)}
+    return same | taken
 
 
 def _called(

@@ -44,6 +44,8 @@ def bounds(q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None = None, **how: A
     beyond it is no rounding; `likely(p)`, exceeded with a chance of p at most where roundings are independent. Their
     derivation: accuracy/bound/README.md. Raises ConfigError, a ValueError.
     """
+    check_tensors(q, k, v, dout)
+    check_how(q, k, **{name: value for name, value in how.items() if name != "policy"})
     found = exact(q, k, v, dout, **how).bounds
     return found if dout is not None else {name: found[name] for name in ("out", "lse")}
 
@@ -54,9 +56,8 @@ def exact(
     softcap: float | None = None, sinks: Sequence[float] = (), policy: str | Policy = "loosest", pieces: int = 1,
     stored_lse: str | None = None,
 ) -> Exact:  # fmt: skip
-    """What `bounds` and `assert_close` are made of. dout None: gradients are those of no dout, zero."""
-    check_tensors(q, k, v, dout)
-    check_how(q, k, causal, softmax_scale, window, documents, softcap, sinks, pieces)
+    """What `bounds` and `assert_close` are made of, which have checked the arguments. dout None: gradients are those of
+    no dout, zero."""
     word = str(q.dtype).removeprefix("torch.")
     rounding = policy if isinstance(policy, Policy) else _named(policy, word, pieces, stored_lse)
     scale = q.shape[-1] ** -0.5 if softmax_scale is None else float(softmax_scale)

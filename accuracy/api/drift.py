@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from accuracy.api.measure import execute
-from accuracy.api.request import named, request
+from accuracy.api.request import check_of_no_function, named, request
 from accuracy.core.entry import OF_PROBLEM, entry
 from accuracy.core.errors import ConfigError
 from accuracy.verdict.drift import boundaries, pairs, places
@@ -138,7 +138,7 @@ def _request(
             raise ConfigError(f"two functions are called {clash}; give one another __name__")
         functions |= each
     if not functions:
-        _check_of_function(sharding, layout)
+        check_of_no_function(sharding, layout)
     one_rank = "", "@1"  # a function of b has one rank, whatever world_size is
     texts = [
         [*names, *(_function_text(name, sharding, layout) + ranks for name in each)]
@@ -186,7 +186,7 @@ def invariance(
     """
     names, functions = named(_listed(path))
     if not functions:
-        _check_of_function(sharding, layout)
+        check_of_no_function(sharding, layout)
     texts = [*names, *(_function_text(name, sharding, layout) for name in functions)]
     arguments = {
         "dtype": dtype, "world_size": world_size, "seed": seed, "inputs": inputs, "kernel": kernel, "device": device,
@@ -205,11 +205,6 @@ def invariance(
 
 def _listed(given: Paths) -> Any:
     return [given] if isinstance(given, str) or callable(given) else given
-
-
-def _check_of_function(sharding: str, layout: str) -> None:
-    if (sharding, layout) != ("contiguous", "bshd"):
-        raise ConfigError("sharding and layout are those of a function; a variant has its own: drop them")
 
 
 def _function_text(name: str, sharding: str, layout: str) -> str:

@@ -39,8 +39,8 @@ def request(
     names, subject_functions = named(subjects)
     chosen = nodes("variant", names) if names else {}
     texts = given.give({**subject_functions, **(functions or {})})
-    if not texts and (node["sharding"], node["layout"]) != ("contiguous", "bshd"):
-        raise ConfigError("sharding and layout are those of a function; a variant has its own: drop them")
+    if not texts:
+        check_of_no_function(node["sharding"], node["layout"])
     handed = {name: {**node, "fn": texts[name]} for name in subject_functions}
     for group in ("kernel", "inputs"):
         if group in settings and not isinstance(settings[group], dict):
@@ -58,6 +58,12 @@ def request(
     config["problem"] |= {**(defaults or {}), **arguments}
     config = replay.settle(config, [*words, *(f"problem.{name}" for name in arguments), *settings])
     return settle(held(config, given_keys))
+
+
+def check_of_no_function(sharding: str, layout: str) -> None:
+    """Raises ConfigError where a sharding or a layout came without a function that it could be of."""
+    if (sharding, layout) != ("contiguous", "bshd"):
+        raise ConfigError("sharding and layout are those of a function; a variant has its own: drop them")
 
 
 def _key(name: str) -> str:

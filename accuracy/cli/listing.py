@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]
-
 from accuracy.cli import commands
 from accuracy.core.paths import CONFIGS
 
@@ -44,6 +42,8 @@ def text(folders: Sequence[Path]) -> str:
 
 def nearest_key(name: str) -> str:
     """The key of the configuration that a wrong one was meant to be; "" where none is near. `mask` is problem.mask."""
+    import yaml  # type: ignore[import-untyped]  # here: the help does without
+
     files = {"": "config.yaml", "problem.": "problem/small.yaml"}
     known = [f"{group}{key}" for group, file in files.items() for key in _keys(yaml.safe_load((CONFIGS / file).open()))]
     same = [key for key in known if key.rpartition(".")[2] == name]

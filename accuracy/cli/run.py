@@ -6,7 +6,6 @@ import sys
 
 from accuracy import __version__
 from accuracy.cli import commands, listing, status_of
-from accuracy.execute import start
 
 
 def command() -> None:
@@ -14,12 +13,11 @@ def command() -> None:
     the process that measures it is a failed row."""
     if commands.is_command(sys.argv[1:]):
         sys.exit(status_of("accuracy", lambda: commands.run(sys.argv[1:])))
-    start.only_workers_measure = True
     gc.disable()  # what is imported stays, and to look through it again and again takes a quarter of a second
-    main()
+    main(only_workers_measure=True)
 
 
-def main() -> None:
+def main(only_workers_measure: bool = False) -> None:
     """Exit status: 0 measured; 2 a mistake in the configuration; 3 nothing could be measured, or experiment=diagnose
     had one rank alone of several; 5 it found a tensor that is invalid or wrong at any precision; 130 interrupted."""
     arguments = sys.argv[1:]
@@ -31,5 +29,7 @@ def main() -> None:
         print(f"accuracy {__version__}")
     else:
         from accuracy.cli import application
+        from accuracy.execute import start
 
+        start.only_workers_measure |= only_workers_measure
         sys.exit(application.start(arguments))

@@ -42,7 +42,7 @@ def modules(part: Any) -> dict[str, Path]:
         path = Path(getattr(module, "__file__", None) or "")
         if path.suffix == ".py" and is_own(path):
             found[name] = path
-            waiting += filter(None, map(_module_name, list(vars(module).values())))
+            waiting += filter(None, map(module_name, list(vars(module).values())))
     return dict(sorted(found.items()))
 
 
@@ -67,19 +67,19 @@ def _referred(part: Any) -> Iterator[str]:
     """The modules of a function, of what it wraps, binds or calls, and of what it refers to by name."""
     while part is not None:
         kinds = type(part), type(getattr(part, "__self__", None))  # of a callable object, of a method's object
-        yield from filter(None, map(_module_name, [part, *kinds]))
+        yield from filter(None, map(module_name, [part, *kinds]))
         yield str(getattr(part, "__globals__", {}).get("__name__", ""))  # a decorator's function names another module
         with suppress(TypeError, ValueError):
             used = inspect.getclosurevars(part)
-            yield from filter(None, map(_module_name, [*used.globals.values(), *used.nonlocals.values()]))
+            yield from filter(None, map(module_name, [*used.globals.values(), *used.nonlocals.values()]))
         if isinstance(part, partial):
-            yield from filter(None, map(_module_name, [*part.args, *part.keywords.values()]))
+            yield from filter(None, map(module_name, [*part.args, *part.keywords.values()]))
             part = part.func
         else:
             part = getattr(part, "__wrapped__", getattr(part, "__func__", None))
 
 
-def _module_name(value: Any) -> str | None:
+def module_name(value: Any) -> str | None:
     """The name of a module, or of the module that defines a function, a class, or an object's class."""
     with suppress(Exception):  # whatever a proxy raises for an attribute
         name = value.__name__ if isinstance(value, ModuleType) else value.__module__

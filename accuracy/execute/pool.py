@@ -95,7 +95,7 @@ class _Worker:
 
     @property
     def handles(self) -> list[Any]:
-        """What is ready to be read when the process answers or ends."""
+        """The connection and the sentinel of the process: one of them can be read once it answers or ends."""
         return [self.connection, self.process.sentinel]
 
     def keep_busy(self, schedule: "Schedule", begin: Callable[[Case], None]) -> bool:

@@ -88,8 +88,8 @@ def write(folder: Path, case: Case, measured: Measured) -> str:
     """Store the rows of a case; return its status."""
     if measured.traceback:
         writing.write_traceback(folder, case.id, measured.traceback)
-    tables = [measured.table(name) for name in ("steps", "hypotheses", "boundaries", "places", "logprobs")]
-    writing.write_case(folder, case.id, measured.results, measured.positions, *tables)
+    side: dict[str, writing.Rows] = {"positions": measured.positions, **measured.tables}
+    writing.write_case(folder, case.id, measured.results, *(side.get(name) for name in table.SIDE_TABLES))
     return measured.status
 
 

@@ -42,7 +42,7 @@ class Chunked(KernelKnobs):
         return Abilities(dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, features=FEATURES, missing=missing)
 
     def scores_at_once(self, problem: Problem, device: str) -> int:
-        """Those of one chunk."""
+        """Count the scores of one chunk of queries and keys, the only ones in memory at once."""
         rows, keys = min(problem.queries, self.query_chunk), min(problem.seqlen, self.key_chunk)
         return problem.batch * problem.heads * rows * keys
 

@@ -87,7 +87,7 @@ def stored_dtype(case: Case, name: str, results: Sequence[Results]) -> str:
 
 
 def _apart(case: Case, targets: Targets, results: Sequence[Results], dtypes: dict[str, str]) -> dict[str, _Apart]:
-    """Of each tensor that the ranks returned."""
+    """Compare each tensor that the ranks returned with all of its targets; the distances by tensor."""
     found = {}
     for name, x in in_turn(case, targets, results):
         dtype, unquantised = dtypes[name], targets.unquantised_target(case, name)

@@ -30,7 +30,7 @@ class Target:
 
     @cached_property
     def norm_square(self) -> Tensor:
-        """Of each rank's finite values: (W,)."""
+        """The squared norm of each rank's finite values: (W,)."""
         return self.finite.square().flatten(1).sum(1)
 
     @cached_property

@@ -27,7 +27,7 @@ def bytes_needed(case: Case) -> int:
 
 
 def _elements(problem: Problem) -> tuple[int, int]:
-    """Of q (or dout, out, dq), and of k (or v, dk, dv)."""
+    """How many elements q has (dout, out and dq have as many), and how many k has (as v, dk and dv)."""
     width = problem.batch * max(problem.head_dim, problem.value_dim)
     return problem.queries * problem.heads * width, problem.seqlen * problem.heads_kv * width
 

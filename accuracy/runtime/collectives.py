@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any, TypeVar
 
 import torch.distributed as dist
@@ -79,24 +79,17 @@ def _names_distributed(fn: Callable[..., Any]) -> bool:
     seen: set[str] = set()
     while spaces:
         space = spaces.pop()
-        package = str(space.get("__name__", "")).partition(".")[0]
-        if package in ("torch", "accuracy") or (name := str(space.get("__name__", ""))) in seen:
+        name = str(space.get("__name__", ""))
+        package = name.partition(".")[0]
+        if package in ("torch", "accuracy") or name in seen:
             continue
         seen.add(name)
-        modules = {_module_of(value) for value in list(space.values())}
+        modules = {own_code.module_name(value) or "" for value in list(space.values())}
         if any(module.startswith("torch.distributed") for module in modules):
             return True
         own = (sys.modules.get(module) for module in modules if module.partition(".")[0] == package)
         spaces += [vars(module) for module in own if module is not None]
     return False
-
-
-def _module_of(value: Any) -> str:
-    """The name of a module, or of the module that defines a function or a class; "" where there is none."""
-    with suppress(Exception):  # whatever a proxy raises for an attribute
-        name = value.__name__ if isinstance(value, ModuleType) else value.__module__
-        return name if isinstance(name, str) else ""
-    return ""
 
 
 def watched(call: Callable[[], T]) -> tuple[T, bool]:

@@ -60,8 +60,8 @@ def _facts(
         pattern |= {"inside": inside.marks(verdicts), "widths": _widths(results, pattern["dtypes"], verdicts)}
         sizes = verdicts.loc[verdicts["label"] != NOT_MEASURED, "world_size"]
         pattern["sizes_right"] = tuple(sorted(map(int, set(sizes))))
-        pattern["missing_sizes"] = missing = missing_sizes(results)
-        label = ONE_RANK if on_one_rank_only(results) else MISSING_RANKS if missing else label
+        few, pattern["missing_sizes"] = too_little(results)
+        label = few or label
     return Facts(name, label, causes=known, **pattern, **_rest(verdicts, results), **_trace(steps))
 
 
@@ -151,10 +151,13 @@ def missing_sizes(results: pd.DataFrame) -> dict[int, str]:
     return found
 
 
-def on_one_rank_only(results: pd.DataFrame) -> bool:
-    """Return whether a variant was to be measured on several ranks and was on one alone."""
-    several = results[results["world_size"] > 1]
-    return bool(missing_sizes(results)) and not (several["status"] == OK).any()
+def too_little(results: pd.DataFrame) -> tuple[str | None, dict[int, str]]:
+    """Return the label of a variant that lacks a number of ranks, None where it lacks none, and `missing_sizes`."""
+    missing = missing_sizes(results)
+    if not missing:
+        return None, missing
+    on_several = ((results["world_size"] > 1) & (results["status"] == OK)).any()
+    return MISSING_RANKS if on_several else ONE_RANK, missing
 
 
 def _failures(results: pd.DataFrame) -> tuple[tuple[int, str, str], ...]:
