@@ -52,7 +52,7 @@ def write_reports(root: Path, whole: Path, chosen: Sequence[str] = ()) -> list[R
         place = folder.relative_to(root).as_posix()
         path = whole / place / "report.html"
         path.parent.mkdir(parents=True, exist_ok=True)
-        found.append(Report(place, build.write_report(folder, (), path)))
+        found.append(Report(place, build.write_report(folder, path)))
     return found
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from accuracy.report.folder import read_folder
-from accuracy.results.claim import judge
-from accuracy.results.over_ranks import over_ranks
+from accuracy.results.claim import judge, over_ranks
 
 TENSORS = ["out", "dq", "dk", "dv"]
 

@@ -156,7 +156,7 @@ def _measured(
         outcome = runs.execute(configuration, config, plans, folder, ["(Python)"], launched, quiet=True)
     if outcome.interrupted:
         raise KeyboardInterrupt
-    return [read(folder) for read in READS]
+    return [table.read_results(folder), *(table.read_side(folder, name) for name in SIDE)]
 
 
 def _on_callers_ranks(
@@ -170,15 +170,12 @@ def _on_callers_ranks(
         task = task_of(configuration, caller.share_folder(folder, ranks), plans, ranks.size, callers=True)
         if ranks.rank > 0:
             rank_loop.follow(task, ranks)
-            return caller.share_tables([pd.DataFrame()] * len(READS), ranks)
+            return caller.share_tables([pd.DataFrame()] * (1 + len(SIDE)), ranks)
         return caller.share_tables(_measured(configuration, config, plans, folder, Launched(ranks, task)), ranks)
 
 
-READS = (
-    table.read_results, table.read_steps, table.read_hypotheses, table.read_boundaries, table.read_places,
-    table.read_logprobs,
-)  # fmt: skip
-"""Of a run folder, what `Run` has, in its order."""
+SIDE = ("steps", "hypotheses", "boundaries", "places", "logprobs")
+"""The tables of a run folder that `Run` has beside its results, in its order."""
 
 
 def _tell_first_traceback(folder: Path) -> None:

@@ -11,12 +11,12 @@ import pandas as pd
 import pyarrow as pa
 
 from accuracy.execute.run import now, record
+from accuracy.gate import Exit
 from accuracy.gate.decision import Question, decide, verdicts
-from accuracy.gate.exits import Exit
 from accuracy.gate.fingerprint import comparable_baseline
+from accuracy.gate.output import terminal
 from accuracy.gate.rules import Limits
-from accuracy.gate.text import terminal
-from accuracy.results import completeness, table, writing
+from accuracy.results import completeness, storage, table
 from accuracy.results.cell import Key, measured
 from accuracy.results.completeness import Promise
 from accuracy.results.derived import with_derived
@@ -43,7 +43,7 @@ class Recorder:
         if self.folder is not None:
             for case in {row["case_id"] for row in rows}:
                 mine = [{**row, "experiment": EXPERIMENT} for row in rows if row["case_id"] == case]
-                writing.write_case(self.folder, case, mine)
+                storage.write_case(self.folder, case, mine)
         self.write(ended=None)
 
     def close(self) -> None:
@@ -53,7 +53,7 @@ class Recorder:
     def write(self, ended: str | None) -> None:
         """Write run.json."""
         if self.folder is not None:
-            writing.write_json(self.folder / "run.json", self._about(self.rows, ended))
+            storage.write_json(self.folder / "run.json", self._about(self.rows, ended))
 
     def judge(self, rows: Sequence[table.Row], limits: Limits | None) -> str | None:
         """What is wrong with a test's rows, as accuracy check prints it; None where nothing is."""

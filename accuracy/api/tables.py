@@ -10,7 +10,6 @@ from accuracy.core.errors import ConfigError
 from accuracy.gate import judge
 from accuracy.results import glossary
 from accuracy.results.cell import KEYS, measured
-from accuracy.results.policy import ERROR_ALONE
 from accuracy.results.run_table import RunTable, read_run
 
 Table = pd.DataFrame | str | Path
@@ -60,7 +59,7 @@ def compare(a: Table, b: Table) -> pd.DataFrame:
     across = _across(left, right)
     right = right.assign(**{name: old for name, (old, _) in across.items()})
     before, after = (measured(RunTable(Path(), {}, rows)) for rows in (left, right))
-    found = judge.first_look(after, before, measures=ERROR_ALONE)
+    found = judge.first_look(after, before, measures=judge.ERROR_ALONE)
     if not found:
         raise ConfigError("the tables share no measured cell; compare runs that agree in all settings but one")
     rows = [

@@ -4,20 +4,25 @@ On purpose, with a reason where it replaces another, never by accident. It needs
 what it records is the commit of the functions that were measured, and whether their files differed from it.
 """
 
-from collections.abc import Sequence
+import json
+import math
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from accuracy.cli import Parser, status_of
 from accuracy.cli.publish import publish, target_of
+from accuracy.core import fields
 from accuracy.core.errors import ConfigError, printable
 from accuracy.core.number import count
 from accuracy.gate.decision import Decision, Question, decide, verdicts
-from accuracy.gate.item import INCOMPLETE, percent
-from accuracy.results import history
+from accuracy.gate.judge import INCOMPLETE, percent
+from accuracy.results.cell import KEYS, Key, measured
 from accuracy.results.run_table import RunTable, read_baseline, read_run
 
 LOG = "log.md"
+HISTORY = "history.jsonl"  # a line each time the baseline was replaced; nothing is judged by it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,9 +56,34 @@ def accept(folder: Path, reason: str, to: Path) -> Path:
     before = None
     with suppress(ConfigError):  # a damaged one is replaced
         before = read_baseline(target)
-    new = history.entry(run, reason or "first")
-    logged = f"- {new.when[:10]} {new.commit or 'no commit'}: {new.reason} ({_change(run, before)})\n"
-    return publish(folder, to, every_digit=True, lines={history.NAME: history.line(new), LOG: logged}, any_code=True)
+    reason, when, commit = reason or "first", str(run.about.get("started") or ""), _commit(run.about["provenance"])
+    logged = f"- {when[:10]} {commit or 'no commit'}: {reason} ({_change(run, before)})\n"
+    ratios = {_text_of(key): float(f"{cell.ratio:.5g}") for key, cell in measured(run).items() if cell.y}
+    entry = {"when": when, "commit": commit, "reason": reason, "x_single_device": _finite(ratios)}
+    line = json.dumps(entry, allow_nan=False) + "\n"
+    return publish(folder, to, every_digit=True, lines={HISTORY: line, LOG: logged}, any_code=True)
+
+
+def _finite(ratios: Mapping[str, float]) -> dict[str, float]:
+    return {name: ratio for name, ratio in ratios.items() if math.isfinite(ratio)}
+
+
+def _text_of(key: Key) -> str:
+    """A cell's key as one line, `dtype=bfloat16|variant=ring|...`: by name, and without defaults, so that neither
+    another order of the fields nor a new one changes it."""
+    return "|".join(sorted(f"{name}={value}" for name, value in fields.said(dict(zip(KEYS, key, strict=True))).items()))
+
+
+def _commit(provenance: Mapping[str, Any]) -> str:
+    """Of the user's functions that were measured; without any of the toolkit. 12 letters, `-dirty` behind them where
+    files differed from it; nothing where no repository is known."""
+    functions = provenance.get("functions")
+    found = list(functions.values()) if isinstance(functions, Mapping) else []
+    own = [each for one in found if isinstance(one, Mapping) for each in one.get("repositories") or ()]
+    for each in own or [provenance]:
+        if isinstance(each, Mapping) and each.get("git_commit"):
+            return printable(str(each["git_commit"]))[:12] + ("-dirty" if each.get("dirty") else "")
+    return ""
 
 
 def _must_be_sound(decision: Decision) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from accuracy.cli import Parser, status_of, whole
 from accuracy.core.errors import IncompleteRun, printable
-from accuracy.gate.exits import Exit
+from accuracy.gate import Exit
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,7 +51,7 @@ def _check(words: list[str]) -> int:
         parser.error("give OTHER_RUN or --baseline, not both")
     from accuracy.gate.decision import Question, decide, verdicts  # here, so that --help answers at once
     from accuracy.gate.fingerprint import comparable_baseline
-    from accuracy.gate.text import terminal
+    from accuracy.gate.output import terminal, write
     from accuracy.results.run_table import read_run
 
     run = read_run(given.folder)
@@ -61,9 +61,7 @@ def _check(words: list[str]) -> int:
     question = Question(run, baseline, second, given.require_baseline, given.part, verdicts=judged)
     decision = decide(question)
     if given.out is not None:
-        from accuracy.gate import files  # draws: matplotlib takes as long as a small check
-
-        files.write(decision, given.out)
+        write(decision, given.out)
     print(terminal(decision, given.rows))
     return decision.exit
 

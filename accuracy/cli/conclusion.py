@@ -35,7 +35,7 @@ def diagnosed(outcome: "Outcome", planned: set[str], verdicts: "pd.DataFrame | N
     results = table.read_results(folder) if results is None else results
     results = results[results["case_id"].isin(planned) & ~table.in_stacks(results)]
     verdicts = verdict.verdicts(results) if verdicts is None else verdicts
-    found = diagnoses(verdicts, results, table.read_steps(folder), table.read_hypotheses(folder))
+    found = diagnoses(verdicts, results, table.read_side(folder, "steps"), table.read_side(folder, "hypotheses"))
     told = zip(sentences(found), found, strict=True)
     print("", *(line for sentence, each in told for line in (sentence, *each.evidence)), sep="\n")
     return any(each.is_bug for each in found), any(each.label in TOO_LITTLE for each in found)

@@ -75,11 +75,11 @@ def outcome(result: Outcome) -> str:
     paired = rows["against"].fillna("") != ""
     paired &= ~stacks
     shown = [drift.summary(rows[paired])] if paired.any() else shown
-    found = table.read_boundaries(result.folder)
+    found = table.read_side(result.folder, "boundaries")
     shown += [drift.told(drift.boundaries(found, rows))] if len(found) else []
-    words = table.read_logprobs(result.folder)
+    words = table.read_side(result.folder, "logprobs")
     shown += [drift.logprobs_told(drift.logprobs(words, rows))] if len(words) else []
-    switched = table.read_places(result.folder)
+    switched = table.read_side(result.folder, "places")
     shown += [drift.places_told(drift.places(switched, rows))] if len(switched) else []
     return "\n".join(["", "\n\n".join(shown), "", counts, *_failures(rows, result.folder)])
 

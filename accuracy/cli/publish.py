@@ -11,7 +11,7 @@ import pyarrow as pa
 from accuracy.cli import Parser, status_of
 from accuracy.core.errors import ConfigError
 from accuracy.core.paths import whole_folder
-from accuracy.results import damage, lean, sums, table, writing
+from accuracy.results import run_table, storage, table
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,7 +56,9 @@ def publish(
             before = (target / name).read_bytes() if (target / name).exists() else b""
             ended = not before or before.endswith(b"\n")  # a damaged one may not
             (new / name).write_bytes(before + (b"" if ended else b"\n") + line.encode())
-        _write(new, about, rows[rows["case_id"].isin(about["cases"])], every_digit, table.read_positions(folder))
+        _write(
+            new, about, rows[rows["case_id"].isin(about["cases"])], every_digit, table.read_side(folder, "positions")
+        )
         _write_further(new, folder)
     return target
 
@@ -67,12 +69,12 @@ def _write(target: Path, about: dict[str, Any], rows: pd.DataFrame, every_digit:
     from accuracy.report.section import positions
 
     alone = rows[~table.in_stacks(rows)]
-    lean.write(lean.lean_results(rows, every_digit), target / "results.parquet")
+    storage.write_table(storage.lean_results(rows, every_digit), target / "results.parquet")
     drawn = positions.drawn(alone, bins)
     if len(drawn):
-        lean.write(lean.lean_positions(drawn), target / "positions.parquet")
-    writing.write_json(target / "run.json", {**_without_places(about), "full_table": lean.digest(rows)})
-    sums.write(target)
+        storage.write_table(storage.lean_positions(drawn), target / "positions.parquet")
+    storage.write_json(target / "run.json", {**_without_places(about), "full_table": storage.digest(rows)})
+    storage.write_sums(target)
     build.write_report(target)
     if len(alone):
         figure.write_growth_figure(alone, target / "growth.svg")
@@ -80,20 +82,16 @@ def _write(target: Path, about: dict[str, Any], rows: pd.DataFrame, every_digit:
 
 def _write_further(target: Path, folder: Path) -> None:
     """The tables that only some runs have, as they are."""
-    kinds = {
-        "boundaries": (table.read_boundaries, table.BOUNDARIES_SCHEMA),
-        "places": (table.read_places, table.PLACES_SCHEMA),
-        "logprobs": (table.read_logprobs, table.LOGPROBS_SCHEMA),
-    }
-    for name, (read, schema) in kinds.items():
-        if len(found := read(folder)):
-            lean.write(pa.Table.from_pandas(found, schema, preserve_index=False), target / f"{name}.parquet")
+    for name in ("boundaries", "places", "logprobs"):
+        if len(found := table.read_side(folder, name)):
+            content = pa.Table.from_pandas(found, table.SIDE_TABLES[name], preserve_index=False)
+            storage.write_table(content, target / f"{name}.parquet")
 
 
 def target_of(about: dict[str, Any], to: Path) -> Path:
     """`to`/EXPERIMENT/DEVICE, as `nvidia-h200`; where real ranks had a GPU each, with the number: `nvidia-h200-x4`.
     Raises ConfigError where run.json lacks what is published of it."""
-    if fault := damage.of_record(about) or _lacking(about):
+    if fault := run_table.damage_of_record(about) or _lacking(about):
         raise ConfigError(f"run.json {fault}")
     gpus = about["provenance"].get("device_count")
     several = "processes" in str(about["config"].get("world")) and isinstance(gpus, int)

@@ -10,13 +10,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report's path and its most telling lines; 0, or 2 where the folder cannot be reported on."""
     parser = Parser("accuracy report", "Rebuild report.html from a run's tables.")
     parser.add_argument("folder", type=Path, metavar="RUN_FOLDER", help="folder that holds results/ and run.json")
-    parser.add_argument("earlier", type=Path, nargs="*", metavar="EARLIER_RUN", help="to look back on, oldest first")
     given = parser.parse_args(arguments)
-    return status_of("accuracy report", lambda: _report(given.folder, given.earlier))
+    return status_of("accuracy report", lambda: _report(given.folder))
 
 
-def _report(folder: Path, earlier: Sequence[Path]) -> None:
+def _report(folder: Path) -> None:
     from accuracy.report import build  # here, so that --help answers at once
 
-    summary = build.write_report(folder, earlier)
+    summary = build.write_report(folder)
     print(summary.path, *summary.lines, sep="\n")

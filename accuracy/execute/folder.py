@@ -17,7 +17,7 @@ from pathlib import Path
 from accuracy.core.errors import ConfigError, printable
 from accuracy.execute.plan import Planned
 from accuracy.measurement.provenance import code_of, fingerprint
-from accuracy.results import finished_files, table
+from accuracy.results import storage, table
 from accuracy.variant.base import schedule_of
 
 LOCK = ".lock"
@@ -87,7 +87,7 @@ def _must_fit(folder: Path, device: str) -> None:
         raise ConfigError(f"output_dir={folder} holds rows of another setting ({details}); choose another output_dir")
 
 
-def set_other_code_aside(folder: Path, plans: Sequence[Planned], files: dict[str, finished_files.CaseFile]) -> str:
+def set_other_code_aside(folder: Path, plans: Sequence[Planned], files: dict[str, storage.CaseFile]) -> str:
     """Move the rows of planned cases, and of others of the same functions, that another code measured.
 
     Args:

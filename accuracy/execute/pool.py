@@ -22,7 +22,7 @@ from accuracy.execute import start, worker
 from accuracy.execute.worker import Work, limit, limit_text, stack_file
 from accuracy.measurement.observe import shared
 from accuracy.measurement.provenance import code_of
-from accuracy.results import finished_files
+from accuracy.results import storage
 
 START_SECONDS = 300.0  # for a worker to import torch and to open its GPU
 STACK_SECONDS = 1.0  # from the limit of a case on, for the worker to write where it is
@@ -166,7 +166,7 @@ class _Worker:
 
 def _lost(work: Work, case: Case, reason: str, traceback: str = "") -> str:
     """Return the status of a case whose worker is gone: that of its rows if they came to the disk, else failed."""
-    found = finished_files.finished_case(work.folder, case.id)
+    found = storage.finished_case(work.folder, case.id)
     if found is not None and found.code == code_of(case):
         return found.status
     return worker.write(work.folder, case, replace(work.pipeline.failed(case, reason), traceback=traceback))

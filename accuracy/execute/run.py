@@ -19,7 +19,7 @@ from accuracy.execute.dispatch import Launched, measure
 from accuracy.execute.folder import set_other_code_aside
 from accuracy.execute.plan import Planned
 from accuracy.measurement.provenance import code_of, fingerprint, of_functions, provenance
-from accuracy.results import completeness, finished_files, table, writing
+from accuracy.results import completeness, storage, table
 from accuracy.results.completeness import Promise
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def execute(
         "process": os.getpid(),
     }
     about["provenance"] |= {"functions": of_functions(configuration)}
-    files = finished_files.read_files(folder)
+    files = storage.read_files(folder)
     if said := set_other_code_aside(folder, plans, files):
         logging.getLogger("accuracy").warning("accuracy: %s", said)
     codes = {each.case.id: code_of(each.case) for each in plans}
@@ -91,8 +91,8 @@ def execute(
         if each.case.stack is None
     }
     about["plan"] = completeness.begun(promises, sorted({*ids} - {*promises}), about["fingerprint"]["device"])
-    writing.write_json(folder / "run.json", about)
-    finished = finished_files.finished_cases(files)
+    storage.write_json(folder / "run.json", about)
+    finished = storage.finished_cases(files)
     done = {case_id: found.status for case_id, found in finished.items() if codes.get(case_id) == found.code}
     rows = {case_id: files[case_id].rows for case_id in done}
     pending = [each for each in plans if each.case.id not in done]
@@ -114,7 +114,7 @@ def execute(
                 counts[status] += 1
                 progress.update()
                 if configuration.workers > 1:  # they measure meanwhile
-                    finished_files.read_more(folder, rows, waiting)
+                    storage.read_more(folder, rows, waiting)
     except KeyboardInterrupt:
         interrupted = True
     finally:
@@ -122,7 +122,7 @@ def execute(
     if not interrupted:
         results = table.results_of(folder, [case_id for case_id in ids if case_id not in rows], [*rows.values()])
         about |= {"ended": now(), "plan": completeness.closed(about["plan"], results)}
-    writing.write_json(folder / "run.json", about)
+    storage.write_json(folder / "run.json", about)
     earlier_ok = sum(status == table.OK for status in done.values())
     ended_so = counts["ok"], counts["unsupported"], counts["failed"]
     return Outcome(folder, *ended_so, len(done), earlier_ok, interrupted, results)

@@ -20,7 +20,7 @@ from accuracy.core.errors import located
 from accuracy.execute.plan import Planned, measured
 from accuracy.execute.start import end_with_parent
 from accuracy.measurement.pipeline import Measured, Pipeline
-from accuracy.results import table, writing
+from accuracy.results import storage, table
 from accuracy.runtime import arithmetic
 
 HOUR = 3600.0
@@ -87,9 +87,9 @@ def _operations(case: Case) -> float:
 def write(folder: Path, case: Case, measured: Measured) -> str:
     """Store the rows of a case; return its status."""
     if measured.traceback:
-        writing.write_traceback(folder, case.id, measured.traceback)
-    side: dict[str, writing.Rows] = {"positions": measured.positions, **measured.tables}
-    writing.write_case(folder, case.id, measured.results, *(side.get(name) for name in table.SIDE_TABLES))
+        storage.write_traceback(folder, case.id, measured.traceback)
+    side: dict[str, storage.Rows] = {"positions": measured.positions, **measured.tables}
+    storage.write_case(folder, case.id, measured.results, *(side.get(name) for name in table.SIDE_TABLES))
     return measured.status
 
 

@@ -1,16 +1,19 @@
-"""Does the run pass? RunTable in, one item a cell and one exit status out."""
+"""Does the run pass? RunTable in, one item a cell and one exit status out, with notes for a reader."""
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from accuracy.core.errors import ConfigError
-from accuracy.gate import judge, rules, seeds
-from accuracy.gate.exits import Exit
+from accuracy.core.number import count
+from accuracy.gate import Exit, judge, missing, rules
 from accuracy.gate.fingerprint import Entry, differences, hard, soft
-from accuracy.gate.item import FAILED, GRAVITY, INCOMPLETE, PASSED, SKIPPED, Item
-from accuracy.gate.judge import CellFinding
-from accuracy.gate.notes import fresh_seeds, notes
-from accuracy.results import cell, table
+from accuracy.gate.judge import FAILED, GRAVITY, INCOMPLETE, PASSED, SKIPPED, Item, percent
+from accuracy.gate.statistics import DEPENDENT, RISE, TAIL, dependence
+from accuracy.results import cell
 from accuracy.results.cell import KEYS, Cell, Key
 from accuracy.results.run_table import RunTable
 from accuracy.verdict.evidence import SUBJECT
@@ -64,180 +67,176 @@ def verdicts(run: RunTable) -> dict[Key, tuple[str, str]]:
     if run.results.empty:
         return {}
     names = [name for name in (*SUBJECT, "tensor") if name in KEYS]
-    places = [KEYS.index(name) for name in names]
-    said = {
+    found = {
         tuple(row[name] for name in names): (str(row["label"]), str(row["sentence"]))
         for row in verdicts_of(run.results).to_dict("records")
     }
     keys = run.results[list(KEYS)].drop_duplicates().itertuples(index=False, name=None)
-    subjects = {key: tuple(key[place] for place in places) for key in keys}
-    return {key: said[subject] for key, subject in subjects.items() if subject in said}
+    subjects = {key: tuple(key[KEYS.index(name)] for name in names) for key in keys}
+    return {key: found[subject] for key, subject in subjects.items() if subject in found}
 
 
 def decide(question: Question) -> Decision:
     """Judge every cell. Raises ConfigError where the second look is none."""
-    run, baseline = question.run, question.baseline
-    apart = differences(hard(baseline.about), hard(run.about)) if baseline else []
-    comparable = baseline if baseline and not apart else None
+    run, baseline, second = question.run, question.baseline, question.second
+    other = differences(hard(baseline.about), hard(run.about)) if baseline else []
+    comparable = baseline if baseline and not other else None
+    warned = differences(soft(comparable.about), soft(run.about)) if comparable else []
     cells, base = cell.measured(run), cell.measured(comparable) if comparable else {}
     also = cell.varying([*cells, *base])
     findings = judge.first_look(cells, base, len(base) if question.part else 0)
     alone = rules.without_single_device(cells)
-    items = [_judge(key, cells[key], base.get(key), findings.get(key), question, also, key in alone) for key in cells]
-    if question.second is not None:
-        items = _look_again(items, question, base, len(findings), also)
-    items += _without_numbers(run, comparable, cells, base, also, question.part)
-    items += _strange(question, cells, base, also, all(item.state != INCOMPLETE for item in items))
-    soft_apart = differences(soft(baseline.about), soft(run.about)) if comparable and baseline else []
+    items = []
+    for key, measured in cells.items():
+        by = f"no baseline, judged by {rules.used(measured, key in alone)}"
+        item = Item(cell.named(key, also), "new", by, key, measured, base.get(key))
+        if key in findings:
+            item = replace(item, **findings[key]._asdict())
+        items.append(_by_rules(item, question, key in alone))
+    again = cell.measured(second) if second else {}
+    if second is not None:
+        _must_be_fresh(run, second)
+        items = _look_again(items, question, again, base, len(findings))
+    only_before = [key for key in base if key not in cells]
+    items += missing.without_numbers(run, comparable, only_before, also, question.part)
+    complete = all(item.state != INCOMPLETE for item in items)
+    faults = (*run.faults, *(second.faults if second else ()))
+    items += [Item(fault.name, "missing", fault.text) for fault in faults]
+    items += missing.copied_seeds(cells, again, also)
+    if base and comparable is not None:
+        items += missing.other_inputs(run.results, comparable.results, also)
+    if complete and not run.faults and not question.part:
+        items += missing.seeds_left_out(cells, base, again, also)
     return Decision(
         run=run,
         baseline=baseline,
         items=tuple(sorted(items, key=lambda item: (item.order, item.name))),
-        hard=tuple(apart),
-        soft=tuple(soft_apart),
-        notes=tuple(notes(run, baseline, items, apart, soft_apart, alone)),
-        exit=_exit(items, bool(cells), question, comparable),
+        hard=tuple(other),
+        soft=tuple(warned),
+        notes=tuple(_notes(question, items, other, warned, alone)),
+        exit=_exit(items, bool(cells), question.require_baseline, comparable is None),
         alone=len(alone),
     )
 
 
-def _judge(
-    key: Key,
-    measured: Cell,
-    baseline: Cell | None,
-    found: CellFinding | None,
-    question: Question,
-    also: list[str],
-    alone: bool,
-) -> Item:
-    """One cell: its verdict, the portable rules, its baseline, in that order."""
-    by = f"no baseline, judged by {rules.used(measured, alone)}"
-    item = Item(cell.named(key, also), "new", by, key, measured, baseline)
-    if found is not None:
-        item = replace(item, **vars(found))
-    said = [(item.label, item.reason)]
-    label, sentence = question.verdicts.get(key, ("", ""))
-    if label in REFUSED:
-        said.append((label, sentence))
-    broken = rules.broken(measured, question.limits, alone)
-    held = [each for each in broken if rules.accepted(each, baseline, question.limits)]
-    said += [(each.label, each.text) for each in broken if each not in held]
-    item = item.but(*min(said, key=lambda pair: GRAVITY[pair[0]]))
+def _by_rules(item: Item, question: Question, alone: bool) -> Item:
+    """The item with the gravest of what its baseline, its verdict and the portable rules say."""
+    assert item.key is not None
+    assert item.cell is not None
+    label, sentence = question.verdicts.get(item.key, ("", ""))
+    broken = rules.broken(item.cell, question.limits, alone)
+    held = [each for each in broken if rules.accepted(each, item.baseline, question.limits)]
+    found = [(item.label, item.reason), *([(label, sentence)] if label in REFUSED else [])]
+    found += [(each.label, each.text) for each in broken if each not in held]
+    item = item.but(*min(found, key=lambda pair: GRAVITY[pair[0]]))
     if held and item.state == PASSED:
         return item.but("accepted", f"{held[0].text}, as in the baseline; {item.reason}")
     return item
 
 
 def _look_again(
-    items: Sequence[Item], question: Question, base: Mapping[Key, Cell], family: int, also: list[str]
+    items: Sequence[Item], question: Question, again: Mapping[Key, Cell], base: Mapping[Key, Cell], family: int
 ) -> list[Item]:
     """The undecided with fresh seeds; whatever breaks a rule there breaks it."""
-    assert question.second is not None
-    _must_be_fresh(question.run, question.second)
-    fresh, heavy = cell.measured(question.second), judge.tails(base.values())
+    looks = {
+        item.key: (item.cell.joined(again[item.key]), again[item.key])
+        for item in items
+        if item.label == "undecided" and item.key and item.cell and item.key in again and again[item.key].y
+    }
+    findings = judge.second_look(looks, base, family) if looks else {}
     looked = []
     for item in items:
-        again = fresh.get(item.key) if item.key else None
-        if again is not None and item.state in (PASSED, INCOMPLETE):
-            broken = rules.broken(again, question.limits)
-            found = [each for each in broken if not rules.accepted(each, item.baseline, question.limits)]
-            if found:
-                item = item.but(found[0].label, f"second look: {found[0].text}")
-            elif item.label == "undecided" and item.key and item.cell and again.y:
-                both = item.cell.joined(again)
-                settled = judge.second_look(both, again, base[item.key], family, heavy)
-                item = replace(item, **vars(settled), cell=both)
+        fresh = again.get(item.key) if item.key and item.state in (PASSED, INCOMPLETE) else None
+        broken = rules.broken(fresh, question.limits) if fresh else []
+        found = [each for each in broken if not rules.accepted(each, item.baseline, question.limits)]
+        if found:
+            item = item.but(found[0].label, f"second look: {found[0].text}")
+        elif item.key and item.key in findings:
+            item = replace(item, **findings[item.key]._asdict(), cell=looks[item.key][0])
         looked.append(item)
     return looked
 
 
 def _must_be_fresh(first: RunTable, second: RunTable) -> None:
-    if apart := differences(hard(first.about), hard(second.about)):
-        raise ConfigError(f"the second look was measured elsewhere ({apart[0]}); measure it where the first was")
+    if other := differences(hard(first.about), hard(second.about)):
+        raise ConfigError(f"the second look was measured elsewhere ({other[0]}); measure it where the first was")
     codes = [each.about["fingerprint"].get("code") for each in (first, second)]
     if codes[0] != codes[1]:
         raise ConfigError(f"the second look is of other code ({codes[1]}, not {codes[0]}); measure it with the same")
     if common := sorted(set(first.results["seed"]) & set(second.results["seed"])):
-        raise ConfigError(f"the second look repeats seed {common[0]}; it needs fresh ones: {fresh_seeds(first)}")
+        raise ConfigError(f"the second look repeats seed {common[0]}; it needs fresh ones: {_fresh_seeds(first)}")
 
 
-def _strange(
-    question: Question, cells: Mapping[Key, Cell], base: Mapping[Key, Cell], also: list[str], whole: bool
-) -> Iterator[Item]:
-    """What is not as the run ended with it, and seeds that were left out. whole: nothing else is missing."""
-    second = question.second
-    again = cell.measured(second) if second else {}
-    for fault in (*question.run.faults, *(second.faults if second else ())):
-        yield Item(fault.name, "missing", fault.text)
-    yield from seeds.copied(cells, again, also)
-    if base and question.baseline is not None:
-        yield from seeds.other_inputs(question.run.results, question.baseline.results, also)
-    if whole and not question.run.faults and not question.part:
-        yield from seeds.left_out(cells, base, again, also)
+def _fresh_seeds(run: RunTable) -> str:
+    """As many seeds as the run has, none of them its own: `seed=[8,9]`."""
+    known = sorted({int(seed) for seed in run.results["seed"]})
+    first = max(known, default=-1) + 1
+    return f"seed=[{','.join(str(first + number) for number in range(max(2, len(known))))}]"
 
 
-def _exit(items: Sequence[Item], measured: bool, question: Question, comparable: RunTable | None) -> Exit:
-    states = {item.state for item in items}
-    unknown = comparable is None or any(item.label == "new" for item in items)
+def _exit(items: Sequence[Item], measured: bool, required: bool, incomparable: bool) -> Exit:
+    states, labels = {item.state for item in items}, {item.label for item in items}
     gravest_first = {
-        Exit.LOGIC: any(item.label == "logic" for item in items),
+        Exit.LOGIC: "logic" in labels,
         Exit.REGRESSION: FAILED in states,
         Exit.INCOMPLETE: INCOMPLETE in states or not measured,
-        Exit.NO_BASELINE: question.require_baseline and unknown,
+        Exit.NO_BASELINE: required and (incomparable or "new" in labels),
     }
     return next((status for status, holds in gravest_first.items() if holds), Exit.OK)
 
 
-def _without_numbers(
-    run: RunTable,
-    baseline: RunTable | None,
-    cells: Mapping[Key, Cell],
-    base: Mapping[Key, Cell],
-    also: list[str],
-    part: bool,
-) -> Iterator[Item]:
-    """Items for all of them; part: cells of the baseline that this run did not plan are not missed."""
-    names = {**(cell.case_names(baseline) if baseline else {}), **cell.case_names(run)}
-    found = set(run.results["case_id"])
-    lost = [case for case in run.planned if case not in found]
-    for case in lost:
-        yield Item(names.get(case, f"case {case}"), "missing", "planned, and not in the table")
-    for case, reason in cell.without_numbers(run, table.FAILED).items():
-        yield Item(names[case], "broken", reason)
-    yield from _unsupported(run, baseline, names)
-    if baseline is not None:
-        yield from _only_in_baseline(run, baseline, [key for key in base if key not in cells], also, part)
-    if not run.about.get("ended") and not lost:
-        yield Item("the run", "missing", "did not record its end: it was interrupted; repeat its command")
+def _notes(
+    question: Question, items: Sequence[Item], hard: Sequence[Entry], soft: Sequence[Entry], alone: set[Key]
+) -> Iterator[str]:
+    """What a reader must know beside the items, one sentence each. hard, soft: how the baseline's fingerprint
+    differs."""
+    if question.baseline is None:
+        yield "no baseline was given: the portable rules decide alone"
+    elif hard:
+        yield f"the baseline is not comparable, the portable rules decide alone: {'; '.join(map(str, hard))}"
+    elif soft:
+        yield f"warning, measured in another environment: {'; '.join(map(str, soft))}"
+    labels = Counter(item.label for item in items)
+    known = [item.baseline for item in items if item.baseline is not None]
+    if labels["new"] and known:
+        them = "it" if labels["new"] == 1 else "them"
+        yield f"{count(labels['new'], 'cell')} not in the baseline: the portable rules alone decide on {them}"
+    by = Counter(rules.used(item.cell, item.key in alone) for item in items if item.cell and item.baseline is None)
+    yield from (f"{count(number, 'cell')} judged by {words}" for words, number in by.items())
+    yield from _doubts("the run", [item.cell for item in items if item.cell is not None])
+    yield from _doubts("the baseline", known)
+    degrees = min(judge.tails(known, judge.ERROR_ALONE).values(), default=TAIL)
+    if degrees < TAIL:
+        yield (
+            f"noise over the baseline's seeds has heavy tails (Student's t of about {degrees:.0f} degrees): a single"
+            " seed fails only far out; a larger problem has less of them"
+        )
+    if labels["improved"]:
+        yield "some cells improved; accuracy accept RUN_FOLDER --reason '...' keeps it so"
+    if labels["undecided"]:
+        again = _fresh_seeds(question.run)
+        yield f"a second look settles the undecided: the same run with {again}, then --second ITS_FOLDER"
+    if blind := [item for item in items if item.seen > RISE]:
+        worst = max(blind, key=lambda item: item.seen)
+        least = f"it takes {percent(worst.seen)}" if worst.seen < math.log(2) else "it takes more than twice the error"
+        yield (
+            f"{count(len(blind), 'cell')} spread too much over too few seeds for a rise of 10% to be caught surely"
+            f" (in {worst.name} {least}); more seeds, or a larger problem, show it"
+        )
+    if question.run.results["single_device_max"].isna().all():
+        yield "the table has no single_device_max: the rule of the largest error was not applied"
 
 
-def _unsupported(run: RunTable, baseline: RunTable | None, names: Mapping[str, str]) -> Iterator[Item]:
-    """One item a setting, whatever its seeds; one that the baseline measured is missed."""
-    measured_before = (
-        set(baseline.planned).difference(cell.without_numbers(baseline, table.UNSUPPORTED)) if baseline else ()
-    )
-    found: dict[tuple[str, str, str], None] = {}
-    for case, reason in cell.without_numbers(run, table.UNSUPPORTED).items():
-        name = names[case].rpartition(" seed ")[0]
-        if case in measured_before:
-            found[name, "missing", f"the baseline has it, and now: {reason}"] = None
-        else:
-            found[name, "unsupported", reason] = None
-    yield from (Item(*each) for each in found)
-
-
-def _only_in_baseline(
-    run: RunTable, baseline: RunTable, keys: list[Key], also: list[str], part: bool
-) -> Iterator[Item]:
-    """Cells of the baseline whose cases the run did not plan, or measured without that tensor."""
-    if not keys:
+def _doubts(whose: str, cells: Sequence[Cell]) -> Iterator[str]:
+    """Why p-values do not hold: one seed, or neighbouring seeds that are alike. whose: the run's or the baseline's."""
+    by_seeds = Counter(tuple(each.seeds) for each in cells if each.y)
+    if not by_seeds:
         return
-    planned = set(run.planned)
-    present = set(run.results.loc[run.results["tensor"].notna(), "case_id"])
-    rows = baseline.results[baseline.results["tensor"].notna()]
-    cases = {key: set(ids) for key, ids in rows.groupby(list(KEYS), sort=False, dropna=False)["case_id"]}
-    for key in keys:
-        if cases[key] & present:
-            yield Item(cell.named(key, also), "missing", "the baseline has this tensor, the run has none", key)
-        elif cases[key] and not cases[key] & planned and not part:
-            yield Item(cell.named(key, also), "missing", "the baseline has it, the run did not plan it", key)
+    seeds = max(by_seeds, key=lambda each: by_seeds[each])
+    if len(seeds) == 1:
+        yield f"{whose} has one seed: nothing tells chance from change; measure {missing.SEEDS} seeds"
+    elif (p := dependence(np.array([each.values() for each in cells if tuple(each.seeds) == seeds]))) <= DEPENDENT:
+        yield (
+            f"neighbouring seeds of {whose} are alike (p = {p:.1g}): the tests take seeds as independent, so unchanged"
+            " cells fail too often; give every seed inputs of its own"
+        )

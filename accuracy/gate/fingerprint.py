@@ -32,19 +32,17 @@ class Entry(NamedTuple):
 
 def hard(about: Mapping[str, Any]) -> dict[str, str]:
     """What must be equal for numbers to be compared: GPU, torch, CUDA, cuDNN, every kernel, arithmetic switches."""
-    given = about["fingerprint"]
-    return {name: _text(given.get(name)) for name in HARD}
+    return {name: _text(about["fingerprint"].get(name)) for name in HARD}
 
 
 def soft(about: Mapping[str, Any]) -> dict[str, str]:
     """What should not change a number: driver, NCCL, system, other packages."""
-    given = about["provenance"]
-    packages = given.get("packages")
-    named = (
-        {printable(str(name)): version for name, version in packages.items()} if isinstance(packages, Mapping) else {}
-    )
-    others = {name: _text(named[name]) for name in sorted(named) if name not in NOT_COMPARED}
-    return {**{name: _text(given.get(name)) for name in SOFT}, **others}
+    found = {name: about["provenance"].get(name) for name in SOFT}
+    packages = about["provenance"].get("packages")
+    if isinstance(packages, Mapping):
+        named = {printable(str(name)): version for name, version in packages.items()}
+        found |= {name: named[name] for name in sorted(named) if name not in NOT_COMPARED}
+    return {name: _text(value) for name, value in found.items()}
 
 
 def entries(baseline: Mapping[str, str], run: Mapping[str, str]) -> list[Entry]:
@@ -65,22 +63,17 @@ def comparable_baseline(run: RunTable, folder: Path) -> RunTable:
     if (folder / run.experiment / "").is_dir() and not (folder / "run.json").exists():
         folder = folder / run.experiment
     inside = sorted(each.parent for each in folder.glob("*/run.json"))
-    if (folder / "run.json").exists() or not inside:
-        return _read(folder)
-    devices = [read_baseline(each) for each in inside]
-    return min(devices, key=lambda each: len(differences(hard(each.about), hard(run.about))))
-
-
-def _read(folder: Path) -> RunTable:
-    """A published run, or a run's own folder, which must be whole. Raises ConfigError."""
+    if inside and not (folder / "run.json").exists():
+        devices = [read_baseline(each) for each in inside]
+        return min(devices, key=lambda each: len(differences(hard(each.about), hard(run.about))))
     if (folder / "results.parquet").exists() or not (folder / "results").is_dir():
         return read_baseline(folder)
-    run = read_run(folder)
-    if run.about.get("ended") is None or set(run.planned) - set(run.results["case_id"]):
+    earlier = read_run(folder)  # its own folder, which must be whole
+    if earlier.about.get("ended") is None or set(earlier.planned) - set(earlier.results["case_id"]):
         raise ConfigError(f"{folder} is not finished; repeat its command first")
-    if strange := [fault for fault in run.faults if fault.text != NO_PLAN]:
+    if strange := [fault for fault in earlier.faults if fault.text != NO_PLAN]:
         raise ConfigError(f"{folder}: {strange[0].name} {strange[0].text}; measure it again")
-    return run
+    return earlier
 
 
 def _text(value: object) -> str:

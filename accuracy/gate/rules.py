@@ -11,6 +11,7 @@ maximum spreads by a tenth to a half over seeds.
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from accuracy.core import fields
 from accuracy.results.cell import KEYS, SINGLE_DEVICE, Cell, Key
@@ -35,8 +36,7 @@ class Limits:
         return self.all_ranks if whole else self.one_rank
 
 
-@dataclass(frozen=True)
-class Broken:
+class Broken(NamedTuple):
     """A rule that a cell breaks. label: `not finite` or `excess`; value: what broke it."""
 
     label: str
@@ -47,25 +47,24 @@ class Broken:
 
 def broken(cell: Cell, limits: Limits = Limits(), alone: bool = False) -> list[Broken]:
     """The rules that the cell breaks; none is fine. The others are compared with the single-device kernel, or with what
-    rounding makes of sums that cancel (see `accuracy.results.portable`). alone: the matrix has no single device."""
+    rounding makes of sums that cancel (see `accuracy.results.cell`). alone: the matrix has no single device."""
     if cell.nonfinite:
         return [Broken("not finite", "finite", cell.nonfinite, f"{cell.nonfinite} values are not finite")]
-    ratios = cell.rules
-    if ratios is None:
+    if (ratios := cell.rules) is None:
         return []
-    tensor = str(cell.get("tensor"))
-    times = "times that of the kernel run once"
-    checks = [
-        ("all ranks", ratios.all_ranks, limits.of(tensor, whole=True), "its error is", times),
-        ("one rank", ratios.one_rank, limits.of(tensor, whole=False), "on its worst rank and seed its error is", times),
-        ("largest", ratios.largest, max(limits.largest, limits.of(tensor, whole=False)), "its largest error is", times),
-    ]
-    checks = [] if cell.get("variant") == SINGLE_DEVICE else checks
+    checks = []
+    if cell.get("variant") != SINGLE_DEVICE:
+        than = "times that of the kernel run once"
+        all_ranks, one_rank = (limits.of(str(cell.get("tensor")), whole) for whole in (True, False))
+        checks += [
+            ("all ranks", ratios.all_ranks, all_ranks, "its error is", than),
+            ("one rank", ratios.one_rank, one_rank, "on its worst rank and seed its error is", than),
+            ("largest", ratios.largest, max(limits.largest, one_rank), "its largest error is", than),
+        ]
     if ratios.conditioned or alone:
         bound = "condition number times unit roundoff" if ratios.conditioned else "unit roundoff"
-        checks.append(
-            ("band", ratios.band, 1.0, "its error is", f"times the bound of roundings, a multiple of {bound}")
-        )
+        than = f"times the bound of roundings, a multiple of {bound}"
+        checks.append(("band", ratios.band, 1.0, "its error is", than))
     return [
         Broken("excess", rule, value, f"{words} {value:.3g} {than} (allowed: {limit:g})")
         for rule, value, limit, words, than in checks
@@ -75,18 +74,18 @@ def broken(cell: Cell, limits: Limits = Limits(), alone: bool = False) -> list[B
 
 def accepted(found: Broken, baseline: Cell | None, limits: Limits = Limits()) -> bool:
     """Whether the baseline was published with the same rule broken, and about as far."""
-    if found.label != "excess" or baseline is None:
+    if found.label != "excess" or baseline is None or not math.isfinite(found.value):
         return False
-    same = [each for each in broken(baseline, limits, alone=True) if each.rule == found.rule]
-    return bool(same) and math.isfinite(found.value) and found.value <= ACCEPTED_GROWTH * same[0].value
+    before = [each.value for each in broken(baseline, limits, alone=True) if each.rule == found.rule]
+    return bool(before) and found.value <= ACCEPTED_GROWTH * before[0]
 
 
 def without_single_device(cells: Collection[Key]) -> set[Key]:
     """Cells whose kernel no single device of the matrix runs, in the same dtype: it hides in both sides of a ratio."""
-    places = [KEYS.index(name) for name in (*fields.names(fields.KERNEL), "dtype")]
-    variant = KEYS.index("variant")
-    known = {tuple(key[place] for place in places) for key in cells if key[variant] == SINGLE_DEVICE}
-    return {key for key in cells if tuple(key[place] for place in places) not in known}
+    columns = [KEYS.index(name) for name in (*fields.names(fields.KERNEL), "dtype")]
+    kernels = {key: tuple(key[column] for column in columns) for key in cells}
+    known = {kernel for key, kernel in kernels.items() if key[KEYS.index("variant")] == SINGLE_DEVICE}
+    return {key for key, kernel in kernels.items() if kernel not in known}
 
 
 def used(cell: Cell, alone: bool) -> str:

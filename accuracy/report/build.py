@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from accuracy.report.section import environment
 from accuracy.report.section.attribution import attribution_panels
 from accuracy.report.section.condition import condition_panels
 from accuracy.report.section.depth import stacks_section
-from accuracy.report.section.history import history_of
 from accuracy.report.section.missing import reasons
 from accuracy.report.section.recommendation import recommendation_table
 from accuracy.report.section.why import why
@@ -52,21 +50,17 @@ class ReportSummary:
         )
 
 
-def write_report(
-    folder: Path, earlier: Sequence[Path] = (), to: Path | None = None, results: pd.DataFrame | None = None
-) -> ReportSummary:
+def write_report(folder: Path, to: Path | None = None, results: pd.DataFrame | None = None) -> ReportSummary:
     """Write the page, whole or not at all, to `folder/report.html` if nowhere else.
 
-    earlier: runs to look back on, oldest first; results: of the folder, where they are known.
-
-    Raises NoReport where the folder holds no results, ConfigError where one of the earlier cannot be read.
+    results: of the folder, where they are known. Raises NoReport where the folder holds no results.
     """
     run = sweep.read(folder, results)
     made, path = material_of(run), to or folder / "report.html"
     first = answer_of(made)
     context = _always(made, first)
     if not run.results.empty:
-        context |= _of_attention(made) | {"history": history_of(folder, earlier)}
+        context |= _of_attention(made)
     write_page(path, _with_rows(context, made, first))
     return ReportSummary(path, first, made.judged.verdicts)
 
@@ -87,7 +81,7 @@ def _always(made: Material, first: Answer) -> dict[str, Any]:
         "environment": environment,
         "stacks": stacks_section(run.stacks),
         "reasons": reasons(run.cases),
-    } | dict.fromkeys(("why", "judged", "attribution", "conditions", "take", "summary", "history"))
+    } | dict.fromkeys(("why", "judged", "attribution", "conditions", "take", "summary"))
 
 
 def _of_attention(made: Material) -> dict[str, Any]:

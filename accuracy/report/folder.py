@@ -83,8 +83,7 @@ def read_folder(folder: Path, results: pd.DataFrame | None = None) -> Run:
         raise NoReport(f"{folder}: no such folder; {advice}")
     try:
         results = table.read_results(folder) if results is None else results
-        side = table.read_positions, table.read_steps, table.read_hypotheses
-        positions, steps, hypotheses = (read(folder) for read in side)
+        positions, steps, hypotheses = (table.read_side(folder, name) for name in ("positions", "steps", "hypotheses"))
     except (OSError, pa.ArrowException) as error:
         raise NoReport(f"{folder}: its table cannot be read ({_one_line(error)}); {advice}") from error
     results = in_blocks(results[results["case_id"].notna()])

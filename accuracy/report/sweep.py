@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from accuracy.report.folder import NoReport, Run, read_folder
-from accuracy.results.writing import write_json
+from accuracy.results.storage import write_json
 
 SWEEP = "sweep.json"
 

@@ -5,29 +5,52 @@ single device's error on the same inputs, so that a seed's luck cancels; at leas
 own error, below which no two implementations can be told apart. The single-device variant's denominator is the floor.
 A kernel that got worse hides in y, as both sides have it: `more` has the error over the floor alone, and what a norm
 over all ranks does not show.
+
+The portable rules (`accuracy.gate.rules`) allow more where condition numbers are recorded: roundings of the unit
+roundoff u move a result by about u (C + C_softmax), C the larger of condition_sum and condition_rounding. A healthy
+schedule may be off so much where a single device that joins nothing is not: partials that cancel, as on attention
+sinks, may be larger than their sum. Gaussian partials are not, so there single device's error alone is the measure.
+A kernel that got worse on both sides is held to an absolute bound: `rounding_band` (8 u in 16 bits, 1000 u else) times
+C + C_softmax, and for Gaussian inputs without them the band itself, which healthy variants fill to a quarter.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from accuracy.core import fields
+from accuracy.core.dtype import FORMATS, effective_dtype, rounding_band
 from accuracy.core.probes import PROBES, REFERENCE_ERROR
-from accuracy.results import portable
+from accuracy.core.quantisation import unit_roundoff
 from accuracy.results.run_table import RunTable
 from accuracy.results.table import ALL_RANKS, UNSUPPORTED
 
 KEYS = (*fields.names_but(fields.SEED, fields.DEVICE, fields.STACK), "tensor")
 ALWAYS_NAMED = ("variant", "dtype", "world_size", "tensor")
 SINGLE_DEVICE = "single_device"
+INDEPENDENT = "gaussian"
 FLOOR, RANK, LARGEST, BIAS, GAIN = "floor", "rank", "largest", "bias", "gain"
 EXACT = ("error_rel", "error_max", "error_bias", "error_gain")  # of every rank: equal in two identical runs
+EFFECT = math.log(1.05)  # a smaller rise of y is no regression, however sure: half of what must be caught (10%)
 
 Key = tuple[Any, ...]
 BySeed = Mapping[int, float]
+
+
+class Ratios(NamedTuple):
+    """What the portable rules judge. conditioned: whether condition numbers were recorded. The error over what is
+    explained: all_ranks, geometric mean over the seeds; one_rank, largest, the largest of all. band: the error over its
+    absolute bound, NaN where it has none."""
+
+    conditioned: bool
+    all_ranks: float
+    one_rank: float
+    largest: float
+    band: float
 
 
 @dataclass(frozen=True)
@@ -37,7 +60,7 @@ class Cell:
 
     more: by seed, in floors: FLOOR ln of the error, LARGEST ln of the largest; BIAS, GAIN sizes of the signed mean and
     of the factor; RANK: ln of the worst rank's error over its denominator. ranks: each rank's, geometric mean over
-    seeds. exact: EXACT by rank and of all ranks. rules: what the portable rules judge, see `portable`."""
+    seeds. exact: EXACT by rank and of all ranks."""
 
     key: Key
     y: dict[int, float]
@@ -48,7 +71,7 @@ class Cell:
     more: Mapping[str, BySeed] = field(default_factory=dict)
     ranks: Mapping[int, float] = field(default_factory=dict)
     exact: Mapping[int, np.ndarray] = field(default_factory=dict)
-    rules: portable.Ratios | None = None
+    rules: Ratios | None = None
 
     @property
     def seeds(self) -> list[int]:
@@ -65,9 +88,13 @@ class Cell:
         """Geometric mean over the seeds of the error over the rounding floor."""
         return float(np.exp(np.mean(list(self.more.get(FLOOR, self.y).values()))))
 
-    def values(self, seeds: list[int] | None = None) -> np.ndarray:
-        """y of the seeds, all by default: (len(seeds),)."""
-        return np.array([self.y[seed] for seed in (self.seeds if seeds is None else seeds)])
+    def values(self) -> np.ndarray:
+        """y of all seeds: (len(seeds),)."""
+        return np.array([self.y[seed] for seed in self.seeds])
+
+    def measure(self, name: str) -> BySeed:
+        """By seed, an entry of `more`; "": y."""
+        return self.more.get(name, {}) if name else self.y
 
     def get(self, name: str) -> Any:
         """An entry of the key, `dtype`."""
@@ -104,20 +131,20 @@ def measured(evidence: RunTable) -> dict[Key, Cell]:
     rows = rows[rows["tensor"].notna() & (rows["status"] != UNSUPPORTED) & ~rows["inputs"].isin(list(PROBES))]
     number = rows.groupby(list(KEYS), sort=False, dropna=False).ngroup()
     rows = rows.assign(number=number, **_numbers(rows)).sort_values(["number", "seed", "rank"], kind="stable")
-    borders = np.flatnonzero(rows["number"].to_numpy()[1:] != rows["number"].to_numpy()[:-1]) + 1
-    begins = [0, *borders.tolist()] if len(rows) else []
-    keys = rows.iloc[begins][list(KEYS)].itertuples(index=False, name=None)
+    keys = rows.drop_duplicates("number")[list(KEYS)].itertuples(index=False, name=None)
     columns = {name: rows[name].to_numpy() for name in _COLUMNS if name in rows}
+    borders = np.flatnonzero(np.diff(rows["number"].to_numpy())) + 1
     found = {}
-    for key, begin, end in zip(keys, begins, [*begins, len(rows)][1:], strict=True):
-        mine = {name: values[begin:end] for name, values in columns.items()}
-        if (mine["rank"] == ALL_RANKS).any():
-            found[key] = _cell(key, mine)
+    for key, own in zip(keys, np.split(np.arange(len(rows)), borders), strict=False):  # without rows no key
+        each = {name: values[own[0] : own[-1] + 1] for name, values in columns.items()}
+        if (each["rank"] == ALL_RANKS).any():
+            found[key] = _cell(key, each)
     return found
 
 
 _COLUMNS = (
-    "seed", "rank", "times", "floors", "largest", "bias", "gain", "max_times", "bad", *portable.COLUMNS, *EXACT,
+    "seed", "rank", "times", "floors", "largest", "bias", "gain", "max_times", "bad", "conditioned", "excused",
+    "excused_max", "band", *EXACT,
 )  # fmt: skip
 
 
@@ -131,17 +158,35 @@ def _numbers(rows: pd.DataFrame) -> dict[str, Any]:
         largest: pd.Series = (rows["error_max"] / scale).where(scale > 0, 0.0).clip(lower=REFERENCE_ERROR) / floor
         bias: pd.Series = (rows["error_bias"].abs() / scale).where(scale > 0, rows["error_bias"].abs()) / floor
     infinite = (~np.isfinite(rows["error_rel"])).astype("float64")  # has one value at least that is not finite
-    times: pd.Series = rows["error_rel"].clip(lower=REFERENCE_ERROR) / denominator
+    error = rows["error_rel"].clip(lower=REFERENCE_ERROR)
+    condition = np.fmax(rows["condition_sum"], rows["condition_rounding"]) + rows["condition_softmax"].fillna(0.0)
+    recorded, independent = condition.notna(), rows["inputs"] == INDEPENDENT
+    kinds = list(rows[["tensor", "dtype", "kernel", "kernel_options"]].astype(str).itertuples(index=False, name=None))
+    roundings = {kind: _roundoff_and_band(*kind) for kind in {*kinds}}
+    unit, band = np.array([roundings[kind] for kind in kinds], dtype="float64").reshape(-1, 2).T
+    excuse = np.fmax(1.0, (unit * condition / denominator).where(recorded & ~independent))
+    explained = condition.clip(lower=1.0).where(recorded, np.where(independent, 1.0, np.nan))
     return {
-        "times": times,
+        "times": error / denominator,
         "max_times": max_times,
-        "floors": rows["error_rel"].clip(lower=REFERENCE_ERROR) / floor,
+        "floors": error / floor,
         "largest": largest,
         "bias": bias,
         "gain": rows["error_gain"].abs() / floor,
         "bad": rows["nonfinite"].fillna(0).clip(lower=infinite),
-        **portable.columns(rows, times, max_times, denominator),
+        "conditioned": recorded,
+        "excused": error / denominator / excuse,
+        "excused_max": max_times / excuse,
+        "band": rows["error_rel"] / (band * explained),
     }
+
+
+def _roundoff_and_band(tensor: str, dtype: str, kernel: str, options: str) -> tuple[float, float]:
+    """Of a kernel in 8 bits they are those of 8 bits, whatever the dtype; NaN of a dtype without a known format."""
+    form, quantised = FORMATS.get(effective_dtype(tensor, dtype)), unit_roundoff(kernel, options)
+    if form is None:
+        return math.nan, math.nan
+    return max(form.unit_roundoff, quantised), max(rounding_band(tensor, dtype), 8 * quantised)
 
 
 def _cell(key: Key, rows: Mapping[str, np.ndarray]) -> Cell:
@@ -149,38 +194,43 @@ def _cell(key: Key, rows: Mapping[str, np.ndarray]) -> Cell:
     whole = rows["rank"] == ALL_RANKS
     good = whole & (rows["bad"] == 0)
     seeds = rows["seed"][good].astype(int).tolist()
-    alone, one_rank = (
-        key[KEYS.index(name)] == value for name, value in (("variant", SINGLE_DEVICE), ("world_size", 1))
-    )
+    alone = key[KEYS.index("variant")] == SINGLE_DEVICE
+    single = ~whole & np.isin(rows["seed"], seeds)
+    exact = np.stack([rows[name].astype("float64") for name in EXACT if name in rows], axis=1)
 
     def by_seed(values: np.ndarray) -> dict[int, float]:
         return {seed: float(value) for seed, value in zip(seeds, values, strict=True) if np.isfinite(value)}
 
-    single = ~whole & np.isin(rows["seed"], seeds)
-    worst_rank = [rows["times"][single & (rows["seed"] == seed)].max(initial=0.0) for seed in seeds]
+    def mean(values: np.ndarray) -> float:
+        return float(np.exp(np.log(values).mean())) if len(values) else np.inf
+
     with np.errstate(divide="ignore", invalid="ignore"):
-        more = {
-            FLOOR: {} if alone else by_seed(np.log(rows["floors"][good])),
-            RANK: {} if one_rank else by_seed(np.log(worst_rank)),
-            LARGEST: by_seed(np.log(rows["largest"][good])),
-            BIAS: by_seed(rows["bias"][good]),
-            GAIN: by_seed(rows["gain"][good]),
-        }
-        ranks = {int(rank): float(np.exp(np.log(rows["times"][single & (rows["rank"] == rank)]).mean()))
-                 for rank in np.unique(rows["rank"][single])}  # fmt: skip
-    error = np.maximum(rows["error_rel"][good], REFERENCE_ERROR)
-    exact = np.stack([rows[name].astype("float64") for name in EXACT if name in rows], axis=1)
+        more = {LARGEST: by_seed(np.log(rows["largest"][good]))}
+        more |= {name: by_seed(rows[name][good]) for name in (BIAS, GAIN)}
+        if not alone:
+            more[FLOOR] = by_seed(np.log(rows["floors"][good]))
+        if key[KEYS.index("world_size")] != 1:
+            worst = [rows["times"][single & (rows["seed"] == seed)].max(initial=0.0) for seed in seeds]
+            more[RANK] = by_seed(np.log(worst))
+        ranks = {int(rank): mean(rows["times"][single & (rows["rank"] == rank)]) for rank in {*rows["rank"][single]}}
+        rules = Ratios(
+            conditioned=bool(rows["conditioned"][good].all()),
+            all_ranks=mean(rows["excused"][good]),
+            one_rank=float(rows["excused"].max()),
+            largest=float(rows["excused_max"][good].max(initial=-np.inf)),
+            band=mean(rows["band"][good]),
+        )
     return Cell(
         key=key,
         y=dict(zip(seeds, np.log(rows["times"][good]).astype(float).tolist(), strict=True)),
-        error=float(np.exp(np.log(error).mean())) if seeds else np.inf,
+        error=mean(np.maximum(rows["error_rel"][good], REFERENCE_ERROR)),
         rank_ratio=1.0 if alone else float(rows["times"].max()),
         max_ratio=float(rows["max_times"][good].max()) if seeds else np.nan,
         nonfinite=int(rows["bad"][whole].sum()),
         more={name: values for name, values in more.items() if values},
-        ranks=ranks,
+        ranks=dict(sorted(ranks.items())),
         exact={seed: exact[rows["seed"] == seed] for seed in seeds},
-        rules=portable.ratios(rows, good),
+        rules=rules if seeds else None,
     )
 
 

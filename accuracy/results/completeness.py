@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Plan = dict[str, Any]
+Wrong: TypeAlias = "pd.DataFrame | list[str] | None"
 SETTING = fields.names_but(fields.SEED, fields.DEVICE, fields.STACK)  # of a case, without its seed
 ROW = ["case_id", "tensor", "rank"]
 NO_RANK = -2  # where the column is empty
@@ -72,9 +74,29 @@ def faults(about: Mapping[str, Any], results: pd.DataFrame) -> tuple[Fault, ...]
         if _signed(plan)["digest"] != plan["digest"]:
             return (Fault("the run", NO_DIGEST),)
         rows = results[~results["case_id"].isin(plan["stacks"])].reset_index(drop=True)
-        return tuple(_faults(plan, about, rows.assign(rank=rows["rank"].fillna(NO_RANK).astype("int64"))))
+        rows = rows.assign(rank=rows["rank"].fillna(NO_RANK).astype("int64"), tensor=rows["tensor"].fillna(""))
+        first = rows.drop_duplicates("case_id").to_dict("records")
+        names = {row["case_id"]: _name(row) for row in first}
+        return tuple(fault for found, text in _wrong(plan, about, rows) for fault in _faults(found, text, names))
     except (LookupError, TypeError, ValueError, AttributeError):
         return (Fault("the run", NO_SENSE),)
+
+
+def _name(row: Mapping[Any, Any]) -> str:
+    return printable(f"{row['variant']} {row['dtype']} W={row['world_size']} seed {row['seed']}")[:300]
+
+
+def _faults(found: Wrong, text: str, names: Mapping[str, str]) -> Iterator[Fault]:
+    """One fault a tensor: its first case, and how many others have it."""
+    if found is None:
+        yield Fault("the run", text)
+        return
+    by_tensor = [("", found)] if isinstance(found, list) else found["case_id"].groupby(found["tensor"], sort=False)
+    for tensor, some in by_tensor:
+        cases = list(dict.fromkeys(some))
+        more = f" (and {count(len(cases) - 1, 'further case')})" if len(cases) > 1 else ""
+        if cases:
+            yield Fault(f"{names.get(cases[0], cases[0])} {printable(str(tensor))}".strip(), f"{text}{more}")
 
 
 def _signed(plan: Plan) -> Plan:
@@ -86,54 +108,48 @@ def _signed(plan: Plan) -> Plan:
 
 def _columns(rows: pd.DataFrame) -> dict[str, list[list[Any]]]:
     """By case: tensor ("" where a case has no numbers), status, and the columns that none of its rows lacks."""
-    filled = rows.notna()
-    whole = filled.groupby([rows["case_id"], rows["tensor"].fillna("")], sort=True).all()
-    status = rows.groupby(["case_id", rows["tensor"].fillna("")], sort=True)["status"].first()
-    patterns, named = whole.to_numpy(), list(whole.columns)
-    texts: dict[bytes, list[str]] = {}
+    by = [rows["case_id"], rows["tensor"].fillna("")]
+    full = rows.drop(columns="tensor").notna().groupby(by, sort=True).all()
+    ended = rows.groupby(by, sort=True)["status"].first()
+    names = cache(lambda pattern: [name for name, kept in zip(full.columns, pattern, strict=True) if kept])
     found: dict[str, list[list[Any]]] = {}
-    for (case, tensor), pattern, ended in zip(whole.index, patterns, status, strict=True):
-        names = texts.setdefault(
-            pattern.tobytes(), [name for name, kept in zip(named, pattern, strict=True) if kept and name != "tensor"]
-        )
-        found.setdefault(case, []).append([tensor, ended, names])
+    for (case, tensor), pattern, status in zip(full.index, full.to_numpy(), ended, strict=True):
+        found.setdefault(case, []).append([tensor, status, names(tuple(pattern))])
     return found
 
 
-def _faults(plan: Plan, about: Mapping[str, Any], rows: pd.DataFrame) -> Iterator[Fault]:
-    names = {row["case_id"]: _name(row) for row in rows.drop_duplicates("case_id").to_dict("records")}
+def _wrong(plan: Plan, about: Mapping[str, Any], rows: pd.DataFrame) -> Iterator[tuple[Wrong, str]]:
+    """Rows, or cases, or None for the whole run, and what is wrong with them."""
     cases, listed = plan["cases"], set(about["cases"])
-    yield from _each(sorted(set(cases) | set(plan["stacks"])), listed, names, "planned, and run.json's cases lack it")
-    yield from _each(sorted(listed), {*cases, *plan["stacks"]}, names, "among run.json's cases, and not planned")
-    yield from _each(list(names), listed, names, "measured, and not planned; measure into another folder")
-    if plan["device"] != about["fingerprint"].get("device"):
-        yield Fault("the run", f"the plan was made on {plan['device']}, the fingerprint is of another device")
-    rows = rows[rows["case_id"].isin(list(cases))]
-    yield from _first(rows[table.in_stacks(rows)], names, "has rows of a stack")
-    if not about.get("ended"):  # what it ended with is not known, and the gate says so
-        return
-    of_rows = [*_of_rows(plan, rows, names), *_of_columns(plan, rows, names)]
-    yield from of_rows or _of_seeds(rows, names)
-
-
-def _of_rows(plan: Plan, rows: pd.DataFrame, names: Mapping[str, str]) -> Iterator[Fault]:
-    """Every planned (case, tensor, rank) once, as it ended, by the planned code on the planned device."""
-    planned = {
-        case: dict(zip(("seed", "world_size", "code"), each, strict=False)) for case, each in plan["cases"].items()
-    }
-    for column in ("seed", "world_size", "code"):
-        other = rows[rows[column] != rows["case_id"].map({case: each[column] for case, each in planned.items()})]
-        yield from _first(other, names, f"has rows of another {column} than was planned")
-    yield from _first(
-        rows[rows["device"] != plan["device"]], names, f"has rows of a device that is not {plan['device']}"
+    planned = {*cases, *plan["stacks"]}
+    yield sorted(planned - listed), "planned, and run.json's cases lack it"
+    yield sorted(listed - planned), "among run.json's cases, and not planned"
+    yield (
+        list(rows.loc[~rows["case_id"].isin(listed), "case_id"]),
+        "measured, and not planned; measure into another folder",
     )
-    yield from _first(rows[rows.duplicated(ROW)], names, "has rows twice")
-    found = rows.assign(tensor=rows["tensor"].fillna("")).drop_duplicates(ROW)
-    both = _expected(plan, set(names)).merge(found[[*ROW, "status"]], how="outer", on=ROW, indicator="side")
-    yield from _first(both[both["side"] == "left_only"], names, "was measured, and its rows are absent")
-    yield from _first(both[both["side"] == "right_only"], names, "has rows that the run did not end with")
+    if plan["device"] != about["fingerprint"].get("device"):
+        yield None, f"the plan was made on {plan['device']}, the fingerprint is of another device"
+    rows = rows[rows["case_id"].isin(list(cases))]
+    yield rows[table.in_stacks(rows)], "has rows of a stack"
+    if about.get("ended"):  # else what it ended with is not known, and the gate says so
+        of_rows = [pair for pair in (*_of_rows(plan, rows), *_of_columns(plan, rows)) if len(pair[0])]
+        yield from of_rows or _of_seeds(rows)
+
+
+def _of_rows(plan: Plan, rows: pd.DataFrame) -> Iterator[tuple[pd.DataFrame, str]]:
+    """Every planned (case, tensor, rank) once, as it ended, by the planned code on the planned device."""
+    for index, column in enumerate(("seed", "world_size", "code")):
+        planned = rows["case_id"].map({case: each[index] for case, each in plan["cases"].items()})
+        yield rows[rows[column] != planned], f"has rows of another {column} than was planned"
+    yield rows[rows["device"] != plan["device"]], f"has rows of a device that is not {plan['device']}"
+    yield rows[rows.duplicated(ROW)], "has rows twice"
+    found = rows.drop_duplicates(ROW)[[*ROW, "status"]]
+    both = _expected(plan, {*rows["case_id"]}).merge(found, how="outer", on=ROW, indicator="side")
+    yield both[both["side"] == "left_only"], "was measured, and its rows are absent"
+    yield both[both["side"] == "right_only"], "has rows that the run did not end with"
     changed = both[(both["side"] == "both") & (both["status"] != both["ended"])]
-    yield from _first(changed, names, "has another status than the run ended with")
+    yield changed, "has another status than the run ended with"
 
 
 def _expected(plan: Plan, present: set[str]) -> pd.DataFrame:
@@ -148,49 +164,25 @@ def _expected(plan: Plan, present: set[str]) -> pd.DataFrame:
     return pd.DataFrame(kept, columns=[*ROW, "ended"]).astype({"rank": "int64"})
 
 
-def _of_columns(plan: Plan, rows: pd.DataFrame, names: Mapping[str, str]) -> Iterator[Fault]:
+def _of_columns(plan: Plan, rows: pd.DataFrame) -> Iterator[tuple[pd.DataFrame, str]]:
     """Every number and text that the run ended with."""
     ends = rows["case_id"].map({case: each[3] for case, each in plan["cases"].items()})
-    tensors = rows["tensor"].fillna("")
-    for place, end in enumerate(plan["ends"]):
+    for index, end in enumerate(plan["ends"]):
         for tensor, _, columns in end:
-            mine = rows[(ends == place) & (tensors == tensor)]
-            empty = mine[columns].isna()
-            for column in empty.columns[empty.any()]:
-                yield from _first(mine[empty[column]], names, f"{column} is empty")
+            own = rows[(ends == index) & (rows["tensor"] == tensor)]
+            empty = own[columns].isna()
+            yield from ((own[empty[column]], f"{column} is empty") for column in empty.columns[empty.any()])
 
 
-def _of_seeds(rows: pd.DataFrame, names: Mapping[str, str]) -> Iterator[Fault]:
+def _of_seeds(rows: pd.DataFrame) -> Iterator[tuple[pd.DataFrame, str]]:
     """One case a seed, numbers of its own, and the same tensors on all seeds of a setting."""
-    setting = rows.groupby(list(SETTING), sort=False, dropna=False).ngroup()
-    cases = rows.assign(setting=setting).drop_duplicates("case_id")
-    yield from _first(cases[cases.duplicated(["setting", "seed"])], names, "is measured by two cases")
-    whole = rows[(rows["rank"] == table.ALL_RANKS) & rows["error_rel"].notna()].assign(setting=setting)
+    rows = rows.assign(setting=rows.groupby(list(SETTING), sort=False, dropna=False).ngroup())
+    cases = rows.drop_duplicates("case_id")
+    yield cases[cases.duplicated(["setting", "seed"])], "is measured by two cases"
+    whole = rows[(rows["rank"] == table.ALL_RANKS) & rows["error_rel"].notna()]
     seeds, all_seeds = (whole.groupby(by)["seed"].transform("nunique") for by in (["setting", "tensor"], "setting"))
-    yield from _first(whole[seeds < all_seeds], names, "was measured on some seeds of its setting and not on others")
+    yield whole[seeds < all_seeds], "was measured on some seeds of its setting and not on others"
     shared = whole["error_rel"].isin([0.0, 1.0, np.inf])  # nothing wrong; a result of zeros; nothing finite
-    usual = whole[~shared & ~whole["inputs"].isin(list(PROBES))]
-    copied = usual[usual.duplicated(["setting", "tensor", "error_rel"])]
-    yield from _first(copied, names, "has the numbers of another seed, to the last bit")
-
-
-def _first(rows: pd.DataFrame, names: Mapping[str, str], text: str) -> Iterator[Fault]:
-    """One fault a tensor: its first case, and how many others have it."""
-    import pandas as pd
-
-    tensors = rows["tensor"].fillna("") if "tensor" in rows else pd.Series("", rows.index)
-    for tensor, some in rows["case_id"].groupby(tensors, sort=False):
-        others = some.nunique() - 1
-        more = f" (and {count(others, 'further case')})" if others else ""
-        yield Fault(f"{names.get(some.iloc[0], some.iloc[0])} {printable(str(tensor))}".strip(), f"{text}{more}")
-
-
-def _each(given: list[str], allowed: set[str], names: Mapping[str, str], text: str) -> Iterator[Fault]:
-    import pandas as pd
-
-    strange = [case for case in given if case not in allowed]
-    yield from _first(pd.DataFrame({"case_id": strange}, dtype="object"), names, text)
-
-
-def _name(row: Mapping[Any, Any]) -> str:
-    return printable(f"{row['variant']} {row['dtype']} W={row['world_size']} seed {row['seed']}")[:300]
+    own = whole[~shared & ~whole["inputs"].isin(list(PROBES))]
+    copied = own[own.duplicated(["setting", "tensor", "error_rel"])]
+    yield copied, "has the numbers of another seed, to the last bit"

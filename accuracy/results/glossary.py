@@ -1,8 +1,10 @@
 """What does each column of the table mean, and in which unit? The one list, from which README's glossary is made.
 
-`python -m accuracy.results.glossary README.md` writes it between the two marks there.
+`python -m accuracy.results.glossary README.md` writes it between the two marks there. TERMS are the words of a first
+screen, for a reader who meets them there.
 """
 
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,6 +138,22 @@ IDENTITY, METRICS, LOSSES, METRICS_OF_STACKS, METRICS_OF_PAIRS, COUNTS, COSTS = 
     {name: Column(unit, meaning) for name, unit, meaning in part} for part in _PARTS
 )
 COLUMNS = IDENTITY | METRICS | LOSSES | METRICS_OF_STACKS | METRICS_OF_PAIRS | COUNTS | COSTS
+
+
+TERMS = {  # by the pattern that uses it
+    r"[Ee]rror": "error: distance from float64 attention on the same rounded inputs, relative to it",
+    r"[Ss]ingle[- ]device": "single device: the same kernel run once on the whole sequence",
+    r"rounding floor|least possible": "rounding floor, the least possible error: the exact result, merely rounded",
+    r"\blse\b": "lse: log of the softmax's sum, kept in float32",
+    r"\bdelta\b": "delta: row sums of dout times out, kept in float32",
+    r"\bW\b": "W: number of ranks",
+}
+
+
+def defined(*texts: str) -> str:
+    """The definitions of the words that the texts use; empty where they use none."""
+    words = " ".join(texts)
+    return " · ".join(meaning for pattern, meaning in TERMS.items() if re.search(pattern, words))
 
 
 def markdown() -> str:

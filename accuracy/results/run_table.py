@@ -9,20 +9,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from accuracy.core import fields
+from accuracy.core.dtype import DTYPES
 from accuracy.core.errors import ConfigError, IncompleteRun, printable
-from accuracy.results import completeness, damage, sums, table
+from accuracy.results import completeness, storage, table
 from accuracy.results.completeness import Fault
-from accuracy.results.damage import LATER, REQUIRED, SIZES, TEXTS
-from accuracy.results.derived import with_derived
+from accuracy.results.derived import RATIOS, with_derived
 
 MOST_JSON_BYTES = 32 * 2**20
 MOST_TABLE_BYTES = 512 * 2**20
 MOST_ROWS = 5_000_000
-COLUMNS = table.RESULTS_SCHEMA.names  # a published one has less: what is empty or follows from others is left out
+MOST_SIZE = 2**40  # of a whole number that counts tokens, heads, ranks
+MOST_TEXT = 2000  # letters of a text in a table; options and reasons are the longest
+LATER = fields.names(fields.PATH)  # columns that published baselines may lack
+_NO_TEXTS = ("code", "reference", *fields.names(fields.STACK))  # how a row came about; the gate is of attention alone
+TEXTS = [field.name for field in table.RESULTS_SCHEMA if field.type == pa.string() and field.name not in _NO_TEXTS]
+_COUNTS = [each for each in fields.COLUMNS if each.type.startswith("int")]
+SIZES = tuple(each.name for each in _COUNTS if each.role not in (fields.SEED, fields.STACK))
+NUMBERS = ("error_rel", "error_rms", "error_max", "single_device_rel", "floor_rel")
+_EVERY = dict.fromkeys((*TEXTS, *fields.names_but(fields.STACK), "rank", "nonfinite", *NUMBERS))
+REQUIRED = [name for name in _EVERY if name not in LATER]
+ALLOWED = {"status": (table.OK, table.UNSUPPORTED, table.FAILED), "dtype": tuple(DTYPES)}
+ENTRIES = (("experiment", str), ("cases", list), ("fingerprint", dict), ("provenance", dict))
 
 
 @dataclass(frozen=True)
@@ -49,9 +62,9 @@ def read_run(folder: Path) -> RunTable:
     """A run under test, `results/` or published."""
     _must_be_a_folder(folder)
     if (folder / "results.parquet").exists():
-        return _published(folder, signed=(folder / sums.NAME).exists())
+        return _published(folder, signed=(folder / storage.SUMS).exists())
     about = _record(folder, _bytes(folder / "run.json", MOST_JSON_BYTES))
-    return _checked(folder, about, _guarded(folder / "results", lambda: _dataset(folder / "results")), False)
+    return of_table(folder, about, _guarded(folder / "results", lambda: _dataset(folder / "results")))
 
 
 def read_baseline(folder: Path) -> RunTable:
@@ -62,9 +75,27 @@ def read_baseline(folder: Path) -> RunTable:
     return _published(folder, signed=True)
 
 
-def of_table(folder: Path, about: dict[str, Any], rows: pa.Table) -> RunTable:
-    """What was measured in this very process. rows: of `table.RESULTS_SCHEMA`."""
-    return _checked(folder, about, rows, False)
+def of_table(folder: Path, about: dict[str, Any], rows: pa.Table, signed: bool = False) -> RunTable:
+    """Plain columns whose values make sense, of planned cases only; rows of stacks are for the report alone. rows: of
+    `table.RESULTS_SCHEMA`. signed: a baseline, which may be older than plans are."""
+    results = with_derived(_guarded(folder, rows.to_pandas))
+    faults = () if signed and "plan" not in about else completeness.faults(about, results)
+    if signed and faults:
+        raise ConfigError(f"{folder}: {faults[0].name} {faults[0].text}; publish the baseline again")
+    stacks = table.in_stacks(results)
+    of_stacks = set(results.loc[stacks, "case_id"])
+    about = {**about, "cases": [case for case in about["cases"] if case not in of_stacks]}
+    results = results[~stacks]
+    planned = results["case_id"].isin(about["cases"])
+    if signed and (not planned.all() or results["case_id"].nunique() != len(about["cases"])):
+        raise ConfigError(f"{folder}: its table and its run.json name different cases; publish it again")
+    results = results[planned].reset_index(drop=True)
+    if fault := _damage_of_table(results):
+        if faults and faults[0].text != completeness.NO_PLAN:
+            raise IncompleteRun(f"{folder}: {faults[0].name} {faults[0].text}; {fault}")
+        raise ConfigError(f"{folder}: {fault}; its table is damaged")
+    results = results.astype(dict.fromkeys((*SIZES, "seed", "rank"), "int64") | dict.fromkeys(LATER, "object"))
+    return RunTable(folder, about, results.fillna({name: "" for name in TEXTS if name != "tensor"}), faults)
 
 
 def _must_be_a_folder(folder: Path) -> None:
@@ -74,14 +105,16 @@ def _must_be_a_folder(folder: Path) -> None:
 
 def _published(folder: Path, signed: bool) -> RunTable:
     limits = {"run.json": MOST_JSON_BYTES}
-    contents = {name: _bytes(folder / name, limits.get(name, MOST_TABLE_BYTES)) for name in sums.signed(folder)}
-    if signed and not _guarded(folder / sums.NAME, lambda: sums.hold(folder, contents)):
+    contents = {
+        name: _bytes(folder / name, limits.get(name, MOST_TABLE_BYTES)) for name in storage.signed_files(folder)
+    }
+    if signed and not _guarded(folder / storage.SUMS, lambda: storage.sums_hold(folder, contents)):
         raise ConfigError(
-            f"{folder}/{sums.NAME} does not fit its files: one is damaged or was changed by hand; "
+            f"{folder}/{storage.SUMS} does not fit its files: one is damaged or was changed by hand; "
             "restore them from version control, or publish again"
         )
     about, path = _record(folder, contents["run.json"]), folder / "results.parquet"
-    return _checked(folder, about, _guarded(path, lambda: _parquet(contents["results.parquet"])), signed)
+    return of_table(folder, about, _guarded(path, lambda: _parquet(contents["results.parquet"])), signed)
 
 
 def _bytes(path: Path, most: int) -> bytes:
@@ -115,19 +148,17 @@ def _dataset(path: Path) -> pa.Table:
 
 def _parquet(content: bytes) -> pa.Table:
     file = pq.ParquetFile(pa.BufferReader(content))
-    groups = [file.metadata.row_group(place) for place in range(file.metadata.num_row_groups)]
+    groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
     if file.metadata.num_rows > MOST_ROWS or sum(group.total_byte_size for group in groups) > 4 * MOST_TABLE_BYTES:
         raise ValueError(f"more than {MOST_ROWS} rows")
     version = (file.schema_arrow.metadata or {}).get(b"schema_version", b"none").decode("ascii", "replace")
     if version != str(table.SCHEMA_VERSION):
         raise ValueError(f"schema version {version}, this reads {table.SCHEMA_VERSION}")
-    present = [name for name in COLUMNS if name in file.schema_arrow.names]
-    if missing := sorted(set(REQUIRED) - set(present)):
+    if missing := sorted(set(REQUIRED) - set(file.schema_arrow.names)):
         raise ValueError(f"column {missing[0]} is missing")
-    read = file.read(columns=present).select(present)
-    read = read.cast(pa.schema([table.RESULTS_SCHEMA.field(name) for name in present]))
-    read.validate(full=True)
-    return read
+    rows = table.read_published(pa.BufferReader(content), table.RESULTS_SCHEMA)
+    rows.validate(full=True)
+    return rows
 
 
 def _record(folder: Path, content: bytes) -> dict[str, Any]:
@@ -135,29 +166,54 @@ def _record(folder: Path, content: bytes) -> dict[str, Any]:
     about = _guarded(path, lambda: json.loads(content.decode("utf-8")))
     if not isinstance(about, dict):
         raise ConfigError(f"{path} holds no object; give a run's folder")
-    if fault := damage.of_record(about):
+    if fault := damage_of_record(about):
         raise ConfigError(f"{path} {fault}")
     return about
 
 
-def _checked(folder: Path, about: dict[str, Any], read: pa.Table, signed: bool) -> RunTable:
-    """Plain columns whose values make sense, of planned cases only; rows of stacks are for the report alone. signed: a
-    baseline, which may be older than plans are."""
-    results = with_derived(_guarded(folder, read.to_pandas).reindex(columns=COLUMNS))
-    faults = () if signed and "plan" not in about else completeness.faults(about, results)
-    if signed and faults:
-        raise ConfigError(f"{folder}: {faults[0].name} {faults[0].text}; publish the baseline again")
-    stacks = table.in_stacks(results)
-    of_stacks = set(results.loc[stacks, "case_id"])
-    about = {**about, "cases": [case for case in about["cases"] if case not in of_stacks]}
-    results = results[~stacks]
-    planned = results["case_id"].isin(about["cases"])
-    if signed and (not planned.all() or results["case_id"].nunique() != len(about["cases"])):
-        raise ConfigError(f"{folder}: its table and its run.json name different cases; publish it again")
-    results = results[planned].reset_index(drop=True)
-    if fault := damage.of_table(results):
-        if faults and faults[0].text != completeness.NO_PLAN:
-            raise IncompleteRun(f"{folder}: {faults[0].name} {faults[0].text}; {fault}")
-        raise ConfigError(f"{folder}: {fault}; its table is damaged")
-    results = results.astype(dict.fromkeys((*SIZES, "seed", "rank"), "int64") | dict.fromkeys(LATER, "object"))
-    return RunTable(folder, about, results.fillna({name: "" for name in TEXTS if name != "tensor"}), faults)
+def damage_of_record(about: dict[str, Any]) -> str | None:
+    """What cannot be in a run.json that `accuracy` wrote, as the rest of a sentence that its path begins; or None."""
+    version = about.get("schema_version")
+    if type(version) is not int or version != table.SCHEMA_VERSION:
+        return (
+            f"has schema version {printable(str(version)[:20])}; this reads {table.SCHEMA_VERSION}: "
+            "use the accuracy that wrote it, or measure again"
+        )
+    for key, kind in ENTRIES:
+        if not isinstance(about.get(key), kind):
+            return f"has no {key}; it is damaged, or no run of this version"
+    cases, experiment = about["cases"], about["experiment"]
+    if not all(isinstance(case, str) and case.isprintable() and len(case) < 100 for case in cases):
+        return "is damaged: cases are no ids"
+    if len(set(cases)) != len(cases):
+        return "is damaged: cases are repeated"
+    if not experiment.isprintable() or len(experiment) > 200:
+        return "is damaged: the experiment has no name"
+    return None
+
+
+def _damage_of_table(results: pd.DataFrame) -> str | None:
+    """What cannot be in a table that `accuracy` wrote, whose columns are right; or None."""
+    for name in TEXTS:
+        texts = results[name].dropna().unique()
+        if not all(isinstance(text, str) and len(text) <= MOST_TEXT and text.isprintable() for text in texts):
+            return f"{name} holds control characters or is too long"
+    measured = results[results["tensor"].notna() & (results["status"] == table.OK)]
+    for rows, name, values in (
+        *((results, *each) for each in ALLOWED.items()),
+        (measured, "tensor", table.ALL_TENSORS),
+    ):
+        if not rows[name].isin(values).all():
+            return f"{name} is not one of {', '.join(values)}"
+    for name, least in (*((size, 1) for size in SIZES), ("seed", 0), ("rank", table.ALL_RANKS)):
+        if not results[name].between(least, 2**63 - 1 if name == "seed" else MOST_SIZE).all():
+            return f"{name} is missing or below {least}"
+    for name in (*NUMBERS, "single_device_max"):
+        if not ((measured[name] >= 0) | ((name not in REQUIRED) & measured[name].isna())).all():
+            return f"{name} is missing or below 0"
+    for name, (above, below) in RATIOS.items():
+        if name in measured:
+            exact = measured[np.isfinite(measured[above]) & (measured[below] > 0)]
+            if not (exact[name] == exact[above] / exact[below]).all():
+                return f"{name} is not {above} / {below}"
+    return "rows are repeated" if results.duplicated(["case_id", "tensor", "rank"]).any() else None

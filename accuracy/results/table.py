@@ -1,5 +1,4 @@
-"""The table: one row per (case, tensor, rank), its schema, and reading it. `writing` writes, `finished_files` says what
-is done.
+"""The table: one row per (case, tensor, rank), its schema, and reading it. `storage` writes.
 
 A run folder holds `results/` (metrics, one file a case), `positions/` (error along the sequence, one file a case) and
 `run.json`. Each case's file is written beside its place under a hidden name and renamed into it, so a reader never sees
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA_VERSION = 3
-"""The only one that is read."""
+"""Tables of other versions are rejected."""
 
 TENSORS = ("out", "lse", "dq", "dk", "dv", "delta")
 ALL_TENSORS = (*TENSORS[:-1], "dsink", TENSORS[-1])
@@ -114,6 +113,14 @@ HYPOTHESES_SCHEMA = _schema(
         "tried": "int64",  # hypotheses on the tensor; the best of them have rows
     }
 )
+FOLLOWS = "gradients of the returned out and lse"
+"""The hypothesis that a gradient is right for the wrong out and lse that it is made of."""
+EXPLAINS = 1.5
+"""A hypothesis explains a tensor that it leaves at most so many times the expected rounding of."""
+RULED_OUT = 10.0
+"""A hypothesis is ruled out where it leaves at least so many times the expected rounding."""
+SAME = 3.0
+"""Predictions that are no further apart, in times the expected rounding, are one."""
 BOUNDARIES_SCHEMA = _schema(
     {
         "case_id": "string",
@@ -180,7 +187,7 @@ SIDE_TABLES = {
     "positions": POSITIONS_SCHEMA, "steps": STEPS_SCHEMA, "hypotheses": HYPOTHESES_SCHEMA,
     "boundaries": BOUNDARIES_SCHEMA, "places": PLACES_SCHEMA, "logprobs": LOGPROBS_SCHEMA,
 }  # fmt: skip
-"""What a case may have beside its results, in the order of `writing.write_case`."""
+"""What a case may have beside its results, in the order of `storage.write_case`."""
 DATASETS = ("results", *SIDE_TABLES)
 OF_STACKS = ("layer", *fields.names(fields.STACK), *METRICS_OF_STACKS)
 """Columns that are empty in the rows of attention alone."""
@@ -195,63 +202,42 @@ def read_results(folder: Path) -> pd.DataFrame:
     return with_derived(_read(folder, "results", RESULTS_SCHEMA))
 
 
-def read_positions(folder: Path) -> pd.DataFrame:
-    """Error along the sequence, of a run folder or of a published one."""
-    return _read(folder, "positions", POSITIONS_SCHEMA)
-
-
-def read_steps(folder: Path) -> pd.DataFrame:
-    """Every ring step of the traced cases, of a run folder or of a published one."""
-    return _read(folder, "steps", STEPS_SCHEMA)
-
-
-def read_hypotheses(folder: Path) -> pd.DataFrame:
-    """What every hypothesis leaves unexplained of the wrong tensors, of a run folder or of a published one."""
-    return _read(folder, "hypotheses", HYPOTHESES_SCHEMA)
-
-
-def read_boundaries(folder: Path) -> pd.DataFrame:
-    """Where bits change when batch-mates, lengths and the like do, of a run folder or of a published one."""
-    return _read(folder, "boundaries", BOUNDARIES_SCHEMA)
-
-
-def read_places(folder: Path) -> pd.DataFrame:
-    """Which places make two paths differ, of a run folder or of a published one."""
-    return _read(folder, "places", PLACES_SCHEMA)
-
-
-def read_logprobs(folder: Path) -> pd.DataFrame:
-    """How far two paths' log-probabilities are apart, of a run folder or of a published one."""
-    return _read(folder, "logprobs", LOGPROBS_SCHEMA)
-
-
-def _read(folder: Path, name: str, schema: pa.Schema) -> pd.DataFrame:
-    files = case_files(folder, name) if (folder / name).is_dir() else [folder / f"{name}.parquet"]
-    return _rows_of(files, folder / name, schema).to_pandas()
+def read_side(folder: Path, name: str) -> pd.DataFrame:
+    """One of SIDE_TABLES, `positions`, of a run folder or of a published one; no rows where there is none."""
+    return _read(folder, name, SIDE_TABLES[name])
 
 
 def results_of(folder: Path, cases: Sequence[str], others: Sequence[pa.Table]) -> pd.DataFrame:
     """Rows of some cases of a run folder, read now, and of others that were read before, derived columns rebuilt."""
     files = [folder / "results" / f"{case_id}.parquet" for case_id in cases]
-    rows = pa.concat_tables([*others, _rows_of(files, folder / "results", RESULTS_SCHEMA)]).to_pandas()
+    rows = pa.concat_tables([*others, _guarded(files, folder / "results", RESULTS_SCHEMA)]).to_pandas()
     return with_derived(rows.sort_values("case_id", kind="stable", ignore_index=True))  # in the order of the files
 
 
-def _rows_of(files: Sequence[Path], place: Path, schema: pa.Schema) -> pa.Table:
-    """place: the dataset's folder, or a published table without its suffix."""
+def _read(folder: Path, name: str, schema: pa.Schema) -> pd.DataFrame:
+    files = case_files(folder, name) if (folder / name).is_dir() else [folder / f"{name}.parquet"]
+    return _guarded(files, folder / name, schema).to_pandas()
+
+
+def _guarded(files: Sequence[Path], dataset: Path, schema: pa.Schema) -> pa.Table:
+    """dataset: the folder of the files, or a published table without its suffix."""
     there = [path for path in files if path.exists()]
     try:
-        if place.is_dir():
+        if dataset.is_dir() or not there:
             return read_cases(there, schema)
-        import pyarrow.dataset as ds
-
-        scan = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
-        checked = ds.ParquetFileFormat(default_fragment_scan_options=scan)  # a damaged page is an error
-        return ds.dataset(there, format=checked, schema=schema).to_table().combine_chunks()
+        return read_published(there[0], schema)
     except (OSError, ValueError, pa.ArrowException) as error:
         why = printable(" ".join(str(error).split())[:160])
         advice = "repeat the run's command, which measures such cases again"
-        raise ConfigError(f"{place} has a damaged file ({why}); {advice}") from error
+        raise ConfigError(f"{dataset} has a damaged file ({why}); {advice}") from error
+
+
+def read_published(source: Path | pa.BufferReader, schema: pa.Schema) -> pa.Table:
+    """A published table, of this version or an earlier one: columns that it lacks are empty, others are left out."""
+    file = pq.ParquetFile(source, page_checksum_verification=True)
+    present = [name for name in schema.names if name in file.schema_arrow.names]
+    rows = file.read(columns=present).select(present).cast(pa.schema([schema.field(name) for name in present]))
+    return pa.concat_tables([schema.empty_table(), rows], promote_options="default").combine_chunks()
 
 
 def read_cases(files: Sequence[Path], schema: pa.Schema) -> pa.Table:

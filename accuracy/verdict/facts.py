@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from accuracy.results.hypothesis import EXPLAINS, FOLLOWS, RULED_OUT
+from accuracy.results.table import EXPLAINS, FOLLOWS, RULED_OUT
 from accuracy.verdict import words
 from accuracy.verdict.growth import Growth
 from accuracy.verdict.label import NONDETERMINISTIC, Numbers, is_bug

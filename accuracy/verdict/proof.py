@@ -15,7 +15,7 @@ import pandas as pd
 
 from accuracy.core import fields
 from accuracy.core.dtype import DTYPES, FORMATS
-from accuracy.results.hypothesis import FOLLOWS, RULED_OUT, SAME
+from accuracy.results.table import FOLLOWS, RULED_OUT, SAME
 from accuracy.verdict.facts import FORWARD, Cause
 from accuracy.verdict.floor import LEVEL, WITHIN, WITHIN_EXACT
 from accuracy.verdict.inside import is_healthy

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from accuracy.core.number import count, plain
-from accuracy.results.hypothesis import FOLLOWS
+from accuracy.results.table import FOLLOWS
 from accuracy.verdict import label
 from accuracy.verdict.inside import FORMAT, LSE, SCORES, WEIGHTS
 from accuracy.verdict.label import Numbers

@@ -12,10 +12,10 @@ import pandas as pd
 
 from accuracy.core import plugins
 from accuracy.gate import judge
+from accuracy.gate.statistics import RISE
 from accuracy.results import cell
 from accuracy.results.cell import KEYS, Cell, Key
 from accuracy.results.claim import Claim
-from accuracy.results.policy import RISE
 from accuracy.results.run_table import RunTable
 
 simulation = plugins.load(str(Path(__file__).with_name("simulation.py")))

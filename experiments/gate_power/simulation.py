@@ -11,11 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import betaincinv
 
-from accuracy.gate.judge import Judged, judged
-from accuracy.gate.seeds import dependence
-from accuracy.gate.statistics import Comparison, compare
-from accuracy.gate.tail import tail
-from accuracy.results.policy import DEPENDENT, EFFECT, LEVEL, MEASURES, NEAR, TAIL
+from accuracy.gate.judge import MEASURES, Judged, judged
+from accuracy.gate.statistics import DEPENDENT, LEVEL, NEAR, TAIL, Comparison, compare, dependence, tail
+from accuracy.results.cell import EFFECT
 
 Array = np.ndarray
 CONFIDENCE = 0.95

@@ -68,7 +68,7 @@ def _probe(given: argparse.Namespace) -> None:
     from accuracy.config.read import DEVICES
     from accuracy.core.dtype import FORMATS
     from accuracy.measurement.provenance import provenance
-    from accuracy.results import writing
+    from accuracy.results import storage
     from accuracy.runtime import arithmetic  # torch is imported only now
     from accuracy.runtime import device as devices
     from experiments.probe import ask, text
@@ -94,7 +94,7 @@ def _probe(given: argparse.Namespace) -> None:
         if given.json is not None:  # after each: what one kernel said is not lost with the next
             command = " ".join([COMMAND, *given.words])
             about = {"schema_version": 1, "command": command, "provenance": provenance(device), "kernels": plain}
-            writing.write_json(given.json, about)
+            storage.write_json(given.json, about)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
 import numpy as np
 import pandas as pd
 
+from accuracy.gate.judge import MEASURES
 from accuracy.gate.rules import Limits
-from accuracy.gate.statistics import seen
+from accuracy.gate.statistics import LEVEL, RISE, seen
 from accuracy.results.claim import Claim, no_failure, place_of
-from accuracy.results.policy import LEVEL, MEASURES, RISE
 
 CELLS, SEEDS = 500, 8  # for which experiments/gate_power holds the formula against simulation and reruns
 

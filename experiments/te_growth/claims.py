@@ -2,8 +2,7 @@
 
 import pandas as pd
 
-from accuracy.results.claim import Claim
-from accuracy.results.over_ranks import KEYS, over_ranks
+from accuracy.results.claim import KEYS, Claim, over_ranks
 from accuracy.results.table import ALL_RANKS
 from accuracy.verdict.growth import Growth, fit_growth
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from accuracy.results.claim import Claim, largest_below
-from accuracy.results.over_ranks import over_ranks
+from accuracy.results.claim import Claim, largest_below, over_ranks
 from accuracy.verdict.growth import Growth, fit_growth
 
 RINGS = ("ring", "zigzag", "striped", "bpt_ring", "llama3_ring", "llama3_zigzag")

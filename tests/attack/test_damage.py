@@ -11,10 +11,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from accuracy.cli import check, publish, report
+from accuracy.cli import accept, check, publish, report
 from accuracy.measurement import provenance
 from accuracy.report import build, figure
-from accuracy.results import history, sums, table, writing
+from accuracy.results import storage, table
 from tests.attack.damages import damage
 from tests.gate import made_up
 from tests.gate.made_up import MadeUp
@@ -34,7 +34,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made_up.write_run(folder / "run", SMALL)
     for path in (folder / "run" / "results").iterdir():  # with the checksums that a run writes
         rows = pd.read_parquet(path)
-        writing.write_case(folder / "run", path.stem, rows.astype(object).where(rows.notna(), None).to_dict("records"))
+        storage.write_case(folder / "run", path.stem, rows.astype(object).where(rows.notna(), None).to_dict("records"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(figure, "write_growth_figure", lambda rows, path: None)
         for reason in ("one", "two"):
@@ -87,7 +87,7 @@ OF_A_RUN = ("check", "accept", "publish", "report of the run")
 OF_A_BASELINE = ("check", "accept", "report of the baseline")
 TARGETS = {
     "run/results/*.parquet": OF_A_RUN, "run/run.json": OF_A_RUN,
-    **{f"{BASELINE}/{name}": OF_A_BASELINE for name in ("results.parquet", "run.json", sums.NAME, history.NAME)},
+    **{f"{BASELINE}/{name}": OF_A_BASELINE for name in ("results.parquet", "run.json", storage.SUMS, accept.HISTORY)},
     f"{BASELINE}/log.md": ("accept",),
 }  # fmt: skip
 PAIRS = [(target, command) for target, commands in TARGETS.items() for command in commands]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from accuracy.cli import check
 from accuracy.core.errors import ConfigError
-from accuracy.results import lean, sums, table
+from accuracy.results import storage, table
 from accuracy.results.run_table import read_baseline
 from tests.attack.edits import EDITS, FAILING, HEALTHY, rows_of, write_rows
 from tests.gate.made_up import write_baseline, write_run
@@ -114,9 +114,9 @@ def test_a_plan_survives_publishing_and_a_lean_table_that_lost_a_row_is_refused(
     rows = table.read_results(healthy)
     for name, kept in (("whole", rows), ("less", rows.drop(index=7))):
         (tmp_path / name).mkdir()
-        lean.write(lean.lean_results(kept), tmp_path / name / "results.parquet")
+        storage.write_table(storage.lean_results(kept), tmp_path / name / "results.parquet")
         shutil.copy(healthy / "run.json", tmp_path / name)
-        sums.write(tmp_path / name)
+        storage.write_sums(tmp_path / name)
     assert read_baseline(tmp_path / "whole").faults == ()
     with pytest.raises(ConfigError, match="its rows are absent"):
         read_baseline(tmp_path / "less")

@@ -8,7 +8,7 @@ import torch
 
 from accuracy.cli import check
 from accuracy.kernel.eager import Eager
-from accuracy.results import lean, sums, table
+from accuracy.results import storage, table
 from tests.command_line import TINY, CommandLine
 
 OWN = (*TINY, "device=cpu", "workers=1", "kernel=eager", "variant=ulysses", "dtype=float32", "world_size=2",
@@ -17,9 +17,9 @@ OWN = (*TINY, "device=cpu", "workers=1", "kernel=eager", "variant=ulysses", "dty
 
 def published(run: Path, to: Path) -> Path:
     to.mkdir()
-    lean.write(lean.lean_results(table.read_results(run), every_digit=True), to / "results.parquet")
+    storage.write_table(storage.lean_results(table.read_results(run), every_digit=True), to / "results.parquet")
     shutil.copy(run / "run.json", to)
-    sums.write(to)
+    storage.write_sums(to)
     return to
 
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from accuracy.cli import check, publish
-from accuracy.results import sums, table
+from accuracy.results import storage, table
 from tests.ci.runner import ACTION, ROOT, Runner, read
 
 pytestmark = pytest.mark.xdist_group("ci")
@@ -203,7 +203,7 @@ def better(folder: Path, factors: list[float]) -> None:
     for ratio, below in (("x_single_device", "single_device_rel"), ("x_floor", "floor_rel")):
         rows[ratio] = np.where(rows[below] > 0, rows["error_rel"] / rows[below], rows[ratio])
     pq.write_table(pa.Table.from_pandas(rows, table.RESULTS_SCHEMA, preserve_index=False), path)
-    sums.write(path.parent)
+    storage.write_sums(path.parent)
 
 
 @pytest.mark.stress

@@ -6,7 +6,7 @@ import pytest
 
 from accuracy.cli.publish import main, publish
 from accuracy.measurement.provenance import code_digest
-from accuracy.results import lean, table, writing
+from accuracy.results import storage, table
 from tests.report.synthetic import Shape, write_run
 
 
@@ -30,7 +30,7 @@ def test_a_finished_run_becomes_one_file_a_table(finished: Path, tmp_path: Path)
     assert target.name == "some-gpu-80-gb"
     published = pd.read_parquet(target / "results.parquet")
     assert len(published) == len(table.read_results(finished))
-    assert table.read_run(target)["full_table"] == lean.digest(table.read_results(finished))
+    assert table.read_run(target)["full_table"] == storage.digest(table.read_results(finished))
     assert (target / "report.html").exists()
     assert str(tmp_path) not in (target / "run.json").read_text() + (target / "report.html").read_text()
 
@@ -39,9 +39,9 @@ def test_tables_that_only_some_runs_have_are_published_with_their_empty_places(f
     (case, *_) = table.read_run(finished)["cases"]
     rows = [{"case_id": case, "axis": "order", "first": 0, "last": 8, "runs": 5}]
     rows += [{**rows[0], "axis": "length", "before": 3, "value": 4, "tensor": "out", "drift_rel": 0.5}]
-    writing.write_rows(finished / "boundaries" / f"{case}.parquet", rows, table.BOUNDARIES_SCHEMA)
-    published = table.read_boundaries(publish(finished, tmp_path / "reports"))
-    pd.testing.assert_frame_equal(published, table.read_boundaries(finished))
+    storage.write_rows(finished / "boundaries" / f"{case}.parquet", rows, table.BOUNDARIES_SCHEMA)
+    published = table.read_side(publish(finished, tmp_path / "reports"), "boundaries")
+    pd.testing.assert_frame_equal(published, table.read_side(finished, "boundaries"))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from dataclasses import fields as attributes
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -15,7 +14,6 @@ import pytest
 from accuracy.core import fields
 from accuracy.core.case import Case, Problem
 from accuracy.execute import plan
-from accuracy.gate import overlay
 from accuracy.report import series
 from accuracy.report.section import condition, depth
 from accuracy.report.section.missing import command
@@ -132,13 +130,6 @@ def in_the_gate(name: str) -> None:
         assert len({cell.named(key, cell.varying(list(cells))) for key in cells}) == len(cells)
 
 
-def in_the_overlay(name: str) -> None:
-    cells = cell.measured(RunTable(Path(), {}, rows_of(two(name))))
-    items = [SimpleNamespace(key=key, cell=each, baseline=None, state="passed") for key, each in cells.items()]
-    drawn = overlay.panels(SimpleNamespace(items=items))  # type: ignore[arg-type]
-    assert sum(len(panel.data[0].rows) for panel in drawn) == len(cells)
-
-
 def in_the_series(name: str) -> None:
     rows = series.with_labels(rows_of(two(name)))
     assert not rows.duplicated(["facet", "series", "world_size", "seed"]).any()
@@ -193,7 +184,7 @@ def in_the_digest(name: str) -> None:
 
 
 PLACES = (
-    in_the_table, in_the_grid, in_the_gate, in_the_overlay, in_the_series, in_the_conditions, in_a_claim,
+    in_the_table, in_the_grid, in_the_gate, in_the_series, in_the_conditions, in_a_claim,
     in_a_verdict, in_the_stacks, in_the_command, in_the_digest,
 )  # fmt: skip
 PLACES_OF_STACKS = in_the_table, in_the_grid, in_the_stacks, in_a_claim, in_the_command, in_the_digest
@@ -226,8 +217,6 @@ def without(name: str) -> Any:
         (in_the_table, fields, "COLUMNS", "softcap"),
         (in_the_grid, fields, "AXES", "softcap"),
         (in_the_gate, cell, "KEYS", "softcap"),
-        (in_the_overlay, overlay, "_PICTURE", "softcap"),
-        (in_the_overlay, overlay, "_LINE", "kernel_options"),
         (in_the_series, series, "_FACET_DETAILS", "softcap"),
         (in_the_series, series, "_SERIES_DETAILS", "kernel_options"),
         (in_the_series, series, "_VARIANT_DETAILS", "options"),

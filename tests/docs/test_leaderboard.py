@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from accuracy.report.folder import NoReport
-from accuracy.results import lean, table
+from accuracy.results import storage, table
 from docs.leaderboard import REAL, SIMULATED, Cell, leaderboard, to_html, write_leaderboard
 from tests.report.synthetic import Shape, cases, rows_of
 from tests.report.tables import logic, times
@@ -22,7 +22,9 @@ FN = "fn=accuracy.package.ring_flash_attn.ring,layout=bshd"
 def publish(reports: Path, place: str, rows: pd.DataFrame, started: str) -> None:
     folder = reports / place
     folder.mkdir(parents=True)
-    lean.write(lean.lean_results(rows.reindex(columns=table.RESULTS_SCHEMA.names)), folder / "results.parquet")
+    storage.write_table(
+        storage.lean_results(rows.reindex(columns=table.RESULTS_SCHEMA.names)), folder / "results.parquet"
+    )
     about = {"cases": [], "config": {}, "started": started, "fingerprint": {"accuracy": "0.9"},
              "provenance": {"packages": {"ring-flash-attn": "0.1.8"}}}  # fmt: skip
     (folder / "run.json").write_text(json.dumps(about))

@@ -13,7 +13,7 @@ import pytest
 
 from accuracy.core.errors import ConfigError
 from accuracy.execute import folder as folders
-from accuracy.results import finished_files, table
+from accuracy.results import storage, table
 from tests.command_line import SHORT, CommandLine
 from tests.measuring import COSTS
 from tests.report.synthetic import Shape, write_run
@@ -87,7 +87,7 @@ def test_a_file_damaged_anywhere_is_measured_again_or_has_the_same_numbers(tmp_p
     content = bytearray(path.read_bytes())
     content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
     path.write_bytes(content[: draw.choice([None, draw.randrange(len(content))])])
-    if finished_files.finished_case(run, path.stem) is not None:
+    if storage.finished_case(run, path.stem) is not None:
         pd.testing.assert_frame_equal(table.read_results(run), before)
 
 
@@ -129,7 +129,7 @@ def test_cases_of_another_plan_are_not_read(finished: CommandLine) -> None:
     assert finished(*SHORT, "output_dir=run", "seed=5", "problem.seqlen=64").status == 0
     rows = table.read_results(finished.folder / "run")
     assert set(zip(rows["seed"], rows["seqlen"], strict=True)) == {(5, 64)}
-    assert set(table.read_positions(finished.folder / "run")["case_id"]) == set(rows["case_id"])
+    assert set(table.read_side(finished.folder / "run", "positions")["case_id"]) == set(rows["case_id"])
 
 
 def test_a_second_run_on_a_folder_is_refused_and_told_the_holder(accuracy: CommandLine) -> None:

@@ -13,6 +13,7 @@ import uuid
 from collections import Counter
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -84,7 +85,7 @@ def test_the_rows_are_those_of_one_worker_and_one_thread_bit_for_bit(tmp_path: P
         run = json.loads((tmp_path / name / "run.json").read_text())
         about[name] = run["workers"], run["fingerprint"]["knobs"]["threads"]
     assert about == {"plain": (2, 1), "one": (1, 1), "threads": (1, 2)}
-    for read in (table.read_results, table.read_positions, table.read_steps):
+    for read in (table.read_results, *(partial(table.read_side, name=name) for name in ("positions", "steps"))):
         here, there = rows(tmp_path / "plain", read), rows(tmp_path / "one", read)
         assert len(here)
         pd.testing.assert_frame_equal(here, there, check_exact=True)

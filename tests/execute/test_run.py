@@ -10,7 +10,7 @@ from accuracy.cli import plan_text
 from accuracy.execute.run import folder_of
 from accuracy.execute.settle import read_settled
 from accuracy.measurement import provenance
-from accuracy.results import finished_files, table
+from accuracy.results import storage, table
 from tests.command_line import SHORT, CommandLine
 from tests.measuring import composed
 
@@ -45,7 +45,7 @@ def test_run_json_holds_what_a_reader_needs(accuracy: CommandLine) -> None:
     assert about["config"]["problem"]["seqlen"] == 32
     assert about["planned"] == 1
     assert about["started"] <= about["ended"]
-    assert about["cases"] == list(finished_files.finished_cases(finished_files.read_files(accuracy.folder / "run")))
+    assert about["cases"] == list(storage.finished_cases(storage.read_files(accuracy.folder / "run")))
     assert about["provenance"]["packages"]["torch"]
 
 

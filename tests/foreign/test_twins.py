@@ -26,5 +26,5 @@ def test_a_twin_is_named_in_the_tensors_that_are_wrong_with_no_wrong_cause(name:
     right = [tensor for tensor in TENSORS if tensor not in may_be]
     assert rates.detection(name, dict.fromkeys(wrong, ""), found.verdicts, right).caught, found.sentence
     assert twin.says in found.sentence
-    cause = rates.explanation(name, twin.causes, table.read_hypotheses(tmp_path / "run"), found.results)
+    cause = rates.explanation(name, twin.causes, table.read_side(tmp_path / "run", "hypotheses"), found.results)
     assert cause.right or not cause.proven, found.sentence

@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from accuracy.results import completeness, sums, table, writing
+from accuracy.results import completeness, storage, table
 from accuracy.results.completeness import Promise
 from accuracy.results.derived import with_derived
 from tests.report.synthetic import Shape, identity, record
@@ -61,7 +61,7 @@ def write_run(folder: Path, made: MadeUp = MadeUp()) -> Path:
         path = folder / "results" / f"{count['values']}.parquet"
         pq.write_table(rows.slice(first, count["counts"]), path, use_dictionary=False, write_statistics=False)
         first += count["counts"]
-    writing.write_json(folder / "run.json", _planned(_record(made, cases), cases, rows))
+    storage.write_json(folder / "run.json", _planned(_record(made, cases), cases, rows))
     return folder
 
 
@@ -70,8 +70,8 @@ def write_baseline(folder: Path, made: MadeUp = MadeUp()) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     cases = list(_cases(made))
     pq.write_table(_table(made, cases), folder / "results.parquet")
-    writing.write_json(folder / "run.json", _record(made, cases))
-    sums.write(folder)
+    storage.write_json(folder / "run.json", _record(made, cases))
+    storage.write_sums(folder)
     return folder
 
 

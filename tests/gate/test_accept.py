@@ -2,12 +2,13 @@ import json
 import math
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from accuracy.cli import check
 from accuracy.report import build, figure
-from accuracy.results import history, lean, sums, table, writing
+from accuracy.results import storage, table
 from accuracy.results.run_table import read_baseline
 from tests.gate.made_up import MadeUp, case_id, with_error, without_numbers, write_run
 
@@ -36,12 +37,16 @@ def accept(made: MadeUp, tmp_path: Path, *words: str, name: str = "run") -> int:
 TARGET = Path("reports/made_up/some-gpu")
 
 
+def history() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (TARGET / "history.jsonl").read_text().splitlines()]
+
+
 def test_a_run_becomes_a_baseline_with_sums_history_and_a_line_in_the_log(repository: Path, tmp_path: Path) -> None:
     assert accept(SMALL, tmp_path) == 0
     assert len(read_baseline(TARGET).results) > 0
     assert (TARGET / "log.md").read_text() == "- 2026-11-21 0123456789ab: first (the first)\n"
-    assert len(history.read(TARGET)) == 1
-    done = subprocess.run(["sha256sum", "-c", sums.NAME], cwd=TARGET, capture_output=True)
+    assert len(history()) == 1
+    done = subprocess.run(["sha256sum", "-c", storage.SUMS], cwd=TARGET, capture_output=True)
     assert done.returncode == 0
     run = tmp_path / "run"
     assert check.main([str(run), "--baseline", "reports/made_up", "--require-baseline"]) == 0
@@ -56,10 +61,10 @@ def test_the_second_keeps_the_history_and_says_what_changed_in_errors(
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("- 2026-11-21 0123456789ab: dq in 16 bits (18 cells, from +0.0% in ")
     assert last.endswith("to +20.0% in ring bfloat16 W=4 dq)") or last.endswith("to +20.0% in ring bfloat16 W=2 dq)")
-    assert [each.reason for each in history.read(TARGET)] == ["first", "dq in 16 bits"]
-    out = tmp_path / "out"
-    assert check.main([str(tmp_path / "second"), "--baseline", str(TARGET), "--out", str(out)]) == 0
-    assert (out / "compare.html").read_text().count('<svg class="spark"') == 18
+    assert [each["reason"] for each in history()] == ["first", "dq in 16 bits"]
+    name = next(name for name in history()[1]["x_single_device"] if "|tensor=dq|variant=ring|world_size=4" in name)
+    first, second = (each["x_single_device"][name] for each in history())
+    assert second / first == pytest.approx(1.2, rel=1e-4)
 
 
 def lost(about, rows):
@@ -135,7 +140,7 @@ def test_an_accept_that_is_stopped_anywhere_leaves_the_old_baseline_whole(
     def stopped(*given: object) -> None:
         raise KeyboardInterrupt
 
-    places = (lean, "write"), (writing, "write_json"), (sums, "write"), (build, "write_report")
+    places = *((storage, f"write_{name}") for name in ("table", "json", "sums")), (build, "write_report")
     for module, name in places:
         with monkeypatch.context() as patch:
             patch.setattr(module, name, stopped)
@@ -148,4 +153,4 @@ def test_an_accept_that_is_stopped_anywhere_leaves_the_old_baseline_whole(
 def test_a_reason_stays_one_line(repository: Path, tmp_path: Path) -> None:
     assert accept(SMALL, tmp_path, "--reason", "two\nlines \x1b[31m") == 0
     assert (TARGET / "log.md").read_text().count("\n") == 1
-    assert json.loads((TARGET / "history.jsonl").read_text())["reason"] == "two lines [31m"
+    assert [each["reason"] for each in history()] == ["two lines [31m"]

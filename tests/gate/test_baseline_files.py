@@ -11,7 +11,7 @@ import pytest
 
 from accuracy.cli import check
 from accuracy.gate import decision
-from accuracy.results import run_table, sums, table
+from accuracy.results import run_table, storage, table
 from accuracy.results.cell import measured
 from tests.command_line import Answer
 from tests.gate.conftest import Gate
@@ -34,7 +34,7 @@ def damaged(folder: Path, name: str, change: Callable[[bytes], bytes]) -> Path:
     """One file changed, with sums made to fit, as somebody who means harm would."""
     path = folder / name
     path.write_bytes(change(path.read_bytes()))
-    sums.write(folder)
+    storage.write_sums(folder)
     return folder
 
 
@@ -115,14 +115,14 @@ def test_a_file_less_is_refused(gate: Gate, copy: Path, name: str) -> None:
 
 
 def test_positions_are_signed_too_unless_an_earlier_version_published(gate: Gate, copy: Path) -> None:
-    (copy / sums.POSITIONS).write_bytes(b"drawn")
+    (copy / storage.POSITIONS).write_bytes(b"drawn")
     assert gate(SMALL, against=copy).status == 0  # an earlier version's: its SHA256SUMS has no line of them
-    sums.write(copy)
+    storage.write_sums(copy)
     assert gate(SMALL, against=copy).status == 0
-    (copy / sums.POSITIONS).write_bytes(b"drawm")
-    assert sums.NAME in refused(gate(SMALL, against=copy))
-    (copy / sums.POSITIONS).unlink()
-    assert sums.NAME in refused(gate(SMALL, against=copy))
+    (copy / storage.POSITIONS).write_bytes(b"drawm")
+    assert storage.SUMS in refused(gate(SMALL, against=copy))
+    (copy / storage.POSITIONS).unlink()
+    assert storage.SUMS in refused(gate(SMALL, against=copy))
 
 
 def test_two_runs_are_compared_unless_the_earlier_never_ended(gate: Gate, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def mutated(content: bytes, chance: random.Random) -> bytes:
 
 def mutants(good: Path, folder: Path, number: int, names: tuple[str, ...], signed: bool) -> Iterator[None]:
     shutil.copytree(good, folder)
-    originals = {name: (good / name).read_bytes() for name in (*sums.FILES, sums.NAME)}
+    originals = {name: (good / name).read_bytes() for name in (*storage.SIGNED, storage.SUMS)}
     chance = random.Random(4711)
     made = 0
     while made < number:
@@ -177,7 +177,7 @@ def mutants(good: Path, folder: Path, number: int, names: tuple[str, ...], signe
         for each, content in originals.items():
             (folder / each).write_bytes(changed if each == name else content)
         if signed:
-            sums.write(folder)
+            storage.write_sums(folder)
         yield
         made += 1
 

@@ -4,10 +4,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from accuracy.chart import mark
-from accuracy.gate import text as markdown
+from accuracy.gate import output
 from accuracy.gate.decision import Decision, Question, decide
-from accuracy.results.history import Entry, line, read, sparkline
 from accuracy.results.run_table import read_baseline, read_run
 from tests.gate.conftest import Gate
 from tests.gate.made_up import MadeUp, case_id, with_error, write_baseline, write_run
@@ -70,8 +68,6 @@ def test_the_failed_cell_its_rank_and_tensor_come_first_and_are_marked(gate: Gat
         lines = (tmp_path / "out" / name).read_text().splitlines()
         assert lines[3].startswith("- **llama3 bfloat16 W=4 dk, rank 2**: error on the worst rank +")
     page = (tmp_path / "out" / "compare.html").read_text()
-    assert "by rank, llama3 bfloat16 W=4 dk, run and baseline" in page
-    assert "Rank 2: 2.4" in page  # twice 1.2
     assert page_check.repeated_identifiers(page) == set()
 
 
@@ -113,17 +109,13 @@ def hostile(about: dict, rows: list[dict]) -> list[dict]:
     return [{**row, "variant": HOSTILE if row["variant"] == "ring" else row["variant"]} for row in rows]
 
 
-def test_what_is_too_long_for_github_is_cut_and_said(
-    tmp_path: Path, baseline: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_too_long_for_github_is_cut_and_said(tmp_path: Path, baseline: Path) -> None:
     found = decision(tmp_path, baseline, BAD)
     for limit in (1500, 4000):
-        monkeypatch.setattr(markdown, "SUMMARY_BYTES", limit)
-        text = markdown.summary(found)
+        text = output.markdown(found, limit, 1000)
         assert limit * 0.8 < len(text.encode()) <= limit
         assert "more: see check.json" in text
-    assert markdown.COMMENT_BYTES <= 65_536
-    assert len(markdown.comment(found)) < 65_536
+    assert len(output.markdown(found, output.COMMENT_BYTES, 1000)) < 65_536
 
 
 def test_hostile_names_stay_text_in_every_format(tmp_path: Path, baseline: Path, gate: Gate) -> None:
@@ -145,10 +137,8 @@ def test_the_page_loads_nothing_runs_nothing_and_names_its_charts(out: Path) -> 
     page = (out / "compare.html").read_text()
     assert page_check.external_loads(page) == []
     assert page_check.dangerous(page) == []
-    assert page_check.charts_without_text(page) == []
     assert page_check.repeated_identifiers(page) == set()
     assert not [each for each in page_check.elements(page) if each.tag == "script"]
-    assert page.count('<svg class="chart"') == 6 + 1  # a chart a tensor, and one a failed cell
 
 
 def test_the_worst_cell_is_the_first_row_of_the_page(out: Path) -> None:
@@ -164,10 +154,8 @@ def test_the_first_screen_of_a_comparison_names_and_marks_the_failed_cell(gate: 
     page = (tmp_path / "out" / "compare.html").read_text()
     first = page[page.index('<section id="answer"') : page.index("</header>")]
     assert '<h1 id="answer-title">Regression in llama3 bfloat16 W=4 dk, rank 2: error on the worst rank +' in first
-    assert "by rank, llama3 bfloat16 W=4 dk, run and baseline" in first
     row = first[first.index("<tbody>", first.index('class="matrix"')) :].partition("</tr>")[0]
     assert "llama3 bfloat16 W=4</th>" in row
-    assert f"var(--series-{mark.colour_of('llama3')})" in first  # as in every report
     assert "single device: the same kernel run once on the whole sequence" in first
     assert row.count("\u2718") == row.count("accused") == 1
     assert "\u2718 2.4" in row  # twice 1.2, on that rank: all ranks together have 1.2 as before
@@ -184,21 +172,3 @@ def test_a_folder_that_cannot_be_written_is_a_mistake_in_one_line(gate: Gate, tm
     answer = gate(MadeUp(seeds=(0,)), "--out", str(tmp_path / "file" / "out"))
     assert answer.status == 2
     assert len(answer.err.splitlines()) == 1
-
-
-def test_a_trend_is_drawn_from_two_runs_on_and_says_its_numbers() -> None:
-    assert sparkline([1.0]) == ""
-    drawn = sparkline([1.0, 1.1, 1.3])
-    assert "1.00 → 1.10 → 1.30" in drawn
-    (points,) = [part.split('"')[1] for part in drawn.split("<polyline ")[1:]]
-    heights = [float(pair.split(",")[1]) for pair in points.split()]
-    assert heights[0] > heights[1] > heights[2]  # up is worse
-
-
-def test_a_damaged_line_of_the_history_is_left_out(tmp_path: Path) -> None:
-    good = line(Entry("2026", "abc", "first", {"variant=ring": 1.25}))
-    bad = ['{"x_single_device": 3}', "[", '{"x_single_device": {"a": "NaN", "b": -1, "c": true}}', "[" * 10_000]
-    (tmp_path / "history.jsonl").write_text("\n".join([good.strip(), *bad]) + "\n")
-    found = read(tmp_path)
-    assert found[0] == Entry("2026", "abc", "first", {"variant=ring": 1.25})
-    assert [each.ratios for each in found[1:]] == [{}]

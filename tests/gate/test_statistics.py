@@ -5,10 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from accuracy.gate.seeds import dependence
-from accuracy.gate.statistics import compare, holm, seen
-from accuracy.gate.tail import tail
-from accuracy.results.policy import DEPENDENT, LEVEL, TAIL
+from accuracy.gate.statistics import DEPENDENT, LEVEL, TAIL, compare, dependence, holm, seen, tail
 from experiments.gate_power.simulation import CELLS, TESTS, Design, alike, caught, false_alarms, heavier
 
 

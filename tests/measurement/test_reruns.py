@@ -7,7 +7,7 @@ import torch
 
 from accuracy.core.case import Reruns
 from accuracy.measurement import repeats
-from accuracy.results.table import read_steps
+from accuracy.results.table import read_side
 from accuracy.runtime import device
 from accuracy.verdict.diagnosis import diagnoses
 from accuracy.verdict.verdict import verdicts
@@ -95,7 +95,7 @@ def test_a_receive_buffer_that_is_read_too_early_is_named(
     ranks = said[(said["world_size"] == 4) & (said["seqlen"] == 144)].set_index("tensor")["label"]
     assert set(ranks.loc[list(tensors)]) == {"invalid"}
     assert set(ranks.loc[list(right)]) <= {"rounding"}
-    (facts,) = diagnoses(said, found.results, read_steps(Path("none")), found.hypotheses)
+    (facts,) = diagnoses(said, found.results, read_side(Path("none"), "steps"), found.hypotheses)
     assert (facts.finding, facts.tensors[: len(tensors)]) == ("unwaited", tensors)
     assert facts.inputs == ()
     assert "poisoned" not in facts.numbers

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from accuracy.core.dtype import FORMATS, tensor_dtype
-from accuracy.results import table, writing
+from accuracy.results import storage, table
 
 EXPONENTS = {"single_device": 0.0, "ring": 0.0, "zigzag": 0.02, "striped": 0.5, "llama3": 0.0, "llama3_ring": 0.05,
              "bpt_ring": 0.25, "ulysses": 0.0, "bpt": 0.0}  # fmt: skip
@@ -135,12 +135,12 @@ def write_run(folder: Path, shape: Shape = Shape(), positions: bool = True) -> P
     ids = [row["case_id"] for row in measured]
     for row in measured:
         bins = by_column(list(positions_of(shape, row))) if positions else None
-        writing.write_case(folder, row["case_id"], rows_of(shape, row), bins)
+        storage.write_case(folder, row["case_id"], rows_of(shape, row), bins)
     for place, reason in enumerate(shape.reasons):
         row = unmeasured(shape, table.FAILED if place % 2 else table.UNSUPPORTED, reason, place)
-        writing.write_case(folder, row["case_id"], [row])
+        storage.write_case(folder, row["case_id"], [row])
         ids.append(row["case_id"])
-    writing.write_json(folder / "run.json", {**record(ids), **shape.record})
+    storage.write_json(folder / "run.json", {**record(ids), **shape.record})
     return folder
 
 
@@ -164,7 +164,7 @@ def write_large_run(folder: Path, shape: Shape = LARGE, rows: int = 50_000) -> P
     for name in ("worst_token", "worst_head", "worst_dim"):
         frame[name] = noise.integers(0, 8192 if name == "worst_token" else 64, len(frame))
     frame.to_parquet(folder / "results.parquet", schema=table.RESULTS_SCHEMA)
-    writing.write_json(folder / "run.json", record(list(frame["case_id"].unique())))
+    storage.write_json(folder / "run.json", record(list(frame["case_id"].unique())))
     return folder
 
 

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from accuracy.report.section.positions import drawn
-from accuracy.results import lean, table
+from accuracy.results import storage, table
 from accuracy.results.derived import RATIOS, SUMMARIES, with_derived, without_derived
 from tests.report.synthetic import Shape, write_run
 
@@ -33,7 +33,7 @@ def full(tmp_path: Path) -> pd.DataFrame:
 
 def published(full: pd.DataFrame, folder: Path, every_digit: bool) -> pd.DataFrame:
     folder.mkdir()
-    lean.write(lean.lean_results(full, every_digit), folder / "results.parquet")
+    storage.write_table(storage.lean_results(full, every_digit), folder / "results.parquet")
     assert pq.read_schema(folder / "results.parquet").metadata[b"schema_version"] == b"3"
     return in_order(table.read_results(folder))
 
@@ -71,21 +71,21 @@ def test_numbers_of_single_ranks_have_twelve_bits_and_their_ratios_follow(full: 
 
 def test_rounding_is_defined_for_every_number() -> None:
     extremes = np.array([0.0, -0.0, INFINITE, -INFINITE, float("nan"), 5e-324, np.finfo("float64").max])
-    np.testing.assert_array_equal(lean.rounded(extremes), extremes)
-    assert lean.rounded(np.array([1 + 2.0**-12, 1 + 3 * 2.0**-12])).tolist() == [1.0, 1 + 2.0**-10]  # ties to even
+    np.testing.assert_array_equal(storage.rounded(extremes), extremes)
+    assert storage.rounded(np.array([1 + 2.0**-12, 1 + 3 * 2.0**-12])).tolist() == [1.0, 1 + 2.0**-10]  # ties to even
 
 
 def test_the_digest_tells_one_changed_digit_but_not_the_order_of_rows(full: pd.DataFrame) -> None:
-    digest = lean.digest(full)
+    digest = storage.digest(full)
     assert digest["rows"] == len(full)
-    assert lean.digest(full.sample(frac=1, random_state=0)) == digest
+    assert storage.digest(full.sample(frac=1, random_state=0)) == digest
     other = full.assign(error_max=full["error_max"] * (1 + 2.0**-52))
-    assert lean.digest(other) != digest
+    assert storage.digest(other) != digest
 
 
 def test_a_page_draws_the_same_places_from_a_published_table(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", replace(SMALL, dtypes=("bfloat16",)))
-    results, all_positions = table.read_results(run), table.read_positions(run)
+    results, all_positions = table.read_results(run), table.read_side(run, "positions")
     kept = drawn(results, all_positions)
     assert 0 < len(kept) < len(all_positions)
     shown = results[results["case_id"].isin(kept["case_id"])]

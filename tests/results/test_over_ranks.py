@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from accuracy.results.over_ranks import over_ranks
+from accuracy.results.claim import over_ranks
 
 
 def rows(*seeds: tuple[float, ...]) -> pd.DataFrame:

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from accuracy.core.paths import PACKAGE
-from accuracy.results import finished_files, table, writing
+from accuracy.results import storage, table
 from accuracy.results.cell import measured
 from accuracy.results.run_table import read_baseline
 from tests.measuring import measure
@@ -33,7 +33,7 @@ def test_the_public_columns_are_all_there() -> None:
 
 
 def test_the_schema_carries_its_version(tmp_path: Path) -> None:
-    writing.write_case(tmp_path, "a", [row("a")])
+    storage.write_case(tmp_path, "a", [row("a")])
     metadata = pq.read_schema(tmp_path / "results" / "a.parquet").metadata
     assert metadata[b"schema_version"] == str(table.SCHEMA_VERSION).encode()
 
@@ -42,19 +42,19 @@ def test_rows_come_back_bit_for_bit(tmp_path: Path) -> None:
     values = [0.1, math.inf, 5e-324, -0.0, 2.0**-1074, 1e308]
     rows = [row("a", tensor="dq", error_max=value, seed=2**62, nonfinite=3) for value in values]
     positions = [{"case_id": "a", "tensor": "dq", "token_begin": 0, "token_end": 4, "rank": 1, "error_rms": 0.5}]
-    writing.write_case(tmp_path, "a", rows, by_column(positions))
+    storage.write_case(tmp_path, "a", rows, by_column(positions))
     read = table.read_results(tmp_path)
     assert list(read.columns) == table.RESULTS_SCHEMA.names
     assert [value.hex() for value in read["error_max"]] == [value.hex() for value in values]
     assert set(read["seed"]) == {2**62}
-    assert table.read_positions(tmp_path)[list(positions[0])].to_dict("records") == positions
+    assert table.read_side(tmp_path, "positions")[list(positions[0])].to_dict("records") == positions
 
 
 def test_pandas_reads_a_run_folder_as_one_table_with_its_unsupported_and_failed_rows(tmp_path: Path) -> None:
     """The unsupported one first: its empty columns must not decide the types of the others'."""
-    writing.write_case(tmp_path, "a", [row("a", table.UNSUPPORTED, reason="too many ranks")])
-    writing.write_case(tmp_path, "b", [row("b", tensor=name, error_max=0.5) for name in table.TENSORS])
-    writing.write_case(tmp_path, "c", [row("c", table.FAILED, reason="rank 1: ValueError: no")])
+    storage.write_case(tmp_path, "a", [row("a", table.UNSUPPORTED, reason="too many ranks")])
+    storage.write_case(tmp_path, "b", [row("b", tensor=name, error_max=0.5) for name in table.TENSORS])
+    storage.write_case(tmp_path, "c", [row("c", table.FAILED, reason="rank 1: ValueError: no")])
     results = pd.read_parquet(tmp_path / "results")
     assert results.groupby("case_id").size().to_dict() == {"a": 1, "b": len(table.TENSORS), "c": 1}
     assert results["error_max"].dtype == "float64"
@@ -85,7 +85,7 @@ def test_what_is_measured_fills_every_column(tmp_path: Path) -> None:
     stacks = filled.columns.intersection(table.OF_STACKS)
     assert filled.drop(columns=[*counts, *stacks]).notna().all().all()
     assert filled[filled["tensor"] == "out"][counts].notna().all().all()  # of dk, dv and delta not all are asked
-    writing.write_case(tmp_path, "a", rows.astype(object).where(rows.notna(), None).to_dict("records"))
+    storage.write_case(tmp_path, "a", rows.astype(object).where(rows.notna(), None).to_dict("records"))
     pd.testing.assert_frame_equal(
         table.read_results(tmp_path)[list(rows.columns)], rows, check_dtype=False, check_exact=True
     )
@@ -93,13 +93,13 @@ def test_what_is_measured_fills_every_column(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1 and half of a file"])
 def test_what_an_interrupted_write_left_is_not_seen(tmp_path: Path, content: bytes) -> None:
-    writing.write_case(tmp_path, "a", [row("a")], {"case_id": ["a"]})
+    storage.write_case(tmp_path, "a", [row("a")], {"case_id": ["a"]})
     for folder in ("results", "positions"):
         (tmp_path / folder / ".b.parquet.4711").write_bytes(content)
     assert list(pd.read_parquet(tmp_path / "results")["case_id"]) == ["a"]
     assert list(table.read_results(tmp_path)["case_id"]) == ["a"]
-    assert list(table.read_positions(tmp_path)["case_id"]) == ["a"]
-    assert set(finished_files.finished_cases(finished_files.read_files(tmp_path))) == {"a"}
+    assert list(table.read_side(tmp_path, "positions")["case_id"]) == ["a"]
+    assert set(storage.finished_cases(storage.read_files(tmp_path))) == {"a"}
 
 
 def test_a_kill_between_writing_and_naming_leaves_the_case_unfinished(
@@ -114,30 +114,30 @@ def test_a_kill_between_writing_and_naming_leaves_the_case_unfinished(
 
     monkeypatch.setattr(os, "replace", killed_at_results)
     with pytest.raises(KeyboardInterrupt):
-        writing.write_case(tmp_path, "a", [row("a")], {"case_id": ["a"]})
-    assert finished_files.finished_cases(finished_files.read_files(tmp_path)) == {}
+        storage.write_case(tmp_path, "a", [row("a")], {"case_id": ["a"]})
+    assert storage.finished_cases(storage.read_files(tmp_path)) == {}
     assert table.read_results(tmp_path).empty
-    assert len(table.read_positions(tmp_path)) == 1  # positions come first: results never lack theirs
+    assert len(table.read_side(tmp_path, "positions")) == 1  # positions come first: results never lack theirs
 
 
 def test_failed_cases_are_tried_again_and_others_are_not(tmp_path: Path) -> None:
     for case_id, status in (("a", table.OK), ("b", table.UNSUPPORTED), ("c", table.FAILED)):
-        writing.write_case(tmp_path, case_id, [row(case_id, status)])
-    assert finished_files.finished_cases(finished_files.read_files(tmp_path)) == {
-        "a": finished_files.Finished(table.OK, "c0de"),
-        "b": finished_files.Finished(table.UNSUPPORTED, "c0de"),
+        storage.write_case(tmp_path, case_id, [row(case_id, status)])
+    assert storage.finished_cases(storage.read_files(tmp_path)) == {
+        "a": storage.Finished(table.OK, "c0de"),
+        "b": storage.Finished(table.UNSUPPORTED, "c0de"),
     }
 
 
 def test_a_second_writing_of_a_case_replaces_the_first(tmp_path: Path) -> None:
-    writing.write_case(tmp_path, "a", [row("a", table.FAILED)])
-    writing.write_case(tmp_path, "a", [row("a", table.OK)])
+    storage.write_case(tmp_path, "a", [row("a", table.FAILED)])
+    storage.write_case(tmp_path, "a", [row("a", table.OK)])
     assert list(table.read_results(tmp_path)["status"]) == [table.OK]
 
 
 def test_a_folder_without_rows_is_an_empty_table(tmp_path: Path) -> None:
     assert list(table.read_results(tmp_path).columns) == table.RESULTS_SCHEMA.names
-    assert finished_files.finished_cases(finished_files.read_files(tmp_path)) == {}
+    assert storage.finished_cases(storage.read_files(tmp_path)) == {}
 
 
 @pytest.mark.stress(3)
@@ -153,7 +153,7 @@ def test_every_published_table_is_read_with_all_of_its_columns_and_can_be_a_base
 
 
 def test_a_published_folder_reads_the_same(tmp_path: Path) -> None:
-    writing.write_case(tmp_path / "run", "a", [row("a", error_max=0.1)])
+    storage.write_case(tmp_path / "run", "a", [row("a", error_max=0.1)])
     results = table.read_results(tmp_path / "run")
     (tmp_path / "published").mkdir()
     results.to_parquet(tmp_path / "published" / "results.parquet")

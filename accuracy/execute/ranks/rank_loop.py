@@ -25,7 +25,7 @@ from accuracy.execute.worker import device_works, limit, limit_text, write
 from accuracy.inputs import drawing
 from accuracy.measurement import repeats, reruns
 from accuracy.measurement.pipeline import Measured, Pipeline
-from accuracy.results import table, writing
+from accuracy.results import storage, table
 from accuracy.runtime import arithmetic, device
 from accuracy.simulate.program import Ran, build_kernel, rank_program
 from accuracy.world.base import Results, Tensors
@@ -219,7 +219,7 @@ class Rank:
             except (Exception, SystemExit) as error:  # some packages call exit()
                 told = {"error": located(error)[:500]}
                 text = "".join(traceback.format_exception(error))
-                writing.write_traceback(self.task.folder, self.task.cases[self.number].id, text, self.ranks.rank)
+                storage.write_traceback(self.task.folder, self.task.cases[self.number].id, text, self.ranks.rank)
             patience = PATIENCE_SECONDS if "error" in told else None
             try:
                 if patience and not device_works(self.case.device):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from accuracy.core.case import Case
 from accuracy.explain.hypothesis.attention import MOST_SCORES, Attention, Stage
-from accuracy.results.hypothesis import FOLLOWS
+from accuracy.results.table import FOLLOWS
 from accuracy.runtime.sharding import cut, join, token_map
 
 FORWARD, BACKWARD = ("out", "lse"), ("dq", "dk", "dv")

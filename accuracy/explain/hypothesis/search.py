@@ -43,8 +43,7 @@ from accuracy.measurement.observe import Answer, Observation
 from accuracy.measurement.padding import apart
 from accuracy.measurement.targets import Targets
 from accuracy.reference.float64 import seen_keys
-from accuracy.results.hypothesis import EXPLAINS, FOLLOWS, RULED_OUT, SAME
-from accuracy.results.table import ALL_TENSORS, Row
+from accuracy.results.table import ALL_TENSORS, EXPLAINS, FOLLOWS, RULED_OUT, SAME, Row
 from accuracy.runtime.sharding import join
 from accuracy.simulate.program import scores_of
 from accuracy.world.base import Results

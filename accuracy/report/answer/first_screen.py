@@ -18,8 +18,8 @@ from accuracy.report.material import Material
 from accuracy.report.section.recommendation import JUDGED
 from accuracy.report.series import SINGLE_DEVICE, Facet, facets_of, geometric_means, short_names, slot_of
 from accuracy.results.claim import answer_case, answer_holds
+from accuracy.results.glossary import defined
 from accuracy.results.table import ALL_RANKS, FAILED, OK
-from accuracy.results.terms import defined
 from accuracy.verdict import headline as template
 from accuracy.verdict.facts import Facts, Worst
 from accuracy.verdict.label import HEALTHY

@@ -11,7 +11,7 @@ import pandas as pd
 from accuracy.chart.view import Table, TableCell, cells
 from accuracy.core.number import MISSING, ratio, seconds, size_in_bytes
 from accuracy.report.series import Facet, geometric_means
-from accuracy.results.policy import EFFECT
+from accuracy.results.cell import EFFECT
 
 JUDGED = ("out", "dq", "dk", "dv")
 AS_ACCURATE = math.exp(EFFECT)  # what the gate does not call a rise is no reason to take a slower variant

@@ -10,7 +10,7 @@ import pytest
 from accuracy.core.errors import NoRendezvous
 from accuracy.execute.ranks import journal, rendezvous
 from accuracy.execute.start import Launch
-from accuracy.results import finished_files, table
+from accuracy.results import storage, table
 from tests import planting
 from tests.command_line import CommandLine
 from tests.measuring import COSTS
@@ -151,7 +151,7 @@ def test_submitit_runs_a_job_of_a_sweep_on_as_many_processes_as_it_was_told(tmp_
     done = submitit(tmp_path, "hydra.launcher.tasks_per_node=2", "world=processes", "world_size=[1,2]")
     assert done.returncode == 0, done.stderr
     (run,) = (path for path in (tmp_path / "outputs").iterdir() if not path.name.startswith("sweep-"))
-    assert len(finished_files.finished_cases(finished_files.read_files(run))) == 2
+    assert len(storage.finished_cases(storage.read_files(run))) == 2
 
 
 def test_a_mistake_in_a_job_of_submitit_is_the_command_s_exit_status(tmp_path: Path) -> None:

@@ -1,19 +1,24 @@
-"""The first screen of compare.html: what got worse and where, what to do, its picture, and the cells around it."""
+"""compare.html, self-contained: what got worse and where, what to do, the cells around it, and all cells."""
 
 import re
-from dataclasses import dataclass, replace
+from pathlib import Path
 
-from accuracy.chart.view import Panel, Table, TableCell, grid
+from markupsafe import Markup
+
+from accuracy.chart.render import render
+from accuracy.chart.view import Table, TableCell, grid
 from accuracy.core.number import plain
-from accuracy.gate import text
+from accuracy.gate import WORDS, Exit, output
 from accuracy.gate.decision import Decision
-from accuracy.gate.exits import WORDS, Exit
-from accuracy.gate.item import FAILED, INCOMPLETE, Item
+from accuracy.gate.fingerprint import Entry, entries, hard, soft
+from accuracy.gate.judge import FAILED, INCOMPLETE, SKIPPED, Item
 from accuracy.results.cell import KEYS, SINGLE_DEVICE
+from accuracy.results.glossary import defined
 from accuracy.results.table import TENSORS
-from accuracy.results.terms import defined
 
-MOST_ROWS = 10  # that stand beside the picture on a screen of 900 px
+PAGE = Path(__file__).parent / "page"
+MOST_ROWS = 1000  # cells of the page
+MOST_SETTINGS = 10  # of the first screen, 900 px high
 _CHANCE = r" \([^()]*\bp [<=][^()]*\)"  # how sure it is stands in the table of cells
 FAIL, OPEN = "✘", "▲"
 MARKS = f"{FAIL} failed · {OPEN} incomplete · below it the baseline's"
@@ -26,39 +31,43 @@ ADVICE = {
 }
 
 
-@dataclass(frozen=True)
-class FirstScreen:
-    """title: one sentence; advice: what to do; facts: one line; picture: of the worst failed cell, or none; matrix: the
-    worst settings by tensor, run and baseline."""
-
-    title: str
-    advice: str
-    facts: str
-    picture: Panel | None
-    matrix: Table | None
-    marks: str = MARKS
-
-    @property
-    def terms(self) -> str:
-        """The words of the first screen, defined where they are first met."""
-        table = self.matrix
-        return defined(self.title, *((table.caption, *table.head) if table else ()))
-
-
-def first_screen(decision: Decision, by_rank: list[Panel], growth: list[Panel]) -> FirstScreen:
-    """by_rank: a panel a failed cell, the worst first; growth: over the world size."""
-    return FirstScreen(
-        title=_title(decision),
+def page(decision: Decision) -> bytes:
+    """The page, without any script."""
+    shown = output.worst(decision, MOST_ROWS)
+    skipped = [item for item in decision.items if item.state == SKIPPED]
+    title, matrix = _title(decision), _matrix(decision)
+    return render(
+        PAGE,
+        "compare.html.jinja",
+        decision=decision,
+        outcome=WORDS[decision.exit],
+        title=title,
         advice=_advice(decision),
-        facts=" · ".join([decision.last_line, *text.labels(decision), text.compared(decision)]),
-        picture=next(iter(by_rank), None) or _drawn(decision, growth),
-        matrix=_matrix(decision),
+        facts=" · ".join([decision.last_line, *output.labels(decision), output.compared(decision)]),
+        terms=defined(title, *((matrix.caption, *matrix.head) if matrix else ())),
+        matrix=matrix,
+        marks=MARKS,
+        rows=[(item, output.row(item)) for item in shown],
+        left=len(decision.items) - len(skipped) - len(shown),
+        skipped=skipped,
+        entries=_entries(decision),
+        own_style=Markup((PAGE / "compare.css").read_text(encoding="utf-8")),
     )
 
 
+def _entries(decision: Decision) -> list[tuple[str, Entry]]:
+    """Hard entries first; without a baseline its side is empty."""
+    found = []
+    for kind, read in (("hard", hard), ("soft", soft)):
+        own = read(decision.run.about)
+        old = read(decision.baseline.about) if decision.baseline else dict.fromkeys(own, "")
+        found += [(kind, entry) for entry in entries(old, own)]
+    return found
+
+
 def _title(decision: Decision) -> str:
-    """`regression: llama3 bfloat16 W=4 dk, rank 2: error +20%`, or that nothing is worse."""
-    if first := text.failed(decision, 1):
+    """`Regression in llama3 bfloat16 W=4 dk, rank 2: error +20%`, or that nothing is worse."""
+    if first := output.failed(decision, 1):
         return f"{WORDS[decision.exit].capitalize()} in {re.sub(_CHANCE, '', first[0])}"
     compared = decision.baseline is not None and not decision.hard
     return f"No cell is worse than {'the baseline' if compared else 'the portable rules allow'}."
@@ -72,20 +81,6 @@ def _advice(decision: Decision) -> str:
     return f"No baseline excuses a wrong schedule: accuracy experiment=diagnose{which} names the step."
 
 
-def _drawn(decision: Decision, growth: list[Panel]) -> Panel | None:
-    """Of the growth's charts the one of the worst cell's tensor."""
-    tensor = next((item.key[_TENSOR] for item in decision.items if item.key), None)
-    found = ((panel, chart) for panel in growth for chart in panel.charts if f"of {tensor} over" in chart.title)
-    return next((replace(panel, charts=(chart,)) for panel, chart in found), None)
-
-
-def others(panels: list[Panel], first: FirstScreen) -> list[Panel]:
-    """The panels with the charts that are not on the first screen."""
-    shown = first.picture.charts if first.picture else ()
-    left = [replace(panel, charts=tuple(chart for chart in panel.charts if chart not in shown)) for panel in panels]
-    return [panel for panel in left if panel.charts]
-
-
 def _matrix(decision: Decision) -> Table | None:
     """Ratios of every tensor of the settings that the worst cells are of, the worst first."""
     found: dict[tuple[str, str], TableCell] = {}
@@ -95,7 +90,7 @@ def _matrix(decision: Decision) -> Table | None:
         assert item.key is not None
         setting = (*item.key[:_TENSOR], *item.key[_TENSOR + 1 :])
         tensor = str(item.key[_TENSOR])
-        if setting not in rows and len(rows) == MOST_ROWS:
+        if setting not in rows and len(rows) == MOST_SETTINGS:
             continue
         name = rows.setdefault(setting, " ".join(word for word in item.name.split(" ") if word != tensor))
         found[name, tensor] = _cell(item, not found)

@@ -1,0 +1,240 @@
+"""Tables on disk: the cases of a run, each written whole or not at all, and published tables, written in few bytes.
+
+A kill loses at most the case at hand. A published table leaves out empty columns and numbers that reading rebuilds
+(`derived.py`). Its rows of all ranks keep every digit; numbers of single ranks are rounded to 12 significant bits, an
+error of at most 2^-12 = 2.4e-4 of the number. Numbers that others follow from have 13 bits, so that their quotients and
+products have that error too; one that has not is written. A table that the gate compares with is not rounded. Every
+number stays a float64, so that none overflows: byte stream split and compression make the zeros of a rounded number's
+last bytes free.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from accuracy.core.paths import whole_file
+from accuracy.results import table
+from accuracy.results.derived import SUMMARIES, summaries, without_derived
+from accuracy.results.table import OK, RESULTS_SCHEMA, SIDE_TABLES, UNSUPPORTED, Columns, Row
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Rows = Columns | Sequence[Row]
+
+
+def write_case(folder: Path, case_id: str, results: Rows, *side: Rows | None) -> None:
+    """Store a finished case for good; side: of each of SIDE_TABLES, as far as given. Results come last, so a case that
+    has results has all else too."""
+    for (name, schema), rows in zip(SIDE_TABLES.items(), side, strict=False):
+        if rows:
+            write_rows(folder / name / f"{case_id}.parquet", rows, schema)
+    write_rows(folder / "results" / f"{case_id}.parquet", results, RESULTS_SCHEMA)
+
+
+def write_traceback(folder: Path, case_id: str, text: str, rank: int | None = None) -> None:
+    """Store what a case raised, of a rank's process under the rank's number too."""
+    name = case_id if rank is None else f"{case_id}-rank{rank}"
+    with whole_file(folder / table.TRACEBACKS / f"{name}.txt") as file:
+        file.write(text.encode())
+
+
+def write_rows(path: Path, rows: Rows, schema: pa.Schema) -> None:
+    """Write a table as one file, whole or not at all; columns that are not given are null."""
+    if isinstance(rows, Mapping):
+        count = len(next(iter(rows.values())))
+        content = pa.Table.from_pydict({name: rows.get(name, [None] * count) for name in schema.names}, schema)
+    else:
+        content = pa.Table.from_pylist([dict(row) for row in rows], schema)
+    with whole_file(path) as handle:  # of a few rows
+        pq.write_table(
+            content,
+            handle,
+            compression="snappy",
+            use_dictionary=False,
+            write_statistics=False,
+            write_page_checksum=True,
+        )
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON file whole or not at all."""
+    with whole_file(path) as handle:
+        handle.write((json.dumps(content, indent=1, sort_keys=True, default=str) + "\n").encode())
+
+
+class Finished(NamedTuple):
+    """How a case in the folder ended, and the digest of the code that ended it."""
+
+    status: str
+    code: str
+
+
+class CaseFile(NamedTuple):
+    """What a case's file holds; whole: it is as a run writes it, nothing is lost."""
+
+    rows: pa.Table
+    whole: bool
+
+
+def read_files(folder: Path) -> dict[str, CaseFile]:
+    """By id, the files of the folder's cases, planned or not, each read once; without those that cannot be read."""
+    found = {path.stem: _read_file(path) for path in sorted((folder / "results").glob("*.parquet")) if path.is_file()}
+    return {case_id: each for case_id, each in found.items() if each is not None}
+
+
+def _read_file(path: Path) -> CaseFile | None:
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            group = file.metadata.row_group(0)
+            whole = file.schema_arrow.equals(RESULTS_SCHEMA) and all(
+                group.column(index).num_values == file.metadata.num_rows for index in range(group.num_columns)
+            )
+            return CaseFile(file.read(use_threads=False), whole)
+    except (OSError, ValueError, pa.ArrowException):
+        return None
+
+
+def finished_cases(files: Mapping[str, CaseFile]) -> dict[str, Finished]:
+    """By id, the cases that need no second run: measured or unsupported. A failed case is tried again."""
+    found = {case_id: _finished(case_id, file) for case_id, file in files.items()}
+    return {case_id: each for case_id, each in found.items() if each is not None}
+
+
+def finished_case(folder: Path, case_id: str) -> Finished | None:
+    """How a case ended that needs no second run; None where it does, or where its file is damaged."""
+    return _finished(case_id, _read_file(folder / "results" / f"{case_id}.parquet"))
+
+
+def read_more(folder: Path, rows: dict[str, pa.Table], wanted: Collection[str]) -> None:
+    """Add, by id, the rows of those wanted cases that have ended since and that no run writes again."""
+    for path in (folder / "results").glob("*.parquet"):
+        if path.stem in wanted and path.stem not in rows:
+            file = _read_file(path)
+            if file is not None and _finished(path.stem, file):
+                rows[path.stem] = file.rows
+
+
+def _finished(case_id: str, file: CaseFile | None) -> Finished | None:
+    if file is None or not file.whole:
+        return None
+    rows = file.rows.select(["case_id", "status", "code"]).to_pylist()
+    own = rows and all(row["case_id"] == case_id and row["code"] for row in rows)
+    return Finished(rows[0]["status"], rows[0]["code"]) if own and {row["status"] for row in rows} <= ENDED else None
+
+
+ENDED = {OK, UNSUPPORTED}
+SIGNIFICANT_BITS = 12
+_ROUNDED = {*table.METRICS, *table.LOSSES, *table.METRICS_OF_PAIRS, "error_rms", "error_max"}
+_SAME_NUMBERS = (  # rows that share a reference lie next to each other: their equal numbers compress to nothing
+    "kernel", "kernel_options", "tensor", "inputs", "inputs_options", "dtype", "mask", "batch", "seqlen", "heads",
+    "heads_kv", "head_dim", "seed", "world_size", "sharding", "rank",
+)  # fmt: skip
+_SUMMARISED = {name for given in SUMMARIES.values() for name in given}
+_UNDRAWN = ("error_max", "drift_rms", "drift_max", "drift_differ")
+
+
+def lean_results(full: pd.DataFrame, every_digit: bool = False) -> pa.Table:
+    """The rows of all ranks, then those of single ranks, rounded unless every digit is asked for."""
+    kept = pa.Table.from_pandas(without_derived(full), RESULTS_SCHEMA, preserve_index=False)
+    kept = kept.drop_columns([name for name in kept.column_names if kept[name].null_count == len(kept)])
+    kept = kept.sort_by([(name, "ascending") for name in _SAME_NUMBERS if name in kept.column_names])
+    each_rank = pc.fill_null(pc.greater_equal(kept["rank"], 0), False)
+    single = kept.filter(each_rank)
+    content = pa.concat_tables([kept.filter(pc.invert(each_rank)), single if every_digit else _summarised(single)])
+    return content.replace_schema_metadata(RESULTS_SCHEMA.metadata)  # which sorting forgets
+
+
+def lean_positions(drawn: pd.DataFrame) -> pa.Table:
+    """Error along the sequence, rounded, without what no page draws. drawn: what
+    `report.section.positions.drawn` gives."""
+    full = pa.Table.from_pandas(drawn, table.POSITIONS_SCHEMA, preserve_index=False)
+    return _rounded(full.drop_columns([name for name in full.column_names if name in _UNDRAWN]))
+
+
+def write_table(content: pa.Table, path: Path) -> None:
+    """Write a published table as one parquet file."""
+    numbers = [field.name for field in content.schema if pa.types.is_floating(field.type)]
+    others = [name for name in content.column_names if name not in numbers]
+    options: dict[str, Any] = {"use_dictionary": others, "use_byte_stream_split": numbers, "write_statistics": False}
+    pq.write_table(content, path, compression="zstd", compression_level=19, write_page_checksum=True, **options)
+
+
+def digest(full: pd.DataFrame) -> dict[str, Any]:
+    """What tells later whether a full table is the one that was published: its rows, and the SHA-256 of the table as
+    CSV with its rows ordered by case, tensor and rank."""
+    from pyarrow import csv
+
+    order = [(name, "ascending") for name in ("case_id", "tensor", "rank", "layer") if name in full]
+    text = pa.BufferOutputStream()
+    csv.write_csv(pa.Table.from_pandas(full, RESULTS_SCHEMA, preserve_index=False).sort_by(order), text)
+    return {"rows": len(full), "csv_sha256": hashlib.sha256(text.getvalue()).hexdigest()}
+
+
+def rounded(values: np.ndarray, bits: int = SIGNIFICANT_BITS) -> np.ndarray:
+    """Float64 values to so many significant bits, to the nearest, ties to even; what would overflow stays as it is."""
+    mantissa, exponent = np.frexp(values)
+    with np.errstate(over="ignore"):
+        result = np.ldexp(np.rint(np.ldexp(mantissa, bits)), exponent - bits)
+    return np.where(np.isfinite(result), result, values)
+
+
+def _summarised(full: pa.Table) -> pa.Table:
+    rows = _rounded(full, finer=_SUMMARISED)
+    for name, found in summaries(rows.to_pandas()).items():
+        exact = full[name].to_numpy()
+        written = np.abs(found - exact) > np.abs(exact) * 2.0**-SIGNIFICANT_BITS
+        rows = _with_column(rows, name, np.where(written | found.isna(), rows[name].to_numpy(), np.nan))
+    return rows
+
+
+def _rounded(rows: pa.Table, finer: Collection[str] = ()) -> pa.Table:
+    for name in _ROUNDED & {*rows.column_names}:
+        bits = SIGNIFICANT_BITS + (name in finer)
+        rows = _with_column(rows, name, rounded(rows[name].to_numpy().astype("float64"), bits))
+    return rows
+
+
+def _with_column(rows: pa.Table, name: str, values: np.ndarray) -> pa.Table:
+    index = rows.schema.get_field_index(name)
+    field = rows.schema.field(index)
+    return rows.set_column(index, field, pa.array(values, from_pandas=True).cast(field.type))
+
+
+SUMS = "SHA256SUMS"
+SIGNED = ("results.parquet", "run.json")  # what the gate reads
+POSITIONS = "positions.parquet"  # what the report draws; earlier versions did not sign it
+
+
+def signed_files(folder: Path) -> list[str]:
+    """The names of the published folder's files that have a line in SHA256SUMS, as `sha256sum` writes and checks it.
+
+    The sums guard against damage, not against malice: who can write a baseline can write its sums. What else a file
+    says is therefore checked too (`run_table.py`), and a new baseline is reviewed like code.
+    """
+    return [*SIGNED, *([POSITIONS] if (folder / POSITIONS).exists() else [])]
+
+
+def write_sums(folder: Path) -> None:
+    """Write SHA256SUMS for the folder's tables."""
+    contents = {name: (folder / name).read_bytes() for name in signed_files(folder)}
+    (folder / SUMS).write_text(_sums(contents), encoding="ascii")
+
+
+def sums_hold(folder: Path, contents: Mapping[str, bytes]) -> bool:
+    """Whether the contents are those that the folder's SHA256SUMS names, and nothing else stands in it."""
+    earlier = {name: contents[name] for name in SIGNED}
+    return (folder / SUMS).read_bytes() in (_sums(contents).encode(), _sums(earlier).encode())
+
+
+def _sums(contents: Mapping[str, bytes]) -> str:
+    return "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in contents.items())
