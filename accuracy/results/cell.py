@@ -100,12 +100,6 @@ class Cell:
         """An entry of the key, `dtype`."""
         return self.key[KEYS.index(name)]
 
-    def only(self, seeds: list[int]) -> "Cell":
-        """With these seeds' numbers; all else is left."""
-        more = {name: {seed: values[seed] for seed in seeds if seed in values} for name, values in self.more.items()}
-        exact = {seed: self.exact[seed] for seed in seeds if seed in self.exact}
-        return replace(self, y={seed: self.y[seed] for seed in seeds}, more=more, exact=exact)
-
     def joined(self, other: "Cell") -> "Cell":
         """With the other's seeds; all else of it is left."""
         more = {name: {**values, **other.more.get(name, {})} for name, values in self.more.items()}

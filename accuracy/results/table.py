@@ -41,6 +41,7 @@ TOO_FEW_RANKS = "world=processes has "
 IDENTITY = (
     "case_id", "experiment", *fields.names(), "code", "reference", "tensor", "rank", "layer", "status", "reason",
 )  # fmt: skip
+_TYPES = {each.name: each.type for each in fields.COLUMNS} | {"rank": "int32", "layer": "int32"}
 METRICS = tuple(glossary.METRICS)
 LOSSES = tuple(glossary.LOSSES)  # of inputs of 8 bits
 METRICS_OF_STACKS = tuple(glossary.METRICS_OF_STACKS)  # error_rel, single_device_rel, x_single_device, diff_rel beside
@@ -48,70 +49,52 @@ METRICS_OF_PAIRS = tuple(glossary.METRICS_OF_PAIRS)
 RERUN_COUNTS = ("repeats_differ", "repeats_runs", "repeats_size", "poisoned", "unwaited", "future_differs")
 
 
-def _schema(types: Mapping[str, str]) -> pa.Schema:
-    columns = [(name, pa.type_for_alias(alias)) for name, alias in types.items()]
-    return pa.schema(columns, metadata={"schema_version": str(SCHEMA_VERSION)})
+def _schema(*columns: tuple[str, str]) -> pa.Schema:
+    """columns: a type, as pyarrow names it, and the names of columns of it that follow each other."""
+    named = [(name, pa.type_for_alias(alias)) for alias, names in columns for name in names.split()]
+    return pa.schema(named, metadata={"schema_version": str(SCHEMA_VERSION)})
 
 
 RESULTS_SCHEMA = _schema(
-    dict.fromkeys(IDENTITY, "string")
-    | {each.name: each.type for each in fields.COLUMNS}
-    | {"rank": "int32", "layer": "int32"}
-    | dict.fromkeys((*METRICS, *LOSSES, *METRICS_OF_STACKS, *METRICS_OF_PAIRS), "float64")
-    | dict.fromkeys(glossary.COUNTS, "int64")
-    | {"seconds": "float64", "peak_bytes": "int64"}
+    *((_TYPES.get(name, "string"), name) for name in IDENTITY),
+    ("float64", " ".join((*METRICS, *LOSSES, *METRICS_OF_STACKS, *METRICS_OF_PAIRS))),
+    ("int64", " ".join(glossary.COUNTS)),
+    ("float64", "seconds"),
+    ("int64", "peak_bytes"),
 )
 POSITIONS_SCHEMA = _schema(
-    {
-        "case_id": "string",
-        "tensor": "string",
-        "token_begin": "int64",  # global token positions [begin, end)
-        "token_end": "int64",
-        "rank": "int32",  # owner of every token of the bin; -1 where several ranks share it
-        "error_rms": "float32",
-        "error_max": "float32",
-        "drift_rms": "float32",  # of the difference from the path that the case is compared with
-        "drift_max": "float32",
-        "drift_differ": "int64",  # elements whose bits differ
-    }
+    ("string", "case_id tensor"),
+    ("int64", "token_begin token_end"),  # global token positions [begin, end)
+    ("int32", "rank"),  # owner of every token of the bin; -1 where several ranks share it
+    ("float32", "error_rms error_max"),
+    ("float32", "drift_rms drift_max"),  # of the difference from the path that the case is compared with
+    ("int64", "drift_differ"),  # elements whose bits differ
 )
 STEPS_SCHEMA = _schema(
-    {
-        "case_id": "string",
-        "way": "string",  # forward, backward
-        "rank": "int32",
-        "step": "int32",  # number of the rank's kernel call
-        "tensor": "string",
-        "source": "int32",  # the rank that owns the block's keys; -1: several
-        "state": "string",  # partial: what the kernel gave for the block; running: what has been joined so far
-        **dict.fromkeys(
-            ("query_begin", "query_last", "key_begin", "key_last"), "int64"
-        ),  # global tokens; -1: not known
-        "error_rel": "float64",
-        "error_max": "float64",
-        "band": "float64",  # the error_rel that rounding alone stays below
-        "nonfinite": "int64",
-        "finding": "string",  # null: a step. Of explain/account.py and explain/one_hot.py:
-        # missing, repeated, hidden: pairs of queries and keys in kernel calls; left out, counted again, shown: in a
-        # returned tensor; added again, never added: what a kernel call gave;
-        # changed: the returned tensor is not the last running state; other sum: not what the kernel gave for its tokens
-        "count": "int64",  # pairs, blocks or elements
-    }
+    ("string", "case_id way"),  # way: forward, backward
+    ("int32", "rank step"),  # step: number of the rank's kernel call
+    ("string", "tensor"),
+    ("int32", "source"),  # the rank that owns the block's keys; -1: several
+    ("string", "state"),  # partial: what the kernel gave for the block; running: what has been joined so far
+    ("int64", "query_begin query_last key_begin key_last"),  # global tokens; -1: not known
+    ("float64", "error_rel error_max band"),  # band: the error_rel that rounding alone stays below
+    ("int64", "nonfinite"),
+    # finding: null: a step. Of explain/account.py and explain/one_hot.py:
+    # missing, repeated, hidden: pairs of queries and keys in kernel calls; left out, counted again, shown: in a
+    # returned tensor; added again, never added: what a kernel call gave;
+    # changed: the returned tensor is not the last running state; other sum: not what the kernel gave for its tokens
+    ("string", "finding"),
+    ("int64", "count"),  # pairs, blocks or elements
 )
 HYPOTHESES_SCHEMA = _schema(
-    {
-        "case_id": "string",
-        "tensor": "string",
-        "family": "string",  # of hypotheses: a file of accuracy/explain/hypothesis
-        "hypothesis": "string",  # the idea, the same whatever its parameter
-        "cause": "string",  # a clause that says it
-        "parameter": "string",
-        "freedom": "int64",  # how many numbers were fitted to the tensor
-        "residual": "float64",  # ||x - prediction|| / ||reference||
-        "expected": "float64",  # the residual that rounding explains
-        "from_best": "float64",  # ||prediction - the best hypothesis' prediction|| / ||reference||
-        "tried": "int64",  # hypotheses on the tensor; the best of them have rows
-    }
+    ("string", "case_id tensor"),
+    ("string", "family hypothesis"),  # a file of accuracy/explain/hypothesis; the idea, the same whatever its parameter
+    ("string", "cause parameter"),  # cause: a clause that says it
+    ("int64", "freedom"),  # how many numbers were fitted to the tensor
+    ("float64", "residual"),  # ||x - prediction|| / ||reference||
+    ("float64", "expected"),  # the residual that rounding explains
+    ("float64", "from_best"),  # ||prediction - the best hypothesis' prediction|| / ||reference||
+    ("int64", "tried"),  # hypotheses on the tensor; the best of them have rows
 )
 FOLLOWS = "gradients of the returned out and lse"
 """The hypothesis that a gradient is right for the wrong out and lse that it is made of."""
@@ -122,66 +105,40 @@ RULED_OUT = 10.0
 SAME = 3.0
 """Predictions that are no further apart, in times the expected rounding, are one."""
 BOUNDARIES_SCHEMA = _schema(
-    {
-        "case_id": "string",
-        "axis": "string",  # what was varied: batchmates, order, length, queries, chunk, pages, splits
-        "first": "int64",  # of the values between which a boundary was looked for
-        "last": "int64",
-        "runs": "int64",  # values that were run
-        "before": "int64",  # the neighbouring value that the path can do
-        "value": "int64",  # the first with other bits; null: no probe found one
-        "tensor": "string",
-        "elements": "int64",  # that are compared
-        "drift_differ": "int64",  # the columns of two paths, `value`'s the first and `before`'s the other
-        "error_rel": "float64",
-        **dict.fromkeys(
-            ("drift_ulp", "drift_max", "drift_rel", "drift_row_token", "drift_error_rel", "drift_nearer"), "float64"
-        ),
-        "reason": "string",  # why nothing was varied
-    }
+    ("string", "case_id axis"),  # what was varied: batchmates, order, length, queries, chunk, pages, splits
+    ("int64", "first last"),  # of the values between which a boundary was looked for
+    ("int64", "runs"),  # values that were run
+    ("int64", "before value"),  # the first value with other bits and the one below it; null: no probe found one
+    ("string", "tensor"),
+    ("int64", "elements"),  # that are compared
+    ("int64", "drift_differ"),  # the columns of two paths, `value`'s the first and `before`'s the other
+    ("float64", "error_rel drift_ulp drift_max drift_rel drift_row_token drift_error_rel drift_nearer"),
+    ("string", "reason"),  # why nothing was varied
 )
 PLACES_SCHEMA = _schema(
-    {
-        "case_id": "string",
-        "tensor": "string",
-        "drift_rel": "float64",
-        "place": "string",  # schedule, kernel, options.KNOB, kernel.KNOB, forward.PLACE, backward.PLACE
-        "of_a": "string",  # what the case has there
-        "of_b": "string",  # what the path has that it is compared with
-        "share": "float64",  # Shapley's, of the squared difference
-        "alone": "float64",  # by how much the squared difference falls where this place alone is switched
-        "left": "float64",  # of the squared difference, with all places switched
-        "shortest": "string",  # fewest places after whose switch no bit differs; null: not even all of them
-        "verified": "bool",  # by another run
-        "sets": "int64",  # combinations that were run
-        "reason": "string",  # why none was
-    }
+    ("string", "case_id tensor"),
+    ("float64", "drift_rel"),
+    ("string", "place"),  # schedule, kernel, options.KNOB, kernel.KNOB, forward.PLACE, backward.PLACE
+    ("string", "of_a of_b"),  # what the case has there, and the path that it is compared with
+    ("float64", "share"),  # Shapley's, of the squared difference
+    ("float64", "alone"),  # by how much the squared difference falls where this place alone is switched
+    ("float64", "left"),  # of the squared difference, with all places switched
+    ("string", "shortest"),  # fewest places after whose switch no bit differs; null: not even all of them
+    ("bool", "verified"),  # by another run
+    ("int64", "sets"),  # combinations that were run
+    ("string", "reason"),  # why none was
 )
 LOGPROBS_SCHEMA = _schema(
-    {
-        "case_id": "string",
-        "depth": "int32",  # layers below the head
-        "tokens": "int64",  # next words, drawn from path b's distribution at every position
-        **dict.fromkeys(
-            (
-                "mean",
-                "max",
-                "rms",  # of the difference of both paths' log-probabilities, nats
-                "k1",
-                "k1_se",
-                "k3",
-                "k3_se",  # estimates of KL(b || a) from those words, and their standard errors
-                "kl",  # from the distributions themselves
-                "outside",  # share of ratios p_a / p_b outside [0.8, 1.2]
-                "error_a",
-                "error_b",  # root mean squares of each path's difference from the float64 stack
-                "attention_a",
-                "attention_b",  # from the stack of this dtype with exact attention: attention's share
-                "rest",  # of that stack's difference from the float64 one: what all else rounds
-            ),
-            "float64",
-        ),
-    }
+    ("string", "case_id"),
+    ("int32", "depth"),  # layers below the head
+    ("int64", "tokens"),  # next words, drawn from path b's distribution at every position
+    ("float64", "mean max rms"),  # of the difference of both paths' log-probabilities, nats
+    ("float64", "k1 k1_se k3 k3_se"),  # estimates of KL(b || a) from those words, and their standard errors
+    ("float64", "kl"),  # from the distributions themselves
+    ("float64", "outside"),  # share of ratios p_a / p_b outside [0.8, 1.2]
+    ("float64", "error_a error_b"),  # root mean squares of each path's difference from the float64 stack
+    ("float64", "attention_a attention_b"),  # from the stack of this dtype with exact attention: attention's share
+    ("float64", "rest"),  # of that stack's difference from the float64 one: what all else rounds
 )
 SIDE_TABLES = {
     "positions": POSITIONS_SCHEMA, "steps": STEPS_SCHEMA, "hypotheses": HYPOTHESES_SCHEMA,

@@ -121,10 +121,17 @@ def _caught(published: Cells, planted: Cells) -> Claim:
 
 
 def _baseline(cells: Cells) -> Cells:
-    return {key: each.only(each.seeds[:BASELINE]) for key, each in cells.items()}
+    return {key: _only(each, each.seeds[:BASELINE]) for key, each in cells.items()}
+
+
+def _only(each: Cell, seeds: list[int]) -> Cell:
+    """With these seeds' numbers; all else is left."""
+    more = {name: {seed: values[seed] for seed in seeds if seed in values} for name, values in each.more.items()}
+    exact = {seed: each.exact[seed] for seed in seeds if seed in each.exact}
+    return replace(each, y={seed: each.y[seed] for seed in seeds}, more=more, exact=exact)
 
 
 def _reruns(cells: Cells) -> list[Cells]:
     seeds = next(iter(cells.values())).seeds
     groups = [seeds[place : place + SEEDS] for place in range(BASELINE, len(seeds) - SEEDS + 1, SEEDS)]
-    return [{key: each.only(group) for key, each in cells.items()} for group in groups]
+    return [{key: _only(each, group) for key, each in cells.items()} for group in groups]

@@ -67,25 +67,20 @@ def test_a_number_is_the_worst_rank_s_error_over_single_device_s_mean_over_seeds
         assert f"world_size={size}" in cell.shows
 
 
-def test_time_is_the_fastest_s_and_memory_the_median_of_real_ranks(board: pd.DataFrame) -> None:
+def test_time_memory_versions_and_faults_stand_beside_and_the_most_accurate_comes_first(board: pd.DataFrame) -> None:
     assert board.loc[OWN, (REAL, "ms")].value == pytest.approx(60)
     assert board.loc[OWN, (REAL, "MiB")].value == pytest.approx(2.4e6 / 2**20)
     assert (SIMULATED, "ms") not in board.columns
-
-
-def test_versions_are_the_package_s_and_faults_those_of_the_verdict(board: pd.DataFrame) -> None:
     assert "dk: logic" in board.loc[THEIRS, ("faults", "")]
     assert board.loc[OWN, ("faults", "")] == ""
-
-
-def test_the_most_accurate_comes_first(board: pd.DataFrame) -> None:
-    real = board[REAL][["out", "dq", "dk", "dv"]].dropna()
-    worst = [max(cell.value for cell in row) for row in real.to_numpy()]
+    worst = [max(cell.value for cell in row) for row in board[REAL][["out", "dq", "dk", "dv"]].dropna().to_numpy()]
     assert len(worst) > 2
     assert worst == sorted(worst)
 
 
-def test_few_ranks_are_said_where_no_more_were_measured(tmp_path: Path) -> None:
+def test_few_ranks_are_named_where_no_more_were_measured_and_no_such_run_too(tmp_path: Path) -> None:
+    with pytest.raises(NoReport, match="holds no run"):
+        leaderboard(tmp_path)
     publish(tmp_path, "packages/h200-x2", rows(REAL, (2,)), "2026-03")
     assert leaderboard(tmp_path).loc[OWN, (REAL, "out")].text.endswith(" (2 ranks)")
 
@@ -96,8 +91,3 @@ def test_the_page_links_every_number_to_its_report_and_escapes_names(reports: Pa
     numbers = sum(isinstance(cell, Cell) for cell in board.to_numpy().ravel())
     assert page.count('<a href="packages/') + page.count('<a href="growth/') == numbers
     assert "<script>x" not in to_html(board.rename(index={"zigzag": "<script>x"}))
-
-
-def test_without_such_runs_it_says_so(tmp_path: Path) -> None:
-    with pytest.raises(NoReport, match="holds no run"):
-        leaderboard(tmp_path)

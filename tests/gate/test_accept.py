@@ -92,16 +92,13 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_no_baseline_is_refused(
-    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    made, told = REFUSED[name]
-    assert accept(made, tmp_path) == 2
-    error = capsys.readouterr().err
-    assert told in error
-    assert len(error.splitlines()) == 1
-    assert not TARGET.exists()
+def test_what_is_no_baseline_is_refused(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, (made, text) in REFUSED.items():
+        assert accept(made, tmp_path) == 2, name
+        error = capsys.readouterr().err
+        assert text in error
+        assert len(error.splitlines()) == 1
+        assert not TARGET.exists()
 
 
 def test_neither_a_repository_nor_a_clean_tree_is_needed_and_the_commit_of_the_functions_is_kept(
@@ -111,46 +108,32 @@ def test_neither_a_repository_nor_a_clean_tree_is_needed_and_the_commit_of_the_f
     mine = {"my.fn": {"code": "0", "repositories": [{"repository": "mine", "git_commit": "f" * 40, "dirty": True}]}}
     monkeypatch.chdir(tmp_path)
     assert accept(SMALL.but(provenance={"functions": mine, "dirty": True}), tmp_path, "--to", "kept") == 0
-    assert (
-        tmp_path / "kept/made_up/some-gpu/log.md"
-    ).read_text() == "- 2026-11-21 ffffffffffff-dirty: first (the first)\n"
-
-
-def test_a_baseline_is_replaced_with_a_reason_only(
-    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert accept(SMALL, tmp_path) == 0
-    before = contents(TARGET)
-    for reason in ("", " \n "):
-        assert accept(SMALL, tmp_path, "--reason", reason) == 2
-        assert "made_up/some-gpu is a baseline already; say with --reason why it changes" in capsys.readouterr().err
-    assert contents(TARGET) == before
+    log = (tmp_path / "kept/made_up/some-gpu/log.md").read_text()
+    assert log == "- 2026-11-21 ffffffffffff-dirty: first (the first)\n"
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_an_accept_that_is_stopped_anywhere_leaves_the_old_baseline_whole(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_baseline_is_replaced_as_a_whole_and_with_a_reason_only(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert accept(SMALL, tmp_path) == 0
+    assert accept(SMALL, tmp_path, "--reason", "two\nlines \x1b[31m") == 0
+    assert [each["reason"] for each in history()] == ["two lines [31m"]
+    assert (TARGET / "log.md").read_text().count("\n") == 1
     before = contents(TARGET)
+    for reason in ("", " \n "):
+        assert accept(SMALL, tmp_path, "--reason", reason) == 2
+        assert "made_up/some-gpu is a baseline already; say with --reason" in capsys.readouterr().err
 
     def stopped(*given: object) -> None:
         raise KeyboardInterrupt
 
-    places = *((storage, f"write_{name}") for name in ("table", "json", "sums")), (build, "write_report")
-    for module, name in places:
+    for module, name in (*((storage, f"write_{name}") for name in ("table", "json", "sums")), (build, "write_report")):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, stopped)
             with pytest.raises(KeyboardInterrupt):
                 check.main(["accept", str(tmp_path / "run"), "--reason", "again"])
         assert contents(TARGET) == before, name
         assert [path.name for path in TARGET.parent.iterdir()] == [TARGET.name]
-
-
-def test_a_reason_stays_one_line(repository: Path, tmp_path: Path) -> None:
-    assert accept(SMALL, tmp_path, "--reason", "two\nlines \x1b[31m") == 0
-    assert (TARGET / "log.md").read_text().count("\n") == 1
-    assert [each["reason"] for each in history()] == ["two lines [31m"]

@@ -9,7 +9,13 @@ from accuracy.gate.statistics import DEPENDENT, LEVEL, TAIL, compare, dependence
 from experiments.gate_power.simulation import CELLS, TESTS, Design, alike, caught, false_alarms, heavier
 
 
-def test_the_paired_test_is_the_textbook_one_doubled() -> None:
+def test_both_tests_are_the_textbook_ones_and_the_better_counts_doubled() -> None:
+    # Means 5 and 2, pooled variance 1, standard error sqrt(2/3): t = 3.6742 of 4 degrees.
+    # For 4 degrees P(|T| <= t) = sin(1 + cos^2 / 2) with tan = t / 2: one-sided p = 0.010655.
+    found = compare(np.array([4.0, 5.0, 6.0]), np.array([1.0, 2.0, 3.0]))
+    theta = math.atan(3 / math.sqrt(2 / 3) / 2)
+    assert found.rise == pytest.approx((1 - math.sin(theta) * (1 + math.cos(theta) ** 2 / 2)) / 2, rel=1e-9)
+    assert found.rise == pytest.approx(0.01066, abs=1e-5)
     # Differences 1, 2, 3: mean 2, standard error 1/sqrt(3), t = 3.4641 of 2 degrees, one-sided p = 0.03709.
     # The pooled test sees less: spreads of 2 and 1, t = 1.549 of 4 degrees.
     old = np.array([1.0, 2.0, 3.0])
@@ -17,9 +23,6 @@ def test_the_paired_test_is_the_textbook_one_doubled() -> None:
     assert found.effect == pytest.approx(2.0)
     assert found.rise == pytest.approx(1 - 3.4641016 / math.sqrt(2 + 3.4641016**2), rel=1e-6)
     assert found.fall == 1.0
-
-
-def test_where_seeds_share_nothing_the_pooled_test_counts_doubled() -> None:
     new, old = np.array([4.0, 5.0, 6.0]), np.array([3.0, 2.0, 1.0])  # differences 1, 3, 5 spread more than either run
     assert compare(new, old, old).rise == pytest.approx(2 * compare(new, old).rise)
 
@@ -31,25 +34,13 @@ def test_a_baseline_of_more_seeds_sharpens_the_test_of_the_same_run() -> None:
     assert compare(new, np.tile(old, 3), old).effect == 3.0
 
 
-def test_the_test_of_two_samples_is_the_textbook_one() -> None:
-    # Means 5 and 2, pooled variance 1, standard error sqrt(2/3): t = 3.6742 of 4 degrees.
-    # For 4 degrees P(|T| <= t) = sin(1 + cos^2 / 2) with tan = t / 2: one-sided p = 0.010655.
-    found = compare(np.array([4.0, 5.0, 6.0]), np.array([1.0, 2.0, 3.0]))
-    theta = math.atan(3 / math.sqrt(2 / 3) / 2)
-    assert found.rise == pytest.approx((1 - math.sin(theta) * (1 + math.cos(theta) ** 2 / 2)) / 2, rel=1e-9)
-    assert found.rise == pytest.approx(0.01066, abs=1e-5)
-
-
-def test_no_spread_makes_a_difference_certain_and_none_no_difference() -> None:
+def test_without_a_spread_a_difference_is_certain_and_one_seed_says_nothing() -> None:
     old = np.array([[1.0, 2.0], [1.0, 2.0]])
-    found = compare(old + np.array([[0.5], [0.0]]), old, old)
-    assert list(found.rise) == [0.0, 1.0]
-
-
-def test_one_seed_on_either_side_says_nothing() -> None:
+    assert list(compare(old + np.array([[0.5], [0.0]]), old, old).rise) == [0.0, 1.0]
     found = compare(np.array([5.0]), np.array([1.0]))
     assert np.isnan(found.rise)
     assert np.isnan(found.seed_rise)
+    assert seen(np.array(0.1), 0, 0.01) == math.inf
 
 
 def test_neighbouring_seeds_that_are_alike_are_recognised_and_others_hardly_ever() -> None:
@@ -57,56 +48,41 @@ def test_neighbouring_seeds_that_are_alike_are_recognised_and_others_hardly_ever
     cells are one."""
     random = np.random.default_rng(5)
     assert all(dependence(alike(random, (40, 8))) <= DEPENDENT for _ in range(20))
-    said = [dependence(np.repeat(random.standard_normal((1, 8)), 20, axis=0)) <= DEPENDENT for _ in range(50)]
-    said += [dependence(random.standard_t(3, (40, 8))) <= DEPENDENT for _ in range(50)]
-    assert sum(said) <= 2
+    found = [dependence(np.repeat(random.standard_normal((1, 8)), 20, axis=0)) <= DEPENDENT for _ in range(50)]
+    found += [dependence(random.standard_t(3, (40, 8))) <= DEPENDENT for _ in range(50)]
+    assert sum(found) <= 2
 
 
-def test_holm_is_the_published_example() -> None:
+def test_holm_is_the_published_example_of_the_whole_family_run_by_run() -> None:
     # Holm 1979: thresholds level/3, level/2, level. 0.01 <= 0.0167 falls, 0.03 > 0.025 stops the rest.
-    assert list(holm(np.array([0.03, 0.01, 0.04]), 0.05)) == [False, True, False]
-    assert list(holm(np.array([0.02, 0.01, 0.04]), 0.05)) == [True, True, True]
-
-
-def test_holm_counts_the_whole_family_and_never_fells_what_is_unknown() -> None:
-    assert list(holm(np.array([0.01]), 0.05, family=10)) == [False]
-    assert list(holm(np.array([math.nan, 0.001]), 0.05)) == [False, True]
-
-
-def test_axes_in_front_are_runs_of_their_own() -> None:
     p = np.array([[0.03, 0.01, 0.04], [0.02, 0.01, 0.04]])
-    assert holm(p, 0.05).tolist() == [holm(row, 0.05).tolist() for row in p]
+    assert holm(p, 0.05).tolist() == [[False, True, False], [True, True, True]]
+    assert list(holm(np.array([0.01]), 0.05, family=10)) == [False]
+    assert list(holm(np.array([math.nan, 0.001]), 0.05)) == [False, True]  # what is unknown never falls
     y = np.random.default_rng(0).normal(size=(2, 3, 8))
-    both = compare(y, y[::-1])
-    one = compare(y[1, 2], y[0, 2])
-    assert both.rise[1, 2] == pytest.approx(one.rise)
+    assert compare(y, y[::-1]).rise[1, 2] == pytest.approx(compare(y[1, 2], y[0, 2]).rise)
 
 
-def test_unchanged_seeds_are_called_rare_as_often_as_said() -> None:
-    """20,000 draws; P(p <= 0.01) is within four standard errors of 0.01 (binomial); of the better of two, at most."""
+def test_unchanged_seeds_are_called_rare_as_often_as_promised() -> None:
+    """20,000 draws; P(p <= 0.01) is within four standard errors of 0.01 (binomial); of the better of two, and of the
+    worst of eight seeds (Bonferroni), at most."""
     y = np.random.default_rng(7).normal(size=(2, 20_000, 8))
     error = math.sqrt(0.01 * 0.99 / 20_000)
-    assert abs((compare(y[0], y[1]).rise <= 0.01).mean() - 0.01) < 4 * error
+    found = compare(y[0], y[1])
+    assert abs((found.rise <= 0.01).mean() - 0.01) < 4 * error
+    assert 0.005 < (found.seed_rise <= 0.01).mean() < 0.01 + 4 * error
     for shared in (0.0, 1.0, 3.0):
         luck = shared * np.random.default_rng(8).normal(size=(20_000, 8))
         assert 0.004 < (compare(y[0] + luck, y[1] + luck, y[1] + luck).rise <= 0.01).mean() < 0.01 + 4 * error
 
 
-def test_the_worst_of_eight_seeds_is_rarely_called_rare() -> None:
-    """Bonferroni over the seeds: at most 0.01, within four standard errors."""
-    y = np.random.default_rng(8).normal(size=(2, 20_000, 8))
-    share = (compare(y[0], y[1]).seed_rise <= 0.01).mean()
-    assert share < 0.01 + 4 * math.sqrt(0.01 * 0.99 / 20_000)
-    assert share > 0.005
-
-
-@pytest.mark.parametrize(("baseline", "spread"), [(8, 0.0145), (24, 0.0245)])
-def test_the_rise_that_is_said_to_be_seen_is_caught_99_times_in_100(baseline: int, spread: float) -> None:
+def test_the_rise_that_is_called_seen_is_caught_99_times_in_100() -> None:
     """20,000 draws: the formula is an approximation, good here to half a percent of chance."""
-    error, freedom = np.array(spread * math.sqrt(1 / 8 + 1 / baseline)), 8 + baseline - 2
-    rise = math.expm1(float(seen(error, freedom, LEVEL / (CELLS * TESTS))))
-    first, _ = caught(np.array([spread]), rise, 20_000, Design(paired=False, baseline=baseline))
-    assert 0.985 < first.hits / first.tries < 0.995
+    for baseline, spread in ((8, 0.0145), (24, 0.0245)):
+        error, freedom = np.array(spread * math.sqrt(1 / 8 + 1 / baseline)), 8 + baseline - 2
+        rise = math.expm1(float(seen(error, freedom, LEVEL / (CELLS * TESTS))))
+        first, _ = caught(np.array([spread]), rise, 20_000, Design(paired=False, baseline=baseline))
+        assert 0.985 < first.hits / first.tries < 0.995
 
 
 def test_heavy_tails_are_recognised_and_unchanged_runs_with_them_hardly_ever_fail() -> None:
@@ -119,7 +95,3 @@ def test_heavy_tails_are_recognised_and_unchanged_runs_with_them_hardly_ever_fai
     assert (tail(random.standard_normal((100, 500, 24))) == TAIL).all()
     assert (tail(random.standard_normal((200, 18, 8))) < TAIL).mean() < 0.05
     assert (tail(np.ones((18, 8))) == TAIL).all()
-
-
-def test_nothing_is_seen_without_a_spread_to_judge_by() -> None:
-    assert seen(np.array(0.1), 0, 0.01) == math.inf

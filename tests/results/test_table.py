@@ -7,14 +7,10 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from accuracy.core.paths import PACKAGE
 from accuracy.results import storage, table
-from accuracy.results.cell import measured
-from accuracy.results.run_table import read_baseline
 from tests.measuring import measure
 from tests.report.synthetic import by_column
 
-PUBLISHED = sorted(path.parent for path in (PACKAGE.parent / "reports").glob("*/*/results.parquet"))
 STABLE_COLUMNS = {
     "case_id", "experiment", "variant", "kernel", "inputs", "dtype", "world", "world_size", "seed", "mask", "batch",
     "seqlen", "heads", "heads_kv", "head_dim", "tensor", "rank", "status", "reason", "error_max", "error_mean",
@@ -28,11 +24,8 @@ def row(case_id: str, status: str = table.OK, **columns: Any) -> dict[str, Any]:
     return {"case_id": case_id, "status": status, **usual, **columns}
 
 
-def test_the_public_columns_are_all_there() -> None:
+def test_the_public_columns_and_the_version_are_in_the_schema(tmp_path: Path) -> None:
     assert set(table.RESULTS_SCHEMA.names) >= STABLE_COLUMNS
-
-
-def test_the_schema_carries_its_version(tmp_path: Path) -> None:
     storage.write_case(tmp_path, "a", [row("a")])
     metadata = pq.read_schema(tmp_path / "results" / "a.parquet").metadata
     assert metadata[b"schema_version"] == str(table.SCHEMA_VERSION).encode()
@@ -63,22 +56,11 @@ def test_pandas_reads_a_run_folder_as_one_table_with_its_unsupported_and_failed_
 
 
 def test_what_is_measured_fills_every_column(tmp_path: Path) -> None:
-    reruns = (
-        "reruns.repeat=1",
-        "reruns.poison=true",
-        "reruns.unwaited=true",
-        "reruns.future=true",
-        "reruns.explain=true",
-        "conditions=true",
-    )
-    rows = measure("variant=ring", "world_size=2", "dtype=float32", *reruns)
-    of_pairs = {*table.METRICS_OF_PAIRS, "drift_differ"}
-    assert set(rows.columns) == set(table.RESULTS_SCHEMA.names) - {
-        "layer",
-        *table.LOSSES,
-        *table.METRICS_OF_STACKS,
-        *of_pairs,
-    }
+    reruns = ["repeat=1", "poison=true", "unwaited=true", "future=true", "explain=true"]
+    words = [*(f"reruns.{word}" for word in reruns), "conditions=true"]
+    rows = measure("variant=ring", "world_size=2", "dtype=float32", *words)
+    others = {"layer", "drift_differ", *table.LOSSES, *table.METRICS_OF_STACKS, *table.METRICS_OF_PAIRS}
+    assert set(rows.columns) == set(table.RESULTS_SCHEMA.names) - others
     assert rows.loc[rows["tensor"] != "delta", "beyond"].notna().all()
     filled = rows.drop(columns=["peak_bytes", "beyond"])  # unknown where the system does not tell; delta has no bound
     counts = list(table.RERUN_COUNTS)
@@ -91,20 +73,19 @@ def test_what_is_measured_fills_every_column(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1 and half of a file"])
-def test_what_an_interrupted_write_left_is_not_seen(tmp_path: Path, content: bytes) -> None:
+def finished(folder: Path) -> dict[str, storage.Finished]:
+    return storage.finished_cases(storage.read_files(folder))
+
+
+def test_what_an_interrupted_write_left_is_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage.write_case(tmp_path, "a", [row("a")], {"case_id": ["a"]})
-    for folder in ("results", "positions"):
-        (tmp_path / folder / ".b.parquet.4711").write_bytes(content)
-    assert list(pd.read_parquet(tmp_path / "results")["case_id"]) == ["a"]
-    assert list(table.read_results(tmp_path)["case_id"]) == ["a"]
-    assert list(table.read_side(tmp_path, "positions")["case_id"]) == ["a"]
-    assert set(storage.finished_cases(storage.read_files(tmp_path))) == {"a"}
-
-
-def test_a_kill_between_writing_and_naming_leaves_the_case_unfinished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    for content in (b"", b"PAR1", b"PAR1 and half of a file"):
+        for folder in ("results", "positions"):
+            (tmp_path / folder / ".b.parquet.4711").write_bytes(content)
+        assert list(pd.read_parquet(tmp_path / "results")["case_id"]) == ["a"]
+        assert list(table.read_results(tmp_path)["case_id"]) == ["a"]
+        assert list(table.read_side(tmp_path, "positions")["case_id"]) == ["a"]
+        assert set(finished(tmp_path)) == {"a"}
     replace = os.replace
 
     def killed_at_results(source: Path, target: Path) -> None:
@@ -114,53 +95,27 @@ def test_a_kill_between_writing_and_naming_leaves_the_case_unfinished(
 
     monkeypatch.setattr(os, "replace", killed_at_results)
     with pytest.raises(KeyboardInterrupt):
-        storage.write_case(tmp_path, "a", [row("a")], {"case_id": ["a"]})
-    assert storage.finished_cases(storage.read_files(tmp_path)) == {}
-    assert table.read_results(tmp_path).empty
-    assert len(table.read_side(tmp_path, "positions")) == 1  # positions come first: results never lack theirs
+        storage.write_case(tmp_path, "c", [row("c")], {"case_id": ["c"]})
+    assert set(finished(tmp_path)) == {"a"}
+    assert len(table.read_results(tmp_path)) == 1
+    assert len(table.read_side(tmp_path, "positions")) == 2  # positions come first: results never lack theirs
 
 
 def test_failed_cases_are_tried_again_and_others_are_not(tmp_path: Path) -> None:
     for case_id, status in (("a", table.OK), ("b", table.UNSUPPORTED), ("c", table.FAILED)):
         storage.write_case(tmp_path, case_id, [row(case_id, status)])
-    assert storage.finished_cases(storage.read_files(tmp_path)) == {
-        "a": storage.Finished(table.OK, "c0de"),
-        "b": storage.Finished(table.UNSUPPORTED, "c0de"),
-    }
+    expected = {name: storage.Finished(status, "c0de") for name, status in (("a", table.OK), ("b", table.UNSUPPORTED))}
+    assert finished(tmp_path) == expected
+    storage.write_case(tmp_path, "c", [row("c", table.OK)])
+    assert list(table.read_results(tmp_path)["status"]) == [table.OK, table.UNSUPPORTED, table.OK]  # replaced
 
 
-def test_a_second_writing_of_a_case_replaces_the_first(tmp_path: Path) -> None:
-    storage.write_case(tmp_path, "a", [row("a", table.FAILED)])
-    storage.write_case(tmp_path, "a", [row("a", table.OK)])
-    assert list(table.read_results(tmp_path)["status"]) == [table.OK]
-
-
-def test_a_folder_without_rows_is_an_empty_table(tmp_path: Path) -> None:
+def test_a_folder_without_rows_is_an_empty_table_and_a_published_one_reads_the_same(tmp_path: Path) -> None:
     assert list(table.read_results(tmp_path).columns) == table.RESULTS_SCHEMA.names
-    assert storage.finished_cases(storage.read_files(tmp_path)) == {}
-
-
-@pytest.mark.stress(3)
-@pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: f"{folder.parent.name}/{folder.name}")
-def test_every_published_table_is_read_with_all_of_its_columns_and_can_be_a_baseline(folder: Path) -> None:
-    results = table.read_results(folder)
-    assert list(results.columns) == table.RESULTS_SCHEMA.names
-    assert len(results) == table.read_run(folder)["full_table"]["rows"]
-    assert set(results["case_id"]) == set(table.read_run(folder)["cases"])
-    alone = results[~table.in_stacks(results)]
-    assert alone["x_floor"].notna().sum() == alone["error_rel"].notna().sum()
-    assert alone.empty or measured(read_baseline(folder))
-
-
-def test_a_published_folder_reads_the_same(tmp_path: Path) -> None:
+    assert finished(tmp_path) == {}
     storage.write_case(tmp_path / "run", "a", [row("a", error_max=0.1)])
     results = table.read_results(tmp_path / "run")
     (tmp_path / "published").mkdir()
-    results.to_parquet(tmp_path / "published" / "results.parquet")
-    pd.testing.assert_frame_equal(table.read_results(tmp_path / "published"), results)
-
-
-def test_a_published_table_without_losses_is_read() -> None:
-    folder = Path(__file__).parents[2] / "reports" / "world_size_growth"
-    published = next(folder.glob("*/results.parquet")).parent
-    assert table.read_results(published)[list(table.LOSSES)].isna().all().all()
+    for lacking in ([], list(table.LOSSES)):  # as an earlier version published
+        results.drop(columns=lacking).to_parquet(tmp_path / "published" / "results.parquet")
+        pd.testing.assert_frame_equal(table.read_results(tmp_path / "published"), results)

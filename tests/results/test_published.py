@@ -6,12 +6,17 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from accuracy.core.paths import PACKAGE
 from accuracy.report.section.positions import drawn
 from accuracy.results import storage, table
+from accuracy.results.cell import measured
+from accuracy.results.claim import over_ranks
 from accuracy.results.derived import RATIOS, SUMMARIES, with_derived, without_derived
+from accuracy.results.run_table import read_baseline
 from tests.report.synthetic import Shape, write_run
 
 INFINITE = float("inf")
+PUBLISHED = sorted(path.parent for path in (PACKAGE.parent / "reports").glob("*/*/results.parquet"))
 KEYS = ["case_id", "tensor", "rank"]
 SMALL = Shape(("single_device", "ring", "zigzag"), ("bfloat16", "float16", "float64"), (1, 2, 4), (0,))
 
@@ -44,27 +49,22 @@ def in_order(results: pd.DataFrame) -> pd.DataFrame:
 
 def test_a_baseline_comes_back_in_every_digit(full: pd.DataFrame, tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(published(full, tmp_path / "out", True), in_order(full), check_exact=True)
-
-
-def test_derived_numbers_are_left_out_unless_reading_gives_others(full: pd.DataFrame) -> None:
-    left = without_derived(full)
+    left = without_derived(full)  # unless reading gives others
     assert left["x_single_device"].isna().all()
     assert left["x_floor"].notna().sum() == 1
     pd.testing.assert_frame_equal(with_derived(left), full, check_exact=True)
 
 
-def test_rows_of_all_ranks_keep_every_digit(full: pd.DataFrame, tmp_path: Path) -> None:
+def test_rows_of_all_ranks_keep_every_digit_and_others_twelve_bits_whose_ratios_follow(
+    full: pd.DataFrame, tmp_path: Path
+) -> None:
     read, whole = published(full, tmp_path / "out", False), in_order(full)
     all_ranks = whole["rank"] == table.ALL_RANKS
     pd.testing.assert_frame_equal(read[all_ranks], whole[all_ranks], check_exact=True)
-
-
-def test_numbers_of_single_ranks_have_twelve_bits_and_their_ratios_follow(full: pd.DataFrame, tmp_path: Path) -> None:
-    read, whole = published(full, tmp_path / "out", False), in_order(full)
     rows = (whole["rank"] >= 0) & np.isfinite(whole["error_rel"]) & (whole["floor_rel"] > 0) & (whole["x_floor"] != 0.5)
     for name in set(table.METRICS) - set(RATIOS):
-        given, kept = whole.loc[rows, name].dropna().to_numpy(), read.loc[rows, name].dropna().to_numpy()
-        assert (np.abs(kept - given) <= np.abs(given) * 2.0**-12).all()
+        exact, kept = whole.loc[rows, name].dropna().to_numpy(), read.loc[rows, name].dropna().to_numpy()
+        assert (np.abs(kept - exact) <= np.abs(exact) * 2.0**-12).all()
         assert name in SUMMARIES or (np.frexp(kept)[0] * 2**13 % 1 == 0).all()
     assert (read.loc[rows, "x_floor"] == read.loc[rows, "error_rel"] / read.loc[rows, "floor_rel"]).all()
 
@@ -79,8 +79,7 @@ def test_the_digest_tells_one_changed_digit_but_not_the_order_of_rows(full: pd.D
     digest = storage.digest(full)
     assert digest["rows"] == len(full)
     assert storage.digest(full.sample(frac=1, random_state=0)) == digest
-    other = full.assign(error_max=full["error_max"] * (1 + 2.0**-52))
-    assert storage.digest(other) != digest
+    assert storage.digest(full.assign(error_max=full["error_max"] * (1 + 2.0**-52))) != digest
 
 
 def test_a_page_draws_the_same_places_from_a_published_table(tmp_path: Path) -> None:
@@ -88,5 +87,32 @@ def test_a_page_draws_the_same_places_from_a_published_table(tmp_path: Path) -> 
     results, all_positions = table.read_results(run), table.read_side(run, "positions")
     kept = drawn(results, all_positions)
     assert 0 < len(kept) < len(all_positions)
-    shown = results[results["case_id"].isin(kept["case_id"])]
-    assert {"single_device", "ring", "zigzag"} == set(shown["variant"])
+    assert {*SMALL.variants} == set(results[results["case_id"].isin(kept["case_id"])]["variant"])
+
+
+@pytest.mark.stress(3)
+@pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: f"{folder.parent.name}/{folder.name}")
+def test_every_published_table_is_read_with_all_of_its_columns_and_can_be_a_baseline(folder: Path) -> None:
+    results = table.read_results(folder)
+    assert list(results.columns) == table.RESULTS_SCHEMA.names
+    assert len(results) == table.read_run(folder)["full_table"]["rows"]
+    assert set(results["case_id"]) == set(table.read_run(folder)["cases"])
+    alone = results[~table.in_stacks(results)]
+    assert alone["x_floor"].notna().sum() == alone["error_rel"].notna().sum()
+    assert alone.empty or measured(read_baseline(folder))
+
+
+def test_the_worst_rank_or_the_mean_is_taken_in_each_seed_and_averaged_over_seeds() -> None:
+    case = {"variant": "ring", "precision": "", "dtype": "bfloat16", "tensor": "out", "world_size": 2}
+    rows = pd.DataFrame(
+        {**case, "seed": seed, "rank": rank, "x_single_device": times}
+        for seed, ranks in enumerate(((1.0, 1.2), (1.4, 1.0)))
+        for rank, times in enumerate((99.0, *ranks), start=-1)  # the norm over all ranks together is no rank
+    )
+    found = over_ranks(rows, "max")
+    assert found["x_single_device"].item() == pytest.approx(1.3)
+    # t of one degree of freedom; s / sqrt(2) = 0.1
+    assert found["half"].item() == pytest.approx(12.706 * 0.1, rel=1e-3)
+    found = over_ranks(rows[rows["seed"] == 0], "mean")
+    assert found["x_single_device"].item() == pytest.approx(1.1)
+    assert found["half"].isna().item()
