@@ -90,7 +90,7 @@ def execute(
         for each in plans
         if each.case.stack is None
     }
-    about["plan"] = completeness.begun(promises, sorted({*ids} - {*promises}), about["fingerprint"]["device"])
+    about["plan"] = completeness.new_plan(promises, sorted({*ids} - {*promises}), about["fingerprint"]["device"])
     storage.write_json(folder / "run.json", about)
     finished = storage.finished_cases(files)
     done = {case_id: found.status for case_id, found in finished.items() if codes.get(case_id) == found.code}
@@ -121,7 +121,7 @@ def execute(
         progress.close()
     if not interrupted:
         results = table.results_of(folder, [case_id for case_id in ids if case_id not in rows], [*rows.values()])
-        about |= {"ended": now(), "plan": completeness.closed(about["plan"], results)}
+        about |= {"ended": now(), "plan": completeness.closed_plan(about["plan"], results)}
     storage.write_json(folder / "run.json", about)
     earlier_ok = sum(status == table.OK for status in done.values())
     ended_so = counts["ok"], counts["unsupported"], counts["failed"]

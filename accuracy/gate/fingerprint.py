@@ -68,7 +68,7 @@ def comparable_baseline(run: RunTable, folder: Path) -> RunTable:
         return min(devices, key=lambda each: len(differences(hard(each.about), hard(run.about))))
     if (folder / "results.parquet").exists() or not (folder / "results").is_dir():
         return read_baseline(folder)
-    earlier = read_run(folder)  # its own folder, which must be whole
+    earlier = read_run(folder)  # its own folder, which must be finished
     if earlier.about.get("ended") is None or set(earlier.planned) - set(earlier.results["case_id"]):
         raise ConfigError(f"{folder} is not finished; repeat its command first")
     if strange := [fault for fault in earlier.faults if fault.text != NO_PLAN]:

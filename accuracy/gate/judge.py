@@ -80,8 +80,8 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Item:
-    """What is said of a cell, or of a case that has no numbers: one label, one reason. cell, baseline: numbers, where
-    there are any; effect, p, seen: as a Finding has them."""
+    """What a reader learns of a cell, or of a case without numbers: one label, one reason. cell, baseline: numbers,
+    where there are any; effect, p, seen: as a Finding has them."""
 
     name: str
     label: str
@@ -112,14 +112,14 @@ class Item:
         less than EFFECT from all ranks together."""
         if self.cell is None or len(self.cell.ranks) < 2:
             return None
-        old, whole = (self.baseline.ranks, self.baseline.ratio) if self.baseline and self.baseline.y else ({}, 1.0)
-        rises = {rank: ratio / old.get(rank, whole if old else 1.0) for rank, ratio in self.cell.ranks.items()}
+        old, before = (self.baseline.ranks, self.baseline.ratio) if self.baseline and self.baseline.y else ({}, 1.0)
+        rises = {rank: ratio / old.get(rank, before if old else 1.0) for rank, ratio in self.cell.ranks.items()}
         worst = max(rises, key=lambda rank: rises[rank])
-        of_all = self.cell.ratio / whole if self.cell.y else 0.0
+        of_all = self.cell.ratio / before if self.cell.y else 0.0
         return worst if rises[worst] > of_all * math.exp(EFFECT) else None
 
     @property
-    def place(self) -> str:
+    def where(self) -> str:
         """`ring bfloat16 W=4 dq, rank 2`."""
         return self.name if self.rank is None else f"{self.name}, rank {self.rank}"
 
@@ -271,5 +271,5 @@ def _size(pair: _Pair, effect: float) -> str:
 
 
 def _chance(p: float) -> str:
-    """`p = 2e-7`; what the distribution is not good for is not said."""
+    """`p = 2e-7`; what the distribution is not good for is left out."""
     return f"p = {p:.1g}" if p > 1e-14 else "p < 1e-14"

@@ -31,7 +31,7 @@ HEAD = ("cell", "rank", "label", "x single device", "baseline", "change", "error
 
 
 def terminal(decision: Decision, most: int = 10) -> str:
-    """The whole text; the last line is `N passed, N failed, N skipped`."""
+    """All of the text; the last line is `N passed, N failed, N skipped`."""
     lines = [_headline(decision), compared(decision), ""]
     lines += _aligned([HEAD, *(row(item) for item in worst(decision, most))])
     left = len(decision.items) - decision.count(SKIPPED) - most
@@ -53,7 +53,7 @@ def _headline(decision: Decision) -> str:
 def failed(decision: Decision, most: int) -> list[str]:
     """`ring bfloat16 W=4 dq, rank 2: +30% ...`, the worst first."""
     bad = [item for item in decision.items if item.state in (FAILED, INCOMPLETE)]
-    return [f"{item.place}: {item.reason}" for item in bad[:most]]
+    return [f"{item.where}: {item.reason}" for item in bad[:most]]
 
 
 def compared(decision: Decision) -> str:
@@ -116,7 +116,7 @@ def markdown(decision: Decision, most_bytes: int, most_rows: int) -> str:
         MARK,
         f"### {sign} accuracy-check {_safe(decision.run.experiment)}: {WORDS[decision.exit]}",
         "",
-        *(f"- **{_safe(place)}**: {_safe(reason)}" for place, _, reason in named),
+        *(f"- **{_safe(where)}**: {_safe(reason)}" for where, _, reason in named),
         "",
         f"**{decision.last_line}** ({_safe('; '.join(labels(decision)))})  ",
         _safe(compared(decision)),
@@ -128,10 +128,10 @@ def markdown(decision: Decision, most_bytes: int, most_rows: int) -> str:
     ]
     rows = [_line(tuple(map(_safe, row(item)))) for item in worst(decision, most_rows)]
     free_bytes = most_bytes - len("\n".join(head).encode()) - 200  # the sentence below
-    kept = sum(end <= free_bytes for end in accumulate(len(row.encode()) + 1 for row in rows))
-    left = len(decision.items) - decision.count(SKIPPED) - kept
+    shown = sum(end <= free_bytes for end in accumulate(len(row.encode()) + 1 for row in rows))
+    left = len(decision.items) - decision.count(SKIPPED) - shown
     tail = ["", f"and {count(left, 'cell')} more: see check.json or compare.html"] if left else []
-    return "\n".join([*head, *rows[:kept], *tail, ""]).encode()[:most_bytes].decode(errors="ignore")
+    return "\n".join([*head, *rows[:shown], *tail, ""]).encode()[:most_bytes].decode(errors="ignore")
 
 
 def _line(words: tuple[str, ...]) -> str:
@@ -214,7 +214,7 @@ def _junit(decision: Decision) -> bytes:
             SubElement(case, "skipped", {"message": printable(item.reason)})
         elif item.state in (FAILED, INCOMPLETE):
             tag = "failure" if item.state == FAILED else "error"
-            SubElement(case, tag, {"type": item.label, "message": printable(f"{item.place}: {item.reason}")})
+            SubElement(case, tag, {"type": item.label, "message": printable(f"{item.where}: {item.reason}")})
     ElementTree.indent(suites)
     return ElementTree.tostring(suites, encoding="utf-8", xml_declaration=True)
 

@@ -185,11 +185,11 @@ def _roundoff_and_band(tensor: str, dtype: str, kernel: str, options: str) -> tu
 
 def _cell(key: Key, rows: Mapping[str, np.ndarray]) -> Cell:
     """rows: of the cell, by seed and rank."""
-    whole = rows["rank"] == ALL_RANKS
-    good = whole & (rows["bad"] == 0)
+    of_all = rows["rank"] == ALL_RANKS
+    good = of_all & (rows["bad"] == 0)
     seeds = rows["seed"][good].astype(int).tolist()
     alone = key[KEYS.index("variant")] == SINGLE_DEVICE
-    single = ~whole & np.isin(rows["seed"], seeds)
+    single = ~of_all & np.isin(rows["seed"], seeds)
     exact = np.stack([rows[name].astype("float64") for name in EXACT if name in rows], axis=1)
 
     def by_seed(values: np.ndarray) -> dict[int, float]:
@@ -220,7 +220,7 @@ def _cell(key: Key, rows: Mapping[str, np.ndarray]) -> Cell:
         error=mean(np.maximum(rows["error_rel"][good], REFERENCE_ERROR)),
         rank_ratio=1.0 if alone else float(rows["times"].max()),
         max_ratio=float(rows["max_times"][good].max()) if seeds else np.nan,
-        nonfinite=int(rows["bad"][whole].sum()),
+        nonfinite=int(rows["bad"][of_all].sum()),
         more={name: values for name, values in more.items() if values},
         ranks=dict(sorted(ranks.items())),
         exact={seed: exact[rows["seed"] == seed] for seed in seeds},

@@ -49,12 +49,12 @@ class Fault(NamedTuple):
     text: str
 
 
-def begun(cases: Mapping[str, Promise], stacks: list[str], device: str) -> Plan:
+def new_plan(cases: Mapping[str, Promise], stacks: list[str], device: str) -> Plan:
     """The plan of a run that begins. stacks: ids of cases inside stacks, which no gate judges; device: its model."""
     return _signed({"cases": {case: [*each, None] for case, each in cases.items()}, "stacks": stacks, "device": device})
 
 
-def closed(plan: Plan, results: pd.DataFrame) -> Plan:
+def closed_plan(plan: Plan, results: pd.DataFrame) -> Plan:
     """The plan with what each case ended in. results: the folder's, derived columns too."""
     ends: dict[str, int] = {}
     cases = dict(plan["cases"])
@@ -111,7 +111,7 @@ def _columns(rows: pd.DataFrame) -> dict[str, list[list[Any]]]:
     by = [rows["case_id"], rows["tensor"].fillna("")]
     full = rows.drop(columns="tensor").notna().groupby(by, sort=True).all()
     ended = rows.groupby(by, sort=True)["status"].first()
-    names = cache(lambda pattern: [name for name, kept in zip(full.columns, pattern, strict=True) if kept])
+    names = cache(lambda pattern: [name for name, filled in zip(full.columns, pattern, strict=True) if filled])
     found: dict[str, list[list[Any]]] = {}
     for (case, tensor), pattern, status in zip(full.index, full.to_numpy(), ended, strict=True):
         found.setdefault(case, []).append([tensor, status, names(tuple(pattern))])
@@ -156,12 +156,12 @@ def _expected(plan: Plan, present: set[str]) -> pd.DataFrame:
     """(case, tensor, rank) and how it ended, of cases that have rows: every rank and all, or one row of no numbers."""
     import pandas as pd
 
-    kept: list[tuple[str, str, int, str]] = []
+    expected: list[tuple[str, str, int, str]] = []
     for case, (_, ranks, _, end) in plan["cases"].items():
         for tensor, status, names in plan["ends"][end] if end is not None and case in present else ():
             measured = range(table.ALL_RANKS, ranks if "error_rel" in names else 0)
-            kept += [(case, tensor, rank, status) for rank in measured]
-    return pd.DataFrame(kept, columns=[*ROW, "ended"]).astype({"rank": "int64"})
+            expected += [(case, tensor, rank, status) for rank in measured]
+    return pd.DataFrame(expected, columns=[*ROW, "ended"]).astype({"rank": "int64"})
 
 
 def _of_columns(plan: Plan, rows: pd.DataFrame) -> Iterator[tuple[pd.DataFrame, str]]:
@@ -179,10 +179,10 @@ def _of_seeds(rows: pd.DataFrame) -> Iterator[tuple[pd.DataFrame, str]]:
     rows = rows.assign(setting=rows.groupby(list(SETTING), sort=False, dropna=False).ngroup())
     cases = rows.drop_duplicates("case_id")
     yield cases[cases.duplicated(["setting", "seed"])], "is measured by two cases"
-    whole = rows[(rows["rank"] == table.ALL_RANKS) & rows["error_rel"].notna()]
-    seeds, all_seeds = (whole.groupby(by)["seed"].transform("nunique") for by in (["setting", "tensor"], "setting"))
-    yield whole[seeds < all_seeds], "was measured on some seeds of its setting and not on others"
-    shared = whole["error_rel"].isin([0.0, 1.0, np.inf])  # nothing wrong; a result of zeros; nothing finite
-    own = whole[~shared & ~whole["inputs"].isin(list(PROBES))]
+    of_all = rows[(rows["rank"] == table.ALL_RANKS) & rows["error_rel"].notna()]
+    seeds, all_seeds = (of_all.groupby(by)["seed"].transform("nunique") for by in (["setting", "tensor"], "setting"))
+    yield of_all[seeds < all_seeds], "was measured on some seeds of its setting and not on others"
+    shared = of_all["error_rel"].isin([0.0, 1.0, np.inf])  # nothing wrong; a result of zeros; nothing finite
+    own = of_all[~shared & ~of_all["inputs"].isin(list(PROBES))]
     copied = own[own.duplicated(["setting", "tensor", "error_rel"])]
     yield copied, "has the numbers of another seed, to the last bit"

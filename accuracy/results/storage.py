@@ -80,10 +80,10 @@ class Finished(NamedTuple):
 
 
 class CaseFile(NamedTuple):
-    """What a case's file holds; whole: it is as a run writes it, nothing is lost."""
+    """What a case's file holds; intact: it is as a run writes it, nothing is lost."""
 
     rows: pa.Table
-    whole: bool
+    intact: bool
 
 
 def read_files(folder: Path) -> dict[str, CaseFile]:
@@ -96,10 +96,10 @@ def _read_file(path: Path) -> CaseFile | None:
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             group = file.metadata.row_group(0)
-            whole = file.schema_arrow.equals(RESULTS_SCHEMA) and all(
+            intact = file.schema_arrow.equals(RESULTS_SCHEMA) and all(
                 group.column(index).num_values == file.metadata.num_rows for index in range(group.num_columns)
             )
-            return CaseFile(file.read(use_threads=False), whole)
+            return CaseFile(file.read(use_threads=False), intact)
     except (OSError, ValueError, pa.ArrowException):
         return None
 
@@ -125,7 +125,7 @@ def read_more(folder: Path, rows: dict[str, pa.Table], wanted: Collection[str]) 
 
 
 def _finished(case_id: str, file: CaseFile | None) -> Finished | None:
-    if file is None or not file.whole:
+    if file is None or not file.intact:
         return None
     rows = file.rows.select(["case_id", "status", "code"]).to_pylist()
     own = rows and all(row["case_id"] == case_id and row["code"] for row in rows)
@@ -139,19 +139,19 @@ _SAME_NUMBERS = (  # rows that share a reference lie next to each other: their e
     "kernel", "kernel_options", "tensor", "inputs", "inputs_options", "dtype", "mask", "batch", "seqlen", "heads",
     "heads_kv", "head_dim", "seed", "world_size", "sharding", "rank",
 )  # fmt: skip
-_SUMMARISED = {name for given in SUMMARIES.values() for name in given}
+_SUMMARISED = {name for names in SUMMARIES.values() for name in names}
 _UNDRAWN = ("error_max", "drift_rms", "drift_max", "drift_differ")
 
 
 def lean_results(full: pd.DataFrame, every_digit: bool = False) -> pa.Table:
     """The rows of all ranks, then those of single ranks, rounded unless every digit is asked for."""
-    kept = pa.Table.from_pandas(without_derived(full), RESULTS_SCHEMA, preserve_index=False)
-    kept = kept.drop_columns([name for name in kept.column_names if kept[name].null_count == len(kept)])
-    kept = kept.sort_by([(name, "ascending") for name in _SAME_NUMBERS if name in kept.column_names])
-    each_rank = pc.fill_null(pc.greater_equal(kept["rank"], 0), False)
-    single = kept.filter(each_rank)
-    content = pa.concat_tables([kept.filter(pc.invert(each_rank)), single if every_digit else _summarised(single)])
-    return content.replace_schema_metadata(RESULTS_SCHEMA.metadata)  # which sorting forgets
+    content = pa.Table.from_pandas(without_derived(full), RESULTS_SCHEMA, preserve_index=False)
+    content = content.drop_columns([name for name in content.column_names if content[name].null_count == len(content)])
+    content = content.sort_by([(name, "ascending") for name in _SAME_NUMBERS if name in content.column_names])
+    each_rank = pc.fill_null(pc.greater_equal(content["rank"], 0), False)
+    single = content.filter(each_rank)
+    parts = [content.filter(pc.invert(each_rank)), single if every_digit else _summarised(single)]
+    return pa.concat_tables(parts).replace_schema_metadata(RESULTS_SCHEMA.metadata)  # which sorting forgets
 
 
 def lean_positions(drawn: pd.DataFrame) -> pa.Table:
