@@ -80,16 +80,34 @@ class Finished(NamedTuple):
 
 
 class CaseFile(NamedTuple):
-    """What a case's file holds; intact: it is as a run writes it, nothing is lost."""
+    """A case's rows. ended: None where it runs again, as it failed or as its file is not as a run writes it."""
 
     rows: pa.Table
-    intact: bool
+    ended: Finished | None
 
 
 def read_files(folder: Path) -> dict[str, CaseFile]:
     """By id, the files of the folder's cases, planned or not, each read once; without those that cannot be read."""
     found = {path.stem: _read_file(path) for path in sorted((folder / "results").glob("*.parquet")) if path.is_file()}
     return {case_id: each for case_id, each in found.items() if each is not None}
+
+
+def finished_cases(files: Mapping[str, CaseFile]) -> dict[str, Finished]:
+    """By id, the cases that need no second run: measured or unsupported. A failed case is tried again."""
+    return {case_id: each.ended for case_id, each in files.items() if each.ended}
+
+
+def finished_case(folder: Path, case_id: str) -> Finished | None:
+    """How a case ended that needs no second run; None where it does, or where its file is damaged."""
+    file = _read_file(folder / "results" / f"{case_id}.parquet")
+    return file.ended if file else None
+
+
+def read_more(folder: Path, rows: dict[str, pa.Table], wanted: Collection[str]) -> None:
+    """Add, by id, the rows of those wanted cases that have ended since and that no run writes again."""
+    for path in (folder / "results").glob("*.parquet"):
+        if path.stem in wanted and path.stem not in rows and (file := _read_file(path)) and file.ended:
+            rows[path.stem] = file.rows
 
 
 def _read_file(path: Path) -> CaseFile | None:
@@ -99,40 +117,15 @@ def _read_file(path: Path) -> CaseFile | None:
             intact = file.schema_arrow.equals(RESULTS_SCHEMA) and all(
                 group.column(index).num_values == file.metadata.num_rows for index in range(group.num_columns)
             )
-            return CaseFile(file.read(use_threads=False), intact)
+            content = file.read(use_threads=False)
     except (OSError, ValueError, pa.ArrowException):
         return None
+    rows = content.select(["case_id", "status", "code"]).to_pylist() if intact else []
+    own = rows and all(row["case_id"] == path.stem and row["code"] for row in rows)
+    ended = own and {row["status"] for row in rows} <= {OK, UNSUPPORTED}
+    return CaseFile(content, Finished(rows[0]["status"], rows[0]["code"]) if ended else None)
 
 
-def finished_cases(files: Mapping[str, CaseFile]) -> dict[str, Finished]:
-    """By id, the cases that need no second run: measured or unsupported. A failed case is tried again."""
-    found = {case_id: _finished(case_id, file) for case_id, file in files.items()}
-    return {case_id: each for case_id, each in found.items() if each is not None}
-
-
-def finished_case(folder: Path, case_id: str) -> Finished | None:
-    """How a case ended that needs no second run; None where it does, or where its file is damaged."""
-    return _finished(case_id, _read_file(folder / "results" / f"{case_id}.parquet"))
-
-
-def read_more(folder: Path, rows: dict[str, pa.Table], wanted: Collection[str]) -> None:
-    """Add, by id, the rows of those wanted cases that have ended since and that no run writes again."""
-    for path in (folder / "results").glob("*.parquet"):
-        if path.stem in wanted and path.stem not in rows:
-            file = _read_file(path)
-            if file is not None and _finished(path.stem, file):
-                rows[path.stem] = file.rows
-
-
-def _finished(case_id: str, file: CaseFile | None) -> Finished | None:
-    if file is None or not file.intact:
-        return None
-    rows = file.rows.select(["case_id", "status", "code"]).to_pylist()
-    own = rows and all(row["case_id"] == case_id and row["code"] for row in rows)
-    return Finished(rows[0]["status"], rows[0]["code"]) if own and {row["status"] for row in rows} <= ENDED else None
-
-
-ENDED = {OK, UNSUPPORTED}
 SIGNIFICANT_BITS = 12
 _ROUNDED = {*table.METRICS, *table.LOSSES, *table.METRICS_OF_PAIRS, "error_rms", "error_max"}
 _SAME_NUMBERS = (  # rows that share a reference lie next to each other: their equal numbers compress to nothing
