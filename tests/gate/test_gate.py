@@ -166,7 +166,7 @@ def test_two_noisy_seeds_are_undecided_and_a_second_look_with_fresh_ones_decides
         run = write_run(tmp_path / name, second)
         answer = gate(first, "--second", str(run), against=baseline)
         assert answer.status == status, answer.out
-        assert ("after two looks" in answer.out) == (status < 2)
+        assert status != 1 or "after two looks" in answer.out
 
 
 def test_an_excess_that_the_baseline_has_is_accepted_and_one_that_grew_is_not(gate: Gate, tmp_path: Path) -> None:
