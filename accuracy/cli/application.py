@@ -219,18 +219,19 @@ def _carry_out(
     from accuracy.cli import conclusion, plan_text
     from accuracy.execute import run
     from accuracy.execute.dispatch import Launched, task_of
-    from accuracy.execute.ranks import rank_loop
-    from accuracy.execute.ranks.rendezvous import join_launched
 
     launched = None
     if launch is not None:  # the launched processes as ranks, with the same cases on each
+        from accuracy.execute.ranks import rank_loop
+        from accuracy.execute.ranks.rendezvous import join_launched
+
         task = task_of(configuration, folder, plans, launch.size)
         launched = Launched(join_launched(launch, task.backend, task.sizes, task.digest), task)
         tell(folder, task.seconds)
-    if launched is not None and launched.ranks.rank > 0:
-        rank_loop.follow(launched.task, launched.ranks)
-        tell_done()
-        return 0
+        if launched.ranks.rank > 0:
+            rank_loop.follow(task, launched.ranks)
+            tell_done()
+            return 0
     print(plan_text.plan_line(plans, configuration.device, configuration.workers), file=sys.stderr)
     modules = ["accuracy.verdict.diagnosis", *(["accuracy.report.build"] if configuration.report else [])]
     begun = import_later(*modules) if configuration.workers > 1 or processes.only_workers_measure else None

@@ -5,27 +5,23 @@ import os
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from accuracy.config.read import Configuration
 from accuracy.core import given
 from accuracy.core.case import Case, Variant
-from accuracy.execute import pool, start, worker
+from accuracy.execute import start, worker
 from accuracy.execute.plan import Planned
-from accuracy.execute.ranks import rank_loop
-from accuracy.execute.ranks.rank_loop import Task
-from accuracy.execute.ranks.rendezvous import Ranks
 from accuracy.execute.worker import Work
 from accuracy.measurement.pipeline import Pipeline
-from accuracy.measurement.repeats import copies, repeat
 from accuracy.reference.cache import Cache
 from accuracy.runtime import arithmetic, device
-from accuracy.simulate.program import Ran, build_kernel, rank_program, simulate
-from accuracy.stack.measure import StackPipeline
-from accuracy.world.alone import group_of_one
-from accuracy.world.base import Tensors
-from accuracy.world.processes import ProcessesWorld, run_rank
+
+if TYPE_CHECKING:
+    from accuracy.execute.ranks.rank_loop import Task
+    from accuracy.execute.ranks.rendezvous import Ranks
 
 Begin = Callable[[Case], None]
 """Told which case is measured next."""
@@ -35,8 +31,8 @@ Begin = Callable[[Case], None]
 class Launched:
     """Ranks that a launcher started, and the task that each of them has."""
 
-    ranks: Ranks
-    task: Task
+    ranks: "Ranks"
+    task: "Task"
 
 
 def measure(
@@ -58,6 +54,8 @@ def measure(
     The generator is to be closed, so that no process stays.
     """
     if launched is not None:
+        from accuracy.execute.ranks import rank_loop
+
         for case, status in rank_loop.lead(launched.task, launched.ranks, pending):
             begin(case)
             yield status
@@ -68,8 +66,11 @@ def measure(
             begin(each.case)
             yield worker.measure_here(pipeline, each, folder, configuration.case_seconds)
 
-    yield from here(Pipeline(configuration.name, _cache(configuration), _run_alone), filter(_needs_no_other, pending))
-    pending = [each for each in pending if not _needs_no_other(each)]
+    if alone := [each for each in pending if _needs_no_other(each)]:
+        from accuracy.measurement.repeats import run_alone
+
+        yield from here(Pipeline(configuration.name, _cache(configuration), run_alone), alone)
+        pending = [each for each in pending if not _needs_no_other(each)]
     runnable = [each.case for each in pending if each.unsupported is None]
     workers = min(configuration.workers, len(runnable))
     if real := [case.world_size for case in runnable if case.world == "processes"]:
@@ -77,6 +78,8 @@ def measure(
 
         yield from agent.measure(task_of(configuration, folder, pending, max(real)), pending, begin)
     elif workers > 1 or (workers and (start.only_workers_measure or configuration.case_seconds < math.inf)):
+        from accuracy.execute import pool
+
         unsupported = (each for each in pending if each.unsupported is not None)  # they need no GPU
         meanwhile = here(_pipeline(configuration), unsupported)
         yield from pool.measure(runnable, work(configuration, folder, workers), begin, meanwhile)
@@ -97,25 +100,13 @@ def _is_given(variant: Variant) -> bool:
     return str(dict(variant.options).get("fn", "")).startswith(given.PREFIX)
 
 
-def _run_alone(case: Case, shards: Sequence[Tensors]) -> Ran:
-    """As `RunRanks`. Raises what the function raises."""
-    if case.world == "simulated":
-        return simulate(case, shards)
-    program = rank_program(case, build_kernel(case), shards)
-    with group_of_one(case.device) as group:
-        world = ProcessesWorld(0, 1, group)
-        with device.measured(case.device) as cost, device.poisoned(case.reruns.poison):
-            results = run_rank(program, world)
-        results = copies(results)  # a function may return a buffer that it fills again
-        told = repeat(results, lambda: run_rank(program, world), case.reruns.repeat)
-    return Ran([results], cost, [told])
-
-
 def task_of(
     configuration: Configuration, folder: Path, plans: Sequence[Planned], most: int | None = None, callers: bool = False
-) -> Task:
+) -> "Task":
     """What real ranks are to do; most: how many there are; callers: whether they are the caller's own processes. Where
     the CPU computes, their threads decide last digits: as many as this process has."""
+    from accuracy.execute.ranks.rank_loop import Task
+
     asked = {each.case.world_size for each in plans if each.case.world == "processes"}
     sizes = sorted(size for size in asked if most is None or size <= most)
     threads = torch.get_num_threads() if configuration.backend == "gloo" else (os.cpu_count() or 1) // max(sizes)
@@ -161,7 +152,7 @@ def work(configuration: Configuration, folder: Path, workers: int) -> Work:
 
 
 def _pipeline(configuration: Configuration) -> Pipeline:
-    return StackPipeline(configuration.name, _cache(configuration), configuration.batched)
+    return Pipeline(configuration.name, _cache(configuration), batched=configuration.batched)
 
 
 def _cache(configuration: Configuration) -> Cache:

@@ -24,7 +24,6 @@ from accuracy.measurement.observe import shared
 from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.reference import choice
 from accuracy.results.table import TOO_FEW_RANKS
-from accuracy.stack.unsupported import unsupported as stack_unsupported
 from accuracy.variant.base import schedule_of
 
 ADHOC = "adhoc"  # the name of a run without an experiment
@@ -138,7 +137,10 @@ def _candidates(sources: str) -> tuple[Part, ...]:
 
 def _reasons(case: Case, ranks: int | None) -> Iterator[str | None]:
     """Why the case cannot be measured; each part is asked only where none before it has a reason."""
-    yield None if case.stack is None else stack_unsupported(case)
+    if case.stack is not None:
+        from accuracy.stack.unsupported import unsupported
+
+        yield unsupported(case)
     schedules = [schedule_of(part) for part in (case.variant.forward, case.variant.backward)]
     problem = case.problem.padded(case.variant.sharding, case.world_size)
     if (

@@ -9,12 +9,11 @@ import os
 import signal
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from multiprocessing.connection import wait
-from statistics import fmean
 from typing import Any
 
 from accuracy.core.case import Case
@@ -90,8 +89,7 @@ class _Worker:
         other.close()
         self.case: Case | None = None
         self.ready = self.late = False
-        self.begun = time.monotonic()
-        self.deadline = self.begun + START_SECONDS
+        self.deadline = time.monotonic() + START_SECONDS
 
     @property
     def handles(self) -> list[Any]:
@@ -101,8 +99,8 @@ class _Worker:
     def keep_busy(self, schedule: "Schedule", begin: Callable[[Case], None]) -> bool:
         """Send a free process its next case; return whether the process has something to do."""
         if self.ready and self.case is None and (case := schedule.take(self.number)) is not None:
-            self.case, self.begun = case, time.monotonic()
-            self.deadline = self.begun + limit(case, self.work.case_seconds) + STACK_SECONDS
+            self.case = case
+            self.deadline = time.monotonic() + limit(case, self.work.case_seconds) + STACK_SECONDS
             begin(case)
             with suppress(OSError):  # where the process has ended: `hear` says so of the case
                 self.connection.send(case)
@@ -117,7 +115,6 @@ class _Worker:
         if isinstance(answer, Exception):
             raise answer
         if answer is not None:
-            schedule.note(self.number, time.monotonic() - self.begun)
             self.case = None
             yield answer[0]
             if not answer[1] or self.late:
@@ -126,6 +123,7 @@ class _Worker:
             self.ready = True
         elif self.case is None:
             self.usable = False
+            schedule.leave(self.number)
             print(f"accuracy: {self.name} could not start; going on without it", file=sys.stderr)
         else:
             yield _lost(self.work, self.case, *self.end())
@@ -172,78 +170,39 @@ def _lost(work: Work, case: Case, reason: str, traceback: str = "") -> str:
     return worker.write(work.folder, case, replace(work.pipeline.failed(case, reason), traceback=traceback))
 
 
-@dataclass(eq=False)
-class Group:
-    """The cases that share inputs and reference and that no worker has taken yet.
-
-    Attributes:
-        left: the cases.
-        workers: how many are at the group.
-        first: seconds of a worker's first case, which include the reference.
-        others: seconds of each other case.
-    """
-
-    left: deque[Case]
-    workers: int = 0
-    first: float = 0.0
-    others: list[float] = field(default_factory=list)
-
-    @property
-    def reference(self) -> float:
-        """How many cases could be measured in the time of the reference; 0 while unknown."""
-        return self.first / fmean(self.others) - 1 if self.others else 0.0
-
-
 class Schedule:
     """Which case a free worker measures next.
 
-    A worker keeps its group until no case of it is left, and then opens the largest group that no worker has. When all
-    groups are open it joins the one with most cases for each of its workers, as far as these need longer for the cases
-    left than the new worker needs for the reference.
+    Cases that share inputs and reference are a group. A worker keeps its group until no case of it is left, then opens
+    the largest group that no worker has, and at last joins the one with most cases left for each of its workers. It
+    reads that group's reference from the disk, or computes one that takes less than `reference.min_seconds` again.
     """
 
     def __init__(self, cases: Iterable[Case]) -> None:
         groups: dict[object, list[Case]] = {}
         for case in cases:
             groups.setdefault(shared(case), []).append(case)
+        largest = sorted(
+            groups.values(), key=lambda group: -sum(max(each.problem.pairs, LEAST_PAIRS) for each in group)
+        )
         # large worlds first: the cases that end last are then short
-        self._groups = [Group(deque(sorted(each, key=lambda case: -case.world_size))) for each in groups.values()]
-        self._groups.sort(key=lambda group: -sum(max(each.problem.pairs, LEAST_PAIRS) for each in group.left))
-        self._of: dict[int, Group] = {}
-        self._new: set[int] = set()  # workers at their first case of a group
-        self._latest = Group(deque())  # the group whose reference is known best
+        self._left = [deque(sorted(group, key=lambda case: -case.world_size)) for group in largest]
+        self._of: dict[int, int] = {}  # the group of each worker
 
     def take(self, worker: int) -> Case | None:
-        """Return the worker's next case; None: no case is left that would be worth a reference of the worker's own."""
-        group = self._of.get(worker)
-        if group is None or not group.left:
+        """Return the worker's next case; None: no case is left."""
+        if worker not in self._of or not self._left[self._of[worker]]:
             self.leave(worker)
-            if (group := self._next()) is None:
+            workers = Counter(self._of.values())
+            groups = [number for number, left in enumerate(self._left) if left]
+            if not groups:
                 return None
-            group.workers += 1
-            self._of[worker] = group
-            self._new.add(worker)
-        return group.left.popleft()
-
-    def note(self, worker: int, seconds: float) -> None:
-        """Learn how long the worker's case took."""
-        group = self._of[worker]
-        if worker in self._new:
-            self._new.remove(worker)
-            group.first = seconds
-        else:
-            group.others.append(seconds)
-            self._latest = group
+            opened = all(workers[number] for number in groups)
+            self._of[worker] = max(
+                groups, key=lambda number: len(self._left[number]) / workers[number] if opened else not workers[number]
+            )
+        return self._left[self._of[worker]].popleft()
 
     def leave(self, worker: int) -> None:
         """Learn that the worker has ended, or is about to change its group."""
-        self._new.discard(worker)
-        if worker in self._of:
-            self._of.pop(worker).workers -= 1
-
-    def _next(self) -> Group | None:
-        groups = [group for group in self._groups if group.left]
-        unopened = next((group for group in groups if not group.workers), None)
-        known = [(group, group if group.others else self._latest) for group in groups]
-        joinable = [group for group, like in known if len(group.left) > group.workers * like.reference]
-        return unopened or max(joinable, key=lambda group: len(group.left) / group.workers, default=None)
+        self._of.pop(worker, None)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from accuracy.core.errors import ConfigError
 
-OF_WORKERS, OF_RANKS = ("accuracy.stack.measure", "accuracy.execute.worker"), ("accuracy.execute.ranks.agent",)
+OF_WORKERS, OF_RANKS = ("accuracy.execute.worker",), ("accuracy.execute.ranks.agent",)
 """What the server imports for its processes, beside pandas, which pyarrow imports with the first rows it writes."""
 NAMES = {  # rank, size, rank on this machine, processes on it
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),

@@ -53,7 +53,7 @@ def count(case: Case, targets: Targets, tensor: str, x: Tensor, stored_lse: str)
     exact = targets.reference[tensor]
     if ((targets.single_device(case)[tensor] - exact).abs() > limits[tensor]).any():
         return None
-    error = (x - targets.reference_target(case, tensor).values).abs()
+    error = (x - targets.target(case, tensor).values).abs()
     layout = ("contiguous" if case.world_size == 1 else case.variant.sharding), case.world_size
     found = (error > cut(limits[tensor], *layout)).flatten(1).sum(1).cpu().numpy()
     return appended(found.astype(np.int64))

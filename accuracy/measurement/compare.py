@@ -14,7 +14,7 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.core.dtype import coarser, tensor_dtype
 from accuracy.core.errors import WrongResult
-from accuracy.measurement import condition, metrics, padding
+from accuracy.measurement import metrics, padding
 from accuracy.measurement.distance import Distance, distance
 from accuracy.measurement.metrics import Array, Sums
 from accuracy.measurement.significand import significand_bits
@@ -69,9 +69,11 @@ def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[st
         together |= metrics.loss_columns(metrics.of_tensors(lost))
     found = {}
     for number, (name, each) in enumerate(apart.items()):
-        reference = targets.reference_target(case, name).values
+        reference = targets.target(case, name).values
         columns = {column: values[number] for column, values in together.items()}
         if case.conditions:
+            from accuracy.measurement import condition
+
             columns |= condition.columns(case, targets.magnitudes(case), name, reference)
         bits = metrics.appended(each.bits, each.bits.max(keepdims=True))
         found[name] = Compared(reference.shape, columns, each.reference, bits)
@@ -90,12 +92,12 @@ def _apart(case: Case, targets: Targets, results: Sequence[Results], dtypes: dic
     """Compare each tensor that the ranks returned with all of its targets; the distances by tensor."""
     found = {}
     for name, x in in_turn(case, targets, results):
-        dtype, unquantised = dtypes[name], targets.unquantised_target(case, name)
+        lost = distance(x, targets.target(case, name, "unquantised"), signed=False) if targets.unquantised else None
         found[name] = _Apart(
-            reference=distance(x, targets.reference_target(case, name), ulp_dtype=dtype),
-            single_device=distance(x, targets.single_device_target(case, name), signed=False),
-            bits=significand_bits(x, None if name == "delta" else dtype),
-            unquantised=None if unquantised is None else distance(x, unquantised, signed=False),
+            reference=distance(x, targets.target(case, name), ulp_dtype=dtypes[name]),
+            single_device=distance(x, targets.target(case, name, "single_device"), signed=False),
+            bits=significand_bits(x, None if name == "delta" else dtypes[name]),
+            unquantised=lost,
         )
     return found
 
@@ -112,7 +114,7 @@ def in_turn(case: Case, targets: Targets, results: Sequence[Results]) -> Iterato
             continue
         if len(given) < len(ranks):
             raise RuntimeError(f"only some ranks returned {name}")
-        _check(case, name, given, targets.reference_target(case, name).values)
+        _check(case, name, given, targets.target(case, name).values)
         stacked = torch.stack(given).double()
         if name == "out":
             delta = (targets.dout(case) * stacked).sum(-1)

@@ -28,14 +28,12 @@ from torch import Tensor
 from accuracy.core.case import Case, Problem
 from accuracy.inputs.drawing import Inputs
 from accuracy.measurement.metrics import Array
-from accuracy.reference.float64 import seen_keys
+from accuracy.reference.float64 import BLOCK_ELEMENTS, seen_keys
 from accuracy.results.derived import ratio
 from accuracy.runtime.dropout import Dropout
 from accuracy.runtime.sharding import cut, token_map
 
 Named = dict[str, Tensor]
-BLOCK_ELEMENTS = 2**25
-"""Scores held at once, as in the reference."""
 
 
 @dataclass(frozen=True)

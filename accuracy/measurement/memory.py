@@ -3,7 +3,6 @@
 from accuracy.core.case import Case, Problem, Stack
 from accuracy.core.dtype import FORMATS, accumulation_dtype
 from accuracy.kernel.base import kernel_of
-from accuracy.measurement import condition
 from accuracy.reference import float64
 from accuracy.reference.planes import HELD, HELD_INPUTS, padded_length
 from accuracy.variant.ring import COPIED_ELEMENTS
@@ -20,7 +19,7 @@ def bytes_needed(case: Case) -> int:
     references = 2 if case.inputs_dtype else 1  # of the quantised inputs, and of the unquantised ones
     throughout = 2 * tensors * (2 * stored + references * FLOAT64)  # inputs, single device, reference; whole and cut
     if case.conditions:
-        throughout += FLOAT64 * (2 * tensors + 10 * _block(case.problem, condition.BLOCK_ELEMENTS))
+        throughout += FLOAT64 * (2 * tensors + 10 * _block(case.problem, float64.BLOCK_ELEMENTS))
     metrics = 6 * max(query, key) * FLOAT64
     stages = _variant_bytes(case), metrics, reference_bytes(case.problem, case.device)
     return throughout + max(stages) + (0 if case.stack is None else _stack_bytes(case, case.stack))

@@ -3,6 +3,7 @@
 A case that raises, or that its parts cannot do, becomes one row with the reason.
 """
 
+import importlib
 import re
 import traceback
 from collections.abc import Mapping, Sequence
@@ -20,9 +21,12 @@ from accuracy.reference.cache import Cache
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS, FAILED, OK, UNSUPPORTED, Columns, Row
 from accuracy.runtime import kept
 from accuracy.runtime.sharding import token_map
-from accuracy.simulate.program import RunRanks, simulate
+from accuracy.simulate.program import RunRanks
 from accuracy.variant.base import schedule_of
 from accuracy.world.simulated import RankFailed
+
+OF_STACKS = "accuracy.stack.measure"
+"""The module whose `measured` gives the rows of a stack of layers; the first such case loads it."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +57,10 @@ class Measured:
 class Pipeline(Bench):
     """Measures cases one after another for one experiment."""
 
-    def __init__(self, experiment: str, reference_cache: Cache, run_ranks: RunRanks = simulate) -> None:
-        super().__init__(reference_cache, run_ranks)
+    def __init__(
+        self, experiment: str, reference_cache: Cache, run_ranks: RunRanks | None = None, batched: bool = True
+    ) -> None:
+        super().__init__(reference_cache, run_ranks, batched)
         self.experiment = experiment
 
     def unsupported(self, case: Case, reason: str) -> Measured:
@@ -86,6 +92,9 @@ class Pipeline(Bench):
         return Measured({name: [value] for name, value in about.items()}, {})
 
     def _measured(self, case: Case) -> Measured:
+        if case.stack is not None:
+            of_stack: Measured = importlib.import_module(OF_STACKS).measured(self, case)
+            return of_stack
         observation = self.observe(case)
         results: dict[str, dict[str, Any]] = {}
         positions: dict[str, dict[str, Any]] = {}

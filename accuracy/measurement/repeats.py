@@ -1,7 +1,7 @@
 """What do runs again change of one rank's tensors? Counted by the rank itself, where its world has one process a rank.
 
-In: the rank's first results and those of every further run. Out: plain numbers that a rank tells, and the columns of
-the table that they make together. No more than one run is kept.
+In: the rank's first results and those of every further run. Out: plain numbers of each rank, and the columns of the
+table that they make together. No more than one run is kept.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,8 +9,13 @@ from typing import Any
 
 import torch
 
+from accuracy.core.case import Case
 from accuracy.results.table import ALL_TENSORS
-from accuracy.world.base import Results
+from accuracy.runtime import device
+from accuracy.simulate.program import Ran, build_kernel, rank_program, simulate
+from accuracy.world.alone import group_of_one
+from accuracy.world.base import Results, Tensors
+from accuracy.world.processes import ProcessesWorld, run_rank
 
 Told = dict[str, dict[str, Any]]
 """By tensor: elements that differed in any run, the runs in which one did, the largest change."""
@@ -59,6 +64,20 @@ def repeat(first: Results, again: Callable[[], Results], count: int) -> Told:
     for run in range(count):
         changes.note(run, again())
     return changes.told()
+
+
+def run_alone(case: Case, shards: Sequence[Tensors]) -> Ran:
+    """Run a case in this process: its simulated ranks, or its one rank in a group of its own. Raises what that does."""
+    if case.world == "simulated":
+        return simulate(case, shards)
+    program = rank_program(case, build_kernel(case), shards)
+    with group_of_one(case.device) as group:
+        world = ProcessesWorld(0, 1, group)
+        with device.measured(case.device) as cost, device.poisoned(case.reruns.poison):
+            results = run_rank(program, world)
+        results = copies(results)
+        again = repeat(results, lambda: run_rank(program, world), case.reruns.repeat)
+    return Ran([results], cost, [again])
 
 
 def columns(ranks: Sequence[Told]) -> dict[str, dict[str, list[Any]]]:

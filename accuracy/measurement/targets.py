@@ -8,18 +8,18 @@ them all along dimension 1. S is the tensor's own number of tokens, of queries o
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from accuracy.bound.policy import Policy
 from accuracy.core import quantisation
 from accuracy.core.case import Case, Part, Problem
 from accuracy.core.dtype import tensor_dtype
 from accuracy.core.masks import whole_blocks
 from accuracy.inputs.drawing import Inputs
 from accuracy.kernel.block import calls, sink
-from accuracy.measurement import compute_device, condition
+from accuracy.measurement import compute_device
 from accuracy.measurement.distance import Target, distance
 from accuracy.measurement.metrics import Sums, rounding_sums
 from accuracy.reference.float64 import Reference
@@ -30,6 +30,10 @@ from accuracy.runtime.sharding import cut
 from accuracy.simulate.program import build_kernel, scores_of
 from accuracy.variant.base import schedule_of
 from accuracy.world.base import Results
+
+if TYPE_CHECKING:
+    from accuracy.bound.policy import Policy
+    from accuracy.measurement.condition import Magnitudes
 
 Named = dict[str, Tensor]
 KEPT_ELEMENTS = 2**24  # of a target that is kept for the next case: 128 MiB
@@ -61,9 +65,9 @@ class Targets:
     _sums: dict[tuple[object, ...], Sums] = field(default_factory=dict)
     _targets: dict[object, Target] = field(default_factory=dict)
     _world_size: int = 0  # of the targets
-    _magnitudes: condition.Magnitudes | None = None
+    _magnitudes: "Magnitudes | None" = None
     _natural: dict[str, float] = field(default_factory=dict)
-    bounds: dict[Policy, Named] = field(default_factory=dict)  # see `accuracy.explain.beyond`
+    bounds: "dict[Policy, Named]" = field(default_factory=dict)  # see `accuracy.explain.beyond`
 
     @classmethod
     def of(
@@ -110,8 +114,10 @@ class Targets:
             self.single_devices[case.kernel] = in_token_layout(results, self.inputs.dout)
         return self.single_devices[case.kernel]
 
-    def magnitudes(self, case: Case) -> condition.Magnitudes:
+    def magnitudes(self, case: Case) -> "Magnitudes":
         """What condition numbers are made of; case: any that has these inputs."""
+        from accuracy.measurement import condition
+
         if self._magnitudes is None:
             problem = case.problem
             dropout = scores_of(case).of_all(problem.queries, problem.seqlen).dropout
@@ -131,31 +137,20 @@ class Targets:
             self._natural["dsink"] = delta * math.sqrt(problem.batch * problem.queries)
         return self._natural
 
-    def reference_target(self, case: Case, tensor: str) -> Target:
-        """The reference in the case's shards."""
-        return self._target(("reference", tensor), case, lambda: _shards(case, tensor, self.reference[tensor]))
-
-    def single_device_target(self, case: Case, tensor: str) -> Target:
-        """The single-device kernel's result in the case's shards."""
-        return self._target(
-            (case.kernel, tensor), case, lambda: _shards(case, tensor, self.single_device(case)[tensor])
-        )
-
-    def unquantised_target(self, case: Case, tensor: str) -> Target | None:
-        """The reference of the unquantised inputs in the case's shards; None where inputs have no 8 bits."""
-        if not self.unquantised:
-            return None
-        return self._target(("unquantised", tensor), case, lambda: _shards(case, tensor, self.unquantised[tensor]))
+    def target(self, case: Case, tensor: str, of: str = "reference") -> Target:
+        """Return what a tensor is compared with, in the case's shards. of: reference; single_device, the kernel run
+        once; unquantised, the reference of the inputs before they were rounded to 8 bits."""
+        if of == "single_device":
+            return self._target((case.kernel, tensor), case, tensor, self.single_device(case)[tensor])
+        return self._target((of, tensor), case, tensor, vars(self)[of][tensor])
 
     def dout(self, case: Case) -> Tensor:
         """The incoming gradient in the case's shards, float64."""
-        return self._target("dout", case, lambda: _shards(case, "dout", self.inputs.dout)).values
+        return self._target("dout", case, "dout", self.inputs.dout).values
 
     def single_device_sums(self, case: Case, tensor: str) -> Sums:
         """The single-device kernel's own error on each rank's tokens."""
-        return self._kept_sums(
-            case, tensor, case.kernel, lambda: self._error(case, tensor, self.single_device_target(case, tensor).values)
-        )
+        return self._error(case, tensor, case.kernel, lambda: self.target(case, tensor, "single_device").values)
 
     def floor_sums(self, case: Case, tensor: str, dtype: str) -> Sums:
         """The least error that any implementation can have on each rank's tokens; of results that a kernel stores in 8
@@ -164,17 +159,15 @@ class Targets:
 
         policy = None if schedule_of(case.variant.forward).merges else _policy_of_results(case, tensor)
 
-        def made() -> Sums:
+        def stored() -> Tensor:
             if policy is not None:
-                return self._error(case, tensor, _shards(case, tensor, self._quantised(case, tensor, policy)))
+                return _shards(case, tensor, self._quantised(case, tensor, policy))
             if dtype != tensor_dtype(tensor, case.dtype):
-                values = self.reference_target(case, tensor).values
-                return self._error(case, tensor, round_to(values, getattr(torch, dtype)).double())
-            if case.dtype == "float64":
-                return rounding_sums(self.reference_target(case, tensor).values)
-            return self._error(case, tensor, _shards(case, tensor, self.rounded[tensor]))
+                return round_to(self.target(case, tensor).values, getattr(torch, dtype)).double()
+            return _shards(case, tensor, self.rounded[tensor])
 
-        return self._kept_sums(case, tensor, ("floor", dtype, policy), made)
+        exact = policy is None and dtype == tensor_dtype(tensor, case.dtype) and case.dtype == "float64"
+        return self._error(case, tensor, ("floor", dtype, policy), None if exact else stored)
 
     def _quantised(self, case: Case, tensor: str, policy: quantisation.Policy) -> Tensor:
         """The reference rounded to the 8 bits in which a kernel stores it, then to the case's dtype."""
@@ -185,7 +178,7 @@ class Targets:
         rounded = quantise(rows, getattr(policy, tensor), place).transpose(1, 2)
         return round_to(rounded, getattr(torch, tensor_dtype(tensor, case.dtype))).double()
 
-    def _target(self, what: object, case: Case, make: Callable[[], Tensor]) -> Target:
+    def _target(self, what: object, case: Case, tensor: str, whole: Tensor) -> Target:
         """Kept while neighbours in the grid have the same world size, unless it is large."""
         key = what, *_layout(case)
         if self._world_size != case.world_size:
@@ -193,20 +186,18 @@ class Targets:
             self._world_size = case.world_size
         if key in self._targets:
             return self._targets[key]
-        shards = make()
-        made = Target(shards.to(torch.float64, copy=True))
-        if shards.numel() <= KEPT_ELEMENTS:
+        made = Target(_shards(case, tensor, whole).to(torch.float64, copy=True))
+        if made.values.numel() <= KEPT_ELEMENTS:
             self._targets[key] = made
         return made
 
-    def _kept_sums(self, case: Case, tensor: str, what: object, make: Callable[[], Sums]) -> Sums:
+    def _error(self, case: Case, tensor: str, what: object, shards: Callable[[], Tensor] | None) -> Sums:
+        """The error of shards; without them, what rounding to float64 is expected to cost."""
         key = (*_layout(case), tensor, what)
         if key not in self._sums:
-            self._sums[key] = make()
+            reference = self.target(case, tensor)
+            self._sums[key] = rounding_sums(reference.values) if shards is None else distance(shards(), reference).sums
         return self._sums[key]
-
-    def _error(self, case: Case, tensor: str, shards: Tensor) -> Sums:
-        return distance(shards, self.reference_target(case, tensor)).sums
 
 
 def _policy_of_results(case: Case, tensor: str) -> quantisation.Policy | None:

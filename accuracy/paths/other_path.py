@@ -20,14 +20,12 @@ from accuracy.inputs.drawing import Inputs
 from accuracy.kernel import eager
 from accuracy.measurement import metrics, padding, positions
 from accuracy.measurement.observe import Answer, Observation
+from accuracy.measurement.repeats import run_alone
 from accuracy.measurement.targets import Named, Targets
 from accuracy.paths import drift
 from accuracy.runtime.quantise import by_heads
 from accuracy.runtime.sharding import cut, join, token_map
-from accuracy.simulate.program import build_kernel, rank_program, simulate
-from accuracy.world.alone import group_of_one
 from accuracy.world.base import Results
-from accuracy.world.processes import ProcessesWorld, run_rank
 
 KEPT_BYTES = 2**28
 EIGHT_BITS = "quantised"
@@ -119,8 +117,4 @@ def run(case: Case, tensors: Sequence[Tensor]) -> Sequence[Results]:
     """What all ranks return for the whole q, k, v, dout, in this process; a function alone in its group."""
     layout = case.variant.sharding, case.world_size
     shards = list(zip(*(cut(x, *layout) for x in tensors), strict=True))
-    if case.world == "simulated":
-        return simulate(case, shards).results
-    with group_of_one(case.device) as group:
-        results = run_rank(rank_program(case, build_kernel(case), shards), ProcessesWorld(0, 1, group))
-    return [tuple(None if x is None else x.clone() for x in results)]
+    return run_alone(case, shards).results

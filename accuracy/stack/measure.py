@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -14,10 +13,9 @@ from accuracy.core.case import Case, Part, Stack, Variant
 from accuracy.core.dtype import FORMATS
 from accuracy.measurement.pipeline import Measured, Pipeline
 from accuracy.measurement.rows import about_case
-from accuracy.reference.cache import Cache
 from accuracy.results.derived import ratio
 from accuracy.results.table import FAILED, OK, Row
-from accuracy.simulate.program import build_kernel, simulate
+from accuracy.simulate.program import build_kernel
 from accuracy.stack import logprobs
 from accuracy.stack.attention import Exact, Halves, Ranks
 from accuracy.stack.layers import DIFFERENTIATED, Quantity, quantities
@@ -45,32 +43,25 @@ class StackTargets:
     exact_diff_rel: dict[Place, float]
 
 
-class StackPipeline(Pipeline):
-    """Measures stacks too. batched: see `accuracy.simulate.program.Work`."""
-
-    def __init__(self, experiment: str, reference_cache: Cache, batched: bool = True) -> None:
-        super().__init__(experiment, reference_cache, partial(simulate, batched=batched))
-        self.batched = batched
-
-    def _measured(self, case: Case) -> Measured:
-        stack = case.stack
-        if stack is None:
-            return super()._measured(case)
-        method = self.reference_cache.method_for(case.problem, case.device)
-        targets = self.kept(case, lambda: _targets(case, stack, method))
-        begin = time.perf_counter()
-        halves = Ranks(case, build_kernel(case), self.batched)
-        rows = list(_rows(_quantities(case, stack, targets.model, halves, case.dtype), targets))
-        broken = next((row for row in rows if row["nonfinite"]), None)
-        reason = f"non-finite values, first in {broken['tensor']} of layer {broken['layer']}" if broken else ""
-        about = {
-            **about_case(case, self.experiment, FAILED if broken else OK, reason),
-            "reference": method,
-            "seconds": time.perf_counter() - begin,
-        }
-        columns = {name: [row[name] for row in rows] for name in rows[0]}
-        results = {**{name: [value] * len(rows) for name, value in about.items()}, **columns}
-        return Measured(results, {}, tables={"logprobs": logprobs.rows(case, stack, targets.model, method)})
+def measured(pipeline: Pipeline, case: Case) -> Measured:
+    """Return the rows of a case that has a stack."""
+    stack = case.stack
+    assert stack is not None
+    method = pipeline.reference_cache.method_for(case.problem, case.device)
+    targets = pipeline.kept(case, lambda: _targets(case, stack, method))
+    begin = time.perf_counter()
+    halves = Ranks(case, build_kernel(case), pipeline.batched)
+    rows = list(_rows(_quantities(case, stack, targets.model, halves, case.dtype), targets))
+    broken = next((row for row in rows if row["nonfinite"]), None)
+    reason = f"non-finite values, first in {broken['tensor']} of layer {broken['layer']}" if broken else ""
+    about = {
+        **about_case(case, pipeline.experiment, FAILED if broken else OK, reason),
+        "reference": method,
+        "seconds": time.perf_counter() - begin,
+    }
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    results = {**{name: [value] * len(rows) for name, value in about.items()}, **columns}
+    return Measured(results, {}, tables={"logprobs": logprobs.rows(case, stack, targets.model, method)})
 
 
 def _targets(case: Case, stack: Stack, method: str) -> StackTargets:

@@ -1,5 +1,6 @@
 """Which case a free worker measures next, and how many workers there are."""
 
+import itertools
 import os
 from collections import Counter
 from dataclasses import replace
@@ -35,44 +36,37 @@ class Simulated:
     def __init__(self, given: list[Case], workers: int, reference: float) -> None:
         schedule = Schedule(given)
         at: dict[int, object] = {}
-        busy: dict[int, tuple[float, float]] = {}  # when the worker's case ends, and how long it takes
+        ends: dict[int, float] = {}  # of the worker's case
         self.measured: list[Case] = []
-        self.references: Counter[object] = Counter()
         self.end = 0.0
-        while len(self.measured) < len(given) or busy:
-            for worker in sorted(set(range(workers)) - set(busy)):
+        while len(self.measured) < len(given) or ends:
+            for worker in sorted(set(range(workers)) - set(ends)):
                 if (case := schedule.take(worker)) is not None:
-                    new = at.get(worker) != shared(case)
+                    ends[worker] = self.end + 1.0 + reference * (at.get(worker) != shared(case))
                     at[worker] = shared(case)
-                    self.references[shared(case)] += new
                     self.measured.append(case)
-                    seconds = 1.0 + reference * new
-                    busy[worker] = self.end + seconds, seconds
-            worker = min(busy, key=lambda each: busy[each][0])
-            self.end, seconds = busy.pop(worker)
-            schedule.note(worker, seconds)
+            self.end = ends.pop(min(ends, key=lambda each: ends[each]))
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 4, 7])
-@pytest.mark.parametrize("reference", [0.0, 1.5, 1000.0])
-def test_every_case_is_measured_once(workers: int, reference: float) -> None:
-    given = cases("seed=[0,1,2]", "world_size=[1,2,4]", "dtype=[bfloat16,float32]")
-    assert Counter(case.id for case in Simulated(given, workers, reference).measured) == {c.id: 1 for c in given}
-
-
-@pytest.mark.parametrize("workers", [2, 3, 4])
-def test_a_reference_that_takes_longer_than_its_cases_is_computed_once(workers: int) -> None:
-    given = cases("seed=[0,1,2,3]", "world_size=[1,2,4]")
-    assert set(Simulated(given, workers, reference=100.0).references.values()) == {1}
-
-
-@pytest.mark.parametrize(("workers", "seeds"), [(2, "0"), (4, "0"), (4, "[0,1]"), (4, "[0,1,2,3,4,5]")])
-def test_where_references_are_short_workers_are_busy_to_the_end(workers: int, seeds: str) -> None:
+def test_every_case_is_measured_once_and_workers_are_busy_to_the_end() -> None:
     """All but the last case of each worker: no schedule of whole cases can promise more."""
-    given = cases(f"seed={seeds}", "world_size=[1,2,3,4,6,8,12]")
-    one, many = (Simulated(given, number, reference=0.25).end for number in (1, workers))
-    references = 0.25 * (1 + seeds.count(","))  # a worker may have to compute the reference of every group
-    assert many <= one / workers + 1.0 + references
+    for workers, seeds, reference in ((1, 1, 1.5), (2, 1, 0.25), (4, 1, 0.25), (4, 2, 0.25), (4, 6, 0.25), (7, 3, 9.0)):
+        given = cases(f"seed={[*range(seeds)]}", "world_size=[1,2,3,4,6,8,12]")
+        one, many = (Simulated(given, number, reference) for number in (1, workers))
+        assert Counter(case.id for case in many.measured) == {case.id: 1 for case in given}
+        references = reference * seeds  # a worker may have to compute the reference of every group
+        assert many.end <= one.end / workers + 1.0 + references
+
+
+def test_a_worker_keeps_its_references_while_it_has_cases_of_them() -> None:
+    given = cases("seed=[0,1,2,3]", "world_size=[1,2,4]")
+    schedule, at = Schedule(given), list[object]()
+    for _ in range(len(given) // 2):
+        at += [shared(case) for worker in (0, 1) if (case := schedule.take(worker)) is not None]
+    for worker in (0, 1):
+        own = at[worker::2]
+        assert sum(before != after for before, after in itertools.pairwise(own)) == 1
+    assert len({*at[::2]} & {*at[1::2]}) == 0
 
 
 def test_the_group_with_most_to_compute_and_its_largest_world_come_first() -> None:

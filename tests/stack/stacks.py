@@ -6,8 +6,8 @@ import torch
 from accuracy.core.case import Case, Stack
 from accuracy.execute.plan import Planned, plan
 from accuracy.execute.plan import measured as measured_by
+from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
-from accuracy.stack.measure import StackPipeline
 from tests.measuring import configuration
 
 SMALL = (
@@ -29,7 +29,7 @@ def one(*overrides: str) -> tuple[Case, Stack]:
 
 def measured(*overrides: str) -> pd.DataFrame:
     torch.manual_seed(0)  # nothing may depend on it
-    pipeline = StackPipeline("test", Cache(None, 0.0))
+    pipeline = Pipeline("test", Cache(None, 0.0))
     rows = []
     for each in planned(*overrides):
         rows += measured_by(pipeline, each).rows

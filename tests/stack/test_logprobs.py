@@ -7,8 +7,8 @@ import pytest
 
 import accuracy
 from accuracy.execute.plan import plan
+from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
-from accuracy.stack.measure import StackPipeline
 from tests.foreign.functions import eager
 from tests.measuring import configuration
 from tests.stack.stacks import SMALL
@@ -30,7 +30,7 @@ def words(*given: str, folder: Path | None = None) -> pd.DataFrame:
     """Rows by depth."""
     folders = [folder] if folder else []
     (each,) = plan(configuration(*SMALL, *given, folders=folders), None)
-    measured = StackPipeline("test", Cache(None, 0.0)).measure(each.case)
+    measured = Pipeline("test", Cache(None, 0.0)).measure(each.case)
     assert measured.status == "ok", measured.traceback
     return pd.DataFrame(measured.table("logprobs")).set_index("depth")
 

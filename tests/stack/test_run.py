@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 
 from accuracy.cli import application, publish, report
+from accuracy.measurement.pipeline import Pipeline
 from accuracy.results import cell, run_table, table
-from accuracy.stack import measure
 from tests.command_line import CommandLine
 from tests.measuring import COSTS
 from tests.report import page_check
@@ -59,7 +59,7 @@ def test_a_run_is_resumed_where_it_was_killed(accuracy: CommandLine, monkeypatch
         raise KeyboardInterrupt
 
     second.unlink()
-    monkeypatch.setattr(measure.StackPipeline, "measure", stopped)
+    monkeypatch.setattr(Pipeline, "measure", stopped)
     assert accuracy(*STACK, "output_dir=run").status == application.INTERRUPTED
     assert json.loads((folder / "run.json").read_text())["ended"] is None
     assert first.exists()
