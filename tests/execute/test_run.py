@@ -1,9 +1,12 @@
 import json
+from functools import partial
 from pathlib import Path
 
+import pandas as pd
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from accuracy.cli import application as command
 from accuracy.cli import plan_text
@@ -11,8 +14,8 @@ from accuracy.execute.run import folder_of
 from accuracy.execute.settle import read_settled
 from accuracy.measurement import provenance
 from accuracy.results import storage, table
-from tests.command_line import SHORT, CommandLine
-from tests.measuring import composed
+from tests.command_line import SHORT, TINY, CommandLine, finish, start
+from tests.measuring import COSTS, composed
 
 
 @pytest.mark.parametrize("key", ["code", "device", "torch", "knobs"])
@@ -130,3 +133,43 @@ def test_the_driver_is_the_one_that_the_kernel_names(
     monkeypatch.setattr(provenance, "DRIVER", tmp_path / "version")
     (tmp_path / "version").write_text(text)
     assert provenance._driver() == version
+
+
+def rows(folder: Path, read=table.read_results) -> pd.DataFrame:
+    found = read(folder).drop(columns=COSTS, errors="ignore")
+    return found.sort_values(list(found.columns), ignore_index=True)
+
+
+def test_the_rows_are_those_of_one_worker_and_one_thread_bit_for_bit(tmp_path: Path, accuracy: CommandLine) -> None:
+    """Results, positions and steps, what they cost aside. Two threads for a case are what changes last digits."""
+    words = ("device=cpu", "variant=ring", "dtype=float32", "problem.seqlen=256", "reruns.trace=true",
+             "reference.folder=null", "report=false")  # fmt: skip
+    grid = ("world_size=[1,2]", "seed=[0,1]")
+    commands = {"plain": grid, "one": (*grid, "workers=1"), "threads": ("workers=1", "threads=2", "world_size=1")}
+    about = {}
+    for name, more in commands.items():
+        given = (*words, f"output_dir={tmp_path / name}", *more)
+        answer = finish(start(tmp_path, *given, threads=2)) if name == "plain" else accuracy(*given)
+        assert answer.status == 0, answer.err
+        run = json.loads((tmp_path / name / "run.json").read_text())
+        about[name] = run["workers"], run["fingerprint"]["knobs"]["threads"]
+    assert about == {"plain": (2, 1), "one": (1, 1), "threads": (1, 2)}
+    for read in (table.read_results, *(partial(table.read_side, name=name) for name in ("positions", "steps"))):
+        here, there = rows(tmp_path / "plain", read), rows(tmp_path / "one", read)
+        assert len(here)
+        pd.testing.assert_frame_equal(here, there, check_exact=True)
+    plain, other = rows(tmp_path / "plain"), rows(tmp_path / "threads")
+    same_case = plain[plain["case_id"].isin(other["case_id"])].reset_index(drop=True)
+    assert len(same_case) == len(other)
+    assert not same_case.equals(other)
+
+
+@pytest.mark.gpu
+def test_on_all_gpus_the_rows_are_those_of_one(accuracy: CommandLine) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two CUDA devices")
+    words = (*TINY, "variant=[ring,zigzag]", "dtype=[bfloat16,float32]", "world_size=[1,2,4]", "seed=[0,1]")
+    for folder, workers in (("alone", "workers=1"), ("all", "workers=auto")):
+        assert accuracy(*words, "kernel=eager", f"output_dir={folder}", workers).status == 0
+    here, there = (rows(accuracy.folder / name) for name in ("alone", "all"))
+    pd.testing.assert_frame_equal(here, there, check_exact=True)

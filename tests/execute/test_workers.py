@@ -1,6 +1,7 @@
 """Which case a free worker measures next, and how many workers there are."""
 
 import itertools
+import math
 import os
 from collections import Counter
 from dataclasses import replace
@@ -98,23 +99,31 @@ def test_workers_of_one_gpu_share_its_memory(monkeypatch: pytest.MonkeyPatch) ->
     assert settled(replace(simulated, device="auto", workers=PROCESSORS)).workers == settled(simulated).workers
 
 
-@pytest.mark.parametrize(
-    ("seeds", "gpus", "workers"), [(1, 1, 4), (3, 1, 6), (9, 1, 10), (3, 2, 8), (9, 2, 18)]
-)  # fmt: skip
-def test_a_gpu_has_a_worker_for_each_reference(
-    seeds: int, gpus: int, workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_has_a_worker_for_each_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     """4 to 10 of them on each."""
     monkeypatch.setattr(os, "cpu_count", lambda: 32)
-    given = configuration(*TINY, f"seed={[*range(seeds)]}", "dtype=[float32,float16]")
-    assert side_by_side(gpus, given) == workers
+    for seeds, gpus, workers in ((1, 1, 4), (3, 1, 6), (9, 1, 10), (3, 2, 8), (9, 2, 18)):
+        given = configuration(*TINY, f"seed={[*range(seeds)]}", "dtype=[float32,float16]")
+        assert side_by_side(gpus, given) == workers
 
 
-@pytest.mark.parametrize(("gpus", "known"), [((0, 0), False), ((0, 1), True)])
-def test_a_case_that_shares_its_gpu_has_no_time(tmp_path: Path, gpus: tuple[int, int], known: bool) -> None:
-    (case,) = cases("variant=ring", "world_size=2", "dtype=float32", "seed=0")[:1]
-    given = Work(Pipeline("test", Cache(None, 0.0)), tmp_path, gpus, 1)
-    assert worker_process._measured(given, case, None) == (table.OK, True)
-    found = table.read_results(tmp_path)
-    assert found["error_rel"].notna().any()
-    assert found["seconds"].notna().any() == known
+def test_a_case_that_shares_its_gpu_has_no_time(tmp_path: Path) -> None:
+    (case,) = cases("variant=ring", "world_size=2", "dtype=float32", "seed=0")
+    for gpus, known in (((0, 0), False), ((0, 1), True)):
+        given = Work(Pipeline("test", Cache(None, 0.0)), tmp_path, gpus, 1)
+        assert worker_process._measured(given, case, None) == (table.OK, True)
+        found = table.read_results(tmp_path)
+        assert found["error_rel"].notna().any()
+        assert found["seconds"].notna().any() == known
+
+
+def test_every_case_has_a_limit_that_no_healthy_one_reaches_and_a_given_one_counts() -> None:
+    (small,) = cases("variant=ring", "world_size=2", "dtype=float32", "seed=0")
+    (large,) = cases(
+        "variant=ring", "world_size=2", "dtype=float32", "seed=0", "reruns.repeat=10", "problem.seqlen=65536"
+    )
+    assert 3600 < worker_process.limit(small, math.inf) < 3601
+    pairs = 2 * 4 * 65536**2  # batch, heads, queries by keys; 14 operations a pair and dimension, 8 dimensions
+    assert worker_process.limit(large, math.inf) == 3600 + 13 * pairs * 14 * 8 / 1e8
+    assert worker_process.limit(replace(large, device="cuda"), math.inf) < worker_process.limit(large, math.inf)
+    assert worker_process.limit(large, 60.0) == 60
