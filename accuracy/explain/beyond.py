@@ -91,7 +91,8 @@ def _named(case: Case) -> Iterator[str]:
 
 def _limits(case: Case, targets: Targets, policy: Policy) -> Named:
     """In token layout, kept for cases of the same policy."""
-    if policy not in targets.bounds:
+    kept = targets.memory
+    if policy not in kept:
         problem, exact = case.problem, targets.reference
         heads_first = {name: exact[name].transpose(-1, -2) for name in ("lse", "delta")}
         reference = Reference(**{name: exact[name] for name in ("out", "dq", "dk", "dv")}, **heads_first)
@@ -101,5 +102,5 @@ def _limits(case: Case, targets: Targets, policy: Policy) -> Named:
             softcap=problem.softcap, sinks=problem.sink_logits,
         )  # fmt: skip
         certain = {name: bound.certain for name, bound in found.items()}
-        targets.bounds[policy] = certain | {"lse": certain["lse"].transpose(-1, -2)}
-    return targets.bounds[policy]
+        kept[policy] = certain | {"lse": certain["lse"].transpose(-1, -2)}
+    return kept[policy]

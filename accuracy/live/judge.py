@@ -26,7 +26,6 @@ from accuracy.live.verdict import FORWARD, GIVEN, Judged, label_of, verdict
 from accuracy.live.writing import wait
 from accuracy.measurement import metrics
 from accuracy.measurement.distance import Target, distance
-from accuracy.measurement.significand import significand_bits
 from accuracy.results.table import ALL_RANKS
 from accuracy.runtime import device as devices
 from accuracy.runtime.rounding import round_to
@@ -117,7 +116,7 @@ def numbers_of(call: Call, name: str) -> dict[str, np.ndarray]:
     held_to = tensor_dtype(name, call.dtype)
     floor = distance(round_to(reference, getattr(torch, held_to)).double(), target).sums
     columns = metrics.metric_columns(apart.sums, floor, floor, floor, apart.ulp)  # type: ignore[arg-type]
-    bits = significand_bits(x, stored)
+    bits = metrics.significand_bits(x, stored)
     kept = ("error_rel", "error_max", "floor_rel", "x_floor", "error_gain", "nonfinite", "reference_rms")
     return {
         **{key: columns[key] for key in kept},

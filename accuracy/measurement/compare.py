@@ -16,8 +16,7 @@ from accuracy.core.dtype import coarser, tensor_dtype
 from accuracy.core.errors import WrongResult
 from accuracy.measurement import metrics, padding
 from accuracy.measurement.distance import Distance, distance
-from accuracy.measurement.metrics import Array, Sums
-from accuracy.measurement.significand import significand_bits
+from accuracy.measurement.metrics import Array, Sums, significand_bits
 from accuracy.measurement.targets import Targets
 from accuracy.results.table import ALL_TENSORS
 from accuracy.variant.base import schedule_of

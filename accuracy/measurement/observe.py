@@ -95,15 +95,13 @@ def observers_of(case: Case) -> list[Observer]:
 class Bench:
     """Observes cases one after another; keeps what neighbours in the grid share.
 
-    memory: what observers keep from one case to the next, by the observer's name; batched: see
-    `accuracy.simulate.program.Work`.
+    batched: see `accuracy.simulate.program.Work`.
     """
 
     def __init__(self, reference_cache: Cache, run_ranks: RunRanks | None = None, batched: bool = True) -> None:
         self.reference_cache = reference_cache
         self.batched = batched
         self.run_ranks = run_ranks or partial(simulate, batched=batched)
-        self.memory: dict[str, Any] = {}
         self._drawn: tuple[object, dict[str, Tensor]] | None = None
         self._targets: tuple[object, Any] | None = None
 

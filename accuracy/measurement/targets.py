@@ -32,7 +32,6 @@ from accuracy.variant.base import schedule_of
 from accuracy.world.base import Results
 
 if TYPE_CHECKING:
-    from accuracy.bound.policy import Policy
     from accuracy.measurement.condition import Magnitudes
 
 Named = dict[str, Tensor]
@@ -67,7 +66,7 @@ class Targets:
     _world_size: int = 0  # of the targets
     _magnitudes: "Magnitudes | None" = None
     _natural: dict[str, float] = field(default_factory=dict)
-    bounds: "dict[Policy, Named]" = field(default_factory=dict)  # see `accuracy.explain.beyond`
+    memory: dict[object, Named] = field(default_factory=dict)  # what observers keep while inputs and dtype stay
 
     @classmethod
     def of(

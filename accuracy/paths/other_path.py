@@ -6,7 +6,7 @@ run again.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -18,9 +18,10 @@ from accuracy.core.dtype import FORMATS, INPUT_FORMATS, accumulation_dtype, held
 from accuracy.core.quantisation import FORMATS as LOW_FORMATS
 from accuracy.inputs.drawing import Inputs
 from accuracy.kernel import eager
-from accuracy.measurement import metrics, padding, positions
+from accuracy.measurement import metrics, padding
 from accuracy.measurement.observe import Answer, Observation
 from accuracy.measurement.repeats import run_alone
+from accuracy.measurement.rows import position_bins
 from accuracy.measurement.targets import Named, Targets
 from accuracy.paths import drift
 from accuracy.runtime.quantise import by_heads
@@ -32,25 +33,16 @@ EIGHT_BITS = "quantised"
 HEALTHY = plugins.default_part(eager.__name__)
 
 
-@dataclass
-class OtherPaths:
-    """By path, what its ranks returned for the inputs at hand."""
-
-    _found: dict[Case, Named] = field(default_factory=dict)
-    _inputs: object = None
-
-    def tensors(self, case: Case, targets: Targets) -> Named:
-        """Those of the path that the case is compared with."""
-        if self._inputs is not targets.inputs:
-            self._found, self._inputs = {}, targets.inputs
-        other = case.other
-        if other not in self._found:
-            found = whole(other, padding.blanked(other, run(other, targets.given.tensors)))
-            kept = sum(x.nbytes for each in (*self._found.values(), found) for x in each.values())
-            if kept > KEPT_BYTES:
-                return found
-            self._found[other] = found
-        return self._found[other]
+def other_tensors(case: Case, targets: Targets) -> Named:
+    """Return out, lse, dq, dk, dv of the path that the case is compared with, run on its inputs."""
+    other, kept = case.other, targets.memory
+    if other in kept:
+        return kept[other]
+    found = whole(other, padding.blanked(other, run(other, targets.given.tensors)))
+    others = [each for key, each in kept.items() if isinstance(key, Case)]
+    if sum(x.nbytes for each in (*others, found) for x in each.values()) <= KEPT_BYTES:
+        kept[other] = found
+    return found
 
 
 def whole(case: Case, results: Sequence[Results]) -> Named:
@@ -68,8 +60,7 @@ def whole(case: Case, results: Sequence[Results]) -> Named:
 def answer(observation: Observation) -> Answer:
     """Of each tensor that both paths have: its columns of the table, by ranks, and those of positions, by bins."""
     case, targets = observation.case, observation.targets
-    others = observation.bench.memory.setdefault(__name__, OtherPaths())
-    mine, theirs = whole(case, observation.results), others.tensors(case, targets)
+    mine, theirs = whole(case, observation.results), other_tensors(case, targets)
     healthy = _healthy(case, targets)
     by_rank, by_bin = {}, {}
     for name, rows in drift.compared(
@@ -78,7 +69,7 @@ def answer(observation: Observation) -> Answer:
         length = case.problem.length(name)
         tokens = [each[each < length].numpy() for each in token_map(case.variant.sharding, length, case.world_size)]
         by_rank[name] = drift.rank_columns(rows, tokens)
-        by_bin[name] = drift.bin_columns(rows, positions.position_bins(length))
+        by_bin[name] = drift.bin_columns(rows, position_bins(length))
     return Answer(by_rank, by_bin)
 
 

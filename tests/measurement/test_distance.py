@@ -8,7 +8,7 @@ import torch
 
 from accuracy.core.dtype import FORMATS
 from accuracy.measurement import distance as module
-from accuracy.measurement import metrics, significand
+from accuracy.measurement import metrics
 from accuracy.measurement.distance import Distance, Target, distance
 
 ULP = 2.0**-52
@@ -97,16 +97,16 @@ def test_the_worst_element_is_found_by_way_of_its_token(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
 def test_bits_are_those_of_all_elements_wherever_they_are(dtype: str) -> None:
     kind, most = getattr(torch, dtype), FORMATS[dtype].precision
-    x = torch.ones(3, 1, 2 * significand.SAMPLE, 1, 1, dtype=kind)
+    x = torch.ones(3, 1, 2 * metrics.SAMPLE, 1, 1, dtype=kind)
     full = 2.0 - 2.0 ** (1 - most)
     x[0, 0, -1], x[1, 0, 0] = full, full
-    assert significand.significand_bits(x, dtype).tolist() == [most, most, 1]
-    assert significand.significand_bits(x.double(), dtype).tolist() == [most, most, 1]  # as comparisons hold it
+    assert metrics.significand_bits(x, dtype).tolist() == [most, most, 1]
+    assert metrics.significand_bits(x.double(), dtype).tolist() == [most, most, 1]  # as comparisons hold it
 
 
 def test_zeros_have_no_bits_and_what_is_not_finite_counts_as_zero() -> None:
     x = torch.tensor([[0.0, 0.0], [-0.0, math.nan], [math.inf, 0.75], [2.0**-1074, 0.0]], dtype=torch.float64)
-    assert significand.significand_bits(x, "float64").tolist() == [0, 0, 2, 1]
+    assert metrics.significand_bits(x, "float64").tolist() == [0, 0, 2, 1]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -7,7 +7,7 @@ import torch
 
 from accuracy.core.dtype import FORMATS
 from accuracy.core.sharding import SHARDINGS
-from accuracy.measurement import metrics, positions
+from accuracy.measurement import metrics, rows
 from accuracy.measurement.distance import Target, distance
 from accuracy.measurement.rows import worst_places
 from accuracy.runtime.rounding import spacing
@@ -237,7 +237,7 @@ def test_spacings_of_what_is_not_finite_are_those_of_the_largest_number() -> Non
 
 @pytest.mark.parametrize("seqlen", [1, 7, 128, 129, 300, 1024])
 def test_position_bins_cut_the_sequence_evenly(seqlen: int) -> None:
-    borders = positions.position_bins(seqlen)
+    borders = rows.position_bins(seqlen)
     assert borders[0] == 0
     assert borders[-1] == seqlen
     widths = np.diff(borders)
@@ -254,9 +254,9 @@ def test_errors_by_position_fall_into_the_bins_of_their_tokens(sharding: str) ->
     tokens = token_map(sharding, seqlen, world_size)
     found = distance(cut(whole, sharding, world_size), Target(cut(torch.zeros_like(whole), sharding, world_size)),
                      ulp_dtype="float64")  # fmt: skip
-    borders = positions.position_bins(tokens.numel())
-    rms, largest = positions.by_position(borders, found.token_square, found.token_largest, 2 * 3 * 4, tokens)
-    borders = positions.position_bins(seqlen)
+    borders = rows.position_bins(tokens.numel())
+    rms, largest = rows.by_position(borders, found.token_square, found.token_largest, 2 * 3 * 4, tokens)
+    borders = rows.position_bins(seqlen)
     for index, (begin, end) in enumerate(itertools.pairwise(borders)):
         assert largest[index] == whole[:, begin:end].abs().max()
         expected = whole[:, begin:end].square().mean().sqrt()
@@ -272,5 +272,5 @@ def test_errors_by_position_fall_into_the_bins_of_their_tokens(sharding: str) ->
     ],
 )  # fmt: skip
 def test_a_bin_belongs_to_the_rank_that_holds_all_of_it(sharding: str, seqlen: int, owners: list[int]) -> None:
-    borders = positions.position_bins(seqlen)
-    assert positions.bin_owners(borders, token_map(sharding, seqlen, 2)).tolist() == owners
+    borders = rows.position_bins(seqlen)
+    assert rows.bin_owners(borders, token_map(sharding, seqlen, 2)).tolist() == owners

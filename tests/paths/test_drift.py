@@ -69,10 +69,7 @@ def test_numbers_are_those_of_the_tensors_themselves() -> None:
     pipeline, case = Pipeline("test", Cache(None, 0.0)), plans[0].case
     rows = pd.DataFrame(measured(pipeline, plans[0]).rows)
     targets = pipeline.targets(case)
-    a, b = (
-        pipeline.memory[other_path.__name__].tensors(each, targets)["dk"].double()
-        for each in (_against_itself(case), case)
-    )
+    a, b = (other_path.other_tensors(each, targets)["dk"].double() for each in (_against_itself(case), case))
     reference = targets.reference["dk"]
     dk = rows[(rows["tensor"] == "dk") & (rows["rank"] == -1)].iloc[0]
     assert dk["drift_rel"] == pytest.approx(float((a - b).norm() / reference.norm()), rel=1e-12)
