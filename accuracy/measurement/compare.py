@@ -4,7 +4,7 @@ In: what the ranks returned. Out: numbers. Tensors are compared one after anothe
 made of sums, of all tensors at once.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,48 +34,40 @@ class Compared:
     significand_bits: Array
 
 
-@dataclass(frozen=True)
-class _Apart:
-    """How far a tensor is from the reference, from the single-device kernel's, and from the reference of unquantised
-    inputs; bits: (W,)."""
-
-    reference: Distance
-    single_device: Distance
-    bits: Array
-    unquantised: Distance | None = None
-
-
 def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[str, Compared]:
     """Each tensor that the ranks returned, by name. Raises WrongResult where one has another shape or dtype."""
-    dtypes = {name: stored_dtype(case, name, results) for name in ALL_TENSORS}
-    apart = _apart(case, targets, results, dtypes)
-
-    def of_all(sums: Callable[[str], Sums]) -> Sums:
-        found = {name: sums(name) for name in apart}
-        return metrics.of_tensors(
-            [replace(each, count=padding.counted(case, name, each.count)) for name, each in found.items()]
-        )
-
+    distances: dict[str, Distance] = {}
+    bits: dict[str, Array] = {}
+    sums: tuple[list[Sums], ...] = [], [], [], []  # of error, diff, single device and rounding floor, by tensor
+    losses: list[Sums] = []
+    for name, x in in_turn(case, targets, results):
+        dtype = stored_dtype(case, name, results)
+        distances[name] = distance(x, targets.target(case, name), ulp_dtype=dtype)
+        diff = distance(x, targets.target(case, name, "single_device"), signed=False)
+        bits[name] = significand_bits(x, None if name == "delta" else dtype)
+        if targets.unquantised:
+            losses.append(distance(x, targets.target(case, name, "unquantised"), signed=False).sums)
+        alone, floor = targets.single_device_sums(case, name), targets.floor_sums(case, name, dtype)
+        for each, one in zip(sums, (distances[name].sums, diff.sums, alone, floor), strict=True):
+            each.append(replace(one, count=padding.counted(case, name, one.count)))
+    natural = targets.natural(case.problem)
     together = metrics.metric_columns(
-        error=of_all(lambda name: apart[name].reference.sums),
-        diff=of_all(lambda name: apart[name].single_device.sums),
-        single_device=of_all(lambda name: targets.single_device_sums(case, name)),
-        floor=of_all(lambda name: targets.floor_sums(case, name, dtypes[name])),
-        ulp=np.array([each.reference.ulp for each in apart.values()]),
-        natural=np.array([[targets.natural(case.problem)[name]] for name in apart]),
+        *map(metrics.of_tensors, sums),
+        ulp=np.array([each.ulp for each in distances.values()]),
+        natural=np.array([[natural[name]] for name in distances]),
     )
-    if lost := [each.unquantised.sums for each in apart.values() if each.unquantised is not None]:
-        together |= metrics.loss_columns(metrics.of_tensors(lost))
+    if losses:
+        together |= metrics.loss_columns(metrics.of_tensors(losses))
     found = {}
-    for number, (name, each) in enumerate(apart.items()):
+    for number, (name, apart) in enumerate(distances.items()):
         reference = targets.target(case, name).values
         columns = {column: values[number] for column, values in together.items()}
         if case.conditions:
             from accuracy.measurement import condition
 
             columns |= condition.columns(case, targets.magnitudes(case), name, reference)
-        bits = metrics.appended(each.bits, each.bits.max(keepdims=True))
-        found[name] = Compared(reference.shape, columns, each.reference, bits)
+        most = bits[name].max(keepdims=True)
+        found[name] = Compared(reference.shape, columns, apart, metrics.appended(bits[name], most))
     return found
 
 
@@ -85,20 +77,6 @@ def stored_dtype(case: Case, name: str, results: Sequence[Results]) -> str:
     place = ALL_TENSORS.index(name)
     x = results[0][place] if place < len(results[0]) else None
     return coarser(expected, _word(x)) if name == "lse" and x is not None else expected
-
-
-def _apart(case: Case, targets: Targets, results: Sequence[Results], dtypes: dict[str, str]) -> dict[str, _Apart]:
-    """Compare each tensor that the ranks returned with all of its targets; the distances by tensor."""
-    found = {}
-    for name, x in in_turn(case, targets, results):
-        lost = distance(x, targets.target(case, name, "unquantised"), signed=False) if targets.unquantised else None
-        found[name] = _Apart(
-            reference=distance(x, targets.target(case, name), ulp_dtype=dtypes[name]),
-            single_device=distance(x, targets.target(case, name, "single_device"), signed=False),
-            bits=significand_bits(x, None if name == "delta" else dtypes[name]),
-            unquantised=lost,
-        )
-    return found
 
 
 def in_turn(case: Case, targets: Targets, results: Sequence[Results]) -> Iterator[tuple[str, Tensor]]:

@@ -4,7 +4,6 @@ from accuracy.core.case import Case, Problem, Stack
 from accuracy.core.dtype import FORMATS, accumulation_dtype
 from accuracy.kernel.base import kernel_of
 from accuracy.reference import float64
-from accuracy.reference.planes import HELD, HELD_INPUTS, padded_length
 from accuracy.variant.ring import COPIED_ELEMENTS
 
 FLOAT64 = 8
@@ -41,6 +40,8 @@ def reference_bytes(problem: Problem, device: str) -> int:
     by_rows = 5 * _block(problem, float64.BLOCK_ELEMENTS)
     if device != "cuda":
         return FLOAT64 * by_rows
+    from accuracy.reference.planes import HELD, HELD_INPUTS, padded_length
+
     tensors = 2 * sum(_elements(problem))
     group = min(2 * tensors, max(HELD_INPUTS, 2 * tensors // (problem.batch * problem.heads_kv)))
     square = min(HELD, padded_length(problem.queries) * padded_length(problem.seqlen) * problem.heads)
