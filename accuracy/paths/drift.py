@@ -12,7 +12,7 @@ ones. What is healthy is bounded by a third: a healthy path has at most HEALTHY 
 of them differ by at most sqrt(2) HEALTHY times it, wider where few rows say how large it is.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -147,26 +147,10 @@ def rank_columns(rows: Rows, tokens: Iterable[Array]) -> dict[str, list[Any]]:
 
 def bin_columns(rows: Rows, borders: Array) -> dict[str, list[Any]]:
     """Along the sequence, in bins [borders[i], borders[i + 1]) of tokens."""
-    found = [_of_bin(rows, slice(*pair)) for pair in pairwise(borders)]
-    return {name: [each[name] for each in found] for name in found[0]}
-
-
-def _of_bin(rows: Rows, tokens: slice) -> dict[str, Any]:
-    difference = rows.difference[tokens]
+    bins = [slice(*pair) for pair in pairwise(borders)]
+    differences = [rows.difference[tokens] for tokens in bins]
     return {
-        "drift_rms": float(np.sqrt(difference.sum() / (difference.size * rows.elements))),
-        "drift_max": float(rows.largest[tokens].max()),
-        "drift_differ": int(rows.differ[tokens].sum()),
+        "drift_rms": [float(np.sqrt(each.sum() / (each.size * rows.elements))) for each in differences],
+        "drift_max": [float(rows.largest[tokens].max()) for tokens in bins],
+        "drift_differ": [int(rows.differ[tokens].sum()) for tokens in bins],
     }
-
-
-Named = Mapping[str, Tensor]
-
-
-def compared(
-    dtype: str, a: Named, b: Named, reference: Named, healthy: Named, natural: Mapping[str, float]
-) -> Iterator[tuple[str, Rows]]:
-    """The rows of each tensor that both paths have."""
-    for name in TENSORS:
-        if name in a and name in b:
-            yield name, rows_of(name, dtype, a[name], b[name], reference[name], healthy[name], natural[name])

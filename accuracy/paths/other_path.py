@@ -60,13 +60,12 @@ def whole(case: Case, results: Sequence[Results]) -> Named:
 def answer(observation: Observation) -> Answer:
     """Of each tensor that both paths have: its columns of the table, by ranks, and those of positions, by bins."""
     case, targets = observation.case, observation.targets
-    mine, theirs = whole(case, observation.results), other_tensors(case, targets)
-    healthy = _healthy(case, targets)
+    a, b = whole(case, observation.results), other_tensors(case, targets)
+    healthy, natural = _healthy(case, targets), targets.natural(case.problem)
     by_rank, by_bin = {}, {}
-    for name, rows in drift.compared(
-        case.dtype, mine, theirs, targets.reference, healthy, targets.natural(case.problem)
-    ):
-        length = case.problem.length(name)
+    for name in a.keys() & b.keys():
+        reference, length = targets.reference[name], case.problem.length(name)
+        rows = drift.rows_of(name, case.dtype, a[name], b[name], reference, healthy[name], natural[name])
         tokens = [each[each < length].numpy() for each in token_map(case.variant.sharding, length, case.world_size)]
         by_rank[name] = drift.rank_columns(rows, tokens)
         by_bin[name] = drift.bin_columns(rows, position_bins(length))

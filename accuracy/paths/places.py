@@ -24,7 +24,7 @@ from accuracy.measurement.targets import Named, Targets
 from accuracy.paths.drift import TENSORS, differing
 from accuracy.paths.other_path import run, whole
 from accuracy.results.table import Row
-from accuracy.variant.base import Schedule, schedule_of
+from accuracy.variant.base import schedule_of
 
 MOST = 8
 FORWARD = ("out", "lse")
@@ -46,6 +46,11 @@ class Side:
         knobs = {f"kernel.{key}": value for key, value in path.kernel.options}
         policy = {f"{way}.{place}": getattr(each, place) for way, each, place in _policy_places(path)}
         return cls(path, options | knobs | policy)
+
+    def said(self, place: str) -> str:
+        """Return what the path has at a place, in a word."""
+        names = {"schedule": f"{self.path.variant.name}@{self.path.world_size}", "kernel": self.path.kernel.name}
+        return str(names[place] if place in names else self.settings[place])
 
 
 def answer(observation: Observation) -> Answer:
@@ -99,23 +104,19 @@ class Switches:
         shares = shapley(left, tuple(places))
         whole_square, most = left[frozenset()], left[frozenset(places)]
         shortest = next((each for each in sets if not differing(self.hybrid(each)[name], goal).any()), None)
-        again = shortest is not None and self._again(shortest, name, goal)
+        verified = shortest is not None and not differing(self._run(self.case_of(shortest))[name], goal).any()
+        norm = float(self.targets.reference[name].square().sum())
         about = {
-            "tensor": name, "drift_rel": (whole_square / float(self._norm(name))) ** 0.5, "left": most / whole_square,
-            "shortest": None if shortest is None else ", ".join(sorted(shortest)), "verified": again, "sets": len(sets),
+            "tensor": name, "drift_rel": (whole_square / norm) ** 0.5, "left": most / whole_square,
+            "shortest": None if shortest is None else ", ".join(sorted(shortest)), "verified": verified,
+            "sets": len(sets),
         }  # fmt: skip
         for place in places:
             alone = whole_square - left[frozenset([place])]
             row = {"place": place, "share": shares[place] / whole_square, "alone": alone / whole_square}
-            yield {**about, **row, "of_a": self._said(self.a, place), "of_b": self._said(self.b, place)}
+            yield {**about, **row, "of_a": self.a.said(place), "of_b": self.b.said(place)}
         if not places:
             yield about
-
-    def _again(self, places: Places, name: str, goal: Tensor) -> bool:
-        return not differing(self._run(self.case_of(places))[name], goal).any()
-
-    def _norm(self, name: str) -> Tensor:
-        return self.targets.reference[name].square().sum()
 
     def hybrid(self, places: Places) -> Named:
         """What the path returns with these places as path b has them."""
@@ -159,29 +160,19 @@ class Switches:
         a, b = self.a, self.b
         if _schedules(a.path) != _schedules(b.path) or a.path.world_size != b.path.world_size:
             yield "schedule"
-        if a.path.kernel.source != b.path.kernel.source:
+        other_kernel = a.path.kernel.source != b.path.kernel.source
+        if other_kernel:
             yield "kernel"
         for place in a.settings.keys() & b.settings.keys():
-            if a.settings[place] != b.settings[place] and not (place.startswith("kernel.") and self._other_kernel()):
+            if a.settings[place] != b.settings[place] and not (place.startswith("kernel.") and other_kernel):
                 yield place
-
-    def _other_kernel(self) -> bool:
-        return self.a.path.kernel.source != self.b.path.kernel.source
-
-    def _said(self, side: Side, place: str) -> str:
-        path = side.path
-        said = {"schedule": f"{path.variant.name}@{path.world_size}", "kernel": path.kernel.name}
-        return str(said[place] if place in said else side.settings[place])
 
 
 def _schedules(path: Other) -> tuple[object, ...]:
-    """What the schedules do, but for their policies, their knobs, and what they state."""
-    parts = (path.variant.forward, path.variant.backward)
-    return (path.variant.sharding, *(_plain(schedule_of(part)) for part in parts))
-
-
-def _plain(schedule: Schedule) -> object:
-    return type(schedule), astuple(replace(schedule, precision=Precision(), features=()))
+    """The sharding and what the schedules do, but for their policies, their knobs, and what they state."""
+    schedules = [schedule_of(part) for part in (path.variant.forward, path.variant.backward)]
+    plain = [(type(each), astuple(replace(each, precision=Precision(), features=()))) for each in schedules]
+    return path.variant.sharding, *plain
 
 
 def _policy_places(path: Other) -> Iterator[tuple[str, Precision, str]]:
