@@ -63,7 +63,7 @@ def answer(observation: Observation) -> Answer:
     a, b = whole(case, observation.results), other_tensors(case, targets)
     healthy, natural = _healthy(case, targets), targets.natural(case.problem)
     by_rank, by_bin = {}, {}
-    for name in a.keys() & b.keys():
+    for name in [each for each in a if each in b]:
         reference, length = targets.reference[name], case.problem.length(name)
         rows = drift.rows_of(name, case.dtype, a[name], b[name], reference, healthy[name], natural[name])
         tokens = [each[each < length].numpy() for each in token_map(case.variant.sharding, length, case.world_size)]
