@@ -33,14 +33,15 @@ FORWARD, ROWS, ALL = ("out", "lse"), ("out", "lse", "dq"), drift.TENSORS
 @dataclass(frozen=True)
 class Axis:
     """One thing that varies. first: its least value; changed: the case with a value; tensors: its q, k, v, dout, of the
-    case's own; names: of the tensors whose rows are compared; batch, tokens: where these rows are."""
+    case's own; names: of the tensors whose rows are compared; batch: the item that has these rows; last:
+    whether only the last row is compared."""
 
     first: int
     changed: Callable[[Case, int, int], Case]
     tensors: Callable[[Case, Sequence[Tensor], int, int], Sequence[Tensor]]
     names: tuple[str, ...]
     batch: Callable[[int], int] = lambda value: 0
-    tokens: Callable[[Case], slice] = lambda case: slice(0, case.problem.queries)
+    last: bool = False
     refused: Callable[[Case], str | None] = lambda case: None
 
 
@@ -117,14 +118,12 @@ class _Probe:
 
     def across(self, before: int, value: int) -> Iterator[Row]:
         """What changes from a value to the next, tensor by tensor."""
-        tokens = self.axis.tokens(self.case)
         healthy = self.targets.single_device(replace(self.case, kernel=HEALTHY))
         natural = self.targets.natural(self.case.problem)
         for name in self.seen[value]:
             a, b = self.seen[value][name], self.seen[before][name]
-            chosen = tokens if name in ROWS else slice(None)
-            reference, usual = (x[name][:1, chosen] for x in (self.targets.reference, healthy))
-            found = drift.rows_of(name, self.case.dtype, a, b, reference, usual, natural[name])
+            reference, alone = (x[name][:1, self._rows(name)] for x in (self.targets.reference, healthy))
+            found = drift.rows_of(name, self.case.dtype, a, b, reference, alone, natural[name])
             numbers = drift.numbers(found, slice(None))
             if numbers["drift_differ"]:
                 norm = float(reference.norm())
@@ -141,17 +140,17 @@ class _Probe:
         if value not in self.seen:
             self.at = value
             case = self.axis.changed(self.case, value, self.most)
-            mine = [x[:1] for x in self.targets.given.tensors]
-            found = whole(case, run(case, self.axis.tensors(case, mine, value, self.most)))
-            batch = self.axis.batch(value)
-            last = found["out"].shape[1] if self.axis is AXES["queries"] else self.case.problem.queries
-            tokens = slice(last - 1, last) if self.axis is AXES["queries"] else slice(0, last)
-            self.seen[value] = {
-                name: x[batch : batch + 1, tokens if name in ROWS else slice(None)].clone()
-                for name, x in found.items()
-                if name in self.axis.names
-            }
+            own, item = [x[:1] for x in self.targets.given.tensors], self.axis.batch(value)
+            found = whole(case, run(case, self.axis.tensors(case, own, value, self.most)))
+            names = [name for name in found if name in self.axis.names]
+            self.seen[value] = {name: found[name][item : item + 1, self._rows(name)].clone() for name in names}
         return self.seen[value]
+
+    def _rows(self, name: str) -> slice:
+        """Return the tokens of the case's own rows."""
+        if name not in ROWS:
+            return slice(None)
+        return slice(-1, None) if self.axis.last else slice(0, self.case.problem.queries)
 
 
 KEPT = ("drift_differ", "drift_ulp", "drift_max", "drift_rel", "drift_row_token", "drift_error_rel", "drift_nearer")
@@ -228,8 +227,7 @@ AXES = {
     "queries": Axis(
         1, lambda case, value, most: _with_problem(
             case, seqlen_q=None if value == case.problem.seqlen else value
-        ), _last_queries, ROWS, tokens=lambda case: slice(case.problem.queries - 1, case.problem.queries),
-        refused=_only_plain_causal,
+        ), _last_queries, ROWS, last=True, refused=_only_plain_causal,
     ),
     "chunk": _option("chunk"),
     "pages": _option("page", walk=True),
