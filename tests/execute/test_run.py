@@ -18,18 +18,18 @@ from tests.command_line import SHORT, TINY, CommandLine, finish, start
 from tests.measuring import COSTS, composed
 
 
-@pytest.mark.parametrize("key", ["code", "device", "torch", "knobs"])
-def test_a_folder_of_another_setting_is_refused(accuracy: CommandLine, key: str) -> None:
+def test_a_folder_of_another_setting_is_refused(accuracy: CommandLine) -> None:
     assert accuracy(*SHORT, "output_dir=run").status == 0
     path = accuracy.folder / "run" / "run.json"
     about = json.loads(path.read_text())
-    path.write_text(json.dumps(about | {"fingerprint": about["fingerprint"] | {key: "another"}}))
-    before = path.read_bytes()
-    answer = accuracy(*SHORT, "output_dir=run", "seed=1")
-    assert answer.status == command.USAGE_ERROR
-    assert answer.err.startswith(f"accuracy: output_dir=run holds rows of another setting ({key} was another, is ")
-    assert answer.err.count("\n") == 1
-    assert path.read_bytes() == before
+    for key in ("code", "device", "torch", "knobs"):
+        path.write_text(json.dumps(about | {"fingerprint": about["fingerprint"] | {key: "another"}}))
+        before = path.read_bytes()
+        answer = accuracy(*SHORT, "output_dir=run", "seed=1")
+        assert answer.status == command.USAGE_ERROR
+        assert answer.err.startswith(f"accuracy: output_dir=run holds rows of another setting ({key} was another, is ")
+        assert answer.err.count("\n") == 1
+        assert path.read_bytes() == before
     assert len(list(accuracy.folder.glob("run/results/*"))) == 1
 
 
@@ -57,39 +57,27 @@ def folder_for(*words: str) -> Path:
     return folder_of(read_settled(config), config)
 
 
-@pytest.mark.parametrize(
-    "knob", ["report=false", "dry_run=true", "reference.folder=null", "reference.min_seconds=5", "workers=2"]
-)
-def test_a_knob_that_leaves_the_numbers_alone_leaves_the_default_folder_alone(knob: str) -> None:
-    assert folder_for(knob) == folder_for()
-
-
-@pytest.mark.parametrize(
-    "knob",
-    ["variant=ring", "kernel=eager", "precision.merge=double", "inputs=outliers", "inputs.gaussian.std=2",
-     "problem=issue42", "problem.seqlen=64", "problem.mask=full", "problem.softmax_scale=1", "dtype=float32",
-     "world_size=2", "seed=1", "name=other"],
+NO_NUMBERS = ("report=false", "dry_run=true", "reference.folder=null", "reference.min_seconds=5", "workers=2")
+NUMBERS = (
+    "variant=ring", "kernel=eager", "precision.merge=double", "inputs=outliers", "inputs.gaussian.std=2",
+    "problem=issue42", "problem.seqlen=64", "problem.mask=full", "problem.softmax_scale=1", "dtype=float32",
+    "world_size=2", "seed=1", "name=other",
 )  # fmt: skip
-def test_a_knob_that_changes_numbers_changes_the_default_folder(knob: str) -> None:
-    assert folder_for(knob) != folder_for()
 
 
-def test_the_same_command_finds_its_default_folder_again() -> None:
-    first = folder_for("seed=3")
+def test_the_default_folder_is_that_of_the_numbers_and_a_given_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same command finds it again, whatever changes no number; other code has another one."""
+    own = folder_for()
     composed.cache_clear()
-    assert folder_for("seed=3") == first
-
-
-def test_the_default_folder_is_named_after_the_experiment_and_a_given_one_is_taken() -> None:
-    assert folder_for("name=mine").parent == Path("outputs")
-    assert folder_for("name=mine").name.startswith("mine-")
+    assert {folder_for(knob) for knob in NO_NUMBERS} | {folder_for()} == {own}
+    others = {folder_for(knob) for knob in NUMBERS}
+    assert len(others) == len(NUMBERS)
+    assert own not in others
+    mine = folder_for("name=mine")
+    assert (mine.parent, mine.name[:5]) == (Path("outputs"), "mine-")
     assert folder_for("output_dir=here") == Path("here")
-
-
-def test_other_code_gets_another_default_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = folder_for()
     monkeypatch.setattr(provenance, "code_digest", lambda: "another")
-    assert folder_for() != before
+    assert folder_for() != own
 
 
 def test_the_terminal_shows_a_plan_and_ends_with_a_table(accuracy: CommandLine) -> None:
@@ -122,17 +110,14 @@ def test_a_run_reads_each_case_s_file_once(accuracy: CommandLine, monkeypatch: p
     assert {*read} == {path.stem for path in (accuracy.folder / "run" / "results").iterdir()}
 
 
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54  Tue Jun  6\nGCC version:  gcc 11.4.0\n", "535.54"),
-     ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n", "580.95.05")],
-)  # fmt: skip
-def test_the_driver_is_the_one_that_the_kernel_names(
-    text: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_driver_is_the_one_that_the_kernel_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provenance, "DRIVER", tmp_path / "version")
-    (tmp_path / "version").write_text(text)
-    assert provenance._driver() == version
+    for text, version in (
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54  Tue Jun  6\nGCC version:  gcc 11.4.0\n", "535.54"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n", "580.95.05"),
+    ):
+        (tmp_path / "version").write_text(text)
+        assert provenance._driver() == version
 
 
 def rows(folder: Path, read=table.read_results) -> pd.DataFrame:

@@ -84,12 +84,6 @@ def test_worked_example(columns: dict[str, np.ndarray]) -> None:
         np.testing.assert_allclose(columns[name], expected, rtol=4 * ULP, atol=0, err_msg=name)
 
 
-def test_outward_is_away_from_zero_whatever_the_sign() -> None:
-    """A shrunken result is too near zero everywhere, while its signed errors cancel."""
-    found = sums_of(shards([0.5, -0.5], [1, -1]), shards([1, -1], [1, -1]))
-    assert (found.signed[0], found.outward[0]) == (0.0, -1.0)
-
-
 def test_all_ranks_together_equal_one_rank_that_holds_everything() -> None:
     """The same 48 terms added in another order: 48 roundings."""
     x, reference = torch.randn(2, 4, 1, 3, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -104,10 +98,9 @@ def test_all_ranks_together_equal_one_rank_that_holds_everything() -> None:
 SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, 1e200, 5e-324)
 
 
-@pytest.mark.parametrize("x", SPECIAL)
-def test_no_value_on_either_side_makes_a_metric_nan(x: float) -> None:
+def test_no_value_on_either_side_makes_a_metric_nan() -> None:
     """One bad element, beside a good one on its rank and a good rank."""
-    for reference in SPECIAL:
+    for x, reference in itertools.product(SPECIAL, SPECIAL):
         xs, references = shards([x, 1], [1, 1]), shards([reference, 1], [1, 1])
         for single_device in (xs, references, torch.ones_like(references)):
             columns = metrics.metric_columns(
@@ -118,7 +111,7 @@ def test_no_value_on_either_side_makes_a_metric_nan(x: float) -> None:
                 ulp=spacings(xs, references, "float64"),
             )
             for name, column in columns.items():
-                assert not np.isnan(column).any(), (reference, name, column)
+                assert not np.isnan(column).any(), (x, reference, name, column)
 
 
 def test_the_error_of_what_is_not_finite() -> None:
@@ -146,13 +139,6 @@ def test_two_errors_compare_whatever_they_are() -> None:
         assert metrics.ratio(np.array([above]), np.array([below]), zero_by_zero=1.0).item() == expected
 
 
-def test_values_that_are_not_finite_are_counted_on_their_rank_and_leave_the_bias_finite() -> None:
-    """The signed mean is of the finite errors: one NaN must not hide a drift."""
-    sums = sums_of(shards([math.nan, math.inf], [1, -math.inf], [math.nan, 1.5]), shards(*[[1, 1]] * 3))
-    assert metrics.with_all_ranks(sums).nonfinite.tolist() == [2, 1, 1, 4]
-    assert (sums.signed[2], sums.largest[2]) == (0.5, math.inf)
-
-
 def test_a_constant_error_is_infinitely_significant_and_none_is_not_at_all() -> None:
     reference = shards([1, 1, 1])
     assert metrics.significance(sums_of(reference + 0.25, reference)).item() == math.inf
@@ -172,10 +158,6 @@ def test_spacings_are_numpy_s(dtype: str) -> None:
     np.testing.assert_array_equal(found.numpy(), np.spacing(np.abs(reference)).astype(np.float64))
 
 
-def test_errors_in_spacings_know_bfloat16() -> None:
-    assert spacings(shards([1 + 2.0**-7]), shards([1.0]), "bfloat16").item() == 1.0
-
-
 def test_the_floor_of_float64_is_what_rounding_is_expected_to_cost() -> None:
     """The reference is float64 itself: what it lost cannot be computed. Spread evenly over a spacing, its root mean
     square is spacing / sqrt(12); the spacing is 2^-52 next to 1, 2^-51 next to 2 and 3, 2^-1074 next to 0."""
@@ -183,12 +165,6 @@ def test_the_floor_of_float64_is_what_rounding_is_expected_to_cost() -> None:
     floor = metrics.rounding_sums(reference)
     assert floor.largest.tolist() == [2.0**-51 / math.sqrt(12)] * 2
     assert floor.square[0] == pytest.approx((2.0**-104 + 2.0**-102) / 12)
-
-
-def test_the_floor_of_other_formats_is_their_rounding() -> None:
-    reference = shards([1 + 2.0**-9, 1])
-    rounded = reference.to(torch.bfloat16)
-    assert sums_of(rounded, reference).largest.tolist() == [2.0**-9]
 
 
 @pytest.mark.parametrize("sharding", SHARDINGS)
@@ -214,19 +190,19 @@ def test_a_tensor_without_head_dim_has_no_worst_dim() -> None:
     assert place == {"worst_batch": [0], "worst_token": [3], "worst_head": [2], "worst_dim": [-1]}
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 7, 8, 9, 64])
-def test_metrics_of_several_tensors_at_once_are_those_of_each(ranks: int) -> None:
+def test_metrics_of_several_tensors_at_once_are_those_of_each() -> None:
     """To the last bit, with as many ranks as numpy adds one after another, and more."""
-    generator = torch.Generator().manual_seed(ranks)
-    pairs = [torch.randn(2, ranks, 1, 3, 2, 4, dtype=torch.float64, generator=generator) for _ in range(3)]
-    each = [sums_of(x, reference) for x, reference in pairs]
-    ulp = [spacings(x, reference, "float32") for x, reference in pairs]
-    joined = metrics.of_tensors(each)
-    together = metrics.metric_columns(joined, joined, joined, joined, np.array(ulp))
-    for number, sums in enumerate(each):
-        alone = metrics.metric_columns(sums, sums, sums, sums, ulp[number])
-        for name, column in together.items():
-            assert column[number].tobytes() == alone[name].tobytes(), name
+    for ranks in (1, 2, 7, 8, 9, 64):
+        generator = torch.Generator().manual_seed(ranks)
+        pairs = [torch.randn(2, ranks, 1, 3, 2, 4, dtype=torch.float64, generator=generator) for _ in range(3)]
+        each = [sums_of(x, reference) for x, reference in pairs]
+        ulp = [spacings(x, reference, "float32") for x, reference in pairs]
+        joined = metrics.of_tensors(each)
+        together = metrics.metric_columns(joined, joined, joined, joined, np.array(ulp))
+        for number, sums in enumerate(each):
+            alone = metrics.metric_columns(sums, sums, sums, sums, ulp[number])
+            for name, column in together.items():
+                assert column[number].tobytes() == alone[name].tobytes(), name
 
 
 def test_spacings_of_what_is_not_finite_are_those_of_the_largest_number() -> None:
@@ -235,15 +211,13 @@ def test_spacings_of_what_is_not_finite_are_those_of_the_largest_number() -> Non
         assert set(spacing(x, dtype).tolist()) == {2.0 ** (1024 - form.precision)}
 
 
-@pytest.mark.parametrize("seqlen", [1, 7, 128, 129, 300, 1024])
-def test_position_bins_cut_the_sequence_evenly(seqlen: int) -> None:
-    borders = rows.position_bins(seqlen)
-    assert borders[0] == 0
-    assert borders[-1] == seqlen
-    widths = np.diff(borders)
-    assert len(widths) == min(seqlen, 128)
-    assert widths.min() >= 1
-    assert widths.max() - widths.min() <= 1
+def test_position_bins_cut_the_sequence_evenly() -> None:
+    for seqlen in (1, 7, 128, 129, 300, 1024):
+        borders = rows.position_bins(seqlen)
+        widths = np.diff(borders)
+        assert (borders[0], borders[-1], len(widths)) == (0, seqlen, min(seqlen, 128))
+        assert widths.min() >= 1
+        assert widths.max() - widths.min() <= 1
 
 
 @pytest.mark.parametrize("sharding", SHARDINGS)
@@ -263,14 +237,11 @@ def test_errors_by_position_fall_into_the_bins_of_their_tokens(sharding: str) ->
         assert rms[index] == pytest.approx(float(expected), rel=72 * ULP)  # 3 x 2 x 12 squares, added in any order
 
 
-@pytest.mark.parametrize(
-    ("sharding", "seqlen", "owners"),
-    [
+def test_a_bin_belongs_to_the_rank_that_holds_all_of_it() -> None:
+    for sharding, seqlen, owners in (
         ("contiguous", 8, [0, 0, 0, 0, 1, 1, 1, 1]), ("zigzag", 8, [0, 0, 1, 1, 1, 1, 0, 0]),
         ("striped", 8, [0, 1, 0, 1, 0, 1, 0, 1]), ("contiguous", 256, [0] * 64 + [1] * 64),
         ("striped", 256, [-1] * 128),
-    ],
-)  # fmt: skip
-def test_a_bin_belongs_to_the_rank_that_holds_all_of_it(sharding: str, seqlen: int, owners: list[int]) -> None:
-    borders = rows.position_bins(seqlen)
-    assert rows.bin_owners(borders, token_map(sharding, seqlen, 2)).tolist() == owners
+    ):  # fmt: skip
+        borders = rows.position_bins(seqlen)
+        assert rows.bin_owners(borders, token_map(sharding, seqlen, 2)).tolist() == owners

@@ -17,8 +17,21 @@ LOCAL = {"SUBMITIT_LOCAL_GLOBALID": "0", "SUBMITIT_LOCAL_NTASKS": "2", "SUBMITIT
          "SUBMITIT_LOCAL_JOB_ID": "77"}  # fmt: skip
 
 
-def test_torchrun_says_everything_and_keeps_the_store() -> None:
-    assert launch(TORCHRUN) == Launch("torchrun", 2, 4, 0, "node0", 29500, agent=True, one_host=False)
+def test_what_a_launcher_says_is_read_and_a_process_alone_was_not_launched() -> None:
+    """torchrun keeps its store; addresses that are given win over a scheduler's; a port follows from the job's number;
+    processes that are all on one machine speak over its loopback interface."""
+    given = {"MASTER_ADDR": "here", "MASTER_PORT": "1234", "SLURM_JOB_NODELIST": "gpu[07-08]"}
+    for environment, expected in (
+        (TORCHRUN, Launch("torchrun", 2, 4, 0, "node0", 29500, agent=True, one_host=False)),
+        (TORCHRUN | {"LOCAL_WORLD_SIZE": "4"}, Launch("torchrun", 2, 4, 0, "node0", 29500, agent=True)),
+        (TORCHRUN | {"RANK": "0", "WORLD_SIZE": "1"}, None),
+        (STEP | given, Launch("srun", 1, 2, 1, "here", 1234, one_host=False)),
+        (STEP | given | {"SLURM_STEP_TASKS_PER_NODE": "2"}, Launch("srun", 1, 2, 1, "here", 1234)),
+        (LOCAL, Launch("submitit", 0, 2, 0, "127.0.0.1", 20077)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "1"}, None),  # a batch script
+        ({}, None),
+    ):
+        assert launch(environment) == expected
 
 
 def test_a_step_of_slurm_meets_at_its_first_host_at_a_port_of_its_job(tmp_path: Path, monkeypatch) -> None:
@@ -26,32 +39,8 @@ def test_a_step_of_slurm_meets_at_its_first_host_at_a_port_of_its_job(tmp_path: 
     scontrol.write_text('#!/bin/sh\n[ "$*" = "show hostnames gpu[07-08]" ] && printf "gpu07\\ngpu08\\n"\n')
     scontrol.chmod(scontrol.stat().st_mode | stat.S_IEXEC)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    assert launch(STEP | {"SLURM_JOB_NODELIST": "gpu[07-08]"}) == Launch(
-        "srun", 1, 2, 1, "gpu07", 22345, one_host=False
-    )
-
-
-def test_given_addresses_win_over_those_of_the_scheduler() -> None:
-    given = {"MASTER_ADDR": "here", "MASTER_PORT": "1234", "SLURM_JOB_NODELIST": "gpu[07-08]"}
-    assert launch(STEP | given) == Launch("srun", 1, 2, 1, "here", 1234, one_host=False)
-
-
-def test_all_processes_on_one_machine_speak_over_its_loopback_interface() -> None:
-    together = launch(TORCHRUN | {"LOCAL_WORLD_SIZE": "4"}), launch(STEP | {"SLURM_STEP_TASKS_PER_NODE": "2"})
-    assert [each is not None and each.one_host for each in together] == [True, True]
-
-
-def test_a_batch_script_is_one_process_whatever_its_job_has_reserved() -> None:
-    assert launch({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "1"}) is None
-
-
-def test_submitit_on_this_machine_meets_on_it() -> None:
-    assert launch(LOCAL) == Launch("submitit", 0, 2, 0, "127.0.0.1", 20077, one_host=True)
-
-
-@pytest.mark.parametrize("environment", [{}, TORCHRUN | {"RANK": "0", "WORLD_SIZE": "1"}])
-def test_a_process_alone_was_not_launched(environment: dict[str, str]) -> None:
-    assert launch(environment) is None
+    found = launch(STEP | {"SLURM_JOB_NODELIST": "gpu[07-08]"})
+    assert found == Launch("srun", 1, 2, 1, "gpu07", 22345, one_host=False)
 
 
 def test_an_environment_that_makes_no_sense_is_refused_in_one_line() -> None:
