@@ -81,8 +81,8 @@ class _Worker:
         """Start a process on the device."""
         context = multiprocessing.get_context("forkserver")
         self.connection, other = context.Pipe()
-        given = other, self.gpu, self.work, {**os.environ}
-        self.process = context.Process(target=worker.serve, args=given, name=self.name)
+        arguments = other, self.gpu, self.work, {**os.environ}
+        self.process = context.Process(target=worker.serve, args=arguments, name=self.name)
         start.start_server(start.OF_WORKERS)
         with start.starting():
             self.process.start()

@@ -82,8 +82,8 @@ def execute(
     }
     about["provenance"] |= {"functions": of_functions(configuration)}
     files = storage.read_files(folder)
-    if said := set_other_code_aside(folder, plans, files):
-        logging.getLogger("accuracy").warning("accuracy: %s", said)
+    if moved := set_other_code_aside(folder, plans, files):
+        logging.getLogger("accuracy").warning("accuracy: %s", moved)
     codes = {each.case.id: code_of(each.case) for each in plans}
     promises = {
         each.case.id: Promise(each.case.seed, each.case.world_size, codes[each.case.id])

@@ -42,7 +42,7 @@ def count(case: Case, targets: Targets, tensor: str, x: Tensor, stored_lse: str)
     problem = case.problem
     if (
         problem.dropout is not None
-        or padding.apart(case)
+        or padding.is_padded(case)
         or tensor in ("delta", "dsink")
         or problem.pairs > MOST_SCORES
         or case.forward_precision.low_wires

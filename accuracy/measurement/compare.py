@@ -25,12 +25,13 @@ from accuracy.world.base import Results
 
 @dataclass(frozen=True)
 class Compared:
-    """A tensor's numbers. shape: (W, B, S/W, heads[, D]); columns: `metrics.metric_columns`; apart: from the reference;
+    """A tensor's numbers. shape: (W, B, S/W, heads[, D]); columns: `metrics.metric_columns`; distance: from the
+    reference;
     significand_bits: (W + 1,)."""
 
     shape: torch.Size
     columns: dict[str, Array]
-    apart: Distance
+    distance: Distance
     significand_bits: Array
 
 
@@ -59,7 +60,7 @@ def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[st
     if losses:
         together |= metrics.loss_columns(metrics.of_tensors(losses))
     found = {}
-    for number, (name, apart) in enumerate(distances.items()):
+    for number, (name, error) in enumerate(distances.items()):
         reference = targets.target(case, name).values
         columns = {column: values[number] for column, values in together.items()}
         if case.conditions:
@@ -67,7 +68,7 @@ def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[st
 
             columns |= condition.columns(case, targets.magnitudes(case), name, reference)
         most = bits[name].max(keepdims=True)
-        found[name] = Compared(reference.shape, columns, apart, metrics.appended(bits[name], most))
+        found[name] = Compared(reference.shape, columns, error, metrics.appended(bits[name], most))
     return found
 
 
@@ -86,13 +87,13 @@ def in_turn(case: Case, targets: Targets, results: Sequence[Results]) -> Iterato
     """
     delta = None
     for name, ranks in zip(ALL_TENSORS, zip(*results, strict=True), strict=False):
-        given = [x for x in ranks if x is not None]
-        if not given:
+        returned = [x for x in ranks if x is not None]
+        if not returned:
             continue
-        if len(given) < len(ranks):
+        if len(returned) < len(ranks):
             raise RuntimeError(f"only some ranks returned {name}")
-        _check(case, name, given, targets.target(case, name).values)
-        stacked = torch.stack(given).double()
+        _check(case, name, returned, targets.target(case, name).values)
+        stacked = torch.stack(returned).double()
         if name == "out":
             delta = (targets.dout(case) * stacked).sum(-1)
         yield name, stacked.transpose(-1, -2) if name == "lse" else stacked
@@ -104,10 +105,10 @@ def _check(case: Case, name: str, ranks: Sequence[Tensor], reference: Tensor) ->
     """A wrong shape or dtype is a fault of the variant, not something to broadcast or cast away."""
     expected = tensor_dtype(name, case.dtype)
     any_dtype = name == "lse" and schedule_of(case.variant.forward).any_lse_dtype
-    whole = (reference.transpose(-1, -2) if name == "lse" else reference).shape[1:]
+    shape = (reference.transpose(-1, -2) if name == "lse" else reference).shape[1:]
     for x in ranks:
-        if x.shape != whole:
-            raise WrongResult(f"{name} came as {tuple(x.shape)}, expected {tuple(whole)}")
+        if x.shape != shape:
+            raise WrongResult(f"{name} came as {tuple(x.shape)}, expected {tuple(shape)}")
         if x.dtype != (ranks[0].dtype if any_dtype else getattr(torch, expected)):
             raise WrongResult(f"{name} came as {_word(x)}, expected {_word(ranks[0]) if any_dtype else expected}")
 

@@ -129,30 +129,30 @@ def _add_head(
         hidden = (key < bounds[:, :1]) | (key >= bounds[:, 1:])
         p = (scores - head.lse[rows]).exp_().masked_fill_(hidden, 0.0)
         size = scores.abs_().masked_fill_(hidden, 0.0)
-        products, kept = dout @ v.T, p
+        products, dropped = dout @ v.T, p
         if dropout is not None:
             mask = dropout.of_heads(number).block(rows, keys)
             factor = mask.kept(range(item, item + 1), 1, scores)[0, 0] * mask.scale
-            products, kept = products.mul_(factor), p * factor
+            products, dropped = products.mul_(factor), p * factor
         ds = products.sub_(head.delta[rows]).mul_(p).mul_(slope)
         if problem.sinks is not None:
             terms = (problem.sink_logits[number] - head.lse[rows]).exp_() * head.delta[rows]
             absolute["dsink"][0, 0, number] += terms.abs().sum()
             squares["dsink"][0, 0, number] += terms.square().sum()
         p2, ds2 = p.square(), ds.square()
-        kept2 = p2 if dropout is None else kept.square()
+        dropped2 = p2 if dropout is None else dropped.square()
         here, there = (item, rows, number), (item, keys, number_kv)
 
         found.softmax[here] = 2 * (1 - p.amax(1)) * size.amax(1)
         absolute["lse"][here] = 1 + (p * size).sum(1)
         squares["lse"][here] = (p2 * (1 + size.square())).sum(1)
-        absolute["out"][here] = spread = kept @ v.abs()
-        squares["out"][here] = terms = kept2 @ v.square()
+        absolute["out"][here] = spread = dropped @ v.abs()
+        squares["out"][here] = terms = dropped2 @ v.square()
         absolute["delta"][here] = (dout.abs() * spread).sum(1)
         of_delta = (dout.square() * (terms + head.out[rows].square())).sum(1, keepdim=True)
         squares["delta"][here] = of_delta.squeeze(1)
-        absolute["dv"][there] += kept.T @ dout.abs()
-        squares["dv"][there] += kept2.T @ dout.square()
+        absolute["dv"][there] += dropped.T @ dout.abs()
+        squares["dv"][there] += dropped2.T @ dout.square()
         pulled = p.mul_(slope)  # how ds moves with delta
         squares["dq"][here] = scale**2 * (ds2 @ k.square() + of_delta * (pulled @ k).square())
         squares["dk"][there] += scale**2 * (ds2.T @ q.square() + pulled.square().T @ (of_delta * q.square()))
@@ -175,5 +175,5 @@ def _blocks(seen: Tensor) -> Iterator[tuple[slice, slice]]:
     length, most = len(seen), int((seen[:, 1] - seen[:, 0]).max())
     rows = max(1, min(1024, BLOCK_ELEMENTS // most))
     for first in range(0, length, rows):
-        mine = seen[first : first + rows]
-        yield slice(first, min(first + rows, length)), slice(int(mine[:, 0].min()), int(mine[:, 1].max()))
+        block = seen[first : first + rows]
+        yield slice(first, min(first + rows, length)), slice(int(block[:, 0].min()), int(block[:, 1].max()))

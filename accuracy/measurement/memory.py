@@ -83,7 +83,7 @@ def _stack_bytes(case: Case, stack: Stack) -> int:
     stream = tokens * stack.width
     weights = stack.layers * (compared + others) * size + 2 * stack.vocabulary * stack.width * size
     reference = 4 if size == 2 else 8
-    kept = stack.layers * ((2 * stream + compared) * (reference + size) + stream * 8)
+    streams = stack.layers * ((2 * stream + compared) * (reference + size) + stream * 8)
     at_work = 8 * (3 * (compared + others) + tokens * (8 * stack.width + 8 * across + 6 * stack.feed_forward))
     ends = 3 * 8 * tokens * stack.vocabulary
-    return weights + kept + max(at_work, ends)
+    return weights + streams + max(at_work, ends)

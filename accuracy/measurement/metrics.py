@@ -220,6 +220,6 @@ def significand_bits(x: Tensor, dtype: str | None) -> Array:
 def _bits(flat: Tensor) -> Array:
     """53 less the zeros behind the lowest bit of all significands, of which each has 53: (W,)."""
     mantissa, _ = torch.frexp(flat.double().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0))
-    whole = (mantissa * 2.0**53).long()
-    lowest = (whole & -whole).masked_fill_(whole == 0, 2**53).amin(1).double()
+    digits = (mantissa * 2.0**53).long()
+    lowest = (digits & -digits).masked_fill_(digits == 0, 2**53).amin(1).double()
     return 54 - np.frexp(lowest.cpu().numpy())[1]  # the exponent is 1 + trailing zeros

@@ -118,7 +118,7 @@ class Bench:
 
     def targets(self, case: Case) -> Targets:
         """Inputs, reference and all that is compared with, kept while neighbouring cases share them."""
-        return self.kept(case, lambda: self.new_targets(case))
+        return self.shared_targets(case, lambda: self.new_targets(case))
 
     def new_targets(self, case: Case) -> Targets:
         """Inputs, reference and all that is compared with, for the case's problem, seed and dtype."""
@@ -126,7 +126,7 @@ class Bench:
         unquantised = self._inputs_and_reference(case, case.dtype)[1] if case.inputs_dtype else None
         return Targets.of(inputs, reference, case.dtype, case.problem.sink_logits, unquantised, case.device)
 
-    def kept(self, case: Case, make: Callable[[], T]) -> T:
+    def shared_targets(self, case: Case, make: Callable[[], T]) -> T:
         """The targets of the last case where this one shares them, else new ones."""
         key = shared(case), self.device_of(case)
         if self._targets is None or self._targets[0] != key:

@@ -19,33 +19,33 @@ from accuracy.world.base import Results
 
 def share(case: Case) -> Array:
     """Of each rank's tokens those that are no padding, (W,)."""
-    if not apart(case):
+    if not is_padded(case):
         return np.ones(case.world_size)
     return _real(case).double().mean(1).numpy()
 
 
 def blanked(case: Case, results: Sequence[Results]) -> list[Results]:
     """The ranks' out, lse, dq, dk, dv (and dsink) with zeros for what is finite of padding."""
-    if not apart(case):
+    if not is_padded(case):
         return list(results)
     real = _real(case)
     if bool(real.all()):
         return list(results)
     return [
-        tuple(_blanked(name, x, kept) for name, x in zip(ALL_TENSORS, each, strict=False))
-        for kept, each in zip(real, results, strict=True)
+        tuple(_blanked(name, x, tokens) for name, x in zip(ALL_TENSORS, each, strict=False))
+        for tokens, each in zip(real, results, strict=True)
     ]
 
 
-def _blanked(name: str, x: Tensor | None, kept: Tensor) -> Tensor | None:
+def _blanked(name: str, x: Tensor | None, real: Tensor) -> Tensor | None:
     if x is None or name == "dsink":
         return x
-    tokens = kept.to(x.device) if name == "lse" else kept.to(x.device)[:, None, None]
+    tokens = real.to(x.device) if name == "lse" else real.to(x.device)[:, None, None]
     return x.masked_fill(~tokens & x.isfinite(), 0.0)
 
 
-def apart(case: Case) -> bool:
-    """Whether zeros stand behind tokens: the sequence's, or each rank's where ranks hold unequally many."""
+def is_padded(case: Case) -> bool:
+    """Return whether the sequence, or a rank's shard, is padded with zeros."""
     return case.problem.padding is not None or bool(lengths_of(case.variant.sharding))
 
 

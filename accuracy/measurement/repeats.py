@@ -17,12 +17,12 @@ from accuracy.world.alone import group_of_one
 from accuracy.world.base import Results, Tensors
 from accuracy.world.processes import ProcessesWorld, run_rank
 
-Told = dict[str, dict[str, Any]]
+Numbers = dict[str, dict[str, Any]]
 """By tensor: elements that differed in any run, the runs in which one did, the largest change."""
 
 
 class Changes:
-    """Of one rank."""
+    """What further runs change of one rank's tensors."""
 
     def __init__(self, first: Results) -> None:
         named = dict(zip(ALL_TENSORS, first, strict=False))
@@ -45,8 +45,8 @@ class Changes:
             self._sizes[name] = max(self._sizes[name], float(change.nan_to_num(nan=torch.inf)))
             self._runs[name].append(run)
 
-    def told(self) -> Told:
-        """What the rank tells of them."""
+    def numbers(self) -> Numbers:
+        """Return what changed in all runs that were noted."""
         return {
             name: {"elements": int(self._differing[name].sum()), "runs": runs, "size": self._sizes[name]}
             for name, runs in self._runs.items()
@@ -58,12 +58,12 @@ def copies(results: Results) -> Results:
     return tuple(None if x is None else x.clone() for x in results)
 
 
-def repeat(first: Results, again: Callable[[], Results], count: int) -> Told:
+def repeat(first: Results, again: Callable[[], Results], count: int) -> Numbers:
     """So many runs of one rank again."""
     changes = Changes(first)
     for run in range(count):
         changes.note(run, again())
-    return changes.told()
+    return changes.numbers()
 
 
 def run_alone(case: Case, shards: Sequence[Tensors]) -> Ran:
@@ -80,12 +80,12 @@ def run_alone(case: Case, shards: Sequence[Tensors]) -> Ran:
     return Ran([results], cost, [again])
 
 
-def columns(ranks: Sequence[Told]) -> dict[str, dict[str, list[Any]]]:
+def columns(ranks: Sequence[Numbers]) -> dict[str, dict[str, list[Any]]]:
     """Of every tensor, by rank and of all: elements that differed in any run, runs that differed, and the largest
     change beside the tensor's root mean square."""
     found = {}
     for name in ranks[0]:
-        each = [told[name] for told in ranks]
+        each = [rank[name] for rank in ranks]
         elements, sizes = [one["elements"] for one in each], [one["size"] for one in each]
         runs = [one["runs"] for one in each]
         found[name] = {

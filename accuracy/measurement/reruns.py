@@ -14,7 +14,7 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.core.errors import WrongResult
 from accuracy.measurement.observe import Answer, Observation
-from accuracy.measurement.repeats import Changes, Told, columns
+from accuracy.measurement.repeats import Changes, Numbers, columns
 from accuracy.results.table import ALL_TENSORS
 from accuracy.runtime.sharding import token_map
 from accuracy.simulate.program import Ran
@@ -46,13 +46,13 @@ def answer(observation: Observation) -> Answer:
     return Answer(results=found)
 
 
-def _repeated(results: Sequence[Results], again: Iterable[Sequence[Results]]) -> list[Told]:
-    """What every rank has to tell where this process runs them all."""
+def _repeated(results: Sequence[Results], again: Iterable[Sequence[Results]]) -> list[Numbers]:
+    """What runs again changed on every rank, where this process runs them all."""
     ranks = [Changes(each) for each in results]
     for run, every in enumerate(again):
-        for changes, mine in zip(ranks, every, strict=True):
-            changes.note(run, mine)
-    return [changes.told() for changes in ranks]
+        for changes, own in zip(ranks, every, strict=True):
+            changes.note(run, own)
+    return [changes.numbers() for changes in ranks]
 
 
 def _compare(

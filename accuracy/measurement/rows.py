@@ -82,12 +82,12 @@ def position_columns(case: Case, tensor: str, compared: Compared, tokens: Tensor
 
     tokens: (W, S/W), global; length: S, of which padding is no part.
     """
-    apart, shape = compared.apart, compared.shape
-    assert apart.token_square is not None
-    assert apart.token_largest is not None
+    distance, shape = compared.distance, compared.shape
+    assert distance.token_square is not None
+    assert distance.token_largest is not None
     elements = shape.numel() // (shape[0] * shape[2])  # that a token has
     borders = position_bins(length)
-    rms, largest = by_position(borders, apart.token_square, apart.token_largest, elements, tokens)
+    rms, largest = by_position(borders, distance.token_square, distance.token_largest, elements, tokens)
     bins = len(rms)
     return {
         "case_id": [case.id] * bins,

@@ -177,7 +177,7 @@ class Targets:
         rounded = quantise(rows, getattr(policy, tensor), place).transpose(1, 2)
         return round_to(rounded, getattr(torch, tensor_dtype(tensor, case.dtype))).double()
 
-    def _target(self, what: object, case: Case, tensor: str, whole: Tensor) -> Target:
+    def _target(self, what: object, case: Case, tensor: str, tokens: Tensor) -> Target:
         """Kept while neighbours in the grid have the same world size, unless it is large."""
         key = what, *_layout(case)
         if self._world_size != case.world_size:
@@ -185,7 +185,7 @@ class Targets:
             self._world_size = case.world_size
         if key in self._targets:
             return self._targets[key]
-        made = Target(_shards(case, tensor, whole).to(torch.float64, copy=True))
+        made = Target(_shards(case, tensor, tokens).to(torch.float64, copy=True))
         if made.values.numel() <= KEPT_ELEMENTS:
             self._targets[key] = made
         return made
@@ -215,9 +215,9 @@ def _named(reference: Reference, inputs: Inputs) -> Named:
     return in_token_layout(_results(reference), inputs.dout) | {"delta": reference.delta.transpose(-1, -2)}
 
 
-def _shards(case: Case, tensor: str, whole: Tensor) -> Tensor:
+def _shards(case: Case, tensor: str, tokens: Tensor) -> Tensor:
     """Of every rank; every rank has all of dsink."""
-    return whole.expand(case.world_size, *whole.shape) if tensor == "dsink" else cut(whole, *_layout(case))
+    return tokens.expand(case.world_size, *tokens.shape) if tensor == "dsink" else cut(tokens, *_layout(case))
 
 
 def _layout(case: Case) -> tuple[str, int]:

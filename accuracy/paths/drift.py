@@ -119,9 +119,9 @@ def numbers(rows: Rows, tokens: Array | slice) -> dict[str, Any]:
 
 def _limit(healthy: Array, floor: float) -> float:
     """The squared difference that two healthy paths stay below."""
-    whole = healthy.sum() + floor * healthy.size
+    total = healthy.sum() + floor * healthy.size
     chance = CERTAIN * healthy.std() * np.sqrt(healthy.size)
-    return float(2 * HEALTHY**2 * (whole + chance))
+    return float(2 * HEALTHY**2 * (total + chance))
 
 
 def _worst_row(rows: Rows, tokens: Array | slice) -> tuple[int, float]:
@@ -134,8 +134,8 @@ def _worst_row(rows: Rows, tokens: Array | slice) -> tuple[int, float]:
     return int(every[place]), float(np.sqrt(relative.max()))
 
 
-def _over(part: float, whole: float) -> float:
-    return float(part / whole) if whole > 0 and np.isfinite(part) else 0.0
+def _over(part: float, error: float) -> float:
+    return float(part / error) if error > 0 and np.isfinite(part) else 0.0
 
 
 def rank_columns(rows: Rows, tokens: Iterable[Array]) -> dict[str, list[Any]]:

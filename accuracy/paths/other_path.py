@@ -35,23 +35,23 @@ HEALTHY = plugins.default_part(eager.__name__)
 
 def other_tensors(case: Case, targets: Targets) -> Named:
     """Return out, lse, dq, dk, dv of the path that the case is compared with, run on its inputs."""
-    other, kept = case.other, targets.memory
-    if other in kept:
-        return kept[other]
-    found = whole(other, padding.blanked(other, run(other, targets.given.tensors)))
-    others = [each for key, each in kept.items() if isinstance(key, Case)]
+    other, memory = case.other, targets.memory
+    if other in memory:
+        return memory[other]
+    found = joined(other, padding.blanked(other, run(other, targets.given.tensors)))
+    others = [each for key, each in memory.items() if isinstance(key, Case)]
     if sum(x.nbytes for each in (*others, found) for x in each.values()) <= KEPT_BYTES:
-        kept[other] = found
+        memory[other] = found
     return found
 
 
-def whole(case: Case, results: Sequence[Results]) -> Named:
+def joined(case: Case, results: Sequence[Results]) -> Named:
     """out, lse, dq, dk, dv of the whole sequence in token layout, in their own dtypes; a missing one stays missing."""
     named = {}
     for name, ranks in zip(drift.TENSORS, zip(*results, strict=True), strict=False):
-        given = [x for x in ranks if x is not None]
-        if len(given) == len(ranks):
-            stacked = torch.stack(given)
+        returned = [x for x in ranks if x is not None]
+        if len(returned) == len(ranks):
+            stacked = torch.stack(returned)
             stacked = stacked.transpose(-1, -2) if name == "lse" else stacked
             named[name] = join(stacked, case.variant.sharding)[:, : case.problem.length(name)]  # without padding
     return named
@@ -60,7 +60,7 @@ def whole(case: Case, results: Sequence[Results]) -> Named:
 def answer(observation: Observation) -> Answer:
     """Of each tensor that both paths have: its columns of the table, by ranks, and those of positions, by bins."""
     case, targets = observation.case, observation.targets
-    a, b = whole(case, observation.results), other_tensors(case, targets)
+    a, b = joined(case, observation.results), other_tensors(case, targets)
     healthy, natural = _healthy(case, targets), targets.natural(case.problem)
     by_rank, by_bin = {}, {}
     for name in [each for each in a if each in b]:
@@ -89,8 +89,8 @@ def _healthy(case: Case, targets: Targets) -> Named:
     for word in {path.forward_precision.wire for path in (case, case.other)} & {*INPUT_FORMATS}:
         q, k, v, dout = targets.given.tensors
         k, v = (by_heads(x, LOW_FORMATS[INPUT_FORMATS[word]]) for x in (k, v))
-        kept = Inputs(q, k, v, dout)
-        own = replace(targets, given=kept, single_devices={}).single_device(replace(case, kernel=HEALTHY))
+        cached = Inputs(q, k, v, dout)
+        own = replace(targets, given=cached, single_devices={}).single_device(replace(case, kernel=HEALTHY))
         _widen(found, own, targets.reference, math.inf)
     return found
 
@@ -99,8 +99,8 @@ def _widen(found: Named, own: Named, reference: Named, most: float) -> None:
     """Where `own` errs more than what was found, take it, its error at most `most`."""
     for name in {*drift.TENSORS} & {*own}:
         exact = reference[name]
-        error, mine = (metrics.error_of(x[name], exact) for x in (found, own))
-        found[name] = exact + torch.where(mine.abs() > error.abs(), mine.clamp(-most, most), error)
+        error, more = (metrics.error_of(x[name], exact) for x in (found, own))
+        found[name] = exact + torch.where(more.abs() > error.abs(), more.clamp(-most, most), error)
 
 
 def run(case: Case, tensors: Sequence[Tensor]) -> Sequence[Results]:

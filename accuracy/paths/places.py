@@ -22,7 +22,7 @@ from accuracy.core.precision import Precision
 from accuracy.measurement.observe import Answer, Observation
 from accuracy.measurement.targets import Named, Targets
 from accuracy.paths.drift import TENSORS, differing
-from accuracy.paths.other_path import run, whole
+from accuracy.paths.other_path import joined, run
 from accuracy.results.table import Row
 from accuracy.variant.base import schedule_of
 
@@ -47,7 +47,7 @@ class Side:
         policy = {f"{way}.{place}": getattr(each, place) for way, each, place in _policy_places(path)}
         return cls(path, options | knobs | policy)
 
-    def said(self, place: str) -> str:
+    def text(self, place: str) -> str:
         """Return what the path has at a place, in a word."""
         names = {"schedule": f"{self.path.variant.name}@{self.path.world_size}", "kernel": self.path.kernel.name}
         return str(names[place] if place in names else self.settings[place])
@@ -114,7 +114,7 @@ class Switches:
         for place in places:
             alone = whole_square - left[frozenset([place])]
             row = {"place": place, "share": shares[place] / whole_square, "alone": alone / whole_square}
-            yield {**about, **row, "of_a": self.a.said(place), "of_b": self.b.said(place)}
+            yield {**about, **row, "of_a": self.a.text(place), "of_b": self.b.text(place)}
         if not places:
             yield about
 
@@ -126,7 +126,7 @@ class Switches:
         return self.found[places]
 
     def _run(self, case: Case) -> Named:
-        return whole(case, run(case, self.targets.given.tensors))
+        return joined(case, run(case, self.targets.given.tensors))
 
     def case_of_path(self, path: Other) -> Case:
         """The case on another path."""

@@ -48,7 +48,7 @@ def measured(pipeline: Pipeline, case: Case) -> Measured:
     stack = case.stack
     assert stack is not None
     method = pipeline.reference_cache.method_for(case.problem, case.device)
-    targets = pipeline.kept(case, lambda: _targets(case, stack, method))
+    targets = pipeline.shared_targets(case, lambda: _targets(case, stack, method))
     begin = time.perf_counter()
     halves = Ranks(case, build_kernel(case), pipeline.batched)
     rows = list(_rows(_quantities(case, stack, targets.model, halves, case.dtype), targets))
@@ -127,8 +127,8 @@ def _norm(x: Tensor) -> float:
     return float(torch.linalg.vector_norm(x))
 
 
-def _ratio(part: float, whole: float) -> float:
+def _ratio(part: float, below: float) -> float:
     """Total: 0 / 0 is 0, and NaN is infinitely wrong."""
-    if math.isnan(part) or math.isnan(whole):
+    if math.isnan(part) or math.isnan(below):
         return math.inf
-    return float(ratio(np.array(part), np.array(whole), zero_by_zero=0.0))
+    return float(ratio(np.array(part), np.array(below), zero_by_zero=0.0))

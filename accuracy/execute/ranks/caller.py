@@ -70,12 +70,14 @@ def as_ranks(group: dist.ProcessGroup, sizes: Sequence[int], device: str, plan: 
     if len({*plans}) > 1:
         raise ConfigError("the processes of the group ask for different cases; let all of them give the same arguments")
     rank, made = dist.get_rank(group), list[dist.ProcessGroup]()
-    apart = group is not dist.group.WORLD  # then others do not come here, and torch asks members alone
+    only_members = group is not dist.group.WORLD  # then others do not come here, and torch asks members alone
 
     def group_of(size: int, backend: str) -> dist.ProcessGroup:
         # each process makes as many groups as the others: torch derives their names from the number
-        ranks = members[:size] if rank < size or not apart else [members[rank]]
-        new: dist.ProcessGroup = dist.new_group(ranks, messages.FOREVER, backend, use_local_synchronization=apart)
+        ranks = members[:size] if rank < size or not only_members else [members[rank]]
+        new: dist.ProcessGroup = dist.new_group(
+            ranks, messages.FOREVER, backend, use_local_synchronization=only_members
+        )
         made.append(new)
         return new
 

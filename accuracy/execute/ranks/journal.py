@@ -48,9 +48,9 @@ def lines(folder: Path, offset: int = 0) -> tuple[list[tuple[str, str]], int]:
     """Word and text of every whole line behind an offset in bytes, and the offset behind them."""
     path = folder / NAME
     content = path.read_bytes()[offset:] if path.exists() else b""
-    whole = content[: content.rfind(b"\n") + 1]
-    found = [line.partition(" ") for line in whole.decode(errors="replace").splitlines()]
-    return [(word, text) for word, _, text in found], offset + len(whole)
+    complete = content[: content.rfind(b"\n") + 1]
+    found = [line.partition(" ") for line in complete.decode(errors="replace").splitlines()]
+    return [(word, text) for word, _, text in found], offset + len(complete)
 
 
 def read(folder: Path) -> Known:

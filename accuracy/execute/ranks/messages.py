@@ -27,10 +27,10 @@ def device_of(group: dist.ProcessGroup) -> str:
 def share(text: str, group: dist.ProcessGroup, patience: float | None = None) -> list[str]:
     """Every rank's text on every rank, in rank order. patience: seconds that the others may take to come (None: as long
     as the group has). Raises Stuck after them, and another RuntimeError where a rank is gone."""
-    mine, bytes_each = text.encode(), SHORT_BYTES
+    own, bytes_each = text.encode(), SHORT_BYTES
     deadline = None if patience is None else time.monotonic() + patience
     while True:
-        framed = (len(mine).to_bytes(LENGTH_BYTES, "big") + mine)[:bytes_each].ljust(bytes_each, b"\0")
+        framed = (len(own).to_bytes(LENGTH_BYTES, "big") + own)[:bytes_each].ljust(bytes_each, b"\0")
         every = _gathered(framed, group, deadline)
         lengths = [int.from_bytes(each[:LENGTH_BYTES], "big") for each in every]
         if LENGTH_BYTES + max(lengths) <= bytes_each:
@@ -38,13 +38,13 @@ def share(text: str, group: dist.ProcessGroup, patience: float | None = None) ->
         bytes_each, deadline = LENGTH_BYTES + max(lengths), None
 
 
-def _gathered(mine: bytes, group: dist.ProcessGroup, deadline: float | None) -> list[bytes]:
+def _gathered(own: bytes, group: dist.ProcessGroup, deadline: float | None) -> list[bytes]:
     """As many bytes of every rank, on every rank: through the first, as gloo's all-gather among 4 ranks takes 3 to 5
     times as long. Nobody leaves before all have come. deadline: of the others, in monotonic seconds. Raises Stuck."""
-    every = torch.zeros(dist.get_world_size(group), len(mine), dtype=torch.uint8, device=device_of(group))
-    own = torch.frombuffer(bytearray(mine), dtype=torch.uint8).to(every.device)
+    every = torch.zeros(dist.get_world_size(group), len(own), dtype=torch.uint8, device=device_of(group))
+    sent = torch.frombuffer(bytearray(own), dtype=torch.uint8).to(every.device)
     places = list(every.unbind()) if dist.get_rank(group) == 0 else None
-    _wait(dist.gather(own, places, group=group, group_dst=0, async_op=True), deadline)
+    _wait(dist.gather(sent, places, group=group, group_dst=0, async_op=True), deadline)
     _wait(dist.broadcast(every, group=group, group_src=0, async_op=True), deadline)
     return [bytes(each) for each in every.cpu().numpy()]
 
@@ -59,8 +59,8 @@ def _wait(work: dist.Work, deadline: float | None) -> None:
 
 def share_numbers(numbers: Sequence[int], group: dist.ProcessGroup) -> list[int]:
     """The first rank's numbers on every rank, once all have come; every rank gives as many."""
-    mine = numbers if dist.get_rank(group) == 0 else [0] * len(numbers)
-    tensor = torch.tensor(mine, dtype=torch.int64, device=device_of(group))
+    own = numbers if dist.get_rank(group) == 0 else [0] * len(numbers)
+    tensor = torch.tensor(own, dtype=torch.int64, device=device_of(group))
     dist.all_reduce(tensor, group=group)
     return [int(number) for number in tensor]
 
@@ -68,8 +68,8 @@ def share_numbers(numbers: Sequence[int], group: dist.ProcessGroup) -> list[int]
 def broadcast(content: bytes, group: dist.ProcessGroup) -> bytes:
     """Return the first rank's bytes on every rank."""
     (length,) = share_numbers((len(content),), group)
-    mine = content if dist.get_rank(group) == 0 else bytes(length)
-    tensor = torch.frombuffer(bytearray(mine or b"\0"), dtype=torch.uint8).to(device_of(group))
+    own = content if dist.get_rank(group) == 0 else bytes(length)
+    tensor = torch.frombuffer(bytearray(own or b"\0"), dtype=torch.uint8).to(device_of(group))
     dist.broadcast(tensor, group=group, group_src=0)
     return bytes(tensor.cpu().numpy())[:length]
 

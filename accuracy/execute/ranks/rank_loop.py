@@ -36,9 +36,9 @@ PATIENCE_SECONDS = 3.0  # of a rank with an exception, for the others to hear of
 PLAIN, POISON, FUTURE, PREPARE, END = range(5)
 RERUNS = (Reruns(), Reruns(poison=True), Reruns(future=True))
 """What the first three ask for; the first, where the case says so, with every rank's repeats."""
-Told = dict[str, Any]
-"""What a rank tells of its part in a case: its error, or its cost and what its tensors are like; nothing where it had
-none, or where another rank's error ended it."""
+Message = dict[str, Any]
+"""What all ranks hear of one rank's part in a case: its error, or its cost and what its tensors are like; nothing where
+it had none, or where another rank's error ended it."""
 
 
 class OtherRankFailed(RuntimeError):
@@ -193,48 +193,48 @@ class Rank:
         what = RERUNS.index(replace(case.reruns, repeat=0))
         self.tell(self.number, what)
         every, results = self.take_part(what, shards[0])
-        failed = [(rank, told["error"]) for rank, told in enumerate(every) if "error" in told]
+        failed = [(rank, part["error"]) for rank, part in enumerate(every) if "error" in part]
         for rank, error in failed:
             raise RankFailed(f"rank {rank}: {error}")
-        for told in every:
-            if "not_shared" in told:
-                raise NotShared(told["not_shared"])
-        peaks = [told["peak_bytes"] for told in every]
-        seconds = max(told["seconds"] for told in every)
-        repeated = [told["repeats"] for told in every]
+        for part in every:
+            if "not_shared" in part:
+                raise NotShared(part["not_shared"])
+        peaks = [part["peak_bytes"] for part in every]
+        seconds = max(part["seconds"] for part in every)
+        repeated = [part["repeats"] for part in every]
         return Ran(results, device.Cost(seconds, None if None in peaks else max(peaks)), repeated)
 
-    def take_part(self, what: int, given: Tensors | None = None) -> tuple[list[Told], list[Results]]:
+    def take_part(self, what: int, given: Tensors | None = None) -> tuple[list[Message], list[Results]]:
         """What every rank tells of its part; on the first, which is given its shards, also all results."""
-        mine: Results = ()
-        told: Told = {}
+        results: Results = ()
+        part: Message = {}
         self._agreed = self._all_come = False
         with nullcontext() if self.task.callers else time_limit(self.task.seconds):
             try:
-                mine, told = self._run(what, given)
+                results, part = self._run(what, given)
             except OtherRankFailed:
                 pass  # that rank tells its error
             except NotShared as error:
-                told = {"not_shared": str(error)}
+                part = {"not_shared": str(error)}
             except (Exception, SystemExit) as error:  # some packages call exit()
-                told = {"error": located(error)[:500]}
+                part = {"error": located(error)[:500]}
                 text = "".join(traceback.format_exception(error))
                 storage.write_traceback(self.task.folder, self.task.cases[self.number].id, text, self.ranks.rank)
-            patience = PATIENCE_SECONDS if "error" in told else None
+            patience = PATIENCE_SECONDS if "error" in part else None
             try:
                 if patience and not device_works(self.case.device):
                     raise messages.Stuck
                 if not self._agreed:
                     self._agree(False, patience)
-                return self._exchange(mine, told, None if self._all_come else patience)
+                return self._exchange(results, part, None if self._all_come else patience)
             except messages.Stuck:  # after patience
-                reason = f"rank {self.ranks.rank}: {told['error']}"
+                reason = f"rank {self.ranks.rank}: {part['error']}"
                 journal.note(self.task.folder, "final", reason)
             except RuntimeError:
                 reason = "a rank is gone"  # who saw it end says how
             self.task.end(reason)
 
-    def _run(self, what: int, given: Tensors | None) -> tuple[Results, Told]:
+    def _run(self, what: int, given: Tensors | None) -> tuple[Results, Message]:
         case, rank, guarded = replace(self.case, reruns=RERUNS[what]), self.ranks.rank, None
         if rank >= case.world_size:
             self._agree()
@@ -274,9 +274,9 @@ class Rank:
         if fine and self._all_come:
             raise OtherRankFailed
 
-    def _exchange(self, mine: Results, told: Told, patience: float | None) -> tuple[list[Told], list[Results]]:
+    def _exchange(self, results: Results, part: Message, patience: float | None) -> tuple[list[Message], list[Results]]:
         size = self.case.world_size
-        every = [json.loads(text) for text in messages.share(json.dumps(told), self.ranks.control, patience)[:size]]
+        every = [json.loads(text) for text in messages.share(json.dumps(part), self.ranks.control, patience)[:size]]
         if self.ranks.rank >= size or any("tensors" not in each for each in every):
             return every, []
-        return every, messages.collect(mine, [each["tensors"] for each in every], self.ranks.data[size])
+        return every, messages.collect(results, [each["tensors"] for each in every], self.ranks.data[size])

@@ -117,9 +117,9 @@ def _store(launch: Launch) -> dist.Store:
 
 
 def _check_gpus(gpu: int, control: dist.ProcessGroup) -> None:
-    mine = str(torch.cuda.get_device_properties(gpu).uuid) if gpu < torch.cuda.device_count() else ""
+    own = str(torch.cuda.get_device_properties(gpu).uuid) if gpu < torch.cuda.device_count() else ""
     owners: dict[str, int] = {}
-    for rank, text in enumerate(messages.share(f"{socket.gethostname()} {mine}", control)):
+    for rank, text in enumerate(messages.share(f"{socket.gethostname()} {own}", control)):
         host, _, uuid = text.partition(" ")
         if not uuid:
             raise ConfigError(f"rank {rank} on {host} has no GPU; start as many processes as GPUs, or set device=cpu")

@@ -40,7 +40,7 @@ from accuracy.explain.hypothesis.attention import MOST_PAIRS, MOST_SCORES, Atten
 from accuracy.explain.hypothesis.base import FORWARD, Asked, Hypothesis, follows
 from accuracy.measurement.compare import Compared
 from accuracy.measurement.observe import Answer, Observation
-from accuracy.measurement.padding import apart
+from accuracy.measurement.padding import is_padded
 from accuracy.measurement.targets import Targets
 from accuracy.reference.float64 import seen_keys
 from accuracy.results.table import ALL_TENSORS, EXPLAINS, FOLLOWS, RULED_OUT, SAME, Row
@@ -90,7 +90,7 @@ def rows(case: Case, targets: Targets, results: Sequence[Results], compared: Map
         return []
     returned = _returned(case, results)
     attention, known_as = _attention(case, targets), case.id
-    if apart(case):  # zeros stand between ranks' tokens: what is tried is of no rank
+    if is_padded(case):  # zeros stand between ranks' tokens: what is tried is of no rank
         alone = replace(case.variant, sharding="contiguous")
         case = replace(case, world_size=1, variant=alone, problem=replace(case.problem, padding=None))
     if attention.count > MOST_SCORES:  # heads are computed alike: one group of the first batch item stands for all
