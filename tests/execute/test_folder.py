@@ -91,14 +91,7 @@ def test_a_file_damaged_anywhere_is_measured_again_or_has_the_same_numbers(tmp_p
         pd.testing.assert_frame_equal(table.read_results(run), before)
 
 
-def test_a_table_with_a_damaged_file_is_refused_in_one_line(finished: CommandLine) -> None:
-    path = next((finished.folder / "run" / "results").glob("*.parquet"))
-    DAMAGES["cut off"](path, path)
-    with pytest.raises(ConfigError, match=r"has a damaged file \(.*\); repeat the run's command, which measures such"):
-        table.read_results(finished.folder / "run")
-
-
-def test_a_damaged_run_json_is_told_in_one_line(finished: CommandLine) -> None:
+def test_a_damaged_table_and_a_damaged_run_json_are_told_in_one_line(finished: CommandLine) -> None:
     for content in ("[]", "null", "{", "", "{}", '{"fingerprint": null}', "[" * 5000, "\udcff"):
         (finished.folder / "run" / "run.json").write_bytes(content.encode(errors="surrogateescape"))
         answer = finished(*WORDS)
@@ -106,22 +99,23 @@ def test_a_damaged_run_json_is_told_in_one_line(finished: CommandLine) -> None:
         assert answer.err.startswith("accuracy: run/run.json ")
         assert answer.err.endswith("restore it, or choose another output_dir\n")
         assert answer.err.count("\n") == 1
+    path = next((finished.folder / "run" / "results").glob("*.parquet"))
+    DAMAGES["cut off"](path, path)
+    with pytest.raises(ConfigError, match=r"has a damaged file \(.*\); repeat the run's command, which measures such"):
+        table.read_results(finished.folder / "run")
 
 
-def test_files_of_others_are_named_and_left_alone(finished: CommandLine, caplog: pytest.LogCaptureFixture) -> None:
-    stranger = finished.folder / "run" / "results" / "notes.txt"
-    stranger.write_text("mine")
+def test_files_of_others_are_left_alone_and_what_a_killed_run_left_is_removed(
+    finished: CommandLine, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = finished.folder / "run"
+    stranger = run / "results" / "notes.txt"
+    left = [run / "results" / ".0123456789ab.parquet.4711", run / ".run.json.4711"]
+    for path in (stranger, *left):
+        path.write_text("half")
     assert "0 measured, 0 unsupported, 0 failed, 2 found done" in finished(*WORDS).out
     assert caplog.messages == [f"accuracy: {stranger.relative_to(finished.folder)} is no file of a run and is not read"]
-    assert stranger.read_text() == "mine"
-
-
-def test_what_a_killed_run_left_is_removed(finished: CommandLine) -> None:
-    run = finished.folder / "run"
-    left = [run / "results" / ".0123456789ab.parquet.4711", run / ".run.json.4711"]
-    for path in left:
-        path.write_text("half")
-    finished(*WORDS)
+    assert stranger.read_text() == "half"
     assert not any(path.exists() for path in left)
 
 
