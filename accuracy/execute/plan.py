@@ -122,17 +122,17 @@ def _abilities(kernel: Part, device: str) -> Abilities:
 def resolve_kernel(case: Case) -> Case:
     """The first candidate that can serve the case; the first of all where none can. For a function of another's, none
     that sums gradients in 16 bits where there is a choice."""
-    kernels = first, *_ = _candidates(case.kernel.source)
+    first, *_ = sources = case.kernel.source.split(",")
+    kernels = map(_candidate, sources)  # only those that are asked are loaded
     if case.variant.forward.name == "callable":
-        kernels = tuple(sorted(kernels, key=lambda kernel: _abilities(kernel, case.device).short_sums))
+        kernels = iter(sorted(kernels, key=lambda kernel: _abilities(kernel, case.device).short_sums))
     able = (each for each in (replace(case, kernel=kernel) for kernel in kernels) if kernel_unsupported(each) is None)
-    return next(able, None) or replace(case, kernel=first)
+    return next(able, None) or replace(case, kernel=_candidate(first))
 
 
 @cache
-def _candidates(sources: str) -> tuple[Part, ...]:
-    """The kernels at these sources, with their knobs' defaults."""
-    return tuple(map(plugins.default_part, sources.split(",")))
+def _candidate(source: str) -> Part:
+    return plugins.default_part(source)
 
 
 def _reasons(case: Case, ranks: int | None) -> Iterator[str | None]:
