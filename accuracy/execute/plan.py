@@ -123,7 +123,7 @@ def resolve_kernel(case: Case) -> Case:
     """The first candidate that can serve the case; the first of all where none can. For a function of another's, none
     that sums gradients in 16 bits where there is a choice."""
     first, *_ = sources = case.kernel.source.split(",")
-    kernels = map(_candidate, sources)  # only those that are asked are loaded
+    kernels: Iterator[Part] = map(_candidate, sources)  # only those that are asked are loaded
     if case.variant.forward.name == "callable":
         kernels = iter(sorted(kernels, key=lambda kernel: _abilities(kernel, case.device).short_sums))
     able = (each for each in (replace(case, kernel=kernel) for kernel in kernels) if kernel_unsupported(each) is None)

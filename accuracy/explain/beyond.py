@@ -91,8 +91,8 @@ def _named(case: Case) -> Iterator[str]:
 
 def _limits(case: Case, targets: Targets, policy: Policy) -> Named:
     """In token layout, kept for cases of the same policy."""
-    kept = targets.memory
-    if policy not in kept:
+
+    def made() -> Named:
         problem, exact = case.problem, targets.reference
         heads_first = {name: exact[name].transpose(-1, -2) for name in ("lse", "delta")}
         reference = Reference(**{name: exact[name] for name in ("out", "dq", "dk", "dv")}, **heads_first)
@@ -102,5 +102,6 @@ def _limits(case: Case, targets: Targets, policy: Policy) -> Named:
             softcap=problem.softcap, sinks=problem.sink_logits,
         )  # fmt: skip
         certain = {name: bound.certain for name, bound in found.items()}
-        kept[policy] = certain | {"lse": certain["lse"].transpose(-1, -2)}
-    return kept[policy]
+        return certain | {"lse": certain["lse"].transpose(-1, -2)}
+
+    return targets.once(policy, made)

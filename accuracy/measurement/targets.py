@@ -8,7 +8,7 @@ them all along dimension 1. S is the tensor's own number of tokens, of queries o
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ from accuracy.world.base import Results
 if TYPE_CHECKING:
     from accuracy.measurement.condition import Magnitudes
 
+T = TypeVar("T")
 Named = dict[str, Tensor]
 KEPT_ELEMENTS = 2**24  # of a target that is kept for the next case: 128 MiB
 
@@ -61,12 +62,9 @@ class Targets:
     rounded: Named  # the reference, merely rounded to each tensor's dtype
     unquantised: Named = field(default_factory=dict)  # the reference of the inputs before they were rounded to 8 bits
     single_devices: dict[Part, Named] = field(default_factory=dict)
-    _sums: dict[tuple[object, ...], Sums] = field(default_factory=dict)
     _targets: dict[object, Target] = field(default_factory=dict)
     _world_size: int = 0  # of the targets
-    _magnitudes: "Magnitudes | None" = None
-    _natural: dict[str, float] = field(default_factory=dict)
-    memory: dict[object, Named] = field(default_factory=dict)  # what observers keep while inputs and dtype stay
+    memory: dict[object, Any] = field(default_factory=dict)  # see `once`
 
     @classmethod
     def of(
@@ -113,28 +111,35 @@ class Targets:
             self.single_devices[case.kernel] = in_token_layout(results, self.inputs.dout)
         return self.single_devices[case.kernel]
 
+    def once(self, key: object, make: Callable[[], T]) -> T:
+        """Return what is made for a key at its first use, and kept while inputs and dtype stay."""
+        if key not in self.memory:
+            self.memory[key] = make()
+        found: T = self.memory[key]
+        return found
+
     def magnitudes(self, case: Case) -> "Magnitudes":
         """What condition numbers are made of; case: any that has these inputs."""
         from accuracy.measurement import condition
 
-        if self._magnitudes is None:
-            problem = case.problem
-            dropout = scores_of(case).of_all(problem.queries, problem.seqlen).dropout
-            self._magnitudes = condition.magnitudes(problem, self.inputs, self.reference, dropout)
-        return self._magnitudes
+        problem = case.problem
+        dropout = scores_of(case).of_all(problem.queries, problem.seqlen).dropout
+        return self.once("magnitudes", lambda: condition.magnitudes(problem, self.inputs, self.reference, dropout))
 
     def natural(self, problem: Problem) -> dict[str, float]:
         """Of each tensor, the root mean square of its elements where nothing cancels, for references that are zero.
 
         A gradient of a score is at most |dout| |v| of a row; an lse is a logarithm, whose error is relative as it is.
         """
-        if not self._natural:
+
+        def sizes() -> dict[str, float]:
             q, k, v, dout = (float(x.double().square().mean().sqrt()) for x in self.inputs.tensors)
             delta = problem.value_dim * dout * v
             slope = problem.softmax_scale * delta
-            self._natural = {"out": v, "lse": 1.0, "dq": slope * k, "dk": slope * q, "dv": dout, "delta": delta}
-            self._natural["dsink"] = delta * math.sqrt(problem.batch * problem.queries)
-        return self._natural
+            dsink = delta * math.sqrt(problem.batch * problem.queries)
+            return {"out": v, "lse": 1.0, "dq": slope * k, "dk": slope * q, "dv": dout, "delta": delta, "dsink": dsink}
+
+        return self.once("natural", sizes)
 
     def target(self, case: Case, tensor: str, of: str = "reference") -> Target:
         """Return what a tensor is compared with, in the case's shards. of: reference; single_device, the kernel run
@@ -192,11 +197,12 @@ class Targets:
 
     def _error(self, case: Case, tensor: str, what: object, shards: Callable[[], Tensor] | None) -> Sums:
         """The error of shards; without them, what rounding to float64 is expected to cost."""
-        key = (*_layout(case), tensor, what)
-        if key not in self._sums:
+
+        def error() -> Sums:
             reference = self.target(case, tensor)
-            self._sums[key] = rounding_sums(reference.values) if shards is None else distance(shards(), reference).sums
-        return self._sums[key]
+            return rounding_sums(reference.values) if shards is None else distance(shards(), reference).sums
+
+        return self.once((*_layout(case), tensor, what), error)
 
 
 def _policy_of_results(case: Case, tensor: str) -> quantisation.Policy | None:
