@@ -41,6 +41,7 @@ def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[st
     bits: dict[str, Array] = {}
     sums: tuple[list[Sums], ...] = [], [], [], []  # of error, diff, single device and rounding floor, by tensor
     losses: list[Sums] = []
+    share = padding.share(case)
     for name, x in in_turn(case, targets, results):
         dtype = stored_dtype(case, name, results)
         distances[name] = distance(x, targets.target(case, name), ulp_dtype=dtype)
@@ -49,8 +50,10 @@ def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[st
         if targets.unquantised:
             losses.append(distance(x, targets.target(case, name, "unquantised"), signed=False).sums)
         alone, floor = targets.single_device_sums(case, name), targets.floor_sums(case, name, dtype)
-        for each, one in zip(sums, (distances[name].sums, diff.sums, alone, floor), strict=True):
-            each.append(replace(one, count=padding.counted(case, name, one.count)))
+        error = distances[name].sums
+        count = error.count if name == "dsink" else np.maximum(1.0, error.count * share)  # all padding: one, exact
+        for each, one in zip(sums, (error, diff.sums, alone, floor), strict=True):
+            each.append(replace(one, count=count))
     natural = targets.natural(case.problem)
     together = metrics.metric_columns(
         *map(metrics.of_tensors, sums),
@@ -60,7 +63,7 @@ def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[st
     if losses:
         together |= metrics.loss_columns(metrics.of_tensors(losses))
     found = {}
-    for number, (name, error) in enumerate(distances.items()):
+    for number, (name, from_reference) in enumerate(distances.items()):
         reference = targets.target(case, name).values
         columns = {column: values[number] for column, values in together.items()}
         if case.conditions:
@@ -68,7 +71,7 @@ def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[st
 
             columns |= condition.columns(case, targets.magnitudes(case), name, reference)
         most = bits[name].max(keepdims=True)
-        found[name] = Compared(reference.shape, columns, error, metrics.appended(bits[name], most))
+        found[name] = Compared(reference.shape, columns, from_reference, metrics.appended(bits[name], most))
     return found
 
 

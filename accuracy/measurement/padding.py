@@ -18,7 +18,7 @@ from accuracy.world.base import Results
 
 
 def share(case: Case) -> Array:
-    """Of each rank's tokens those that are no padding, (W,)."""
+    """Return the share of each rank's tokens that is no padding, (W,)."""
     if not is_padded(case):
         return np.ones(case.world_size)
     return _real(case).double().mean(1).numpy()
@@ -53,8 +53,3 @@ def _real(case: Case) -> Tensor:
     """Which of the ranks' tokens are no padding, (W, S/W)."""
     length = case.problem.seqlen
     return token_map(case.variant.sharding, length, case.world_size) < length
-
-
-def counted(case: Case, name: str, count: Array) -> Array:
-    """How many elements of a tensor a rank has, of `count` with its padding: at least 1, of which the error is 0."""
-    return count if name == "dsink" else np.maximum(1.0, count * share(case))
