@@ -110,7 +110,7 @@ def compare(problem: Problem) -> None:
     absolute, squares, softmax = by_definition(problem, targets.inputs)
     for got, exact in ((found.absolute, absolute), (found.squares, squares)):
         for tensor, values in exact.items():
-            np.testing.assert_allclose(got[tensor].numpy(), values, rtol=1e-12, atol=1e-16, err_msg=tensor)
+            np.testing.assert_allclose(got[tensor].numpy(), values, rtol=1e-12, atol=1e-14, err_msg=tensor)
     np.testing.assert_allclose(found.softmax.numpy(), softmax, rtol=1e-12, atol=1e-14)
 
 
