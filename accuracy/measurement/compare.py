@@ -45,18 +45,25 @@ def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[st
     for name, x in in_turn(case, targets, results):
         dtype = stored_dtype(case, name, results)
         distances[name] = distance(x, targets.target(case, name), ulp_dtype=dtype)
-        diff = distance(x, targets.target(case, name, "single_device"), signed=False)
         bits[name] = significand_bits(x, None if name == "delta" else dtype)
         if targets.unquantised:
             losses.append(distance(x, targets.target(case, name, "unquantised"), signed=False).sums)
-        alone, floor = targets.single_device_sums(case, name), targets.floor_sums(case, name, dtype)
-        error = distances[name].sums
-        count = error.count if name == "dsink" else np.maximum(1.0, error.count * share)  # all padding: one, exact
-        for each, one in zip(sums, (error, diff.sums, alone, floor), strict=True):
+        four = (
+            distances[name].sums,
+            distance(x, targets.target(case, name, "single_device"), signed=False).sums,
+            targets.single_device_sums(case, name),
+            targets.floor_sums(case, name, dtype),
+        )
+        count = four[0].count if name == "dsink" else np.maximum(1.0, four[0].count * share)  # all padding: one, exact
+        for each, one in zip(sums, four, strict=True):
             each.append(replace(one, count=count))
     natural = targets.natural(case.problem)
+    error, diff, single_device, floor = (metrics.of_tensors(each) for each in sums)
     together = metrics.metric_columns(
-        *map(metrics.of_tensors, sums),
+        error,
+        diff,
+        single_device,
+        floor,
         ulp=np.array([each.ulp for each in distances.values()]),
         natural=np.array([[natural[name]] for name in distances]),
     )
