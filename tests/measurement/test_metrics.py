@@ -146,16 +146,18 @@ def test_a_constant_error_is_infinitely_significant_and_none_is_not_at_all() -> 
     assert metrics.significance(sums_of(reference, reference)).item() == 0.0
 
 
-@pytest.mark.parametrize("dtype", FORMAT_TYPES)
-def test_spacings_are_numpy_s(dtype: str) -> None:
+def test_spacings_are_numpy_s_and_those_of_the_largest_number_where_nothing_is_finite() -> None:
     """Next to numbers that the format holds exactly: powers of two, subnormals, zero, both signs."""
-    kind = FORMAT_TYPES[dtype]
-    info = np.finfo(kind)
     drawn = np.random.default_rng(0).standard_normal(64) * 10.0 ** np.arange(-4, 4).repeat(8)
-    edges = [0, 1, 2, 0.5, 1 - info.epsneg, 1 + info.eps, info.tiny, info.tiny / 2, info.smallest_subnormal]
-    reference = np.array([*drawn, *edges, *(-np.array(edges))], dtype=kind)
-    found = spacing(torch.from_numpy(reference.astype(np.float64)), dtype)
-    np.testing.assert_array_equal(found.numpy(), np.spacing(np.abs(reference)).astype(np.float64))
+    for dtype, kind in FORMAT_TYPES.items():
+        info = np.finfo(kind)
+        edges = [0, 1, 2, 0.5, 1 - info.epsneg, 1 + info.eps, info.tiny, info.tiny / 2, info.smallest_subnormal]
+        reference = np.array([*drawn, *edges, *(-np.array(edges))], dtype=kind)
+        found = spacing(torch.from_numpy(reference.astype(np.float64)), dtype)
+        np.testing.assert_array_equal(found.numpy(), np.spacing(np.abs(reference)).astype(np.float64))
+    x = torch.tensor([math.nan, math.inf, -math.inf, torch.finfo(torch.float64).max], dtype=torch.float64)
+    for dtype, form in FORMATS.items():
+        assert set(spacing(x, dtype).tolist()) == {2.0 ** (1024 - form.precision)}
 
 
 def test_the_floor_of_float64_is_what_rounding_is_expected_to_cost() -> None:
@@ -203,12 +205,6 @@ def test_metrics_of_several_tensors_at_once_are_those_of_each() -> None:
             alone = metrics.metric_columns(sums, sums, sums, sums, ulp[number])
             for name, column in together.items():
                 assert column[number].tobytes() == alone[name].tobytes(), name
-
-
-def test_spacings_of_what_is_not_finite_are_those_of_the_largest_number() -> None:
-    x = torch.tensor([math.nan, math.inf, -math.inf, torch.finfo(torch.float64).max], dtype=torch.float64)
-    for dtype, form in FORMATS.items():
-        assert set(spacing(x, dtype).tolist()) == {2.0 ** (1024 - form.precision)}
 
 
 def test_position_bins_cut_the_sequence_evenly() -> None:
