@@ -88,8 +88,8 @@ def measure(
 
 
 def _needs_no_other(each: Planned) -> bool:
-    """Whether a case needs no other process: it is of a function given as an object, on one rank or beside such a
-    function."""
+    """Return whether a case needs no other process: it is of a function given as an object, on one rank or beside such
+    a function."""
     case = each.case
     if case.against is not None and case.world == "simulated" and _is_given(case.against.variant):
         return True
@@ -103,8 +103,8 @@ def _is_given(variant: Variant) -> bool:
 def task_of(
     configuration: Configuration, folder: Path, plans: Sequence[Planned], most: int | None = None, callers: bool = False
 ) -> "Task":
-    """What real ranks are to do; most: how many there are; callers: whether they are the caller's own processes. Where
-    the CPU computes, their threads decide last digits: as many as this process has."""
+    """Return what real ranks are to do; most: how many there are; callers: whether they are the caller's own processes.
+    Where the CPU computes, their threads decide last digits: as many as this process has."""
     from accuracy.execute.ranks.rank_loop import Task
 
     asked = {each.case.world_size for each in plans if each.case.world == "processes"}
@@ -125,7 +125,7 @@ def task_of(
 
 
 def fitting_workers(configuration: Configuration, plans: Sequence[Planned], free_bytes: int | None) -> int:
-    """How many of the configuration's workers there is work for and, where they share one memory, memory for."""
+    """Return how many of the configuration's workers there is work for and, where they share one memory, memory for."""
     measurable = [each for each in plans if each.unsupported is None]
     most = min(configuration.workers, len(measurable))
     if free_bytes is None or not measurable:

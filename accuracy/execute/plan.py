@@ -50,19 +50,19 @@ class Planned:
 
 
 def measured(pipeline: Pipeline, each: Planned) -> Measured:
-    """The rows of a planned case: its numbers, or why there are none."""
+    """Return the rows of a planned case: its numbers, or why there are none."""
     return pipeline.unsupported(each.case, each.unsupported) if each.unsupported else pipeline.measure(each.case)
 
 
 def ranks_here(device: str) -> int:
-    """How many processes a world on this machine can have: one a GPU; on a CPU more than its processors, but no more
-    than it can start and keep in memory."""
+    """Return how many processes a world on this machine can have: one a GPU; on a CPU more than its processors, but no
+    more than it can start and keep in memory."""
     return torch.cuda.device_count() if device == "cuda" else max(64, 16 * (os.cpu_count() or 1))
 
 
 def plan(configuration: Configuration, free_bytes: int | None, ranks: int | None = None) -> list[Planned]:
-    """Every case of the grid once, cases that share inputs and reference next to each other. ranks: how many a world of
-    processes can have; None: as many as are asked for. Raises ConfigError."""
+    """Return every case of the grid once; cases that share inputs and reference are neighbours. ranks: how many a
+    world of processes can have; None: as many as are asked for. Raises ConfigError."""
     planned: dict[str, Planned] = {}
     asked: dict[Case, Planned] = {}  # what the parts can do is asked once for all seeds
     for grid in (configuration, *configuration.also):
@@ -93,7 +93,7 @@ def _planned(drawn: Case, free_bytes: int | None, ranks: int | None) -> Planned:
 
 
 def _resolved(drawn: Case) -> Case:
-    """The case with kernels for `auto`, its own and that of the path that it is compared with."""
+    """Return the case with kernels for `auto`, its own and that of the path that it is compared with."""
     case = resolve_kernel(drawn) if drawn.kernel.name == "auto" else drawn
     if case.against is None or case.against.kernel.name != "auto":
         return case
@@ -101,7 +101,7 @@ def _resolved(drawn: Case) -> Case:
 
 
 def _reasons_of_other(case: Case, free_bytes: int | None) -> Iterator[str | None]:
-    """Why the path that the case is compared with cannot be run."""
+    """Yield why the path that the case is compared with cannot be run."""
     if case.against is None:
         return
     if case.stack is not None and case.against.variant.forward.name == "callable":
@@ -120,8 +120,8 @@ def _abilities(kernel: Part, device: str) -> Abilities:
 
 
 def resolve_kernel(case: Case) -> Case:
-    """The first candidate that can serve the case; the first of all where none can. For a function of another's, none
-    that sums gradients in 16 bits where there is a choice."""
+    """Return the case with the first kernel that can serve it; the first of all where none can. For a user's function,
+    none that sums gradients in 16 bits where there is a choice."""
     first, *_ = sources = case.kernel.source.split(",")
     kernels: Iterator[Part] = map(_candidate, sources)  # only those that are asked are loaded
     if case.variant.forward.name == "callable":
@@ -136,7 +136,7 @@ def _candidate(source: str) -> Part:
 
 
 def _reasons(case: Case, ranks: int | None) -> Iterator[str | None]:
-    """Why the case cannot be measured; each part is asked only where none before it has a reason."""
+    """Yield why the case cannot be measured; each part is asked only where none before it has a reason."""
     if case.stack is not None:
         from accuracy.stack.unsupported import unsupported
 
@@ -181,7 +181,7 @@ def _too_large(case: Case, needed: int, free_bytes: int | None) -> str | None:
 
 
 def kernel_unsupported(case: Case) -> str | None:
-    """Why the kernel cannot serve the case, or None."""
+    """Return why the kernel cannot serve the case, or None."""
     partials = {
         case.forward_precision.dtype("partial", case.dtype),
         case.backward_precision.dtype("gradient_partial", case.dtype),

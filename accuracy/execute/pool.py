@@ -93,7 +93,7 @@ class _Worker:
 
     @property
     def handles(self) -> list[Any]:
-        """The connection and the sentinel of the process: one of them can be read once it answers or ends."""
+        """Return the connection and the sentinel of the process: one of them can be read once it answers or ends."""
         return [self.connection, self.process.sentinel]
 
     def keep_busy(self, schedule: "Schedule", begin: Callable[[Case], None]) -> bool:

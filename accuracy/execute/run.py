@@ -52,7 +52,7 @@ class Outcome(NamedTuple):
 
 
 def folder_of(configuration: Configuration, config: Mapping[str, Any]) -> Path:
-    """The given output_dir, or one that the same command with the same code on the same device finds again."""
+    """Return the given output_dir, or one that the same command with the same code on the same device finds again."""
     if configuration.output_dir is not None:
         return configuration.output_dir
     content = {key: value for key, value in config.items() if key not in NOT_NUMBERS}
@@ -129,7 +129,7 @@ def execute(
 
 
 def record(name: str, device: str, config: Mapping[str, Any], cases: Sequence[str], words: list[str]) -> dict[str, Any]:
-    """What `run.json` says of a run that begins. cases: the ids of those that are planned."""
+    """Return what `run.json` holds of a run that begins. cases: the ids of those that are planned."""
     return {
         "schema_version": table.SCHEMA_VERSION,
         "experiment": name,

@@ -25,7 +25,7 @@ ENOUGH_FOR_A_GPU, MOST_ON_A_GPU = 4, 10
 
 
 def read_settled(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configuration:
-    """A composed configuration, checked and settled. Raises ConfigError."""
+    """Check a composed configuration and settle it. Raises ConfigError."""
     return settled(read(config, folders))
 
 
@@ -61,13 +61,13 @@ def _must_know_masks(variants: Sequence[Variant], given: Sequence[str]) -> None:
 
 
 def _completed(path: NamedPath) -> NamedPath:
-    """The path with all knobs of its parts. Raises ConfigError."""
+    """Return the path with all knobs of its parts. Raises ConfigError."""
     kernel = None if path.kernel is None else complete_part("kernel", path.kernel)
     return replace(path, variant=complete_variant(path.variant), kernel=kernel)
 
 
 def _backend(configuration: Configuration, device: str) -> str:
-    """What carries tensors between real ranks: gloo on CPUs and nccl on GPUs, and nothing else serves."""
+    """Return what carries tensors between real ranks: gloo on CPUs and nccl on GPUs, and nothing else serves."""
     if configuration.world != "processes":
         return ""
     word, fitting = configuration.backend, "nccl" if device == "cuda" else "gloo"
@@ -79,9 +79,9 @@ def _backend(configuration: Configuration, device: str) -> str:
 
 
 def _workers(configuration: Configuration, device: str) -> int:
-    """How many processes measure side by side, at most: where a simulated world lives in one process, `auto` is one for
-    each GPU, or as many as share out the threads that torch would use by itself (`OMP_NUM_THREADS`). `processors` is
-    that on a GPU too, where small cases take time from Python and not from the GPU (`side_by_side`)."""
+    """Return how many processes measure side by side, at most: where a simulated world lives in one process, `auto` is
+    one for each GPU, or as many as share out the threads that torch would use by itself (`OMP_NUM_THREADS`).
+    `processors` is that on a GPU too, where small cases take time from Python and not from the GPU (`side_by_side`)."""
     if configuration.world == "processes":
         return 1
     gpus = len(devices.alike()) if device == "cuda" else None

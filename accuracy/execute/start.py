@@ -46,7 +46,7 @@ class Launch(NamedTuple):
 
 
 def launch(environment: Mapping[str, str]) -> Launch | None:
-    """What the environment says, None for a process that was started alone. Raises ConfigError."""
+    """Return what the environment says, None for a process that was started alone. Raises ConfigError."""
     for by, (*names, here) in NAMES.items():
         if not all(name in environment for name in names):
             continue

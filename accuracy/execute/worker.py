@@ -53,7 +53,7 @@ class Work:
 
     @property
     def gpus_are_shared(self) -> bool:
-        """Whether a GPU has several workers, each of which waits for the others' kernels."""
+        """Return whether a GPU has several workers, each of which waits for the others' kernels."""
         used = [gpu for gpu in self.gpus if gpu is not None]
         return len(used) > len({*used})
 

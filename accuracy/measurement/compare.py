@@ -36,7 +36,7 @@ class Compared:
 
 
 def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[str, Compared]:
-    """Each tensor that the ranks returned, by name. Raises WrongResult where one has another shape or dtype."""
+    """Return each tensor that the ranks returned, by name. Raises WrongResult where one has another shape or dtype."""
     distances: dict[str, Distance] = {}
     bits: dict[str, Array] = {}
     sums: tuple[list[Sums], ...] = [], [], [], []  # of error, diff, single device and rounding floor, by tensor
@@ -83,7 +83,7 @@ def compare(case: Case, targets: Targets, results: Sequence[Results]) -> dict[st
 
 
 def stored_dtype(case: Case, name: str, results: Sequence[Results]) -> str:
-    """The dtype that a tensor is held to: the case's for it; of an lse that came in a coarser one, that."""
+    """Return the dtype that a tensor is held to: the case's for it; of an lse that came in a coarser one, that."""
     expected = tensor_dtype(name, case.dtype)
     place = ALL_TENSORS.index(name)
     x = results[0][place] if place < len(results[0]) else None
@@ -91,7 +91,7 @@ def stored_dtype(case: Case, name: str, results: Sequence[Results]) -> str:
 
 
 def in_turn(case: Case, targets: Targets, results: Sequence[Results]) -> Iterator[tuple[str, Tensor]]:
-    """Each tensor that the ranks returned, (W, B, S/W, heads[, D]) in float64.
+    """Yield each tensor that the ranks returned, (W, B, S/W, heads[, D]) in float64.
 
     delta is what the ranks' stored out makes it, as in `targets.in_token_layout`.
     """

@@ -60,7 +60,7 @@ class _Head:
 
 
 def columns(case: Case, magnitudes: Magnitudes, tensor: str, reference: Tensor) -> dict[str, Array]:
-    """The table's columns, each (W + 1,), the last of all ranks. reference: the tensor's shards.
+    """Return the table's columns, each (W + 1,), the last of all ranks. reference: the tensor's shards.
 
     A rank's condition_softmax is that of its own queries.
     """

@@ -25,17 +25,17 @@ class Target:
 
     @cached_property
     def finite(self) -> Tensor:
-        """The values, zero where they are not finite."""
+        """Return the values, zero where they are not finite."""
         return metrics.finite(self.values)
 
     @cached_property
     def norm_square(self) -> Tensor:
-        """The squared norm of each rank's finite values: (W,)."""
+        """Return the squared norm of each rank's finite values: (W,)."""
         return self.finite.square().flatten(1).sum(1)
 
     @cached_property
     def norms(self) -> Tensor:
-        """Squared norms of the heads of each token: (W, N)."""
+        """Return the squared norms of the heads of each token: (W, N)."""
         return metrics.heads(self.finite.square())
 
 
@@ -86,7 +86,8 @@ def distance(x: Tensor, target: Target, *, signed: bool = True, ulp_dtype: str |
 
 
 def _worst(size: Tensor, largest: Tensor) -> Tensor:
-    """The flat local index of each rank's largest element, (W,), found by way of its token: a search of all is slow."""
+    """Return the flat local index of each rank's largest element, (W,), found by way of its token: a search of all is
+    slow."""
     token = largest.argmax(1)
     place = (
         size[torch.arange(len(token), device=token.device), :, token].flatten(1).argmax(1)
@@ -110,7 +111,7 @@ def _memory(x: Tensor, use: str) -> Tensor:
 
 
 def _sums(found: dict[str, Tensor], shape: torch.Size) -> Sums:
-    """The sums as arrays, those that are missing 0."""
+    """Return the sums as arrays; those that are missing are 0."""
     numbers = dict(zip(found, torch.stack(list(found.values())).cpu().numpy(), strict=True))
     none = np.zeros(shape[0])
     numbers["count"] = none + math.prod(shape[1:])

@@ -25,7 +25,7 @@ def bytes_needed(case: Case) -> int:
 
 
 def _elements(problem: Problem) -> tuple[int, int]:
-    """How many elements q has (dout, out and dq have as many), and how many k has (as v, dk and dv)."""
+    """Return how many elements q has (dout, out and dq have as many), and how many k has (as v, dk and dv)."""
     width = problem.batch * max(problem.head_dim, problem.value_dim)
     return problem.queries * problem.heads * width, problem.seqlen * problem.heads_kv * width
 
@@ -36,7 +36,8 @@ def _block(problem: Problem, most: int) -> int:
 
 
 def reference_bytes(problem: Problem, device: str) -> int:
-    """What the reference takes beyond its inputs and results, by either method, the fused one's padding included."""
+    """Return what the reference takes beyond its inputs and results, by either method, the fused one's padding
+    included."""
     by_rows = 5 * _block(problem, float64.BLOCK_ELEMENTS)
     if device != "cuda":
         return FLOAT64 * by_rows

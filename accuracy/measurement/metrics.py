@@ -74,8 +74,8 @@ def heads(values: Tensor) -> Tensor:
 
 
 def rounding_sums(reference: Tensor) -> Sums:
-    """What rounding is expected to cost a reference that is itself rounded to float64: spacing / sqrt(12), the root
-    mean square of an error spread evenly over one spacing. It has no sign and no place: those fields are 0."""
+    """Return what rounding is expected to cost a reference that is itself rounded to float64: spacing / sqrt(12), the
+    root mean square of an error spread evenly over one spacing. It has no sign and no place: those fields are 0."""
     flat = reference.flatten(1)
     expected = spacing(flat, "float64").div_(math.sqrt(12)).masked_fill_(~flat.isfinite(), 0.0)  # that is not rounded
     total, largest, square = expected.sum(1), expected.amax(1), expected.square_().sum(1)
@@ -90,12 +90,13 @@ def rounding_sums(reference: Tensor) -> Sums:
 
 
 def of_tensors(each: Sequence[Sums]) -> Sums:
-    """Several tensors' sums (W,) as one of arrays (tensors, W)."""
+    """Return several tensors' sums (W,) as one of arrays (tensors, W)."""
     return Sums(*(np.array(same) for same in zip(*(vars(sums).values() for sums in each), strict=True)))
 
 
 def with_all_ranks(each: Sums) -> Sums:
-    """The ranks' sums (..., W) and, appended, those of all ranks together: (..., W + 1). worst: of the worst rank."""
+    """Return the ranks' sums (..., W) and, appended, those of all ranks together: (..., W + 1). worst: of the worst
+    rank."""
     top = each.largest.argmax(-1)[..., None]
     picked = ("largest", "worst")
     return Sums(
@@ -107,17 +108,17 @@ def with_all_ranks(each: Sums) -> Sums:
 
 
 def appended(values: Array, last: Array | None = None) -> Array:
-    """Values (..., W) and one for all ranks together, their sum if no other is given: (..., W + 1)."""
+    """Return the values (..., W) and one for all ranks together, their sum if no other is given: (..., W + 1)."""
     return np.concatenate([values, values.sum(-1, keepdims=True) if last is None else last], -1)
 
 
 def relative(each: Sums) -> Array:
-    """Relative Frobenius norm ||e|| / ||reference||; 0 / 0 = 0."""
+    """Return the relative Frobenius norm ||e|| / ||reference||; 0 / 0 = 0."""
     return np.sqrt(ratio(each.square, each.norm_square, zero_by_zero=0.0))
 
 
 def norms(error: Sums, natural: Array | float) -> Array:
-    """The squares that relative errors are relative to: of the reference's norm, or of the natural size.
+    """Return the squares that relative errors are relative to: of the reference's norm, or of the natural size.
 
     natural: the root mean square of an element where nothing cancels. A reference that is zero beside it, to within the
     reference's own error (dq of a sequence of one token, the mean of codes that cancel), has no digits.
@@ -132,8 +133,8 @@ def gain(each: Sums) -> Array:
 
 
 def gain_se(each: Sums) -> Array:
-    """Standard error of `gain`: what a factor leaves of the error, heads of tokens taken as independent, whose dims
-    are not (White 1980, Econometrica 48, for a regression through the origin)."""
+    """Return the standard error of `gain`: what a factor leaves of the error, heads of tokens taken as independent,
+    whose dims are not (White 1980, Econometrica 48, for a regression through the origin)."""
     slope = gain(each)
     with np.errstate(invalid="ignore", over="ignore"):
         left = each.along_square - 2 * slope * each.along_norm + slope**2 * each.norm_quartic
@@ -141,7 +142,7 @@ def gain_se(each: Sums) -> Array:
 
 
 def significance(each: Sums) -> Array:
-    """The signed mean in units of its standard error over the elements, taken as independent (Student's t)."""
+    """Return the signed mean in units of its standard error over the elements, taken as independent (Student's t)."""
     mean = each.signed / each.count
     with np.errstate(over="ignore", invalid="ignore"):  # squares beyond float64: an infinite variance
         variance = np.nan_to_num(each.signed_square / each.count - mean**2, nan=np.inf, posinf=np.inf)
@@ -153,8 +154,8 @@ def significance(each: Sums) -> Array:
 def metric_columns(
     error: Sums, diff: Sums, single_device: Sums, floor: Sums, ulp: Array, natural: Array | float = 0.0
 ) -> dict[str, Array]:
-    """The table's metrics, each an array (..., W + 1), the last for all ranks. Arguments: of each rank, (..., W);
-    natural (..., 1): see `norms`."""
+    """Return the table's metrics, each an array (..., W + 1), the last for all ranks. Arguments: of each rank, (...,
+    W); natural (..., 1): see `norms`."""
     error, diff, single_device, floor = (with_all_ranks(each) for each in (error, diff, single_device, floor))
     norm = norms(error, natural)
     zero = norm != error.norm_square
@@ -192,7 +193,7 @@ def metric_columns(
 
 
 def loss_columns(loss: Sums) -> dict[str, Array]:
-    """What is lost against unquantised inputs, each an array (..., W + 1). loss: of each rank, (..., W)."""
+    """Return what is lost against unquantised inputs, each an array (..., W + 1). loss: of each rank, (..., W)."""
     loss = with_all_ranks(loss)
     return {
         "loss_max": loss.largest,
@@ -203,8 +204,8 @@ def loss_columns(loss: Sums) -> dict[str, Array]:
 
 
 def significand_bits(x: Tensor, dtype: str | None) -> Array:
-    """The fewest significant bits in which every value of a rank's shard x (W, ...) is exact: (W,); 0 where all are
-    zero. dtype: in which x is stored; x may be wider; None: x is not stored.
+    """Return the fewest significant bits in which every value of a rank's shard x (W, ...) is exact: (W,); 0 where all
+    are zero. dtype: in which x is stored; x may be wider; None: x is not stored.
 
     A tensor that somebody rounded to bfloat16 on its way has 8, whatever dtype it is stored in. Mostly a few elements
     show that all bits of the tensor's dtype are in use, and no others need be looked at.

@@ -77,7 +77,7 @@ class Observer(Protocol):
 
 
 def observers_of(case: Case) -> list[Observer]:
-    """The observers that the case asks for. Only these modules are loaded."""
+    """Return the observers that the case asks for. Only these modules are loaded."""
     reruns = case.reruns
     asked = {
         "accuracy.measurement.reruns": reruns.repeat or reruns.poison or reruns.unwaited or reruns.future,
@@ -127,7 +127,7 @@ class Bench:
         return Targets.of(inputs, reference, case.dtype, case.problem.sink_logits, unquantised, case.device)
 
     def shared_targets(self, case: Case, make: Callable[[], T]) -> T:
-        """The targets of the last case where this one shares them, else new ones."""
+        """Return the targets of the last case where this one shares them, else new ones."""
         key = shared(case), self.device_of(case)
         if self._targets is None or self._targets[0] != key:
             self._targets = None  # free the old ones first
@@ -136,7 +136,7 @@ class Bench:
         return targets
 
     def device_of(self, case: Case) -> str:
-        """The device on which the case's numbers are computed: the CPU for a small problem."""
+        """Return the device on which the case's numbers are computed: the CPU for a small problem."""
         return compute_device.compute_device(case, self.reference_cache.method)
 
     def forget(self) -> None:
@@ -162,6 +162,6 @@ def shards_of(case: Case, targets: Targets) -> list[Tensors]:
 
 
 def shared(case: Case) -> tuple[object, ...]:
-    """What cases that share targets have in common; a stack's single device belongs to one kernel."""
+    """Return what cases that share targets have in common; a stack's single device belongs to one kernel."""
     problem = case.problem, case.inputs, case.seed, case.said_dtype, case.device
     return problem if case.stack is None else (case.stack, *problem, case.kernel)

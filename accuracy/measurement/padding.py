@@ -25,7 +25,7 @@ def share(case: Case) -> Array:
 
 
 def blanked(case: Case, results: Sequence[Results]) -> list[Results]:
-    """The ranks' out, lse, dq, dk, dv (and dsink) with zeros for what is finite of padding."""
+    """Return the ranks' out, lse, dq, dk, dv (and dsink) with zeros for what is finite of padding."""
     if not is_padded(case):
         return list(results)
     real = _real(case)
@@ -50,6 +50,6 @@ def is_padded(case: Case) -> bool:
 
 
 def _real(case: Case) -> Tensor:
-    """Which of the ranks' tokens are no padding, (W, S/W)."""
+    """Return which of the ranks' tokens are no padding, (W, S/W)."""
     length = case.problem.seqlen
     return token_map(case.variant.sharding, length, case.world_size) < length

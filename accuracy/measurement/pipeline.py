@@ -40,12 +40,12 @@ class Measured:
     traceback: str = ""
 
     def table(self, name: str) -> Sequence[Row]:
-        """The rows of an observer's table; none where the case asks for none."""
+        """Return the rows of an observer's table; none where the case asks for none."""
         return self.tables.get(name, ())
 
     @property
     def rows(self) -> list[Row]:
-        """The results row by row."""
+        """Return the results row by row."""
         return [dict(zip(self.results, row, strict=True)) for row in zip(*self.results.values(), strict=True)]
 
     @property
@@ -64,11 +64,11 @@ class Pipeline(Bench):
         self.experiment = experiment
 
     def unsupported(self, case: Case, reason: str) -> Measured:
-        """The row of a case that its parts cannot do."""
+        """Return the row of a case that its parts cannot do."""
         return self._unmeasured(case, UNSUPPORTED, reason)
 
     def failed(self, case: Case, reason: str) -> Measured:
-        """The row of a case that was not measured to its end."""
+        """Return the row of a case that was not measured to its end."""
         return self._unmeasured(case, FAILED, reason)
 
     def measure(self, case: Case) -> Measured:
@@ -111,7 +111,7 @@ class Pipeline(Bench):
     def _rows(
         self, observation: Observation, more: Mapping[str, Columns], more_positions: Mapping[str, Columns]
     ) -> Measured:
-        """The rows of `results/` and `positions/`; more: the observers' columns by tensor."""
+        """Return the rows of `results/` and `positions/`; more: the observers' columns by tensor."""
         case, compared, cost = observation.case, observation.compared, vars(observation.ran.cost)
         about = about_case(case, self.experiment, OK, "")
         about["reference"] = self.reference_cache.method_for(case.problem, self.device_of(case))
@@ -144,8 +144,8 @@ def _block(rows: int, about: Row) -> dict[str, Sequence[Any]]:
 
 
 def _reason(error: BaseException, problem: Problem) -> str:
-    """One line, without addresses that would differ from run to run; where it names both counts of heads, a remedy. One
-    head of k and v has the size that broadcasts, and a 1 is in many a message."""
+    """Return one line, without addresses that would differ from run to run; where it names both counts of heads, a
+    remedy. One head of k and v has the size that broadcasts, and a 1 is in many a message."""
     line = (" ".join(str(error).split()) if isinstance(error, RankFailed) else located(error))[:500]
     q, kv = problem.heads, problem.heads_kv
     if kv in (1, q) or not {str(q), str(kv)} <= set(re.findall(r"\d+", line)):

@@ -64,7 +64,7 @@ def _digest_of_parts(sources: tuple[str, ...]) -> str:
 
 
 def fingerprint(device: str) -> dict[str, Any]:
-    """What must be equal for rows of two runs to stand in one table."""
+    """Return what must be equal for rows of two runs to stand in one table."""
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     return {
         "accuracy": accuracy.__version__,
@@ -81,7 +81,7 @@ def fingerprint(device: str) -> dict[str, Any]:
 
 
 def provenance(device: str) -> dict[str, Any]:
-    """The fingerprint, and what is only written down: git, system, other packages."""
+    """Return the fingerprint, and what is only written down: git, system, other packages."""
     return {
         **fingerprint(device),
         **_git(),
@@ -106,8 +106,8 @@ def of_functions(configuration: "Configuration") -> dict[str, Any]:
 
 
 def _repositories(files: Sequence[Path]) -> list[dict[str, Any]]:
-    """Name, commit and dirty flag (a tracked file is not as committed, or one of these is not tracked) of each
-    repository; files outside of any are one without a commit."""
+    """Return the name, commit and dirty flag (a tracked file is not as committed, or one of these is not tracked) of
+    each repository; files outside of any are one without a commit."""
     by_top: dict[Path | None, list[str]] = {}
     for path in (each.resolve() for each in files):
         top = next((folder for folder in path.parents if (folder / ".git").exists()), None)
@@ -131,7 +131,7 @@ def command(*words: str) -> str:
 
 
 def knobs(device: str) -> dict[str, Any]:
-    """Process-wide switches that change arithmetic."""
+    """Return the process-wide switches that change arithmetic."""
     switches: dict[str, Any] = {
         "float32_matmul_precision": arithmetic.switches().float32_products,
         "threads": torch.get_num_threads() if device == "cpu" else None,
@@ -159,7 +159,7 @@ def _cuda() -> dict[str, Any]:
 
 
 def _driver() -> str:
-    """Version of the GPU's driver: asked of the kernel, for `nvidia-smi` takes its time."""
+    """Return the version of the GPU's driver: asked of the kernel, for `nvidia-smi` takes its time."""
     with suppress(OSError):
         if found := re.search(r"\b\d+\.\d+(\.\d+)?\b", DRIVER.read_text()):
             return found[0]
@@ -167,7 +167,8 @@ def _driver() -> str:
 
 
 def _git() -> dict[str, Any]:
-    """Commit and dirty flag of the checkout that the package runs from; outside one, a CI system's GIT_COMMIT."""
+    """Return the commit and dirty flag of the checkout that the package runs from; outside one, a CI system's
+    GIT_COMMIT."""
     if not (PACKAGE.parent / ".git").exists():
         return {"git_commit": os.environ.get("GIT_COMMIT"), "dirty": None}
     commit = command("git", "-C", str(PACKAGE.parent), "rev-parse", "HEAD")

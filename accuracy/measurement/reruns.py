@@ -47,7 +47,7 @@ def answer(observation: Observation) -> Answer:
 
 
 def _repeated(results: Sequence[Results], again: Iterable[Sequence[Results]]) -> list[Numbers]:
-    """What runs again changed on every rank, where this process runs them all."""
+    """Return what runs again changed on every rank, where this process runs them all."""
     ranks = [Changes(each) for each in results]
     for run, every in enumerate(again):
         for changes, own in zip(ranks, every, strict=True):
@@ -84,7 +84,7 @@ class Guarded:
 
     @property
     def tensors(self) -> Tensors:
-        """Copies of the tensors, each in the middle of a buffer of NaN."""
+        """Return copies of the tensors, each in the middle of a buffer of NaN."""
         return tuple(x for _, x in self._pairs)
 
     def check(self, rank: int) -> None:
@@ -95,7 +95,7 @@ class Guarded:
 
 
 def _poisoned(observation: Observation) -> Ran:
-    """The run with its inputs amid NaN, in a world whose fresh memory is NaN. Raises WrongResult."""
+    """Run the case with its inputs amid NaN, in a world whose fresh memory is NaN. Raises WrongResult."""
     guarded = [Guarded(rank) for rank in observation.shards]
     ran = observation.again([each.tensors for each in guarded], poison=True)
     for rank, each in enumerate(guarded):
@@ -104,7 +104,7 @@ def _poisoned(observation: Observation) -> Ran:
 
 
 def _amid_nan(x: Tensor) -> tuple[Tensor, Tensor]:
-    """A buffer of NaN and, in its middle, a copy of x."""
+    """Return a buffer of NaN and, in its middle, a copy of x."""
     buffer = x.new_full((x.numel() + 2 * GUARD_ELEMENTS,), torch.nan)
     middle = buffer[GUARD_ELEMENTS : GUARD_ELEMENTS + x.numel()].view(x.shape)
     middle.copy_(x)
@@ -112,7 +112,7 @@ def _amid_nan(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def other_future(case: Case, rank: int, shards: Tensors) -> Tensors:
-    """A rank's q, k, v, dout with other keys and values from a token on."""
+    """Return a rank's q, k, v, dout with other keys and values from a token on."""
     q, k, v, dout = shards
     keys = token_map(case.variant.sharding, case.problem.seqlen, case.world_size)[rank] < _first_changed(case)
     sign = torch.where(keys.to(k.device), 1.0, -1.0).to(k.dtype)[:, None, None]

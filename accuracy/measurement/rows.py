@@ -20,7 +20,7 @@ POSITION_BINS = 128
 
 
 def about_case(case: Case, experiment: str, status: str, reason: str) -> dict[str, Any]:
-    """The columns that every row of a case has, and all that a case without numbers has."""
+    """Return the columns that every row of a case has, and all that a case without numbers has."""
     return {
         **case.identity(),
         "experiment": experiment,
@@ -33,7 +33,7 @@ def about_case(case: Case, experiment: str, status: str, reason: str) -> dict[st
 
 
 def metric_columns(case: Case, compared: Compared, tokens: Tensor) -> Columns:
-    """A tensor's columns that differ from row to row: one row a rank, and one for all ranks.
+    """Return a tensor's columns that differ from row to row: one row a rank, and one for all ranks.
 
     tokens: (W, S/W), global.
     """
@@ -51,7 +51,7 @@ def metric_columns(case: Case, compared: Compared, tokens: Tensor) -> Columns:
 
 
 def worst_places(flat: Array, shape: torch.Size, tokens: Tensor) -> dict[str, list[int]]:
-    """Global batch, token, head and dim of flat indices into ranks' shards; dim -1 where a tensor has none.
+    """Return the global batch, token, head and dim of flat indices into ranks' shards; dim -1 where a tensor has none.
 
     flat: (N,); shape: (W, B, S/W, heads[, D]); tokens: (N, S/W), of the rank of each. A token counts from the tensor's
     own first: queries and keys have their own counts where they are not as many.
@@ -66,7 +66,7 @@ def worst_places(flat: Array, shape: torch.Size, tokens: Tensor) -> dict[str, li
 
 
 def joined(blocks: Sequence[Columns]) -> Columns:
-    """Rows below each other; a column that a block lacks is null there."""
+    """Return the blocks' rows below each other; a column that a block lacks is null there."""
     lengths = [len(next(iter(block.values()))) for block in blocks]
     names = dict.fromkeys(chain.from_iterable(blocks))
 
@@ -78,7 +78,7 @@ def joined(blocks: Sequence[Columns]) -> Columns:
 
 
 def position_columns(case: Case, tensor: str, compared: Compared, tokens: Tensor, length: int) -> Columns:
-    """Rows of the table of positions, column by column: one a bin of the tensor's global sequence.
+    """Return the rows of the table of positions, column by column: one a bin of the tensor's global sequence.
 
     tokens: (W, S/W), global; length: S, of which padding is no part.
     """
@@ -101,14 +101,14 @@ def position_columns(case: Case, tensor: str, compared: Compared, tokens: Tensor
 
 
 def position_bins(seqlen: int) -> Array:
-    """Borders of at most 128 equal bins of the global sequence: int64 (bins + 1,)."""
+    """Return the borders of at most 128 equal bins of the global sequence: int64 (bins + 1,)."""
     bins = min(seqlen, POSITION_BINS)
     return -(-np.arange(bins + 1) * seqlen // bins)
 
 
 def bin_owners(borders: Array, token_map: Tensor) -> Array:
-    """The rank that holds every token of a bin; -1 where several ranks share it. Tokens behind the last border are
-    padding."""
+    """Return the rank that holds every token of a bin; -1 where several ranks share it. Tokens behind the last border
+    are padding."""
     owner = np.empty(token_map.numel(), dtype=np.int64)
     owner[token_map.flatten().numpy()] = np.repeat(np.arange(token_map.shape[0]), token_map.shape[1])
     owner = owner[: borders[-1]]
@@ -119,7 +119,8 @@ def bin_owners(borders: Array, token_map: Tensor) -> Array:
 def by_position(
     borders: Array, token_square: Array, token_largest: Array, elements: int, token_map: Tensor
 ) -> tuple[Array, Array]:
-    """Root mean square and largest |error| in each bin of the global sequence, which ends at the last border.
+    """Return the root mean square and largest |error| in each bin of the global sequence, which ends at the last
+    border.
 
     token_square, token_largest: of each token's errors, (W, S/W); elements: that a token has; token_map: (W, S/W), the
     global tokens.

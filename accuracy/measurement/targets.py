@@ -89,7 +89,7 @@ class Targets:
         return cls(inputs, given, exact, floor, {} if unquantised is None else _named(unquantised, inputs))
 
     def single_device(self, case: Case) -> Named:
-        """The case's kernel on the whole sequence, in the case's dtype."""
+        """Run the case's kernel once on the whole sequence, in the case's dtype, and return its results."""
         if case.kernel not in self.single_devices:
             kernel = build_kernel(case)
             q, k, v, dout = self.given.tensors
@@ -119,7 +119,7 @@ class Targets:
         return found
 
     def magnitudes(self, case: Case) -> "Magnitudes":
-        """What condition numbers are made of; case: any that has these inputs."""
+        """Return what condition numbers are made of; case: any that has these inputs."""
         from accuracy.measurement import condition
 
         problem = case.problem
@@ -149,17 +149,17 @@ class Targets:
         return self._target((of, tensor), case, tensor, vars(self)[of][tensor])
 
     def dout(self, case: Case) -> Tensor:
-        """The incoming gradient in the case's shards, float64."""
+        """Return the incoming gradient in the case's shards, float64."""
         return self._target("dout", case, "dout", self.inputs.dout).values
 
     def single_device_sums(self, case: Case, tensor: str) -> Sums:
-        """The single-device kernel's own error on each rank's tokens."""
+        """Return the single-device kernel's own error on each rank's tokens."""
         return self._error(case, tensor, case.kernel, lambda: self.target(case, tensor, "single_device").values)
 
     def floor_sums(self, case: Case, tensor: str, dtype: str) -> Sums:
-        """The least error that any implementation can have on each rank's tokens; of results that a kernel stores in 8
-        bits, with their scales, that of these. dtype: in which the tensor is stored,
-        the case's for it or, of lse, a coarser one."""
+        """Return the least error that any implementation can have on each rank's tokens; of results that a kernel
+        stores in 8 bits, with their scales, that of these. dtype: in which the tensor is stored, the case's for it or,
+        of lse, a coarser one."""
 
         policy = None if schedule_of(case.variant.forward).merges else _policy_of_results(case, tensor)
 
@@ -174,7 +174,7 @@ class Targets:
         return self._error(case, tensor, ("floor", dtype, policy), None if exact else stored)
 
     def _quantised(self, case: Case, tensor: str, policy: quantisation.Policy) -> Tensor:
-        """The reference rounded to the 8 bits in which a kernel stores it, then to the case's dtype."""
+        """Return the reference rounded to the 8 bits in which a kernel stores it, then to the case's dtype."""
         if tensor == "delta":
             return (self.inputs.dout.double() * self._quantised(case, "out", policy)).sum(-1)
         place = policy.of_rows if tensor in ("out", "dq") else policy
@@ -196,7 +196,7 @@ class Targets:
         return made
 
     def _error(self, case: Case, tensor: str, what: object, shards: Callable[[], Tensor] | None) -> Sums:
-        """The error of shards; without them, what rounding to float64 is expected to cost."""
+        """Return the error of shards; without them, what rounding to float64 is expected to cost."""
 
         def error() -> Sums:
             reference = self.target(case, tensor)
@@ -206,7 +206,7 @@ class Targets:
 
 
 def _policy_of_results(case: Case, tensor: str) -> quantisation.Policy | None:
-    """The kernel's policy, where it stores the tensor in fewer bits than the case's dtype has."""
+    """Return the kernel's policy, where it stores the tensor in fewer bits than the case's dtype has."""
     policy = quantisation.policy_in(case.kernel.name, case.kernel.options_text)
     place = "out" if tensor == "delta" else tensor
     return policy if policy is not None and place in policy.formats else None

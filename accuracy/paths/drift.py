@@ -61,7 +61,8 @@ def differing(a: Tensor, b: Tensor) -> Tensor:
 
 
 def rows_of(name: str, dtype: str, a: Tensor, b: Tensor, reference: Tensor, healthy: Tensor, natural: float) -> Rows:
-    """The rows of one tensor. dtype: the case's; natural: the tensor's size where nothing cancels, see `Targets`."""
+    """Return the rows of one tensor. dtype: the case's; natural: the tensor's size where nothing cancels, see
+    `Targets`."""
     errors = [metrics.error_of(x, reference) for x in (a, b, healthy)]
     known = reference.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
     difference = metrics.error_of(a, b.double())
@@ -90,7 +91,7 @@ def _by_token(x: Tensor) -> Array:
 
 
 def numbers(rows: Rows, tokens: Array | slice) -> dict[str, Any]:
-    """The columns of a group of tokens."""
+    """Return the columns of a group of tokens."""
     a, b, healthy, reference, difference, product, along = (
         getattr(rows, name)[tokens].ravel()
         for name in ("a", "b", "healthy", "reference", "difference", "product", "along")
@@ -118,14 +119,15 @@ def numbers(rows: Rows, tokens: Array | slice) -> dict[str, Any]:
 
 
 def _limit(healthy: Array, floor: float) -> float:
-    """The squared difference that two healthy paths stay below."""
+    """Return the squared difference that two healthy paths stay below."""
     total = healthy.sum() + floor * healthy.size
     chance = CERTAIN * healthy.std() * np.sqrt(healthy.size)
     return float(2 * HEALTHY**2 * (total + chance))
 
 
 def _worst_row(rows: Rows, tokens: Array | slice) -> tuple[int, float]:
-    """The token of the row with the largest relative difference, and that; rows of nearly no size count as the mean."""
+    """Return the token of the row with the largest relative difference, and that; rows of nearly no size count as the
+    mean."""
     reference = rows.reference[tokens]
     size = np.maximum(reference, max(1e-6 * float(reference.mean()), rows.floor))
     relative = rows.difference[tokens] / size
@@ -139,8 +141,8 @@ def _over(part: float, error: float) -> float:
 
 
 def rank_columns(rows: Rows, tokens: Iterable[Array]) -> dict[str, list[Any]]:
-    """A tensor's columns: of each rank of path a, null where it has no tokens, and last of all tokens. tokens: global,
-    of each rank."""
+    """Return a tensor's columns: of each rank of path a, null where it has no tokens, and last of all tokens. tokens:
+    global, of each rank."""
     groups = [*(numbers(rows, each) if len(each) else {} for each in tokens), numbers(rows, slice(None))]
     return {name: [each.get(name) for each in groups] for name in groups[-1]}
 

@@ -46,12 +46,12 @@ class Axis:
 
 
 def answer(observation: Observation) -> Answer:
-    """Rows of `boundaries/`."""
+    """Return the rows of `boundaries/`."""
     return Answer(tables={"boundaries": rows(observation.case, observation.targets)})
 
 
 def rows(case: Case, targets: Targets) -> list[Row]:
-    """The boundaries of every axis that the case asks for."""
+    """Return the boundaries of every axis that the case asks for."""
     asked = ((name, getattr(case.reruns, name)) for name in AXES)
     return [row for name, most in asked if most for row in _of_axis(name, most, case, targets)]
 
@@ -83,7 +83,7 @@ def _no_other_processes(case: Case) -> str | None:
 
 
 def _can(case: Case) -> bool:
-    """Whether the path can run it."""
+    """Return whether the path can run it."""
     schedule = schedule_of(case.variant.forward)
     shared = sharding.unsupported(case.variant.sharding, case.problem.seqlen, case.world_size)
     unknown = any(feature not in schedule.features for feature in case.problem.features)
@@ -104,7 +104,7 @@ class _Probe:
     at: int = 0
 
     def boundaries(self) -> Iterator[tuple[int, int]]:
-        """Pairs of neighbouring values whose bits differ: the first one between each two rungs of the ladder."""
+        """Yield pairs of neighbouring values whose bits differ: the first one between each two rungs of the ladder."""
         last = len(self.values) - 1
         rungs = sorted({0, last, *(2**power for power in range(last.bit_length()) if 2**power < last)})
         for begin, end in pairwise(rungs):
@@ -117,7 +117,7 @@ class _Probe:
             yield self.values[low], self.values[high]
 
     def across(self, before: int, value: int) -> Iterator[Row]:
-        """What changes from a value to the next, tensor by tensor."""
+        """Yield what changes from a value to the next, tensor by tensor."""
         healthy = self.targets.single_device(replace(self.case, kernel=HEALTHY))
         natural = self.targets.natural(self.case.problem)
         for name in self.seen[value]:
@@ -161,14 +161,14 @@ def _with_problem(case: Case, **changes: Any) -> Case:
 
 
 def _more(case: Case, seed: int, **changes: Any) -> list[Tensor]:
-    """Tensors of another sequence or more tokens, drawn as the case's."""
+    """Return tensors of another sequence or more tokens, drawn as the case's."""
     problem = replace(case.problem, **changes)
     drawn = drawing.draw(case.inputs, problem, seed)
     return list(drawing.round_to(drawn, case.dtype, case.device).tensors)
 
 
 def _batch(case: Case, own: Sequence[Tensor], mates: int, place: int) -> list[Tensor]:
-    """The own sequence at a place among others."""
+    """Return the own sequence at a place among others."""
     others = _more(case, case.seed + 1, batch=mates) if mates else [x[:0] for x in own]
     return [torch.cat([y[:place], x, y[place:]]) for x, y in zip(own, others, strict=True)]
 

@@ -73,10 +73,9 @@ def answer(observation: Observation) -> Answer:
 
 
 def _healthy(case: Case, targets: Targets) -> Named:
-    """What a healthy path may give: eager's tensors, or, farther off, a path's own kernel run once, or eager on keys
-    and values that a path's wire or cache keeps in 8 bits.
-    A kernel is asked that casts to 8 bits, and for lse one whose exp or log is a coarse one, no farther than such a
-    function errs."""
+    """Return what a healthy path may give: eager's tensors, or, farther off, a path's own kernel run once, or eager on
+    keys and values that a path's wire or cache keeps in 8 bits. A kernel is asked that casts to 8 bits, and for lse one
+    whose exp or log is a coarse one, no farther than such a function errs."""
     found = dict(targets.single_device(replace(case, kernel=HEALTHY)))
     wide = accumulation_dtype(case.dtype)
     coarse = COARSE_LOGARITHM if wide == held(case.dtype) else FAST_EXPONENTIAL
@@ -104,7 +103,7 @@ def _widen(found: Named, own: Named, reference: Named, most: float) -> None:
 
 
 def run(case: Case, tensors: Sequence[Tensor]) -> Sequence[Results]:
-    """What all ranks return for the whole q, k, v, dout, in this process; a function alone in its group."""
+    """Run all ranks on the whole q, k, v, dout in this process, a function alone in its group; return their results."""
     layout = case.variant.sharding, case.world_size
     shards = list(zip(*(cut(x, *layout) for x in tensors), strict=True))
     return run_alone(case, shards).results

@@ -54,7 +54,7 @@ class Side:
 
 
 def answer(observation: Observation) -> Answer:
-    """Rows of `places/`."""
+    """Return the rows of `places/`."""
     return Answer(tables={"places": rows(observation.case, observation.targets)})
 
 
@@ -119,7 +119,7 @@ class Switches:
             yield about
 
     def hybrid(self, places: Places) -> Named:
-        """What the path returns with these places as path b has them."""
+        """Return the tensors of the path with these places as path b has them."""
         if places not in self.found:
             self.at = places
             self.found[places] = self._run(self.case_of(places))
@@ -129,11 +129,11 @@ class Switches:
         return joined(case, run(case, self.targets.given.tensors))
 
     def case_of_path(self, path: Other) -> Case:
-        """The case on another path."""
+        """Return the case on another path."""
         return replace(self.case, **vars(path))
 
     def case_of(self, places: Places) -> Case:
-        """The case with these places as path b has them, all others as path a."""
+        """Return the case with these places as path b has them, all others as path a."""
         outer = self.b if "schedule" in places else self.a
         inner = self.b if "kernel" in places else self.a
 
@@ -169,7 +169,7 @@ class Switches:
 
 
 def _schedules(path: Other) -> tuple[object, ...]:
-    """The sharding and what the schedules do, but for their policies, their knobs, and what they state."""
+    """Return the sharding and what the schedules do, but for their policies, their knobs, and what they state."""
     schedules = [schedule_of(part) for part in (path.variant.forward, path.variant.backward)]
     plain = [(type(each), astuple(replace(each, precision=Precision(), features=()))) for each in schedules]
     return path.variant.sharding, *plain

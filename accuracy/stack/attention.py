@@ -81,7 +81,7 @@ class Exact:
 
 
 def _of_layer(case: Case, layer: int) -> Case:
-    """Each layer drops other weights: a mask follows from the case's seed."""
+    """Return the case with a layer's own mask of dropout, which follows from the seed."""
     return case if case.problem.dropout is None else replace(case, seed=2**16 * layer + case.seed)
 
 
@@ -103,5 +103,5 @@ class _Function(torch.autograd.Function):
 
 
 def known_to_autograd(halves: Halves) -> Attention:
-    """A block's attention."""
+    """Return a block's attention."""
     return partial(_Function.apply, halves)

@@ -89,14 +89,15 @@ def formats(stack: Stack, dtype: torch.dtype) -> tuple[torch.dtype, torch.dtype]
 
 
 def rounding(attention: Attention, dtype: torch.dtype, working: torch.dtype) -> Attention:
-    """An attention in `dtype` amid a stack in `working`: q, k, v and dout are rounded on their way in."""
+    """Return an attention in `dtype` amid a stack in `working`: q, k, v and dout are rounded on their way in."""
     if dtype == working:
         return attention
     return lambda q, k, v: attention(q.to(dtype), k.to(dtype), v.to(dtype)).to(working)
 
 
 def quantities(model: Model, stack: Stack, halves: Halves, dtype: torch.dtype, head_dim: int) -> Iterator[Quantity]:
-    """All quantities of a stack in `dtype`: x of layer 1 to L, the loss, then dx and the weights' of layer L to 1."""
+    """Yield all quantities of a stack in `dtype`: x of layer 1 to L, the loss, then dx and the weights' of layer L to
+    1."""
     stream, working = formats(stack, dtype)
 
     def layer_of(x: Tensor, weights: Weights, layer: int) -> Tensor:

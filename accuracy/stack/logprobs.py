@@ -25,7 +25,7 @@ CLIP = 0.2
 
 
 def rows(case: Case, stack: Stack, model: Model, method: str) -> list[Row]:
-    """A row for each depth. method: of the reference."""
+    """Return a row for each depth. method: of the reference."""
     if case.against is None:
         return []
     other, exact = case.other, Exact(case, method)

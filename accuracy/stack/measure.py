@@ -95,7 +95,7 @@ def _quantities(case: Case, stack: Stack, model: Model, halves: Halves, dtype: s
 
 
 def _rows(found: Iterator[Quantity], targets: StackTargets) -> Iterator[Row]:
-    """What differs from row to row; see `METRICS_OF_STACKS` of the table."""
+    """Yield what differs from row to row; see `METRICS_OF_STACKS` of the table."""
     for layer, tensor, x in found:
         place = layer, tensor
         x, reference = x.double(), targets.reference[place].double()

@@ -8,7 +8,7 @@ from accuracy.variant.base import schedule_of
 
 
 def unsupported(case: Case) -> str | None:
-    """Why a case with a stack cannot be measured, beyond what its attention needs; None: it can."""
+    """Return why a case with a stack cannot be measured, beyond what its attention needs; None: it can."""
     if case.world != "simulated":
         return f"world={case.world} has no stacks; use world=simulated"
     if case.inputs_dtype:

@@ -33,7 +33,7 @@ class Model:
 
 
 def model_of(case: Case, stack: Stack) -> Model:
-    """The weights and the words of a case's stack, on its device."""
+    """Return the weights and the words of a case's stack, on its device."""
     made = _random(case, stack) if stack.weights == "random" else _trained(case, stack)
     kept = [{name: x for name, x in each.items() if stack.norm or not name.endswith("norm")} for each in made.layers]
     layers = tuple({**each, **{name: each[name] * stack.gain for name in ("query", "key")}} for each in kept)

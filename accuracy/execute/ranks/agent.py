@@ -46,7 +46,8 @@ Lead = Callable[[Task, Ranks, Sequence[Planned]], Iterator[Any]]
 def measure(
     task: Task, pending: Sequence[Planned], begin: Callable[[Case], None], lead: Lead = rank_loop.lead
 ) -> Generator[str, None, None]:
-    """The status of every pending case as it ends. To be closed, so that no process stays. Raises RanksEnded."""
+    """Yield the status of every pending case as it ends. Close the generator, so that no process stays. Raises
+    RanksEnded."""
     by_id = {each.case.id: each.case for each in pending}
     _, offset = journal.lines(task.folder)
     with tempfile.TemporaryDirectory(prefix="accuracy-") as rendezvous_folder:
@@ -141,7 +142,8 @@ class OneMachine(StaticTCPRendezvous):
 
 
 def joined(rendezvous_folder: Path, task: Task) -> Ranks:
-    """The other ranks. Where one is gone before all have met, this process ends because of it: that one says why."""
+    """Return the other ranks. Where one is gone before all have met, this process ends because of it: that one says
+    why."""
     try:
         return rendezvous.join_on_machine(rendezvous_folder, task.backend, task.sizes)
     except RuntimeError:

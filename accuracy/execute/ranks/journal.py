@@ -23,7 +23,7 @@ class Known:
     unanswered: set[str] = field(default_factory=set)
 
     def reason(self, case_id: str) -> str | None:
-        """Why the case is a failed row without being tried again; None: it is to be tried."""
+        """Return why the case is a failed row without being tried again; None: it is to be tried."""
         ends = []
         for noted in filter(None, self.tries.get(case_id, [])):
             ended = " and ".join(text for word, text in noted if word == "ended")
@@ -45,7 +45,7 @@ def note(folder: Path, word: str, text: str = "") -> None:
 
 
 def lines(folder: Path, offset: int = 0) -> tuple[list[tuple[str, str]], int]:
-    """Word and text of every whole line behind an offset in bytes, and the offset behind them."""
+    """Return word and text of every whole line behind an offset in bytes, and the offset behind them."""
     path = folder / NAME
     content = path.read_bytes()[offset:] if path.exists() else b""
     complete = content[: content.rfind(b"\n") + 1]
@@ -54,7 +54,7 @@ def lines(folder: Path, offset: int = 0) -> tuple[list[tuple[str, str]], int]:
 
 
 def read(folder: Path) -> Known:
-    """What all lines together say."""
+    """Return what all lines together say."""
     known, case = Known(), ""
     for word, text in lines(folder)[0]:
         if word == "launch":

@@ -20,13 +20,13 @@ class Stuck(RuntimeError):
 
 
 def device_of(group: dist.ProcessGroup) -> str:
-    """The device whose tensors a group carries, `cpu` or `cuda`."""
+    """Return the device whose tensors a group carries, `cpu` or `cuda`."""
     return "cuda" if dist.get_backend(group) == "nccl" else "cpu"
 
 
 def share(text: str, group: dist.ProcessGroup, patience: float | None = None) -> list[str]:
-    """Every rank's text on every rank, in rank order. patience: seconds that the others may take to come (None: as long
-    as the group has). Raises Stuck after them, and another RuntimeError where a rank is gone."""
+    """Return every rank's text on every rank, in rank order. patience: seconds that the others may take to come (None:
+    as long as the group has). Raises Stuck after them, and another RuntimeError where a rank is gone."""
     own, bytes_each = text.encode(), SHORT_BYTES
     deadline = None if patience is None else time.monotonic() + patience
     while True:
@@ -39,8 +39,9 @@ def share(text: str, group: dist.ProcessGroup, patience: float | None = None) ->
 
 
 def _gathered(own: bytes, group: dist.ProcessGroup, deadline: float | None) -> list[bytes]:
-    """As many bytes of every rank, on every rank: through the first, as gloo's all-gather among 4 ranks takes 3 to 5
-    times as long. Nobody leaves before all have come. deadline: of the others, in monotonic seconds. Raises Stuck."""
+    """Return every rank's bytes, as many each, on every rank: through the first, as gloo's all-gather among 4 ranks
+    takes 3 to 5 times as long. Nobody leaves before all have come. deadline: of the others, in monotonic seconds.
+    Raises Stuck."""
     every = torch.zeros(dist.get_world_size(group), len(own), dtype=torch.uint8, device=device_of(group))
     sent = torch.frombuffer(bytearray(own), dtype=torch.uint8).to(every.device)
     places = list(every.unbind()) if dist.get_rank(group) == 0 else None
@@ -58,7 +59,7 @@ def _wait(work: dist.Work, deadline: float | None) -> None:
 
 
 def share_numbers(numbers: Sequence[int], group: dist.ProcessGroup) -> list[int]:
-    """The first rank's numbers on every rank, once all have come; every rank gives as many."""
+    """Return the first rank's numbers on every rank, once all have come; every rank gives as many."""
     own = numbers if dist.get_rank(group) == 0 else [0] * len(numbers)
     tensor = torch.tensor(own, dtype=torch.int64, device=device_of(group))
     dist.all_reduce(tensor, group=group)
@@ -79,14 +80,14 @@ Described = list[tuple[str, list[int]] | None]
 
 
 def describe(tensors: Sequence[Tensor | None]) -> Described:
-    """What `collect` has to know before the tensors come."""
+    """Return what `collect` has to know before the tensors come."""
     return [None if x is None else (str(x.dtype).removeprefix("torch."), list(x.shape)) for x in tensors]
 
 
 def collect(
     tensors: Sequence[Tensor | None], described: Sequence[Described], group: dist.ProcessGroup
 ) -> list[tuple[Tensor | None, ...]]:
-    """Every rank's tensors on the first rank, in rank order; nothing on the others. described: by rank."""
+    """Return every rank's tensors on the first rank, in rank order; nothing on the others. described: by rank."""
     if dist.get_rank(group) > 0:
         sent = [x.detach().contiguous().view(-1).view(torch.uint8) for x in tensors if x is not None]
         _exchange([dist.P2POp(dist.isend, x, group=group, group_peer=0) for x in sent if x.numel()])

@@ -121,7 +121,7 @@ def _in_time(task: Task, pipeline: Pipeline, each: Planned) -> Measured:
 
 
 def _hopeless(case: Case, cases: Sequence[Case], known: journal.Known) -> str | None:
-    """Why a case of a variant that never answered is not tried: each would take the whole time limit."""
+    """Return why a case of a variant that never answered is not tried: each would take the whole time limit."""
     same = {each.id for each in cases if each.variant == case.variant and each.world_size > 1}
     silent = same & known.unanswered
     if len(silent) < journal.TRIES or any(known.statuses.get(each) == table.OK for each in same):
@@ -154,11 +154,11 @@ class Rank:
 
     @property
     def case(self) -> Case:
-        """The case, without its reruns."""
+        """Return the case, without its reruns."""
         return replace(self.task.cases[self.number], reruns=Reruns())
 
     def tell(self, number: int = -1, what: int = END) -> tuple[int, int]:
-        """The first rank's case and what to do with it, on every rank."""
+        """Return the first rank's case and what to do with it, on every rank."""
         try:
             number, what = messages.share_numbers((number, what), self.ranks.control)
         except RuntimeError:
@@ -205,7 +205,7 @@ class Rank:
         return Ran(results, device.Cost(seconds, None if None in peaks else max(peaks)), repeated)
 
     def take_part(self, what: int, given: Tensors | None = None) -> tuple[list[Message], list[Results]]:
-        """What every rank tells of its part; on the first, which is given its shards, also all results."""
+        """Return what every rank tells of its part; on the first, which is given its shards, also all results."""
         results: Results = ()
         part: Message = {}
         self._agreed = self._all_come = False
