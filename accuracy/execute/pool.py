@@ -98,7 +98,8 @@ class _Worker:
 
     def keep_busy(self, schedule: "Schedule", begin: Callable[[Case], None]) -> bool:
         """Send a free process its next case; return whether the process has something to do."""
-        if self.ready and self.case is None and (case := schedule.take(self.number)) is not None:
+        free = self.usable and self.ready and self.case is None
+        if free and (case := schedule.take(self.number)) is not None:
             self.case = case
             self.deadline = time.monotonic() + limit(case, self.work.case_seconds) + STACK_SECONDS
             begin(case)
