@@ -21,10 +21,9 @@ VARIABLES = {
     BAD: "bad",
 }  # fmt: skip
 VARIABLES |= {f"#fe00{index:02x}": f"series-{index}" for index in range(mark.COLOURS)}
-REFERENCES: dict[str, dict[str, Any]] = {  # by the class in the page
-    "single-device": {"color": SINGLE_DEVICE, "linestyle": (0, (6, 3)), "linewidth": 1.1, "gid": "single-device"},
-    "floor": {"color": FLOOR, "linestyle": (0, (1.2, 2)), "linewidth": 1.1, "gid": "floor"},
-}
+REFERENCE: dict[str, Any] = {  # the line at 1; its gid is its class in the page
+    "color": SINGLE_DEVICE, "linestyle": (0, (6, 3)), "linewidth": 1.1, "gid": "single-device",
+}  # fmt: skip
 SETTINGS: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "accuracy", "font.size": 9, "axes.linewidth": 0.6}
 SETTINGS |= dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), SOFT)
 SETTINGS |= {"text.color": INK, "text.parse_math": False}

@@ -1,7 +1,7 @@
 """How does a matplotlib figure become inline SVG that is small, deterministic, and right in light and dark?
 
-matplotlib's stand-in colours become CSS variables, its fonts the page's, its identifiers private to the figure; groups
-and styles that say nothing or say it again go. The text alternative (`title`, `desc`) comes in.
+matplotlib's stand-in colours become CSS variables, its fonts the page's, its identifiers private to the figure. The
+text alternative (`title`, `desc`) comes in.
 """
 
 import io
@@ -29,7 +29,6 @@ def to_svg(axes: Axes, name: str, title: str, description: str) -> Markup:
     used = {identifier: f"{name}-{place}" for place, identifier in enumerate(uses)}
     for element in root.iter():
         _simplify(element, used)
-    _unwrap(root)
     content = "".join(ElementTree.tostring(child, encoding="unicode") for child in root)
     return Markup(
         f'<svg class="chart" role="img" aria-labelledby="{name}-t {name}-d" viewBox="{root.get("viewBox")}">'
@@ -50,7 +49,7 @@ def _strip_namespaces(root: Element) -> None:
 
 
 def _simplify(element: Element, used: dict[str, str]) -> None:
-    """Page colours and fonts, short paths, private identifiers; the ids of series become classes."""
+    """Page colours and fonts, short coordinates, private identifiers; the ids of series become classes."""
     identifier = element.attrib.pop("id", "")
     if identifier in used:
         element.set("id", used[identifier])
@@ -58,15 +57,12 @@ def _simplify(element: Element, used: dict[str, str]) -> None:
         element.set("class", found[1])
     if element.get("transform", "").startswith("rotate(-0"):
         del element.attrib["transform"]
-    short = {
-        "href": lambda href: f"#{used[href[1:]]}",
-        "style": _page_style,
-        "x": _short,
-        "y": _short,
-        "d": _short_path,
-    }
-    for key in short.keys() & element.attrib.keys():
-        element.set(key, short[key](element.attrib[key]))
+    if "href" in element.attrib:
+        element.set("href", f"#{used[element.attrib['href'][1:]]}")
+    if "style" in element.attrib:
+        element.set("style", _page_style(element.attrib["style"]))
+    for key in {"x", "y", "d"} & element.attrib.keys():  # to a tenth of a point
+        element.set(key, " ".join(re.sub(r"(\d\.\d)\d+", r"\1", element.attrib[key]).split()))
 
 
 def _page_style(style: str) -> str:
@@ -78,42 +74,3 @@ def _page_style(style: str) -> str:
 
 def _font(found: re.Match[str]) -> str:
     return f"font-size:{found[2]}px" + (";font-weight:600" if found[1] else "")
-
-
-def _short(places: str) -> str:
-    """Coordinates to a tenth of a point."""
-    return " ".join(re.sub(r"(\d\.\d)\d+", r"\1", places).split())
-
-
-def _short_path(path: str) -> str:
-    """Straight lines as steps from point to point, in whole tenths so that no error adds up; curves as they are."""
-    if not re.fullmatch(r"[MLz\d.\s-]*", path):
-        return _short(path)
-    return "".join(_steps(part) + ("z" if "z" in part else "") for part in path.split("M")[1:])
-
-
-def _steps(part: str) -> str:
-    places = [round(10 * float(number)) for number in re.findall(r"-?\d+(?:\.\d+)?", part)]
-    steps = [now - before for before, now in zip(places, places[2:], strict=False)]
-    return f"M{_tenths(places[:2])}" + (f"l{_tenths(steps)}" if steps else "")
-
-
-def _tenths(numbers: list[int]) -> str:
-    """`40.3 117.2`, `3.3-.4`: a sign separates as a space does, and a zero before the point says nothing."""
-    texts = (f"{number / 10:g}" for number in numbers)
-    return re.sub(r"(?<!\d)0\.", ".", " ".join(texts)).replace(" -", "-")
-
-
-def _unwrap(parent: Element) -> None:
-    """Groups without attributes dissolve, and what all drawn children say alike, their group says once."""
-    flat: list[Element] = []
-    for child in parent:
-        _unwrap(child)
-        empty = child.tag == "g" or (child.tag == "defs" and not len(child))
-        flat.extend(list(child) if empty and not child.attrib else [child])
-    parent[:] = flat
-    styles = {child.get("style") for child in parent if child.tag != "defs"}
-    if parent.tag == "g" and len(flat) > 2 and len(styles) == 1 and "style" not in parent.attrib and None not in styles:
-        parent.set("style", str(styles.pop()))
-        for child in parent:
-            child.attrib.pop("style", None)

@@ -65,19 +65,18 @@ def publish(
 
 def _write(target: Path, about: dict[str, Any], rows: pd.DataFrame, every_digit: bool, bins: pd.DataFrame) -> None:
     """Everything that a reader has of the rows. bins: of all positions."""
-    from accuracy.report import build, figure
-    from accuracy.report.section import positions
+    from accuracy.report import build, published
 
     alone = rows[~table.in_stacks(rows)]
     storage.write_table(storage.lean_results(rows, every_digit), target / "results.parquet")
-    drawn = positions.drawn(alone, bins)
+    drawn = published.drawn(alone, bins)
     if len(drawn):
         storage.write_table(storage.lean_positions(drawn), target / "positions.parquet")
     storage.write_json(target / "run.json", {**_without_places(about), "full_table": storage.digest(rows)})
     storage.write_sums(target)
     build.write_report(target)
     if len(alone):
-        figure.write_growth_figure(alone, target / "growth.svg")
+        published.write_growth_figure(alone, target / "growth.svg")
 
 
 def _write_further(target: Path, folder: Path) -> None:

@@ -73,7 +73,7 @@ class JointReport(Callback):
 
 def _report(folder: Path) -> str:
     from accuracy.report.build import write_report
-    from accuracy.report.sweep import write_sweep
+    from accuracy.report.folder import write_sweep
 
     if not (folder / JOBS).is_file():
         return ""

@@ -1,36 +1,34 @@
 """How do all rows travel inside the page? Columns as JSON, gzip, base64: no byte of it can end a script element.
 
-What is the same in every row of a case is said once; texts are places in a list of the distinct ones. Where there are
-too many rows, digits go first, then per-rank rows of the later seeds; rows over all ranks stay to the last.
+What is the same in every row of a case is written once; texts are numbers of a list of the distinct ones. Where there
+are too many rows, digits go first, then per-rank rows of the later seeds; rows over all ranks stay to the last.
 """
 
 import base64
 import json
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from accuracy.chart.view import Table, cells
-from accuracy.core.number import count, ratio, scientific
-from accuracy.report.profile import coarsening
-from accuracy.report.section.missing import command
-from accuracy.report.section.positions import MOST_LEGIBLE_WORLD
-from accuracy.report.series import geometric_means
+from accuracy.core.number import count
+from accuracy.report.about import command
 from accuracy.results.table import ALL_RANKS, LOSSES, METRICS
 
 BUDGET_BYTES = 2_600_000  # of base64 text: 50,000 rows fit, and the page stays below 3 MB with its charts
 COMFORTABLE_BYTES = 950_000  # what rows may cost before they are cut to what a page shows
 MOST_POSITION_BYTES = 250_000
+MOST_LEGIBLE_WORLD = 16  # ranks whose chunks can be told apart in a line along the sequence
+WIDEST = 32  # bins joined to one: of the 128 that a case has, 4 are left
 WHOLE_DIGITS = 6  # of rows over all ranks always: the page joins their seeds and rounds once, as its tables do
 OF_RANKS = ("error_rel", "error_max", "error_mean", "diff_rel", "diff_max", "diff_mean", "x_single_device", "ulp_max",
             "worst_token")  # fmt: skip
 _ONLY_WHOLE = [name for name in (*METRICS, *LOSSES, "worst_batch", "worst_head", "worst_dim") if name not in OF_RANKS]
-_OF_POSITIONS = ("facet", "series", "world_size", "tensor", "token_begin", "token_end", "rank", "error_rms")
-MOST_SUMMARY_ROWS = 300
+_LINE = ["facet", "series", "world_size", "tensor"]
+_OF_POSITIONS = [*_LINE, "token_begin", "token_end", "rank", "error_rms"]
 _FORMATS = np.array(
     ["%d", *(f"%.{digits}g" for digits in range(1, WHOLE_DIGITS + 1)), '"-inf"', '"inf"', "null"], "object"
 )
@@ -55,28 +53,27 @@ def encode_rows(
 
     profiles: errors along the sequence; setting: whose to keep where not all fit.
     """
-    bins, commands, total = _positions(profiles, setting), _commands(results), len(results)
+    bins, total, comfortable = _positions(profiles, setting), len(results), min(COMFORTABLE_BYTES, budget)
     rounded = "Numbers of single ranks are rounded to {} significant digits; results.parquet has every row and column."
-    for digits in (WHOLE_DIGITS, 4):
-        most = min(COMFORTABLE_BYTES, budget)
+    slim = f"Of single ranks the page has {', '.join(OF_RANKS)}. {rounded.format(3)}"
+    firsts = results.drop_duplicates("case_id").to_dict("records")
+    commands = {str(row["case_id"]): json.dumps(command(row)) for row in firsts}
+    for digits, most in ((WHOLE_DIGITS, comfortable), (4, comfortable), (3, budget)):
+        if digits == 3:
+            results = _slim(results)
         encoded = _base64(_pieces(results, digits, commands, bins), most)
         if len(encoded) <= most:
-            return EmbeddedRows(encoded, total, f"All {count(total, 'row')}. {rounded.format(digits)}")
-    results = _slim(results)
-    rounded = f"Of single ranks the page has {', '.join(OF_RANKS)}. {rounded}"
-    digits = 3  # as the page writes every number
-    encoded = _base64(_pieces(results, digits, commands, bins))
-    if len(encoded) <= budget:
-        return EmbeddedRows(encoded, total, f"All {count(total, 'row')}. {rounded.format(digits)}")
+            note = slim if digits == 3 else rounded.format(digits)
+            return EmbeddedRows(encoded, total, f"All {count(total, 'row')}. {note}")
     later = (results["rank"] != ALL_RANKS) & results["tensor"].notna()
     priority = results.assign(_later=later).sort_values(["_later", "seed"], kind="stable").index
-    keep, left = total, budget - len(_base64([bins]))
+    encoded, keep, left = _base64(_pieces(results, 3, commands, bins)), total, budget - len(_base64([bins]))
     while len(encoded) > budget and keep:
         keep = int(keep * min(0.95, 0.98 * max(left, 0) / len(encoded)))
-        encoded = _base64(_pieces(results.loc[sorted(priority[:keep])], digits, commands, bins if keep else ""))
+        encoded = _base64(_pieces(results.loc[sorted(priority[:keep])], 3, commands, bins if keep else ""))
     note = (
         f"This file holds {keep:,} of {count(total, 'row')}: {total - keep:,} were left out to keep it small, "
-        f"per-rank rows of the later seeds first. {rounded.format(digits)}"
+        f"per-rank rows of the later seeds first. {slim}"
     )
     return EmbeddedRows(encoded, keep, note)
 
@@ -88,24 +85,18 @@ def _slim(results: pd.DataFrame) -> pd.DataFrame:
     return results.assign(**{name: kept[name] for name in columns})
 
 
-def _commands(rows: pd.DataFrame) -> dict[str, str]:
-    """By case, what measures it again, as JSON."""
-    firsts = rows.drop_duplicates("case_id").to_dict("records")
-    return {str(row["case_id"]): json.dumps(command(row)) for row in firsts}
-
-
-def _pieces(rows: pd.DataFrame, digits: int, commands: Mapping[str, str], bins: str = "") -> Iterator[str]:
-    """The page's JSON, made column by column as it is asked for."""
+def _pieces(rows: pd.DataFrame, digits: int, commands: dict[str, str], bins: str) -> Iterator[str]:
+    """The page's JSON, made column by column as it is asked for. commands: by case, as JSON."""
     case, _ = pd.factorize(rows["case_id"])
     _, first = np.unique(case, return_index=True)
     firsts = rows.iloc[first]
     each = np.where(rows["rank"] == ALL_RANKS, WHOLE_DIGITS, digits)
     yield f'{{"count":{len(rows)},"cases":{json.dumps(case.tolist(), separators=(",", ":"))},'
     yield f'"commands":[{", ".join(commands[str(each)] for each in firsts["case_id"])}],"columns":['
-    for place, name in enumerate(rows):
+    for number, name in enumerate(rows):
         same = _same(rows[name], first[case])
         about = f'"name":{json.dumps(name)},"by_case":{json.dumps(same)}'
-        yield "," if place else ""
+        yield "," if number else ""
         yield f"{{{about},{_values(firsts[name], WHOLE_DIGITS) if same else _values(rows[name], each)}}}"
     yield f"]{bins}}}"
 
@@ -114,10 +105,9 @@ def _same(values: pd.Series, first: np.ndarray) -> bool:
     """Whether each value is that of the row which its case has first."""
     if values.dtype == np.float64:  # codes of many different numbers take long
         numbers = values.to_numpy()
-        firsts = numbers[first]
-        return bool(((numbers == firsts) | (np.isnan(numbers) & np.isnan(firsts))).all())
+        return np.array_equal(numbers, numbers[first], equal_nan=True)
     codes, _ = pd.factorize(values)
-    return bool((codes == codes[first]).all())
+    return np.array_equal(codes, codes[first])
 
 
 def _base64(pieces: Iterable[str], most: float = math.inf) -> str:
@@ -147,12 +137,27 @@ def _positions(profiles: pd.DataFrame | None, setting: str) -> str:
 
 def _candidates(profiles: pd.DataFrame, setting: str) -> Iterator[pd.DataFrame]:
     """All lines in wider and wider bins; if even the widest are too many, the setting's."""
-    whole = profiles
-    for whole in coarsening(profiles, MOST_POSITION_BYTES):
-        yield whole
-    here = whole["facet"] == setting
-    yield whole[here]
-    yield whole[here & (whole["world_size"] <= MOST_LEGIBLE_WORLD)]
+    for power in range(WIDEST.bit_length()):
+        yield (found := with_wider_bins(profiles, 2**power))
+    here = found["facet"] == setting
+    yield found[here]
+    yield found[here & (found["world_size"] <= MOST_LEGIBLE_WORLD)]
+
+
+def with_wider_bins(profiles: pd.DataFrame, bins: int) -> pd.DataFrame:
+    """The same lines, so many neighbouring bins of tokens as one: error_rms over all their tokens; rank -1 where they
+    are of several."""
+    if bins == 1:
+        return profiles
+    rows = profiles.sort_values([*_LINE, "token_begin"], kind="stable")
+    tokens = (rows["token_end"] - rows["token_begin"]).astype("float64")
+    rows = rows.assign(bin=rows.groupby(_LINE).cumcount() // bins, tokens=tokens, last=rows["rank"])
+    rows["square"] = rows["error_rms"] ** 2 * tokens
+    how = {"token_begin": "first", "token_end": "last", "rank": "min", "last": "max", "square": "sum", "tokens": "sum"}
+    found = rows.groupby([*_LINE, "bin"], sort=False).agg(how).reset_index()
+    one = found["rank"] == found["last"]
+    found = found.assign(rank=found["rank"].where(one, -1), error_rms=np.sqrt(found["square"] / found["tokens"]))
+    return found[_OF_POSITIONS]
 
 
 def _values(values: pd.Series, digits: np.ndarray | int) -> str:
@@ -174,29 +179,3 @@ def _numbers(values: np.ndarray, digits: np.ndarray | int) -> str:
     kinds = np.select([whole, finite, np.isnan(values), values > 0], [0, digits, -1, -2], -3)
     formats = _FORMATS[kinds].tolist()  # the last three by negative places
     return ",".join(formats) % tuple(values[finite].tolist())
-
-
-def summary_table(whole: pd.DataFrame) -> Table:
-    """The page without JavaScript: a plain row per (variant, setting, world size, tensor), seeds joined; the furthest
-    from single device first where there are too many. whole: rows over all ranks."""
-    errors = ("error_rel", "error_max", "diff_rel", "diff_max")
-    ways: dict[str, Callable[[object], str]] = dict.fromkeys(errors, scientific)
-    ways |= {"x_floor": ratio, "x_single_device": ratio}
-    keys = ["facet", "series", "world_size", "tensor"]
-    most = whole.groupby(keys)[["error_max", "diff_max"]].max()
-    joined = geometric_means(whole, keys, [name for name in ways if name not in most]).join(most).reset_index()
-    caption = "Rows over all ranks, geometric mean over seeds (maxima: greatest)"
-    if len(joined) > MOST_SUMMARY_ROWS:
-        caption += f"; the {MOST_SUMMARY_ROWS:,} furthest from single device of {count(len(joined), 'row')}"
-        joined = joined.sort_values("x_single_device", ascending=False, kind="stable").head(MOST_SUMMARY_ROWS)
-    rows = tuple(
-        cells(
-            row["series"],
-            row["facet"],
-            row["world_size"],
-            row["tensor"],
-            *(way(row[name]) for name, way in ways.items()),
-        )
-        for row in joined.to_dict("records")
-    )
-    return Table(caption, ("variant", "setting", "world size", "tensor", *ways), rows)

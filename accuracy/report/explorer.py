@@ -4,7 +4,6 @@ In: a run's labelled rows and its verdicts. Out: the rows of the page, each with
 growth and its error in units of the condition number; errors along the sequence; the headline's case.
 """
 
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,10 @@ from accuracy.chart import mark
 from accuracy.core import fields
 from accuracy.core.dtype import FORMATS, effective_dtype
 from accuracy.core.number import geometric_mean
-from accuracy.report.answer.matrix import gravest
 from accuracy.report.material import Material
-from accuracy.report.section.depth import GRADIENTS
+from accuracy.report.matrix import gravest
 from accuracy.report.series import SINGLE_DEVICE, slot_of, with_labels
+from accuracy.report.stacks import GRADIENTS
 from accuracy.results.table import ALL_RANKS, LOSSES, METRICS, METRICS_OF_PAIRS, OF_STACKS
 from accuracy.verdict.facts import Worst
 from accuracy.verdict.growth import FEWEST_WORLD_SIZES, Growth, fit_growth
@@ -29,44 +28,26 @@ _LINE = ["facet", "series", "tensor"]
 _PROFILE = ["facet", "series", "world_size", "tensor", "token_begin", "token_end"]
 
 
-@dataclass(frozen=True)
-class Preset:
-    """What every view shows first. y: the measure; layers, layer: of a stack, else None."""
-
-    facet: str
-    series: str
-    tensor: str
-    world_size: int
-    y: str
-    layers: int | None = None
-    layer: int | None = None
-
-    @property
-    def words(self) -> dict[str, Any]:
-        """By the names of the page's state."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
-
-def preset_of(worst: Worst | None, rows: pd.DataFrame) -> Preset | None:
-    """The headline's case. rows: of the page; None where they hold no numbers."""
+def preset_of(worst: Worst | None, rows: pd.DataFrame) -> dict[str, Any]:
+    """The headline's case, which every view shows first, by the names of the page's state. y: the measure; layers,
+    layer: of a stack. Empty where the rows of the page hold no numbers."""
     if worst:
-        return Preset(worst.facet, worst.series, worst.tensor, worst.world_size, worst.column)
+        return {"facet": worst.facet, "series": worst.series, "tensor": worst.tensor, "world_size": worst.world_size,
+                "y": worst.column}  # fmt: skip
     measured = rows[rows["tensor"].notna() & (rows["rank"] == ALL_RANKS)]
     gradients = measured[measured["tensor"].isin(GRADIENTS)]
-    return _furthest(gradients if len(gradients) else measured)
-
-
-def _furthest(rows: pd.DataFrame) -> Preset | None:
-    if rows.empty:
-        return None
-    keys = [*_LINE, "world_size", *(name for name in LAYERS if name in rows)]
-    finite = rows[np.isfinite(rows["x_single_device"])]
-    means = (finite if len(finite) else rows.fillna({"x_single_device": 0.0})).groupby(keys, dropna=False)
-    key: Any = means["x_single_device"].agg(geometric_mean).idxmax()
-    found: dict[str, Any] = dict(zip(keys, tuple(key), strict=True))
-    layers, layer = (None if pd.isna(found.get(name)) else int(found[name]) for name in LAYERS)
+    measured = gradients if len(gradients) else measured
+    if measured.empty:
+        return {}
+    keys = [*_LINE, "world_size", *(name for name in LAYERS if name in measured)]
+    finite = measured[np.isfinite(measured["x_single_device"])]
+    finite = finite if len(finite) else measured.fillna({"x_single_device": 0.0})
+    key: Any = finite.groupby(keys, dropna=False)["x_single_device"].agg(geometric_mean).idxmax()
+    found = {name: value for name, value in zip(keys, key, strict=True) if pd.notna(value)}
+    layers = {name: int(found[name]) for name in LAYERS if name in found}
     facet, series, tensor = (str(found[name]) for name in _LINE)
-    return Preset(facet, series, tensor, int(found["world_size"]), "x_single_device", layers, layer)
+    return {"facet": facet, "series": series, "tensor": tensor, "world_size": int(found["world_size"]),
+            "y": "x_single_device"} | layers  # fmt: skip
 
 
 def rows_of(made: Material) -> pd.DataFrame:
@@ -97,7 +78,7 @@ def _stacks(made: Material) -> pd.DataFrame:
 
 def _verdicts(made: Material) -> pd.Series:
     """Of each row over all ranks the gravest label that is not rounding."""
-    labels = {key: label for key, (label, _) in gravest(made.judged.cells).items() if label != ROUNDING}
+    labels = {key: label for key, (label, _) in gravest(made.cells).items() if label != ROUNDING}
     whole = made.whole
     keys = whole[["named", "dtype", "world_size", "tensor"]].itertuples(index=False, name=None)
     found = pd.Series([labels.get(key, "") for key in keys], index=whole.index, dtype="object")

@@ -30,7 +30,6 @@ _FINENESS = {name: -each.unit_roundoff for name, each in DTYPES.items()}
 class Facet:
     """rows: measured rows, all ranks and tensors, with the columns `series` and `facet`."""
 
-    slug: str
     label: str
     rows: pd.DataFrame
 
@@ -115,7 +114,7 @@ def facets_of(labelled: pd.DataFrame) -> list[Facet]:
     """All facets of measured rows, coarsest dtype first."""
     found = [(str(rows["dtype"].iloc[0]), str(label), rows) for label, rows in labelled.groupby("facet")]
     found.sort(key=lambda each: (_FINENESS.get(each[0], 0.0), *each[:2]))
-    return [Facet(f"f{index}", label, rows) for index, (_, label, rows) in enumerate(found)]
+    return [Facet(label, rows) for _, label, rows in found]
 
 
 def series_order(labelled: pd.DataFrame) -> list[str]:

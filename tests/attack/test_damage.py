@@ -13,7 +13,8 @@ import pytest
 
 from accuracy.cli import accept, check, publish, report
 from accuracy.measurement import provenance
-from accuracy.report import build, figure
+from accuracy.report import build
+from accuracy.report import published as of_publishing
 from accuracy.results import storage, table
 from tests.attack.damages import damage
 from tests.gate import made_up
@@ -36,7 +37,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         rows = pd.read_parquet(path)
         storage.write_case(folder / "run", path.stem, rows.astype(object).where(rows.notna(), None).to_dict("records"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figure, "write_growth_figure", lambda rows, path: None)
+        patch.setattr(of_publishing, "write_growth_figure", lambda rows, path: None)
         for reason in ("one", "two"):
             assert check.main(["accept", str(folder / "run"), "--to", str(folder / "reports"), "--reason", reason]) == 0
     return folder
@@ -102,7 +103,7 @@ def undamaged() -> dict[str, Any]:
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without figures, and without the pages of accept and publish: report has them. Our code measured the run."""
-    monkeypatch.setattr(figure, "write_growth_figure", lambda rows, path: None)
+    monkeypatch.setattr(of_publishing, "write_growth_figure", lambda rows, path: None)
     monkeypatch.setattr(provenance, "code_digest", lambda: made_up.FINGERPRINT["code"])
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 

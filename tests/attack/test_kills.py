@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from accuracy.cli import check, report
-from accuracy.report import build, figure
+from accuracy.report import build
+from accuracy.report import published as of_publishing
 from accuracy.results import table
 from accuracy.results.run_table import read_baseline
 from tests.attack.killing import killed
@@ -61,7 +62,7 @@ def test_a_killed_run_keeps_what_it_measured_and_goes_on(
 
 @pytest.fixture
 def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(figure, "write_growth_figure", lambda rows, path: None)
+    monkeypatch.setattr(of_publishing, "write_growth_figure", lambda rows, path: None)
     write_run(tmp_path / "run", SMALL)
     return tmp_path
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from accuracy.report import sweep
+from accuracy.report import folder
 from tests.command_line import SHORT, CommandLine
 
 WORDS = ("-m", *SHORT, "report=true", "variant=ring,zigzag")
@@ -15,7 +15,7 @@ def test_a_sweep_has_one_report_of_all_its_jobs_in_its_folder(accuracy: CommandL
     assert answer.last_line == "report of 2 jobs: here/report.html"
     assert [path.relative_to(tmp_path).parts[0] for path in tmp_path.rglob("report.html")] == ["here"]
     assert sorted(path.parent.name for path in (tmp_path / "here").glob("*/run.json")) == ["0", "1"]
-    run = sweep.read(tmp_path / "here")
+    run = folder.read(tmp_path / "here")
     assert {*run.results["variant"]} == {"ring", "zigzag"}
     assert (len(run.cases), run.planned, run.partial) == (2, 2, False)
     assert run.record["argv"] == ["accuracy", *WORDS, "hydra.sweep.dir=here"]
@@ -42,4 +42,4 @@ def test_a_sweep_without_a_folder_goes_on_in_those_of_the_same_commands(accuracy
 def test_a_job_that_fails_leaves_the_others_their_report(accuracy: CommandLine, tmp_path: Path) -> None:
     answer = accuracy("-m", *SHORT, "report=true", "dtype=float32,float31", "hydra.sweep.dir=here")
     assert answer.status == 2
-    assert {*sweep.read(tmp_path / "here").results["dtype"]} == {"float32"}
+    assert {*folder.read(tmp_path / "here").results["dtype"]} == {"float32"}

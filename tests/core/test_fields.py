@@ -14,9 +14,8 @@ import pytest
 from accuracy.core import fields
 from accuracy.core.case import Case, Problem
 from accuracy.execute import plan
-from accuracy.report import series
-from accuracy.report.section import condition, depth
-from accuracy.report.section.missing import command
+from accuracy.report import further, series, stacks
+from accuracy.report.about import command
 from accuracy.results import cell, claim, table
 from accuracy.results.run_table import RunTable
 from accuracy.verdict import evidence
@@ -140,14 +139,14 @@ def in_the_conditions(name: str) -> None:
     rows = rows_of(two(name))
     rows = pd.concat([rows, rows.assign(inputs="other", case_id=rows["case_id"] + "o")])
     rows = series.with_labels(rows.assign(condition_softmax=1.0, condition_sum=1.0))
-    panels = condition.condition_panels(rows)
+    panels = further.condition_panels(rows)
     drawn = sum(len(panel.data[0].rows) for panel in panels)
     assert drawn == {"seed": 2, "world_size": 2, "inputs": 3}.get(name, 4)
 
 
 def in_the_stacks(name: str) -> None:
     """Their report: a chart's line for each series, along depth or world size."""
-    for setting in depth.settings_of(rows_of(two(name)).assign(tensor="dx", layer=1)):
+    for setting in stacks.settings_of(rows_of(two(name)).assign(tensor="dx", layer=1)):
         assert not setting.rows.duplicated(["series", "layers", "world_size", "seed"]).any()
 
 
@@ -220,9 +219,9 @@ def without(name: str) -> Any:
         (in_the_series, series, "_FACET_DETAILS", "softcap"),
         (in_the_series, series, "_SERIES_DETAILS", "kernel_options"),
         (in_the_series, series, "_VARIANT_DETAILS", "options"),
-        (in_the_conditions, condition, "SIZES", "softcap"),
-        (in_the_stacks, depth, "SETTING", "gain"),
-        (in_the_stacks, depth, "_SERIES", "precision"),
+        (in_the_conditions, further, "SIZES", "softcap"),
+        (in_the_stacks, stacks, "SETTING", "gain"),
+        (in_the_stacks, stacks, "_SERIES", "precision"),
         (in_a_claim, fields, "COLUMNS", "softcap"),
         (in_a_verdict, evidence, "SUBJECT", "softcap"),
         (in_the_command, fields, "COLUMNS", "softcap"),

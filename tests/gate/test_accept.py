@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from accuracy.cli import check
-from accuracy.report import build, figure
+from accuracy.report import build
+from accuracy.report import published as of_publishing
 from accuracy.results import storage, table
 from accuracy.results.run_table import read_baseline
 from tests.gate.made_up import MadeUp, case_id, with_error, without_numbers, write_run
@@ -19,7 +20,7 @@ SMALL = MadeUp(variants=("single_device", "ring"), dtypes=("bfloat16",), sizes=(
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A clean git repository, the working directory. No pages: those have tests of their own."""
     monkeypatch.setattr(build, "write_report", lambda folder: None)
-    monkeypatch.setattr(figure, "write_growth_figure", lambda rows, path: None)
+    monkeypatch.setattr(of_publishing, "write_growth_figure", lambda rows, path: None)
     folder = tmp_path / "repository"
     folder.mkdir()
     monkeypatch.chdir(folder)

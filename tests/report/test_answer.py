@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from accuracy.report.answer.first_screen import Answer
 from accuracy.report.build import answer_of
+from accuracy.report.first_screen import Answer
 from accuracy.report.folder import read_folder
 from accuracy.report.material import material_of
 from tests.report import tables
@@ -129,7 +129,7 @@ def test_a_planted_wrong_headline_is_found(name: str, tmp_path: Path) -> None:
 
 def test_variants_that_differ_in_their_policy_alone_are_told_apart(tmp_path: Path) -> None:
     run = run_of(tmp_path, shape(variants=("single_device", "ring")), tables.two_policies_alike)
-    said = [each.sentence for each in material_of(run).judged.found]
+    said = [each.sentence for each in material_of(run).found]
     assert len(said) == len({*said}) == 3
     assert any(sentence.startswith("ring (lse=bfloat16) merely rounds") for sentence in said)
 

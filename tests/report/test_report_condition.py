@@ -5,7 +5,7 @@ import pytest
 
 from accuracy.report.build import write_report
 from accuracy.report.folder import read_folder
-from accuracy.report.section.condition import condition_panels
+from accuracy.report.further import condition_panels
 from accuracy.report.series import with_labels
 from accuracy.results import table
 from tests.report import page_check

@@ -5,7 +5,7 @@ import pytest
 from accuracy.core.number import MISSING
 from accuracy.report.build import write_report
 from accuracy.report.folder import read_folder
-from accuracy.report.section.recommendation import recommendation_table
+from accuracy.report.further import recommendation_table
 from accuracy.report.series import Facet, facets_of, with_labels
 from tests.report.synthetic import Shape, write_run
 
@@ -39,7 +39,7 @@ def test_take_is_the_fastest_of_those_within_5_percent_of_the_best(facet: Facet)
 
 def test_a_variant_more_than_5_percent_worse_is_not_taken_for_its_speed(facet: Facet) -> None:
     worse = facet.rows["variant"].eq("zigzag") & facet.rows["tensor"].eq("dk")
-    slower = Facet(facet.slug, facet.label, facet.rows.assign(
+    slower = Facet(facet.label, facet.rows.assign(
         x_single_device=facet.rows["x_single_device"].mask(worse, 1.27)))  # fmt: skip
     assert [row[1] for row in names(slower)] == ["ring", "ring"]
 
@@ -47,23 +47,23 @@ def test_a_variant_more_than_5_percent_worse_is_not_taken_for_its_speed(facet: F
 def test_a_seed_that_compiled_first_makes_no_variant_slow(facet: Facet) -> None:
     first = facet.rows["variant"].eq("zigzag") & facet.rows["seed"].eq(0)
     compiled = facet.rows.assign(seconds=facet.rows["seconds"].mask(first, 1000.0))
-    assert [row[1] for row in names(Facet(facet.slug, facet.label, compiled))] == ["zigzag", "zigzag"]
+    assert [row[1] for row in names(Facet(facet.label, compiled))] == ["zigzag", "zigzag"]
 
 
 def test_simulated_ranks_tell_no_memory_of_a_rank(facet: Facet) -> None:
-    table = recommendation_table(Facet(facet.slug, facet.label, facet.rows.assign(world="simulated")))
+    table = recommendation_table(Facet(facet.label, facet.rows.assign(world="simulated")))
     assert table
     assert [(row[1].text, row[3].text, "B" in row[1].detail) for row in table.rows] == [("zigzag", MISSING, False)] * 2
 
 
 def test_one_variant_over_ranks_is_no_choice(facet: Facet) -> None:
     alone = facet.rows[facet.rows["variant"].isin(("single_device", "ring"))]
-    assert recommendation_table(Facet(facet.slug, facet.label, alone)) is None
+    assert recommendation_table(Facet(facet.label, alone)) is None
 
 
 def test_without_times_take_is_any_of_those_within_5_percent_of_the_best(facet: Facet) -> None:
     rows = facet.rows.assign(seconds=float("nan"), world="simulated")
-    assert names(Facet(facet.slug, facet.label, rows)) == [[size, "ring, zigzag"] for size in ("2", "4")]
+    assert names(Facet(facet.label, rows)) == [[size, "ring, zigzag"] for size in ("2", "4")]
 
 
 def test_the_page_shows_it(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@ import shlex
 
 import pandas as pd
 
-from accuracy.report.section.missing import command
+from accuracy.report.about import command
 from tests.report.synthetic import HOSTILE, Shape, identity
 
 ROW = {

@@ -2,13 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from accuracy.report.answer.matrix import heat_cell
+from accuracy.report.about import reasons
 from accuracy.report.build import answer_of
 from accuracy.report.explorer import preset_of
 from accuracy.report.folder import Run, read_folder
 from accuracy.report.material import material_of
-from accuracy.report.section.missing import reasons
-from accuracy.report.section.positions import chosen_world
+from accuracy.report.matrix import heat_cell
+from accuracy.report.published import chosen_world
 from accuracy.report.series import Facet, facets_of, with_labels
 from tests.report.synthetic import Shape, write_run
 

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from accuracy.core.paths import PACKAGE
-from accuracy.report.section.positions import drawn
+from accuracy.report.published import drawn
 from accuracy.results import storage, table
 from accuracy.results.cell import measured
 from accuracy.results.claim import over_ranks

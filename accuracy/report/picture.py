@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
 from matplotlib.axes import Axes
 
 from accuracy.chart import drawing
@@ -22,6 +23,10 @@ MOST_LINES = 40
 MOST_BARS = 14
 MOST_MARKED = 16  # points of a line that have room for a marker each, and for a logarithmic axis
 MOST_TICKS = 8
+_BOLD: dict[str, Any] = {"fontweight": "bold"}
+_GREY: dict[str, Any] = {"color": drawing.FLOOR, "marker": "o", "markersize": 3, "linewidth": 1.1, "gid": None}
+_FIRST: dict[str, Any] = {"linewidth": 2.4, "markersize": 5.5}
+_TEXT: dict[str, Any] = {"va": "center", "fontsize": 9, "color": drawing.INK}
 
 
 @dataclass(frozen=True)
@@ -34,22 +39,26 @@ class Picture:
     worst: str
     slot: int
 
-    @property
-    def grows(self) -> bool:
-        """Whether any line has two points."""
-        return any(len(points) > 1 for points in self.lines.values())
+
+def lines_of(values: pd.Series) -> dict[str, Points]:
+    """A line for each name. values: by (name, place)."""
+    lines: dict[str, Points] = {}
+    for (name, place), value in values.to_dict().items():
+        lines.setdefault(str(name), []).append((float(place), float(value)))
+    return lines
 
 
 def draw(picture: Picture) -> Chart | None:
-    """Lines where there are some, else a dot each; None without a positive number."""
-    kept = {name: [point for point in points if point[1] > 0] for name, points in picture.lines.items()}
-    lines = {name: sorted(points) for name, points in kept.items() if points}
+    """Lines where one has two points, else a dot each; None without a positive number."""
+    positive = {name: [point for point in points if point[1] > 0] for name, points in picture.lines.items()}
+    lines = {name: sorted(points) for name, points in positive.items() if points}
     if not lines:
         return None
     order = sorted(lines, key=lambda name: (name != picture.worst, -lines[name][-1][1]))
-    axes = _lines(picture, lines, order) if picture.grows else _dots(picture, lines, order)
-    said = "; ".join(f"{name} {plain(lines[name][-1][1])} at {lines[name][-1][0]:g}" for name in order[:MOST_LINES])
-    return Chart(to_svg(axes, "key-picture", picture.title, f"Logarithmic. {said}."), picture.title)
+    grows = any(len(points) > 1 for points in picture.lines.values())
+    axes = _lines(picture, lines, order[:MOST_LINES]) if grows else _dots(picture, lines, order[:MOST_BARS])
+    ends = "; ".join(f"{name} {plain(lines[name][-1][1])} at {lines[name][-1][0]:g}" for name in order[:MOST_LINES])
+    return Chart(to_svg(axes, "key-picture", picture.title, f"Logarithmic. {ends}."), picture.title)
 
 
 def numbers(picture: Picture) -> Table:
@@ -60,28 +69,20 @@ def numbers(picture: Picture) -> Table:
     return grid(f"{picture.title}, by {picture.along}", ["variant"], [f"{place:g}" for place in places], found)
 
 
-def _lines(picture: Picture, lines: dict[str, Points], order: list[str]) -> Axes:
+def _lines(picture: Picture, lines: dict[str, Points], shown: list[str]) -> Axes:
     axes = drawing.new_axes(picture.title, picture.along, WIDTH, HEIGHT, right=MARGIN)
-    shown = order[:MOST_LINES]
     drawing.ratio_y(axes, [1.0, *(value for name in shown for _, value in lines[name])])
     places = sorted({place for name in shown for place, _ in lines[name]})
     if len(places) <= MOST_MARKED:
         drawing.world_x(axes, map(int, places))
     else:
         drawing.fix_ticks(axes.xaxis, places[:: -(-len(places) // MOST_TICKS)])
-    axes.axhline(1.0, **drawing.REFERENCES["single-device"], zorder=1)
+    axes.axhline(1.0, **drawing.REFERENCE, zorder=1)
     for name in reversed(shown):
-        first = name == picture.worst
-        look: dict[str, Any] = (
-            {"linewidth": 2.4, "markersize": 5.5} if first else {**_GREY, "linewidth": 1.1, "markersize": 3}
-        )
-        x, y = ([point[way] for point in lines[name]] for way in (0, 1))
-        drawing.line(axes, x, y, picture.slot, **look)
+        x, y = zip(*lines[name], strict=True)
+        drawing.line(axes, x, y, picture.slot, **(_FIRST if name == picture.worst else _GREY))
     _label_ends(axes, lines, shown, picture.worst)
     return axes
-
-
-_GREY: dict[str, Any] = {"color": drawing.FLOOR, "marker": "o", "markersize": 3, "linewidth": 1.1, "gid": None}
 
 
 def _label_ends(axes: Axes, lines: dict[str, Points], shown: list[str], worst: str) -> None:
@@ -94,21 +95,14 @@ def _label_ends(axes: Axes, lines: dict[str, Points], shown: list[str], worst: s
             last.append(name)
         else:
             groups.append([name])
-    texts = [_label(group, lines) for group in groups]
-    wanted = [axes.transData.transform((1, lines[group[0]][-1][1]))[1] for group in groups]
-    span = axes.bbox.height
-    places = _apart([(place - axes.bbox.y0) / span for place in wanted], [1 + text.count("\n") for text in texts])
-    for group, text, place in zip(groups, texts, places, strict=True):
-        bold: dict[str, Any] = {"fontweight": "bold"} if worst in group else {}
-        for line, part in enumerate(text.split("\n")):
-            height = place - LETTER * 1.15 * line
-            axes.text(1.02, height, part, transform=axes.transAxes, va="center", fontsize=9, color=drawing.INK, **bold)
-
-
-def _label(group: list[str], lines: dict[str, Points]) -> str:
-    value = ratio(lines[group[0]][-1][1])
-    name = group[0] if len(group) == 1 else f"{len(group)} variants"
-    return "\n".join(wrap(f"{value} {drawable(name)}"))
+    ends = [lines[group[0]][-1][1] for group in groups]
+    names = [group[0] if len(group) == 1 else f"{len(group)} variants" for group in groups]
+    texts = [wrap(f"{ratio(end)} {drawable(name)}") for end, name in zip(ends, names, strict=True)]
+    wanted = [(axes.transData.transform((1, end))[1] - axes.bbox.y0) / axes.bbox.height for end in ends]
+    for group, text, top in zip(groups, texts, _without_overlap(wanted, list(map(len, texts))), strict=True):
+        for number, part in enumerate(text):
+            height = top - LETTER * 1.15 * number
+            axes.text(1.02, height, part, transform=axes.transAxes, **_TEXT, **(_BOLD if worst in group else {}))
 
 
 def drawable(name: str) -> str:
@@ -116,25 +110,22 @@ def drawable(name: str) -> str:
     return re.sub(r"[^\w .,=+-]", "?", name.replace(" · ", " "), flags=re.ASCII)
 
 
-def wrap(text: str, most: int = MOST_LETTERS, lines: int = 3) -> list[str]:
-    """Lines of so many letters, broken where a word ends; what does not fit three lines ends in an ellipsis."""
-    pieces = re.findall(rf"[^\s,=_]{{1,{most}}}[\s,=_]*", text)
+def wrap(text: str, lines: int = 3) -> list[str]:
+    """Lines of MOST_LETTERS at most, broken where a word ends; what does not fit ends in an ellipsis."""
     found = [""]
-    for piece in pieces:
-        if len((found[-1] + piece).rstrip()) > most:
+    for piece in re.findall(rf"[^\s,=_]{{1,{MOST_LETTERS}}}[\s,=_]*", text):
+        if len((found[-1] + piece).rstrip()) > MOST_LETTERS:
             found.append("")
         found[-1] += piece
-    return (
-        [line.rstrip() for line in found] if len(found) <= lines else [*found[: lines - 1], found[lines - 1][:-1] + "…"]
-    )
+    whole = len(found) <= lines
+    return [line.rstrip() for line in found] if whole else [*found[: lines - 1], found[lines - 1][:-1] + "…"]
 
 
-def _apart(wanted: list[float], heights: list[int]) -> list[float]:
+def _without_overlap(wanted: list[float], heights: list[int]) -> list[float]:
     """From the top down, each at least its predecessor's lines below it; pushed back up from the bottom."""
     places: list[float] = []
-    for place, _ in zip(wanted, heights, strict=True):
-        above = places[-1] - LETTER * 1.3 * heights[len(places) - 1] if places else 1.0
-        places.append(min(place, above))
+    for place, above in zip(wanted, [0, *heights], strict=False):
+        places.append(min(place, places[-1] - LETTER * 1.3 * above if places else 1.0))
     low = 0.0
     for index in reversed(range(len(places))):
         places[index] = max(places[index], low + LETTER * 1.15 * (heights[index] - 1))
@@ -142,29 +133,21 @@ def _apart(wanted: list[float], heights: list[int]) -> list[float]:
     return places
 
 
-def _dots(picture: Picture, lines: dict[str, Points], order: list[str]) -> Axes:
+def _dots(picture: Picture, lines: dict[str, Points], shown: list[str]) -> Axes:
     """No growth to draw: each variant a dot, the furthest on top."""
-    shown = order[:MOST_BARS]
-    axes = drawing.new_axes(
-        picture.title, "times (logarithmic)", WIDTH, max(1.5, 0.62 + 0.26 * len(shown)), left=MARGIN, right=BESIDE
-    )
+    height = max(1.5, 0.62 + 0.26 * len(shown))
+    axes = drawing.new_axes(picture.title, "times (logarithmic)", WIDTH, height, left=MARGIN, right=BESIDE)
     drawing.ratio_x(axes, [1.0, *(lines[name][-1][1] for name in shown)])
-    axes.axvline(1.0, **drawing.REFERENCES["single-device"], zorder=1)
+    axes.axvline(1.0, **drawing.REFERENCE, zorder=1)
+    beside = axes.get_yaxis_transform()
     for place, name in enumerate(shown):
         value, first = lines[name][-1][1], name == picture.worst
         colour = drawing.series_colour(picture.slot) if first else drawing.FLOOR
         axes.plot([value], [-place], marker="o", markersize=7 if first else 5, color=colour, clip_on=False)
-        bold: dict[str, Any] = {"fontweight": "bold"} if first else {}
-        text = wrap(drawable(name), MOST_LETTERS, 1)[0]
-        left: dict[str, Any] = {
-            "transform": axes.get_yaxis_transform(),
-            "va": "center",
-            "fontsize": 9,
-            "color": drawing.INK,
-        }
-        axes.text(-0.03, -place, text, ha="right", **left, **bold)
-        axes.annotate(ratio(value), (value, -place), (6, 0), textcoords="offset points", va="center", fontsize=8.5,
-                      color=drawing.INK)  # fmt: skip
+        text = wrap(drawable(name), 1)[0]
+        axes.text(-0.03, -place, text, ha="right", transform=beside, **_TEXT, **(_BOLD if first else {}))
+        number: dict[str, Any] = {**_TEXT, "fontsize": 8.5}
+        axes.annotate(ratio(value), (value, -place), (6, 0), textcoords="offset points", **number)
     drawing.fix_ticks(axes.yaxis, [])
     axes.set_ylim(-len(shown) + 0.4, 0.6)
     return axes

@@ -1,52 +1,102 @@
-"""Section: bug or rounding? The verdict of every tensor, the evidence, and the traced steps."""
+"""Section: bug or rounding, and why? A card for each verdict that is not rounding; every verdict; the traced steps."""
 
+import math
 from dataclasses import dataclass
+from urllib.parse import urlencode
 
 import pandas as pd
 
 from accuracy.chart.view import Panel, Table, cells
 from accuracy.core.dtype import DTYPES
-from accuracy.core.number import ratio, scientific, signed
-from accuracy.results.table import ALL_TENSORS
-from accuracy.verdict.diagnosis import diagnoses
+from accuracy.core.number import count, ratio, scientific, signed
+from accuracy.report.material import Material
+from accuracy.report.worst import worst_cell
+from accuracy.results.table import ALL_RANKS, ALL_TENSORS
+from accuracy.verdict import words
 from accuracy.verdict.facts import Facts
-from accuracy.verdict.label import LABELS, NOT_MEASURED, ROUNDING
-from accuracy.verdict.rows import names_of, with_names
-from accuracy.verdict.verdict import verdicts
+from accuracy.verdict.label import LABELS, ROUNDING
 
+MOST_CARDS = 6  # in the open, gravest first
+MOST_NAMES = 12
+MOST_LINKS = 24
 MOST_FINDINGS = 60
 MOST_STEPS = 40
 
 
 @dataclass(frozen=True)
-class Judged:
-    """verdicts: of the whole run; found: the facts of each variant, gravest first; cells: the verdicts of what was
-    measured, with the variant's name in the column `named`; panel: their tables, None where nothing was measured."""
+class Card:
+    """names: the variant, or several with the same diagnosis; evidence: of the first of them, whose worst case the link
+    shows in the explorer."""
 
-    verdicts: pd.DataFrame
-    found: list[Facts]
-    cells: pd.DataFrame
-    panel: Panel | None
+    names: tuple[str, ...]
+    label: str
+    is_bug: bool
+    sentence: str
+    evidence: tuple[str, ...]
+    link: str = ""
 
 
-def judge(results: pd.DataFrame, positions: pd.DataFrame, steps: pd.DataFrame, hypotheses: pd.DataFrame) -> Judged:
-    """The verdicts of a whole run."""
-    judged = verdicts(results)
-    measured = with_names(judged[judged["label"] != NOT_MEASURED], names_of(results))
-    if measured.empty:
-        return Judged(judged, [], measured, None)
-    found = diagnoses(measured.drop(columns="named"), results, steps, hypotheses)
+@dataclass(frozen=True)
+class Why:
+    """cards: gravest first; healthy: of the rest, in a line; not_tried: what was not tried, in a sentence; all: the
+    tables of all verdicts, None where nothing was measured."""
+
+    cards: tuple[Card, ...]
+    healthy: str
+    not_tried: str
+    all: Panel | None
+    most: int = MOST_CARDS
+
+
+def why(made: Material) -> Why:
+    """Variants with the same diagnosis share a card."""
+    same: dict[tuple[str, str], list[Facts]] = {}
+    for each in made.found:
+        if each.label != ROUNDING:
+            same.setdefault((each.label, words.diagnosis(each)), []).append(each)
+    cards = []
+    for (label, sentence), facts in same.items():
+        names, first = tuple(each.variant for each in facts), facts[0]
+        link = _link(first, made.measured) if len(cards) < MOST_LINKS else ""
+        cards.append(Card(names, label, first.is_bug, sentence, first.evidence, link))
+    not_tried = next((words.not_tried(each) for each in made.found if each.not_tried), "")
+    return Why(tuple(cards), _healthy(made.found), not_tried, None if made.cells.empty else _every_verdict(made))
+
+
+def _link(blamed: Facts, measured: pd.DataFrame) -> str:
+    """The address of the explorer's state that shows the worst of it."""
+    worst = worst_cell(measured, blamed)
+    if worst is None:
+        return ""
+    state = {"facet": worst.facet, "series": worst.series, "tensor": worst.tensor, "world_size": worst.world_size}
+    return f"#explorer?{urlencode(state)}"
+
+
+def _healthy(found: list[Facts]) -> str:
+    healthy = [each for each in found if each.label == ROUNDING]
+    if not healthy:
+        return ""
+    times = [width.times for each in healthy for width in each.widths[:1]]
+    most = max((each for each in times if not math.isnan(each)), default=None)
+    tensors = "times the single-device kernel's error in every tensor but lse"
+    within = "" if most is None else f", within {most:.2f} {tensors}"
+    more = f" and {len(healthy) - MOST_NAMES} more" if len(healthy) > MOST_NAMES else ""
+    listed = ", ".join(each.variant for each in healthy[:MOST_NAMES]) + more
+    return f"{count(len(healthy), 'variant')} merely {'rounds' if len(healthy) == 1 else 'round'}{within}: {listed}."
+
+
+def _every_verdict(made: Material) -> Panel:
+    results, steps = made.run.results, made.run.steps
     accounted = steps["finding"].notna()
     findings, steps = steps[accounted], steps[~accounted]
-    data = (_by_step(results, steps), _chunks(results, positions), _traced(steps), _account(findings))
-    panel = Panel(
+    data = (_by_step(results, steps), _chunks(results, made.run.positions), _traced(steps), _account(findings))
+    return Panel(
         "verdict-all",
         "Every verdict",
         "The matrix above has every tensor of the setting that is shown.",
-        tables=tuple(table for table in [_findings(measured)] if table.rows),
+        tables=tuple(table for table in [_findings(made.cells)] if table.rows),
         data=tuple(table for table in data if table and table.rows),
     )
-    return Judged(judged, found, measured, panel)
 
 
 def _bits(dtype: str) -> int:
@@ -77,7 +127,7 @@ def _findings(judged: pd.DataFrame) -> Table:
 
 def zigzag_cases(results: pd.DataFrame) -> pd.DataFrame:
     """The first row, by id, of each case of several ranks whose chunks are told apart: of the most frequent inputs."""
-    zigzag = results[(results["sharding"] == "zigzag") & (results["rank"] == -1) & (results["world_size"] > 1)]
+    zigzag = results[(results["sharding"] == "zigzag") & (results["rank"] == ALL_RANKS) & (results["world_size"] > 1)]
     return zigzag[zigzag["inputs"].isin(zigzag["inputs"].mode()[:1])].drop_duplicates("case_id").set_index("case_id")
 
 

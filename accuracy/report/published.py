@@ -1,8 +1,6 @@
-"""One figure for a README: by what factor is each variant's error above single device's, over the world size?
+"""What does a published run have beside its table? Errors along the sequence in few settings, and a figure."""
 
-Stands alone: colours are fixed and the ground is white, so it reads the same on a light and on a dark page.
-"""
-
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +10,12 @@ from matplotlib.figure import Figure
 
 from accuracy.chart import mark
 from accuracy.chart.drawing import fix_ticks
-from accuracy.results.table import ALL_RANKS
+from accuracy.report.embedded import MOST_LEGIBLE_WORLD
+from accuracy.report.series import SINGLE_DEVICE, facets_of, with_labels
+from accuracy.report.why import zigzag_cases
+from accuracy.results.table import ALL_RANKS, OK
 
+MOST_SETTINGS = 2
 TENSORS = ("out", "dq", "dk")
 MARKERS = "os^Dv*P"
 SETTINGS: dict[Any, Any] = {
@@ -21,9 +23,31 @@ SETTINGS: dict[Any, Any] = {
 }  # fmt: skip
 
 
+def drawn(results: pd.DataFrame, positions: pd.DataFrame) -> pd.DataFrame:
+    """The positions to publish: of the coarsest dtypes where chunks are legible, and zigzag's chunks."""
+    held = results[results["case_id"].isin(positions["case_id"])]
+    if held.empty:
+        return positions[:0]
+    chunks = zigzag_cases(held)
+    shown = [*chunks.index[chunks["world_size"] == chunks["world_size"].max()]]
+    measured = results[(results["status"] == OK) & results["tensor"].notna()]
+    for facet in facets_of(with_labels(results).loc[measured.index])[:MOST_SETTINGS]:
+        rows = facet.rows[facet.rows["case_id"].isin(held["case_id"])]
+        size = chosen_world(rows["world_size"].unique().tolist()) if len(rows) else None
+        shown += [*rows.loc[(rows["world_size"] == size) | (rows["variant"] == SINGLE_DEVICE), "case_id"]]
+    return positions[positions["case_id"].isin(shown)]
+
+
+def chosen_world(sizes: Sequence[int]) -> int:
+    """The largest world size whose chunks can still be told apart, else the smallest that has chunks at all."""
+    legible = [size for size in sizes if 1 < size <= MOST_LEGIBLE_WORLD]
+    return int(max(legible) if legible else min([size for size in sizes if size > 1] or sizes))
+
+
 def write_growth_figure(results: pd.DataFrame, path: Path) -> None:
     """x_single_device of out, dq and dk over the world size in the table's coarsest dtype: a line a variant, a band
-    over seeds. Nothing is written where fewer than two world sizes were measured."""
+    over seeds. Colours are fixed and the ground is white, so that it reads the same on a light and on a dark page.
+    Nothing is written where fewer than two world sizes were measured."""
     rows = results[(results["rank"] == ALL_RANKS) & results["tensor"].isin(TENSORS) & (results["world_size"] > 1)]
     if rows["world_size"].nunique() < 2:
         return

@@ -7,12 +7,12 @@ import pandas as pd
 
 from accuracy.core.dtype import DTYPES
 from accuracy.core.probes import PROBES
-from accuracy.report.section.recommendation import JUDGED
 from accuracy.report.series import SINGLE_DEVICE, geometric_means, spoken
 from accuracy.results.table import ALL_RANKS, TENSORS
 from accuracy.verdict.facts import Facts, Worst
 from accuracy.verdict.label import LABELS
 
+JUDGED = ("out", "dq", "dk", "dv")  # what a model trains on: lse is float32 whatever the case, delta follows from out
 CELL = ["facet", "series", "variant", "kernel", "dtype", "world_size", "tensor"]
 EXACT = "float64"  # its rounding is far below all others': it shows whether the schedule is right
 ALIKE = 1.02  # ratios that seeds may exchange: of these the coarsest dtype's, as people run it

@@ -1,4 +1,4 @@
-"""The answer: headline, advice, facts, key picture and matrix of a run of attention alone."""
+"""The first screen of a run: headline, advice, facts, key picture and matrix."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,13 @@ from accuracy.chart.view import Chart, Table
 from accuracy.core import fields
 from accuracy.core.number import count
 from accuracy.report import prose
-from accuracy.report.answer.facts_line import facts_line
-from accuracy.report.answer.matrix import MARKS, matrix
-from accuracy.report.answer.picture import Picture, Points, draw, numbers
-from accuracy.report.answer.worst import worst_cell
+from accuracy.report.about import facts_line
 from accuracy.report.folder import Run
 from accuracy.report.material import Material
-from accuracy.report.section.recommendation import JUDGED
+from accuracy.report.matrix import MARKS, matrix
+from accuracy.report.picture import Picture, draw, lines_of, numbers
 from accuracy.report.series import SINGLE_DEVICE, Facet, facets_of, geometric_means, short_names, slot_of
+from accuracy.report.worst import JUDGED, worst_cell
 from accuracy.results.claim import answer_case, answer_holds
 from accuracy.results.glossary import defined
 from accuracy.results.table import ALL_RANKS, FAILED, OK
@@ -41,7 +40,6 @@ class Answer:
     matrix: Table | None = None
     more: str = ""
     marks: str = ""
-    setting: str = ""
     worst: Worst | None = None
 
     @property
@@ -53,25 +51,24 @@ class Answer:
 
 def answer(made: Material) -> Answer:
     """Of a run that has rows of attention alone."""
-    run, found, measured = made.run, made.judged.found, made.measured
-    blamed = template.blamed(found)
+    run, measured = made.run, made.measured
+    blamed = template.blamed(made.found)
     worst = worst_cell(measured, blamed) if len(measured) else None
-    title, advice = headline(run, finding(run.cases, found, worst))
+    title, advice = headline(run, finding(run.cases, made.found, worst))
     if advice:  # the published answer may be about another case than the gravest
         worst = _of_answer(run, measured) or worst
     else:
-        chosen = _chosen(blamed, made.judged.cells, measured) if blamed else ""
-        instead = _alternative(worst, measured, found) if worst else None
-        text = template.advice(found, worst, chosen, instead, template.attributed(made.attributed))
+        chosen = _chosen(blamed, made.cells, measured) if blamed else ""
+        instead = _alternative(worst, measured, made.found) if worst else None
+        text = template.advice(made.found, worst, chosen, instead, template.attributed(made.attributed))
         advice = Markup("{}").format(f"{AGAIN} {text}" if run.missing_cases and AGAIN not in text else text)
     facts = facts_line(run, made.claims)
     if worst is None:
         return Answer(title, advice, facts)
     facet = next(each for each in facets_of(measured) if each.label == worst.facet)
-    table, more = matrix(facet, made.judged.cells, worst)
     picture = _picture(facet, worst)
-    view = draw(picture), numbers(picture), table, more, MARKS, facet.label, worst
-    return Answer(title, advice, facts, *view)
+    table, more = matrix(facet, made.cells, worst)
+    return Answer(title, advice, facts, draw(picture), numbers(picture), table, more, MARKS, worst)
 
 
 def _of_answer(run: Run, measured: pd.DataFrame) -> Worst | None:
@@ -85,16 +82,17 @@ def _of_answer(run: Run, measured: pd.DataFrame) -> Worst | None:
 
 def finding(cases: pd.DataFrame, found: list[Facts], worst: Worst | None) -> str:
     """The headline where no published answer is held by the table."""
-    if (cases["status"] == OK).any():
-        return template.headline(found, worst, JUDGED, [*cases.loc[cases["status"] == OK, "world_size"]])
+    measured = cases.loc[cases["status"] == OK, "world_size"]
+    if len(measured):
+        return template.headline(found, worst, JUDGED, [*measured])
     failed = cases[cases["status"] == FAILED]
     reasons = (failed if len(failed) else cases)["reason"].dropna().mode()
     return template.nothing(len(failed), len(cases) - len(failed), next(iter(reasons), ""))
 
 
-def _chosen(blamed: Facts, judged: pd.DataFrame, measured: pd.DataFrame) -> str:
+def _chosen(blamed: Facts, cells: pd.DataFrame, measured: pd.DataFrame) -> str:
     """How the command line chooses a variant; a user's function by its file or module, layout and sharding."""
-    variant = judged.loc[judged["named"] == blamed.variant, "variant"].iloc[0]
+    variant = cells.loc[cells["named"] == blamed.variant, "variant"].iloc[0]
     own = measured[(measured["variant"] == variant) & measured["options"].map(fields.is_foreign)]
     words = [word for row in own.head(1).to_dict("records") for word in fields.words(row)]
     return " ".join(word for word in words if word.startswith("variant")) or f"variant={variant}"
@@ -113,18 +111,13 @@ def _alternative(worst: Worst, measured: pd.DataFrame, found: list[Facts]) -> tu
 
 
 def headline(run: Run, made: str) -> tuple[str, Markup]:
-    """The published answer with its advice where the table in hand bears it out, else what was made of the table."""
+    """The published answer with its advice where the table in hand bears it out; else what was made of the table, after
+    how much of a partial run it is about."""
     title, advice = prose.answer(run.experiment)
     if title and answer_holds(run.experiment, run.rows):
         return title, advice
-    return f"{incomplete(run)} {made}".strip(), Markup()
-
-
-def incomplete(run: Run) -> str:
-    """Said first: the page is about a part of what was planned."""
-    if not run.missing_cases:
-        return ""
-    return f"Partial run ({len(run.cases):,} of {count(run.planned or 0, 'case')})."
+    part = f"Partial run ({len(run.cases):,} of {count(run.planned or 0, 'case')})." if run.missing_cases else ""
+    return f"{part} {made}".strip(), Markup()
 
 
 def _picture(facet: Facet, worst: Worst) -> Picture:
@@ -132,9 +125,7 @@ def _picture(facet: Facet, worst: Worst) -> Picture:
     rows = rows if worst.alone else rows[rows["variant"] != SINGLE_DEVICE]
     means = geometric_means(rows, ["series", "world_size"], [worst.column])[worst.column]
     short = short_names(facet.series)
-    lines: dict[str, Points] = {}
-    for row in means[means > 0].reset_index().to_dict("records"):
-        lines.setdefault(short[str(row["series"])], []).append((float(row["world_size"]), float(row[worst.column])))
+    lines = lines_of(means[means > 0].rename(index=short, level="series"))
     what = "the rounding floor" if worst.alone else "single device"
     variant = str(rows.loc[rows["series"] == worst.series, "variant"].iloc[0])
     title = f"Error of {worst.tensor}, {worst.dtype}, times {what}"

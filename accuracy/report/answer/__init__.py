@@ -1,1 +1,0 @@
-"""The first screen: what the run found, its picture, and every variant beside it."""

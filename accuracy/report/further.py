@@ -1,0 +1,189 @@
+"""Tables of the folded sections: shares of the roundings, condition numbers, what to take, and a page without scripts.
+
+In: a run's labelled rows, over all ranks and seeds. Out: plain tables, which the page's templates lay out.
+"""
+
+import math
+from collections.abc import Callable
+
+import pandas as pd
+
+from accuracy.chart.view import Panel, Table, TableCell, cells, grid
+from accuracy.core import fields
+from accuracy.core.dtype import FORMATS, effective_dtype
+from accuracy.core.number import MISSING, count, plain, ratio, scientific, seconds, size_in_bytes
+from accuracy.report.series import Facet, geometric_means, series_order, tensor_order
+from accuracy.report.worst import JUDGED
+from accuracy.results.cell import EFFECT
+from accuracy.results.table import ALL_RANKS
+from accuracy.verdict.attribution import FINAL, KERNEL_PLACE, NAMES, Attribution
+from accuracy.verdict.rows import combinations
+
+AS_ACCURATE = math.exp(EFFECT)  # what the gate does not call a rise is no reason to take a slower variant
+SIZES = [name for name in fields.names(fields.DTYPE, fields.PROBLEM, fields.PATH, fields.DEVICE) if name != "mask"]
+CONDITIONS = ("condition_softmax", "condition_sum", "condition_rounding")
+MOST_SUMMARY_ROWS = 300
+
+
+def attribution_panels(found: list[Attribution]) -> list[Panel]:
+    """Shapley shares of each rounding place in the error: a panel for each variant, dtype and world size whose places
+    were switched in all combinations."""
+    groups: dict[str, list[Attribution]] = {}
+    for each in found:
+        groups.setdefault(f"{each.variant}, {each.dtype}, world size {each.world_size}", []).append(each)
+    return [_attribution(f"attribution-{place}", label, same) for place, (label, same) in enumerate(groups.items())]
+
+
+def _attribution(slug: str, label: str, found: list[Attribution]) -> Panel:
+    heads = {each.tensor: f"{each.tensor} ({plain(each.x_single_device)}x)" for each in found}
+    places = [place for place in NAMES if any(place in each.shares for each in found)]
+    shares = {(NAMES[place], heads[each.tensor]): _bar(each.shares.get(place)) for place in places for each in found}
+    own = [place for place in places if place not in (KERNEL_PLACE, FINAL)]
+    excess = {(NAMES[place], heads[each.tensor]): _bar(each.excess.get(place)) for place in own for each in found}
+    return Panel(
+        slug,
+        label,
+        "Share of the mean square error; single device has the kernel's rounding and the final one too. Keys and "
+        "values travel in the inputs' dtype, which rounds nothing.",
+        tables=(grid("Share of the excess over single device", ["place"], heads.values(), excess),),
+        data=(grid("Share of the whole mean square error", ["place"], heads.values(), shares),),
+    )
+
+
+def _bar(share: float | None) -> TableCell:
+    """A percentage with a bar as long."""
+    if share is None:
+        return TableCell(MISSING, kind="absent")
+    text = f"{round(100 * share, 1) + 0.0:.1f}%"  # no minus zero
+    return TableCell(text, kind="bar", heat=round(max(0.0, min(1.0, share)), 3))
+
+
+def condition_panels(measured: pd.DataFrame) -> list[Panel]:
+    """Condition numbers, and errors in units of them: a panel for each dtype and size of problem in which conditions of
+    two inputs or more were recorded. measured: the labelled table."""
+    rows = measured[(measured["rank"] == ALL_RANKS) & measured["condition_rounding"].notna()].reset_index(drop=True)
+    problems = pd.Series(combinations(rows, SIZES), rows.index)
+    widest = rows.groupby([problems, "series"], dropna=False)["world_size"].transform("max")
+    rows = rows[rows["world_size"] == widest]
+    kinds = pd.Series(combinations(rows, ["inputs", "inputs_options", "mask"]), rows.index)
+    several = kinds.groupby(problems).transform("nunique") > 1
+    found: list[Panel] = []
+    for _, group in rows[several].groupby(problems, sort=False):
+        named = group.assign(what=_names_of_inputs(group))
+        if named["what"].nunique() > 1:
+            first = group.iloc[0]
+            sizes = f"{first['seqlen']} tokens, {first['heads']}/{first['heads_kv']} heads of {first['head_dim']}"
+            found.append(_conditions(f"condition-{len(found)}", named, f"{first['dtype']}, {sizes}"))
+    return found
+
+
+def _names_of_inputs(rows: pd.DataFrame) -> pd.Series:
+    """Inputs, with their options and the mask where those differ."""
+    several = rows.groupby("inputs")["inputs_options"].transform("nunique") > 1
+    options = rows["inputs_options"].where(several, "")
+    masks = rows["mask"].str.replace(r"documents=\S+", "packed documents", regex=True)
+    masks = masks if masks.nunique() == rows["mask"].nunique() else rows["mask"]
+    shown = masks if rows["mask"].nunique() > 1 else ""
+    return (rows["inputs"] + " " + options + " " + shown).str.split().str.join(" ")
+
+
+def _conditions(slug: str, rows: pd.DataFrame, label: str) -> Panel:
+    """rows: of one dtype and size; errors are geometric means over the seeds."""
+    keys = ["what", "series", "variant", "dtype", "tensor"]
+    means = geometric_means(rows, keys, ("error_rel", *CONDITIONS), sort=False).reset_index()
+    tensors, texts = tensor_order(means["tensor"]), dict[tuple[str, str], str]()
+    for row in means.drop_duplicates(["what", "tensor"]).to_dict("records"):  # the same for every variant
+        softmax, *sums = (plain(row[name]) for name in CONDITIONS)
+        texts.setdefault((row["what"], "softmax"), softmax)
+        texts[row["what"], row["tensor"]] = " / ".join(sums)
+    caption = f"Condition numbers, {label}: of the softmax; of the sums, condition_sum / condition_rounding"
+    return Panel(
+        slug,
+        label,
+        "Each variant at its largest world size. One rounding of every term and of the sum makes 1 / √6.",
+        tables=(grid(caption, ["inputs"], ("softmax", *tensors), texts, f"{MISSING} / {MISSING}"),),
+        data=tuple(_quotients(means, tensors, name, label) for name in CONDITIONS[1:]),
+    )
+
+
+def _quotients(means: pd.DataFrame, tensors: list[str], name: str, label: str) -> Table:
+    """Each error over a condition number times the unit roundoff of what the tensor is stored in."""
+    whats, series = [*means["what"].unique()], series_order(means)
+    texts = {}
+    for row in sorted(
+        means.to_dict("records"), key=lambda row: (whats.index(row["what"]), series.index(row["series"]))
+    ):
+        unit = FORMATS[effective_dtype(row["tensor"], row["dtype"])].unit_roundoff
+        quotient = plain(row["error_rel"] / (row[name] * unit))
+        texts[row["what"], row["series"], row["tensor"]] = f"{quotient} ({scientific(row['error_rel'], 2)})"
+    caption = f"Relative error / ({name} x u), {label}, and the error"
+    return grid(caption, ("inputs", "variant"), tensors, texts)
+
+
+def recommendation_table(facet: Facet) -> Table | None:
+    """Which variant to take: a row a world size, seeds as one; None where no two variants were measured over ranks.
+
+    Accuracy is that of the worst of out, dq, dk and dv over single device's: a model trains on all four (lse is float32
+    whatever the case, delta follows from out). To take is the fastest of those that are as accurate as the most
+    accurate, as the gate sees it; what has no time or no error is left out. Where nothing has a time, as cases that
+    shared a GPU, it is any of them. Memory is that of real ranks: simulated ones share a device, and on a GPU blocks
+    that are copied to be one call of the kernel.
+    """
+    rows = facet.whole[(facet.whole["world_size"] > 1) & facet.whole["tensor"].isin(JUDGED)]
+    if rows["series"].nunique() < 2:
+        return None
+    rows = rows.assign(peak_bytes=rows["peak_bytes"].where(rows["world"] == "processes"))
+    by = ["world_size", "series", "tensor"]
+    errors = geometric_means(rows, by, ["x_single_device"]).rename(columns={"x_single_device": "error"})
+    # least seconds: the first seed compiles kernels, and whatever else disturbs a time makes it longer
+    by_tensor = errors.join(rows.groupby(by).agg({"seconds": "min", "peak_bytes": "median"}))
+    found = by_tensor.groupby(["world_size", "series"]).max()
+    timed = found["seconds"].notna().any()
+    body = []
+    for size, mine in found.dropna(subset=["error", "seconds"][: 1 + timed]).reset_index().groupby("world_size"):
+        if len(mine) > 1:
+            accurate = mine[mine["error"] <= mine["error"].min() * AS_ACCURATE]
+            least = (_least(accurate, "seconds"), _least(mine, "seconds"), _least(mine, "peak_bytes"))
+            body.append(cells(size, *(least if timed else [_all_of(accurate)])))
+    head = ("world size", "take", "fastest", "least memory") if timed else ("world size", "take one of")
+    more = ", time, peak memory" if timed else "; cases that share a GPU have no times, workers=1 measures them"
+    caption = f"What to take, {facet.label}: worst of {', '.join(JUDGED)} over single device's error{more}"
+    return Table(caption, head, tuple(body)) if body else None
+
+
+def _all_of(found: pd.DataFrame) -> TableCell:
+    named = found.sort_values("error", kind="stable")
+    least, most = (ratio(each) for each in (named["error"].iloc[0], named["error"].iloc[-1]))
+    detail = least if least == most else f"{least} to {most}"
+    return TableCell(", ".join(map(str, named["series"])), detail=detail, kind="named")
+
+
+def _least(found: pd.DataFrame, column: str) -> TableCell | str:
+    if found[column].isna().all():
+        return MISSING
+    choice = found.sort_values(column, kind="stable").iloc[0]
+    spent = [ratio(choice["error"]), seconds(choice["seconds"])]
+    spent += [size_in_bytes(choice["peak_bytes"])] if choice["peak_bytes"] >= 0 else []
+    name = str(choice["series"]).replace(",", ", ")  # where a line may break
+    return TableCell(name, detail=", ".join(spent), kind="named")
+
+
+def summary_table(whole: pd.DataFrame) -> Table:
+    """The page without JavaScript: a plain row per (variant, setting, world size, tensor), seeds joined; the furthest
+    from single device first where there are too many. whole: rows over all ranks."""
+    errors = ("error_rel", "error_max", "diff_rel", "diff_max")
+    ways: dict[str, Callable[[object], str]] = dict.fromkeys(errors, scientific)
+    ways |= {"x_floor": ratio, "x_single_device": ratio}
+    keys = ["facet", "series", "world_size", "tensor"]
+    most = whole.groupby(keys)[["error_max", "diff_max"]].max()
+    joined = geometric_means(whole, keys, [name for name in ways if name not in most]).join(most).reset_index()
+    caption = "Rows over all ranks, geometric mean over seeds (maxima: greatest)"
+    if len(joined) > MOST_SUMMARY_ROWS:
+        caption += f"; the {MOST_SUMMARY_ROWS:,} furthest from single device of {count(len(joined), 'row')}"
+        joined = joined.sort_values("x_single_device", ascending=False, kind="stable").head(MOST_SUMMARY_ROWS)
+    order = ("series", "facet", "world_size", "tensor")
+    rows = (
+        cells(*(row[name] for name in order), *(way(row[name]) for name, way in ways.items()))
+        for row in joined.to_dict("records")
+    )
+    return Table(caption, ("variant", "setting", "world size", "tensor", *ways), tuple(rows))
