@@ -1,21 +1,25 @@
 """One call of attention while a model runs: what it took, what it returned, and later its gradients.
 
-q, k and v are handed on as aliases, so that the gradients seen are those of this call alone.
+q, k and v are handed on as aliases, so that the gradients seen are those of this call alone. Where torch itself shards
+the sequence, as DTensors or in `context_parallel`, this rank's own part is meant.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from accuracy.core.recording import Facts
-from accuracy.live import sharded
 from accuracy.live.functions import Function
 from accuracy.live.writing import Copied
 from accuracy.runtime.layout import canonical, lse_in, unpacked
+
+SEQUENCE = {"bshd": 1, "bhsd": 2, "sbhd": 0}  # dimension of a layout
+CONTEXT_PARALLEL = "torch.distributed.tensor.experimental._context_parallel._attention"
 
 
 class Record:
@@ -57,7 +61,7 @@ class Record:
 
     @staticmethod
     def _on_gradient(x: Tensor, add: Callable[[Tensor], None]) -> None:
-        own = sharded.gradient_like(x)
+        own = gradient_like(x)
         x.register_hook(lambda gradient: add(own(gradient)))
 
     def _add_packed(self, layout: str, letters: str, gradient: Tensor) -> None:
@@ -86,7 +90,7 @@ def _like_heads(x: Tensor, facts: Facts) -> Tensor:
 def output(function: Function, result: Any, q: Tensor, facts: Facts) -> tuple[Tensor, Tensor | None, Tensor]:
     """out as returned, out canonical, lse canonical or None. Raises TypeError where there is no out."""
     parts = tuple(result) if isinstance(result, tuple | list) else (result,)
-    own = [sharded.local(x) for x in parts]
+    own = [local(x) for x in parts]
     if not parts or not isinstance(parts[0], Tensor):
         raise TypeError(f"it returned {type(result).__name__}, no tensor")
     out = _like_heads(canonical(own[0], function.out_layout or function.layout), facts)
@@ -104,20 +108,20 @@ def facts_of(
     if k.shape[:3] != v.shape[:3] or (q.shape[0], q.shape[3]) != (k.shape[0], k.shape[3]) or q.shape[2] % k.shape[2]:
         shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in given.items())
         raise TypeError(f"{shapes} as {function.layout} is no attention; say layout=")
-    told, mask = function.told(arguments, q, k)
+    settings, mask = function.settings(arguments, q, k)
     if mask is not None:
         kind = "added" if mask.is_floating_point() else "seen"
-        told["mask"], tensors["mask"] = kind, _small(mask if kind == "added" else mask.bool())
+        settings["mask"], tensors["mask"] = kind, _small(mask if kind == "added" else mask.bool())
     device = q.device.type
     autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     facts = Facts(
         layer="", step=0, rank=0, ranks=(0,), function=function.path, layout=function.layout, dtype=word(q),
         shapes={name: tuple(x.shape) for name, x in tensors.items()}, device=device, torch=torch.__version__,
         autocast=str(autocast).removeprefix("torch.") if autocast else "",
-        tf32=device == "cuda" and torch.backends.cuda.matmul.allow_tf32, scale=told.pop("scale"),
+        tf32=device == "cuda" and torch.backends.cuda.matmul.allow_tf32, scale=settings.pop("scale"),
         words=tuple(name for name in arguments if name not in function.tensors),
     )  # fmt: skip
-    return replace(facts, **told), tensors
+    return replace(facts, **settings), tensors
 
 
 def word(x: Tensor) -> str:
@@ -131,3 +135,68 @@ def _small(mask: Tensor) -> Tensor:
         if size > 1 and stride == 0 and dim < 2:
             mask = mask.narrow(dim, 0, 1)
     return mask
+
+
+class Shard(NamedTuple):
+    """ranks: those that share a sequence, in its order; sharding: how they do."""
+
+    ranks: tuple[int, ...]
+    sharding: str
+
+
+def local(x: Any) -> Any:
+    """A DTensor's own part, waited for; anything else as it is."""
+    return x.to_local() if hasattr(x, "to_local") else x
+
+
+def gradient_like(x: Tensor) -> Callable[[Tensor], Tensor]:
+    """What makes a gradient of x this rank's part of x. Of DTensors a collective, where they are placed otherwise."""
+    placements = getattr(x, "placements", None)
+
+    def own(gradient: Tensor) -> Tensor:
+        if placements is not None and getattr(gradient, "placements", placements) != placements:
+            gradient = gradient.redistribute(placements=placements)  # type: ignore[attr-defined]
+        part: Tensor = local(gradient)
+        return part
+
+    return own
+
+
+def shard_of(x: Tensor, layout: str, function: Callable[..., Any]) -> Shard | None:
+    """x: q as the call gave it. None: nothing here says that its sequence is shared. Raises TypeError where a DTensor
+    is sharded in a way that no capture says."""
+    mesh, placements = getattr(x, "device_mesh", None), getattr(x, "placements", ())
+    if mesh is None:
+        mesh = _of_context_parallel(function)
+        return None if mesh is None else _over(mesh, 0)
+    sharded = [number for number, each in enumerate(placements) if getattr(each, "dim", None) == SEQUENCE.get(layout)]
+    if any(each.is_partial() for each in placements) or len(sharded) > 1:
+        raise TypeError(f"a DTensor placed {placements} is not understood")
+    return _over(mesh, sharded[0]) if sharded else None
+
+
+def _over(mesh: Any, number: int) -> Shard:
+    """Along one dimension of a mesh, through this rank."""
+    place = list(mesh.get_coordinate())
+    place[number] = slice(None)
+    ranks = tuple(int(rank) for rank in mesh.mesh[tuple(place)].tolist())
+    options = getattr(sys.modules.get(CONTEXT_PARALLEL), "_cp_options", None)
+    balanced = len(ranks) > 1 and getattr(options, "enable_load_balance", False) and _enabled()
+    return Shard(ranks, "zigzag" if balanced else "contiguous")
+
+
+def _enabled() -> bool:
+    """Whether torch's context parallelism has put its handlers in place."""
+    module: Any = sys.modules[CONTEXT_PARALLEL]
+    handlers = module.DTensor._op_dispatcher._custom_op_handlers
+    return bool({*module.custom_ops} <= {*handlers})
+
+
+def _of_context_parallel(function: Callable[..., Any]) -> Any:
+    """The mesh, where a function is what `context_parallel` has put in its place; None elsewhere."""
+    replaced = getattr(sys.modules.get(CONTEXT_PARALLEL), "_replaced_functions", {})
+    if function not in replaced:
+        return None
+    cells = function.__closure__ or ()
+    held = {name: cell.cell_contents for name, cell in zip(function.__code__.co_freevars, cells, strict=True)}
+    return held.get("device_mesh")

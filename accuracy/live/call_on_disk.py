@@ -1,5 +1,11 @@
-"""One captured call with the tensors of all its ranks joined, its reference, and what rounding may make of it."""
+"""One captured call with the tensors of all its ranks joined, its reference, and what rounding may make of it.
 
+How far a healthy function may be from the reference are limits out of running bounds: healthy is all that
+`accuracy.bound.policy.loosest` allows, and in a call under autocast or TF32 operands that are rounded first. The limits
+have the chances of `accuracy.bound.limits`.
+"""
+
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -7,16 +13,60 @@ from typing import Any
 from safetensors import safe_open
 from torch import Tensor
 
-from accuracy.bound.running import bounds
+from accuracy.bound.limits import DEPENDENT, independent, reach
+from accuracy.bound.policy import Policy, cast, loosest
+from accuracy.bound.running import Bound, bounds
 from accuracy.core.dtype import FORMATS, coarser
 from accuracy.core.recording import RESULTS, Facts, Recorded
-from accuracy.live.allowed import Allowed, in_tokens, policy_of
 from accuracy.live.mask import Mask
 from accuracy.reference import float64
 from accuracy.reference.float64 import Reference
 from accuracy.runtime.sharding import cut, cut_documents, joined
 
 Named = dict[str, Tensor]
+
+
+def policy_of(facts: Facts, dtype: str, size: int) -> Policy:
+    """Of a function of anyone's on so many ranks, whose tensors, or whose autocast, are of a dtype."""
+    policy = loosest(dtype, 1 if size == 1 else 2 * size)
+    if facts.autocast or facts.tf32:
+        return cast(policy, "tf32" if facts.tf32 and dtype == "float32" else dtype)
+    return policy
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """certain: no rounding goes beyond; variance: of the error. By tensor, in token layout, lse (B, S, H)."""
+
+    certain: dict[str, Tensor]
+    variance: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, found: Mapping[str, Bound]) -> "Allowed":
+        """Out of bounds of all tensors."""
+        certain = {name: in_tokens(name, each.certain) for name, each in found.items()}
+        return cls(certain, {name: in_tokens(name, each.variance) for name, each in found.items()})
+
+    def whole(self, name: str, part: Callable[[Tensor], Tensor] = lambda x: x) -> Tensor:
+        """The Frobenius norm of the error of a tensor; part: makes (W, ...) of it, to each of which belongs a limit."""
+        variance, certain = part(self.variance[name]), part(self.certain[name])
+        width = variance.shape[-1] if self.variance[name].dim() == 4 else 1
+        factor = reach(variance[0].numel() / width / DEPENDENT, 1)
+        return (variance.flatten(1).sum(1).sqrt() * factor).minimum(certain.flatten(1).norm(dim=1))
+
+    def rows(self, name: str) -> Tensor:
+        """The norm of the error of each row, a head of a token: (B, S, heads)."""
+        variance, certain = self.variance[name], self.certain[name]
+        width = variance.shape[-1] if variance.dim() == 4 else 1
+        events = variance.numel() / width
+        if variance.dim() == 4:
+            variance, certain = variance.sum(-1), certain.norm(dim=-1)
+        return (variance.sqrt() * reach(independent(width), events)).minimum(certain)
+
+
+def in_tokens(name: str, x: Tensor) -> Tensor:
+    """lse (B, H, S) as (B, S, H); the others as they are."""
+    return x.transpose(1, 2) if name == "lse" else x
 
 
 @dataclass(frozen=True)
@@ -74,8 +124,10 @@ class Call:
     def how(self) -> dict[str, Any]:
         """Arguments of the reference, and of bounds, beside the tensors."""
         facts = self.facts
-        told = {"scale": facts.scale, "softcap": facts.softcap, "sinks": facts.sinks}
-        return told | self.mask.for_reference(self.tensors["q"].device)
+        return {
+            "scale": facts.scale, "softcap": facts.softcap, "sinks": facts.sinks,
+            **self.mask.for_reference(self.tensors["q"].device),
+        }  # fmt: skip
 
     @cached_property
     def _allowed(self) -> dict[str, Allowed]:

@@ -20,10 +20,9 @@ from accuracy.core.entry import entry
 from accuracy.core.errors import ConfigError, one_line
 from accuracy.core.recording import Facts, matches
 from accuracy.core.sharding import SHARDINGS
-from accuracy.live import places, sharded
-from accuracy.live.call import Record, facts_of, output
+from accuracy.live.call import Record, Shard, facts_of, local, output, shard_of
 from accuracy.live.functions import Function
-from accuracy.live.hooking import hooked, known, own
+from accuracy.live.hooking import hooked, known, layer_of, own
 from accuracy.live.writing import wait, write
 from accuracy.runtime.layout import CAPTURED, fits
 
@@ -76,7 +75,14 @@ class capture:  # reads as torch.no_grad does
         self.step = _steps[self.folder] = _steps.get(self.folder, -1) + 1
         self.active = self.step % self.every == 0
         if self.active:
-            self._begin()
+            self._records: list[Record] = []
+            self._orders, self._calls = 0, dict[str, int]()
+            self._again: dict[str, list[Record]] = {}
+            self._passed: dict[str, str] = {}
+            modules = self.model.named_modules() if self.model is not None else ()
+            self._names = {id(module): _without_wrappers(name) for name, module in modules}
+            self._hooks = ExitStack()
+            self._hooks.enter_context(hooked([*self._own, *known()], self.model, self._call))
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -93,30 +99,19 @@ class capture:  # reads as torch.no_grad does
         """Until the files of all captures of this process are on disk; at its end that is done by itself."""
         wait()
 
-    def _begin(self) -> None:
-        self._records: list[Record] = []
-        self._orders = 0
-        self._calls: dict[str, int] = {}
-        self._again: dict[str, list[Record]] = {}
-        self._passed: dict[str, str] = {}
-        modules = self.model.named_modules() if self.model is not None else ()
-        self._names = {id(module): _plain(name) for name, module in modules}
-        self._hooks = ExitStack()
-        self._hooks.enter_context(hooked([*self._own, *known()], self.model, self._call))
-
     def _call(
         self, function: Function, original: Callable[..., Any], parameters: Sequence[str], args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:  # fmt: skip
         arguments = {**dict(zip(parameters, args, strict=False)), **kwargs}
-        layer = places.layer_of(self._names, arguments)
+        layer = layer_of(self._names, arguments)
         try:
             given = {name: arguments[name] for name in function.tensors}
-            held = {name: sharded.local(x) for name, x in arguments.items()}
+            held = {name: local(x) for name, x in arguments.items()}
             for name, x in given.items():
                 if not isinstance(x, Tensor) or not (fits(x, function.layout) or name in ("qkv", "kv")):
                     raise TypeError(f"{name} is no tensor of layout {function.layout}")
-            shard = sharded.of(given[function.tensors[0]], function.layout, original)
+            shard = shard_of(given[function.tensors[0]], function.layout, original)
             record, tensors = self._record(function, layer, held, shard)
         except Exception as error:
             self._passed.setdefault(function.path, one_line(error))
@@ -145,7 +140,7 @@ class capture:  # reads as torch.no_grad does
         return result
 
     def _record(
-        self, function: Function, layer: str, arguments: dict[str, Any], shard: sharded.Shard | None
+        self, function: Function, layer: str, arguments: dict[str, Any], shard: Shard | None
     ) -> tuple[Record | None, dict[str, Tensor]]:
         """A record for the call, or None where it is not asked for, or is made again by checkpointing."""
         given = {name: arguments[name] for name in function.tensors}
@@ -164,9 +159,7 @@ class capture:  # reads as torch.no_grad does
         record = Record(self._placed(facts, function, arguments, shard), tensors, partial(write, self.folder))
         return record, tensors
 
-    def _placed(
-        self, facts: Facts, function: Function, arguments: dict[str, Any], shard: sharded.Shard | None
-    ) -> Facts:
+    def _placed(self, facts: Facts, function: Function, arguments: dict[str, Any], shard: Shard | None) -> Facts:
         """With its rank, and the ranks that have the rest of its sequence."""
         sharding = shard.sharding if shard else function.sharding or self.sharding
         facts = replace(facts, rank=self.rank, ranks=(self.rank,))
@@ -194,7 +187,7 @@ class capture:  # reads as torch.no_grad does
             warnings.warn(f"accuracy.capture: {text}", stacklevel=3)
 
 
-def _plain(name: str) -> str:
+def _without_wrappers(name: str) -> str:
     for wrapper in WRAPPERS:
         name = name.replace(wrapper, "")
     return name

@@ -1,6 +1,6 @@
 """Which functions compute attention, and how does each say what it computes? One `Function` for each way to call one.
 
-`told` turns the bound arguments of a call into settings of `Facts` (mask, scale, ...) and tensors that go with them.
+`Function.settings` turns the bound arguments of a call into fields of `Facts` (mask, scale, ...) and a mask tensor.
 """
 
 import math
@@ -12,29 +12,29 @@ import torch
 from torch import Tensor
 
 Arguments = Mapping[str, Any]
-Told = tuple[dict[str, Any], Tensor | None]  # settings, and a mask (B or 1, H or 1, Sq, S): seen, or added to scores
+Settings = tuple[dict[str, Any], Tensor | None]
+"""Fields of `Facts`, and a mask (B or 1, H or 1, Sq, S): seen, or added to scores."""
 QKV = ("q", "k", "v")
 
 
 @dataclass(frozen=True)
 class Function:
     """path: `package.module:function`; tensors: its parameters that hold q, k and v, one name for packed ones;
-    layout: of q, k and v, and of out; told: see above; sharding: of the ranks in its argument `group`, "" where a call
-    has whole sequences; by_document: each rank has a part of each document; parameters: of a function without a
-    signature."""
+    layout: of q, k and v, and of out; sharding: of the ranks in its argument `group`, "" where a call has whole
+    sequences; by_document: each rank has a part of each document; parameters: of a function without a signature."""
 
     path: str
     tensors: tuple[str, ...] = QKV
     layout: str = "bshd"
     out_layout: str = ""
-    told: Callable[[Arguments, Tensor, Tensor], Told] = field(default=lambda arguments, q, k: ({}, None))
+    settings: Callable[[Arguments, Tensor, Tensor], Settings] = field(default=lambda arguments, q, k: ({}, None))
     sharding: str = ""
     group: str = "group"
     by_document: bool = False
     parameters: tuple[str, ...] = ()
 
 
-def flash(arguments: Arguments, q: Tensor, k: Tensor) -> Told:
+def flash(arguments: Arguments, q: Tensor, k: Tensor) -> Settings:
     """flash-attn's words, which its descendants share: bottom-right masks, window_size, cu_seqlens, softcap."""
     window = tuple(arguments.get("window_size") or (-1, -1))
     lengths = [_lengths(arguments, name) for name in ("cu_seqlens_q", "cu_seqlens_k")]
@@ -52,13 +52,13 @@ def flash(arguments: Arguments, q: Tensor, k: Tensor) -> Told:
     }, None
 
 
-def llama3(arguments: Arguments, q: Tensor, k: Tensor) -> Told:
+def llama3(arguments: Arguments, q: Tensor, k: Tensor) -> Settings:
     """ring_flash_attn's llama3: a rank speaks of the documents of its own queries."""
-    told, _ = flash(arguments, q, k)
-    return told | {"documents_k": (), "begin": int(arguments["local_k_slice"].start)}, None
+    found, _ = flash(arguments, q, k)
+    return found | {"documents_k": (), "begin": int(arguments["local_k_slice"].start)}, None
 
 
-def sdpa(arguments: Arguments, q: Tensor, k: Tensor) -> Told:
+def sdpa(arguments: Arguments, q: Tensor, k: Tensor) -> Settings:
     """torch's: a causal mask is aligned at the top left."""
     mask = arguments.get("attn_mask")
     return {
@@ -69,24 +69,24 @@ def sdpa(arguments: Arguments, q: Tensor, k: Tensor) -> Told:
     }, _four(mask)
 
 
-def flex(arguments: Arguments, q: Tensor, k: Tensor) -> Told:
+def flex(arguments: Arguments, q: Tensor, k: Tensor) -> Settings:
     """flex_attention's: mask_mod and a score_mod that adds something become a mask; any other score_mod is a note."""
-    told: dict[str, Any] = {"scale": _scale(arguments, q, "scale")}
+    found: dict[str, Any] = {"scale": _scale(arguments, q, "scale")}
     sizes = q.shape[0], q.shape[2], q.shape[1], k.shape[1]
     block, change = arguments.get("block_mask"), arguments.get("score_mod")
     seen = None if block is None else _everywhere(block.mask_mod, sizes, q.device)
     if change is None:
-        return told, seen
+        return found, seen
     at = [_everywhere(lambda *place, x=x: change(x, *place), sizes, q.device) for x in _few(q.device)]
     finite = at[0].isfinite()
     if any(not torch.allclose((x - at[0])[finite], by.expand_as(x)[finite], atol=1e-5) for x, by in
            zip(at[1:], _few(q.device)[1:], strict=True)):  # fmt: skip
-        return told | {"note": "score_mod does more than add to scores"}, None
+        return found | {"note": "score_mod does more than add to scores"}, None
     added = at[0] if seen is None else at[0].masked_fill(~seen, -math.inf)
-    return told, added if (added != 0).any() else None
+    return found, added if (added != 0).any() else None
 
 
-def transformers(arguments: Arguments, q: Tensor, k: Tensor) -> Told:
+def transformers(arguments: Arguments, q: Tensor, k: Tensor) -> Settings:
     """Of `eager_attention_forward` and of functions that somebody registered; without a mask these see all keys."""
     mask = arguments.get("attention_mask")
     odd = [name for name in ("position_bias", "cache") if arguments.get(name) is not None]
@@ -102,7 +102,7 @@ def transformers(arguments: Arguments, q: Tensor, k: Tensor) -> Told:
     }, None if strange else _four(mask)
 
 
-def transformer_engine(arguments: Arguments, q: Tensor, k: Tensor) -> Told:
+def transformer_engine(arguments: Arguments, q: Tensor, k: Tensor) -> Settings:
     """TransformerEngine's context-parallel entry."""
     word, window = str(arguments.get("attn_mask_type")), tuple(arguments.get("window_size") or (-1, -1))
     odd = {
@@ -111,63 +111,55 @@ def transformer_engine(arguments: Arguments, q: Tensor, k: Tensor) -> Told:
         f"softmax_type={arguments.get('softmax_type')}": arguments.get("softmax_type", "vanilla") != "vanilla",
         "attn_bias": arguments.get("attn_bias") is not None, "fp8": bool(arguments.get("fp8")),
     }  # fmt: skip
-    told, _ = flash({**arguments, "causal": "causal" in word, "window_size": window}, q, k)
+    found, _ = flash({**arguments, "causal": "causal" in word, "window_size": window}, q, k)
     note = next((f"{what} is not understood" for what, given in odd.items() if given), "")
-    return told | {"documents": (), "documents_k": (), "note": note}, None
+    return found | {"documents": (), "documents_k": (), "note": note}, None
 
 
-def named(arguments: Arguments, q: Tensor, k: Tensor) -> Told:
+def named(arguments: Arguments, q: Tensor, k: Tensor) -> Settings:
     """A function of anyone's, by the usual words."""
-    told, _ = flash(arguments, q, k)
+    found, _ = flash(arguments, q, k)
     for word in ("causal", "is_causal"):
-        told["causal"] = told["causal"] or bool(arguments.get(word))
+        found["causal"] = found["causal"] or bool(arguments.get(word))
     for word in ("softmax_scale", "sm_scale", "scaling", "scale"):
         if arguments.get(word) is not None:
-            told["scale"] = float(arguments[word])
+            found["scale"] = float(arguments[word])
     masks = [arguments[word] for word in ("attn_mask", "attention_mask", "mask") if arguments.get(word) is not None]
-    return told, _four(masks[0]) if masks else None
+    return found, _four(masks[0]) if masks else None
+
+
+def _packed(path: str, layout: str = "bshd", **how: Any) -> list[Function]:
+    """A function and its twins that take q, k and v, or k and v, in one tensor; `{}` stands for the twin's name."""
+    kinds = (("", QKV), ("_qkvpacked", ("qkv",)), ("_kvpacked", ("q", "kv")))
+    return [Function(path.format(kind), tensors, layout, **how) for kind, tensors in kinds]
 
 
 SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 _TE = "transformer_engine.pytorch.attention.dot_product_attention.context_parallel"
-KINDS = (("", QKV), ("_qkvpacked", ("qkv",)), ("_kvpacked", ("q", "kv")))
 KNOWN = (
-    Function("torch.nn.functional:scaled_dot_product_attention", SDPA[:3], "bhsd", told=sdpa, parameters=SDPA),
-    Function("torch.nn.attention.flex_attention:flex_attention", SDPA[:3], "bhsd", told=flex),
-    Function("transformers.integrations.flex_attention:compile_friendly_flex_attention", SDPA[:3], "bhsd", told=flex),
-    *(Function(f"flash_attn:flash_attn{kind}_func", tensors, told=flash) for kind, tensors in KINDS),
-    *(Function(f"flash_attn:flash_attn_varlen{kind}_func", tensors, "thd", told=flash) for kind, tensors in KINDS),
-    Function("flash_attn_interface:flash_attn_func", told=flash),
-    Function("flash_attn_interface:flash_attn_varlen_func", layout="thd", told=flash),
-    Function("flash_attn.cute:flash_attn_func", told=flash),
-    Function("flash_attn.cute:flash_attn_varlen_func", layout="thd", told=flash),
+    Function("torch.nn.functional:scaled_dot_product_attention", SDPA[:3], "bhsd", settings=sdpa, parameters=SDPA),
+    Function("torch.nn.attention.flex_attention:flex_attention", SDPA[:3], "bhsd", settings=flex),
+    Function("transformers.integrations.flex_attention:compile_friendly_flex_attention", SDPA[:3], "bhsd",
+             settings=flex),
+    *_packed("flash_attn:flash_attn{}_func", settings=flash),
+    *_packed("flash_attn:flash_attn_varlen{}_func", "thd", settings=flash),
     *(
-        Function(f"ring_flash_attn:{word}_flash_attn{kind}_func", tensors, told=flash, sharding=sharding)
-        for word, sharding in (("ring", "contiguous"), ("zigzag_ring", "zigzag"), ("stripe", "striped"))
-        for kind, tensors in KINDS
+        Function(f"{module}:flash_attn{kind}_func", layout=layout, settings=flash)
+        for module in ("flash_attn_interface", "flash_attn.cute")
+        for kind, layout in (("", "bshd"), ("_varlen", "thd"))
     ),
-    *(
-        Function(
-            f"ring_flash_attn:{word}ring_flash_attn_varlen{kind}_func",
-            tensors,
-            "thd",
-            told=flash,
-            sharding=sharding,
-            by_document=True,
-        )
-        for word, sharding in (("", "contiguous"), ("zigzag_", "zigzag"))
-        for kind, tensors in KINDS
-    ),
-    *(
-        Function(
-            f"ring_flash_attn:llama3_flash_attn_varlen{kind}_func", tensors, "thd", told=llama3, sharding="contiguous"
-        )
-        for kind, tensors in KINDS
-    ),
-    Function(f"{_TE}:attn_forward_func_with_cp", told=transformer_engine, sharding="zigzag", group="cp_group"),
-)
+    *_packed("ring_flash_attn:ring_flash_attn{}_func", settings=flash, sharding="contiguous"),
+    *_packed("ring_flash_attn:zigzag_ring_flash_attn{}_func", settings=flash, sharding="zigzag"),
+    *_packed("ring_flash_attn:stripe_flash_attn{}_func", settings=flash, sharding="striped"),
+    *_packed("ring_flash_attn:ring_flash_attn_varlen{}_func", "thd", settings=flash, sharding="contiguous",
+             by_document=True),
+    *_packed("ring_flash_attn:zigzag_ring_flash_attn_varlen{}_func", "thd", settings=flash, sharding="zigzag",
+             by_document=True),
+    *_packed("ring_flash_attn:llama3_flash_attn_varlen{}_func", "thd", settings=llama3, sharding="contiguous"),
+    Function(f"{_TE}:attn_forward_func_with_cp", settings=transformer_engine, sharding="zigzag", group="cp_group"),
+)  # fmt: skip
 REGISTERED = Function("transformers", ("query", "key", "value"), "bhsd", "bshd", transformers)
-"""In Hugging Face's registry. What that calls and `KNOWN` has is left to `KNOWN`: it is told more exactly there."""
+"""In Hugging Face's registry. What that calls and `KNOWN` has is left to `KNOWN`, which knows its words."""
 
 
 def _scale(arguments: Arguments, q: Tensor, name: str) -> float:

@@ -21,36 +21,34 @@ MOST = 200  # rows of a table
 
 def write_report(found: Judgement, path: Path) -> Path:
     """Write the page, whole or not at all."""
-    rows, judged = found.rows, found.judged
-    told = rows[rows["label"] != NOT_MEASURED]
+    rows = found.rows
+    judged = rows[rows["label"] != NOT_MEASURED]
     kinds = " and ".join(dict.fromkeys(rows["function"]))
-    calls = f"{count(told['name'].nunique(), 'call')} of {count(told['layer'].nunique(), 'layer')} judged"
+    calls = f"{count(judged['name'].nunique(), 'call')} of {count(judged['layer'].nunique(), 'layer')} judged"
     facts = f"{calls}; {rows['shape'].iloc[0]}, {rows['dtype'].iloc[0]}, {rows['world_size'].iloc[0]} ranks; {kinds}"
-    tables = (_overview(told), _wrong(told), _left_out(rows))
-    title = "Healthy" if judged.healthy else judged.label.replace("_", " ").capitalize()
-    page = render(
-        PAGE, "judge.html.jinja", judged=judged, title=title, of=str(found.folder), facts=facts, tables=tables,
-    )  # fmt: skip
-    write_page(path, page)
+    tables = (_overview(judged), _wrong(judged), _left_out(rows))
+    title = "Healthy" if found.healthy else found.judged.label.replace("_", " ").capitalize()
+    about = {"title": title, "of": str(found.folder), "sentence": found.sentence, "facts": facts}
+    write_page(path, render(PAGE, "judge.html.jinja", tables=tables, **about))
     return path
 
 
-def _overview(told: pd.DataFrame) -> Table:
+def _overview(judged: pd.DataFrame) -> Table:
     """The gravest label and the largest number of each layer's tensor, over steps and ranks."""
-    grave = told.assign(_grave=told["label"].map(LABELS.index))
+    grave = judged.assign(_grave=judged["label"].map(LABELS.index))
     places = {}
     for (_, layer, tensor), mine in grave.groupby(["order", "layer", "tensor"], sort=False):
         label = mine.sort_values("_grave").iloc[0]["label"]
         kind = "" if label == ROUNDING else "alarm"
         hint = f"worst row {plain(mine['times_row'].max())}, error {mine['error_rel'].max():.2g}"
         places[layer, tensor] = TableCell(label.replace("_", " "), plain(mine["times"].max()), kind, hint=hint)
-    tensors = [name for name in ("out", "lse", "dq", "dk", "dv") if (told["tensor"] == name).any()]
+    tensors = [name for name in ("out", "lse", "dq", "dk", "dv") if (judged["tensor"] == name).any()]
     return grid("Layers and tensors: times what rounding explains", ("layer",), tensors, places)
 
 
-def _wrong(told: pd.DataFrame) -> Table:
-    wrong = in_time(told[(told["label"] != ROUNDING) & ((told["rank"] != ALL_RANKS) | (told["world_size"] == 1))])
-    wrong = wrong.drop_duplicates(["name", "tensor", "rank"])
+def _wrong(judged: pd.DataFrame) -> Table:
+    of_ranks = (judged["rank"] != ALL_RANKS) | (judged["world_size"] == 1)
+    wrong = in_time(judged[(judged["label"] != ROUNDING) & of_ranks]).drop_duplicates(["name", "tensor", "rank"])
     rows = [_row(one) for one in wrong.head(MOST).to_dict("records")]
     more = f", the first {MOST} of {len(wrong)}" if len(wrong) > MOST else ""
     head = ("layer", "step", "tensor", "rank", "label", "evidence", "times", "worst row", "error", "rounding floor",

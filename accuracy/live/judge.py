@@ -1,7 +1,7 @@
 """Is a captured run right? Every tensor that the model returned against float64: per layer, rank and tensor.
 
 Each call is compared on its own inputs, so that a fault stands where it is made and not in the layers behind it. The
-measure is the error over the most that rounding may make of it (`accuracy.live.allowed`): over a rank's whole tensor,
+measure is the error over the most that rounding may make of it (`accuracy.live.call_on_disk`): over a rank's whole tensor,
 and in its worst row, a head of a token; and how many elements are beyond a bound that no rounding exceeds.
 """
 
@@ -100,8 +100,8 @@ def _given(call: Call, name: str) -> str:
     """Which of a tensor's inputs came with values that are not finite; nothing where none did."""
     inputs = ("q", "k", "v") if name in FORWARD else ("q", "k", "v", "dout")
     broken = {each: int((~call.tensors[each].isfinite()).sum()) for each in inputs if each in call.tensors}
-    said = [f"{each} with {count(number, 'value')} not finite" for each, number in broken.items() if number]
-    return f"{GIVEN} {', '.join(said)}" if said else ""
+    parts = [f"{each} with {count(number, 'value')} not finite" for each, number in broken.items() if number]
+    return f"{GIVEN} {', '.join(parts)}" if parts else ""
 
 
 def numbers_of(call: Call, name: str) -> dict[str, np.ndarray]:

@@ -2,31 +2,89 @@
 
 With a function, it is run again on ever smaller parts, each against its own reference, until nothing can be left out
 (1-minimal in batch, heads, tokens and dims). Without one, only rows that the capture proves by itself are kept. What
-differs from run to run cannot be run again: a function that is right this time is said to be.
+differs from run to run cannot be run again: a function that is right this time is an error.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
+from torch import Tensor
 
 from accuracy.core.errors import ConfigError
 from accuracy.core.recording import choose
 from accuracy.live import script
 from accuracy.live.call_on_disk import Call, load
-from accuracy.live.candidate import AXES, Candidate
-from accuracy.live.delta import smallest
 from accuracy.live.judge import judge, numbers_of, rows_of
 from accuracy.live.rerun import Rerun
-from accuracy.live.slices import few_rows, sliced
 from accuracy.live.verdict import label_of, verdict
 from accuracy.runtime import device as devices
-from accuracy.runtime import kept
+from accuracy.runtime.kept import random_state
 from accuracy.verdict.label import PRECISION_FLOOR, ROUNDING
 
-Shows = Callable[[Candidate], bool]
+AXES = ("batch", "heads_kv", "heads", "tokens", "dims")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What is kept of each axis, ascending. heads: of those that share the kept key heads."""
+
+    batch: tuple[int, ...]
+    heads_kv: tuple[int, ...]
+    heads: tuple[int, ...]
+    tokens: tuple[int, ...]
+    dims: tuple[int, ...]
+
+    @classmethod
+    def whole(cls, call: Call) -> "Candidate":
+        """All of it."""
+        (batch, length, heads, dims), heads_kv = call.tensors["q"].shape, call.tensors["k"].shape[2]
+        return cls(*(tuple(range(size)) for size in (batch, heads_kv, heads, length, dims)))
+
+    @property
+    def size(self) -> str:
+        """In words."""
+        return f"{len(self.batch)} x {len(self.tokens)} tokens, {len(self.heads)} heads of {len(self.dims)}"
+
+    def with_axis(self, axis: str, kept: Sequence[int], share: int) -> "Candidate":
+        """Only these of an axis; share: query heads of a key head. Without a key head, its query heads go."""
+        changed = replace(self, **{axis: tuple(kept)})
+        if axis == "heads_kv":
+            changed = replace(changed, heads=tuple(head for head in self.heads if head // share in kept))
+        return changed
+
+    def inputs(self, call: Call) -> Call:
+        """q, k, v, dout and the mask of the kept part, without anything that the model returned."""
+        tensors = {name: self._kept(x, name) for name, x in call.tensors.items() if name in ("q", "k", "v", "dout")}
+        if "mask" in call.tensors:
+            tensors["mask"] = self._mask(call.tensors["mask"])
+        shapes = {name: tuple(x.shape) for name, x in tensors.items()}
+        facts = replace(call.facts, shapes=shapes, documents=self._documents(call.facts.documents), ranks=(0,), rank=0)
+        return Call(facts, tensors)
+
+    def _kept(self, x: Tensor, name: str) -> Tensor:
+        heads = self.heads if name in ("q", "dout") else self.heads_kv
+        for dim, kept in ((0, self.batch), (1, self.tokens), (2, heads), (3, self.dims)):
+            if len(kept) < x.shape[dim]:
+                x = x.index_select(dim, torch.tensor(kept, device=x.device))
+        return x.contiguous()
+
+    def _mask(self, mask: Tensor) -> Tensor:
+        for dim, kept in ((0, self.batch), (1, self.heads), (2, self.tokens), (3, self.tokens)):
+            if mask.shape[dim] > 1 or dim > 1:
+                mask = mask.index_select(dim, torch.tensor(kept, device=mask.device))
+        return mask
+
+    def _documents(self, lengths: Sequence[int]) -> tuple[int, ...]:
+        """Lengths of the documents, without those of which nothing is kept."""
+        if not lengths:
+            return ()
+        ends = torch.tensor(lengths).cumsum(0)
+        mine = torch.searchsorted(ends, torch.tensor(self.tokens), right=True)
+        return tuple(int(count) for count in torch.bincount(mine, minlength=len(lengths)) if count)
 
 
 @dataclass(frozen=True)
@@ -54,19 +112,13 @@ def reduce(
     row = _first(path, layer, tensor, device)
     call = load(choose(path, str(row["name"])), devices.choose(device))
     if call.facts.sinks:
-        raise ConfigError(
-            f"{call.facts.name} has sinks, which the script of a reduction does not know; judge it instead"
-        )
+        raise ConfigError(f"{call.facts.name} has sinks, which the script of a reduction lacks; judge it instead")
     target = Path(to) if to is not None else path / "reduced.py"
-    if fn is None:
-        return _of_slices(call, row, target)
-    return _of_function(call, row, Rerun(fn, layout), target)
+    return _of_slices(call, row, target) if fn is None else _of_function(call, row, Rerun(fn, layout), target)
 
 
 def _first(folder: Path, layer: str | None, tensor: str | None, device: str) -> dict[str, Any]:
     """The row of the judgement that is to be shrunk."""
-    import pandas as pd
-
     if layer is None:
         rows = judge(folder, device=device).rows
     else:
@@ -83,16 +135,16 @@ def _first(folder: Path, layer: str | None, tensor: str | None, device: str) -> 
 
 def _of_slices(call: Call, row: dict[str, Any], path: Path) -> Reduced:
     tensor = row["tensor"]
-    batch, head, tokens = few_rows(call, tensor, row)
-    data = sliced(call, tensor, batch, head, tokens)
+    batch, head, tokens = script.few_rows(call, tensor, row)
+    data = script.sliced(call, tensor, batch, head, tokens)
     rows, shown = call.exact(tensor)[batch, tokens, head], ", ".join(map(str, tokens[:8]))
     most = call.rounding().whole(tensor, lambda x: x[batch, tokens, head][None])
     limit = _limit(row["label"], tensor, float(most / rows.norm()))
     where = f"{tensor} of {call.facts.name}, batch {batch}, head {head}, tokens {shown}{', ...' * (len(tokens) > 8)}"
-    told = f"{where}: {row['label'].replace('_', ' ')}, as captured"
-    script.write(path, told, call, tensor, data, limit, None)
+    what = f"{where}: {row['label'].replace('_', ' ')}, as captured"
+    script.write(path, what, call, tensor, data, limit, None)
     few = f"{len(tokens)} of {call.exact(tensor).shape[1]} rows, proven by the capture itself"
-    return Reduced(path, f"{told}: {few}; {path} shows it", tensor, row["label"])
+    return Reduced(path, f"{what}: {few}; {path} shows it", tensor, row["label"])
 
 
 def _of_function(call: Call, row: dict[str, Any], run: Rerun, path: Path) -> Reduced:
@@ -102,7 +154,7 @@ def _of_function(call: Call, row: dict[str, Any], run: Rerun, path: Path) -> Red
 
     def label(candidate: Candidate) -> str:
         try:
-            with kept.random_state():
+            with random_state():
                 torch.manual_seed(0)
                 found = run.results(candidate.inputs(call))
             return _label(found, tensor)
@@ -111,22 +163,22 @@ def _of_function(call: Call, row: dict[str, Any], run: Rerun, path: Path) -> Red
 
     given = label(whole)
     if given in ("", ROUNDING):
-        said = "merely rounds" if given else f"does not run, or returns no {tensor}, on"
+        does = "merely rounds" if given else f"does not run, or returns no {tensor}, on"
         raise ConfigError(
-            f"fn={run.name} {said} what was captured of {call.facts.name}: another function, or a race, which is left"
+            f"fn={run.name} {does} what was captured of {call.facts.name}: another function, or a race, which is left"
             " out; without --fn the capture's own rows are kept"
         )
     smaller = shrink(call, whole, row, lambda candidate: label(candidate) == given)
     part = run.results(smaller.inputs(call))
     most = part.rounding().whole(tensor, lambda x: x[None])
     limit = _limit(given, tensor, float(most / part.exact(tensor).norm()))
-    told = f"{tensor} of {run.name}: {given.replace('_', ' ')}, on {smaller.size} of {call.facts.name}"
-    script.write(path, told, part, tensor, script.data_of(part), limit, run)
+    what = f"{tensor} of {run.name}: {given.replace('_', ' ')}, on {smaller.size} of {call.facts.name}"
+    script.write(path, what, part, tensor, script.data_of(part), limit, run)
     changed = "" if given == wanted else f" (captured: {wanted.replace('_', ' ')})"
-    return Reduced(path, f"{told}{changed}, of {whole.size}; {path} shows it", tensor, given, smaller)
+    return Reduced(path, f"{what}{changed}, of {whole.size}; {path} shows it", tensor, given, smaller)
 
 
-def shrink(call: Call, candidate: Candidate, row: dict[str, Any], shows: Shows) -> Candidate:
+def shrink(call: Call, candidate: Candidate, row: dict[str, Any], shows: Callable[[Candidate], bool]) -> Candidate:
     """1-minimal in every axis: no element of any can be left out. row: the worst place, which is tried first."""
     share = call.tensors["q"].shape[2] // call.tensors["k"].shape[2]
     head = int(row["worst_head"])
@@ -148,7 +200,7 @@ def shrink(call: Call, candidate: Candidate, row: dict[str, Any], shows: Shows) 
 
             first = [guess[axis]] if axis in guess else []
             quick = first and len(items) > 1 and fails(first)
-            candidate = base.with_axis(axis, first if quick else smallest(items, fails), share)
+            candidate = base.with_axis(axis, first if quick else script.smallest(items, fails), share)
     return candidate
 
 

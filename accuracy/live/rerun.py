@@ -39,22 +39,22 @@ class Rerun:
         names, facts = _parameters(self.function, call.facts), call.facts
         if names is None:
             names = next((each.parameters for each in KNOWN if each.path == self.name), ())
-        said: dict[str, Any] = {**dict.fromkeys(CAUSAL, facts.causal), **dict.fromkeys(SCALE, facts.scale)}
-        said |= {"group": None, "enable_gqa": True, "softcap": facts.softcap or 0.0, "dropout_p": 0.0}
+        words: dict[str, Any] = {**dict.fromkeys(CAUSAL, facts.causal), **dict.fromkeys(SCALE, facts.scale)}
+        words |= {"group": None, "enable_gqa": True, "softcap": facts.softcap or 0.0, "dropout_p": 0.0}
         if facts.documents:
             ends = torch.tensor([0, *facts.documents], device=call.tensors["q"].device).cumsum(0).int()
-            said |= dict.fromkeys(LENGTHS, ends)
-            said |= dict.fromkeys(("max_seqlen", "max_seqlen_q", "max_seqlen_k"), max(facts.documents))
+            words |= dict.fromkeys(LENGTHS, ends)
+            words |= dict.fromkeys(("max_seqlen", "max_seqlen_q", "max_seqlen_k"), max(facts.documents))
         if facts.window:
-            said["window_size"] = tuple(-1 if x is None else x for x in facts.window)
+            words["window_size"] = tuple(-1 if x is None else x for x in facts.window)
         if "mask" in call.tensors:
-            said |= dict.fromkeys(MASK, call.tensors["mask"])
+            words |= dict.fromkeys(MASK, call.tensors["mask"])
         needed = {"a mask": (MASK, facts.mask), "documents": (LENGTHS, facts.documents),
                   "a window": (("window_size",), facts.window), "causal": (CAUSAL, facts.causal)}  # fmt: skip
-        for what, (words, given) in needed.items():
-            if given and not {*words} & {*names}:
-                raise ConfigError(f"fn={self.name} takes no {' or '.join(words)}, but the capture has {what}")
-        return {name: said[name] for name in names if name in said}
+        for what, (any_of, present) in needed.items():
+            if present and not {*any_of} & {*names}:
+                raise ConfigError(f"fn={self.name} takes no {' or '.join(any_of)}, but the capture has {what}")
+        return {name: words[name] for name in names if name in words}
 
     def results(self, call: Call) -> Call:
         """The call with what the function returns, and the gradients where it has any; arguments as `call` has them."""

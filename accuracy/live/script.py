@@ -1,8 +1,15 @@
-"""A script of about 20 lines, and its data, that shows a fault with torch alone: exit status 1 while it is there."""
+"""A script of about 20 lines, and its data, that shows a fault with torch alone: exit status 1 while it is there.
+
+A capture proves some faults by itself, without running anything again: a row of out, lse or dq depends on its own q and
+dout and on the keys that it sees; a row of dk or dv on its own k and v and on the queries that see it, whose lse and
+delta (float64) stand for the keys that are left out.
+"""
 
 import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors.torch import save_file
@@ -10,11 +17,15 @@ from torch import Tensor
 
 from accuracy.live.call_on_disk import Call
 from accuracy.live.rerun import Rerun
+from accuracy.live.verdict import SHORT
 
+T = TypeVar("T")
+BY_KEY = ("dk", "dv")
 HEAD = """# -*- coding: utf-8 -*-
-{told}
+{what}
 # Float64 attention by its definition on {size}.
 
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -41,7 +52,7 @@ raise SystemExit(error > {limit:.6g})
 """
 
 
-def write(path: Path, told: str, call: Call, tensor: str, data: dict[str, Tensor], limit: float,
+def write(path: Path, what: str, call: Call, tensor: str, data: dict[str, Tensor], limit: float,
           run: Rerun | None) -> Path:  # fmt: skip
     """Write `path` and the data beside it. call: what the data are of; run: the function that the script calls, None:
     it compares what was captured; limit: the relative error beyond which there is a fault."""
@@ -50,8 +61,8 @@ def write(path: Path, told: str, call: Call, tensor: str, data: dict[str, Tensor
     (batch, rows, heads, dim), keys = data["q"].shape, data["k"].shape[1]
     size = f"{batch} x {rows} quer{'y' if rows == 1 else 'ies'}, {keys} key{'s' * (keys > 1)}, {heads} head"
     # ASCII, as names in a captured file may hold anything; the first line fixes the encoding, so that none of them can
-    said = "\n".join(f"# {ascii(line)[1:-1]}" for line in told.splitlines())
-    text = HEAD.format(told=said, size=f"{size}{'s' * (heads > 1)} of {dim}", scale=facts.scale, cap=cap)
+    comment = "\n".join(f"# {ascii(line)[1:-1]}" for line in what.splitlines())
+    text = HEAD.format(what=comment, size=f"{size}{'s' * (heads > 1)} of {dim}", scale=facts.scale, cap=cap)
     text += OF_KEYS.format(scale=facts.scale) if "lse" in data else WHOLE
     text += 'given = data["given"]\n' if run is None else _called(run, call, tensor)
     text += TAIL.format(tensor=tensor, limit=limit)
@@ -97,3 +108,72 @@ def _literal(value: Any) -> str:
     if isinstance(value, Tensor):
         return 'data["mask"]' if value.dim() == 4 else f"torch.tensor({value.tolist()}, dtype={value.dtype})"
     return f'float("{value}")' if isinstance(value, float) and not math.isfinite(value) else repr(value)
+
+
+def few_rows(call: Call, tensor: str, row: Mapping[str, Any]) -> tuple[int, int, list[int]]:
+    """Batch, head and tokens of the fewest rows that are still wrong; row: of the judgement, its worst place. Of a
+    tensor that is wrong as a whole only, all rows of the worst head."""
+    exact, x = call.exact(tensor), call.tensors[tensor].double()
+    allowed = call.rounding()
+    square, limits = (x - exact).nan_to_num(nan=torch.inf).square(), allowed.rows(tensor).square()
+    square = square.sum(-1) if exact.dim() == 4 else square
+    seen = ~call.reference.lse.transpose(1, 2).isneginf()
+    square = square if tensor in BY_KEY else square.where(seen, 0.0)
+    of_heads = (square.sum(1) / limits.sum(1)).flatten()
+    batch, head = divmod(int(of_heads.argmax()), exact.shape[2])
+    mine, limit = square[batch, :, head], limits[batch, :, head]
+    short = row["label"] == "precision_floor" and 0 < row["significand_bits"] <= SHORT
+
+    def fails(tokens: Sequence[int]) -> bool:
+        kept = list(tokens)
+        most = float(allowed.whole(tensor, lambda x: x[batch, kept, head][None]))
+        return short or float(mine[kept].sum()) > most**2 or bool((mine[kept] > limit[kept]).any())
+
+    worst = [int((mine / limit).nan_to_num(nan=0.0).argmax())]
+    tokens = list(range(len(mine)))
+    return batch, head, worst if fails(worst) else smallest(tokens, fails) if fails(tokens) else tokens
+
+
+def sliced(call: Call, tensor: str, batch: int, head: int, tokens: Sequence[int]) -> dict[str, Tensor]:
+    """The data of a script: q, k, v, dout, what the model gave, and the mask as numbers that are added (Sq, S); for dk
+    and dv lse and delta too."""
+    q, k, v = (call.tensors[name][batch] for name in "qkv")
+    share, keep = q.shape[1] // k.shape[1], list(tokens)
+    queries = head * share if tensor in BY_KEY else head
+    heads = list(range(queries, queries + share)) if tensor in BY_KEY else [head]
+    kv = head if tensor in BY_KEY else head // share
+    added = torch.stack([call.mask.block(batch, each, 0, q.shape[0]) for each in heads])
+    seen = added.isfinite().any(0)
+    if tensor in BY_KEY:
+        rows, columns = seen[:, keep].any(1).nonzero().flatten().tolist(), keep
+    else:
+        rows, columns = keep, seen[keep].any(0).nonzero().flatten().tolist()
+    data = {
+        "q": q[rows][:, heads][None], "k": k[columns][:, [kv]][None], "v": v[columns][:, [kv]][None],
+        "dout": call.dout[batch, rows][:, heads][None], "mask": added[:, rows][:, :, columns][None],
+        "given": call.tensors[tensor][batch, keep][:, [head]][None],
+    }  # fmt: skip
+    if tensor in BY_KEY:
+        lse, delta = (getattr(call.reference, name)[batch, heads][:, rows][None] for name in ("lse", "delta"))
+        data |= {"lse": lse, "delta": delta}
+    return {name: x.detach().cpu().contiguous() for name, x in data.items()}
+
+
+def smallest(items: Sequence[T], fails: Callable[[list[T]], bool]) -> list[T]:
+    """A part of `items`, in their order, that fails and of which no element can be left out (1-minimal). items: fails
+    as a whole. Halves, quarters, ... are tried alone, then left out."""
+    kept, parts = list(items), 2
+    while len(kept) > 1:
+        size = -(-len(kept) // parts)
+        chunks = [kept[first : first + size] for first in range(0, len(kept), size)]
+        without = [[*chain(*chunks[:place], *chunks[place + 1 :])] for place in range(len(chunks))]
+        alone = next((chunk for chunk in chunks if fails(chunk)), None)
+        if alone is not None:
+            kept, parts = alone, 2
+        elif (rest := next((rest for rest in without if len(chunks) > 2 and fails(rest)), None)) is not None:
+            kept, parts = rest, max(2, len(chunks) - 1)
+        elif size == 1:
+            break
+        else:
+            parts = min(len(kept), 2 * parts)
+    return kept

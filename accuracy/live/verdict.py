@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from accuracy.core.number import plain
+from accuracy.core.number import count, plain
 from accuracy.results.table import ALL_RANKS
 from accuracy.verdict.floor import coarser_format
 from accuracy.verdict.label import EXCESS_ROUNDING, INVALID, LOGIC, NOT_MEASURED, PRECISION_FLOOR, ROUNDING
@@ -52,36 +52,33 @@ def label_of(
     if found and (not row["beyond"] or explained(found[0])):
         return PRECISION_FLOOR, f"only as good as {found[0]}: {found[1]}"
     if row["beyond"]:
-        elements = f"{int(row['beyond'])} element{'s' * int(row['beyond'] > 1)} that no rounding explains, proven wrong"
-        return LOGIC, f"{elements}; {_far(row)}"
+        elements = f"{int(row['beyond'])} element{'s' * int(row['beyond'] > 1)}"
+        return LOGIC, f"{elements} that no rounding explains, proven wrong; {_far(row)}"
     return LOGIC if max(row["times"], row["times_row"]) > FAR else EXCESS_ROUNDING, _far(row)
 
 
 def verdict(rows: pd.DataFrame) -> Judged:
     """Of a run's rows."""
-    told = rows[rows["label"] != NOT_MEASURED]
-    if told.empty:
+    judged = rows[rows["label"] != NOT_MEASURED]
+    if judged.empty:
         return Judged(f"nothing could be judged: {rows['sentence'].iloc[0]}", NOT_MEASURED)
-    wrong = in_time(told[(told["label"] != ROUNDING) & (told["rank"] != ALL_RANKS)])
+    wrong = in_time(judged[(judged["label"] != ROUNDING) & (judged["rank"] != ALL_RANKS)])
     if wrong.empty:
-        wrong = in_time(told[told["label"] != ROUNDING])
+        wrong = in_time(judged[judged["label"] != ROUNDING])
     if wrong.empty:
-        layers, most = told["layer"].nunique(), told["times"].max()
-        text = (
-            f"the run merely rounds: {layers} layer{'s' * (layers > 1)}, {told['name'].nunique()} calls, every tensor"
-        )
-        text = f"{text} within {plain(most)} times what rounding explains."
+        layers, most = judged["layer"].nunique(), judged["times"].max()
+        calls = f"{count(layers, 'layer')}, {judged['name'].nunique()} calls"
+        text = f"the run merely rounds: {calls}, every tensor within {plain(most)} times what rounding explains."
         return Judged(f"{text}{_left_out(rows)}", ROUNDING)
     first = wrong.iloc[0]
     if first["sentence"].startswith(GIVEN):
         return Judged(f"{_given(wrong, first)}{_left_out(rows)}", first["label"], dict(first))
     same = wrong[(wrong["name"] == first["name"]) & (wrong["tensor"] == first["tensor"])]
-    ranks = sorted(same["rank"].unique())
-    of_ranks = f" on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} of {first['world_size']}"
-    of_ranks = of_ranks if first["world_size"] > 1 else ""
+    ranks, size = sorted(same["rank"].unique()), first["world_size"]
+    of_ranks = f" on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))} of {size}" if size > 1 else ""
     where = f"{first['tensor']} of {first['layer']} in step {first['step']}{of_ranks}"
     text = f"{where} leaves rounding first ({first['label'].replace('_', ' ')}): {first['sentence']}{_place(first)}."
-    sentence = f"{text} {_others(wrong, first, told)}{_left_out(rows)}".strip()
+    sentence = f"{text} {_others(wrong, first, judged)}{_left_out(rows)}".strip()
     return Judged(sentence, first["label"], dict(first))
 
 
@@ -89,10 +86,9 @@ def _given(wrong: pd.DataFrame, first: pd.Series) -> str:
     """What made its inputs is before the layer; what is wrong with finite inputs."""
     given = wrong["sentence"].str.startswith(GIVEN)
     layers = [name for name in dict.fromkeys(wrong.loc[given, "layer"]) if name != first["layer"]]
-    more = f", as {_were(layers)} {', '.join(layers[:4])}{' and more' * (len(layers) > 4)}" if layers else ""
-    text = (
-        f"{first['layer']} in step {first['step']} {first['sentence']}{more}: what made them is before the attention."
-    )
+    more = f", as {'were' if len(layers) > 1 else 'was'} {_few(layers)}" if layers else ""
+    where = f"{first['layer']} in step {first['step']}"
+    text = f"{where} {first['sentence']}{more}: what made them is before the attention."
     own = wrong[~given]
     if own.empty:
         return text
@@ -123,21 +119,20 @@ def _place(first: pd.Series) -> str:
     return f", the most at batch {batch}, token {token}, head {head}"
 
 
-def _others(wrong: pd.DataFrame, first: pd.Series, told: pd.DataFrame) -> str:
+def _others(wrong: pd.DataFrame, first: pd.Series, judged: pd.DataFrame) -> str:
     """The other tensors of that layer, the other layers, and how often."""
     same = wrong[wrong["layer"] == first["layer"]]
     tensors = [name for name in dict.fromkeys(same["tensor"]) if name != first["tensor"]]
     layers = [name for name in dict.fromkeys(wrong["layer"]) if name != first["layer"]]
-    healthy = told["layer"].nunique() - len(layers) - 1
-    steps, all_steps = same["step"].nunique(), told.loc[told["layer"] == first["layer"], "step"].nunique()
-    more = f"{', '.join(layers[:4])}{' and more' * (len(layers) > 4)}"
-    said = [
+    healthy = judged["layer"].nunique() - len(layers) - 1
+    steps, all_steps = same["step"].nunique(), judged.loc[judged["layer"] == first["layer"], "step"].nunique()
+    parts = [
         f"{', '.join(tensors)} of that layer {_are(tensors)} wrong too" if tensors else "",
-        f"so {_are(layers)} {more}" if layers else "",
+        f"so {_are(layers)} {_few(layers)}" if layers else "",
         f"in {steps} of {all_steps} captured steps" if steps < all_steps else "",
         f"{healthy} other layer{'s' * (healthy > 1)} merely round{'s' * (healthy == 1)}" if healthy else "",
     ]
-    text = "; ".join(filter(None, said))
+    text = "; ".join(filter(None, parts))
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
@@ -145,8 +140,8 @@ def _are(names: list[str]) -> str:
     return "are" if len(names) > 1 else "is"
 
 
-def _were(names: list[str]) -> str:
-    return "were" if len(names) > 1 else "was"
+def _few(names: list[str]) -> str:
+    return f"{', '.join(names[:4])}{' and more' * (len(names) > 4)}"
 
 
 def _left_out(rows: pd.DataFrame) -> str:

@@ -10,8 +10,8 @@ import torch
 import accuracy
 from accuracy.cli import reduce as command
 from accuracy.live import script
-from accuracy.live.delta import smallest
 from accuracy.live.reduce import reduce
+from accuracy.live.script import smallest
 from tests.live import faulty, model
 
 
