@@ -4,22 +4,18 @@ Colours are stand-ins that become CSS variables, so a chart follows the page int
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import matplotlib as mpl
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
 from accuracy.chart import mark
 
-INK, SOFT, RULE, SINGLE_DEVICE, FLOOR, BORDER, BAD = (f"#fe010{place}" for place in range(1, 8))
-VARIABLES = {
-    INK: "ink", SOFT: "soft", RULE: "rule", SINGLE_DEVICE: "single-device", FLOOR: "floor", BORDER: "border",
-    BAD: "bad",
-}  # fmt: skip
+INK, SOFT, RULE, SINGLE_DEVICE, FLOOR = (f"#fe010{place}" for place in range(1, 6))
+VARIABLES = {INK: "ink", SOFT: "soft", RULE: "rule", SINGLE_DEVICE: "single-device", FLOOR: "floor"}
 VARIABLES |= {f"#fe00{index:02x}": f"series-{index}" for index in range(mark.COLOURS)}
 REFERENCE: dict[str, Any] = {  # the line at 1; its gid is its class in the page
     "color": SINGLE_DEVICE, "linestyle": (0, (6, 3)), "linewidth": 1.1, "gid": "single-device",
@@ -60,23 +56,11 @@ def new_axes(
     return axes
 
 
-def drawable(places: Iterable[Any], values: Iterable[Any]) -> tuple[list[float], list[float]]:
-    """The points that a logarithmic axis can show: positive and finite."""
-    x, y = (np.array([*each], dtype=float) for each in (places, values))
-    kept = (y > 0) & np.isfinite(y)
-    return x[kept].tolist(), y[kept].tolist()
-
-
-def line(axes: Axes, places: Iterable[Any], values: Iterable[Any], slot: int, **look: Any) -> None:
-    """What can be drawn of a series, in its colour and with its marker."""
+def line(axes: Axes, places: Iterable[float], values: Iterable[float], slot: int, **look: Any) -> None:
+    """The finite points of a series, in its colour and with its marker."""
+    points = [(x, y) for x, y in zip(places, values, strict=True) if math.isfinite(y)]
     usual = {"color": series_colour(slot), "marker": mark.marker(slot), "gid": f"s{slot}", "clip_on": False}
-    axes.plot(*drawable(places, values), **{**usual, **look})
-
-
-def marked(axes: Axes, places: Iterable[Any], values: Iterable[Any]) -> None:
-    """A ring around each point, in the colour of what is bad."""
-    look: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 11, "markerfacecolor": "none"}
-    axes.plot(*drawable(places, values), **look, markeredgecolor=BAD, markeredgewidth=1.8, clip_on=False, zorder=5)
+    axes.plot([x for x, _ in points], [y for _, y in points], **{**usual, **look})
 
 
 def fix_ticks(axis: Any, places: Iterable[float], labels: Iterable[object] | None = None) -> None:
@@ -89,14 +73,12 @@ def fix_ticks(axis: Any, places: Iterable[float], labels: Iterable[object] | Non
     axis.set_minor_locator(NullLocator())
 
 
-def log_y(axes: Axes, values: Iterable[float]) -> None:
-    """A logarithmic y axis around the positive finite values, with a grid."""
-    _logarithmic_y(axes, values, _log_limits)
-
-
 def ratio_y(axes: Axes, values: Iterable[float]) -> None:
     """A logarithmic y axis of ratios, with a grid: ticks are plain numbers."""
-    _logarithmic_y(axes, values, _ratio_limits)
+    axes.set_yscale("log")
+    axes.set_ylim(*_ratio_limits(axes.yaxis, values))
+    axes.grid(axis="y", color=RULE, linewidth=0.6, clip_on=False)
+    axes.set_axisbelow(True)
 
 
 def ratio_x(axes: Axes, values: Iterable[float]) -> None:
@@ -105,34 +87,17 @@ def ratio_x(axes: Axes, values: Iterable[float]) -> None:
     axes.set_xlim(*_ratio_limits(axes.xaxis, values))
 
 
-def _logarithmic_y(axes: Axes, values: Iterable[float], limits: Callable[..., tuple[float, float]]) -> None:
-    """limits: of an axis around values; it also sets the axis's ticks, so the scale comes first."""
-    axes.set_yscale("log")
-    axes.set_ylim(*limits(axes.yaxis, values))
-    axes.grid(axis="y", color=RULE, linewidth=0.6, clip_on=False)
-    axes.set_axisbelow(True)
-
-
 def _ratio_limits(axis: object, values: Iterable[float]) -> tuple[float, float]:
-    bottom, top = _log_limits(axis, values)
-    low, high = math.log10(bottom), math.log10(top)
-    if high - low < _FAR:
-        places = _log_places(low, high)
-        fix_ticks(axis, places, [f"{place:.3g}" for place in places])
-    return bottom, top
-
-
-def _log_limits(axis: object, values: Iterable[float]) -> tuple[float, float]:
-    """Sets the ticks; returns where the axis ends."""
+    """Set the ticks of an axis, whose scale is set already; return where it ends."""
     drawn = [value for value in values if value > 0 and math.isfinite(value)] or [0.1, 1.0]
     margin = max(0.08, 0.07 * math.log10(max(drawn) / min(drawn)))
     bottom, top = math.log10(min(drawn)) - margin, math.log10(max(drawn)) + margin
-    places = _log_places(bottom, top)
-    fix_ticks(axis, places, map(_log_label, places))
+    places = _ticks(bottom, top)
+    fix_ticks(axis, places, [f"{place:.3g}" if top - bottom < _FAR else _power(place) for place in places])
     return 10**bottom, 10**top
 
 
-def _log_places(bottom: float, top: float) -> list[float]:
+def _ticks(bottom: float, top: float) -> list[float]:
     decades = range(math.floor(bottom), math.ceil(top) + 1)
     for steps in _STEPS_OF_A_DECADE:
         places = [step * 10.0**decade for decade in decades for step in steps]
@@ -142,7 +107,7 @@ def _log_places(bottom: float, top: float) -> list[float]:
     return inside[:: math.ceil(len(inside) / 6)]
 
 
-def _log_label(place: float) -> str:
+def _power(place: float) -> str:
     mantissa, exponent = f"{place:.1e}".split("e")
     power = f"10{str(int(exponent)).translate(_SUPERSCRIPT)}"
     return power if mantissa == "1.0" else f"{mantissa.removesuffix('.0')}·{power}"

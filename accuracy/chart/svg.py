@@ -53,8 +53,8 @@ def _simplify(element: Element, used: dict[str, str]) -> None:
     identifier = element.attrib.pop("id", "")
     if identifier in used:
         element.set("id", used[identifier])
-    elif found := re.fullmatch(r"(s\d+|single-device|floor)(?:_band)?", identifier):
-        element.set("class", found[1])
+    elif re.fullmatch(r"s\d+|single-device", identifier):
+        element.set("class", identifier)
     if element.get("transform", "").startswith("rotate(-0"):
         del element.attrib["transform"]
     if "href" in element.attrib:

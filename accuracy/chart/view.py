@@ -1,12 +1,21 @@
-"""What does a section hand to the page? Plain values that the templates render; no layout here."""
+"""What does a section hand to the page? Plain values, and the one Jinja environment that fills templates with them.
+
+No layout here: templates are autoescaped, and all pages share a style.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+import jinja2
 from markupsafe import Markup
 
+from accuracy.chart import mark
 from accuracy.core.number import MISSING
+
+PAGE = Path(__file__).parent / "page"
 
 
 @dataclass(frozen=True)
@@ -31,15 +40,6 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Key:
-    """One entry of a legend. css: class of its line in the charts; mark: the drawn symbol."""
-
-    label: str
-    css: str
-    mark: Markup
-
-
-@dataclass(frozen=True)
 class Chart:
     """A drawn figure with its text alternative inside."""
 
@@ -49,14 +49,11 @@ class Chart:
 
 @dataclass(frozen=True)
 class Panel:
-    """Charts and tables of one facet (a dtype, where only dtypes vary). data: the
-    charts' numbers as tables."""
+    """Tables of one facet (a dtype, where only dtypes vary). tables: in the open; data: folded."""
 
     slug: str
     label: str
     note: str = ""
-    legend: tuple[Key, ...] = ()
-    charts: tuple[Chart, ...] = ()
     tables: tuple[Table, ...] = ()
     data: tuple[Table, ...] = ()
 
@@ -74,3 +71,21 @@ def grid(
     keys = dict.fromkeys(key[:-1] for key in found)
     rows = tuple(cells(*key, *(found.get((*key, name), lack) for name in columns)) for key in keys)
     return Table(caption, (*corner, *columns), rows)
+
+
+def render(folder: Path, template: str, **context: Any) -> bytes:
+    """A template of `folder` (or of this one), filled in; `style` is given to all."""
+    style = Markup((PAGE / "report.css").read_text(encoding="utf-8") + mark.palette_style())
+    return templates(folder).get_template(template).render(**context, style=style).encode("utf-8", errors="replace")
+
+
+@cache
+def templates(folder: Path) -> jinja2.Environment:
+    """Those of `folder` and of this one, each compiled once, when it is first asked for."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader([folder, PAGE]),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

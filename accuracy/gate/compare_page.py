@@ -5,8 +5,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from accuracy.chart.render import render
-from accuracy.chart.view import Table, TableCell, grid
+from accuracy.chart.view import Table, TableCell, grid, render
 from accuracy.core.number import plain
 from accuracy.gate import WORDS, Exit, output
 from accuracy.gate.decision import Decision

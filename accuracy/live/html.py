@@ -6,8 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from accuracy.chart.render import render
-from accuracy.chart.view import Table, TableCell, cells, grid
+from accuracy.chart.view import Table, TableCell, cells, grid, render
 from accuracy.core.number import count, plain, scientific
 from accuracy.live.judge import Judgement
 from accuracy.live.verdict import in_time

@@ -1,7 +1,7 @@
 """Is a captured run right? Every tensor that the model returned against float64: per layer, rank and tensor.
 
 Each call is compared on its own inputs, so that a fault stands where it is made and not in the layers behind it. The
-measure is the error over the most that rounding may make of it (`accuracy.live.call_on_disk`): over a rank's whole tensor,
+measure is the error over the most that rounding may make of it (`Call.rounding`): over a rank's whole tensor,
 and in its worst row, a head of a token; and how many elements are beyond a bound that no rounding exceeds.
 """
 

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from accuracy.chart.render import render
+from accuracy.chart.view import render
 from accuracy.core.paths import whole_file
 from accuracy.report import about, explorer, first_screen, further, prose, stacks
 from accuracy.report.embedded import BUDGET_BYTES, EMPTY, encode_rows
