@@ -67,16 +67,12 @@ def not_of(visit: Visit, case: dict[str, str]) -> list[str]:
     return wrong
 
 
-def test_the_headlines_case_is_what_every_view_shows(visit: Visit) -> None:
+def test_the_headlines_case_is_what_every_view_shows(browser: Any, visit: Visit, folder: Path, tmp_path: Path) -> None:
     assert "dk has" in visit.page.locator("h1").inner_text()
     assert not_of(visit, CASE) == []
     assert visit.said == []
-
-
-def test_the_test_of_the_case_sees_a_view_of_another(browser: Any, folder: Path, tmp_path: Path) -> None:
-    page = (folder / "report.html").read_text()
-    wrong = tmp_path / "wrong.html"
-    wrong.write_text(re.sub(r"(data-preset=.*?tensor&#34;: &#34;)dk", r"\1dq", page))
+    wrong = tmp_path / "wrong.html"  # of a page that opens on another case it is seen
+    wrong.write_text(re.sub(r"(data-preset=.*?tensor&#34;: &#34;)dk", r"\1dq", (folder / "report.html").read_text()))
     with opened(browser, wrong) as made:
         assert {"tensor", "growth", "rank", "token", "cost", "matrix"} <= set(not_of(made, CASE))
 
@@ -122,7 +118,9 @@ def test_a_chart_has_the_numbers_of_the_table(visit: Visit, rows: pd.DataFrame) 
     assert [row.locator("td").all_inner_texts() for row in shown.all()] == expected
 
 
-def test_arrow_keys_read_a_charts_values_with_their_seeds(visit: Visit) -> None:
+def test_hovering_and_arrow_keys_read_a_charts_values_with_their_seeds(visit: Visit) -> None:
+    visit.page.locator("#view-rank svg.live").hover()
+    assert "rank" in visit.page.locator("#view-rank svg [aria-label=tip]").text_content()
     visit.page.locator("#view-growth .plot").focus()
     for _ in range(2):
         visit.page.keyboard.press("ArrowRight")
@@ -133,12 +131,9 @@ def test_arrow_keys_read_a_charts_values_with_their_seeds(visit: Visit) -> None:
     assert not visit.page.locator("#view-growth [role=status]").inner_text().startswith("ring,")
 
 
-def test_hovering_shows_a_value(visit: Visit) -> None:
-    visit.page.locator("#view-rank svg.live").hover()
-    assert "rank" in visit.page.locator("#view-rank svg [aria-label=tip]").text_content()
-
-
-def test_another_report_lies_under_this_one_as_dotted_lines(visit: Visit, folder: Path, tmp_path: Path) -> None:
+def test_another_report_lies_under_this_one_as_dotted_lines_and_runs_nothing(
+    visit: Visit, folder: Path, tmp_path: Path
+) -> None:
     dotted = visit.page.locator("#view-growth svg g[stroke-dasharray='1 4'] path")
     assert dotted.count() == 0
     (tmp_path / "no.html").write_text("<p>nothing</p>")
@@ -151,10 +146,7 @@ def test_another_report_lies_under_this_one_as_dotted_lines(visit: Visit, folder
     visit.page.get_by_role("button", name="Close it").click()
     visit.settled()
     assert dotted.count() == 0
-
-
-def test_a_hostile_report_does_nothing_when_it_is_opened(browser: Any, visit: Visit, tmp_path: Path) -> None:
-    hostile = write_report(write_run(tmp_path / "hostile", HOSTILE_SHAPE)).path
+    hostile = write_report(write_run(tmp_path / "hostile", HOSTILE_SHAPE)).path  # does nothing when it is opened
     visit.page.locator("#bar input[type=file]").set_input_files(hostile)
     visit.page.locator("#shown", has_text="Dotted").wait_for()
     visit.settled()
@@ -169,16 +161,13 @@ def test_a_card_of_why_sets_the_explorer(visit: Visit) -> None:
     assert {name: visit.chosen()[name] for name in CASE} == CASE
 
 
-def test_a_static_table_sorts(visit: Visit) -> None:
+def test_the_page_is_short_and_a_static_table_sorts(visit: Visit) -> None:
+    height = visit.page.evaluate("document.documentElement.scrollHeight / innerHeight")
+    assert height <= MOST_SCREENS
+    assert visit.page.locator("*").count() <= MOST_NODES
     visit.page.locator("#take summary").click()
     table = visit.page.locator("#take table").first
     column = "table => [...table.tBodies[0].rows].map(row => Number(row.cells[0].innerText))"
     before = table.evaluate(column)
     table.locator("th button").first.click()
     assert table.evaluate(column) == sorted(before, reverse=True) != before
-
-
-def test_the_page_is_short(visit: Visit) -> None:
-    height = visit.page.evaluate("document.documentElement.scrollHeight / innerHeight")
-    assert height <= MOST_SCREENS
-    assert visit.page.locator("*").count() <= MOST_NODES

@@ -35,16 +35,17 @@ def opened(browser: Any, report: Path, width: int = 1440, scheme: str = "light",
 
 
 @pytest.mark.parametrize("scripts", [True, False])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_first_screen_holds_headline_picture_and_matrix(
-    browser: Any, report: Path, scheme: str, scripts: bool
+def test_the_first_screen_holds_headline_picture_and_matrix_and_prints_short(
+    browser: Any, report: Path, scripts: bool
 ) -> None:
-    with opened(browser, report, scheme=scheme, scripts=scripts) as visit:
+    with opened(browser, report, scripts=scripts) as visit:
         assert visit.page.locator("h1").inner_text().startswith("ring: dk is wrong at any precision.")
         for part in ("h1", ".key-picture svg", ".matrix table"):
             box = visit.page.locator(part).bounding_box()
             assert box["y"] >= 0
             assert box["y"] + box["height"] <= 900
+        printed = visit.page.pdf(prefer_css_page_size=True)
+        assert len(re.findall(rb"/Type\s*/Page[^s]", printed)) <= MOST_PAGES
 
 
 @pytest.mark.parametrize("width", [390, 700, 1440])
@@ -63,20 +64,10 @@ def test_no_label_of_a_chart_is_cut(browser: Any, report: Path, width: int) -> N
         assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-@pytest.mark.parametrize("scripts", [True, False])
-def test_the_page_prints_short(browser: Any, report: Path, scripts: bool) -> None:
-    with opened(browser, report, scripts=scripts) as visit:
-        printed = visit.page.pdf(prefer_css_page_size=True)
-        assert len(re.findall(rb"/Type\s*/Page[^s]", printed)) <= MOST_PAGES
-
-
-def test_what_is_folded_is_open_to_readers_without_javascript(browser: Any, report: Path) -> None:
+def test_what_is_folded_opens_without_javascript_and_by_a_link(browser: Any, report: Path) -> None:
     with opened(browser, report, scripts=False) as visit:
         visit.page.locator("#rows summary").first.click()
         assert visit.page.locator("#rows table").is_visible()
-
-
-def test_a_link_to_a_folded_section_opens_it(browser: Any, report: Path) -> None:
     with opened(browser, report) as visit:
         assert not visit.page.locator("#method dl").is_visible()
         visit.page.locator("nav a[href='#method']").click()

@@ -44,17 +44,29 @@ def visit(browser: Any, report: Path) -> Iterator[Visit]:
         yield opened
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 700, 390])
-@pytest.mark.parametrize("name", ["report", "compare"])
-def test_a_page_is_quiet_asks_for_nothing_and_never_scrolls_sideways(
-    browser: Any, request: pytest.FixtureRequest, name: str, width: int, scheme: str
+INKS = {"report": ("svg.live text", "fill"), "compare": ("#cells .tag.failed", "color")}
+
+
+@pytest.mark.parametrize("name", INKS)
+def test_a_page_is_quiet_asks_for_nothing_never_scrolls_sideways_and_is_readable_in_light_and_dark(
+    browser: Any, request: pytest.FixtureRequest, name: str
 ) -> None:
-    path = request.getfixturevalue(name)
-    with Visit(browser, path, viewport={"width": width, "height": 900}, color_scheme=scheme) as opened:
-        assert opened.said == []
-        assert not opened.asked(path)
-        assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+    path, (part, style) = request.getfixturevalue(name), INKS[name]
+    found = []
+    for scheme in ("light", "dark"):
+        with Visit(browser, path, color_scheme=scheme) as opened:
+            for width in (1440, 700, 390):
+                opened.page.set_viewport_size({"width": width, "height": 900})
+                assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+            assert opened.said == []
+            assert not opened.asked(path)
+            paper = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
+            of_part = f"getComputedStyle(document.querySelector('{part}'))"
+            found.append((paper, *(opened.page.evaluate(f"{of_part}.{each}") for each in (style, "backgroundColor"))))
+    (light, light_ink, _), (dark, dark_ink, _) = found
+    assert light != dark
+    assert light_ink != dark_ink
+    assert all(ink not in (paper, ground) for paper, ink, ground in found)
 
 
 def test_the_test_of_quiet_hears_a_forbidden_request(browser: Any, report: Path, tmp_path: Path) -> None:
@@ -65,8 +77,12 @@ def test_the_test_of_quiet_hears_a_forbidden_request(browser: Any, report: Path,
         assert any("Content Security Policy" in text for text in opened.said)
 
 
-def test_the_keyboard_sorts_and_opens_a_row(visit: Visit) -> None:
+def test_pages_turn_and_the_keyboard_sorts_and_opens_a_row(visit: Visit) -> None:
     visit.page.get_by_role("combobox", name="Rows", exact=True).select_option("all")
+    first = visit.column("error_rel")
+    visit.page.get_by_role("button", name="Next").click()
+    assert "page 2" in visit.status()
+    assert visit.column("error_rel") != first
     visit.page.locator("#row-explorer th button", has_text="x_single_device").focus()
     visit.page.keyboard.press("Enter")
     assert visit.page.locator("#row-explorer th[aria-sort=descending]").inner_text().startswith("x_single_device")
@@ -77,14 +93,6 @@ def test_the_keyboard_sorts_and_opens_a_row(visit: Visit) -> None:
     assert "problem.seqlen=1024" in command
     visit.page.keyboard.press("Space")
     assert visit.page.locator("tr.more").count() == 0
-
-
-def test_pages_turn(visit: Visit) -> None:
-    visit.page.get_by_role("combobox", name="Rows", exact=True).select_option("all")
-    first = visit.column("error_rel")
-    visit.page.get_by_role("button", name="Next").click()
-    assert "page 2" in visit.status()
-    assert visit.column("error_rel") != first
 
 
 def test_the_downloads_hold_what_is_shown(visit: Visit) -> None:
@@ -104,25 +112,6 @@ def test_the_downloads_hold_what_is_shown(visit: Visit) -> None:
     assert {line.split(",")[tensor] for line in lines[1:]} == {visit.chosen()["tensor"]}
 
 
-@pytest.mark.parametrize(
-    ("name", "ink"), [("report", ("svg.live text", "fill")), ("compare", ("#cells .tag.failed", "color"))]
-)
-def test_light_and_dark_differ_and_are_readable(
-    browser: Any, request: pytest.FixtureRequest, name: str, ink: tuple[str, str]
-) -> None:
-    found = []
-    style = f"getComputedStyle(document.querySelector('{ink[0]}'))"
-    for scheme in ("light", "dark"):
-        with Visit(browser, request.getfixturevalue(name), color_scheme=scheme) as opened:
-            paper = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
-            inks = (opened.page.evaluate(f"{style}.{each}") for each in (ink[1], "backgroundColor"))
-            found.append((paper, *inks))
-    for (light, light_ink, _), (dark, dark_ink, _) in [found]:
-        assert light != dark
-        assert light_ink != dark_ink
-    assert all(text not in (paper, ground) for paper, text, ground in found)
-
-
 def test_without_javascript_nothing_is_hidden_but_the_single_rows(browser: Any, report: Path) -> None:
     with Visit(browser, report, java_script_enabled=False) as opened:
         for part in ("h1", ".key-picture svg", ".matrix table", "#rows table", "#method dl"):
@@ -130,7 +119,7 @@ def test_without_javascript_nothing_is_hidden_but_the_single_rows(browser: Any, 
         assert not opened.page.locator("#bar").is_visible()
 
 
-def test_a_hostile_string_does_nothing(browser: Any, hostile: Path) -> None:
+def test_a_hostile_string_does_nothing(browser: Any, hostile: Path, tmp_path: Path) -> None:
     with Visit(browser, hostile) as opened:
         for button in opened.page.locator("#row-explorer .row-button").all()[:3]:
             button.click()
@@ -139,10 +128,7 @@ def test_a_hostile_string_does_nothing(browser: Any, hostile: Path) -> None:
         assert opened.page.locator("img, iframe").count() == 0
         assert opened.said == []
         assert not opened.asked(hostile)
-
-
-def test_the_test_of_hostile_text_can_fail(browser: Any, tmp_path: Path) -> None:
-    careless = tmp_path / "careless.html"
+    careless = tmp_path / "careless.html"  # the test can fail
     careless.write_text(f'<!doctype html><p title="">{HOSTILE}</p>')
     page = browser.new_page()
     page.goto(careless.as_uri())

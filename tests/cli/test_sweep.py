@@ -17,7 +17,7 @@ def test_a_sweep_has_one_report_of_all_its_jobs_in_its_folder(accuracy: CommandL
     assert sorted(path.parent.name for path in (tmp_path / "here").glob("*/run.json")) == ["0", "1"]
     run = folder.read(tmp_path / "here")
     assert {*run.results["variant"]} == {"ring", "zigzag"}
-    assert (len(run.cases), run.planned, run.partial) == (2, 2, False)
+    assert (len(run.cases), run.planned, run.missing_cases, bool(run.record["ended"])) == (2, 2, 0, True)
     assert run.record["argv"] == ["accuracy", *WORDS, "hydra.sweep.dir=here"]
     page = (tmp_path / "here" / "report.html").read_text()
     assert "of zigzag" in page or "of ring" in page

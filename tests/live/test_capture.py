@@ -117,32 +117,27 @@ def test_a_hooked_function_that_cannot_be_read_runs_on_and_is_spoken_of(tmp_path
         assert scaled_dot_product_attention(x, x, x).shape == x.shape
 
 
-def test_a_step_without_attention_says_how_to_name_it(tmp_path: Path) -> None:
+def test_a_step_without_attention_says_how_to_name_it_and_one_that_raises_is_undone(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="name what computes attention"), accuracy.capture(None, tmp_path):
         pass
-
-
-def test_of_an_exception_in_the_step_nothing_is_hidden_and_everything_is_undone(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), accuracy.capture(None, tmp_path):
         raise ZeroDivisionError
     assert functional.scaled_dot_product_attention is torch._C._nn.scaled_dot_product_attention
 
 
-@pytest.mark.parametrize(
-    ("given", "line"),
-    [
+def test_what_is_not_allowed_is_one_line(tmp_path: Path) -> None:
+    mistakes: list[tuple[dict[str, Any], str]] = [
         ({"every": 0}, "every=0; allowed: a whole number from 1"),
         ({"layout": "bsdh"}, "layout='bsdh'; allowed: bshd, bhsd, sbhd, thd"),
         ({"sharding": "ring"}, "sharding='ring'; allowed: None, contiguous"),
         ({"functions": ["nobody:knows"]}, "nobody:knows cannot be loaded"),
         ({"functions": [len]}, "builtins:len has parameters obj; allowed: some that begin with q, k, v"),
-    ],
-)
-def test_what_is_not_allowed_is_one_line(tmp_path: Path, given: dict[str, Any], line: str) -> None:
-    with pytest.raises(accuracy.ConfigError) as caught:
-        accuracy.capture(None, tmp_path, **given)
-    assert line in str(caught.value)
-    assert "\n" not in str(caught.value)
+    ]
+    for given, line in mistakes:
+        with pytest.raises(accuracy.ConfigError) as caught:
+            accuracy.capture(None, tmp_path, **given)
+        assert line in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
 def test_a_file_states_its_own_shapes_and_its_mask(tmp_path: Path) -> None:

@@ -66,14 +66,12 @@ def test_a_function_is_run_again_on_ever_less(
     assert not shown(mended, capsys)[0]
 
 
-@pytest.mark.parametrize(("name", "big", "tensor"), [("overflows", "v", "out"), ("scales_a_gradient", "k", "dk")])
-def test_without_a_function_the_capture_s_own_rows_prove_it(
-    tmp_path: Path, name: str, big: str, tensor: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command.main([str(captured(tmp_path, name, big=big)), "--to", str(tmp_path / "own.py")]) == 0
-    assert "1 of 48 rows, proven by the capture itself" in capsys.readouterr().out
-    there, said = shown(tmp_path / "own.py", capsys)
-    assert (there, said.split(":")[0]) == (True, tensor)
+def test_without_a_function_the_capture_s_own_rows_prove_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, big, tensor in (("overflows", "v", "out"), ("scales_a_gradient", "k", "dk")):
+        assert command.main([str(captured(tmp_path / name, name, big=big)), "--to", str(tmp_path / "own.py")]) == 0
+        assert "1 of 48 rows, proven by the capture itself" in capsys.readouterr().out
+        there, printed = shown(tmp_path / "own.py", capsys)
+        assert (there, printed.split(":")[0]) == (True, tensor)
 
 
 def test_a_function_that_takes_any_words_is_given_those_of_the_captured_call(tmp_path: Path) -> None:
@@ -87,52 +85,38 @@ def test_a_function_that_takes_any_words_is_given_those_of_the_captured_call(tmp
     assert len(kept.tokens) == 2  # a single one has the weight 1 at any scale
 
 
-@pytest.mark.parametrize(
-    ("name", "words", "line"),
-    [
+def test_what_cannot_be_reduced_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = {name: captured(tmp_path / name, name, length=40, big="v") for name in ("right", "overflows")}
+    mistakes: list[tuple[str, list[str], str]] = [
         ("right", [], "nothing to reduce: the run merely rounds"),
-        (
-            "overflows",
-            ["--fn", "tests.live.faulty:right"],
-            "tests.live.faulty:right merely rounds what was captured",
-        ),
+        ("overflows", ["--fn", "tests.live.faulty:right"], "tests.live.faulty:right merely rounds what was captured"),
         ("overflows", ["--fn", "tests.live.faulty:refuses"], "does not run, or returns no out, on what was captured"),
         ("overflows", ["--fn", "nobody:knows"], "fn=nobody:knows cannot be loaded"),
         ("overflows", ["--layer", "call.7"], "call.7 is not in "),
-    ],
-)
-def test_what_cannot_be_reduced_is_one_line(
-    tmp_path: Path, name: str, words: list[str], line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = captured(tmp_path, name, length=40, big="v")
-    assert command.main([str(folder), *words]) == 2
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 1)
-    assert line in said.err
+    ]
+    for name, words, line in mistakes:
+        assert command.main([str(folders[name]), *words]) == 2
+        printed = capsys.readouterr()
+        assert (printed.out, printed.err.count("\n")) == ("", 1)
+        assert line in printed.err
 
 
-@pytest.mark.parametrize(
-    "fails",
-    [lambda x: 3 in x, lambda x: {3, 77} <= {*x}, lambda x: len(x) >= 5, lambda x: sum(x) >= 200, lambda x: True],
-)
-def test_nothing_of_what_is_left_can_be_left_out(fails: Callable[[list[int]], bool]) -> None:
-    kept = smallest(range(100), fails)
-    assert fails(kept)
-    assert len(kept) == 1 or not any(fails([x for x in kept if x != out]) for out in kept)
+def test_nothing_of_what_is_left_can_be_left_out() -> None:
+    faults: tuple[Callable[[list[int]], bool], ...] = (
+        lambda x: 3 in x, lambda x: {3, 77} <= {*x}, lambda x: len(x) >= 5, lambda x: sum(x) >= 200, lambda x: True,
+    )  # fmt: skip
+    for fails in faults:
+        kept = smallest(range(100), fails)
+        assert fails(kept)
+        assert len(kept) == 1 or not any(fails([x for x in kept if x != out]) for out in kept)
 
 
-@pytest.mark.parametrize(
-    "name", ["coding: unicode_escape\\n{}", "coding: raw_unicode_escape\\u000a{}", "'''\n{}", "\r{}"]
-)
-def test_no_code_of_a_layer_s_name_runs_with_the_script(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_code_of_a_layer_s_name_runs_with_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first two lines of a file may say its encoding, and an encoding may make a line's end of other letters."""
-    made = tmp_path / "made"
-    layer = name.format(f"open({str(made)!r}, 'w').close() #")
-    write = script.write
-    monkeypatch.setattr(script, "write", lambda path, told, *rest: write(path, f"out of {layer}", *rest))
-    found = reduce(captured(tmp_path, "loses_a_block"), fn="tests.live.faulty:loses_a_block")
-    with pytest.raises(SystemExit):
-        runpy.run_path(str(found.path))
-    assert not made.exists()
+    folder, made, write = captured(tmp_path, "overflows", big="v"), tmp_path / "made", script.write
+    for name in ("coding: unicode_escape\\n{}", "coding: raw_unicode_escape\\u000a{}", "'''\n{}", "\r{}"):
+        layer = f"out of {name.format(f'open({str(made)!r}, {chr(39)}w{chr(39)}).close() #')}"
+        monkeypatch.setattr(script, "write", lambda path, what, *rest, layer=layer: write(path, layer, *rest))
+        with pytest.raises(SystemExit):
+            runpy.run_path(str(reduce(folder).path))
+        assert not made.exists()

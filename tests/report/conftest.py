@@ -12,7 +12,7 @@ from tests.report.synthetic import HOSTILE_SHAPE, Shape, write_run
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with known growth, one unsupported and one failed case."""
     reasons = ("the kernel lacks float64", "CUDA out of memory")
-    shape = Shape(dtypes=("bfloat16", "float64"), tensors=("out", "lse", "dq"), reasons=reasons)
+    shape = Shape(dtypes=("bfloat16", "float64"), seeds=(0, 1), tensors=("out", "lse", "dq"), reasons=reasons)
     return write_run(tmp_path_factory.mktemp("run"), shape)
 
 

@@ -95,7 +95,7 @@ def endless(rows: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
-def many_variants(rows: pd.DataFrame, copies: int = 40) -> pd.DataFrame:
+def many_variants(rows: pd.DataFrame, copies: int = 14) -> pd.DataFrame:
     ring = rows[rows["variant"] == "ring"]
     copies = [
         times(

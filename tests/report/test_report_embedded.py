@@ -1,5 +1,4 @@
 import math
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -13,30 +12,22 @@ from tests.report.synthetic import Shape, write_large_run
 BUDGET = 200_000
 
 
-def large(folder: Path) -> pd.DataFrame:
-    write_large_run(folder, Shape(), 8_000)
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    """8,000 rows, each labelled; not to be changed."""
+    folder = write_large_run(tmp_path_factory.mktemp("large"), Shape(), 8_000)
     return with_labels(read_folder(folder).results)
 
 
-def test_what_does_not_fit_is_left_out_and_said(tmp_path: Path) -> None:
-    rows = large(tmp_path)
-    block = encode_rows(rows, BUDGET)
+def test_what_does_not_fit_is_left_out_and_said_rows_of_single_ranks_and_late_seeds_first(large: pd.DataFrame) -> None:
+    block = encode_rows(large, BUDGET)
     assert len(block.encoded) <= BUDGET
-    assert block.rows < len(rows)
-    assert f"{len(rows) - block.rows:,} were left out" in block.note
-
-
-def test_rows_over_all_ranks_stay_and_early_seeds_go_before_late_ones(tmp_path: Path) -> None:
-    rows = large(tmp_path)
-    kept = decoded(encode_rows(rows, BUDGET).encoded)
-    assert kept["rank"].count(-1) == (rows["rank"] == -1).sum()
+    assert block.rows < len(large)
+    assert f"{len(large) - block.rows:,} were left out" in block.note
+    kept = decoded(block.encoded)
+    assert kept["rank"].count(-1) == (large["rank"] == -1).sum()
     single = [seed for seed, rank in zip(kept["seed"], kept["rank"], strict=True) if rank != -1]
     assert single.count(0) >= single.count(1) >= single.count(2)
-
-
-def test_the_same_rows_give_the_same_bytes(tmp_path: Path) -> None:
-    rows = large(tmp_path)
-    assert encode_rows(rows).encoded == encode_rows(rows.copy()).encoded
 
 
 ODD = [0.0, -0.0, 1.0, 2.5, -3.25e-9, 1.234567e-300, 5e-324, 1.7e308, 0.99999996, math.inf, -math.inf, math.nan]
@@ -44,10 +35,10 @@ WHOLE = [0, 1, -1, 127, -128, 65536, 2**31 - 1, None, 7, 8, 9, 10]
 
 
 @pytest.mark.parametrize(("budget", "dtype"), [(10**8, "Int64"), (BUDGET, "float64")])
-def test_every_size_of_number_survives(budget: int, dtype: str, tmp_path: Path) -> None:
+def test_every_size_of_number_survives(budget: int, dtype: str, large: pd.DataFrame) -> None:
     """With six digits and, with a smaller budget, with three; whole numbers, which may arrive as floats,
     exactly."""
-    first = large(tmp_path).sort_values("rank", kind="stable", ignore_index=True)
+    first = large.sort_values("rank", kind="stable", ignore_index=True)
     rows = first.assign(error_bias=first["error_bias"].where(first.index >= len(ODD)))
     rows.loc[: len(ODD) - 1, "error_bias"] = ODD
     rows["worst_token"] = rows["worst_token"].astype(dtype)
@@ -66,9 +57,11 @@ def test_every_size_of_number_survives(budget: int, dtype: str, tmp_path: Path) 
             assert found == pytest.approx(given, rel=0.5001 * 10.0 ** (1 - digits), abs=0)
 
 
-def test_what_a_case_says_once_is_in_each_of_its_rows(tmp_path: Path) -> None:
-    rows = large(tmp_path)
-    kept = decoded(encode_rows(rows).encoded)
+def test_what_a_case_says_once_is_in_each_of_its_rows_and_the_bytes_are_the_same_again(large: pd.DataFrame) -> None:
+    rows = large.copy()
+    encoded = encode_rows(rows).encoded
+    assert encoded == encode_rows(large).encoded
+    kept = decoded(encoded)
     for name in ("case_id", "series", "world_size", "peak_bytes", "tensor", "rank", "worst_token"):
         assert kept[name] == rows[name].tolist()
     assert kept["error_rel"] == pytest.approx(rows["error_rel"].tolist(), rel=5.1e-6, abs=0)  # half a unit of the sixth

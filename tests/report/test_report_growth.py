@@ -5,41 +5,36 @@ import pytest
 from accuracy.verdict.growth import Growth, fit_growth
 
 
-@pytest.mark.parametrize("exponent", [-0.3, 0.0, 0.5, 1.0])
-def test_an_exact_power_law_is_recovered(exponent: float) -> None:
-    growth = fit_growth([(size, 3e-3 * size**exponent) for size in (2, 4, 8, 16, 32)])
+def fitted(*points: tuple[int, float]) -> Growth:
+    growth = fit_growth(points)
     assert isinstance(growth, Growth)
-    assert growth.exponent == pytest.approx(exponent, abs=1e-12)
-    assert growth.high - growth.low < 1e-6
+    return growth
+
+
+def test_an_exact_power_law_is_recovered() -> None:
+    for exponent in (-0.3, 0.0, 0.5, 1.0):
+        growth = fitted(*((size, 3e-3 * size**exponent) for size in (2, 4, 8, 16, 32)))
+        assert growth.exponent == pytest.approx(exponent, abs=1e-12)
+        assert growth.high - growth.low < 1e-6
 
 
 def test_the_interval_is_the_textbook_one() -> None:
     # x = log2 W = 1, 2, 3, 4 and y = 0, 1, 1, 2: slope 0.6, residual sum 0.2, sum of squares of x 5,
     # standard error sqrt(0.2 / 2 / 5) = 0.1414, t(2) = 4.3027. Logarithms of both axes cancel in the slope.
-    growth = fit_growth([(2, 1.0), (4, 2.0), (8, 2.0), (16, 4.0)])
-    assert isinstance(growth, Growth)
+    growth = fitted((2, 1.0), (4, 2.0), (8, 2.0), (16, 4.0))
     assert growth.exponent == pytest.approx(0.6)
     assert growth.high - growth.exponent == pytest.approx(4.30265 * math.sqrt(0.02), rel=1e-5)
 
 
-def test_world_size_one_and_useless_errors_do_not_count() -> None:
-    useless = [(1, 5.0), (2, math.inf), (4, 0.0), (8, math.nan)]
-    growth = fit_growth([*useless, (2, 1.0), (4, 2.0), (8, 4.0)])
-    assert isinstance(growth, Growth)
+def test_world_size_one_and_useless_errors_do_not_count_and_two_world_sizes_are_too_few() -> None:
+    growth = fitted((1, 5.0), (2, math.inf), (4, 0.0), (8, math.nan), (2, 1.0), (4, 2.0), (8, 4.0))
     assert growth.exponent == pytest.approx(1.0)
     assert growth.points == 3
+    assert "2 world sizes" in str(fit_growth([(1, 1.0), (2, 1.0), (4, 2.0), (4, 2.1)]))
 
 
-def test_two_world_sizes_are_too_few_and_it_says_so() -> None:
-    reason = fit_growth([(1, 1.0), (2, 1.0), (4, 2.0), (4, 2.1)])
-    assert isinstance(reason, str)
-    assert "2 world sizes" in reason
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "word"),
-    [(0.01, 0.05, "flat"), (0.2, 0.3, "slow growth"), (0.45, 0.55, "random walk"), (0.9, 1.1, "bias"),
-     (-0.5, -0.2, "falling"), (-0.4, 0.9, "unclear")],
-)  # fmt: skip
-def test_an_interval_has_one_word(low: float, high: float, word: str) -> None:
-    assert Growth((low + high) / 2, low, high, 9).word == word
+def test_an_interval_has_one_word() -> None:
+    words = {(0.01, 0.05): "flat", (0.2, 0.3): "slow growth", (0.45, 0.55): "random walk", (0.9, 1.1): "bias",
+             (-0.5, -0.2): "falling", (-0.4, 0.9): "unclear"}  # fmt: skip
+    for (low, high), word in words.items():
+        assert Growth((low + high) / 2, low, high, 9).word == word

@@ -1,15 +1,21 @@
+"""The written page: it loads nothing, says what the table says, and runs no text of a stranger's."""
+
+import re
 import shutil
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from accuracy.chart import drawing
+from accuracy.chart.svg import to_svg
+from accuracy.cli import report
 from accuracy.report.build import LIMIT_BYTES, ReportSummary, write_report
 from accuracy.report.folder import read_folder
 from tests.processes import python
 from tests.report import page_check
 from tests.report.embedded_rows import embedded
-from tests.report.synthetic import Shape, write_large_run, write_run
+from tests.report.synthetic import HOSTILE, Shape, write_large_run, write_run
 
 pytestmark = pytest.mark.xdist_group("page")  # which is written once
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from accuracy.cli.report import main; sys.exit(main())"
@@ -17,21 +23,15 @@ WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from accuracy.cli.repo
 
 def test_the_page_loads_nothing(page: str) -> None:
     assert page_check.external_loads(page) == []
-
-
-@pytest.mark.parametrize("fault", ['<img src="https://x.y/z.png">', "<style>a{background:url(//x)}</style>"])
-def test_the_checker_of_loads_sees_a_planted_one(page: str, fault: str) -> None:
-    assert page_check.external_loads(page.replace("</main>", f"{fault}</main>"))
+    for fault in ('<img src="https://x.y/z.png">', "<style>a{background:url(//x)}</style>"):
+        assert page_check.external_loads(page.replace("</main>", f"{fault}</main>"))
 
 
 def test_every_chart_has_a_text_alternative(page: str) -> None:
     assert page.count('class="chart"') == 1  # the key picture; all others are drawn from the rows
     assert page_check.charts_without_text(page) == []
-
-
-@pytest.mark.parametrize(("good", "bad"), [("<desc", "<g"), ('role="img"', ""), ("<table", "<div")])
-def test_the_checker_of_charts_sees_a_planted_fault(page: str, good: str, bad: str) -> None:
-    assert page_check.charts_without_text(page.replace(good, bad))
+    for good, bad in (("<desc", "<g"), ('role="img"', ""), ("<table", "<div")):
+        assert page_check.charts_without_text(page.replace(good, bad))
 
 
 def test_no_identifier_occurs_twice(page: str) -> None:
@@ -44,6 +44,14 @@ def test_colours_follow_the_page_into_the_dark(page: str) -> None:
     assert "var(--series-" in drawn
     assert "#fe0" not in drawn
     assert "stroke:#" not in drawn.replace(" ", "")
+
+
+def test_markers_of_a_chart_keep_pointing_to_what_they_repeat() -> None:
+    axes = drawing.new_axes("title", "x")
+    axes.plot([1, 2], [1, 2], marker="o", color=drawing.INK)
+    svg = to_svg(axes, "name", "title", "description")
+    pointed, defined = (set(re.findall(rf'{name}="#?(name-\d+)"', svg)) for name in ("href", " id"))
+    assert pointed == defined != set()
 
 
 def test_the_table_needs_no_torch_and_the_bytes_are_the_same_again(folder: Path, page: str, tmp_path: Path) -> None:
@@ -67,41 +75,34 @@ def test_a_terminal_gets_what_the_first_screen_says(summary: ReportSummary) -> N
 
 
 def test_all_rows_are_inside(folder: Path, page: str) -> None:
-    content, rows = embedded(page), read_folder(folder).results
-    assert sorted(content["case_id"]) == sorted(rows["case_id"])
-    assert len(set(content["command"])) == len(read_folder(folder).cases)
+    content, run = embedded(page), read_folder(folder)
+    assert sorted(content["case_id"]) == sorted(run.results["case_id"])
+    assert len(set(content["command"])) == len(run.cases)
 
 
 def test_infinite_zero_and_missing_numbers_have_a_place(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "odd", Shape(variants=("ring", "single_device"), dtypes=("bfloat16",), reasons=()))
-    path = folder / "results"
-    rows = pd.read_parquet(path)
+    folder = write_run(tmp_path / "odd", Shape(("ring", "single_device"), ("bfloat16",), reasons=()))
+    rows = pd.read_parquet(folder / "results")
     for name, value in (("error_rel", float("inf")), ("x_single_device", float("inf")), ("error_max", 0.0)):
         rows.loc[(rows["tensor"] == "dq") & (rows["world_size"] > 2), name] = value
     rows.loc[rows["tensor"] == "dv", ["error_rel", "error_mean", "x_floor", "x_single_device", "seconds"]] = None
     rows.loc[rows["tensor"] == "lse", "error_rel"] = 0.0
-    shutil.rmtree(path)
+    shutil.rmtree(folder / "results")
     rows.to_parquet(folder / "results.parquet")
-    page = write_report(folder).path.read_text(encoding="utf-8")
-    assert ">∞<" in page
+    assert ">∞<" in write_report(folder).path.read_text(encoding="utf-8")
 
 
-def test_a_run_killed_midway_says_so(tmp_path: Path) -> None:
-    shape = Shape(dtypes=("bfloat16",), world_sizes=(1, 2), seeds=(0,), record={"planned": 99, "ended": None})
-    summary = write_report(write_run(tmp_path / "killed", shape, positions=False))
-    page = summary.path.read_text(encoding="utf-8")
-    assert "Partial run (" in page
+def test_a_run_killed_midway_or_with_a_broken_record_is_reported(tmp_path: Path) -> None:
+    shape = Shape(("ring",), ("bfloat16",), (2,), (0,), ("out",), record={"planned": 99, "ended": None})
+    folder = write_run(tmp_path / "killed", shape, positions=False)
+    summary = write_report(folder)
     assert summary.lines[0].startswith("Partial run (")
-
-
-@pytest.mark.parametrize("record", [None, "", "[]", "{", '{"provenance": 3, "config": [], "planned": "many"}'])
-def test_a_broken_record_costs_no_report(tmp_path: Path, record: str | None) -> None:
-    shape = Shape(variants=("ring",), dtypes=("bfloat16",), world_sizes=(2,), seeds=(0,), tensors=("out",))
-    folder = write_run(tmp_path / "bare", shape, positions=False)
-    (folder / "run.json").unlink()
-    if record is not None:
-        (folder / "run.json").write_text(record)
-    assert write_report(folder).path.exists()
+    assert "Partial run: " in summary.path.read_text(encoding="utf-8")
+    for record in (None, "", "[]", "{", '{"provenance": 3, "config": [], "planned": "many"}'):
+        (folder / "run.json").unlink(missing_ok=True)
+        if record is not None:
+            (folder / "run.json").write_text(record)
+        assert write_report(folder, to=tmp_path / "again.html").path.exists()
 
 
 def test_a_run_without_any_numbers_is_reported(tmp_path: Path) -> None:
@@ -115,3 +116,29 @@ def test_fifty_thousand_rows_stay_below_three_megabytes(tmp_path: Path) -> None:
     assert len(page) < LIMIT_BYTES
     assert len(embedded(page.decode())["case_id"]) == 50_000
     assert "All 50,000 rows" in page.decode()
+
+
+def test_hostile_text_is_shown_and_makes_no_element(hostile_page: str) -> None:
+    assert page_check.dangerous(hostile_page) == []
+    assert HOSTILE not in hostile_page
+    assert "{{7*7}}" in hostile_page  # shown as written, not computed
+    assert hostile_page.count("&lt;script&gt;window.hacked=1") > 8
+    for fault in (HOSTILE, "<p onclick=x>", "<iframe></iframe>"):
+        assert page_check.dangerous(hostile_page.replace("</main>", f"{fault}</main>"))
+
+
+def test_a_folder_without_a_table_gets_one_line_and_status_two(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a file").write_text("")
+    for name in ("empty", "broken"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "broken" / "results.parquet").write_text("no parquet")
+    expected = dict.fromkeys(("missing", "empty", "a file"), ("expected a run folder", "give the output_dir"))
+    expected["broken"] = ("has a damaged file", "repeat the run's command")
+    for name, parts in expected.items():
+        assert report.main([str(tmp_path / name)]) == 2
+        captured = capsys.readouterr()
+        assert (captured.out, len(captured.err.splitlines())) == ("", 1)
+        assert all(part in captured.err for part in (str(tmp_path / name), *parts)), name
+        assert not (tmp_path / name / "report.html").exists()

@@ -15,33 +15,32 @@ STACK = (
     "stack.layers=2", "stack.width=8", "stack.vocabulary=16", "variant=ring", "world_size=[2,4]",
 )  # fmt: skip
 
-MISTAKES = {
-    "unknown knob": ("+stack.depth=3", "stack key 'depth' is unknown; allowed: "),
-    "negative layers": ("stack.layers=-1", "stack.layers=-1; allowed: greater than or equal to 1"),
-    "weights": ("stack.weights=llama", "stack.weights 'llama' is unknown; allowed: random, trained"),
-    "gain": ("stack.gain=0", "stack.gain=0; allowed: greater than 0"),
-    "residual": ("stack.residual=float8", "stack.residual 'float8' is unknown; allowed: accumulate, all, input, none"),
-    "norm": ("stack.norm=yes_please", "stack.norm='yes_please'; allowed: "),
-    "trained shape": ("stack.weights=trained", "trained in another shape; use stack.width=64, "),
-    "inputs": ("inputs=peaked", "inputs has no say in a stack"),
-    "queries": ("problem.seqlen_q=8", "problem.seqlen_q has no place in a stack"),
-    "world": ("world=processes", "world=processes has no stacks; use world=simulated"),
-    "inference": ("variant=split_kv world_size=1", "variant split_kv gives no gradients; use one with a backward"),
-    "reruns": ("reruns.repeat=1", "reruns and conditions are of attention alone"),
-    "odd head": ("problem.head_dim=3", "RoPE turns pairs: problem.head_dim=3 is odd"),
-    "memory": ("stack.width=16777216 stack.layers=100", "GiB of cpu memory", "lower stack.layers"),
-    "tokens": ("problem.seqlen=18 world_size=4", "problem.seqlen=18 does not divide into 4 equal parts"),
-}
+MISTAKES = (
+    ("+stack.depth=3", "stack key 'depth' is unknown; allowed: "),
+    ("stack.layers=-1", "stack.layers=-1; allowed: greater than or equal to 1"),
+    ("stack.weights=llama", "stack.weights 'llama' is unknown; allowed: random, trained"),
+    ("stack.gain=0", "stack.gain=0; allowed: greater than 0"),
+    ("stack.residual=float8", "stack.residual 'float8' is unknown; allowed: accumulate, all, input, none"),
+    ("stack.norm=yes_please", "stack.norm='yes_please'; allowed: "),
+    ("stack.weights=trained", "trained in another shape; use stack.width=64, "),
+    ("inputs=peaked", "inputs has no say in a stack"),
+    ("problem.seqlen_q=8", "problem.seqlen_q has no place in a stack"),
+    ("world=processes", "world=processes has no stacks; use world=simulated"),
+    ("variant=split_kv world_size=1", "variant split_kv gives no gradients; use one with a backward"),
+    ("reruns.repeat=1", "reruns and conditions are of attention alone"),
+    ("problem.head_dim=3", "RoPE turns pairs: problem.head_dim=3 is odd"),
+    ("stack.width=16777216 stack.layers=100", "GiB of cpu memory", "lower stack.layers"),
+    ("problem.seqlen=18 world_size=4", "problem.seqlen=18 does not divide into 4 equal parts"),
+)
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_one_line_and_nothing_is_written(name: str, accuracy: CommandLine) -> None:
-    words, *told = MISTAKES[name]
-    answer = accuracy(*STACK, *words.split())
-    assert answer.status == application.USAGE_ERROR
-    assert len(answer.err.strip().splitlines()) == 1
-    assert all(each in answer.err for each in told)
-    assert not (accuracy.folder / "outputs").exists()
+def test_a_mistake_is_one_line_and_nothing_is_written(accuracy: CommandLine) -> None:
+    for words, *parts in MISTAKES:
+        answer = accuracy(*STACK, *words.split())
+        assert answer.status == application.USAGE_ERROR, words
+        assert len(answer.err.strip().splitlines()) == 1, words
+        assert all(each in answer.err for each in parts), words
+        assert not (accuracy.folder / "outputs").exists()
 
 
 def test_a_run_is_resumed_where_it_was_killed(accuracy: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +64,9 @@ def test_a_run_is_resumed_where_it_was_killed(accuracy: CommandLine, monkeypatch
     assert first.exists()
 
 
-def test_the_report_has_every_setting_and_is_the_same_again_from_the_tables(accuracy: CommandLine) -> None:
+def test_the_report_has_every_setting_and_is_the_same_again_from_the_tables_and_published(
+    accuracy: CommandLine,
+) -> None:
     assert accuracy(*STACK, "stack.gain=[1,4]", "output_dir=run").status == 0
     folder = accuracy.folder / "run"
     page = (folder / "report.html").read_text()
@@ -77,12 +78,8 @@ def test_the_report_has_every_setting_and_is_the_same_again_from_the_tables(accu
     assert page_check.repeated_identifiers(page) == set()
     assert report.main([str(folder)]) == 0
     assert (folder / "report.html").read_text() == page
-
-
-def test_a_published_run_of_stacks_is_read_and_reported_again(accuracy: CommandLine) -> None:
-    assert accuracy(*STACK, "output_dir=run").status == 0
-    target = publish.publish(accuracy.folder / "run", accuracy.folder / "reports")
-    assert len(table.read_results(target)) == len(table.read_results(accuracy.folder / "run"))
+    target = publish.publish(folder, accuracy.folder / "reports")
+    assert len(table.read_results(target)) == len(table.read_results(folder))
     assert report.main([str(target)]) == 0
 
 

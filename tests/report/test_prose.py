@@ -1,0 +1,152 @@
+"""An experiment's README and claims in a report: safe, and not able to change the table."""
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from accuracy.core import paths, public
+from accuracy.report.build import answer_of, write_report
+from accuracy.report.folder import read_folder
+from accuracy.report.material import material_of
+from accuracy.report.prose import sections, to_html
+from accuracy.results import table
+from accuracy.results.claim import Claim, answer_case, experiment_folder, judge
+from tests.report import page_check
+from tests.report.synthetic import HOSTILE, Shape, write_run
+
+ROOT = Path(__file__).parents[2]
+REPORTS = ROOT / "reports"
+RESULTS = pd.DataFrame({"error_rel": [1.0, 2.0]})
+HEAD = "from accuracy.results.claim import Claim\n\n\ndef claims(results):\n    "
+MARKDOWN = """A **bold** `code`.
+
+- one
+- two
+
+1. first
+
+   still first
+2. second
+
+|a|b|
+|-|-|
+|1|2|
+
+[text](https://x.y) and [beside](../depth/README.md), <b>raw</b>
+
+    indented code
+
+```
+x <y
+
+z
+```
+"""
+PARTS = (
+    "<strong>bold</strong>", "<code>code</code>", "<li>one</li>", "<td>2</td>", '<a href="https://x.y">text</a>',
+    "<pre><code>indented code", "x &lt;y\n\nz",
+    "<ol>", "<p>still first</p>", "&lt;b&gt;raw",
+)  # fmt: skip
+
+
+def test_the_markdown_in_use_is_understood_and_a_link_to_a_file_leads_to_the_public_repository_or_is_its_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for address, part in (
+        ("", '<span title="experiments/depth/README.md">beside</span>'),
+        ("https://x.z/a", '<a href="https://x.z/a/blob/main/experiments/depth/README.md">beside</a>'),
+    ):
+        monkeypatch.setattr(public, "ADDRESS", address)
+        html = to_html(MARKDOWN, "experiments/packages")
+        assert [each for each in (*PARTS, part) if each not in html] == []
+
+
+def test_an_experiments_readme_is_escaped_and_no_link_of_it_runs() -> None:
+    text = "# Title\n## Question\nX\n\n- `X`\n\n```\nX\n```\n\n|a|b|\n|-|-|\n|X|1|\n".replace("X", HOSTILE)
+    html = to_html(sections(text)["Question"])
+    assert page_check.dangerous(html) == []
+    assert "<script" not in html
+    for link in ("javascript:alert(1)", "data:text/html,x", "vbscript:x"):
+        assert "href" not in to_html(f"[text]({link})")
+
+
+@pytest.fixture
+def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of an experiment that is called made_up."""
+    monkeypatch.setattr(paths, "EXPERIMENTS", tmp_path)
+    (tmp_path / "made_up").mkdir()
+    return tmp_path / "made_up"
+
+
+def test_claims_are_judged_on_a_table_that_they_cannot_change(experiment: Path) -> None:
+    (experiment / "claims.py").write_text(
+        HEAD
+        + "small = bool(results['error_rel'].max() < 3)\n    results['error_rel'] = 0\n"
+        + "    return [Claim('small', small, '2 < 3'), Claim('other', None, 'no')]\n"
+    )
+    assert judge("made_up", RESULTS) == [Claim("small", True, "2 < 3"), Claim("other", None, "no")]
+    assert RESULTS["error_rel"].tolist() == [1.0, 2.0]
+
+
+def test_a_faulty_claims_file_becomes_a_claim_that_does_not_hold(experiment: Path) -> None:
+    for body, evidence in {
+        "raise KeyError('x_single_device')": "KeyError: 'x_single_device'",
+        "return ['text']": "returned a str",
+        ":": "Syntax",
+    }.items():
+        (experiment / "claims.py").write_text(HEAD + body)
+        (claim,) = judge("made_up", RESULTS)
+        assert claim.holds is False
+        assert evidence in claim.evidence
+
+
+@pytest.mark.usefixtures("experiment")
+def test_a_name_that_is_no_experiment_has_no_folder() -> None:
+    for name in ("../made_up", "made_up/..", "Made_up", "", None, 3, "absent", "made_up\n", "/"):
+        assert experiment_folder(name) is None
+        assert judge(name, RESULTS) == []
+
+
+def test_claims_and_prose_are_in_the_report(experiment: Path, tmp_path: Path) -> None:
+    (experiment / "claims.py").write_text(HEAD + "return [Claim('It holds.', True, 'seen')]\n")
+    (experiment / "README.md").write_text("# T\n\n## Question\nWhy?\n\n## Prediction\nSo.\n\n## Finding\nYes.\n")
+    shape = Shape(("ring",), ("bfloat16",), (2,), tensors=("out",), record={"experiment": "made_up"})
+    page = write_report(write_run(tmp_path / "run", shape)).path.read_text(encoding="utf-8")
+    for part in ("It holds.", "<p>Why?</p>", "<p>So.</p>", "<p>Yes.</p>", "claims held: 1 of 1"):
+        assert part in page
+
+
+ANSWERS = {
+    path.parent.name: text
+    for path in sorted(ROOT.glob("experiments/*/README.md"))
+    if (text := sections(path.read_text()).get("Answer"))
+}
+BOUND = re.compile(r"^(.*?)\bwithin \d+(?:\.\d+)? times", re.DOTALL)
+
+
+@pytest.mark.skipif(not REPORTS.is_dir(), reason="a source distribution has no reports/")
+def test_a_page_opens_on_the_case_that_its_answer_names() -> None:
+    """That tables bear an Answer out is held by `make lint`."""
+    worst = answer_of(material_of(read_folder(REPORTS / "attribution" / "nvidia-h200"))).worst
+    assert worst is not None  # of all it would be zigzag's with lse=float64
+    assert (worst.tensor, worst.series.startswith("ring"), "lse=" in worst.series) == ("dv", True, False)
+
+
+def test_the_case_that_an_answer_names_is_measured() -> None:
+    for experiment, case in ((name, pd.Series(answer_case(name))) for name in ANSWERS if answer_case(name)):
+        tables = (table.read_results(path.parent) for path in (REPORTS / experiment).glob("*/results.parquet"))
+        assert any((rows[[*case.index]].fillna("") == case).all(axis=1).any() for rows in tables), experiment
+
+
+def nameless(title: str) -> bool:
+    """Whether an Answer bounds errors without saying of which tensors: lse, in float32, is often beyond it."""
+    bound = BOUND.search(title)
+    return bound is not None and not re.search(r"\b(out|lse|d[qkv]|gradients?)\b", bound[1])
+
+
+def test_an_answer_names_the_tensors_of_its_bound() -> None:
+    assert nameless("On every rank ring attention stays within 1.4 times single device's error.")
+    assert not nameless("Out, dq, dk and dv of a ring stay within 1.4 times single device's error.")
+    assert [name for name, text in ANSWERS.items() if nameless(text.partition("\n\n")[0])] == []
