@@ -43,7 +43,7 @@ class Picture:
 def lines_of(values: pd.Series) -> dict[str, Points]:
     """A line for each name. values: by (name, place)."""
     lines: dict[str, Points] = {}
-    for (name, place), value in values.to_dict().items():
+    for name, place, value in values.reset_index().itertuples(index=False, name=None):
         lines.setdefault(str(name), []).append((float(place), float(value)))
     return lines
 

@@ -76,7 +76,7 @@ def stack_answer(run: Run, claims: list[Claim]) -> Answer:
     if not means:
         title, advice = headline(run, finding(run.cases, [], None))
         return Answer(title, advice or Markup.escape(template.advice([], None, "", None, "")), facts)
-    furthest = {label: rows.loc[rows["x_single_device"].idxmax()] for label, rows in means.items()}
+    furthest = {label: rows.iloc[int(rows["x_single_device"].argmax())] for label, rows in means.items()}
     setting, worst = max(furthest.items(), key=lambda pair: pair[1]["x_single_device"])
     broken = _not_finite(run.stacks)
     deepest = max(int(rows["layers"].max()) for rows in means.values())
@@ -137,7 +137,8 @@ def _matrix(means: dict[str, pd.DataFrame], setting: str, worst: pd.Series) -> t
         for label, table in means.items()
         for series, mine in table.groupby("series")
     }
-    ordered = {key: rows[key].to_dict() for key in sorted(rows, key=lambda key: -rows[key].max())}
+    order = sorted(rows, key=lambda key: -rows[key].max())
+    ordered = {key: {str(tensor): float(value) for tensor, value in rows[key].items()} for key in order}
     here = (name(worst["series"], setting), str(worst["tensor"]))
     return heat_table("Error over the single-device stack's", list(GRADIENTS), ordered, here, {})
 
@@ -167,7 +168,7 @@ def _losses(settings: Sequence[Setting]) -> Table:
 def _bottom(setting: Setting) -> Table:
     """The gradient at the bottom of each stack: what all layers have added to."""
     rows = setting.rows[(setting.rows["tensor"] == "dx") & (setting.rows["layer"] == 1)]
-    rows = rows.sort_values(["series", "layers", "world_size"], kind="stable").to_dict("records")
-    made = (cells(row["series"], *(way(row[name]) for name, (_, way) in NUMBERS.items())) for row in rows)
+    order = rows.sort_values(["series", "layers", "world_size"], kind="stable").to_dict("records")
+    made = (cells(row["series"], *(way(row[name]) for name, (_, way) in NUMBERS.items())) for row in order)
     head = ("series", *(title for title, _ in NUMBERS.values()))
     return Table(f"The gradient below all layers, {setting.label}", head, tuple(made))

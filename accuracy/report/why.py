@@ -54,7 +54,7 @@ def why(made: Material) -> Why:
     for each in made.found:
         if each.label != ROUNDING:
             same.setdefault((each.label, words.diagnosis(each)), []).append(each)
-    cards = []
+    cards: list[Card] = []
     for (label, sentence), facts in same.items():
         names, first = tuple(each.variant for each in facts), facts[0]
         link = _link(first, made.measured) if len(cards) < MOST_LINKS else ""
