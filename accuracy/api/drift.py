@@ -13,8 +13,8 @@ from accuracy.api.measure import execute
 from accuracy.api.request import check_of_no_function, named, request
 from accuracy.core.entry import OF_PROBLEM, entry
 from accuracy.core.errors import ConfigError
-from accuracy.verdict.drift import boundaries, pairs, places
-from accuracy.verdict.drift import logprobs as of_words
+from accuracy.paths.table import boundaries, pairs, places
+from accuracy.paths.table import logprobs as of_words
 
 Paths = str | Callable[..., Any] | Iterable[str | Callable[..., Any]]
 
@@ -79,7 +79,7 @@ def attribute(
     a, b: as in `drift`, but for functions, which have no places. The places (the schedule, the kernel, each knob, each
     place of the precision policy) are switched from a's to b's in all combinations, of up to 8: at most 256 runs.
 
-    Returns a row for each tensor that differs and place, see `accuracy.verdict.drift.places`; none where no bit
+    Returns a row for each tensor that differs and place, see `accuracy.paths.table.places`; none where no bit
     differs. Raises ConfigError, a ValueError, in one line.
     """
     arguments = {
@@ -181,7 +181,7 @@ def invariance(
     (the last three of a variant with such a knob; single_device gets a cache on the same kernel). Values at powers of
     two are run, and between two with other bits the first value that has them is found by bisection.
 
-    Returns a row for each such value and tensor, see `accuracy.verdict.drift.boundaries`; a row without a value where
+    Returns a row for each such value and tensor, see `accuracy.paths.table.boundaries`; a row without a value where
     there is none, with the reason where nothing could be varied. Raises ConfigError, a ValueError, in one line.
     """
     names, functions = named(_listed(path))

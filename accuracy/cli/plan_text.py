@@ -61,7 +61,7 @@ def plan_line(plans: Sequence[Planned], device: str, workers: int) -> str:
 
 def outcome(result: Outcome) -> str:
     """The run's counts, and every variant's worst ratio to single device at its largest world size."""
-    from accuracy.verdict import drift
+    from accuracy.paths import table as of_paths
 
     counts = f"{result.ok} measured, {result.unsupported} unsupported, {result.failed} failed"
     if result.earlier:
@@ -74,13 +74,13 @@ def outcome(result: Outcome) -> str:
     shown += [_bottom_gradients(rows[stacks])] if stacks.any() else []
     paired = rows["against"].fillna("") != ""
     paired &= ~stacks
-    shown = [drift.summary(rows[paired])] if paired.any() else shown
+    shown = [of_paths.pairs_text(rows[paired])] if paired.any() else shown
     found = table.read_side(result.folder, "boundaries")
-    shown += [drift.told(drift.boundaries(found, rows))] if len(found) else []
+    shown += [of_paths.boundaries_text(of_paths.boundaries(found, rows))] if len(found) else []
     words = table.read_side(result.folder, "logprobs")
-    shown += [drift.logprobs_told(drift.logprobs(words, rows))] if len(words) else []
+    shown += [of_paths.logprobs_text(of_paths.logprobs(words, rows))] if len(words) else []
     switched = table.read_side(result.folder, "places")
-    shown += [drift.places_told(drift.places(switched, rows))] if len(switched) else []
+    shown += [of_paths.places_text(of_paths.places(switched, rows))] if len(switched) else []
     return "\n".join(["", "\n\n".join(shown), "", counts, *_failures(rows, result.folder)])
 
 

@@ -10,10 +10,10 @@ from accuracy.core.errors import ConfigError
 from accuracy.execute.plan import measured, plan
 from accuracy.measurement.pipeline import Pipeline
 from accuracy.paths import drift, other_path
+from accuracy.paths.table import pairs
 from accuracy.reference.cache import Cache
 from accuracy.runtime import quantise
 from accuracy.variant import base
-from accuracy.verdict.drift import pairs
 from tests.measuring import TINY, configuration, measure
 
 CPU = ("device=cpu", "dtype=bfloat16")

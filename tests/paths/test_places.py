@@ -8,8 +8,8 @@ import pytest
 import accuracy
 from accuracy.execute.plan import plan
 from accuracy.measurement.pipeline import Pipeline
+from accuracy.paths.table import places_text
 from accuracy.reference.cache import Cache
-from accuracy.verdict.drift import places_told
 from tests.measuring import TINY, configuration
 
 KERNEL = '''
@@ -92,7 +92,7 @@ def test_another_split_merge_or_order_is_named(a: str, b: str, place: str) -> No
     assert out["verified"].all()
     best = out.loc[out.groupby("tensor")["share"].idxmax()]
     assert set(best["place"]) == {place}
-    assert place in places_told(found)
+    assert place in places_text(found)
 
 
 def test_transformer_engine_s_ring_is_zigzag_in_other_places() -> None:

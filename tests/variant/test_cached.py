@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from accuracy.core.errors import ConfigError
-from accuracy.verdict.drift import pairs
+from accuracy.paths.table import pairs
 from tests.measuring import measure
 
 CPU = ("device=cpu", "dtype=bfloat16")
