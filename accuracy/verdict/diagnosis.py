@@ -62,7 +62,7 @@ def _facts(
         pattern["sizes_right"] = tuple(sorted(map(int, set(sizes))))
         few, pattern["missing_sizes"] = too_little(results)
         label = few or label
-    return Facts(name, label, causes=known, **pattern, **_rest(verdicts, results), **_trace(steps))
+    return Facts(name, label, causes=known, **pattern, **_measured(verdicts, results), **_trace(steps))
 
 
 def _widths(results: pd.DataFrame, dtypes: tuple[str, ...], verdicts: pd.DataFrame) -> tuple[Width, ...]:
@@ -85,23 +85,22 @@ def _widths(results: pd.DataFrame, dtypes: tuple[str, ...], verdicts: pd.DataFra
     return tuple(found)
 
 
-def _rest(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
+def _measured(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
     """What was not tried, failed, was not measured, not returned or cannot be judged."""
-    cases = results[results["status"].isin((OK, FAILED))].groupby("case_id")["status"].first()
-    without = {
-        str(dtype): str(same["sentence"].iloc[0])
-        for dtype, same in verdicts.groupby("dtype", sort=False)
-        if (same["label"] == NOT_MEASURED).all()
-    }
-    returned = set(verdicts.loc[verdicts["label"] != NOT_MEASURED, "tensor"])
+    status = results[results["status"].isin((OK, FAILED))].drop_duplicates("case_id")["status"]
+    has_numbers = verdicts["label"] != NOT_MEASURED
+    without = verdicts[~verdicts["dtype"].isin(verdicts.loc[has_numbers, "dtype"])].drop_duplicates("dtype")
+    reasons = without.groupby("sentence", sort=False)["dtype"].agg(tuple)
+    returned = set(verdicts.loc[has_numbers, "tensor"])
+    uncertain = results[(results["world_size"] > 1) & results["error_rel"].notna() & results["condition_sum"].isna()]
     return {
         "not_tried": _not_tried(results[(results["status"] == OK) & results["mask"].notna()]),
-        "failed": int((cases == FAILED).sum()),
-        "cases": len(cases),
+        "failed": int((status == FAILED).sum()),
+        "cases": len(status),
         "failures": _failures(results),
-        "unmeasured": {reason: tuple(x for x in without if without[x] == reason) for reason in without.values()},
+        "unmeasured": reasons.to_dict(),
         "not_returned": tuple(name for name in ("lse", "dq", "dk", "dv") if name not in returned),
-        "unjudged": _unjudged(results),
+        "unjudged": tuple(sorted({*uncertain["inputs"]} - {*PROBES, INDEPENDENT})),
     }
 
 
@@ -109,55 +108,47 @@ def _not_tried(rows: pd.DataFrame) -> tuple[str, ...]:
     """What no measured case of a variant has; a verdict holds for what was measured."""
     if rows.empty:
         return ()
-    masks, sizes = set(map(str, rows["mask"])), rows["world_size"]
+    masks, sizes = " ".join({*rows["mask"].astype(str)}), rows["world_size"]
     several = sizes[sizes > 1]
     missing = {
-        "a causal mask": not any(mask.startswith("causal") for mask in masks),
-        "a full mask": not any(mask.startswith("full") for mask in masks),
-        "windows": not any("window=" in mask for mask in masks),
-        "packed documents": not any("documents=" in mask for mask in masks),
+        "a causal mask": "causal" not in masks,
+        "a full mask": "full" not in masks,
+        "windows": "window=" not in masks,
+        "packed documents": "documents=" not in masks,
         "a softcap": not (rows["softcap"] > 0).any(),
-        "dropout": not any("dropout=" in mask for mask in masks),
-        "lengths that ranks cannot share": len(several) and not any("padding=" in mask for mask in masks),
-        "fewer queries than keys": not (rows.get("seqlen_q", rows["seqlen"]) != rows["seqlen"]).any(),
-        "grouped heads": not (rows["heads"] != rows["heads_kv"]).any(),
+        "dropout": "dropout=" not in masks,
+        "lengths that ranks cannot share": len(several) and "padding=" not in masks,
+        "fewer queries than keys": (rows["seqlen_q"] == rows["seqlen"]).all(),
+        "grouped heads": (rows["heads"] == rows["heads_kv"]).all(),
         "batches": not (rows["batch"] > 1).any(),
         "odd numbers of ranks": len(several) and not (several % 2 == 1).any(),
         "a gradient of lse": (rows["tensor"] == "lse").any() and rows["options"].map(fields.is_foreign).any(),
-        "runs again": not rows.get("repeats_differ", rows["seqlen"] * math.nan).notna().any(),
+        "runs again": rows["repeats_differ"].isna().all(),
     }
     most = f"more than {count(int(rows['seqlen'].max()), 'token')} or {count(int(sizes.max()), 'rank')}"
     return *(name for name, lacks in missing.items() if lacks), most
 
 
-def missing_sizes(results: pd.DataFrame) -> dict[int, str]:
-    """Return the numbers of ranks at which a variant was to be measured and has no number, and why.
+def too_little(results: pd.DataFrame) -> tuple[str | None, dict[int, str]]:
+    """Return the label of a variant that lacks a number of ranks, None where it lacks none; and the numbers of ranks at
+    which it was to be measured and has no number, and why.
 
     A function of one device has one rank, however many were planned. What a variant of this package, or an adapter of
     another's, says that it cannot do is no gap either. A lack of ranks is one where no case of several was measured.
     """
-    found: dict[int, str] = {}
     several = results[results["world_size"] > 1]
-    if several["reason"].fillna("").str.contains(NOT_SHARED, regex=False).any():
-        return found
+    several = several.assign(reason=several["reason"].fillna("").astype(str))
+    if several["reason"].str.contains(NOT_SHARED, regex=False).any():
+        return None, {}
+    missing: dict[int, str] = {}
     some = bool((several["status"] == OK).any())
     for size, rows in several.groupby("world_size"):
-        reasons = rows["reason"].fillna("").astype(str)
-        lacking = reasons.str.startswith(TOO_FEW_RANKS)
+        lacking = rows["reason"].str.startswith(TOO_FEW_RANKS)
         gaps = (rows["status"] == FAILED) | rows["options"].map(fields.is_foreign)
         gaps = lacking if lacking.any() and not some else gaps & ~lacking  # as many as there are, but more than one
         if not (rows["status"] == OK).any() and gaps.any():
-            found[int(size)] = str(reasons[gaps].iloc[0])  # type: ignore[arg-type]
-    return found
-
-
-def too_little(results: pd.DataFrame) -> tuple[str | None, dict[int, str]]:
-    """Return the label of a variant that lacks a number of ranks, None where it lacks none, and `missing_sizes`."""
-    missing = missing_sizes(results)
-    if not missing:
-        return None, missing
-    on_several = ((results["world_size"] > 1) & (results["status"] == OK)).any()
-    return MISSING_RANKS if on_several else ONE_RANK, missing
+            missing[int(str(size))] = str(rows.loc[gaps, "reason"].iloc[0])
+    return ((MISSING_RANKS if some else ONE_RANK) if missing else None), missing
 
 
 def _failures(results: pd.DataFrame) -> tuple[tuple[int, str, str], ...]:
@@ -173,35 +164,21 @@ def _failures(results: pd.DataFrame) -> tuple[tuple[int, str, str], ...]:
     return tuple(found)
 
 
-def _unjudged(results: pd.DataFrame) -> tuple[str, ...]:
-    """The inputs that `excess` cannot judge, because no condition number tells how far partials cancel."""
-    rows = results[(results["world_size"] > 1) & results["error_rel"].notna()]
-    rows = rows[~rows["inputs"].isin([*PROBES, INDEPENDENT])]
-    rows = rows[rows["condition_sum"].isna()] if "condition_sum" in rows else rows
-    return tuple(sorted(set(rows["inputs"])))
-
-
 def _trace(steps: pd.DataFrame) -> dict[str, Any]:
     """The first traced step outside of the rounding band, forward before backward, partials before running states; and
-    the findings of the smallest world that has any, forward first, pairs before sums."""
-    found = steps["finding"].notna() if "finding" in steps else pd.Series(False, steps.index)
-    return {"step": _first_step(steps[~found]), "account": _account(steps[found])}
-
-
-def _first_step(steps: pd.DataFrame) -> Row | None:
-    if steps.empty:
-        return None
+    the findings of the first case that has any before others', forward first, pairs before sums."""
+    steps = steps.assign(_way=steps["way"] != "forward", _state=steps["state"] != "partial")
+    found = steps["finding"].notna()
+    findings, steps = steps[found], steps[~found]
     off = steps[~(steps["error_rel"] <= steps["band"]) | (steps["nonfinite"] > 0)]
-    order = off.assign(_way=off["way"] != "forward", _state=off["state"] != "partial")
-    rows = order.sort_values(["_way", "step", "rank", "_state"], kind="stable").head(1).to_dict("records")
-    return rows[0] if rows else {}
+    first = _records(off.sort_values(["_way", "step", "rank", "_state"], kind="stable").head(1))
+    findings = findings.assign(
+        _other=findings["case_id"] != next(iter(findings["case_id"]), ""),
+        _kind=findings["finding"].map([*TRACED].index),
+    )
+    account = _records(findings.sort_values(["_other", "_way", "_kind", "rank", "step"], kind="stable"))
+    return {"step": next(iter(first), None if steps.empty else {}), "account": account}
 
 
-def _account(findings: pd.DataFrame) -> tuple[Row, ...]:
-    if findings.empty:
-        return ()
-    first = findings["case_id"] == findings["case_id"].iloc[0]
-    order = findings.assign(
-        _other=~first, _back=findings["way"] != "forward", _kind=findings["finding"].map([*TRACED].index)
-    ).sort_values(["_other", "_back", "_kind", "rank", "step"], kind="stable")
-    return tuple(order.to_dict("records"))
+def _records(rows: pd.DataFrame) -> tuple[Row, ...]:
+    return tuple(rows.to_dict("records"))

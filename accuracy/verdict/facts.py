@@ -78,62 +78,53 @@ class Width:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of one variant. Its tensors, dtypes and numbers are those of the label that leads.
-
-    What: label, the gravest; leads, the one that the story begins with (what does not repeat before a bug); finding and
-    numbers, of the most telling verdict; tensors, with that label; others, further ones that are wrong; coarser, beside
-    a bug those that only stop getting better at a coarser dtype.
-    Where: dtypes that have it; sound_dtypes, in which these tensors merely round; only_dtypes, those measured on the
-    inputs that show it, where others were not; floors, by the format that shows the dtypes in which out and lse do;
-    world_sizes that have it; size and ranks, the largest of them and its wrong ranks; trend over these ranks.
-    Condition: settings that all wrong problems and no right one have, a group of alternatives each, and in how many
-    more problems, where the groups are the first one's alone; sizes_wrong, sizes_right, numbers of ranks; inputs that
-    show it.
-    Cause: causes by tensor.
-    Numbers: gain of the first leading tensor; growth by tensor; ratios of dq, dk and dv; widths of a healthy variant;
-    missing_sizes, numbers of ranks at which it has no number, and why.
-    The rest: inside, facts of a user's function; not_tried; failed of so many cases; failures, of each kind how many
-    cases, the first one's settings and the reason; unmeasured, by reason the dtypes; not_returned, tensors; unjudged,
-    inputs; step, the first traced one outside of the rounding band, {} where none is; account, findings of the trace.
-    """
+    """What is known of one variant. Its tensors, dtypes and numbers are those of the label that leads."""
 
     variant: str
-    label: str
-    leads: str
-    finding: str
+    label: str  # the gravest
+    leads: str  # the label that the story begins with: what does not repeat comes before a bug
+    finding: str  # with its numbers: of the most telling verdict
     numbers: Numbers
-    tensors: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
-    coarser: tuple[str, ...] = ()
-    dtypes: tuple[str, ...] = ()
-    sound_dtypes: tuple[str, ...] = ()
-    only_dtypes: tuple[str, ...] = ()
-    floors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    world_sizes: tuple[int, ...] = ()
-    size: int = 0
-    ranks: tuple[int, ...] = ()
-    trend: str = ""
-    settings: tuple[tuple[str, ...], ...] = ()
-    more_problems: int = 0
+    tensors: tuple[str, ...] = ()  # those that have the leading label
+    others: tuple[str, ...] = ()  # further ones that are wrong
+    coarser: tuple[str, ...] = ()  # beside a bug, those that only stop getting better at a coarser dtype
+    # where
+    dtypes: tuple[str, ...] = ()  # those that have it
+    sound_dtypes: tuple[str, ...] = ()  # those in which these tensors merely round
+    only_dtypes: tuple[str, ...] = ()  # those measured on the inputs that show it, where others were not
+    floors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by format, dtypes of out and lse that show it
+    world_sizes: tuple[int, ...] = ()  # those that have it
+    ranks: tuple[int, ...] = ()  # the wrong ranks of the largest of them
+    trend: str = ""  # of the error over these ranks: growing, falling
+    # under which condition
+    settings: tuple[tuple[str, ...], ...] = ()  # a group of alternatives each: all wrong problems, no right one has one
+    more_problems: int = 0  # where the settings are those of one wrong problem, how many more are wrong
     sizes_wrong: tuple[int, ...] = ()
     sizes_right: tuple[int, ...] = ()
-    inputs: tuple[str, ...] = ()
-    causes: Mapping[str, Cause] = field(default_factory=dict)
-    gain: float | None = None
-    growth: Mapping[str, Growth] = field(default_factory=dict)
-    ratios: tuple[float, ...] = ()
-    widths: tuple[Width, ...] = ()
-    missing_sizes: Mapping[int, str] = field(default_factory=dict)
-    inside: frozenset[str] = frozenset()
+    inputs: tuple[str, ...] = ()  # those that show it
+    # why, and how much
+    causes: Mapping[str, Cause] = field(default_factory=dict)  # by tensor
+    gain: float | None = None  # of the first leading tensor
+    growth: Mapping[str, Growth] = field(default_factory=dict)  # by tensor
+    ratios: tuple[float, ...] = ()  # of the errors of dq, dk and dv
+    widths: tuple[Width, ...] = ()  # of a healthy variant
+    # what was measured, and what was not
+    missing_sizes: Mapping[int, str] = field(default_factory=dict)  # numbers of ranks without a number, and why
+    inside: frozenset[str] = frozenset()  # facts of a user's function (`accuracy.verdict.inside`)
     not_tried: tuple[str, ...] = ()
-    failed: int = 0
+    failed: int = 0  # of so many cases
     cases: int = 0
-    failures: tuple[tuple[int, str, str], ...] = ()
-    unmeasured: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    not_returned: tuple[str, ...] = ()
-    unjudged: tuple[str, ...] = ()
-    step: Row | None = None
-    account: tuple[Row, ...] = ()
+    failures: tuple[tuple[int, str, str], ...] = ()  # of each kind: cases, the first one's settings, the reason
+    unmeasured: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # dtypes by reason
+    not_returned: tuple[str, ...] = ()  # tensors
+    unjudged: tuple[str, ...] = ()  # inputs
+    step: Row | None = None  # the first traced one outside of the rounding band; {} where none is
+    account: tuple[Row, ...] = ()  # findings of the trace
+
+    @property
+    def size(self) -> int:
+        """The largest number of ranks that has it."""
+        return max(self.world_sizes, default=0)
 
     @property
     def lead(self) -> tuple[str, ...]:

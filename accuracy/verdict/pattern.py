@@ -28,44 +28,47 @@ from accuracy.verdict.label import (
     ROUNDING,
     is_simple,
 )
-from accuracy.verdict.rows import Rows, columns_of, combinations
+from accuracy.verdict.rows import combinations
 from accuracy.verdict.rule.factor import STANDARD_ERRORS
 
 PROBLEM = fields.names(fields.PROBLEM)
 GROUP = "heads/heads_kv"
 RIGHT = 3.0  # a rank whose error is below 3 times single device's is right (the limit of `excess` for one rank)
-_READ = ("tensor", "dtype", "world_size", "rank", "inputs", "error_rel", "single_device_rel", "floor_rel", "nonfinite")
+METRICS = ("error_rel", "single_device_rel", "floor_rel", "nonfinite")
 Settings = tuple[tuple[str, ...], ...]
 
 
 def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
-    """Fields of `Facts` out of one variant's verdicts (at least one row) and results."""
+    """Return fields of `Facts` from one variant's verdicts (at least one row) and results."""
     judged = verdicts[verdicts["label"] != NOT_MEASURED]
-    judged = _main_problem_first(judged if len(judged) else verdicts)
-    leads, wrong = _leading(judged)
+    judged = _by_problem(judged if len(judged) else verdicts)
+    wrong = _leading(judged)
+    leads = ROUNDING if wrong.empty else str(wrong["label"].iloc[0])
+    wrong = judged[judged["_problem"] == 0] if wrong.empty else wrong
     first = wrong.loc[_most_telling(wrong)]
     numbers = {key: value for each in wrong["numbers"] for key, value in each.items()} | first["numbers"]
-    found = {"leads": leads, "finding": str(first["finding"]), "numbers": numbers, "tensors": _tensors(wrong)}
+    tensors = _tensors(wrong)
+    found = {"leads": leads, "finding": str(first["finding"]), "numbers": numbers, "tensors": tensors}
     if leads == NOT_MEASURED:
         return found
     dtypes, size = _by_precision(wrong["dtype"]), int(wrong["world_size"].max())
-    found |= {"dtypes": dtypes, "world_sizes": tuple(sorted(map(int, wrong["world_size"].unique()))), "size": size}
-    rows = _rows(_same_problem(results, wrong))
-    if leads == ROUNDING:  # then `wrong` is the first problem's verdicts, and no mark of a fault is looked for
+    rows = _numbers(results, wrong.iloc[0])
+    found |= {"dtypes": dtypes, "world_sizes": _integers(wrong["world_size"])}
+    if leads == ROUNDING:  # no mark of a fault is looked for
         return found | {"growth": _growth(rows, ALL_TENSORS, dtypes[0])}
-    settings, more = _settings(judged, wrong)
-    found |= {"settings": settings, "more_problems": more} | ({} if settings else _sizes(judged, wrong))
-    here = _same_problem(judged, wrong)
-    tensors, shown = found["tensors"], _shown(rows, wrong)
-    tried = _by_precision(rows["dtype"][np.isin(rows["inputs"], shown)]) or _by_precision(here["dtype"])
-    profile = _profile(rows, tensors[0], dtypes[-1], size, shown)
-    off = profile[profile > RIGHT]
+    here = judged[judged["_problem"] == wrong["_problem"].iloc[0]]
+    shown = _shown(rows, wrong)
+    measured = _by_precision(here["dtype"])
+    tried = _by_precision(rows["dtype"][rows["inputs"].isin(shown)]) or measured
+    off = _profile(rows, tensors[0], dtypes[-1], size, shown)
     forward = wrong[wrong["tensor"].isin({*FORWARD} & {*tensors} or tensors)]
-    return found | {
-        "others": _bugs(verdicts if leads == NONDETERMINISTIC else here, tensors),
-        "coarser": _coarser(here, tensors),
-        "sound_dtypes": _sound(here[here["dtype"].isin(tried)], tensors),
-        "only_dtypes": tried if tried != _by_precision(here["dtype"]) or len(tried) == 1 else (),
+    of_tensors = here[here["tensor"].isin(tensors) & here["dtype"].isin(tried)]
+    others = _others(verdicts if leads == NONDETERMINISTIC else here, tensors)
+    return found | _conditions(judged, wrong) | {
+        "others": others,
+        "coarser": _coarser(here, (*tensors, *others, "delta")),
+        "sound_dtypes": _by_precision({*of_tensors["dtype"]} - {*of_tensors.loc[~of_tensors["_healthy"], "dtype"]}),
+        "only_dtypes": tried if tried != measured or len(tried) == 1 else (),
         "floors": _floors(forward),
         "inputs": shown,
         "ranks": tuple(map(int, off.index)),
@@ -73,137 +76,116 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
         "growth": _growth(rows, tensors, dtypes[-1]),
         "ratios": _ratios(rows, dtypes[-1], size),
         "gain": _gain(wrong[wrong["tensor"] == leading(tensors)[0]]),
-    }
+    }  # fmt: skip
+
+
+def _by_problem(judged: pd.DataFrame) -> pd.DataFrame:
+    """The problem of most verdicts first and numbered 0, since real ranks write rows in no order."""
+    numbers = pd.Series(combinations(judged, PROBLEM), judged.index)
+    judged = judged.loc[(-numbers.map(numbers.value_counts())).sort_values(kind="stable").index]
+    return judged.assign(_problem=combinations(judged, PROBLEM), _healthy=is_healthy(judged))
+
+
+def _leading(judged: pd.DataFrame) -> pd.DataFrame:
+    """The verdicts of the label that leads; none where all is healthy. In this order come: what does not repeat, since
+    numbers of one run say nothing of the next; bugs; the main problem before shapes tried beside it; what Gaussian
+    inputs show; what comes first in the data's flow; the graver label."""
+    wrong = judged[~judged["_healthy"]]
+    if wrong.empty:
+        return wrong
+    order = wrong.assign(
+        _repeats=wrong["label"] != NONDETERMINISTIC,
+        _mild=~wrong["label"].isin(BUGS),
+        _odd=[not is_simple(numbers) for numbers in wrong["numbers"]],
+        _late=~wrong["tensor"].isin(FORWARD),
+        _grave=wrong["label"].map(LABELS.index),
+    )
+    first = order.sort_values(["_repeats", "_mild", "_problem", "_odd", "_late", "_grave"], kind="stable").iloc[0]
+    same = ["label", "_problem", "_odd"]
+    return wrong[(order[same] == first[same]).all(axis=1)]
+
+
+def _most_telling(wrong: pd.DataFrame) -> Any:
+    """The verdict whose numbers are reported: what differs most between runs, then what has the most ranks."""
+    size = [float(numbers.get("repeats_size", 0)) for numbers in wrong["numbers"]]
+    return wrong.assign(_size=size).sort_values(["_size", "world_size"], kind="stable").index[-1]
+
+
+def _numbers(results: pd.DataFrame, problem: pd.Series) -> pd.DataFrame:
+    """The rows with numbers of one problem, but for inputs whose answer is known."""
+    chosen = results["tensor"].notna() & results["error_rel"].notna() & ~results["inputs"].isin(list(PROBES))
+    for name in PROBLEM:
+        chosen &= results[name].isna() if pd.isna(problem[name]) else results[name] == problem[name]
+    rows = results.loc[chosen, ["tensor", "dtype", "world_size", "rank", "inputs", *METRICS]]
+    return rows.astype(dict.fromkeys(METRICS, "float64"))
 
 
 def _tensors(verdicts: pd.DataFrame) -> tuple[str, ...]:
     return tuple(name for name in ALL_TENSORS if (verdicts["tensor"] == name).any())
 
 
-def _leading(judged: pd.DataFrame) -> tuple[str, pd.DataFrame]:
-    """The label that leads, and its verdicts. In this order come: what does not repeat, since numbers of one run say
-    nothing of the next; bugs; the problem that comes first in the table before shapes tried beside it; what Gaussian
-    inputs show; what comes first in the data's flow; the graver label."""
-    wrong = judged[~is_healthy(judged)]
-    if wrong.empty:
-        return ROUNDING, _same_problem(judged, judged)
-    order = wrong.assign(
-        _repeats=wrong["label"] != NONDETERMINISTIC,
-        _mild=~wrong["label"].isin(BUGS),
-        _problem=problem_numbers(judged).loc[wrong.index],
-        _odd=[not is_simple(numbers) for numbers in wrong["numbers"]],
-        _late=~wrong["tensor"].isin(FORWARD),
-        _grave=wrong["label"].map(LABELS.index),
-    )
-    first = order.sort_values(["_repeats", "_mild", "_problem", "_odd", "_late", "_grave"], kind="stable").iloc[0]
-    same = (order[["label", "_problem", "_odd"]] == first[["label", "_problem", "_odd"]]).all(axis=1)
-    return str(first["label"]), wrong[same]
-
-
-def _most_telling(wrong: pd.DataFrame) -> Any:
-    """The verdict whose numbers are reported: what differs most between runs, then what has the most ranks."""
-    size = pd.Series([float(numbers.get("repeats_size", 0)) for numbers in wrong["numbers"]], wrong.index)
-    return wrong.assign(_size=size).sort_values(["_size", "world_size"], kind="stable").index[-1]
-
-
-def problem_numbers(rows: pd.DataFrame) -> "pd.Series[int]":
-    """Of each row, the number of its problem in the order in which problems come."""
-    return pd.Series(combinations(rows, PROBLEM), rows.index)
-
-
-def _main_problem_first(judged: pd.DataFrame) -> pd.DataFrame:
-    """The problem of most verdicts first, since real ranks write rows in no order."""
-    numbers = problem_numbers(judged)
-    return judged.loc[(-numbers.map(numbers.value_counts())).sort_values(kind="stable").index]
-
-
-def _same_problem(rows: pd.DataFrame, like: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the problem of the first row of `like`."""
-    same = np.ones(len(rows), dtype=bool)
-    for name in PROBLEM:
-        first = like[name].iloc[0]
-        same &= rows[name].isna() if pd.isna(first) else rows[name].to_numpy() == first
-    return rows[same]
-
-
-def _rows(results: pd.DataFrame) -> Rows:
-    numbers = results["tensor"].notna() & results["error_rel"].notna() & ~results["inputs"].isin(list(PROBES))
-    return Rows(columns_of(results, _READ), np.flatnonzero(numbers))
-
-
-def _sound(judged: pd.DataFrame, tensors: tuple[str, ...]) -> tuple[str, ...]:
-    """The dtypes in which the tensors merely round at every size."""
-    same = judged[judged["tensor"].isin(tensors)]
-    return _by_precision(set(same["dtype"]) - set(same.loc[~is_healthy(same), "dtype"]))
-
-
-def _bugs(judged: pd.DataFrame, tensors: tuple[str, ...]) -> tuple[str, ...]:
-    """Further tensors with any bug; delta is out's."""
-    bugs = judged[judged["label"].isin(BUGS)]
-    return tuple(name for name in _tensors(bugs) if name not in (*tensors, "delta"))
-
-
-def _coarser(judged: pd.DataFrame, tensors: tuple[str, ...]) -> tuple[str, ...]:
-    """Beside a bug, the tensors that only stop getting better."""
-    floors = _tensors(judged[(judged["label"] == PRECISION_FLOOR) & ~is_healthy(judged)])
-    left = {*floors} - {*tensors, *_bugs(judged, tensors), "delta"}
-    return tuple(name for name in floors if name in left) if judged["label"].isin(BUGS).any() else ()
-
-
-def _floors(wrong: pd.DataFrame) -> dict[str, tuple[str, ...]]:
-    named: dict[str, list[str]] = {}
-    for numbers, dtype in zip(wrong["numbers"], wrong["dtype"], strict=True):
-        if "floor" in numbers:
-            named.setdefault(str(numbers["floor"]), []).append(dtype)
-    return {floor: _by_precision(named[floor]) for floor in _by_precision(named)}
+def _integers(values: Iterable[Any]) -> tuple[int, ...]:
+    return tuple(sorted(map(int, {*values})))
 
 
 def _by_precision(dtypes: Iterable[Any]) -> tuple[str, ...]:
     return tuple(sorted(set(map(str, dtypes)), key=lambda dtype: DTYPES[dtype].precision))
 
 
-def _shown(rows: Rows, wrong: pd.DataFrame) -> tuple[str, ...]:
+def _others(judged: pd.DataFrame, tensors: tuple[str, ...]) -> tuple[str, ...]:
+    """Further tensors with any bug; delta is out's."""
+    return tuple(name for name in _tensors(judged[judged["label"].isin(BUGS)]) if name not in (*tensors, "delta"))
+
+
+def _coarser(judged: pd.DataFrame, named: tuple[str, ...]) -> tuple[str, ...]:
+    """Beside a bug, the tensors that only stop getting better at a coarser dtype."""
+    floors = _tensors(judged[(judged["label"] == PRECISION_FLOOR) & ~judged["_healthy"]])
+    return tuple(name for name in floors if name not in named) if judged["label"].isin(BUGS).any() else ()
+
+
+def _floors(wrong: pd.DataFrame) -> dict[str, tuple[str, ...]]:
+    """By format, the dtypes in which tensors are only as good as it."""
+    floors = pd.Series([numbers.get("floor") for numbers in wrong["numbers"]], wrong.index, dtype=object).dropna()
+    return {floor: _by_precision(wrong.loc[floors.index[floors == floor], "dtype"]) for floor in _by_precision(floors)}
+
+
+def _shown(rows: pd.DataFrame, wrong: pd.DataFrame) -> tuple[str, ...]:
     """The distributions that show what is wrong, as far as the findings name them."""
     named = {name for numbers in wrong["numbers"] for name in str(numbers.get("inputs", "")).split(", ") if name}
     if (wrong["label"] == INVALID).any() and not any("unwaited" in numbers for numbers in wrong["numbers"]):
-        named |= set(rows["inputs"][rows["nonfinite"] > 0])
+        named |= {*rows.loc[rows["nonfinite"] > 0, "inputs"]}
     return tuple(sorted(named))
 
 
-def _profile(rows: Rows, tensor: str, dtype: str, size: int, inputs: tuple[str, ...]) -> pd.Series:
-    """Times single device's error on each rank, mean over seeds; infinite where values are not finite."""
-    chosen = (rows["tensor"] == tensor) & (rows["dtype"] == dtype) & (rows["world_size"] == size)
-    chosen &= (rows["rank"] != ALL_RANKS) & (np.isin(rows["inputs"], inputs) if inputs else True)
-    rows = rows.where(chosen)
-    return pd.Series(times_single_device(rows)).groupby(rows["rank"]).mean()
+def _profile(rows: pd.DataFrame, tensor: str, dtype: str, size: int, inputs: tuple[str, ...]) -> pd.Series:
+    """The wrong ranks' errors in times single device's, mean over seeds; infinite where values are not finite."""
+    rows = rows[(rows["tensor"] == tensor) & (rows["dtype"] == dtype) & (rows["world_size"] == size)]
+    rows = rows[(rows["rank"] != ALL_RANKS) & (rows["inputs"].isin(inputs) if inputs else True)]
+    times = times_single_device(rows).groupby(rows["rank"]).mean()
+    return times[times > RIGHT]
 
 
 def _trend(errors: pd.Series) -> str:
-    """Over at least three ranks: whether every step goes the same way."""
+    """Whether every step over at least three ranks goes the same way."""
+    steps = np.diff(errors.to_numpy())
     if len(errors) < 3 or not np.isfinite(errors).all():
         return ""
-    steps = np.diff(errors.to_numpy())
-    return "rising" if (steps > 0).all() else "falling" if (steps < 0).all() else ""
+    return "growing" if (steps > 0).all() else "falling" if (steps < 0).all() else ""
 
 
-def _growth(rows: Rows, tensors: tuple[str, ...], dtype: str) -> dict[str, Growth]:
-    rows = rows.where((rows["rank"] == ALL_RANKS) & (rows["dtype"] == dtype) & (rows["inputs"] == INDEPENDENT))
-    found = {}
-    for name in tensors:
-        same = rows.where(rows["tensor"] == name)
-        fit = fit_growth(zip(same["world_size"], same["error_rel"], strict=True))
-        if isinstance(fit, Growth):
-            found[name] = fit
-    return found
+def _growth(rows: pd.DataFrame, tensors: tuple[str, ...], dtype: str) -> dict[str, Growth]:
+    rows = rows[(rows["rank"] == ALL_RANKS) & (rows["dtype"] == dtype) & (rows["inputs"] == INDEPENDENT)]
+    of_tensor = {name: rows[rows["tensor"] == name] for name in tensors}
+    fits = {name: fit_growth(zip(x["world_size"], x["error_rel"], strict=True)) for name, x in of_tensor.items()}
+    return {name: fit for name, fit in fits.items() if isinstance(fit, Growth)}
 
 
-def _ratios(rows: Rows, dtype: str, size: int) -> tuple[float, ...]:
+def _ratios(rows: pd.DataFrame, dtype: str, size: int) -> tuple[float, ...]:
     """Errors of dq, dk and dv over the least of them, which tell one cause from another; none where one is missing."""
-    rows = rows.where((rows["rank"] == ALL_RANKS) & (rows["dtype"] == dtype) & (rows["world_size"] == size))
+    rows = rows[(rows["rank"] == ALL_RANKS) & (rows["dtype"] == dtype) & (rows["world_size"] == size)]
     gaussian = rows["inputs"] == INDEPENDENT
-    rows = rows.where(gaussian) if gaussian.any() else rows
-    errors = {str(name): float(same["error_rel"].mean()) for (name,), same in rows.by("tensor").items()}
-    found = [errors.get(name, 0.0) for name in ("dq", "dk", "dv")]
+    errors = (rows[gaussian] if gaussian.any() else rows).groupby("tensor")["error_rel"].mean()
+    found = [float(errors.get(name, 0.0)) for name in ("dq", "dk", "dv")]
     return tuple(each / min(found) for each in found) if all(0 < each < float("inf") for each in found) else ()
 
 
@@ -214,74 +196,64 @@ def _gain(wrong: pd.DataFrame) -> float | None:
     return float(certain[-1]) if certain else None
 
 
-def _settings(judged: pd.DataFrame, wrong: pd.DataFrame) -> tuple[Settings, int]:
-    """What the wrong problems have and no other has, where the first problem of the table is right, and in how many
-    more problems a tensor is wrong if nothing tells them all from the right ones."""
+def _conditions(judged: pd.DataFrame, wrong: pd.DataFrame) -> dict[str, Any]:
+    """Where the main problem is wrong, the numbers of ranks that are wrong and right in it and in problems like it;
+    where it is right, the settings that all wrong problems and no right one have. Where nothing tells them apart, the
+    settings are those of one wrong problem, beside the number of the others."""
     bugs = judged[judged["label"] == wrong["label"].iloc[0]]
-    numbers = problem_numbers(judged)
-    bad = numbers.isin(numbers.loc[bugs.index])
+    bad = judged["_problem"].isin(bugs["_problem"])
     if bad.iloc[0]:
-        return (), 0
+        bugs = bugs[bugs["tensor"].isin(wrong["tensor"])]
+        same = judged["_problem"].isin(bugs["_problem"]) & judged["tensor"].isin(wrong["tensor"]) & judged["_healthy"]
+        wrong_sizes = {*bugs["world_size"]}
+        right_sizes = {*judged.loc[same, "world_size"]} - wrong_sizes
+        return {"sizes_wrong": _integers(wrong_sizes), "sizes_right": _integers(right_sizes)}
     if sizes := _sizes_alone(judged, bugs, bad):
-        return (tuple(f"world_size={size}" for size in sizes),), 0
-    grouped = judged.assign(**{GROUP: judged["heads"] // judged["heads_kv"]})
-    found = _alone(judged, bad) or _alone_under_masks(judged, bad) or _alone(grouped, bad, (GROUP,))
-    each = judged[bad].drop_duplicates(list(PROBLEM))
+        return {"settings": (tuple(f"world_size={size}" for size in sizes),)}
+    masks = judged["mask"].isin(judged.loc[bad, "mask"])
+    found = _alone(judged, bad)
+    if not found and not masks.all() and (found := _alone(judged[masks], bad[masks])):
+        found = (tuple(f"mask={mask}" for mask in sorted({*judged.loc[bad, "mask"]})), *found)
+    found = found or _alone(judged.assign(**{GROUP: judged["heads"] // judged["heads_kv"]}), bad, (GROUP,))
+    if found:
+        return {"settings": found}
+    each = judged[bad].drop_duplicates("_problem")
     names = ("seqlen", "heads", "heads_kv", "head_dim", "mask")
-    return (found, 0) if found else (tuple((f"{name}={each[name].iloc[0]}",) for name in names), len(each) - 1)
+    settings = tuple((f"{name}={each[name].iloc[0]}",) for name in names)
+    return {"settings": settings, "more_problems": len(each) - 1}
 
 
-def _alone_under_masks(judged: pd.DataFrame, bad: "pd.Series[bool]") -> Settings:
-    """What distinguishes the wrong problems beside right ones under the same masks."""
-    masks = {*judged.loc[bad, "mask"]}
-    same = judged["mask"].isin(masks)
-    found = _alone(judged[same], bad[same]) if not same.all() else ()
-    return (tuple(f"mask={mask}" for mask in sorted(masks)), *found) if found else ()
+def _sizes_alone(judged: pd.DataFrame, bugs: pd.DataFrame, bad: "pd.Series[bool]") -> tuple[int, ...]:
+    """The numbers of ranks that are wrong, where the same problems are right with other numbers, and no problem is
+    right with these."""
+    wrong = {*bugs["world_size"]}
+    healthy = judged["_healthy"] & judged["tensor"].isin(bugs["tensor"])
+    elsewhere = {*judged.loc[healthy & bad, "world_size"]} - wrong - {1}
+    return _integers(wrong) if elsewhere and not wrong & {*judged.loc[healthy, "world_size"]} else ()
 
 
 def _alone(judged: pd.DataFrame, bad: "pd.Series[bool]", names: tuple[str, ...] = PROBLEM) -> Settings:
-    """What all wrong problems have of what no right one has."""
-    own = {name: _sorted({*judged.loc[bad, name]} - {*judged.loc[~bad, name]}) for name in names}
-    alone = {name: values for name, values in own.items() if values and name not in ("softmax_scale", "seqlen_q")}
-    alone = {name: values for name, values in alone.items() if set(judged.loc[bad, name]) == set(values)}
-    groups = [
-        [f"{name}={value}" for value in values] for name, values in (alone or _covering(judged[bad], own)).items()
-    ]
-    if alone or not groups:
-        return tuple(map(tuple, groups))
-    return (tuple(each for group in groups for each in group),)  # each wrong problem has one of them
+    """Settings that all wrong problems and no right one have, a group of alternatives each; else one group, of which
+    each wrong problem has a setting."""
+    own = {name: {*judged.loc[bad, name]} - {*judged.loc[~bad, name]} for name in names}
+    every = {name: values for name, values in own.items() if values == {*judged.loc[bad, name]}}
+    every = {name: values for name, values in every.items() if name not in ("softmax_scale", "seqlen_q")}
+    groups = [_named(name, values) for name, values in (every or _covering(judged[bad], own)).items()]
+    return tuple(groups) if every or not groups else (tuple(each for group in groups for each in group),)
 
 
-def _covering(bad: pd.DataFrame, own: dict[str, list[Any]]) -> dict[str, list[Any]]:
+def _covering(bad: pd.DataFrame, own: dict[str, set[Any]]) -> dict[str, set[Any]]:
     """The smallest set of settings, masks first, that covers every wrong problem; empty if none does."""
-    found: dict[str, list[Any]] = {}
+    found = {}
     for name in ("mask", "softcap", "batch", "head_dim", "heads_kv", "heads", "seqlen"):
         here = bad[name].isin(own.get(name, ()))
         if here.any():
-            found[name] = _sorted({*bad.loc[here, name]})
+            found[name] = {*bad.loc[here, name]}
             bad = bad[~here]
     return {} if len(bad) else found
 
 
-def _sorted(values: set[Any]) -> list[Any]:
-    """Numbers by size, before texts."""
-    return sorted(values, key=lambda x: (0, x, "") if isinstance(x, Number) else (1, 0, str(x)))
-
-
-def _sizes(judged: pd.DataFrame, wrong: pd.DataFrame) -> dict[str, tuple[int, ...]]:
-    """The numbers of ranks that are wrong, and those that are right in a problem that is wrong with others."""
-    judged = judged[judged["tensor"].isin(wrong["tensor"])]
-    bugs = judged[judged["label"] == wrong["label"].iloc[0]]
-    numbers = problem_numbers(judged)
-    same = numbers.isin(numbers.loc[bugs.index]) & is_healthy(judged)
-    bad = {*bugs["world_size"]}
-    found = {"sizes_wrong": bad, "sizes_right": {*judged.loc[same, "world_size"]} - bad}
-    return {name: tuple(sorted(map(int, sizes))) for name, sizes in found.items()}
-
-
-def _sizes_alone(judged: pd.DataFrame, bugs: pd.DataFrame, bad: "pd.Series[bool]") -> list[int]:
-    """The numbers of ranks that are wrong, where the same problems are right with other numbers, and no problem is
-    right with these."""
-    wrong, healthy = {*bugs["world_size"]}, judged[is_healthy(judged) & judged["tensor"].isin(bugs["tensor"])]
-    elsewhere = {*healthy.loc[bad.loc[healthy.index], "world_size"]} - wrong
-    return sorted(map(int, wrong)) if len(elsewhere - {1}) and not wrong & {*healthy["world_size"]} else []
+def _named(name: str, values: set[Any]) -> tuple[str, ...]:
+    """`name=value` of each value, numbers by size before texts."""
+    order = sorted(values, key=lambda x: (0, x, "") if isinstance(x, Number) else (1, 0, str(x)))
+    return tuple(f"{name}={value}" for value in order)

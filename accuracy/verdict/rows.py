@@ -59,14 +59,14 @@ def in_blocks(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.astype(dict.fromkeys(texts, "object")).copy()
 
 
-def columns_of(table: pd.DataFrame, names: Iterable[str] = RESULTS_SCHEMA.names) -> dict[str, np.ndarray]:
+def columns_of(table: pd.DataFrame) -> dict[str, np.ndarray]:
     """Metrics and counts as float64 arrays, where NaN is missing; other numbers as they are, texts as objects."""
-    numbers = set(RESULTS_SCHEMA.names) - set(IDENTITY)
+    metrics = set(RESULTS_SCHEMA.names) - set(IDENTITY)
 
     def dtype(name: str) -> str | None:
-        return "float64" if name in numbers else None if table[name].dtype.kind in "if" else "object"
+        return "float64" if name in metrics else None if table[name].dtype.kind in "if" else "object"
 
-    return {name: table[name].to_numpy(dtype(name)) for name in names if name not in OF_STACKS}
+    return {name: table[name].to_numpy(dtype(name)) for name in RESULTS_SCHEMA.names if name not in OF_STACKS}
 
 
 def combinations(table: pd.DataFrame, names: Iterable[str]) -> np.ndarray:

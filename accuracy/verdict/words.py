@@ -25,10 +25,9 @@ CHANGES = {
     "other_order": f"{_SIZE}sums were added in another order",
     "race": f"{_SIZE}a race, other data was read, or random numbers were, as dropout's",
 }
+_RUNS = ", in {runs:.0f} runs, on ranks {ranks}"
 FINDINGS = {  # by the kind of a finding, with its numbers, its tensor and its dtype
-    "differs": _DIFFER,
-    "other_order": f"{_DIFFER}, in {{runs:.0f}} runs, on ranks {{ranks}}{CHANGES['other_order']}",
-    "race": f"{_DIFFER}, in {{runs:.0f}} runs, on ranks {{ranks}}{CHANGES['race']}",
+    **{kind: f"{_DIFFER}{_RUNS if change else ''}{change}" for kind, change in CHANGES.items()},
     "wrote": "{reason}",
     "returned": "{reason}",
     "unwaited": "{unwaited:.0f} values change when receive buffers are filled with NaN until their transfer has been"
@@ -83,7 +82,6 @@ TRACED = {  # the `finding` of a row of `steps/`, and what it says of `count`
     "other sum": "the returned {tensor} is not the sum of what the kernel gave for its tokens (off by {error_rel:.2g})",
 }
 MOST_TRACED = 3
-_TOKENS = (("query", "queries"), ("key", "keys"))
 GROWTHS = {
     "flat": "flat: nothing adds up",
     "random walk": "like the square root: independent roundings add up",
@@ -108,6 +106,10 @@ def _do(names: Sequence[str], phrase: str) -> str:
     return f"{listed(names)} {verb if len(names) == 1 else 'are' if verb == 'is' else verb.removesuffix('s')} {rest}"
 
 
+def _each_do(phrases: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    return (_do(names, phrase) for phrase, names in phrases.items() if names)
+
+
 def diagnosis(facts: "Facts") -> str:
     """What is wrong, where, under which condition, and why; or how far a healthy variant is from the reference."""
     numbers, name, dtypes = facts.numbers, facts.variant, listed(facts.dtypes or [""])
@@ -123,11 +125,10 @@ def diagnosis(facts: "Facts") -> str:
         return f"{name} {numbers['wrote']} in {dtypes}; a case in which it does is not judged."
     if facts.leads == label.NONDETERMINISTIC:
         text = what(facts) + CHANGES[facts.finding].format(**numbers)
-        same = [x for x in facts.tensors if x not in (*facts.lead, "delta")]
-        rest = {"differs too": same, "is wrong too": facts.others}
-        return "; ".join([text, *(_do(names, phrase) for phrase, names in rest.items() if names)]) + "."
-    text, also = ", ".join([what(facts), *where(facts)]) + why(facts), [*_consequences(facts)]
-    return f"{text}. {'; '.join(also)}." if also else f"{text}."
+        same = [x for x in facts.consequences if x in facts.tensors]
+        return "; ".join([text, *_each_do({"differs too": same, "is wrong too": facts.others})]) + "."
+    also = "; ".join(_consequences(facts))
+    return f"{', '.join([what(facts), *where(facts)])}{why(facts)}.{f' {also}.' if also else ''}"
 
 
 def not_on(sizes: Iterable[int]) -> str:
@@ -160,9 +161,8 @@ def where(facts: "Facts") -> Iterator[str]:
     if facts.settings:
         groups = " and ".join(map(" or ".join, facts.settings))
         yield f"only with {groups}" + (f" and in {facts.more_problems} more" if facts.more_problems else "")
-    special = [name for name in facts.inputs if name != "gaussian"]
-    if special and "gaussian" not in facts.inputs:
-        yield f"on {listed(special)} inputs only"
+    if facts.inputs and "gaussian" not in facts.inputs:
+        yield f"on {listed(facts.inputs)} inputs only"
     if 0 < len(facts.ranks) < facts.size:
         yield _ranks(facts.ranks, facts.size)
     if facts.sizes_right:
@@ -170,9 +170,8 @@ def where(facts: "Facts") -> Iterator[str]:
         more = f"{first} ranks or more" if max(facts.sizes_right) < first else f"{listed(facts.sizes_wrong)} ranks"
         yield f"with {more} (right with {right})"
     if facts.trend and not facts.proven:
-        hops = facts.trend == "rising" and facts.ranks[0] > 0
-        way = {"rising": "growing", "falling": "falling"}[facts.trend]
-        yield f"{way} with the number of ring steps" if hops else f"{way} from rank to rank"
+        hops = facts.trend == "growing" and facts.ranks[0] > 0
+        yield f"{facts.trend} {'with the number of ring steps' if hops else 'from rank to rank'}"
 
 
 def _ranks(wrong: tuple[int, ...], size: int) -> str:
@@ -180,8 +179,6 @@ def _ranks(wrong: tuple[int, ...], size: int) -> str:
     run = wrong == tuple(range(first, last + 1))
     if run and last == size - 1:
         return f"on the last rank of {size}" if first == last else f"from rank {first} on"
-    if run and first == 0 < last:
-        return f"up to rank {last}"
     which = f"{first} to {last}" if run and len(wrong) > 2 else listed(wrong)
     return f"on rank{'s' * (len(wrong) > 1)} {which} of {size}"
 
@@ -199,29 +196,26 @@ def why(facts: "Facts") -> str:
         near = min(tried, key=lambda each: each.leaves)
         nearest = f"of {near.tried} hypotheses on {near.tensor} the nearest leaves {near.leaves:.2g}"
         return f"; no cause was proven: {nearest} times the expected rounding{factor}"
-    parts, rest = [], [x for x in lead if x not in {each.tensor for each in proven}]
+    parts: list[str] = []
+    unproven = [x for x in lead if x not in {each.tensor for each in proven}]
     while proven:
-        first, *proven = proven
-        alike = [each.tensor for each in proven if {*each.names} & {*first.names}]
-        proven = [each for each in proven if each.tensor not in alike]
-        gradients = alike and lead[0] not in ("out", "lse")
-        parts.append(first.text + (f" ({listed(alike)} alike)" if gradients else ""))
-    return f": {'; '.join(parts)}" + (f"; of {listed(rest)} no cause was proven" if rest else "")
+        first, *others = proven
+        proven = [each for each in others if not {*each.names} & {*first.names}]
+        alike = [each.tensor for each in others if each not in proven]
+        parts.append(first.text + (f" ({listed(alike)} alike)" if alike and lead[0] not in ("out", "lse") else ""))
+    return f": {'; '.join(parts)}" + (f"; of {listed(unproven)} no cause was proven" if unproven else "")
 
 
 def _consequences(facts: "Facts") -> Iterator[str]:
     """What the other wrong tensors do, and the first one's own cause where one is proven."""
     rest = [x for x in facts.consequences if x not in facts.following]
     coarse = [x for x in rest if facts.leads == label.PRECISION_FLOOR and x in facts.tensors]
+    wrong = [x for x in rest if x not in coarse]
     proven = {name: each for name, each in facts.causes.items() if each.proven}
     casts = "; ".join(dict.fromkeys(proven[x].text for x in facts.coarser if x in proven and proven[x].is_cast))
-    phrases = {
-        "follows from that": facts.following,
-        "is coarse too": coarse,
-        "is wrong too": [x for x in rest if x not in coarse],
-        f"stops getting better at a coarser dtype{f' ({casts})' if casts else ''}": facts.coarser,
-    }
-    yield from (_do(names, phrase) for phrase, names in phrases.items() if names)
+    stops = f"stops getting better at a coarser dtype{f' ({casts})' if casts else ''}"
+    verbs = {"follows from that": facts.following, "is coarse too": coarse, "is wrong too": wrong, stops: facts.coarser}
+    yield from _each_do(verbs)
     yield from [proven[x].text for x in rest if x in proven][:1]
 
 
@@ -231,13 +225,14 @@ def _healthy(facts: "Facts") -> str:
         values = "equal values round alike in 16 bits (as the softmax's weights, or heads' dk and dv, can)"
         text += f", but for a bias on tied inputs, where {values}"
     text += "; nothing else found" if facts.inside - {LSE, SCORES} else ""
-    at = f" at {listed(facts.sizes_right)} rank{'s' * (facts.sizes_right != (1,))}"
     far: list[str] = []
     for width in facts.widths:
-        unit = " times" if far else f" times the single-device kernel's error{at}"
-        number, most = plain(width.times), plain(width.most)
-        number = f"rounding{'' if far else at}" if math.isnan(width.times) else number + unit
-        more = "" if math.isnan(width.times) or most == plain(width.times) else f" ({most} on {width.inputs} inputs)"
+        exact, times, most = math.isnan(width.times), plain(width.times), plain(width.most)
+        number = "rounding" if exact else f"{times} times"
+        if not far:
+            number += "" if exact else " the single-device kernel's error"
+            number += f" at {listed(facts.sizes_right)} rank{'s' * (facts.sizes_right != (1,))}"
+        more = "" if exact or most == times else f" ({most} on {width.inputs} inputs)"
         far.append(f"{number} in {' and '.join(width.dtypes)}{more}")
     text += f": every tensor but lse is within {', '.join(far)}" if far else ""
     failed = f" {facts.failed} of {count(facts.cases, 'case')} failed." if facts.failed else ""
@@ -250,20 +245,18 @@ def evidence(facts: "Facts") -> Iterator[str]:
         return
     if facts.leads != label.ROUNDING:
         yield f"{listed(facts.tensors)}: {finding(facts.finding, facts.numbers, facts.tensors[0], facts.dtypes[-1])}."
-    for reason in list(facts.missing_sizes.values())[:1]:
-        yield f"Not measured on several ranks: {reason}."
-    for reason, dtypes in facts.unmeasured.items():
-        yield f"Not measured in {', '.join(dtypes)}: {reason}."
+    yield from [f"Not measured on several ranks: {reason}." for reason in facts.missing_sizes.values()][:1]
+    yield from (f"Not measured in {', '.join(dtypes)}: {reason}." for reason, dtypes in facts.unmeasured.items())
     if facts.not_returned:
         yield f"Not returned, so not judged: {', '.join(facts.not_returned)}."
     for cases, first, reason in facts.failures:
         yield f"Not measured in {count(cases, 'case')}, the first with {first}: {reason}."
     for each in facts.causes.values():
         if each.proven and each.names[0] != FOLLOWS and math.isfinite(each.rival):
-            case = f"{each.tensor} ({each.dtype}, {count(each.world_size, 'rank')})"
             yield (
-                f"{case} is what this cause makes of the reference, to {each.leaves:.2g} times the expected rounding: "
-                f"{each.clauses[0]}. The next of {each.tried} hypotheses leaves {each.rival:.2g} times."
+                f"{each.tensor} ({each.dtype}, {count(each.world_size, 'rank')}) is what this cause makes of the "
+                f"reference, to {each.leaves:.2g} times the expected rounding: {each.clauses[0]}. The next of "
+                f"{each.tried} hypotheses leaves {each.rival:.2g} times."
             )
     yield from _traced(facts)
     if facts.ratios:
@@ -288,19 +281,21 @@ def _traced(facts: "Facts") -> Iterator[str]:
         yield "Traced step by step, no partial and no running state leaves the rounding band."
     if facts.account:
         first = [row for row in facts.account[:MOST_TRACED] if row["case_id"] == facts.account[0]["case_id"]]
-        more = len(facts.account) - len(first)
-        yield f"Accounting: {'; '.join(map(_entry, first))}" + (f"; {count(more, 'more finding')}." if more else ".")
+        more = [count(left, "more finding")] if (left := len(facts.account) - len(first)) else []
+        yield f"Accounting: {'; '.join([*map(_entry, first), *more])}."
 
 
 def _entry(row: Mapping[Any, Any]) -> str:
     block = f", block {row['step']}" if row["step"] >= 0 else ""
-    numbers = {"count": int(row["count"]), "s": "" if row["count"] == 1 else "s", "tensor": row["tensor"]}
-    numbers |= {"where": f" ({_tokens(row)})" if row["query_begin"] >= 0 else "", "error_rel": row["error_rel"]}
+    where = f" ({_tokens(row)})" if row["query_begin"] >= 0 else ""
+    numbers = {**row, "count": int(row["count"]), "s": "" if row["count"] == 1 else "s", "where": where}
     return f"{row['way']} of rank {row['rank']}{block}: {TRACED[row['finding']].format(**numbers)}"
 
 
 def _tokens(row: Mapping[Any, Any]) -> str:
-    spans = ((names, row[f"{names[0]}_begin"], row[f"{names[0]}_last"]) for names in _TOKENS)
+    spans = {name: (row[f"{name}_begin"], row[f"{name}_last"]) for name in ("query", "key")}
+    plural = {"query": "queries", "key": "keys"}
     return ", ".join(
-        f"{one} {first}" if first == last else f"{more} {first} to {last}" for (one, more), first, last in spans
+        f"{name} {first}" if first == last else f"{plural[name]} {first} to {last}"
+        for name, (first, last) in spans.items()
     )

@@ -6,7 +6,7 @@ import pytest
 from accuracy.core.errors import NOT_SHARED
 from accuracy.results import table
 from accuracy.results.table import FAILED, TOO_FEW_RANKS, UNSUPPORTED
-from accuracy.verdict.diagnosis import diagnoses, missing_sizes
+from accuracy.verdict.diagnosis import diagnoses, too_little
 from accuracy.verdict.label import MISSING_RANKS, ONE_RANK, ROUNDING
 from accuracy.verdict.verdict import verdicts
 from tests.verdict.synthetic import healthy
@@ -49,7 +49,7 @@ def test_a_function_of_one_device_has_no_gap_where_its_length_does_not_divide() 
     parts = {2: f"the function asks for nothing, {NOT_SHARED}", 3: "problem.seqlen=32 does not divide"}
     tables = [without((size,), UNSUPPORTED, reason) for size, reason in parts.items()]
     kept = tables[0][tables[0]["world_size"] < 3]
-    assert missing_sizes(pd.concat([kept, tables[1][tables[1]["world_size"] == 3]])) == {}
+    assert too_little(pd.concat([kept, tables[1][tables[1]["world_size"] == 3]])) == (None, {})
 
 
 def test_what_a_variant_of_ours_says_that_it_cannot_is_no_gap() -> None:
