@@ -7,8 +7,7 @@ not known (rounded on their way) or in which no kernel of ours was called.
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from accuracy.core.dtype import rounding_band
 from accuracy.core.masks import Block
-from accuracy.explain.watch import Met, Watch
+from accuracy.explain.watch import Met, Watch, extent
 from accuracy.results.table import ALL_TENSORS
 from accuracy.runtime.sharding import token_map
 from accuracy.world.base import Results
@@ -24,8 +23,8 @@ from accuracy.world.base import Results
 WAYS = {"out": "forward", "lse": "forward", "dq": "backward", "dk": "backward", "dv": "backward"}
 
 
-class Given(NamedTuple):
-    """What a kernel call gave, until it is joined."""
+class Partial(NamedTuple):
+    """A tensor that a kernel call returned, until it is joined, and the reference of it."""
 
     x: Tensor
     met: Met
@@ -43,44 +42,46 @@ class Account:
     sums: dict[str, Tensor] = field(default_factory=dict)
     states: dict[tuple[str, int], list[Callable[[], Tensor]]] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
-    pending: dict[tuple[str, int], list[Given]] = field(default_factory=dict)
+    pending: dict[tuple[str, int], list[Partial]] = field(default_factory=dict)  # until they are joined
+    taken: dict[tuple[str, int], list["weakref.ref[Tensor]"]] = field(default_factory=dict)  # joined before
+    norm: Tensor | None = None  # of the sum of out, as exp of this
 
     def called(
-        self, way: str, rank: int, block: Block, met: Met | None, given: Mapping[str, tuple[Tensor, Tensor]]
+        self, way: str, rank: int, block: Block, met: Met | None, results: Mapping[str, tuple[Tensor, Tensor]]
     ) -> None:
-        """After a kernel call; given: by tensor, what it gave and the reference of that."""
+        """After a kernel call; results: by tensor, what it returned and the reference of that."""
         if met is None:
             self.unknown.add(way)
             return
         self._count(way, rank, block, met)
         step = self.watch.calls[way, rank] - 1
-        for name, (x, reference) in given.items():
+        for name, (x, reference) in results.items():
             if name != "lse":  # which comes with out
-                self.pending.setdefault((name, rank), []).append(Given(x, met, reference, step))
+                self.pending.setdefault((name, rank), []).append(Partial(x, met, reference, step))
         if way == "backward":
-            for name, (x, _) in given.items():
+            for name, (x, _) in results.items():
                 tokens, heads = met.rows(name)
                 self._sum(name)[:, tokens[:, None], heads] += self.watch.here(x).double()
-        elif given:
-            out, lse = (self.watch.here(given[name][0]).double() for name in ("out", "lse"))
+        elif results:
+            out, lse = (self.watch.here(results[name][0]).double() for name in ("out", "lse"))
             self._merge(met, out, lse.transpose(1, 2))
 
     def joins(self, name: str, rank: int, last: Callable[[], Tensor]) -> None:
         """A rank begins to join a tensor; last: reads what it holds, as it is to be returned."""
         self.states.setdefault((name, rank), []).append(last)
 
-    def take(self, name: str, rank: int, block: Tensor) -> list[Given]:
+    def take(self, name: str, rank: int, block: Tensor) -> list[Partial]:
         """What is being joined. A block that the kernel did not give as it is stands for all that it gave since."""
         pending = self.pending.setdefault((name, rank), [])
-        taken = self._taken.setdefault((name, rank), [])
+        taken = self.taken.setdefault((name, rank), [])
         again = any(each() is block for each in taken)
-        mine = [] if again else [each for each in pending if each.x is block] or list(pending)
-        taken += [weakref.ref(each.x) for each in mine]
-        pending[:] = [each for each in pending if not any(each is other for other in mine)]
-        if not mine and WAYS[name] not in self.unknown and bool(block.any()):
+        joined = [] if again else [each for each in pending if each.x is block] or list(pending)
+        taken += [weakref.ref(each.x) for each in joined]
+        pending[:] = [each for each in pending if not any(each is other for other in joined)]
+        if not joined and WAYS[name] not in self.unknown and bool(block.any()):
             step = self.watch.calls.get((WAYS[name], rank), 0) - 1
             self._find("added again", rank, step, None, 1, tensor=name)
-        return mine
+        return joined
 
     def close(self, results: Sequence[Results]) -> None:
         """After the run, of which these are the results."""
@@ -94,10 +95,6 @@ class Account:
                 if x is not None:
                     self._returned(name, rank, x)
 
-    def __post_init__(self) -> None:
-        self._taken: dict[tuple[str, int], list[weakref.ref[Tensor]]] = {}
-        self._norm: Tensor | None = None  # of `out`, as exp of this
-
     def _count(self, way: str, rank: int, block: Block, met: Met) -> None:
         problem, step = self.watch.case.problem, self.watch.calls[way, rank] - 1
         empty = torch.zeros(problem.heads, problem.queries, problem.seqlen, dtype=torch.uint8, device=met.keys.device)
@@ -109,18 +106,18 @@ class Account:
         self._pairs("hidden", way, rank, step, met, shown & ~self.watch.visible(met))
 
     def _missing(self, way: str) -> None:
-        counts, (case, every) = self.pairs[way], (self.watch.case, torch.arange)
+        counts, case = self.pairs[way], self.watch.case
         _, queries, keys = counts.shape
+        every, head = torch.arange(keys, device=counts.device), torch.arange(1)
         for rank, tokens in enumerate(token_map(case.variant.sharding, queries, case.world_size).to(counts.device)):
             tokens = tokens[tokens < queries]
-            met = Met(tokens, every(keys, device=counts.device), *2 * (every(1),))
+            met = Met(tokens, every, head, head)
             lacking = self.watch.visible(met) & (counts[:, tokens] == 0).any(0)
             self._pairs("missing", way, rank, -1, met, lacking)
 
     def _pairs(self, finding: str, way: str, rank: int, step: int, met: Met, chosen: Tensor) -> None:
         if chosen.any():
-            queries, keys = met.queries[chosen.any(1)], met.keys[chosen.any(0)]
-            some = Met(queries, keys, met.query_heads, met.key_heads)
+            some = replace(met, queries=met.queries[chosen.any(1)], keys=met.keys[chosen.any(0)])
             self._find(finding, rank, step, some, int(chosen.sum()), way=way)
 
     def _sum(self, name: str) -> Tensor:
@@ -129,13 +126,13 @@ class Account:
     def _merge(self, met: Met, out: Tensor, lse: Tensor) -> None:
         """out, lse in token layout: the weighted mean of all that the kernel gave for a row."""
         whole = self._sum("out")
-        if self._norm is None:
-            self._norm = whole.new_full(whole.shape[:3], -torch.inf)
+        if self.norm is None:
+            self.norm = whole.new_full(whole.shape[:3], -torch.inf)
         place = slice(None), met.queries[:, None], met.query_heads
-        joint = torch.logaddexp(self._norm[place], lse)
+        joint = torch.logaddexp(self.norm[place], lse)
         base = joint.nan_to_num(neginf=0.0)
-        before, new = (torch.exp(x - base)[..., None] for x in (self._norm[place], lse))
-        whole[place], self._norm[place] = before * whole[place] + new * out, joint
+        before, new = (torch.exp(x - base)[..., None] for x in (self.norm[place], lse))
+        whole[place], self.norm[place] = before * whole[place] + new * out, joint
 
     def _returned(self, name: str, rank: int, x: Tensor) -> None:
         """As the last running state, to the last bit; as the sum of what the kernel gave, to rounding: no precision
@@ -157,16 +154,16 @@ class Account:
         if not off.norm() <= band * size:
             numbers = {"error_rel": float(off.norm() / size), "error_max": float(off.abs().max()), "band": band}
             count = int((off.abs() > band * size / expected.numel() ** 0.5).sum())
-            self._find("other sum", rank, -1, None, count, tensor=name, numbers=numbers)
+            self._find("other sum", rank, -1, None, count, tensor=name, **numbers)
 
     def _find(
-        self, finding: str, rank: int, step: int, met: Met | None, count: int, way: str = "", tensor: str = "",
-        numbers: Mapping[str, float] = MappingProxyType({}),
+        self, finding: str, rank: int, step: int, met: Met | None, count: int, *, way: str = "", tensor: str = "",
+        **numbers: float,
     ) -> None:  # fmt: skip
         self.watch.rows.append({
             "case_id": self.watch.case.id, "way": way or WAYS[tensor], "rank": rank, "step": step,
             "source": self.watch.source(met), "tensor": tensor, "finding": finding, "count": count,
-            **Met.extent(met), **numbers,
+            **extent(met), **numbers,
         })  # fmt: skip
 
 

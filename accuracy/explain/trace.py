@@ -50,24 +50,22 @@ def steps(case: Case, targets: Targets, shards: Sequence[Tensors]) -> list[Row]:
         or any(each.unsupported(simulated) or not each.traced for each in schedules)
     ):
         return []
-    watch = Watch(case, targets)
-    account = Account(watch)
-    ran = simulate(case, shards, rank_type=partial(WatchedRank, watch=watch, account=account))
+    account = Account(Watch(case, targets))
+    ran = simulate(case, shards, rank_type=partial(WatchedRank, account=account))
     account.close(ran.results)
-    return watch.rows
+    return account.watch.rows
 
 
 @dataclass(frozen=True)
 class WatchedRank(Rank):
     """A rank whose kernel calls, merges and sums are compared with the reference as they happen."""
 
-    watch: Watch = None  # type: ignore[assignment]
     account: Account = None  # type: ignore[assignment]
 
     def attend(self, block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """See `Rank.attend`."""
         out, lse = super().attend(block, q, k, v)
-        self._called("forward", block, q[:, block.query], k[:, block.key], {"out": out, "lse": lse})
+        self.called("forward", block, q, k[:, block.key], {"out": out, "lse": lse})
         return out, lse
 
     def differentiate(
@@ -76,7 +74,7 @@ class WatchedRank(Rank):
         """See `Rank.differentiate`."""
         gradients = super().differentiate(block, dout, q, k, v, out, lse)
         named = dict(zip(("dq", "dk", "dv"), gradients, strict=True))
-        self._called("backward", block, q[:, block.query], k[:, block.key], named)
+        self.called("backward", block, q, k[:, block.key], named)
         return gradients
 
     def running(self, q: Tensor) -> Running | RunningState:
@@ -84,9 +82,8 @@ class WatchedRank(Rank):
         plain = super().running(q)
         kind = WatchedRunningState if isinstance(plain, RunningState) else WatchedRunning
         watched = kind(**vars(plain), joined=Joined(self))
-        for place, name in enumerate(("out", "lse")):
-            last = partial(_last_of, self, watched, place)
-            self.account.joins(name, self.world.rank, last)
+        for index, name in enumerate(("out", "lse")):
+            self.account.joins(name, self.world.rank, partial(_last_of, self, watched, index))
         return watched
 
     def accumulator(self, name: str, like: Tensor) -> Accumulator:
@@ -96,24 +93,21 @@ class WatchedRank(Rank):
         self.account.joins(name, self.world.rank, lambda: watched.value().to(self.dtype))
         return watched
 
-    def counted(self, way: str, q: Tensor, k: Tensor) -> Met | None:
-        """One more kernel call: which rows of q and k met in it."""
-        key = way, self.world.rank
-        self.watch.calls[key] = self.watch.calls.get(key, 0) + 1
-        return self.watch.met(q, k)
-
-    def _called(self, way: str, block: Block, q: Tensor, k: Tensor, given: dict[str, Tensor]) -> None:
-        watch, met, pairs = self.watch, self.counted(way, q, k), {}
-        if met is not None:
-            forward = way == "forward"
-            found = watch.forward_reference(met, watch.visible(met)) if forward else watch.backward_reference(met)
-            pairs = {name: (x, reference) for (name, x), reference in zip(given.items(), found, strict=True)}
-            watch.note(way, self.world.rank, "partial", met, pairs)
-        self.account.called(way, self.world.rank, block, met, pairs)
+    def called(self, way: str, block: Block, q: Tensor, k: Tensor, results: dict[str, Tensor]) -> Met | None:
+        """Account for one more kernel call, of all queries and the block's keys; return which rows met in it."""
+        watch, rank = self.account.watch, self.world.rank
+        watch.calls[way, rank] = watch.calls.get((way, rank), 0) + 1
+        met, pairs = watch.met(q[:, block.query], k), {}
+        if met is not None and results:
+            right = watch.block(met, watch.visible(met))
+            pairs = {name: (x, right.lse if name == "lse" else right.tensor(name)) for name, x in results.items()}
+            watch.note(way, rank, "partial", met, pairs)
+        self.account.called(way, rank, block, met, pairs)
+        return met
 
 
-def _last_of(rank: Rank, running: Running | RunningState, place: int) -> Tensor:
-    return running.result(rank.dtype, rank.lse_dtype)[place]
+def _last_of(rank: Rank, running: Running | RunningState, index: int) -> Tensor:
+    return running.result(rank.dtype, rank.lse_dtype)[index]
 
 
 @dataclass
@@ -129,7 +123,7 @@ class Joined:
 
     def note(self, block: Block, met: Met, out: Tensor, lse: Tensor) -> None:
         """After a block: out (B, rows, H, D) and lse (B, H, rows) of all rows."""
-        watch, rows = self.rank.watch, out.shape[1]
+        watch, rows = self.rank.account.watch, out.shape[1]
         if self.keys is None or self.queries is None:
             self.keys = torch.zeros(rows, watch.case.problem.seqlen, dtype=torch.bool, device=watch.device)
             self.queries = torch.full((rows,), -1, device=watch.device)
@@ -137,8 +131,8 @@ class Joined:
         joined = self.keys[block.query]
         joined[:, met.keys] |= watch.visible(met)
         every = torch.arange(self.keys.shape[1], device=watch.device)
-        reference = watch.forward_reference(Met(met.queries, every, met.query_heads, met.key_heads), joined)
-        pairs = {"out": (out[:, block.query], reference[0]), "lse": (lse[:, :, block.query], reference[1])}
+        right = watch.block(replace(met, keys=every), joined)
+        pairs = {"out": (out[:, block.query], right.tensor("out")), "lse": (lse[:, :, block.query], right.lse)}
         watch.note("forward", self.rank.world.rank, "running", met, pairs)
 
 
@@ -152,10 +146,10 @@ class WatchedRunning(Running):
         """See `Running.add`."""
         super().add(block, block_out, block_lse)
         rank = self.joined.rank
-        given = rank.account.take("out", rank.world.rank, block_out)
-        if given:
+        taken = rank.account.take("out", rank.world.rank, block_out)
+        if taken:
             out = self.out if self.first is None else self.first
-            self.joined.note(block, given[-1].met, out, self.lse.squeeze(-1).transpose(1, 2))
+            self.joined.note(block, taken[-1].met, out, self.lse.squeeze(-1).transpose(1, 2))
 
 
 @dataclass
@@ -167,9 +161,7 @@ class WatchedRunningState(RunningState):
     def add(self, block: Block, k: Tensor, v: Tensor, scale: float) -> None:
         """See `RunningState.add`."""
         super().add(block, k, v, scale)
-        rank = self.joined.rank
-        met = rank.counted("forward", self.q[:, block.query], k)
-        rank.account.called("forward", rank.world.rank, block, met, {})
+        met = self.joined.rank.called("forward", block, self.q, k, {})
         if met is not None:
             self.joined.note(block, met, *self.result(torch.float32, torch.float64))
 
@@ -185,14 +177,14 @@ class WatchedAccumulator(Accumulator):
     def add(self, rows: slice, block: Tensor) -> None:
         """See `Accumulator.add`."""
         super().add(rows, block)
-        mine, watch = self.account.take(self.name, self.rank, block), self.account.watch
-        if not mine:
+        watch, taken = self.account.watch, self.account.take(self.name, self.rank, block)
+        if not taken:
             return
         total = watch.totals.setdefault(self.name, torch.zeros_like(watch.targets.reference[self.name]))
-        for each in mine:
+        for each in taken:
             tokens, heads = each.met.rows(self.name)
             total[:, tokens[:, None], heads] += each.reference
-        tokens = torch.cat([each.met.rows(self.name)[0] for each in mine]).unique()
+        tokens = torch.cat([each.met.rows(self.name)[0] for each in taken]).unique()
         here = self.value()[:, rows]
         if len(tokens) == here.shape[1]:
-            watch.note("backward", self.rank, "running", mine[-1].met, {self.name: (here, total[:, tokens])})
+            watch.note("backward", self.rank, "running", taken[-1].met, {self.name: (here, total[:, tokens])})

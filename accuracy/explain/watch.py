@@ -13,6 +13,7 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.core.dtype import rounding_band
 from accuracy.core.quantisation import unit_roundoff
+from accuracy.explain.hypothesis.attention import Attention
 from accuracy.measurement import metrics
 from accuracy.measurement.distance import Target, distance
 from accuracy.measurement.targets import Targets
@@ -20,7 +21,6 @@ from accuracy.reference.float64 import seen_keys
 from accuracy.results.table import Row
 from accuracy.runtime.sharding import token_map
 from accuracy.simulate.program import scores_of
-from accuracy.world.base import Tensors
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,12 @@ class Met:
         """The tokens and heads that a block's gradient `name` is of."""
         return (self.queries, self.query_heads) if name == "dq" else (self.keys, self.key_heads)
 
-    @staticmethod
-    def extent(met: "Met | None") -> dict[str, int]:
-        """The first and the last token, as columns of `steps/`; -1: not known."""
-        if met is None:
-            return dict.fromkeys(("query_begin", "query_last", "key_begin", "key_last"), -1)
-        ends = {"query": met.queries, "key": met.keys}
-        return {f"{what}_{side}": int(tokens[place]) for what, tokens in ends.items() for side, place in _ENDS}
 
-
-_ENDS = (("begin", 0), ("last", -1))
+def extent(met: Met | None) -> dict[str, int]:
+    """The first and the last token of the queries and keys, as columns of `steps/`; -1: not known."""
+    spans = {"query": met.queries, "key": met.keys} if met else {"query": [-1], "key": [-1]}
+    ends = {"begin": 0, "last": -1}
+    return {f"{name}_{side}": int(tokens[end]) for name, tokens in spans.items() for side, end in ends.items()}
 
 
 @dataclass
@@ -60,12 +56,11 @@ class Watch:
 
     def __post_init__(self) -> None:
         """Index every row of q and k by its bits, and every key by its owner."""
-        tokens = token_map(self.case.variant.sharding, self.case.problem.seqlen, self.case.world_size)
-        self.owners = torch.empty(tokens.numel(), dtype=torch.int64)
-        self.owners[tokens] = torch.arange(len(tokens))[:, None].expand_as(tokens)
         problem = self.case.problem
+        tokens = token_map(self.case.variant.sharding, problem.seqlen, self.case.world_size)
+        self.owners = tokens.flatten().argsort() // tokens.shape[1]
         self.seen = seen_keys(problem.queries, problem.seqlen, **problem.seen_by)
-        self.places = {name: _places(getattr(self.targets.inputs, name)) for name in "qk"}
+        self.index = {name: _index(getattr(self.targets.inputs, name)) for name in "qk"}
         self.device = self.targets.inputs.q.device
 
     def here(self, x: Tensor) -> Tensor:
@@ -74,7 +69,7 @@ class Watch:
 
     def met(self, q: Tensor, k: Tensor) -> Met | None:
         """Which tokens q (B, S', H', D) and k (B, S'', Hk', D) are; None where rows are no rows of the inputs."""
-        queries, keys = (_tokens(self.here(x[0]), self.places[name]) for x, name in ((q, "q"), (k, "k")))
+        queries, keys = (_tokens(self.here(x[0]), self.index[name]) for x, name in ((q, "q"), (k, "k")))
         return None if queries is None or keys is None else Met(queries[0], keys[0], queries[1], keys[1])
 
     def source(self, met: Met | None) -> int:
@@ -87,105 +82,53 @@ class Watch:
     def note(self, way: str, rank: int, state: str, met: Met | None, pairs: dict[str, tuple[Tensor, Tensor]]) -> None:
         """A row for each tensor: the schedule's value, and the reference's."""
         natural, kernel = self.targets.natural(self.case.problem), self.case.kernel
-        for name, (given, reference) in pairs.items():
-            x = self.here(given)
-            each = distance(x[None], Target(reference[None])).sums
-            expected = reference.isfinite()
-            self.rows.append(
-                {
-                    "case_id": self.case.id,
-                    "way": way,
-                    "rank": rank,
-                    "step": self.calls[way, rank] - 1,
-                    "source": self.source(met),
-                    "tensor": name,
-                    "state": state,
-                    **Met.extent(met),
-                    "error_rel": float(
-                        metrics.relative(replace(each, norm_square=metrics.norms(each, natural[name])))[0]
-                    ),
-                    "error_max": float(each.largest[0]),
-                    "band": max(
-                        rounding_band(name, self.case.dtype), 8 * unit_roundoff(kernel.name, kernel.options_text)
-                    ),
-                    "nonfinite": int((expected & ~x.isfinite()).sum()),
-                }
-            )
+        quantised = 8 * unit_roundoff(kernel.name, kernel.options_text)
+        for name, (x, reference) in pairs.items():
+            x = self.here(x)
+            sums = distance(x[None], Target(reference[None])).sums
+            error = metrics.relative(replace(sums, norm_square=metrics.norms(sums, natural[name])))
+            self.rows.append({
+                "case_id": self.case.id, "way": way, "rank": rank, "step": self.calls[way, rank] - 1,
+                "source": self.source(met), "tensor": name, "state": state, **extent(met),
+                "error_rel": float(error[0]), "error_max": float(sums.largest[0]),
+                "band": max(rounding_band(name, self.case.dtype), quantised),
+                "nonfinite": int((reference.isfinite() & ~x.isfinite()).sum()),
+            })  # fmt: skip
 
-    def forward_reference(self, met: Met, seen: Tensor) -> tuple[Tensor, Tensor]:
-        """out (B, S', H', D) and lse (B, H', S') of the queries over the keys they see: seen (S', S'')."""
-        q, k, v, _ = self._of(met)
-        scores = self._scores(q, k)[0].masked_fill(~seen, -torch.inf)
-        lse = scores.logsumexp(-1)
-        weights = torch.exp(scores - lse.nan_to_num(neginf=0.0)[..., None])
-        return torch.einsum("bhqk,bkhd->bqhd", self._dropped(met, weights), v), lse
-
-    def backward_reference(self, met: Met) -> Tensors:
-        """dq of the queries by these keys; dk, dv of the keys by these queries."""
-        q, k, v, dout = self._of(met)
-        reference = self.targets.reference
-        rows = {name: reference[name][:, met.queries][:, :, met.query_heads] for name in ("lse", "delta")}
-        lse, delta = (x.transpose(1, 2)[..., None] for x in rows.values())
-        scale = self.case.problem.softmax_scale
-        scores, slope_of_cap = self._scores(q, k)
-        weights = torch.exp(scores.masked_fill(~self.visible(met), -torch.inf) - lse)
-        of_weights = self._dropped(met, torch.einsum("bqhd,bkhd->bhqk", dout, v))
-        slope = weights * (of_weights - delta) * slope_of_cap
-        dq = torch.einsum("bhqk,bkhd->bqhd", slope, k) * scale
-        dk = torch.einsum("bhqk,bqhd->bkhd", slope, q) * scale
-        dv = torch.einsum("bhqk,bqhd->bkhd", self._dropped(met, weights), dout)
-        return dq, *(x.unflatten(2, (len(met.key_heads), -1)).sum(3) for x in (dk, dv))
-
-    def _dropped(self, met: Met, x: Tensor) -> Tensor:
-        """x (B, H', S', S''), of pairs, times what dropout multiplies their weights by."""
-        mask = scores_of(self.case).dropout
-        if mask is None:
-            return x
-        kept = mask.at(met.queries, met.keys).kept(range(len(x)), self.case.problem.heads, x)
-        return x * kept[:, met.query_heads] * mask.scale
-
-    def _scores(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores (B, H', S', S''), capped where the problem is, and their slope by what is capped."""
-        problem = self.case.problem
-        products = torch.einsum("bqhd,bkhd->bhqk", q, k) * problem.softmax_scale
-        if problem.softcap is None:
-            return products, torch.ones_like(products)
-        ratio = torch.tanh(products / problem.softcap)
-        return ratio * problem.softcap, 1 - ratio.square()
+    def block(self, met: Met, seen: Tensor) -> Attention:
+        """The reference of some queries over some keys, as far as they see them: (S', S''). Its backward is given out
+        and lse of all keys."""
+        q, k, v, dout = (x.double().transpose(1, 2) for x in self.targets.inputs.tensors)
+        out, lse = (self.targets.reference[name].transpose(1, 2) for name in ("out", "lse"))
+        q, dout, out, lse = (x[:, met.query_heads][:, :, met.queries] for x in (q, dout, out, lse))
+        k, v = (x[:, met.key_heads][:, :, met.keys] for x in (k, v))
+        share = len(met.query_heads) // len(met.key_heads)
+        heads = torch.arange(len(met.query_heads), device=q.device) // share
+        problem, mask, kept = self.case.problem, scores_of(self.case).dropout, None
+        if mask is not None:
+            kept = mask.at(met.queries, met.keys).kept(range(len(q)), problem.heads, q)[:, met.query_heads] * mask.scale
+        scale, cap = problem.softmax_scale, problem.softcap
+        return Attention(q, k, v, dout, scale, seen.double(), heads, cap, kept, given=(out, lse))
 
     def visible(self, met: Met) -> Tensor:
         """(S', S''): whether a query sees a key under the problem's mask."""
         begin, end = self.seen.to(met.queries.device)[met.queries].T[..., None]
         return (met.keys >= begin) & (met.keys < end)
 
-    def _of(self, met: Met) -> Tensors:
-        """q, k, v, dout of the block in float64, a key/value head for each query head."""
-        q, k, v, dout = (x.double() for x in self.targets.inputs.tensors)
-        share = len(met.query_heads) // len(met.key_heads)
-        kv = met.key_heads.repeat_interleave(share)
-        return (
-            q[:, met.queries][:, :, met.query_heads],
-            *(x[:, met.keys][:, :, kv] for x in (k, v)),
-            dout[:, met.queries][:, :, met.query_heads],
-        )
 
-
-def _places(x: Tensor) -> dict[bytes, tuple[int, int]]:
-    """Of every row of the first batch item, by its bits: (token, head); of none where two rows are alike."""
+def _index(x: Tensor) -> dict[bytes, tuple[int, int]]:
+    """(token, head) of every row of the first batch item, by its bits; of none where two rows are alike."""
     host = x[0].detach().cpu().contiguous().view(torch.uint8).numpy()
     pairs = [(token, head) for token in range(len(host)) for head in range(host.shape[1])]
     found = {host[token, head].tobytes(): (token, head) for token, head in pairs}
     return found if len(found) == len(pairs) else {}
 
 
-def _tokens(x: Tensor, places: dict[bytes, tuple[int, int]]) -> tuple[Tensor, Tensor] | None:
+def _tokens(x: Tensor, index: dict[bytes, tuple[int, int]]) -> tuple[Tensor, Tensor] | None:
     """Tokens (S',) and heads (H',) of a block's rows (S', H', D), or None."""
     host = x.detach().cpu().contiguous().view(torch.uint8).numpy()
-    tokens = [places.get(host[row, 0].tobytes()) for row in range(len(host))]
-    heads = [places.get(host[0, head].tobytes()) for head in range(host.shape[1])]
-    if None in tokens or None in heads:
+    tokens = [index.get(row[0].tobytes(), (-1, -1))[0] for row in host]
+    heads = [index.get(row.tobytes(), (-1, -1))[1] for row in host[0]]
+    if -1 in tokens or -1 in heads:
         return None
-    return tuple(  # type: ignore[return-value]
-        torch.tensor([each[side] for each in found], device=x.device)  # type: ignore[index]
-        for found, side in ((tokens, 0), (heads, 1))
-    )
+    return torch.tensor(tokens, device=x.device), torch.tensor(heads, device=x.device)

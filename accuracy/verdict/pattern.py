@@ -167,9 +167,9 @@ def _profile(rows: pd.DataFrame, tensor: str, dtype: str, size: int, inputs: tup
 
 def _trend(errors: pd.Series) -> str:
     """Whether every step over at least three ranks goes the same way."""
-    steps = np.diff(errors.to_numpy())
     if len(errors) < 3 or not np.isfinite(errors).all():
         return ""
+    steps = np.diff(errors.to_numpy())
     return "growing" if (steps > 0).all() else "falling" if (steps < 0).all() else ""
 
 

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from accuracy.explain.hypothesis.attention import Attention, Stage
-from accuracy.explain.hypothesis.base import BACKWARD, Asked, Hypothesis, altered, always, gradients_of
+from accuracy.explain.hypothesis.base import BACKWARD, Asked, Hypothesis, Predicts, altered, gradients_of
+
+CLOSE = 1e-6  # relative: a value as near as this is the right one
 
 
 def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
@@ -34,10 +36,8 @@ def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
         for word, stages in one.items():
             yield Hypothesis(word, f"{word}{base}", gradients_of(attention.with_stages(**stages)))
         if attention.slope_of_cap is not None:
-            changed = attention.with_stages(ds=_divided_by(attention.slope_of_cap))
-            yield Hypothesis(
-                "no slope of the softcap", f"the slope of the softcap is missing{base}", gradients_of(changed)
-            )
+            changed = gradients_of(attention.with_stages(ds=_divided_by(attention.slope_of_cap)))
+            yield Hypothesis("no slope of the softcap", f"the slope of the softcap is missing{base}", changed)
 
 
 def _lse_of(asked: Asked) -> Iterator[Hypothesis]:
@@ -67,7 +67,7 @@ def _forward(asked: Asked) -> Iterator[Hypothesis]:
         "lse is the row maximum plus the normaliser, not its logarithm": top + (right.lse - top).exp(),
     }
     for word, x in ends.items():
-        yield Hypothesis(word, word, {word.split(" ", 1)[0]: always(x.transpose(1, 2))})
+        yield Hypothesis(word, word, {word.split(" ", 1)[0]: x.transpose(1, 2)})
 
     def as_weights(attention: Attention) -> Attention:
         return attention.with_stages(weights=lambda x: attention.scores * attention.counts)
@@ -97,3 +97,28 @@ def read_transposed(shards: Tensor) -> Tensor:
     """Stacked shards (W, B, S, H, 1) whose memory is taken for that of (W, B, H, S)."""
     ranks, batch, length, heads = shards.shape[:4]
     return shards.contiguous().view(ranks, batch, heads, length, 1).transpose(2, 3)
+
+
+def given(asked: Asked) -> Iterator[Hypothesis]:
+    """A wrong lse or delta that the backward is given, read off dq row by row, whatever they are: with others a row of
+    dq is a sum_k P dP k - b sum_k P k, two numbers for D values."""
+    if "dq" not in asked.wrong or asked.case.problem.softcap is not None or asked.case.problem.head_dim < 8:
+        return
+    right = asked.bases[0][1]
+    keys = right.k[:, right.heads]
+    columns = torch.stack([(right.backward_weights * right.dp) @ keys, right.backward_weights @ keys], -1) * right.scale
+    x = asked.returned["dq"].transpose(1, 2)
+    a, b = (torch.linalg.pinv(columns, rcond=1e-12) @ x[..., None]).squeeze(-1).unbind(-1)
+    made = (columns @ torch.stack([a, b], -1)[..., None]).squeeze(-1).transpose(1, 2)
+    several = right.counts.sum(-1) > 1  # where a row has one key both columns are one
+    a = torch.where(several, a, torch.ones_like(a))
+    delta = torch.where(several, -b / a, right.delta)
+    lse_right = bool(((a - 1).abs() < CLOSE).all())
+    delta_right = bool(((delta - right.delta).abs() < CLOSE * right.delta.abs().max()).all())
+    which = "delta" if lse_right else "lse" if delta_right else "lse and delta"
+    cause = f"the backward is given a wrong {which}, all else in dq being right"
+    predicts: Predicts = {"dq": made}
+    if bool((a > 0).all()):  # what dq shows must make dk and dv too
+        found = right.but(given=(right.out, right.lse - a.log())).with_stages(delta=lambda x: delta)
+        predicts = {**gradients_of(found), "dq": made}
+    yield Hypothesis("another lse or delta (backward)", cause, predicts, which, 2 * a.numel())

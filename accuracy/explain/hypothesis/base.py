@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from accuracy.results.table import FOLLOWS
 from accuracy.runtime.sharding import cut, join, token_map
 
 FORWARD, BACKWARD = ("out", "lse"), ("dq", "dk", "dv")
-Predicts = Mapping[str, Callable[[], Tensor]]
+Predicts = Mapping[str, Tensor | Callable[[], Tensor]]
 Change = Callable[[Attention], Attention]
 
 
@@ -22,7 +22,7 @@ class Hypothesis:
     """An idea of what went wrong, and what the tensors would be then.
 
     name: of the idea, the same whatever its parameter; cause: a clause that names it; freedom: how many numbers were
-    fitted to the tensor; predicts: by tensor, its values in token layout, computed when asked for.
+    fitted to the tensor; predicts: by tensor, its values in token layout, or what computes them.
     """
 
     name: str
@@ -30,6 +30,11 @@ class Hypothesis:
     predicts: Predicts
     parameter: str = ""
     freedom: int = 0
+
+    def prediction(self, name: str) -> Tensor:
+        """The values of a tensor that it predicts."""
+        found = self.predicts[name]
+        return found() if callable(found) else found
 
 
 @dataclass(frozen=True)
@@ -107,12 +112,10 @@ class Asked:
 
         return changed
 
-    def finals(self) -> Iterator[tuple[str, Predicts]]:
-        """The tensors as they would be if nothing but their last step were wrong: (base, by name)."""
+    def finals(self) -> Iterator[tuple[str, str, Tensor]]:
+        """Each tensor as it would be if nothing but its last step were wrong: (name, base, tensor)."""
         for word, base in self.bases:
-            names = [name for name in self.wrong if not word or name in BACKWARD]
-            if names:
-                yield word, {name: lazily(base, name) for name in names}
+            yield from ((name, word, base.tensor(name)) for name in self.wrong if not word or name in BACKWARD)
 
 
 def follows(asked: Asked) -> Hypothesis:
@@ -121,45 +124,32 @@ def follows(asked: Asked) -> Hypothesis:
     return Hypothesis(FOLLOWS, cause, gradients_of(asked.bases[-1][1]))
 
 
-def altered(asked: Asked, name: str, cause: str, change: Change, parameter: str = "") -> Iterator[Hypothesis]:
+def altered(
+    asked: Asked, name: str, cause: str, change: Change, parameter: str = "", freedom: int = 0
+) -> Iterator[Hypothesis]:
     """An attention with one thing changed, in the forward, in the backward, or in both."""
     whole = change(asked.reference)
     if not whole.finite:
         return
     if asked.forward_wrong:
-        yield Hypothesis(name, cause, tensors_of(whole), parameter)
+        yield Hypothesis(name, cause, tensors_of(whole), parameter, freedom)
     if set(asked.wrong) & set(BACKWARD):
         for word, base in asked.bases:
             predicts = gradients_of(change(base))
-            yield Hypothesis(f"{name} (backward)", f"{cause} in the backward{word}", predicts, parameter)
+            yield Hypothesis(f"{name} (backward)", f"{cause} in the backward{word}", predicts, parameter, freedom)
         if not asked.forward_wrong:
             again = f"{cause} in a backward that computes out and lse anew"
-            yield Hypothesis(f"{name} (recomputed)", again, gradients_of(whole), parameter)
+            yield Hypothesis(f"{name} (recomputed)", again, gradients_of(whole), parameter, freedom)
 
 
 def tensors_of(attention: Attention) -> Predicts:
     """All of an attention's results."""
-    return {name: lazily(attention, name) for name in (*FORWARD, *BACKWARD)}
+    return {name: partial(attention.tensor, name) for name in (*FORWARD, *BACKWARD)}
 
 
 def gradients_of(attention: Attention) -> Predicts:
     """Those of its backward alone."""
-    return {name: lazily(attention, name) for name in BACKWARD}
-
-
-def lazily(attention: Attention, name: str) -> Callable[[], Tensor]:
-    """One of an attention's results."""
-    return lambda: attention.tensor(name)
-
-
-def always(prediction: Tensor) -> Callable[[], Tensor]:
-    """A prediction that is there already."""
-    return lambda: prediction
-
-
-def after(predict: Callable[[], Tensor], move: Callable[[Tensor], Tensor]) -> Callable[[], Tensor]:
-    """A prediction with one step more."""
-    return lambda: move(predict())
+    return {name: partial(attention.tensor, name) for name in BACKWARD}
 
 
 def setting(**inputs: object) -> Change:
@@ -177,12 +167,5 @@ def staging(**stages: Stage) -> Change:
     return lambda attention: attention.with_stages(**stages)
 
 
-def rounder(dtype: torch.dtype) -> Stage:
-    """A cast there and back."""
-    return lambda x: x.to(dtype).double()
-
-
 def _owners(tokens: Tensor) -> Tensor:
-    owners = torch.empty(tokens.numel(), dtype=torch.int64)
-    owners[tokens] = torch.arange(len(tokens))[:, None].expand_as(tokens)
-    return owners
+    return tokens.flatten().argsort() // tokens.shape[1]

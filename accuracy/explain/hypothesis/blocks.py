@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from accuracy.explain.hypothesis.attention import Attention
-from accuracy.explain.hypothesis.base import BACKWARD, FORWARD, Asked, Hypothesis, always, tensors_of
+from accuracy.explain.hypothesis.base import BACKWARD, FORWARD, Asked, Hypothesis, tensors_of
 
 WHOLE = 1e-3  # a coefficient as near as this to a whole number is one
-MOST_PARTS = 8  # shards, or halves of shards: the square of it blocks are fitted
+MOST_PARTS = 8  # shards: the square of it blocks are fitted
+MOST_NAMED = 2
 
 
 def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
@@ -30,166 +31,139 @@ def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
 
 
 def _of_gradient(asked: Asked, name: str, attention: Attention, base: str) -> Iterator[Hypothesis]:
-    sums, place = contributions(asked, name, attention)
-    yield from _named(asked, name, sums, base)
+    sums, size = contributions(asked, name, attention), asked.size
+    yield from _of_hops(asked, name, sums, base)
     yield from _stale(asked, name, sums, base)
-    x = asked.shards(asked.returned[name]).flatten(1)
-    size = asked.size
-    for words, chosen in (("own", True), ("any", False)):
-        if not chosen and size > MOST_PARTS:
+    shards = asked.shards(asked.returned[name])
+    own = torch.eye(size, dtype=torch.bool).unsqueeze(2 if name == "dq" else 1).expand(size, size, size)
+    expected = own * sums.any(-1).double()  # [of rank, query rank, key rank]
+    for words, allowed in (("own", own), ("any", torch.ones_like(own))):
+        if words == "any" and size > MOST_PARTS:
             continue
-        fitted = torch.zeros(size, size, size, dtype=torch.float64)  # [of rank, query rank, key rank]
-        for rank in range(size):
-            allowed = [(i, j) for i in range(size) for j in range(size) if not chosen or (i, j)[place] == rank]
-            solved = _fit([sums[i][j] for i, j in allowed], x[rank])
-            for (i, j), value in zip(allowed, solved.tolist(), strict=True):
-                fitted[rank, i, j] = value
-        expected = torch.zeros_like(fitted)
-        visible = torch.tensor([[bool(sums[i][j].any()) for j in range(size)] for i in range(size)])
-        for rank in range(size):
-            own = [slice(None), slice(None)]
-            own[place] = rank  # type: ignore[call-overload]
-            expected[rank][tuple(own)] = visible[tuple(own)].double()
-        whole = torch.where((fitted - fitted.round()).abs() < WHOLE, fitted.round(), fitted)
-        off = (whole != expected).nonzero().tolist()
+        fitted = torch.zeros_like(expected)
+        for rank, x in enumerate(shards.flatten(1)):
+            fitted[rank][allowed[rank]] = _fit(sums[allowed[rank]], x)
+        counts = _whole(fitted)
+        off = (counts != expected).nonzero().tolist()
         if off:
-            made = torch.einsum("rij,ijn->rn", whole, torch.stack([torch.stack(row) for row in sums]))
-            prediction = asked.joined(made.view_as(asked.shards(asked.returned[name])))
-            cause = f"{name} {_say(whole, expected, off)}{base}"
-            yield Hypothesis(f"blocks ({words})", cause, {name: always(prediction)}, f"{len(off)} blocks", len(off))
+            made = torch.einsum("rij,ijn->rn", counts, sums)
+            predicts = {name: asked.joined(made.view_as(shards))}
+            cause = f"{name} {_in_words(counts, expected, off)}{base}"
+            yield Hypothesis(f"blocks ({words})", cause, predicts, f"{len(off)} blocks", len(off))
 
 
-def _named(asked: Asked, name: str, sums: list[list[Tensor]], base: str) -> Iterator[Hypothesis]:
+def _of_hops(asked: Asked, name: str, sums: Tensor, base: str) -> Iterator[Hypothesis]:
     """The blocks of one hop alone, or all but those; hop h: the keys of rank r - h on rank r."""
-    size, like = asked.size, asked.shards(asked.returned[name])
-    for hop in range(size):
+    ranks, like = torch.arange(asked.size), asked.shards(asked.returned[name])
+    behind = (ranks[:, None] - ranks) % asked.size
+    for hop in range(asked.size):
         what = "queries and keys of the same rank" if hop == 0 else f"the keys of rank r - {hop} on rank r"
-        for only in (True, False):
-            made = torch.zeros(size, sums[0][0].numel(), dtype=torch.float64)
-            for rank in range(size):
-                for source in range(size):
-                    if ((rank - source) % size == hop) == only:
-                        made[rank if name == "dq" else source] += sums[rank][source]
-            cause = f"{name} has the blocks of {what} {'only' if only else 'left out'}{base}"
-            whole = asked.joined(made.view_as(like))
-            parameter = f"hop {hop}"
-            yield Hypothesis(f"hops: {'one' if only else 'all but one'}", cause, {name: always(whole)}, parameter)
+        for idea, word, chosen in (("one", "only", behind == hop), ("all but one", "left out", behind != hop)):
+            made = (sums * chosen[..., None]).sum(1 if name == "dq" else 0)
+            predicts = {name: asked.joined(made.view_as(like))}
+            yield Hypothesis(f"hops: {idea}", f"{name} has the blocks of {what} {word}{base}", predicts, f"hop {hop}")
 
 
-def _stale(asked: Asked, name: str, sums: list[list[Tensor]], base: str) -> Iterator[Hypothesis]:
+def _stale(asked: Asked, name: str, sums: Tensor, base: str) -> Iterator[Hypothesis]:
     """The buffer of a hop's block still holds those of the hops before it; or the hops before it are lost."""
     size, like = asked.size, asked.shards(asked.returned[name])
     for ahead, direction in ((-1, "r - 1"), (1, "r + 1")):
-        for word, keep in {
+        for word, lasts in {
             "a buffer that is not cleared between hops: each hop adds the blocks of all hops before it too": "all",
             "a sum that the next hop's block overwrites and is then added to: the last block counts twice": "last",
         }.items():
-            made = torch.zeros(size, sums[0][0].numel(), dtype=torch.float64)
+            made = torch.zeros(size, sums.shape[-1], dtype=torch.float64)
             for rank in range(size):
                 sources = [(rank + ahead * hop) % size for hop in range(size)]
-                visited = [source for source in sources if sums[rank][source].any()]
-                for place, source in enumerate(visited):
-                    if keep == "all":
-                        block = torch.stack([sums[rank][each] for each in visited[: place + 1]]).sum(0)
-                    else:
-                        block = sums[rank][source] * (2 if len(visited) > 1 else 1)
+                visited = [source for source in sources if sums[rank, source].any()]
+                for hop, source in enumerate(visited):
+                    before, block = sums[rank, visited[: hop + 1]].sum(0), sums[rank, source]
                     if name != "dq":
-                        made[source] += block if keep == "all" else sums[rank][source]
-                    elif keep == "all":
-                        made[rank] += block
+                        made[source] += before if lasts == "all" else block
+                    elif lasts == "all":
+                        made[rank] += before
                     else:
-                        made[rank] = block
-            whole = asked.joined(made.view_as(like))
-            cause = f"{name} is made in {word}{base}"
-            yield Hypothesis(f"stale: {keep}", cause, {name: always(whole)}, f"keys of rank {direction} next")
+                        made[rank] = block * (2 if len(visited) > 1 else 1)
+            predicts, parameter = {name: asked.joined(made.view_as(like))}, f"keys of rank {direction} next"
+            yield Hypothesis(f"stale: {lasts}", f"{name} is made in {word}{base}", predicts, parameter)
 
 
-def contributions(asked: Asked, name: str, attention: Attention) -> tuple[list[list[Tensor]], int]:
-    """[query rank][key rank]: what the block adds to the shard of its own rank, (n,); which of both ranks that is."""
-    heads, place = attention.heads, 0 if name == "dq" else 1
+def contributions(asked: Asked, name: str, attention: Attention) -> Tensor:
+    """(W, W, n), by query rank and key rank: what a block adds to dq of the one, or to dk or dv of the other."""
     found = []
-    for mine in asked.tokens:
-        row = []
+    for rows in asked.tokens:
         for keys in asked.keys:
             if name == "dv":
-                weights = attention.backward_weights[:, :, mine][..., keys]
-                block = attention.over_group("", weights.transpose(-1, -2) @ attention.dout[:, :, mine])
+                weights = attention.backward_weights[:, :, rows][..., keys]
+                block = attention.over_group("", weights.transpose(-1, -2) @ attention.dout[:, :, rows])
             else:
-                ds = attention.ds[:, :, mine][..., keys]
+                ds = attention.ds[:, :, rows][..., keys]
                 if name == "dq":
-                    block = ds @ attention.k[:, heads][:, :, keys] * attention.scale
+                    block = ds @ attention.k[:, attention.heads][:, :, keys] * attention.scale
                 else:
-                    block = attention.over_group("", ds.transpose(-1, -2) @ attention.q[:, :, mine] * attention.scale)
-            row.append(block.transpose(1, 2).flatten())
-        found.append(row)
-    return found, place
+                    block = attention.over_group("", ds.transpose(-1, -2) @ attention.q[:, :, rows] * attention.scale)
+            found.append(block.transpose(1, 2).flatten())
+    return torch.stack(found).unflatten(0, (asked.size, asked.size))
 
 
-def _fit(columns: list[Tensor], x: Tensor) -> Tensor:
-    """Coefficients of least squares; 0 of columns that are zero."""
-    design = torch.stack(columns, 1)
-    solved: Tensor = torch.linalg.lstsq(design, x[:, None], driver="gelsd").solution[:, 0]
-    return torch.where(design.any(0), solved, torch.zeros_like(solved)).nan_to_num(nan=0.0)
+def _fit(columns: Tensor, x: Tensor) -> Tensor:
+    """Coefficients of least squares of columns (k, n); 0 of columns that are zero."""
+    solved: Tensor = torch.linalg.lstsq(columns.T, x[:, None], driver="gelsd").solution[:, 0]
+    return torch.where(columns.any(1), solved, torch.zeros_like(solved)).nan_to_num(nan=0.0)
 
 
-MOST_SAID = 2
+def _whole(fitted: Tensor) -> Tensor:
+    """Whole numbers where coefficients are near them."""
+    return torch.where((fitted - fitted.round()).abs() < WHOLE, fitted.round(), fitted)
 
 
-def _say(whole: Tensor, expected: Tensor, off: list[list[int]]) -> str:
-    """In words, the first few."""
-    said = []
-    for rank, i, j in off[:MOST_SAID]:
-        value, right = float(whole[rank, i, j]), float(expected[rank, i, j])
+def _in_words(counts: Tensor, expected: Tensor, off: list[list[int]]) -> str:
+    """The first few blocks that are counted otherwise than expected."""
+    named = []
+    for rank, i, j in off[:MOST_NAMED]:
+        value, right = float(counts[rank, i, j]), float(expected[rank, i, j])
         times = "" if value == 1 else " twice" if value == 2 else f" {value:.4g} times"
         pair = f"the block of queries of rank {i} and keys of rank {j}"
         if right == 0:
-            said.append(f"adds {pair} on rank {rank}{times}")
+            named.append(f"adds {pair} on rank {rank}{times}")
         else:
-            said.append(f"misses {pair}" if value == 0 else f"counts {pair}{times}")
-    more = len(off) - len(said)
+            named.append(f"misses {pair}" if value == 0 else f"counts {pair}{times}")
+    more = len(off) - len(named)
     rest = f", and {more} more block{'s' if more > 1 else ''} wrongly" if more else ""
-    return ", ".join(said) + rest
+    return ", ".join(named) + rest
 
 
 def _of_forward(asked: Asked) -> Iterator[Hypothesis]:
     """Coefficients of each rank's keys in exp(lse) and in out's numerator, for each query rank."""
-    reference, size = asked.reference, asked.size
-    lse, keys = reference.lse[..., None], asked.owners[1]
+    reference, size, keys = asked.reference, asked.size, asked.owners[1]
     weights = [reference.weights * (keys == rank) for rank in range(size)]
     sums = torch.stack([each.sum(-1, keepdim=True) for each in weights])  # (W, B, H, Sq, 1), of exp(lse_ref)
     tops = torch.stack([each @ reference.v[:, reference.heads] for each in weights])
+    returned = {name: x.transpose(1, 2) for name, x in asked.returned.items() if name in FORWARD}
     fitted = torch.zeros(size, size, dtype=torch.float64)
-    for rank, mine in enumerate(asked.tokens):
-        rows: list[Tensor] = []
-        goal: list[Tensor] = []
-        if "lse" in asked.returned:
-            ratio = torch.exp(asked.returned["lse"].transpose(1, 2)[..., None] - lse)[:, :, mine]
-            rows.append(sums[:, :, :, mine].flatten(1))
-            goal.append(ratio.flatten())
+    for rank, rows in enumerate(asked.tokens):
+        bottom, top = sums[:, :, :, rows], tops[:, :, :, rows]
+        if "lse" in returned:
+            ratio = torch.exp(returned["lse"] - reference.lse)[:, :, rows, None]
+            equations = [(bottom, ratio)]
             if "out" in asked.wrong:
-                rows.append(tops[:, :, :, mine].flatten(1))
-                goal.append((asked.returned["out"].transpose(1, 2)[:, :, mine] * ratio).flatten())
-            solved = _fit(list(torch.cat(rows, 1)), torch.cat(goal))
+                equations.append((top, returned["out"][:, :, rows] * ratio))
+            columns, goals = zip(*((left.flatten(1), right.flatten()) for left, right in equations), strict=True)
+            fitted[rank] = _fit(torch.cat(columns, 1), torch.cat(goals))
         else:
-            off = tops[:, :, :, mine] - asked.returned["out"].transpose(1, 2)[:, :, mine] * sums[:, :, :, mine]
-            solved = _null(off.flatten(1), sums[:, :, :, mine].flatten(1).any(1))
-        if not solved.isfinite().all():
-            return
-        fitted[rank] = solved
-    visible = torch.stack([(sums[:, :, :, mine].flatten(1) > 0).any(1) for mine in asked.tokens]).double()
-    whole = torch.where((fitted - fitted.round()).abs() < WHOLE, fitted.round(), fitted)
+            off = top - returned["out"][:, :, rows] * bottom
+            fitted[rank] = _null(off.flatten(1), bottom.flatten(1).any(1))
+    if not fitted.isfinite().all():
+        return
+    visible = torch.stack([(sums[:, :, :, rows].flatten(1) > 0).any(1) for rows in asked.tokens]).double()
+    whole = _whole(fitted)
     off_pairs = ((whole != visible) & (visible > 0)).nonzero().tolist()
-    if not off_pairs:
-        return
     queries, owners = asked.owners
-    counts = reference.counts * whole[queries][:, owners]
-    changed = reference.but(counts=counts)
-    if not changed.finite:
-        return
-    expected = visible[:, None] * torch.eye(size)[:, :, None]
-    said = _say(whole[:, None] * torch.eye(size)[:, :, None], expected, [[i, i, j] for i, j in off_pairs])
-    predicts = tensors_of(changed)
-    yield Hypothesis("blocks (own)", f"the softmax {said}", predicts, f"{len(off_pairs)} blocks", len(off_pairs))
+    changed = reference.but(counts=reference.counts * whole[queries][:, owners])
+    if off_pairs and changed.finite:
+        counts, expected = (x[:, None] * torch.eye(size)[:, :, None] for x in (whole, visible))
+        cause = f"the softmax {_in_words(counts, expected, [[i, i, j] for i, j in off_pairs])}"
+        yield Hypothesis("blocks (own)", cause, tensors_of(changed), f"{len(off_pairs)} blocks", len(off_pairs))
 
 
 def _null(off: Tensor, present: Tensor) -> Tensor:

@@ -1,6 +1,10 @@
-"""A cast at a place: of an input, a stage, or the result, to a coarser format."""
+"""A cast to a format coarser than the case's own: of an input, a stage or a result, or between the blocks.
+
+A format's own rounding is no fault.
+"""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
@@ -9,17 +13,19 @@ from torch import Tensor
 
 from accuracy.core import quantisation
 from accuracy.core.dtype import FORMATS, INPUT_FORMATS, effective_dtype
+from accuracy.explain.hypothesis.attention import Attention, Stage
 from accuracy.explain.hypothesis.base import (
     BACKWARD,
+    FORWARD,
     Asked,
     Hypothesis,
-    after,
     altered,
     gradients_of,
     moving,
-    rounder,
     staging,
 )
+from accuracy.explain.hypothesis.blocks import contributions
+from accuracy.explain.hypothesis.merge import Formula, blocks_of, merged, orders, right
 from accuracy.runtime.quantise import quantise
 
 STAGES = {
@@ -29,42 +35,48 @@ STAGES = {
 }  # fmt: skip
 INPUTS = {("q",): "q is", ("k",): "k is", ("v",): "v is", ("dout",): "dout is", ("k", "v"): "k and v are",
           ("q", "k", "v"): "q, k and v are"}  # fmt: skip
+SHARES = ("tensor", "head", "token")
+CACHED = (("k", "v"), ("q", "k", "v"))
 
-SHARES, KEPT = ("tensor", "head", "token"), (("k", "v"), ("q", "k", "v"))
 
-
-def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
-    """Formats below the case's own; of inputs also 8 bits with a scale."""
-    yield from eight_bits(asked)
+def _coarser(asked: Asked) -> Iterator[tuple[str, Stage]]:
+    """Each format below the case's own, and a cast to it and back."""
     for form in FORMATS.values():
-        if form.precision >= FORMATS[asked.case.dtype].precision:
-            continue
-        to = rounder(getattr(torch, form.name))
-        for base, predicts in asked.finals():
-            for name, predict in predicts.items():
-                if form.precision < FORMATS[effective_dtype(name, asked.case.dtype)].precision:
-                    cause = f"{name} is cast to {form.name}{base}"
-                    yield Hypothesis(f"cast of {name}", cause, {name: after(predict, to)}, form.name)
+        if form.precision < FORMATS[asked.case.dtype].precision:
+            dtype = getattr(torch, form.name)
+            yield form.name, partial(_there_and_back, dtype=dtype)
+
+
+def _there_and_back(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x.to(dtype).double()
+
+
+def of_stages(asked: Asked) -> Iterator[Hypothesis]:
+    """Casts of inputs, also to 8 bits with a scale, of stages and of results."""
+    yield from _eight_bits(asked)
+    right = asked.reference
+    for form, to in _coarser(asked):
+        for name, base, x in asked.finals():
+            if FORMATS[form].precision < FORMATS[effective_dtype(name, asked.case.dtype)].precision:
+                yield Hypothesis(f"cast of {name}", f"{name} is cast to {form}{base}", {name: to(x)}, form)
         for inputs, word in INPUTS.items():
             name = f"cast of {' and '.join(inputs)}"
-            yield from altered(asked, name, f"{word} cast to {form.name}", moving(to, *inputs), form.name)
-        right = asked.reference
+            yield from altered(asked, name, f"{word} cast to {form}", moving(to, *inputs), form)
         saved = {"lse": (right.out, to(right.lse)), "out": (to(right.out), right.lse)}
         for name, given in saved.items() if set(asked.wrong) & set(BACKWARD) else ():
-            cause = f"the backward is given {name} cast to {form.name}"
-            yield Hypothesis(f"cast of saved {name}", cause, gradients_of(right.but(given=given)), form.name)
+            cause = f"the backward is given {name} cast to {form}"
+            yield Hypothesis(f"cast of saved {name}", cause, gradients_of(right.but(given=given)), form)
         for stage, word in STAGES.items():
-            change = staging(**{stage: to})
-            yield from altered(asked, f"cast of {stage}", f"{word} cast to {form.name}", change, form.name)
+            yield from altered(asked, f"cast of {stage}", f"{word} cast to {form}", staging(**{stage: to}), form)
         both = staging(weights=to, backward_weights=to)
-        yield from altered(asked, "cast of P", f"P is cast to {form.name}", both, form.name)
+        yield from altered(asked, "cast of P", f"P is cast to {form}", both, form)
 
 
-def eight_bits(asked: Asked) -> Iterator[Hypothesis]:
+def _eight_bits(asked: Asked) -> Iterator[Hypothesis]:
     """Inputs in 8 bits, as inference keeps keys and values: divided by a scale, which is what their largest value has
     to the format's; in float32, which is what such code is written in, or in the case's own precision."""
     arithmetic = {", in float32": torch.float32, "": torch.float64}
-    for (dtype, form), share, inputs in product(INPUT_FORMATS.items(), SHARES, KEPT):
+    for (dtype, form), share, inputs in product(INPUT_FORMATS.items(), SHARES, CACHED):
         policy = quantisation.Policy(granularity=share)
         for suffix, precision in arithmetic.items():
             cause = f"{INPUTS[inputs]} cast to {dtype} with a scale a {share}"
@@ -74,3 +86,98 @@ def eight_bits(asked: Asked) -> Iterator[Hypothesis]:
 
 def _quantised(x: Tensor, form: str, policy: quantisation.Policy, precision: torch.dtype) -> Tensor:
     return quantise(x.to(precision), form, policy).double()
+
+
+def between_blocks(asked: Asked) -> Iterator[Hypothesis]:
+    """Casts of each block's partial, of the running sums, of what travels, of a block's weights."""
+    if asked.size < 2 or asked.case.problem.queries != asked.case.problem.seqlen:
+        return
+    for form, to in _coarser(asked):
+        yield from _wire(asked, form, to)
+        if set(asked.wrong) & set(FORWARD):
+            yield from _merges(asked, form, to)
+        for base, attention in asked.bases:
+            for name in BACKWARD:
+                if name in asked.wrong:
+                    yield from _sums(asked, name, attention, base, form, to)
+
+
+def _wire(asked: Asked, form: str, to: Stage) -> Iterator[Hypothesis]:
+    """Keys, values or both that came from another rank: both versions side by side, each seen by its own queries."""
+    queries, keys = asked.owners
+    same = (queries[:, None] == keys[None]).double()
+    length = asked.case.problem.seqlen
+
+    def folded(x: Tensor) -> Tensor:
+        return x[:, :, :length] + x[:, :, length:]
+
+    for names, verb in ((("k", "v"), "are"), (("k",), "is"), (("v",), "is")):
+
+        def change(attention: Attention, names: tuple[str, ...] = names) -> Attention:
+            both = {"k": attention.k, "v": attention.v}
+            both = {name: torch.cat([x, to(x) if name in names else x], 2) for name, x in both.items()}
+            counts = torch.cat([attention.counts * same, attention.counts * (1 - same)], -1)
+            return attention.but(**both, counts=counts).with_stages(dk_heads=folded, dv_heads=folded)
+
+        word = " and ".join(names)
+        cause = f"{word} of other ranks {verb} cast to {form}"
+        yield from altered(asked, f"cast of {word} on the wire", cause, change, form)
+
+
+def _merges(asked: Asked, form: str, to: Stage) -> Iterator[Hypothesis]:
+    """Of each block's out, lse and weights, and of the running out and lse."""
+    plain = blocks_of(asked)
+    towards = orders(asked)
+    first = next(iter(towards.values()))
+
+    def cut_weights(attention: Attention) -> Attention:
+        shift = torch.exp((attention.exact_lse - attention.row_max).clamp(-700, 700))[..., None]
+        return attention.with_stages(weights=lambda x: to(x * shift) / shift)
+
+    cast_blocks = {
+        "each block's out": replace(plain, out=to(plain.out)),
+        "each block's lse": replace(plain, lse=to(plain.lse)),
+        "each block's exp(s - max)": blocks_of(asked, cut_weights),
+    }
+    for word, blocks in cast_blocks.items():
+        yield merged(asked, blocks, f"cast of {word}", f"{word} is cast to {form}", first, form, right)
+
+    def running(cast_out: bool, cast_lse: bool) -> Formula:
+        def formula(*state: Tensor) -> tuple[Tensor, Tensor]:
+            out, lse = right(*state)
+            return to(out) if cast_out else out, to(lse) if cast_lse else lse
+
+        return formula
+
+    formulas = {
+        ("the running out", "is"): running(True, False),
+        ("the running lse", "is"): running(False, True),
+        ("the running out and lse", "are"): running(True, True),
+    }
+    for order, sources in towards.items():
+        for (word, verb), formula in formulas.items():
+            cause = f"{word} {verb} cast to {form}"
+            yield merged(asked, plain, f"cast of {word}", cause, sources, f"{form}, {order}", formula)
+
+
+def _sums(asked: Asked, name: str, attention: Attention, base: str, form: str, to: Stage) -> Iterator[Hypothesis]:
+    """Of each block's gradient, and of the sum after each block, in either direction of the ring."""
+    sums = contributions(asked, name, attention)
+    size, like = asked.size, asked.shards(asked.returned[name])
+    for ahead, direction in ((-1, "r - 1"), (1, "r + 1")):
+        each, total, both = (torch.zeros(size, sums.shape[-1], dtype=torch.float64) for _ in range(3))
+        for rank in range(size):
+            for hop in range(size):
+                other = (rank + ahead * hop) % size
+                block = sums[rank, other] if name == "dq" else sums[other, rank]
+                each[rank] += to(block)
+                total[rank] = to(total[rank] + block)
+                both[rank] = to(both[rank] + to(block))
+        for idea, word, made in (
+            ("each block", f"{name} of each block is", each),
+            ("sum", f"the sum of {name} is, after each hop,", total),
+            ("each block and sum", f"{name} of each block and their sum are", both),
+        ):
+            predicts = {name: asked.joined(made.view_as(like))}
+            cause, parameter = f"{word} cast to {form}{base}", f"{form}, rank {direction} next"
+            yield Hypothesis(f"cast of gradients: {idea}", cause, predicts, parameter)

@@ -1,4 +1,4 @@
-"""Another mask: none, off by one, aligned elsewhere, of another hop, without windows or documents, one key less."""
+"""Another mask than the problem's, of the keys that a query sees or of the weights that dropout keeps."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,17 +13,17 @@ from accuracy.reference.float64 import seen_keys
 SWAPPED = "a query sees no key but its own, as in a function of (B, H, S, D) that is measured without layout=bhsd"
 
 
-def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
+def masks(asked: Asked) -> Iterator[Hypothesis]:
     """Each mask that shows other pairs than the right one."""
     seen: list[Tensor] = [asked.reference.counts]
-    for word, counts in _masks(asked):
+    for word, counts in _others(asked):
         if any(torch.equal(counts, each) for each in seen) or counts.shape != seen[0].shape:
             continue
         seen.append(counts)
         yield from altered(asked, f"mask: {word}", word, setting(counts=counts))
 
 
-def _masks(asked: Asked) -> Iterator[tuple[str, Tensor]]:
+def _others(asked: Asked) -> Iterator[tuple[str, Tensor]]:
     problem, right, offset = asked.case.problem, asked.reference.counts, asked.causal_order
     queries, keys = asked.owners
     same = queries[:, None] == keys[None]
@@ -35,14 +35,12 @@ def _masks(asked: Asked) -> Iterator[tuple[str, Tensor]]:
         alone = "rows see no key of their own rank behind the diagonal" if asked.size > 1 else SWAPPED
         yield alone, right * (~same | (offset == 0))
         yield "the mask is anticausal", (offset >= 0).double()
-        local = _local(asked.tokens)[:, None], _local(asked.keys)[None]
-        by_place = local[1] <= local[0]
-        yield "every block is causal by local positions", right * (same | by_place)
-        yield "every block is causal by local positions, later ranks' too", by_place.double()
-        yield (
-            "a query sees all keys up to its local position",
-            (torch.arange(problem.seqlen)[None] <= local[0]).double(),
-        )
+        local = _local(asked.tokens)[:, None]
+        causal = _local(asked.keys)[None] <= local
+        yield "every block is causal by local positions", right * (same | causal)
+        yield "every block is causal by local positions, later ranks' too", causal.double()
+        up_to = torch.arange(problem.seqlen)[None] <= local
+        yield "a query sees all keys up to its local position", up_to.double()
         yield "the causal mask goes by ranks", (keys[None] <= queries[:, None]).double()
     if asked.size > 1:
         yield from _of_hops(asked)
@@ -52,46 +50,42 @@ def _masks(asked: Asked) -> Iterator[tuple[str, Tensor]]:
         yield f"the {word} key of every rank is never seen", right * ~hidden
         yield f"the {word} key of every other rank is never seen", right * ~(hidden & ~same)
         for rank in range(asked.size):
-            mine = hidden & (keys == rank)[None]
-            yield f"the {word} key of rank {rank} is never seen", right * ~mine
-            yield f"the {word} key of rank {rank} is never seen by other ranks", right * ~(mine & ~same)
+            of_rank = hidden & (keys == rank)[None]
+            yield f"the {word} key of rank {rank} is never seen", right * ~of_rank
+            yield f"the {word} key of rank {rank} is never seen by other ranks", right * ~(of_rank & ~same)
 
 
 def _other_problems(problem: Problem) -> Iterator[tuple[str, Tensor]]:
-    others: dict[str, Problem] = {}
+    window, documents = problem.window, problem.documents
+    others = {"the mask is causal": replace(problem, mask="causal")}
     if problem.causal:
-        others["there is no causal mask"] = replace(problem, mask="full")
-        side = "bottom right" if problem.mask == "causal_top_left" else "top left"
-        mask = "causal" if problem.mask == "causal_top_left" else "causal_top_left"
-        others[f"the causal mask is aligned at the {side}"] = replace(problem, mask=mask)
-    else:
-        others["the mask is causal"] = replace(problem, mask="causal")
-    if problem.window is not None:
+        top_left = problem.mask == "causal_top_left"
+        side, mask = ("bottom right", "causal") if top_left else ("top left", "causal_top_left")
+        others = {
+            "there is no causal mask": replace(problem, mask="full"),
+            f"the causal mask is aligned at the {side}": replace(problem, mask=mask),
+        }
+    if window is not None:
         others["the window is ignored"] = replace(problem, window=None)
-        for step in (-1, 1):
-            if problem.window + step >= 0:
-                word = f"the window is {problem.window + step} keys, not {problem.window}"
-                others[word] = replace(problem, window=problem.window + step)
-    if problem.documents:
+        for other in (window - 1, window + 1):
+            if other >= 0:
+                others[f"the window is {other} keys, not {window}"] = replace(problem, window=other)
+    if documents:
         others["the borders of documents are ignored"] = replace(problem, documents=())
-        lengths = problem.documents
-        if len(lengths) > 1:
-            others["the first border of documents is one token late"] = replace(
-                problem, documents=(lengths[0] + 1, lengths[1] - 1, *lengths[2:])
-            )
-            others["the first border of documents is one token early"] = replace(
-                problem, documents=(lengths[0] - 1, lengths[1] + 1, *lengths[2:])
-            )
+    for word, step in (("late", 1), ("early", -1)) if len(documents) > 1 else ():
+        moved = documents[0] + step, documents[1] - step, *documents[2:]
+        others[f"the first border of documents is one token {word}"] = replace(problem, documents=moved)
     key = torch.arange(problem.seqlen)
-    for word, other in others.items():
+    for word, other_problem in others.items():
         try:
-            begin, end = seen_keys(other.queries, other.seqlen, **other.seen_by).T[..., None]
+            seen = seen_keys(other_problem.queries, other_problem.seqlen, **other_problem.seen_by)
         except ValueError:  # some query sees no key
             continue
+        begin, end = seen.T[..., None]
         yield word, ((key >= begin) & (key < end)).double()
-    if problem.window is not None and not problem.causal:
-        place = torch.arange(problem.queries)[:, None] + problem.query_offset
-        yield "the window has no right side", ((key >= place - problem.window) & (key <= place)).double()
+    if window is not None and not problem.causal:
+        query = torch.arange(problem.queries)[:, None] + problem.query_offset
+        yield "the window has no right side", ((key >= query - window) & (key <= query)).double()
 
 
 def _of_hops(asked: Asked) -> Iterator[tuple[str, Tensor]]:
@@ -106,15 +100,14 @@ def _of_hops(asked: Asked) -> Iterator[tuple[str, Tensor]]:
     orders[behind] = (2 * ranks[:, None] - ranks) % size
     for word, mask_of in orders.items():
         counts = torch.zeros_like(right)
-        for mine in range(size):
-            rows = asked.tokens[mine][:, None]
+        for rank in range(size):
+            rows = asked.tokens[rank][:, None]
             for source in range(size):
-                counts[rows, asked.keys[source][None]] = right[rows, asked.keys[mask_of[mine, source]][None]]
+                counts[rows, asked.keys[source][None]] = right[rows, asked.keys[mask_of[rank, source]][None]]
         yield word, counts
     queries, keys = asked.owners
     other = queries[:, None] != keys[None]
-    plain = right.bool().any(-1)
-    if plain.all():
+    if right.bool().any(-1).all():
         blocks = torch.zeros(size, size, dtype=torch.bool)
         blocks[queries[:, None].expand_as(other)[right != 0], keys[None].expand_as(other)[right != 0]] = True
         yield "blocks of other ranks have no mask", torch.where(other, blocks[queries][:, keys].double(), right)
@@ -126,6 +119,39 @@ def _also(right: Tensor, more: Tensor) -> Tensor:
 
 def _local(tokens: Tensor) -> Tensor:
     """The position of every token in its shard."""
-    places = torch.empty(tokens.numel(), dtype=torch.int64)
-    places[tokens] = torch.arange(tokens.shape[1])[None].expand_as(tokens)
-    return places
+    return tokens.flatten().argsort() % tokens.shape[1]
+
+
+def dropouts(asked: Asked) -> Iterator[Hypothesis]:
+    """Another dropout mask, in the forward, in the backward, or in both."""
+    kept = asked.reference.kept
+    if kept is not None:
+        for cause, other in _other_dropouts(asked, kept):
+            yield from altered(asked, "another dropout mask", cause, setting(kept=other))
+
+
+def _other_dropouts(asked: Asked, kept: Tensor) -> Iterator[tuple[str, Tensor | None]]:
+    """kept: (B, H, Sq, S), 0 or 1 / (1 - rate)."""
+    problem = asked.case.problem
+    yield "nothing is dropped", None
+    yield "kept weights are not scaled by 1 / (1 - rate)", (kept > 0).double()
+    yield "kept weights are scaled by 1 / (1 - rate) twice", kept * kept
+    yield "the weights that should be kept are dropped", (kept == 0).double() * kept.max()
+    yield "all heads have the first one's dropout mask", kept[:, :1].expand_as(kept)
+    group = problem.heads // problem.heads_kv
+    if 1 < group < problem.heads:
+        yield "heads that share keys have one dropout mask", kept[:, ::group].repeat_interleave(group, 1)
+        again = kept[:, :group].repeat(1, problem.heads_kv, 1, 1)
+        yield "the heads of every key head have the first one's dropout masks", again
+    if problem.batch > 1:
+        yield "all sequences have the first one's dropout mask", kept[:1].expand_as(kept)
+    if problem.queries == problem.seqlen:
+        yield "queries and keys are exchanged in the dropout mask", kept.transpose(-1, -2)
+    if asked.size > 1:
+        own = asked.tokens[0]
+        rows, keys = (x.argsort() for x in (asked.tokens.flatten(), asked.keys.flatten()))
+        ranks = len(asked.tokens)
+        local = kept[:, :, own].repeat(1, 1, ranks, 1)[:, :, rows]
+        yield "every rank has the first one's dropout mask (local queries)", local
+        block = kept[:, :, own][..., asked.keys[0]].repeat(1, 1, ranks, ranks)[:, :, rows][..., keys]
+        yield "every block has the first one's dropout mask (local queries and keys)", block

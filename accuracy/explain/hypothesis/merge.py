@@ -5,12 +5,13 @@ Partials of each rank's keys are merged one after another, in four orders, by fo
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from accuracy.explain.hypothesis.attention import Attention, Stage
 from accuracy.explain.hypothesis.backward import read_transposed
 from accuracy.explain.hypothesis.base import BACKWARD, FORWARD, Asked, Change, Hypothesis
 
@@ -83,7 +84,7 @@ def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
     """Each flaw in each order that gives other results."""
     if asked.size < 2 or not asked.forward_wrong:
         return
-    blocks = Blocks(asked, asked.reference)
+    blocks = blocks_of(asked)
     for order, towards in orders(asked).items():
         for word, formula in FORMULAS.items():
             yield merged(asked, blocks, f"merge: {word}", f"in the merge {word}", towards, order, formula)
@@ -95,23 +96,20 @@ def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
     yield from _weights(asked, blocks)
 
 
+@dataclass(frozen=True)
 class Blocks:
     """Partials over each rank's keys: out (W, B, H, Sq, D), lse (W, B, H, Sq, 1), -inf of rows without keys there."""
 
-    def __init__(self, asked: Asked, attention: Attention, change: Change = lambda part: part) -> None:
-        """change: of each part by itself."""
-        keys = asked.owners[1]
-        parts = [
-            change(attention.but(counts=attention.counts * (keys == rank), stages={})) for rank in range(asked.size)
-        ]
-        self.out = torch.stack([each.out.nan_to_num(nan=0.0) for each in parts])
-        self.lse = torch.stack([each.exact_lse for each in parts])[..., None]
+    out: Tensor
+    lse: Tensor
 
-    def changed(self, out: Stage = lambda x: x, lse: Stage = lambda x: x) -> "Blocks":
-        """With each block's out or lse changed."""
-        other = object.__new__(Blocks)
-        other.out, other.lse = out(self.out), lse(self.lse)
-        return other
+
+def blocks_of(asked: Asked, change: Change = lambda part: part) -> Blocks:
+    """The right partials. change: of each part by itself."""
+    right, keys = asked.reference, asked.owners[1]
+    parts = [change(right.but(counts=right.counts * (keys == rank), stages={})) for rank in range(asked.size)]
+    out = torch.stack([each.out.nan_to_num(nan=0.0) for each in parts])
+    return Blocks(out, torch.stack([each.exact_lse for each in parts])[..., None])
 
 
 def merge(
@@ -151,14 +149,12 @@ def merged(
     def tensor(which: str) -> Tensor:
         if not made:
             out, lse = merge(asked, blocks, towards, formula, lse_of, empty)
-            given = out, lse.squeeze(-1)
-            made.update(zip(("out", "lse"), given, strict=True))
+            made.update(out=out, lse=lse.squeeze(-1))
         if which not in made:
             made[which] = getattr(asked.reference.but(given=(made["out"], made["lse"])), which)
         return made[which].transpose(1, 2)
 
-    predicts = {which: (lambda which=which: tensor(which)) for which in (*FORWARD, *BACKWARD)}
-    return Hypothesis(name, cause, predicts, order)
+    return Hypothesis(name, cause, {which: partial(tensor, which) for which in (*FORWARD, *BACKWARD)}, order)
 
 
 def orders(asked: Asked) -> dict[str, Tensor]:
@@ -198,7 +194,7 @@ def _means(asked: Asked, blocks: Blocks) -> Iterator[Hypothesis]:
     if made.isfinite().all():
         whole = asked.joined(made)
         cause = "out is a sum of the partials with the same weights in every row"
-        yield Hypothesis("merge: weights without lse", cause, {"out": lambda: whole}, " ".join(words), asked.size**2)
+        yield Hypothesis("merge: weights without lse", cause, {"out": whole}, " ".join(words), asked.size**2)
 
 
 def _weights(asked: Asked, blocks: Blocks) -> Iterator[Hypothesis]:
@@ -212,4 +208,4 @@ def _weights(asked: Asked, blocks: Blocks) -> Iterator[Hypothesis]:
     made = (parts @ weights).squeeze(-1).transpose(1, 2)
     unit = bool(((weights.sum(-2) - 1).abs() < 1e-6).all())
     cause = "the partials are right and are merged with wrong weights" + ("" if unit else ", which do not add up to 1")
-    yield Hypothesis("merge: other weights", cause, {"out": lambda: made}, "a weight a row", weights.numel())
+    yield Hypothesis("merge: other weights", cause, {"out": made}, "a weight a row", weights.numel())

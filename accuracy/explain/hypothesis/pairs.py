@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from accuracy.explain.hypothesis.attention import Attention
-from accuracy.explain.hypothesis.base import BACKWARD, FORWARD, Asked, Hypothesis, always, tensors_of
+from accuracy.explain.hypothesis.base import BACKWARD, FORWARD, Asked, Hypothesis, tensors_of
 
 WHOLE = 1e-2
 MOST_KEYS = 256
@@ -39,7 +39,7 @@ def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
             if counts is not None and (said := describe(asked, counts)):
                 prediction = attention.but(counts=counts).tensor(name)
                 yield Hypothesis("pairs (backward)", f"{name} {said[0]}{base}",
-                                 {name: always(prediction)}, *said[1:])  # fmt: skip
+                                 {name: prediction}, *said[1:])  # fmt: skip
 
 
 def _forward(asked: Asked) -> Tensor:

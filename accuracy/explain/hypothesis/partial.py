@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from accuracy.explain.hypothesis.attention import Attention, Stage
-from accuracy.explain.hypothesis.base import BACKWARD, Asked, Hypothesis, always, gradients_of, tensors_of
+from accuracy.explain.hypothesis.base import BACKWARD, Asked, Hypothesis, gradients_of, tensors_of
 
 
 def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
@@ -50,7 +50,7 @@ def _of_rows(asked: Asked, whose: str, move: Stage) -> Iterator[Hypothesis]:
             yield Hypothesis(f"{what} of {whose} (backward)", cause, gradients_of(right.but(given=given)))
     if "half" in whose:
         for name, moved in (("out", out), ("lse", lse)):
-            yield Hypothesis(f"{name} of {whose}", f"{name} is that of {whose}", {name: always(moved.transpose(1, 2))})
+            yield Hypothesis(f"{name} of {whose}", f"{name} is that of {whose}", {name: moved.transpose(1, 2)})
 
 
 def _given(right: Attention, out: Tensor, lse: Tensor) -> dict[str, tuple[Tensor, Tensor]]:

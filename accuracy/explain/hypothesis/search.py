@@ -6,9 +6,8 @@ tensor is within rounding, where the problem is too large, or where the case ask
 
 import math
 from bisect import insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import ModuleType
 
 import numpy as np
 import torch
@@ -17,25 +16,7 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.core.dtype import FORMATS, effective_dtype
 from accuracy.core.probes import REFERENCE_ERROR
-from accuracy.explain.hypothesis import (
-    backward,
-    blocks,
-    cast,
-    cast_between,
-    dropout,
-    factor,
-    given,
-    heads,
-    layout,
-    mask,
-    merge,
-    padding,
-    pairs,
-    partial,
-    scale,
-    shard,
-    zero,
-)
+from accuracy.explain.hypothesis import backward, blocks, cast, constant, mask, merge, moved, pairs, partial
 from accuracy.explain.hypothesis.attention import MOST_PAIRS, MOST_SCORES, Attention
 from accuracy.explain.hypothesis.base import FORWARD, Asked, Hypothesis, follows
 from accuracy.measurement.compare import Compared
@@ -48,29 +29,29 @@ from accuracy.runtime.sharding import join
 from accuracy.simulate.program import scores_of
 from accuracy.world.base import Results
 
-FAMILIES: tuple[ModuleType, ...] = (
-    factor,
-    scale,
-    mask,
-    dropout,
-    heads,
-    shard,
-    partial,
-    merge,
-    backward,
-    layout,
-    padding,
-    zero,
-    cast,
-    cast_between,
-    blocks,
-    pairs,
-    given,
+FAMILIES: tuple[tuple[str, Callable[[Asked], Iterator[Hypothesis]]], ...] = (
+    ("factor", constant.factors),
+    ("scale", constant.scales),
+    ("mask", mask.masks),
+    ("dropout", mask.dropouts),
+    ("heads", moved.heads),
+    ("shard", moved.shards),
+    ("partial", partial.hypotheses),
+    ("merge", merge.hypotheses),
+    ("backward", backward.hypotheses),
+    ("layout", moved.layouts),
+    ("padding", constant.normalisers),
+    ("zero", moved.zeros),
+    ("cast", cast.of_stages),
+    ("cast", cast.between_blocks),
+    ("blocks", blocks.hypotheses),
+    ("pairs", pairs.hypotheses),
+    ("given", backward.given),
 )
-QUICK: tuple[ModuleType, ...] = (factor, mask, blocks)
-"""Those that are tried on large problems."""
+QUICK = ("factor", "mask", "blocks")
+"""Families that are tried on large problems."""
 WALK = 1.5  # the margin of `accuracy.verdict.rule.excess` over the random walk of the merges
-KEPT, WRITTEN = 32, 12  # of a tensor: hypotheses that are compared with each other, rows
+MOST_COMPARED, MOST_ROWS = 32, 12  # of a tensor: hypotheses that are compared with each other, rows
 
 
 def answer(observation: Observation) -> Answer:
@@ -89,7 +70,7 @@ def rows(case: Case, targets: Targets, results: Sequence[Results], compared: Map
     if not wrong:
         return []
     returned = _returned(case, results)
-    attention, known_as = _attention(case, targets), case.id
+    attention, case_id = _attention(case, targets), case.id
     if is_padded(case):  # zeros stand between ranks' tokens: what is tried is of no rank
         alone = replace(case.variant, sharding="contiguous")
         case = replace(case, world_size=1, variant=alone, problem=replace(case.problem, padding=None))
@@ -104,31 +85,30 @@ def rows(case: Case, targets: Targets, results: Sequence[Results], compared: Map
     _try(replace(asked, wrong=forward), tried)
     if asked.forward_wrong:
         _consequences(asked, tried, forward)
-    _try(replace(asked, wrong=tuple(name for name in here if name not in forward and not tried[name].explained)), tried)
-    return [{**row, "case_id": known_as} for each in tried.values() for row in each.rows()]
+    explained = {name for name, each in tried.items() if each.found and each.found[0].explains}
+    _try(replace(asked, wrong=tuple(name for name in here if name not in {*forward, *explained})), tried)
+    return [row for each in tried.values() for row in each.rows(case_id)]
 
 
 def _try(asked: Asked, tried: Mapping[str, "Tried"]) -> None:
     """All hypotheses on the tensors that are asked about."""
-    families = QUICK if asked.is_part else FAMILIES
-    for family in families if asked.wrong else ():
-        for hypothesis in family.hypotheses(asked):
+    for family, hypotheses in FAMILIES if asked.wrong else ():
+        for hypothesis in hypotheses(asked) if family in QUICK or not asked.is_part else ():
             for name in asked.wrong:
                 if name in hypothesis.predicts:
-                    word = family.__name__.rpartition(".")[2].partition("_")[0]  # cast_between is of the family cast
-                    tried[name].compare(word, hypothesis, hypothesis.predicts[name]())
+                    tried[name].compare(family, hypothesis, hypothesis.prediction(name))
 
 
 def _consequences(asked: Asked, tried: Mapping[str, "Tried"], forward: Sequence[str]) -> None:
     """What a wrong forward makes of the gradients: from what it returned, or with the same cause in the backward."""
-    best = {each.hypothesis.name: each for name in forward for each in tried[name].best}
+    best = {each.hypothesis.name: each for name in forward for each in tried[name].found if each.explains}
     for name in set(asked.wrong) - set(forward):
         if "out" in asked.returned:
             predictions = (each.tensor(name) for each in (asked.bases[-1][1], _rounded_again(asked)))
             tried[name].compare("follows", follows(asked), *predictions)
         for each in best.values():
             if name in each.hypothesis.predicts:
-                tried[name].compare(each.family, each.hypothesis, each.hypothesis.predicts[name]())
+                tried[name].compare(each.family, each.hypothesis, each.hypothesis.prediction(name))
 
 
 @dataclass(frozen=True)
@@ -142,8 +122,13 @@ class Found:
     limit: float
 
     @property
+    def explains(self) -> bool:
+        """Whether it leaves nothing but rounding."""
+        return self.residual <= EXPLAINS * self.limit
+
+    @property
     def order(self) -> tuple[float, int]:
-        """The least comes first."""
+        """Sort key: residual over limit, then the number of fitted numbers."""
         return max(self.residual / self.limit, EXPLAINS), self.hypothesis.freedom
 
 
@@ -163,52 +148,35 @@ class Tried:
         the prediction from inputs that are rounded otherwise."""
         limit = self.limit * max(1.0, float(prediction.norm() / self.norm))
         if rounded is not None:
-            limit = max(limit, _walk(self.asked.case) * self._apart(prediction, rounded))
-        if hypothesis.name != FOLLOWS and any(self._apart(prediction, each) <= limit for each in self.plain):
+            limit = max(limit, _walk(self.asked.case) * self._distance(prediction, rounded))
+        if hypothesis.name != FOLLOWS and any(self._distance(prediction, each) <= limit for each in self.plain):
             return  # it changes nothing in this tensor
-        residual = self._apart(self.asked.returned[self.name], prediction)
+        residual = self._distance(self.asked.returned[self.name], prediction)
         self.count += 1
         if math.isfinite(residual):
             found = Found(family, hypothesis, prediction, residual, limit)
-            if len(self.found) < KEPT or found.order < self.found[-1].order:
+            if len(self.found) < MOST_COMPARED or found.order < self.found[-1].order:
                 insort(self.found, found, key=lambda each: each.order)
-                del self.found[KEPT:]
+                del self.found[MOST_COMPARED:]
 
-    @property
-    def best(self) -> list[Found]:
-        """Those that leave nothing but rounding."""
-        return [each for each in self.found if each.residual <= EXPLAINS * each.limit]
-
-    @property
-    def explained(self) -> bool:
-        """Whether the best hypothesis leaves nothing but rounding."""
-        return bool(self.found) and self.found[0].residual <= EXPLAINS * self.found[0].limit
-
-    def _apart(self, one: Tensor, other: Tensor) -> float:
+    def _distance(self, one: Tensor, other: Tensor) -> float:
         return float((one - other).norm() / self.norm)
 
-    def rows(self) -> list[Row]:
+    def rows(self, case_id: str) -> list[Row]:
         """How much each of the best leaves, and how far its prediction is from that of the first; always with the best
         whose prediction is another one."""
-        apart = [self._apart(each.prediction, self.found[0].prediction) for each in self.found]
-        rivals = [place for place, each in enumerate(self.found) if apart[place] > SAME * each.limit]
+        from_best = [self._distance(each.prediction, self.found[0].prediction) for each in self.found]
+        rivals = [index for index, each in enumerate(self.found) if from_best[index] > SAME * each.limit]
         return [
             {
-                "case_id": self.asked.case.id,
-                "tensor": self.name,
-                "family": each.family,
-                "hypothesis": each.hypothesis.name,
-                "cause": each.hypothesis.cause,
-                "parameter": each.hypothesis.parameter,
-                "freedom": each.hypothesis.freedom,
-                "residual": each.residual,
-                "expected": each.limit,
-                "from_best": apart[place],
-                "tried": self.count,
+                "case_id": case_id, "tensor": self.name, "family": each.family, "hypothesis": each.hypothesis.name,
+                "cause": each.hypothesis.cause, "parameter": each.hypothesis.parameter,
+                "freedom": each.hypothesis.freedom, "residual": each.residual, "expected": each.limit,
+                "from_best": from_best[index], "tried": self.count,
             }
-            for place, each in enumerate(self.found)
-            if place < WRITTEN or place in rivals[:1]
-        ]
+            for index, each in enumerate(self.found)
+            if index < MOST_ROWS or index in rivals[:1]
+        ]  # fmt: skip
 
 
 def _rounded_again(asked: Asked) -> Attention:
