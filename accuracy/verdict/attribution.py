@@ -58,15 +58,16 @@ def attributions(results: pd.DataFrame) -> list[Attribution]:
     rows = rows.assign(_finer=pd.Series(finer, index=rows.index, dtype=object))
     found = []
     keys = ["variant", "options", "kernel", "dtype", "world_size", "inputs", "seqlen", "tensor"]
-    for key, mine in rows.groupby(keys, sort=False, dropna=False):
-        named = dict(zip(keys, key, strict=True))
-        if named["tensor"] in FORWARD:  # what the backward rounds is nothing to it
-            mine = mine.assign(_finer=mine["_finer"].map(lambda finer: finer - BACKWARD_PLACES))
-        groups: dict[Any, pd.DataFrame] = dict(iter(mine.groupby("_finer")))
-        value = {frozenset(finer): float((same["error_rms"] ** 2).mean()) for finer, same in groups.items()}
+    for (variant, _, _, dtype, size, _, _, tensor), same in rows.groupby(keys, sort=False, dropna=False):
+        if tensor in FORWARD:  # what the backward rounds is nothing to it
+            same = same.assign(_finer=same["_finer"].map(lambda finer: finer - BACKWARD_PLACES))
+        groups: dict[Any, pd.DataFrame] = dict(iter(same.groupby("_finer")))
+        value = {frozenset(finer): float((each["error_rms"] ** 2).mean()) for finer, each in groups.items()}
         places = _places(value)
-        if places and named["tensor"] in ALL_TENSORS:
-            found.append(_attribution(named, mine, value, places))
+        if places and tensor in ALL_TENSORS:
+            published = groups[frozenset()]
+            ratio = float((published["error_rel"] / published["single_device_rel"]).mean())
+            found.append(Attribution(variant, dtype, int(size), tensor, *_shares(value, places, ratio), ratio))
     return sorted(found, key=lambda each: ALL_TENSORS.index(each.tensor))
 
 
@@ -88,21 +89,12 @@ def _places(value: dict[frozenset[str], float]) -> tuple[str, ...]:
     return ()
 
 
-def _attribution(
-    key: dict[str, object], rows: pd.DataFrame, value: dict[frozenset[str], float], places: tuple[str, ...]
-) -> Attribution:
-    whole = value[frozenset()]
+def _shares(
+    value: dict[frozenset[str], float], places: tuple[str, ...], ratio: float
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Of the whole, and of the excess. ratio: of the published policy to single device."""
+    total = value[frozenset()]
     absolute = shapley(value, places) | {FINAL: value[frozenset(places)]}
-    published = rows[rows["_finer"] == frozenset()]
-    ratio = float((published["error_rel"] / published["single_device_rel"]).mean())
-    beyond = whole * (1 - 1 / ratio**2) if ratio > 1 else 0.0
-    own = {place: share for place, share in absolute.items() if place not in (KERNEL_PLACE, FINAL)}
-    return Attribution(
-        variant=str(key["variant"]),
-        dtype=str(key["dtype"]),
-        world_size=int(str(key["world_size"])),
-        tensor=str(key["tensor"]),
-        shares={place: share / whole for place, share in absolute.items()},
-        excess={place: share / beyond for place, share in own.items()} if beyond > 0 else {},
-        x_single_device=ratio,
-    )
+    beyond = total * (1 - 1 / ratio**2) if ratio > 1 else 0.0
+    own = {place: share for place, share in absolute.items() if place not in (KERNEL_PLACE, FINAL) and beyond > 0}
+    return {place: share / total for place, share in absolute.items()}, {x: share / beyond for x, share in own.items()}

@@ -5,8 +5,9 @@ a case that has non-finite values are used: the numbers of its other tensors are
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -69,10 +70,10 @@ class Evidence:
     probes: Rows
     rungs: dict[str, dict[str, Rung]]
     reruns: Rows
-    failures: tuple[str, ...] = ()
-    unsupported: tuple[str, ...] = ()
-    out_rungs: dict[str, dict[str, Rung]] = field(default_factory=dict)
-    on_one_rank: Rows | None = None
+    failures: tuple[str, ...]
+    unsupported: tuple[str, ...]
+    out_rungs: dict[str, dict[str, Rung]]
+    on_one_rank: Rows
 
     @property
     def dtype(self) -> str:
@@ -162,55 +163,51 @@ def gather(results: pd.DataFrame) -> list[Evidence]:
     table = results.assign(against=results["against"].fillna(""))  # older tables have none, groups lose what is null
     table = table.assign(subject=combinations(table, SUBJECT), setting=combinations(table, _SETTING))
     columns = columns_of(table) | {"lse_rms": _lse_rms(table)}
-    bare = table["tensor"].isna()
-    numbers = ~bare & table["error_rel"].notna()
+    none = Rows(columns, np.empty(0, int))
+    numbers = table["tensor"].notna() & table["error_rel"].notna()
     probing, everywhere = table["inputs"].isin(list(PROBES)), table["rank"] == ALL_RANKS
-    new = numbers & ~_drawn_before(table)
     complete = table[list(SUBJECT)].notna().all(axis=1)
     shared = table[[*_SETTING, "world_size"]].notna().all(axis=1)
+    new = numbers & ~_drawn_before(table)
+    ordinary = new & ~probing
     family, own = ["setting", "world_size", "tensor"], ["subject", "tensor"]
 
-    def groups(chosen: pd.Series, names: list[str]) -> dict[Any, Rows]:
+    def groups(chosen: pd.Series, names: list[str]) -> defaultdict[Any, Rows]:
         positions = np.flatnonzero(chosen)
         found = table[names].iloc[positions].groupby(names, sort=False).indices
-        return {key: Rows(columns, positions[rows]) for key, rows in found.items()}
+        return defaultdict(lambda: none, {key: Rows(columns, positions[rows]) for key, rows in found.items()})
 
-    together = groups(new & everywhere & ~probing & complete, own)
-    ranks = groups(new & ~everywhere & ~probing & complete, own)
-    probes, bares = groups(new & probing & complete, own), groups(bare & complete, ["subject"])
+    together, ranks = (groups(ordinary & side & complete, own) for side in (everywhere, ~everywhere))
+    probes = groups(new & probing & complete, own)
+    bare = groups(table["tensor"].isna() & complete, ["subject"])
     reruns = groups(numbers & table[list(RERUN_COUNTS)].notna().any(axis=1) & shared, family)
-    rungs = _rungs(table[new & everywhere & ~probing & shared], family)
-    none = Rows(columns, np.empty(0, int))
+    rungs = _rungs(table[ordinary & everywhere & shared], family)
     firsts = table.drop_duplicates("subject")
     subjects = {key: row for row, key in enumerate(firsts[list(SUBJECT)].itertuples(index=False, name=None))}
     found = []
     for (key, subject), setting in zip(subjects.items(), firsts["setting"].tolist(), strict=True):
         named = dict(zip(SUBJECT, key, strict=True))
-        without = bares.get(subject, none)
-        failed = without["status"] == FAILED
+        failed = bare[subject]["status"] == FAILED
         schedule = (setting, named["world_size"])
-        common: dict[str, Any] = {
-            "key": named,
-            "failures": _reasons(without.where(failed)),
-            "unsupported": _reasons(without.where(~failed)),
-            "out_rungs": _same_kernel(rungs.get((*schedule, "out"), {}), named),
-        }
         on_one_rank = subjects.get(tuple((named | {"world_size": 1}).values()))
-        for tensor in ALL_TENSORS:
-            if tensor == "dsink" and (subject, tensor) not in together:  # a problem without sinks
-                continue
-            found.append(
-                Evidence(
-                    tensor=tensor,
-                    all_ranks=together.get((subject, tensor), none),
-                    each_rank=ranks.get((subject, tensor), none),
-                    probes=probes.get((subject, tensor), none),
-                    rungs=_same_kernel(rungs.get((*schedule, tensor), {}), named),
-                    reruns=reruns.get((*schedule, tensor), none),
-                    on_one_rank=together.get((on_one_rank, tensor), none),
-                    **common,
-                )
+        of_schedule = {tensor: _same_kernel(rungs.get((*schedule, tensor), {}), named) for tensor in ALL_TENSORS}
+        found += [
+            Evidence(
+                key=named,
+                tensor=tensor,
+                all_ranks=together[subject, tensor],
+                each_rank=ranks[subject, tensor],
+                probes=probes[subject, tensor],
+                rungs=of_schedule[tensor],
+                reruns=reruns[(*schedule, tensor)],
+                failures=_reasons(bare[subject].where(failed)),
+                unsupported=_reasons(bare[subject].where(~failed)),
+                out_rungs=of_schedule["out"],
+                on_one_rank=together[on_one_rank, tensor],
             )
+            for tensor in ALL_TENSORS
+            if tensor != "dsink" or len(together[subject, tensor])  # a problem without sinks has no dsink
+        ]
     return found
 
 

@@ -45,7 +45,7 @@ def headline(found: Sequence[Facts], worst: Worst | None, judged: Sequence[str],
     up_to = "up to" if len({size for size in sizes if size > 1}) > 1 else "at"
     whose = f"{words.listed(judged)} of every variant stay" if worst.beyond else "every variant stays"
     within = f"within {times(worst.most)} times single device's error{left_out}"
-    return f"{none}: {up_to} {_ranks(max(sizes))} {whose} {within}. Furthest {_place(worst)}{_beyond(worst)}."
+    return f"{none}: {up_to} {count(max(sizes), 'rank')} {whose} {within}. Furthest {_place(worst)}{_beyond(worst)}."
 
 
 def times(value: float) -> str:
@@ -53,14 +53,10 @@ def times(value: float) -> str:
     return plain(value) if math.isfinite(value) else "infinitely many"
 
 
-def _ranks(size: int) -> str:
-    return count(size, "rank")
-
-
 def _cell(worst: Worst | None, first: Facts) -> str:
     if worst is None:
         return ""
-    at = f"in {worst.dtype} at {_ranks(worst.world_size)}"
+    at = f"in {worst.dtype} at {count(worst.world_size, 'rank')}"
     if first.label == INVALID:
         return f"Seen in {worst.tensor} {at}."
     there = f", {times(worst.there)} times on rank {worst.rank}" if worst.rank is not None else ""
@@ -71,7 +67,7 @@ def _cell(worst: Worst | None, first: Facts) -> str:
 def _place(worst: Worst) -> str:
     """`in bfloat16 is dq of striped, 1.25 times at 4 ranks`."""
     of = worst.named if worst.alone else worst.spoken
-    at = "the rounding floor" if worst.alone else f"at {_ranks(worst.world_size)}"
+    at = "the rounding floor" if worst.alone else f"at {count(worst.world_size, 'rank')}"
     return f"in {worst.dtype} is {worst.tensor} of {of}, {times(worst.times)} times {at}"
 
 
@@ -79,7 +75,7 @@ def _beyond(worst: Worst) -> str:
     """The tensors that the sentence leaves out, where they go further than it says."""
     parts = []
     for each in worst.beyond:
-        at = "" if each.alone else f" at {_ranks(each.world_size)}"
+        at = "" if each.alone else f" at {count(each.world_size, 'rank')}"
         parts.append(f"{each.tensor} of {each.named if each.alone else each.spoken} has {times(each.times)} times{at}")
     if worst.without_digits:
         parts.append(f"single device has no error in {worst.without_digits[0]}, which has one")
@@ -119,19 +115,18 @@ def advice(
 def attributed(found: Sequence[Attribution]) -> str:
     """Which rounding causes most of each tensor's excess over single device; dtypes and sizes as one, from the least
     share to the largest."""
-    shares: dict[str, dict[str, dict[str, list[float]]]] = {}
+    shares: dict[str, dict[str, list[tuple[str, float]]]] = {}
     for each in found:
         if each.tensor not in ("lse", "delta") and each.x_single_device > WORTH_REPORTING and each.excess:
-            place = max(each.excess, key=lambda name: each.excess[name])
-            share = min(1.0, each.excess[place])  # single device's own seed may be a little worse than its places alone
-            shares.setdefault(each.variant, {}).setdefault(place, {}).setdefault(each.tensor, []).append(share)
+            place, share = max(each.excess.items(), key=lambda item: item[1])
+            share = min(1.0, share)  # single device's own seed may be a little worse than its places alone
+            shares.setdefault(each.variant, {}).setdefault(place, []).append((each.tensor, share))
     sentences = []
     for variant, places in shares.items():
         made = []
-        for place, tensors in places.items():
-            every = [share for each in tensors.values() for share in each]
-            least, most = f"{min(every):.0%}", f"{max(every):.0%}"
-            span = least if least == most else f"{least} to {most}"
-            made.append(f"{span} in {', '.join(tensors)} comes from the {NAMES[place]}")
+        for place, pairs in places.items():
+            tensors, every = zip(*pairs, strict=True)
+            span = " to ".join(dict.fromkeys(f"{share:.0%}" for share in (min(every), max(every))))
+            made.append(f"{span} in {', '.join(dict.fromkeys(tensors))} comes from the {NAMES[place]}")
         sentences.append(f"Of {variant}'s excess over single device, {'; '.join(made)}.")
     return " ".join(sentences)

@@ -158,7 +158,6 @@ def _as_the_forward(verdicts: pd.DataFrame, following: set[str]) -> pd.DataFrame
             if worst["label"] in BUGS and row["label"] in DOUBTFUL:
                 changed.at[index, "label"] = LOGIC
             elif worst["label"] not in BUGS and row["label"] == LOGIC and small:
-                copied = ["label", "finding", "sentence"]
-                changed.loc[[index], copied] = worst[copied].to_numpy()
-                changed.at[index, "numbers"] = worst["numbers"]
+                for column in ("label", "finding", "sentence", "numbers"):
+                    changed.at[index, column] = worst[column]
     return changed

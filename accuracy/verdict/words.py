@@ -293,9 +293,8 @@ def _entry(row: Mapping[Any, Any]) -> str:
 
 
 def _tokens(row: Mapping[Any, Any]) -> str:
-    spans = {name: (row[f"{name}_begin"], row[f"{name}_last"]) for name in ("query", "key")}
-    plural = {"query": "queries", "key": "keys"}
-    return ", ".join(
-        f"{name} {first}" if first == last else f"{plural[name]} {first} to {last}"
-        for name, (first, last) in spans.items()
-    )
+    def span(one: str, several: str) -> str:
+        first, last = row[f"{one}_begin"], row[f"{one}_last"]
+        return f"{one} {first}" if first == last else f"{several} {first} to {last}"
+
+    return f"{span('query', 'queries')}, {span('key', 'keys')}"

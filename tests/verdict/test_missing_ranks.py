@@ -4,14 +4,13 @@ import pandas as pd
 import pytest
 
 from accuracy.core.errors import NOT_SHARED
-from accuracy.results import table
 from accuracy.results.table import FAILED, TOO_FEW_RANKS, UNSUPPORTED
-from accuracy.verdict.diagnosis import diagnoses, too_little
+from accuracy.verdict.diagnosis import too_little
 from accuracy.verdict.label import MISSING_RANKS, ONE_RANK, ROUNDING
-from accuracy.verdict.verdict import verdicts
-from tests.verdict.synthetic import healthy
+from tests.verdict.synthetic import facts_of, healthy
 
 FOREIGN = "fn=mine.ring,layout=bshd"
+ALONE = f"the function asks for nothing, {NOT_SHARED}"
 
 
 def without(sizes: tuple[int, ...], status: str, reason: str, options: str = FOREIGN) -> pd.DataFrame:
@@ -23,37 +22,27 @@ def without(sizes: tuple[int, ...], status: str, reason: str, options: str = FOR
 
 
 @pytest.mark.parametrize(
-    ("sizes", "status", "reason", "label"),
+    ("sizes", "status", "reason", "options", "label"),
     [
-        ((), "ok", "", ROUNDING),
-        ((2, 3), UNSUPPORTED, f"{TOO_FEW_RANKS}1 ranks here", ONE_RANK),
-        ((3,), UNSUPPORTED, f"{TOO_FEW_RANKS}2 ranks here", ROUNDING),
-        ((2, 3), FAILED, "rank 1: RuntimeError: on purpose", ONE_RANK),
-        ((2, 3), UNSUPPORTED, "problem.seqlen=511 does not divide", ONE_RANK),
-        ((3,), FAILED, "rank 2: RuntimeError: on purpose", MISSING_RANKS),
-        ((3,), UNSUPPORTED, "problem.seqlen=514 does not divide", MISSING_RANKS),
-        ((2, 3), UNSUPPORTED, f"the function asks for nothing, {NOT_SHARED}", ROUNDING),
+        ((), "ok", "", FOREIGN, ROUNDING),
+        ((2, 3), UNSUPPORTED, f"{TOO_FEW_RANKS}1 ranks here", FOREIGN, ONE_RANK),
+        ((3,), UNSUPPORTED, f"{TOO_FEW_RANKS}2 ranks here", FOREIGN, ROUNDING),
+        ((2, 3), FAILED, "rank 1: RuntimeError: on purpose", FOREIGN, ONE_RANK),
+        ((2, 3), UNSUPPORTED, "problem.seqlen=511 does not divide", FOREIGN, ONE_RANK),
+        ((3,), FAILED, "rank 2: RuntimeError: on purpose", FOREIGN, MISSING_RANKS),
+        ((3,), UNSUPPORTED, "problem.seqlen=514 does not divide", FOREIGN, MISSING_RANKS),
+        ((2, 3), UNSUPPORTED, ALONE, FOREIGN, ROUNDING),
+        ((3,), UNSUPPORTED, "heads=4 do not divide", "", ROUNDING),  # what a variant of ours says is no gap
     ],
 )
 def test_a_size_without_a_number_is_no_healthy_one(
-    sizes: tuple[int, ...], status: str, reason: str, label: str
+    sizes: tuple[int, ...], status: str, reason: str, options: str, label: str
 ) -> None:
-    results = without(sizes, status, reason)
-    empty = (schema.empty_table().to_pandas() for schema in (table.STEPS_SCHEMA, table.HYPOTHESES_SCHEMA))
-    (found,) = diagnoses(verdicts(results), results, *empty)
+    found = facts_of(without(sizes, status, reason, options))
     assert found.label == label, found.sentence
     assert all(str(size) in found.sentence for size in sizes if label == MISSING_RANKS)
 
 
 def test_a_function_of_one_device_has_no_gap_where_its_length_does_not_divide() -> None:
-    parts = {2: f"the function asks for nothing, {NOT_SHARED}", 3: "problem.seqlen=32 does not divide"}
-    tables = [without((size,), UNSUPPORTED, reason) for size, reason in parts.items()]
-    kept = tables[0][tables[0]["world_size"] < 3]
-    assert too_little(pd.concat([kept, tables[1][tables[1]["world_size"] == 3]])) == (None, {})
-
-
-def test_what_a_variant_of_ours_says_that_it_cannot_is_no_gap() -> None:
-    results = without((3,), UNSUPPORTED, "heads=4 do not divide", options="")
-    empty = (schema.empty_table().to_pandas() for schema in (table.STEPS_SCHEMA, table.HYPOTHESES_SCHEMA))
-    (found,) = diagnoses(verdicts(results), results, *empty)
-    assert found.label == ROUNDING
+    alone, odd = without((2,), UNSUPPORTED, ALONE), without((3,), UNSUPPORTED, "problem.seqlen=32 does not divide")
+    assert too_little(pd.concat([alone[alone["world_size"] < 3], odd[odd["world_size"] == 3]])) == (None, {})

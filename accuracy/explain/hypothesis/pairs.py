@@ -20,26 +20,23 @@ MOST_KEYS = 256
 def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
     """Counts of the forward, then of each gradient."""
     problem = asked.case.problem
-    if max(problem.seqlen, problem.queries) > MOST_KEYS or {"softcap", "dropout"} & set(problem.features):
+    longest, width = max(problem.seqlen, problem.queries), problem.batch * problem.head_dim
+    if longest > MOST_KEYS or {"softcap", "dropout"} & set(problem.features):
         return
-    if set(asked.wrong) & set(FORWARD) and problem.batch * problem.heads * problem.head_dim > problem.seqlen:
+    if set(asked.wrong) & set(FORWARD) and width * problem.heads > problem.seqlen:
         counts = _whole(_forward(asked))
-        if counts is not None and (said := describe(asked, counts)):
+        if counts is not None and (words := describe(asked, counts)):
             changed = asked.reference.but(counts=counts)
             if changed.finite:
-                predicts = tensors_of(changed)
-                yield Hypothesis("pairs", f"the softmax {said[0]}", predicts, *said[1:])
+                yield Hypothesis("pairs", f"the softmax {words[0]}", tensors_of(changed), *words[1:])
     for base, attention in asked.bases:
         for name in BACKWARD:
-            if name not in asked.wrong or problem.batch * problem.head_dim * (
-                problem.heads if name == "dq" else problem.heads_kv
-            ) <= max(problem.seqlen, problem.queries):
-                continue
-            counts = _whole(_backward(asked, name, attention))
-            if counts is not None and (said := describe(asked, counts)):
-                prediction = attention.but(counts=counts).tensor(name)
-                yield Hypothesis("pairs (backward)", f"{name} {said[0]}{base}",
-                                 {name: prediction}, *said[1:])  # fmt: skip
+            heads = problem.heads if name == "dq" else problem.heads_kv
+            if name in asked.wrong and width * heads > longest:
+                counts = _whole(_backward(asked, name, attention))
+                if counts is not None and (words := describe(asked, counts)):
+                    predicts = {name: attention.but(counts=counts).tensor(name)}
+                    yield Hypothesis("pairs (backward)", f"{name} {words[0]}{base}", predicts, *words[1:])
 
 
 def _forward(asked: Asked) -> Tensor:
@@ -80,9 +77,7 @@ def _backward(asked: Asked, name: str, attention: Attention) -> Tensor:
         return _solve(design, x.transpose(0, 1).flatten(1))
     by, rows = (shown.backward_weights, attention.dout) if name == "dv" else (shown.ds * attention.scale, attention.q)
     each = torch.einsum("bhqk,bhqd->khbdq", by, rows)
-    grouped = torch.zeros(each.shape[0], attention.k.shape[1], *each.shape[2:], dtype=each.dtype)
-    grouped.index_add_(1, attention.heads, each)
-    design = grouped.permute(0, 2, 1, 3, 4).flatten(1, 3)
+    design = attention.over_group("", each).transpose(1, 2).flatten(1, 3)
     return _solve(design, x.transpose(0, 1).flatten(1)).T
 
 

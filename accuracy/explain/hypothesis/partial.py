@@ -19,8 +19,8 @@ def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
         yield from _of_rows(asked, f"the rank {step} behind", _rolled(step))
     if asked.case.problem.queries % (2 * asked.size) == 0:
         yield from _of_rows(asked, "the other half of the shard", lambda x: x.roll(x.shape[2] // 2, 2))
-        yield from _of_rows(asked, "the first half of the shard, for both", _half_twice(0))
-        yield from _of_rows(asked, "the second half of the shard, for both", _half_twice(1))
+        for index, word in enumerate(("first", "second")):
+            yield from _of_rows(asked, f"the {word} half of the shard, for both", _half_twice(index))
 
 
 def _of_keys(asked: Asked, word: str, part: Attention) -> Iterator[Hypothesis]:
@@ -35,9 +35,8 @@ def _of_keys(asked: Asked, word: str, part: Attention) -> Iterator[Hypothesis]:
         for what, given in _given(right, part.out, part.lse).items():
             cause = f"the backward is given the {what} of {word}, not of all keys"
             yield Hypothesis(f"a partial {what}: {word} (backward)", cause, gradients_of(right.but(given=given)))
-        yield Hypothesis(
-            f"gradients of a partial: {word}", f"the gradients are those of {word} alone", gradients_of(part)
-        )
+        cause = f"the gradients are those of {word} alone"
+        yield Hypothesis(f"gradients of a partial: {word}", cause, gradients_of(part))
 
 
 def _of_rows(asked: Asked, whose: str, move: Stage) -> Iterator[Hypothesis]:
@@ -75,20 +74,19 @@ def _partials(asked: Asked) -> dict[str, Tensor]:
     """Which keys each row counts, by what that is called; none under which a row has no key."""
     queries, keys = asked.owners
     right, size = asked.reference.counts, asked.size
+    owners = {
+        "its own rank": queries, "the rank before": (queries - 1) % size, "the rank after": (queries + 1) % size,
+        "rank 0": queries * 0, "the last rank": queries * 0 + size - 1,
+    }  # fmt: skip
     found = {}
-    one = {"rank 0": keys * 0, "the last rank": keys * 0 + size - 1}
-    others = {"its own rank": queries, "the rank before": (queries - 1) % size, "the rank after": (queries + 1) % size}
-    for word, owner in [*others.items(), *one.items()]:
-        same = keys[None] == (owner[:, None] if word in others else owner[:1, None])
-        for what, chosen in ((f"the keys of {word}", same), (f"all keys but those of {word}", ~same)):
-            counts = right * chosen
-            if not torch.equal(counts, right) and (counts != 0).any(-1).all():
-                found[what] = counts
-    for word, towards in (("the last hop's keys", -1), ("the last hop's keys (towards rank r + 1)", 1)):
-        counts = _last_hop(asked, towards)
-        if (counts != 0).any(-1).all():
-            found[word] = counts
-    return found
+    for word, owner in owners.items():
+        same = keys[None] == owner[:, None]
+        found[f"the keys of {word}"] = right * same
+        found[f"all keys but those of {word}"] = right * ~same
+    found = {word: counts for word, counts in found.items() if not torch.equal(counts, right)}
+    found["the last hop's keys"] = _last_hop(asked, -1)
+    found["the last hop's keys (towards rank r + 1)"] = _last_hop(asked, 1)
+    return {word: counts for word, counts in found.items() if (counts != 0).any(-1).all()}
 
 
 def _last_hop(asked: Asked, towards: int) -> Tensor:

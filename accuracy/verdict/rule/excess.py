@@ -170,7 +170,7 @@ def _looser(evidence: Evidence, rows: Rows, limit: float) -> float:
 
 def _own_ratio_on_one_rank(evidence: Evidence, rows: Rows) -> float:
     """The function's own ratio to single device on one rank, on the same inputs; 0 where it is not known."""
-    if evidence.merges == 0 or evidence.on_one_rank is None:
+    if evidence.merges == 0:
         return 0.0
     same = evidence.on_one_rank.where(evidence.on_one_rank["inputs"] == rows["inputs"][0])
     return typical(times_single_device(same)) if len(same) else 0.0
