@@ -99,9 +99,9 @@ class Account:
         problem, step = self.watch.case.problem, self.watch.calls[way, rank] - 1
         empty = torch.zeros(problem.heads, problem.queries, problem.seqlen, dtype=torch.uint8, device=met.keys.device)
         counts = self.pairs.setdefault(way, empty)
-        place = met.query_heads[:, None, None], met.queries[:, None], met.keys
-        before, shown = counts[place], _shown(block, met)
-        counts[place] = before + shown
+        index = met.query_heads[:, None, None], met.queries[:, None], met.keys
+        before, shown = counts[index], _shown(block, met)
+        counts[index] = before + shown
         self._pairs("repeated", way, rank, step, met, (before > 0).any(0) & shown)
         self._pairs("hidden", way, rank, step, met, shown & ~self.watch.visible(met))
 
@@ -128,11 +128,11 @@ class Account:
         whole = self._sum("out")
         if self.norm is None:
             self.norm = whole.new_full(whole.shape[:3], -torch.inf)
-        place = slice(None), met.queries[:, None], met.query_heads
-        joint = torch.logaddexp(self.norm[place], lse)
+        index = slice(None), met.queries[:, None], met.query_heads
+        joint = torch.logaddexp(self.norm[index], lse)
         base = joint.nan_to_num(neginf=0.0)
-        before, new = (torch.exp(x - base)[..., None] for x in (self.norm[place], lse))
-        whole[place], self.norm[place] = before * whole[place] + new * out, joint
+        before, new = (torch.exp(x - base)[..., None] for x in (self.norm[index], lse))
+        whole[index], self.norm[index] = before * whole[index] + new * out, joint
 
     def _returned(self, name: str, rank: int, x: Tensor) -> None:
         """As the last running state, to the last bit; as the sum of what the kernel gave, to rounding: no precision
@@ -170,9 +170,9 @@ class Account:
 def _shown(block: Block, met: Met) -> Tensor:
     """(S', S''): the pairs that the block's mask shows, aligned at the bottom right."""
     rows, keys = (torch.arange(len(x), device=x.device) for x in (met.queries, met.keys))
-    ahead = keys - rows[:, None] - (len(keys) - len(rows))
+    offset = keys - rows[:, None] - (len(keys) - len(rows))
     left, right = block.window or (None, 0 if block.causal else None)
-    shown = torch.ones_like(ahead, dtype=torch.bool)
+    shown = torch.ones_like(offset, dtype=torch.bool)
     if left is not None:
-        shown &= ahead >= -left
-    return shown if right is None else shown & (ahead <= right)
+        shown &= offset >= -left
+    return shown if right is None else shown & (offset <= right)

@@ -104,11 +104,12 @@ class Watch:
         k, v = (x[:, met.key_heads][:, :, met.keys] for x in (k, v))
         share = len(met.query_heads) // len(met.key_heads)
         heads = torch.arange(len(met.query_heads), device=q.device) // share
-        problem, mask, kept = self.case.problem, scores_of(self.case).dropout, None
+        problem, mask, dropout = self.case.problem, scores_of(self.case).dropout, None
         if mask is not None:
-            kept = mask.at(met.queries, met.keys).kept(range(len(q)), problem.heads, q)[:, met.query_heads] * mask.scale
+            kept = mask.at(met.queries, met.keys).kept(range(len(q)), problem.heads, q)
+            dropout = kept[:, met.query_heads] * mask.scale
         scale, cap = problem.softmax_scale, problem.softcap
-        return Attention(q, k, v, dout, scale, seen.double(), heads, cap, kept, given=(out, lse))
+        return Attention(q, k, v, dout, scale, seen.double(), heads, cap, dropout, saved=(out, lse))
 
     def visible(self, met: Met) -> Tensor:
         """(S', S''): whether a query sees a key under the problem's mask."""

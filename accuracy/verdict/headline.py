@@ -41,11 +41,11 @@ def headline(found: Sequence[Facts], worst: Worst | None, judged: Sequence[str],
     none = words.ONE_RANK_ONLY if any(each.label == ONE_RANK for each in found) else none
     left_out = f" ({' and '.join(worst.left_out)} apart)" if worst.left_out else ""
     if worst.alone:
-        return f"{none}: every kernel merely rounds{left_out}. Furthest from exact {_place(worst)}{_beyond(worst)}."
+        return f"{none}: every kernel merely rounds{left_out}. Furthest from exact {_furthest(worst)}{_beyond(worst)}."
     up_to = "up to" if len({size for size in sizes if size > 1}) > 1 else "at"
     whose = f"{words.listed(judged)} of every variant stay" if worst.beyond else "every variant stays"
     within = f"within {times(worst.most)} times single device's error{left_out}"
-    return f"{none}: {up_to} {count(max(sizes), 'rank')} {whose} {within}. Furthest {_place(worst)}{_beyond(worst)}."
+    return f"{none}: {up_to} {count(max(sizes), 'rank')} {whose} {within}. Furthest {_furthest(worst)}{_beyond(worst)}."
 
 
 def times(value: float) -> str:
@@ -64,7 +64,7 @@ def _cell(worst: Worst | None, first: Facts) -> str:
     return f"{worst.tensor} has {times(worst.times)} times {whose} {at}{there}."
 
 
-def _place(worst: Worst) -> str:
+def _furthest(worst: Worst) -> str:
     """`in bfloat16 is dq of striped, 1.25 times at 4 ranks`."""
     of = worst.named if worst.alone else worst.spoken
     at = "the rounding floor" if worst.alone else f"at {count(worst.world_size, 'rank')}"

@@ -24,8 +24,8 @@ class Attention:
     """One attention and its gradients, computed when asked for.
 
     scale: of the scores; counts: (Sq, S), see above, or (B, H, Sq, S); heads: (H,), the key/value head of each query
-    head; kept: (B, H, Sq, S), what dropout multiplies weights by, None: nothing is dropped; given: out and lse that the
-    backward is given, None: its own; stages: by name, what is done to a stage's result before it is used.
+    head; dropout: (B, H, Sq, S), what dropout multiplies weights by, None: nothing is dropped; saved: out and lse that
+    the backward is given, None: its own; stages: by name, what is done to a stage's result before it is used.
     """
 
     q: Tensor
@@ -36,8 +36,8 @@ class Attention:
     counts: Tensor
     heads: Tensor
     softcap: float | None = None
-    kept: Tensor | None = None
-    given: tuple[Tensor, Tensor] | None = None
+    dropout: Tensor | None = None
+    saved: tuple[Tensor, Tensor] | None = None
     stages: Mapping[str, Stage] = field(default_factory=dict)
 
     @property
@@ -49,8 +49,8 @@ class Attention:
         """The first batch item's query heads of the first key/value head."""
         q, dout = (x[:1, :share] for x in (self.q, self.dout))
         k, v = (x[:1, :1] for x in (self.k, self.v))
-        kept = None if self.kept is None else self.kept[:1, :share]
-        return self.but(q=q, k=k, v=v, dout=dout, heads=self.heads[:share], kept=kept)
+        dropout = None if self.dropout is None else self.dropout[:1, :share]
+        return self.but(q=q, k=k, v=v, dout=dout, heads=self.heads[:share], dropout=dropout)
 
     def but(self, **changes: object) -> "Attention":
         """The same with other inputs."""
@@ -114,17 +114,17 @@ class Attention:
         return self._through("out", self._dropped(self.weights) @ self.v[:, self.heads])
 
     def _dropped(self, x: Tensor) -> Tensor:
-        return x if self.kept is None else x * self.kept
+        return x if self.dropout is None else x * self.dropout
 
     @cached_property
     def backward_weights(self) -> Tensor:
         """(B, H, Sq, S), from the lse that the backward is given."""
-        return self._through("backward_weights", self._weights_for(self.given[1] if self.given else self.lse))
+        return self._through("backward_weights", self._weights_for(self.saved[1] if self.saved else self.lse))
 
     @cached_property
     def delta(self) -> Tensor:
         """(B, H, Sq)."""
-        return self._through("delta", (self.dout * (self.given[0] if self.given else self.out)).sum(-1))
+        return self._through("delta", (self.dout * (self.saved[0] if self.saved else self.out)).sum(-1))
 
     @cached_property
     def dp(self) -> Tensor:

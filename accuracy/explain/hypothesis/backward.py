@@ -49,7 +49,7 @@ def _lse_of(asked: Asked) -> Iterator[Hypothesis]:
         "0": torch.zeros_like(right.lse),
     }.items():  # fmt: skip
         cause = f"the backward takes {word} for lse"
-        yield Hypothesis(f"lse {word} (backward)", cause, gradients_of(right.but(given=(right.out, lse))))
+        yield Hypothesis(f"lse {word} (backward)", cause, gradients_of(right.but(saved=(right.out, lse))))
 
 
 def _forward(asked: Asked) -> Iterator[Hypothesis]:
@@ -83,9 +83,9 @@ def _delta_of(asked: Asked) -> Iterator[Hypothesis]:
         "the unnormalised out, a sum of exp(s - max) v": right.out * (right.lse - right.row_max).exp()[..., None],
     }  # fmt: skip
     for base, attention in asked.bases:
-        lse = attention.given[1] if attention.given else right.lse
+        lse = attention.saved[1] if attention.saved else right.lse
         for word, out in outs.items():
-            changed = attention.but(given=(out, lse))
+            changed = attention.but(saved=(out, lse))
             yield Hypothesis(f"delta of {word}", f"delta is that of {word}{base}", gradients_of(changed))
 
 
@@ -99,7 +99,7 @@ def read_transposed(shards: Tensor) -> Tensor:
     return shards.contiguous().view(ranks, batch, heads, length, 1).transpose(2, 3)
 
 
-def given(asked: Asked) -> Iterator[Hypothesis]:
+def saved_values(asked: Asked) -> Iterator[Hypothesis]:
     """A wrong lse or delta that the backward is given, read off dq row by row, whatever they are: with others a row of
     dq is a sum_k P dP k - b sum_k P k, two numbers for D values."""
     if "dq" not in asked.wrong or asked.case.problem.softcap is not None or asked.case.problem.head_dim < 8:
@@ -119,6 +119,6 @@ def given(asked: Asked) -> Iterator[Hypothesis]:
     cause = f"the backward is given a wrong {which}, all else in dq being right"
     predicts: Predicts = {"dq": made}
     if bool((a > 0).all()):  # what dq shows must make dk and dv too
-        found = right.but(given=(right.out, right.lse - a.log())).with_stages(delta=lambda x: delta)
+        found = right.but(saved=(right.out, right.lse - a.log())).with_stages(delta=lambda x: delta)
         predicts = {**gradients_of(found), "dq": made}
     yield Hypothesis("another lse or delta (backward)", cause, predicts, which, 2 * a.numel())

@@ -56,8 +56,8 @@ class Asked:
     @property
     def is_part(self) -> bool:
         """Whether the problem is so large that the reference is that of one group of heads."""
-        problem, kept = self.case.problem, self.reference
-        return kept.q.shape[:2] != (problem.batch, problem.heads) or kept.count > MOST_SCORES
+        problem, reference = self.case.problem, self.reference
+        return reference.q.shape[:2] != (problem.batch, problem.heads) or reference.count > MOST_SCORES
 
     @property
     def size(self) -> int:
@@ -83,18 +83,18 @@ class Asked:
     def causal_order(self) -> Tensor:
         """(Sq, S), the key's position less the query's."""
         problem = self.case.problem
-        place = torch.arange(problem.queries) + problem.query_offset
-        return torch.arange(problem.seqlen)[None] - place[:, None]
+        position = torch.arange(problem.queries) + problem.query_offset
+        return torch.arange(problem.seqlen)[None] - position[:, None]
 
     @cached_property
     def bases(self) -> list[tuple[str, Attention]]:
         """What gradients may be made of: the right out and lse, and where one is wrong, those that were returned."""
-        right = self.reference.but(given=(self.reference.out, self.reference.lse))
+        right = self.reference.but(saved=(self.reference.out, self.reference.lse))
         if not self.forward_wrong or "out" not in self.returned:
             return [("", right)]
         out = self.returned["out"].transpose(1, 2)
         lse = self.returned["lse"].transpose(1, 2) if "lse" in self.returned else self.reference.lse
-        return [("", right), (" (with the returned out and lse)", right.but(given=(out, lse)))]
+        return [("", right), (" (with the returned out and lse)", right.but(saved=(out, lse)))]
 
     def shards(self, x: Tensor) -> Tensor:
         """(W, B, S/W, ...) of (B, S, ...)."""
@@ -128,18 +128,18 @@ def altered(
     asked: Asked, name: str, cause: str, change: Change, parameter: str = "", freedom: int = 0
 ) -> Iterator[Hypothesis]:
     """An attention with one thing changed, in the forward, in the backward, or in both."""
-    whole = change(asked.reference)
-    if not whole.finite:
+    changed = change(asked.reference)
+    if not changed.finite:
         return
     if asked.forward_wrong:
-        yield Hypothesis(name, cause, tensors_of(whole), parameter, freedom)
+        yield Hypothesis(name, cause, tensors_of(changed), parameter, freedom)
     if set(asked.wrong) & set(BACKWARD):
         for word, base in asked.bases:
             predicts = gradients_of(change(base))
             yield Hypothesis(f"{name} (backward)", f"{cause} in the backward{word}", predicts, parameter, freedom)
         if not asked.forward_wrong:
             again = f"{cause} in a backward that computes out and lse anew"
-            yield Hypothesis(f"{name} (recomputed)", again, gradients_of(whole), parameter, freedom)
+            yield Hypothesis(f"{name} (recomputed)", again, gradients_of(changed), parameter, freedom)
 
 
 def tensors_of(attention: Attention) -> Predicts:

@@ -63,9 +63,9 @@ def of_stages(asked: Asked) -> Iterator[Hypothesis]:
             name = f"cast of {' and '.join(inputs)}"
             yield from altered(asked, name, f"{word} cast to {form}", moving(to, *inputs), form)
         saved = {"lse": (right.out, to(right.lse)), "out": (to(right.out), right.lse)}
-        for name, given in saved.items() if set(asked.wrong) & set(BACKWARD) else ():
+        for name, pair in saved.items() if set(asked.wrong) & set(BACKWARD) else ():
             cause = f"the backward is given {name} cast to {form}"
-            yield Hypothesis(f"cast of saved {name}", cause, gradients_of(right.but(given=given)), form)
+            yield Hypothesis(f"cast of saved {name}", cause, gradients_of(right.but(saved=pair)), form)
         for stage, word in STAGES.items():
             yield from altered(asked, f"cast of {stage}", f"{word} cast to {form}", staging(**{stage: to}), form)
         both = staging(weights=to, backward_weights=to)

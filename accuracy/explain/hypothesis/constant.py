@@ -162,7 +162,7 @@ def normalisers(asked: Asked) -> Iterator[Hypothesis]:
             cause = f"{number} is added to the sum of {terms}"
             if terms == "exp(s)" and bool(((near >= 0) & (near == near.round())).all()):  # only then a number of keys
                 cause = f"rows attend to {number} key{'' if number == '1' else 's'} of zeros too"
-            predicts = {**results, **gradients_of(right.but(given=(out, lse)))}
+            predicts = {**results, **gradients_of(right.but(saved=(out, lse)))}
             yield Hypothesis(f"{unit}{word}", cause + word, predicts, number, len(each) if word else 1)
 
 

@@ -45,8 +45,8 @@ def _others(asked: Asked) -> Iterator[tuple[str, Tensor]]:
     if asked.size > 1:
         yield from _of_hops(asked)
     local_key = _local(asked.keys)
-    for word, place in (("first", 0), ("last", problem.seqlen // asked.size - 1)):
-        hidden = (local_key == place)[None]
+    for word, index in (("first", 0), ("last", problem.seqlen // asked.size - 1)):
+        hidden = (local_key == index)[None]
         yield f"the {word} key of every rank is never seen", right * ~hidden
         yield f"the {word} key of every other rank is never seen", right * ~(hidden & ~same)
         for rank in range(asked.size):
@@ -124,34 +124,34 @@ def _local(tokens: Tensor) -> Tensor:
 
 def dropouts(asked: Asked) -> Iterator[Hypothesis]:
     """Another dropout mask, in the forward, in the backward, or in both."""
-    kept = asked.reference.kept
-    if kept is not None:
-        for cause, other in _other_dropouts(asked, kept):
-            yield from altered(asked, "another dropout mask", cause, setting(kept=other))
+    right = asked.reference.dropout
+    if right is not None:
+        for cause, other in _other_dropouts(asked, right):
+            yield from altered(asked, "another dropout mask", cause, setting(dropout=other))
 
 
-def _other_dropouts(asked: Asked, kept: Tensor) -> Iterator[tuple[str, Tensor | None]]:
-    """kept: (B, H, Sq, S), 0 or 1 / (1 - rate)."""
+def _other_dropouts(asked: Asked, right: Tensor) -> Iterator[tuple[str, Tensor | None]]:
+    """right: (B, H, Sq, S), 0 or 1 / (1 - rate)."""
     problem = asked.case.problem
     yield "nothing is dropped", None
-    yield "kept weights are not scaled by 1 / (1 - rate)", (kept > 0).double()
-    yield "kept weights are scaled by 1 / (1 - rate) twice", kept * kept
-    yield "the weights that should be kept are dropped", (kept == 0).double() * kept.max()
-    yield "all heads have the first one's dropout mask", kept[:, :1].expand_as(kept)
+    yield "kept weights are not scaled by 1 / (1 - rate)", (right > 0).double()
+    yield "kept weights are scaled by 1 / (1 - rate) twice", right * right
+    yield "the weights that should be kept are dropped", (right == 0).double() * right.max()
+    yield "all heads have the first one's dropout mask", right[:, :1].expand_as(right)
     group = problem.heads // problem.heads_kv
     if 1 < group < problem.heads:
-        yield "heads that share keys have one dropout mask", kept[:, ::group].repeat_interleave(group, 1)
-        again = kept[:, :group].repeat(1, problem.heads_kv, 1, 1)
+        yield "heads that share keys have one dropout mask", right[:, ::group].repeat_interleave(group, 1)
+        again = right[:, :group].repeat(1, problem.heads_kv, 1, 1)
         yield "the heads of every key head have the first one's dropout masks", again
     if problem.batch > 1:
-        yield "all sequences have the first one's dropout mask", kept[:1].expand_as(kept)
+        yield "all sequences have the first one's dropout mask", right[:1].expand_as(right)
     if problem.queries == problem.seqlen:
-        yield "queries and keys are exchanged in the dropout mask", kept.transpose(-1, -2)
+        yield "queries and keys are exchanged in the dropout mask", right.transpose(-1, -2)
     if asked.size > 1:
         own = asked.tokens[0]
         rows, keys = (x.argsort() for x in (asked.tokens.flatten(), asked.keys.flatten()))
         ranks = len(asked.tokens)
-        local = kept[:, :, own].repeat(1, 1, ranks, 1)[:, :, rows]
+        local = right[:, :, own].repeat(1, 1, ranks, 1)[:, :, rows]
         yield "every rank has the first one's dropout mask (local queries)", local
-        block = kept[:, :, own][..., asked.keys[0]].repeat(1, 1, ranks, ranks)[:, :, rows][..., keys]
+        block = right[:, :, own][..., asked.keys[0]].repeat(1, 1, ranks, ranks)[:, :, rows][..., keys]
         yield "every block has the first one's dropout mask (local queries and keys)", block

@@ -151,7 +151,7 @@ def merged(
             out, lse = merge(asked, blocks, towards, formula, lse_of, empty)
             made.update(out=out, lse=lse.squeeze(-1))
         if which not in made:
-            made[which] = getattr(asked.reference.but(given=(made["out"], made["lse"])), which)
+            made[which] = getattr(asked.reference.but(saved=(made["out"], made["lse"])), which)
         return made[which].transpose(1, 2)
 
     return Hypothesis(name, cause, {which: partial(tensor, which) for which in (*FORWARD, *BACKWARD)}, order)

@@ -58,22 +58,22 @@ def _maps(heads: int, kv: int) -> dict[str, Tensor]:
 
 def _sums(kv: int, share: int) -> dict[str, Stage]:
     """What may be made of the query heads of a group in place of their sum, of (B, H, S, D)."""
-    place = torch.arange(kv * share) % share
+    index = torch.arange(kv * share) % share
 
     def only(chosen: Tensor) -> Stage:
         return lambda x: x * chosen.double()[:, None, None]
 
     found = {
         "the mean over its group of query heads, not the sum": lambda x: x / share,
-        "only the first query head of its group": only(place == 0),
-        "only the last query head of its group": only(place == share - 1),
+        "only the first query head of its group": only(index == 0),
+        "only the last query head of its group": only(index == share - 1),
         "the sum over the query heads h % Hk, not those of its group": lambda x: (
             x.unflatten(1, (share, kv)).transpose(1, 2).flatten(1, 2)
         ),
     }
     if share > 2:
-        found["the sum without the first query head of its group"] = only(place != 0)
-        found["the sum without the last query head of its group"] = only(place != share - 1)
+        found["the sum without the first query head of its group"] = only(index != 0)
+        found["the sum without the last query head of its group"] = only(index != share - 1)
     return found
 
 

@@ -32,9 +32,9 @@ def _of_keys(asked: Asked, word: str, part: Attention) -> Iterator[Hypothesis]:
         yield Hypothesis(name, f"out is the partial of {word}", {"out": every["out"]})
         yield Hypothesis(name, f"lse is the partial of {word}", {"lse": every["lse"]})
     if set(asked.wrong) & set(BACKWARD):
-        for what, given in _given(right, part.out, part.lse).items():
+        for what, pair in _saved(right, part.out, part.lse).items():
             cause = f"the backward is given the {what} of {word}, not of all keys"
-            yield Hypothesis(f"a partial {what}: {word} (backward)", cause, gradients_of(right.but(given=given)))
+            yield Hypothesis(f"a partial {what}: {word} (backward)", cause, gradients_of(right.but(saved=pair)))
         cause = f"the gradients are those of {word} alone"
         yield Hypothesis(f"gradients of a partial: {word}", cause, gradients_of(part))
 
@@ -44,15 +44,15 @@ def _of_rows(asked: Asked, whose: str, move: Stage) -> Iterator[Hypothesis]:
     right, on = asked.reference, asked.on_ranks(move)
     out, lse = on(right.out), on(right.lse[..., None]).squeeze(-1)
     if set(asked.wrong) & set(BACKWARD):
-        for what, given in _given(right, out, lse).items():
+        for what, pair in _saved(right, out, lse).items():
             cause = f"the backward is given the {what} of {whose}"
-            yield Hypothesis(f"{what} of {whose} (backward)", cause, gradients_of(right.but(given=given)))
+            yield Hypothesis(f"{what} of {whose} (backward)", cause, gradients_of(right.but(saved=pair)))
     if "half" in whose:
         for name, moved in (("out", out), ("lse", lse)):
             yield Hypothesis(f"{name} of {whose}", f"{name} is that of {whose}", {name: moved.transpose(1, 2)})
 
 
-def _given(right: Attention, out: Tensor, lse: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+def _saved(right: Attention, out: Tensor, lse: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     return {"lse": (right.out, lse), "out": (out, right.lse), "out and lse": (out, lse)}
 
 

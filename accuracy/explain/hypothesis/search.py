@@ -46,7 +46,7 @@ FAMILIES: tuple[tuple[str, Callable[[Asked], Iterator[Hypothesis]]], ...] = (
     ("cast", cast.between_blocks),
     ("blocks", blocks.hypotheses),
     ("pairs", pairs.hypotheses),
-    ("given", backward.given),
+    ("given", backward.saved_values),
 )
 QUICK = ("factor", "mask", "blocks")
 """Families that are tried on large problems."""
@@ -183,11 +183,11 @@ def _rounded_again(asked: Asked) -> Attention:
     """The gradients' base with each element of the returned out and lse off by a unit roundoff, this way or that: a
     wrong lse can make terms that cancel many orders larger than their sum."""
     base = asked.bases[-1][1]
-    assert base.given is not None
+    assert base.saved is not None
     generator = torch.Generator().manual_seed(0)
     unit = FORMATS[asked.case.dtype].unit_roundoff
-    out, lse = (x * (1 + unit * torch.randn(x.shape, generator=generator, dtype=x.dtype)) for x in base.given)
-    return base.but(given=(out, lse))
+    out, lse = (x * (1 + unit * torch.randn(x.shape, generator=generator, dtype=x.dtype)) for x in base.saved)
+    return base.but(saved=(out, lse))
 
 
 def _attention(case: Case, targets: Targets) -> Attention:
