@@ -152,9 +152,9 @@ class Account:
         off = x[:, : len(tokens)].double().nan_to_num() - expected
         size = expected.norm()
         if not off.norm() <= band * size:
-            numbers = {"error_rel": float(off.norm() / size), "error_max": float(off.abs().max()), "band": band}
             count = int((off.abs() > band * size / expected.numel() ** 0.5).sum())
-            self._find("other sum", rank, -1, None, count, tensor=name, **numbers)
+            error, most = float(off.norm() / size), float(off.abs().max())
+            self._find("other sum", rank, -1, None, count, tensor=name, error_rel=error, error_max=most, band=band)
 
     def _find(
         self, finding: str, rank: int, step: int, met: Met | None, count: int, *, way: str = "", tensor: str = "",

@@ -67,7 +67,8 @@ def attributions(results: pd.DataFrame) -> list[Attribution]:
         if places and tensor in ALL_TENSORS:
             published = groups[frozenset()]
             ratio = float((published["error_rel"] / published["single_device_rel"]).mean())
-            found.append(Attribution(variant, dtype, int(size), tensor, *_shares(value, places, ratio), ratio))
+            named = str(variant), str(dtype), int(str(size)), str(tensor)
+            found.append(Attribution(*named, *_shares(value, places, ratio), ratio))
     return sorted(found, key=lambda each: ALL_TENSORS.index(each.tensor))
 
 
