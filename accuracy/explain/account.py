@@ -34,8 +34,9 @@ class Partial(NamedTuple):
 
 @dataclass
 class Account:
-    """Of one case. pairs: (H, Sq, S) of each direction, in how many calls; sums: what the kernel gave for each token,
-    by tensor, in float64; states: how to read the last running state of a (tensor, rank)."""
+    """What the kernel calls of one case computed, and what was joined. pairs: (H, Sq, S) of each direction, in how many
+    calls; sums: what the kernel gave for each token, by tensor, in float64; states: how to read the last running state
+    of a (tensor, rank)."""
 
     watch: Watch
     pairs: dict[str, Tensor] = field(default_factory=dict)
@@ -49,7 +50,7 @@ class Account:
     def called(
         self, way: str, rank: int, block: Block, met: Met | None, results: Mapping[str, tuple[Tensor, Tensor]]
     ) -> None:
-        """After a kernel call; results: by tensor, what it returned and the reference of that."""
+        """Count a kernel call. results: by tensor, what it returned and the reference of that."""
         if met is None:
             self.unknown.add(way)
             return
@@ -67,11 +68,12 @@ class Account:
             self._merge(met, out, lse.transpose(1, 2))
 
     def joins(self, name: str, rank: int, last: Callable[[], Tensor]) -> None:
-        """A rank begins to join a tensor; last: reads what it holds, as it is to be returned."""
+        """Note that a rank begins to join a tensor. last: reads what it holds, as it is to be returned."""
         self.states.setdefault((name, rank), []).append(last)
 
     def take(self, name: str, rank: int, block: Tensor) -> list[Partial]:
-        """What is being joined. A block that the kernel did not give as it is stands for all that it gave since."""
+        """Return the partials that are being joined: the block, or all that are pending where no kernel call returned
+        the block as it is."""
         pending = self.pending.setdefault((name, rank), [])
         taken = self.taken.setdefault((name, rank), [])
         again = any(each() is block for each in taken)
@@ -84,7 +86,7 @@ class Account:
         return joined
 
     def close(self, results: Sequence[Results]) -> None:
-        """After the run, of which these are the results."""
+        """Compare the results of the run with what was counted and joined."""
         for way in self.pairs.keys() - self.unknown:
             self._missing(way)
         for (name, rank), left in self.pending.items():
@@ -124,7 +126,7 @@ class Account:
         return self.sums.setdefault(name, torch.zeros_like(self.watch.targets.reference[name]))
 
     def _merge(self, met: Met, out: Tensor, lse: Tensor) -> None:
-        """out, lse in token layout: the weighted mean of all that the kernel gave for a row."""
+        """Add out and lse, in token layout, to the weighted mean of all that the kernel gave for a row."""
         whole = self._sum("out")
         if self.norm is None:
             self.norm = whole.new_full(whole.shape[:3], -torch.inf)
@@ -135,8 +137,8 @@ class Account:
         whole[index], self.norm[index] = before * whole[index] + new * out, joint
 
     def _returned(self, name: str, rank: int, x: Tensor) -> None:
-        """As the last running state, to the last bit; as the sum of what the kernel gave, to rounding: no precision
-        policy rounds more than one in bfloat16 does, and a block too many or too few is more than that."""
+        """A result must equal the last running state to the last bit, and the sum of what the kernel gave to rounding:
+        no policy rounds more than one in bfloat16 does, and a block too many or too few is more than that."""
         x, states = self.watch.here(x), self.states.get((name, rank), [])
         if len(states) == 1 and (last := self.watch.here(states[0]())).shape == x.shape:
             differs = (last != x) & ~(last.isnan() & x.isnan())

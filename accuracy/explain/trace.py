@@ -28,8 +28,8 @@ from accuracy.world.base import Tensors
 
 
 def answer(observation: Observation) -> Answer:
-    """Rows of `steps/`. With padding, those of the length that ranks share, whose last tokens are drawn like others: a
-    trace tells rows apart by their bits."""
+    """Return rows of `steps/`. With padding, these are of the length that ranks share, whose last tokens are drawn like
+    others: a trace tells rows apart by their bits."""
     case, targets, shards = observation.case, observation.targets, observation.shards
     if case.problem.padding is not None and case.inputs.name != "captured":
         problem = replace(case.problem.padded(case.variant.sharding, case.world_size), padding=None)
@@ -40,7 +40,7 @@ def answer(observation: Observation) -> Answer:
 
 
 def steps(case: Case, targets: Targets, shards: Sequence[Tensors]) -> list[Row]:
-    """Rows of `steps/`; none where the schedule calls no kernel of ours, needs ranks of its own, or is not traced."""
+    """Return rows of `steps/`; none where the schedule calls no kernel of ours, needs own ranks or is not traced."""
     simulated = replace(case, world="simulated")
     schedules = [schedule_of(part) for part in (case.variant.forward, case.variant.backward)]
     problem = case.problem

@@ -64,11 +64,11 @@ class Watch:
         self.device = self.targets.inputs.q.device
 
     def here(self, x: Tensor) -> Tensor:
-        """A tensor of a rank where the reference is."""
+        """Move a tensor of a rank to the reference's device."""
         return x.detach().to(self.device)
 
     def met(self, q: Tensor, k: Tensor) -> Met | None:
-        """Which tokens q (B, S', H', D) and k (B, S'', Hk', D) are; None where rows are no rows of the inputs."""
+        """Find which tokens q (B, S', H', D) and k (B, S'', Hk', D) are; None where rows are no rows of the inputs."""
         queries, keys = (_tokens(self.here(x[0]), self.index[name]) for x, name in ((q, "q"), (k, "k")))
         return None if queries is None or keys is None else Met(queries[0], keys[0], queries[1], keys[1])
 
@@ -80,7 +80,7 @@ class Watch:
         return int(owners[0]) if len(owners) == 1 else -1
 
     def note(self, way: str, rank: int, state: str, met: Met | None, pairs: dict[str, tuple[Tensor, Tensor]]) -> None:
-        """A row for each tensor: the schedule's value, and the reference's."""
+        """Add a row for each tensor. pairs: the schedule's value and the reference's."""
         natural, kernel = self.targets.natural(self.case.problem), self.case.kernel
         quantised = 8 * unit_roundoff(kernel.name, kernel.options_text)
         for name, (x, reference) in pairs.items():

@@ -55,13 +55,13 @@ MOST_COMPARED, MOST_ROWS = 32, 12  # of a tensor: hypotheses that are compared w
 
 
 def answer(observation: Observation) -> Answer:
-    """Rows of `hypotheses/`."""
+    """Return rows of `hypotheses/`."""
     found = rows(observation.case, observation.targets, observation.results, observation.compared)
     return Answer(tables={"hypotheses": found})
 
 
 def rows(case: Case, targets: Targets, results: Sequence[Results], compared: Mapping[str, Compared]) -> list[Row]:
-    """Of a case whose ranks returned `results`."""
+    """Try all hypotheses on what a case's ranks returned; return rows of `hypotheses/`."""
     unknown = {"head_dim_v", "sinks"} & set(case.problem.features)
     if case.problem.queries * case.problem.seqlen > MOST_PAIRS or unknown:
         return []
@@ -91,7 +91,7 @@ def rows(case: Case, targets: Targets, results: Sequence[Results], compared: Map
 
 
 def _try(asked: Asked, tried: Mapping[str, "Tried"]) -> None:
-    """All hypotheses on the tensors that are asked about."""
+    """Compare all hypotheses with the tensors that are asked about."""
     for family, hypotheses in FAMILIES if asked.wrong else ():
         for hypothesis in hypotheses(asked) if family in QUICK or not asked.is_part else ():
             for name in asked.wrong:
@@ -100,7 +100,7 @@ def _try(asked: Asked, tried: Mapping[str, "Tried"]) -> None:
 
 
 def _consequences(asked: Asked, tried: Mapping[str, "Tried"], forward: Sequence[str]) -> None:
-    """What a wrong forward makes of the gradients: from what it returned, or with the same cause in the backward."""
+    """Compare the gradients with what a wrong forward makes of them: from what it returned, or with its own cause."""
     best = {each.hypothesis.name: each for name in forward for each in tried[name].found if each.explains}
     for name in set(asked.wrong) - set(forward):
         if "out" in asked.returned:
