@@ -6,14 +6,17 @@ import pandas as pd
 import pytest
 
 from tests import planting
-from tests.explain.test_trace import steps
+from tests.explain.test_trace import outside, steps
 from tests.variants import schedules, skip_if_bound_to_a_kernel, skip_if_not_traced
 
 COLUMNS = ["way", "rank", "step", "tensor", "finding", "count"]
 
 
 def findings(*overrides: str, folders: tuple[Path, ...] = ()) -> pd.DataFrame:
-    found = steps(*overrides, folders=folders)
+    return findings_of(steps(*overrides, folders=folders))
+
+
+def findings_of(found: pd.DataFrame) -> pd.DataFrame:
     assert len(found)
     return found.reindex(columns=[*found.columns, *set(COLUMNS) - set(found)]).dropna(subset="finding")
 
@@ -29,14 +32,19 @@ MASKS = {
 @pytest.mark.parametrize("variant", schedules())
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
-def test_a_healthy_schedule_has_no_finding(variant: str, mask: str, dtype: str) -> None:
+def test_a_healthy_schedule_has_no_finding_and_its_steps_stay_inside_the_band(
+    variant: str, mask: str, dtype: str
+) -> None:
     skip_if_bound_to_a_kernel(variant)
     skip_if_not_traced(variant)
     if mask not in ("causal", "full") and variant in ("split_kv", "te_p2p"):
         pytest.skip(f"{variant} states no {mask}")
     words = f"variant={variant}", f"dtype={dtype}", "world_size=[1,2,3,4,8]", "unusable=record", *MASKS[mask].split()
-    found = findings(*words)
+    traced = steps(*words)
+    found = findings_of(traced)
     assert found.empty, found[COLUMNS].to_string()
+    if mask == "causal":
+        assert outside(traced).empty, outside(traced).head().to_string()
 
 
 ADD = "dq.add(block.query, dq_block)"
@@ -101,14 +109,11 @@ def test_a_planted_fault_is_accounted_for(tmp_path: Path, what: str) -> None:
     assert set(found.loc[found["finding"] != "other sum", "rank"]) <= {2}, said  # which is said of whose tensor it is
 
 
-def test_a_gradient_that_is_no_sum_of_what_was_computed_is_found_without_an_accumulator(
-    tmp_path: Path,
-) -> None:
+def test_a_gradient_that_is_no_sum_of_what_was_computed_is_found_without_an_accumulator(tmp_path: Path) -> None:
     """llama3 adds by its own means."""
     line = "dk[:, block.key] += dk_block"
-    folder = planting.slip(
-        tmp_path, "llama3", line, f"{line}; rank.world.rank == 1 and dk[:, block.key].add_(dk_block)"
-    )
+    again = f"{line}; rank.world.rank == 1 and dk[:, block.key].add_(dk_block)"
+    folder = planting.slip(tmp_path, "llama3", line, again)
     found = findings("variant=broken", "dtype=float64", "world_size=2", folders=(folder,))
     assert set(found["finding"]) == {"other sum"}
     assert set(found["tensor"]) == {"dk"}
