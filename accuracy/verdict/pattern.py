@@ -129,7 +129,7 @@ def _integers(values: Iterable[Any]) -> tuple[int, ...]:
 
 
 def _by_precision(dtypes: Iterable[Any]) -> tuple[str, ...]:
-    return tuple(sorted(set(map(str, dtypes)), key=lambda dtype: DTYPES[dtype].precision))
+    return tuple(sorted(set(map(str, dtypes)), key=lambda dtype: (DTYPES[dtype].precision, dtype)))
 
 
 def _others(judged: pd.DataFrame, tensors: tuple[str, ...]) -> tuple[str, ...]:
