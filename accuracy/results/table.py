@@ -88,7 +88,7 @@ STEPS_SCHEMA = _schema(
 )
 HYPOTHESES_SCHEMA = _schema(
     ("string", "case_id tensor"),
-    ("string", "family hypothesis"),  # a file of accuracy/explain/hypothesis; the idea, the same whatever its parameter
+    ("string", "family hypothesis"),  # FAMILIES of explain/hypothesis; the idea, the same whatever its parameter
     ("string", "cause parameter"),  # cause: a clause that says it
     ("int64", "freedom"),  # how many numbers were fitted to the tensor
     ("float64", "residual"),  # ||x - prediction|| / ||reference||
