@@ -16,8 +16,7 @@ import torch.distributed as dist
 from accuracy.api.measure import execute
 from accuracy.api.request import Function, plain, request
 from accuracy.config.checks import values_of
-from accuracy.config.hold import EVERYWHERE
-from accuracy.config.worlds import OF_FUNCTIONS
+from accuracy.config.settle import EVERYWHERE, OF_FUNCTIONS
 from accuracy.core.dtype import DTYPES, rounding_band
 from accuracy.core.entry import OF_PROBLEM, entry
 from accuracy.core.errors import ConfigError, RanksEnded

@@ -9,7 +9,7 @@ import pandas as pd
 
 from accuracy.bound import advise
 from accuracy.config import find
-from accuracy.config.knobs import complete_part
+from accuracy.config.find import complete_part
 from accuracy.core.case import Problem
 from accuracy.core.dtype import FORMATS
 from accuracy.core.entry import entry

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from accuracy.config.read import Configuration
-from accuracy.core import given
+from accuracy.core import plugins
 from accuracy.core.case import Case, Variant
 from accuracy.execute import pool, start, worker
 from accuracy.execute.plan import Planned
@@ -94,7 +94,7 @@ def _needs_no_other(each: Planned) -> bool:
 
 
 def _is_given(variant: Variant) -> bool:
-    return str(dict(variant.options).get("fn", "")).startswith(given.PREFIX)
+    return plugins.is_handed_over(str(dict(variant.options).get("fn", "")))
 
 
 def _run_alone(case: Case, shards: Sequence[Tensors]) -> Ran:

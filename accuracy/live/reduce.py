@@ -22,8 +22,8 @@ from accuracy.live.judge import judge, numbers_of, rows_of
 from accuracy.live.rerun import Rerun
 from accuracy.live.slices import few_rows, sliced
 from accuracy.live.verdict import label_of, verdict
+from accuracy.runtime import arithmetic
 from accuracy.runtime import device as devices
-from accuracy.runtime import kept
 from accuracy.verdict.label import PRECISION_FLOOR, ROUNDING
 
 Shows = Callable[[Candidate], bool]
@@ -102,7 +102,7 @@ def _of_function(call: Call, row: dict[str, Any], run: Rerun, path: Path) -> Red
 
     def label(candidate: Candidate) -> str:
         try:
-            with kept.random_state():
+            with arithmetic.random_state_restored():
                 torch.manual_seed(0)
                 found = run.results(candidate.inputs(call))
             return _label(found, tensor)

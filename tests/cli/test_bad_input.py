@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from accuracy.cli import INTERNAL_ERROR, REPORT_IT
-from accuracy.cli import application as command
+from accuracy.cli import INTERNAL_ERROR, REPORT_IT, USAGE_ERROR, job
 from accuracy.runtime import device
 from tests.attack.test_bad_input import MAINS
 from tests.command_line import TINY, CommandLine, assert_one_line, finish, start
@@ -260,7 +259,7 @@ def test_a_fault_of_ours_has_a_status_and_a_file_of_its_own(
         raise ValueError("a bug")
 
     monkeypatch.setattr(tempfile, "tempdir", str(accuracy.folder))
-    monkeypatch.setattr(command, "measure", broken)
+    monkeypatch.setattr(job, "measure", broken)
     answer = accuracy(*TINY)
     assert answer.status == INTERNAL_ERROR
     (file,) = accuracy.folder.glob("accuracy-*.txt")
@@ -276,7 +275,7 @@ def test_wrong_words_of_any_command_are_told_in_one_line(
     with pytest.raises(SystemExit) as stopped:
         MAINS[name](words)
     told = capsys.readouterr()
-    assert (stopped.value.code, told.out) == (command.USAGE_ERROR, "")
+    assert (stopped.value.code, told.out) == (USAGE_ERROR, "")
     assert told.err.startswith(f"{name}: ")
     assert told.err[:-1].isprintable()
     assert told.err.endswith(f"({name} --help says what is allowed)\n")

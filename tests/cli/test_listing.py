@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from accuracy import __version__
-from accuracy.cli import commands, listing, run
+from accuracy.cli import listing, run
 from accuracy.core.errors import ConfigError
 from accuracy.core.paths import CONFIGS, PACKAGE
 
@@ -72,11 +72,11 @@ def test_the_version_is_the_package_s_and_not_hydra_s(
 
 def test_the_help_lists_every_subcommand_and_each_has_a_help_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     files = {path.stem for path in (PACKAGE / "cli").glob("*.py") if "def main(arguments" in path.read_text()}
-    assert set(commands.COMMANDS) == files
-    for name in commands.COMMANDS:
-        assert f"  accuracy {name} " in commands.text()
+    assert set(listing.COMMANDS) == files
+    for name in listing.COMMANDS:
+        assert f"  accuracy {name} " in listing.commands()
         with pytest.raises(SystemExit) as ended:
-            commands.run([name, "--help"])
+            run.subcommand([name, "--help"])
         assert ended.value.code == 0
         assert f"usage: accuracy {name}" in capsys.readouterr().out
 
@@ -86,12 +86,12 @@ def test_the_help_lists_every_subcommand_and_each_has_a_help_of_its_own(capsys: 
                               (["+key=1"], False), (["~also.trace"], False), ([], False)]
 )  # fmt: skip
 def test_a_first_word_without_an_equals_sign_is_a_subcommand(words: list[str], is_command: bool) -> None:
-    assert commands.is_command(words) == is_command
+    assert run.is_subcommand(words) == is_command
 
 
 def test_an_unknown_subcommand_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match="did you mean check"):
-        commands.run(["chek", "run"])
+        run.subcommand(["chek", "run"])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import torch
 from omegaconf import OmegaConf
 
 from accuracy.config import find
-from accuracy.config.knobs import CONTENTS
+from accuracy.config.find import CONTENTS
 from accuracy.config.read import Configuration
 from accuracy.core import plugins
 from accuracy.core.case import Problem

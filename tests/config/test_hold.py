@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from accuracy.config.compose import compose
-from accuracy.config.hold import held
 from accuracy.config.read import read
+from accuracy.config.settle import held
 
 FULL = ("experiment=diagnose", "variant=ring")
 

@@ -3,14 +3,13 @@
 from typing import Any
 
 from accuracy.config.compose import compose
-from accuracy.config.hold import held
-from accuracy.config.worlds import settle
+from accuracy.config.settle import settled as in_force
 
 FUNCTION = ("experiment=diagnose", "variant=callable", "variant.fn=my_package.my_attention")
 
 
 def settled(*words: str) -> dict[str, Any]:
-    return settle(held(compose(*FUNCTION, *words), {word.partition("=")[0] for word in words}))
+    return in_force(compose(*FUNCTION, *words), {word.partition("=")[0] for word in words})
 
 
 def sizes(*words: str) -> dict[str, Any]:

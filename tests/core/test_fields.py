@@ -120,7 +120,7 @@ def in_the_grid(name: str) -> None:
     if name in TWO:
         first, second = planned(*TWO[name])
         axis = next(each for each in fields.AXES if each.name == name)
-        assert axis.said(first) != axis.said(second)
+        assert axis.text(first) != axis.text(second)
 
 
 def in_the_gate(name: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from accuracy.core import given, own_code
+from accuracy.core import own_code, plugins
 
 FILES = {
     "theirs/__init__.py": "from .ring import attend, wrapped",
@@ -65,13 +65,13 @@ def test_an_edit_that_this_process_has_not_loaded_is_no_code_that_another_proces
 
     codes = []
     for edited, process in ((False, b"one"), (False, b"another"), (True, b"one"), (True, b"another")):
-        stamp = given.STARTED + (10 if edited else -10)
+        stamp = plugins.STARTED + (10 if edited else -10)
         for name in FILES:
             os.utime(theirs / name, (stamp, stamp))
-        monkeypatch.setattr(given, "PROCESS", process)
-        given.give({"attend": package.attend})
-        codes.append(given.find("given:attend").code)
-    given.give({})
+        monkeypatch.setattr(plugins, "PROCESS", process)
+        plugins.hand_over({"attend": package.attend})
+        codes.append(plugins.load_function("given:attend").code)
+    plugins.hand_over({})
     assert codes[0] == codes[1]
     assert len({*codes}) == 3
 

@@ -3,7 +3,7 @@ import json
 import pandas as pd
 import pytest
 
-from accuracy.cli import application, publish, report
+from accuracy.cli import INTERRUPTED, USAGE_ERROR, publish, report
 from accuracy.results import cell, run_table, table
 from accuracy.stack import measure
 from tests.command_line import CommandLine
@@ -38,7 +38,7 @@ MISTAKES = {
 def test_a_mistake_is_one_line_and_nothing_is_written(name: str, accuracy: CommandLine) -> None:
     words, *told = MISTAKES[name]
     answer = accuracy(*STACK, *words.split())
-    assert answer.status == application.USAGE_ERROR
+    assert answer.status == USAGE_ERROR
     assert len(answer.err.strip().splitlines()) == 1
     assert all(each in answer.err for each in told)
     assert not (accuracy.folder / "outputs").exists()
@@ -60,7 +60,7 @@ def test_a_run_is_resumed_where_it_was_killed(accuracy: CommandLine, monkeypatch
 
     second.unlink()
     monkeypatch.setattr(measure.StackPipeline, "measure", stopped)
-    assert accuracy(*STACK, "output_dir=run").status == application.INTERRUPTED
+    assert accuracy(*STACK, "output_dir=run").status == INTERRUPTED
     assert json.loads((folder / "run.json").read_text())["ended"] is None
     assert first.exists()
 
