@@ -4,7 +4,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -32,10 +32,19 @@ MISTAKES = ConfigError, HydraException, OmegaConfBaseException, YAMLError
 
 def start(arguments: list[str]) -> int:
     """The exit status of these words, see `accuracy.cli.run`."""
+    return _status(lambda: as_rank(lambda launch: _run_application(arguments, launch)))
+
+
+def _status(work: Callable[[], int]) -> int:
+    """The exit status of `work`; as `status_of`, and of several launched processes one speaks."""
     try:
-        return as_rank(lambda launch: _run_application(arguments, launch))
-    except ConfigError as error:
+        return work()
+    except (ConfigError, OmegaConfBaseException) as error:
         return _complain(error)
+    except OSError as error:
+        if error.filename is None or error.strerror is None:
+            return internal("accuracy", error)
+        return _complain(ConfigError(unusable(error)))
     except Exception as error:
         return internal("accuracy", error)
 
@@ -95,16 +104,9 @@ def _compose_once(arguments: list[str]) -> None:
 def _run_job(config: DictConfig, launch: Launch | None) -> int:
     """Hydra calls it once, or once for each job of a sweep, where a mistake in one leaves the others alone; a launcher
     may do so in processes of its own, several a job."""
-    try:
-        return as_rank(lambda started: _measured(config, started)) if launch is None else _measured(config, launch)
-    except (ConfigError, OmegaConfBaseException) as error:
-        return _complain(error)
-    except OSError as error:
-        if error.filename is None or error.strerror is None:
-            return internal("accuracy", error)
-        return _complain(ConfigError(unusable(error)))
-    except Exception as error:
-        return internal("accuracy", error)
+    if launch is not None:
+        return _status(lambda: _measured(config, launch))
+    return _status(lambda: as_rank(lambda started: _measured(config, started)))
 
 
 def _measured(config: DictConfig, launch: Launch | None) -> int:

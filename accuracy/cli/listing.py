@@ -111,7 +111,7 @@ def folders_of(arguments: Sequence[str]) -> list[Path]:
 def check_sizes(folders: Iterable[Path]) -> None:
     """Raises ConfigError for a file whose aliases stand for more values than anyone can read: a few lines can stand for
     billions."""
-    import yaml  # type: ignore[import-untyped]  # here: the help does without
+    import yaml  # here: the help does without
 
     for path in (path for folder in folders for path in sorted(folder.rglob("*.yaml"))):
         try:

@@ -106,7 +106,7 @@ def _parts_of_path(path: "Case | Other | None") -> list[tuple[str, ...]]:
 
 
 def _policies(case: "Case") -> list[str]:
-    paths = filter(None, (case, case.against))
+    paths: list[Case | Other] = [case, *filter(None, [case.against])]
     return [_policy(each) for path in paths for each in (path.forward_precision, path.backward_precision)]
 
 
