@@ -16,7 +16,7 @@ from accuracy.api.tables import path_of
 from accuracy.config.checks import values_of
 from accuracy.config.read import Configuration
 from accuracy.core import plugins
-from accuracy.core.entry import OF_PROBLEM, entry
+from accuracy.core.errors import OF_PROBLEM, entry
 from accuracy.execute import run as runs
 from accuracy.execute.dispatch import Launched, task_of
 from accuracy.execute.folder import opened
