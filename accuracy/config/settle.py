@@ -97,7 +97,7 @@ def held(config: Mapping[str, Any], given: set[str]) -> Config:
         given = given | {"problem.seqlen", "world_size"}
     found["given"] = sorted(given)
     if found.get("given_keys") == EVERYWHERE and isinstance(found.get("also"), Mapping):
-        found["also"] = {name: _held(grid, found["problem"], given) for name, grid in found["also"].items()}
+        found["also"] = {name: _held(grid, found.get("problem") or {}, given) for name, grid in found["also"].items()}
     return found
 
 
