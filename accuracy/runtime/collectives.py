@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode  # private: torch has no public way to see its operators
 
 from accuracy.core import own_code
 from accuracy.core.errors import NOT_SHARED, NotShared
