@@ -16,7 +16,7 @@ import torch.distributed as dist
 from accuracy.api.measure import execute
 from accuracy.api.request import Function, plain, request
 from accuracy.config.checks import values_of
-from accuracy.config.settle import EVERYWHERE, OF_FUNCTIONS
+from accuracy.config.resolve import EVERYWHERE, OF_FUNCTIONS
 from accuracy.core.dtype import DTYPES, rounding_band
 from accuracy.core.errors import OF_PROBLEM, ConfigError, RanksEnded, entry
 from accuracy.core.probes import REFERENCE_ERROR

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from accuracy.config.compose import compose, nodes
-from accuracy.config.settle import keys_of, replayed, settled
+from accuracy.config.resolve import keys_of, replayed, resolved
 from accuracy.core import plugins
 from accuracy.core.errors import ConfigError
 
@@ -54,7 +54,7 @@ def request(
         **(keys or {}),
     }
     config["problem"] |= {**(defaults or {}), **arguments}
-    return settled(replayed(config, given_keys | keys_of(words)), given_keys - {"world"})
+    return resolved(replayed(config, given_keys | keys_of(words)), given_keys - {"world"})
 
 
 def check_of_no_function(sharding: str, layout: str) -> None:

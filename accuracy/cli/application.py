@@ -21,7 +21,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from accuracy.cli import USAGE_ERROR, internal, job, listing, sweep, unusable
 from accuracy.cli.launched import as_rank, speaks
-from accuracy.config.settle import keys_of, replayed, settled
+from accuracy.config.resolve import keys_of, replayed, resolved
 from accuracy.core.errors import ConfigError, NoRendezvous, printable, unknown
 from accuracy.core.paths import CONFIGS
 from accuracy.execute.start import Launch
@@ -117,7 +117,7 @@ def _measured(config: DictConfig, launch: Launch | None) -> int:
     command = [*(f"--config-dir={folder}" for folder in folders), *quoted]
     plain: Any = OmegaConf.to_container(config, resolve=True)
     given = keys_of(words)
-    plain = settled(replayed(plain, given), given)
+    plain = resolved(replayed(plain, given), given)
     return job.measure(sweep.placed(plain), folders, command, launch)
 
 

@@ -56,8 +56,8 @@ def named_paths(key: str, texts: Any, folders: Sequence[Path]) -> Iterator[Named
 
 def needs_processes(texts: Any) -> bool:
     """Whether one of the paths is a function's, a user's or a package's."""
-    nodes = _variant_nodes(())
     names = [text for text in ([] if texts is None else values_of(texts)) if isinstance(text, str)]
+    nodes = _variant_nodes(()) if names else {}
     return any(
         is_function(text) or nodes.get(re.split("[/@+]", text)[0], {}).get("forward") == "callable" for text in names
     )

@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, SkipValidation
 from accuracy.config.checks import Axis, check, combinations, mapping, unknown_key
 from accuracy.config.find import parts, variants
 from accuracy.config.paths import NamedPath, named_paths
-from accuracy.config.settle import EVERYWHERE
+from accuracy.config.resolve import EVERYWHERE
 from accuracy.core.case import Part, Problem, Reruns, Stack, Variant
 from accuracy.core.dtype import DTYPES
 from accuracy.core.errors import ConfigError

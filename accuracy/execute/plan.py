@@ -13,7 +13,7 @@ import torch
 
 from accuracy.config.grid import cases_of, stop_at_useless_knobs
 from accuracy.config.read import Configuration
-from accuracy.config.settle import EVERYWHERE
+from accuracy.config.resolve import EVERYWHERE
 from accuracy.core import fields, plugins, sharding
 from accuracy.core.case import Case, Part
 from accuracy.core.errors import ConfigError

@@ -38,12 +38,11 @@ def keys_of(words: Collection[str]) -> set[str]:
     return {word.partition("=")[0].lstrip("+") for word in words}
 
 
-def settled(config: Mapping[str, Any], given: Collection[str]) -> Config:
+def resolved(config: Mapping[str, Any], given: Collection[str]) -> Config:
     """Return the configuration with `given` in force in every grid, and with functions, where nobody chose a world, in
     a world of processes."""
-    given = {*given}
-    config = held(config, given)
-    return config if "world" in given else in_worlds(config)
+    found = with_given(config, {*given})
+    return found if "world" in given else in_worlds(found)
 
 
 def replayed(config: Mapping[str, Any], given: Collection[str]) -> Config:
@@ -82,7 +81,7 @@ def _call(folder: Path, layer: str) -> Recorded:
     return calls[0] if unnamed else choose(folder, layer)
 
 
-def held(config: Mapping[str, Any], given: set[str]) -> Config:
+def with_given(config: Mapping[str, Any], given: set[str]) -> Config:
     """Return the configuration with `given` in force in every grid. A sharding by lengths, as 40+20+36, gives the
     length of the sequence and the number of ranks, where nobody gave these."""
     found = {**config}
@@ -96,12 +95,13 @@ def held(config: Mapping[str, Any], given: set[str]) -> Config:
             found["world_size"] = len(lengths)
         given = given | {"problem.seqlen", "world_size"}
     found["given"] = sorted(given)
+    main = found.get("problem") or {}
     if found.get("given_keys") == EVERYWHERE and isinstance(found.get("also"), Mapping):
-        found["also"] = {name: _held(grid, found.get("problem") or {}, given) for name, grid in found["also"].items()}
+        found["also"] = {name: _grid_with(grid, main, given) for name, grid in found["also"].items()}
     return found
 
 
-def _held(grid: Any, main: Mapping[str, Any], given: set[str]) -> Any:
+def _grid_with(grid: Any, main: Mapping[str, Any], given: set[str]) -> Any:
     """Return a further grid without the keys that are given. main: the main grid's problem."""
     if not isinstance(grid, Mapping):
         return grid

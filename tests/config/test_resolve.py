@@ -3,7 +3,7 @@
 from typing import Any
 
 from accuracy.config.read import read
-from accuracy.config.settle import keys_of, settled
+from accuracy.config.resolve import keys_of, resolved
 from tests.measuring import composed
 
 DIAGNOSE = ("experiment=diagnose", "variant=ring")
@@ -11,7 +11,7 @@ FUNCTION = ("experiment=diagnose", "variant=callable", "variant.fn=my_package.my
 
 
 def grids(*words: str, experiment: tuple[str, ...] = DIAGNOSE) -> list[Any]:
-    configuration = read(settled(composed(*experiment, *words), keys_of(words)))
+    configuration = read(resolved(composed(*experiment, *words), keys_of(words)))
     return [configuration, *configuration.also]
 
 
@@ -38,7 +38,7 @@ def test_documents_and_queries_follow_the_length_that_is_given() -> None:
 
 def test_a_sharding_by_lengths_gives_length_and_ranks() -> None:
     node = {"forward": "ring", "backward": "ring", "sharding": "40+20"}
-    config = settled(composed("experiment=diagnose") | {"variant": {"mine": node}}, {"variant.sharding"})
+    config = resolved(composed("experiment=diagnose") | {"variant": {"mine": node}}, {"variant.sharding"})
     assert (config["problem"]["seqlen"], config["world_size"]) == (60, 2)
     assert all("world_size" not in grid and "seqlen" not in grid.get("problem", {}) for grid in config["also"].values())
 
@@ -52,12 +52,12 @@ def test_elsewhere_a_further_grid_is_what_its_author_wrote() -> None:
     main, *_ = grids("dtype=float64", experiment=("experiment=inputs_that_matter",))
     assert set(main.dtypes) == {"float64"}
     composition = composed("experiment=remedies", "seed=3")
-    assert settled(composition, {"seed"})["also"] == composition["also"]
+    assert resolved(composition, {"seed"})["also"] == composition["also"]
 
 
 def of_function(*words: str) -> tuple[Any, dict[str, Any]]:
     """The main grid's numbers of ranks, and those of the further grids that have their own."""
-    config = settled(composed(*FUNCTION, *words), keys_of(words))
+    config = resolved(composed(*FUNCTION, *words), keys_of(words))
     sizes = {name: grid["world_size"] for name, grid in config["also"].items() if "world_size" in grid}
     return config["world_size"], sizes
 
