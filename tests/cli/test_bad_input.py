@@ -80,7 +80,8 @@ MISTAKES = {  # words, and what the line must contain
     ),
     "padding in front": ("problem.padding=front", "problem.padding 'front' is unknown; allowed: end"),
     "padding that a full mask cannot hide": (
-        "variant=callable variant.fn=math.fsum world=processes problem.mask=full problem.seqlen=33 problem.padding=end",
+        "variant=callable variant.fn=tests.golden.ring.ring world_size=2 problem.mask=full problem.seqlen=33"
+        " problem.padding=end",
         "has no packed documents, which keep padding apart under a full mask",
     ),
     "queries without keys": (
