@@ -14,7 +14,7 @@ from tests.command_line import TINY, CommandLine, assert_one_line, finish, start
 MISTAKES = {  # words, and what the line must contain
     # names
     "unknown variant": ("variant=rng", "variant 'rng' is unknown; allowed: bpt, ", "did you mean ring?"),
-    "unknown kernel": ("kernel=cudnn", "kernel 'cudnn' is unknown; allowed: auto, ", "did you mean torch_cudnn?"),
+    "unknown kernel": ("kernel=egaer", "kernel 'egaer' is unknown; allowed: auto, ", "did you mean eager?"),
     "unknown experiment": ("experiment=demos", "experiment 'demos' is unknown", "did you mean demo?"),
     "unknown key": ("world_sizes=2", "key 'world_sizes' is unknown", "--help"),
     "unknown added key": ("+world_sizes=2", "configuration key 'world_sizes' is unknown", "did you mean world_size?"),
