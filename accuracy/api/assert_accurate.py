@@ -16,11 +16,9 @@ import torch.distributed as dist
 from accuracy.api.measure import execute
 from accuracy.api.request import Function, plain, request
 from accuracy.config.checks import values_of
-from accuracy.config.hold import EVERYWHERE
-from accuracy.config.worlds import OF_FUNCTIONS
+from accuracy.config.resolve import EVERYWHERE, OF_FUNCTIONS
 from accuracy.core.dtype import DTYPES, rounding_band
-from accuracy.core.entry import OF_PROBLEM, entry
-from accuracy.core.errors import ConfigError, RanksEnded
+from accuracy.core.errors import OF_PROBLEM, ConfigError, RanksEnded, entry
 from accuracy.core.probes import REFERENCE_ERROR
 from accuracy.gate.rules import Limits
 from accuracy.results.table import ALL_RANKS, FAILED, OK, RESULTS_SCHEMA, TOO_FEW_RANKS, UNSUPPORTED, Row

@@ -13,8 +13,7 @@ from torch import Tensor
 from accuracy.api.bounds import HOW, Exact, check_how, check_tensors, exact
 from accuracy.bound.limits import ALARM, Beyond, beyond, limits
 from accuracy.core.dtype import FORMATS
-from accuracy.core.entry import entry
-from accuracy.core.errors import ConfigError, unknown
+from accuracy.core.errors import ConfigError, entry, unknown
 from accuracy.runtime.arguments import NAMES, parameters, takes_any_word
 
 FORWARD, GRADIENTS = ("out", "lse"), ("dq", "dk", "dv")

@@ -12,8 +12,7 @@ from accuracy.bound.policy import POLICIES, Policy
 from accuracy.bound.running import Bound
 from accuracy.bound.running import bounds as running_bounds
 from accuracy.core.dtype import FORMATS
-from accuracy.core.entry import entry
-from accuracy.core.errors import ConfigError, unknown
+from accuracy.core.errors import ConfigError, entry, unknown
 from accuracy.core.number import count
 from accuracy.reference import float64
 from accuracy.reference.float64 import Reference

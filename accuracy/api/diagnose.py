@@ -8,8 +8,7 @@ import pandas as pd
 
 from accuracy.api.measure import execute
 from accuracy.api.request import Subjects, named, request
-from accuracy.core.entry import OF_PROBLEM, entry
-from accuracy.core.errors import ConfigError
+from accuracy.core.errors import OF_PROBLEM, ConfigError, entry
 from accuracy.results.table import HYPOTHESES_SCHEMA, STEPS_SCHEMA
 from accuracy.runtime.arguments import takes
 from accuracy.runtime.collectives import may_share

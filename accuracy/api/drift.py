@@ -11,8 +11,7 @@ import pandas as pd
 
 from accuracy.api.measure import execute
 from accuracy.api.request import check_of_no_function, named, request
-from accuracy.core.entry import OF_PROBLEM, entry
-from accuracy.core.errors import ConfigError
+from accuracy.core.errors import OF_PROBLEM, ConfigError, entry
 from accuracy.paths.table import boundaries, pairs, places
 from accuracy.paths.table import logprobs as of_words
 

@@ -15,8 +15,8 @@ from accuracy.api.request import Subjects, request
 from accuracy.api.tables import path_of
 from accuracy.config.checks import values_of
 from accuracy.config.read import Configuration
-from accuracy.core import given
-from accuracy.core.entry import OF_PROBLEM, entry
+from accuracy.core import plugins
+from accuracy.core.errors import OF_PROBLEM, entry
 from accuracy.execute import run as runs
 from accuracy.execute.dispatch import Launched, task_of
 from accuracy.execute.folder import opened
@@ -129,8 +129,8 @@ def _must_travel(plans: Sequence[Planned]) -> None:
     """Raises ConfigError for a function that cannot go to the processes of its ranks, which are started here."""
     variants = {each.case.variant for each in plans if each.unsupported is None and each.case.world_size > 1}
     for text in (str(dict(variant.options).get("fn", "")) for variant in variants):
-        if text.startswith(given.PREFIX):
-            given.check_travels(text)
+        if plugins.is_handed_over(text):
+            plugins.check_travels(text)
 
 
 def _shares(config: Mapping[str, Any]) -> bool:

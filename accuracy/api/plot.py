@@ -10,8 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from accuracy.chart import mark
-from accuracy.core.entry import entry
-from accuracy.core.errors import ConfigError, unknown
+from accuracy.core.errors import ConfigError, entry, unknown
 from accuracy.results.cell import KEYS
 from accuracy.results.glossary import COLUMNS
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS, OK

@@ -4,11 +4,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from accuracy.config import replay
 from accuracy.config.compose import compose, nodes
-from accuracy.config.hold import held
-from accuracy.config.worlds import settle
-from accuracy.core import given
+from accuracy.config.resolve import keys_of, replayed, resolved
+from accuracy.core import plugins
 from accuracy.core.errors import ConfigError
 
 Function = Callable[..., Any]
@@ -38,7 +36,7 @@ def request(
             "layout": settings.pop("layout", "bshd")}  # fmt: skip
     names, subject_functions = named(subjects)
     chosen = nodes("variant", names) if names else {}
-    texts = given.give({**subject_functions, **(functions or {})})
+    texts = plugins.hand_over({**subject_functions, **(functions or {})})
     if not texts:
         check_of_no_function(node["sharding"], node["layout"])
     handed = {name: {**node, "fn": texts[name]} for name in subject_functions}
@@ -56,8 +54,7 @@ def request(
         **(keys or {}),
     }
     config["problem"] |= {**(defaults or {}), **arguments}
-    config = replay.settle(config, [*words, *(f"problem.{name}" for name in arguments), *settings])
-    return settle(held(config, given_keys))
+    return resolved(replayed(config, given_keys | keys_of(words)), given_keys - {"world"})
 
 
 def check_of_no_function(sharding: str, layout: str) -> None:

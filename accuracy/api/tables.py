@@ -5,8 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from accuracy.core.entry import entry
-from accuracy.core.errors import ConfigError
+from accuracy.core.errors import ConfigError, entry
 from accuracy.gate import judge
 from accuracy.results import glossary
 from accuracy.results.cell import KEYS, measured

@@ -9,11 +9,10 @@ import pandas as pd
 
 from accuracy.bound import advise
 from accuracy.config import find
-from accuracy.config.knobs import complete_part
+from accuracy.config.find import complete_part
 from accuracy.core.case import Problem
 from accuracy.core.dtype import FORMATS
-from accuracy.core.entry import entry
-from accuracy.core.errors import ConfigError, unknown
+from accuracy.core.errors import ConfigError, entry, unknown
 from accuracy.core.paths import CONFIGS
 from accuracy.runtime import arithmetic
 from accuracy.runtime import device as devices

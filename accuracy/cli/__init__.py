@@ -10,7 +10,8 @@ from typing import NoReturn
 from accuracy.core.errors import ConfigError, one_line, printable
 from accuracy.core.public import ADDRESS
 
-USAGE_ERROR, INTERNAL_ERROR = 2, 70
+USAGE_ERROR, NOTHING_MEASURED, FAULTY, INTERNAL_ERROR, INTERRUPTED = 2, 3, 5, 70, 130
+"""Exit statuses of commands; those of `accuracy check` are `accuracy.gate.exits.Exit`."""
 REPORT_IT = f"report it at {ADDRESS}/issues" if ADDRESS else "report it"
 
 
@@ -33,17 +34,14 @@ def whole(text: str) -> int:
 
 
 def status_of(
-    command: str,
-    work: Callable[[], int | None],
-    mistakes: tuple[type[Exception], ...] = (ConfigError,),
-    text: Callable[[Exception], str] = str,
+    command: str, work: Callable[[], int | None], mistakes: tuple[type[Exception], ...] = (ConfigError,)
 ) -> int:
     """A command's exit status; a user's mistake, and a file that cannot be used, is one line and status 2; an error of
     the program's own is one line, a file with the traceback, and status 70."""
     try:
         return work() or 0
     except mistakes as error:
-        print(f"{command}: {printable(text(error))}", file=sys.stderr)
+        print(f"{command}: {printable(str(error))}", file=sys.stderr)
     except OSError as error:
         if error.strerror is None:
             return internal(command, error)
@@ -55,12 +53,9 @@ def status_of(
 
 def unusable(error: OSError) -> str:
     """A file that the system refuses: it is missing, the disk is full or read-only, a quota is used up."""
-    what = (
-        f"{printable(str(error.filename))} cannot be read or written"
-        if error.filename
-        else "a file cannot be read or written"
-    )
-    return f"{what} ({error.strerror}); make room or choose another place, what was measured stays"
+    what = printable(str(error.filename)) if error.filename else "a file"
+    advice = "make room or choose another place, what was measured stays"
+    return f"{what} cannot be read or written ({error.strerror}); {advice}"
 
 
 def internal(command: str, error: BaseException) -> int:

@@ -71,7 +71,8 @@ def _finite(ratios: Mapping[str, float]) -> dict[str, float]:
 def _text_of(key: Key) -> str:
     """A cell's key as one line, `dtype=bfloat16|variant=ring|...`: by name, and without defaults, so that neither
     another order of the fields nor a new one changes it."""
-    return "|".join(sorted(f"{name}={value}" for name, value in fields.said(dict(zip(KEYS, key, strict=True))).items()))
+    values = fields.without_defaults(dict(zip(KEYS, key, strict=True)))
+    return "|".join(sorted(f"{name}={value}" for name, value in values.items()))
 
 
 def _commit(provenance: Mapping[str, Any]) -> str:

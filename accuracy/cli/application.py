@@ -1,18 +1,17 @@
-"""What `accuracy` does beyond help: a Hydra application that plans, measures, and writes the report."""
+"""What `accuracy` does beyond help: a Hydra application, whose jobs `accuracy.cli.job` measures."""
 
-import gc
 import os
 import re
 import signal
 import sys
-from collections.abc import Iterable
-from contextlib import nullcontext, suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import hydra
-from hydra._internal.utils import get_args_parser
+from hydra._internal.hydra import Hydra  # private: there is no public way to compose once, see `_without_mode`
+from hydra._internal.utils import get_args_parser  # private: there is no public way to say in one line what is wrong
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, OverrideParseException
@@ -20,31 +19,32 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from accuracy.cli import USAGE_ERROR, internal, listing, own_parts, sweep, unusable
-from accuracy.cli.composing import composed_once
-from accuracy.cli.launched import as_rank, import_later, speaks, tell, tell_done
-from accuracy.config import hold, replay, worlds
-from accuracy.core.errors import ConfigError, NoRendezvous, RanksEnded, printable, unknown
+from accuracy.cli import USAGE_ERROR, internal, job, listing, sweep, unusable
+from accuracy.cli.launched import as_rank, speaks
+from accuracy.config.resolve import keys_of, replayed, resolved
+from accuracy.core.errors import ConfigError, NoRendezvous, printable, unknown
 from accuracy.core.paths import CONFIGS
-from accuracy.execute import start as processes
+from accuracy.execute.start import Launch
 
-if TYPE_CHECKING:
-    from accuracy.config.read import Configuration
-    from accuracy.execute.plan import Planned
-    from accuracy.execute.start import Launch
-
-NOTHING_MEASURED, FAULTY, INTERRUPTED = 3, 5, 130
 GROUPS = "variant", "kernel", "inputs", "problem", "precision", "world", "experiment"
-DIAGNOSE = "diagnose"  # the experiment whose exit status says what it found
 MISTAKES = ConfigError, HydraException, OmegaConfBaseException, YAMLError
 
 
 def start(arguments: list[str]) -> int:
     """The exit status of these words, see `accuracy.cli.run`."""
+    return _status(lambda: as_rank(lambda launch: _run_application(arguments, launch)))
+
+
+def _status(work: Callable[[], int]) -> int:
+    """The exit status of `work`; as `status_of`, and of several launched processes one speaks."""
     try:
-        return as_rank(lambda launch: _run_application(arguments, launch))
-    except ConfigError as error:
+        return work()
+    except (ConfigError, OmegaConfBaseException) as error:
         return _complain(error)
+    except OSError as error:
+        if error.filename is None or error.strerror is None:
+            return internal("accuracy", error)
+        return _complain(ConfigError(unusable(error)))
     except Exception as error:
         return internal("accuracy", error)
 
@@ -53,7 +53,7 @@ class JobEnded(Exception):
     """How a job that a launcher ran in another process has ended: its exit status."""
 
 
-def _run_application(arguments: list[str], launch: "Launch | None") -> int:
+def _run_application(arguments: list[str], launch: Launch | None) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands its errors over instead of printing them
     if launch is None:  # a launcher sends it before it starts all processes anew: that must not take long
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is measured stays, and is reported
@@ -64,7 +64,7 @@ def _run_application(arguments: list[str], launch: "Launch | None") -> int:
     def refuse(message: str) -> NoReturn:
         raise ConfigError(f"{message}; write KEY=VALUE, or see accuracy --hydra-help for flags")
 
-    def job(config: DictConfig) -> None:
+    def task(config: DictConfig) -> None:
         started.append(os.getpid())
         statuses.append(_run_job(config, launch))
         if os.getpid() != process and statuses[-1]:
@@ -75,10 +75,10 @@ def _run_application(arguments: list[str], launch: "Launch | None") -> int:
         parser.error = refuse  # type: ignore[method-assign]  # Hydra's own answer is its usage, many lines long
         parser.parse_args(arguments)
         _check_choices(arguments)
-        own_parts.check_sizes(listing.folders_of(arguments))
+        listing.check_sizes(listing.folders_of(arguments))
         sys.argv[1:] = sweep.prepared(arguments)
-        with composed_once(arguments):
-            hydra.main(config_path=str(CONFIGS), config_name="config", version_base="1.3")(job)()
+        _compose_once(arguments)
+        hydra.main(config_path=str(CONFIGS), config_name="config", version_base="1.3")(task)()
     except JobEnded as ended:
         statuses.append(ended.args[0])
         print(f"accuracy: a job ended with status {ended.args[0]}; its launcher's log says why", file=sys.stderr)
@@ -91,34 +91,41 @@ def _run_application(arguments: list[str], launch: "Launch | None") -> int:
     return max(statuses, default=0)
 
 
-def _run_job(config: DictConfig, launch: "Launch | None") -> int:
+_of_hydra = Hydra.get_mode
+
+
+def _compose_once(arguments: list[str]) -> None:
+    """Hydra composes the configuration a first time to look for `hydra.mode` in it, which only a user's own can have: a
+    quarter of a second."""
+    asked = any(word.startswith(("hydra.mode", "-cd", "-cp", "-cn", "--config")) for word in arguments)
+    Hydra.get_mode = _of_hydra if asked else lambda *_, **__: None  # type: ignore[method-assign]  # where it is not said
+
+
+def _run_job(config: DictConfig, launch: Launch | None) -> int:
     """Hydra calls it once, or once for each job of a sweep, where a mistake in one leaves the others alone; a launcher
     may do so in processes of its own, several a job."""
+    if launch is not None:
+        return _status(lambda: _measured(config, launch))
+    return _status(lambda: as_rank(lambda started: _measured(config, started)))
 
-    def checked(launch: "Launch | None") -> int:
-        folders, words = user_folders(), HydraConfig.get().overrides.task
-        _check_groups(words)
-        own_parts.check_first_lines(folders)
-        quoted = (f"'{word}'" if "[" in word else word for word in words)
-        command = [*(f"--config-dir={folder}" for folder in folders), *quoted]
-        plain: Any = OmegaConf.to_container(config, resolve=True)
-        given = {word.partition("=")[0].lstrip("+") for word in words}
-        plain = hold.held(plain, given)
-        if "world" not in given:
-            plain = worlds.settle(plain)
-        plain = replay.settle(plain, words)
-        return measure(sweep.placed(plain), folders, command, launch)
 
-    try:
-        return as_rank(checked) if launch is None else checked(launch)
-    except (ConfigError, OmegaConfBaseException) as error:
-        return _complain(error)
-    except OSError as error:
-        if error.filename is None or error.strerror is None:
-            return internal("accuracy", error)
-        return _complain(ConfigError(unusable(error)))
-    except Exception as error:
-        return internal("accuracy", error)
+def _measured(config: DictConfig, launch: Launch | None) -> int:
+    folders, words = _user_folders(), HydraConfig.get().overrides.task
+    _check_groups(words)
+    listing.check_first_lines(folders)
+    quoted = (f"'{word}'" if "[" in word else word for word in words)
+    command = [*(f"--config-dir={folder}" for folder in folders), *quoted]
+    plain: Any = OmegaConf.to_container(config, resolve=True)
+    given = keys_of(words)
+    plain = resolved(replayed(plain, given), given)
+    return job.measure(sweep.placed(plain), folders, command, launch)
+
+
+def _user_folders() -> list[Path]:
+    """Folders on Hydra's search path beside the package's own: where users keep parts."""
+    sources = HydraConfig.get().runtime.config_sources
+    found = [Path(source.path) for source in sources if source.schema == "file" and source.path]
+    return [path for path in found if path.resolve() != CONFIGS.resolve()]
 
 
 def _check_choices(words: Iterable[str]) -> None:
@@ -147,112 +154,6 @@ def _complain(error: BaseException) -> int:
     if speaks() or isinstance(error, NoRendezvous):
         print(f"accuracy: {printable(one_line(error))}", file=sys.stderr)
     return USAGE_ERROR
-
-
-def user_folders() -> list[Path]:
-    """Folders on Hydra's search path beside the package's own: where users keep parts."""
-    sources = HydraConfig.get().runtime.config_sources
-    found = [Path(source.path) for source in sources if source.schema == "file" and source.path]
-    return [path for path in found if path.resolve() != CONFIGS.resolve()]
-
-
-def measure(config: Any, folders: list[Path], command: list[str], launch: "Launch | None" = None) -> int:
-    """Plan, measure, report; the exit status. Raises ConfigError before any work."""
-    from accuracy.config.read import read
-
-    configuration = read(config, folders)
-    if launch is not None and configuration.world != "processes":
-        raise ConfigError(
-            f"{launch.by} started {launch.size} processes, but world={configuration.world} needs one;"
-            f" use world=processes, or start accuracy without {launch.by}"
-        )
-    if (
-        launch is None and processes.only_workers_measure and not configuration.dry_run
-    ):  # both import torch, at the same time
-        of_ranks = configuration.world == "processes"
-        processes.start_server(processes.OF_RANKS if of_ranks else processes.OF_WORKERS)
-    from accuracy.execute.settle import settled  # torch is imported only now: help and mistakes answer at once
-    from accuracy.runtime import arithmetic, device
-
-    configuration = settled(configuration)
-    arithmetic.make_exact()
-    free = device.free_bytes(configuration.device)
-    with arithmetic.computing_with(configuration.threads, configuration.device):
-        return _measure(configuration, config, command, launch, free)
-
-
-def _measure(
-    configuration: "Configuration", config: Any, command: list[str], launch: "Launch | None", free: int | None
-) -> int:
-    from accuracy.cli import plan_text
-    from accuracy.execute import run
-    from accuracy.execute.dispatch import fitting_workers
-    from accuracy.execute.folder import make_writable, opened
-    from accuracy.execute.plan import plan, ranks_here
-
-    if not gc.isenabled():  # `run.command`: what stays is imported
-        gc.freeze()
-        gc.enable()
-    plans = plan(configuration, free, ranks_here(configuration.device) if launch is None else launch.size)
-    configuration = replace(configuration, workers=fitting_workers(configuration, plans, free))
-    folder = run.folder_of(configuration, config)
-    first = launch is None or launch.rank == 0
-    if configuration.dry_run:
-        if first:
-            print(plan_text.plan(plans, folder))
-        return 0
-    if first and configuration.reference_folder is not None:
-        make_writable("reference.folder", configuration.reference_folder)
-    with opened(folder, configuration.device) if first else nullcontext():
-        return _carry_out(configuration, config, plans, folder, command, launch)
-
-
-def _carry_out(
-    configuration: "Configuration",
-    config: Any,
-    plans: "list[Planned]",
-    folder: Path,
-    command: list[str],
-    launch: "Launch | None",
-) -> int:
-    """Measure what is planned and report, as this process's part of it; the exit status."""
-    from accuracy.cli import conclusion, plan_text
-    from accuracy.execute import run
-    from accuracy.execute.dispatch import Launched, task_of
-
-    launched = None
-    if launch is not None:  # the launched processes as ranks, with the same cases on each
-        from accuracy.execute.ranks import rank_loop
-        from accuracy.execute.ranks.rendezvous import join_launched
-
-        task = task_of(configuration, folder, plans, launch.size)
-        launched = Launched(join_launched(launch, task.backend, task.sizes, task.digest), task)
-        tell(folder, task.seconds)
-        if launched.ranks.rank > 0:
-            rank_loop.follow(task, launched.ranks)
-            tell_done()
-            return 0
-    print(plan_text.plan_line(plans, configuration.device, configuration.workers), file=sys.stderr)
-    modules = ["accuracy.verdict.diagnosis", *(["accuracy.report.build"] if configuration.report else [])]
-    begun = import_later(*modules) if configuration.workers > 1 or processes.only_workers_measure else None
-    try:
-        outcome = run.execute(configuration, config, plans, folder, command, launched, begun=begun)
-    except RanksEnded as ended:
-        print(f"accuracy: {ended}", file=sys.stderr)
-        return NOTHING_MEASURED
-    tell_done()
-    print(plan_text.outcome(outcome))
-    verdicts = None
-    if configuration.report and not sweep.noted(folder):
-        verdicts = conclusion.report(outcome)
-    if outcome.interrupted:
-        return INTERRUPTED
-    if not outcome.ok + outcome.earlier_ok:
-        return NOTHING_MEASURED
-    if configuration.name != DIAGNOSE:
-        return 0
-    is_bug, one_rank = conclusion.diagnosed(outcome, {each.case.id for each in plans}, verdicts)
-    return FAULTY if is_bug else NOTHING_MEASURED if one_rank else 0
 
 
 def one_line(error: BaseException) -> str:

@@ -4,10 +4,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from accuracy.cli import Parser, status_of
+from accuracy.cli import FAULTY, NOTHING_MEASURED, Parser, status_of
 from accuracy.core.errors import printable
 
-NOTHING_JUDGED, FAULTY = 3, 5
 EPILOG = """examples:
   accuracy judge RUN/attention                     the folder of `with accuracy.capture(model, FOLDER): train_step()`
   accuracy judge RUN/attention --layers '*.3' --to page.html
@@ -39,5 +38,5 @@ def _judge(given: argparse.Namespace) -> int:
     found.rows.to_csv(page.with_name("judge.csv"), index=False)
     print(*map(printable, found.sentence.splitlines()), page, sep="\n")
     if found.judged.label == NOT_MEASURED:
-        return NOTHING_JUDGED
+        return NOTHING_MEASURED
     return 0 if found.healthy else FAULTY

@@ -1,15 +1,13 @@
 """Under torchrun, srun or submitit each launched process is a parent that writes into the run folder how its child, a
-rank, died. What a process imports while others measure is here, too.
+rank, died.
 """
 
 import ctypes
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import IO
 
@@ -87,9 +85,3 @@ def _end_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
         os._exit(1)
-
-
-def import_later(*modules: str) -> Callable[[], None]:
-    """Return a function whose first call lets a thread import the modules."""
-    thread = threading.Thread(target=lambda: [import_module(each) for each in modules], daemon=True)
-    return lambda: None if thread.ident else thread.start()

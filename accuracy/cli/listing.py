@@ -1,15 +1,32 @@
-"""`accuracy --help`: every group and choice with its one-line description, as found on disk. Imports no torch."""
+"""What can be chosen, as found on disk: `accuracy --help` lists every group and choice with its one-line description.
+
+Whether the YAML files of a user's folder of parts are fit to be read is checked here too: Hydra reads them before any
+other check of ours. Imports no torch.
+"""
 
 import argparse
 import difflib
+import math
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from accuracy.cli import commands
+from accuracy.core.errors import ConfigError
 from accuracy.core.paths import CONFIGS
+
+MOST_VALUES = 10_000  # of a file, its aliases written out; the package's own files have below 100
+COMMANDS = {
+    "accept": "make a finished run the baseline of later ones",
+    "check": "compare a run with its baseline: did attention get less accurate?",
+    "judge": "hold a captured training run against float64, layer by layer",
+    "publish": "copy a finished run into reports/ as evidence, with lean tables",
+    "reduce": "cut a failing capture down to the least that still fails, with a script that shows it",
+    "report": "rebuild report.html from a run's tables",
+    "tolerance": "tell which tolerance a test of attention should use, and what it still catches",
+}
+"""What each does, by name: `accuracy NAME` runs `main` of `accuracy/cli/NAME.py`."""
 
 USAGE = """accuracy: how accurate is distributed attention? Every variant against float64, per rank and per tensor.
 
@@ -29,7 +46,7 @@ Any knob given a list becomes an axis of the grid. Quote lists with spaces or br
 def text(folders: Sequence[Path]) -> str:
     """The whole help, groups of user folders included."""
     places = (CONFIGS, *folders)
-    sections = [USAGE, commands.text()]
+    sections = [USAGE, commands()]
     for group in sorted({path.parent.name for place in places for path in place.glob("*/*.yaml")}):
         files = sorted(choices(group, places).items())
         width = max(len(name) for name, _ in files)
@@ -38,6 +55,13 @@ def text(folders: Sequence[Path]) -> str:
     first, last = (next(i for i, line in enumerate(lines) if line.startswith(key)) for key in ("name:", "hydra:"))
     keys = "\n".join(f"  {line}" for line in lines[first:last]).rstrip()
     return "\n\n".join([*sections, f"Keys and their defaults (config.yaml):\n{keys}", "Hydra's own: --hydra-help"])
+
+
+def commands() -> str:
+    """The subcommands as `accuracy --help` lists them."""
+    width = max(map(len, COMMANDS))
+    lines = (f"  accuracy {name:{width}}  {what}" for name, what in COMMANDS.items())
+    return "\n".join(["commands (each has --help; words with = go to Hydra):", *lines])
 
 
 def nearest_key(name: str) -> str:
@@ -82,3 +106,36 @@ def folders_of(arguments: Sequence[str]) -> list[Path]:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config-dir", "-cd", action="append", type=Path, nargs="?", default=[])
     return [folder for folder in parser.parse_known_args(arguments)[0].config_dir if folder]
+
+
+def check_sizes(folders: Iterable[Path]) -> None:
+    """Raises ConfigError for a file whose aliases stand for more values than anyone can read: a few lines can stand for
+    billions."""
+    import yaml  # here: the help does without
+
+    for path in (path for folder in folders for path in sorted(folder.rglob("*.yaml"))):
+        try:
+            node = yaml.compose(path.read_text(), Loader=yaml.SafeLoader)
+        except (OSError, ValueError, RecursionError, yaml.YAMLError):
+            continue  # Hydra says it, where it reads the file
+        if node is not None and _size(node, {}) > MOST_VALUES:
+            raise ConfigError(f"{path} has more than {MOST_VALUES} values, its aliases (*NAME) written out; have less")
+
+
+def check_first_lines(folders: Iterable[Path]) -> None:
+    """A part copied with another's package line would measure under that one's name. Raises ConfigError."""
+    for group in ("variant", "kernel", "inputs"):
+        for path in (path for folder in folders for path in sorted((folder / group).glob("*.yaml"))):
+            line = f"# @package {group}.{path.stem}"
+            if line not in (given.strip() for given in path.read_text().splitlines()):
+                raise ConfigError(f"{path}: its first line must be {line!r}, so that it is recorded under its own name")
+
+
+def _size(node: Any, known: dict[int, float]) -> float:
+    """How many values a node of YAML stands for; infinitely many if it holds itself."""
+    if id(node) not in known:
+        known[id(node)] = math.inf
+        inside = node.value if isinstance(node.value, list) else []
+        children = (each for pair in inside for each in (pair if isinstance(pair, tuple) else (pair,)))
+        known[id(node)] = 1 + sum(_size(child, known) for child in children)
+    return known[id(node)]

@@ -94,14 +94,9 @@ def target_of(about: dict[str, Any], to: Path) -> Path:
         raise ConfigError(f"run.json {fault}")
     gpus = about["provenance"].get("device_count")
     several = "processes" in str(about["config"].get("world")) and isinstance(gpus, int)
-    device = device_folder(str(about["fingerprint"]["device"]), gpus if several else 0)
-    return to / re.sub(r"[^\w-]", "-", str(about["experiment"])) / device
-
-
-def device_folder(device: str, gpus: int = 0) -> str:
-    """`nvidia-h200`, or with the number of GPUs of real ranks `nvidia-h200-x4`."""
-    name = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
-    return f"{name}-x{gpus}" if gpus else name
+    device = re.sub(r"[^a-z0-9]+", "-", str(about["fingerprint"]["device"]).lower()).strip("-")
+    name = f"{device}-x{gpus}" if several and gpus else device
+    return to / re.sub(r"[^\w-]", "-", str(about["experiment"])) / name
 
 
 def _lacking(about: dict[str, Any]) -> str | None:
@@ -116,11 +111,8 @@ def _lacking(about: dict[str, Any]) -> str | None:
 def _without_places(about: dict[str, Any]) -> dict[str, Any]:
     """run.json without what was local to the machine that measured (where it wrote, its process), and without the plan,
     which a finished run has measured as a whole."""
-    kept = [
-        word
-        for word in map(str, about["argv"])
-        if word.split("=")[0] not in ("output_dir", "report", "reference.folder")
-    ]
+    words = [str(word) for word in about["argv"]]
+    words = [word for word in words if word.split("=")[0] not in ("output_dir", "report", "reference.folder")]
     config = {key: value for key, value in about["config"].items() if key not in ("output_dir", "report", "reference")}
-    left = {name: value for name, value in about.items() if name != "plan"}
-    return {**left, "argv": kept, "command": " ".join(kept), "config": config, "process": None}
+    rest = {name: value for name, value in about.items() if name != "plan"}
+    return {**rest, "argv": words, "command": " ".join(words), "config": config, "process": None}

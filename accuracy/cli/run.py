@@ -1,20 +1,38 @@
-"""The console command `accuracy`: help and version answer before Hydra is imported."""
+"""The console command `accuracy`: a subcommand, help or version answers before Hydra is imported."""
 
 import gc
+import importlib
 import os
 import sys
+from collections.abc import Sequence
 
 from accuracy import __version__
-from accuracy.cli import commands, listing, status_of
+from accuracy.cli import listing, status_of
+from accuracy.core.errors import unknown
 
 
 def command() -> None:
     """Run one of accuracy's commands, or `main` as a process that measures nothing itself: a case that hangs or ends
     the process that measures it is a failed row."""
-    if commands.is_command(sys.argv[1:]):
-        sys.exit(status_of("accuracy", lambda: commands.run(sys.argv[1:])))
+    if is_subcommand(sys.argv[1:]):
+        sys.exit(status_of("accuracy", lambda: subcommand(sys.argv[1:])))
     gc.disable()  # what is imported stays, and to look through it again and again takes a quarter of a second
     main(only_workers_measure=True)
+
+
+def is_subcommand(arguments: Sequence[str]) -> bool:
+    """Whether the first word is meant as a subcommand: it has no `=` and no sign of Hydra's."""
+    return bool(arguments) and "=" not in arguments[0] and arguments[0][:1].isalpha()
+
+
+def subcommand(arguments: Sequence[str]) -> int:
+    """Run `main` of `accuracy/cli/NAME.py`, NAME the first word, with the other words; its exit status. Raises
+    ConfigError for an unknown name."""
+    name, *words = arguments
+    if name not in listing.COMMANDS:
+        raise unknown("command (what is measured is written KEY=VALUE)", name, listing.COMMANDS)
+    status: int = importlib.import_module(f"accuracy.cli.{name}").main(words)
+    return status
 
 
 def main(only_workers_measure: bool = False) -> None:

@@ -12,15 +12,19 @@ EXAMPLES = """examples:
   accuracy tolerance q_shape=1,1024,8,64 dtype=bfloat16 kernel=torch_flash seeds=20
 keys: q_shape, dtype, keys, heads_kv, inputs, kernel (a list with commas), mask, softmax_scale, against, seeds, device
 """
-KEYS = {
-    "q_shape": "numbers", "dtype": "word", "keys": "number", "heads_kv": "number", "inputs": "word", "kernel": "words",
-    "mask": "word", "softmax_scale": "float", "against": "word", "seeds": "number", "device": "word",
-}  # fmt: skip
 
 
-READ: dict[str, Callable[[str], Any]] = {
-    "word": str, "number": int, "float": float, "words": lambda text: _split(text),
-    "numbers": lambda text: [int(part) for part in _split(text)],
+def _words(text: str) -> list[str]:
+    return [part.strip() for part in text.strip("()[]").split(",")]
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in _words(text)]
+
+
+KEYS: dict[str, Callable[[str], Any]] = {
+    "q_shape": _numbers, "dtype": str, "keys": int, "heads_kv": int, "inputs": str, "kernel": _words, "mask": str,
+    "softmax_scale": float, "against": str, "seeds": int, "device": str,
 }  # fmt: skip
 
 
@@ -32,10 +36,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status_of("accuracy tolerance", lambda: _advise(given.words))
 
 
-def _split(text: str) -> list[str]:
-    return [part.strip() for part in text.strip("()[]").split(",")]
-
-
 def _read(words: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for word in words:
@@ -45,10 +45,9 @@ def _read(words: Sequence[str]) -> dict[str, Any]:
         if key not in KEYS:
             raise unknown("key", key, KEYS)
         try:
-            found[key] = READ[KEYS[key]](value)
+            found[key] = KEYS[key](value)
         except ValueError:
-            text = f"{word} is no {KEYS[key].rstrip('s')}; write it as in q_shape=1,1024,8,64 seeds=8"
-            raise ConfigError(text) from None
+            raise ConfigError(f"{word} is no number; write it as in q_shape=1,1024,8,64 seeds=8") from None
     for name in ("q_shape", "dtype"):
         if name not in found:
             raise ConfigError(f"{name} is missing; write q_shape=1,1024,8,64 dtype=bfloat16")

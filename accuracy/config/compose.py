@@ -7,11 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-from hydra._internal.sources_registry import SourcesRegistry
-from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.plugins import Plugins
-from hydra.core.singleton import Singleton
 from hydra.core.utils import JobRuntime
 from hydra.version import VersionBase
 from omegaconf import OmegaConf
@@ -19,23 +15,21 @@ from omegaconf import OmegaConf
 from accuracy.core.errors import unknown
 from accuracy.core.paths import CONFIGS
 
-PLUGINS = Plugins, SourcesRegistry, ConfigStore  # what Hydra finds installed, and what that brings: searched for once
-
 
 def compose(*overrides: str, folders: Sequence[Path] = ()) -> dict[str, Any]:
     """The resolved configuration of `accuracy OVERRIDES`; folders: with a user's own parts. Raises Hydra's errors."""
     search = [f"hydra.searchpath=[{','.join(f'file://{folder.resolve()}' for folder in folders)}]"] if folders else []
-    theirs = dict(Singleton._instances)  # of Hydra's objects a process has one each: the caller's are set aside
-    for each in (GlobalHydra, JobRuntime, VersionBase):
-        Singleton._instances.pop(each, None)
+    callers, version, job = GlobalHydra.instance(), VersionBase.instance(), JobRuntime.instance()
+    before = callers.hydra, version.version_base, job.get("name")  # a process has one of each
+    callers.clear()
     try:
         with hydra.initialize_config_dir(str(CONFIGS.resolve()), version_base="1.3"):
             composed = hydra.compose("config", overrides=[*search, *overrides])
         return OmegaConf.to_container(composed, resolve=True)  # type: ignore[return-value]
     finally:
-        plugins = {each: Singleton._instances[each] for each in PLUGINS if each in Singleton._instances}
-        Singleton._instances.clear()
-        Singleton._instances.update(plugins | theirs)
+        GlobalHydra.set_instance(callers)
+        callers.hydra, version.version_base = before[:2]
+        job.set("name", before[2])
 
 
 def nodes(group: str, names: Sequence[str]) -> dict[str, Any]:

@@ -1,21 +1,31 @@
-"""Which code does a configuration choose? Nodes of variants, kernels and inputs become parts found on disk.
+"""Which code does a configuration choose, and what does that code say of its knobs?
 
-One for every combination of the knobs that were given. Nothing is loaded; `accuracy.config.knobs` asks the code.
+Nodes of variants, kernels and inputs become parts found on disk (`variants`, `parts`), one for every combination of the
+knobs that were given; nothing is loaded. `complete_variant` and `complete_part` then load the code, perhaps a user's:
+given knobs are checked and typed, the others get their defaults. That is after all plain checks, as most need torch.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from accuracy.config.checks import Axis, check, combinations, mapping, values_of
-from accuracy.core.case import Part, Variant
-from accuracy.core.errors import ConfigError, unknown
+from accuracy.config.checks import Axis, check, combinations, mapping, unknown_key, values_of
+from accuracy.core import plugins
+from accuracy.core.case import Part, Scalar, Variant
+from accuracy.core.errors import ConfigError, one_line, unknown
 from accuracy.core.paths import CONFIGS, PACKAGE
 from accuracy.core.sharding import SHARDINGS, UNEVEN, kind_of
 
 CODE = ("forward", "backward", "sharding")
+CONTENTS = {"variant": "SCHEDULE", "kernel": "KERNEL", "inputs": "draw"}  # what the file of a part must have
+MODELS = {
+    "variant": "accuracy/variant/base.py", "kernel": "accuracy/kernel/base.py",
+    "inputs": "accuracy/inputs/distributions.py",
+}  # fmt: skip
+LENGTHS = "lengths as 40+20+36"
 
 
 @dataclass(frozen=True)
@@ -44,10 +54,10 @@ def variants(nodes: Any, folders: Sequence[Path]) -> Iterator[Variant]:
         if missing:
             raise ConfigError(f"variant.{name} lacks {', '.join(sorted(missing))}; see configs/variant/ring.yaml")
         if kind_of(str(node["sharding"])) not in (*SHARDINGS, UNEVEN):
-            raise unknown(f"variant.{name}.sharding", node["sharding"], (*SHARDINGS, "lengths as 40+20+36"))
+            raise unknown(f"variant.{name}.sharding", node["sharding"], (*SHARDINGS, LENGTHS))
         forward, backward = (part("variant", node[way], folders) for way in ("forward", "backward"))
         names = _function_names(node.get("fn"), set(nodes) - {name}) if name == "callable" else {}
-        for options in _options(f"variant.{name}", {key: node[key] for key in node if key not in CODE}):
+        for options in _combined(f"variant.{name}", {key: node[key] for key in node if key not in CODE}):
             called = names.get(dict(options).get("fn"), name)
             yield Variant(called, node["sharding"], forward, backward, options)
 
@@ -83,7 +93,7 @@ def parts(kind: str, nodes: Any, folders: Sequence[Path]) -> Iterator[Part]:
         else:
             node = dict(mapping(f"{kind}.{name}", given or {}))
             found = part(kind, node.pop("code", name), folders)
-            for options in _options(f"{kind}.{name}", node):
+            for options in _combined(f"{kind}.{name}", node):
                 yield Part(name, found.source, options)
 
 
@@ -115,5 +125,54 @@ def sources(kind: str, folders: Sequence[Path] = ()) -> dict[str, str]:
     return found
 
 
-def _options(where: str, given: Any) -> Iterator[tuple[tuple[str, Any], ...]]:
+def _combined(where: str, given: Any) -> Iterator[tuple[tuple[str, Any], ...]]:
     return (tuple(each.items()) for each in combinations(where, dict(sorted(mapping(where, given).items()))))
+
+
+def complete_variant(variant: Variant) -> Variant:
+    """The variant with all knobs of its schedules. Raises ConfigError."""
+    modules = []
+    for part in (variant.forward, variant.backward):
+        modules.append(_module("variant", part.source))
+        allowed = modules[-1].SCHEDULE.shardings
+        if kind_of(variant.sharding) not in allowed:
+            raise ConfigError(
+                f"variant.{variant.name}.sharding={variant.sharding}, but schedule {part.name} is made for"
+                f" {', '.join(LENGTHS if each == UNEVEN else each for each in allowed)}; use that"
+            )
+    return replace(variant, options=_typed(f"variant.{variant.name}", modules, variant.options))
+
+
+def complete_part(kind: str, part: Part, strict: bool = True) -> Part:
+    """The kernel or the inputs with all knobs. strict: none is text that stands for a number. Raises ConfigError."""
+    if kind == "kernel" and part.name == "auto":
+        for source in part.source.split(","):
+            _module(kind, source)
+        return part
+    return replace(part, options=_typed(f"{kind}.{part.name}", [_module(kind, part.source)], part.options, strict))
+
+
+def _module(kind: str, source: str) -> ModuleType:
+    try:
+        module = plugins.load(source)
+    except Exception as error:
+        text = one_line(error)
+        raise ConfigError(f"{kind} {source} cannot be loaded ({text}); correct it, its name or PYTHONPATH") from error
+    if not hasattr(module, CONTENTS[kind]):
+        raise ConfigError(f"{kind} {source} lacks {CONTENTS[kind]}; see {MODELS[kind]}")
+    return module
+
+
+def _typed(
+    where: str, modules: Sequence[ModuleType], given: Iterable[tuple[str, Scalar]], strict: bool = True
+) -> tuple[tuple[str, Any], ...]:
+    classes: list[Any] = [cls for module in modules if (cls := plugins.options_of(module)) is not None]
+    names = {cls: [field.name for field in fields(cls)] for cls in classes}
+    known = list(dict.fromkeys(f"{where}.{name}" for cls in classes for name in names[cls]))
+    for name, _ in given:
+        if f"{where}.{name}" not in known:
+            raise unknown_key(f"{where}.{name}", known)
+    found: dict[str, Any] = {}
+    for cls in classes:
+        found |= vars(check(cls, where, {name: value for name, value in given if name in names[cls]}, strict))
+    return tuple(sorted(found.items()))

@@ -16,7 +16,7 @@ import yaml  # type: ignore[import-untyped]
 
 from accuracy.config.checks import check, values_of
 from accuracy.config.find import parts, variants
-from accuracy.core import given
+from accuracy.core import plugins
 from accuracy.core.case import Part, Variant
 from accuracy.core.errors import ConfigError, unknown
 from accuracy.core.paths import CONFIGS
@@ -56,8 +56,8 @@ def named_paths(key: str, texts: Any, folders: Sequence[Path]) -> Iterator[Named
 
 def needs_processes(texts: Any) -> bool:
     """Whether one of the paths is a function's, a user's or a package's."""
-    nodes = _variant_nodes(())
     names = [text for text in ([] if texts is None else values_of(texts)) if isinstance(text, str)]
+    nodes = _variant_nodes(()) if names else {}
     return any(
         is_function(text) or nodes.get(re.split("[/@+]", text)[0], {}).get("forward") == "callable" for text in names
     )
@@ -65,11 +65,9 @@ def needs_processes(texts: Any) -> bool:
 
 def is_function(text: object) -> bool:
     """Whether a path's text names a function."""
-    return isinstance(text, str) and ("." in re.split(r"[/@+]", text)[0] or ".py:" in text or _is_given(text))
-
-
-def _is_given(text: str) -> bool:
-    return text.startswith(given.PREFIX)
+    if not isinstance(text, str):
+        return False
+    return "." in re.split(r"[/@+]", text)[0] or ".py:" in text or plugins.is_handed_over(text)
 
 
 def _path(text: str, folders: Sequence[Path]) -> NamedPath:
@@ -88,7 +86,7 @@ def _path(text: str, folders: Sequence[Path]) -> NamedPath:
     precision = {key: settings.pop(key) for key in PLACES if key in settings}
     check(Precision, "precision", precision)
     node = _function_node(name) if is_function(text) else nodes[name]
-    called = name.removeprefix(given.PREFIX) if _is_given(name) else "callable" if is_function(text) else name
+    called = "callable" if is_function(text) and not plugins.is_handed_over(name) else name.removeprefix(plugins.PREFIX)
     (variant,) = variants({called: {**node, **settings}}, folders)
     return NamedPath(variant, kernel, tuple(precision.items()), int(size) if size else None)
 

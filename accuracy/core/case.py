@@ -15,7 +15,6 @@ from typing import Annotated, Any
 from accuracy.core import fields
 from accuracy.core.kinds import Finite, FromZero, OneOf, Positive, Share, Whole
 from accuracy.core.masks import Visibility, borders
-from accuracy.core.path_text import pairs_of, path_text
 from accuracy.core.precision import Precision
 from accuracy.core.sharding import padded_length
 
@@ -171,8 +170,8 @@ class Other:
         options, name = dict(self.variant.options), self.variant.name
         if not str(function := options.get("fn", "accuracy.")).startswith("accuracy."):  # a user's, not a package's
             name, options["sharding"] = str(function), self.variant.sharding
-        places = pairs_of(self.precision_text)
-        return path_text(name, options, places, self.world_size, self.kernel.name, dict(self.kernel.options))
+        places = fields.pairs_of(self.precision_text)
+        return fields.path_text(name, options, places, self.world_size, self.kernel.name, dict(self.kernel.options))
 
 
 @dataclass(frozen=True)
@@ -267,7 +266,7 @@ class Case:
     @cached_property
     def id(self) -> str:
         """Twelve hexadecimal digits of the case's content, whatever its origin on disk."""
-        return digest(fields.said(fields.values(self)))[:12]
+        return digest(fields.without_defaults(fields.values(self)))[:12]
 
     def identity(self) -> dict[str, object]:
         """The case's columns of the table, its id among them."""

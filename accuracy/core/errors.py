@@ -1,12 +1,21 @@
 """A user's mistake: said in one line, before any work, with exit status 2; texts that a terminal may be given."""
 
 import difflib
+import functools
+import inspect
 import os
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
+from accuracy.core.fields import FIELDS, PROBLEM
 from accuracy.core.own_code import is_own
+
+P = ParamSpec("P")
+T = TypeVar("T")
+OF_PROBLEM = tuple(each.name for each in FIELDS if each.role == PROBLEM)
+"""What a function takes with `**problem`."""
 
 
 class ConfigError(ValueError):
@@ -69,3 +78,25 @@ def unknown(what: str, given: object, allowed: Iterable[str]) -> ConfigError:
     close = difflib.get_close_matches(str(given), allowed, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
     return ConfigError(f"{what} {given!r} is unknown; allowed: {', '.join(allowed) or 'none'}{hint}")
+
+
+def entry(more: Iterable[str] = ()) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Return a decorator of a public function, which then raises ConfigError, a ValueError, for a keyword that it does
+    not have, with the nearest one. more: the keywords that it takes beside those of its signature."""
+
+    def decorated(fn: Callable[P, T]) -> Callable[P, T]:
+        own = inspect.signature(fn).parameters.values()
+        kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+        allowed = [each.name for each in own if each.kind in kinds and each.name != "self"] + [*more]
+
+        @functools.wraps(fn)
+        def refusing(*arguments: P.args, **keywords: P.kwargs) -> T:
+            __tracebackhide__ = True
+            for name in keywords:
+                if name not in allowed:
+                    raise unknown(f"argument of {fn.__qualname__.removesuffix('.__init__')}", name, allowed)
+            return fn(*arguments, **keywords)
+
+        return refusing
+
+    return decorated

@@ -10,17 +10,21 @@ from dataclasses import astuple, dataclass, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from accuracy.core.paths import CONFIGS
+
 if TYPE_CHECKING:
-    from accuracy.core.case import Case, Part
+    from accuracy.core.case import Case, Other, Part
     from accuracy.core.precision import Precision
 
 Row = Mapping[Any, Any]
+Settings = Mapping[str, Any]
 
 VARIANT, PRECISION, KERNEL, INPUTS, DTYPE = "variant", "precision", "kernel", "inputs", "dtype"
 WORLD, WORLD_SIZE, SEED, PROBLEM, DEVICE = "world", "world_size", "seed", "problem", "device"
 STACK = "stack"  # the layers around the attention
 PATH = "path"  # the other path that a case is compared with
 CONTENT = "content"  # of the digest alone: what code was chosen, and what else is recorded beside the same numbers
+NOTHING = object()
 
 
 @dataclass(frozen=True)
@@ -29,8 +33,8 @@ class Field:
 
     name: of the column. role: what the setting belongs to. type: of the column, as pyarrow names it. word: its name on
     the command line, with {columns} of its row; "" where it has none. knobs: whether the value is text of several,
-    `key_chunk=64,query_chunk=128`. usual: the value that goes without saying in a row; None: every value is said.
-    within: the column whose text also says this field, where it has no column of its own.
+    `key_chunk=64,query_chunk=128`. default: the value that labels and command lines omit, or what returns that of a
+    row. within: the column whose text also says this field, where it has no column of its own.
     """
 
     name: str
@@ -39,14 +43,15 @@ class Field:
     type: str = "string"
     word: str = ""
     knobs: bool = False
-    usual: Callable[[Row], Any] | None = None
+    default: Any = NOTHING
     within: str = ""
 
-    def is_usual(self, row: Row) -> bool:
-        """Whether a row's value goes without saying."""
-        return self.usual is not None and bool(row[self.name] == self.usual(row))
+    def is_default(self, row: Row) -> bool:
+        """Whether labels and command lines omit a row's value."""
+        default = self.default(row) if callable(self.default) else self.default
+        return default is not NOTHING and bool(row[self.name] == default)
 
-    def said(self, case: "Case") -> str:
+    def text(self, case: "Case") -> str:
         """The case's value as on the command line, `problem.window=128`."""
         row = values(case)
         return " ".join(self.words(row)) or f"{self.word.format_map(row)}={row[self.name]}"
@@ -54,7 +59,7 @@ class Field:
     def words(self, row: Row) -> list[str]:
         """What says a row's value on the command line, and nothing else does; a missing value has no words."""
         value = row.get(self.name)
-        if not self.word or not _present(value) or self.is_usual(row):
+        if not self.word or not _present(value) or self.is_default(row):
             return []
         word = self.word.format_map(row)
         if self.knobs:
@@ -63,19 +68,15 @@ class Field:
         return [f"{word}={first}", *(f"{self.role}.{setting}" for setting in settings)]
 
     def label(self, row: Row) -> str:
-        """A row's value in a label: names as they are, numbers with theirs; empty where it goes without saying."""
+        """A row's value in a label: names as they are, numbers with theirs; empty where it is the default."""
         value = row[self.name]
-        if not _present(value) or self.is_usual(row):
+        if not _present(value) or self.is_default(row):
             return ""
         return str(value) if self.type == "string" else f"{self.name} {_text(value)}"
 
 
-def _always(value: Any) -> Callable[[Row], Any]:
-    return lambda row: value
-
-
 def _options(name: str, role: str, word: str, value_of: Callable[["Case"], Any]) -> Field:
-    return Field(name, role, value_of, word=word, knobs=True, usual=_always(""))
+    return Field(name, role, value_of, word=word, knobs=True, default="")
 
 
 def _setting(name: str, type: str, value_of: Callable[["Case"], Any] | None = None, **more: Any) -> Field:
@@ -84,26 +85,29 @@ def _setting(name: str, type: str, value_of: Callable[["Case"], Any] | None = No
 
 
 def _of_stack(name: str, type: str) -> Field:
-    return Field(name, STACK, lambda case: getattr(case.stack, name, None), type, f"stack.{name}", usual=_always(None))
+    return Field(name, STACK, lambda case: getattr(case.stack, name, None), type, f"stack.{name}", default=None)
 
 
 def _parts(case: "Case") -> list[tuple[str, ...]]:
     """The chosen code with its knobs, wherever it is on disk."""
-    parts = [("variant", case.variant.forward), ("variant", case.variant.backward), ("kernel", case.kernel)]
-    parts.append(("inputs", case.inputs))
-    if (other := case.against) is not None:
-        parts += [("variant", other.variant.forward), ("variant", other.variant.backward), ("kernel", other.kernel)]
-    found: list[tuple[str, ...]] = [_part(*each) for each in parts]
-    if other is not None:
-        found.append((other.world, other.variant.name, other.variant.sharding, other.precision_text))
+    own, other = (_parts_of_path(path) for path in (case, case.against))
+    found = [*own, _part("inputs", case.inputs), *other]
+    if case.against is not None:
+        path = case.against
+        found.append((path.world, path.variant.name, path.variant.sharding, path.precision_text))
     return found
 
 
+def _parts_of_path(path: "Case | Other | None") -> list[tuple[str, ...]]:
+    if path is None:
+        return []
+    return [_part("variant", path.variant.forward), _part("variant", path.variant.backward),
+            _part("kernel", path.kernel)]  # fmt: skip
+
+
 def _policies(case: "Case") -> list[str]:
-    policies = [case.forward_precision, case.backward_precision]
-    if case.against is not None:
-        policies += [case.against.forward_precision, case.against.backward_precision]
-    return [_policy(each) for each in policies]
+    paths: list[Case | Other] = [case, *filter(None, [case.against])]
+    return [_policy(each) for path in paths for each in (path.forward_precision, path.backward_precision)]
 
 
 @cache
@@ -142,33 +146,33 @@ FIELDS = (
     Field("inputs", INPUTS, lambda case: case.inputs.name, word="inputs"),
     _options("inputs_options", INPUTS, "inputs.{inputs}", lambda case: case.inputs.options_text),
     Field("dtype", DTYPE, lambda case: case.said_dtype, word="dtype"),
-    Field("world", WORLD, lambda case: case.world, word="world", usual=_always("simulated")),
+    Field("world", WORLD, lambda case: case.world, word="world", default="simulated"),
     Field("world_size", WORLD_SIZE, lambda case: case.world_size, "int32", "world_size"),
     Field("sharding", VARIANT, lambda case: case.variant.sharding),
     Field("seed", SEED, lambda case: case.seed, "int64", "seed"),
     _setting("mask", "string"),  # the column: causal,window=128, and other settings that few cases have
-    _setting("window", "int64", usual=_always(None), within="mask"),
-    _setting("documents", "string", lambda case: case.problem.documents_text, usual=_always(""), within="mask"),
-    _setting("head_dim_v", "int64", usual=_always(None), within="mask"),
-    _setting("sinks", "float64", usual=_always(None), within="mask"),
-    _setting("padding", "string", usual=_always(None), within="mask"),
-    _setting("dropout", "float64", usual=_always(None), within="mask"),
-    _setting("softcap", "float64", lambda case: case.problem.softcap or 0.0, usual=_always(0.0)),
+    _setting("window", "int64", default=None, within="mask"),
+    _setting("documents", "string", lambda case: case.problem.documents_text, default="", within="mask"),
+    _setting("head_dim_v", "int64", default=None, within="mask"),
+    _setting("sinks", "float64", default=None, within="mask"),
+    _setting("padding", "string", default=None, within="mask"),
+    _setting("dropout", "float64", default=None, within="mask"),
+    _setting("softcap", "float64", lambda case: case.problem.softcap or 0.0, default=0.0),
     _setting("batch", "int32"),
     _setting("seqlen", "int64"),  # of the keys
-    _setting("seqlen_q", "int64", lambda case: case.problem.queries, usual=lambda row: row.get("seqlen")),
+    _setting("seqlen_q", "int64", lambda case: case.problem.queries, default=lambda row: row.get("seqlen")),
     *(_setting(name, "int32") for name in ("heads", "heads_kv", "head_dim")),
-    _setting("softmax_scale", "float64", usual=_default_scale),
+    _setting("softmax_scale", "float64", default=_default_scale),
     *(_of_stack(name, "int32") for name in ("layers", "width", "feed_forward", "vocabulary")),
     _of_stack("weights", "string"), _of_stack("gain", "float64"), _of_stack("residual", "string"),
     _of_stack("norm", "bool"),
     Field("against", PATH, lambda case: "" if case.against is None else case.against.text, word="path_b",
-          usual=_always("")),
+          default=""),
     Field("device", DEVICE, lambda case: case.device),  # a row says the model of it
     Field("parts", CONTENT, _parts),
     Field("policies", CONTENT, _policies),
-    Field("reruns", CONTENT, _reruns, usual=_always("")),
-    Field("conditions", CONTENT, lambda case: case.conditions, "bool", usual=_always(False)),
+    Field("reruns", CONTENT, _reruns, default=""),
+    Field("conditions", CONTENT, lambda case: case.conditions, "bool", default=False),
 )  # fmt: skip
 
 AXES = tuple(each for each in FIELDS if each.word)
@@ -196,15 +200,14 @@ def identity(case: "Case") -> dict[str, Any]:
     """The case's columns of the table."""
     row = values(case)
     for each in FIELDS:
-        if each.within and not each.is_usual(row):
+        if each.within and not each.is_default(row):
             row[each.within] = f"{row[each.within]},{each.name}={row[each.name]}"
     return {each.name: row[each.name] for each in COLUMNS}
 
 
-def said(row: Row) -> dict[str, Any]:
-    """A row's values but those that go without saying, so that a new field leaves older digests alone; what is no field
-    is kept."""
-    return {name: value for name, value in row.items() if name not in _BY_NAME or not _BY_NAME[name].is_usual(row)}
+def without_defaults(row: Row) -> dict[str, Any]:
+    """A row's values but defaults, so that a new field leaves older digests alone; what is no field stays."""
+    return {name: value for name, value in row.items() if name not in _BY_NAME or not _BY_NAME[name].is_default(row)}
 
 
 def is_foreign(options: object) -> bool:
@@ -223,7 +226,7 @@ def words(row: Row) -> list[str]:
 
 
 def label(row: Row, names: tuple[str, ...] | list[str]) -> str:
-    """Values of a row in one line, `ring · kernel eager`; what goes without saying is left out behind the first."""
+    """Values of a row in one line, `ring · kernel eager`; defaults are left out behind the first."""
     first, *others = names
     return " · ".join([str(row[first]), *filter(None, (_BY_NAME[name].label(row) for name in others))])
 
@@ -246,3 +249,40 @@ def _present(value: object) -> bool:
 def _text(value: object) -> str:
     """Whole numbers of a column that lacks some elsewhere are floats."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def path_text(variant: str, options: Settings, places: Settings, world_size: int, kernel: str, knobs: Settings) -> str:
+    """Return a path in one word, `ring/partial:accumulate@8+eager`, without the knobs that are as configured; the same
+    of a case and of a row of the table. `accuracy.config.paths` reads it.
+
+    places: of the precision policy, those that are not as published. options: a function's with its sharding and `fn`,
+    which is left out: `variant` names it.
+    """
+    shown = _not_configured("variant", "callable" if "fn" in options else variant, options)
+    shown.pop("fn", None)
+    head = _word(variant, {**shown, **places})
+    return f"{head}@{world_size}+{_word(kernel, _not_configured('kernel', kernel, knobs))}"
+
+
+def pairs_of(text: object) -> dict[str, str]:
+    """`key_chunk=64,query_chunk=128` as a table writes settings."""
+    return dict(pair.split("=", 1) for pair in str(text or "").split(",") if "=" in pair)
+
+
+def _word(name: str, settings: Settings) -> str:
+    return "/".join([name, *(f"{key}:{value}" for key, value in settings.items())])
+
+
+def _not_configured(kind: str, name: str, settings: Settings) -> dict[str, Any]:
+    configured = {key: str(value) for key, value in _configured(kind, name).items()}
+    return {key: value for key, value in settings.items() if configured.get(key, "None") != str(value)}
+
+
+@cache
+def _configured(kind: str, name: str) -> dict[str, Any]:
+    """What the package's configuration sets for a part; nothing for others' parts."""
+    import yaml  # type: ignore[import-untyped]  # here: the help does without
+
+    file = CONFIGS / kind / f"{name}.yaml"
+    content = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else None
+    return dict(content or {})

@@ -63,20 +63,33 @@ def digest(paths: list[Path]) -> str:
     return hashlib.sha256(b"".join(each)).hexdigest()
 
 
+def layers(part: Any) -> list[Any]:
+    """Return a function and what it wraps, binds, calls or has in its closure, and the forward of a torch module."""
+    found: list[Any] = []
+    waiting = [part, type(part).__call__ if callable(part) else None]
+    while waiting:
+        each = waiting.pop(0)
+        if each is None or any(each is other for other in found):
+            continue
+        found.append(each)
+        for name in ("__wrapped__", "__func__", "func", "forward"):
+            with suppress(Exception):  # whatever a proxy raises for an attribute
+                waiting.append(getattr(each, name, None))
+        with suppress(Exception):  # ValueError: of a cell that is not filled yet
+            waiting += [cell.cell_contents for cell in getattr(each, "__closure__", None) or ()]
+    return found
+
+
 def _referred(part: Any) -> Iterator[str]:
-    """The modules of a function, of what it wraps, binds or calls, and of what it refers to by name."""
-    while part is not None:
-        kinds = type(part), type(getattr(part, "__self__", None))  # of a callable object, of a method's object
-        yield from filter(None, map(module_name, [part, *kinds]))
-        yield str(getattr(part, "__globals__", {}).get("__name__", ""))  # a decorator's function names another module
+    """The modules of a function's layers, and of what these bind and refer to by name."""
+    for each in layers(part):
+        values = [each, type(each), type(getattr(each, "__self__", None))]  # of a callable object, of a method's object
+        values += [*each.args, *each.keywords.values()] if isinstance(each, partial) else []
         with suppress(TypeError, ValueError):
-            used = inspect.getclosurevars(part)
-            yield from filter(None, map(module_name, [*used.globals.values(), *used.nonlocals.values()]))
-        if isinstance(part, partial):
-            yield from filter(None, map(module_name, [*part.args, *part.keywords.values()]))
-            part = part.func
-        else:
-            part = getattr(part, "__wrapped__", getattr(part, "__func__", None))
+            used = inspect.getclosurevars(each)
+            values += [*used.globals.values(), *used.nonlocals.values()]
+        yield from filter(None, map(module_name, values))
+        yield str(getattr(each, "__globals__", {}).get("__name__", ""))  # a decorator's function names another module
 
 
 def module_name(value: Any) -> str | None:

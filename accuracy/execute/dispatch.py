@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from accuracy.config.read import Configuration
-from accuracy.core import given
+from accuracy.core import plugins
 from accuracy.core.case import Case, Variant
 from accuracy.execute import start, worker
 from accuracy.execute.plan import Planned
@@ -97,7 +97,7 @@ def _needs_no_other(each: Planned) -> bool:
 
 
 def _is_given(variant: Variant) -> bool:
-    return str(dict(variant.options).get("fn", "")).startswith(given.PREFIX)
+    return plugins.is_handed_over(str(dict(variant.options).get("fn", "")))
 
 
 def task_of(

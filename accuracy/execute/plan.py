@@ -12,8 +12,8 @@ from functools import cache
 import torch
 
 from accuracy.config.grid import cases_of, stop_at_useless_knobs
-from accuracy.config.hold import EVERYWHERE
 from accuracy.config.read import Configuration
+from accuracy.config.resolve import EVERYWHERE
 from accuracy.core import fields, plugins, sharding
 from accuracy.core.case import Case, Part
 from accuracy.core.errors import ConfigError
@@ -226,5 +226,5 @@ def _stop_at_useless_values(configuration: Configuration, plans: list[Planned]) 
         for each in unusable:
             if axis.value_of(each.case) not in usable:
                 several = len({axis.value_of(each.case) for each in plans}) > 1
-                value = f"{axis.said(each.case)}: " if several else ""
+                value = f"{axis.text(each.case)}: " if several else ""
                 raise ConfigError(f"{value}{each.unsupported}")

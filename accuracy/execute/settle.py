@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from accuracy.config.knobs import complete_part, complete_variant
+from accuracy.config.find import complete_part, complete_variant
 from accuracy.config.paths import NamedPath
 from accuracy.config.read import AUTO_WORKERS, PROCESSORS, Configuration, read
 from accuracy.core import plugins

@@ -16,8 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from accuracy.core.entry import entry
-from accuracy.core.errors import ConfigError, one_line
+from accuracy.core.errors import ConfigError, entry, one_line
 from accuracy.core.recording import Facts, matches
 from accuracy.core.sharding import SHARDINGS
 from accuracy.live.call import Record, Shard, facts_of, local, output, shard_of

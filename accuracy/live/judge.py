@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.dtype import tensor_dtype
-from accuracy.core.entry import entry
-from accuracy.core.errors import ConfigError
+from accuracy.core.errors import ConfigError, entry
 from accuracy.core.number import count
 from accuracy.core.recording import Recorded, matches, recorded
 from accuracy.live.call_on_disk import Call, load

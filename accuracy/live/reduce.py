@@ -21,8 +21,8 @@ from accuracy.live.call_on_disk import Call, load
 from accuracy.live.judge import judge, numbers_of, rows_of
 from accuracy.live.rerun import Rerun
 from accuracy.live.verdict import label_of, verdict
+from accuracy.runtime import arithmetic
 from accuracy.runtime import device as devices
-from accuracy.runtime.kept import random_state
 from accuracy.verdict.label import PRECISION_FLOOR, ROUNDING
 
 AXES = ("batch", "heads_kv", "heads", "tokens", "dims")
@@ -154,7 +154,7 @@ def _of_function(call: Call, row: dict[str, Any], run: Rerun, path: Path) -> Red
 
     def label(candidate: Candidate) -> str:
         try:
-            with random_state():
+            with arithmetic.random_state_restored():
                 torch.manual_seed(0)
                 found = run.results(candidate.inputs(call))
             return _label(found, tensor)

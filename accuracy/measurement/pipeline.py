@@ -19,7 +19,7 @@ from accuracy.measurement.observe import Bench, Observation, observers_of
 from accuracy.measurement.rows import about_case, joined, metric_columns, position_columns
 from accuracy.reference.cache import Cache
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS, FAILED, OK, UNSUPPORTED, Columns, Row
-from accuracy.runtime import kept
+from accuracy.runtime import arithmetic
 from accuracy.runtime.sharding import token_map
 from accuracy.simulate.program import RunRanks
 from accuracy.variant.base import schedule_of
@@ -74,7 +74,7 @@ class Pipeline(Bench):
     def measure(self, case: Case) -> Measured:
         """Observe a case and return its rows; whatever goes wrong becomes a row with the reason."""
         try:
-            with kept.random_state(), compute_device.single_threaded(case, self.device_of(case)):
+            with arithmetic.random_state_restored(), compute_device.single_threaded(case, self.device_of(case)):
                 return self._measured(case)
         except RanksEnded:  # no further case can be measured with these ranks
             raise

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from accuracy.core import fields
-from accuracy.core.path_text import pairs_of, path_text
+from accuracy.core.fields import pairs_of, path_text
 from accuracy.results.table import ALL_RANKS, ALL_TENSORS, METRICS_OF_PAIRS, OK
 
 EQUAL, WITHIN, BEYOND = "equal", "within", "beyond"

@@ -1,12 +1,17 @@
-"""What a process lets torch do to arithmetic: exactly what was asked for, unless a kernel's knobs say otherwise."""
+"""What a process lets torch do to arithmetic: exactly what was asked for, unless a kernel's knobs say otherwise.
+
+What a user's function sets in this process is undone: neither the caller nor the next case finds it changed.
+"""
 
 import os
+import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from accuracy.core.errors import ConfigError
@@ -183,3 +188,67 @@ def computing_with(threads: int, device: str) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def _folder() -> str:
+    """ "" where the current folder is gone."""
+    with suppress(OSError):
+        return os.getcwd()
+    return ""
+
+
+def _attention_backends() -> tuple[bool, ...]:
+    cuda = torch.backends.cuda
+    return cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled(), cuda.cudnn_sdp_enabled()
+
+
+def _set_attention_backends(values: tuple[bool, ...]) -> None:
+    cuda = torch.backends.cuda
+    setters = cuda.enable_flash_sdp, cuda.enable_mem_efficient_sdp, cuda.enable_math_sdp, cuda.enable_cudnn_sdp
+    for setter, enabled in zip(setters, values, strict=True):
+        setter(enabled)
+
+
+SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.get_default_device, lambda device: torch.set_default_device(None if device.type == "cpu" else device)),
+    (torch.is_grad_enabled, torch.set_grad_enabled),
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    *(
+        (partial(torch.is_autocast_enabled, device), partial(torch.set_autocast_enabled, device))
+        for device in ("cpu", "cuda")
+    ),
+    (_attention_backends, _set_attention_backends),
+    (switches, set_switches),
+    (_folder, lambda folder: os.chdir(folder) if folder else None),
+)
+"""How each of torch's settings that change numbers, and the current folder, is read and set."""
+
+
+@contextmanager
+def settings_restored() -> Iterator[None]:
+    """`SETTINGS` are afterwards as before."""
+    before = [get() for get, _ in SETTINGS]
+    try:
+        yield
+    finally:
+        for (get, put), value in zip(SETTINGS, before, strict=True):
+            if get() != value:
+                put(value)
+
+
+@contextmanager
+def random_state_restored() -> Iterator[None]:
+    """The states of torch's, numpy's and Python's generators are afterwards as before."""
+    on_cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+    before = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    gpus = torch.cuda.get_rng_state_all() if on_cuda else []
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before[0])
+        np.random.set_state(before[1])
+        random.setstate(before[2])
+        if gpus:
+            torch.cuda.set_rng_state_all(gpus)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode  # private: torch has no public way to see its operators
 
 from accuracy.core import own_code
 from accuracy.core.errors import NOT_SHARED, NotShared
@@ -63,16 +63,7 @@ def may_share(fn: Callable[..., Any]) -> bool:
 
 def _names_distributed(fn: Callable[..., Any]) -> bool:
     """Return whether the code of a function, or a module of its package, has a name of torch.distributed."""
-    layers: list[Any] = []
-    waiting: list[Any] = [fn, type(fn).__call__]
-    while waiting:
-        each = waiting.pop()
-        if each is None or any(each is other for other in layers):
-            continue
-        layers.append(each)
-        waiting += [getattr(each, name, None) for name in ("__wrapped__", "__func__", "func", "forward")]
-        with suppress(ValueError):  # of a cell that is not filled yet
-            waiting += [cell.cell_contents for cell in getattr(each, "__closure__", None) or ()]
+    layers = own_code.layers(fn)
     spaces = [each.__globals__ for each in layers if isinstance(getattr(each, "__globals__", None), dict)]
     if any("distributed" in each.__code__.co_names for each in layers if hasattr(each, "__code__")):
         return True

@@ -35,10 +35,10 @@ from accuracy.core.errors import NOT_SHARED
 from accuracy.core.fields import default_softmax_scale
 from accuracy.core.masks import Visibility
 from accuracy.core.sharding import SHARDINGS, UNEVEN, lengths_of
-from accuracy.runtime import arithmetic, kept, returned
+from accuracy.runtime import arithmetic
 from accuracy.runtime.arguments import named, names, parameters, takes, uncallable
 from accuracy.runtime.collectives import may_share, shared
-from accuracy.runtime.layout import LAYOUTS, called_with
+from accuracy.runtime.layout import LAYOUTS, called_with, returned
 from accuracy.variant.base import WROTE, Rank, Schedule
 from accuracy.world.alone import default_group
 from accuracy.world.base import Results
@@ -100,7 +100,7 @@ def attend(
             raise
         result = result_of((q.detach(), k.detach(), v.detach()))  # forward only
     with torch.enable_grad():
-        out, lse = returned.read(result, layout_name, q)
+        out, lse = returned(result, layout_name, q)
     return out.detach(), lse, Graph(out, leaves, lambda: _as_found(fn, group))
 
 
@@ -109,7 +109,7 @@ def _as_found(fn: Callable[..., Any], group: Any) -> Iterator[None]:
     """The body runs as the user's process would run it; what it sets is undone. A function that takes no group finds
     the ranks of the case as torch's default group."""
     default = None if names(fn, "group") else group
-    with kept.settings(), arithmetic.of_functions(), default_group(default):
+    with arithmetic.settings_restored(), arithmetic.of_functions(), default_group(default):
         yield
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from accuracy.cli import Parser, status_of
-from accuracy.config.find import sources
-from accuracy.config.knobs import complete_part
+from accuracy.config.find import complete_part, sources
 from accuracy.core.case import Part
 from accuracy.core.errors import ConfigError, unknown
 

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 import accuracy
-from accuracy.cli import commands
+from accuracy.cli import listing
 from tests.processes import python
 
 pytestmark = pytest.mark.xdist_group("entries")
@@ -207,4 +207,4 @@ def test_every_command_works_on_every_device(command: str, device: str, tmp_path
 
 
 def test_no_command_is_left_out() -> None:
-    assert {name for each in COMMANDS for name in each.split()} | MAINTAINERS == {*commands.COMMANDS}
+    assert {name for each in COMMANDS for name in each.split()} | MAINTAINERS == {*listing.COMMANDS}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from accuracy.cli.application import FAULTY
+from accuracy.cli import FAULTY
 from tests.command_line import TINY, CommandLine
 
 SHORT = (

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from accuracy import __version__
-from accuracy.cli import commands, listing, run
+from accuracy.cli import listing, run
 from accuracy.core.errors import ConfigError
 from accuracy.core.paths import CONFIGS, PACKAGE
 
@@ -19,8 +19,10 @@ def mine(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_choice_has_a_description_and_is_listed_with_it() -> None:
+def test_every_choice_has_a_description_and_is_listed_with_it_and_the_main_config_is_shown() -> None:
     text = listing.text([])
+    assert "world_size: [1, 2, 4]" in text
+    assert "hydra:" not in text
     for path in FILES:
         description = listing.description(path)
         assert description, path
@@ -34,12 +36,6 @@ def section(text: str, group: str) -> dict[str, str]:
     return {name: description.strip() for name, _, description in (line.strip().partition(" ") for line in lines)}
 
 
-def test_the_main_config_is_shown() -> None:
-    text = listing.text([])
-    assert "world_size: [1, 2, 4]" in text
-    assert "hydra:" not in text
-
-
 def test_choices_of_a_users_folder_are_listed_beside_ours(mine: Path) -> None:
     text = listing.text([mine])
     assert section(text, "variant")["mine"] == "A ring of my own"
@@ -47,11 +43,11 @@ def test_choices_of_a_users_folder_are_listed_beside_ours(mine: Path) -> None:
     assert section(text, "flavour") == {"sweet": "A group of my own"}
 
 
-@pytest.mark.parametrize("flag", ["--config-dir", "-cd"])
-def test_a_users_folder_is_found_in_both_spellings(mine: Path, flag: str) -> None:
-    assert listing.folders_of(["--help", flag, str(mine)]) == [mine]
-    assert listing.folders_of([f"{flag}={mine}", "variant=mine"]) == [mine]
-    assert listing.folders_of(["variant=mine", flag]) == []
+def test_a_users_folder_is_found_in_both_spellings(mine: Path) -> None:
+    for flag in ("--config-dir", "-cd"):
+        assert listing.folders_of(["--help", flag, str(mine)]) == [mine]
+        assert listing.folders_of([f"{flag}={mine}", "variant=mine"]) == [mine]
+        assert listing.folders_of(["variant=mine", flag]) == []
 
 
 def test_a_description_is_the_first_comment_that_is_no_directive(tmp_path: Path) -> None:
@@ -72,30 +68,22 @@ def test_the_version_is_the_package_s_and_not_hydra_s(
 
 def test_the_help_lists_every_subcommand_and_each_has_a_help_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     files = {path.stem for path in (PACKAGE / "cli").glob("*.py") if "def main(arguments" in path.read_text()}
-    assert set(commands.COMMANDS) == files
-    for name in commands.COMMANDS:
-        assert f"  accuracy {name} " in commands.text()
+    assert set(listing.COMMANDS) == files
+    for name in listing.COMMANDS:
+        assert f"  accuracy {name} " in listing.commands()
         with pytest.raises(SystemExit) as ended:
-            commands.run([name, "--help"])
+            run.subcommand([name, "--help"])
         assert ended.value.code == 0
         assert f"usage: accuracy {name}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("words", "is_command"), [(["chek", "run"], True), (["variant=ring"], False), (["-m", "x=1"], False),
-                              (["+key=1"], False), (["~also.trace"], False), ([], False)]
-)  # fmt: skip
-def test_a_first_word_without_an_equals_sign_is_a_subcommand(words: list[str], is_command: bool) -> None:
-    assert commands.is_command(words) == is_command
-
-
-def test_an_unknown_subcommand_is_refused_with_the_nearest_name() -> None:
+def test_a_first_word_without_an_equals_sign_is_a_subcommand_and_an_unknown_one_is_refused_with_the_nearest() -> None:
+    assert run.is_subcommand(["chek", "run"])
+    assert not any(map(run.is_subcommand, (["variant=ring"], ["-m", "x=1"], ["+key=1"], ["~also.trace"], [])))
     with pytest.raises(ConfigError, match="did you mean check"):
-        commands.run(["chek", "run"])
+        run.subcommand(["chek", "run"])
 
 
-@pytest.mark.parametrize(
-    ("wrong", "near"), [("dtpye", "dtype"), ("mask", "problem.mask"), ("problem.msak", "problem.mask"), ("xyz", "")]
-)
-def test_a_wrong_key_has_the_nearest_one(wrong: str, near: str) -> None:
-    assert listing.nearest_key(wrong) == near
+def test_a_wrong_key_has_the_nearest_one() -> None:
+    near = {"dtpye": "dtype", "mask": "problem.mask", "problem.msak": "problem.mask", "xyz": ""}
+    assert {wrong: listing.nearest_key(wrong) for wrong in near} == near

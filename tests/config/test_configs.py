@@ -1,13 +1,12 @@
 import re
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 import torch
 from omegaconf import OmegaConf
 
 from accuracy.config import find
-from accuracy.config.knobs import CONTENTS
+from accuracy.config.find import CONTENTS
 from accuracy.config.read import Configuration
 from accuracy.core import plugins
 from accuracy.core.case import Problem
@@ -73,44 +72,34 @@ def planned(composition: Configuration) -> list[Planned]:
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize("kind", ["kernel", "inputs"])
-def test_every_choice_has_its_code_and_all_code_is_a_choice(kind: str) -> None:
+def test_every_choice_has_its_code_and_all_code_is_a_choice() -> None:
     """A module of several parts lists them in `PARTS`."""
-    sources = find.sources(kind)
-    assert set(sources) == config_names(kind) - CHOOSE_KERNELS
-    assert all(hasattr(plugins.load(source), CONTENTS[kind]) for source in sources.values())
-    modules = {plugins.module_of(source) for source in sources.values()}
-    parts = {f"{name}:{part}" for name in modules for part in getattr(plugins.load(name), "PARTS", ())}
-    assert parts == {source for source in sources.values() if ":" in source}
-
-
-def test_every_schedule_is_used_by_a_variant() -> None:
+    for kind in ("kernel", "inputs"):
+        sources = find.sources(kind)
+        assert set(sources) == config_names(kind) - CHOOSE_KERNELS
+        assert all(hasattr(plugins.load(source), CONTENTS[kind]) for source in sources.values())
+        modules = {plugins.module_of(source) for source in sources.values()}
+        parts = {f"{name}:{part}" for name in modules for part in getattr(plugins.load(name), "PARTS", ())}
+        assert parts == {source for source in sources.values() if ":" in source}
+    # and every schedule is a variant's
     used = [OmegaConf.load(CONFIGS / "variant" / f"{name}.yaml") for name in config_names("variant")]
     used_names = {name for variant in used for name in (variant.forward, variant.backward)}
     code = {path.stem for path in (PACKAGE / "variant").glob("[a-z]*.py")}
     assert used_names == code - {"base", "callable", "join"}
 
 
-@pytest.mark.parametrize("name", sorted(config_names("problem")))
-def test_a_problem_is_complete(name: str) -> None:
-    assert set(OmegaConf.load(CONFIGS / "problem" / f"{name}.yaml")) == {field.name for field in fields(Problem)}
+def test_a_problem_and_a_precision_are_complete() -> None:
+    for name in config_names("problem"):
+        assert set(OmegaConf.load(CONFIGS / "problem" / f"{name}.yaml")) == {field.name for field in fields(Problem)}
+    for name in config_names("precision"):
+        assert set(composed(f"precision={name}")["precision"]) == {field.name for field in fields(Precision)}
 
 
-@pytest.mark.parametrize("name", sorted(config_names("precision")))
-def test_a_precision_names_every_rounding_place(name: str) -> None:
-    assert set(composed(f"precision={name}")["precision"]) == {field.name for field in fields(Precision)}
-
-
-@pytest.mark.parametrize("name", EXPERIMENT_NAMES)
-def test_an_experiment_says_what_it_asks_what_it_expected_and_what_it_found(name: str) -> None:
-    folder: Path = EXPERIMENTS / name
-    lines = (folder / "README.md").read_text().splitlines()
-    sections = [line.lstrip("#").strip() for line in lines if line.startswith("##")]
-    expected = ["Question", "Prediction", "Finding"]
-    assert [section for section in sections if section in expected] == expected
-
-
-@pytest.mark.parametrize("name", EXPERIMENT_NAMES)
-def test_an_experiment_prints_its_command_first(name: str) -> None:
-    comments = re.findall("^# .*", (CONFIGS / "experiment" / f"{name}.yaml").read_text(), re.MULTILINE)
-    assert comments[1].startswith(f"# accuracy experiment={name}")
+def test_an_experiment_prints_its_command_and_says_what_it_asks_what_it_expected_and_what_it_found() -> None:
+    for name in EXPERIMENT_NAMES:
+        comments = re.findall("^# .*", (CONFIGS / "experiment" / f"{name}.yaml").read_text(), re.MULTILINE)
+        assert comments[1].startswith(f"# accuracy experiment={name}")
+        lines = (EXPERIMENTS / name / "README.md").read_text().splitlines()
+        sections = [line.lstrip("#").strip() for line in lines if line.startswith("##")]
+        expected = ["Question", "Prediction", "Finding"]
+        assert [section for section in sections if section in expected] == expected, name

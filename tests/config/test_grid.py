@@ -44,50 +44,37 @@ def test_every_list_is_an_axis() -> None:
 STACK = ("variant=[ring,zigzag]", "world_size=[2,4]", "stack.width=32", "stack.layers=[1,2]", "seed=[0,1]")
 
 
-@pytest.mark.parametrize("words", [("seed=[0,1]", "problem.mask=[causal,full]"), STACK], ids=["attention", "stacks"])
-def test_cases_that_share_inputs_and_reference_are_neighbours(words: tuple[str, ...]) -> None:
-    keys = [shared(each.case) for each in planned("dtype=[bfloat16,float32]", *words)]
-    changes = 1 + sum(a != b for a, b in itertools.pairwise(keys))
-    assert changes == len(set(keys)) == 8
+def test_cases_that_share_inputs_and_reference_are_neighbours() -> None:
+    for words in (("seed=[0,1]", "problem.mask=[causal,full]"), STACK):
+        keys = [shared(each.case) for each in planned("dtype=[bfloat16,float32]", *words)]
+        changes = 1 + sum(a != b for a, b in itertools.pairwise(keys))
+        assert changes == len(set(keys)) == 8
 
 
-@pytest.mark.parametrize(
-    ("words", "cases"),
-    [
-        (["variant=ring", "dtype=[float32,float32]"], 1),
-        (["variant=ring", "precision.merge=[sigmoid,double]"], 2),
-        (["variant=[single_device,ring,llama3]", "world_size=1", "precision.merge=[sigmoid,double,logsumexp]"], 5),
-        (["variant=[bpt,ring]", "world_size=1", "precision.wire=[input,float32]"], 3),
+def test_what_gives_the_same_numbers_is_one_case() -> None:
+    for words, cases in (
+        ("variant=ring dtype=[float32,float32]", 1),
+        ("variant=[single_device,ring,llama3] world_size=1 precision.merge=[sigmoid,double,logsumexp]", 5),
+        ("variant=[bpt,ring] world_size=1 precision.wire=[input,float32]", 3),
         # llama3 publishes `input` for what ring publishes as `accumulate`: neither word makes a case twice
-        (["variant=llama3", "precision.dkv_accumulator=[input,accumulate]"], 2),
-        (["variant=llama3_ring", "precision.dkv_accumulator=[accumulate,input]"], 2),
-        (["variant=[llama3,ring]", "precision.dkv_accumulator=[accumulate,input]"], 4),
-        (["variant=ring", "kernel=[torch_flash,auto]"], 1),
-    ],
-)
-def test_what_gives_the_same_numbers_is_one_case(words: list[str], cases: int) -> None:
-    assert len(planned("world_size=2", *words)) == cases
+        ("variant=[llama3,ring] precision.dkv_accumulator=[accumulate,input]", 4),
+        ("variant=ring kernel=[torch_flash,auto]", 1),
+    ):
+        assert len(planned("world_size=2", *words.split())) == cases, words
 
 
-@pytest.mark.parametrize(
-    ("variant", "knob", "id_as_published", "text"),
-    [
-        ("ring", "merge=sigmoid", True, ""),
-        ("ring", "merge=double", False, "merge=double"),
-        ("llama3", "dkv_accumulator=input", True, ""),
-        ("llama3_ring", "dkv_accumulator=accumulate", True, ""),
-        ("llama3_ring", "dkv_accumulator=input", False, "dkv_accumulator=input"),
-        ("llama3_ring", "gradient_wire=accumulate", True, ""),
-    ],
-)
-def test_a_case_is_named_after_what_differs_from_its_own_schedules(
-    variant: str, knob: str, id_as_published: bool, text: str
-) -> None:
-    published, changed = (
-        planned(f"variant={variant}", "world_size=2", *words)[0].case for words in ((), (f"precision.{knob}",))
-    )
-    assert (changed.id == published.id) is id_as_published
-    assert changed.precision_text == text
+def test_a_case_is_named_after_what_differs_from_its_own_schedules() -> None:
+    for variant, knob, text in (
+        ("ring", "merge=sigmoid", ""),
+        ("ring", "merge=double", "merge=double"),
+        ("llama3", "dkv_accumulator=input", ""),
+        ("llama3_ring", "dkv_accumulator=accumulate", ""),
+        ("llama3_ring", "dkv_accumulator=input", "dkv_accumulator=input"),
+    ):
+        published, changed = (
+            planned(f"variant={variant}", "world_size=2", *words)[0].case for words in ((), (f"precision.{knob}",))
+        )
+        assert (changed.id == published.id, changed.precision_text) == (not text, text)
 
 
 def test_unsupported_cases_stay_in_the_plan_with_their_reason() -> None:
@@ -95,7 +82,7 @@ def test_unsupported_cases_stay_in_the_plan_with_their_reason() -> None:
     unsupported = [each for each in plans if each.unsupported]
     assert len(plans) == 4
     assert [(each.case.variant.name, each.case.world_size) for each in unsupported] == [("single_device", 2)]
-    assert unsupported[0].unsupported == "single_device runs on one device: use world_size=1, not 2"
+    assert "use world_size=1, not 2" in str(unsupported[0].unsupported)
 
 
 def test_memory_unsupporteds_the_large_problems_only() -> None:
@@ -106,20 +93,15 @@ def test_memory_unsupporteds_the_large_problems_only() -> None:
     assert f"{needed[-1] / 2**30:.1f} GiB of" in str(unsupported[0].unsupported)
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["variant=[ring,single_device]", "world_size=[2,4]"], "variant=single_device: single_device runs on one"),
-        (["kernel=[torch_flash,flash_attn]"], "kernel=flash_attn: kernel flash_attn needs a CUDA device"),
-        (["kernel=flash_attn"], "kernel flash_attn needs a CUDA device"),
-    ],
-)
-def test_a_value_that_nothing_can_use_stops_the_run(words: list[str], told: str) -> None:
-    if torch.cuda.is_available() and "flash_attn" in told:
-        pytest.skip("there is a GPU")
-    with pytest.raises(ConfigError) as stopped:
-        planned(*words)
-    assert str(stopped.value).startswith(told)
+def test_a_value_that_nothing_can_use_stops_the_run() -> None:
+    for words, told in (
+        (["variant=[ring,single_device]", "world_size=[2,4]"], "^variant=single_device: single_device runs on one"),
+        (["kernel=[torch_flash,flash_attn]"], "^kernel=flash_attn: kernel flash_attn needs a CUDA device"),
+        (["kernel=flash_attn", "unusable=record"], "^kernel flash_attn needs a CUDA device"),
+        (["kernel=[flash_attn,torch_efficient]", "unusable=record"], "needs a CUDA device"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            planned("device=cpu", *words)
 
 
 def test_a_value_that_nothing_can_use_is_recorded_where_that_is_asked_for() -> None:
@@ -129,12 +111,6 @@ def test_a_value_that_nothing_can_use_is_recorded_where_that_is_asked_for() -> N
         reasons = {each.case.kernel.name: each.unsupported for each in plans}
         assert reasons["eager"] is None
         assert str(reasons["flash_attn"]).startswith("kernel flash_attn needs a CUDA device")
-
-
-@pytest.mark.parametrize("kernels", ["flash_attn", "[flash_attn,torch_efficient]"])
-def test_recorded_or_not_a_run_of_nothing_stops(kernels: str) -> None:
-    with pytest.raises(ConfigError, match="needs a CUDA device"):
-        planned("device=cpu", "unusable=record", f"kernel={kernels}")
 
 
 def test_every_kernel_is_every_file_but_those_left_out() -> None:
@@ -173,11 +149,9 @@ def leaf_changes(value: Any) -> Iterator[tuple[str, Any]]:
 CASE = replace(one_case("variant=bpt_ring", "path_b=ring@2"), stack=Stack(2, 8))
 
 
-@pytest.mark.parametrize(
-    ("path", "other"), list(leaf_changes(CASE)), ids=lambda each: each if isinstance(each, str) else ""
-)
-def test_any_field_that_changes_numbers_changes_the_id(path: str, other: Case) -> None:
-    assert other.id != CASE.id
+def test_any_field_that_changes_numbers_changes_the_id() -> None:
+    changes = list(leaf_changes(CASE))
+    assert len({CASE.id, *(other.id for _, other in changes)}) == 1 + len(changes)
 
 
 def test_a_schedule_for_equal_lengths_unsupporteds_others() -> None:
@@ -185,16 +159,12 @@ def test_a_schedule_for_equal_lengths_unsupporteds_others() -> None:
     assert [(each.case.variant.name, each.case.problem.seqlen_q) for each in plans if each.unsupported] == [
         ("ring", 8), ("llama3", 8)
     ]  # fmt: skip
-    assert plans[-1].unsupported == (
-        "variant llama3 takes as many queries as keys: drop problem.seqlen_q=8 or use"
-        " variant=single_device world_size=1"
-    )
+    assert "as many queries as keys: drop problem.seqlen_q=8" in str(plans[-1].unsupported)
 
 
 def test_inputs_have_as_many_tokens_as_the_problem_says() -> None:
     (only,) = planned("variant=single_device", "world_size=1", "problem.seqlen_q=8")
-    case = only.case
-    drawn = drawing.draw(case.inputs, case.problem, case.seed)
+    drawn = drawing.draw(only.case.inputs, only.case.problem, only.case.seed)
     assert {name: x.shape[1] for name, x in drawn.items()} == {"q": 8, "k": 64, "v": 64, "dout": 8}
 
 

@@ -33,25 +33,21 @@ def lost(markdown: str, folder: Path) -> list[str]:
 
 
 @needs_reports
-def test_every_link_of_the_readme_is_relative_or_another_s_and_leads_to_a_file() -> None:
+def test_every_link_of_the_readme_is_relative_or_another_s_and_leads_to_a_file_and_a_heading() -> None:
     text = (ROOT / "README.md").read_text()
     assert len(links(text)) > 15
     assert lost(text, ROOT) == []
     assert [each for each in links(text) if "attention-accuracy" in each] == []
     assert lost(f"{text}\n[x](nowhere.md)", ROOT) == ["nowhere.md"]
+    named = [each.split("#") for each in links(text) if "#" in each]
+    assert named
+    assert [each for each in named if each[1] not in anchors((ROOT / each[0]).read_text())] == []
 
 
 def anchors(markdown: str) -> set[str]:
     """Of its headings, as a host makes them."""
     heads = re.findall(r"^#+ (.+)$", markdown, re.MULTILINE)
     return {re.sub(r"[^\w -]", "", head).strip().lower().replace(" ", "-") for head in heads}
-
-
-@needs_reports
-def test_every_anchor_of_the_readme_s_links_is_a_heading_there() -> None:
-    named = [each.split("#") for each in links((ROOT / "README.md").read_text()) if "#" in each]
-    assert named
-    assert [each for each in named if each[1] not in anchors((ROOT / each[0]).read_text())] == []
 
 
 def test_without_an_address_the_built_description_has_no_link_and_loses_no_word() -> None:
@@ -79,9 +75,6 @@ def test_with_an_address_every_link_of_the_description_leads_there() -> None:
         assert public.is_absolute(after)
     assert sum("/raw/main/" in each for each in found) == 1
     assert set(made["urls"]) == {"Homepage", "Documentation", "Changelog", "Issues"}
-
-
-def test_the_build_takes_the_one_constant() -> None:
     assert BUILD["described"](ROOT) == BUILD["of_address"](ROOT, vars(public), public.ADDRESS)
 
 

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 import accuracy as package
-from accuracy.cli import application as command
+from accuracy import cli as command
 from accuracy.core.case import Case
 from accuracy.core.paths import PACKAGE
 from accuracy.execute import pool, worker

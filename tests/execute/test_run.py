@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from accuracy.cli import application as command
+from accuracy import cli as command
 from accuracy.cli import plan_text
 from accuracy.execute.run import folder_of
 from accuracy.execute.settle import read_settled

@@ -1,4 +1,4 @@
-from accuracy.cli import application as command
+from accuracy import cli as command
 from accuracy.core import plugins
 from accuracy.measurement import provenance
 from accuracy.results import table

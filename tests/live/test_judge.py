@@ -107,5 +107,5 @@ def test_what_has_dropout_is_not_judged(tmp_path: Path, capsys: pytest.CaptureFi
     with accuracy.capture(None, tmp_path):
         torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
     accuracy.capture.wait()
-    assert command.main([str(tmp_path)]) == command.NOTHING_JUDGED
+    assert command.main([str(tmp_path)]) == command.NOTHING_MEASURED
     assert "dropout 0.5 was on" in capsys.readouterr().out

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import accuracy
-from accuracy.config.problem import problem_of
+from accuracy.config.read import problem_of
 from accuracy.core.case import Part
 from accuracy.core.recording import choose, facts_of
 from accuracy.inputs import captured, drawing

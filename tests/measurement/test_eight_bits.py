@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from accuracy.core.errors import ConfigError
-from accuracy.core.path_text import pairs_of
+from accuracy.core.fields import pairs_of
 from accuracy.core.quantisation import FORMATS
 from accuracy.execute.plan import plan
 from accuracy.inputs import drawing

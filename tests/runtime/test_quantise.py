@@ -33,19 +33,16 @@ def rounded(x: np.ndarray, form: LowFormat, dtype: torch.dtype = torch.float64) 
     return round_to_format(torch.from_numpy(x).to(dtype), form).double().numpy()
 
 
-def test_every_format_has_a_table() -> None:
-    assert set(TABLES) == set(FORMATS)
-
-
-@pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
-def test_unit_roundoff_is_the_largest_relative_error_of_the_table_s_values(form: LowFormat) -> None:
+def test_unit_roundoff_is_the_largest_relative_error_of_the_table_s_values() -> None:
     """Half of the distance to the next value over a normal value; of integers beside the largest one, 2^(n-1)."""
-    table = values(form.name)
-    if form.name.startswith("int"):
-        assert form.unit_roundoff == 0.5 / (table[-1] + 1)
-    else:
-        table = table[table >= 2.0**form.min_exponent]
-        assert form.unit_roundoff == np.max(np.diff(table) / 2 / table[:-1])
+    assert set(TABLES) == set(FORMATS)
+    for form in FORMATS.values():
+        table = values(form.name)
+        if form.name.startswith("int"):
+            assert form.unit_roundoff == 0.5 / (table[-1] + 1)
+        else:
+            table = table[table >= 2.0**form.min_exponent]
+            assert form.unit_roundoff == np.max(np.diff(table) / 2 / table[:-1])
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -67,20 +64,14 @@ def test_values_of_the_table_stay_and_all_between_go_to_the_nearest_ties_to_even
         assert np.array_equal(rounded(middle, form, dtype), middle.astype("float32").astype(even).astype("float64"))
 
 
-@pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
-def test_what_is_beyond_saturates_and_nan_stays(form: LowFormat) -> None:
-    beyond = np.array([1.01 * form.largest, 1e300, np.inf, -np.inf, np.nan])
-    most = form.largest
-    assert np.array_equal(rounded(beyond, form), [most, most, most, -most, np.nan], equal_nan=True)
-
-
-@pytest.mark.parametrize("form", FORMATS.values(), ids=lambda form: form.name)
-def test_below_the_smallest_subnormal_half_of_it_goes_to_zero_and_more_goes_up(form: LowFormat) -> None:
-    least = values(form.name)[values(form.name) > 0][0]
-    assert form.smallest == least
-    assert np.array_equal(
-        rounded(np.array([0.5, 0.51, 1.5, 0.0, -0.5]) * least, form), np.array([0, 1, 2, 0, 0]) * least
-    )
+def test_what_is_beyond_saturates_nan_stays_and_half_of_the_smallest_subnormal_goes_to_zero() -> None:
+    for form in FORMATS.values():
+        most, least = form.largest, values(form.name)[values(form.name) > 0][0]
+        beyond = np.array([1.01 * most, 1e300, np.inf, -np.inf, np.nan])
+        assert np.array_equal(rounded(beyond, form), [most, most, most, -most, np.nan], equal_nan=True)
+        assert form.smallest == least
+        below = np.array([0.5, 0.51, 1.5, 0.0, -0.5]) * least
+        assert np.array_equal(rounded(below, form), np.array([0, 1, 2, 0, 0]) * least)
 
 
 def drawn() -> torch.Tensor:

@@ -3,7 +3,7 @@ import json
 import pandas as pd
 import pytest
 
-from accuracy.cli import application, publish, report
+from accuracy.cli import INTERRUPTED, USAGE_ERROR, publish, report
 from accuracy.measurement.pipeline import Pipeline
 from accuracy.results import cell, run_table, table
 from tests.command_line import CommandLine
@@ -37,7 +37,7 @@ MISTAKES = (
 def test_a_mistake_is_one_line_and_nothing_is_written(accuracy: CommandLine) -> None:
     for words, *parts in MISTAKES:
         answer = accuracy(*STACK, *words.split())
-        assert answer.status == application.USAGE_ERROR, words
+        assert answer.status == USAGE_ERROR, words
         assert len(answer.err.strip().splitlines()) == 1, words
         assert all(each in answer.err for each in parts), words
         assert not (accuracy.folder / "outputs").exists()
@@ -59,7 +59,7 @@ def test_a_run_is_resumed_where_it_was_killed(accuracy: CommandLine, monkeypatch
 
     second.unlink()
     monkeypatch.setattr(Pipeline, "measure", stopped)
-    assert accuracy(*STACK, "output_dir=run").status == application.INTERRUPTED
+    assert accuracy(*STACK, "output_dir=run").status == INTERRUPTED
     assert json.loads((folder / "run.json").read_text())["ended"] is None
     assert first.exists()
 

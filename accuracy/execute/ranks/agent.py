@@ -22,7 +22,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
-from accuracy.core import given
+from accuracy.core import plugins
 from accuracy.core.case import Case
 from accuracy.core.errors import RanksEnded
 from accuracy.execute import start
@@ -79,7 +79,7 @@ class Agent(LocalElasticAgent):
 
     def __init__(self, task: Task, pending: Sequence[Planned], rendezvous_folder: Path, lead: Lead) -> None:
         start.preload(start.OF_RANKS)
-        given.store(rendezvous_folder)
+        plugins.store_functions(rendezvous_folder)
         self.task, self.stopping, self.ended, self.idle, self.journal_size = task, False, "", 0, 0
         spec = WorkerSpec(
             role="rank",
@@ -160,7 +160,7 @@ def rank_process(task: Task, pending: Sequence[Planned], rendezvous_folder: Path
     try:
         arithmetic.make_exact()
         torch.set_num_threads(task.threads)
-        given.restore(rendezvous_folder)
+        plugins.restore_functions(rendezvous_folder)
         ranks = joined(rendezvous_folder, task)
         with arithmetic.functions_with(task.switches):
             if ranks.rank > 0:

@@ -1,0 +1,161 @@
+"""One job: a composed configuration is planned and measured, its report and its diagnosis are written and told."""
+
+import gc
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from accuracy.cli import FAULTY, INTERRUPTED, NOTHING_MEASURED, sweep
+from accuracy.cli.launched import tell, tell_done
+from accuracy.core.errors import ConfigError, RanksEnded
+from accuracy.execute import start as processes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from accuracy.config.read import Configuration
+    from accuracy.execute.plan import Planned
+    from accuracy.execute.run import Outcome
+
+DIAGNOSE = "diagnose"  # the experiment whose exit status says what it found
+
+
+def measure(config: Any, folders: list[Path], command: list[str], launch: processes.Launch | None = None) -> int:
+    """Plan, measure, report; the exit status. Raises ConfigError before any work."""
+    from accuracy.config.read import read
+
+    configuration = read(config, folders)
+    if launch is not None and configuration.world != "processes":
+        raise ConfigError(
+            f"{launch.by} started {launch.size} processes, but world={configuration.world} needs one;"
+            f" use world=processes, or start accuracy without {launch.by}"
+        )
+    if launch is None and processes.only_workers_measure and not configuration.dry_run:
+        of_ranks = configuration.world == "processes"  # the server imports torch beside this process
+        processes.start_server(processes.OF_RANKS if of_ranks else processes.OF_WORKERS)
+    from accuracy.execute.settle import settled  # torch is imported only now: help and mistakes answer at once
+    from accuracy.runtime import arithmetic, device
+
+    configuration = settled(configuration)
+    arithmetic.make_exact()
+    free = device.free_bytes(configuration.device)
+    with arithmetic.computing_with(configuration.threads, configuration.device):
+        return _measure(configuration, config, command, launch, free)
+
+
+def _measure(
+    configuration: "Configuration", config: Any, command: list[str], launch: processes.Launch | None, free: int | None
+) -> int:
+    from accuracy.cli import plan_text
+    from accuracy.execute import run
+    from accuracy.execute.dispatch import fitting_workers
+    from accuracy.execute.folder import make_writable, opened
+    from accuracy.execute.plan import plan, ranks_here
+
+    if not gc.isenabled():  # `run.command`: what stays is imported
+        gc.freeze()
+        gc.enable()
+    plans = plan(configuration, free, ranks_here(configuration.device) if launch is None else launch.size)
+    configuration = replace(configuration, workers=fitting_workers(configuration, plans, free))
+    folder = run.folder_of(configuration, config)
+    first = launch is None or launch.rank == 0
+    if configuration.dry_run:
+        if first:
+            print(plan_text.plan(plans, folder))
+        return 0
+    if first and configuration.reference_folder is not None:
+        make_writable("reference.folder", configuration.reference_folder)
+    with opened(folder, configuration.device) if first else nullcontext():
+        return _carry_out(configuration, config, plans, folder, command, launch)
+
+
+def _carry_out(
+    configuration: "Configuration",
+    config: Any,
+    plans: "list[Planned]",
+    folder: Path,
+    command: list[str],
+    launch: processes.Launch | None,
+) -> int:
+    """Measure what is planned and report, as this process's part of it; the exit status."""
+    from accuracy.cli import plan_text
+    from accuracy.execute import run
+    from accuracy.execute.dispatch import Launched, task_of
+
+    launched = None
+    if launch is not None:  # the launched processes as ranks, with the same cases on each
+        from accuracy.execute.ranks import rank_loop
+        from accuracy.execute.ranks.rendezvous import join_launched
+
+        task = task_of(configuration, folder, plans, launch.size)
+        launched = Launched(join_launched(launch, task.backend, task.sizes, task.digest), task)
+        tell(folder, task.seconds)
+        if launched.ranks.rank > 0:
+            rank_loop.follow(task, launched.ranks)
+            tell_done()
+            return 0
+    print(plan_text.plan_line(plans, configuration.device, configuration.workers), file=sys.stderr)
+    modules = ["accuracy.verdict.diagnosis", *(["accuracy.report.build"] if configuration.report else [])]
+    begun = _import_later(*modules) if configuration.workers > 1 or processes.only_workers_measure else None
+    try:
+        outcome = run.execute(configuration, config, plans, folder, command, launched, begun=begun)
+    except RanksEnded as ended:
+        print(f"accuracy: {ended}", file=sys.stderr)
+        return NOTHING_MEASURED
+    tell_done()
+    print(plan_text.outcome(outcome))
+    verdicts = None
+    if configuration.report and not sweep.noted(folder):
+        verdicts = _report(outcome)
+    if outcome.interrupted:
+        return INTERRUPTED
+    if not outcome.ok + outcome.earlier_ok:
+        return NOTHING_MEASURED
+    if configuration.name != DIAGNOSE:
+        return 0
+    return _diagnose(outcome, {each.case.id for each in plans}, verdicts)
+
+
+def _import_later(*modules: str) -> Callable[[], None]:
+    """Return a function whose first call lets a thread import the modules, while others measure."""
+    thread = threading.Thread(target=lambda: [import_module(each) for each in modules], daemon=True)
+    return lambda: None if thread.ident else thread.start()
+
+
+def _report(outcome: "Outcome") -> "pd.DataFrame | None":
+    """Write the report, print its first screen, and return the run's verdicts, or None where there is nothing to report
+    on."""
+    from accuracy.report.build import write_report
+
+    try:
+        summary = write_report(outcome.folder, results=outcome.results)
+    except ConfigError as error:  # interrupted before the first case
+        print(f"no report: {error}")
+        return None
+    print("", *summary.lines, "", f"report: {summary.path}", sep="\n")
+    return summary.verdicts
+
+
+def _diagnose(outcome: "Outcome", planned: set[str], verdicts: "pd.DataFrame | None") -> int:
+    """Print each variant's diagnosis and return the exit status: whether one is a bug, and whether one rank alone of
+    several was measured. verdicts: the report's, where there is one."""
+    from accuracy.results import table
+    from accuracy.verdict import verdict
+    from accuracy.verdict.diagnosis import diagnoses, sentences
+    from accuracy.verdict.label import TOO_LITTLE
+
+    folder, results = outcome.folder, outcome.results
+    results = table.read_results(folder) if results is None else results
+    results = results[results["case_id"].isin(planned) & ~table.in_stacks(results)]
+    verdicts = verdict.verdicts(results) if verdicts is None else verdicts
+    found = diagnoses(verdicts, results, table.read_side(folder, "steps"), table.read_side(folder, "hypotheses"))
+    told = zip(sentences(found), found, strict=True)
+    print("", *(line for sentence, each in told for line in (sentence, *each.evidence)), sep="\n")
+    if any(each.is_bug for each in found):
+        return FAULTY
+    return NOTHING_MEASURED if any(each.label in TOO_LITTLE for each in found) else 0

@@ -1,0 +1,195 @@
+"""What does a composed configuration mean once it is known what its user gave, which of its variants are functions, and
+what a live model's inputs say of themselves?
+
+In: a composed configuration, and the keys that its user gave, as the command line names them (`dtype`,
+`problem.mask`). Out: the same as plain dicts, for `accuracy.config.read`.
+"""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from accuracy.config.checks import values_of
+from accuracy.config.compose import nodes
+from accuracy.config.find import is_shorthand
+from accuracy.config.paths import needs_processes
+from accuracy.core.errors import ConfigError
+from accuracy.core.recording import Recorded, choose, is_capture, recorded
+from accuracy.core.sharding import lengths_of
+
+EVERYWHERE = "everywhere"
+"""`given_keys` of a configuration whose further grids are there to find faults, as those of experiment=diagnose: what
+a user gave holds in them, too. Elsewhere a further grid is what its author wrote."""
+HEADS, LENGTHS = ("heads", "heads_kv"), ("seqlen", "seqlen_q", "documents")
+"""Keys of a problem that belong together: who gives one of them has chosen the others' defaults, too."""
+MOST_PAIRS_AGAIN = 2**28
+"""Products of a query and a key of all runs again of a case together: seconds on a processor."""
+FEW = 4
+"""Ranks that a further grid may start as processes where the main grid has several; more only as the main grid has."""
+OF_FUNCTIONS = [1, 2, 3, 4]
+"""At so many ranks `diagnose` and `assert_accurate` measure a function for which nobody chose a number of ranks."""
+SHIPPED, EVERY = "layer_0", "every"  # the default of inputs.captured.layer, in the shipped file; all layers of a folder
+
+Config = dict[str, Any]
+
+
+def keys_of(words: Collection[str]) -> set[str]:
+    """Return the keys that overrides of the command line give."""
+    return {word.partition("=")[0].lstrip("+") for word in words}
+
+
+def resolved(config: Mapping[str, Any], given: Collection[str]) -> Config:
+    """Return the configuration with `given` in force in every grid, and with functions, where nobody chose a world, in
+    a world of processes."""
+    found = with_given(config, {*given})
+    return found if "world" in given else in_worlds(found)
+
+
+def replayed(config: Mapping[str, Any], given: Collection[str]) -> Config:
+    """Return the configuration with the problem and the dtype of the capture that inputs.captured.path names, but for
+    what is given. Raises ConfigError."""
+    node = config.get("inputs")
+    captured = node.get("captured") if isinstance(node, Mapping) else None
+    path = captured.get("path") if isinstance(captured, Mapping) else None
+    if node is None or captured is None or not isinstance(path, str) or not is_capture(Path(path).expanduser()):
+        return dict(config)
+    folder, layer = Path(path).expanduser(), captured.get("layer", SHIPPED)
+    layers = [layer] if isinstance(layer, str) else layer
+    calls = recorded(folder) if layer == EVERY else [_call(folder, each) for each in layers if each != EVERY]
+    first = calls[0]
+    for call in calls:
+        if call.problem != first.problem:
+            raise ConfigError(
+                f"inputs.captured.layer={layer}: {call.first.name} is another problem than {first.first.name};"
+                " choose calls of equal shapes and masks"
+            )
+    names = [call.first.name for call in calls]
+    changed: Config = {"inputs": {**node, "captured": {**captured, "layer": names if len(names) > 1 else names[0]}}}
+    if "problem" not in given:
+        own = {key: value for key, value in first.problem.items() if f"problem.{key}" not in given}
+        changed["problem"] = {**config["problem"], **own}
+    if "dtype" not in given:
+        changed["dtype"] = first.first.dtype
+    return {**config, **changed}
+
+
+def _call(folder: Path, layer: str) -> Recorded:
+    """Return the call that a layer's name names; of a folder in which nobody chose one, the first. Raises
+    ConfigError."""
+    calls = recorded(folder)
+    unnamed = layer == SHIPPED and not any(call.first.layer == SHIPPED for call in calls)
+    return calls[0] if unnamed else choose(folder, layer)
+
+
+def with_given(config: Mapping[str, Any], given: set[str]) -> Config:
+    """Return the configuration with `given` in force in every grid. A sharding by lengths, as 40+20+36, gives the
+    length of the sequence and the number of ranks, where nobody gave these."""
+    found = {**config}
+    for node in (config.get("variant") or {}).values():
+        lengths = lengths_of(str(node.get("sharding"))) if isinstance(node, Mapping) else ()
+        if not lengths or "variant.sharding" not in given:
+            continue
+        if not {"problem.seqlen", "problem.documents", "problem"} & given:
+            found["problem"] = {**found["problem"], "seqlen": sum(lengths)}
+        if "world_size" not in given:
+            found["world_size"] = len(lengths)
+        given = given | {"problem.seqlen", "world_size"}
+    found["given"] = sorted(given)
+    main = found.get("problem") or {}
+    if found.get("given_keys") == EVERYWHERE and isinstance(found.get("also"), Mapping):
+        found["also"] = {name: _grid_with(grid, main, given) for name, grid in found["also"].items()}
+    return found
+
+
+def _grid_with(grid: Any, main: Mapping[str, Any], given: set[str]) -> Any:
+    """Return a further grid without the keys that are given. main: the main grid's problem."""
+    if not isinstance(grid, Mapping):
+        return grid
+    left = {key: value for key, value in grid.items() if key not in given}
+    if not isinstance(grid.get("problem"), Mapping):
+        return left
+    own = {key.removeprefix("problem.") for key in given if key.startswith("problem.")}
+    own |= {key for together in (HEADS, LENGTHS) if own & {*together} for key in together}
+    problem = {key: value for key, value in grid["problem"].items() if key not in own}
+    if "problem.seqlen" in given:
+        problem |= _rescaled(grid["problem"], main["seqlen"], given)
+    left["problem"] = problem
+    if left.get("reruns", {}).get("repeat"):
+        most = max(1, MOST_PAIRS_AGAIN // _pairs({**main, **problem}))
+        left["reruns"] = {**left["reruns"], "repeat": min(left["reruns"]["repeat"], most)}
+    return left
+
+
+def _rescaled(problem: Mapping[str, Any], length: Any, given: set[str]) -> Config:
+    """Return a grid's documents and queries as the same shares of the length that was given, if it is one length."""
+    before = problem.get("seqlen")
+    if not (type(before) is int and type(length) is int):
+        return {}
+    found: Config = {}
+    if problem.get("seqlen_q") and "problem.seqlen_q" not in given:
+        found["seqlen_q"] = max(1, problem["seqlen_q"] * length // before)
+    if problem.get("documents") and "problem.documents" not in given:
+        first, *_, last = (max(1, int(each) * length // before) for each in problem["documents"].split("+"))
+        if (middle := length - first - last) > 0:
+            found["documents"] = f"{first}+{middle}+{last}"
+    return found
+
+
+def _pairs(problem: Mapping[str, Any]) -> int:
+    """Return how many products of a query and a key the largest problem of a grid has."""
+    batch, heads, length = (_most(problem[key]) for key in ("batch", "heads", "seqlen"))
+    return batch * heads * length**2
+
+
+def _most(values: Any) -> int:
+    each = values if isinstance(values, list) else [values]
+    return max((value for value in each if type(value) is int and value > 0), default=1)
+
+
+def in_worlds(config: Config) -> Config:
+    """Return a configuration with a simulated world with its functions in a world of processes, without the traces that
+    only a simulated world has, and with further grids on few ranks; the other variants stay simulated, in grids of
+    their own."""
+    variants = config.get("variant")
+    variants = variants if isinstance(variants, Mapping) else {}
+    functions = {name: node for name, node in variants.items() if _is_function(node)}
+    on_paths = needs_processes(config.get("path_a"))
+    if "simulated" not in (config.get("world") or {}) or not (functions or on_paths):
+        return config
+    found = {**config, "world": nodes("world", ["processes"]), "workers": 1}
+    if on_paths:
+        return found
+    words = {name: node for name, node in variants.items() if is_shorthand(node)}
+    others = {name: node for name, node in variants.items() if name not in {*functions, *words}}
+    grids = dict(config.get("also") or {})
+    sizes = config.get("world_size", 1)
+    simulated = {"variant": others, "world": config["world"], "world_size": sizes}
+    if config.get("given_keys") == EVERYWHERE and "world_size" not in config.get("given", ()):
+        sizes = OF_FUNCTIONS
+    also = {name: of_few for name, grid in grids.items() if (of_few := _of_functions(grid, _most(sizes))) is not None}
+    if others:
+        also["simulated"] = simulated
+        for name, grid in grids.items():
+            ranks = grid.get("world_size", simulated["world_size"])
+            also[f"simulated_{name}"] = {**grid, **simulated, "world_size": ranks}
+    return {**found, "variant": {**words, **functions}, "also": also, "world_size": sizes}
+
+
+def _is_function(node: Any) -> bool:
+    return isinstance(node, Mapping) and node.get("forward") == "callable"
+
+
+def _of_functions(grid: Any, most: int) -> Any:
+    """Return a further grid for functions, whose steps cannot be watched, with its own world sizes as far as functions
+    get them; None where none is left. A main grid of one rank says that a function is made for one, which is then
+    called again and again there."""
+    if not isinstance(grid, Mapping):
+        return grid
+    reruns = grid.get("reruns")
+    found = {**grid, "reruns": {**reruns, "trace": False}} if isinstance(reruns, Mapping) else {**grid}
+    if "world_size" not in grid:
+        return found
+    if most == 1:
+        return {**found, "world_size": 1} if (reruns or {}).get("repeat") else None
+    sizes = [size for size in values_of(grid["world_size"]) if not isinstance(size, int) or size <= max(most, FEW)]
+    return {**found, "world_size": sizes} if sizes else None

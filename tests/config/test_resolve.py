@@ -1,0 +1,72 @@
+"""What a user gave holds in every grid of experiment=diagnose, elsewhere in the main one; the grids of a function."""
+
+from typing import Any
+
+from accuracy.config.read import read
+from accuracy.config.resolve import keys_of, resolved
+from tests.measuring import composed
+
+DIAGNOSE = ("experiment=diagnose", "variant=ring")
+FUNCTION = ("experiment=diagnose", "variant=callable", "variant.fn=my_package.my_attention")
+
+
+def grids(*words: str, experiment: tuple[str, ...] = DIAGNOSE) -> list[Any]:
+    configuration = read(resolved(composed(*experiment, *words), keys_of(words)))
+    return [configuration, *configuration.also]
+
+
+def test_a_key_that_is_given_holds_in_every_grid() -> None:
+    for word, where, value in (
+        ("problem.mask=full", lambda each: {problem.mask for problem in each.problems}, {"full"}),
+        ("problem.head_dim=40", lambda each: {problem.head_dim for problem in each.problems}, {40}),
+        ("problem.seqlen=96", lambda each: {problem.seqlen for problem in each.problems}, {96}),
+        ("problem.heads_kv=8", lambda each: {problem.heads for problem in each.problems}, {8}),
+        ("dtype=[bfloat16,float16]", lambda each: set(each.dtypes), {"bfloat16", "float16"}),
+        ("world_size=2", lambda each: set(each.world_sizes), {2}),
+        ("seed=5", lambda each: set(each.seeds), {5}),
+    ):
+        found = grids(word)
+        assert len(found) > 15
+        assert [where(each) for each in found] == [value] * len(found), word
+
+
+def test_documents_and_queries_follow_the_length_that_is_given() -> None:
+    problems = {problem for each in grids("problem.seqlen=96") for problem in each.problems}
+    assert (10, 58, 28) in {each.documents for each in problems}
+    assert 64 in {each.queries for each in problems}
+
+
+def test_a_sharding_by_lengths_gives_length_and_ranks() -> None:
+    node = {"forward": "ring", "backward": "ring", "sharding": "40+20"}
+    config = resolved(composed("experiment=diagnose") | {"variant": {"mine": node}}, {"variant.sharding"})
+    assert (config["problem"]["seqlen"], config["world_size"]) == (60, 2)
+    assert all("world_size" not in grid and "seqlen" not in grid.get("problem", {}) for grid in config["also"].values())
+
+
+def test_runs_again_of_a_long_problem_are_few() -> None:
+    assert {each.reruns.repeat for each in grids("problem.seqlen=8192")} == {0, 2}
+    assert 230 in {each.reruns.repeat for each in grids()}
+
+
+def test_elsewhere_a_further_grid_is_what_its_author_wrote() -> None:
+    main, *_ = grids("dtype=float64", experiment=("experiment=inputs_that_matter",))
+    assert set(main.dtypes) == {"float64"}
+    composition = composed("experiment=remedies", "seed=3")
+    assert resolved(composition, {"seed"})["also"] == composition["also"]
+
+
+def of_function(*words: str) -> tuple[Any, dict[str, Any]]:
+    """The main grid's numbers of ranks, and those of the further grids that have their own."""
+    config = resolved(composed(*FUNCTION, *words), keys_of(words))
+    sizes = {name: grid["world_size"] for name, grid in config["also"].items() if "world_size" in grid}
+    return config["world_size"], sizes
+
+
+def test_a_function_is_measured_on_one_to_four_ranks_unless_told() -> None:
+    assert of_function() == ([1, 2, 3, 4], {"repeats": [2], "ranks": [3, 4]})
+    assert of_function("world_size=[1,16]") == ([1, 16], {})
+
+
+def test_variants_beside_a_function_keep_all_grids() -> None:
+    _, sizes = of_function("variant=[ring,callable]")
+    assert (sizes["simulated_many_ranks"], sizes["simulated_ranks"]) == (32, [3, 4, 5, 16])
