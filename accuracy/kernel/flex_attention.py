@@ -49,7 +49,7 @@ class FlexAttention(KernelKnobs):
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
         sight = how.sight(q, k)
-        function: Any = _compiled() if q.is_cuda else flex.flex_attention
+        function: Any = compiled() if q.is_cuda else flex.flex_attention
         precision = "'tf32'" if self.tf32 else "'ieee'"
         with _room_for_shapes():
             out, lse = function(
@@ -65,8 +65,9 @@ class FlexAttention(KernelKnobs):
 
 
 @cache
-def _compiled() -> Callable[..., Any]:
-    return torch.compile(flex.flex_attention, dynamic=False, fullgraph=True)  # fullgraph: no silent fallback
+def compiled() -> Callable[..., Any]:
+    """flex_attention as one kernel, or an error."""
+    return torch.compile(flex.flex_attention, dynamic=False, fullgraph=True)
 
 
 def _room_for_shapes() -> Any:

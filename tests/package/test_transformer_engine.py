@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.case import Case
-from accuracy.package.twins import OURS
+from accuracy.package.installed import OURS
 from accuracy.runtime.sharding import join
 from accuracy.variant.join import FORMULAS
 from tests.package.driving import case_of, results_of, with_backward
@@ -138,7 +138,7 @@ def _apart(pool: RealRanks, theirs: Case, ours: Case, name: str) -> float:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_the_compiled_merge_is_the_twin_s_formula(variant: str, dtype: torch.dtype) -> None:
     """One hop of out and lse, a million elements: lse bit for bit, out but for the compiler's choice of fma."""
-    from accuracy.package import transformer_engine_import as its
+    from accuracy.package import transformer_engine as its
 
     generator = torch.Generator().manual_seed(0)
     out, block = (torch.randn(1, 1024, 8, 128, generator=generator).to("cuda", dtype) for _ in range(2))
