@@ -5,7 +5,7 @@ from accuracy.core.dtype import FORMATS, accumulation_dtype
 from accuracy.kernel.base import kernel_of
 from accuracy.measurement import condition
 from accuracy.reference import float64
-from accuracy.reference.planes import HELD, HELD_INPUTS, padded_length
+from accuracy.reference.fused import HELD, HELD_INPUTS, padded_length
 from accuracy.variant.ring import COPIED_ELEMENTS
 
 FLOAT64 = 8
