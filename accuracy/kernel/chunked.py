@@ -38,7 +38,7 @@ class Chunked(KernelKnobs):
 
     def abilities(self, device: str) -> Abilities:
         """Everything, except TF32 without a GPU."""
-        missing = "has no tf32 on the CPU; set kernel.chunked.tf32=false" if self.tf32 and device == "cpu" else ""
+        missing = self.without_tf32("chunked", device)
         return Abilities(dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, features=FEATURES, missing=missing)
 
     def scores_at_once(self, problem: Problem, device: str) -> int:

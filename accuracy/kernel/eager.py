@@ -28,7 +28,7 @@ class Eager(KernelKnobs):
 
     def abilities(self, device: str) -> Abilities:
         """Everything, except TF32 without a GPU."""
-        missing = "has no tf32 on the CPU; set kernel.eager.tf32=false" if self.tf32 and device == "cpu" else ""
+        missing = self.without_tf32("eager", device)
         for key in ("compute_dtype", "probability_dtype"):
             word = getattr(self, key)
             if word not in ("input", "accumulate", *FORMATS):
@@ -39,8 +39,7 @@ class Eager(KernelKnobs):
         compute, probability = dtype_of(self.compute_dtype, q), dtype_of(self.probability_dtype, q)
         keys, values = by_kv_head(k, compute), by_kv_head(v, compute)
         out = q.new_empty(*q.shape[:-1], v.shape[-1], dtype=how.dtype)
-        lse_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-        lse = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=lse_dtype)
+        lse = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=dtype_of("accumulate", q))
         with arithmetic.switched(tf32_products=self.tf32):
             for rows, columns, hidden in _chunks(q, k, how.sight(q, k)):
                 query = by_group(q[:, rows], k.shape[2], compute)

@@ -29,7 +29,7 @@ class TorchMath(KernelKnobs):
 
     def abilities(self, device: str) -> Abilities:
         """Every dtype and head dim; TF32 on CUDA only."""
-        missing = "has no tf32 on the CPU; set kernel.torch_math.tf32=false" if self.tf32 and device == "cpu" else ""
+        missing = self.without_tf32("torch_math", device)
         return Abilities(dtypes=ALL_DTYPES, features=("window", "head_dim_v", "dropout"), missing=missing)
 
     def scores_at_once(self, problem: Problem, device: str) -> int:

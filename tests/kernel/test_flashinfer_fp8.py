@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from accuracy.kernel import flash_attn_4, flashinfer_fp8, quantised
+from accuracy.kernel import flash_attn_4
+from accuracy.kernel.lowp import flashinfer_fp8, quantised
 from tests.kernel.problem import Problem, relative
 
 PROBLEM = Problem(queries=96, keys=130, heads=4, heads_kv=2, dim=64, scale=0.125, dtype=torch.float16, batch=2)

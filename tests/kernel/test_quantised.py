@@ -11,7 +11,7 @@ from torch import Tensor
 from accuracy.config.checks import check
 from accuracy.core.errors import ConfigError
 from accuracy.core.quantisation import POLICIES, Policy, policy_of, unit_roundoff
-from accuracy.kernel.quantised import KERNEL
+from accuracy.kernel.lowp.quantised import KERNEL
 from tests.kernel.problem import NAMES, Problem, relative, results
 
 DOUBLE = Problem(queries=130, keys=200, heads=4, heads_kv=2, dim=64, dtype=torch.float64, scale=0.125, batch=2)

@@ -4,7 +4,6 @@ Products of float32 are in float32 inside `exactly` only: the process's own JAX 
 memory as it needs it, not most of it at its start.
 """
 
-import importlib.util
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,14 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from accuracy.kernel.base import package_missing
+
 
 def missing(device: str) -> str:
     """Why JAX cannot be used on a device, or empty."""
-    if importlib.util.find_spec("jax") is None:
-        return "needs jax; pip install 'attention-accuracy[jax]'"
-    if device == "cuda" and not _devices("gpu"):
+    missing = package_missing("jax", "jax; pip install 'attention-accuracy[jax]'")
+    if not missing and device == "cuda" and not _devices("gpu"):
         return "needs a jax with CUDA; pip install 'jax[cuda13]'"
-    return ""
+    return missing
 
 
 def load() -> Any:

@@ -65,8 +65,14 @@ def scores(
 
     query (..., rows, D), keys (..., columns, D) in the dtype of the arithmetic; hidden (rows, columns).
     """
-    products = (query @ keys.mT).mul_(scale)
-    slope = None
+    return of_products(query @ keys.mT, scale, hidden, softcap)
+
+
+def of_products(
+    products: Tensor, scale: float, hidden: Tensor | None, softcap: float | None
+) -> tuple[Tensor, Tensor | None]:
+    """As `scores`, of q k^T (..., rows, columns), which is overwritten."""
+    products, slope = products.mul_(scale), None
     if softcap is not None:
         ratio = torch.tanh(products / softcap)
         products, slope = ratio * softcap, 1 - ratio.square()

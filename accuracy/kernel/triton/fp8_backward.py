@@ -13,7 +13,7 @@ import triton
 from torch import Tensor
 
 from accuracy.core.quantisation import FORMATS, Policy
-from accuracy.kernel.block.fp8_operand import Operand
+from accuracy.kernel.lowp.operand import Operand
 from accuracy.kernel.triton.backward import row_statistics
 from accuracy.kernel.triton.fp8_forward import TYPES, padded_dim
 from accuracy.kernel.triton.fp8_key_gradient import key_gradient_kernel

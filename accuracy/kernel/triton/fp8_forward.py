@@ -17,7 +17,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from accuracy.core.quantisation import Policy
-from accuracy.kernel.block.fp8_operand import Operand
+from accuracy.kernel.lowp.operand import Operand
 from accuracy.kernel.triton.fp8_product import accumulate, flush_of, in_order
 from accuracy.kernel.triton.tile import LN_2, LOG2_E, key_ranges, last_keys, store_rows, strides
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.quantisation import FLOAT32_BITS, FORMATS, STEP, Policy
-from accuracy.kernel.triton.available import cut_products
+from accuracy.kernel.triton.available import fp8_passes
 from accuracy.runtime import quantise as casts
 from accuracy.runtime.quantise import power_of_two
 
@@ -164,7 +164,7 @@ def _cut_sum(kept: Tensor, left: Factor, right: Factor, bits: int) -> Tensor:
 
 def _cut_each(kept: Tensor, left: Factor, right: Factor, bits: int) -> Tensor:
     """Of each step the sum kept (..., M, N) and up to 32 products, as `_cut_step` adds them."""
-    if quick := cut_products(kept):
+    if kept.dtype == torch.float32 and (quick := fp8_passes(kept)):
         return quick.added(kept, left.values, right.values, (left.least, right.least), bits)
     for one, other in _steps(left, right):
         kept = _cut_step(kept, one, other, bits)

@@ -15,7 +15,8 @@ from torch import Tensor
 from accuracy.core.quantisation import NOT, Policy
 from accuracy.kernel.base import Gradients, How, dtype_of
 from accuracy.kernel.block import heads
-from accuracy.kernel.block.tensor_core import Factor, Sum, factor, factor_of_weights, product
+from accuracy.kernel.block.sight import of_products
+from accuracy.kernel.lowp.tensor_core import Factor, Sum, factor, factor_of_weights, product
 from accuracy.runtime.quantise import quantise, rotation
 
 LOG2_E = 1.4426950408889634
@@ -83,11 +84,7 @@ class Block:
         found = product(self.policy, queries, keys.mT)
         if self.mean_key is not None:
             found = found + self.query[..., rows, :] @ self.mean_key.mT
-        found, slope, cap = found.mul_(self.how.scale), None, self.how.softcap
-        if cap is not None:
-            ratio = torch.tanh(found / cap)
-            found, slope = ratio * cap, 1 - ratio.square()
-        return (found if hidden is None else found.masked_fill_(hidden, -torch.inf)), slope
+        return of_products(found, self.how.scale, hidden, self.how.softcap)
 
     @property
     def _mean(self) -> Tensor:

@@ -1,20 +1,27 @@
-"""cuDNN's graphs of FP8 attention, with the scales that bring each result into its format's range.
+"""cuDNN's FP8 attention (nvidia-cudnn-frontend): e4m3 or e5m2, forward and backward, 8-bit results; Hopper and later.
 
-A forward is run twice: with a scale of 1 for out, whose largest value comes back, and with the one that follows. A
-backward three times: for dS, then for dq, dk and dv, then for good. Only the values of a first pass, at a scale of 1,
-are used, so it does not matter whether the library takes a largest value before or after the scale.
+One float32 scale a tensor; the scales of results and of dS are the caller's to choose. So a forward is run twice: with
+a scale of 1 for out, whose largest value comes back, and with the one that follows. A backward is run three times: for
+dS, then for dq, dk and dv, then for good. Only the values of a first pass, at a scale of 1, are used: whether the
+library takes a largest value before or after the scale does not matter.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from accuracy.core.quantisation import FORMATS, Policy
-from accuracy.kernel.block.fp8_operand import cast
+from accuracy.core.kinds import OneOf
+from accuracy.core.quantisation import FORMATS, POLICIES, Policy
+from accuracy.kernel.base import Abilities, Gradients, How, KernelKnobs, package_missing, square
+from accuracy.kernel.lowp.operand import cast
 
+HOPPER_HEAD_DIM = 128
+"""All that its backward has there (cudnn_frontend/node/sdpa_fp8_bwd.h)."""
 FORWARD = ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")
 BACKWARD = (
     "descale_q", "descale_k", "descale_v", "descale_o", "descale_dO", "descale_s", "descale_dP", "scale_s", "scale_dQ",
@@ -24,7 +31,43 @@ SCALARS = (1, 1, 1, 1)
 Shape = tuple[int, int, int, int]  # (B, H, S, D)
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, policy: Policy, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
+@dataclass(frozen=True)
+class CudnnFp8(KernelKnobs):
+    """policy: by name; its emulation is `quantised` with the same one."""
+
+    policy: Annotated[str, OneOf("cudnn_e4m3", "cudnn_e5m2")] = "cudnn_e4m3"
+
+    def abilities(self, device: str) -> Abilities:
+        """bfloat16, float16 and float32, which are cast to 8 bits; head_dim 128 on Hopper, to 128 in multiples of 16
+        later."""
+        if device != "cuda":
+            return Abilities(missing="needs a GPU with FP8 tensor cores, here is a CPU; use kernel=quantised")
+        major = torch.cuda.get_device_capability()[0]
+        if major < 9:
+            return Abilities(missing=f"needs compute capability 9 or later, this GPU has {major}; use kernel=quantised")
+        return Abilities(
+            dtypes=("bfloat16", "float16", "float32"), partial_dtypes=("float32",), deterministic=False,
+            head_dim_min=HOPPER_HEAD_DIM if major == 9 else 16, head_dim_max=128, head_dim_multiple=16,
+            missing=package_missing("cudnn", "cuDNN's frontend; pip install nvidia-cudnn-frontend"),
+        )  # fmt: skip
+
+    def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
+        rows = q.shape[1]
+        (q,) = square(how, k, q)
+        out, lse = _graph_forward(q, k, v, POLICIES[self.policy], how.scale, how.causal)
+        return out[:, -rows:], lse[..., -rows:].contiguous()
+
+    def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
+        rows = q.shape[1]
+        dout, q, out = square(how, k, dout, q, out)
+        lse = F.pad(lse, (q.shape[1] - rows, 0))
+        dq, dk, dv = _graph_backward(dout, q, k, v, out, lse, POLICIES[self.policy], how.scale, how.causal)
+        return dq[:, -rows:], dk, dv
+
+
+def _graph_forward(
+    q: Tensor, k: Tensor, v: Tensor, policy: Policy, scale: float, causal: bool
+) -> tuple[Tensor, Tensor]:
     """out (B, Sq, H, D) and lse (B, H, Sq), natural, both float32, of q (B, Sq, H, D), k and v (B, Sk, Hk, D)."""
     operands, given = _operands({"q": q, "k": k, "v": v}, policy)
     given |= {"scale_s": policy.p_prescale, "descale_s": 1 / policy.p_prescale, "scale_o": 1.0}
@@ -39,7 +82,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, policy: Policy, scale: float, causa
     return (out.float() / used).transpose(1, 2), lse[..., 0]
 
 
-def backward(
+def _graph_backward(
     dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, policy: Policy, scale: float, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dq (B, Sq, H, D), dk, dv (B, Sk, Hk, D), float32."""
@@ -169,3 +212,6 @@ def _backward_graph(
         _result(place, shape, kind if shape != SCALARS else single)
     _built(graph)
     return graph, inputs | numbers, outputs
+
+
+KERNEL = CudnnFp8
