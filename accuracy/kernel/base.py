@@ -112,13 +112,13 @@ class Abilities:
 
 
 SCORES_AT_ONCE = {"cpu": 2**19, "cuda": 2**24}
-"""Of all heads, in a kernel that works in blocks: on a CPU no more than its cache holds."""
+"""Scores of all heads that a kernel which works in blocks keeps in memory: on a CPU no more than its cache holds."""
 NEEDS_CUDA = "needs a CUDA device; use kernel=torch_flash or kernel=eager"
 ALL_DTYPES = tuple(FORMATS)
 FLASH = Abilities(dtypes=("bfloat16", "float16"), head_dim_max=256, head_dim_multiple=8)
 WITHOUT_DROPOUT = ("window", "softcap", "head_dim_v")
 FEATURES = (*WITHOUT_DROPOUT, "dropout")
-"""Of a problem's features, those that its blocks hand on to the kernel. Dropout has the problem's mask: not for kernels
+"""Features of a problem that its blocks hand on to the kernel. Dropout has the problem's mask: it is not for kernels
 that draw their own."""
 
 

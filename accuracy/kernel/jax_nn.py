@@ -76,7 +76,7 @@ class JaxNn(KernelKnobs):
         return {"scale": how.scale, "is_causal": square, "implementation": self.implementation}
 
     def _mask(self, q: Tensor, k: Tensor, how: How) -> Any:
-        """Where it is no plain causal mask: booleans (1, 1, Sq, Sk), aligned at the bottom right."""
+        """Return a mask that is no plain causal one as booleans (1, 1, Sq, Sk), aligned at the bottom right."""
         if how.window is None and (not how.causal or q.shape[1] == k.shape[1]):
             return None
         hidden = how.sight(q, k).hidden(slice(0, q.shape[1]), slice(0, k.shape[1]), q.device)

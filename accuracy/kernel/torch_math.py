@@ -33,7 +33,7 @@ class TorchMath(KernelKnobs):
         return Abilities(dtypes=ALL_DTYPES, features=("window", "head_dim_v", "dropout"), missing=missing)
 
     def scores_at_once(self, problem: Problem, device: str) -> int:
-        """All of them."""
+        """Count all scores."""
         return problem.pairs
 
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:

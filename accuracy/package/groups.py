@@ -12,7 +12,7 @@ from accuracy.package import substitutes
 
 
 def rows_and_columns(group: dist.ProcessGroup, width: int) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
-    """Of the grid with `width` neighbours in a row, this rank's row and its column; members of `group` only."""
+    """This rank's row and its column in the grid with `width` neighbours in a row; members of `group` only."""
     members = dist.get_process_group_ranks(group)
     row, column = divmod(dist.get_rank(group), width)
     return subgroup(*members[row * width : (row + 1) * width]), subgroup(*members[column::width])
@@ -47,12 +47,12 @@ class Exchange(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """The same the other way."""
+        """Send gradients back."""
         return exchanged(gradients[0], ctx.wanted, ctx.have, ctx.group), None, None, None
 
 
 def exchanged(x: Tensor, have: list[list[int]], wanted: list[list[int]], group: dist.ProcessGroup) -> Tensor:
-    """Of x (B, S/W, ...), whose tokens on each rank are `have`, the tokens `wanted` of this rank."""
+    """Return this rank's tokens of `wanted`, out of x (B, S/W, ...), whose tokens on each rank are those of `have`."""
     parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in have]
     dist.all_gather(parts, x.contiguous(), group=group)
     gathered = torch.cat(parts, 1)

@@ -39,7 +39,7 @@ def unsupported(case: Case) -> str | None:
 
 
 def _tokens(borders: Sequence[int], chunks: int, size: int) -> list[list[int]]:
-    """Of each rank its tokens, document by document."""
+    """The tokens of each rank, document by document."""
     found: list[list[int]] = [[] for _ in range(size)]
     for begin, end in pairwise(borders):
         length = (end - begin) // (chunks * size)

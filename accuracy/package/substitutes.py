@@ -50,7 +50,7 @@ def is_flash_attn(kernel: Kernel) -> bool:
 
 
 def deterministic() -> bool:
-    """What a package's `deterministic` is to be: the knob of kernel.flash_attn."""
+    """The value of a package's `deterministic`: the knob of kernel.flash_attn."""
     kernel = present()
     return isinstance(kernel, FlashAttn) and kernel.deterministic
 

@@ -76,13 +76,13 @@ class Planes:
 
     @classmethod
     def empty(cls, q: Tensor, k: Tensor) -> "Planes":
-        """All zero."""
+        """Return planes of zeros for queries q and keys k."""
         of_query, of_key = ((x.shape[0], x.shape[2], padded_length(x.shape[1]), padded_dim(x.shape[3])) for x in (q, k))
         shapes = (of_query, of_query[:3], of_query, of_key, of_key, of_query[:3], of_query[:3])
         return cls(*(torch.zeros(shape, dtype=torch.float64, device=q.device) for shape in shapes))
 
     def of(self, item: int, heads: slice, heads_kv: slice) -> "Planes":
-        """Those of some heads, as views."""
+        """Return the planes of some heads of an item, as views."""
         return Planes(
             out=self.out[item, heads], lse=self.lse[item, heads], dq=self.dq[item, heads],
             dk=self.dk[item, heads_kv], dv=self.dv[item, heads_kv], delta=self.delta[item, heads],
@@ -110,7 +110,7 @@ class Intervals:
 
     @classmethod
     def of(cls, seen: Tensor, rows: int, keys: int, device: torch.device) -> "Intervals":
-        """Of the keys [begin, end) that each row sees, int64 (Sq, 2)."""
+        """Make them of the keys [begin, end) that each row sees, int64 (Sq, 2)."""
         first, last = seen[-1, 1].repeat(2, rows)
         first[: len(seen)], last[: len(seen)] = seen[:, 0], seen[:, 1]
         return cls(first, last, keys, first.int().to(device), last.int().to(device))
@@ -125,7 +125,7 @@ class Intervals:
         return torch.stack([first // key_tile * key_tile, whole, again, last], dim=1).int().to(self.begins.device)
 
     def widest(self) -> int:
-        """Of the keys that a row sees, the most."""
+        """Return the number of keys that the row with the most sees."""
         return int((self.last - self.first).max())
 
     def squares(self, side: int) -> Iterator[tuple[slice, slice]]:
@@ -150,7 +150,7 @@ class Group:
 
     @classmethod
     def of(cls, q: Tensor, k: Tensor, v: Tensor, dout: Tensor, *, scale: float, intervals: Intervals) -> "Group":
-        """Of q, dout (Sq, H, D) and k, v (S, Hk, D)."""
+        """Make it of q, dout (Sq, H, D) and k, v (S, Hk, D)."""
         query, key, value, gradient = (padded(x) for x in (q, k, v, dout))
         query *= scale / math.log(2)
         largest = query.norm(dim=2).max() * key.norm(dim=2).max()  # of all |s|, by Cauchy and Schwarz

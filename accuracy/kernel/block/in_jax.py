@@ -33,18 +33,18 @@ def load() -> Any:
 
 @contextmanager
 def exactly() -> Iterator[None]:
-    """No TF32."""
+    """Inside, products of float32 are computed without TF32."""
     with load().default_matmul_precision("highest"):
         yield
 
 
 def given(*tensors: Tensor) -> tuple[Any, ...]:
-    """As JAX arrays on the same device."""
+    """Return the tensors as JAX arrays on the same device."""
     return tuple(load().dlpack.from_dlpack(x.detach().contiguous()) for x in tensors)
 
 
 def taken(*arrays: Any) -> tuple[Tensor, ...]:
-    """As torch tensors."""
+    """Return the arrays as torch tensors."""
     return tuple(torch.from_dlpack(x) for x in load().block_until_ready(arrays))
 
 

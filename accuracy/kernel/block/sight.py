@@ -71,7 +71,7 @@ def scores(
 def of_products(
     products: Tensor, scale: float, hidden: Tensor | None, softcap: float | None
 ) -> tuple[Tensor, Tensor | None]:
-    """As `scores`, of q k^T (..., rows, columns), which is overwritten."""
+    """Return the same as `scores`, from q k^T (..., rows, columns), which is overwritten."""
     products, slope = products.mul_(scale), None
     if softcap is not None:
         ratio = torch.tanh(products / softcap)

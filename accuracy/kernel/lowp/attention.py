@@ -80,7 +80,7 @@ class Block:
                 yield rows, columns, sight.hidden(rows, columns, self.q.device)
 
     def scores(self, queries: Factor, keys: Factor, rows: slice, hidden: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """As `accuracy.kernel.block.sight.scores`, of cast queries (..., rows, D) and keys (..., columns, D)."""
+        """Return what `block.sight.scores` does, for cast queries (..., rows, D) and keys (..., columns, D)."""
         found = product(self.policy, queries, keys.mT)
         if self.mean_key is not None:
             found = found + self.query[..., rows, :] @ self.mean_key.mT
@@ -210,6 +210,6 @@ def _exp(x: Tensor, policy: Policy) -> Tensor:
 
 @cache
 def _coefficients(degree: int) -> tuple[float, ...]:
-    """Of the polynomial through 2^x at Chebyshev's points on [0, 1], from the constant one up."""
+    """Coefficients of the polynomial through 2^x at Chebyshev's points on [0, 1], from the constant one up."""
     points = (np.cos(np.pi * (np.arange(degree + 1) + 0.5) / (degree + 1)) + 1) / 2
     return tuple(np.linalg.solve(np.vander(points, increasing=True), np.exp2(points)).tolist())

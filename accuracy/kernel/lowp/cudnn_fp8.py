@@ -21,7 +21,7 @@ from accuracy.kernel.base import Abilities, Gradients, How, KernelKnobs, package
 from accuracy.kernel.lowp.operand import cast
 
 HOPPER_HEAD_DIM = 128
-"""All that its backward has there (cudnn_frontend/node/sdpa_fp8_bwd.h)."""
+"""The only head dim of its backward on Hopper (cudnn_frontend/node/sdpa_fp8_bwd.h)."""
 FORWARD = ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")
 BACKWARD = (
     "descale_q", "descale_k", "descale_v", "descale_o", "descale_dO", "descale_s", "descale_dP", "scale_s", "scale_dQ",

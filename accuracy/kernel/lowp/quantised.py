@@ -38,7 +38,7 @@ class Quantised(KernelKnobs):
         return Abilities(dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, features=WITHOUT_DROPOUT)
 
     def scores_at_once(self, problem: Problem, device: str) -> int:
-        """Those of one tile of keys with their casts, the cast operands, and products that are cut."""
+        """Count the scores of one tile of keys with their casts, the cast operands, and products that are cut."""
         keys = min(problem.seqlen, max(self.key_chunk, self.backward_chunk))
         width = max(problem.head_dim, problem.value_dim)
         operands = (problem.queries + problem.seqlen) * width

@@ -47,7 +47,7 @@ class Factor:
 
     @property
     def exponents(self) -> Tensor:
-        """Of codes, int32; those of subnormal ones are the smallest."""
+        """The codes' exponents, int32; those of subnormal codes are the smallest."""
         found = torch.frexp(self.values).exponent.sub_(1).clamp_(min=self.least)
         return found.masked_fill_(self.values == 0, NOTHING)
 
@@ -120,7 +120,7 @@ class Sum:
             self.partial[..., rows, :] *= factor
 
     def value(self) -> Tensor:
-        """All that was added."""
+        """Flush, and return the sum of all that was added."""
         self.flush()
         return self.total
 
@@ -153,7 +153,7 @@ def _steps(left: Factor, right: Factor) -> Iterator[tuple[Factor, Factor]]:
 
 
 def _cut_sum(kept: Tensor, left: Factor, right: Factor, bits: int) -> Tensor:
-    """Of each step the sum of two numbers aligned to the larger exponent, what is below `bits` cut off of each."""
+    """Add each step's sum to what is kept: both are aligned to the larger exponent and cut off below `bits`."""
     for one, other in _steps(left, right):
         added = one.values @ other.values
         exponent = torch.frexp(torch.maximum(kept.abs(), added.abs())).exponent.clamp_(min=NOTHING) - bits
@@ -163,7 +163,7 @@ def _cut_sum(kept: Tensor, left: Factor, right: Factor, bits: int) -> Tensor:
 
 
 def _cut_each(kept: Tensor, left: Factor, right: Factor, bits: int) -> Tensor:
-    """Of each step the sum kept (..., M, N) and up to 32 products, as `_cut_step` adds them."""
+    """Add step after step to the sum kept (..., M, N), up to 32 products at a time, as `_cut_step` does."""
     if kept.dtype == torch.float32 and (quick := fp8_passes(kept)):
         return quick.added(kept, left.values, right.values, (left.least, right.least), bits)
     for one, other in _steps(left, right):

@@ -119,7 +119,7 @@ PARTS = {
 
 @cache
 def one_pass() -> ModuleType | None:
-    """What does in one pass over memory what torch does in several; None where there is no triton."""
+    """The module that does in one pass over memory what torch does in several; None where there is no triton."""
     try:
         from accuracy.kernel.triton import one_pass
     except ImportError:
@@ -128,7 +128,7 @@ def one_pass() -> ModuleType | None:
 
 
 def fp8_passes(x: Tensor) -> ModuleType | None:
-    """The same for what surrounds products in 8 bits; None too where x is not on a GPU."""
+    """The module that does the same around products in 8 bits; None too where x is not on a GPU."""
     if not x.is_cuda or one_pass() is None:
         return None
     from accuracy.kernel.triton import fp8_passes

@@ -45,7 +45,7 @@ class Backward:
 
     @cached_property
     def numbers(self) -> tuple[float | int, ...]:
-        """What both kernels take behind their tensors."""
+        """The numbers that both kernels take behind their tensors."""
         heads, rows = self.q.codes.shape[1:3]
         heads_kv, keys = self.k.codes.shape[1:3]
         return (

@@ -23,7 +23,7 @@ from accuracy.kernel.triton.tile import LN_2, LOG2_E, key_ranges, last_keys, sto
 
 TYPES = {"e4m3": tl.float8e4nv, "e5m2": tl.float8e5}
 ROWS = 64
-"""Of a tile; no more than the tokens of a block, so that a tile's rows share a scale."""
+"""Rows of a tile: no more than the tokens of a block, so that they share a scale."""
 
 
 def padded_dim(dim: int) -> int:

@@ -14,7 +14,7 @@ from accuracy.core.quantisation import STEP
 
 TYPES = {torch.float8_e4m3fn: tl.float8e4nv, torch.float8_e5m2: tl.float8e5}
 TOKENS = 64
-"""Of a tile of tokens."""
+"""Tokens of a tile."""
 TILE = 16
 """Rows, and columns, of a tile of sums."""
 
