@@ -16,9 +16,8 @@ from accuracy.core.quantisation import FORMATS, Policy
 from accuracy.kernel.lowp.operand import Operand
 from accuracy.kernel.triton.backward import row_statistics
 from accuracy.kernel.triton.fp8_forward import TYPES, padded_dim
-from accuracy.kernel.triton.fp8_key_gradient import key_gradient_kernel
+from accuracy.kernel.triton.fp8_gradients import key_gradient_kernel, query_gradient_kernel
 from accuracy.kernel.triton.fp8_product import flush_of
-from accuracy.kernel.triton.fp8_query_gradient import query_gradient_kernel
 from accuracy.kernel.triton.tile import LOG2_E, strides
 
 ROWS = 64
