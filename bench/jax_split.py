@@ -55,12 +55,12 @@ def of_jax(q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> Iterator[tuple[str,
         "jax_nn_xla": partial(nn, implementation="xla"),
         "jax_nn_cudnn": partial(nn, implementation="cudnn"),
     }
-    *inputs, gradient = in_jax.given(q, k, v, dout)
+    *inputs, gradient = in_jax.to_jax(q, k, v, dout)
     for name, function in functions.items():
         both = jax.jit(lambda q, k, v, dout, function=function: jax.vjp(function, q, k, v)[1](dout))
         forward, _ = milliseconds(partial(jax.jit(function), *inputs))
         whole, found = milliseconds(partial(both, *inputs, gradient))
-        yield name, forward, whole - forward, in_jax.taken(*found)
+        yield name, forward, whole - forward, in_jax.to_torch(*found)
 
 
 def of_ours(q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> Iterator[tuple[str, float, float, tuple[Tensor, ...]]]:

@@ -98,8 +98,8 @@ class Abilities:
             f"takes head_dim in multiples of {self.head_dim_multiple}, not {head_dim}": head_dim
             % self.head_dim_multiple,
         }
-        for reason, given in reasons.items():
-            if given:
+        for reason, applies in reasons.items():
+            if applies:
                 return f"kernel {kernel} {reason}"
         for feature, setting in (features or {}).items():
             if feature in FEATURES and feature not in self.features:
@@ -233,8 +233,8 @@ def gradients_by_autograd(
 
 def dtype_of(word: str, like: Tensor) -> torch.dtype:
     """The dtype of a name, of `input` (that of `like`) or of `accumulate` (in which its products are summed)."""
-    given = str(like.dtype).removeprefix("torch.")
-    dtype: torch.dtype = getattr(torch, {"input": given, "accumulate": accumulation_dtype(given)}.get(word, word))
+    name = str(like.dtype).removeprefix("torch.")
+    dtype: torch.dtype = getattr(torch, {"input": name, "accumulate": accumulation_dtype(name)}.get(word, word))
     return dtype
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from accuracy.core.dtype import FORMATS
 from accuracy.kernel.base import ALL_DTYPES, FEATURES, SCORES_AT_ONCE, Abilities, Gradients, How, KernelKnobs, dtype_of
 from accuracy.kernel.block.heads import by_group, by_kv_head, by_token
-from accuracy.kernel.block.sight import Sight, kept, scores
+from accuracy.kernel.block.sight import Sight, dropout_mask, scores
 from accuracy.runtime import arithmetic
 
 
@@ -48,7 +48,7 @@ class Eager(KernelKnobs):
                 weights = found.sub_(top.masked_fill(top == -torch.inf, 0.0)).exp_()
                 total = weights.sum(dim=-1, keepdim=True)
                 normaliser = top + torch.log(total)
-                mask = kept(how.dropout, rows, columns, weights)
+                mask = dropout_mask(how.dropout, rows, columns, weights)
                 weights = weights if mask is None else weights.mul_(mask)
                 product = weights.to(probability).to(compute) @ values[..., columns, :]
                 out[:, rows] = by_token(how.raised(product.div_(total))).to(out.dtype)
@@ -68,7 +68,7 @@ class Eager(KernelKnobs):
                 weights = found.sub_(normaliser).exp_()
                 delta = (dout_rows * out_rows).sum(-1, keepdim=True)
                 slope = dout_rows @ values[..., columns, :].mT
-                mask = kept(how.dropout, rows, columns, weights)
+                mask = dropout_mask(how.dropout, rows, columns, weights)
                 slope = slope if mask is None else how.raised(slope.mul_(mask))
                 slope = slope.sub_(delta).mul_(weights)
                 weights = weights if mask is None else weights.mul_(mask)

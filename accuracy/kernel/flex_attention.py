@@ -83,12 +83,12 @@ def _asking_for_lse() -> dict[str, Any]:
 @lru_cache(maxsize=16)
 def _mask(sight: Sight, device: str) -> Any:
     """Windows and causal masks, aligned at the bottom right."""
-    ahead = sight.keys - sight.rows
+    offset = sight.keys - sight.rows
     left = sight.keys if sight.left is None else sight.left
     right = sight.rows if sight.right is None else sight.right
 
     def seen(batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
-        return (key <= row + ahead + right) & (key >= row + ahead - left)
+        return (key <= row + offset + right) & (key >= row + offset - left)
 
     return flex.create_block_mask(seen, None, None, sight.rows, sight.keys, device=device)
 

@@ -39,10 +39,10 @@ class TorchMath(KernelKnobs):
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
         mask = how.sight(q, k).bias(q.dtype, q.device)  # the operator would add booleans as numbers
         with arithmetic.switched(reduced_attention_sums=self.reduced_sums, tf32_products=self.tf32):
-            kept = None if how.dropout is None else how.dropout.kept(range(q.shape[0]), q.shape[2], q) > 0
+            chosen = None if how.dropout is None else how.dropout.kept(range(q.shape[0]), q.shape[2], q) > 0
             rate = 0.0 if how.dropout is None else how.dropout.rate
             out, _ = aten._scaled_dot_product_attention_math(
-                *heads.first(q, k, v), mask, rate, False, kept, scale=how.scale, enable_gqa=q.shape[2] != k.shape[2]
+                *heads.first(q, k, v), mask, rate, False, chosen, scale=how.scale, enable_gqa=q.shape[2] != k.shape[2]
             )
             return out.transpose(1, 2), lse_beside(q, k, how.scale, mask)
 

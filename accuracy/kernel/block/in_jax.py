@@ -38,12 +38,12 @@ def exactly() -> Iterator[None]:
         yield
 
 
-def given(*tensors: Tensor) -> tuple[Any, ...]:
+def to_jax(*tensors: Tensor) -> tuple[Any, ...]:
     """Return the tensors as JAX arrays on the same device."""
     return tuple(load().dlpack.from_dlpack(x.detach().contiguous()) for x in tensors)
 
 
-def taken(*arrays: Any) -> tuple[Tensor, ...]:
+def to_torch(*arrays: Any) -> tuple[Tensor, ...]:
     """Return the arrays as torch tensors."""
     return tuple(torch.from_dlpack(x) for x in load().block_until_ready(arrays))
 

@@ -69,16 +69,16 @@ def _graph_forward(
     q: Tensor, k: Tensor, v: Tensor, policy: Policy, scale: float, causal: bool
 ) -> tuple[Tensor, Tensor]:
     """out (B, Sq, H, D) and lse (B, H, Sq), natural, both float32, of q (B, Sq, H, D), k and v (B, Sk, Hk, D)."""
-    operands, given = _operands({"q": q, "k": k, "v": v}, policy)
-    given |= {"scale_s": policy.p_prescale, "descale_s": 1 / policy.p_prescale, "scale_o": 1.0}
+    operands, factors = _operands({"q": q, "k": k, "v": v}, policy)
+    factors |= {"scale_s": policy.p_prescale, "descale_s": 1 / policy.p_prescale, "scale_o": 1.0}
     shapes = tuple(tuple(x.shape) for x in operands.values())
     graph, inputs, outputs = _forward_graph(shapes, policy.q, scale, causal)
     out = torch.empty_like(operands["q"])
     lse = out.new_empty(*out.shape[:3], 1, dtype=torch.float32)
     largest = [lse.new_zeros(SCALARS) for _ in range(2)]
     for _ in range(2):
-        _execute(graph, inputs, operands | given, outputs, [out, lse, *largest])
-        used, given["scale_o"] = given["scale_o"], _scale(policy.out, largest[1])
+        _execute(graph, inputs, operands | factors, outputs, [out, lse, *largest])
+        used, factors["scale_o"] = factors["scale_o"], _scale(policy.out, largest[1])
     return (out.float() / used).transpose(1, 2), lse[..., 0]
 
 
@@ -86,26 +86,26 @@ def _graph_backward(
     dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, policy: Policy, scale: float, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dq (B, Sq, H, D), dk, dv (B, Sk, Hk, D), float32."""
-    operands, given = _operands({"q": q, "k": k, "v": v, "o": out, "dO": dout}, policy)
-    given |= {"scale_s": policy.p_prescale, "descale_s": 1 / policy.p_prescale, "descale_dP": 1.0}
-    given |= dict.fromkeys(("scale_dQ", "scale_dK", "scale_dV", "scale_dP"), 1.0)
+    operands, factors = _operands({"q": q, "k": k, "v": v, "o": out, "dO": dout}, policy)
+    factors |= {"scale_s": policy.p_prescale, "descale_s": 1 / policy.p_prescale, "descale_dP": 1.0}
+    factors |= dict.fromkeys(("scale_dQ", "scale_dK", "scale_dV", "scale_dP"), 1.0)
     shapes = tuple(tuple(operands[name].shape) for name in "qk")
     graph, inputs, outputs = _backward_graph(shapes, policy.q, scale, causal)
     gradients = [torch.empty_like(operands[name]) for name in "qkv"]
     largest = [lse.new_zeros(SCALARS, dtype=torch.float32) for _ in range(4)]
     operands |= {"stats": lse.float().unsqueeze(-1).contiguous()}
     for turn in range(3):
-        _execute(graph, inputs, operands | given, outputs, [*gradients, *largest])
+        _execute(graph, inputs, operands | factors, outputs, [*gradients, *largest])
         if turn == 0:
-            given["scale_dP"] = _scale(policy.ds, largest[3])
-            given["descale_dP"] = 1 / given["scale_dP"]
+            factors["scale_dP"] = _scale(policy.ds, largest[3])
+            factors["descale_dP"] = 1 / factors["scale_dP"]
         if turn == 1:
             for name, place, most in zip(
                 ("scale_dQ", "scale_dK", "scale_dV"), ("dq", "dk", "dv"), largest, strict=False
             ):
-                given[name] = _scale(getattr(policy, place), most)
+                factors[name] = _scale(getattr(policy, place), most)
     dq, dk, dv = (
-        (x.float() / given[name]).transpose(1, 2)
+        (x.float() / factors[name]).transpose(1, 2)
         for x, name in zip(gradients, ("scale_dQ", "scale_dK", "scale_dV"), strict=True)
     )
     return dq, dk, dv
@@ -123,11 +123,11 @@ def _scale(word: str, largest: Tensor) -> float:
 
 
 def _execute(
-    graph: Any, inputs: dict[str, Any], given: dict[str, Any], outputs: Sequence[Any], results: Sequence[Tensor]
+    graph: Any, inputs: dict[str, Any], factors: dict[str, Any], outputs: Sequence[Any], results: Sequence[Tensor]
 ) -> None:
     device = results[0].device
     pack = {
-        place: x if isinstance(x := given[name], Tensor) else torch.full(SCALARS, x, device=device)
+        place: x if isinstance(x := factors[name], Tensor) else torch.full(SCALARS, x, device=device)
         for name, place in inputs.items()
     }
     workspace = torch.empty(max(graph.get_workspace_size(), 1), device=device, dtype=torch.uint8)
