@@ -49,7 +49,6 @@ def test_the_package_gets_codes_and_scales_that_its_emulation_has(
 
 
 def test_where_fp8_is_not_taken_a_row_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert flashinfer_fp8.KERNEL().abilities("cpu").missing == "needs a Hopper GPU, here is a CPU; use kernel=quantised"
     for capability, words in (((10, 0), "needs compute capability 9 (its backend fa3), this GPU has 10"),
                               ((9, 0), "needs the package flashinfer")):  # fmt: skip
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda found=capability: found)
