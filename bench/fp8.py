@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from accuracy.core.quantisation import POLICIES
-from accuracy.kernel.block import fp8_graphs
-from accuracy.kernel.block.fp8_operand import Operand, cast
-from accuracy.kernel.triton_fp8 import KERNEL
+from accuracy.kernel.lowp import cudnn_fp8
+from accuracy.kernel.lowp.operand import Operand, cast
+from accuracy.kernel.lowp.triton_fp8 import KERNEL
 from accuracy.runtime import device
 
 LENGTH, HEADS, DIM = 8192, 32, 128
@@ -59,16 +59,16 @@ def triton_runs(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Iterator[tuple
 def cudnn_run(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Callable[[], Any]:
     """The graph alone, with scales at hand."""
     policy = POLICIES["cudnn_e4m3"]
-    operands, given = fp8_graphs._operands({"q": q, "k": k, "v": v}, policy)
+    operands, given = cudnn_fp8._operands({"q": q, "k": k, "v": v}, policy)
     given |= {"scale_s": policy.p_prescale, "descale_s": 1 / policy.p_prescale, "scale_o": 1.0}
-    pack = operands | {name: torch.full(fp8_graphs.SCALARS, x, device="cuda") for name, x in given.items()}
-    graph, inputs, outputs = fp8_graphs._forward_graph(
+    pack = operands | {name: torch.full(cudnn_fp8.SCALARS, x, device="cuda") for name, x in given.items()}
+    graph, inputs, outputs = cudnn_fp8._forward_graph(
         tuple(tuple(x.shape) for x in operands.values()), "e4m3", SCALE, causal
     )
     out = torch.empty_like(operands["q"])
     lse = out.new_empty(*out.shape[:3], 1, dtype=torch.float32)
-    results = [out, lse, *(lse.new_zeros(fp8_graphs.SCALARS) for _ in range(2))]
-    return lambda: fp8_graphs._execute(graph, inputs, pack, outputs, results)
+    results = [out, lse, *(lse.new_zeros(cudnn_fp8.SCALARS) for _ in range(2))]
+    return lambda: cudnn_fp8._execute(graph, inputs, pack, outputs, results)
 
 
 def apart(q: Tensor, k: Tensor, v: Tensor) -> Iterator[tuple[str, Callable[[], Any]]]:

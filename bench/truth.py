@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from accuracy.reference import float64
-from accuracy.reference.planes import Intervals, Planes
+from accuracy.reference.fused import Intervals, Planes
 
 SCALE, HEADS, DIM = 0.088, 8, 128
 FORWARD_TARGET, BOTH_TARGET = 0.70, 0.60

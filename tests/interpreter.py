@@ -16,6 +16,6 @@ def prepare() -> None:
         return
     os.environ["TRITON_INTERPRET"] = "1"
     if importlib.util.find_spec("triton") is not None:
-        from accuracy.kernel.triton import interpreted
+        from accuracy.kernel.triton import available
 
-        interpreted.mend()
+        available.mend()

@@ -119,7 +119,7 @@ def _bound(seen: np.ndarray, spread: float) -> float:
 
 
 def rtol(tensor: str, dtype: str) -> float:
-    """Of elements."""
+    """The relative tolerance of a tensor's elements."""
     return ROUNDINGS * FORMATS[tensor_dtype(tensor, dtype)].unit_roundoff
 
 
@@ -158,7 +158,7 @@ def _at_most(alarms: int, runs: int) -> float:
 
 
 def _measured(x: Tensor, reference: Tensor, rtol: float) -> tuple[float, float, float]:
-    """What an element's error exceeds rtol by, the relative norm, and the largest of a row."""
+    """By how much an element's error exceeds rtol at most, the error's relative norm, and its largest row."""
     error = (x - reference).abs()
     norm = float(reference.norm())
     rows = error.square().mean(-1).sqrt() if error.dim() == 4 else error
@@ -170,7 +170,7 @@ def _measured(x: Tensor, reference: Tensor, rtol: float) -> tuple[float, float, 
 
 
 def _runs(setting: Setting, seeds: Sequence[int]) -> Iterator[tuple[Named, Named, Named]]:
-    """Of every seed and kernel: what it gives, the reference, and what one does that never sees a key."""
+    """For every seed and kernel: its results, the reference, and the results of one that never sees a key."""
     for seed in seeds:
         drawn = drawing.draw(setting.inputs, setting.problem, seed)
         inputs = drawing.round_to(drawn, setting.dtype, setting.device)

@@ -198,7 +198,7 @@ def forward(rows: Rows, found: Scores, policy: Policy) -> Forward:
 
 
 def _variances(rows: Rows, found: Scores, policy: Policy, roundings: Tensor) -> tuple[Tensor, ...]:
-    """Of out, lse, what out alone has, lse without its scores, and what all of a row of out shares."""
+    """Variances of out, lse, out alone, lse without its scores, and of what all of a row of out shares."""
     u, short = policy.u, policy.weight_roundings * unit(policy.weights) ** 2 / 3
     square, v_square = found.p.square(), rows.v.square()
     each = u**2 / 12 * (policy.spread(found.terms) + found.rescales) + unit(policy.partial) ** 2 / 6 * roundings
@@ -237,13 +237,13 @@ def _variances(rows: Rows, found: Scores, policy: Policy, roundings: Tensor) -> 
 
 
 def _through_lse(rows: Rows, found: Scores, policy: Policy) -> Tensor:
-    """Of the factor that all exp(s - lse) of a row are off: lse's roundings, and exp's, which no division takes out."""
+    """Variance of the factor by which all exp(s - lse) of a row are off: no division takes these roundings out."""
     own = policy.u**2 * (rows.lse.square() + found.top.square()) + half_spacing(rows.lse, policy.lse).square()
     return own / 3 + 2 * (found.p.square() * exponential_again(found.p, policy)).sum(1, keepdim=True)
 
 
 def exponential_again(p: Tensor, policy: Policy) -> Tensor:
-    """Of exp(s - lse): of its argument and of itself."""
+    """Variance of exp(s - lse): its argument's and its own."""
     argument = p.clamp(min=1e-300).log()
     return policy.u**2 / 3 * argument.square() + policy.exponential_variance
 

@@ -28,7 +28,7 @@ at most one, also where all of its elements are equal; in float32 and float64 su
 CANCELLED = 8.0
 """Where sums cancel, what rows share (a sink's value, lse) shifts a gain by this part of the relative limit at most."""
 STANDARD_ERRORS, FEWEST = 6.0, 32
-"""Of a gain, beyond `DRIFT`; in fewer rows a standard error is a guess (Student's t with 31 degrees: 6 are 1e-6)."""
+"""By so many a gain may exceed `DRIFT`; in fewer rows each is a guess (Student's t with 31 degrees: 6 are 1e-6)."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Beyond:
 
 
 def limits(bound: Bound, reference: Tensor, dtype: str, by_row: bool = True) -> Limits:
-    """Of a tensor stored in `dtype`. by_row: whether its last dimension is a row (lse has none)."""
+    """Return the limits of a tensor stored in `dtype`. by_row: whether its last dimension is a row (lse has none)."""
     variance, count = bound.variance, reference.numel()
     norm = float(reference.square().sum())
     width = reference.shape[-1] if by_row else 1
@@ -99,7 +99,7 @@ def reach(independent: float, events: float) -> float:
 
 
 def beyond(x: Tensor, reference: Tensor, allowed: Limits) -> list[Beyond]:
-    """What of x, float64 and of the reference's shape, is out of its limits."""
+    """List the ways in which x, float64 and of the reference's shape, is out of its limits."""
     error = (x - reference).nan_to_num(nan=torch.inf).abs()
     error = error.masked_fill(x == reference, 0.0)
     if not error.isfinite().all():

@@ -67,7 +67,7 @@ def _centred(terms: Tensor, p: Tensor, variance: Tensor, k: Tensor, total: Tenso
 
 
 def _shared(rows: Rows, found: Scores, done: Forward, policy: Policy) -> Tensor:
-    """Of what all weights of a row share: lse's own roundings and its product with log2 e, or those of P's sum."""
+    """Variance of what a row's weights share: roundings of lse and of its product with log2 e, or those of P's sum."""
     if policy.reads == "weights":
         return _shared_weights(found, policy)
     read = unit(policy.lse) ** 2 / 3 * rows.lse.square() * (policy.lse != policy.stored_lse)
@@ -75,7 +75,7 @@ def _shared(rows: Rows, found: Scores, done: Forward, policy: Policy) -> Tensor:
 
 
 def _shared_weights(found: Scores, policy: Policy) -> Tensor:
-    """Of the sum that P is divided by, and of its reciprocal."""
+    """Variance of the sum that P is divided by, and of its reciprocal."""
     one = found.p.sum(1, keepdim=True)
     return _in_lanes(found.p.square().sum(1, keepdim=True), one, found.terms, policy) + policy.u**2 / 3
 

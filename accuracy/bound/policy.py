@@ -21,7 +21,7 @@ FAST_EXPONENTIAL = 2048.0
 SHARE_OF_MEAN = 1 / 200
 """Of the mean square of its errors, that of their mean: (65 / 916)^2."""
 COARSE_LOGARITHM = 48.0
-"""Of a library's log; torch's on a CPU is off by 25 (measured)."""
+"""Unit roundoffs by which a library's log errs at most; torch's on a CPU is off by 25 (measured)."""
 SPLIT, SPLIT_STAGE = 104.0, 32
 """Of a float32 product as three in TF32 (README.md, section 5b): the roundings that it counts as at most, and the terms
 after which a float32 sum is rounded."""
@@ -94,7 +94,7 @@ class Policy:
 
     @property
     def exponential_variance(self) -> float:
-        """Of exp's relative error: of a polynomial's, E^2 / 5 for a largest one of E (README.md, section 5)."""
+        """Variance of exp's relative error: a polynomial's, E^2 / 5 for a largest one of E (README.md, section 5)."""
         return (self.exponential * self.u) ** 2 / 5
 
     @property
@@ -187,7 +187,7 @@ def split_products(dtype: str) -> Policy:
 
 
 def cast(policy: Policy, to: str) -> Policy:
-    """The same with every matrix product's operands rounded to `to`."""
+    """Return the policy with every matrix product's operands rounded to `to`."""
     return replace(policy, products=to, weights=to, weight_roundings=policy.weight_roundings + 1, casts=True)
 
 

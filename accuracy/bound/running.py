@@ -25,7 +25,7 @@ BLOCK_ELEMENTS = 2**21
 HIDDEN = -1e30
 """What a mask adds to the score of a key that nobody is to see; the least number of bfloat16 is -3e38."""
 OWN_ERROR = 1 + 1e-9
-"""Of the pass itself: a few thousand float64 operations of one sign."""
+"""Factor for the errors of the pass itself: a few thousand float64 operations of one sign."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ class Shifted:
 
 
 def shifted(rows: Rows, found: Scores, policy: Policy) -> Shifted:
-    """Of one pass over some rows."""
+    """Return the mean errors of one pass over some rows."""
     p, slope, scale = found.p, found.slope, rows.scale
     exponent = slope * scale * lost(rows.q, rows.k.T, policy)
     lse = (p * exponent).sum(1, keepdim=True)
@@ -40,5 +40,5 @@ def shifted(rows: Rows, found: Scores, policy: Policy) -> Shifted:
 
 
 def lost(left: Tensor, right: Tensor, policy: Policy) -> Tensor:
-    """Of a product of two matrices."""
+    """By how much the elements of a product of two matrices are too small in the mean."""
     return policy.lost(left @ right, left.abs() @ right.abs(), left.shape[1])

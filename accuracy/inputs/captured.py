@@ -69,7 +69,7 @@ def unsupported(case: Case, options: Options) -> str | None:
 
 
 def _odd(problem: Problem, shapes: dict[str, tuple[int, ...]]) -> str | None:
-    """Of fewer queries than keys, or values of another width: the whole capture or nothing."""
+    """Why inputs with fewer queries than keys, or values of another width, do not fit: only their own problem does."""
     (batch, queries, heads, width), (_, length, heads_kv, _), value = shapes["q"], shapes["k"], shapes["v"][3]
     given = (problem.batch, problem.queries, problem.seqlen, problem.heads, problem.heads_kv, problem.head_dim)
     if (*given, problem.value_dim) == (batch, queries, length, heads, heads_kv, width, value):

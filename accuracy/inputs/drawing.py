@@ -35,7 +35,7 @@ class Inputs:
         return self.q, self.k, self.v, self.dout
 
     def on(self, device: str) -> "Inputs":
-        """The same on a device."""
+        """Return the inputs on a device."""
         return Inputs(*(x.to(device) for x in self.tensors))
 
 

@@ -3,11 +3,13 @@
 A kernel's file has `KERNEL`, a subclass of `KernelKnobs`; configs/kernel/NAME.yaml names the file, and nothing else.
 """
 
+import importlib.util
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from accuracy.core import plugins
@@ -96,8 +98,8 @@ class Abilities:
             f"takes head_dim in multiples of {self.head_dim_multiple}, not {head_dim}": head_dim
             % self.head_dim_multiple,
         }
-        for reason, given in reasons.items():
-            if given:
+        for reason, applies in reasons.items():
+            if applies:
                 return f"kernel {kernel} {reason}"
         for feature, setting in (features or {}).items():
             if feature in FEATURES and feature not in self.features:
@@ -110,12 +112,13 @@ class Abilities:
 
 
 SCORES_AT_ONCE = {"cpu": 2**19, "cuda": 2**24}
-"""Of all heads, in a kernel that works in blocks: on a CPU no more than its cache holds."""
+"""Scores of all heads that a kernel which works in blocks keeps in memory: on a CPU no more than its cache holds."""
+NEEDS_CUDA = "needs a CUDA device; use kernel=torch_flash or kernel=eager"
 ALL_DTYPES = tuple(FORMATS)
 FLASH = Abilities(dtypes=("bfloat16", "float16"), head_dim_max=256, head_dim_multiple=8)
 WITHOUT_DROPOUT = ("window", "softcap", "head_dim_v")
 FEATURES = (*WITHOUT_DROPOUT, "dropout")
-"""Of a problem's features, those that its blocks hand on to the kernel. Dropout has the problem's mask: not for kernels
+"""Features of a problem that its blocks hand on to the kernel. Dropout has the problem's mask: it is not for kernels
 that draw their own."""
 
 
@@ -143,11 +146,17 @@ class How:
 @dataclass(frozen=True)
 class KernelKnobs:
     """A kernel's knobs, which YAML sets by name, and what it can do with them. A subclass has `_forward` and
-    `_backward`, whose results are rounded to the dtype asked for here, or `build`."""
+    `_backward`, whose results are rounded to the dtype asked for here, or `build`; `_forward` alone where its abilities
+    say `out_only`."""
 
     def abilities(self, device: str) -> Abilities:
         """What the kernel can do on `cpu` or `cuda`."""
         raise NotImplementedError
+
+    def without_tf32(self, kernel: str, device: str) -> str:
+        """Why a kernel of this name is unsupported on a device with its knob `tf32`, or empty."""
+        asked = getattr(self, "tf32", False) and device == "cpu"
+        return f"has no tf32 on the CPU; set kernel.{kernel}.tf32=false" if asked else ""
 
     def build(self, device: str) -> Kernel:
         """The kernel; the knobs themselves where they have `_forward` and `_backward`."""
@@ -179,7 +188,19 @@ class KernelKnobs:
         raise NotImplementedError
 
     def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no backward")
+
+
+def package_missing(module: str, needed: str) -> str:
+    """Why a kernel is unsupported without an installed module, asked without importing it; empty: it is there."""
+    return "" if importlib.util.find_spec(module) else f"needs {needed}"
+
+
+def square(how: How, k: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Tensors (B, Sq, H, D) with rows of zeros in front, as many as keys, where the mask is causal: for kernels that
+    align it at the top left. The rows' dout is zero, so they add nothing to any gradient."""
+    missing = k.shape[1] - tensors[0].shape[1] if how.causal else 0
+    return tuple(F.pad(x, (0, 0, 0, 0, missing, 0)) if missing else x for x in tensors)
 
 
 def gradients_by_autograd(
@@ -212,8 +233,8 @@ def gradients_by_autograd(
 
 def dtype_of(word: str, like: Tensor) -> torch.dtype:
     """The dtype of a name, of `input` (that of `like`) or of `accumulate` (in which its products are summed)."""
-    given = str(like.dtype).removeprefix("torch.")
-    dtype: torch.dtype = getattr(torch, {"input": given, "accumulate": accumulation_dtype(given)}.get(word, word))
+    name = str(like.dtype).removeprefix("torch.")
+    dtype: torch.dtype = getattr(torch, {"input": name, "accumulate": accumulation_dtype(name)}.get(word, word))
     return dtype
 
 

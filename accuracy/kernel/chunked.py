@@ -14,7 +14,7 @@ from accuracy.core.case import Problem
 from accuracy.core.dtype import FORMATS
 from accuracy.kernel.base import ALL_DTYPES, FEATURES, Abilities, Gradients, How, KernelKnobs, dtype_of
 from accuracy.kernel.block import heads
-from accuracy.kernel.block.sight import Sight, kept, scores
+from accuracy.kernel.block.sight import Sight, dropout_mask, scores
 from accuracy.runtime import arithmetic
 
 
@@ -38,7 +38,7 @@ class Chunked(KernelKnobs):
 
     def abilities(self, device: str) -> Abilities:
         """Everything, except TF32 without a GPU."""
-        missing = "has no tf32 on the CPU; set kernel.chunked.tf32=false" if self.tf32 and device == "cpu" else ""
+        missing = self.without_tf32("chunked", device)
         return Abilities(dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, features=FEATURES, missing=missing)
 
     def scores_at_once(self, problem: Problem, device: str) -> int:
@@ -63,7 +63,7 @@ class Chunked(KernelKnobs):
                     base = grown.masked_fill(grown == -torch.inf, 0.0)  # a row may see nothing of its first chunk
                     weights, rescale = torch.exp(found - base), torch.exp(largest - base)
                     total = (total * rescale + weights.sum(-1, keepdim=True)).to(stored)
-                    mask = kept(how.dropout, rows, columns, weights)
+                    mask = dropout_mask(how.dropout, rows, columns, weights)
                     weights = weights if mask is None else weights * mask
                     sums = (sums * rescale + weights @ values[..., columns, :]).to(stored)
                     largest = grown
@@ -86,7 +86,7 @@ class Chunked(KernelKnobs):
                     found, slope_of_cap = scores(query, keys[..., columns, :], how.scale, hidden, how.softcap)
                     weights = torch.exp(found - normaliser)
                     slope = dout_rows @ values[..., columns, :].mT
-                    mask = kept(how.dropout, rows, columns, weights)
+                    mask = dropout_mask(how.dropout, rows, columns, weights)
                     slope = weights * ((slope if mask is None else how.raised(slope * mask)) - delta)
                     weights = weights if mask is None else weights * mask
                     slope = slope if slope_of_cap is None else slope * slope_of_cap

@@ -13,7 +13,7 @@ from torch import Tensor
 from accuracy.core.dtype import FORMATS
 from accuracy.kernel.base import ALL_DTYPES, FEATURES, SCORES_AT_ONCE, Abilities, Gradients, How, KernelKnobs, dtype_of
 from accuracy.kernel.block.heads import by_group, by_kv_head, by_token
-from accuracy.kernel.block.sight import Sight, kept, scores
+from accuracy.kernel.block.sight import Sight, dropout_mask, scores
 from accuracy.runtime import arithmetic
 
 
@@ -28,7 +28,7 @@ class Eager(KernelKnobs):
 
     def abilities(self, device: str) -> Abilities:
         """Everything, except TF32 without a GPU."""
-        missing = "has no tf32 on the CPU; set kernel.eager.tf32=false" if self.tf32 and device == "cpu" else ""
+        missing = self.without_tf32("eager", device)
         for key in ("compute_dtype", "probability_dtype"):
             word = getattr(self, key)
             if word not in ("input", "accumulate", *FORMATS):
@@ -39,8 +39,7 @@ class Eager(KernelKnobs):
         compute, probability = dtype_of(self.compute_dtype, q), dtype_of(self.probability_dtype, q)
         keys, values = by_kv_head(k, compute), by_kv_head(v, compute)
         out = q.new_empty(*q.shape[:-1], v.shape[-1], dtype=how.dtype)
-        lse_dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-        lse = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=lse_dtype)
+        lse = q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=dtype_of("accumulate", q))
         with arithmetic.switched(tf32_products=self.tf32):
             for rows, columns, hidden in _chunks(q, k, how.sight(q, k)):
                 query = by_group(q[:, rows], k.shape[2], compute)
@@ -49,7 +48,7 @@ class Eager(KernelKnobs):
                 weights = found.sub_(top.masked_fill(top == -torch.inf, 0.0)).exp_()
                 total = weights.sum(dim=-1, keepdim=True)
                 normaliser = top + torch.log(total)
-                mask = kept(how.dropout, rows, columns, weights)
+                mask = dropout_mask(how.dropout, rows, columns, weights)
                 weights = weights if mask is None else weights.mul_(mask)
                 product = weights.to(probability).to(compute) @ values[..., columns, :]
                 out[:, rows] = by_token(how.raised(product.div_(total))).to(out.dtype)
@@ -69,7 +68,7 @@ class Eager(KernelKnobs):
                 weights = found.sub_(normaliser).exp_()
                 delta = (dout_rows * out_rows).sum(-1, keepdim=True)
                 slope = dout_rows @ values[..., columns, :].mT
-                mask = kept(how.dropout, rows, columns, weights)
+                mask = dropout_mask(how.dropout, rows, columns, weights)
                 slope = slope if mask is None else how.raised(slope.mul_(mask))
                 slope = slope.sub_(delta).mul_(weights)
                 weights = weights if mask is None else weights.mul_(mask)

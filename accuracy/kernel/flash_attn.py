@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy.kernel.base import FLASH, Abilities, Gradients, How, KernelKnobs
+from accuracy.kernel.base import FLASH, NEEDS_CUDA, Abilities, Gradients, How, KernelKnobs
 from accuracy.kernel.block import flash_fold
 
 
@@ -40,7 +40,7 @@ class FlashAttn(KernelKnobs):
     def abilities(self, device: str) -> Abilities:
         """bfloat16 and float16 on CUDA, head_dim to 256 in multiples of 8, partials in the inputs' dtype only."""
         if device != "cuda":
-            return Abilities(missing="needs a CUDA device; use kernel=torch_flash or kernel=eager")
+            return Abilities(missing=NEEDS_CUDA)
         try:
             _interface()
         except ImportError as error:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from accuracy.core.errors import one_line
 from accuracy.core.kinds import OneOf
-from accuracy.kernel.base import FLASH, Abilities, Gradients, How, KernelKnobs
+from accuracy.kernel.base import FLASH, NEEDS_CUDA, Abilities, Gradients, How, KernelKnobs
 
 INSTALL = "install attention-accuracy[flash4]"
 HEAD_DIM_MAX = {9: 256, 10: 128, 11: 128}  # by the compute capability's first number
@@ -47,7 +47,7 @@ class FlashAttn4(KernelKnobs):
     def abilities(self, device: str) -> Abilities:
         """bfloat16 and float16, head_dim in multiples of 8, to 256 on Hopper and 128 on Blackwell."""
         if device != "cuda":
-            return Abilities(missing="needs a CUDA device; use kernel=torch_flash or kernel=eager")
+            return Abilities(missing=NEEDS_CUDA)
         major = torch.cuda.get_device_capability()[0]
         if self.fp8 and major != 10:
             missing = (

@@ -49,7 +49,7 @@ class FlexAttention(KernelKnobs):
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
         sight = how.sight(q, k)
-        function: Any = _compiled() if q.is_cuda else flex.flex_attention
+        function: Any = compiled() if q.is_cuda else flex.flex_attention
         precision = "'tf32'" if self.tf32 else "'ieee'"
         with _room_for_shapes():
             out, lse = function(
@@ -65,8 +65,9 @@ class FlexAttention(KernelKnobs):
 
 
 @cache
-def _compiled() -> Callable[..., Any]:
-    return torch.compile(flex.flex_attention, dynamic=False, fullgraph=True)  # fullgraph: no silent fallback
+def compiled() -> Callable[..., Any]:
+    """flex_attention as one kernel, or an error."""
+    return torch.compile(flex.flex_attention, dynamic=False, fullgraph=True)
 
 
 def _room_for_shapes() -> Any:
@@ -82,12 +83,12 @@ def _asking_for_lse() -> dict[str, Any]:
 @lru_cache(maxsize=16)
 def _mask(sight: Sight, device: str) -> Any:
     """Windows and causal masks, aligned at the bottom right."""
-    ahead = sight.keys - sight.rows
+    offset = sight.keys - sight.rows
     left = sight.keys if sight.left is None else sight.left
     right = sight.rows if sight.right is None else sight.right
 
     def seen(batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
-        return (key <= row + ahead + right) & (key >= row + ahead - left)
+        return (key <= row + offset + right) & (key >= row + offset - left)
 
     return flex.create_block_mask(seen, None, None, sight.rows, sight.keys, device=device)
 

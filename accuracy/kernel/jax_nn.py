@@ -50,7 +50,9 @@ class JaxNn(KernelKnobs):
 
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
         with in_jax.exactly():
-            out, lse = in_jax.taken(*_forward(*in_jax.given(q, k, v), self._mask(q, k, how), **self._how(how, q, k)))
+            out, lse = in_jax.to_torch(
+                *_forward(*in_jax.to_jax(q, k, v), self._mask(q, k, how), **self._how(how, q, k))
+            )
         if lse.dtype == torch.float32:
             return out, lse.transpose(1, 2)
         bias = how.sight(q, k).bias(torch.float32, q.device)
@@ -62,13 +64,13 @@ class JaxNn(KernelKnobs):
         share = torch.exp(block_lse - lse).transpose(1, 2).unsqueeze(-1)
         rest = (dout * share * (block_out.to(lse.dtype) - out)).sum(-1, keepdim=True)
         with in_jax.exactly():
-            given = in_jax.given(q, k, v, (dout * share).to(q.dtype))
-            dq, dk, dv = in_jax.taken(*_backward(*given, mask, **words))
+            arrays = in_jax.to_jax(q, k, v, (dout * share).to(q.dtype))
+            dq, dk, dv = in_jax.to_torch(*_backward(*arrays, mask, **words))
             if not bool(rest.any()):  # the block is all that its rows see
                 return dq, dk, dv
-            given = in_jax.given(q, k, k, (rest * q).to(q.dtype))
-            of_keys, _ = in_jax.taken(*_forward(*given[:3], mask, **words))
-            _, _, of_queries = in_jax.taken(*_backward(*given, mask, **words))
+            arrays = in_jax.to_jax(q, k, k, (rest * q).to(q.dtype))
+            of_keys, _ = in_jax.to_torch(*_forward(*arrays[:3], mask, **words))
+            _, _, of_queries = in_jax.to_torch(*_backward(*arrays, mask, **words))
         return dq + how.scale * rest * of_keys, dk + how.scale * of_queries.to(lse.dtype), dv
 
     def _how(self, how: How, q: Tensor, k: Tensor) -> dict[str, Any]:
@@ -76,11 +78,11 @@ class JaxNn(KernelKnobs):
         return {"scale": how.scale, "is_causal": square, "implementation": self.implementation}
 
     def _mask(self, q: Tensor, k: Tensor, how: How) -> Any:
-        """Where it is no plain causal mask: booleans (1, 1, Sq, Sk), aligned at the bottom right."""
+        """Return a mask that is no plain causal one as booleans (1, 1, Sq, Sk), aligned at the bottom right."""
         if how.window is None and (not how.causal or q.shape[1] == k.shape[1]):
             return None
         hidden = how.sight(q, k).hidden(slice(0, q.shape[1]), slice(0, k.shape[1]), q.device)
-        return None if hidden is None else in_jax.given(~hidden[None, None])[0]
+        return None if hidden is None else in_jax.to_jax(~hidden[None, None])[0]
 
 
 @cache

@@ -37,7 +37,7 @@ class JaxPallas(KernelKnobs):
         for rows in _pieces(q, k):
             padded = _padded(q[:, rows], k.shape[1]), *(_behind(x) for x in (k, v))
             with in_jax.exactly():
-                out, bits = in_jax.taken(*_compiled(False)(*in_jax.given(*padded), _segments(q, k), **_how(how, q)))
+                out, bits = in_jax.to_torch(*_compiled(False)(*in_jax.to_jax(*padded), _segments(q, k), **_how(how, q)))
             outs.append(_unpadded(out, q[:, rows], k))
             lses.append(_unpadded(bits.transpose(1, 2), q[:, rows], k).transpose(1, 2) * math.log(2))
         return torch.cat(outs, 1), torch.cat(lses, 2)
@@ -50,9 +50,9 @@ class JaxPallas(KernelKnobs):
         for rows in _pieces(q, k):
             rowwise = (_padded(x[:, rows], k.shape[1]) for x in (q, out.to(q.dtype), dout, bits))
             query, outs, douts, lses = rowwise
-            given = query, _behind(k), _behind(v), outs, lses.transpose(1, 2), douts
+            operands = query, _behind(k), _behind(v), outs, lses.transpose(1, 2), douts
             with in_jax.exactly():
-                found = in_jax.taken(*_compiled(True)(*in_jax.given(*given), _segments(q, k), **_how(how, q)))
+                found = in_jax.to_torch(*_compiled(True)(*in_jax.to_jax(*operands), _segments(q, k), **_how(how, q)))
             dqs.append(_unpadded(found[0], q[:, rows], k))
             dk += found[1][:, : k.shape[1]]
             dv += found[2][:, : k.shape[1]]
@@ -92,7 +92,7 @@ def _segments(q: Tensor, k: Tensor) -> Any:
     if keys % TILE == 0:
         return None
     padding = torch.arange(keys + -keys % TILE, device=q.device) >= keys
-    return in_jax.given(padding.int().expand(q.shape[0], -1))[0]
+    return in_jax.to_jax(padding.int().expand(q.shape[0], -1))[0]
 
 
 @cache

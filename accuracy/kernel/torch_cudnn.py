@@ -1,7 +1,6 @@
 """cuDNN's attention, as torch calls it: CUDA, 16-bit; dq is summed by atomic adds, and torch offers no other.
 
-Its causal mask is aligned at the top left. Where Sq < Sk, Sk - Sq rows of zeros in front of the queries make the two
-alignments one; the rows' dout is zero, so they add nothing to any gradient.
+Its causal mask is aligned at the top left: see `accuracy.kernel.base.square`.
 """
 
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from accuracy.kernel.base import FLASH, Abilities, Gradients, How, KernelKnobs
+from accuracy.kernel.base import FLASH, NEEDS_CUDA, Abilities, Gradients, How, KernelKnobs, square
 from accuracy.kernel.block import heads
 
 aten = torch.ops.aten
@@ -20,7 +19,7 @@ HEAD_DIMS = (256, 192, 128, 64)
 
 @cache
 def _takes(head_dim: int) -> bool:
-    """What torch itself asks before it chooses cuDNN, gradients included."""
+    """Whether torch would choose cuDNN for this head dim, gradients included."""
     x = torch.zeros(1, 1, 128, head_dim, dtype=torch.float16, device="cuda", requires_grad=True)
     params = torch.backends.cuda.SDPAParams(x, x, x, None, 0.0, True, False)
     return bool(torch.backends.cuda.can_use_cudnn_attention(params, False))
@@ -33,7 +32,7 @@ class TorchCudnn(KernelKnobs):
     def abilities(self, device: str) -> Abilities:
         """CUDA: bfloat16 and float16, head_dim in multiples of 8 as far as the installed cuDNN takes it on this GPU."""
         if device != "cuda":
-            return Abilities(missing="needs a CUDA device; use kernel=torch_flash or kernel=eager")
+            return Abilities(missing=NEEDS_CUDA)
         largest = next((head_dim for head_dim in HEAD_DIMS if _takes(head_dim)), None)
         if largest is None:
             return Abilities(missing="is refused by torch on this GPU (torch.backends.cuda.can_use_cudnn_attention)")
@@ -41,7 +40,7 @@ class TorchCudnn(KernelKnobs):
 
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
         rows = q.shape[1]
-        (q,) = _square(how, k, q)
+        (q,) = square(how, k, q)
         out, lse, *_ = aten._scaled_dot_product_cudnn_attention(
             *heads.first(q, k, v), None, True, 0.0, how.causal, False, scale=how.scale
         )
@@ -50,7 +49,7 @@ class TorchCudnn(KernelKnobs):
 
     def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
         rows = q.shape[1]
-        dout, q, out = _square(how, k, dout, q, out)
+        dout, q, out = square(how, k, dout, q, out)
         lse = F.pad(lse, (q.shape[1] - rows, 0)).contiguous()
         no_dropout = torch.zeros((), dtype=torch.int64, device=q.device)
         gradients = aten._scaled_dot_product_cudnn_attention_backward(
@@ -59,12 +58,6 @@ class TorchCudnn(KernelKnobs):
         )  # fmt: skip
         dq, dk, dv = (gradient.transpose(1, 2) for gradient in gradients)
         return dq[:, -rows:], dk, dv
-
-
-def _square(how: How, k: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
-    """Tensors (B, Sq, H, D) with rows of zeros in front, as many as keys, where the mask is causal."""
-    missing = k.shape[1] - tensors[0].shape[1] if how.causal else 0
-    return tuple(F.pad(x, (0, 0, 0, 0, missing, 0)) if missing else x for x in tensors)
 
 
 @cache

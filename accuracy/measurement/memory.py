@@ -41,7 +41,7 @@ def reference_bytes(problem: Problem, device: str) -> int:
     by_rows = 5 * _block(problem, float64.BLOCK_ELEMENTS)
     if device != "cuda":
         return FLOAT64 * by_rows
-    from accuracy.reference.planes import HELD, HELD_INPUTS, padded_length
+    from accuracy.reference.fused import HELD, HELD_INPUTS, padded_length
 
     tensors = 2 * sum(_elements(problem))
     group = min(2 * tensors, max(HELD_INPUTS, 2 * tensors // (problem.batch * problem.heads_kv)))

@@ -22,13 +22,13 @@ LOW_LEVEL = (
 
 
 def low_level(kernel: Any, module: ModuleType) -> dict[str, Any]:
-    """Those of the low-level functions whose names a module has imported."""
+    """The low-level functions whose names a module has imported."""
     return {name: getattr(interface(kernel), name) for name in LOW_LEVEL if hasattr(module, name)}
 
 
 @cache
 def interface(kernel: Any) -> ModuleType:
-    """What takes the place of `flash_attn.flash_attn_interface`, one a kernel: packages cache by function."""
+    """The module in the place of `flash_attn.flash_attn_interface`, one a kernel: packages cache by function."""
     module = ModuleType("flash_attn.flash_attn_interface", "our kernel under flash-attn's names")
     for function in (*_batched(kernel), *_packed(kernel), _differentiable(kernel)):
         setattr(module, function.__name__, function)
@@ -36,7 +36,7 @@ def interface(kernel: Any) -> ModuleType:
 
 
 def package(kernel: Any) -> ModuleType:
-    """What takes the place of `flash_attn`."""
+    """The module in the place of `flash_attn`."""
     module, inner = ModuleType("flash_attn", "our kernel under flash-attn's name"), interface(kernel)
     vars(module).update(__version__=VERSION, flash_attn_interface=inner, flash_attn_func=inner.flash_attn_func)
     return module

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from accuracy.core.case import Case
 from accuracy.core.fields import default_softmax_scale
-from accuracy.package import installed, replaced
+from accuracy.package import installed, substitutes
 from accuracy.variant.base import Rank
 from accuracy.world.processes import ProcessesWorld
 
@@ -72,7 +72,7 @@ def surroundings(rank: Rank) -> Iterator[None]:
         for name in ("ring", "ring_flash_attention", "ring_flash_attention_cuda"):
             module = importlib.import_module(f"ring_attention_pytorch.{name}")
             here = {"get_rank": lambda: world.rank, "get_world_size": lambda: world.size}
-            stack.enter_context(replaced.names(module, **here, **({"dist": transfers} if name == "ring" else {})))
+            stack.enter_context(substitutes.names(module, **here, **({"dist": transfers} if name == "ring" else {})))
         yield
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from accuracy.core.case import Case
 from accuracy.kernel.base import Kernel
-from accuracy.package import case_kernel, flash_attn_stand_in, installed, replaced
+from accuracy.package import flash_attn_stand_in, installed, substitutes
 from accuracy.variant.base import Rank
 
 DISTRIBUTION = "ring-flash-attn"
@@ -42,11 +42,11 @@ def unsupported(case: Case) -> str | None:
 @contextmanager
 def surroundings(rank: Rank) -> Iterator[None]:
     """The package's calls of flash-attn go to the kernel of the case."""
-    with case_kernel.of(rank) as kernel, ExitStack() as stack:
+    with substitutes.of(rank) as kernel, ExitStack() as stack:
         package = _imported(kernel)
-        for name in () if case_kernel.is_flash_attn(kernel) else CALL_FLASH_ATTN:
+        for name in () if substitutes.is_flash_attn(kernel) else CALL_FLASH_ATTN:
             module = getattr(package, name)
-            stack.enter_context(replaced.names(module, **flash_attn_stand_in.low_level(kernel, module)))
+            stack.enter_context(substitutes.names(module, **flash_attn_stand_in.low_level(kernel, module)))
         yield
 
 
@@ -60,24 +60,25 @@ def _imported(kernel: Kernel) -> ModuleType:
         importlib.import_module("flash_attn.flash_attn_interface")
     except ImportError:
         stand_ins |= flash_attn_stand_in.modules(kernel)
-    with replaced.modules(stand_ins):
+    with substitutes.modules(stand_ins):
         return importlib.import_module(PACKAGE)
 
 
-ring = partial(case_kernel.ring, PACKAGE, "ring_flash_attn_func")  # contiguous shards
-zigzag = partial(case_kernel.ring, PACKAGE, "zigzag_ring_flash_attn_func")  # zigzag shards, causal
-stripe = partial(case_kernel.ring, PACKAGE, "stripe_flash_attn_func")  # striped shards, causal
+ring = partial(substitutes.ring, PACKAGE, "ring_flash_attn_func")  # contiguous shards
+zigzag = partial(substitutes.ring, PACKAGE, "zigzag_ring_flash_attn_func")  # zigzag shards, causal
+stripe = partial(substitutes.ring, PACKAGE, "stripe_flash_attn_func")  # striped shards, causal
 
 
 def llama3(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup) -> Result:
     """`llama3_flash_attn_varlen_func`: contiguous shards, one call a sequence of the batch, with its documents."""
     how = _borders(q, causal, group) | {"softmax_scale": softmax_scale, "causal": causal, "group": group}
-    how |= {"return_attn_probs": True, "deterministic": case_kernel.deterministic()}
+    how |= {"return_attn_probs": True, "deterministic": substitutes.deterministic()}
     function = importlib.import_module(PACKAGE).llama3_flash_attn_varlen_func
-    return _stacked([function(*sequence, **how)[:2] for sequence in zip(q, k, v, strict=True)])
+    return stacked([function(*sequence, **how)[:2] for sequence in zip(q, k, v, strict=True)])
 
 
-def _stacked(found: list[Result]) -> Result:
+def stacked(found: list[Result]) -> Result:
+    """out and lse of a batch from those of its sequences."""
     out, lse = (torch.stack(same) for same in zip(*found, strict=True))
     return out, lse
 
@@ -85,7 +86,7 @@ def _stacked(found: list[Result]) -> Result:
 def _borders(q: Tensor, causal: bool, group: dist.ProcessGroup) -> dict[str, Any]:
     """One sequence over all ranks and its documents, in the words of the package."""
     rank, size = dist.get_rank(group), dist.get_world_size(group)
-    borders = case_kernel.documents() or (0, q.shape[1] * size)
+    borders = substitutes.documents() or (0, q.shape[1] * size)
     whole = torch.tensor(borders, dtype=torch.int32, device=q.device)
     names = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "local_k_slice")
     prepared = importlib.import_module(PACKAGE).llama3_flash_attn_prepare_cu_seqlens(whole, causal, rank, size)
@@ -97,7 +98,7 @@ def llama3_ring(
 ) -> Result:
     """`llama3_flash_attn_varlen_forward` and `ring_flash_attn_backward`: the remedy that its issue #42 names."""
     how = {"softmax_scale": softmax_scale, "causal": causal}
-    out, lse = _Llama3Ring.apply(q, k, v, how, group, case_kernel.deterministic())
+    out, lse = _Llama3Ring.apply(q, k, v, how, group, substitutes.deterministic())
     return out, lse
 
 
@@ -108,7 +109,7 @@ class _Llama3Ring(torch.autograd.Function):
     ) -> Result:
         function = importlib.import_module(PACKAGE).llama3_flash_attn_varlen.llama3_flash_attn_varlen_forward
         borders = _borders(q, how["causal"], group)
-        out, lse = _stacked([function(group, *sequence, **borders, **how) for sequence in zip(q, k, v, strict=True)])
+        out, lse = stacked([function(group, *sequence, **borders, **how) for sequence in zip(q, k, v, strict=True)])
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.how, ctx.group = {**how, "deterministic": deterministic}, group
         ctx.mark_non_differentiable(lse)

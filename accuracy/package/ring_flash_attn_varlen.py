@@ -8,15 +8,15 @@ import importlib
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from accuracy.core.case import Case
-from accuracy.package import case_kernel, installed
-from accuracy.package.ring_flash_attn import DISTRIBUTION, PACKAGE, Result, surroundings
+from accuracy.package import installed, substitutes
+from accuracy.package.groups import Exchange, exchanged
+from accuracy.package.ring_flash_attn import DISTRIBUTION, PACKAGE, Result, stacked, surroundings
 
 __all__ = ["DISTRIBUTION", "FEATURES", "ring", "surroundings", "unsupported", "zigzag"]
 
@@ -39,7 +39,7 @@ def unsupported(case: Case) -> str | None:
 
 
 def _tokens(borders: Sequence[int], chunks: int, size: int) -> list[list[int]]:
-    """Of each rank its tokens, document by document."""
+    """The tokens of each rank, document by document."""
     found: list[list[int]] = [[] for _ in range(size)]
     for begin, end in pairwise(borders):
         length = (end - begin) // (chunks * size)
@@ -49,49 +49,26 @@ def _tokens(borders: Sequence[int], chunks: int, size: int) -> list[list[int]]:
     return found
 
 
-class _Exchange(torch.autograd.Function):
-    """Rows of a rank's shard (B, S/W, ...) for others of the whole sequence: from tokens `mine` of each rank to tokens
-    `theirs`. Gradients go the other way; nothing is added."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, mine: Any, theirs: Any, group: dist.ProcessGroup) -> Tensor:
-        ctx.mine, ctx.theirs, ctx.group = mine, theirs, group
-        return _exchanged(x, mine, theirs, group)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return _exchanged(gradients[0], ctx.theirs, ctx.mine, ctx.group), None, None, None
-
-
-def _exchanged(x: Tensor, mine: list[list[int]], theirs: list[list[int]], group: dist.ProcessGroup) -> Tensor:
-    parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in mine]
-    dist.all_gather(parts, x.contiguous(), group=group)
-    gathered = torch.cat(parts, 1)
-    place = torch.empty(gathered.shape[1], dtype=torch.int64)
-    place[[token for each in mine for token in each]] = torch.arange(len(place))
-    return gathered[:, place[theirs[dist.get_rank(group)]].to(x.device)]
-
-
 def _attend(
     name: str, function: str, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float,
     group: dist.ProcessGroup,
 ) -> Result:  # fmt: skip
     size, length = dist.get_world_size(group), q.shape[1]
-    borders = case_kernel.documents() or (0, length * size)
+    borders = substitutes.documents() or (0, length * size)
     ours = _tokens((0, length * size), 1, size)
     theirs = _tokens(borders, CHUNKS[name], size)
     local = torch.tensor([border // size for border in borders], dtype=torch.int32, device=q.device)
     how = {
         "cu_seqlens": local, "max_seqlen": max(b - a for a, b in pairwise(local.tolist())), "causal": causal,
         "softmax_scale": softmax_scale, "group": group, "return_attn_probs": True,
-        "deterministic": case_kernel.deterministic(),
+        "deterministic": substitutes.deterministic(),
     }  # fmt: skip
-    given = [_Exchange.apply(x, ours, theirs, group) for x in (q, k, v)]
+    given = [Exchange.apply(x, ours, theirs, group) for x in (q, k, v)]
     call = getattr(importlib.import_module(PACKAGE), function)
     found = [call(*sequence, **how)[:2] for sequence in zip(*given, strict=True)]
-    out, lse = (torch.stack(same) for same in zip(*found, strict=True))
-    back: Tensor = _Exchange.apply(out, theirs, ours, group)
-    return back, _exchanged(lse.detach().transpose(1, 2), theirs, ours, group).transpose(1, 2)
+    out, lse = stacked(found)
+    back: Tensor = Exchange.apply(out, theirs, ours, group)
+    return back, exchanged(lse.detach().transpose(1, 2), theirs, ours, group).transpose(1, 2)
 
 
 ring = partial(_attend, "ring", "ring_flash_attn_varlen_func")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from accuracy.core.case import Case
 from accuracy.kernel.block import heads
-from accuracy.package import case_kernel, installed, replaced
+from accuracy.package import installed, substitutes
 from accuracy.variant.base import Rank
 
 DISTRIBUTION = "axolotl-ringmaster"
@@ -35,15 +35,15 @@ def unsupported(case: Case) -> str | None:
 @contextmanager
 def surroundings(rank: Rank) -> Iterator[None]:
     """flash-attn's functions straight from flash-attn, where it asks transformers for them; none without it."""
-    with case_kernel.of(rank) as kernel, ExitStack() as stack:
-        real = importlib.import_module("flash_attn.flash_attn_interface") if case_kernel.is_flash_attn(kernel) else None
+    with substitutes.of(rank) as kernel, ExitStack() as stack:
+        real = importlib.import_module("flash_attn.flash_attn_interface") if substitutes.is_flash_attn(kernel) else None
         low_level = (real._flash_attn_forward, real._flash_attn_backward) if real else None
         for name in ("p2p_attn", "zigzag", "distflash"):
             module = importlib.import_module(f"ringmaster.ring.{name}")
-            stack.enter_context(replaced.names(module, _flash_ops=lambda *which: low_level))
+            stack.enter_context(substitutes.names(module, _flash_ops=lambda *which: low_level))
         if real:
             blocks = importlib.import_module("ringmaster.ring.kernels")
-            stack.enter_context(replaced.names(blocks, _flash_fn=lambda which: real.flash_attn_func))
+            stack.enter_context(substitutes.names(blocks, _flash_fn=lambda which: real.flash_attn_func))
         yield
 
 
@@ -51,7 +51,7 @@ def _ring(
     rotation: str, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup
 ) -> Tensor:
     """`ring_attention(rotate_method=...)`."""
-    flash = case_kernel.is_flash_attn(case_kernel.present())
+    flash = substitutes.is_flash_attn(substitutes.present())
     method = importlib.import_module("ringmaster.config").RotateMethod[rotation]
     out: Tensor = importlib.import_module("ringmaster.ring").ring_attention(
         *heads.first(q, k, v), group=group, causal=causal, scaling=softmax_scale, dropout=0.0,
@@ -66,7 +66,7 @@ def _balanced(
 ) -> Tensor:
     """A causal schedule: the function `name` of the module that its first word names."""
     packed: dict[str, Any] = {}
-    if not case_kernel.is_flash_attn(case_kernel.present()):
+    if not substitutes.is_flash_attn(substitutes.present()):
         packed["cu_seqlens"] = torch.tensor([0, q.shape[1] * dist.get_world_size(group)], device=q.device)
     function = getattr(importlib.import_module(f"ringmaster.ring.{name.partition('_')[0]}"), name)
     out: Tensor = function(*heads.first(q, k, v), group=group, scaling=softmax_scale, **packed)

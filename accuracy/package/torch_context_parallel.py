@@ -19,7 +19,7 @@ from torch import Tensor
 from accuracy.core.case import Case
 from accuracy.kernel.base import Kernel
 from accuracy.kernel.block import heads
-from accuracy.package import case_kernel, installed, replaced
+from accuracy.package import installed, substitutes
 
 DISTRIBUTION = "torch"
 PLACES = (  # newest first
@@ -30,7 +30,7 @@ SEQUENCE_DIM = 2  # of (B, H, S, D): the only one the template works with
 
 Result = tuple[Tensor, Tensor]
 
-surroundings = case_kernel.of
+surroundings = substitutes.of
 
 
 def unsupported(case: Case) -> str | None:
@@ -38,7 +38,7 @@ def unsupported(case: Case) -> str | None:
     if _module() is None:
         return f"torch {torch.__version__} has no context parallelism that is known here; use torch>=2.8"
     if not case.problem.causal and installed.called(case).endswith("_balanced"):
-        return "torch balances the work of causal masks only; set problem.mask=causal or use an unbalanced variant"
+        return installed.UNBALANCED
     return None
 
 
@@ -59,7 +59,7 @@ def _attend(
     causal: bool, softmax_scale: float, group: dist.ProcessGroup,
 ) -> Result:  # fmt: skip
     """Keys and values gathered once or sent on hop by hop; zigzag shards (causal) if balanced, else contiguous ones."""
-    ring = _Ring(case_kernel.present(), softmax_scale, causal, group, rotation, balance)
+    ring = _Ring(substitutes.present(), softmax_scale, causal, group, rotation, balance)
     out, lse = _TemplatedRing.apply(*heads.first(q, k, v), ring)
     return out.transpose(1, 2), lse
 
@@ -99,7 +99,7 @@ class _Ring:
         module = _module()
         assert module is not None  # unsupported() has seen to it
         method = module._RotateMethod[self.rotation]
-        with replaced.names(module._cp_options, rotate_method=method, enable_load_balance=self.balance):
+        with substitutes.names(module._cp_options, rotate_method=method, enable_load_balance=self.balance):
             yield module
 
 

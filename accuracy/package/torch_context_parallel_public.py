@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from accuracy.core.case import Case
+from accuracy.package import installed
 
 DISTRIBUTION = "torch"
 FLASH_KERNELS = ("torch_flash", "flash_attn")
@@ -26,7 +27,7 @@ def unsupported(case: Case) -> str | None:
     if case.device != "cuda":
         return "torch's context_parallel works on CUDA only; use a torch_context_parallel_*_balanced variant"
     if not case.problem.causal:
-        return "torch balances the work of causal masks only; set problem.mask=causal or use an unbalanced variant"
+        return installed.UNBALANCED
     if case.kernel.name not in FLASH_KERNELS or case.dtype not in DTYPES:
         return f"torch's context_parallel runs a 16-bit flash kernel; use kernel={FLASH_KERNELS[0]} and {DTYPES[0]}"
     return None

@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn.attention import flex_attention as flex
 
 from accuracy.core.case import Case
-from accuracy.package import replaced
+from accuracy.kernel.flex_attention import compiled
+from accuracy.package import installed, substitutes
 
 DISTRIBUTION = "torch"
 PLACE = "torch.distributed.tensor.experimental._context_parallel"
@@ -36,7 +37,7 @@ def unsupported(case: Case) -> str | None:
     if tokens % BLOCK:
         return f"its block mask takes multiples of {BLOCK} tokens a rank, not {tokens}: change problem.seqlen"
     if case.variant.sharding == "zigzag" and not case.problem.causal:
-        return "torch balances the work of causal masks only; set problem.mask=causal or use an unbalanced variant"
+        return installed.UNBALANCED
     return None
 
 
@@ -58,7 +59,8 @@ def _attend(
     query, key, value = (x.transpose(1, 2).contiguous() for x in (q, k, v))
     with _here(q.device.type, balance):
         keys, values = module.flex_cp_allgather(key, value, 2, group.group_name)
-        out, aux = _function(q.device.type)(
+        attend: Any = compiled() if q.is_cuda else flex.flex_attention
+        out, aux = attend(
             query, keys, values, scale=softmax_scale, enable_gqa=q.shape[2] != k.shape[2],
             block_mask=_mask(group, keys.shape[2], q.device.type, causal), return_aux=flex.AuxRequest(lse=True),
         )  # fmt: skip
@@ -79,23 +81,14 @@ def _mask(group: dist.ProcessGroup, length: int, device: str, causal: bool) -> A
     return module._attention._create_cp_block_mask(seen, 1, 1, length, length, mesh)
 
 
-def _function(device: str) -> Any:
-    return _compiled() if device == "cuda" else flex.flex_attention
-
-
-@cache
-def _compiled() -> Any:
-    return torch.compile(flex.flex_attention, dynamic=False, fullgraph=True)
-
-
 @contextmanager
 def _here(device: str, balance: bool) -> Iterator[None]:
     """Shards in the variant's order; on a CPU nothing compiled, and gradients."""
     module: Any = _module()
     with ExitStack() as stack:
-        stack.enter_context(replaced.names(module._cp_options, enable_load_balance=balance))
+        stack.enter_context(substitutes.names(module._cp_options, enable_load_balance=balance))
         if device == "cpu":
             plain = {"_compiled_create_block_mask": flex.create_block_mask}
-            stack.enter_context(replaced.names(module._attention, **plain))
-            stack.enter_context(replaced.names(flex, _validate_device=lambda *tensors: None))
+            stack.enter_context(substitutes.names(module._attention, **plain))
+            stack.enter_context(substitutes.names(flex, _validate_device=lambda *tensors: None))
         yield

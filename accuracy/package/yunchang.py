@@ -8,15 +8,13 @@ import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from accuracy.core.case import Case
 from accuracy.kernel.base import Kernel
-from accuracy.package import case_kernel, flash_attn_stand_in, installed, replaced, subgroup
+from accuracy.package import flash_attn_stand_in, groups, installed, substitutes
 from accuracy.variant.base import Rank
 
 DISTRIBUTION = PACKAGE = "yunchang"
@@ -41,7 +39,7 @@ def unsupported(case: Case) -> str | None:
 @contextmanager
 def surroundings(rank: Rank) -> Iterator[None]:
     """The package's calls of flash-attn go to the kernel of the case."""
-    with case_kernel.of(rank) as kernel, nullcontext() if case_kernel.is_flash_attn(kernel) else _stand_in(kernel):
+    with substitutes.of(rank) as kernel, nullcontext() if substitutes.is_flash_attn(kernel) else _stand_in(kernel):
         yield
 
 
@@ -52,69 +50,41 @@ def _stand_in(kernel: Kernel) -> Iterator[None]:
     attention, kernels = (importlib.import_module(f"yunchang.kernels{name}") for name in (".attention", ""))
     names = {name: getattr(package.flash_attn_interface, name) for name in flash_attn_stand_in.LOW_LEVEL[:2]}
     with (
-        replaced.names(attention, HAS_FLASH_ATTN=True, flash_attn=package, **names),
-        replaced.names(kernels, HAS_FLASH_ATTN=True, flash_attn_func=package.flash_attn_func),
+        substitutes.names(attention, HAS_FLASH_ATTN=True, flash_attn=package, **names),
+        substitutes.names(kernels, HAS_FLASH_ATTN=True, flash_attn_func=package.flash_attn_func),
     ):
         yield
 
 
-ring = partial(case_kernel.ring, PACKAGE, "ring_flash_attn_func")  # contiguous shards
-zigzag = partial(case_kernel.ring, PACKAGE, "zigzag_ring_flash_attn_func")  # zigzag shards, causal
-stripe = partial(case_kernel.ring, PACKAGE, "stripe_flash_attn_func")  # striped shards, causal
+ring = partial(substitutes.ring, PACKAGE, "ring_flash_attn_func")  # contiguous shards
+zigzag = partial(substitutes.ring, PACKAGE, "zigzag_ring_flash_attn_func")  # zigzag shards, causal
+stripe = partial(substitutes.ring, PACKAGE, "stripe_flash_attn_func")  # striped shards, causal
 
 
 def ulysses(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup) -> Tensor:
     """`UlyssesAttention`: contiguous shards, no lse."""
     attend = importlib.import_module(PACKAGE).UlyssesAttention(group)
-    out: Tensor = attend(q, k, v, softmax_scale=softmax_scale, causal=causal, deterministic=case_kernel.deterministic())
+    out: Tensor = attend(q, k, v, softmax_scale=softmax_scale, causal=causal, deterministic=substitutes.deterministic())
     return out
 
 
 def hybrid(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, softmax_scale: float, group: dist.ProcessGroup) -> Tensor:
     """`LongContextAttention`, ulysses inside of a zigzag ring: contiguous shards here, no lse. The package's chunks
     are in the ring's zigzag order (`zigzag_extract_local`): shards are exchanged for those, and out for ours."""
-    size = dist.get_world_size(group)
-    groups = importlib.import_module("yunchang.globals").PROCESS_GROUP
-    groups.ULYSSES_PG, groups.RING_PG = subgroup.rows_and_columns(group, ULYSSES_DEGREE)
-    there = _chunks(size)
-    back = [there.index(rank) for rank in range(size)]
+    size, length = dist.get_world_size(group), q.shape[1]
+    process_groups = importlib.import_module("yunchang.globals").PROCESS_GROUP
+    process_groups.ULYSSES_PG, process_groups.RING_PG = groups.rows_and_columns(group, ULYSSES_DEGREE)
+    chunks = [list(range(chunk * length, (chunk + 1) * length)) for chunk in range(size)]
+    ours, theirs = chunks, [chunks[chunk] for chunk in _chunks(size)]
     attention = importlib.import_module(PACKAGE).LongContextAttention(ring_impl_type="zigzag")
     out: Tensor = attention(
-        *(_Exchange.apply(x, there, group) for x in (q, k, v)),
-        softmax_scale=softmax_scale, causal=causal, deterministic=case_kernel.deterministic(),
+        *(groups.Exchange.apply(x, ours, theirs, group) for x in (q, k, v)),
+        softmax_scale=softmax_scale, causal=causal, deterministic=substitutes.deterministic(),
     )  # fmt: skip
-    exchanged: Tensor = _Exchange.apply(out, back, group)
+    exchanged: Tensor = groups.Exchange.apply(out, theirs, ours, group)
     return exchanged
 
 
 def _chunks(size: int) -> list[int]:
     """Which chunk of the sequence each rank holds: of each pair, the ring's front chunk, then the mirrored back one."""
     return [chunk for place in range(size // ULYSSES_DEGREE) for chunk in (place, size - 1 - place)]
-
-
-class _Exchange(torch.autograd.Function):
-    """Rank r gets the shard of rank sources[r]; gradients go the other way."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, sources: list[int], group: dist.ProcessGroup) -> Tensor:
-        ctx.sources, ctx.group = sources, group
-        return _exchange(x, sources, group)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        back = [ctx.sources.index(rank) for rank in range(len(ctx.sources))]
-        return _exchange(gradients[0], back, ctx.group), None, None
-
-
-def _exchange(x: Tensor, sources: list[int], group: dist.ProcessGroup) -> Tensor:
-    rank = dist.get_rank(group)
-    x = x.contiguous()
-    source, target = sources[rank], sources.index(rank)
-    if source == rank:
-        return x.clone()
-    received = torch.empty_like(x)
-    sides = (dist.isend, x, target), (dist.irecv, received, source)
-    operations = [dist.P2POp(what, tensor, group=group, group_peer=peer) for what, tensor, peer in sides]
-    for work in dist.batch_isend_irecv(operations):
-        work.wait()
-    return received

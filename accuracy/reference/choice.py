@@ -2,7 +2,7 @@
 
 import importlib.util
 from collections.abc import Callable
-from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,11 +10,12 @@ from torch import Tensor
 from accuracy.core.case import Problem
 from accuracy.core.errors import ConfigError
 from accuracy.inputs.drawing import Inputs
-from accuracy.reference import float64
+from accuracy.reference import float64, fused
 from accuracy.reference.float64 import Reference
 from accuracy.runtime.dropout import Dropout
 
 FUSED_HEAD_DIM = 256
+METHODS: dict[str, Any] = {"torch": float64, "fused": fused}
 
 
 def unsupported(problem: Problem, device: str) -> str | None:
@@ -23,12 +24,9 @@ def unsupported(problem: Problem, device: str) -> str | None:
         return "need a CUDA device"
     if importlib.util.find_spec("triton") is None:
         return "need triton"
-    if problem.softcap is not None:
-        return "know no softcap"
-    if problem.sinks is not None:
-        return "know no sinks"
-    if problem.dropout is not None:
-        return "know no dropout"
+    for feature in ("softcap", "sinks", "dropout"):
+        if getattr(problem, feature) is not None:
+            return f"know no {feature}"
     if problem.head_dim_v is not None:
         return "know values as wide as keys only"
     if problem.head_dim > FUSED_HEAD_DIM:
@@ -44,22 +42,13 @@ def choose(problem: Problem, device: str, wanted: str) -> str:
     return "torch" if reason or wanted == "torch" else "fused"
 
 
-def module(method: str) -> ModuleType:
-    """The code of a method; fused needs triton."""
-    if method == "torch":
-        return float64
-    from accuracy.reference import fused
-
-    return fused
-
-
 def compute(method: str, problem: Problem, inputs: Inputs, seed: int) -> Reference:
     """The reference of a problem's inputs; seed: of a dropout."""
     cap = {} if problem.softcap is None else {"softcap": problem.softcap}
     sinks = {} if problem.sinks is None else {"sinks": problem.sink_logits}
     dropped = {} if problem.dropout is None else {"dropped": _dropped(problem.dropout, seed, inputs.q)}
     how = {"scale": problem.softmax_scale, **problem.seen_by, **cap, **sinks, **dropped}
-    reference: Reference = module(method).attention(*inputs.tensors, **how)
+    reference: Reference = METHODS[method].attention(*inputs.tensors, **how)
     return reference
 
 

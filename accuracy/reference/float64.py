@@ -93,8 +93,8 @@ def seen_keys(
         begin, end = begin.maximum(place - window), end.minimum(place + window + 1)
     if documents:
         borders = torch.tensor([0, *documents]).cumsum(0)
-        mine = torch.searchsorted(borders, place, right=True)
-        begin, end = begin.maximum(borders[mine - 1]), end.minimum(borders[mine])
+        own = torch.searchsorted(borders, place, right=True)
+        begin, end = begin.maximum(borders[own - 1]), end.minimum(borders[own])
     if (begin >= end).any():
         raise ValueError(f"{length} queries on {keys} keys: under this mask some see no key")
     return torch.stack([begin, end], dim=1)
@@ -144,8 +144,8 @@ def _one_head(
         if mask is not None:
             weights.masked_fill_(lse.isneginf(), 0.0)
         factor = None if factors is None else factors(slice(first, last), any_row)
-        kept = weights if factor is None else weights * factor
-        out = kept @ value[any_row]
+        used = weights if factor is None else weights * factor
+        out = used @ value[any_row]
         delta = (gradient[first:last] * out).sum(dim=1, keepdim=True)
         slope = gradient[first:last] @ value[any_row].T
         slope = slope if factor is None else slope.mul_(factor)
@@ -159,7 +159,7 @@ def _one_head(
         reference.delta[item, head, first:last] = delta.squeeze(1)
         reference.dq[item, first:last, head] = (slope @ key[any_row]).mul_(scale)
         dk[any_row] += (slope.T @ query[first:last]).mul_(scale)
-        dv[any_row] += kept.T @ gradient[first:last]
+        dv[any_row] += used.T @ gradient[first:last]
     reference.dk[item, :, head_kv] += dk
     reference.dv[item, :, head_kv] += dv
 

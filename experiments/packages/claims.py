@@ -8,7 +8,7 @@ import math
 
 import pandas as pd
 
-from accuracy.package.twins import OURS
+from accuracy.package.installed import OURS
 from accuracy.results.claim import Claim, beside
 
 SAME = 0.01  # relative: equal bits give 0; the spread of a relative Frobenius norm over seeds is about this

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from accuracy.package.twins import OURS
+from accuracy.package.installed import OURS
 from accuracy.results.claim import beside
 from experiments.published import TENSORS, Tables, chosen, markdown
 

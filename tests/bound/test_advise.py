@@ -41,9 +41,8 @@ def test_the_command_prints_a_line_for_each_tensor(capsys: pytest.CaptureFixture
     assert all("0 of 4 (<= 0.75)" in line and "all refused" in line for line in lines[1:6])
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
+def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, told in (
         (["q_shape=1,8,2", "dtype=float32"], "give (batch, tokens, heads, head dim)"),
         (["q_shape=1,8,2,x", "dtype=float32"], "is no number"),
         (["q_shape=1,8,2,4"], "dtype is missing"),
@@ -54,12 +53,10 @@ def test_the_command_prints_a_line_for_each_tensor(capsys: pytest.CaptureFixture
         (["q_shape=1,8,2,4", "dtype=float32", "seeds=0"], "whole numbers from 1"),
         (["q_shap=1,8,2,4"], "did you mean q_shape?"),
         (["q_shape"], "cannot be read"),
-    ],
-)
-def test_mistakes_are_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(words) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert told in line
+    ):
+        assert command.main(words) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert told in line
 
 
 def test_kernels_that_cannot_serve_are_told() -> None:

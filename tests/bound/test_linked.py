@@ -9,7 +9,7 @@ from accuracy.bound.running import bounds
 from accuracy.kernel.eager import Eager
 from accuracy.kernel.torch_math import TorchMath
 from experiments.tolerances.apart import apart
-from tests.bound.test_bounds import HOW, TENSORS, beyond, drawn, results
+from tests.bound.test_bounds import HOW, TENSORS, beyond, certain_and_likely, drawn, results
 
 PEAKED = ("peaked", "attention_sink", "rising_maxima")
 KERNELS = {"lse": Eager(), "weights": TorchMath()}
@@ -29,7 +29,7 @@ def test_it_is_near_and_holds_where_rows_are_nearly_one_hot(reads: str, inputs: 
     q, k, v, dout = tensors.tensors
     bound = bounds(q, k, v, dout, reference, rounding(reads, dtype), **HOW)
     found = results(KERNELS[reads], tensors)
-    assert not any(beyond(found, reference, {name: each.likely(1e-6) for name, each in bound.items()}).values())
+    assert not any(beyond(found, reference, certain_and_likely(bound)[1]).values())
     k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
     shown = apart(q, k, v, dout, HOW["scale"])
     for name in ("out", "dq"):
@@ -51,8 +51,7 @@ def test_an_lse_that_is_rounded_is_beyond_it() -> None:
     """An lse in bfloat16 between forward and backward of float32 inputs, or P of the backward in bfloat16."""
     tensors, reference = drawn("peaked", "float32")
     q, k, v, dout = tensors.tensors
-    bound = bounds(*tensors.tensors, reference, rounding("lse", "float32"), **HOW)
-    limits = {name: each.likely(1e-6) for name, each in bound.items()}
+    _, limits = certain_and_likely(bounds(*tensors.tensors, reference, rounding("lse", "float32"), **HOW))
     out, lse = KERNELS["lse"].forward(q, k, v, out_dtype=q.dtype, **HOW)
 
     def gradients(kernel: Eager, lse: Tensor) -> dict[str, int]:

@@ -7,7 +7,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from accuracy.kernel.triton import fp8_forward, fp8_key_gradient, fp8_query_gradient
+from accuracy.kernel.triton import fp8_forward, fp8_gradients
 
 E4M3 = {"q", "k", "v", "dout", "k_columns", "q_columns", "dout_columns"}
 FLOAT32 = {"lse", "q_scale", "k_scale", "v_scale", "do_scale", "lse_bits", "delta", "largest"}
@@ -18,8 +18,8 @@ FORWARD = {"row_tile": 64, "weight_type": tl.float8e4nv, "own": False}
 TILES = {"q": (64, 128), "k": (64, 128), "v": (128, 64)}  # tensor descriptors of the forward
 KERNELS = (
     (fp8_forward._forward, FORWARD),
-    (fp8_query_gradient.query_gradient_kernel, SLOPE | {"find": False}),
-    (fp8_key_gradient.key_gradient_kernel, SLOPE | {"weight_type": tl.float8e4nv}),
+    (fp8_gradients.query_gradient_kernel, SLOPE | {"find": False}),
+    (fp8_gradients.key_gradient_kernel, SLOPE | {"weight_type": tl.float8e4nv}),
 )
 
 

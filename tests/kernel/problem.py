@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -66,6 +67,19 @@ def relative(found: Sequence[Tensor], reference: Sequence[Tensor]) -> dict[str, 
     """Frobenius, by name; the shorter of the two ends it."""
     pairs = zip(NAMES, found, reference, strict=False)
     return {name: float((x.double() - expected).norm() / expected.norm()) for name, x, expected in pairs}
+
+
+@cache
+def posed(problem: Problem) -> tuple[list[Tensor], list[Tensor]]:
+    """q, k, v, dout on a CPU, to be read alone, and the reference."""
+    tensors = problem.draw("cpu")
+    return tensors, problem.reference(*tensors)
+
+
+def measured(kernel: Kernel, problem: Problem, stored: torch.dtype | None = None) -> dict[str, float]:
+    """The relative errors of a kernel on a CPU."""
+    tensors, reference = posed(problem)
+    return relative(results(kernel, problem, tensors, stored), reference)
 
 
 def errors(results: Sequence[Tensor], reference: Sequence[Tensor], dtype: torch.dtype) -> dict[str, float]:

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.quantisation import POLICIES
-from accuracy.kernel import cudnn_fp8, quantised
-from accuracy.kernel.block import fp8_graphs
+from accuracy.kernel.lowp import cudnn_fp8, quantised
 from tests.kernel.problem import Problem, relative, results
 
 PROBLEM = Problem(queries=96, keys=96, dim=128, scale=128**-0.5)
@@ -109,7 +108,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> None:
     fake.heur_mode = SimpleNamespace(A=0, FALLBACK=1)
     fake.diagonal_alignment = SimpleNamespace(TOP_LEFT=0)
     monkeypatch.setitem(sys.modules, "cudnn", fake)
-    for cached in (fp8_graphs._handle, fp8_graphs._forward_graph, fp8_graphs._backward_graph):
+    for cached in (cudnn_fp8._handle, cudnn_fp8._forward_graph, cudnn_fp8._backward_graph):
         cached.cache_clear()
 
 
@@ -125,14 +124,10 @@ def test_scales_and_passes_leave_no_more_than_the_formats(keys: int) -> None:
 
 @pytest.mark.usefixtures("library")
 def test_a_scale_of_an_earlier_pass_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fp8_graphs, "_scale", lambda word, largest: 2.0**16)
+    monkeypatch.setattr(cudnn_fp8, "_scale", lambda word, largest: 2.0**16)
     tensors = PROBLEM.draw("cpu")
     found = relative(results(cudnn_fp8.KERNEL(), PROBLEM, tensors), PROBLEM.reference(*tensors))
     assert min(found["out"], found["dq"], found["dv"]) > 4 * POLICIES["cudnn_e4m3"].unit_roundoff
-
-
-def test_without_a_gpu_it_is_unsupported_with_a_reason() -> None:
-    assert cudnn_fp8.KERNEL().abilities("cpu").missing.startswith("needs a GPU with FP8 tensor cores")
 
 
 @pytest.mark.gpu

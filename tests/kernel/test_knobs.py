@@ -5,31 +5,23 @@ import torch
 
 from accuracy.kernel import chunked, eager, torch_math
 from accuracy.kernel.base import KernelKnobs
-from tests.kernel.problem import Problem, relative, results
+from tests.kernel.problem import Problem, measured
 
 SQUARE = Problem(queries=128, keys=128, heads_kv=2, dim=64, scale=0.125)
 ODD = Problem(queries=130, keys=130, heads=4, heads_kv=2, dim=32, scale=32**-0.5, batch=2)
 
 
 def errors(knobs: KernelKnobs, problem: Problem = SQUARE, stored: torch.dtype | None = None) -> dict[str, float]:
-    tensors = problem.draw("cpu")
-    return relative(results(knobs.build("cpu"), problem, tensors, stored), problem.reference(*tensors))
+    return measured(knobs.build("cpu"), problem, stored)
 
 
-def test_rounding_p_costs_out_but_not_lse() -> None:
-    """P to bfloat16: u = 2^-8, averaged over up to 128 keys (a factor of 12); lse stays in float32's 16 u."""
+def test_where_eager_rounds_is_what_it_loses() -> None:
+    """P to bfloat16: u = 2^-8, averaged over up to 128 keys (a factor of 12); lse stays in float32's 16 u. All in
+    bfloat16 costs all. Float64 inside, float32 outside: one rounding to nearest, at most u of each element."""
     coarse = errors(eager.Eager(probability_dtype="bfloat16"))
     assert coarse["out"] > 2**-8 / 16
     assert coarse["lse"] < 16 * 2**-24
-
-
-def test_computing_coarsely_costs_everything() -> None:
-    coarse = errors(eager.Eager(compute_dtype="bfloat16"))
-    assert min(coarse.values()) > 2**-8 / 16
-
-
-def test_computing_finely_leaves_the_final_rounding() -> None:
-    """Float64 inside, float32 outside: one rounding to nearest, at most u of each element."""
+    assert min(errors(eager.Eager(compute_dtype="bfloat16")).values()) > 2**-8 / 16
     fine = errors(eager.Eager(compute_dtype="float64", probability_dtype="float64"))
     assert max(fine["out"], fine["lse"]) < 2**-24
 
@@ -56,12 +48,12 @@ def chunk_errors(knobs: chunked.Chunked, dtype: torch.dtype = torch.float32) -> 
     return errors(knobs, replace(ODD, dtype=dtype), torch.float64)
 
 
-@pytest.mark.parametrize(("query_chunk", "key_chunk"), [(1, 1), (7, 33), (33, 7), (130, 32), (4096, 4096)])
-def test_chunks_of_any_size_are_right(query_chunk: int, key_chunk: int) -> None:
-    """Float64: a score is a sum of 32 products, 32 u; each further chunk rounds the sums once more, 130 times at most,
-    a random walk of sqrt(130) = 11 u."""
-    found = chunk_errors(chunked.Chunked(query_chunk=query_chunk, key_chunk=key_chunk), torch.float64)
-    assert max(found.values()) < (32 + 11) * 2**-53
+def test_chunks_of_any_size_are_right() -> None:
+    """Float64: a score is a sum of 32 products, 32 u; each further chunk rounds the sums once more, 50 times at most, a
+    random walk of sqrt(50) = 7 u."""
+    problem = replace(ODD, queries=50, keys=50, dtype=torch.float64)
+    for sizes in ((1, 1), (7, 33), (33, 7), (50, 32), (4096, 4096)):
+        assert max(errors(chunked.Chunked(*sizes), problem).values()) < (32 + 7) * 2**-53, sizes
 
 
 def test_running_sums_in_sixteen_bits_cost_every_sum_and_the_more_the_more_chunks() -> None:
@@ -76,25 +68,16 @@ def test_running_sums_in_sixteen_bits_cost_every_sum_and_the_more_the_more_chunk
     assert 2**-8 / 64 < few["lse"] < 2**-8
 
 
-def test_no_more_scores_than_a_chunk_exist_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
+def test_no_more_scores_than_a_chunk_exist_at_once_and_none_that_no_row_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 2 x 2 chunks the causal mask leaves 3, forward and backward."""
+    seen: list[torch.Tensor] = []
     compute = chunked.scores
-
-    def recorded(*arguments) -> tuple[torch.Tensor, None]:
-        seen.append(compute(*arguments)[0])
-        return seen[-1], None
-
-    monkeypatch.setattr(chunked, "scores", recorded)
+    monkeypatch.setattr(chunked, "scores", lambda *given: seen.append(compute(*given)[0]) or (seen[-1], None))
     chunk_errors(chunked.Chunked(query_chunk=16, key_chunk=24))
     assert max(scores.shape[-2] * scores.shape[-1] for scores in seen) == 16 * 24
-
-
-def test_chunks_that_no_row_sees_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    compute = chunked.scores
-    monkeypatch.setattr(chunked, "scores", lambda *arguments: calls.append(0) or compute(*arguments))
+    seen.clear()
     chunk_errors(chunked.Chunked(query_chunk=65, key_chunk=65))
-    assert len(calls) == 2 * 3  # of 2 x 2 chunks the causal mask leaves 3, forward and backward
+    assert len(seen) == 2 * 3
 
 
 def test_knobs_that_make_no_sense_are_refused() -> None:

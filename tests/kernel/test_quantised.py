@@ -11,34 +11,29 @@ from torch import Tensor
 from accuracy.config.checks import check
 from accuracy.core.errors import ConfigError
 from accuracy.core.quantisation import POLICIES, Policy, policy_of, unit_roundoff
-from accuracy.kernel.quantised import KERNEL
-from tests.kernel.problem import NAMES, Problem, relative, results
+from accuracy.kernel.lowp.quantised import KERNEL
+from tests.kernel.problem import NAMES, Problem, measured, posed, relative, results
 
 DOUBLE = Problem(queries=130, keys=200, heads=4, heads_kv=2, dim=64, dtype=torch.float64, scale=0.125, batch=2)
 SINGLE = replace(DOUBLE, dtype=torch.float32)
 
 
 def errors(problem: Problem, **knobs: object) -> dict[str, float]:
-    tensors = problem.draw("cpu")
-    return relative(results(KERNEL(**knobs), problem, tensors), problem.reference(*tensors))
+    return measured(KERNEL(**knobs), problem)
 
 
-@pytest.mark.parametrize("knobs", [{}, {"smooth_k": True}, {"hadamard": True}, {"rescale_bits": 8.0}], ids=str)
-def test_what_quantises_nothing_changes_nothing(knobs: dict[str, object]) -> None:
-    """Sums of 200 and 64 terms in float64: 2^-53 times a random walk of some tens, and a turn back and forth."""
-    for causal in (True, False):
-        assert max(errors(replace(DOUBLE, causal=causal), **knobs).values()) < 2e-15
-
-
-def test_the_tile_of_keys_decides_only_how_the_sums_are_cut() -> None:
-    assert max(errors(DOUBLE, key_chunk=7).values()) < 2e-15
+def test_what_quantises_nothing_changes_nothing() -> None:
+    """Sums of 200 and 64 terms in float64: 2^-53 times a random walk of some tens, and a turn back and forth; the tile
+    of keys decides only how the sums are cut."""
+    for knobs in ({}, {"smooth_k": True}, {"hadamard": True}, {"rescale_bits": 8.0}, {"key_chunk": 7}):
+        for causal in (True, False):
+            assert max(errors(replace(DOUBLE, causal=causal), **knobs).values()) < 2e-15, knobs
 
 
 def cast(x: np.ndarray, scale: float) -> np.ndarray:
     """To e4m3 and back by the library, which rounds float32: so x is float32 here."""
-    return (x / np.float32(scale)).astype("float32").astype(ml_dtypes.float8_e4m3fn).astype("float32") * np.float32(
-        scale
-    )
+    codes = (x / np.float32(scale)).astype("float32").astype(ml_dtypes.float8_e4m3fn)
+    return codes.astype("float32") * np.float32(scale)
 
 
 def test_fp8_is_what_a_plain_loop_over_the_library_s_casts_gives() -> None:
@@ -64,14 +59,12 @@ def test_fp8_is_what_a_plain_loop_over_the_library_s_casts_gives() -> None:
         assert np.linalg.norm(x - one) < 3e-3 * np.linalg.norm(one), name
 
 
-@pytest.mark.parametrize("name", POLICIES)
-def test_no_named_policy_loses_more_than_its_formats_explain(name: str) -> None:
+def test_no_named_policy_loses_more_than_its_formats_explain() -> None:
     """4 unit roundoffs (verdict/evidence.py derives it); without a policy float32's 128, as in the contract."""
-    allowed = 4 * (POLICIES[name].unit_roundoff or 32 * 2.0**-24)
-    found = errors(replace(SINGLE, causal=False), policy=name)
-    assert max(found.values()) < allowed
-    if name != "none":
-        assert min(found["out"], found["dq"]) > POLICIES[name].unit_roundoff / 8
+    for name, policy in POLICIES.items():
+        found = errors(replace(SINGLE, causal=False), policy=name)
+        assert max(found.values()) < 4 * (policy.unit_roundoff or 32 * 2.0**-24), name
+        assert min(found["out"], found["dq"]) > policy.unit_roundoff / 8, name
 
 
 PLACES_OF = {  # place: tensors that it may change, the others stay to the bit
@@ -80,43 +73,29 @@ PLACES_OF = {  # place: tensors that it may change, the others stay to the bit
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("place", PLACES_OF)
-def test_a_place_changes_what_it_is_an_operand_of_and_nothing_else(place: str) -> None:
-    """Of p and v, dq and dk change by way of the returned out, in delta."""
-    tensors = SINGLE.draw("cpu")
-    plain, cast = (results(KERNEL(**knobs), SINGLE, tensors) for knobs in ({}, {place: "int8"}))
-    differ = {name for name, one, other in zip(NAMES, plain, cast, strict=True) if not torch.equal(one, other)}
-    assert differ == set(PLACES_OF[place].split())
+def differing(knobs: dict[str, object], **other: object) -> set[str]:
+    """Of which tensors a further knob changes a bit."""
+    pair = (results(KERNEL(**each), SINGLE, posed(SINGLE)[0]) for each in (knobs, {**knobs, **other}))
+    return {name for name, one, another in zip(NAMES, *pair, strict=True) if not torch.equal(one, another)}
 
 
-def test_delta_of_a_cast_dout_changes_dq_and_dk_alone() -> None:
-    tensors = SINGLE.draw("cpu")
-    plain, cast = (results(KERNEL(do="e4m3", delta_of_cast=knob), SINGLE, tensors) for knob in (False, True))
-    assert [torch.equal(one, other) for one, other in zip(plain, cast, strict=True)] == [True, True, False, False, True]
-
-
-def test_a_short_sum_of_dq_goes_over_all_tiles_unless_each_is_added_by_itself() -> None:
-    tensors = SINGLE.draw("cpu")
-    knobs = {"policy": "fp8_hopper", "key_chunk": 32}
-    long, by_tile = (results(KERNEL(**knobs, dq_by_tile=knob), SINGLE, tensors) for knob in (False, True))
-    assert [torch.equal(one, other) for one, other in zip(long, by_tile, strict=True)] == [
-        True,
-        True,
-        False,
-        True,
-        True,
-    ]
+def test_a_place_changes_what_it_is_an_operand_of_and_nothing_else() -> None:
+    """Of p and v, dq and dk change by way of the returned out, in delta. delta of a cast dout is in dq and dk alone; a
+    short sum of dq goes over all tiles unless each is added by itself."""
+    for place, changed in PLACES_OF.items():
+        assert differing({}, **{place: "int8"}) == set(changed.split()), place
+    assert differing({"do": "e4m3"}, delta_of_cast=True) == {"dq", "dk"}
+    assert differing({"policy": "fp8_hopper", "key_chunk": 32}, dq_by_tile=True) == {"dq"}
 
 
 def test_tiles_from_the_last_to_the_first_are_those_of_reversed_tiles() -> None:
     q, k, v, _ = replace(SINGLE, keys=192).draw("cpu")
     how = {"scale": SINGLE.scale, "causal": False, "out_dtype": torch.float32}
-    found = KERNEL(policy="fp8_hopper", key_chunk=64, descending=True).forward(q, k, v, **how)
+    rising, falling = (KERNEL(policy="fp8_hopper", key_chunk=64, descending=each) for each in (False, True))
     others = (x.unflatten(1, (3, 64)).flip(1).flatten(1, 2) for x in (k, v))
-    expected = KERNEL(policy="fp8_hopper", key_chunk=64).forward(q, *others, **how)
-    assert all(map(torch.equal, found, expected))
-    rising = KERNEL(policy="fp8_hopper", key_chunk=64).forward(q, k, v, **how)
-    assert not torch.equal(found[0], rising[0])
+    found = falling.forward(q, k, v, **how)
+    assert all(map(torch.equal, found, rising.forward(q, *others, **how)))
+    assert not torch.equal(found[0], rising.forward(q, k, v, **how)[0])
 
 
 def test_smoothing_takes_a_common_part_of_the_keys_out_of_the_rounding() -> None:
@@ -167,9 +146,9 @@ def test_an_accumulator_of_14_bits_loses_more_the_longer_it_is_and_less_when_it_
     assert -4 * 2.0**-13 < flushed < 0
 
 
-@pytest.mark.parametrize("degree", range(2, 8))
-def test_a_polynomial_for_the_exponential_is_as_good_as_the_policy_says(degree: int) -> None:
-    assert max(errors(DOUBLE, exp2_degree=degree).values()) < policy_of("none", exp2_degree=degree).unit_roundoff
+def test_a_polynomial_for_the_exponential_is_as_good_as_the_policy_says() -> None:
+    for degree in range(2, 8):
+        assert max(errors(DOUBLE, exp2_degree=degree).values()) < policy_of("none", exp2_degree=degree).unit_roundoff
 
 
 def test_a_maximum_that_is_not_rescaled_leaves_larger_weights_in_range() -> None:
@@ -207,14 +186,14 @@ BAD = {  # knobs, and what the line must say
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_a_bad_combination_is_one_line(case: str) -> None:
-    knobs, words = BAD[case]
-    with pytest.raises(ConfigError) as raised:
-        check(KERNEL, "kernel.quantised", knobs)
-    assert words in str(raised.value)
-    assert str(raised.value).startswith("kernel.quantised")
-    assert "\n" not in str(raised.value)
+def test_a_bad_combination_is_one_line() -> None:
+    for case, (knobs, words) in BAD.items():
+        with pytest.raises(ConfigError) as raised:
+            check(KERNEL, "kernel.quantised", knobs)
+        line = str(raised.value)
+        assert line.startswith("kernel.quantised"), case
+        assert words in line, case
+        assert "\n" not in line, case
 
 
 def test_every_field_of_a_policy_is_a_knob_and_null_leaves_it_alone() -> None:

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from accuracy.kernel.quantised import KERNEL as EMULATED
-from accuracy.kernel.sage import KERNEL
+from accuracy.kernel.lowp.quantised import KERNEL as EMULATED
+from accuracy.kernel.lowp.sage import KERNEL
 from accuracy.verdict.label import LOGIC
 from accuracy.verdict.verdict import verdicts
 from tests.fault.measure import results

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from accuracy.core.quantisation import FORMATS, Policy
-from accuracy.kernel.block import tensor_core
-from accuracy.kernel.block.tensor_core import Factor, Sum, product
-from accuracy.kernel.quantised import KERNEL
-from accuracy.kernel.triton_fp8 import KERNEL as TritonFp8
+from accuracy.kernel.lowp import tensor_core
+from accuracy.kernel.lowp.quantised import KERNEL
+from accuracy.kernel.lowp.tensor_core import Factor, Sum, product
+from accuracy.kernel.lowp.triton_fp8 import KERNEL as TritonFp8
 from tests.kernel.problem import Problem, results
 
 CUT = Policy(accumulator_bits=14, cut_products=True)
@@ -57,7 +57,7 @@ def test_every_product_is_cut_as_the_core_cuts_it(word: str) -> None:
 @pytest.mark.parametrize("word", DTYPES)
 def test_one_pass_over_memory_has_the_same_bits(word: str) -> None:
     """On a CPU in the interpreter; with zeros, and a sum that is far above or far below its products; a NaN stays."""
-    from accuracy.kernel.triton import cut_products
+    from accuracy.kernel.triton import fp8_passes
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     TritonFp8().build(device)
@@ -76,9 +76,9 @@ def test_one_pass_over_memory_has_the_same_bits(word: str) -> None:
     for step in (slice(0, 32), slice(32, 40)):
         some = Factor(left[..., step], least=least), Factor(right[:, step], least=least)
         expected = tensor_core._cut_step(expected, *some, 14)
-    assert torch.equal(cut_products.added(kept, left, right, (least, least), 14), expected)
+    assert torch.equal(fp8_passes.added(kept, left, right, (least, least), 14), expected)
     left[0, 1, 3], right[1, 35, 4], kept[1, 4, 17] = torch.nan, torch.nan, torch.nan
-    unknown = torch.isnan(cut_products.added(kept, left, right, (least, least), 14))
+    unknown = torch.isnan(fp8_passes.added(kept, left, right, (least, least), 14))
     assert unknown[0].all(1).tolist() == [False, True, False, False, False]
     assert torch.equal(
         unknown[1].nonzero(), torch.tensor([[0, 4], [1, 4], [2, 4], [3, 4], [4, 4], [4, 17]], device=device)

@@ -92,16 +92,12 @@ def test_what_it_cannot_take_is_an_error(device: str) -> None:
         kernel.forward(q, k, v, scale=-1.0, causal=True, out_dtype=q.dtype)
 
 
-def test_without_a_gpu_or_triton_it_unsupporteds(monkeypatch: pytest.MonkeyPatch) -> None:
-    knobs = available.TritonKnobs()
-    assert knobs.abilities("cuda").dtypes
+def test_only_the_split_backward_is_called_deterministic_and_nothing_runs_without_triton(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    assert "needs a CUDA device" in knobs.abilities("cpu").missing
-    assert knobs.abilities("cuda").dtypes == ("bfloat16", "float16", "float32")
+    stated = {name: module.KERNEL().abilities("cuda") for name, module in BACKWARDS.items()}
+    assert {name: each.deterministic for name, each in stated.items()} == {"split": True, "fused": False}
+    assert stated["split"].dtypes == ("bfloat16", "float16", "float32")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert "needs triton" in knobs.abilities("cuda").missing
-
-
-def test_only_the_split_backward_is_called_deterministic() -> None:
-    stated = {name: module.KERNEL().abilities("cuda").deterministic for name, module in BACKWARDS.items()}
-    assert stated == {"split": True, "fused": False}
+    assert "needs triton" in available.TritonKnobs().abilities("cuda").missing

@@ -60,6 +60,7 @@ RINGS = {
 }
 
 
+@pytest.mark.stress(4, "name", "dtype")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", RINGS)
 def test_any_blocks_in_any_order_give_the_reference(name: str, dtype: torch.dtype) -> None:

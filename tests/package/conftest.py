@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from accuracy.package import installed
 from tests.real_ranks import RealRanks
@@ -19,6 +20,13 @@ DISTRIBUTIONS = {
 @pytest.fixture(scope="session")
 def pool() -> Iterator[RealRanks]:
     ranks = RealRanks((1, 2, 3, 4), "gloo", timeout=600.0)
+    yield ranks
+    ranks.close()
+
+
+@pytest.fixture(scope="session")
+def gpus() -> Iterator[RealRanks]:
+    ranks = RealRanks(tuple(size for size in (1, 2, 4) if size <= torch.cuda.device_count()), "nccl", timeout=600.0)
     yield ranks
     ranks.close()
 

@@ -51,6 +51,11 @@ def results_of(pool: RealRanks, case: Case) -> list[dict[str, Tensor]]:
     return _once(case, "results", run)
 
 
+def unequal(theirs: list[dict[str, Tensor]], ours: list[dict[str, Tensor]]) -> set[str]:
+    """The tensors of which a bit differs on some rank."""
+    return {name for a, b in zip(theirs, ours, strict=True) for name in a if not a[name].equal(b[name])}
+
+
 def _once(case: Case, what: str, measure: Callable[[], Any]) -> Any:
     """Our schedules stand beside several packages and give the same bits every time; a package is run every time."""
     if case.variant.forward.name == "callable":

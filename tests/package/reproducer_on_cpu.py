@@ -11,8 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 from accuracy.kernel.eager import Eager
-from accuracy.package import flash_attn_stand_in, replaced, transformer_engine
-from accuracy.package import transformer_engine_import as its
+from accuracy.package import flash_attn_stand_in, substitutes, transformer_engine
 
 SCRIPT = Path(__file__).parents[2] / "experiments" / "te_growth" / "reproduce.py"
 ON_A_CPU = {
@@ -30,10 +29,10 @@ def main() -> None:
         assert theirs in source, theirs
         source = source.replace(theirs, ours)
     kernel: Any = Eager()
-    with its.in_place() as (module, backends), ExitStack() as stack:
-        stack.enter_context(replaced.modules(flash_attn_stand_in.modules(kernel)))
-        stack.enter_context(replaced.names(backends, **transformer_engine._stand_in(kernel)))
-        stack.enter_context(replaced.names(module.fa_utils, **dict.fromkeys(transformer_engine.VERSIONS, True)))
+    with transformer_engine.in_place() as (module, backends), ExitStack() as stack:
+        stack.enter_context(substitutes.modules(flash_attn_stand_in.modules(kernel)))
+        stack.enter_context(substitutes.names(backends, **transformer_engine._stand_in(kernel)))
+        stack.enter_context(substitutes.names(module.fa_utils, **dict.fromkeys(transformer_engine.VERSIONS, True)))
         stack.enter_context(transformer_engine._without_cuda(module))
         exec(compile(source, str(SCRIPT), "exec"), {"__name__": "__main__"})
     dist.destroy_process_group()

@@ -7,16 +7,14 @@ import math
 
 import pytest
 
+from accuracy.package.installed import OURS
 from tests.package.driving import case_of, rows_of
 from tests.real_ranks import RealRanks
 
 pytestmark = pytest.mark.xdist_group("packages")
 ONE_MORE_ROUNDING = math.sqrt(2)
-TWINS = {
-    "yunchang_ulysses": "ulysses", "ring_attention_pytorch_ring": "ring",
-    "ring_attention_pytorch_striped": "striped", "ringmaster_ring": "ring", "ringmaster_allgather": "llama3",
-    "ringmaster_zigzag": "zigzag", "ringmaster_distflash": "ring",
-}  # fmt: skip
+OTHER_BITS = ("yunchang_ulysses", "ring_attention_pytorch", "ringmaster")
+TWINS = {name: ours for name, ours in OURS.items() if name.startswith(OTHER_BITS)}
 SIZES = {"yunchang_ulysses": (1, 2)}  # 2 key/value heads
 CASES = [
     (name, dtype, size)

@@ -1,36 +1,29 @@
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from accuracy.core.case import Case
-from tests.package.driving import case_of, results_of, with_backward
+from accuracy.package import installed
+from tests.package.driving import case_of, results_of, unequal, with_backward
 from tests.real_ranks import RealRanks
 
 pytestmark = pytest.mark.xdist_group("packages")
-OURS = {
-    "ring_flash_attn_ring": "ring", "ring_flash_attn_zigzag": "zigzag", "ring_flash_attn_stripe": "striped",
-    "ring_flash_attn_llama3": "llama3", "ring_flash_attn_llama3_ring": "llama3_ring",
-    "torch_context_parallel_allgather": "ring", "torch_context_parallel_alltoall": "ring",
-    "torch_context_parallel_allgather_balanced": "zigzag", "torch_context_parallel_alltoall_balanced": "zigzag",
-    "yunchang_ring": "ring", "yunchang_zigzag": "zigzag", "yunchang_stripe": "striped",
-    "yunchang_hybrid": "usp",
-}  # fmt: skip
+SAME_BITS = ("ring_flash_attn", "torch_context_parallel_all", "yunchang_ring", "yunchang_zigzag", "yunchang_stripe",
+             "yunchang_hybrid")  # fmt: skip
+OURS = {name: ours for name, ours in installed.OURS.items() if name.startswith(SAME_BITS)}
 RING_FLASH_ATTN = [name for name in OURS if name.startswith("ring_flash_attn")]
 EVERYTHING = {"out", "lse", "dq", "dk", "dv"}
 CAST_DQ = ("ring_flash_attn_ring", "ring_flash_attn_llama3_ring", "yunchang_ring")  # to bfloat16, whatever comes
 ALIASED = [name for name in OURS if name.startswith(("ring_flash", "yunchang")) and name != "ring_flash_attn_llama3"]
 CAUSAL_ONLY = ("zigzag", "stripe", "balanced", "hybrid")
-GLOO_ALONE = ("ring_flash_attn_llama3",)  # what runs at one rank, where a ring would send to itself
 PAIRS = [
     (name, mask) for name in OURS for mask in ("causal", "full") if mask == "causal" or not name.endswith(CAUSAL_ONLY)
 ]
 
 
 def differing(pool: RealRanks, *cases: Case) -> set[str]:
-    theirs, own = (results_of(pool, case) for case in cases)
-    return {name for a, b in zip(theirs, own, strict=True) for name in a if not torch.equal(a[name], b[name])}
+    return unequal(*(results_of(pool, case) for case in cases))
 
 
 def pair(variant: str, *words: str) -> tuple[Case, Case]:
@@ -53,12 +46,8 @@ def comparable(variant: str, dtype: str, size: int) -> set[str]:
 @pytest.mark.parametrize(("variant", "mask"), PAIRS)
 def test_our_schedule_has_the_package_s_bits(pool: RealRanks, variant: str, mask: str, dtype: str) -> None:
     """Grouped heads (8 on 2), batch 2, a scale of its own, every rank; the kernel is the same function in both."""
-    sizes = (1, 2, 3, 4) if variant.startswith((*GLOO_ALONE, "torch")) else (2, 3, 4)
-    if variant == "ring_flash_attn_llama3_ring":
-        sizes = (2, 3, 4)
-    if variant == "yunchang_hybrid":
-        sizes = (4,)
-    for size in sizes:
+    alone = variant == "ring_flash_attn_llama3" or variant.startswith("torch")  # a ring would send to itself
+    for size in (4,) if variant == "yunchang_hybrid" else (1, 2, 3, 4) if alone else (2, 3, 4):
         words = f"dtype={dtype}", f"problem.mask={mask}", f"world_size={size}", "problem.softmax_scale=0.25"
         assert not differing(pool, *pair(variant, *words)) & comparable(variant, dtype, size), size
 
@@ -68,6 +57,7 @@ def test_the_bits_are_the_same_on_another_kernel(pool: RealRanks, variant: str) 
     assert not differing(pool, *pair(variant, "kernel=torch_flash", "dtype=bfloat16", "world_size=3"))
 
 
+@pytest.mark.stress(2, "dtype", "size")
 @pytest.mark.parametrize("size", [3, 4])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("variant", ["ring_flash_attn_llama3"])
@@ -95,20 +85,13 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("slip", PLANTED)
 @pytest.mark.parametrize("variant", ["ring_flash_attn_ring"])
-def test_a_schedule_that_rounds_elsewhere_has_other_bits(pool: RealRanks, variant: str, slip: str) -> None:
+def test_a_schedule_that_rounds_elsewhere_has_other_bits(pool: RealRanks, variant: str) -> None:
     """Full mask, four ranks: every rank merges four partials, so that an order can show."""
-    word, moved = PLANTED[slip]
     words = "dtype=bfloat16", "world_size=4", "problem.mask=full"
-    assert moved <= differing(pool, case_of(variant, *words), case_of("ring", word, *words))
-
-
-@pytest.fixture(scope="module")
-def gpus() -> Iterator[RealRanks]:
-    ranks = RealRanks(tuple(size for size in (1, 2, 4) if size <= torch.cuda.device_count()), "nccl", timeout=600.0)
-    yield ranks
-    ranks.close()
+    theirs = results_of(pool, case_of(variant, *words))
+    for slip, (word, moved) in PLANTED.items():
+        assert moved <= unequal(theirs, results_of(pool, case_of("ring", word, *words))), slip
 
 
 UNFUSED = Path(__file__).with_name("unfused.py")

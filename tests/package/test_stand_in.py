@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from accuracy.kernel.eager import Eager
-from accuracy.package import flash_attn_stand_in, replaced
+from accuracy.package import flash_attn_stand_in, substitutes
 
 KERNEL = Eager()
 INTERFACE = flash_attn_stand_in.interface(KERNEL)
@@ -30,6 +30,6 @@ def test_what_it_cannot_do_it_refuses(asked: dict[str, object]) -> None:
 
 def test_nobody_else_meets_a_stand_in() -> None:
     before = sys.modules.get("flash_attn")
-    with replaced.modules(flash_attn_stand_in.modules(KERNEL)):
+    with substitutes.modules(flash_attn_stand_in.modules(KERNEL)):
         assert sys.modules["flash_attn"].__version__ == flash_attn_stand_in.VERSION
     assert sys.modules.get("flash_attn") is before

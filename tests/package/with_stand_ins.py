@@ -3,7 +3,7 @@
 import runpy
 import sys
 
-from accuracy.package import transformer_engine_import as its
+from accuracy.package import transformer_engine as its
 
 if __name__ == "__main__":
     with its.in_place():

@@ -31,23 +31,23 @@ PROBLEMS: dict[str, tuple[int, int, dict[str, Any], Sees | None]] = {  # queries
 WIDTHS = {"wider values": (5, 8), "narrower values": (8, 3)}  # head dims of q and k, of v and dout
 
 
-@pytest.mark.parametrize("rows", [5, 1024])
 @pytest.mark.parametrize("name", [*PROBLEMS, *WIDTHS])
-def test_agrees_with_fifty_digits_to_1e_14(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agrees_with_fifty_digits_to_1e_14(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In blocks of 5 rows and in one. 1e-14 is 90 units of float64: enough for sums of 24 terms and exp, not for a
     scale or a sum in float32."""
     queries, keys, how, sees = PROBLEMS.get(name, PROBLEMS["causal"])
     width, width_v = WIDTHS.get(name, (8, 8))
     how = {"scale": 0.3, **how}
-    monkeypatch.setattr(float64, "BLOCK_ELEMENTS", keys * rows)
     q, k, v, dout = problem(seed=3, heads=1)
     q, dout, k, v = q[:, :queries], dout[:, :queries], k[:, :keys], v[:, :keys]
     q, k, v, dout = q[..., :width], k[..., :width], v[..., :width_v], dout[..., :width_v]
-    reference = attention(q, k, v, dout, **how)
     one_head = (x[0, :, 0] for x in (q, k, v, dout))
     expected = exact(*one_head, how["scale"], how["causal"], sees, how.get("softcap"))
-    for tensor in TENSORS:
-        assert relative_error(head(reference, tensor, 0), expected[tensor]) < 1e-14, tensor
+    for rows in (5, 1024):
+        monkeypatch.setattr(float64, "BLOCK_ELEMENTS", keys * rows)
+        reference = attention(q, k, v, dout, **how)
+        for tensor in TENSORS:
+            assert relative_error(head(reference, tensor, 0), expected[tensor]) < 1e-14, (rows, tensor)
 
 
 def test_sinks_agree_with_fifty_digits_to_1e_14() -> None:
@@ -65,22 +65,23 @@ def test_sinks_agree_with_fifty_digits_to_1e_14() -> None:
         assert relative_error(reference.dsink[0, 0, number], expected["dsink"]) < 1e-14 * cancels, sink
 
 
-@pytest.mark.parametrize("rows", [5, 1024])
-def test_dropout_agrees_with_fifty_digits_to_1e_14(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Factors that are no mask at all, so that one of another place would be seen; with a sink and a window."""
-    monkeypatch.setattr(float64, "BLOCK_ELEMENTS", 24 * rows)
+def test_dropout_agrees_with_fifty_digits_to_1e_14(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In blocks of 5 rows and in one. Factors that are no mask at all, so that one of another place would be seen; with
+    a sink and a window."""
     q, k, v, dout = problem(seed=3, heads=2)
     factors = torch.rand(2, 24, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     window, sees = MASKS["window"]
-    reference = attention(
-        q, k, v, dout, scale=0.3, **window, sinks=(0.5, 0.5),
-        dropped=lambda item, number, queries, keys: factors[number, queries, keys],
-    )  # fmt: skip
     for number in range(2):
         tensors = q[0, :, number], k[0, :, 0], v[0, :, 0], dout[0, :, number]
         expected = exact(*tensors, 0.3, True, sees, sink=0.5, factors=factors[number].tolist())
-        for tensor in ("out", "lse", "dq", "delta"):
-            assert relative_error(head(reference, tensor, number), expected[tensor]) < 1e-14, tensor
+        for rows in (5, 1024):
+            monkeypatch.setattr(float64, "BLOCK_ELEMENTS", 24 * rows)
+            reference = attention(
+                q, k, v, dout, scale=0.3, **window, sinks=(0.5, 0.5),
+                dropped=lambda item, number, queries, keys: factors[number, queries, keys],
+            )  # fmt: skip
+            for tensor in ("out", "lse", "dq", "delta"):
+                assert relative_error(head(reference, tensor, number), expected[tensor]) < 1e-14, (rows, tensor)
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -22,7 +22,7 @@ class Scores:
     dropout: Dropout | None = None
 
     def of_all(self, queries: int, keys: int) -> "Scores":
-        """With all tokens at hand, in sequence."""
+        """Return the same for all tokens in sequence."""
         if self.dropout is None:
             return self
         return replace(self, dropout=self.dropout.at(torch.arange(queries), torch.arange(keys)))

@@ -10,7 +10,7 @@ def by_kv_head(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def by_group(x: Tensor, heads_kv: int, dtype: torch.dtype) -> Tensor:
-    """What belongs to queries, (B, S, H, D) -> (B, Hk, G, S, D)."""
+    """Queries, or a tensor of theirs, (B, S, H, D) -> (B, Hk, G, S, D)."""
     return x.to(dtype).transpose(1, 2).unflatten(1, (heads_kv, -1))
 
 

@@ -4,7 +4,6 @@ Products of float32 are in float32 inside `exactly` only: the process's own JAX 
 memory as it needs it, not most of it at its start.
 """
 
-import importlib.util
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,14 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from accuracy.kernel.base import package_missing
+
 
 def missing(device: str) -> str:
     """Why JAX cannot be used on a device, or empty."""
-    if importlib.util.find_spec("jax") is None:
-        return "needs jax; pip install 'attention-accuracy[jax]'"
-    if device == "cuda" and not _devices("gpu"):
+    missing = package_missing("jax", "jax; pip install 'attention-accuracy[jax]'")
+    if not missing and device == "cuda" and not _devices("gpu"):
         return "needs a jax with CUDA; pip install 'jax[cuda13]'"
-    return ""
+    return missing
 
 
 def load() -> Any:
@@ -33,18 +33,18 @@ def load() -> Any:
 
 @contextmanager
 def exactly() -> Iterator[None]:
-    """No TF32."""
+    """Inside, products of float32 are computed without TF32."""
     with load().default_matmul_precision("highest"):
         yield
 
 
-def given(*tensors: Tensor) -> tuple[Any, ...]:
-    """As JAX arrays on the same device."""
+def to_jax(*tensors: Tensor) -> tuple[Any, ...]:
+    """Return the tensors as JAX arrays on the same device."""
     return tuple(load().dlpack.from_dlpack(x.detach().contiguous()) for x in tensors)
 
 
-def taken(*arrays: Any) -> tuple[Tensor, ...]:
-    """As torch tensors."""
+def to_torch(*arrays: Any) -> tuple[Tensor, ...]:
+    """Return the arrays as torch tensors."""
     return tuple(torch.from_dlpack(x) for x in load().block_until_ready(arrays))
 
 

@@ -32,11 +32,11 @@ class SoftmaxState:
 
     @classmethod
     def empty(cls, q: Tensor) -> "SoftmaxState":
-        """No keys seen yet, for queries q (B, S, H, D)."""
+        """Return the state of queries q (B, S, H, D) that have seen no keys."""
         return cls.unwritten(q).cleared()
 
     def cleared(self) -> "SoftmaxState":
-        """The same memory, of rows that have seen no keys."""
+        """Return the same memory as the state of rows that have seen no keys."""
         self.accumulator.zero_()
         self.row_max.fill_(-torch.inf)
         self.row_sum.zero_()

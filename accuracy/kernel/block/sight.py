@@ -24,26 +24,26 @@ class Sight:
 
     def columns(self, rows: slice) -> slice:
         """The keys that any of the rows sees."""
-        ahead = self.keys - self.rows
-        begin = 0 if self.left is None else max(0, rows.start + ahead - self.left)
-        end = self.keys if self.right is None else min(self.keys, rows.stop + ahead + self.right)
+        offset = self.keys - self.rows
+        begin = 0 if self.left is None else max(0, rows.start + offset - self.left)
+        end = self.keys if self.right is None else min(self.keys, rows.stop + offset + self.right)
         return slice(begin, end)
 
     def seen_by(self, columns: slice) -> slice:
         """The rows that see any of the keys."""
-        ahead = self.keys - self.rows
-        begin = 0 if self.right is None else max(0, columns.start - ahead - self.right)
-        end = self.rows if self.left is None else min(self.rows, columns.stop - ahead + self.left)
+        offset = self.keys - self.rows
+        begin = 0 if self.right is None else max(0, columns.start - offset - self.right)
+        end = self.rows if self.left is None else min(self.rows, columns.stop - offset + self.left)
         return slice(begin, end)
 
     def hidden(self, rows: slice, columns: slice, device: torch.device) -> Tensor | None:
         """(rows, columns): true where a row does not see a key; None: all see all."""
-        ahead = self.keys - self.rows
-        beyond = self.right is not None and columns.stop - 1 > rows.start + ahead + self.right
-        before = self.left is not None and columns.start < rows.stop - 1 + ahead - self.left
+        offset = self.keys - self.rows
+        beyond = self.right is not None and columns.stop - 1 > rows.start + offset + self.right
+        before = self.left is not None and columns.start < rows.stop - 1 + offset - self.left
         if not (beyond or before):
             return None
-        row = torch.arange(rows.start, rows.stop, device=device)[:, None] + ahead
+        row = torch.arange(rows.start, rows.stop, device=device)[:, None] + offset
         key = torch.arange(columns.start, columns.stop, device=device)
         hidden = torch.zeros(len(row), len(key), dtype=torch.bool, device=device)
         if self.right is not None:
@@ -65,15 +65,21 @@ def scores(
 
     query (..., rows, D), keys (..., columns, D) in the dtype of the arithmetic; hidden (rows, columns).
     """
-    products = (query @ keys.mT).mul_(scale)
-    slope = None
+    return of_products(query @ keys.mT, scale, hidden, softcap)
+
+
+def of_products(
+    products: Tensor, scale: float, hidden: Tensor | None, softcap: float | None
+) -> tuple[Tensor, Tensor | None]:
+    """Return the same as `scores`, from q k^T (..., rows, columns), which is overwritten."""
+    products, slope = products.mul_(scale), None
     if softcap is not None:
         ratio = torch.tanh(products / softcap)
         products, slope = ratio * softcap, 1 - ratio.square()
     return (products if hidden is None else products.masked_fill_(hidden, -torch.inf)), slope
 
 
-def kept(dropout: Dropout | None, rows: slice, columns: slice, weights: Tensor) -> Tensor | None:
+def dropout_mask(dropout: Dropout | None, rows: slice, columns: slice, weights: Tensor) -> Tensor | None:
     """1 for the weights (B, Hk, G, rows, columns) that dropout keeps, 0 for others; None: there is no dropout."""
     if dropout is None:
         return None

@@ -1,2 +1,1 @@
-"""Flash attention in Triton, a merge and a sum. Only `available.py` and `interpreted.py` may be imported where there is
-no triton."""
+"""Flash attention in Triton, a merge and a sum. Only `available.py` may be imported where there is no triton."""

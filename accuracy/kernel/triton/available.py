@@ -1,17 +1,39 @@
-"""Flash attention in Triton: three kernels (`PARTS`), where they run and what they can do. Imports no triton."""
+"""Flash attention in Triton: three kernels (`PARTS`), where they run and what they can do. Imports no triton.
 
-import importlib.util
+On a CPU kernels run in Triton's interpreter, which `mend` makes do what the hardware does.
+"""
+
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType, SimpleNamespace
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from accuracy.kernel.base import Abilities, Kernel, KernelKnobs
+from accuracy.kernel.base import NEEDS_CUDA, Abilities, Kernel, KernelKnobs, package_missing
+
+NEEDS_TRITON = "triton, which comes with torch for CUDA; pip install triton"
+FORMATS = {"fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2}
+"""Triton's names of formats of 8 bits."""
+
+
+def interpreting() -> bool:
+    """Whether Triton's interpreter stands in for a GPU."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+class InTriton(KernelKnobs):
+    """Knobs of kernels written in Triton, which are their own kernel."""
+
+    def build(self, device: str) -> Kernel:
+        """On a CPU the interpreter is mended."""
+        if device != "cuda":
+            mend()
+        return self
 
 
 @dataclass(frozen=True)
@@ -47,13 +69,12 @@ class TritonKnobs(KernelKnobs):
 
         On the CPU only in Triton's interpreter, which has no bfloat16 products.
         """
-        interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-        if device != "cuda" and not interpreted:
-            return Abilities(missing="needs a CUDA device; use kernel=torch_flash or kernel=eager")
-        if importlib.util.find_spec("triton") is None:
-            return Abilities(missing="needs triton, which comes with torch for CUDA; pip install triton")
+        if device != "cuda" and not interpreting():
+            return Abilities(missing=NEEDS_CUDA)
+        if missing := package_missing("triton", NEEDS_TRITON):
+            return Abilities(missing=missing)
         return Abilities(
-            dtypes=("float16", "float32") if interpreted else ("bfloat16", "float16", "float32"),
+            dtypes=("float16", "float32") if interpreting() else ("bfloat16", "float16", "float32"),
             partial_dtypes=("float32",),
             head_dim_max=256,
             head_dim_multiple=8,
@@ -98,7 +119,7 @@ PARTS = {
 
 @cache
 def one_pass() -> ModuleType | None:
-    """What does in one pass over memory what torch does in several; None where there is no triton."""
+    """The module that does in one pass over memory what torch does in several; None where there is no triton."""
     try:
         from accuracy.kernel.triton import one_pass
     except ImportError:
@@ -106,19 +127,43 @@ def one_pass() -> ModuleType | None:
     return one_pass
 
 
-def cut_products(x: Tensor) -> ModuleType | None:
-    """The same for sums of products that are cut; None too where x is not on a GPU, or not float32."""
-    if not x.is_cuda or x.dtype != torch.float32 or one_pass() is None:
+def fp8_passes(x: Tensor) -> ModuleType | None:
+    """The module that does the same around products in 8 bits; None too where x is not on a GPU."""
+    if not x.is_cuda or one_pass() is None:
         return None
-    from accuracy.kernel.triton import cut_products
+    from accuracy.kernel.triton import fp8_passes
 
-    return cut_products
+    return fp8_passes
 
 
-def fp8_cast(x: Tensor) -> ModuleType | None:
-    """The same for the casts to 8 bits; None too where x is not on a GPU, or not of contiguous numbers."""
-    if not x.is_cuda or x.stride(-1) != 1 or one_pass() is None:
-        return None
-    from accuracy.kernel.triton import fp8_cast
+@cache
+def mend() -> None:
+    """Once a process, where kernels are interpreted, before the first one runs: casts to 8 bits to nearest, ties to
+    even, and numpy 2.4.
 
-    return fp8_cast
+    The interpreter's own cast (3.6) rounds ties up, loses a carry into the exponent and cuts subnormal numbers off. The
+    way back, to float16, which all of them are numbers of, is right there, and quicker here.
+    """
+    from triton.runtime import interpreter
+
+    cast, patch = interpreter._convert_float, interpreter._patch_lang_tensor
+
+    def convert(given: np.ndarray, source: Any, target: Any, rounding: Any) -> np.ndarray:
+        if source.name in FORMATS and target.name == "fp16":
+            return _bits(given).view(FORMATS[source.name]).to(torch.float16).view(torch.uint16).numpy()
+        if source.name != "fp32" or target.name not in FORMATS:
+            return np.asarray(cast(given, source, target, rounding))
+        form = FORMATS[target.name]
+        largest = torch.finfo(form).max
+        return _bits(given).view(torch.float32).clamp(-largest, largest).to(form).view(torch.uint8).numpy()
+
+    def patch_for_new_numpy(tensor: Any, scope: Any) -> None:
+        """Triton 3.6 takes int() of arrays of one element, which numpy 2.4 refuses (triton-lang/triton #9171)."""
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._convert_float, interpreter._patch_lang_tensor = convert, patch_for_new_numpy
+
+
+def _bits(given: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(given))

@@ -13,12 +13,11 @@ import triton
 from torch import Tensor
 
 from accuracy.core.quantisation import FORMATS, Policy
-from accuracy.kernel.block.fp8_operand import Operand
+from accuracy.kernel.lowp.operand import Operand
 from accuracy.kernel.triton.backward import row_statistics
 from accuracy.kernel.triton.fp8_forward import TYPES, padded_dim
-from accuracy.kernel.triton.fp8_key_gradient import key_gradient_kernel
+from accuracy.kernel.triton.fp8_gradients import key_gradient_kernel, query_gradient_kernel
 from accuracy.kernel.triton.fp8_product import flush_of
-from accuracy.kernel.triton.fp8_query_gradient import query_gradient_kernel
 from accuracy.kernel.triton.tile import LOG2_E, strides
 
 ROWS = 64
@@ -45,7 +44,7 @@ class Backward:
 
     @cached_property
     def numbers(self) -> tuple[float | int, ...]:
-        """What both kernels take behind their tensors."""
+        """The numbers that both kernels take behind their tensors."""
         heads, rows = self.q.codes.shape[1:3]
         heads_kv, keys = self.k.codes.shape[1:3]
         return (

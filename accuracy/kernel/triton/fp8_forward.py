@@ -17,13 +17,13 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from accuracy.core.quantisation import Policy
-from accuracy.kernel.block.fp8_operand import Operand
+from accuracy.kernel.lowp.operand import Operand
 from accuracy.kernel.triton.fp8_product import accumulate, flush_of, in_order
 from accuracy.kernel.triton.tile import LN_2, LOG2_E, key_ranges, last_keys, store_rows, strides
 
 TYPES = {"e4m3": tl.float8e4nv, "e5m2": tl.float8e5}
 ROWS = 64
-"""Of a tile; no more than the tokens of a block, so that a tile's rows share a scale."""
+"""Rows of a tile: no more than the tokens of a block, so that they share a scale."""
 
 
 def padded_dim(dim: int) -> int:

@@ -18,7 +18,7 @@ LN_2 = tl.constexpr(0.6931471805599453)
 
 
 def strides(*tensors: Tensor | None) -> list[int]:
-    """Of batch, row and head of each (B, S, heads, D), in elements. Raises ValueError unless D is contiguous."""
+    """Strides of batch, row and head of each (B, S, heads, D), in elements. Raises ValueError where D has gaps."""
     for x in tensors:
         if x is not None and x.stride(-1) != 1:
             raise ValueError(f"a tensor with strides {x.stride()}; allowed: head dim contiguous; use .contiguous()")

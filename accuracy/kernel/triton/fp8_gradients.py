@@ -1,6 +1,8 @@
-"""Triton: dq = scale sum_j dS_j k_j with FP8 products, one program for each tile of rows; or the largest |dS| alone.
+"""Triton: gradients of FP8 attention, each sum in one order: a kernel for dq or the largest |dS|, one for dk and dv.
 
-dS here is 2^shift dS, shift the logarithm of P's prescale, until the sum is stored.
+dq = scale sum_j dS_j k_j: one program for each tile of rows. dv = sum_i p_i dout_i and dk = scale sum_i dS_i q_i: one
+for each tile of keys, the query heads of a group one after another. Weights and dS are times P's prescale, 2^shift,
+until the sums are stored.
 """
 
 import triton
@@ -93,3 +95,76 @@ def query_gradient_kernel(
             total *= limit_of_all / limit * tl.load(k_scale)
         dq += batch * dq_batch + head * dq_head + begin * dq_row
         store_rows(dq, dq_row, present, total * (scale * tl.exp2(-shift)), row_tile, dim, padded)
+
+
+@triton.jit(do_not_specialize=["rows", "keys", "heads", "group", "q_tokens", "k_tokens", "q_blocks", "k_blocks"])
+def key_gradient_kernel(
+    dk, dv, largest, dout, q, k, v, dout_columns, q_columns, lse_bits, delta, do_scale, q_scale, k_scale, v_scale,
+    scale, statistic_head, scale_bits, shift, rows, keys, heads, group, q_blocks, k_blocks, q_tokens, k_tokens,
+    q_column,
+    dk_batch, dk_row, dk_head, dv_batch, dv_row, dv_head, dout_batch, dout_row, dout_head, q_batch, q_row, q_head,
+    k_batch, k_row, k_head, v_batch, v_row, v_head,
+    dim: tl.constexpr, padded: tl.constexpr, row_tile: tl.constexpr, key_tile: tl.constexpr, causal: tl.constexpr,
+    slope_type: tl.constexpr, limit: tl.constexpr, own: tl.constexpr, score_terms: tl.constexpr,
+    weight_type: tl.constexpr, terms: tl.constexpr, every: tl.constexpr,
+):  # fmt: skip
+    """Under a causal mask the first keys have the most rows: they go first."""
+    tiles = tl.cdiv(keys, key_tile)
+    first_key = tl.program_id(0) % tiles * key_tile
+    heads_kv = heads // group
+    plane = (tl.program_id(0) // tiles).to(tl.int64)
+    batch, head_kv, begin = plane // heads_kv, plane % heads_kv, first_key.to(tl.int64)
+    column, present = first_key + tl.arange(0, key_tile), keys - first_key
+    key = load_rows(
+        k + batch * k_batch + head_kv * k_head + begin * k_row, k_row, present, key_tile, dim, padded, False
+    )
+    value = load_rows(
+        v + batch * v_batch + head_kv * v_head + begin * v_row, v_row, present, key_tile, dim, padded, False
+    )
+    of_keys = plane * k_blocks + first_key // k_tokens
+    key_unit, value_unit = tl.load(k_scale + of_keys) * scale_bits, tl.load(v_scale + of_keys)
+    dk_total, dk_partial = tl.zeros((key_tile, padded), tl.float32), tl.zeros((key_tile, padded), tl.float32)
+    dv_total, dv_partial = tl.zeros((key_tile, padded), tl.float32), tl.zeros((key_tile, padded), tl.float32)
+    begin_row = tl.maximum(first_key + rows - keys, 0) // row_tile * row_tile if causal else 0
+    each = tl.cdiv(tl.maximum(rows - begin_row, 0), row_tile)
+    for index in tl.range(0, group * each):
+        first = begin_row + index % each * row_tile
+        head = tl.cast(head_kv * group + index // each, tl.int64)
+        query_plane, place, row = batch * heads + head, tl.cast(first, tl.int64), first + tl.arange(0, row_tile)
+        query = load_rows(
+            q + batch * q_batch + head * q_head + place * q_row, q_row, rows - first, row_tile, dim, padded, False
+        )
+        slope_out = load_rows(
+            dout + batch * dout_batch + head * dout_head + place * dout_row, dout_row, rows - first, row_tile,
+            dim, padded, False,
+        )  # fmt: skip
+        of_rows = query_plane * q_blocks + first // q_tokens
+        query_unit, do_unit = tl.load(q_scale + of_rows), tl.load(do_scale + of_rows)
+        visible = column[None, :] <= last_keys(row, rows, keys, causal)[:, None]
+        weights, slope = slope_of(
+            query, key, slope_out, value, query_unit * key_unit, do_unit * value_unit,
+            tl.load(lse_bits + query_plane * statistic_head + row), tl.load(delta + query_plane * statistic_head + row),
+            visible, shift, score_terms,
+        )  # fmt: skip
+        turned = load_columns(
+            dout_columns + query_plane * dim * q_column + place, q_column, rows - first, row_tile, dim, padded
+        )
+        dv_total, dv_partial = accumulate(
+            dv_total, dv_partial, tl.trans(weights.to(weight_type)), turned, do_unit, index, terms, every
+        )
+        codes, slope_unit = cast_slope(slope, tl.load(largest + query_plane), limit, slope_type, own)
+        turned = load_columns(
+            q_columns + query_plane * dim * q_column + place, q_column, rows - first, row_tile, dim, padded
+        )
+        dk_total, dk_partial = accumulate(
+            dk_total, dk_partial, tl.trans(codes), turned, slope_unit * query_unit, index, terms, every
+        )
+    dk_total += dk_partial
+    dv_total += dv_partial
+    if every != 1:
+        dk_total *= tl.load(largest) / limit * tl.load(q_scale)
+        dv_total *= tl.load(do_scale)
+    dk += batch * dk_batch + head_kv * dk_head + begin * dk_row
+    dv += batch * dv_batch + head_kv * dv_head + begin * dv_row
+    store_rows(dk, dk_row, present, dk_total * (scale * tl.exp2(-shift)), key_tile, dim, padded)
+    store_rows(dv, dv_row, present, dv_total * tl.exp2(-shift), key_tile, dim, padded)

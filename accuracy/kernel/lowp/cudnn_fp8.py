@@ -1,20 +1,27 @@
-"""cuDNN's graphs of FP8 attention, with the scales that bring each result into its format's range.
+"""cuDNN's FP8 attention (nvidia-cudnn-frontend): e4m3 or e5m2, forward and backward, 8-bit results; Hopper and later.
 
-A forward is run twice: with a scale of 1 for out, whose largest value comes back, and with the one that follows. A
-backward three times: for dS, then for dq, dk and dv, then for good. Only the values of a first pass, at a scale of 1,
-are used, so it does not matter whether the library takes a largest value before or after the scale.
+One float32 scale a tensor; the scales of results and of dS are the caller's to choose. So a forward is run twice: with
+a scale of 1 for out, whose largest value comes back, and with the one that follows. A backward is run three times: for
+dS, then for dq, dk and dv, then for good. Only the values of a first pass, at a scale of 1, are used: whether the
+library takes a largest value before or after the scale does not matter.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from accuracy.core.quantisation import FORMATS, Policy
-from accuracy.kernel.block.fp8_operand import cast
+from accuracy.core.kinds import OneOf
+from accuracy.core.quantisation import FORMATS, POLICIES, Policy
+from accuracy.kernel.base import Abilities, Gradients, How, KernelKnobs, package_missing, square
+from accuracy.kernel.lowp.operand import cast
 
+HOPPER_HEAD_DIM = 128
+"""The only head dim of its backward on Hopper (cudnn_frontend/node/sdpa_fp8_bwd.h)."""
 FORWARD = ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")
 BACKWARD = (
     "descale_q", "descale_k", "descale_v", "descale_o", "descale_dO", "descale_s", "descale_dP", "scale_s", "scale_dQ",
@@ -24,45 +31,81 @@ SCALARS = (1, 1, 1, 1)
 Shape = tuple[int, int, int, int]  # (B, H, S, D)
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, policy: Policy, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
+@dataclass(frozen=True)
+class CudnnFp8(KernelKnobs):
+    """policy: by name; its emulation is `quantised` with the same one."""
+
+    policy: Annotated[str, OneOf("cudnn_e4m3", "cudnn_e5m2")] = "cudnn_e4m3"
+
+    def abilities(self, device: str) -> Abilities:
+        """bfloat16, float16 and float32, which are cast to 8 bits; head_dim 128 on Hopper, to 128 in multiples of 16
+        later."""
+        if device != "cuda":
+            return Abilities(missing="needs a GPU with FP8 tensor cores, here is a CPU; use kernel=quantised")
+        major = torch.cuda.get_device_capability()[0]
+        if major < 9:
+            return Abilities(missing=f"needs compute capability 9 or later, this GPU has {major}; use kernel=quantised")
+        return Abilities(
+            dtypes=("bfloat16", "float16", "float32"), partial_dtypes=("float32",), deterministic=False,
+            head_dim_min=HOPPER_HEAD_DIM if major == 9 else 16, head_dim_max=128, head_dim_multiple=16,
+            missing=package_missing("cudnn", "cuDNN's frontend; pip install nvidia-cudnn-frontend"),
+        )  # fmt: skip
+
+    def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
+        rows = q.shape[1]
+        (q,) = square(how, k, q)
+        out, lse = _graph_forward(q, k, v, POLICIES[self.policy], how.scale, how.causal)
+        return out[:, -rows:], lse[..., -rows:].contiguous()
+
+    def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
+        rows = q.shape[1]
+        dout, q, out = square(how, k, dout, q, out)
+        lse = F.pad(lse, (q.shape[1] - rows, 0))
+        dq, dk, dv = _graph_backward(dout, q, k, v, out, lse, POLICIES[self.policy], how.scale, how.causal)
+        return dq[:, -rows:], dk, dv
+
+
+def _graph_forward(
+    q: Tensor, k: Tensor, v: Tensor, policy: Policy, scale: float, causal: bool
+) -> tuple[Tensor, Tensor]:
     """out (B, Sq, H, D) and lse (B, H, Sq), natural, both float32, of q (B, Sq, H, D), k and v (B, Sk, Hk, D)."""
-    operands, given = _operands({"q": q, "k": k, "v": v}, policy)
-    given |= {"scale_s": policy.p_prescale, "descale_s": 1 / policy.p_prescale, "scale_o": 1.0}
+    operands, factors = _operands({"q": q, "k": k, "v": v}, policy)
+    factors |= {"scale_s": policy.p_prescale, "descale_s": 1 / policy.p_prescale, "scale_o": 1.0}
     shapes = tuple(tuple(x.shape) for x in operands.values())
     graph, inputs, outputs = _forward_graph(shapes, policy.q, scale, causal)
     out = torch.empty_like(operands["q"])
     lse = out.new_empty(*out.shape[:3], 1, dtype=torch.float32)
     largest = [lse.new_zeros(SCALARS) for _ in range(2)]
     for _ in range(2):
-        _execute(graph, inputs, operands | given, outputs, [out, lse, *largest])
-        used, given["scale_o"] = given["scale_o"], _scale(policy.out, largest[1])
+        _execute(graph, inputs, operands | factors, outputs, [out, lse, *largest])
+        used, factors["scale_o"] = factors["scale_o"], _scale(policy.out, largest[1])
     return (out.float() / used).transpose(1, 2), lse[..., 0]
 
 
-def backward(
+def _graph_backward(
     dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, policy: Policy, scale: float, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dq (B, Sq, H, D), dk, dv (B, Sk, Hk, D), float32."""
-    operands, given = _operands({"q": q, "k": k, "v": v, "o": out, "dO": dout}, policy)
-    given |= {"scale_s": policy.p_prescale, "descale_s": 1 / policy.p_prescale, "descale_dP": 1.0}
-    given |= dict.fromkeys(("scale_dQ", "scale_dK", "scale_dV", "scale_dP"), 1.0)
+    operands, factors = _operands({"q": q, "k": k, "v": v, "o": out, "dO": dout}, policy)
+    factors |= {"scale_s": policy.p_prescale, "descale_s": 1 / policy.p_prescale, "descale_dP": 1.0}
+    factors |= dict.fromkeys(("scale_dQ", "scale_dK", "scale_dV", "scale_dP"), 1.0)
     shapes = tuple(tuple(operands[name].shape) for name in "qk")
     graph, inputs, outputs = _backward_graph(shapes, policy.q, scale, causal)
     gradients = [torch.empty_like(operands[name]) for name in "qkv"]
     largest = [lse.new_zeros(SCALARS, dtype=torch.float32) for _ in range(4)]
     operands |= {"stats": lse.float().unsqueeze(-1).contiguous()}
     for turn in range(3):
-        _execute(graph, inputs, operands | given, outputs, [*gradients, *largest])
+        _execute(graph, inputs, operands | factors, outputs, [*gradients, *largest])
         if turn == 0:
-            given["scale_dP"] = _scale(policy.ds, largest[3])
-            given["descale_dP"] = 1 / given["scale_dP"]
+            factors["scale_dP"] = _scale(policy.ds, largest[3])
+            factors["descale_dP"] = 1 / factors["scale_dP"]
         if turn == 1:
             for name, place, most in zip(
                 ("scale_dQ", "scale_dK", "scale_dV"), ("dq", "dk", "dv"), largest, strict=False
             ):
-                given[name] = _scale(getattr(policy, place), most)
+                factors[name] = _scale(getattr(policy, place), most)
     dq, dk, dv = (
-        (x.float() / given[name]).transpose(1, 2)
+        (x.float() / factors[name]).transpose(1, 2)
         for x, name in zip(gradients, ("scale_dQ", "scale_dK", "scale_dV"), strict=True)
     )
     return dq, dk, dv
@@ -80,11 +123,11 @@ def _scale(word: str, largest: Tensor) -> float:
 
 
 def _execute(
-    graph: Any, inputs: dict[str, Any], given: dict[str, Any], outputs: Sequence[Any], results: Sequence[Tensor]
+    graph: Any, inputs: dict[str, Any], factors: dict[str, Any], outputs: Sequence[Any], results: Sequence[Tensor]
 ) -> None:
     device = results[0].device
     pack = {
-        place: x if isinstance(x := given[name], Tensor) else torch.full(SCALARS, x, device=device)
+        place: x if isinstance(x := factors[name], Tensor) else torch.full(SCALARS, x, device=device)
         for name, place in inputs.items()
     }
     workspace = torch.empty(max(graph.get_workspace_size(), 1), device=device, dtype=torch.uint8)
@@ -169,3 +212,6 @@ def _backward_graph(
         _result(place, shape, kind if shape != SCALARS else single)
     _built(graph)
     return graph, inputs | numbers, outputs
+
+
+KERNEL = CudnnFp8

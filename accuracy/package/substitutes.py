@@ -1,9 +1,15 @@
-"""The kernel of the case under way, for the functions of a package, which are told of tensors and a group only."""
+"""What a package meets while it is measured, unedited: the case's kernel, and names that are replaced in its modules.
+
+A package's functions are told of tensors and a group only; `present` tells them of the kernel.
+"""
 
 import importlib
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import ModuleType
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
@@ -14,6 +20,7 @@ from accuracy.variant.base import Rank
 
 _KERNEL: ContextVar[Kernel] = ContextVar("kernel of the case")
 _DOCUMENTS: ContextVar[tuple[int, ...]] = ContextVar("borders of the packed documents")
+_NOTHING = object()
 
 
 @contextmanager
@@ -43,7 +50,7 @@ def is_flash_attn(kernel: Kernel) -> bool:
 
 
 def deterministic() -> bool:
-    """What a package's `deterministic` is to be: the knob of kernel.flash_attn."""
+    """The value of a package's `deterministic`: the knob of kernel.flash_attn."""
     kernel = present()
     return isinstance(kernel, FlashAttn) and kernel.deterministic
 
@@ -58,3 +65,34 @@ def ring(
         deterministic=deterministic(),
     )  # fmt: skip
     return out, lse
+
+
+@contextmanager
+def names(module: Any, **values: Any) -> Iterator[None]:
+    """Attributes of a module, as given inside and as they were (or were not) afterwards."""
+    before = {name: getattr(module, name, _NOTHING) for name in values}
+    for name, value in values.items():
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is _NOTHING:
+                delattr(module, name)
+            else:
+                setattr(module, name, value)
+
+
+@contextmanager
+def modules(stand_ins: Mapping[str, ModuleType]) -> Iterator[None]:
+    """What `import` finds under these names, for the time of an import only: nobody else meets a stand-in."""
+    before = {name: sys.modules.get(name) for name in stand_ins}
+    sys.modules.update(stand_ins)
+    try:
+        yield
+    finally:
+        for name, module in before.items():
+            if module is None:
+                sys.modules.pop(name, None)
+            else:
+                sys.modules[name] = module

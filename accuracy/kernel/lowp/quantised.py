@@ -13,7 +13,7 @@ from accuracy.core.case import Problem
 from accuracy.core.kinds import FromZero, OneOf, Whole
 from accuracy.core.quantisation import NOT, POLICIES, Policy, policy_of
 from accuracy.kernel.base import ALL_DTYPES, WITHOUT_DROPOUT, Abilities, Gradients, How, KernelKnobs
-from accuracy.kernel.block import low_precision, tensor_core
+from accuracy.kernel.lowp import attention, tensor_core
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Quantised(KernelKnobs):
         return Abilities(dtypes=ALL_DTYPES, partial_dtypes=ALL_DTYPES, features=WITHOUT_DROPOUT)
 
     def scores_at_once(self, problem: Problem, device: str) -> int:
-        """Those of one tile of keys with their casts, the cast operands, and products that are cut."""
+        """Count the scores of one tile of keys with their casts, the cast operands, and products that are cut."""
         keys = min(problem.seqlen, max(self.key_chunk, self.backward_chunk))
         width = max(problem.head_dim, problem.value_dim)
         operands = (problem.queries + problem.seqlen) * width
@@ -46,11 +46,11 @@ class Quantised(KernelKnobs):
         return 2 * problem.batch * problem.heads * (problem.queries * keys + operands) + products
 
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
-        return low_precision.forward(low_precision.Block(self.resolved(), q, k, v, how, self.key_chunk))
+        return attention.forward(attention.Block(self.resolved(), q, k, v, how, self.key_chunk))
 
     def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
-        block = low_precision.Block(self.resolved(), q, k, v, how, self.backward_chunk or self.key_chunk)
-        return low_precision.backward(block, dout, out, lse)
+        block = attention.Block(self.resolved(), q, k, v, how, self.backward_chunk or self.key_chunk)
+        return attention.backward(block, dout, out, lse)
 
 
 def _knob(name: str, kind: Any) -> tuple[str, Any, Any]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from accuracy.core.quantisation import FLOAT32_BITS, FORMATS, STEP, Policy
-from accuracy.kernel.triton.available import cut_products
+from accuracy.kernel.triton.available import fp8_passes
 from accuracy.runtime import quantise as casts
 from accuracy.runtime.quantise import power_of_two
 
@@ -47,7 +47,7 @@ class Factor:
 
     @property
     def exponents(self) -> Tensor:
-        """Of codes, int32; those of subnormal ones are the smallest."""
+        """The codes' exponents, int32; those of subnormal codes are the smallest."""
         found = torch.frexp(self.values).exponent.sub_(1).clamp_(min=self.least)
         return found.masked_fill_(self.values == 0, NOTHING)
 
@@ -99,8 +99,8 @@ class Sum:
         while begin < length:
             left_over = policy.flush_interval - self.terms if policy.flush_interval else length
             run = slice(begin, min(begin + left_over, length))
-            kept = self.partial[..., rows, :]
-            kept.copy_(cut(kept, left.step(run), right.rows(run), policy.accumulator_bits))
+            total = self.partial[..., rows, :]
+            total.copy_(cut(total, left.step(run), right.rows(run), policy.accumulator_bits))
             begin = run.stop
             self.terms += STEP * math.ceil((run.stop - run.start) / STEP)
             if policy.flush_interval and self.terms >= policy.flush_interval:
@@ -120,7 +120,7 @@ class Sum:
             self.partial[..., rows, :] *= factor
 
     def value(self) -> Tensor:
-        """All that was added."""
+        """Flush, and return the sum of all that was added."""
         self.flush()
         return self.total
 
@@ -152,37 +152,37 @@ def _steps(left: Factor, right: Factor) -> Iterator[tuple[Factor, Factor]]:
         yield left.step(slice(begin, begin + STEP)), right.rows(slice(begin, begin + STEP))
 
 
-def _cut_sum(kept: Tensor, left: Factor, right: Factor, bits: int) -> Tensor:
-    """Of each step the sum of two numbers aligned to the larger exponent, what is below `bits` cut off of each."""
+def _cut_sum(total: Tensor, left: Factor, right: Factor, bits: int) -> Tensor:
+    """Add each step's sum to the sum so far: both are aligned to the larger exponent and cut off below `bits`."""
     for one, other in _steps(left, right):
         added = one.values @ other.values
-        exponent = torch.frexp(torch.maximum(kept.abs(), added.abs())).exponent.clamp_(min=NOTHING) - bits
-        unit = power_of_two(exponent, kept.dtype)
-        kept = ((kept / unit).trunc_() + (added / unit).trunc_()) * unit
-    return kept
+        exponent = torch.frexp(torch.maximum(total.abs(), added.abs())).exponent.clamp_(min=NOTHING) - bits
+        unit = power_of_two(exponent, total.dtype)
+        total = ((total / unit).trunc_() + (added / unit).trunc_()) * unit
+    return total
 
 
-def _cut_each(kept: Tensor, left: Factor, right: Factor, bits: int) -> Tensor:
-    """Of each step the sum kept (..., M, N) and up to 32 products, as `_cut_step` adds them."""
-    if quick := cut_products(kept):
-        return quick.added(kept, left.values, right.values, (left.least, right.least), bits)
+def _cut_each(total: Tensor, left: Factor, right: Factor, bits: int) -> Tensor:
+    """Add step after step to the sum so far (..., M, N), up to 32 products at a time, as `_cut_step` does."""
+    if total.dtype == torch.float32 and (quick := fp8_passes(total)):
+        return quick.added(total, left.values, right.values, (left.least, right.least), bits)
     for one, other in _steps(left, right):
-        kept = _cut_step(kept, one, other, bits)
-    return kept
+        total = _cut_step(total, one, other, bits)
+    return total
 
 
-def _cut_step(kept: Tensor, left: Factor, right: Factor, bits: int) -> Tensor:
-    """The sum kept (..., M, N) and up to 32 products, aligned to the largest exponent (of a product: its factors' sum),
-    what is below `bits` cut off of each, and of what they add up to."""
-    found = torch.empty_like(kept)
+def _cut_step(total: Tensor, left: Factor, right: Factor, bits: int) -> Tensor:
+    """Add up to 32 products to the sum so far (..., M, N): all are aligned to the largest exponent (a product's is its
+    factors' sum) and cut off below `bits`, and so is what they add up to."""
+    found = torch.empty_like(total)
     others, those = right.values.unsqueeze(-3), right.exponents.unsqueeze(-3)
-    size = max(1, AT_ONCE * kept.shape[-2] // (kept.numel() * left.values.shape[-1]))
-    for begin in range(0, kept.shape[-2], size):
+    size = max(1, AT_ONCE * total.shape[-2] // (total.numel() * left.values.shape[-1]))
+    for begin in range(0, total.shape[-2], size):
         rows = slice(begin, begin + size)
-        some, before = left.rows(rows), kept[..., rows, :]
+        some, before = left.rows(rows), total[..., rows, :]
         exponent = (some.exponents.unsqueeze(-1) + those).amax(-2)
         exponent = torch.maximum(exponent, _exponent(before)).clamp_(-100, 100)
-        unit = power_of_two(exponent - (bits - 1), kept.dtype)
+        unit = power_of_two(exponent - (bits - 1), total.dtype)
         products = some.values.unsqueeze(-1) * others
         added = products.div_(unit.unsqueeze(-2)).trunc_().sum(-2)
         found[..., rows, :] = _to_bits((added + (before / unit).trunc_()) * unit, bits)

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from accuracy.core.kinds import OneOf
 from accuracy.core.quantisation import POLICIES
-from accuracy.kernel.base import Abilities, Gradients, How, KernelKnobs
-from accuracy.kernel.block.fp8_operand import Operand, cast
+from accuracy.kernel.base import Abilities, How, KernelKnobs, package_missing
+from accuracy.kernel.lowp.operand import Operand, cast
 
 CAPABILITY = 9
 
@@ -32,12 +32,11 @@ class FlashinferFp8(KernelKnobs):
         """bfloat16 and float16, which are cast to 8 bits; head dims 64, 128 and 256; out alone."""
         if device != "cuda":
             return Abilities(missing="needs a Hopper GPU, here is a CPU; use kernel=quantised")
-        missing, major = "", torch.cuda.get_device_capability()[0]
+        major = torch.cuda.get_device_capability()[0]
+        missing = package_missing("flashinfer", "the package flashinfer; pip install flashinfer-python")
         if major != CAPABILITY:
             missing = f"needs compute capability 9 (its backend fa3), this GPU has {major}; use kernel=quantised"
-        elif importlib.util.find_spec("flashinfer") is None:
-            missing = "needs the package flashinfer; pip install flashinfer-python"
-        elif shutil.which("nvcc") is None and importlib.util.find_spec("flashinfer_jit_cache") is None:
+        elif not (missing or shutil.which("nvcc") or importlib.util.find_spec("flashinfer_jit_cache")):
             missing = "compiles at its first use: needs nvcc, or the package flashinfer-jit-cache"
         return Abilities(
             dtypes=("bfloat16", "float16"), head_dim_min=64, head_dim_max=256, head_dim_multiple=64, out_only=True,
@@ -48,9 +47,6 @@ class FlashinferFp8(KernelKnobs):
         policy = POLICIES[self.policy]
         operands = [cast(x, policy.q, policy) for x in (q, k, v)]
         return torch.stack([_item(operands, item, q.dtype, how) for item in range(len(q))]), None
-
-    def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
-        raise NotImplementedError("FlashInfer's FP8 attention has no backward")
 
 
 def _item(operands: Sequence[Operand], item: int, dtype: torch.dtype, how: How) -> Tensor:

@@ -15,7 +15,8 @@ from torch import Tensor
 from accuracy.core.quantisation import NOT, Policy
 from accuracy.kernel.base import Gradients, How, dtype_of
 from accuracy.kernel.block import heads
-from accuracy.kernel.block.tensor_core import Factor, Sum, factor, factor_of_weights, product
+from accuracy.kernel.block.sight import of_products
+from accuracy.kernel.lowp.tensor_core import Factor, Sum, factor, factor_of_weights, product
 from accuracy.runtime.quantise import quantise, rotation
 
 LOG2_E = 1.4426950408889634
@@ -79,15 +80,11 @@ class Block:
                 yield rows, columns, sight.hidden(rows, columns, self.q.device)
 
     def scores(self, queries: Factor, keys: Factor, rows: slice, hidden: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """As `accuracy.kernel.block.sight.scores`, of cast queries (..., rows, D) and keys (..., columns, D)."""
+        """Return what `block.sight.scores` does, for cast queries (..., rows, D) and keys (..., columns, D)."""
         found = product(self.policy, queries, keys.mT)
         if self.mean_key is not None:
             found = found + self.query[..., rows, :] @ self.mean_key.mT
-        found, slope, cap = found.mul_(self.how.scale), None, self.how.softcap
-        if cap is not None:
-            ratio = torch.tanh(found / cap)
-            found, slope = ratio * cap, 1 - ratio.square()
-        return (found if hidden is None else found.masked_fill_(hidden, -torch.inf)), slope
+        return of_products(found, self.how.scale, hidden, self.how.softcap)
 
     @property
     def _mean(self) -> Tensor:
@@ -213,6 +210,6 @@ def _exp(x: Tensor, policy: Policy) -> Tensor:
 
 @cache
 def _coefficients(degree: int) -> tuple[float, ...]:
-    """Of the polynomial through 2^x at Chebyshev's points on [0, 1], from the constant one up."""
+    """Coefficients of the polynomial through 2^x at Chebyshev's points on [0, 1], from the constant one up."""
     points = (np.cos(np.pi * (np.arange(degree + 1) + 0.5) / (degree + 1)) + 1) / 2
     return tuple(np.linalg.solve(np.vander(points, increasing=True), np.exp2(points)).tolist())

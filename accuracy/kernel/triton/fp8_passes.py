@@ -1,5 +1,8 @@
-"""Triton: what comes before a product in 8 bits, each in one pass over memory: the largest values of blocks of tokens,
-the division by a scale with the cast, and a copy transposed. The roundings are torch's, bit for bit.
+"""Triton: what torch does around products in 8 bits in several passes over memory, in one, with torch's bits.
+
+The largest values of blocks of tokens, the division by a scale with the cast, a copy transposed, and sums of products
+of codes, each cut off as a Hopper tensor core does (`accuracy.kernel.lowp.tensor_core`: sums of 32 whole numbers are
+exact in any order).
 """
 
 import torch
@@ -7,12 +10,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from accuracy.core.quantisation import STEP
+
 TYPES = {torch.float8_e4m3fn: tl.float8e4nv, torch.float8_e5m2: tl.float8e5}
 TOKENS = 64
-"""Of a tile."""
+"""Tokens of a tile."""
+TILE = 16
+"""Rows, and columns, of a tile of sums."""
 
 
-def largest(rows: Tensor) -> Tensor:
+def largest_values(rows: Tensor) -> Tensor:
     """The largest |x| of each `TOKENS` tokens of (B, H, S, D), D contiguous: (B, H, n), float32; NaN beside a NaN."""
     batch, heads, length, dim = rows.shape
     found = torch.empty(batch, heads, triton.cdiv(length, TOKENS), dtype=torch.float32, device=rows.device)
@@ -87,3 +94,64 @@ def _transposed(
     x = tl.load(codes + token[:, None] * dim + column, mask=(token < tokens - first)[:, None] & (column < dim), other=0)
     copy += plane * dim * length + first
     tl.store(copy + column * length + place[:, None], x, mask=(place < length - first)[:, None] & (column < dim))
+
+
+def added(kept: Tensor, left: Tensor, right: Tensor, least: tuple[int, int], bits: int) -> Tensor:
+    """kept (..., M, N) with left (..., M, K) times right (..., K, N) on top, all float32, in steps of 32 terms. least:
+    the smallest exponents of the formats of left and right; bits: of the sum, significant ones."""
+    lead, (rows, terms), columns = kept.shape[:-2], left.shape[-2:], right.shape[-1]
+    planes = [x.expand(*lead, *x.shape[-2:]).reshape(-1, *x.shape[-2:]).contiguous() for x in (kept, left, right)]
+    found = torch.empty_like(planes[0])
+    grid = (triton.cdiv(rows, TILE) * triton.cdiv(columns, TILE), len(found))
+    _added[grid](*planes, found, rows, columns, terms, *least, bits, TILE, STEP)
+    return found.view(kept.shape)
+
+
+@triton.jit(do_not_specialize=["rows", "columns", "terms"])
+def _added(
+    kept, left, right, found, rows, columns, terms, least_left: tl.constexpr, least_right: tl.constexpr,
+    bits: tl.constexpr, tile: tl.constexpr, step: tl.constexpr,
+):  # fmt: skip
+    """One tile of one plane."""
+    across = tl.cdiv(columns, tile)
+    plane = tl.program_id(1).to(tl.int64)
+    row = (tl.program_id(0) // across * tile + tl.arange(0, tile))[:, None]
+    column = (tl.program_id(0) % across * tile + tl.arange(0, tile))[None, :]
+    here = plane * rows * columns + row * columns + column
+    inside = (row < rows) & (column < columns)
+    total = tl.load(kept + here, mask=inside, other=0.0)
+    left += plane * rows * terms
+    right += plane * terms * columns
+    for begin in range(0, terms, step):
+        term = begin + tl.arange(0, step)
+        of_rows = tl.load(left + row * terms + term[None, :], mask=(row < rows) & (term < terms)[None, :], other=0.0)
+        there = term[:, None] * columns + column
+        of_columns = tl.load(right + there, mask=(term < terms)[:, None] & (column < columns), other=0.0)
+        sums = _exponent(of_rows, least_left)[:, :, None] + _exponent(of_columns, least_right)[None, :, :]
+        largest = _within(tl.maximum(tl.max(sums, 1), _exponent(total, -126)))
+        units = _power_of_two(bits - 1 - largest)  # to units of the last place
+        whole = (of_rows[:, :, None] * of_columns[None, :, :] * units[:, None, :]).to(tl.int32)  # cut off towards zero
+        unknown = total * 0.0 + tl.sum(of_rows * 0.0, 1)[:, None] + tl.sum(of_columns * 0.0, 0)[None, :]  # 0, or NaN
+        count = tl.sum(whole, 1) + (total * units).to(tl.int32)
+        total = count.to(tl.float32) * _power_of_two(largest - bits + 1)
+        last = _within(_exponent(total, -126))
+        total = (total * _power_of_two(bits - 1 - last)).to(tl.int32).to(tl.float32) * _power_of_two(last - bits + 1)
+        total += unknown
+    tl.store(found + here, total, mask=inside)
+
+
+@triton.jit
+def _exponent(x, least: tl.constexpr):
+    """Of a number of a format, whose subnormal ones have the smallest; -90 of 0."""
+    found = ((x.to(tl.int32, bitcast=True) >> 23) & 255) - 127
+    return tl.where(x == 0.0, -90, tl.maximum(found, least))
+
+
+@triton.jit
+def _within(exponent):
+    return tl.minimum(tl.maximum(exponent, -100), 100)
+
+
+@triton.jit
+def _power_of_two(exponent):
+    return ((exponent + 127) << 23).to(tl.float32, bitcast=True)

@@ -6,8 +6,6 @@ policy has fewer than 24; where it has 24, sums go to float32 after each instruc
 of that is `fp8_hopper` with `flush_interval=32` (experiments/fp8_fit).
 """
 
-import importlib.util
-import os
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -17,7 +15,9 @@ from torch import Tensor
 
 from accuracy.core.kinds import FromZero, OneOf, Whole
 from accuracy.core.quantisation import POLICIES, Policy, policy_of
-from accuracy.kernel.base import Abilities, Gradients, How, KernelKnobs
+from accuracy.kernel.base import Abilities, Gradients, How, package_missing
+from accuracy.kernel.lowp.operand import Operand, cast, turned_back
+from accuracy.kernel.triton.available import NEEDS_TRITON, InTriton, interpreting
 
 TAKEN = ("fp8_tensor", "fp8_no_prescale", "fp8_e5m2", "fp8_gradients_e5m2", "fp8_block", "fp8_hadamard", "fp8_hopper",
          "fp8_hopper_flush")  # fmt: skip
@@ -26,7 +26,7 @@ HOPPER = (9, 0)
 
 
 @dataclass(frozen=True)
-class TritonFp8(KernelKnobs):
+class TritonFp8(InTriton):
     """policy: by name; null, in all others: as the policy has it; key_chunk: keys of a tile."""
 
     policy: Annotated[str, OneOf(*TAKEN)] = "fp8_hopper_flush"
@@ -67,54 +67,38 @@ class TritonFp8(KernelKnobs):
 
         On the CPU only in Triton's interpreter, whose sums are float32.
         """
-        interpreted = os.environ.get("TRITON_INTERPRET") == "1"
         if device == "cuda":
             missing = "" if (here := torch.cuda.get_device_capability()) >= (8, 9) else _wants(f"this one has {here}")
         else:
-            missing = "" if interpreted else _wants("here is a CPU")
-        if importlib.util.find_spec("triton") is None:
-            missing = "needs triton, which comes with torch for CUDA; pip install triton"
-        if missing:
+            missing = "" if interpreting() else _wants("here is a CPU")
+        if missing := package_missing("triton", NEEDS_TRITON) or missing:
             return Abilities(missing=missing)
         return Abilities(
-            dtypes=("float16", "float32") if interpreted else ("bfloat16", "float16", "float32"),
+            dtypes=("float16", "float32") if interpreting() else ("bfloat16", "float16", "float32"),
             partial_dtypes=("float32",), head_dim_min=16, head_dim_max=256, head_dim_multiple=16,
         )  # fmt: skip
 
-    def build(self, device: str) -> "TritonFp8":
-        """On a CPU the interpreter is mended."""
-        if device != "cuda":
-            from accuracy.kernel.triton import interpreted
-
-            interpreted.mend()
-        return self
-
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
-        from accuracy.kernel.block.fp8_operand import cast
         from accuracy.kernel.triton.fp8_forward import attend
 
         policy = self.resolved()
-        operands = (
-            cast(q, policy.q, policy, turned=True),
-            cast(k, policy.k, policy, turned=True),
-            cast(v, policy.v, policy),
-        )
+        operands = _cast(policy, q, k, v)
         return attend(*operands, policy, self.key_chunk, scale=how.scale, causal=how.causal, out_dtype=how.dtype)
 
     def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
-        from accuracy.kernel.block.fp8_operand import cast, turned_back
         from accuracy.kernel.triton.fp8_backward import differentiate
 
         policy = self.resolved()
-        operands = (
-            cast(q, policy.q, policy, turned=True), cast(k, policy.k, policy, turned=True), cast(v, policy.v, policy),
-            cast(dout, policy.do, policy),
-        )  # fmt: skip
         dq, dk, dv = differentiate(
-            *operands, (dout, out, lse), policy, self.key_chunk, scale=how.scale, causal=how.causal,
-            gradient_dtype=torch.float32 if policy.hadamard else how.dtype,
+            *_cast(policy, q, k, v), cast(dout, policy.do, policy), (dout, out, lse), policy, self.key_chunk,
+            scale=how.scale, causal=how.causal, gradient_dtype=torch.float32 if policy.hadamard else how.dtype,
         )  # fmt: skip
         return turned_back(dq, policy), turned_back(dk, policy), dv
+
+
+def _cast(policy: Policy, q: Tensor, k: Tensor, v: Tensor) -> tuple[Operand, Operand, Operand]:
+    query, key = (cast(x, word, policy, turned=True) for x, word in ((q, policy.q), (k, policy.k)))
+    return query, key, cast(v, policy.v, policy)
 
 
 def _wants(here: str) -> str:
