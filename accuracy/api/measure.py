@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import torch.distributed as dist
 
-from accuracy.api.request import Subjects, request
+from accuracy.api.request import Subjects, asked, request
 from accuracy.api.tables import path_of
 from accuracy.config.checks import values_of
 from accuracy.config.read import Configuration
@@ -80,11 +80,7 @@ def measure(
     Returns one row per case, tensor and rank (-1: all), of columns that `accuracy.columns()` explains. A case that
     raised is a row with status `failed` and the reason. Raises ConfigError, a ValueError, in one line.
     """
-    arguments = {
-        "dtype": dtype, "world_size": world_size, "seed": seed, "inputs": inputs, "kernel": kernel, "world": world,
-        "sharding": sharding, "layout": layout, "device": device, "case_seconds": case_seconds,
-    }  # fmt: skip
-    return execute(request(variant, arguments | problem), output_dir).results
+    return execute(request(variant, asked(locals())), output_dir).results
 
 
 def execute(
