@@ -76,7 +76,8 @@ def assert_close(
     attention.check(*tensors[:2])
     found = _called(actual, _taken(actual, q, how), q, k, v, dout) if callable(actual) else _returned(actual)
     found |= named
-    truth = exact(*tensors, attention, policy, _word(found["lse"].dtype) if "lse" in found else None)
+    stored = _word(found["lse"].dtype) if "lse" in found else None
+    truth = exact(*tensors, attention=attention, policy=policy, stored_lse=stored)
     wrong = [line for name, x in found.items() for line in _judge(name, x, truth, layout)]
     if wrong:
         keys, heads = k.shape[1], q.shape[2]
