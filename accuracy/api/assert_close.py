@@ -77,7 +77,7 @@ def assert_close(
     found = _called(actual, _taken(actual, q, how), q, k, v, dout) if callable(actual) else _returned(actual)
     found |= named
     stored = _word(found["lse"].dtype) if "lse" in found else None
-    truth = exact(*tensors, attention=attention, policy=policy, stored_lse=stored)
+    truth = exact(*tensors, attention=attention, policy=policy, stored_lse=stored)  # type: ignore[misc]
     wrong = [line for name, x in found.items() for line in _judge(name, x, truth, layout)]
     if wrong:
         keys, heads = k.shape[1], q.shape[2]
