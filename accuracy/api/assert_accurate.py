@@ -14,7 +14,7 @@ import pyarrow as pa
 import torch.distributed as dist
 
 from accuracy.api.measure import execute
-from accuracy.api.request import Function, plain, request
+from accuracy.api.request import Function, asked, plain, request
 from accuracy.config.checks import values_of
 from accuracy.config.resolve import EVERYWHERE, OF_FUNCTIONS
 from accuracy.core.dtype import DTYPES, rounding_band
@@ -71,17 +71,15 @@ def assert_accurate(
     __tracebackhide__ = True
     check_limits(limits)
     try:
-        results = results_of(
-            fn, dtype=dtype, world_size=world_size, seed=seed, inputs=inputs, kernel=kernel, sharding=sharding,
-            layout=layout, device=device, group=group, case_seconds=case_seconds, **problem,
-        )  # fmt: skip
+        results = results_of(fn, group=group, **asked(locals()))
     except ConfigError as error:
         raise ConfigError(str(error)) from None  # one line, without what found it
     except RanksEnded as error:
         raise AssertionError(str(error)) from None
     complaint = not_measured(results)
-    for _, rows in results.groupby("case_id", sort=False) if complaint is None else ():
-        complaint = complaint or _complaint(rows_in(rows), limits)
+    if complaint is None:
+        cases = (rows for _, rows in results.groupby("case_id", sort=False))
+        complaint = next(filter(None, (_complaint(rows_in(rows), limits) for rows in cases)), None)
     if complaint is not None:
         rank = dist.get_rank(group) if dist.is_available() and dist.is_initialized() else 0
         failed = AssertionError(complaint if rank <= 0 else "not accurate: rank 0 says where")
@@ -95,7 +93,7 @@ KEYWORDS = (*OF_PROBLEM, *(set(inspect.signature(assert_accurate).parameters) - 
 
 
 def check_limits(limits: Limits | None) -> None:
-    """Raises ConfigError for what is no `Limits`."""
+    """Raise ConfigError for what is no `Limits`."""
     if limits is not None and not isinstance(limits, Limits):
         raise ConfigError(f"limits={limits!r}; allowed: accuracy.gate.rules.Limits(all_ranks=1.5, ...)")
 
@@ -113,12 +111,11 @@ def results_of(
         raise ConfigError(f"{fn!r} is no function; give fn(q, k, v, *, causal, softmax_scale, group)")
     if group is not None and not isinstance(group, dist.ProcessGroup):
         raise ConfigError(f"group={group!r}; allowed: a group of torch.distributed, or None")
-    if world_size is None and not may_share(fn):
-        world_size = 1
-    world_size = plain(world_size)
-    sizes = OF_FUNCTIONS if world_size is None else [*values_of(world_size)]
-    if group is not None:
-        sizes = [*sizes, group.size()] if world_size is None else sizes
+    world_size = 1 if world_size is None and not may_share(fn) else plain(world_size)
+    if world_size is None:
+        sizes = OF_FUNCTIONS if group is None else [*OF_FUNCTIONS, group.size()]
+    else:
+        sizes = [*values_of(world_size)]
     defaults = {"seqlen": _length(sizes), "heads": 8, "heads_kv": 2, "head_dim": 64}
     keys = {"name": NAME, "unusable": "record", "given_keys": EVERYWHERE}
     arguments |= {"world_size": world_size, "device": devices.choose(device)}
@@ -128,9 +125,9 @@ def results_of(
 
 def _length(sizes: Sequence[Any]) -> int:
     """Return a number of tokens that each of these numbers of ranks can share, in two chunks a rank."""
-    whole = [size for size in sizes if type(size) is int and size > 0]
-    unit = math.lcm(*(2 * size for size in whole))
-    return -(-max(TOKENS, TOKENS_A_RANK * max(whole, default=1)) // unit) * unit
+    ranks = [size for size in sizes if type(size) is int and size > 0]
+    unit = math.lcm(*(2 * size for size in ranks))
+    return math.ceil(max(TOKENS, TOKENS_A_RANK * max(ranks, default=1)) / unit) * unit
 
 
 def not_measured(results: pd.DataFrame) -> str | None:
@@ -158,7 +155,7 @@ def rows_in(results: pd.DataFrame) -> list[Row]:
 
 
 def _complaint(rows: Sequence[Row], limits: Limits) -> str | None:
-    """What is wrong with a case's worst tensor: over all ranks, on its worst rank, at its worst element."""
+    """Return what is wrong with a case's worst tensor: over all ranks, on its worst rank, at its worst element."""
     failed = [row for row in rows if row["status"] not in (OK, UNSUPPORTED)]
     if failed:
         return f"{_named(failed[0])}: {failed[0]['reason']}"
@@ -167,24 +164,24 @@ def _complaint(rows: Sequence[Row], limits: Limits) -> str | None:
     if not over:
         return next((_scaled(row) for row in judged if factor.is_scaled(row)), None)
     tensor = max(over, key=lambda row: _times(row) / _limit(row, limits))["tensor"]
-    (whole,) = (row for row in judged if row["tensor"] == tensor and row["rank"] == ALL_RANKS)
-    ranks = [row for row in judged if row["tensor"] == tensor and row["rank"] != ALL_RANKS]
-    worst, place = max(ranks, key=_times), max(ranks, key=lambda row: float(row["error_max"]))
+    of_tensor = {row["rank"]: row for row in judged if row["tensor"] == tensor}
+    total = of_tensor.pop(ALL_RANKS)
+    worst = max(of_tensor.values(), key=_times)
+    largest = max(of_tensor.values(), key=lambda row: float(row["error_max"]))
     others = sorted({row["tensor"] for row in over} - {tensor})
     lines = [
-        f"{_named(whole)}: {tensor} is {_times(whole):.3g} times as far from float64 as {whole['kernel']} run once"
-        f" (allowed: {_limit(whole, limits):g}), on rank {worst['rank']} {_times(worst):.3g} times"
+        f"{_named(total)}: {tensor} is {_times(total):.3g} times as far from float64 as {total['kernel']} run once"
+        f" (allowed: {_limit(total, limits):g}), on rank {worst['rank']} {_times(worst):.3g} times"
         f" ({_limit(worst, limits):g})",
         "relative error {error_rel:.3g}; of {kernel} {single_device_rel:.3g}; of the reference rounded"
-        " {floor_rel:.3g}".format_map(whole),
+        " {floor_rel:.3g}".format_map(total),
         "largest error {error_max:.3g} on rank {rank}, at batch {worst_batch}, token {worst_token}, head {worst_head},"
-        " dim {worst_dim}".format_map(place),
+        " dim {worst_dim}".format_map(largest),
     ]
-    if whole["dtype"] == "float64" and all(
-        row["error_rel"] <= rounding_band(row["tensor"], "float32") for row in judged
-    ):
+    of_float32 = (row["error_rel"] <= rounding_band(row["tensor"], "float32") for row in judged)
+    if total["dtype"] == "float64" and all(of_float32):
         lines.append("every error is of float32's size: what computes in float32 inside is right in a case of float32")
-    elif tensor in ("dk", "dv") and whole["kernel"] == "eager" and DTYPES[whole["dtype"]].bytes == 2:
+    elif tensor in ("dk", "dv") and total["kernel"] == "eager" and DTYPES[total["dtype"]].bytes == 2:
         lines.append(f"torch's own CPU kernel sums dk and dv in 16 bits; kernel={SHORT_SUMS!r} compares with it")
     return "\n".join([*lines, *([f"also over the limit: {', '.join(others)}"] if others else [])])
 
@@ -202,7 +199,7 @@ def _limit(row: Row, limits: Limits) -> float:
 
 
 def _times(row: Row) -> float:
-    """A row's error over single device's, or over the floor and the reference's own where these are larger."""
+    """Return a row's error over single device's, or over the floor and the reference's own where these are larger."""
     return float(row["error_rel"]) / max(row["single_device_rel"], row["floor_rel"], REFERENCE_ERROR)
 
 

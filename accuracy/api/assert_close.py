@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from accuracy.api.bounds import HOW, Exact, check_how, check_tensors, exact
+from accuracy.api.bounds import HOW, Attention, Exact, check_tensors, exact
 from accuracy.bound.limits import ALARM, Beyond, beyond, limits
 from accuracy.core.dtype import FORMATS
 from accuracy.core.errors import ConfigError, entry, unknown
@@ -55,42 +55,43 @@ def assert_close(
     and where the limit is from; ConfigError, a ValueError, for a wrong argument.
     """
     __tracebackhide__ = True
-    given = dict(zip(("q", "k", "v", "dout"), (q, k, v, dout), strict=True))
-    named = {"lse": lse, "dq": dq, "dk": dk, "dv": dv}
+    inputs = {"q": q, "k": k, "v": v, "dout": dout}
+    named = {name: x for name, x in {"lse": lse, "dq": dq, "dk": dk, "dv": dv}.items() if x is not None}
+    gradients = [name for name in GRADIENTS if name in named]
     if layout not in PLACES:
         raise unknown("layout", layout, PLACES)
     if policy not in SOURCE:
         raise unknown("policy", policy, SOURCE)
-    if dout is None and any(named[name] is not None for name in GRADIENTS):
+    if dout is None and gradients:
         raise ConfigError("gradients need dout, the gradient of out; give dout=")
-    if callable(actual) and (twice := [name for name in GRADIENTS if dout is not None and named[name] is not None]):
-        raise ConfigError(f"{', '.join(twice)} came beside a function whose gradients autograd gives; give one of both")
-    if dout is not None and not callable(actual) and all(named[name] is None for name in GRADIENTS):
+    if callable(actual) and gradients:
+        names = ", ".join(gradients)
+        raise ConfigError(f"{names} came beside a function whose gradients autograd gives; give one of both")
+    if dout is not None and not callable(actual) and not gradients:
         raise ConfigError("dout came without a gradient to compare; give dq=, dk= or dv=, or leave dout= away")
-    tensors = [None if x is None else _ours(x, layout, name) for name, x in given.items()]
-    check_tensors(*tensors)  # type: ignore[arg-type]
-    check_how(tensors[0], tensors[1], pieces=pieces, **how)  # type: ignore[arg-type]
+    tensors: list[Any] = [None if x is None else _bshd(x, layout, name) for name, x in inputs.items()]
+    attention = Attention(pieces=pieces, **how)
+    check_tensors(*tensors)
+    attention.check(*tensors[:2])
     found = _called(actual, _taken(actual, q, how), q, k, v, dout) if callable(actual) else _returned(actual)
-    found |= {name: x for name, x in named.items() if x is not None}
+    found |= named
     stored = _word(found["lse"].dtype) if "lse" in found else None
-    truth = exact(*tensors, policy=policy, pieces=pieces, stored_lse=stored, **how)  # type: ignore[arg-type]
-    wrong, errors = [], {}
-    for name, x in found.items():
-        wrong += _judge(name, x, truth, layout)
-        errors[name] = 0.0 if wrong else _relative(_ours(x, layout, name).double(), getattr(truth.reference, name))
+    truth = exact(*tensors, attention=attention, policy=policy, stored_lse=stored)  # type: ignore[misc]
+    wrong = [line for name, x in found.items() for line in _judge(name, x, truth, layout)]
     if wrong:
-        source = SOURCE[policy].format(dtype=truth.policy.dtype)
         keys, heads = k.shape[1], q.shape[2]
-        read = f"k was read as {keys} tokens, q as {heads} heads: of (B, H, S, D) say layout='bhsd'"
-        said = [*wrong, f"limits: {source}; beyond them by chance: {ALARM:g} a tensor"]
-        raise AssertionError("\n".join([*said, read] if layout == "bshd" and keys < heads else said))
-    return errors
+        source = SOURCE[policy].format(dtype=truth.policy.dtype)
+        wrong.append(f"limits: {source}; beyond them by chance: {ALARM:g} a tensor")
+        if layout == "bshd" and keys < heads:
+            wrong.append(f"k was read as {keys} tokens, q as {heads} heads: of (B, H, S, D) say layout='bhsd'")
+        raise AssertionError("\n".join(wrong))
+    return {name: _relative(_bshd(x, layout, name), getattr(truth.reference, name)) for name, x in found.items()}
 
 
 def _judge(name: str, x: Tensor, truth: Exact, layout: str) -> list[str]:
-    """One line, or none."""
+    """Return one line of what is wrong with a tensor, or none."""
     reference, bound = getattr(truth.reference, name), truth.bounds[name]
-    x = _ours(x, layout, name)
+    x = _bshd(x, layout, name)
     if x.shape != reference.shape:
         return [f"{name} has the shape {tuple(x.shape)}, expected {tuple(reference.shape)} (batch, token, head, dim)"]
     if x.device != reference.device:
@@ -99,19 +100,19 @@ def _judge(name: str, x: Tensor, truth: Exact, layout: str) -> list[str]:
     if _word(x.dtype) != word:
         return [f"{name} came as {_word(x.dtype)}, expected {word}"]
     found = beyond(x.double(), reference, limits(bound, reference, word, by_row=name != "lse"))
-    return [_said(name, found, x, reference, layout)] if found else []
+    return [_described(name, found, x, reference, layout)] if found else []
 
 
-def _said(name: str, found: list[Beyond], x: Tensor, reference: Tensor, layout: str) -> str:
-    """The worst way first, then where the worst element is."""
+def _described(name: str, found: list[Beyond], x: Tensor, reference: Tensor, layout: str) -> str:
+    """Return the worst way in words, then where the worst element is."""
     worst = max(found, key=lambda each: each.times)
     size = (x.double() - reference).nan_to_num(nan=torch.inf).abs()
-    place = worst.place
-    if len(place) < size.dim():
-        flat = int((size[place] if place else size).argmax())
-        place += tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), size[place].shape))
+    index = worst.place
+    if len(index) < size.dim():
+        flat = int((size[index] if index else size).argmax())
+        index += tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), size[index].shape))
     words = ("batch", "head", "token") if name == "lse" else PLACES["bshd"]
-    where = ", ".join(f"{word} {number}" for word, number in zip(words, place, strict=False))
+    where = ", ".join(f"{word} {number}" for word, number in zip(words, index, strict=False))
     what = {
         "element": "an element's error is {error:.3g}, allowed {limit:.3g}",
         "row": "a row's root mean square error is {error:.3g}, allowed {limit:.3g}",
@@ -119,12 +120,12 @@ def _said(name: str, found: list[Beyond], x: Tensor, reference: Tensor, layout: 
         "gain": "it is a factor times the reference, off by {error:.3g}, allowed {limit:.3g}",
         "is not finite": "it is not finite where the reference is",
     }[worst.what].format(error=worst.error, limit=worst.limit)
-    value, right = float(x[place].double()), float(reference[place])
+    value, right = float(x[index].double()), float(reference[index])
     return f"{name} is wrong: {what} ({worst.times:.3g} times); {where} is {value:.6g} and should be {right:.6g}"
 
 
 def _taken(fn: Callable[..., Any], q: Tensor, how: Mapping[str, Any]) -> dict[str, Any]:
-    """Of `how`, by the function's own names, what it has a parameter for; defaults only where it has none."""
+    """Return what of `how` the function has a parameter for, by its own names; defaults only where it has none."""
     known = parameters(fn) or {}
     values = {"causal": False, "softmax_scale": q.shape[-1] ** -0.5, "group": None, **how}
     found = {name: (word, known[name]) for word, names in NAMES.items() for name in names if name in known}
@@ -161,7 +162,7 @@ def _returned(result: Any) -> dict[str, Tensor]:
     return found
 
 
-def _ours(x: Any, layout: str, name: str) -> Tensor:
+def _bshd(x: Any, layout: str, name: str) -> Tensor:
     if not isinstance(x, Tensor):
         raise ConfigError(f"{name} is a {type(x).__name__}, expected a tensor")
     return x.detach() if layout == "bshd" or name == "lse" else x.detach().transpose(1, 2)
@@ -169,7 +170,7 @@ def _ours(x: Any, layout: str, name: str) -> Tensor:
 
 def _relative(x: Tensor, reference: Tensor) -> float:
     norm = float(reference.norm())
-    return float((x - reference).norm()) / norm if norm else 0.0
+    return float((x.double() - reference).norm()) / norm if norm else 0.0
 
 
 def _word(dtype: torch.dtype) -> str:

@@ -23,6 +23,41 @@ HOW = ("causal", "softmax_scale", "window", "documents", "softcap", "sinks")
 
 
 @dataclass(frozen=True)
+class Attention:
+    """Which attention it is, and of how many merged pieces."""
+
+    causal: bool = False
+    softmax_scale: float | None = None
+    window: int | None = None
+    documents: Sequence[int] = ()
+    softcap: float | None = None
+    sinks: Sequence[float] = ()
+    pieces: int = 1
+
+    def check(self, q: Tensor, k: Tensor) -> None:
+        """Raise ConfigError for a value that cannot be of q (B, Sq, H, D) and k (B, S, Hk, D)."""
+        keys, heads, lengths, sinks = k.shape[1], q.shape[2], self.documents, self.sinks
+        allowed = {
+            "causal": (type(self.causal) is bool, "True (the last query sees the last key) or False"),
+            "softmax_scale": (_is_positive(self.softmax_scale), "a number above 0, or None"),
+            "softcap": (_is_positive(self.softcap), "a number above 0, or None"),
+            "window": (self.window is None or _is_whole(self.window, 0), "a whole number from 0, or None"),
+            "pieces": (_is_whole(self.pieces, 1), "a whole number from 1"),
+            "documents": (
+                not len(lengths) or (all(_is_whole(n, 1) for n in lengths) and sum(lengths) == keys == q.shape[1]),
+                f"lengths whose sum is the number of tokens, {keys}",
+            ),
+            "sinks": (
+                not len(sinks) or (len(sinks) == heads and all(_is_number(float(each)) for each in sinks)),
+                f"a finite logit of each of {heads} heads",
+            ),
+        }
+        for name, (right, what) in allowed.items():
+            if not right:
+                raise ConfigError(f"{name}={getattr(self, name)!r}; allowed: {what}")
+
+
+@dataclass(frozen=True)
 class Exact:
     """The reference of some inputs, and by tensor how far an implementation of a policy can be from it."""
 
@@ -43,69 +78,46 @@ def bounds(q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None = None, **how: A
     beyond it is no rounding; `likely(p)`, exceeded with a chance of p at most where roundings are independent. Their
     derivation: accuracy/bound/README.md. Raises ConfigError, a ValueError.
     """
+    policy, attention = how.pop("policy", "loosest"), Attention(**how)
     check_tensors(q, k, v, dout)
-    check_how(q, k, **{name: value for name, value in how.items() if name != "policy"})
-    found = exact(q, k, v, dout, **how).bounds
+    attention.check(q, k)
+    found = exact(q, k, v, dout, attention, policy).bounds
     return found if dout is not None else {name: found[name] for name in ("out", "lse")}
 
 
 def exact(
-    q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None, *, causal: bool = False,
-    softmax_scale: float | None = None, window: int | None = None, documents: Sequence[int] = (),
-    softcap: float | None = None, sinks: Sequence[float] = (), policy: str | Policy = "loosest", pieces: int = 1,
+    q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None, attention: Attention, policy: str | Policy,
     stored_lse: str | None = None,
 ) -> Exact:  # fmt: skip
-    """What `bounds` and `assert_close` are made of, which have checked the arguments. dout None: gradients are those of
-    no dout, zero."""
+    """Return the reference and the bounds for checked arguments. dout None: gradients are those of no dout, zero."""
     word = str(q.dtype).removeprefix("torch.")
-    rounding = policy if isinstance(policy, Policy) else _named(policy, word, pieces, stored_lse)
-    scale = q.shape[-1] ** -0.5 if softmax_scale is None else float(softmax_scale)
-    given = torch.zeros_like(q[..., :1]).expand(*q.shape[:-1], v.shape[-1]) if dout is None else dout
-    how = {
-        "scale": scale, "causal": causal, "window": window, "documents": documents, "softcap": softcap, "sinks": sinks,
+    rounding = policy if isinstance(policy, Policy) else _named(policy, word, attention.pieces, stored_lse)
+    scale = attention.softmax_scale
+    dout = torch.zeros_like(q[..., :1]).expand(*q.shape[:-1], v.shape[-1]) if dout is None else dout
+    how: dict[str, Any] = {
+        "scale": q.shape[-1] ** -0.5 if scale is None else float(scale), "causal": attention.causal,
+        "window": attention.window, "documents": attention.documents, "softcap": attention.softcap,
+        "sinks": attention.sinks,
     }  # fmt: skip
     try:
         with arithmetic.exact(), torch.no_grad(), torch.autocast(q.device.type, enabled=False):
-            reference = float64.attention(q, k, v, given, **how)  # type: ignore[arg-type]
-            found = running_bounds(q, k, v, given, reference, rounding, **how)  # type: ignore[arg-type]
+            reference = float64.attention(q, k, v, dout, **how)
+            found = running_bounds(q, k, v, dout, reference, rounding, **how)
     except ValueError as error:  # a row that sees no key
         raise ConfigError(str(error)) from None
     return Exact(reference, found, rounding)
-
-
-def check_how(
-    q: Tensor, k: Tensor, causal: bool = False, softmax_scale: float | None = None, window: int | None = None,
-    documents: Sequence[int] = (), softcap: float | None = None, sinks: Sequence[float] = (), pieces: int = 1,
-) -> None:  # fmt: skip
-    """Which attention it is, and of how many pieces. Raises ConfigError."""
-    queries, keys, heads = q.shape[1], k.shape[1], q.shape[2]
-
-    def refuse(name: str, value: object, allowed: str) -> None:
-        raise ConfigError(f"{name}={value!r}; allowed: {allowed}")
-
-    if type(causal) is not bool:
-        refuse("causal", causal, "True (the last query sees the last key) or False")
-    for name, value in (("softmax_scale", softmax_scale), ("softcap", softcap)):
-        if value is not None and not (_is_number(value) and value > 0):
-            refuse(name, value, "a number above 0, or None")
-    if window is not None and not (_is_whole(window) and window >= 0):
-        refuse("window", window, "a whole number from 0, or None")
-    if not _is_whole(pieces) or pieces < 1:
-        refuse("pieces", pieces, "a whole number from 1")
-    if len(documents) and not (
-        all(_is_whole(each) and each > 0 for each in documents) and sum(documents) == keys == queries
-    ):
-        refuse("documents", documents, f"lengths whose sum is the number of tokens, {keys}")
-    if len(sinks) and not (len(sinks) == heads and all(_is_number(float(each)) for each in sinks)):
-        refuse("sinks", sinks, f"a finite logit of each of {heads} heads")
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and type(value) is not bool and math.isfinite(value)
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and type(value) is not bool
+def _is_positive(value: object) -> bool:
+    return value is None or (_is_number(value) and value > 0)  # type: ignore[operator]
+
+
+def _is_whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and type(value) is not bool and value >= least
 
 
 def _named(policy: str, dtype: str, pieces: int, stored_lse: str | None) -> Policy:
@@ -117,7 +129,7 @@ def _named(policy: str, dtype: str, pieces: int, stored_lse: str | None) -> Poli
 
 
 def check_tensors(q: Tensor, k: Tensor, v: Tensor, dout: Tensor | None) -> None:
-    """Shapes, dtypes and devices. Raises ConfigError."""
+    """Raise ConfigError for shapes, dtypes or devices that do not fit."""
     named = {"q": q, "k": k, "v": v} | ({} if dout is None else {"dout": dout})
     for name, x in named.items():
         if not isinstance(x, Tensor) or x.dim() != 4 or not x.numel():

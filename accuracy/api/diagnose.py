@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from accuracy.api.measure import execute
-from accuracy.api.request import Subjects, named, request
+from accuracy.api.request import Subjects, asked, named, request
 from accuracy.core.errors import OF_PROBLEM, ConfigError, entry
 from accuracy.results.table import HYPOTHESES_SCHEMA, STEPS_SCHEMA
 from accuracy.runtime.arguments import takes
@@ -75,12 +75,10 @@ def diagnose(
     names, functions = named(variant)
     if world_size is None and functions and not names and not any(map(may_share, functions.values())):
         world_size = 1
-    arguments = {"dtype": dtype, "world_size": world_size, "seed": seed, "sharding": sharding, "layout": layout,
-                 "device": device, "case_seconds": case_seconds}  # fmt: skip
     words = ["experiment=diagnose"]
     if any(not takes(each, "softmax_scale") for each in functions.values()):
         words.append("problem.softmax_scale=null")  # the experiment has another than a function's own
-    run = execute(request(variant, arguments | problem, tuple(words)), output_dir)
+    run = execute(request(variant, asked(locals()), words), output_dir)
     return _judge(run.results, run.steps, run.hypotheses)
 
 

@@ -3,14 +3,14 @@
 `accuracy.attribute`: which of the places in which two paths differ make their results differ.
 `accuracy.logprobs`: what that does to a language model's log-probabilities."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from accuracy.api.measure import execute
-from accuracy.api.request import check_of_no_function, named, request
+from accuracy.api.measure import Run, execute
+from accuracy.api.request import OF_FUNCTIONS, asked, check_of_no_function, named, request
 from accuracy.core.errors import OF_PROBLEM, ConfigError, entry
 from accuracy.paths.table import boundaries, pairs, places
 from accuracy.paths.table import logprobs as of_words
@@ -51,12 +51,7 @@ def drift(
     relative errors. With output_dir the folder's `positions/` has the difference along the tokens. A pair that cannot
     run is a row with the status and the reason. Raises ConfigError, a ValueError, in one line.
     """
-    arguments = {
-        "dtype": dtype, "world_size": world_size, "seed": seed, "inputs": inputs, "kernel": kernel, "device": device,
-        "case_seconds": case_seconds,
-    }  # fmt: skip
-    config = _request(a, b, arguments | problem, sharding, layout)
-    return pairs(execute(config, output_dir).results)
+    return pairs(_run(locals(), a, b).results)
 
 
 @entry(OF_PROBLEM)
@@ -81,15 +76,10 @@ def attribute(
     Returns a row for each tensor that differs and place, see `accuracy.paths.table.places`; none where no bit
     differs. Raises ConfigError, a ValueError, in one line.
     """
-    arguments = {
-        "dtype": dtype, "world_size": world_size, "seed": seed, "inputs": inputs, "kernel": kernel, "device": device,
-    }  # fmt: skip
     for side in (a, b):
         if callable(side):
             raise ConfigError(f"{getattr(side, '__name__', side)} is a function, which has no places; give two paths")
-    config = _request(a, b, arguments | problem)
-    config["reruns"]["places"] = True
-    run = execute(config, output_dir)
+    run = _run(locals(), a, b, reruns={"places": True})
     return places(run.places, run.results)
 
 
@@ -119,34 +109,9 @@ def logprobs(
     p_a / p_b outside [0.8, 1.2], the errors, and the parts of attention and of all else (`accuracy.stack.logprobs`).
     Raises ConfigError, a ValueError, in one line.
     """
-    arguments = {"dtype": dtype, "world_size": world_size, "seed": seed, "kernel": kernel, "device": device}
-    config = _request(a, b, arguments | problem)
-    given = {"layers": layers, "width": width, "feed_forward": feed_forward, "vocabulary": vocabulary}
-    config["stack"] |= {**given, "weights": weights}
-    run = execute(config, output_dir)
+    stack = {"layers": layers, "width": width, "feed_forward": feed_forward, "vocabulary": vocabulary}
+    run = _run(locals(), a, b, stack=stack | {"weights": weights})
     return of_words(run.logprobs, run.results)
-
-
-def _request(
-    a: Paths, b: Paths, arguments: dict[str, Any], sharding: str = "contiguous", layout: str = "bshd"
-) -> dict[str, Any]:
-    sides = [named(_listed(each)) for each in (a, b)]
-    functions: dict[str, Callable[..., Any]] = {}
-    for _, each in sides:
-        if clash := next((name for name in each if name in functions and functions[name] is not each[name]), None):
-            raise ConfigError(f"two functions are called {clash}; give one another __name__")
-        functions |= each
-    if not functions:
-        check_of_no_function(sharding, layout)
-    one_rank = "", "@1"  # a function of b has one rank, whatever world_size is
-    texts = [
-        [*names, *(_function_text(name, sharding, layout) + ranks for name in each)]
-        for (names, each), ranks in zip(sides, one_rank, strict=True)
-    ]
-    if not all(texts):
-        raise ConfigError("no path; give a variant's or a kernel's name, or a function, on both sides")
-    keys = {"path_a": texts[0], "path_b": texts[1], "unusable": "record"}
-    return request("single_device", arguments, functions=functions, keys=keys)
 
 
 @entry(OF_PROBLEM)
@@ -183,28 +148,41 @@ def invariance(
     Returns a row for each such value and tensor, see `accuracy.paths.table.boundaries`; a row without a value where
     there is none, with the reason where nothing could be varied. Raises ConfigError, a ValueError, in one line.
     """
-    names, functions = named(_listed(path))
-    if not functions:
-        check_of_no_function(sharding, layout)
-    texts = [*names, *(_function_text(name, sharding, layout) for name in functions)]
-    arguments = {
-        "dtype": dtype, "world_size": world_size, "seed": seed, "inputs": inputs, "kernel": kernel, "device": device,
-    }  # fmt: skip
     reruns = {
         "batchmates": batchmates, "order": order, "length": length, "queries": queries, "chunk": chunk, "pages": pages,
         "splits": splits,
     }  # fmt: skip
     if not any(reruns.values()):
         raise ConfigError(f"nothing is varied; give one of {', '.join(reruns)} as a number, batchmates=16")
-    config = request("single_device", arguments | problem, functions=functions, keys={"path_a": texts})
-    config["reruns"] |= reruns
-    run = execute(config, output_dir)
+    run = _run(locals(), path, reruns=reruns)
     return boundaries(run.boundaries, run.results)
 
 
-def _listed(given: Paths) -> Any:
-    return [given] if isinstance(given, str) or callable(given) else given
+def _run(call: Mapping[str, Any], *sides: Paths, **more: Mapping[str, Any]) -> Run:
+    """Measure single device with the paths of one side or of both beside it.
 
-
-def _function_text(name: str, sharding: str, layout: str) -> str:
-    return f"given:{name}/sharding:{sharding}/layout:{layout}"
+    Args:
+        call: a public function's `locals()`.
+        sides: a, or a and b. A function of b has one rank, whatever world_size is.
+        more: changes of the configuration's nodes, `reruns` and `stack`.
+    """
+    arguments = asked(call)
+    node = {name: arguments.pop(name, default) for name, default in OF_FUNCTIONS.items()}
+    found = [named(side) for side in sides]
+    functions: dict[str, Callable[..., Any]] = {}
+    for _, each in found:
+        if clash := next((name for name in each if functions.get(name, each[name]) is not each[name]), None):
+            raise ConfigError(f"two functions are called {clash}; give one another __name__")
+        functions |= each
+    if not functions:
+        check_of_no_function(node)
+    options = "".join(f"/{name}:{value}" for name, value in node.items())
+    texts = [
+        [*names, *(f"given:{name}{options}{ranks}" for name in each)]
+        for (names, each), ranks in zip(found, ("", "@1"), strict=False)
+    ]
+    keys = dict(zip(("path_a", "path_b"), texts, strict=False)) | ({"unusable": "record"} if len(sides) == 2 else {})
+    config = request("single_device", arguments, functions=functions, keys=keys)
+    for name, changes in more.items():
+        config[name] |= changes
+    return execute(config, call["output_dir"])

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import torch.distributed as dist
 
-from accuracy.api.request import Subjects, request
+from accuracy.api.request import Subjects, asked, request
 from accuracy.api.tables import path_of
 from accuracy.config.checks import values_of
 from accuracy.config.read import Configuration
@@ -30,7 +30,7 @@ from accuracy.runtime import device as devices
 
 @dataclass(frozen=True)
 class Run:
-    """What was measured: the table, and every ring step of the cases that were traced."""
+    """The tables of a run, each as `accuracy.results.table` reads it."""
 
     results: pd.DataFrame
     steps: pd.DataFrame
@@ -80,11 +80,7 @@ def measure(
     Returns one row per case, tensor and rank (-1: all), of columns that `accuracy.columns()` explains. A case that
     raised is a row with status `failed` and the reason. Raises ConfigError, a ValueError, in one line.
     """
-    arguments = {
-        "dtype": dtype, "world_size": world_size, "seed": seed, "inputs": inputs, "kernel": kernel, "world": world,
-        "sharding": sharding, "layout": layout, "device": device, "case_seconds": case_seconds,
-    }  # fmt: skip
-    return execute(request(variant, arguments | problem), output_dir).results
+    return execute(request(variant, asked(locals())), output_dir).results
 
 
 def execute(
@@ -118,15 +114,15 @@ def execute(
         else:
             tables = _on_callers_ranks(configuration, config, plans, Path(folder), shared)
         if output_dir is None:
-            _tell_first_traceback(Path(folder))
-    place = {each.case.id: number for number, each in enumerate(plans)}
-    results, *more = (rows[rows["case_id"].isin(place)] for rows in tables)
-    results = results.sort_values("case_id", key=lambda ids: ids.map(place), kind="stable", ignore_index=True)
-    return Run(results, *(rows.reset_index(drop=True) for rows in more))
+            _log_first_traceback(Path(folder))
+    order = {each.case.id: number for number, each in enumerate(plans)}
+    tables = [rows[rows["case_id"].isin(order)].reset_index(drop=True) for rows in tables]
+    tables[0] = tables[0].sort_values("case_id", key=lambda ids: ids.map(order), kind="stable", ignore_index=True)
+    return Run(*tables)
 
 
 def _must_travel(plans: Sequence[Planned]) -> None:
-    """Raises ConfigError for a function that cannot go to the processes of its ranks, which are started here."""
+    """Raise ConfigError for a function that cannot go to the processes of its ranks, which are started here."""
     variants = {each.case.variant for each in plans if each.unsupported is None and each.case.world_size > 1}
     for text in (str(dict(variant.options).get("fn", "")) for variant in variants):
         if plugins.is_handed_over(text):
@@ -178,8 +174,8 @@ SIDE = ("steps", "hypotheses", "boundaries", "places", "logprobs")
 """The tables of a run folder that `Run` has beside its results, in its order."""
 
 
-def _tell_first_traceback(folder: Path) -> None:
-    """Of a folder that nobody keeps: what the first case that failed raised, once."""
+def _log_first_traceback(folder: Path) -> None:
+    """Log once what the first case that failed raised, where nobody keeps the folder."""
     texts = sorted((folder / table.TRACEBACKS).glob("*.txt"), key=lambda path: path.stat().st_mtime_ns)
     if texts:
         more = f" (and {len(texts) - 1} more)" if len(texts) > 1 else ""

@@ -20,7 +20,7 @@ Chosen = str | list[str] | None
 
 @entry()
 def growth(table: pd.DataFrame, *, value: str = "error_rel", tensor: Chosen = None, ax: Axes | None = None) -> Axes:
-    """A value over all ranks against the world size, a line for each setting and tensor. tensor: one or several of
+    """Draw a value over all ranks against the world size, a line for each setting and tensor. tensor: one or several of
     out, lse, dq, dk, dv, delta; None: out, dq, dk and dv. Raises ConfigError."""
     rows = _rows(table, value, tensor, ("world_size",))
     rows = rows[rows["rank"] == ALL_RANKS]
@@ -33,7 +33,7 @@ def growth(table: pd.DataFrame, *, value: str = "error_rel", tensor: Chosen = No
 
 @entry()
 def by_rank(table: pd.DataFrame, *, value: str = "error_rel", tensor: Chosen = None, ax: Axes | None = None) -> Axes:
-    """A value of each rank of the largest world, a line for each setting and tensor; arguments as in `growth`."""
+    """Draw a value of each rank of the largest world, a line for each setting and tensor; arguments as in `growth`."""
     rows = _rows(table, value, tensor, ("rank",))
     rows = rows[(rows["rank"] != ALL_RANKS) & (rows["world_size"] == rows["world_size"].max())]
     axes = _lines(rows, value, "rank", ax)
@@ -43,7 +43,7 @@ def by_rank(table: pd.DataFrame, *, value: str = "error_rel", tensor: Chosen = N
 
 @entry()
 def heatmap(table: pd.DataFrame, *, value: str = "x_single_device", ax: Axes | None = None) -> Axes:
-    """A value over all ranks, a row for each setting and a column for each tensor; colours are logarithmic."""
+    """Draw a value over all ranks, a row for each setting and a column for each tensor; colours are logarithmic."""
     rows = _rows(table, value, list(ALL_TENSORS), ())
     rows = rows[rows["rank"] == ALL_RANKS].assign(setting=lambda each: _labels(each, ("tensor",)))
     grid = rows.groupby(["setting", "tensor"], sort=False)[value].agg(_mean).unstack("tensor")
@@ -96,7 +96,7 @@ def _lines(rows: pd.DataFrame, value: str, along: str, ax: Axes | None) -> Axes:
 
 
 def _labels(rows: pd.DataFrame, but: tuple[str, ...]) -> pd.Series:
-    """The variant and whatever else tells the rows apart, in a word each."""
+    """Return the variant and whatever else tells the rows apart, in a word each."""
     labels = rows["variant"].astype(str)
     for name in dict.fromkeys(name for name in ("tensor", *KEYS) if name in rows and name not in ("variant", *but)):
         values = rows[name].astype(str)

@@ -24,14 +24,14 @@ RECORDER = pytest.StashKey[Any]()  # there once something was measured
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--accuracy-baseline` and `--accuracy-record`."""
+    """Add `--accuracy-baseline` and `--accuracy-record`."""
     add = parser.getgroup("accuracy", "numerical accuracy of attention").addoption
     add("--accuracy-baseline", type=Path, metavar="FOLDER", help="fail where accuracy_gate finds a cell worse")
     add("--accuracy-record", type=Path, metavar="FOLDER", help="write what accuracy_gate measures, as a run")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Mistakes in the words are told before anything is measured: several workers would each write a run.json of their
+    """Refuse mistakes in the words before anything is measured: several workers would each write a run.json of their
     own tests."""
     baseline = config.getoption("--accuracy-baseline")
     if baseline and not baseline.is_dir():
@@ -45,22 +45,22 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """The record of a run is closed."""
+    """Close the record of a run."""
     if RECORDER in session.config.stash and session.exitstatus != pytest.ExitCode.INTERRUPTED:
         session.config.stash[RECORDER].close()
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """What a reader must know of the baseline."""
-    for note in config.stash[RECORDER].said() if RECORDER in config.stash else ():
+    """Print what a reader must know of the baseline."""
+    for note in config.stash[RECORDER].summary() if RECORDER in config.stash else ():
         terminalreporter.write_line(f"accuracy: {note}")
 
 
 @pytest.fixture
 def accuracy_gate(request: pytest.FixtureRequest) -> Callable[..., "pd.DataFrame"]:
-    """measure(fn, *, seeds=range(8), limits=..., **how) -> rows; how: as `accuracy.assert_accurate` has it.
+    """Return measure(fn, *, seeds=range(8), limits=..., **how) -> rows; how: as `accuracy.assert_accurate` has it.
 
-    Fails the test with the worst cells where the portable rules, or the baseline, say so.
+    It fails the test with the worst cells where the portable rules, or the baseline, say so.
     """
 
     def measure(

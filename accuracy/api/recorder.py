@@ -27,7 +27,7 @@ EXPERIMENT = "pytest"
 
 
 class Recorder:
-    """A session's rows; folder: where they are written, by the first rank, as every rank has the same."""
+    """A session's rows, written to a folder by the first rank, as every rank has the same."""
 
     def __init__(self, baseline: Path | None, folder: Path | None) -> None:
         self.baseline, self.folder = baseline, folder if os.environ.get("RANK", "0") == "0" else None
@@ -42,8 +42,8 @@ class Recorder:
         self.rows += rows
         if self.folder is not None:
             for case in {row["case_id"] for row in rows}:
-                mine = [{**row, "experiment": EXPERIMENT} for row in rows if row["case_id"] == case]
-                storage.write_case(self.folder, case, mine)
+                of_case = [{**row, "experiment": EXPERIMENT} for row in rows if row["case_id"] == case]
+                storage.write_case(self.folder, case, of_case)
         self.write(ended=None)
 
     def close(self) -> None:
@@ -56,7 +56,7 @@ class Recorder:
             storage.write_json(self.folder / "run.json", self._about(self.rows, ended))
 
     def judge(self, rows: Sequence[table.Row], limits: Limits | None) -> str | None:
-        """What is wrong with a test's rows, as accuracy check prints it; None where nothing is."""
+        """Return what is wrong with a test's rows, as accuracy check prints it; None where nothing is."""
         about = self._about(rows, now())
         content = pa.Table.from_pylist(rows, schema=table.RESULTS_SCHEMA)
         run = of_table(self.folder or Path(EXPERIMENT), json.loads(json.dumps(about, default=str)), content)
@@ -68,8 +68,8 @@ class Recorder:
             self.expected |= set() if decision.hard else set(measured(baseline))
         return None if decision.exit is Exit.OK else terminal(decision)
 
-    def said(self) -> Iterable[str]:
-        """What a reader must know of the baseline, what it has and no test of this session measured among it."""
+    def summary(self) -> Iterable[str]:
+        """Return what a reader must know of the baseline, and how much of it no test of this session measured."""
         number = len(self.expected - self.judged)
         left_out = [f"{number} cells of the baseline were measured by no test of this session"] if number else []
         return dict.fromkeys([*self.notes, *left_out])

@@ -1,7 +1,7 @@
-"""What does a call ask for? The arguments of `measure` and `diagnose` as the configuration of a run."""
+"""What does a call ask for? The arguments of a public function as the configuration of a run."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from accuracy.config.compose import compose, nodes
@@ -11,75 +11,83 @@ from accuracy.core.errors import ConfigError
 
 Function = Callable[..., Any]
 Subjects = str | Function | Iterable[str | Function] | Mapping[str, Function]  # a mapping gives the functions' names
-SETTINGS = ("dtype", "world_size", "seed", "inputs", "kernel", "world", "sharding", "layout", "device",
-            "case_seconds")  # fmt: skip
+OF_FUNCTIONS = {"sharding": "contiguous", "layout": "bshd"}
+"""What only functions have, a variant has its own; with the defaults."""
+SETTINGS = ("dtype", "world_size", "seed", "inputs", "kernel", "world", *OF_FUNCTIONS, "device", "case_seconds")
+
+
+def asked(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a public function was called with, those of the problem among them.
+
+    Args:
+        call: the function's `locals()`, in which `problem` has the keywords that its signature does not name.
+    """
+    return {name: call[name] for name in SETTINGS if name in call} | call["problem"]
 
 
 def request(
     subjects: Subjects,
     arguments: Mapping[str, Any],
-    words: tuple[str, ...] = (),
+    words: Sequence[str] = (),
     functions: Mapping[str, Function] | None = None,
     keys: Mapping[str, Any] | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the configuration of a run.
 
-    arguments: of a call, None: as the words have it; words: overrides of the command line; functions: further ones,
-    which other keys name as given:NAME; keys: further keys; defaults: of the problem, for what nobody gave. Raises
-    ConfigError.
+    Args:
+        subjects: what is measured.
+        arguments: as `asked` returns them; None: as the words have it.
+        words: overrides of the command line.
+        functions: further ones, which other keys name as given:NAME.
+        keys: further keys.
+        defaults: of the problem, for what nobody chose.
+
+    Raises:
+        ConfigError: for an argument that cannot be.
     """
     arguments = {name: plain(value) for name, value in arguments.items() if value is not None}
-    given_keys = {_key(name) for name in arguments}
+    chosen = {_key(name) for name in arguments}
     settings = {name: arguments.pop(name) for name in SETTINGS if name in arguments}
-    node = {"forward": "callable", "backward": "callable", "sharding": settings.pop("sharding", "contiguous"),
-            "layout": settings.pop("layout", "bshd")}  # fmt: skip
+    node = {"forward": "callable", "backward": "callable"}
+    node |= {name: settings.pop(name, default) for name, default in OF_FUNCTIONS.items()}
     names, subject_functions = named(subjects)
-    chosen = nodes("variant", names) if names else {}
+    variants = nodes("variant", names) if names else {}
     texts = plugins.hand_over({**subject_functions, **(functions or {})})
     if not texts:
-        check_of_no_function(node["sharding"], node["layout"])
-    handed = {name: {**node, "fn": texts[name]} for name in subject_functions}
+        check_of_no_function(node)
+    variants |= {name: {**node, "fn": texts[name]} for name in subject_functions}
     for group in ("kernel", "inputs"):
         if group in settings and not isinstance(settings[group], dict):
             settings[group] = nodes(group, settings[group] if isinstance(settings[group], list) else [settings[group]])
-    worlds = nodes("world", [settings.pop("world", "simulated")])
+    world = nodes("world", [settings.pop("world", "simulated")])
     config = compose(*words)
-    config |= {
-        "workers": 1,
-        "report": False,
-        **settings,
-        "variant": {**chosen, **handed},
-        "world": worlds,
-        **(keys or {}),
-    }
+    config |= {"workers": 1, "report": False, **settings, "variant": variants, "world": world, **(keys or {})}
     config["problem"] |= {**(defaults or {}), **arguments}
-    return resolved(replayed(config, given_keys | keys_of(words)), given_keys - {"world"})
+    return resolved(replayed(config, chosen | keys_of(words)), chosen - {"world"})
 
 
-def check_of_no_function(sharding: str, layout: str) -> None:
-    """Raises ConfigError where a sharding or a layout came without a function that it could be of."""
-    if (sharding, layout) != ("contiguous", "bshd"):
+def check_of_no_function(arguments: Mapping[str, Any]) -> None:
+    """Raise ConfigError where a sharding or a layout came without a function that it could be of."""
+    if any(arguments[name] != default for name, default in OF_FUNCTIONS.items()):
         raise ConfigError("sharding and layout are those of a function; a variant has its own: drop them")
 
 
 def _key(name: str) -> str:
     """Return an argument's name on the command line."""
-    if name in ("sharding", "layout"):
+    if name in OF_FUNCTIONS:
         return f"variant.{name}"
     return name if name in SETTINGS else f"problem.{name}"
 
 
 def named(subjects: Subjects) -> tuple[list[str], dict[str, Function]]:
-    """Texts, and functions by name. Raises ConfigError."""
+    """Return the texts among subjects, and the functions by name. Raises ConfigError."""
     if isinstance(subjects, Mapping):
         pairs = list(subjects.items())
-    elif isinstance(subjects, str) or callable(subjects):
-        pairs = [(_name(subjects), subjects)]
-    elif isinstance(subjects, Iterable):
+    elif isinstance(subjects, Iterable) and not isinstance(subjects, str) and not callable(subjects):
         pairs = [(_name(each), each) for each in subjects]
     else:
-        pairs = [("", subjects)]
+        pairs = [(_name(subjects), subjects)]
     if not pairs:
         raise ConfigError("nothing to measure; give a variant's name, a function, or a list of them")
     for name, each in pairs:
@@ -94,14 +102,14 @@ def named(subjects: Subjects) -> tuple[list[str], dict[str, Function]]:
 
 
 def _name(subject: Any) -> str:
-    """Of a variant or a function; of a lambda `lambda`, of a partial the name of what it calls."""
+    """Return the name of a variant or a function; of a lambda `lambda`, of a partial the name of what it calls."""
     called = getattr(subject, "func", subject)
     name = getattr(called, "__name__", type(called).__name__)
     return subject if isinstance(subject, str) else re.sub(r"\W", "", name)
 
 
 def plain(value: Any) -> Any:
-    """Numbers, words, lists and dicts as YAML has them; `torch.bfloat16` is a word."""
+    """Return numbers, words, lists and dicts as YAML has them; `torch.bfloat16` is a word."""
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, str | bool | int | float) or value is None:

@@ -16,20 +16,20 @@ Table = pd.DataFrame | str | Path
 
 @entry()
 def load(folder: str | Path) -> pd.DataFrame:
-    """The table of a run folder or of a published one, one row per case, tensor and rank. Raises ConfigError, a
+    """Return the table of a run folder or of a published one, one row per case, tensor and rank. Raises ConfigError, a
     ValueError, in one line for a folder that is missing, damaged or of a later version."""
     return read_run(path_of("folder", folder)).results
 
 
 def path_of(name: str, given: object) -> Path:
-    """A path as an argument has it. Raises ConfigError."""
+    """Return an argument as a path. Raises ConfigError."""
     if not isinstance(given, str | Path) or not str(given).strip():
         raise ConfigError(f"{name}={given!r} is no folder; give its path as text or as a pathlib.Path")
     return Path(given)
 
 
 def columns() -> pd.DataFrame:
-    """What each column of the table is: its `unit` ("" for names; "tensor's": as the tensor itself) and its
+    """Return what each column of the table is: its `unit` ("" for names; "tensor's": as the tensor itself) and its
     `meaning`, by name."""
     rows = [{"column": name, "unit": each.unit, "meaning": each.meaning} for name, each in glossary.COLUMNS.items()]
     return pd.DataFrame(rows).set_index("column")
@@ -37,7 +37,7 @@ def columns() -> pd.DataFrame:
 
 @entry()
 def compare(a: Table, b: Table) -> pd.DataFrame:
-    """b beside a, one row for each setting and tensor that both have.
+    """Compare b with a, one row for each setting and tensor that both have.
 
     a, b: tables of `accuracy.measure`, or folders of runs. A setting in which each of them has one value is compared
     across, as the variant of two functions: `attrs["across"]` of the result names it with both values. Cells are joined

@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,8 +75,7 @@ def measure(
     runnable = [each.case for each in pending if each.unsupported is None]
     workers = min(configuration.workers, len(runnable))
     if real := [case.world_size for case in runnable if case.world == "processes"]:
-        from accuracy.execute.ranks import agent  # and torch's, which others need not wait for
-
+        agent = import_module("accuracy.execute.ranks.agent")  # and torch's, which others need not wait for
         yield from agent.measure(task_of(configuration, folder, pending, max(real)), pending, begin)
     elif workers > 1 or (workers and (start.only_workers_measure or configuration.case_seconds < math.inf)):
         from accuracy.execute import pool

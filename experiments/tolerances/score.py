@@ -34,6 +34,7 @@ from accuracy.runtime.sharding import cut, token_map
 from accuracy.simulate.program import simulate
 from accuracy.world.simulated import RankFailed
 from tests.fault import measure
+from tests.fault.planted import PARTS
 
 rules = plugins.load(str(Path(__file__).with_name("rules.py")))
 RULES, Given = rules.RULES, rules.Given
@@ -139,15 +140,15 @@ def finite(x: Tensor) -> bool:
 def faults() -> pd.DataFrame:
     """By fault: which rules catch it in some dtype."""
     pipeline, rows = Pipeline("tolerances", Cache(None, 0.0)), []
-    for fault in measure.by_name().values():
+    for name, fault in PARTS.items():
         where = [word for word in fault.where if word != "~also"]
         words = [*measure.KERNEL, "inputs=gaussian", f"dtype=[{','.join(DTYPES)}]", "world_size=4", *where]
         caught: set[str] = set()
         ran = 0
         try:
-            cases = plans({fault.name: measure._node(fault.name)}, *words)
+            cases = plans({name: measure.node(name)}, *words)
         except ConfigError as error:
-            print("left out", fault.name, str(error)[:100], file=sys.stderr)
+            print("left out", name, str(error)[:100], file=sys.stderr)
             continue
         for case in cases:
             targets = pipeline.targets(case)
@@ -162,14 +163,14 @@ def faults() -> pd.DataFrame:
             ran += 1
             caught |= set(refused(case, targets, x))
         if ran:
-            rows.append({"fault": fault.name, **{name: name in caught for name in (OURS, *RULES)}})
+            rows.append({"fault": name, **{rule: rule in caught for rule in (OURS, *RULES)}})
     return pd.DataFrame(rows)
 
 
 def healthy() -> pd.DataFrame:
     """By setting: which rules fail it; None where a rule does not know the dtype."""
     pipeline, rows = Pipeline("tolerances", Cache(None, 0.0)), []
-    nodes = {name: measure._node(name) for name in HEALTHY}
+    nodes = {name: measure.node(name) for name in HEALTHY}
     words = (
         f"dtype=[{','.join(DTYPES)}]",
         "world_size=[1,4]",
@@ -192,7 +193,7 @@ def zeros() -> pd.DataFrame:
     words = ("problem.seqlen=1024", "problem.heads=2", "problem.heads_kv=2", "problem.head_dim=32", "problem.mask=full")
     scale = "problem.softmax_scale=0.17677669529663687"
     for inputs in ("gaussian", "sum_loss"):
-        for case in plans({"ring": measure._node("ring")}, *words, scale, f"inputs={inputs}", "world_size=4",
+        for case in plans({"ring": measure.node("ring")}, *words, scale, f"inputs={inputs}", "world_size=4",
                           f"dtype=[{','.join(DTYPES)}]", "kernel=eager"):  # fmt: skip
             targets = pipeline.targets(case)
             right = {name: targets.rounded[name].double() for name in TENSORS}

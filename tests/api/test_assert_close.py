@@ -83,6 +83,7 @@ def returned(dtype: str) -> tuple[Any, dict[str, Tensor]]:
     return x, dict(zip(("out", "lse", "dq", "dk", "dv"), (out.detach(), lse.detach(), *gradients), strict=True))
 
 
+@pytest.mark.stress(16, "tensor", "fault", "dtype")
 @pytest.mark.parametrize("tensor", ["out", "dq", "dk", "dv"])
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
@@ -104,49 +105,38 @@ def test_what_is_not_finite_and_what_has_another_shape_fails() -> None:
         accuracy.assert_close(found["out"][:, 1:], x.q, x.k, x.v, causal=True)
     with pytest.raises(AssertionError, match="out came as float32, expected bfloat16"):
         accuracy.assert_close(found["out"], x.q.bfloat16(), x.k.bfloat16(), x.v.bfloat16(), causal=True)
-
-
-def test_an_input_that_is_not_finite_is_no_fault_of_the_function() -> None:
-    x, found = returned("float32")
     q = x.q.clone()
-    q[0, 5, 1, 2] = math.nan
+    q[0, 5, 1, 2] = math.nan  # no fault of the function
     with pytest.raises(accuracy.ConfigError, match="q has 1 value not finite"):
         accuracy.assert_close(found["out"], q, x.k, x.v, causal=True)
 
 
-def test_heads_taken_for_tokens_are_told_with_the_failure() -> None:
-    x, found = returned("bfloat16")
-    swapped = [each.transpose(1, 2) for each in (found["out"], x.q, x.k, x.v)]
-    with pytest.raises(AssertionError, match=r"of \(B, H, S, D\) say layout='bhsd'"):
-        accuracy.assert_close(*swapped)
-
-
-def test_heads_may_come_before_tokens() -> None:
+def test_heads_may_come_before_tokens_and_are_told_with_the_failure_where_it_is_not_said() -> None:
     x, found = returned("bfloat16")
     q, k, v, dout, out, dq = (each.transpose(1, 2) for each in (*x.tensors, found["out"], found["dq"]))
     errors = accuracy.assert_close(out, q, k, v, dout=dout, dq=dq, lse=found["lse"], causal=True, layout="bhsd")
     assert set(errors) == {"out", "lse", "dq"}
     assert 0 < errors["dq"] < 2**-8
+    with pytest.raises(AssertionError, match=r"of \(B, H, S, D\) say layout='bhsd'"):
+        accuracy.assert_close(out, q, k, v)
 
 
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ({"layout": "hsd"}, "layout 'hsd' is unknown"),
-        ({"policy": "loose"}, "policy 'loose' is unknown"),
-        ({"dq": torch.zeros(1)}, "gradients need dout"),
-        ({"actual": None}, "NoneType is no out"),
-        ({"k": torch.zeros(1, 96, 3, 32)}, "does not fit q"),
-        ({"v": torch.zeros(1, 96, 2, 32, dtype=torch.int32)}, "give one dtype of"),
-        ({"q": "q"}, "q is a str, expected a tensor"),
-    ],
-)
-def test_mistakes_are_one_line(change: dict[str, Any], told: str) -> None:
+MISTAKES: dict[str, dict[str, Any]] = {
+    "layout 'hsd' is unknown": {"layout": "hsd"}, "policy 'loose' is unknown": {"policy": "loose"},
+    "gradients need dout": {"dq": torch.zeros(1)}, "NoneType is no out": {"actual": None},
+    "does not fit q": {"k": torch.zeros(1, 96, 3, 32)},
+    "give one dtype of": {"v": torch.zeros(1, 96, 2, 32, dtype=torch.int32)},
+    "q is a str, expected a tensor": {"q": "q"},
+}  # fmt: skip
+
+
+def test_mistakes_are_one_line() -> None:
     x, found = returned("float32")
-    arguments = {"actual": found["out"], "q": x.q, "k": x.k, "v": x.v, "causal": True} | change
-    with pytest.raises(accuracy.ConfigError, match=told) as caught:
-        accuracy.assert_close(**arguments)
-    assert "\n" not in str(caught.value)
+    for message, change in MISTAKES.items():
+        arguments = {"actual": found["out"], "q": x.q, "k": x.k, "v": x.v, "causal": True} | change
+        with pytest.raises(accuracy.ConfigError, match=message) as caught:
+            accuracy.assert_close(**arguments)
+        assert "\n" not in str(caught.value)
 
 
 def test_it_needs_torch_alone() -> None:
@@ -172,13 +162,11 @@ def of_flash_attention(
     return of_assert_accurate(q, k, v, causal=is_causal, softmax_scale=scale, group=None)
 
 
-@pytest.mark.parametrize("function", [of_assert_accurate, of_flash_attention])
-@pytest.mark.parametrize("how", [{}, {"causal": True}, {"causal": True, "softmax_scale": 0.3}])
-def test_a_function_is_called_with_the_mask_and_scale_that_it_has_parameters_for(
-    function: Callable[..., Tensor], how: dict[str, Any]
-) -> None:
+def test_a_function_is_called_with_the_mask_and_scale_that_it_has_parameters_for() -> None:
     q, k, v = (torch.randn(1, 24, 2, 8, generator=torch.Generator().manual_seed(x)) for x in range(3))
-    accuracy.assert_close(function, q, k, v, dout=q, **how)
+    for function in (of_assert_accurate, of_flash_attention):
+        for how in ({}, {"causal": True}, {"causal": True, "softmax_scale": 0.3}):
+            accuracy.assert_close(function, q, k, v, dout=q, **how)
 
 
 def test_switches_of_the_process_are_the_function_s_and_stay() -> None:

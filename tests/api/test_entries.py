@@ -1,6 +1,7 @@
 """Every public entry is called on tensors of each device: on the CPU here, on a GPU by `make test-gpu`."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -10,6 +11,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import accuracy
 from accuracy.cli import listing
+from accuracy.cli.run import subcommand
+from accuracy.verdict.label import BUGS
 from tests.processes import python
 
 pytestmark = pytest.mark.xdist_group("entries")
@@ -36,7 +39,9 @@ def tensors(device: str, dtype: torch.dtype = torch.bfloat16) -> list[torch.Tens
     return [torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes]
 
 
+@cache
 def measured(device: str) -> pd.DataFrame:
+    """The rows that several entries read."""
     return accuracy.measure({"mine": attention}, device=device, seed=[0, 1], **SMALL)
 
 
@@ -63,8 +68,9 @@ def measure(device: str, folder: Path) -> None:
 
 def diagnose(device: str, folder: Path) -> None:
     how = {"dtype": "bfloat16", "device": device, "seqlen": 64, "heads": 2, "heads_kv": 1, "head_dim": 32}
-    assert accuracy.diagnose({"mine": attention}, **how).label == "rounding"
-    assert accuracy.diagnose({"mine": wrong}, **how).is_bug
+    found = accuracy.diagnose({"mine": attention, "theirs": wrong}, **how)
+    bugs = set(found.verdicts.loc[found.verdicts["label"].isin(BUGS), "variant"])
+    assert (found.is_bug, bugs) == (True, {"theirs"})
 
 
 def assert_accurate(device: str, folder: Path) -> None:
@@ -162,36 +168,28 @@ def test_the_fixture_works_on_every_device(device: str, accuracy_gate) -> None: 
 WORDS = ("problem.seqlen=64", "problem.heads=2", "problem.heads_kv=1", "problem.head_dim=32")
 
 
-def run(command: str, *words: str, folder: Path, status: int = 0) -> str:
-    """What `accuracy COMMAND` prints; `run`: `accuracy` with words of Hydra alone."""
-    done = python("-m", "accuracy", *([] if command == "run" else [command]), *words, folder=folder)
-    assert done.returncode == status, done.stdout + done.stderr
-    return done.stdout
-
-
-def command_accuracy(device: str, folder: Path) -> None:
-    said = run("run", "variant=[ring,single_device]", "world_size=[1,2]", "seed=[0,1]", f"device={device}", *WORDS,
-               "output_dir=run", folder=folder)  # fmt: skip
-    assert "0 failed" in said
+def command_accuracy(run: Callable[..., None], device: str, folder: Path) -> None:
+    words = "variant=[ring,single_device]", "world_size=[1,2]", "seed=[0,1]", f"device={device}", *WORDS
+    done = python("-m", "accuracy", *words, "output_dir=run", folder=folder)  # as a process, which starts workers
+    assert (done.returncode, "0 failed" in done.stdout) == (0, True), done.stdout + done.stderr
     for command in (("report", "run"), ("check", "run", "--part"), ("accept", "run", "--to", "baseline")):
-        run(*command, folder=folder)
-    run("check", "run", "--baseline", "baseline", folder=folder)
+        run(*command)
+    run("check", "run", "--baseline", "baseline")
 
 
-def command_judge_and_reduce(device: str, folder: Path) -> None:
-    run("judge", str(captured(device, folder)), f"--device={device}", folder=folder)
+def command_judge_and_reduce(run: Callable[..., None], device: str, folder: Path) -> None:
+    run("judge", str(captured(device, folder)), f"--device={device}")
     q, k, v, dout = tensors(device)
     with accuracy.capture(None, folder / "wrong", functions=[f"{__name__}:wrong"]):
         globals()["wrong"](q.requires_grad_(), k.requires_grad_(), v.requires_grad_()).backward(dout)
     accuracy.capture.wait()
-    run("judge", str(folder / "wrong"), f"--device={device}", folder=folder, status=5)
-    run("reduce", str(folder / "wrong"), "--to=least.py", f"--device={device}", folder=folder)
-    assert python("least.py", folder=folder).returncode == 1
+    run("judge", "wrong", f"--device={device}", status=5)
+    run("reduce", "wrong", "--to=least.py", f"--device={device}")
+    assert python("least.py", folder=folder).returncode == 1  # a file that stands alone
 
 
-def command_tolerance(device: str, folder: Path) -> None:
-    run("tolerance", "q_shape=1,64,2,32", "dtype=bfloat16", "kernel=eager", "seeds=2", f"device={device}",
-        folder=folder)  # fmt: skip
+def command_tolerance(run: Callable[..., None], device: str, folder: Path) -> None:
+    run("tolerance", "q_shape=1,64,2,32", "dtype=bfloat16", "kernel=eager", "seeds=2", f"device={device}")
 
 
 COMMANDS = {
@@ -200,10 +198,24 @@ COMMANDS = {
 MAINTAINERS = {"publish"}  # of tables: it takes no tensors
 
 
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., None]:
+    """run(*words, status=0): `accuracy WORDS`, a subcommand, in this process and in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def ran(*words: str, status: int = 0) -> None:
+        found = subcommand(words)
+        assert found == status, capsys.readouterr()
+
+    return ran
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_works_on_every_device(command: str, device: str, tmp_path: Path) -> None:
-    COMMANDS[command](device, tmp_path)
+def test_every_command_works_on_every_device(
+    command: str, device: str, run: Callable[..., None], tmp_path: Path
+) -> None:
+    COMMANDS[command](run, device, tmp_path)
 
 
 def test_no_command_is_left_out() -> None:

@@ -21,13 +21,18 @@ def wrong_backward(q, k, v, **how):
 
 
 @pytest.fixture(scope="module")
-def healthy() -> pd.DataFrame:
-    return accuracy.measure(bshd, dtype="float32", seed=[0, 1, 2], **SMALL)
+def both() -> pd.DataFrame:
+    return accuracy.measure([bshd, wrong_backward], dtype="float32", seed=[0, 1, 2], **SMALL)
 
 
-@pytest.fixture(scope="module")
-def faulty() -> pd.DataFrame:
-    return accuracy.measure(wrong_backward, dtype="float32", seed=[0, 1, 2], **SMALL)
+@pytest.fixture
+def healthy(both: pd.DataFrame) -> pd.DataFrame:
+    return both[both["variant"] == "bshd"]
+
+
+@pytest.fixture
+def faulty(both: pd.DataFrame) -> pd.DataFrame:
+    return both[both["variant"] == "wrong_backward"]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +59,9 @@ def test_no_folder_of_the_package_has_the_name_of_a_public_function() -> None:
     assert not folders & set(accuracy.__all__)
 
 
-def test_of_two_functions_the_tensor_that_got_worse_is_named(healthy: pd.DataFrame, faulty: pd.DataFrame) -> None:
+def test_of_two_functions_the_tensor_that_got_worse_is_named_and_tables_without_a_common_cell_are_refused(
+    healthy: pd.DataFrame, faulty: pd.DataFrame, ring: pd.DataFrame
+) -> None:
     found = accuracy.compare(healthy, faulty)
     labels = dict(zip(found["tensor"], found["label"], strict=True))
     assert labels["dq"] == "regression"
@@ -63,9 +70,6 @@ def test_of_two_functions_the_tensor_that_got_worse_is_named(healthy: pd.DataFra
     assert found.attrs["across"]["variant"] == ("bshd", "wrong_backward")
     other = accuracy.compare(faulty, healthy)
     assert dict(zip(other["tensor"], other["label"], strict=True))["dq"] == "improved"
-
-
-def test_tables_without_a_common_cell_are_not_compared(healthy: pd.DataFrame, ring: pd.DataFrame) -> None:
     with pytest.raises(ValueError, match="share no measured cell"):
         accuracy.compare(healthy, ring)
 

@@ -6,39 +6,13 @@ HUGE = "9" * 400
 NEVER = ["[[]]", "{a:1}", "[1,[2]]", "[", "]", "{", "'", "${nope}", "${oc.env:NO_SUCH_VARIABLE}", "[]]", "a,b", "\\"]
 """Values that are right nowhere: nested, unbalanced, of nothing."""
 TEXTS = ["''", "'\x1b[31m'", "'two\nlines'", "../x", "/", "no_such_word", "'  '", "é", "'\x00'", "\u2028", "%n"]
-NOT_WHOLE = [
-    *NEVER,
-    *TEXTS,
-    "true",
-    "nan",
-    "inf",
-    "-inf",
-    "1e400",
-    "0.5",
-    "-1",
-    "-" + HUGE,
-    HUGE,
-    "{}",
-    "[nan]",
-    "[-1]",
-]
+NOT_WHOLE = [*NEVER, *TEXTS, "true", "nan", "inf", "-inf", "1e400", "0.5", "-1", "-" + HUGE, HUGE, "{}", "[nan]",
+             "[-1]"]  # fmt: skip
 NO_FLAG = [*NEVER, *TEXTS, "nan", "0.5", "-1", HUGE, "null", "[true]", "2", "{}", "yes please"]
 NO_WORD = [*NEVER, *TEXTS, "nan", "inf", "-1", HUGE, "true", "{}", "[null]", "[nan]"]
 NO_NUMBER = [*NEVER, *TEXTS, "true", "nan", "-inf", "-1", "-" + HUGE, "{}", "[true]", "'1'"]
-NO_PATH = [
-    *NEVER[:-1],
-    "''",
-    "'  '",
-    "true",
-    "nan",
-    "inf",
-    "[a,b]",
-    "{}",
-    "'\x1b[31m'",
-    "'a\x00b'",
-    "'two\nlines'",
-    "0.5",
-]
+NO_PATH = [*NEVER[:-1], "''", "'  '", "true", "nan", "inf", "[a,b]", "{}", "'\x1b[31m'", "'a\x00b'", "'two\nlines'",
+           "0.5"]  # fmt: skip
 
 KINDS = {
     "world_size seed problem.batch problem.heads problem.head_dim problem.seqlen problem.window problem.seqlen_q"

@@ -30,18 +30,8 @@ def some_bytes(content: bytes, draw: random.Random) -> bytes:
 
 def other(content: bytes, draw: random.Random) -> bytes:
     whole = [
-        b"",
-        b"null",
-        b"[]",
-        b"{}",
-        b"[" * 5000,
-        b"9" * 400,
-        b"NaN",
-        b"\x00" * 64,
-        b'"x"',
-        b"PAR1PAR1",
-        b"\xff\xfe",
-    ]
+        b"", b"null", b"[]", b"{}", b"[" * 5000, b"9" * 400, b"NaN", b"\x00" * 64, b'"x"', b"PAR1PAR1", b"\xff\xfe",
+    ]  # fmt: skip
     return draw.choice([*whole, draw.randbytes(draw.randrange(200))])
 
 

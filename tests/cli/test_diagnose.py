@@ -14,7 +14,7 @@ SHORT = (
     "kernel=eager",
     "dtype=[bfloat16,float64]",
 )
-WRONG = [f"+variant.wrong.{way}=tests.fault.planted.dropped_key" for way in ("forward", "backward")]
+WRONG = [f"+variant.wrong.{way}=tests.fault.planted:dropped_key" for way in ("forward", "backward")]
 CASES = {
     "rounding": (("variant=ring",), 0, "ring merely rounds"),
     "logic": (("variant=[]", *WRONG, "+variant.wrong.sharding=contiguous"), FAULTY, "wrong at any precision"),

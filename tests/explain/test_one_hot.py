@@ -121,7 +121,7 @@ def test_a_gradient_of_a_wrong_delta_leaves_out_no_pair(times: float) -> None:
 
 
 def test_other_inputs_and_more_tokens_than_a_row_tells_apart_are_not_counted() -> None:
-    broken = "variant=[]", "+variant.planted.forward=tests.fault.planted.dropped_key", "world_size=4"
+    broken = "variant=[]", "+variant.planted.forward=tests.fault.planted:dropped_key", "world_size=4"
     broken = *broken, "+variant.planted.backward=ring", "+variant.planted.sharding=contiguous", "dtype=float32"
     assert [bool(rows) for _, rows in measured(*broken)] == [True]
     assert [bool(rows) for _, rows in measured(*broken, "inputs=[]", "inputs=gaussian")] == [False]

@@ -24,7 +24,7 @@ def steps(*overrides: str, folders: Sequence[Path] = ()) -> pd.DataFrame:
 
 def fault(name: str, *more: str) -> pd.DataFrame:
     parts = ("forward", "backward")
-    words = [f"+variant.planted.{part}=tests.fault.planted.{name}" for part in parts]
+    words = [f"+variant.planted.{part}=tests.fault.planted:{name}" for part in parts]
     return steps("variant=[]", *words, "+variant.planted.sharding=contiguous", *more)
 
 

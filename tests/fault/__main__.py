@@ -13,6 +13,7 @@ from tqdm import tqdm
 from accuracy.core.errors import unknown
 from accuracy.verdict.verdict import verdicts
 from tests.fault import healthy, measure, rates
+from tests.fault.planted import PARTS
 
 FAILED = 1
 OF_FAULTS = ("~also.trace", "also.explain.dtype=float64")  # traces name steps, not verdicts; one dtype proves a cause
@@ -29,36 +30,36 @@ def main() -> int:
     add("--stress", action="store_true", help="healthy variants in every shape, not in a sample")
     add("--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="side by side; by default all cores")
     add("words", nargs="*", metavar="KEY=VALUE")
-    given = parser.parse_args()
-    faults = measure.by_name()
-    for name in given.fault or ():
-        if name not in faults:
-            raise unknown("--fault", name, list(faults))
-    chosen = [faults[name] for name in given.fault or faults]
-    variants = [] if given.fault else measure.healthy()
-    shapes = [] if given.fault else [*healthy.SHAPES] if given.stress else healthy.sample(given.shapes)
-    jobs = [(variants, given.words)] if variants else []  # the longest first
-    jobs += [(variants, (*healthy.overrides(shape), *given.words)) for shape in shapes]
-    alike = [fault.name for fault in sorted(chosen, key=lambda fault: fault.where)]
+    words = parser.parse_args()
+    for name in words.fault or ():
+        if name not in PARTS:
+            raise unknown("--fault", name, list(PARTS))
+    chosen = {name: PARTS[name] for name in words.fault or PARTS}
+    variants = [] if words.fault else measure.healthy()
+    shapes = [] if words.fault else [*healthy.SHAPES] if words.stress else healthy.sample(words.shapes)
+    jobs = [(variants, words.words)] if variants else []  # the longest first
+    jobs += [(variants, (*healthy.overrides(shape), *words.words)) for shape in shapes]
+    alike = sorted(chosen, key=lambda name: chosen[name].where)
     batches = [alike[begin : begin + TOGETHER] for begin in range(0, len(alike), TOGETHER)]
-    jobs += [(names, (*OF_FAULTS, *given.words)) for names in batches]
-    tables = measure.side_by_side(jobs, min(given.processes, len(jobs)))
+    jobs += [(names, (*OF_FAULTS, *words.words)) for names in batches]
+    tables = measure.side_by_side(jobs, min(words.processes, len(jobs)))
     every = [
         (table, verdicts(table.results)) for table in tqdm(tables, total=len(jobs), unit="job", dynamic_ncols=True)
     ]
     judged = pd.concat([each for _, each in every])
-    found = [rates.detection(fault.name, fault.expected, judged, fault.right) for fault in chosen]
+    found = [rates.detection(name, fault.expected, judged, fault.right) for name, fault in chosen.items()]
     for each in found:
-        said = [f"{tensor} {'/'.join(each.found.get(tensor, ('nothing',)))}" for tensor in each.expected]
+        labels = [f"{tensor} {'/'.join(each.found.get(tensor, ('nothing',)))}" for tensor in each.expected]
         accused = f"; but right: {', '.join(each.accused)}" if each.accused else ""
-        print(f"{'named ' if each.caught else 'MISSED'} {each.fault}: {', '.join(said)}{accused}")
+        print(f"{'named ' if each.caught else 'MISSED'} {each.fault}: {', '.join(labels)}{accused}")
     caught = sum(each.caught for each in found)
     print(f"detection: {caught} of {len(found)} planted faults named ({caught / len(found):.0%})")
     hypotheses, results = (pd.concat([getattr(each, name) for each, _ in every]) for name in ("hypotheses", "results"))
-    why = [rates.explanation(fault.name, fault.causes, hypotheses, results) for fault in chosen]
-    for fault, cause in zip(chosen, why, strict=True):
+    why = [rates.explanation(name, fault.causes, hypotheses, results) for name, fault in chosen.items()]
+    for cause in why:
         if cause.right is False:
-            print(f"WRONG CAUSE {cause.fault}: {', '.join(sorted(cause.proven))}, not {', '.join(fault.causes)}")
+            causes = ", ".join(chosen[cause.fault].causes)
+            print(f"WRONG CAUSE {cause.fault}: {', '.join(sorted(cause.proven))}, not {causes}")
     proven = sum(bool(cause.proven) for cause in why)
     wrong = sum(cause.right is False for cause in why)
     print(f"causes: {proven} of {len(why)} faults proven ({proven / len(why):.0%}), {wrong} wrong")

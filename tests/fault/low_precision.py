@@ -1,7 +1,7 @@
 """Faults of kernels in 8 bits from public reports, each planted in a ring's kernel; single device's stays healthy.
 
-Found as `tests.fault.low_precision:NAME` like the tables of `tests/fault/planted`, whose corpus and rates
-they do not enter: they need `kernel=quantised`, and some need inputs or lengths of their own (`where`).
+`tests.fault.low_precision:NAME` finds one. They are no part of the corpus `tests.fault.planted` and of its rates: they
+need `kernel=quantised`, and some need inputs or lengths of their own (`where`).
 """
 
 from collections.abc import Callable

@@ -3,11 +3,10 @@
 On one CPU thread: tensors this small gain nothing from a second one, and wait for it where the machine is shared.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,9 @@ from accuracy.execute.settle import read_settled
 from accuracy.measurement.pipeline import Measured as MeasuredCase
 from accuracy.measurement.pipeline import Pipeline
 from accuracy.reference.cache import Cache
-from accuracy.results.table import HYPOTHESES_SCHEMA, RESULTS_SCHEMA, TENSORS
+from accuracy.results.table import HYPOTHESES_SCHEMA, RESULTS_SCHEMA
 from accuracy.runtime.arithmetic import make_exact
+from tests.fault.planted import PARTS
 
 _GRIDS = dict(OmegaConf.load(CONFIGS / "experiment" / "diagnose.yaml"))["also"]
 SHAPES = tuple(name for name in _GRIDS if name.startswith(("shape_", "ranks", "many_ranks")))
@@ -40,47 +40,6 @@ SMALL = (
 KERNEL = ("kernel=eager", "kernel.eager.probability_dtype=accumulate")
 """Weights stay unrounded: the kernel's own rounding would be single device's too, and hide a schedule's."""
 KNOBS = {"query_chunk": 24, "key_chunk": 16}
-
-
-@dataclass(frozen=True)
-class Planted:
-    """A planted fault: which label the verdict must give to which tensors, in some dtype and world size.
-
-    expected: "" for any label but `rounding`. right: the tensors that must be `rounding` throughout. For the others see
-    `tests.fault.planted.base.Fault`.
-    """
-
-    name: str
-    source: str
-    expected: dict[str, str]
-    right: tuple[str, ...] = ()
-    way: str = "both"
-    where: tuple[str, ...] = ()
-    causes: tuple[str, ...] = ()
-    healthy: str = "ring"
-
-
-def faults() -> list[Planted]:
-    """Return all of tests/fault/planted, by name: files of one fault, and tables of several."""
-    found = []
-    for path in (Path(__file__).parent / "planted").glob("[a-z]*.py"):
-        source = f"tests.fault.planted.{path.stem}"
-        module = plugins.load(source)
-        if hasattr(module, "EXPECTED"):
-            found.append(Planted(path.stem, source, module.EXPECTED))
-        for name, part in getattr(module, "PARTS", {}).items():
-            wrong = part.wrong.split()
-            may_be = {*wrong, *part.consequences.split(), *(("delta",) if "out" in wrong else ())}
-            right = tuple(tensor for tensor in TENSORS if tensor not in may_be)
-            of_part = part.way, part.where, part.causes, part.healthy
-            found.append(Planted(name, f"{source}:{name}", dict.fromkeys(wrong, ""), right, *of_part))
-    return sorted(found, key=lambda fault: fault.name)
-
-
-@cache
-def by_name() -> dict[str, Planted]:
-    """`faults` by name."""
-    return {fault.name: fault for fault in faults()}
 
 
 def healthy() -> list[str]:
@@ -101,18 +60,18 @@ class Measured:
     hypotheses: pd.DataFrame
 
 
-def results(names: Iterable[str], *overrides: str, done: Callable[[], Any] = lambda: None) -> pd.DataFrame:
-    """The table of the faults and healthy variants so named. done: called after each case."""
-    return measured(names, *overrides, done=done).results
+def results(names: Iterable[str], *overrides: str) -> pd.DataFrame:
+    """Return the table of the faults and healthy variants so named."""
+    return measured(names, *overrides).results
 
 
-def measured(names: Iterable[str], *overrides: str, done: Callable[[], Any] = lambda: None) -> Measured:
-    """The faults and healthy variants so named, each on the small problem with what the fault needs of it changed, and
-    `overrides`. done: called after each case."""
+def measured(names: Iterable[str], *overrides: str) -> Measured:
+    """Measure the faults and healthy variants so named, each on the small problem with what the fault needs of it
+    changed, and `overrides`."""
     jobs: dict[tuple[str, ...], list[str]] = {}
     for name in names:
-        jobs.setdefault(by_name()[name].where if name in by_name() else (), []).append(name)
-    cases = [case for where, same in jobs.items() for case in _cases(same, (*where, *_fitting(where, overrides)), done)]
+        jobs.setdefault(PARTS[name].where if name in PARTS else (), []).append(name)
+    cases = [case for where, same in jobs.items() for case in _cases(same, (*where, *_fitting(where, overrides)))]
     rows = pd.DataFrame([row for case in cases for row in case.rows])
     explained = pd.DataFrame([row for case in cases for row in case.table("hypotheses")])
     return Measured(rows.reindex(columns=RESULTS_SCHEMA.names), explained.reindex(columns=HYPOTHESES_SCHEMA.names))
@@ -123,16 +82,15 @@ def _fitting(where: Sequence[str], overrides: Sequence[str]) -> list[str]:
     return [each for each in overrides if not ("~also" in where and each.lstrip("~+").startswith("also"))]
 
 
-def _cases(names: Sequence[str], overrides: Sequence[str], done: Callable[[], Any]) -> Iterator[MeasuredCase]:
+def _cases(names: Sequence[str], overrides: Sequence[str]) -> Iterator[MeasuredCase]:
     kernel = () if any(each.startswith("kernel=") for each in overrides) else KERNEL
     config = compose(*SMALL, *kernel, *overrides)
-    config["variant"] = {name: _node(name) for name in names}
+    config["variant"] = {name: node(name) for name in names}
     config.setdefault("also", None)
     pipeline = Pipeline("selfcheck", Cache(None, 0.0))
     with _one_thread():
         for each in plan(read_settled(config), free_bytes=None):
             yield measured_case(pipeline, each)
-            done()
 
 
 def side_by_side(jobs: Sequence[tuple[Sequence[str], Sequence[str]]], processes: int) -> Iterator[Measured]:
@@ -152,15 +110,16 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _node(name: str) -> dict[str, Any]:
+def node(name: str) -> dict[str, Any]:
+    """Return what a configuration says of a fault or healthy variant so named."""
     path = Path(CONFIGS / "variant" / f"{name}.yaml")
     if path.exists():
-        node: dict[str, Any] = OmegaConf.to_container(OmegaConf.load(path))  # type: ignore[assignment]
+        found: dict[str, Any] = OmegaConf.to_container(OmegaConf.load(path))  # type: ignore[assignment]
     else:
-        fault = by_name()[name]
-        node = dict.fromkeys(("forward", "backward"), fault.source)
-        node["sharding"] = plugins.load(fault.source).SCHEDULE.shardings[0]
+        fault, source = PARTS[name], f"tests.fault.planted:{name}"
+        found = dict.fromkeys(("forward", "backward"), source)
+        found["sharding"] = fault.schedule.shardings[0]
         if fault.way != "both":
-            node["backward" if fault.way == "forward" else "forward"] = fault.healthy
-    source = node["forward"] if "." in node["forward"] else f"accuracy.variant.{node['forward']}"
-    return node | {name: KNOBS[name] for name, _ in plugins.default_options(plugins.load(source)) if name in KNOBS}
+            found["backward" if fault.way == "forward" else "forward"] = fault.healthy
+    source = found["forward"] if "." in found["forward"] else f"accuracy.variant.{found['forward']}"
+    return found | {name: KNOBS[name] for name, _ in plugins.default_options(plugins.load(source)) if name in KNOBS}

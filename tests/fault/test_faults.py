@@ -15,11 +15,10 @@ from accuracy.verdict.label import LABELS
 from accuracy.verdict.verdict import verdicts
 from tests.fault import healthy, measure, rates
 from tests.fault.__main__ import OF_FAULTS
+from tests.fault.planted import PARTS
 
 pytestmark = pytest.mark.xdist_group("selfcheck")  # the table is measured once
 
-FAULTS = measure.by_name()
-IN_TABLES = sorted(name for name, fault in FAULTS.items() if ":" in fault.source)
 CAUSES = {  # what must be proven of each planted fault, in words of the sentence; None: described, no cause
     "accumulator_alias": "a sum that the next hop's block overwrites",
     "atomic_dq": None,
@@ -70,17 +69,16 @@ def healthy_variants(stress: bool) -> list[str]:
 
 
 def test_every_fault_states_what_it_must_be_called() -> None:
-    files = {path.stem for path in (PACKAGE.parent / "tests" / "fault" / "planted").glob("[a-z]*.py")} - {"base"}
-    assert files == {fault.source.rpartition(".")[2].partition(":")[0] for fault in FAULTS.values()}
-    assert set(CAUSES) == set(FAULTS) - set(IN_TABLES)
-    assert {label for fault in FAULTS.values() for label in fault.expected.values()} <= {"", *LABELS}
+    assert set(CAUSES) == {name for name, fault in PARTS.items() if fault.label}
+    assert {fault.label for fault in PARTS.values()} <= {"", *LABELS}
+    assert all(fault.wrong for fault in PARTS.values())
 
 
 @pytest.mark.stress(3)
 @pytest.mark.parametrize("name", sorted(CAUSES))
 def test_a_planted_fault_is_named_and_its_cause_is_proven_or_none_is_named(name: str) -> None:
     found = judged(name)
-    named = rates.detection(name, FAULTS[name].expected, found[1])
+    named = rates.detection(name, PARTS[name].expected, found[1])
     assert not named.missed, named
     sentence, _, _ = said(*found)[name].sentence.partition(" Not tried: ")
     if CAUSES[name] is not None:
@@ -91,10 +89,10 @@ def test_a_planted_fault_is_named_and_its_cause_is_proven_or_none_is_named(name:
 
 
 @pytest.mark.stress(4)
-@pytest.mark.parametrize(("table", "name"), [(FAULTS[name].source.partition(":")[0], name) for name in IN_TABLES])
-def test_a_fault_of_a_table_is_named_in_the_tensors_that_are_wrong_and_in_no_other(table: str, name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in PARTS if name not in CAUSES])
+def test_a_fault_is_named_in_the_tensors_that_are_wrong_and_in_no_other(name: str) -> None:
     judged = verdicts(measure.results([name], *OF_FAULTS))
-    found = rates.detection(name, FAULTS[name].expected, judged, FAULTS[name].right)
+    found = rates.detection(name, PARTS[name].expected, judged, PARTS[name].right)
     assert found.caught, found
 
 
@@ -157,4 +155,4 @@ def test_a_fault_of_ones_own_is_judged_the_same_way(tmp_path: Path) -> None:
 
 def test_the_published_rates_are_of_the_faults_that_are_planted() -> None:
     rates = (PACKAGE.parent / "reports" / "selfcheck" / "rates.txt").read_text()
-    assert set(re.findall(r"^named\s+(\w+):", rates, re.MULTILINE)) == set(FAULTS)
+    assert set(re.findall(r"^named\s+(\w+):", rates, re.MULTILINE)) == set(PARTS)

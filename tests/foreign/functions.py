@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from tests.foreign import gathered, ring, steps
+from tests.foreign import gathered, my_ring, ring
 
 
 @dataclass(frozen=True)
@@ -158,8 +158,8 @@ HEALTHY = {
     "forward_only": Foreign(forward_only),
     "asks_its_group": Foreign(asks_its_group, float32=True),
     "gathered": Foreign(gathered.attend, ranks=(1, 2, 4)),
-    "steps": Foreign(steps.attend, ranks=(1, 4)),
-    "ring": Foreign(ring.attend, ranks=(1, 2, 4), float32=True),
+    "ring": Foreign(ring.attend, ranks=(1, 4)),
+    "my_ring": Foreign(my_ring.ring_good, ranks=(1, 2, 4), float32=True),
 }
 FAULTY = {
     "eager_sees_one_later": Foreign(eager_sees_one_later, wrong="out"),
@@ -170,5 +170,4 @@ FAULTY = {
     "varlen_default_scale": Foreign(varlen_default_scale, "varlen", wrong="out"),
     "forward_only_without_a_value": Foreign(forward_only_without_a_value, wrong="out"),
     "gathered_keeps_its_own_gradient": Foreign(gathered.keeps_its_own_gradient, ranks=(1, 2, 4), wrong="dk"),
-    "ring_one_rank_off": Foreign(ring.one_rank_off, ranks=(1, 2, 4), wrong="dk"),
 }

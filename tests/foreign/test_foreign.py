@@ -1,15 +1,20 @@
 """Strangers' functions: the healthy are called healthy, the faulty are not, and what they may return is accepted."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import accuracy
+from accuracy.results import table
+from accuracy.results.table import TENSORS
 from accuracy.verdict import inside
 from accuracy.verdict.label import BUGS, PRECISION_FLOOR, ROUNDING
 from accuracy.verdict.verdict import verdicts
+from tests.fault import rates
 from tests.foreign.functions import FAULTY, HEALTHY, Foreign, eager, eager_out
+from tests.foreign.twins import TWINS
 
 SMALL = {"seqlen": 96, "heads": 4, "heads_kv": 2, "head_dim": 16, "device": "cpu"}
 pytestmark = pytest.mark.xdist_group("foreign")
@@ -30,23 +35,28 @@ def test_a_healthy_function_is_called_healthy(name: str) -> None:
 
 
 @pytest.mark.stress(1)
-@pytest.mark.parametrize("name", [name for name, each in FAULTY.items() if each.ranks == (1,)])
+@pytest.mark.parametrize("name", FAULTY)
 def test_a_fault_of_one_line_is_found_in_the_tensor_that_has_it(name: str) -> None:
-    must_be_found(name)
-
-
-@pytest.mark.stress
-@pytest.mark.parametrize("name", [name for name, each in FAULTY.items() if each.ranks != (1,)])
-def test_a_fault_of_one_line_is_found_on_several_ranks(name: str) -> None:
-    """Only where everything is asked for: test_twins has a sample of such faults."""
-    must_be_found(name)
-
-
-def must_be_found(name: str) -> None:
     found = diagnosed(name, FAULTY[name])
     stored = name == "eager_lse_in_bfloat16"
     assert found.label in ((PRECISION_FLOOR,) if stored else BUGS), found.sentence
     assert FAULTY[name].wrong in found.sentence.partition(" is ")[0].partition(" are ")[0], found.sentence
+
+
+@pytest.mark.stress(1)
+@pytest.mark.parametrize("name", TWINS)
+def test_a_planted_fault_on_real_ranks_is_named_in_its_tensors_with_no_wrong_cause(name: str, tmp_path: Path) -> None:
+    twin = TWINS[name]
+    wrong = twin.wrong.split()
+    may_be = {*wrong, *twin.may.split()}
+    may_be |= {"delta"} if "out" in may_be else set()
+    how = {"layout": twin.layout, "world_size": list(twin.ranks), "output_dir": tmp_path / "run"}
+    found = accuracy.diagnose({name: twin.fn}, **how, **SMALL)
+    right = [tensor for tensor in TENSORS if tensor not in may_be]
+    assert rates.detection(name, dict.fromkeys(wrong, ""), found.verdicts, right).caught, found.sentence
+    assert twin.says in found.sentence
+    cause = rates.explanation(name, twin.causes, table.read_side(tmp_path / "run", "hypotheses"), found.results)
+    assert cause.right or not cause.proven, found.sentence
 
 
 def returning(make: Any) -> Any:
@@ -57,34 +67,33 @@ def returning(make: Any) -> Any:
 
 
 RETURNED = {
-    "the function returned None, expected out or (out, lse)": lambda out, lse: None,
-    "the function returned 3 values, expected out or (out, lse)": lambda out, lse: (out, lse, None),
-    "the function returned a numpy.ndarray, expected out or (out, lse)": lambda out, lse: out.detach().float().numpy(),
-    "out came as (1, 4, 32, 16), expected (1, 32, 4, 16): heads and tokens are swapped": lambda out, lse: out.transpose(
-        1, 2
-    ),
-    "lse came as (1, 32, 4), expected (1, 4, 32): heads and tokens are swapped": lambda out, lse: (
-        out,
-        lse.transpose(1, 2),
-    ),
+    "None, expected out or (out, lse)": lambda out, lse: None,
+    "3 values, expected out or (out, lse)": lambda out, lse: (out, lse, None),
+    "a numpy.ndarray, expected out or (out, lse)": lambda out, lse: out.detach().float().numpy(),
+    "out came as (1, 4, 32, 16), expected (1, 32, 4, 16): heads and": lambda out, lse: out.transpose(1, 2),
+    "lse came as (1, 32, 4), expected (1, 4, 32): heads and": lambda out, lse: (out, lse.transpose(1, 2)),
     "out came as float32, expected bfloat16": lambda out, lse: out.float(),
-    "lse came as int64, expected float32, or the dtype that it is computed in": lambda out, lse: (out, lse.long()),
+    "lse came as int64, expected float32": lambda out, lse: (out, lse.long()),
 }
 
 
-@pytest.mark.parametrize("sentence", RETURNED)
-def test_what_came_instead_of_a_result_is_said_in_a_sentence(sentence: str) -> None:
-    (row,) = accuracy.measure(returning(RETURNED[sentence]), **SMALL | {"seqlen": 32}).to_dict("records")
-    assert (row["status"], row["reason"].removeprefix("WrongResult: ").partition(" (tests")[0]) == ("failed", sentence)
+def test_what_came_instead_of_a_result_is_said() -> None:
+    functions = {f"returns_{number}": returning(make) for number, make in enumerate(RETURNED.values())}
+    rows = accuracy.measure(functions, **SMALL | {"seqlen": 32})
+    assert rows["status"].tolist() == ["failed"] * len(RETURNED)
+    for reason, what in zip(rows["reason"], RETURNED, strict=True):
+        assert what in reason
+        assert reason.startswith("WrongResult: ")
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
-@pytest.mark.parametrize("stored", [torch.float32, torch.float64, torch.bfloat16])
-def test_lse_may_come_in_any_dtype_and_is_held_to_that(dtype: str, stored: torch.dtype) -> None:
-    rows = accuracy.measure(returning(lambda out, lse: (out, lse.to(stored))), dtype=dtype, **SMALL)
-    lse = rows[(rows["tensor"] == "lse") & (rows["rank"] == 0)].iloc[0]
-    assert lse["status"] == "ok"
-    assert lse["x_floor"] < 4 or stored == torch.float64
+def test_lse_may_come_in_any_dtype_and_is_held_to_that() -> None:
+    dtypes = (torch.float32, torch.float64, torch.bfloat16)
+    functions = {str(stored)[6:]: returning(lambda out, lse, stored=stored: (out, lse.to(stored))) for stored in dtypes}
+    rows = accuracy.measure(functions, dtype=["bfloat16", "float64"], **SMALL)
+    lse = rows[(rows["tensor"] == "lse") & (rows["rank"] == 0)]
+    assert len(lse) == 2 * len(dtypes)
+    assert (lse["status"] == "ok").all()
+    assert ((lse["x_floor"] < 4) | (lse["variant"] == "float64")).all()
 
 
 def test_a_dtype_that_a_function_refuses_is_named_and_the_others_are_judged() -> None:

@@ -1,5 +1,7 @@
 """What a stranger's function does to the process it runs in, and what he is told where it raises."""
 
+import importlib
+import operator
 import os
 import random
 import sys
@@ -13,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 import accuracy
+from tests.foreign import gathered
 from tests.foreign.functions import asks_its_group, eager_out
 
 SMALL = {"seqlen": 32, "heads": 2, "heads_kv": 2, "head_dim": 8, "device": "cpu", "dtype": "float32"}
@@ -39,6 +42,15 @@ def test_a_function_may_have_other_names_for_mask_and_scale_and_none_for_the_gro
         return eager_out(q, k, v, causal=is_causal, softmax_scale=sm_scale, group=None)
 
     accuracy.assert_accurate(other, **SMALL)
+
+
+def test_ranks_start_where_modules_were_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a pytest in pytest (`pytester.runpytest_inprocess`) drops those that it was the first to import."""
+    importlib.import_module("accuracy.execute.ranks.agent")
+    for name in [*sys.modules]:
+        if name.startswith(("torch.distributed.elastic", "accuracy.execute.ranks.agent")):
+            monkeypatch.delitem(sys.modules, name)
+    assert set(measured(gathered.attend, world_size=2)["rank"]) == {-1, 0, 1}
 
 
 def test_a_default_group_of_the_caller_s_stays() -> None:
@@ -93,44 +105,38 @@ def test_what_a_function_sets_reaches_neither_the_caller_nor_the_next_case(tmp_p
     assert seen[0] == seen[1]
 
 
-SWITCHES = ("fp32_precision", "cuda.matmul.fp32_precision", "mkldnn.matmul.fp32_precision")
-
-
-@pytest.mark.parametrize("switch", SWITCHES)
-def test_the_caller_s_fp32_precision_neither_raises_nor_changes_nor_counts(switch: str) -> None:
-    *path, name = switch.split(".")
-    holder: Any = torch.backends
-    for each in path:
-        holder = getattr(holder, each)
-    if not hasattr(holder, name):
-        pytest.skip("this torch has no fp32_precision")
+def test_the_caller_s_fp32_precision_neither_raises_nor_changes_nor_counts() -> None:
     usual = measured(eager_out)
-    before = getattr(holder, name)
-    setattr(holder, name, "tf32")
-    try:
-        rows = measured(eager_out)
-        accuracy.assert_accurate(eager_out, **SMALL)
-        assert getattr(holder, name) == "tf32"
-    finally:
-        setattr(holder, name, before)
-    assert rows["error_rel"].dropna().tolist() == usual["error_rel"].dropna().tolist()
+    for switch in ("fp32_precision", "cuda.matmul.fp32_precision", "mkldnn.matmul.fp32_precision"):
+        path, _, name = f"backends.{switch}".rpartition(".")
+        holder = operator.attrgetter(path)(torch)
+        if not hasattr(holder, name):
+            pytest.skip("this torch has no fp32_precision")
+        before = getattr(holder, name)
+        setattr(holder, name, "tf32")
+        try:
+            rows = measured(eager_out)
+            accuracy.assert_accurate(eager_out, **SMALL)
+            assert getattr(holder, name) == "tf32", switch
+        finally:
+            setattr(holder, name, before)
+        assert rows["error_rel"].dropna().tolist() == usual["error_rel"].dropna().tolist(), switch
 
 
 def raising(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
     raise ValueError("not today")
 
 
-def test_the_traceback_of_a_run_that_keeps_no_folder_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exception_has_its_place_and_its_traceback_is_kept_or_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     accuracy.measure(raising, seed=[0, 1], **SMALL)
-    (said,) = [each.getMessage() for each in caplog.records if each.name == "accuracy"]
-    assert 'raise ValueError("not today")' in said
-
-
-def test_an_exception_has_its_place_and_its_traceback_is_kept(tmp_path: Path) -> None:
+    (logged,) = [each.getMessage() for each in caplog.records if each.name == "accuracy"]
     (row,) = accuracy.measure(raising, output_dir=tmp_path / "run", **SMALL).to_dict("records")
     line = raising.__code__.co_firstlineno + 1
     assert row["reason"].startswith("ValueError: not today (")
     assert row["reason"].endswith(f"test_manners.py:{line}, in raising)")
-    (kept,) = (tmp_path / "run" / "tracebacks").iterdir()
-    assert kept.stem == row["case_id"]
-    assert 'raise ValueError("not today")' in kept.read_text()
+    (written,) = (tmp_path / "run" / "tracebacks").iterdir()
+    assert written.stem == row["case_id"]
+    for text in (logged, written.read_text()):
+        assert 'raise ValueError("not today")' in text

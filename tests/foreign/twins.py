@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.foreign.functions import sdpa
-from tests.foreign.ring import shifted
-from tests.foreign.steps import Steps, attend
+from tests.foreign.ring import Steps, attend, shifted
 
 EVERYTHING, GRADIENTS = "out lse dq dk dv", "dq dk dv"
 

@@ -33,7 +33,7 @@ def test_a_stack_in_bfloat16_rounds_as_bfloat16_does() -> None:
 
 
 def test_a_wrong_backward_shows_in_every_gradient_below_and_in_no_output() -> None:
-    stale = [f"+variant.wrong.{way}=tests.fault.planted.bpt_stale_buffer" for way in ("forward", "backward")]
+    stale = [f"+variant.wrong.{way}=tests.fault.planted:bpt_stale_buffer" for way in ("forward", "backward")]
     rows = measured("variant=[]", *stale, "+variant.wrong.sharding=contiguous", "dtype=float64", "world_size=4")
     forward = rows["tensor"].isin(("x", "loss"))
     assert rows.loc[forward, "error_rel"].max() < EXACT

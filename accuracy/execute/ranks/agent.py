@@ -24,7 +24,7 @@ from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCP
 
 from accuracy.core import plugins
 from accuracy.core.case import Case
-from accuracy.core.errors import RanksEnded
+from accuracy.core.errors import RanksEnded, one_line
 from accuracy.execute import start
 from accuracy.execute.folder import make_writable
 from accuracy.execute.plan import Planned
@@ -100,6 +100,9 @@ class Agent(LocalElasticAgent):
             logger.setLevel(logging.CRITICAL)
         try:
             return super().run(role)
+        except Exception as error:  # no process was started that could tell
+            self.ended = f"the ranks could not be started ({one_line(error)})"
+            raise
         finally:
             for logger, level in zip(loggers, before, strict=True):
                 logger.setLevel(level)

@@ -1,5 +1,12 @@
-"""Planted faults: healthy schedules with one function that is wrong, one a file, each from a public report.
+"""Schedules that are the healthy ones with one fault each: `tests.fault.planted:NAME` finds one in `PARTS`.
 
-A fault is a schedule like those in accuracy/variant, of which it runs on the first sharding, with what the verdict
-must say of which tensors (EXPECTED). `python -m tests.fault` and the tests find them on disk.
+The tables are by what is replaced: the kernel, the blocks that a rank computes, how partials and sums are joined, what
+a direction receives or returns, and when a transfer arrives.
 """
+
+from tests.fault.planted import blocks, joins, kernels, race, results
+from tests.fault.planted.base import Fault
+
+PARTS: dict[str, Fault] = dict(
+    sorted((blocks.PARTS | joins.PARTS | kernels.PARTS | race.PARTS | results.PARTS).items())
+)

@@ -1,4 +1,4 @@
-"""What faults are made with: a healthy schedule or rank with one function exchanged for a broken one."""
+"""What faults are made with: a healthy schedule or rank with one function exchanged for a broken one, and `Fault`."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from accuracy.core.masks import Block
 from accuracy.core.precision import Precision
 from accuracy.kernel.block.running_state import RunningState
+from accuracy.results.table import TENSORS
 from accuracy.variant import ring
 from accuracy.variant.base import Rank, Schedule
 from accuracy.variant.join import Accumulator, Formula, Running, join_each
@@ -39,14 +39,14 @@ def with_kernel(rank: Rank, **broken: Callable[..., Tensors]) -> Rank:
 def on_rank(schedule: Schedule, change: Callable[[Rank], Rank], *ways: str) -> Schedule:
     """The schedule, which is given a changed rank in its `forward`, `backward` or both."""
 
-    def given_changed(way: str) -> Callable[..., Any]:
+    def with_changed_rank(way: str) -> Callable[..., Any]:
         async def run(self: Schedule, rank: Rank, *tensors: Tensor) -> Results:
             results: Results = await getattr(schedule, way)(change(rank), *tensors)
             return results
 
         return run
 
-    return changed(schedule, **{way: given_changed(way) for way in ways})
+    return changed(schedule, **{way: with_changed_rank(way) for way in ways})
 
 
 def on_kernel(schedule: Schedule = ring.SCHEDULE, **broken: Callable[..., Tensors]) -> Schedule:
@@ -96,19 +96,27 @@ def merged_by(formula: Formula, schedule: Schedule = ring.SCHEDULE) -> Schedule:
     return on_rank(schedule, change, "forward")
 
 
+EVERYTHING, GRADIENTS = "out lse dq dk dv", "dq dk dv"
+
+
 @dataclass(frozen=True)
 class Fault:
-    """An entry of a table of faults, `PARTS`, found as `tests.fault.FILE:NAME`.
+    """A planted fault, an entry of a table `PARTS`, found as `tests.fault.planted:NAME`.
 
-    wrong: the tensors that must get a label other than `rounding`; consequences: those that may get one, as what is
-    wrong there hardly outweighs rounding; all others must be `rounding` (delta goes with out).
-    way: which direction is broken, `forward`, `backward` or `both`; the other is `healthy`, a variant of that name.
-    where: what of the small problem must be changed for the fault to execute; causes: the families of hypotheses that
-    may be proven, none where a sentence can only describe.
+    Attributes:
+        schedule: a healthy one in which one thing is replaced.
+        wrong: the tensors that must get `label` in some dtype and world size.
+        label: "" for any label other than `rounding`.
+        way: which direction is broken, `forward`, `backward` or `both`; the other is `healthy`, a variant of that name.
+        where: what of the small problem must be changed for the fault to execute.
+        causes: the families of hypotheses that may be proven, none where a sentence can only describe.
+        consequences: tensors that may get a label, as what is wrong there hardly outweighs rounding. All others must be
+            `rounding` (delta goes with out).
     """
 
     schedule: Schedule
     wrong: str
+    label: str = ""
     way: str = "both"
     where: tuple[str, ...] = ()
     causes: tuple[str, ...] = ()
@@ -120,8 +128,22 @@ class Fault:
         """As a file with one schedule has it."""
         return self.schedule
 
+    @property
+    def expected(self) -> dict[str, str]:
+        """The label of each wrong tensor."""
+        return dict.fromkeys(self.wrong.split(), self.label)
 
-EVERYTHING, GRADIENTS = "out lse dq dk dv", "dq dk dv"
+    @property
+    def right(self) -> tuple[str, ...]:
+        """The tensors that must be `rounding` throughout."""
+        may_be = {*self.wrong.split(), *self.consequences.split()}
+        may_be |= {"delta"} if "out" in may_be else set()
+        return tuple(tensor for tensor in TENSORS if tensor not in may_be)
+
+
+def reported(schedule: Schedule, label: str, wrong: str) -> Fault:
+    """A fault of a public report, of which only what the report says is asked."""
+    return Fault(schedule, wrong, label, consequences=EVERYTHING)
 
 
 def returning(way: str, change: Callable[..., Any], schedule: Schedule = ring.SCHEDULE) -> Schedule:
@@ -135,7 +157,7 @@ def returning(way: str, change: Callable[..., Any], schedule: Schedule = ring.SC
     return changed(schedule, **{way: run})
 
 
-def given(way: str, change: Callable[..., Any], schedule: Schedule = ring.SCHEDULE) -> Schedule:
+def receiving(way: str, change: Callable[..., Any], schedule: Schedule = ring.SCHEDULE) -> Schedule:
     """The schedule whose `way` is given what `change(rank, *tensors)` makes: a rank, then tensors."""
 
     async def run(self: Schedule, rank: Rank, *tensors: Tensor) -> Results:
@@ -143,54 +165,3 @@ def given(way: str, change: Callable[..., Any], schedule: Schedule = ring.SCHEDU
         return results
 
     return changed(schedule, **{way: run})
-
-
-@dataclass(frozen=True)
-class Hidden(Block):
-    """A block that no query sees."""
-
-
-OWN_KEYS_LAST = Precision(ring_order="diagonal_last")
-
-
-@dataclass(frozen=True)
-class HiddenBlocks(ring.Ring):
-    """The ring's forward without its shortcut: hidden blocks are merged too, with out = 0 and lse = `empty_lse`. Own
-    keys come last, so that they come first."""
-
-    precision: Precision = OWN_KEYS_LAST
-    empty_lse: float = -torch.inf
-
-    async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
-        """See `Schedule.forward`."""
-
-        def every_block(rank: Rank, source: int, length: int) -> list[Block]:
-            whole = slice(0, length)
-            return self.blocks(rank, source, length) or [Hidden(whole, whole, causal=True)]
-
-        def attend(changed_rank: Rank, block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-            if not isinstance(block, Hidden):
-                return type(rank).attend(changed_rank, block, q, k, v)
-            batch, length, heads, _ = q.shape
-            out = torch.zeros_like(q, dtype=rank.place("partial"))
-            return out, q.new_full((batch, heads, length), self.empty_lse, dtype=rank.lse_dtype)
-
-        return await ring.Ring(blocks=every_block).forward(changed(rank, attend=attend), q, k, v)
-
-
-def softmax(q: Tensor, k: Tensor, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
-    """Weights (B, H, Sq, Sk) and lse (B, H, Sq) in float64; causal aligned at the bottom right."""
-    keys = k.repeat_interleave(q.shape[2] // k.shape[2], dim=2)
-    scores = torch.einsum("bqhd,bkhd->bhqk", q.double(), keys.double()) * scale
-    if causal:
-        rows, columns = scores.shape[-2:]
-        hidden = torch.ones(rows, columns, dtype=torch.bool, device=q.device).triu(columns - rows + 1)
-        scores = scores.masked_fill(hidden, -torch.inf)
-    lse = scores.logsumexp(-1)
-    return torch.exp(scores - lse[..., None]), lse
-
-
-def apply(weights: Tensor, v: Tensor) -> Tensor:
-    """Weights (B, H, Sq, Sk) times values (B, Sk, Hk, D): (B, Sq, H, D) in float64."""
-    values = v.repeat_interleave(weights.shape[1] // v.shape[2], dim=2)
-    return torch.einsum("bhqk,bkhd->bqhd", weights, values.double())

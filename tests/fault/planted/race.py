@@ -2,6 +2,7 @@
 nobody waits for it: a receive buffer is read as soon as its transfer has begun."""
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -11,54 +12,49 @@ from accuracy.variant.base import Rank, Schedule
 from accuracy.world.base import Tensors
 from tests.fault.planted.base import EVERYTHING, GRADIENTS, Fault, on_rank
 
+Received = Callable[[Tensors, Any], Any]
+"""(what was sent, what arrives, to be awaited) -> what is received, to be awaited."""
 CHANCE = random.Random(0)
 """Other calls are late in each repeat, the same ones in every process."""
 
 
+def exchanging(received: Callable[[Rank], Received], *ways: str) -> Schedule:
+    """The ring whose exchanges bring what `received(rank)` makes of what was sent and of what arrives."""
+
+    def change(rank: Rank) -> Rank:
+        receive = received(rank)
+        world: Any = SimpleNamespace(rank=rank.world.rank, size=rank.world.size)
+        world.exchange = lambda tensors, to, source: receive(tensors, rank.world.exchange(tensors, to, source))
+        return replace(rank, world=world)
+
+    return on_rank(ring.SCHEDULE, change, *ways)
+
+
 def late(one_in: int, *ways: str) -> Schedule:
-    """The ring in which a rank's first shift brings its own tensors, once in so many calls."""
+    """The ring in which the first shift of rank 0 brings its own tensors, once in so many calls."""
 
-    def change(rank: Rank) -> Rank:
-        unlucky = rank.world.rank == 0 and CHANCE.randrange(one_in) == 0
-        world: Any = SimpleNamespace(rank=rank.world.rank, size=rank.world.size)
-        first = [unlucky]
+    def received(rank: Rank) -> Received:
+        unlucky = [rank.world.rank == 0 and CHANCE.randrange(one_in) == 0]
 
-        def exchange(tensors: Tensors, to: int, source: int) -> Any:
-            arriving, stale = rank.world.exchange(tensors, to, source), first[0]
-            first[0] = False
+        def receive(sent: Tensors, arriving: Any) -> Any:
+            stale, unlucky[0] = unlucky[0], False
 
-            async def received() -> Tensors:
-                found = await arriving
-                return tuple(x.clone() for x in tensors) if stale else found
+            async def found() -> Tensors:
+                here: Tensors = await arriving
+                return tuple(x.clone() for x in sent) if stale else here
 
-            return received()
+            return found()
 
-        world.exchange = exchange
-        return replace(rank, world=world)
+        return receive
 
-    return on_rank(ring.SCHEDULE, change, *ways)
+    return exchanging(received, *ways)
 
 
-def unwaited(*ways: str) -> Schedule:
-    """The ring that reads each receive buffer before it waits."""
-
-    def change(rank: Rank) -> Rank:
-        world: Any = SimpleNamespace(rank=rank.world.rank, size=rank.world.size)
-
-        def exchange(tensors: Tensors, to: int, source: int) -> Any:
-            arriving = rank.world.exchange(tensors, to, source)
-
-            async def received() -> Tensors:
-                early = tuple(x.clone() for x in arriving.received)
-                await arriving
-                return early
-
-            return received()
-
-        world.exchange = exchange
-        return replace(rank, world=world)
-
-    return on_rank(ring.SCHEDULE, change, *ways)
+async def unwaited(sent: Tensors, arriving: Any) -> Tensors:
+    """Each receive buffer is read before its transfer ends."""
+    early = tuple(x.clone() for x in arriving.received)
+    await arriving
+    return early
 
 
 RARELY = (
@@ -67,8 +63,8 @@ RARELY = (
 )  # fmt: skip
 PARTS = {
     "race_often": Fault(late(3, "forward"), EVERYTHING, where=("problem.mask=full",)),
-    "race_unwaited": Fault(unwaited("forward"), EVERYTHING, "forward"),
-    "race_unwaited_backward": Fault(unwaited("backward"), GRADIENTS, "backward"),
+    "race_unwaited": Fault(exchanging(lambda rank: unwaited, "forward"), EVERYTHING, way="forward"),
+    "race_unwaited_backward": Fault(exchanging(lambda rank: unwaited, "backward"), GRADIENTS, way="backward"),
     "race_rare": Fault(late(200, "forward"), EVERYTHING, where=RARELY),
     "race_rare_backward": Fault(late(200, "backward"), "dq dk", where=RARELY, consequences="dv"),
 }
