@@ -37,7 +37,7 @@ def _sharp(whole: pd.DataFrame) -> Claim:
     level = LEVEL / (max(CELLS, len(spread)) * len(MEASURES)) / 2
     least = seen(spread * np.sqrt(1 / SEEDS + 1 / seeds), SEEDS + seeds - 2, level)
     evidence = (
-        f"in the noisiest cell a rise of {np.expm1(least.max()):.1%}, in the median {np.expm1(least.median()):.1%};"
+        f"in the noisiest cell a rise of {np.expm1(least.max()):.1%}, in the median {np.expm1(np.median(least)):.1%};"
         f" {seeds} seeds, spreads of {spread.median():.2%} in the median, {spread.max():.2%} at most"
     )
     return Claim(statement, bool(least.max() <= RISE), evidence)

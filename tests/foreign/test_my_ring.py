@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import accuracy
-from accuracy.config import hold
+from accuracy.config import resolve
 from tests.foreign import my_ring
 from tests.processes import python
 
@@ -20,14 +20,14 @@ SMALL = {"seqlen": 96, "heads": 4, "heads_kv": 2, "head_dim": 16}
 WORDS = [f"problem.{name}={value}" for name, value in SMALL.items()]
 BOTH = {"ring_good": False, "ring_bad": True}
 FEW_PAIRS = 2**18
-"""As `hold.MOST_PAIRS_AGAIN`: 7 runs again of each of four seeds, not 230, which the race of `test_foreign` needs."""
+"""As `resolve.MOST_PAIRS_AGAIN`: 7 runs again of each of four seeds, not 230, which the race of `test_foreign` needs."""
 SCRIPT = f"""
 import sys
 import accuracy
-from accuracy.config import hold
+from accuracy.config import resolve
 from tests.foreign import my_ring
 
-hold.MOST_PAIRS_AGAIN = {FEW_PAIRS}
+resolve.MOST_PAIRS_AGAIN = {FEW_PAIRS}
 found = accuracy.diagnose(getattr(my_ring, sys.argv[1]), dtype="bfloat16", **{SMALL})
 ran = sorted(set(found.results.loc[found.results["status"] == "ok", "world_size"]))
 print(f"<{{found.label}} {{found.is_bug}} {{ran}}>", flush=True)
@@ -49,7 +49,7 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3")
 @pytest.mark.stress(1)
 @pytest.mark.parametrize("name", BOTH)
 def test_by_diagnose(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hold, "MOST_PAIRS_AGAIN", FEW_PAIRS)
+    monkeypatch.setattr(resolve, "MOST_PAIRS_AGAIN", FEW_PAIRS)
     found = accuracy.diagnose(getattr(my_ring, name), dtype="bfloat16", **SMALL)
     assert found.is_bug == BOTH[name], found.sentence
     assert set(found.results.loc[found.results["status"] == "ok", "world_size"]) == {1, 2, 3, 4}
