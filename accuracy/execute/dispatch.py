@@ -144,7 +144,8 @@ CONTEXT_BYTES = 2**30
 
 
 def work(configuration: Configuration, folder: Path, workers: int) -> Work:
-    """For so many workers. Where the CPU computes, each has as many threads as one process: its bits stay."""
+    """Return what the workers do. Where the CPU computes, each has as many threads as one process, as they decide
+    the last digits."""
     on_cpu = configuration.device == "cpu"
     threads = configuration.threads if on_cpu else max(1, torch.get_num_threads() // workers)
     gpus = device.each_of(workers, configuration.device)

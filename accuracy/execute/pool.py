@@ -1,7 +1,7 @@
 """Cases measured by worker processes, side by side: one on each GPU, several on one, or several on the processor.
 
-Each process has one case in hand. One that ends, or that takes longer than the case may, is killed alone: its case is a
-failed row with the reason, and another process takes its device.
+Each process has one case in hand. Where a process ends, or is killed because its case takes too long, that case alone
+is a failed row with the reason, and a new process takes the device.
 """
 
 import multiprocessing
@@ -18,7 +18,7 @@ from typing import Any
 
 from accuracy.core.case import Case
 from accuracy.execute import start, worker
-from accuracy.execute.worker import Work, limit, limit_text, stack_file
+from accuracy.execute.worker import Work, seconds_allowed, seconds_text, stack_file
 from accuracy.measurement.observe import shared
 from accuracy.measurement.provenance import code_of
 from accuracy.results import storage
@@ -28,7 +28,7 @@ STACK_SECONDS = 1.0  # from the limit of a case on, for the worker to write wher
 LONGEST_WAIT = 60.0  # between two looks at the time limits
 END_SECONDS = 10.0  # for a killed process to be gone
 LEAST_PAIRS = 2**20
-"""A smaller problem takes as long as one of so many pairs of a query and a key: launches and Python, not attention."""
+"""Below so many pairs of a query and a key, launches and Python take the time: all such cases count alike."""
 
 
 def measure(
@@ -44,23 +44,23 @@ def measure(
 
     The generator is to be closed, so that no process stays.
     """
-    more, schedule, workers = iter(meanwhile), Schedule(cases), list[_Worker]()
+    more, queue, workers = iter(meanwhile), Queue(cases), list[_Worker]()
     try:
         for number, gpu in enumerate(work.gpus):
             workers.append(_Worker(number, gpu, work))
-        while busy := [each for each in workers if each.keep_busy(schedule, begin)]:
+        while busy := [each for each in workers if each.keep_busy(queue, begin)]:
             by_handle: dict[Any, _Worker] = {handle: each for each in busy for handle in each.handles}
             if (status := next(more, None)) is not None:
                 yield status
             seconds = 0.0 if status is not None else min(each.deadline for each in busy) - time.monotonic()
             ready = wait([*by_handle], min(max(seconds, 0.0), LONGEST_WAIT))
             for each in {by_handle[handle] for handle in ready}:
-                yield from each.hear(schedule)
+                yield from each.hear(queue)
             for each in busy:
                 each.kill_if_late()
         yield from more
-        while (case := schedule.take(0)) is not None:
-            yield _lost(work, case, "no worker could be started; the terminal says why")
+        while (case := queue.take(0)) is not None:
+            yield _lost(work, case, "no worker process is left; the terminal says why")
     finally:
         for each in workers:
             each.process.kill()
@@ -96,18 +96,18 @@ class _Worker:
         """Return the connection and the sentinel of the process: one of them can be read once it answers or ends."""
         return [self.connection, self.process.sentinel]
 
-    def keep_busy(self, schedule: "Schedule", begin: Callable[[Case], None]) -> bool:
+    def keep_busy(self, queue: "Queue", begin: Callable[[Case], None]) -> bool:
         """Send a free process its next case; return whether the process has something to do."""
         free = self.usable and self.ready and self.case is None
-        if free and (case := schedule.take(self.number)) is not None:
+        if free and (case := queue.take(self.number)) is not None:
             self.case = case
-            self.deadline = time.monotonic() + limit(case, self.work.case_seconds) + STACK_SECONDS
+            self.deadline = time.monotonic() + seconds_allowed(case, self.work.case_seconds) + STACK_SECONDS
             begin(case)
             with suppress(OSError):  # where the process has ended: `hear` says so of the case
                 self.connection.send(case)
         return self.usable and (self.case is not None or not self.ready)
 
-    def hear(self, schedule: "Schedule") -> Generator[str, None, None]:
+    def hear(self, queue: "Queue") -> Generator[str, None, None]:
         """Yield the status of the case, as the process answered or as it ended; replace a process that ended."""
         try:
             ended, answer = False, self.connection.recv() if self.connection.poll() else None
@@ -119,20 +119,20 @@ class _Worker:
             self.case = None
             yield answer[0]
             if not answer[1] or self.late:
-                self.restart(schedule)
+                self.restart(queue)
         elif not self.ready and not ended and self.process.exitcode is None:
             self.ready = True
         elif self.case is None:
             self.usable = False
-            schedule.leave(self.number)
+            queue.leave(self.number)
             print(f"accuracy: {self.name} could not start; going on without it", file=sys.stderr)
         else:
             yield _lost(self.work, self.case, *self.end())
-            self.restart(schedule)
+            self.restart(queue)
 
-    def restart(self, schedule: "Schedule") -> None:
+    def restart(self, queue: "Queue") -> None:
         """Start another process in place of this one."""
-        schedule.leave(self.number)
+        queue.leave(self.number)
         self.process.kill()
         self.close()
         self.start()
@@ -145,14 +145,14 @@ class _Worker:
         if self.late:
             file = stack_file(self.work.folder, self.process.pid or 0)
             text = file.read_text() if file.exists() else ""
-            return f"{self.name} was killed after {limit_text(self.case, self.work.case_seconds)}", text
+            return f"{self.name} was killed after {seconds_text(self.case, self.work.case_seconds)}", text
         if code is not None and code < 0:
             return f"{self.name} was killed by signal {-code} ({signal.strsignal(-code)})", ""
         return f"{self.name} ended with status {code}", ""
 
     def kill_if_late(self) -> None:
-        """Kill the process once its case has taken too long; does not wait for its end."""
-        if time.monotonic() > self.deadline:
+        """Kill the process once its start or its case has taken too long; does not wait for its end."""
+        if time.monotonic() > self.deadline and (self.case is not None or not self.ready):
             self.late, self.deadline = True, float("inf")
             self.process.kill()
 
@@ -171,12 +171,12 @@ def _lost(work: Work, case: Case, reason: str, traceback: str = "") -> str:
     return worker.write(work.folder, case, replace(work.pipeline.failed(case, reason), traceback=traceback))
 
 
-class Schedule:
+class Queue:
     """Which case a free worker measures next.
 
     Cases that share inputs and reference are a group. A worker keeps its group until no case of it is left, then opens
-    the largest group that no worker has, and at last joins the one with most cases left for each of its workers. It
-    reads that group's reference from the disk, or computes one that takes less than `reference.min_seconds` again.
+    the largest group that no worker has, and at last joins the one with most cases left for each of its workers, whose
+    reference it reads from the disk, or computes again where that takes less than `reference.min_seconds`.
     """
 
     def __init__(self, cases: Iterable[Case]) -> None:

@@ -32,7 +32,7 @@ NOT_NUMBERS = (
 
 
 class Progress(tqdm):
-    """With a lock of threads: tqdm's own is one of multiprocessing, which would settle how all processes start."""
+    """A progress bar with a lock of threads: tqdm's own lock would fix the start method of multiprocessing."""
 
     _lock = threading.RLock()
 
@@ -72,9 +72,9 @@ def execute(
     quiet: bool = False,
     begun: Callable[[], object] | None = None,
 ) -> Outcome:
-    """Measure every planned case that the folder does not have; each case's rows are on disk before the next. launched:
-    the real ranks that this process is the first of; None: it was started alone. quiet: no progress bar. begun: called
-    when a case begins."""
+    """Measure every planned case that the folder does not have; a case's rows are on the disk before it counts.
+    launched: the real ranks that this process is the first of; None: it was started alone. quiet: no progress bar.
+    begun: called when a case begins."""
     ids = [each.case.id for each in plans]
     about = record(configuration.name, configuration.device, config, ids, ["accuracy", *command]) | {
         "workers": configuration.workers,

@@ -1,4 +1,4 @@
-"""A worker process measures one case after another on its device, and writes the rows of each one itself."""
+"""Measure a case and write its rows within a time limit: in a worker process, or in the process that was called."""
 
 import faulthandler
 import gc
@@ -25,10 +25,10 @@ from accuracy.runtime import arithmetic
 
 HOUR = 3600.0
 SLOWEST = {"cpu": 1e8, "cuda": 1e10}
-"""Operations a second: a thousandth of what a core makes of float64 products (1e11), or a GPU without many float64
-units (1e13 in float32). With the hour on top no healthy case of a sound machine comes near its limit."""
+"""Operations a second: a thousandth of what a core reaches in float64 products (1e11), and a weak GPU in float32
+(1e13). With the hour on top no healthy case of a sound machine comes near its limit."""
 GRACE_SECONDS = 10
-"""From the first interrupt of a case on, to the end of a process that measures beside its own work."""
+"""A case in the called process has this long to stop after its first interrupt; then the process ends itself."""
 ENDED = 124
 """Exit status of a process that ends itself because of a case: that of timeout(1)."""
 
@@ -58,21 +58,21 @@ class Work:
         return len(used) > len({*used})
 
 
-def limit(case: Case, case_seconds: float) -> float:
+def seconds_allowed(case: Case, case_seconds: float) -> float:
     """Return the seconds that a case may take. case_seconds: as configured; infinite: an hour, and more for large
     cases."""
     return case_seconds if case_seconds < math.inf else HOUR + _operations(case) / SLOWEST[case.device]
 
 
-def limit_text(case: Case, case_seconds: float) -> str:
+def seconds_text(case: Case, case_seconds: float) -> str:
     """Return the limit of a case in words, and how it is set."""
     if case_seconds < math.inf:
         return f"case_seconds={case_seconds:g}"
-    return f"{limit(case, case_seconds):.0f} s, the limit of its size; case_seconds=SECONDS sets another"
+    return f"{seconds_allowed(case, case_seconds):.0f} s, the limit of its size; case_seconds=SECONDS sets another"
 
 
 def _operations(case: Case) -> float:
-    """Of a forward (two products) and a backward (five), for each that is run or computed."""
+    """Return the operations of all forwards (two products each) and backwards (five) that a case runs."""
     problem, reruns = case.problem, case.reruns
     again = reruns.poison + 2 * case.world_size * reruns.unwaited + reruns.future + reruns.trace
     runs = 3 + reruns.repeat + again + 3 * case.conditions
@@ -136,7 +136,8 @@ def _measured(work: Work, case: Case, gpu: int | None) -> tuple[str, bool]:
     path = stack_file(work.folder, os.getpid())
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w") as stack:
-        faulthandler.dump_traceback_later(min(limit(case, work.case_seconds), threading.TIMEOUT_MAX), file=stack)
+        seconds = min(seconds_allowed(case, work.case_seconds), threading.TIMEOUT_MAX)
+        faulthandler.dump_traceback_later(seconds, file=stack)
         found = work.pipeline.measure(case)
         faulthandler.cancel_dump_traceback_later()
     if work.gpus_are_shared:
@@ -156,8 +157,9 @@ def measure_here(pipeline: Pipeline, each: Planned, folder: Path, case_seconds: 
     Python code in the main thread that takes longer than the case may is interrupted, every second from then on. What
     cannot be interrupted ends this process after `GRACE_SECONDS`, with the row of the case on the disk.
     """
-    case, seconds, over, sending = each.case, limit(each.case, case_seconds), threading.Event(), threading.Lock()
-    reason = f"took longer than {limit_text(case, case_seconds)}"
+    case, over, sending = each.case, threading.Event(), threading.Lock()
+    seconds = seconds_allowed(case, case_seconds)
+    reason = f"took longer than {seconds_text(case, case_seconds)}"
     thread, in_main = threading.get_ident(), threading.current_thread() is threading.main_thread()
 
     def interrupt(*_: object) -> None:

@@ -93,7 +93,7 @@ def observers_of(case: Case) -> list[Observer]:
 
 
 class Bench:
-    """Observes cases one after another; keeps what neighbours in the grid share.
+    """Observes cases one after another, and keeps the inputs and targets that neighbouring cases share.
 
     batched: see `accuracy.simulate.program.Work`.
     """
@@ -117,11 +117,11 @@ class Bench:
         return Observation(case, targets, shards, ran, results, compare(case, targets, results), self)
 
     def targets(self, case: Case) -> Targets:
-        """Inputs, reference and all that is compared with, kept while neighbouring cases share them."""
+        """Return the inputs, the reference and all else that a case is compared with; neighbouring cases share them."""
         return self.shared_targets(case, lambda: self.new_targets(case))
 
     def new_targets(self, case: Case) -> Targets:
-        """Inputs, reference and all that is compared with, for the case's problem, seed and dtype."""
+        """Make the inputs, the reference and all else that a case of this problem, seed and dtype is compared with."""
         inputs, reference = self._inputs_and_reference(case, case.said_dtype)
         unquantised = self._inputs_and_reference(case, case.dtype)[1] if case.inputs_dtype else None
         return Targets.of(inputs, reference, case.dtype, case.problem.sink_logits, unquantised, case.device)
@@ -156,7 +156,7 @@ class Bench:
 
 
 def shards_of(case: Case, targets: Targets) -> list[Tensors]:
-    """(q, k, v, dout) of every rank."""
+    """Return (q, k, v, dout) of every rank."""
     shards = [cut(x, case.variant.sharding, case.world_size) for x in targets.given.tensors]
     return list(zip(*shards, strict=True))
 

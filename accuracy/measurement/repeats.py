@@ -32,7 +32,7 @@ class Changes:
         self._sizes = dict.fromkeys(self._first, 0.0)
 
     def note(self, run: int, results: Results) -> None:
-        """The results of a further run."""
+        """Note what the results of a further run changed."""
         for name, y in zip(ALL_TENSORS, results, strict=False):
             x = self._first.get(name)
             if x is None or y is None or torch.equal(x, y):
@@ -54,12 +54,12 @@ class Changes:
 
 
 def copies(results: Results) -> Results:
-    """Of results whose function may return a buffer that it fills again."""
+    """Copy the results: the next run of a function may fill the buffers that hold them again."""
     return tuple(None if x is None else x.clone() for x in results)
 
 
 def repeat(first: Results, again: Callable[[], Results], count: int) -> Numbers:
-    """So many runs of one rank again."""
+    """Run one rank `count` times again, and return what changed."""
     changes = Changes(first)
     for run in range(count):
         changes.note(run, again())
@@ -81,8 +81,8 @@ def run_alone(case: Case, shards: Sequence[Tensors]) -> Ran:
 
 
 def columns(ranks: Sequence[Numbers]) -> dict[str, dict[str, list[Any]]]:
-    """Of every tensor, by rank and of all: elements that differed in any run, runs that differed, and the largest
-    change beside the tensor's root mean square."""
+    """Return for every tensor, by rank and for all ranks, the elements that differed in any run, the runs that
+    differed, and the largest change over the tensor's root mean square."""
     found = {}
     for name in ranks[0]:
         each = [rank[name] for rank in ranks]

@@ -21,7 +21,7 @@ from accuracy.results.glossary import defined
 from accuracy.results.table import ALL_RANKS, FAILED, OK
 from accuracy.verdict import headline as template
 from accuracy.verdict.facts import Facts, Worst
-from accuracy.verdict.label import HEALTHY
+from accuracy.verdict.label import NOTHING_FOUND
 
 AGAIN = "The same command measures what is left."
 NEARER = 0.8  # of the worst cell's ratio: a variant to take instead is better by more than seeds differ
@@ -100,7 +100,7 @@ def _chosen(blamed: Facts, cells: pd.DataFrame, measured: pd.DataFrame) -> str:
 
 def _alternative(worst: Worst, measured: pd.DataFrame, found: list[Facts]) -> tuple[str, float] | None:
     """Of sound variants the most accurate on as many ranks, by its worst tensor; None where none is clearly better."""
-    sound = measured["named"].isin([each.variant for each in found if each.label in HEALTHY])
+    sound = measured["named"].isin([each.variant for each in found if each.label in NOTHING_FOUND])
     here = measured[sound & (measured["rank"] == ALL_RANKS) & (measured["facet"] == worst.facet)]
     here = here[(here["world_size"] == worst.world_size) & (here["world_size"] > 1) & here["tensor"].isin(JUDGED)]
     ratios = geometric_means(here, ["named", "tensor"], ["x_single_device"])["x_single_device"]

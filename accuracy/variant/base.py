@@ -58,14 +58,14 @@ class Rank:
         return getattr(torch, self.precision.dtype(place, str(self.dtype).removeprefix("torch.")))
 
     def sent(self, place: str, x: Tensor) -> Tensor:
-        """x (B, S, heads, D) as it travels on a wire: in the place's dtype, or what 8 bits and their scales leave of
-        it."""
+        """Return x (B, S, heads, D) as it travels on a wire: rounded to the place's dtype, or quantised to 8 bits with
+        scales and restored."""
         word = self.precision.dtype(place, str(self.dtype).removeprefix("torch."))
         return by_heads(x, FORMATS[INPUT_FORMATS[word]]) if word in INPUT_FORMATS else x.to(self.place(place))
 
     def meeting(self, source: int | None, length: int) -> "Rank":
-        """The rank while it has the keys of rank `source`, or (None) of all ranks, each with `length` tokens: it knows
-        which weights are dropped."""
+        """Return the rank for the step in which it has the keys of rank `source` (None: of all ranks): its dropout mask
+        is that of these keys. length: the tokens of each rank."""
         dropout = self.scores.dropout
         if dropout is None:
             return self
@@ -75,34 +75,35 @@ class Rank:
         return replace(self, scores=replace(self.scores, dropout=dropout.at(tokens[self.world.rank], keys)))
 
     def widest(self, x: Tensor) -> Tensor:
-        """A rank's tensor (B, n_r, heads, D) with zeros behind its tokens where another rank holds more: buffers that
-        travel have one size."""
+        """Return a rank's tensor (B, n_r, heads, D), with zeros behind its tokens where another rank holds more, as
+        buffers that travel have one size."""
         missing = shardings.most(self.sharding, x.shape[1]) - x.shape[1]
         return F.pad(x, (0, 0, 0, 0, 0, missing)) if missing else x
 
     def of_heads(self, first: int) -> "Rank":
-        """The rank while it computes query heads from `first` on."""
+        """Return the rank with the dropout mask of the query heads from `first` on."""
         dropout = self.scores.dropout
         return self if dropout is None else replace(self, scores=replace(self.scores, dropout=dropout.of_heads(first)))
 
     @property
     def lse_dtype(self) -> torch.dtype:
-        """In which lse is stored: float32, float64 in a float64 case."""
+        """The dtype that lse is stored in: float32, or float64 in a float64 case."""
         return torch.float64 if self.dtype == torch.float64 else torch.float32
 
     def running(self, q: Tensor) -> Running | RunningState:
-        """An empty running partial for the queries q (B, S, H, D); the kernel's own state where it carries one."""
+        """Return an empty running partial for the queries q (B, S, H, D); the kernel's own state where it carries
+        one."""
         carry = getattr(self.kernel, "carry", None)
         if carry is not None:
             return RunningState(carry, q)
         return Running.empty(self.unfilled(q), self.place("out_accumulator"), self.place("lse"), self.precision.merge)
 
     def unfilled(self, q: Tensor) -> Tensor:
-        """Memory for the out (B, S, H, Dv) of the queries q (B, S, H, D)."""
+        """Return memory for the out (B, S, H, Dv) of the queries q (B, S, H, D)."""
         return q.new_empty(*q.shape[:-1], self.value_dim or q.shape[-1])
 
     def accumulator(self, name: str, like: Tensor) -> Accumulator:
-        """An empty sum of the gradient `name` (dq, dk, dv), shaped `like` (B, S, heads, D)."""
+        """Return an empty sum of the gradient `name` (dq, dk, dv), shaped `like` (B, S, heads, D)."""
         return Accumulator(like, self.place("dq_accumulator" if name == "dq" else "dkv_accumulator"))
 
     def join(self, running: Running | RunningState, block: Block, q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -113,19 +114,19 @@ class Rank:
             running.add(block, *self.attend(block, q, k, v))
 
     def attend(self, block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """The kernel's partial of one block: out (B, S', H, D) and lse (B, H, S')."""
+        """Return the kernel's partial of one block: out (B, S', H, D) and lse (B, H, S')."""
         return calls.forward(self.kernel, self.scores, block, q, k, v, self.place("partial"))
 
     def differentiate(
         self, block: Block, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
     ) -> Tensors:
-        """The kernel's dq of the block's rows and dk, dv of its keys, for out and lse over all keys."""
+        """Return the kernel's dq of the block's queries and dk, dv of its keys, for out and lse over all keys."""
         dtype = self.place("gradient_partial")
         return calls.backward(self.kernel, self.scores, block, dout, q, k, v, out, lse, dtype)
 
     def blocks_between(self, source: int, length: int) -> list[Block]:
-        """The blocks in which this rank's queries see the keys of rank `source`, each with `length` tokens, in local
-        positions. Not for striped shards, which have no runs of consecutive tokens."""
+        """Return the blocks in which this rank's queries see the keys of rank `source`, in local positions. length: the
+        tokens of each rank. Striped shards cannot use it: they have no runs of consecutive tokens."""
         mine, theirs = (
             shardings.segments(self.sharding, rank, length, self.world.size) for rank in (self.world.rank, source)
         )
@@ -133,31 +134,31 @@ class Rank:
             block.shifted(query - rows.start, key - columns.start)
             for rows, query in mine
             for columns, key in theirs
-            for block in self.visibility.blocks(_run(rows, query), _run(columns, key))
+            for block in self.visibility.blocks(_positions(rows, query), _positions(columns, key))
         ]
 
     def attend_rows(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """out (B, Sq, H, D) and lse (B, H, Sq) of all keys (B, S, Hk, D): nothing is merged."""
+        """Return out (B, Sq, H, D) and lse (B, H, Sq) of all keys (B, S, Hk, D); nothing is merged."""
         whole = self._of_the_whole(q, k)
         return calls.forward_rows(lambda block: whole.attend(block, q, k, v), self._whole(q, k), q, k)
 
     def differentiate_rows(self, dout: Tensor, q: Tensor, k: Tensor, *others: Tensor) -> Tensors:
-        """dq (B, Sq, H, D), dk, dv (B, S, Hk, D); others: v, and out and lse of all keys."""
+        """Return dq (B, Sq, H, D), dk, dv (B, S, Hk, D); others: v, and out and lse of all keys."""
         whole = self._of_the_whole(q, k)
         return calls.backward_rows(lambda each: whole.differentiate(each, dout, q, k, *others), self._whole(q, k), q, k)
 
     def _of_the_whole(self, q: Tensor, k: Tensor) -> "Rank":
-        """The rank with all queries and keys."""
+        """Return the rank with the dropout mask of all queries and keys."""
         return replace(self, scores=self.scores.of_all(q.shape[1], k.shape[1]))
 
     def _whole(self, q: Tensor, k: Tensor) -> list[Block]:
-        """The blocks of all queries and keys; every row is in one."""
+        """Return the blocks of all queries and keys; every query is in one."""
         return whole_blocks(self.visibility, self.query_offset, q.shape[1], k.shape[1])
 
 
-def _run(rows: slice, first: int) -> tuple[int, int]:
-    """The positions of local rows that begin at position `first`."""
-    return first, first + rows.stop - rows.start
+def _positions(tokens: slice, first: int) -> tuple[int, int]:
+    """Return the global positions (begin, end) of a local slice of tokens that begins at position `first`."""
+    return first, first + tokens.stop - tokens.start
 
 
 @dataclass(frozen=True)
@@ -167,9 +168,9 @@ class Schedule:
     shardings: those that it understands; features: of `Problem.features`, the masks and shapes that it knows beyond
     causal and full ones of equal lengths; precision: its published policy; forward_places, backward_places: the
     policy's places that it has; gradients: whether it has a backward; one_device: whether it runs on one rank only;
-    kernel: the only one that it runs on, if so; any_lse_dtype: whether lse may come in another dtype than ours, whose
-    precision is then all that it can have; traced: whether what a rank joins is of all its heads, which a trace
-    compares; merges: whether it does more than return what the kernel does; low_wires: whether its wires may have 8
+    kernel: the only one that it runs on, if so; any_lse_dtype: whether lse may come in another dtype than ours, and is
+    then held to that dtype's precision; traced: whether every join has all of the rank's heads, so that a trace can
+    compare it; merges: whether it does more than return what the kernel does; low_wires: whether its wires may have 8
     bits; options: the frozen dataclass of its knobs, if it has any.
     """
 
@@ -188,32 +189,32 @@ class Schedule:
     options: Callable[..., Any] | None = None
 
     def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Awaitable[Results | tuple[Any, ...]]:
-        """Shards of q (B, S/W, H, D), k, v (B, S/W, Hk, D) -> out (B, S/W, H, D), lse (B, H, S/W), and whatever else
-        its backward is to be given."""
+        """Return out (B, S/W, H, D), lse (B, H, S/W), and whatever else its backward is to be given, from the shards q
+        (B, S/W, H, D), k and v (B, S/W, Hk, D)."""
         raise NotImplementedError
 
     def backward(
         self, rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *forwarded: Any
     ) -> Awaitable[Results]:
-        """Shards, and what the forward gave -> dq (B, S/W, H, D), dk, dv (B, S/W, Hk, D)."""
+        """Return dq (B, S/W, H, D), dk, dv (B, S/W, Hk, D), from the shards and what the forward returned."""
         raise NotImplementedError
 
     def unsupported(self, case: Case) -> str | None:
-        """Why it cannot run a case, or None."""
+        """Return why it cannot run a case, or None."""
         if self.one_device and case.world_size > 1:
             return f"{case.variant.name} runs on one device: use world_size=1, not {case.world_size}"
         return None
 
     def knows(self, case: Case) -> tuple[str, ...]:
-        """The features of a problem that it knows in a case."""
+        """Return the features of a problem that it can do in a case."""
         return self.features
 
     def missing(self, tensor: str) -> str:
-        """Why a tensor of its has no numbers."""
+        """Return why one of its tensors has no numbers."""
         return f"the variant returns no {tensor}"
 
     def code(self, case: Case) -> str:
-        """What decides the numbers beside this package and the schedule's own file, in a word."""
+        """Return the name of outside code that can change the numbers, such as a package and its version."""
         return ""
 
 
@@ -224,11 +225,11 @@ class ForwardOnly(Schedule):
     gradients: bool = False
 
     async def backward(self, rank: Rank, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, *forwarded: Any) -> Results:
-        """Nothing."""
+        """Return no gradients."""
         return None, None, None
 
 
 def schedule_of(part: Part) -> Schedule:
-    """The schedule in a part's file."""
+    """Return the schedule in a part's file."""
     schedule: Schedule = plugins.load(part.source).SCHEDULE
     return schedule

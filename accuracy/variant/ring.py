@@ -19,23 +19,23 @@ Blocks = Callable[[Rank, int, int], list[Block]]
 """(rank, source of the keys, tokens a rank) -> the blocks that the rank computes of the source's keys, local."""
 
 COPIED_ELEMENTS = 2**27
-"""Of rows or keys that a simulated world copies for one call of the kernel, which is of several steps or of a grid of
-chunks: 256 MiB in 16 bits."""
+"""A simulated world copies at most this many elements (256 MiB in 16 bits) where one kernel call does several steps or
+chunks of a ring."""
 
 
 def distance(rank: Rank) -> int:
-    """Of a hop: keys and values go to the next rank or to the previous one."""
+    """Return 1 where keys and values go to the next rank, -1 where they go to the previous one."""
     return 1 if rank.precision.ring_direction == "next" else -1
 
 
 async def _turns(
     ring: "Ring", rank: Rank, k: Tensor, v: Tensor
 ) -> AsyncIterator[tuple[Rank, list[Block], Tensor, Tensor]]:
-    """The rank as it meets the keys at hand at each step, what it computes of them, and those: its own, then its
-    upstream neighbour's, ...
+    """Yield for each step the rank, the blocks that it computes, and the keys and values that it has now: its own at
+    first, then its upstream neighbour's, ...
 
-    Each shift starts before the keys at hand are used. Own keys were not on the wire; where they come last, nothing is
-    computed at the first step, and there is one more.
+    Each shift starts before the keys at hand are used. A rank's own keys are never rounded for the wire. With
+    `diagonal_last` the first step computes nothing, and one more step at the end computes the rank's own keys.
     """
     size, own, last = rank.world.size, rank.world.rank, rank.precision.ring_order == "diagonal_last"
     travelling: Tensors = tuple(rank.sent("wire", rank.widest(x)) for x in (k, v))
@@ -70,16 +70,16 @@ class Ring(Schedule):
     blocks: Blocks = Rank.blocks_between
 
     def source(self, rank: Rank, step: int) -> int:
-        """Whose keys the rank has at a step."""
+        """Return the rank whose keys this rank has at a step."""
         return (rank.world.rank - step * distance(rank)) % rank.world.size
 
     def hop(self, rank: Rank, step: int) -> tuple[int, int]:
-        """The rank that gets what this one has at a step, and the one whose it gets."""
+        """Return the rank that this rank sends to after a step, and the rank that it receives from."""
         own, size = rank.world.rank, rank.world.size
         return (own + distance(rank)) % size, (own - distance(rank)) % size
 
     def end_step(self, rank: Rank, step: int, sums: Sequence[Accumulator]) -> None:
-        """What becomes of the sums dq, dk, dv after a step of the backward: nothing."""
+        """Leave the sums dq, dk, dv as they are after a step of the backward; a subclass may change them."""
 
     async def forward(self, rank: Rank, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
         """See `Schedule.forward`."""

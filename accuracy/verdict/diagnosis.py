@@ -29,7 +29,7 @@ from accuracy.verdict.words import TRACED
 def diagnoses(
     verdicts: pd.DataFrame, results: pd.DataFrame, steps: pd.DataFrame, hypotheses: pd.DataFrame
 ) -> list[Facts]:
-    """The facts of every variant of a run, gravest first."""
+    """Return the facts of every variant of a run, the gravest first."""
     names = names_of(results)
     rows = dict(iter(in_blocks(with_names(results, names)).groupby("named", sort=False)))
     found = []
@@ -41,7 +41,7 @@ def diagnoses(
 
 
 def sentences(found: list[Facts]) -> list[str]:
-    """One sentence for each variant, which names it where there are several."""
+    """Return one sentence for each variant, which names it where there are several."""
     return [each.line if len(found) > 1 else each.sentence for each in found]
 
 
@@ -62,12 +62,12 @@ def _facts(
         pattern["sizes_right"] = tuple(sorted(map(int, set(sizes))))
         few, pattern["missing_sizes"] = too_little(results)
         label = few or label
-    return Facts(name, label, causes=known, **pattern, **_measured(verdicts, results), **_trace(steps))
+    return Facts(name, label, causes=known, **pattern, **_gaps(verdicts, results), **_trace(steps))
 
 
 def _widths(results: pd.DataFrame, dtypes: tuple[str, ...], verdicts: pd.DataFrame) -> tuple[Width, ...]:
-    """How far a healthy variant is from the reference, for each width of dtypes: a ratio in 16 bits says nothing of
-    float32, where single device's error is 2^-16 as large. The largest over problems, seeds and world sizes. Inputs
+    """Return how far a healthy variant is from the reference, for each width of dtypes, as its largest ratio to single
+    device over problems, seeds and world sizes, at least 1. A ratio in 16 bits says nothing of one in float32. Inputs
     whose answer is exact, rows in which neither single device nor the floor has an error, and float64, the reference's
     own dtype, have no ratio."""
     if inside.FORMAT in inside.marks(verdicts):
@@ -85,8 +85,9 @@ def _widths(results: pd.DataFrame, dtypes: tuple[str, ...], verdicts: pd.DataFra
     return tuple(found)
 
 
-def _measured(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
-    """What was not tried, failed, was not measured, not returned or cannot be judged."""
+def _gaps(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
+    """Return what a run leaves open: settings not tried, failures, dtypes and tensors without numbers, inputs that
+    cannot be judged."""
     status = results[results["status"].isin((OK, FAILED))].drop_duplicates("case_id")["status"]
     has_numbers = verdicts["label"] != NOT_MEASURED
     without = verdicts[~verdicts["dtype"].isin(verdicts.loc[has_numbers, "dtype"])].drop_duplicates("dtype")
@@ -105,7 +106,7 @@ def _measured(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
 
 
 def _not_tried(rows: pd.DataFrame) -> tuple[str, ...]:
-    """What no measured case of a variant has; a verdict holds for what was measured."""
+    """Return the settings that no measured case of a variant has: a verdict holds for what was measured."""
     if rows.empty:
         return ()
     masks, sizes = " ".join({*rows["mask"].astype(str)}), rows["world_size"]
@@ -130,11 +131,11 @@ def _not_tried(rows: pd.DataFrame) -> tuple[str, ...]:
 
 
 def too_little(results: pd.DataFrame) -> tuple[str | None, dict[int, str]]:
-    """Return the label of a variant that lacks a number of ranks, None where it lacks none; and the numbers of ranks at
-    which it was to be measured and has no number, and why.
+    """Return the label for world sizes that were planned and not measured (None: there are none), and the reason for
+    each of these sizes.
 
-    A function of one device has one rank, however many were planned. What a variant of this package, or an adapter of
-    another's, says that it cannot do is no gap either. A lack of ranks is one where no case of several was measured.
+    A function of one device has one rank, however many were planned. A case that a variant of this package or an
+    adapter says it cannot do is no gap. Too few devices are a gap only where no case of several ranks was measured.
     """
     several = results[results["world_size"] > 1]
     several = several.assign(reason=several["reason"].fillna("").astype(str))
@@ -145,14 +146,14 @@ def too_little(results: pd.DataFrame) -> tuple[str | None, dict[int, str]]:
     for size, rows in several.groupby("world_size"):
         lacking = rows["reason"].str.startswith(TOO_FEW_RANKS)
         gaps = (rows["status"] == FAILED) | rows["options"].map(fields.is_foreign)
-        gaps = lacking if lacking.any() and not some else gaps & ~lacking  # as many as there are, but more than one
+        gaps = lacking if lacking.any() and not some else gaps & ~lacking
         if not (rows["status"] == OK).any() and gaps.any():
             missing[int(str(size))] = str(rows.loc[gaps, "reason"].iloc[0])
     return ((MISSING_RANKS if some else ONE_RANK) if missing else None), missing
 
 
 def _failures(results: pd.DataFrame) -> tuple[tuple[int, str, str], ...]:
-    """The kinds of failures in dtypes that were measured otherwise: cases, the first one's settings, the reason."""
+    """Return the kinds of failures in dtypes that other cases measured: how many, the first's settings, the reason."""
     measured = set(results.loc[results["status"] == OK, "dtype"])
     failed = results[(results["status"] == FAILED) & results["tensor"].isna() & results["dtype"].isin(measured)]
     kinds = failed["reason"].astype(str).str.replace(r"\d+", "N", regex=True)
@@ -165,8 +166,8 @@ def _failures(results: pd.DataFrame) -> tuple[tuple[int, str, str], ...]:
 
 
 def _trace(steps: pd.DataFrame) -> dict[str, Any]:
-    """The first traced step outside of the rounding band, forward before backward, partials before running states; and
-    the findings of the first case that has any before others', forward first, pairs before sums."""
+    """Return the first traced step outside of the rounding band, forward before backward and partials before running
+    states, and the findings: the first case's before others', forward before backward, then as in `TRACED`."""
     steps = steps.assign(_way=steps["way"] != "forward", _state=steps["state"] != "partial")
     found = steps["finding"].notna()
     findings, steps = steps[found], steps[~found]

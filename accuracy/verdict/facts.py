@@ -15,7 +15,7 @@ Row = Mapping[Any, Any]
 
 
 def leading(tensors: tuple[str, ...]) -> tuple[str, ...]:
-    """Of wrong tensors those that the story begins with: out and lse, else the gradients."""
+    """Return the wrong tensors that a sentence begins with: out and lse, else the gradients."""
     forward = tuple(name for name in tensors if name in FORWARD)
     return forward or tuple(name for name in tensors if name != "delta") or tensors
 
@@ -81,8 +81,8 @@ class Facts:
     """What is known of one variant. Its tensors, dtypes and numbers are those of the label that leads."""
 
     variant: str
-    label: str  # the gravest
-    leads: str  # the label that the story begins with: what does not repeat comes before a bug
+    label: str  # what is reported: the gravest
+    leads: str  # what picks the sentence: that runs differ is told before the bug that one of them shows
     finding: str  # with its numbers: of the most telling verdict
     numbers: Numbers
     tensors: tuple[str, ...] = ()  # those that have the leading label
@@ -128,7 +128,7 @@ class Facts:
 
     @property
     def lead(self) -> tuple[str, ...]:
-        """The tensors that the story begins with."""
+        """The tensors that the sentence begins with."""
         return leading(self.tensors)
 
     @property

@@ -10,7 +10,7 @@ from accuracy.core.number import count, plain
 from accuracy.verdict import words
 from accuracy.verdict.attribution import NAMES, Attribution
 from accuracy.verdict.facts import Facts, Worst
-from accuracy.verdict.label import HEALTHY, INVALID, MISSING_RANKS, NONDETERMINISTIC, ONE_RANK, TOO_LITTLE
+from accuracy.verdict.label import INVALID, MISSING_RANKS, NONDETERMINISTIC, NOTHING_FOUND, ONE_RANK, TOO_LITTLE
 
 MOST_NAMES = 3
 WORTH_REPORTING = 1.02  # times single device's error: twice the 1% that errors spread over seeds
@@ -25,7 +25,7 @@ def nothing(failed: int, unsupported: int, reason: str) -> str:
 
 def blamed(found: Sequence[Facts]) -> Facts | None:
     """The gravest variant, if any does more than round."""
-    return next((each for each in found if each.label not in HEALTHY), None)
+    return next((each for each in found if each.label not in NOTHING_FOUND), None)
 
 
 def headline(found: Sequence[Facts], worst: Worst | None, judged: Sequence[str], sizes: Sequence[int]) -> str:
@@ -94,7 +94,7 @@ def advice(
         return "Measure it on more ranks, on a machine that has them, or give world_size= if fewer are meant."
     if first is None:
         return f"{attributed} Nothing to mend here: choose by time and memory.".strip()
-    others = list(dict.fromkeys(each.variant for each in found if each.label not in HEALTHY))[1:]
+    others = list(dict.fromkeys(each.variant for each in found if each.label not in NOTHING_FOUND))[1:]
     more = f" and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""
     cause = f"Cause: {first.proven[0].text}." if first.proven else attributed or "No cause was proven."
     take = f" Take {instead[0]} ({times(instead[1])} times single device's error) instead." if instead else ""

@@ -23,15 +23,15 @@ LABELS = (
 BUGS = (INVALID, LOGIC)
 TOO_LITTLE = (ONE_RANK, MISSING_RANKS)
 """Labels of a variant in which nothing was found, but of which too little was measured to call it healthy."""
-HEALTHY = (*TOO_LITTLE, ROUNDING)
+NOTHING_FOUND = (*TOO_LITTLE, ROUNDING)
 """Labels of a variant in which nothing was found."""
 Numbers = Mapping[str, float | str]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a rule found of a tensor. kind: a key of `accuracy.verdict.words.FINDINGS`; numbers: what that sentence
-    needs, and what the table tells."""
+    """The result of a rule for one tensor. kind: a key of `accuracy.verdict.words.FINDINGS`; numbers: those that its
+    sentence and the table of verdicts need."""
 
     label: str
     kind: str
@@ -39,11 +39,11 @@ class Finding:
 
 
 def is_bug(label: str, numbers: Numbers) -> bool:
-    """Whether a finding is a fault and not rounding. A race is one, whatever its numbers were in a run."""
+    """Return whether a finding is a fault and not rounding. A race is one, whatever its numbers were in a run."""
     return label in BUGS or bool(numbers.get("race"))
 
 
 def is_simple(numbers: Numbers) -> bool:
-    """Whether ordinary inputs show a finding: Gaussian ones, or those whose exact answer is known."""
+    """Return whether ordinary inputs show a finding: Gaussian ones, or those whose exact answer is known."""
     shown = str(numbers.get("inputs", "gaussian")).split(", ")
     return "gaussian" in shown or bool({*shown} & {*PROBES})

@@ -23,7 +23,7 @@ _SIZE = ", by at most {repeats_size:.2g} of the tensor's size: "
 CHANGES = {
     "differs": "",
     "other_order": f"{_SIZE}sums were added in another order",
-    "race": f"{_SIZE}a race, other data was read, or random numbers were, as dropout's",
+    "race": f"{_SIZE}there is a race, or a run read other data or other random numbers, such as dropout's",
 }
 _RUNS = ", in {runs:.0f} runs, on ranks {ranks}"
 FINDINGS = {  # by the kind of a finding, with its numbers, its tensor and its dtype
@@ -47,7 +47,7 @@ FINDINGS = {  # by the kind of a finding, with its numbers, its tensor and its d
     "large_in_few": "the relative error is {error_rel:.2g} in {dtype} ({inputs} inputs), in {struck:.2g} of elements",
     "also_finer": "the relative error is {error_rel:.2g} and still {finer:.2g} in {finer_dtype} ({inputs} inputs)",
     "beyond": "values farther from the reference than any rounding in {dtype} carries: {beyond:.0f} ({inputs} inputs)",
-    SCORES: "is that of scores in {floor}, as they may be",
+    SCORES: "is as exact as scores in {floor} allow, which is permitted",
     "float32_lse": "is stored in float32, as it may be",
     "float32_inside": "computes in float32 inside: at float64 its tensors are float32-accurate ({off:.2g})",
     "coherent": "{x_single_device:.3g} times single device's error: more than {roundings:.0f} roundings can add up to",
@@ -117,7 +117,7 @@ def diagnosis(facts: "Facts") -> str:
         return f"{name} was not measured: {finding(facts.finding, numbers)}."
     if facts.leads == label.ROUNDING:
         if facts.label == label.ONE_RANK:
-            return f"{ONE_RANK_ONLY}: {_healthy(facts)} world_size=1 says that one rank is meant."
+            return f"{ONE_RANK_ONLY}: {_healthy(facts)} Set world_size=1 if one rank is meant."
         return f"{not_on(facts.missing_sizes)}: {_healthy(facts)}" if facts.missing_sizes else _healthy(facts)
     if "returned" in numbers:
         return f"{name} is not judged in {dtypes}: {numbers['returned']}."
@@ -220,7 +220,7 @@ def _consequences(facts: "Facts") -> Iterator[str]:
 
 
 def _healthy(facts: "Facts") -> str:
-    text = "rounds as a float32-internal function should" if FORMAT in facts.inside else "merely rounds"
+    text = "rounds as a function that computes in float32 inside should" if FORMAT in facts.inside else "merely rounds"
     if WEIGHTS in facts.inside:
         values = "equal values round alike in 16 bits (as the softmax's weights, or heads' dk and dv, can)"
         text += f", but for a bias on tied inputs, where {values}"
@@ -245,7 +245,7 @@ def evidence(facts: "Facts") -> Iterator[str]:
         return
     if facts.leads != label.ROUNDING:
         yield f"{listed(facts.tensors)}: {finding(facts.finding, facts.numbers, facts.tensors[0], facts.dtypes[-1])}."
-    yield from [f"Not measured on several ranks: {reason}." for reason in facts.missing_sizes.values()][:1]
+    yield from (f"Not measured on {size} ranks: {reason}." for size, reason in facts.missing_sizes.items())
     yield from (f"Not measured in {', '.join(dtypes)}: {reason}." for reason, dtypes in facts.unmeasured.items())
     if facts.not_returned:
         yield f"Not returned, so not judged: {', '.join(facts.not_returned)}."

@@ -6,15 +6,17 @@ import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from accuracy.config.read import PROCESSORS
 from accuracy.core.case import Case
+from accuracy.execute import pool
 from accuracy.execute import worker as worker_process
 from accuracy.execute.dispatch import CONTEXT_BYTES, WORKER_BYTES, fitting_workers, work
 from accuracy.execute.plan import plan
-from accuracy.execute.pool import Schedule
+from accuracy.execute.pool import Queue
 from accuracy.execute.settle import settled, side_by_side
 from accuracy.execute.worker import Work
 from accuracy.measurement.memory import bytes_needed
@@ -35,7 +37,7 @@ class Simulated:
     """Workers whose references and cases take given seconds, on a clock of their own."""
 
     def __init__(self, given: list[Case], workers: int, reference: float) -> None:
-        schedule = Schedule(given)
+        schedule = Queue(given)
         at: dict[int, object] = {}
         ends: dict[int, float] = {}  # of the worker's case
         self.measured: list[Case] = []
@@ -61,7 +63,7 @@ def test_every_case_is_measured_once_and_workers_are_busy_to_the_end() -> None:
 
 def test_a_worker_keeps_its_references_while_it_has_cases_of_them() -> None:
     given = cases("seed=[0,1,2,3]", "world_size=[1,2,4]")
-    schedule, at = Schedule(given), list[object]()
+    schedule, at = Queue(given), list[object]()
     for _ in range(len(given) // 2):
         at += [shared(case) for worker in (0, 1) if (case := schedule.take(worker)) is not None]
     for worker in (0, 1):
@@ -71,7 +73,7 @@ def test_a_worker_keeps_its_references_while_it_has_cases_of_them() -> None:
 
 
 def test_the_group_with_most_to_compute_and_its_largest_world_come_first() -> None:
-    first = Schedule(cases("problem.seqlen=[1024,2048]", "world_size=[1,2,4]")).take(0)
+    first = Queue(cases("problem.seqlen=[1024,2048]", "world_size=[1,2,4]")).take(0)
     assert first is not None
     assert (first.problem.seqlen, first.world_size) == (2048, 4)
 
@@ -127,3 +129,16 @@ def test_every_case_has_a_limit_that_no_healthy_one_reaches_and_a_given_one_coun
     assert worker_process.limit(large, math.inf) == 3600 + 13 * pairs * 14 * 8 / 1e8
     assert worker_process.limit(replace(large, device="cuda"), math.inf) < worker_process.limit(large, math.inf)
     assert worker_process.limit(large, 60.0) == 60
+
+
+def test_a_worker_that_has_answered_is_not_killed_for_the_time_limit_of_the_case_before() -> None:
+    """Its next case would be said to have taken too long."""
+    each = pool._Worker.__new__(pool._Worker)
+    killed: list[bool] = []
+    each.process = SimpleNamespace(kill=lambda: killed.append(True))
+    each.deadline, each.ready, each.case, each.late = 0.0, True, None, False
+    each.kill_if_late()
+    assert not killed
+    each.ready = False
+    each.kill_if_late()
+    assert killed

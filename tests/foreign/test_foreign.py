@@ -29,7 +29,7 @@ def diagnosed(name: str, each: Foreign) -> accuracy.Diagnosis:
 def test_a_healthy_function_is_called_healthy(name: str) -> None:
     found = diagnosed(name, HEALTHY[name])
     assert found.label == ROUNDING, (found.sentence, found.evidence)
-    inside = "rounds as a float32-internal function should" in found.sentence
+    inside = "rounds as a function that computes in float32 inside should" in found.sentence
     assert inside == HEALTHY[name].float32, found.sentence
     assert ("nothing else found" in found.sentence) >= inside
 

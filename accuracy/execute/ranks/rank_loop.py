@@ -21,7 +21,7 @@ from accuracy.core.errors import NotShared, located
 from accuracy.execute.plan import Planned, measured
 from accuracy.execute.ranks import caller, journal, messages
 from accuracy.execute.ranks.rendezvous import Ranks, time_limit
-from accuracy.execute.worker import device_works, limit, limit_text, write
+from accuracy.execute.worker import device_works, seconds_allowed, seconds_text, write
 from accuracy.inputs import drawing
 from accuracy.measurement import repeats, reruns
 from accuracy.measurement.pipeline import Measured, Pipeline
@@ -103,12 +103,12 @@ def _in_time(task: Task, pipeline: Pipeline, each: Planned) -> Measured:
     longer than the case may, this process ends, and the launcher starts all of them anew."""
     if task.callers:
         return measured(pipeline, each)
-    seconds = limit(each.case, task.case_seconds)
+    seconds = seconds_allowed(each.case, task.case_seconds)
     if each.case.world == "processes":
         seconds += len(RERUNS) * task.seconds
 
     def end() -> None:
-        journal.note(task.folder, "final", f"took longer than {limit_text(each.case, task.case_seconds)}")
+        journal.note(task.folder, "final", f"took longer than {seconds_text(each.case, task.case_seconds)}")
         os._exit(journal.LOST)
 
     timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), end)
