@@ -13,14 +13,13 @@ import pytest
 import accuracy
 from accuracy.config import resolve
 from tests.foreign import my_ring
+from tests.foreign.twins import FEW_PAIRS
 from tests.processes import python
 
 pytestmark = pytest.mark.xdist_group("my_ring")
 SMALL = {"seqlen": 96, "heads": 4, "heads_kv": 2, "head_dim": 16}
 WORDS = [f"problem.{name}={value}" for name, value in SMALL.items()]
 BOTH = {"ring_good": False, "ring_bad": True}
-FEW_PAIRS = 2**18
-"""As `resolve.MOST_PAIRS_AGAIN`: 7 runs again of each of four seeds, not 230, which the race of `test_foreign` needs."""
 SCRIPT = f"""
 import sys
 import accuracy
