@@ -56,8 +56,8 @@ def measured(given: list[Case], how: Work) -> Counter[str]:
         return Counter(ended)
 
 
-def rows(folder: Path, read=table.read_results) -> pd.DataFrame:
-    found = read(folder).drop(columns=COSTS, errors="ignore")
+def rows(folder: Path) -> pd.DataFrame:
+    found = table.read_results(folder).drop(columns=COSTS)
     return found.sort_values(list(found.columns), ignore_index=True)
 
 
@@ -80,29 +80,20 @@ FAULTS = {  # what a variant does, and why its case has no numbers
 }
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_worker_that_ends_or_hangs_is_one_failed_row_and_is_replaced(tmp_path: Path, workers: int) -> None:
-    """One worker is a process of its own, too. Where a hanging one was is in its case's traceback."""
-    faults = dict(list(FAULTS.items())[workers - 1 :: 2])  # each fault once
-    chosen = plant(tmp_path, **{name: statement for name, (statement, _) in faults.items()})
+def test_a_worker_that_ends_or_hangs_is_one_failed_row_and_is_replaced(tmp_path: Path) -> None:
+    """Where a hanging one was is in its case's traceback."""
+    chosen = plant(tmp_path, **{name: statement for name, (statement, _) in FAULTS.items()})
     words = (*TINY, "device=cpu", "world_size=2", "dtype=float32", "case_seconds=10", "output_dir=run")
-    answer = finish(start(tmp_path, "--config-dir=parts", *words, chosen, f"workers={workers}"))
+    answer = finish(start(tmp_path, "--config-dir=parts", *words, chosen, "workers=2"))
     assert answer.status == 0, answer.err
-    assert f"1 measured, 0 unsupported, {len(faults)} failed" in answer.out
+    assert f"1 measured, 0 unsupported, {len(FAULTS)} failed" in answer.out
     results = table.read_results(tmp_path / "run")
     failed = results[results["status"] == table.FAILED].set_index("variant")
-    assert failed["reason"].to_dict() == {name: why for name, (_, why) in faults.items()}
+    assert failed["reason"].to_dict() == {name: why for name, (_, why) in FAULTS.items()}
     assert set(results.loc[results["status"] == table.OK, "variant"]) == {"ring"}
-    for name in {"sleeps", "locks"} & {*faults}:
+    for name in ("sleeps", "locks"):
         text = (tmp_path / "run" / table.TRACEBACKS / f"{failed.loc[name, 'case_id']}.txt").read_text()
         assert f"{name}.py" in text
-
-
-def test_without_a_time_limit_one_worker_is_a_process_too(tmp_path: Path) -> None:
-    chosen = plant(tmp_path, exits="os._exit(7)")
-    answer = finish(start(tmp_path, "--config-dir=parts", *SHORT, chosen, "workers=1", "output_dir=run"))
-    assert answer.status == 0, answer.err
-    assert "1 measured, 0 unsupported, 1 failed" in answer.out
 
 
 def test_workers_killed_at_any_moment_cost_a_case_each_at_most(tmp_path: Path) -> None:
@@ -178,15 +169,17 @@ def work():
 CALLS = "work()", "thread = threading.Thread(target=work); thread.start(); thread.join()"
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_a_function_that_cannot_be_interrupted_ends_its_program_with_the_row_on_the_disk(
-    tmp_path: Path, call: str
-) -> None:
-    done = processes.python("-c", SCRIPT + call, folder=tmp_path)
-    assert done.returncode == worker.ENDED, done.stderr
-    (row,) = table.read_results(tmp_path / "run").to_dict("records")
-    assert row["status"] == table.FAILED
-    assert row["reason"] == "took longer than case_seconds=1, and could not be interrupted"
+def test_a_function_that_cannot_be_interrupted_ends_its_program_with_the_row_on_the_disk(tmp_path: Path) -> None:
+    """Called by the main thread, and by another one."""
+    for number in range(len(CALLS)):
+        (tmp_path / str(number)).mkdir()
+    programs = [processes.start("-c", SCRIPT + call, folder=tmp_path / str(n)) for n, call in enumerate(CALLS)]
+    for number, program in enumerate(programs):
+        error = program.communicate(timeout=300)[1]
+        assert program.returncode == worker.ENDED, error
+        (row,) = table.read_results(tmp_path / str(number) / "run").to_dict("records")
+        assert row["status"] == table.FAILED
+        assert row["reason"] == "took longer than case_seconds=1, and could not be interrupted"
 
 
 ENDS = ["SIGKILL to it", "SIGINT to all", "SIGTERM to all", "SIGKILL to ranks", "SIGINT to ranks"]
@@ -278,10 +271,11 @@ def test_a_full_disk_is_one_line_and_what_was_measured_stays(accuracy: CommandLi
     assert set(table.read_results(accuracy.folder / "run")["seed"]) == {0, 1, 2}
 
 
-def test_ctrl_c_while_the_server_of_the_workers_imports_leaves_it_at_work_and_says_nothing(tmp_path: Path) -> None:
+def test_ctrl_c_while_the_server_of_a_worker_imports_leaves_it_at_work_and_says_nothing(tmp_path: Path) -> None:
+    """One worker is a process, too, where no limit of time is given: it ends, and the command does not."""
     mark = uuid.uuid4().hex
-    words = (*TINY, "device=cpu", "variant=ring", "world_size=[1,2]", "workers=2", "output_dir=run")
-    process = start(tmp_path, *words, threads=2, ACCURACY_TEST_MARK=mark)
+    words = ("--config-dir=parts", *SHORT, plant(tmp_path, exits="os._exit(7)"), "workers=1", "output_dir=run")
+    process = start(tmp_path, *words, ACCURACY_TEST_MARK=mark)
 
     def servers() -> list[int]:
         return [pid for pid in marked(mark) if b"forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes()]
@@ -291,7 +285,7 @@ def test_ctrl_c_while_the_server_of_the_workers_imports_leaves_it_at_work_and_sa
         os.kill(pid, signal.SIGINT)
     answer = finish(process)
     assert answer.status == 0, answer.err
-    assert "2 cases on 2 cpu workers" in answer.err
+    assert "1 measured, 0 unsupported, 1 failed" in answer.out
     assert "Traceback" not in answer.err
     assert "KeyboardInterrupt" not in answer.err
 

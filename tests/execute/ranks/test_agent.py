@@ -3,7 +3,7 @@ import random
 import re
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,11 +30,13 @@ ALL = (
 )
 
 
-def run(folder: Path, *words: str, parts: Path | None = None) -> pd.DataFrame:
-    """Measure into the folder as the command does; its rows."""
+def run(folder: Path, *words: str, parts: Path | None = None, more: Sequence[Sequence[str]] = ()) -> pd.DataFrame:
+    """Measure into the folder as the command does, with the cases of more words; its rows."""
     folder.mkdir()
-    asked = configuration(*TINY, "kernel=eager", "reference.folder=null", *words, folders=[parts] if parts else [])
-    for _ in measure_plans(asked, folder, plan(asked, None), None, lambda case: None):
+    given, folders = (*TINY, "kernel=eager", "reference.folder=null"), [parts] if parts else []
+    asked = [configuration(*given, *each, folders=folders) for each in (words, *more)]
+    plans = [each for grid in asked for each in plan(grid, None)]
+    for _ in measure_plans(asked[0], folder, plans, None, lambda case: None):
         pass
     return table.read_results(folder)
 
@@ -60,23 +62,17 @@ def test_both_worlds_give_the_same_bits(both_worlds, variant: str) -> None:
     pd.testing.assert_frame_equal(real, simulated, check_exact=True)
 
 
-def test_real_ranks_that_hold_unequally_many_tokens_have_the_simulated_bits(tmp_path: Path) -> None:
+def test_reruns_on_real_ranks_that_hold_unequally_many_tokens_have_the_simulated_bits(tmp_path: Path) -> None:
     words = [f"variant.{name}.sharding=40+20+36" for name in ("ring", "llama3", "llama3_ring")]
-    words += ["variant=[ring,llama3,llama3_ring]", "world_size=3", "dtype=bfloat16", "reruns.poison=true"]
+    words += ["variant=[ring,llama3,llama3_ring]", "world_size=3", "dtype=bfloat16"]
+    words += ["reruns.repeat=1", "reruns.poison=true", "reruns.future=true"]
     rows = run(tmp_path / "run", *words, "world=processes", "+also.again={world:{simulated:{}}}")
     assert set(rows["status"]) == {table.OK}
-    assert not rows["poisoned"].fillna(0).any()
+    counts = rows[["repeats_differ", "poisoned", "future_differs"]]
+    assert counts.notna().any().all()
+    assert not counts.fillna(0).to_numpy().any()
     real, simulated = (comparable(rows[rows["world"] == world]) for world in ("processes", "simulated"))
     pd.testing.assert_frame_equal(real, simulated, check_exact=True)
-
-
-def test_reruns_on_real_ranks_change_no_bit_either(tmp_path: Path) -> None:
-    words = ("variant=zigzag", "world_size=2", "dtype=float32", "reruns.repeat=1", "reruns.poison=true",
-             "reruns.future=true")  # fmt: skip
-    real, simulated = (run(tmp_path / world, *words, f"world={world}") for world in ("processes", "simulated"))
-    assert set(real["status"]) == {table.OK}
-    assert not real[["repeats_differ", "poisoned", "future_differs"]].fillna(0).to_numpy().any()
-    pd.testing.assert_frame_equal(comparable(real), comparable(simulated), check_exact=True)
 
 
 FAULTS = {
@@ -91,26 +87,26 @@ FAULTS = {
 
 
 def test_every_fault_of_one_rank_is_a_row_and_the_cases_around_it_are_measured(tmp_path: Path) -> None:
+    """A death that is not repeated costs a start alone; what never answers costs two limits of time; what hangs on the
+    first rank alone, where it simulates, is a row too."""
+    parts = planting.dies_once(tmp_path / "mine", tmp_path / "marker")
     for name, (statement, _) in FAULTS.items():
-        planting.first(tmp_path / "mine", name, f"if rank.world.rank == 1: {statement}")
-    words = f"variant=[ring,{','.join(FAULTS)},zigzag]"
-    rows = run(tmp_path / "run", words, "world_size=2", "world=processes", "world.processes.timeout_seconds=5",
-               parts=tmp_path / "mine")  # fmt: skip
-    by_variant = rows.drop_duplicates("case_id").set_index("variant")
+        planting.first(parts, name, f"if rank.world.rank == 1: {statement}")
+    planting.first(parts, "alone", "if type(rank.world).__name__ != 'ProcessesWorld': time.sleep(600)")
+    two, real = ("world_size=2", "case_seconds=10"), ("world=processes", "world.processes.timeout_seconds=5")
+    words = (*two, *real, f"variant=[ring,{','.join(FAULTS)},alone,dies_once,zigzag]")
+    more = (*two, *real, "variant=hangs", "seed=[1,2,3]"), (*two, "variant=alone", "world=simulated")
+    rows = run(tmp_path / "run", *words, parts=parts, more=more)
+    cases = rows.drop_duplicates("case_id").set_index(["variant", "world", "seed"])["reason"]
     for name, (_, reason) in FAULTS.items():
-        assert by_variant.loc[name, "status"] == table.FAILED
-        assert re.fullmatch(reason, by_variant.loc[name, "reason"]), by_variant.loc[name, "reason"]
-    assert set(by_variant.loc[["ring", "zigzag"], "status"]) == {table.OK}
-
-
-def test_a_variant_that_never_answers_costs_two_time_limits(tmp_path: Path) -> None:
-    planting.first(tmp_path / "mine", "hangs", "if rank.world.rank == 1: time.sleep(600)")
-    rows = run(tmp_path / "run", "variant=[hangs,ring]", "world_size=2", "seed=[0,1,2,3]", "world=processes",
-               "world.processes.timeout_seconds=2", parts=tmp_path / "mine")  # fmt: skip
-    reasons = rows[rows["status"] == table.FAILED].drop_duplicates("case_id")["reason"].str.partition(" from ")[0]
+        found = cases.loc[name, "processes", 0]
+        assert re.fullmatch(reason, found), found
+    silent = sorted(cases.loc["hangs", "processes"].str.partition(" from ")[0])
     told = "not tried: 2 cases of hangs before it gave no answer, and none an answer"
-    assert sorted(reasons) == ["no answer", "no answer", told, told]
-    assert rows[rows["status"] == table.OK]["case_id"].nunique() == 4
+    assert silent == ["no answer", "no answer", told, told]
+    assert cases.loc["alone", "simulated", 0] == "took longer than case_seconds=10"
+    assert not (tmp_path / "marker").exists()
+    assert set(rows.loc[rows["status"] == table.OK, "variant"]) == {"ring", "alone", "dies_once", "zigzag"}
 
 
 def test_an_exception_that_all_ranks_hear_of_ends_no_process_and_sizes_share_them(tmp_path: Path) -> None:
@@ -151,13 +147,6 @@ def test_a_rank_that_is_late_or_ends_after_the_others_leaves_none_waiting(tmp_pa
     assert reason.startswith("rank 1: SystemExit: 0")
     assert found.loc["ring", "status"] == {table.OK}
     assert not list((tmp_path / "run" / table.TRACEBACKS).glob("*-rank[02].txt"))
-
-
-def test_a_rank_that_dies_once_costs_a_start_and_the_case_is_measured(tmp_path: Path) -> None:
-    parts = planting.dies_once(tmp_path / "mine", tmp_path / "marker")
-    rows = run(tmp_path / "run", "variant=dies_once", "world_size=2", "world=processes", parts=parts)
-    assert set(rows["status"]) == {table.OK}
-    assert not (tmp_path / "marker").exists()
 
 
 def ends_at_once(*given: object) -> Iterator[None]:
@@ -218,14 +207,3 @@ def test_ranks_killed_at_random_moments_leave_every_number_as_it_was(tmp_path: P
     measured = comparable(real[real["status"] == table.OK])
     expected = simulated[simulated["seed"].isin(set(measured["seed"]))].reset_index(drop=True)
     pd.testing.assert_frame_equal(measured, expected, check_exact=True, check_dtype=failed.empty)
-
-
-def test_what_hangs_on_the_first_rank_alone_is_a_row_too(tmp_path: Path) -> None:
-    """A simulated case beside those of real ranks; the reference is computed there, too."""
-    alone = "if type(rank.world).__name__ != 'ProcessesWorld': time.sleep(600)"
-    planting.first(tmp_path / "mine", "hangs", alone)
-    rows = run(tmp_path / "run", "variant=[hangs,ring]", "world_size=2", "dtype=float32", "case_seconds=6",
-               "world=processes", "+also.again={world:{simulated:{}}}", parts=tmp_path / "mine")  # fmt: skip
-    cases = rows.drop_duplicates("case_id").set_index(["variant", "world"])
-    assert cases.loc[("hangs", "simulated"), "reason"] == "took longer than case_seconds=6"
-    assert set(cases["status"].drop(("hangs", "simulated"))) == {table.OK}
