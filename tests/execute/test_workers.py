@@ -124,11 +124,13 @@ def test_every_case_has_a_limit_that_no_healthy_one_reaches_and_a_given_one_coun
     (large,) = cases(
         "variant=ring", "world_size=2", "dtype=float32", "seed=0", "reruns.repeat=10", "problem.seqlen=65536"
     )
-    assert 3600 < worker_process.limit(small, math.inf) < 3601
+    assert 3600 < worker_process.seconds_allowed(small, math.inf) < 3601
     pairs = 2 * 4 * 65536**2  # batch, heads, queries by keys; 14 operations a pair and dimension, 8 dimensions
-    assert worker_process.limit(large, math.inf) == 3600 + 13 * pairs * 14 * 8 / 1e8
-    assert worker_process.limit(replace(large, device="cuda"), math.inf) < worker_process.limit(large, math.inf)
-    assert worker_process.limit(large, 60.0) == 60
+    assert worker_process.seconds_allowed(large, math.inf) == 3600 + 13 * pairs * 14 * 8 / 1e8
+    assert worker_process.seconds_allowed(replace(large, device="cuda"), math.inf) < worker_process.seconds_allowed(
+        large, math.inf
+    )
+    assert worker_process.seconds_allowed(large, 60.0) == 60
 
 
 def test_a_worker_that_has_answered_is_not_killed_for_the_time_limit_of_the_case_before() -> None:

@@ -97,7 +97,7 @@ def test_every_fault_of_one_rank_is_a_row_and_the_cases_around_it_are_measured(t
     words = (*two, *real, f"variant=[ring,{','.join(FAULTS)},alone,dies_once,zigzag]")
     more = (*two, *real, "variant=hangs", "seed=[1,2,3]"), (*two, "variant=alone", "world=simulated")
     rows = run(tmp_path / "run", *words, parts=parts, more=more)
-    cases = rows.drop_duplicates("case_id").set_index(["variant", "world", "seed"])["reason"]
+    cases = rows.drop_duplicates("case_id").set_index(["variant", "world", "seed"])["reason"].sort_index()
     for name, (_, reason) in FAULTS.items():
         found = cases.loc[name, "processes", 0]
         assert re.fullmatch(reason, found), found
