@@ -1,4 +1,4 @@
-"""How does a matplotlib figure become inline SVG that is small, deterministic, and right in light and dark?
+"""How does a matplotlib figure become inline SVG that is deterministic, and right in light and dark?
 
 matplotlib's stand-in colours become CSS variables, its fonts the page's, its identifiers private to the figure. The
 text alternative (`title`, `desc`) comes in.

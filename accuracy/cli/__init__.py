@@ -11,7 +11,7 @@ from accuracy.core.errors import ConfigError, one_line, printable
 from accuracy.core.public import ADDRESS
 
 USAGE_ERROR, NOTHING_MEASURED, FAULTY, INTERNAL_ERROR, INTERRUPTED = 2, 3, 5, 70, 130
-"""Exit statuses of commands; those of `accuracy check` are `accuracy.gate.exits.Exit`."""
+"""Exit statuses of commands; those of `accuracy check` are `accuracy.gate.Exit`."""
 REPORT_IT = f"report it at {ADDRESS}/issues" if ADDRESS else "report it"
 
 

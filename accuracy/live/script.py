@@ -25,7 +25,6 @@ HEAD = """# -*- coding: utf-8 -*-
 {what}
 # Float64 attention by its definition on {size}.
 
-from itertools import chain
 from pathlib import Path
 
 import torch

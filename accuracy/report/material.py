@@ -56,6 +56,6 @@ def material_of(run: Run) -> Material:
         measured,
         judged,
         cells,
-        furthest_first(found, measured),
+        found,
         attributed,
     )

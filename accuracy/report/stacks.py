@@ -63,7 +63,7 @@ def settings_of(rows: pd.DataFrame) -> list[Setting]:
     varying = [name for name in SETTING if named[name].nunique() > 1] or ["weights"]
     found = []
     for key, group in named.groupby(varying, sort=True, dropna=False):
-        words = (plain(value) if isinstance(value, float) else value for value in key)
+        words = (f"{value:g}" if isinstance(value, float) else value for value in key)  # a label tells two apart
         label = ", ".join(f"{name} {word}" for name, word in zip(varying, words, strict=True))
         found.append(Setting(label, group))
     return found

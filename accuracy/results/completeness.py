@@ -91,7 +91,9 @@ def _faults(found: Wrong, text: str, names: Mapping[str, str]) -> Iterator[Fault
     if found is None:
         yield Fault("the run", text)
         return
-    by_tensor = [("", found)] if isinstance(found, list) else found["case_id"].groupby(found["tensor"], sort=False)
+    by_tensor = (
+        [("", found)] if isinstance(found, list) else found["case_id"].groupby(found["tensor"].fillna(""), sort=False)
+    )
     for tensor, some in by_tensor:
         cases = list(dict.fromkeys(some))
         more = f" (and {count(len(cases) - 1, 'further case')})" if len(cases) > 1 else ""
