@@ -20,7 +20,7 @@ from functools import cache, partial
 from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock, patch
+from unittest.mock import MagicMock
 
 import torch
 import torch.distributed as dist
@@ -121,8 +121,7 @@ def modules() -> dict[str, ModuleType]:
         importlib.import_module(BACKENDS)
         return {}
     stand_ins = {EXTENSION: _extension(), UNUSED: _Mock(UNUSED)}
-    without_libraries = patch.dict(os.environ, NVTE_PROJECT_BUILDING="1")  # else it refuses to be imported
-    with substitutes.modules(stand_ins), without_libraries, warnings.catch_warnings():
+    with substitutes.modules(stand_ins), _without_libraries(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the extension is missing
         try:
             importlib.import_module(PACKAGE)
@@ -134,6 +133,21 @@ def modules() -> dict[str, ModuleType]:
         finally:
             found = {name: sys.modules.pop(name) for name in list(sys.modules) if _is_ours(name)}
     return found
+
+
+@contextmanager
+def _without_libraries() -> Iterator[None]:
+    """The package refuses to be imported without its libraries unless it is being built. No other variable of the
+    environment changes: other threads may read it."""
+    before = os.environ.get("NVTE_PROJECT_BUILDING")
+    os.environ["NVTE_PROJECT_BUILDING"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["NVTE_PROJECT_BUILDING"]
+        else:
+            os.environ["NVTE_PROJECT_BUILDING"] = before
 
 
 @contextmanager

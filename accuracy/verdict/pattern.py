@@ -63,10 +63,10 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
     off = _profile(rows, tensors[0], dtypes[-1], size, shown)
     forward = wrong[wrong["tensor"].isin({*FORWARD} & {*tensors} or tensors)]
     of_tensors = here[here["tensor"].isin(tensors) & here["dtype"].isin(tried)]
-    others = _others(verdicts if leads == NONDETERMINISTIC else here, tensors)
+    others_here = _others(here, tensors)
     return found | _conditions(judged, wrong) | {
-        "others": others,
-        "coarser": _coarser(here, (*tensors, *others, "delta")),
+        "others": _others(verdicts, tensors) if leads == NONDETERMINISTIC else others_here,
+        "coarser": _coarser(here, (*tensors, *others_here, "delta")),
         "sound_dtypes": _by_precision({*of_tensors["dtype"]} - {*of_tensors.loc[~of_tensors["_healthy"], "dtype"]}),
         "only_dtypes": tried if tried != measured or len(tried) == 1 else (),
         "floors": _floors(forward),
