@@ -4,13 +4,13 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
-from hydra._internal.hydra import Hydra  # private: there is no public way to compose once, see `_without_mode`
+from hydra._internal.hydra import Hydra  # private: there is no public way to compose once, see `_composed_once`
 from hydra._internal.utils import get_args_parser  # private: there is no public way to say in one line what is wrong
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -77,13 +77,13 @@ def _run_application(arguments: list[str], launch: Launch | None) -> int:
         _check_choices(arguments)
         listing.check_sizes(listing.folders_of(arguments))
         sys.argv[1:] = sweep.prepared(arguments)
-        _compose_once(arguments)
-        hydra.main(config_path=str(CONFIGS), config_name="config", version_base="1.3")(task)()
+        with _composed_once(arguments):
+            hydra.main(config_path=str(CONFIGS), config_name="config", version_base="1.3")(task)()
     except JobEnded as ended:
         statuses.append(ended.args[0])
         print(f"accuracy: a job ended with status {ended.args[0]}; its launcher's log says why", file=sys.stderr)
     except (*MISTAKES, ValueError, OSError) as error:  # ValueError: Hydra's for `kernel=null`; OSError: of its folders;
-        if started and not isinstance(error, MISTAKES):  # from inside a job it is our bug
+        if started and not isinstance(error, MISTAKES):  # `start` tells whether it is a file or our bug
             raise
         if isinstance(error, OSError) and error.strerror:
             error = ConfigError(unusable(error))
@@ -91,14 +91,17 @@ def _run_application(arguments: list[str], launch: Launch | None) -> int:
     return max(statuses, default=0)
 
 
-_of_hydra = Hydra.get_mode
-
-
-def _compose_once(arguments: list[str]) -> None:
+@contextmanager
+def _composed_once(arguments: list[str]) -> Iterator[None]:
     """Hydra composes the configuration a first time to look for `hydra.mode` in it, which only a user's own can have: a
-    quarter of a second."""
-    asked = any(word.startswith(("hydra.mode", "-cd", "-cp", "-cn", "--config")) for word in arguments)
-    Hydra.get_mode = _of_hydra if asked else lambda *_, **__: None  # type: ignore[method-assign]  # where it is not said
+    quarter of a second that is saved where none is given."""
+    before = Hydra.get_mode
+    if not any(word.startswith(("hydra.mode", "-cd", "-cp", "-cn", "--config")) for word in arguments):
+        Hydra.get_mode = lambda *_, **__: None  # type: ignore[method-assign]  # as where no mode is given
+    try:
+        yield
+    finally:
+        Hydra.get_mode = before  # type: ignore[method-assign]
 
 
 def _run_job(config: DictConfig, launch: Launch | None) -> int:

@@ -197,6 +197,14 @@ def _folder() -> str:
     return ""
 
 
+def _deterministic() -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def _set_deterministic(values: tuple[bool, bool]) -> None:
+    torch.use_deterministic_algorithms(values[0], warn_only=values[1])  # Inductor's setting too
+
+
 def _attention_backends() -> tuple[bool, ...]:
     cuda = torch.backends.cuda
     return cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled(), cuda.cudnn_sdp_enabled()
@@ -214,7 +222,7 @@ SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
     (torch.get_default_device, lambda device: torch.set_default_device(None if device.type == "cpu" else device)),
     (torch.is_grad_enabled, torch.set_grad_enabled),
     (torch.get_num_threads, torch.set_num_threads),
-    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    (_deterministic, _set_deterministic),
     *(
         (partial(torch.is_autocast_enabled, device), partial(torch.set_autocast_enabled, device))
         for device in ("cpu", "cuda")

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -86,3 +87,10 @@ def test_a_part_s_code_has_the_modules_of_the_user_s_that_it_imports(tmp_path: P
         assert _digest_of_parts.__wrapped__((str(part),)) != before
     finally:
         sys.path.remove(str(tmp_path))
+
+
+def test_a_mock_that_answers_every_name_has_few_layers() -> None:
+    """A function that closed over one never came to its first case."""
+    spy = mock.MagicMock()
+    assert len(own_code.layers(lambda: spy())) <= own_code.MOST_LAYERS
+    own_code.files(spy)

@@ -101,7 +101,7 @@ class Agent(LocalElasticAgent):
         try:
             return super().run(role)
         except Exception as error:  # no process was started that could tell
-            self.ended = f"the ranks could not be started ({one_line(error)})"
+            self.ended = self.ended or f"the ranks could not be started ({one_line(error)})"
             raise
         finally:
             for logger, level in zip(loggers, before, strict=True):
