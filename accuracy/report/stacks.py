@@ -61,10 +61,12 @@ def settings_of(rows: pd.DataFrame) -> list[Setting]:
     labels = {row["case_id"]: fields.label(row, ["variant", *own]) for row in cases}
     named = measured.assign(series=measured["case_id"].map(labels))
     varying = [name for name in SETTING if named[name].nunique() > 1] or ["weights"]
+    floats = [name for name in varying if named[name].dtype == float]
+    rounded = {name for name in floats if named[name].dropna().map(plain).nunique() == named[name].nunique()}
     found = []
     for key, group in named.groupby(varying, sort=True, dropna=False):
-        words = (f"{value:g}" if isinstance(value, float) else value for value in key)  # a label tells two apart
-        label = ", ".join(f"{name} {word}" for name, word in zip(varying, words, strict=True))
+        words = (f"{name} {plain(x) if name in rounded else x}" for name, x in zip(varying, key, strict=True))
+        label = ", ".join(words)
         found.append(Setting(label, group))
     return found
 
