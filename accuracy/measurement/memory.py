@@ -6,7 +6,7 @@ from accuracy.kernel.base import kernel_of
 from accuracy.measurement import condition
 from accuracy.reference import float64
 from accuracy.reference.planes import HELD, HELD_INPUTS, padded_length
-from accuracy.variant.ring import COPIED_ELEMENTS
+from accuracy.simulate.fold import COPIED_ELEMENTS
 
 FLOAT64 = 8
 SCORE_COPIES = 10

@@ -1,7 +1,8 @@
 """A case's schedules as the program of one rank, and how the simulated world runs it as all of them."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from accuracy.kernel.block import sink
 from accuracy.kernel.block.calls import Scores
 from accuracy.runtime import device
 from accuracy.runtime.dropout import Dropout
-from accuracy.simulate import batched
+from accuracy.simulate.fold import Fold, FoldedRank
 from accuracy.variant.base import WROTE, Rank, Schedule, schedule_of
 from accuracy.world import simulated
 from accuracy.world.base import Program, Results, Tensors, World
@@ -51,8 +52,8 @@ def scores_of(case: Case) -> Scores:
 @dataclass(frozen=True)
 class Work:
     """What the ranks are to do: a case's schedules on a kernel and the shards (q, k, v, dout) of every rank; for a
-    forward alone (q, k, v). rank_type: what a schedule is given, for traces one that watches; batched: all simulated
-    ranks at once where the schedule is one that allows it, else each as a coroutine."""
+    forward alone (q, k, v). rank_type: what a schedule is given, for traces one that watches; batched: whether calls of
+    simulated ranks are folded, see `accuracy.simulate.fold`."""
 
     case: Case
     kernel: Kernel
@@ -167,35 +168,31 @@ def _versions(tensors: Tensors) -> list[int]:
 
 def forward(work: Work) -> list[Results]:
     """Out, lse and whatever else the schedule keeps for its backward, of every rank in this process."""
-    found = _batched("forward", batched.forward_of, work, [each[:3] for each in work.shards])
-    return _simulated(work, work.forward) if found is None else [work.with_sinks(each) for each in found]
+    return _simulated(work, Work.forward)
 
 
 def backward(work: Work, forwarded: Sequence[Results]) -> list[Results]:
     """dq, dk, dv of every rank, after the forward."""
-    shards: list[Any] = [(dout, q, k, v, *outs) for (q, k, v, dout), outs in zip(work.shards, forwarded, strict=True)]
-    found = _batched("backward", batched.backward_of, work, shards)
-    if found is not None and work.case.problem.sink_logits:
-        total = sink.total([work.dsink(each[3], outs) for each, outs in zip(work.shards, forwarded, strict=True)])
-        return [(*gradients, total) for gradients in found]
-    if found is not None:
-        return found
-    return _simulated(work, lambda world: work.backward(world, forwarded[world.rank]))
+    return _simulated(work, lambda work, world: work.backward(world, forwarded[world.rank]))
 
 
-def _simulated(work: Work, program: Program) -> list[Results]:
-    return simulated.run(program, work.case.world_size, work.case.reruns.unwaited)
+def _simulated(work: Work, way: Callable[[Work, World], Coroutine[Any, Any, Results]]) -> list[Results]:
+    size, unwaited = work.case.world_size, work.case.reruns.unwaited
+    if not _folds(work):
+        return simulated.run(partial(way, work), size, unwaited)
+    fold = Fold(work.kernel, size)
+
+    def rank_type(world: World, **given: Any) -> Rank:
+        return FoldedRank(world=world, **given, fold=fold, number=world.rank)
+
+    return simulated.run(partial(way, replace(work, rank_type=rank_type)), size, unwaited, fold.compute)
 
 
-def _batched(
-    way: str, of: Callable[[Schedule], batched.Batched | None], work: Work, shards: Sequence[Tensors]
-) -> list[Results] | None:
-    schedule, anywhere = work.part(way, simulated.SimulatedWorld(0, work.case.world_size, simulated.Mail()))
-    # not where single ranks are watched, nor in a poisoned world: there the NaN around a rank's inputs shows what a
-    # kernel reads beside them, and other ranks' tensors would not
-    # nor with dropout: each rank has a mask of its own; nor where ranks hold unequally many tokens
-    reruns, dropout = work.case.reruns, work.case.problem.dropout
-    alone = reruns.poison or reruns.unwaited or dropout is not None or lengths_of(work.case.variant.sharding)
-    may_batch = work.batched and work.rank_type is Rank and not alone
-    all_ranks = of(schedule) if may_batch else None
-    return None if all_ranks is None else all_ranks(anywhere, shards)
+def _folds(work: Work) -> bool:
+    """Not where single ranks are watched, nor in a poisoned world: there the NaN around a rank's inputs shows what a
+    kernel reads beside them, and other ranks' tensors would not; nor with dropout, as each rank has a mask of its own;
+    nor where ranks hold unequally many tokens."""
+    case = work.case
+    alone = case.reruns.poison or case.reruns.unwaited or case.problem.dropout is not None
+    several = case.world_size > 1 and not lengths_of(case.variant.sharding)
+    return work.batched and work.rank_type is Rank and several and not alone and hasattr(work.kernel, "foldable")

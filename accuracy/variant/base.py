@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -112,6 +113,19 @@ class Rank:
         else:
             running.add(block, *self.attend(block, q, k, v))
 
+    async def bring(self, running: Running | RunningState, block: Block, q: Tensor, k: Tensor, v: Tensor) -> None:
+        """As `join`, but the ranks of a simulated world wait for each other, so that their kernel calls may be one."""
+        self.join(running, block, q, k, v)
+
+    async def gradients(
+        self, block: Block, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
+    ) -> Tensors:
+        """As `differentiate`, but the ranks of a simulated world wait for each other as in `bring`."""
+        return self.differentiate(block, dout, q, k, v, out, lse)
+
+    async def meet(self) -> None:
+        """Before a rank reads its sums: the ranks of a simulated world wait, so that their additions may be one."""
+
     def attend(self, block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """The kernel's partial of one block: out (B, S', H, D) and lse (B, H, S')."""
         return calls.forward(self.kernel, self.scores, block, q, k, v, self.place("partial"))
@@ -126,15 +140,7 @@ class Rank:
     def blocks_between(self, source: int, length: int) -> list[Block]:
         """The blocks in which this rank's queries see the keys of rank `source`, each with `length` tokens, in local
         positions. Not for striped shards, which have no runs of consecutive tokens."""
-        mine, theirs = (
-            shardings.segments(self.sharding, rank, length, self.world.size) for rank in (self.world.rank, source)
-        )
-        return [
-            block.shifted(query - rows.start, key - columns.start)
-            for rows, query in mine
-            for columns, key in theirs
-            for block in self.visibility.blocks(_run(rows, query), _run(columns, key))
-        ]
+        return [*_blocks_between(self.visibility, self.sharding, self.world.rank, source, length, self.world.size)]
 
     def attend_rows(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """out (B, Sq, H, D) and lse (B, H, Sq) of all keys (B, S, Hk, D): nothing is merged."""
@@ -153,6 +159,19 @@ class Rank:
     def _whole(self, q: Tensor, k: Tensor) -> list[Block]:
         """The blocks of all queries and keys; every row is in one."""
         return whole_blocks(self.visibility, self.query_offset, q.shape[1], k.shape[1])
+
+
+@lru_cache(maxsize=2**14)
+def _blocks_between(
+    visibility: Visibility, sharding: str, own: int, source: int, length: int, size: int
+) -> tuple[Block, ...]:
+    mine, theirs = (shardings.segments(sharding, rank, length, size) for rank in (own, source))
+    return tuple(
+        block.shifted(query - rows.start, key - columns.start)
+        for rows, query in mine
+        for columns, key in theirs
+        for block in visibility.blocks(_run(rows, query), _run(columns, key))
+    )
 
 
 def _run(rows: slice, first: int) -> tuple[int, int]:

@@ -104,19 +104,6 @@ class Running:
             bring(rows, block_out[:, part], block_lse[:, part])
         self.seen[block.query] = b"\1" * (block.query.stop - block.query.start)
 
-    def add_each(self, block: Block, outs: Tensor, lses: Tensor) -> None:
-        """Merge partials of the same rows, (B, N, S', H, D) and (B, N, H, S'), one after another."""
-        rows = block.query
-        first = 0 if self.out_lost is None and 0 not in self.seen[rows] else 1
-        if first:
-            self.add(block, outs[:, 0], lses[:, 0])
-        outs, lses = outs[:, first:], lses[:, first:].transpose(2, 3).unsqueeze(-1)
-        if self.out_lost is None and outs.shape[1]:
-            self._join(rows, outs, lses)
-            return
-        for out, lse in zip(outs.unbind(1), lses.unbind(1), strict=True):
-            self._merge(rows, out, lse)
-
     def result(self, out_dtype: torch.dtype, lse_dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """out (B, S, H, D) and lse (B, H, S), rounded once to the stored dtypes; 0 and -inf where no block was seen."""
         for rows, seen in self._runs(slice(0, len(self.seen))):
@@ -223,21 +210,6 @@ class Accumulator:
                 return
             self.total = self._zeros()
         self.total[:, rows].add_(block)
-
-    def add_each(self, rows: slice, blocks: Tensor) -> None:
-        """Add blocks (B, N, rows, heads, D) one after another: the bits of N calls of `add`. They may become ours."""
-        if self.total is None:
-            self.add(rows, blocks[:, 0])
-            blocks = blocks[:, 1:]
-        if not blocks.shape[1]:
-            return
-        total = self.value()[:, rows]
-        kernel = available.one_pass() if total.is_cuda else None
-        if kernel is not None and kernel.adds(total, blocks):
-            kernel.add(total, blocks)
-            return
-        for block in blocks.unbind(1):
-            total += block
 
     def take(self, received: Tensor) -> None:
         """Go on with a sum that another rank has begun."""

@@ -18,10 +18,6 @@ from accuracy.world.base import Tensors
 Blocks = Callable[[Rank, int, int], list[Block]]
 """(rank, source of the keys, tokens a rank) -> the blocks that the rank computes of the source's keys, local."""
 
-COPIED_ELEMENTS = 2**27
-"""Of rows or keys that a simulated world copies for one call of the kernel, which is of several steps or of a grid of
-chunks: 256 MiB in 16 bits."""
-
 
 def distance(rank: Rank) -> int:
     """Of a hop: keys and values go to the next rank or to the previous one."""
@@ -86,7 +82,7 @@ class Ring(Schedule):
         running = rank.running(q)
         async for met, found, k_there, v_there in _turns(self, rank, k, v):
             for block in found:
-                met.join(running, block, q, k_there, v_there)
+                await met.bring(running, block, q, k_there, v_there)
         return running.result(rank.dtype, rank.lse_dtype)
 
     async def backward(
@@ -99,7 +95,7 @@ class Ring(Schedule):
         async for met, found, k_there, v_there in _turns(self, rank, k, v):
             gradients = []
             for block in found:
-                dq_block, dk_block, dv_block = met.differentiate(block, dout, q, k_there, v_there, out, lse)
+                dq_block, dk_block, dv_block = await met.gradients(block, dout, q, k_there, v_there, out, lse)
                 dq.add(block.query, dq_block)
                 gradients.append((block.key, dk_block, dv_block))
             await _receive(travelling, dk, dv)
@@ -109,6 +105,7 @@ class Ring(Schedule):
             self.end_step(rank, step, (dq, dk, dv))
             travelling = None
             if step < hops:
+                await rank.meet()
                 sums = tuple(rank.sent("gradient_wire", total.value()) for total in (dk, dv))
                 travelling = rank.world.exchange(sums, *self.hop(rank, step))
             step += 1

@@ -41,7 +41,7 @@ def test_a_healthy_schedule_has_no_finding(variant: str, mask: str, dtype: str) 
 
 ADD = "dq.add(block.query, dq_block)"
 RESULT = "return running.result(rank.dtype, rank.lse_dtype)"
-JOIN = "                met.join(running, block, q, k_there, v_there)"
+JOIN = "                await met.bring(running, block, q, k_there, v_there)"
 DKV = "                dv.add(key, dv_block)\n"
 BACKWARD = "for block in found:\n                dq_block"
 LATER = "rank.world.rank == 2 and k_there is not k"  # on rank 2 of 4: the keys of ranks 1 and 0

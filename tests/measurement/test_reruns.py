@@ -45,7 +45,7 @@ def test_without_reruns_there_are_no_counts() -> None:
 
 
 RESULT = "return running.result(rank.dtype, rank.lse_dtype)"
-JOIN = "for block in found:\n                met.join"
+JOIN = "for block in found:\n                await met.bring"
 SHOWN = {  # what stands in the ring, what is planted there, tensor and count that must show it
     "memory that was never written": (
         RESULT, RESULT.replace("return", "out, lse =")

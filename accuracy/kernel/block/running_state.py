@@ -57,20 +57,17 @@ class SoftmaxState:
 
 @dataclass
 class RunningState:
-    """The running state of a rank's queries q (B, S, H, D), as blocks arrive. carry: the kernel's own; memory: where
-    the state is to be once it begins, or None."""
+    """The running state of a rank's queries q (B, S, H, D), as blocks arrive. carry: the kernel's own."""
 
     carry: Callable[..., None]
     q: Tensor
     state: SoftmaxState | None = None
-    memory: SoftmaxState | None = None
 
     def add(self, block: Block, k: Tensor, v: Tensor, scale: float) -> None:
         """Go on over a block's keys: k, v (B, S', Hk, D). A first block of all rows finds no state and reads none."""
         begins = self.state is None and block.query == slice(0, self.q.shape[1])
         if self.state is None:
-            memory = SoftmaxState.unwritten(self.q) if self.memory is None else self.memory
-            self.state = memory if begins else memory.cleared()
+            self.state = SoftmaxState.unwritten(self.q) if begins else SoftmaxState.empty(self.q)
         rows = self.state.part(rows=block.query)
         self.carry(rows, self.q[:, block.query], k, v, scale=scale, causal=block.causal, begins=begins)
 
@@ -78,15 +75,3 @@ class RunningState:
         """out (B, S, H, D) and lse (B, H, S), each rounded once; 0 and -inf where no block was seen."""
         state = SoftmaxState.empty(self.q) if self.state is None else self.state
         return state.result(out_dtype, lse_dtype)
-
-    @property
-    def progress(self) -> bool:
-        """Whether the state has begun."""
-        return self.state is not None
-
-    def part(self, items: slice, progress: bool) -> "RunningState":
-        """The state of some items of the batch, in the memory of the whole; progress: that of the items."""
-        if self.memory is None:
-            self.memory = SoftmaxState.unwritten(self.q)
-        memory = self.memory.part(items)
-        return RunningState(self.carry, self.q[items], memory if progress else None, memory)

@@ -13,6 +13,7 @@ from torch import Tensor
 from accuracy.core.masks import Block
 from accuracy.core.precision import Precision
 from accuracy.kernel.block.running_state import RunningState
+from accuracy.simulate.fold import FoldedRank
 from accuracy.variant import ring
 from accuracy.variant.base import Rank, Schedule
 from accuracy.variant.join import Accumulator, Formula, Running, join_each
@@ -41,7 +42,9 @@ def on_rank(schedule: Schedule, change: Callable[[Rank], Rank], *ways: str) -> S
 
     def given_changed(way: str) -> Callable[..., Any]:
         async def run(self: Schedule, rank: Rank, *tensors: Tensor) -> Results:
-            results: Results = await getattr(schedule, way)(change(rank), *tensors)
+            alone = Rank(**{field.name: getattr(rank, field.name) for field in fields(Rank)})
+            alone = alone if isinstance(rank, FoldedRank) else rank  # what is folded is not computed by the rank
+            results: Results = await getattr(schedule, way)(change(alone), *tensors)
             return results
 
         return run

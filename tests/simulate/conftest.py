@@ -1,6 +1,6 @@
 import pytest
 
-from accuracy.simulate.batched import fold
+from accuracy.simulate import fold
 
 
 @pytest.fixture
