@@ -12,7 +12,7 @@ from accuracy.core.errors import ConfigError
 Function = Callable[..., Any]
 Subjects = str | Function | Iterable[str | Function] | Mapping[str, Function]  # a mapping gives the functions' names
 OF_FUNCTIONS = {"sharding": "contiguous", "layout": "bshd"}
-"""What only functions have, a variant has its own; with the defaults."""
+"""Settings that a function alone takes, with their defaults; a variant has its own."""
 SETTINGS = ("dtype", "world_size", "seed", "inputs", "kernel", "world", *OF_FUNCTIONS, "device", "case_seconds")
 
 

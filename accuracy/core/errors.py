@@ -15,7 +15,7 @@ from accuracy.core.own_code import is_own
 P = ParamSpec("P")
 T = TypeVar("T")
 OF_PROBLEM = tuple(each.name for each in FIELDS if each.role == PROBLEM)
-"""What a function takes with `**problem`."""
+"""Keywords that a public function takes in `**problem`."""
 
 
 class ConfigError(ValueError):

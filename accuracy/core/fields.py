@@ -47,7 +47,7 @@ class Field:
     within: str = ""
 
     def is_default(self, row: Row) -> bool:
-        """Whether labels and command lines omit a row's value."""
+        """Return whether a row has the default value, which labels and command lines omit."""
         default = self.default(row) if callable(self.default) else self.default
         return default is not NOTHING and bool(row[self.name] == default)
 

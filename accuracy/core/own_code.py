@@ -63,7 +63,7 @@ def digest(paths: list[Path]) -> str:
     return hashlib.sha256(b"".join(each)).hexdigest()
 
 
-MOST_LAYERS = 64
+MOST_LAYERS = 512
 
 
 def layers(part: Any) -> list[Any]:

@@ -193,9 +193,9 @@ class Rank:
         what = RERUNS.index(replace(case.reruns, repeat=0))
         self.tell(self.number, what)
         every, results = self.take_part(what, shards[0])
-        failed = [(rank, part["error"]) for rank, part in enumerate(every) if "error" in part]
-        for rank, error in failed:
-            raise RankFailed(f"rank {rank}: {error}")
+        for rank, part in enumerate(every):
+            if "error" in part:
+                raise RankFailed(f"rank {rank}: {part['error']}")
         for part in every:
             if "not_shared" in part:
                 raise NotShared(part["not_shared"])

@@ -40,7 +40,7 @@ CACHED = (("k", "v"), ("q", "k", "v"))
 
 
 def _coarser(asked: Asked) -> Iterator[tuple[str, Stage]]:
-    """Each format below the case's own, and a cast to it and back."""
+    """Yield each format coarser than the case's own, with a function that casts to it and back."""
     for form in FORMATS.values():
         if form.precision < FORMATS[asked.case.dtype].precision:
             dtype = getattr(torch, form.name)
@@ -125,7 +125,7 @@ def _wire(asked: Asked, form: str, to: Stage) -> Iterator[Hypothesis]:
 
 
 def _merges(asked: Asked, form: str, to: Stage) -> Iterator[Hypothesis]:
-    """Of each block's out, lse and weights, and of the running out and lse."""
+    """Yield the hypotheses that each block's out, lse or weights, or the running out or lse, is cast."""
     plain = blocks_of(asked)
     towards = orders(asked)
     first = next(iter(towards.values()))

@@ -92,7 +92,7 @@ def shards(asked: Asked) -> Iterator[Hypothesis]:
 
 
 def _moves(asked: Asked) -> Iterator[tuple[str, Stage]]:
-    """Of (B, S, heads, D) in token layout, by what a tensor then has."""
+    """Yield each move of a tensor (B, S, heads, D) in token layout, with words for what the tensor then has."""
     if asked.case.problem.queries != asked.case.problem.seqlen:
         return
     if asked.size > 1:
