@@ -19,12 +19,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from accuracy.core import plugins
+from accuracy.core.paths import EXPERIMENTS
 from accuracy.core.quantisation import POLICIES
 from accuracy.kernel.lowp import cudnn_fp8
 from accuracy.kernel.lowp.operand import Operand, cast
-from accuracy.kernel.lowp.triton_fp8 import KERNEL
 from accuracy.runtime import device
 
+KERNELS = EXPERIMENTS / "fp8_fit/kernel"
+KERNEL = plugins.load(str(KERNELS / "triton_fp8.py")).KERNEL
 LENGTH, HEADS, DIM = 8192, 32, 128
 SCALE = DIM**-0.5
 REPEATS = 20
@@ -46,7 +49,7 @@ def flash(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Any:
 
 
 def triton_runs(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Iterator[tuple[str, Callable[[], Any]]]:
-    from accuracy.kernel.triton.fp8_forward import attend
+    attend = plugins.load(str(KERNELS / "_fp8_forward.py")).attend
 
     for name, key_chunk in TILES:
         policy = KERNEL(policy=name, key_chunk=key_chunk).resolved()

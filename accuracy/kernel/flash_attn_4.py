@@ -50,9 +50,7 @@ class FlashAttn4(KernelKnobs):
             return Abilities(missing=NEEDS_CUDA)
         major = torch.cuda.get_device_capability()[0]
         if self.fp8 and major != 10:
-            missing = (
-                f"has FP8 on compute capability 10 alone, this GPU has {major}; use kernel=triton_fp8 or cudnn_fp8"
-            )
+            missing = f"has FP8 on compute capability 10 alone, this GPU has {major}; use kernel=cudnn_fp8"
             return Abilities(missing=missing)
         if self.fp8:
             return Abilities(missing="has FP8 here, forward alone, which this adapter does not call; use cudnn_fp8")

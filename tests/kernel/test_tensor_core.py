@@ -13,7 +13,7 @@ from accuracy.core.quantisation import FORMATS, Policy
 from accuracy.kernel.lowp import tensor_core
 from accuracy.kernel.lowp.quantised import KERNEL
 from accuracy.kernel.lowp.tensor_core import Factor, Sum, product
-from accuracy.kernel.lowp.triton_fp8 import KERNEL as TritonFp8
+from accuracy.kernel.triton.available import InTriton
 from tests.kernel.problem import Problem, results
 
 CUT = Policy(accumulator_bits=14, cut_products=True)
@@ -60,7 +60,7 @@ def test_one_pass_over_memory_has_the_same_bits(word: str) -> None:
     from accuracy.kernel.triton import fp8_passes
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    TritonFp8().build(device)
+    InTriton().build(device)
     generator, least = torch.Generator().manual_seed(0), FORMATS[word].min_exponent
     sizes = [(2, *size) for size in ((5, 40), (40, 18))]
     left, right = (

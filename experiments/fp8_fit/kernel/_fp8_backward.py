@@ -10,14 +10,14 @@ from functools import cached_property
 
 import torch
 import triton
+from _fp8_forward import TYPES, padded_dim
+from _fp8_gradients import key_gradient_kernel, query_gradient_kernel
+from _fp8_product import flush_of
 from torch import Tensor
 
 from accuracy.core.quantisation import FORMATS, Policy
 from accuracy.kernel.lowp.operand import Operand
 from accuracy.kernel.triton.backward import row_statistics
-from accuracy.kernel.triton.fp8_forward import TYPES, padded_dim
-from accuracy.kernel.triton.fp8_gradients import key_gradient_kernel, query_gradient_kernel
-from accuracy.kernel.triton.fp8_product import flush_of
 from accuracy.kernel.triton.tile import LOG2_E, strides
 
 ROWS = 64

@@ -7,8 +7,8 @@ until the sums are stored.
 
 import triton
 import triton.language as tl
+from _fp8_product import accumulate, load_columns
 
-from accuracy.kernel.triton.fp8_product import accumulate, load_columns
 from accuracy.kernel.triton.tile import last_keys, load_rows, store_rows
 
 

@@ -7,7 +7,15 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from accuracy.kernel.triton import fp8_forward, fp8_gradients
+from accuracy.core import plugins
+from accuracy.core.paths import EXPERIMENTS
+
+FORWARD_KERNEL, *SLOPE_KERNELS = (
+    getattr(plugins.load(str(EXPERIMENTS / f"fp8_fit/kernel/_fp8_{name}.py")), kernel)
+    for name, kernel in (
+        ("forward", "_forward"), ("gradients", "query_gradient_kernel"), ("gradients", "key_gradient_kernel")
+    )
+)  # fmt: skip
 
 E4M3 = {"q", "k", "v", "dout", "k_columns", "q_columns", "dout_columns"}
 FLOAT32 = {"lse", "q_scale", "k_scale", "v_scale", "do_scale", "lse_bits", "delta", "largest"}
@@ -17,9 +25,9 @@ SLOPE = {"row_tile": 64, "slope_type": tl.float8e4nv, "limit": 448.0, "own": Fal
 FORWARD = {"row_tile": 64, "weight_type": tl.float8e4nv, "own": False}
 TILES = {"q": (64, 128), "k": (64, 128), "v": (128, 64)}  # tensor descriptors of the forward
 KERNELS = (
-    (fp8_forward._forward, FORWARD),
-    (fp8_gradients.query_gradient_kernel, SLOPE | {"find": False}),
-    (fp8_gradients.key_gradient_kernel, SLOPE | {"weight_type": tl.float8e4nv}),
+    (FORWARD_KERNEL, FORWARD),
+    (SLOPE_KERNELS[0], SLOPE | {"find": False}),
+    (SLOPE_KERNELS[1], SLOPE | {"weight_type": tl.float8e4nv}),
 )
 
 
@@ -34,7 +42,7 @@ def compiled(kernel: Any, constants: dict[str, Any]) -> str:
     """The PTX."""
     names = kernel.arg_names
     signature = {name: "constexpr" if name in constants else kind(name) for name in names}
-    if kernel is fp8_forward._forward:
+    if kernel is FORWARD_KERNEL:
         signature |= {name: f"tensordesc<fp8e4nv{list(tile)}>" for name, tile in TILES.items()}
     aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if signature[name].startswith("*")}
     source = ASTSource(kernel, signature, {(names.index(name),): value for name, value in constants.items()}, aligned)

@@ -13,12 +13,12 @@ import math
 import torch
 import triton
 import triton.language as tl
+from _fp8_product import accumulate, flush_of, in_order
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from accuracy.core.quantisation import Policy
 from accuracy.kernel.lowp.operand import Operand
-from accuracy.kernel.triton.fp8_product import accumulate, flush_of, in_order
 from accuracy.kernel.triton.tile import LN_2, LOG2_E, key_ranges, last_keys, store_rows, strides
 
 TYPES = {"e4m3": tl.float8e4nv, "e5m2": tl.float8e5}

@@ -79,14 +79,14 @@ class TritonFp8(InTriton):
         )  # fmt: skip
 
     def _forward(self, q: Tensor, k: Tensor, v: Tensor, how: How) -> tuple[Tensor, Tensor]:
-        from accuracy.kernel.triton.fp8_forward import attend
+        from _fp8_forward import attend
 
         policy = self.resolved()
         operands = _cast(policy, q, k, v)
         return attend(*operands, policy, self.key_chunk, scale=how.scale, causal=how.causal, out_dtype=how.dtype)
 
     def _backward(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, how: How) -> Gradients:
-        from accuracy.kernel.triton.fp8_backward import differentiate
+        from _fp8_backward import differentiate
 
         policy = self.resolved()
         dq, dk, dv = differentiate(

@@ -19,13 +19,15 @@ import torch
 from torch import Tensor
 
 from accuracy.config.checks import check
+from accuracy.core import plugins
 from accuracy.core.errors import ConfigError
+from accuracy.core.paths import EXPERIMENTS
 from accuracy.core.quantisation import policy_of
 from accuracy.kernel.lowp import operand, quantised
-from accuracy.kernel.lowp.triton_fp8 import KERNEL
 from tests.kernel.problem import Problem, relative, results
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
+KERNEL = plugins.load(str(EXPERIMENTS / "fp8_fit/kernel/triton_fp8.py")).KERNEL
 BAND = 4e-3
 ORDER = [0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15]  # of a thread's numbers in 16 columns of a product
 TINY = Problem(queries=66, keys=133, dim=32)
@@ -142,7 +144,7 @@ def test_its_forward_is_its_emulation_on_the_gpu(case: str) -> None:
 def test_it_compiles_for_hopper_where_there_is_no_gpu() -> None:
     """To machine code of compute capability 9.0, with products of 8 bits on its tensor cores."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "tests.kernel.compile_fp8"]
+    command = [sys.executable, "-m", "tests.experiments.fp8_fit.compile_fp8"]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert found.returncode == 0, found.stderr[-2000:]
     assert found.stdout.split() == ["_forward", "query_gradient_kernel", "key_gradient_kernel"]
