@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from accuracy.api.assert_close import assert_close
     from accuracy.api.bounds import bounds
     from accuracy.api.diagnose import Diagnosis, diagnose
-    from accuracy.api.drift import attribute, drift, invariance, logprobs
+    from accuracy.api.drift import attribute, drift, invariance
     from accuracy.api.measure import measure
     from accuracy.api.tables import columns, compare, load
     from accuracy.api.tolerance import tolerance
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "ConfigError", "Diagnosis", "assert_accurate", "assert_close", "attribute", "bounds", "capture", "columns",
-    "compare", "diagnose", "drift", "invariance", "judge", "load", "logprobs", "measure", "plot", "tolerance",
+    "compare", "diagnose", "drift", "invariance", "judge", "load", "measure", "plot", "tolerance",
 ]  # fmt: skip
 _MODULES = {
     "ConfigError": "core.errors", "Diagnosis": "api.diagnose", "assert_accurate": "api.assert_accurate",
     "assert_close": "api.assert_close", "bounds": "api.bounds",
     "columns": "api.tables", "compare": "api.tables", "diagnose": "api.diagnose", "drift": "api.drift",
-    "attribute": "api.drift", "invariance": "api.drift", "logprobs": "api.drift",
+    "attribute": "api.drift", "invariance": "api.drift",
     "load": "api.tables", "measure": "api.measure", "plot": "api.plot",
     "capture": "live.capture", "judge": "live.judge", "tolerance": "api.tolerance",
 }  # fmt: skip

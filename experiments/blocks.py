@@ -64,8 +64,7 @@ def unclaimed(text: str, statements: Iterable[str]) -> list[str]:
 
 def not_borne_out(text: str, experiment: str, tables: Tables) -> Iterator[str]:
     """A line for each claim of the experiment's answer that a table contradicts, and for each number of no claim."""
-    names = [path.parent.name for path in sorted((tables.reports / experiment).glob("*/results.parquet"))]
-    judged = [judge_answer(experiment, tables.rows(f"{experiment}/{name}")) for name in names]
+    judged = [judge_answer(experiment, rows) for rows in tables.of(experiment)]
     yield from (claim.line for claims in judged for claim in claims if claim.holds is False)
     if not any(claims and all(claim.holds for claim in claims) for claims in judged):
         yield "no table can judge all of its claims"

@@ -9,6 +9,7 @@ import pandas as pd
 
 from accuracy.report.folder import read_folder
 from accuracy.results.claim import judge, over_ranks
+from experiments.depth import table as depth
 
 TENSORS = ["out", "dq", "dk", "dv"]
 
@@ -18,8 +19,17 @@ class Tables:
 
     def __init__(self, reports: Path):
         self.reports = reports
-        self.rows = cache(lambda name: read_folder(reports / name).rows)  # of a run, `te_growth/nvidia-h200`
+        self.rows = cache(self._rows)  # of a run, `te_growth/nvidia-h200`
         self.csv = cache(lambda name: pd.read_csv(reports / name))  # of a script, `remedies/bytes.csv`
+
+    def _rows(self, name: str) -> pd.DataFrame:
+        folder = self.reports / name
+        return depth.read(folder) if (folder / depth.FILE).exists() else read_folder(folder).results
+
+    def of(self, experiment: str) -> list[pd.DataFrame]:
+        """The tables of all runs of an experiment."""
+        folders = sorted({path.parent.name for path in (self.reports / experiment).glob("*/*.parquet")})
+        return [self.rows(f"{experiment}/{name}") for name in folders]
 
     def worst_rank(self, name: str, keys: Sequence[str], **where: object) -> "pd.Series[float]":
         """Error over single device's on the worst rank of out, dq, dk and dv, mean over seeds, indexed by `keys`."""

@@ -1,7 +1,6 @@
 """`accuracy.drift`: two paths of the same attention on the same inputs, bit for bit, how far, and which is nearer.
 `accuracy.invariance`: at which batch-mates, lengths, chunks, pages or splits one path's bits change.
-`accuracy.attribute`: which of the places in which two paths differ make their results differ.
-`accuracy.logprobs`: what that does to a language model's log-probabilities."""
+`accuracy.attribute`: which of the places in which two paths differ make their results differ."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -13,7 +12,6 @@ from accuracy.api.measure import Run, execute
 from accuracy.api.request import OF_FUNCTIONS, asked, check_of_no_function, named, request
 from accuracy.core.errors import OF_PROBLEM, ConfigError, entry
 from accuracy.paths.table import boundaries, pairs, places
-from accuracy.paths.table import logprobs as of_words
 
 Paths = str | Callable[..., Any] | Iterable[str | Callable[..., Any]]
 
@@ -84,37 +82,6 @@ def attribute(
 
 
 @entry(OF_PROBLEM)
-def logprobs(
-    a: str,
-    b: str,
-    *,
-    layers: int = 8,
-    width: int = 256,
-    feed_forward: int = 0,
-    vocabulary: int = 256,
-    weights: str = "random",
-    dtype: Any = "bfloat16",
-    world_size: int = 1,
-    seed: Any = 0,
-    kernel: Any = "auto",
-    device: str = "auto",
-    output_dir: str | Path | None = None,
-    **problem: Any,
-) -> pd.DataFrame:
-    """How far apart are a language model's log-probabilities where only the path of its attention differs?
-
-    a: the path that trains, with a backward; b: the one that decodes; neither a function. The model is a stack of
-    Llama's blocks with an embedding and a head (`stack.*` of the command line). Returns a row for each pair and depth
-    from 1 to `layers`: mean, max and rms of the difference in nats, k1, k3 and KL(b || a), the share of ratios
-    p_a / p_b outside [0.8, 1.2], the errors, and the parts of attention and of all else (`accuracy.stack.logprobs`).
-    Raises ConfigError, a ValueError, in one line.
-    """
-    stack = {"layers": layers, "width": width, "feed_forward": feed_forward, "vocabulary": vocabulary}
-    run = _run(locals(), a, b, stack=stack | {"weights": weights})
-    return of_words(run.logprobs, run.results)
-
-
-@entry(OF_PROBLEM)
 def invariance(
     path: Paths,
     *,
@@ -158,13 +125,13 @@ def invariance(
     return boundaries(run.boundaries, run.results)
 
 
-def _run(call: Mapping[str, Any], *sides: Paths, **more: Mapping[str, Any]) -> Run:
+def _run(call: Mapping[str, Any], *sides: Paths, reruns: Mapping[str, Any] | None = None) -> Run:
     """Measure single device with the paths of one side or of both beside it.
 
     Args:
         call: a public function's `locals()`.
         sides: a, or a and b. A function of b has one rank, whatever world_size is.
-        more: changes of the configuration's nodes, `reruns` and `stack`.
+        reruns: changes of the configuration's node.
     """
     arguments = asked(call)
     node = {name: arguments.pop(name, default) for name, default in OF_FUNCTIONS.items()}
@@ -183,6 +150,5 @@ def _run(call: Mapping[str, Any], *sides: Paths, **more: Mapping[str, Any]) -> R
     ]
     keys = dict(zip(("path_a", "path_b"), texts, strict=False)) | ({"unusable": "record"} if len(sides) == 2 else {})
     config = request("single_device", arguments, functions=functions, keys=keys)
-    for name, changes in more.items():
-        config[name] |= changes
+    config["reruns"] |= reruns or {}
     return execute(config, call["output_dir"])

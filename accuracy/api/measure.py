@@ -37,7 +37,6 @@ class Run:
     hypotheses: pd.DataFrame
     boundaries: pd.DataFrame
     places: pd.DataFrame
-    logprobs: pd.DataFrame
 
 
 @entry(OF_PROBLEM)
@@ -170,7 +169,7 @@ def _on_callers_ranks(
         return caller.share_tables(_measured(configuration, config, plans, folder, Launched(ranks, task)), ranks)
 
 
-SIDE = ("steps", "hypotheses", "boundaries", "places", "logprobs")
+SIDE = ("steps", "hypotheses", "boundaries", "places")
 """The tables of a run folder that `Run` has beside its results, in its order."""
 
 

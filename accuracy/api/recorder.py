@@ -79,7 +79,7 @@ class Recorder:
         on_cpu = any(row["device"] == devices.name("cpu") for row in rows)
         device = "cpu" if on_cpu else devices.choose("auto")
         about = record(EXPERIMENT, device, {}, list(promises), ["pytest", *sys.argv[1:]])
-        plan = completeness.new_plan(promises, [], about["fingerprint"]["device"])
+        plan = completeness.new_plan(promises, about["fingerprint"]["device"])
         if ended is not None:
             plan = completeness.closed_plan(plan, _frame(rows))
         return about | {"started": self.started, "ended": ended, "process": os.getpid(), "plan": plan}

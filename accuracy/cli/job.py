@@ -151,7 +151,7 @@ def _diagnose(outcome: "Outcome", planned: set[str], verdicts: "pd.DataFrame | N
 
     folder, results = outcome.folder, outcome.results
     results = table.read_results(folder) if results is None else results
-    results = results[results["case_id"].isin(planned) & ~table.in_stacks(results)]
+    results = results[results["case_id"].isin(planned)]
     verdicts = verdict.verdicts(results) if verdicts is None else verdicts
     found = diagnoses(verdicts, results, table.read_side(folder, "steps"), table.read_side(folder, "hypotheses"))
     told = zip(sentences(found), found, strict=True)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from accuracy.core import fields
 from accuracy.core.case import Case
 from accuracy.core.probes import PROBES, REFERENCE_ERROR
 from accuracy.execute.plan import Planned
@@ -47,7 +46,6 @@ def _case_line(case: Case) -> str:
         f"W={case.world_size}", f"seed={case.seed}",
         f"B={problem.batch} S={problem.seqlen}{queries} H={problem.heads}/{problem.heads_kv} D={problem.head_dim}",
         row["mask"], "" if problem.softcap is None else f"softcap={problem.softcap}",
-        *(f"{name}={row[name]}" for name in fields.names(fields.STACK) if case.stack is not None),
     ]  # fmt: skip
     return "  ".join(str(word) for word in words if word)
 
@@ -69,16 +67,10 @@ def outcome(result: Outcome) -> str:
     if result.interrupted:
         counts += "; interrupted: the same command goes on from here"
     rows = table.read_results(result.folder) if result.results is None else result.results
-    stacks = table.in_stacks(rows)
-    shown = [_ratios(rows[~stacks])] if not stacks.all() or rows.empty else []
-    shown += [_bottom_gradients(rows[stacks])] if stacks.any() else []
     paired = rows["against"].fillna("") != ""
-    paired &= ~stacks
-    shown = [of_paths.pairs_text(rows[paired])] if paired.any() else shown
+    shown = [of_paths.pairs_text(rows[paired])] if paired.any() else [_ratios(rows)]
     found = table.read_side(result.folder, "boundaries")
     shown += [of_paths.boundaries_text(of_paths.boundaries(found, rows))] if len(found) else []
-    words = table.read_side(result.folder, "logprobs")
-    shown += [of_paths.logprobs_text(of_paths.logprobs(words, rows))] if len(words) else []
     switched = table.read_side(result.folder, "places")
     shown += [of_paths.places_text(of_paths.places(switched, rows))] if len(switched) else []
     return "\n".join(["", "\n\n".join(shown), "", counts, *_failures(rows, result.folder)])
@@ -113,16 +105,3 @@ def _ratios(results: pd.DataFrame) -> str:
     shown = rows.pivot_table(index=index, columns="tensor", values=value, aggfunc="max")
     shown = shown[[name for name in table.ALL_TENSORS if name in shown]]
     return f"{title}\n{shown.to_string(float_format='{:.3g}'.format)}"
-
-
-def _bottom_gradients(rows: pd.DataFrame) -> str:
-    """Of every variant and setting, the gradient below all layers of the deepest stack on the most ranks."""
-    bottom = rows[(rows["status"] == table.OK) & (rows["tensor"] == "dx") & (rows["layer"] == 1)]
-    if bottom.empty:
-        return "no stack was measured"
-    keys = ["dtype", "weights", "gain", "residual", "norm", "variant", "precision"]
-    deepest = bottom[bottom["layers"] == bottom.groupby(keys)["layers"].transform("max")]
-    numbers = ["error_rel", "x_single_device", "x_exact", "diff_rel"]
-    median = deepest.astype({"layers": int}).groupby([*keys, "layers", "world_size"])[numbers].median().reset_index()
-    shown = median.groupby(keys).tail(1).to_string(index=False, float_format="{:.3g}".format)
-    return f"dx of layer 1, deepest stack (relative Frobenius, median over seeds)\n{shown}"

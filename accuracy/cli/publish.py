@@ -67,21 +67,19 @@ def _write(target: Path, about: dict[str, Any], rows: pd.DataFrame, every_digit:
     """Everything that a reader has of the rows. bins: of all positions."""
     from accuracy.report import build, published
 
-    alone = rows[~table.in_stacks(rows)]
     storage.write_table(storage.lean_results(rows, every_digit), target / "results.parquet")
-    drawn = published.drawn(alone, bins)
+    drawn = published.drawn(rows, bins)
     if len(drawn):
         storage.write_table(storage.lean_positions(drawn), target / "positions.parquet")
     storage.write_json(target / "run.json", {**_without_places(about), "full_table": storage.digest(rows)})
     storage.write_sums(target)
     build.write_report(target)
-    if len(alone):
-        published.write_growth_figure(alone, target / "growth.svg")
+    published.write_growth_figure(rows, target / "growth.svg")
 
 
 def _write_further(target: Path, folder: Path) -> None:
     """The tables that only some runs have, as they are."""
-    for name in ("boundaries", "places", "logprobs"):
+    for name in ("boundaries", "places"):
         if len(found := table.read_side(folder, name)):
             content = pa.Table.from_pandas(found, table.SIDE_TABLES[name], preserve_index=False)
             storage.write_table(content, target / f"{name}.parquet")

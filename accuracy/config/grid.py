@@ -17,15 +17,15 @@ def cases_of(configuration: Configuration) -> Iterator[Case]:
     """The product, slowest axis first: what is costly to prepare (inputs, reference, single device) changes least
     often."""
     pairs = {kernel: list(_pairs(configuration, kernel)) for kernel in configuration.kernels}
-    for stack, problem, inputs, seed, dtype, kernel in itertools.product(
-        configuration.stacks or (None,), configuration.problems, configuration.inputs, configuration.seeds,
+    for problem, inputs, seed, dtype, kernel in itertools.product(
+        configuration.problems, configuration.inputs, configuration.seeds,
         configuration.dtypes, configuration.kernels,
     ):  # fmt: skip
         for path, against in pairs[kernel]:
             yield Case(
                 problem, inputs, seed, held(dtype), path.variant, path.kernel, path.forward_precision,
                 path.backward_precision, path.precision_text, path.world, path.world_size, configuration.device,
-                configuration.reruns, configuration.conditions, stack, against,
+                configuration.reruns, configuration.conditions, against,
                 dtype if dtype in INPUT_FORMATS else "",
             )  # fmt: skip
 

@@ -18,7 +18,7 @@ from accuracy.config.checks import Axis, check, combinations, mapping, unknown_k
 from accuracy.config.find import parts, variants
 from accuracy.config.paths import NamedPath, named_paths
 from accuracy.config.resolve import EVERYWHERE
-from accuracy.core.case import Part, Problem, Reruns, Stack, Variant
+from accuracy.core.case import Part, Problem, Reruns, Variant
 from accuracy.core.dtype import DTYPES
 from accuracy.core.errors import ConfigError
 from accuracy.core.fields import default_softmax_scale
@@ -28,7 +28,7 @@ from accuracy.core.precision import Precision
 
 DEVICES = ("auto", "cpu", "cuda")
 ALSO_KEYS = (
-    "variant", "kernel", "precision", "inputs", "problem", "world", "dtype", "world_size", "seed", "reruns", "stack",
+    "variant", "kernel", "precision", "inputs", "problem", "world", "dtype", "world_size", "seed", "reruns",
     "path_a", "path_b",
 )  # fmt: skip
 AUTO_WORKERS, PROCESSORS = 0, -1
@@ -85,7 +85,6 @@ class Configuration:
     case_seconds: Annotated[float, Gt(0), BeforeValidator(_limit)]  # time limit of a case; infinite: none
     reruns: SkipValidation[Reruns]
     conditions: bool
-    stacks: SkipValidation[tuple[Stack, ...]]  # what attention is part of; none: it stands alone
     paths_a: SkipValidation[tuple[NamedPath, ...]]  # in place of variants, where there are any
     paths_b: SkipValidation[tuple[NamedPath, ...]]  # what each path is compared with, too
     also: SkipValidation[tuple["Configuration", ...]]  # more grids, each the configuration with some keys changed
@@ -104,7 +103,7 @@ class Configuration:
 
     KEYS: ClassVar = {  # of fields that are called otherwise in a configuration
         **{f"{key}s": key for key in (
-            "variant", "kernel", "precision", "problem", "dtype", "world_size", "seed", "stack"
+            "variant", "kernel", "precision", "problem", "dtype", "world_size", "seed"
         )},
         **{f"reference_{key}": f"reference.{key}" for key in ("folder", "min_seconds", "method")},
         "batched": "world.simulated.batched", "backend": "world.processes.backend",
@@ -135,7 +134,6 @@ def read(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> Configurati
     read_by = {
         "problem": lambda node: map(problem_of, combinations("problem", node)),
         "precision": _precisions,
-        "stack": _stacks,
         "variant": lambda node: variants(node, folders),
         "kernel": lambda node: parts("kernel", node, folders),
         "inputs": lambda node: parts("inputs", node, folders),
@@ -168,7 +166,7 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _also(config: Mapping[str, Any], folders: Sequence[Path]) -> Iterator[Configuration]:
-    """The further grids, by name: a key given anew replaces the configuration's; problem, reruns and stack merge."""
+    """The further grids, by name: a key given anew replaces the configuration's; problem, precision, reruns merge."""
     given = {} if config["also"] is None else config["also"]
     for name, changes in mapping("also", given).items():
         for key in mapping(f"also.{name}", changes):
@@ -180,7 +178,7 @@ def _also(config: Mapping[str, Any], folders: Sequence[Path]) -> Iterator[Config
                 " world=processes (a run starts its real ranks for that)"
             )
         merged = {
-            key: {**config[key], **value} if key in ("problem", "reruns", "precision", "stack") else value
+            key: {**config[key], **value} if key in ("problem", "reruns", "precision") else value
             for key, value in changes.items()
         }
         try:
@@ -189,14 +187,6 @@ def _also(config: Mapping[str, Any], folders: Sequence[Path]) -> Iterator[Config
             if config.get("given_keys") == EVERYWHERE and any(key.startswith("problem.") for key in config["given"]):
                 continue  # the grid asks for what the given problem cannot have
             raise ConfigError(f"also.{name}: {error}") from error
-
-
-def _stacks(node: Any) -> tuple[Stack, ...]:
-    """No stack where layers=0, but what is said of it must make sense there, too."""
-    none = mapping("stack", node).get("layers") == 0
-    given = {**node, "layers": 1} if none else node
-    found = tuple(check(Stack, "stack", each) for each in combinations("stack", given))
-    return () if none else found
 
 
 def _precisions(node: Any) -> Iterable[dict[str, str]]:

@@ -1,7 +1,7 @@
 """A case: one fully resolved measurement. Frozen, hashable, serialisable; nothing reads the environment later.
 
 Legend: B batch, S global sequence length (Sq of the queries where that is another one), H query heads, Hk key/value
-heads, D head dim, W world size. Of a stack: L layers, E width of the residual stream, F of the feed-forward, V words.
+heads, D head dim, W world size.
 """
 
 import hashlib
@@ -175,27 +175,6 @@ class Other:
 
 
 @dataclass(frozen=True)
-class Stack:
-    """L blocks as Llama has them: RMSNorm, projections, RoPE, attention, residual; with F, a gated feed-forward too.
-
-    weights: `random`, normal with variance 1 / fan-in, or `trained`, the small model that comes with the package, its
-    layers repeated to any depth; gain: factor of the query and the key weights, so that logits grow by its square;
-    residual: dtype of the residual stream, the case's (`input`) or float32 (`accumulate`); `all`: of all but the
-    attention float32; or `none`: nothing is added;
-    norm: whether there is RMSNorm at all.
-    """
-
-    layers: Whole
-    width: Whole
-    feed_forward: FromZero = 0
-    vocabulary: Whole = 256
-    weights: Annotated[str, OneOf("random", "trained")] = "random"
-    gain: Positive = 1.0
-    residual: Annotated[str, OneOf("input", "accumulate", "all", "none")] = "input"
-    norm: bool = True
-
-
-@dataclass(frozen=True)
 class Reruns:
     """What a case is run again for, beyond its numbers: each asks for something that must not change a bit.
 
@@ -247,7 +226,6 @@ class Case:
     device: str  # "cpu" or "cuda"
     reruns: Reruns = Reruns()
     conditions: bool = False  # whether its condition numbers are recorded
-    stack: Stack | None = None  # what the attention is part of; None: it stands alone
     against: Other | None = None  # the path whose results this one's are compared with, too
     inputs_dtype: str = ""  # of 8 bits, to which the inputs are rounded beyond dtype; "": they are not
 

@@ -21,7 +21,6 @@ Settings = Mapping[str, Any]
 
 VARIANT, PRECISION, KERNEL, INPUTS, DTYPE = "variant", "precision", "kernel", "inputs", "dtype"
 WORLD, WORLD_SIZE, SEED, PROBLEM, DEVICE = "world", "world_size", "seed", "problem", "device"
-STACK = "stack"  # the layers around the attention
 PATH = "path"  # the other path that a case is compared with
 CONTENT = "content"  # of the digest alone: what code was chosen, and what else is recorded beside the same numbers
 NOTHING = object()
@@ -82,10 +81,6 @@ def _options(name: str, role: str, word: str, value_of: Callable[["Case"], Any])
 def _setting(name: str, type: str, value_of: Callable[["Case"], Any] | None = None, **more: Any) -> Field:
     value_of = value_of or (lambda case: getattr(case.problem, name))
     return Field(name, PROBLEM, value_of, type, f"problem.{name}", **more)
-
-
-def _of_stack(name: str, type: str) -> Field:
-    return Field(name, STACK, lambda case: getattr(case.stack, name, None), type, f"stack.{name}", default=None)
 
 
 def _parts(case: "Case") -> list[tuple[str, ...]]:
@@ -163,9 +158,6 @@ FIELDS = (
     _setting("seqlen_q", "int64", lambda case: case.problem.queries, default=lambda row: row.get("seqlen")),
     *(_setting(name, "int32") for name in ("heads", "heads_kv", "head_dim")),
     _setting("softmax_scale", "float64", default=_default_scale),
-    *(_of_stack(name, "int32") for name in ("layers", "width", "feed_forward", "vocabulary")),
-    _of_stack("weights", "string"), _of_stack("gain", "float64"), _of_stack("residual", "string"),
-    _of_stack("norm", "bool"),
     Field("against", PATH, lambda case: "" if case.against is None else case.against.text, word="path_b",
           default=""),
     Field("device", DEVICE, lambda case: case.device),  # a row says the model of it

@@ -104,11 +104,9 @@ def _reasons_of_other(case: Case, free_bytes: int | None) -> Iterator[str | None
     """Yield why the path that the case is compared with cannot be run."""
     if case.against is None:
         return
-    if case.stack is not None and case.against.variant.forward.name == "callable":
-        yield f"path_b={case.against.text}: a function has no place in a stack; use a variant or a kernel"
     if case.against.world == "processes" and case.against.world_size > 1:
         yield f"path_b={case.against.text}: a function of several ranks goes into path_a, the other path into path_b"
-    for reason in _reasons(replace(case.other, stack=None), None):
+    for reason in _reasons(case.other, None):
         yield reason and f"path_b: {reason}"
     reason = _too_large(case.other, bytes_needed(case.other), free_bytes)
     yield reason and f"path_b: {reason}"
@@ -137,10 +135,6 @@ def _candidate(source: str) -> Part:
 
 def _reasons(case: Case, ranks: int | None) -> Iterator[str | None]:
     """Yield why the case cannot be measured; each part is asked only where none before it has a reason."""
-    if case.stack is not None:
-        from accuracy.stack.unsupported import unsupported
-
-        yield unsupported(case)
     schedules = [schedule_of(part) for part in (case.variant.forward, case.variant.backward)]
     problem = case.problem.padded(case.variant.sharding, case.world_size)
     if (
@@ -175,9 +169,8 @@ def _reasons(case: Case, ranks: int | None) -> Iterator[str | None]:
 def _too_large(case: Case, needed: int, free_bytes: int | None) -> str | None:
     if free_bytes is None or needed <= free_bytes:
         return None
-    lower = "stack.layers or stack.width" if case.stack else "problem.seqlen, problem.heads or problem.batch"
     gib = f"needs about {needed / 2**30:.1f} GiB of {case.device} memory, {free_bytes / 2**30:.1f} GiB are free"
-    return f"{gib}; lower {lower}"
+    return f"{gib}; lower problem.seqlen, problem.heads or problem.batch"
 
 
 def kernel_unsupported(case: Case) -> str | None:
@@ -191,10 +184,10 @@ def kernel_unsupported(case: Case) -> str | None:
     if reason := abilities.unsupported(case.kernel.name, case.dtype, problem.head_dim, partials, problem.features):
         return reason
     schedule = schedule_of(case.variant.forward)
-    if abilities.out_only and (schedule.merges or problem.documents or case.stack or problem.sink_logits):
+    if abilities.out_only and (schedule.merges or problem.documents or problem.sink_logits):
         return (
             f"kernel {case.kernel.name} returns out alone, no lse and no gradients: use variant=single_device without"
-            " documents, sinks and stack"
+            " documents and sinks"
         )
     # a kernel that carries the state of a schedule that merges rounds nothing in between: no such knob works
     for place in MERGE_PLACES if abilities.carries and "merge" in schedule.forward_places else ():

@@ -85,12 +85,8 @@ def execute(
     if moved := set_other_code_aside(folder, plans, files):
         logging.getLogger("accuracy").warning("accuracy: %s", moved)
     codes = {each.case.id: code_of(each.case) for each in plans}
-    promises = {
-        each.case.id: Promise(each.case.seed, each.case.world_size, codes[each.case.id])
-        for each in plans
-        if each.case.stack is None
-    }
-    about["plan"] = completeness.new_plan(promises, sorted({*ids} - {*promises}), about["fingerprint"]["device"])
+    promises = {each.case.id: Promise(each.case.seed, each.case.world_size, codes[each.case.id]) for each in plans}
+    about["plan"] = completeness.new_plan(promises, about["fingerprint"]["device"])
     storage.write_json(folder / "run.json", about)
     finished = storage.finished_cases(files)
     done = {case_id: found.status for case_id, found in finished.items() if codes.get(case_id) == found.code}

@@ -76,12 +76,7 @@ def _operations(case: Case) -> float:
     problem, reruns = case.problem, case.reruns
     again = reruns.poison + 2 * case.world_size * reruns.unwaited + reruns.future + reruns.trace
     runs = 3 + reruns.repeat + again + 3 * case.conditions
-    layers, dense = 1, 0
-    if case.stack is not None:
-        layers, width = case.stack.layers, case.stack.width
-        across = 2 * (problem.heads + problem.heads_kv) * problem.head_dim + 3 * case.stack.feed_forward
-        dense = 6 * problem.batch * problem.seqlen * width * (layers * across + 2 * case.stack.vocabulary)
-    return float(runs * (layers * 14 * problem.pairs * problem.head_dim + dense))
+    return float(runs * 14 * problem.pairs * problem.head_dim)
 
 
 def write(folder: Path, case: Case, measured: Measured) -> str:

@@ -29,7 +29,7 @@ def compute_device(case: Case, method: str = "auto") -> str:
     )
     pairs, dim = case.problem.pairs, max(case.problem.head_dim, case.problem.value_dim)
     small = pairs * dim <= min(MOST_PRODUCTS, MOST_ELEMENTS * case.problem.queries)
-    on_cpu = small and case.stack is None and case.against is None and case.reruns == plain and method != "fused"
+    on_cpu = small and case.against is None and case.reruns == plain and method != "fused"
     return "cpu" if on_cpu else case.device
 
 

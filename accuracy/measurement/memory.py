@@ -1,6 +1,6 @@
 """How much memory a case needs at most: an estimate by counting tensors, before anything is allocated."""
 
-from accuracy.core.case import Case, Problem, Stack
+from accuracy.core.case import Case, Problem
 from accuracy.core.dtype import FORMATS, accumulation_dtype
 from accuracy.kernel.base import kernel_of
 from accuracy.reference import float64
@@ -21,7 +21,7 @@ def bytes_needed(case: Case) -> int:
         throughout += FLOAT64 * (2 * tensors + 10 * _block(case.problem, float64.BLOCK_ELEMENTS))
     metrics = 6 * max(query, key) * FLOAT64
     stages = _variant_bytes(case), metrics, reference_bytes(case.problem, case.device)
-    return throughout + max(stages) + (0 if case.stack is None else _stack_bytes(case, case.stack))
+    return throughout + max(stages)
 
 
 def _elements(problem: Problem) -> tuple[int, int]:
@@ -71,20 +71,3 @@ def _variant_bytes(case: Case) -> int:
             wire = FORMATS[case.backward_precision.dtype("gradient_wire", case.dtype)].bytes
             needed += 3 * summed * wire * (ranks if case.world == "simulated" else 1)
     return needed
-
-
-def _stack_bytes(case: Case, stack: Stack) -> int:
-    """Weights; x, dx and the compared gradients of all layers, of the reference and of single device; a layer at
-    work."""
-    problem, size = case.problem, FORMATS[case.dtype].bytes
-    tokens = problem.batch * problem.seqlen
-    across = (problem.heads + problem.heads_kv) * problem.head_dim
-    compared = 2 * stack.width * across
-    others = 3 * stack.width * stack.feed_forward
-    stream = tokens * stack.width
-    weights = stack.layers * (compared + others) * size + 2 * stack.vocabulary * stack.width * size
-    reference = 4 if size == 2 else 8
-    streams = stack.layers * ((2 * stream + compared) * (reference + size) + stream * 8)
-    at_work = 8 * (3 * (compared + others) + tokens * (8 * stack.width + 8 * across + 6 * stack.feed_forward))
-    ends = 3 * 8 * tokens * stack.vocabulary
-    return weights + streams + max(at_work, ends)

@@ -162,6 +162,5 @@ def shards_of(case: Case, targets: Targets) -> list[Tensors]:
 
 
 def shared(case: Case) -> tuple[object, ...]:
-    """Return what cases that share targets have in common; a stack's single device belongs to one kernel."""
-    problem = case.problem, case.inputs, case.seed, case.said_dtype, case.device
-    return problem if case.stack is None else (case.stack, *problem, case.kernel)
+    """Return what cases that share targets have in common."""
+    return case.problem, case.inputs, case.seed, case.said_dtype, case.device

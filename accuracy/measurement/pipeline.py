@@ -3,7 +3,6 @@
 A case that raises, or that its parts cannot do, becomes one row with the reason.
 """
 
-import importlib
 import re
 import traceback
 from collections.abc import Mapping, Sequence
@@ -25,14 +24,11 @@ from accuracy.simulate.program import RunRanks
 from accuracy.variant.base import schedule_of
 from accuracy.world.simulated import RankFailed
 
-OF_STACKS = "accuracy.stack.measure"
-"""The module whose `measured` gives the rows of a stack of layers; the first such case loads it."""
-
 
 @dataclass(frozen=True)
 class Measured:
     """A case's rows for `results/` and `positions/`, column by column, and those of its observers' tables (`steps/`,
-    `hypotheses/`, `boundaries/`, `places/`, `logprobs/`), by name; traceback: of what the case raised."""
+    `hypotheses/`, `boundaries/`, `places/`), by name; traceback: of what the case raised."""
 
     results: Columns
     positions: Columns
@@ -92,9 +88,6 @@ class Pipeline(Bench):
         return Measured({name: [value] for name, value in about.items()}, {})
 
     def _measured(self, case: Case) -> Measured:
-        if case.stack is not None:
-            of_stack: Measured = importlib.import_module(OF_STACKS).measured(self, case)
-            return of_stack
         observation = self.observe(case)
         results: dict[str, dict[str, Any]] = {}
         positions: dict[str, dict[str, Any]] = {}

@@ -1,7 +1,7 @@
 """What a run's tables say of two paths: equal, within two healthy roundings or beyond, and which is nearer.
 
 In: the tables of a run whose cases are compared with another path (`against`). Out: tables with a row for each pair of
-paths or boundary (`pairs`, `boundaries`, `places`, `logprobs`), and each of these as text for a terminal (`*_text`).
+paths or boundary (`pairs`, `boundaries`, `places`), and each of these as text for a terminal (`*_text`).
 """
 
 import numpy as np
@@ -82,12 +82,6 @@ def places(found: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
     return _with_paths(found, results)
 
 
-def logprobs(found: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
-    """How far two paths' log-probabilities of the same next words are apart: a row for each pair and depth; found: the
-    run's `logprobs/`, whose columns `accuracy.results.table.LOGPROBS_SCHEMA` explains."""
-    return _with_paths(found, results, "dtype", "seed", "weights")
-
-
 def pairs_text(results: pd.DataFrame) -> str:
     """A line for each pair over all ranks: out's numbers, and each tensor's label."""
     found = pairs(results).sort_values(["path_a", "path_b"], kind="stable")
@@ -134,16 +128,6 @@ def places_text(found: pd.DataFrame) -> str:
     head = ["path_a", "path_b", "tensor", "shares", "left", "equal bits with", "verified"]
     table = pd.DataFrame(lines, columns=head).to_string(index=False, float_format="{:.2g}".format)
     return f"what makes the squared difference (Shapley)\n{table}"
-
-
-def logprobs_text(found: pd.DataFrame) -> str:
-    """For each pair, depths of 1, 2, 4, ... layers and the last one, means over the seeds."""
-    keys = ["path_a", "path_b", "dtype", "weights", "depth"]
-    numbers = ["mean", "max", "k1", "k3", "kl", "outside", "error_a", "error_b", "rest"]
-    rows = found.groupby(keys, sort=False)[numbers].mean().reset_index()
-    power = rows["depth"].map(lambda depth: depth & (depth - 1) == 0)
-    shown = rows[power | (rows["depth"] == rows["depth"].max())].to_string(index=False, float_format="{:.2g}".format)
-    return f"log-probabilities of the next words, path_a less path_b (nats)\n{shown}"
 
 
 def _paths(rows: pd.DataFrame) -> list[str]:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from accuracy.chart.view import render
 from accuracy.core.paths import whole_file
-from accuracy.report import about, explorer, first_screen, further, prose, stacks
+from accuracy.report import about, explorer, first_screen, further, prose
 from accuracy.report.embedded import BUDGET_BYTES, EMPTY, encode_rows
 from accuracy.report.first_screen import Answer
 from accuracy.report.folder import read
@@ -49,31 +49,20 @@ def write_report(folder: Path, to: Path | None = None, results: pd.DataFrame | N
     results: of the folder, where they are known. Raises NoReport where the folder holds no results.
     """
     made, path = material_of(read(folder, results)), to or folder / "report.html"
-    answer = answer_of(made)
+    answer = first_screen.answer(made)
     write_page(path, _with_rows(_parts(made) | {"answer": answer}, made, answer))
     return ReportSummary(path, answer, made.verdicts)
 
 
-def answer_of(made: Material) -> Answer:
-    """The first screen of a run."""
-    return stacks.stack_answer(made.run, made.claims) if made.run.results.empty else first_screen.answer(made)
-
-
 def _parts(made: Material) -> dict[str, Any]:
-    """What the templates lay out beside the first screen and the rows; None where no attention alone was measured."""
+    """What the templates lay out beside the first screen and the rows."""
     run = made.run
-    parts: dict[str, Any] = {
+    return {
         "run": run,
         "claims": made.claims,
         "passages": prose.passages(run.experiment),
         "environment": about.environment(run.record),
-        "stacks": stacks.tables(run.stacks),
         "reasons": about.reasons(run.cases),
-        **dict.fromkeys(("why", "attribution", "conditions", "take", "summary")),
-    }
-    if run.results.empty:
-        return parts
-    return parts | {
         "why": why(made),
         "attribution": further.attribution_panels(made.attributed),
         "conditions": further.condition_panels(made.measured),

@@ -10,70 +10,50 @@ import numpy as np
 import pandas as pd
 
 from accuracy.chart import mark
-from accuracy.core import fields
 from accuracy.core.dtype import FORMATS, effective_dtype
 from accuracy.core.number import geometric_mean
 from accuracy.report.material import Material
 from accuracy.report.matrix import gravest
-from accuracy.report.series import SINGLE_DEVICE, slot_of, with_labels
-from accuracy.report.stacks import GRADIENTS
-from accuracy.results.table import ALL_RANKS, LOSSES, METRICS, METRICS_OF_PAIRS, OF_STACKS
+from accuracy.report.series import SINGLE_DEVICE, slot_of
+from accuracy.results.table import ALL_RANKS, LOSSES, METRICS, METRICS_OF_PAIRS
 from accuracy.verdict.facts import Worst
 from accuracy.verdict.growth import FEWEST_WORLD_SIZES, Growth, fit_growth
 from accuracy.verdict.label import ROUNDING
 from accuracy.verdict.rows import combinations
 
-LAYERS = ("layers", "layer")
 _LINE = ["facet", "series", "tensor"]
 _PROFILE = ["facet", "series", "world_size", "tensor", "token_begin", "token_end"]
 
 
 def preset_of(worst: Worst | None, rows: pd.DataFrame) -> dict[str, Any]:
-    """The headline's case, which every view shows first, by the names of the page's state. y: the measure; layers,
-    layer: of a stack. Empty where the rows of the page hold no numbers."""
+    """The headline's case, which every view shows first, by the names of the page's state. y: the measure.
+    Empty where the rows of the page hold no numbers."""
     if worst:
         return {"facet": worst.facet, "series": worst.series, "tensor": worst.tensor, "world_size": worst.world_size,
                 "y": worst.column}  # fmt: skip
     measured = rows[rows["tensor"].notna() & (rows["rank"] == ALL_RANKS)]
-    gradients = measured[measured["tensor"].isin(GRADIENTS)]
-    measured = gradients if len(gradients) else measured
     if measured.empty:
         return {}
-    keys = [*_LINE, "world_size", *(name for name in LAYERS if name in measured)]
+    keys = [*_LINE, "world_size"]
     finite = measured[np.isfinite(measured["x_single_device"])]
     finite = finite if len(finite) else measured.fillna({"x_single_device": 0.0})
     key: Any = finite.groupby(keys, dropna=False)["x_single_device"].agg(geometric_mean).idxmax()
-    found = {name: value for name, value in zip(keys, key, strict=True) if pd.notna(value)}
-    layers = {name: int(found[name]) for name in LAYERS if name in found}
-    facet, series, tensor = (str(found[name]) for name in _LINE)
-    return {"facet": facet, "series": series, "tensor": tensor, "world_size": int(found["world_size"]),
-            "y": "x_single_device"} | layers  # fmt: skip
+    *line, size = key
+    facet, series, tensor = map(str, line)
+    return {"facet": facet, "series": series, "tensor": tensor, "world_size": int(size),
+            "y": "x_single_device"}  # fmt: skip
 
 
 def rows_of(made: Material) -> pd.DataFrame:
-    """All rows of the run, alone and in stacks, with `series`, `facet` and what the views need beside."""
-    alone = made.labelled.assign(verdict=_verdicts(made))
-    kinds = [rows for rows in (alone, _stacks(made)) if len(rows)]
-    rows = pd.concat(kinds, ignore_index=True) if kinds else alone
+    """All rows of the run, with `series`, `facet` and what the views need beside."""
+    rows = made.labelled.assign(verdict=_verdicts(made))
     known = rows.drop_duplicates("series").set_index("series")
     only_kernels = bool((rows["variant"] == SINGLE_DEVICE).all())
     slots = {label: slot_of(row["variant"], row["kernel"] if only_kernels else "") for label, row in known.iterrows()}
     colours = {label: -1 if (place := mark.colour(slot)) is None else place for label, slot in slots.items()}
     rows = rows.assign(colour=rows["series"].map(colours).astype("int64"), growth=_growth(rows))
-    unused = [
-        name for name in (*METRICS, *LOSSES, *METRICS_OF_PAIRS, *OF_STACKS) if name in rows and rows[name].isna().all()
-    ]
+    unused = [name for name in (*METRICS, *LOSSES, *METRICS_OF_PAIRS) if name in rows and rows[name].isna().all()]
     return _with_conditions(rows).drop(columns=unused)
-
-
-def _stacks(made: Material) -> pd.DataFrame:
-    stacks = made.run.stacks
-    if stacks.empty:
-        return stacks
-    labelled = with_labels(stacks, [name for name in fields.names(fields.STACK) if name != "layers"])
-    if len(made.labelled):
-        labelled["facet"] += " · in a stack"
-    return labelled.assign(verdict="")
 
 
 def _verdicts(made: Material) -> pd.Series:
@@ -90,7 +70,7 @@ def _growth(rows: pd.DataFrame) -> pd.Series:
     places = np.flatnonzero((rows["rank"] == ALL_RANKS) & rows["tensor"].notna())
     texts = np.full(len(rows), "", dtype="object")
     sizes, errors = (rows[name].to_numpy()[places] for name in ("world_size", "error_rel"))
-    lines = combinations(rows.iloc[places], [*_LINE, *(name for name in LAYERS if name in rows)])
+    lines = combinations(rows.iloc[places], _LINE)
     order = np.argsort(lines, kind="stable")
     for line in np.split(order, np.flatnonzero(np.diff(lines[order])) + 1):
         if len({*sizes[line].tolist()}) >= FEWEST_WORLD_SIZES:

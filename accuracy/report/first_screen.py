@@ -30,7 +30,7 @@ NEARER = 0.8  # of the worst cell's ratio: a variant to take instead is better b
 @dataclass(frozen=True)
 class Answer:
     """title: the finding; advice: cause and what to do; facts: one line; picture and matrix: of the case that the
-    finding is about, which every view of the page opens on (worst; None for stacks)."""
+    finding is about, which every view of the page opens on (worst)."""
 
     title: str
     advice: Markup
@@ -114,7 +114,7 @@ def headline(run: Run, made: str) -> tuple[str, Markup]:
     """The published answer with its advice where the table in hand bears it out; else what was made of the table, after
     how much of a partial run it is about."""
     title, advice = prose.answer(run.experiment)
-    if title and answer_holds(run.experiment, run.rows):
+    if title and answer_holds(run.experiment, run.results):
         return title, advice
     part = f"Partial run ({len(run.cases):,} of {count(run.planned or 0, 'case')})." if run.missing_cases else ""
     return f"{part} {made}".strip(), Markup()

@@ -27,11 +27,10 @@ class NoReport(ConfigError):
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder's content. results: of attention alone, one row per (case, tensor, rank); positions: error along
-    the sequence; stacks: of attention inside stacks, one row per (case, layer, tensor)."""
+    """A run folder's content. results: one row per (case, tensor, rank); positions: error along the
+    sequence."""
 
     results: pd.DataFrame
-    stacks: pd.DataFrame
     positions: pd.DataFrame
     steps: pd.DataFrame
     hypotheses: pd.DataFrame
@@ -44,16 +43,9 @@ class Run:
         return str(self.record.get("experiment") or "adhoc")
 
     @property
-    def rows(self) -> pd.DataFrame:
-        """All rows, with every column of the table's contract."""
-        kinds = [rows for rows in (self.results, self.stacks) if len(rows)]
-        rows = pd.concat(kinds, ignore_index=True) if len(kinds) > 1 else [*kinds, self.results][0]
-        return rows.reindex(columns=[*rows, *(name for name in table.OF_STACKS if name not in rows)])
-
-    @property
     def cases(self) -> pd.DataFrame:
         """The first row of every case: its identity and status."""
-        return self.rows.drop_duplicates("case_id")
+        return self.results.drop_duplicates("case_id")
 
     @property
     def measured(self) -> pd.DataFrame:
@@ -70,9 +62,6 @@ class Run:
     def missing_cases(self) -> int:
         """Planned cases without a row."""
         return max(0, (self.planned or 0) - len(self.cases))
-
-
-_WHOLE = dict.fromkeys(("layer", "layers", "width", "feed_forward", "vocabulary"), "Int64")
 
 
 def read(folder: Path, results: pd.DataFrame | None = None) -> Run:
@@ -111,10 +100,7 @@ def read_folder(folder: Path, results: pd.DataFrame | None = None) -> Run:
     if results.empty:
         raise NoReport(f"{folder}: holds no results; {advice}")
     results = results.sort_values(["case_id", "tensor", "rank"], kind="stable", ignore_index=True)
-    in_stacks = table.in_stacks(results)
-    alone = results[~in_stacks].drop(columns=list(table.OF_STACKS)).reset_index(drop=True)
-    stacks = in_blocks(results[in_stacks].astype(_WHOLE).reset_index(drop=True))
-    return Run(alone, stacks, positions, steps, hypotheses, *_read_record(folder))
+    return Run(results, positions, steps, hypotheses, *_read_record(folder))
 
 
 def _read_record(folder: Path) -> tuple[dict[str, Any], str | None]:
@@ -139,7 +125,7 @@ def write_sweep(folder: Path, words: Sequence[str], jobs: Sequence[Path]) -> Non
 
 def joined(runs: Sequence[Run], words: list[str]) -> Run:
     """Tables below each other; a case that two jobs have, once."""
-    kinds = ("results", "stacks", "positions", "steps", "hypotheses")
+    kinds = ("results", "positions", "steps", "hypotheses")
     tables: dict[str, list[pd.DataFrame]] = {kind: [] for kind in kinds}
     seen: set[str] = set()
     for run in runs:

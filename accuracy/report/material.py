@@ -19,7 +19,7 @@ from accuracy.verdict.verdict import verdicts
 
 @dataclass(frozen=True)
 class Material:
-    """labelled: the rows of attention alone, each with its series and facet; measured: those with numbers, with the
+    """labelled: the rows, each with its series and facet; measured: those with numbers, with the
     variant's name in the column `named`. verdicts: of all cells; cells: of what was measured, with `named`; found: the
     facts of each variant, gravest first."""
 
@@ -47,7 +47,7 @@ def material_of(run: Run) -> Material:
     cells = with_names(judged[judged["label"] != NOT_MEASURED], names)
     found = [] if cells.empty else diagnoses(cells.drop(columns="named"), run.results, run.steps, run.hypotheses)
     found = furthest_first(found, measured)
-    claims = judge(run.experiment, run.rows, None if len(run.stacks) else judged)
+    claims = judge(run.experiment, run.results, judged)
     attributed = attributions(run.results)
     return Material(
         run,

@@ -20,9 +20,7 @@ SINGLE_DEVICE = "single_device"
 _SERIES_DETAILS = (*fields.names(fields.PRECISION, fields.KERNEL), "world")
 _VARIANT_DETAILS = tuple(name for name in fields.names(fields.VARIANT) if name != "variant")
 _ALONG = ("dtype", "world_size", "seed")  # the facet's name, and what runs along a series
-_FACET_DETAILS = tuple(
-    name for name in fields.names_but(fields.VARIANT, fields.STACK) if name not in (*_SERIES_DETAILS, *_ALONG)
-)
+_FACET_DETAILS = tuple(name for name in fields.names_but(fields.VARIANT) if name not in (*_SERIES_DETAILS, *_ALONG))
 _FINENESS = {name: -each.unit_roundoff for name, each in DTYPES.items()}
 
 

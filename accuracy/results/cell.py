@@ -29,7 +29,7 @@ from accuracy.core.quantisation import unit_roundoff
 from accuracy.results.run_table import RunTable
 from accuracy.results.table import ALL_RANKS, UNSUPPORTED
 
-KEYS = (*fields.names_but(fields.SEED, fields.DEVICE, fields.STACK), "tensor")
+KEYS = (*fields.names_but(fields.SEED, fields.DEVICE), "tensor")
 ALWAYS_NAMED = ("variant", "dtype", "world_size", "tensor")
 SINGLE_DEVICE = "single_device"
 INDEPENDENT = "gaussian"

@@ -59,7 +59,7 @@ def no_failure(results: pd.DataFrame) -> Claim:
 def beside(rows: pd.DataFrame, twins: Mapping[str, str]) -> pd.DataFrame:
     """Rows of the variants that have a twin in the same case, with `ours`, its name, and `ratio`, their relative error
     over its."""
-    case = [*fields.names_but(fields.VARIANT), "tensor", "rank", "layer"]
+    case = [*fields.names_but(fields.VARIANT), "tensor", "rank"]
     named = rows[rows["variant"].isin(twins)].assign(ours=lambda each: each["variant"].map(twins))
     other = rows[[*case, "variant", "error_rel"]].rename(columns={"variant": "ours", "error_rel": "error_of_ours"})
     both = named.merge(other, on=[*case, "ours"], validate="many_to_one")

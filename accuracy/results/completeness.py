@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Plan = dict[str, Any]
 Wrong: TypeAlias = "pd.DataFrame | list[str] | None"
-SETTING = fields.names_but(fields.SEED, fields.DEVICE, fields.STACK)  # of a case, without its seed
+SETTING = fields.names_but(fields.SEED, fields.DEVICE)  # of a case, without its seed
 ROW = ["case_id", "tensor", "rank"]
 NO_RANK = -2  # where the column is empty
 NO_PLAN = "run.json has no plan: an earlier version measured it; measure again"
@@ -49,16 +49,16 @@ class Fault(NamedTuple):
     text: str
 
 
-def new_plan(cases: Mapping[str, Promise], stacks: list[str], device: str) -> Plan:
-    """The plan of a run that begins. stacks: ids of cases inside stacks, which no gate judges; device: its model."""
-    return _signed({"cases": {case: [*each, None] for case, each in cases.items()}, "stacks": stacks, "device": device})
+def new_plan(cases: Mapping[str, Promise], device: str) -> Plan:
+    """The plan of a run that begins. device: its model."""
+    return _signed({"cases": {case: [*each, None] for case, each in cases.items()}, "device": device})
 
 
 def closed_plan(plan: Plan, results: pd.DataFrame) -> Plan:
     """The plan with what each case ended in. results: the folder's, derived columns too."""
     ends: dict[str, int] = {}
     cases = dict(plan["cases"])
-    rows = results[results["case_id"].isin(list(cases)) & ~table.in_stacks(results)]
+    rows = results[results["case_id"].isin(list(cases))]
     for case, columns in _columns(rows).items():
         cases[case] = [*cases[case][:3], ends.setdefault(json.dumps(columns), len(ends))]
     return _signed({**plan, "cases": cases, "ends": [json.loads(each) for each in ends]})
@@ -73,8 +73,8 @@ def faults(about: Mapping[str, Any], results: pd.DataFrame) -> tuple[Fault, ...]
     try:
         if _signed(plan)["digest"] != plan["digest"]:
             return (Fault("the run", NO_DIGEST),)
-        rows = results[~results["case_id"].isin(plan["stacks"])].reset_index(drop=True)
-        rows = rows.assign(rank=rows["rank"].fillna(NO_RANK).astype("int64"), tensor=rows["tensor"].fillna(""))
+        rank, tensor = results["rank"].fillna(NO_RANK).astype("int64"), results["tensor"].fillna("")
+        rows = results.assign(rank=rank, tensor=tensor)
         first = rows.drop_duplicates("case_id").to_dict("records")
         names = {row["case_id"]: _name(row) for row in first}
         return tuple(fault for found, text in _wrong(plan, about, rows) for fault in _faults(found, text, names))
@@ -123,9 +123,8 @@ def _columns(rows: pd.DataFrame) -> dict[str, list[list[Any]]]:
 def _wrong(plan: Plan, about: Mapping[str, Any], rows: pd.DataFrame) -> Iterator[tuple[Wrong, str]]:
     """Rows, or cases, or None for the whole run, and what is wrong with them."""
     cases, listed = plan["cases"], set(about["cases"])
-    planned = {*cases, *plan["stacks"]}
-    yield sorted(planned - listed), "planned, and run.json's cases lack it"
-    yield sorted(listed - planned), "among run.json's cases, and not planned"
+    yield sorted({*cases} - listed), "planned, and run.json's cases lack it"
+    yield sorted(listed - {*cases}), "among run.json's cases, and not planned"
     yield (
         list(rows.loc[~rows["case_id"].isin(listed), "case_id"]),
         "measured, and not planned; measure into another folder",
@@ -133,7 +132,6 @@ def _wrong(plan: Plan, about: Mapping[str, Any], rows: pd.DataFrame) -> Iterator
     if plan["device"] != about["fingerprint"].get("device"):
         yield None, f"the plan was made on {plan['device']}, the fingerprint is of another device"
     rows = rows[rows["case_id"].isin(list(cases))]
-    yield rows[table.in_stacks(rows)], "has rows of a stack"
     if about.get("ended"):  # else what it ended with is not known, and the gate says so
         of_rows = [pair for pair in (*_of_rows(plan, rows), *_of_columns(plan, rows)) if len(pair[0])]
         yield from of_rows or _of_seeds(rows)

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 RATIOS = {  # each is the first column over the second, see `ratio`
     "x_floor": ("error_rel", "floor_rel"),
     "x_single_device": ("error_rel", "single_device_rel"),
-    "x_exact": ("error_rel", "exact_rel"),  # of stacks
 }
 
 SUMMARIES = {  # of single ranks: each follows from others but for their rounding

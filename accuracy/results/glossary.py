@@ -44,21 +44,12 @@ heads | heads | query heads H
 heads_kv | heads | key and value heads
 head_dim | elements | head dimension D
 softmax_scale | | factor of the scores
-layers | layers | layers of the stack around the attention; 0: attention alone
-width | elements | width of the stack's residual stream
-feed_forward | elements | width of the stack's gated feed-forward; 0: none
-vocabulary | words | vocabulary of the stack
-weights | | weights of the stack: random or trained
-gain | | factor of the stack's query and key weights
-residual | | dtype of the residual stream: the case's (input), float32 (accumulate; all but attention: all), none
-norm | | whether the stack has RMSNorm
 against | | the other path that the case was compared with, as `path_b` names it; null: none
 device | | model of the GPU, or cpu
 code | | digest of the code that measured the row; a function's own after a +
 reference | | float64 reference: torch or fused (on CUDA)
-tensor | | out, lse, dq, dk, dv, delta (the row sums of dout times out), or a stack's; null: the case has no numbers
+tensor | | out, lse, dq, dk, dv or delta (the row sums of dout times out); null: the case has no numbers
 rank | | rank; -1: all ranks together
-layer | | layer of the stack, from 1; null: no stack
 status | | ok, unsupported (the case's parts cannot do it) or failed
 reason | | why the case or the tensor has no numbers, or which of them are not finite
 
@@ -95,13 +86,6 @@ loss_mean | tensor's | mean absolute loss
 loss_rms | tensor's | root mean square of the loss
 loss_rel | ratio | Frobenius norm of the loss over that of its reference
 
-exact_rel | ratio | error_rel of the stack with exact attention
-x_exact | ratio | error_rel over exact_rel
-exact_diff_rel | ratio | diff_rel of the stack with exact attention
-cosine | | cosine of the angle between the stack's value and the reference's
-value | tensor's | norm of the stack's tensor; of the loss, the loss
-reference_value | tensor's | value of the float64 reference
-
 drift_ulp | ulp | largest difference of the two paths, in spacings of the dtype's numbers at the reference
 drift_max | tensor's | largest absolute difference of the two paths
 drift_rel | ratio | Frobenius norm of the difference over that of the reference
@@ -134,10 +118,10 @@ seconds | s | forward and backward of all ranks; null where several cases shared
 peak_bytes | bytes | memory at its peak, beyond what was held before; simulated ranks: of all, with copied blocks
 """
 _PARTS = [[map(str.strip, line.split("|")) for line in part.strip().splitlines()] for part in _TABLE.split("\n\n")]
-IDENTITY, METRICS, LOSSES, METRICS_OF_STACKS, METRICS_OF_PAIRS, COUNTS, COSTS = (
+IDENTITY, METRICS, LOSSES, METRICS_OF_PAIRS, COUNTS, COSTS = (
     {name: Column(unit, meaning) for name, unit, meaning in part} for part in _PARTS
 )
-COLUMNS = IDENTITY | METRICS | LOSSES | METRICS_OF_STACKS | METRICS_OF_PAIRS | COUNTS | COSTS
+COLUMNS = IDENTITY | METRICS | LOSSES | METRICS_OF_PAIRS | COUNTS | COSTS
 
 
 TERMS = {  # by the pattern that uses it

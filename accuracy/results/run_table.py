@@ -27,12 +27,12 @@ MOST_ROWS = 5_000_000
 MOST_SIZE = 2**40  # of a whole number that counts tokens, heads, ranks
 MOST_TEXT = 2000  # letters of a text in a table; options and reasons are the longest
 LATER = fields.names(fields.PATH)  # columns that published baselines may lack
-_NO_TEXTS = ("code", "reference", *fields.names(fields.STACK))  # how a row came about; the gate is of attention alone
+_NO_TEXTS = ("code", "reference")  # how a row came about
 TEXTS = [field.name for field in table.RESULTS_SCHEMA if field.type == pa.string() and field.name not in _NO_TEXTS]
 _COUNTS = [each for each in fields.COLUMNS if each.type.startswith("int")]
-SIZES = tuple(each.name for each in _COUNTS if each.role not in (fields.SEED, fields.STACK))
+SIZES = tuple(each.name for each in _COUNTS if each.role != fields.SEED)
 NUMBERS = ("error_rel", "error_rms", "error_max", "single_device_rel", "floor_rel")
-_EVERY = dict.fromkeys((*TEXTS, *fields.names_but(fields.STACK), "rank", "nonfinite", *NUMBERS))
+_EVERY = dict.fromkeys((*TEXTS, *fields.names(), "rank", "nonfinite", *NUMBERS))
 REQUIRED = [name for name in _EVERY if name not in LATER]
 ALLOWED = {"status": (table.OK, table.UNSUPPORTED, table.FAILED), "dtype": tuple(DTYPES)}
 ENTRIES = (("experiment", str), ("cases", list), ("fingerprint", dict), ("provenance", dict))
@@ -76,16 +76,13 @@ def read_baseline(folder: Path) -> RunTable:
 
 
 def of_table(folder: Path, about: dict[str, Any], rows: pa.Table, signed: bool = False) -> RunTable:
-    """Plain columns whose values make sense, of planned cases only; rows of stacks are for the report alone. rows: of
-    `table.RESULTS_SCHEMA`. signed: a baseline, which may be older than plans are."""
+    """Plain columns whose values make sense, of planned cases only.
+
+    rows: of `table.RESULTS_SCHEMA`. signed: a baseline, which may be older than plans are."""
     results = with_derived(_guarded(folder, rows.to_pandas))
     faults = () if signed and "plan" not in about else completeness.faults(about, results)
     if signed and faults:
         raise ConfigError(f"{folder}: {faults[0].name} {faults[0].text}; publish the baseline again")
-    stacks = table.in_stacks(results)
-    of_stacks = set(results.loc[stacks, "case_id"])
-    about = {**about, "cases": [case for case in about["cases"] if case not in of_stacks]}
-    results = results[~stacks]
     planned = results["case_id"].isin(about["cases"])
     if signed and (not planned.all() or results["case_id"].nunique() != len(about["cases"])):
         raise ConfigError(f"{folder}: its table and its run.json name different cases; publish it again")

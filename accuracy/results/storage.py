@@ -167,7 +167,7 @@ def digest(full: pd.DataFrame) -> dict[str, Any]:
     CSV with its rows ordered by case, tensor and rank."""
     from pyarrow import csv
 
-    order = [(name, "ascending") for name in ("case_id", "tensor", "rank", "layer") if name in full]
+    order = [(name, "ascending") for name in ("case_id", "tensor", "rank") if name in full]
     text = pa.BufferOutputStream()
     csv.write_csv(pa.Table.from_pandas(full, RESULTS_SCHEMA, preserve_index=False).sort_by(order), text)
     return {"rows": len(full), "csv_sha256": hashlib.sha256(text.getvalue()).hexdigest()}

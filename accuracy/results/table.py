@@ -30,7 +30,6 @@ SCHEMA_VERSION = 3
 TENSORS = ("out", "lse", "dq", "dk", "dv", "delta")
 ALL_TENSORS = (*TENSORS[:-1], "dsink", TENSORS[-1])
 """dsink: of problems with sinks only, one value a head, the same on all ranks."""
-TENSORS_OF_STACKS = ("x", "dx", "d_query", "d_key", "d_value", "d_output", "loss", "gradient_norm")
 ALL_RANKS = -1
 
 TRACEBACKS = "tracebacks"
@@ -39,12 +38,11 @@ TOO_FEW_RANKS = "world=processes has "
 """How the reason of a case begins that more ranks would measure than there are here."""
 
 IDENTITY = (
-    "case_id", "experiment", *fields.names(), "code", "reference", "tensor", "rank", "layer", "status", "reason",
+    "case_id", "experiment", *fields.names(), "code", "reference", "tensor", "rank", "status", "reason",
 )  # fmt: skip
-_TYPES = {each.name: each.type for each in fields.COLUMNS} | {"rank": "int32", "layer": "int32"}
+_TYPES = {each.name: each.type for each in fields.COLUMNS} | {"rank": "int32"}
 METRICS = tuple(glossary.METRICS)
 LOSSES = tuple(glossary.LOSSES)  # of inputs of 8 bits
-METRICS_OF_STACKS = tuple(glossary.METRICS_OF_STACKS)  # error_rel, single_device_rel, x_single_device, diff_rel beside
 METRICS_OF_PAIRS = tuple(glossary.METRICS_OF_PAIRS)
 RERUN_COUNTS = ("repeats_differ", "repeats_runs", "repeats_size", "poisoned", "unwaited", "future_differs")
 
@@ -57,7 +55,7 @@ def _schema(*columns: tuple[str, str]) -> pa.Schema:
 
 RESULTS_SCHEMA = _schema(
     *((_TYPES.get(name, "string"), name) for name in IDENTITY),
-    ("float64", " ".join((*METRICS, *LOSSES, *METRICS_OF_STACKS, *METRICS_OF_PAIRS))),
+    ("float64", " ".join((*METRICS, *LOSSES, *METRICS_OF_PAIRS))),
     ("int64", " ".join(glossary.COUNTS)),
     ("float64", "seconds"),
     ("int64", "peak_bytes"),
@@ -128,27 +126,12 @@ PLACES_SCHEMA = _schema(
     ("int64", "sets"),  # combinations that were run
     ("string", "reason"),  # why none was
 )
-LOGPROBS_SCHEMA = _schema(
-    ("string", "case_id"),
-    ("int32", "depth"),  # layers below the head
-    ("int64", "tokens"),  # next words, drawn from path b's distribution at every position
-    ("float64", "mean max rms"),  # of the difference of both paths' log-probabilities, nats
-    ("float64", "k1 k1_se k3 k3_se"),  # estimates of KL(b || a) from those words, and their standard errors
-    ("float64", "kl"),  # from the distributions themselves
-    ("float64", "outside"),  # share of ratios p_a / p_b outside [0.8, 1.2]
-    ("float64", "error_a error_b"),  # root mean squares of each path's difference from the float64 stack
-    ("float64", "attention_a attention_b"),  # from the stack of this dtype with exact attention: attention's share
-    ("float64", "rest"),  # of that stack's difference from the float64 one: what all else rounds
-)
 SIDE_TABLES = {
     "positions": POSITIONS_SCHEMA, "steps": STEPS_SCHEMA, "hypotheses": HYPOTHESES_SCHEMA,
-    "boundaries": BOUNDARIES_SCHEMA, "places": PLACES_SCHEMA, "logprobs": LOGPROBS_SCHEMA,
+    "boundaries": BOUNDARIES_SCHEMA, "places": PLACES_SCHEMA,
 }  # fmt: skip
 """What a case may have beside its results, in the order of `storage.write_case`."""
 DATASETS = ("results", *SIDE_TABLES)
-OF_STACKS = ("layer", *fields.names(fields.STACK), *METRICS_OF_STACKS)
-"""Columns that are empty in the rows of attention alone."""
-
 Row = Mapping[str, Any]
 Columns = Mapping[str, Sequence[Any]]
 """Many rows, column by column."""
@@ -222,11 +205,6 @@ def case_files(folder: Path, name: str = "results") -> list[Path]:
     except ConfigError:
         return files
     return [path for path in files if path.stem in planned]
-
-
-def in_stacks(results: pd.DataFrame) -> pd.Series[bool]:
-    """Which rows are of attention inside a stack; all others are of attention alone."""
-    return results["layers"].notna()
 
 
 def read_run(folder: Path) -> dict[str, Any]:

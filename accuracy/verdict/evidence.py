@@ -30,7 +30,7 @@ TIMES_QUANTISED = 4.0
 """Of a policy's unit roundoff: its operands are rounded one by one, so that four or six independent errors of about
 0.4 u add up to one u; twice that for those of results and for rank by rank, and twice for what inputs do to scales."""
 _LADDER = (*KERNEL, "dtype", "world_size")
-_SETTING = tuple(name for name in fields.names_but(fields.INPUTS, fields.SEED, fields.STACK) if name not in _LADDER)
+_SETTING = tuple(name for name in fields.names_but(fields.INPUTS, fields.SEED) if name not in _LADDER)
 SUBJECT = (*_SETTING, *_LADDER)
 """The columns that tell subjects apart: a subject is a configured variant in one problem, kernel, dtype and world."""
 PARTS = ("splits", "key_chunk")

@@ -10,7 +10,7 @@ import pandas as pd
 
 from accuracy.core import fields
 from accuracy.results.cell import SINGLE_DEVICE
-from accuracy.results.table import IDENTITY, OF_STACKS, RESULTS_SCHEMA
+from accuracy.results.table import IDENTITY, RESULTS_SCHEMA
 
 KERNEL = fields.names(fields.KERNEL)
 VARIANT = fields.names(fields.VARIANT, fields.PRECISION)
@@ -66,7 +66,7 @@ def columns_of(table: pd.DataFrame) -> dict[str, np.ndarray]:
     def dtype(name: str) -> str | None:
         return "float64" if name in metrics else None if table[name].dtype.kind in "if" else "object"
 
-    return {name: table[name].to_numpy(dtype(name)) for name in RESULTS_SCHEMA.names if name not in OF_STACKS}
+    return {name: table[name].to_numpy(dtype(name)) for name in RESULTS_SCHEMA.names}
 
 
 def combinations(table: pd.DataFrame, names: Iterable[str]) -> np.ndarray:

@@ -59,7 +59,6 @@ ENTRIES: dict[str, Callable[..., Any]] = {
     "measure ring": lambda **how: accuracy.measure("ring", **how),
     "diagnose ring": lambda **how: accuracy.diagnose("ring", **how),
     "attribute": lambda **how: accuracy.attribute("ring@2", "single_device", **how),
-    "logprobs": lambda **how: accuracy.logprobs("ring", "single_device", layers=1, **how),
 }
 NEVER = dict.fromkeys(
     ("measure", "diagnose", "assert_accurate", "accuracy_gate", "drift", "invariance"),

@@ -98,11 +98,6 @@ def invariance(device: str, folder: Path) -> None:
     assert len(accuracy.invariance(attention, batchmates=2, device=device, **SMALL))
 
 
-def logprobs(device: str, folder: Path) -> None:
-    rows = accuracy.logprobs("ring@2", "single_device", layers=1, width=64, vocabulary=16, device=device, **SMALL)
-    assert (rows["depth"] == 1).all()
-
-
 class Layer(torch.nn.Module):
     """Attention as a model calls it, (B, H, S, D)."""
 
@@ -144,7 +139,7 @@ def diagnosis_and_errors(device: str, folder: Path) -> None:
 ENTRIES: dict[str, Callable[[str, Path], None]] = {
     "assert_close": assert_close, "bounds": bounds, "measure": measure, "diagnose": diagnose,
     "assert_accurate": assert_accurate, "tolerance": tolerance, "drift": drift, "attribute": attribute,
-    "invariance": invariance, "logprobs": logprobs, "capture, judge": capture_and_judge,
+    "invariance": invariance, "capture, judge": capture_and_judge,
     "compare, load, columns": compare_load_columns, "plot": plot, "Diagnosis, ConfigError": diagnosis_and_errors,
 }  # fmt: skip
 

@@ -16,26 +16,25 @@ NO_PATH = [*NEVER[:-1], "''", "'  '", "true", "nan", "inf", "[a,b]", "{}", "'\x1
 
 KINDS = {
     "world_size seed problem.batch problem.heads problem.head_dim problem.seqlen problem.window problem.seqlen_q"
-    " reruns.repeat stack.width stack.feed_forward stack.vocabulary stack.layers": NOT_WHOLE,
+    " reruns.repeat": NOT_WHOLE,
     "threads workers": [*NOT_WHOLE, "[1,2]", "null", "0"],
     "reruns.poison reruns.unwaited reruns.future reruns.trace reruns.explain conditions report dry_run"
     " world.simulated.batched": NO_FLAG,
-    "stack.norm": [*NEVER, *TEXTS, "nan", HUGE, "null"],
-    "dtype unusable device reference.method stack.weights stack.residual problem.mask variant.ring.sharding"
+    "dtype unusable device reference.method problem.mask variant.ring.sharding"
     " precision.merge precision.wire": NO_WORD,
-    "problem.softcap problem.softmax_scale problem.documents stack.gain inputs.gaussian.std": NO_NUMBER,
+    "problem.softcap problem.softmax_scale problem.documents inputs.gaussian.std": NO_NUMBER,
     "case_seconds reference.min_seconds": [*NO_NUMBER, "[1,2]"],
     "name": [*NEVER, "''", "'\x1b[31m'", "../x", "/", "a/b", "null", "true", "nan", "[a]", "é/", "2"],
     "output_dir reference.folder": NO_PATH,
     "variant kernel inputs problem precision world experiment variant.ring.forward variant.ring.backward": [
         *NEVER, "'\x1b[31m'", "../x", "no_such_word", "[null]", "[nan]", "nan", "-1", HUGE, "true", "ring/../zigzag"
     ],
-    "also reference reruns stack": [*NEVER, "3", "nan", "true", "no_such_word", "[1]", "''", "{no_such_key:{}}"],
+    "also reference reruns": [*NEVER, "3", "nan", "true", "no_such_word", "[1]", "''", "{no_such_key:{}}"],
     "kernel.auto.candidates kernel.auto variant.ring inputs.gaussian": [
         *NEVER, "3", "nan", "no_such_word", "../x", "[../x]", "no.such", "{no_such_key:1}"
     ],
 }  # fmt: skip
-REMOVED = "also seed dtype world_size inputs precision stack reruns name reference.method problem.seqlen kernel.auto inputs.gaussian"  # noqa: E501
+REMOVED = "also seed dtype world_size inputs precision reruns name reference.method problem.seqlen kernel.auto inputs.gaussian"  # noqa: E501
 EXPERIMENTS = ["", "experiment=diagnose", "experiment=demo", "experiment=regression"]
 
 

@@ -14,7 +14,7 @@ import pytest
 from accuracy.core import fields
 from accuracy.core.case import Case, Problem
 from accuracy.execute import plan
-from accuracy.report import further, series, stacks
+from accuracy.report import further, series
 from accuracy.report.about import command
 from accuracy.results import cell, claim, table
 from accuracy.results.run_table import RunTable
@@ -26,8 +26,6 @@ pytestmark = pytest.mark.xdist_group("fields")  # each field's cases are planned
 BASE = (*TINY, "variant=ring", "world_size=2", "kernel=eager", "inputs=tied", "device=cpu")
 CHUNKS = ("variant=bpt_ring", "variant.bpt_ring.query_chunk=16")
 CROSS = ("variant=split_kv", "world_size=1")
-STACK = ("inputs=gaussian", "stack.layers=2", "stack.width=8")
-TRAINED = ("stack.width=64", "stack.feed_forward=192", "problem.head_dim=32")
 TWO = {  # words with which a run plans two cases that differ in that field alone
     "variant": ("variant=[ring,ulysses]",),
     "options": (*CHUNKS, "variant.bpt_ring.key_chunk=[16,24]"),
@@ -54,14 +52,6 @@ TWO = {  # words with which a run plans two cases that differ in that field alon
     "heads_kv": ("problem.heads_kv=[2,4]",),
     "head_dim": ("problem.softmax_scale=0.3", "problem.head_dim=[8,16]"),
     "softmax_scale": ("problem.softmax_scale=[null,0.3]",),
-    "layers": (*STACK, "stack.layers=[1,2]"),
-    "width": (*STACK, "stack.width=[8,16]"),
-    "feed_forward": (*STACK, "stack.feed_forward=[0,8]"),
-    "vocabulary": (*STACK, "stack.vocabulary=[16,32]"),
-    "weights": (*STACK, *TRAINED, "stack.weights=[random,trained]"),
-    "gain": (*STACK, "stack.gain=[1.0,4.0]"),
-    "residual": (*STACK, "stack.residual=[input,none]"),
-    "norm": (*STACK, "stack.norm=[true,false]"),
     "reruns": ("+also.b={reruns:{repeat:1}}",),
     "conditions": ("conditions=true",),
 }
@@ -75,8 +65,7 @@ BY_HAND: dict[str, Callable[[Case], Case]] = {  # what a command line chooses on
     "conditions": lambda case: replace(case, conditions=False),
 }
 EVERY = [each.name for each in fields.FIELDS]
-IN_STACKS = [each.name for each in fields.FIELDS if each.role == fields.STACK]
-IN_TABLES = [each.name for each in fields.FIELDS if each.role not in (fields.CONTENT, fields.STACK)]
+IN_TABLES = [each.name for each in fields.FIELDS if each.role != fields.CONTENT]
 """Beside the digest; what else a case records is of the same numbers."""
 
 
@@ -144,12 +133,6 @@ def in_the_conditions(name: str) -> None:
     assert drawn == {"seed": 2, "world_size": 2, "inputs": 3}.get(name, 4)
 
 
-def in_the_stacks(name: str) -> None:
-    """Their report: a chart's line for each series, along depth or world size."""
-    for setting in stacks.settings_of(rows_of(two(name)).assign(tensor="dx", layer=1)):
-        assert not setting.rows.duplicated(["series", "layers", "world_size", "seed"]).any()
-
-
 def in_a_claim(name: str) -> None:
     rows = rows_of(two(name))
     theirs = rows.assign(variant="theirs_" + rows["variant"])
@@ -184,15 +167,14 @@ def in_the_digest(name: str) -> None:
 
 PLACES = (
     in_the_table, in_the_grid, in_the_gate, in_the_series, in_the_conditions, in_a_claim,
-    in_a_verdict, in_the_stacks, in_the_command, in_the_digest,
+    in_a_verdict, in_the_command, in_the_digest,
 )  # fmt: skip
-PLACES_OF_STACKS = in_the_table, in_the_grid, in_the_stacks, in_a_claim, in_the_command, in_the_digest
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_two_cases_that_differ_in_one_field_stay_two(name: str) -> None:
     """What else a case records, of the same numbers, is in the digest alone."""
-    for place in PLACES if name in IN_TABLES else PLACES_OF_STACKS if name in IN_STACKS else (in_the_digest,):
+    for place in PLACES if name in IN_TABLES else (in_the_digest,):
         place(name)
 
 
@@ -206,7 +188,6 @@ LOST = (  # a list that is derived from the fields, and a field that it loses
     (in_the_series, series, "_FACET_DETAILS", "softcap"),
     (in_the_series, series, "_SERIES_DETAILS", "kernel_options"),
     (in_the_series, series, "_VARIANT_DETAILS", "options"), (in_the_conditions, further, "SIZES", "softcap"),
-    (in_the_stacks, stacks, "SETTING", "gain"), (in_the_stacks, stacks, "_SERIES", "precision"),
     (in_a_claim, fields, "COLUMNS", "softcap"), (in_a_verdict, evidence, "SUBJECT", "softcap"),
     (in_the_command, fields, "COLUMNS", "softcap"), (in_the_digest, fields, "FIELDS", "softcap"),
 )  # fmt: skip

@@ -120,7 +120,9 @@ def test_an_experiment_has_a_readme_and_a_config_a_command_or_its_code_in_git(fo
     text = (folder / "README.md").read_text()
     here = [path.name for path in folder.glob("*.py")]
     assert here or re.search(r"its code is in git at [0-9a-f]{7}\b", text)
-    assert (ROOT / "configs/experiment" / f"{folder.name}.yaml").is_file() or "__main__.py" in here
+    configs = "configs/experiment", "experiments/*/config/experiment"
+    configured = [path for each in configs for path in ROOT.glob(f"{each}/{folder.name}.yaml")]
+    assert configured or "__main__.py" in here
     numbers = "<!-- table: " in text or "<!-- claims: " in text
     assert (folder / "tables.py").is_file() or "<!-- table: " not in text
     assert numbers or "<!-- frozen: " in text or "__main__.py" in here

@@ -78,7 +78,7 @@ def write_baseline(folder: Path, made: MadeUp = MadeUp()) -> Path:
 def _planned(about: Row, cases: Cases, rows: pa.Table) -> Row:
     """The record with the plan that a run writes, closed where the run ended."""
     promises = {case["case_id"]: Promise(case["seed"], case["world_size"], case["code"]) for case, _ in cases}
-    plan = completeness.new_plan(promises, [], about["fingerprint"]["device"])
+    plan = completeness.new_plan(promises, about["fingerprint"]["device"])
     return about | {"plan": completeness.closed_plan(plan, with_derived(rows.to_pandas())) if about["ended"] else plan}
 
 

@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 import torch
 
-from accuracy.core.errors import ConfigError
 from accuracy.core.fields import pairs_of
 from accuracy.core.quantisation import FORMATS
 from accuracy.execute.plan import plan
@@ -89,12 +88,6 @@ def test_the_second_reference_is_counted() -> None:
         for each in plan(configuration(*words, f"dtype={dtype}"), None)
     )
     assert low - plain >= 4 * 2048 * 8 * 64 * 8  # out, dq, dk, dv in float64
-
-
-def test_a_stack_refuses_inputs_of_eight_bits_in_one_line() -> None:
-    with pytest.raises(ConfigError, match="dtype=float8_e4m3 is of attention's inputs") as raised:
-        plan(configuration("stack.layers=2", "dtype=float8_e4m3", "variant=ring", "world_size=1"), None)
-    assert "\n" not in str(raised.value)
 
 
 def test_the_floor_of_what_a_kernel_stores_in_8_bits_is_that_of_8_bits() -> None:

@@ -1,15 +1,13 @@
 """The first screen says of every kind of table what the table says."""
 
-import json
-import shutil
 from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from accuracy.report.build import answer_of
 from accuracy.report.first_screen import Answer
+from accuracy.report.first_screen import answer as answer_of
 from accuracy.report.folder import read_folder
 from accuracy.report.material import material_of
 from tests.report import tables
@@ -197,22 +195,3 @@ def test_a_published_answer_leads_where_the_table_bears_it_out_and_else_the_verd
     assert answer_of(made).title.startswith(
         "llama3: dk and dv round more than the schedule explains. dk has 3.81 times"
     )
-
-
-@pytest.mark.skipif(not REPORTS.is_dir(), reason="a source distribution has no reports/")
-def test_stacks_are_answered_by_their_worst_gradient(tmp_path: Path) -> None:
-    source = tmp_path / "run"
-    shutil.copytree(REPORTS / "depth" / "nvidia-h200-llama-8b", source)
-    record = json.loads((source / "run.json").read_text())
-    (source / "run.json").write_text(json.dumps({**record, "experiment": "adhoc"}))
-    found = answer_of(material_of(read_folder(source)))
-    assert found.title == (
-        "Through 32 layers every gradient stays within 1.08 times the single-device stack's error. Furthest is d_value "
-        "of layer 1 of 32, of zigzag at 4 ranks."
-    )
-    assert found.picture is not None
-    assert found.matrix is not None
-    rows = pd.read_parquet(source / "results.parquet")
-    rows.loc[(rows["variant"] == "zigzag") & (rows["tensor"] == "dx"), "nonfinite"] = 3
-    rows.to_parquet(source / "results.parquet")
-    assert answer_of(material_of(read_folder(source))).title == "zigzag: dx of layer 8 of 8 is not finite at 4 ranks."

@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from accuracy.results import table
 from accuracy.results.claim import Claim, judge, judge_answer
+from experiments.published import Tables
 
 REPORTS = Path(__file__).parents[2] / "reports"
-PUBLISHED = sorted(path.parent for path in REPORTS.glob("*/*/results.parquet"))
+PUBLISHED = sorted(path.parent for path in REPORTS.glob("*/*/run.json"))
 YARDSTICKS = ("single_device_", "exact_", "floor_", "reference_", "condition_")
 SETTINGS = ("softmax_scale", "gain")  # numbers of the case, not of what was measured
 
@@ -71,8 +71,8 @@ DISTORTIONS: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
 @pytest.mark.stress(1)
 @pytest.mark.parametrize("folder", PUBLISHED, ids=lambda folder: f"{folder.parent.name}-{folder.name}")
 def test_every_published_claim_that_holds_fails_on_a_distorted_table(folder: Path) -> None:
-    results = table.read_results(folder)
     experiment = folder.parent.name
+    results = Tables(REPORTS).rows(f"{experiment}/{folder.name}")
 
     def judged(table: pd.DataFrame) -> list[Claim]:
         return [*judge(experiment, table), *judge_answer(experiment, table)]

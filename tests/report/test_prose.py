@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from accuracy.core import paths, public
-from accuracy.report.build import answer_of, write_report
+from accuracy.report.build import write_report
+from accuracy.report.first_screen import answer as answer_of
 from accuracy.report.folder import read_folder
 from accuracy.report.material import material_of
 from accuracy.report.prose import sections, to_html

@@ -8,8 +8,9 @@ import pytest
 
 from accuracy.core.number import MISSING
 from accuracy.report.about import command, reasons
-from accuracy.report.build import answer_of, write_report
+from accuracy.report.build import write_report
 from accuracy.report.explorer import preset_of
+from accuracy.report.first_screen import answer as answer_of
 from accuracy.report.folder import Run, read_folder
 from accuracy.report.further import condition_panels, recommendation_table
 from accuracy.report.material import material_of

@@ -59,13 +59,12 @@ def test_what_is_measured_fills_every_column(tmp_path: Path) -> None:
     reruns = ["repeat=1", "poison=true", "unwaited=true", "future=true", "explain=true"]
     words = [*(f"reruns.{word}" for word in reruns), "conditions=true"]
     rows = measure("variant=ring", "world_size=2", "dtype=float32", *words)
-    others = {"layer", "drift_differ", *table.LOSSES, *table.METRICS_OF_STACKS, *table.METRICS_OF_PAIRS}
+    others = {"drift_differ", *table.LOSSES, *table.METRICS_OF_PAIRS}
     assert set(rows.columns) == set(table.RESULTS_SCHEMA.names) - others
     assert rows.loc[rows["tensor"] != "delta", "beyond"].notna().all()
     filled = rows.drop(columns=["peak_bytes", "beyond"])  # unknown where the system does not tell; delta has no bound
     counts = list(table.RERUN_COUNTS)
-    stacks = filled.columns.intersection(table.OF_STACKS)
-    assert filled.drop(columns=[*counts, *stacks]).notna().all().all()
+    assert filled.drop(columns=counts).notna().all().all()
     assert filled[filled["tensor"] == "out"][counts].notna().all().all()  # of dk, dv and delta not all are asked
     storage.write_case(tmp_path, "a", rows.astype(object).where(rows.notna(), None).to_dict("records"))
     pd.testing.assert_frame_equal(

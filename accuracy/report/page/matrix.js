@@ -35,21 +35,16 @@ function toggle(place, state, open, number) {
   return button(open ? "show the worst" : `show all ${number}`, () => { place.dataset.open = String(!open); drawMatrix(place, state); });
 }
 
-/** Line -> tensor -> { value, layer, verdict }: of a stack the worst layer. */
+/** Line -> tensor -> { value, verdict } */
 function matrixCells(state, choices, y) {
   const at = page.data.at, found = new Map();
   for (const tensor of choices.tensors) {
     const wanted = (row) => at("rank", row) === ALL_RANKS && (y !== "x_single_device" || at("variant", row) !== SINGLE_DEVICE)
-      && at("world_size", row) === nearest(choices.series.get(at("series", row)), state.world_size)
-      && (state.layers === undefined || at("layers", row) === state.layers);
+      && at("world_size", row) === nearest(choices.series.get(at("series", row)), state.world_size);
     const rows = rowsOf(page.data, { facet: state.facet, tensor }).filter(wanted);
-    for (const layer of new Set(rows.map((row) => at("layer", row)))) {
-      for (const point of pointsOf(page.data, rows, "world_size", y, (row) => at("layer", row) === layer)) {
-        if (!found.has(point.series)) found.set(point.series, new Map());
-        const before = found.get(point.series).get(tensor);
-        if (before && before.value >= point.y) continue;
-        found.get(point.series).set(tensor, { value: point.y, layer, verdict: point.rows.map((row) => at("verdict", row)).find(Boolean) ?? "" });
-      }
+    for (const point of pointsOf(page.data, rows, "world_size", y, () => true)) {
+      if (!found.has(point.series)) found.set(point.series, new Map());
+      found.get(point.series).set(tensor, { value: point.y, verdict: point.rows.map((row) => at("verdict", row)).find(Boolean) ?? "" });
     }
   }
   return found;
@@ -60,10 +55,10 @@ function matrixCell(cell, state, series, tensor) {
   const mark = cell.verdict ? (BUGS.has(cell.verdict) ? "✘ " : "▲ ") : "";
   const heat = cell.value > 0 ? Math.max(-1, Math.min(1, Math.log2(cell.value) / 2)) : -1;
   const here = series === state.series && tensor === state.tensor;
-  const choice = button(mark + plain(cell.value), () => choose({ series, tensor, ...(cell.layer === null ? {} : { layer: cell.layer }) }));
+  const choice = button(mark + plain(cell.value), () => choose({ series, tensor }));
   choice.dataset.case = `${series}|${tensor}`;
   choice.ariaPressed = String(here);
-  choice.title = `${series}, ${tensor}: ${plain(cell.value)} times${cell.verdict ? `, ${cell.verdict.replaceAll("_", " ")}` : ""}${cell.layer === null ? "" : `, layer ${cell.layer}`}`;
+  choice.title = `${series}, ${tensor}: ${plain(cell.value)} times${cell.verdict ? `, ${cell.verdict.replaceAll("_", " ")}` : ""}`;
   const part = make("td", { className: `heat ${heat >= 0 ? "hot" : "cold"}${mark ? " flagged" : ""}${here ? " accused" : ""}` }, choice);
   part.style.setProperty("--heat", Math.abs(heat).toFixed(3));
   return part;

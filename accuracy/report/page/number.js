@@ -24,7 +24,7 @@ function ticked(value) {
 }
 
 const WHOLE_NUMBERS = new Set(["world_size", "seed", "rank", "batch", "seqlen", "seqlen_q", "heads", "heads_kv", "head_dim",
-  "nonfinite", "worst_batch", "worst_token", "worst_head", "worst_dim", "layers", "layer", "width", "feed_forward", "vocabulary"]);
+  "nonfinite", "worst_batch", "worst_token", "worst_head", "worst_dim"]);
 
 /** A value as the tables of this page write it. */
 function written(name, value) {

@@ -1,6 +1,6 @@
 const PAGE_ROWS = 50;
-const FIRST_COLUMNS = ["facet", "world_size", "layers", "layer", "seed", "tensor", "rank", "status", "verdict", "error_rel", "error_max", "error_mean",
-  "diff_rel", "diff_max", "x_floor", "x_single_device", "x_exact", "ulp_max", "worst_token", "seconds", "peak_bytes"];
+const FIRST_COLUMNS = ["facet", "world_size", "seed", "tensor", "rank", "status", "verdict", "error_rel", "error_max", "error_mean",
+  "diff_rel", "diff_max", "x_floor", "x_single_device", "ulp_max", "worst_token", "seconds", "peak_bytes"];
 const SEARCHED = ["series", "facet", "tensor", "status", "reason", "case_id"];
 const SCOPES = [["case", "the case shown"], ["line", "the variant, all ranks and tensors"], ["setting", "the setting and tensor"], ["all", "everything"]];
 

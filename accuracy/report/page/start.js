@@ -6,8 +6,6 @@ function buildBar(place, shown) {
     tensor: selector("tensor", [], () => choose({ tensor: parts.tensor.select.value })),
     series: selector("variant", [], () => choose({ series: parts.series.select.value })),
     world_size: selector("ranks", [], () => choose({ world_size: Number(parts.world_size.select.value) })),
-    layers: selector("layers", [], () => choose({ layers: Number(parts.layers.select.value) })),
-    layer: selector("layer", [], () => choose({ layer: Number(parts.layer.select.value) })),
     y: selector("measure", [], () => choose({ y: parts.y.select.value })),
     cost: selector("cost", [...COSTS], () => choose({ cost: parts.cost.select.value })),
   };
@@ -36,7 +34,6 @@ function fillBar(parts, state) {
     dtype: [plainPairs(dtypes), choices.dtype], facet: [settings.map((facet) => [facet, rest(facet)]), state.facet],
     tensor: [plainPairs(choices.tensors), state.tensor], series: [plainPairs([...choices.series.keys()]), state.series],
     world_size: [plainPairs([...choices.series.get(state.series)].sort((a, b) => a - b)), state.world_size],
-    layers: [plainPairs(choices.layers), state.layers], layer: [plainPairs(layersOf(state)), state.layer],
     y: [measuresOf(state).map((name) => [name, MEASURES.get(name)]), state.y],
     cost: [[...COSTS], state.cost],
   };

@@ -1,22 +1,22 @@
 /** One state for all views: which case is shown, and which number of it. The address keeps it. */
 const MEASURES = new Map([
   ["x_single_device", "error, times single device"], ["x_floor", "error, times the rounding floor"],
-  ["x_condition", "error over its condition"], ["x_exact", "error, times exact attention's"], ["error_rel", "relative error"],
+  ["x_condition", "error over its condition"], ["error_rel", "relative error"],
   ["error_mean", "mean absolute error"], ["error_max", "greatest absolute error"], ["diff_rel", "relative diff from single device"],
   ["diff_max", "greatest absolute diff"], ["ulp_max", "greatest error in ulp"],
 ]);
 const COSTS = new Map([["seconds", "seconds a case"], ["peak_bytes", "peak memory, MiB"]]);
-const KEYS = ["facet", "series", "tensor", "world_size", "layers", "layer", "y", "cost"];
-const NUMBERS = new Set(["world_size", "layers", "layer"]);
+const KEYS = ["facet", "series", "tensor", "world_size", "y", "cost"];
+const NUMBERS = new Set(["world_size"]);
 const JUDGED = ["out", "dq", "dk", "dv"];
 
 const page = { data: null, others: [], preset: {}, state: {}, knownFacets: new Map(), listeners: [], turn: 0 };
 
-/** What can be chosen in a setting: dtype, tensors, lines with their world sizes, layers. */
+/** What can be chosen in a setting: dtype, tensors, lines with their world sizes. */
 function choicesOf(facet) {
   if (page.knownFacets.has(facet)) return page.knownFacets.get(facet);
   const at = page.data.at;
-  const found = { tensors: [...(page.data.index.get(facet)?.keys() ?? [])], series: new Map(), sizes: new Set(), layers: new Set(), dtype: "" };
+  const found = { tensors: [...(page.data.index.get(facet)?.keys() ?? [])], series: new Map(), sizes: new Set(), dtype: "" };
   for (const rows of page.data.index.get(facet)?.values() ?? []) {
     for (const row of rows) {
       found.dtype = at("dtype", row);
@@ -24,12 +24,10 @@ function choicesOf(facet) {
       if (!found.series.has(series)) found.series.set(series, new Set());
       found.series.get(series).add(size);
       found.sizes.add(size);
-      if (at("layers", row) !== null) found.layers.add(at("layers", row));
     }
   }
   found.tensors.sort((a, b) => JUDGED.includes(b) - JUDGED.includes(a));
   found.sizes = [...found.sizes].sort((a, b) => a - b);
-  found.layers = [...found.layers].sort((a, b) => a - b);
   page.knownFacets.set(facet, found);
   return found;
 }
@@ -51,9 +49,6 @@ function settled(wanted) {
   const lines = [...choices.series.keys()];
   state.series = among(lines.filter((name) => name !== SINGLE_DEVICE).concat(lines), wanted.series, page.preset.series);
   state.world_size = nearest(choices.series.get(state.series), wanted.world_size ?? page.preset.world_size ?? Infinity);
-  state.layers = choices.layers.length ? nearest(choices.layers, wanted.layers ?? Infinity) : undefined;
-  const layers = layersOf(state);
-  state.layer = layers.length > 0 ? nearest(layers, wanted.layer ?? 1) : undefined;
   state.y = among(measuresOf(state), wanted.y, page.preset.y, "x_single_device");
   state.cost = COSTS.has(wanted.cost) ? wanted.cost : "seconds";
   return state;
@@ -61,13 +56,6 @@ function settled(wanted) {
 
 function rowsOf(data, { facet, tensor }) {
   return data.index.get(facet)?.get(tensor) ?? [];
-}
-
-function layersOf(state) {
-  if (state.layers === undefined) return [];
-  const at = page.data.at;
-  const found = rowsOf(page.data, state).filter((row) => at("layers", row) === state.layers).map((row) => at("layer", row));
-  return [...new Set(found)].filter((layer) => layer !== null).sort((a, b) => a - b);
 }
 
 /** The measures that the setting's tensor has. */

@@ -39,35 +39,18 @@ function ruled(state, y, whole = true) {
   };
   if (y === "x_single_device") return [{ y: 1, text: "single device" }];
   if (y === "x_floor") return [{ y: 1, text: "rounding floor" }];
-  if (y === "x_exact") return [{ y: 1, text: "exact attention" }];
   if (y === "x_condition") return [{ y: ONE_ROUNDING, text: "one rounding of every term" }];
   if (y !== "error_rel" || !whole) return [];
   return [{ y: mean("single_device_rel"), text: "single device" }, { y: mean("floor_rel"), text: "rounding floor" }];
 }
 
-function atLayer(state, data) {
-  return state.layers === undefined ? () => true : (row) => data.at("layers", row) === state.layers && data.at("layer", row) === (state.layer ?? null);
-}
-
 const VIEWS = [
-  {
-    id: "layer",
-    has: (state) => layersOf(state).length > 1,
-    title: (state) => `${of(state)}, layer by layer, ${ranks(state.world_size)}`,
-    draw(view, state) {
-      const keep = (data) => (row) => data.at("layers", row) === state.layers && data.at("world_size", row) === state.world_size;
-      const found = gathered(state, "layer", state.y, keep);
-      for (const point of found.points) { point.click = { series: point.series, layer: point.x }; point.here = point.x === state.layer; }
-      drawLines(view, state, { ...found, along: "layer", xLabel: "layer", yLabel: MEASURES.get(state.y), rules: ruled(state, state.y),
-        valued: false, where: (point) => `layer ${point.x}`, height: view.tall ? 380 : HEIGHT });
-    },
-  },
   {
     id: "growth",
     has: (state) => [...choicesOf(state.facet).series.values()].some((sizes) => sizes.size > 1),
     title: (state) => `${of(state)}, over the ranks`,
     draw(view, state) {
-      const keep = (data) => { const here = atLayer(state, data); return (row) => data.at("rank", row) === ALL_RANKS && here(row); };
+      const keep = (data) => (row) => data.at("rank", row) === ALL_RANKS;
       const found = gathered(state, "world_size", state.y, keep);
       for (const point of found.points) { point.click = { series: point.series, world_size: point.x }; point.here = point.x === state.world_size; }
       const row = rowsOf(page.data, state).find((each) => page.data.at("series", each) === state.series && page.data.at("growth", each));
@@ -83,7 +66,7 @@ const VIEWS = [
     title: (state) => `${state.tensor}, variant by variant`,
     draw(view, state) {
       const size = (data, row) => nearest(choicesOf(data.at("facet", row)).series.get(data.at("series", row)), state.world_size);
-      const keep = (data) => { const here = atLayer(state, data); return (row) => data.at("rank", row) === ALL_RANKS && here(row) && (data !== page.data || data.at("world_size", row) === size(data, row)); };
+      const keep = (data) => (row) => data.at("rank", row) === ALL_RANKS && (data !== page.data || data.at("world_size", row) === size(data, row));
       const { points } = gathered(state, "world_size", state.y, keep, []);
       const ranked = points.sort((a, b) => (b.series === state.series) - (a.series === state.series) || b.y - a.y).slice(0, 14).sort((a, b) => b.y - a.y);
       const dots = ranked.map((point) => ({ ...point, size: point.x, x: point.y, category: point.series, at: point.x, click: { series: point.series } }));
@@ -124,24 +107,12 @@ const VIEWS = [
     },
   },
   {
-    id: "depth",
-    has: (state) => choicesOf(state.facet).layers.length > 1,
-    title: (state) => `${of(state)}, over the depth, ${ranks(state.world_size)}`,
-    draw(view, state) {
-      const keep = (data) => (row) => data.at("world_size", row) === state.world_size && data.at("layer", row) === (state.layer === undefined ? null : Math.min(state.layer, 1));
-      const found = gathered(state, "layers", state.y, keep);
-      for (const point of found.points) { point.click = { series: point.series, layers: point.x }; point.here = point.x === state.layers; }
-      drawLines(view, state, { ...found, along: "layers", xLabel: "layers of the stack", xLog: true, xTicks: choicesOf(state.facet).layers, yLabel: MEASURES.get(state.y),
-        rules: ruled(state, state.y), where: (point) => `${counted(point.x, "layer")}`, height: HEIGHT, note: state.layer === undefined ? "" : "Of layer 1." });
-    },
-  },
-  {
     id: "cost",
     has: (state) => rowsOf(page.data, state).some((row) => page.data.at(state.cost, row) !== null),
     title: (state) => `${state.tensor}: time and memory beside error`,
     draw(view, state) {
-      const at = page.data.at, sizes = choicesOf(state.facet).series, here = atLayer(state, page.data);
-      const rows = rowsOf(page.data, state).filter((row) => at("rank", row) === ALL_RANKS && here(row) && at("world_size", row) === nearest(sizes.get(at("series", row)), state.world_size));
+      const at = page.data.at, sizes = choicesOf(state.facet).series;
+      const rows = rowsOf(page.data, state).filter((row) => at("rank", row) === ALL_RANKS && at("world_size", row) === nearest(sizes.get(at("series", row)), state.world_size));
       const y = state.y === "x_single_device" ? "error_rel" : state.y; // single device has a place beside the others
       const unit = state.cost === "peak_bytes" ? 2 ** 20 : 1;
       const points = pointsOf(page.data, rows, "world_size", y, () => true).map((point) => {
@@ -165,7 +136,7 @@ const VIEWS = [
       const names = shortNames(facets);
       const points = facets.flatMap((facet) => {
         const sizes = choicesOf(facet).series, here = { ...state, facet };
-        const keep = (data) => { const layer = atLayer(state, data); return (row) => data.at("rank", row) === ALL_RANKS && layer(row) && data.at("world_size", row) === nearest(sizes.get(data.at("series", row)), state.world_size); };
+        const keep = (data) => (row) => data.at("rank", row) === ALL_RANKS && data.at("world_size", row) === nearest(sizes.get(data.at("series", row)), state.world_size);
         return gathered(here, "world_size", state.y, keep, []).points.map((point) => ({ ...point, size: point.x, x: point.y, category: facet, at: names.get(facet), click: { facet, series: point.series } }));
       });
       const [rule] = ruled(state, state.y);

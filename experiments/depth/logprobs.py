@@ -9,16 +9,18 @@ give it exactly. Logits are in the case's dtype, as the head gives them; their s
 """
 
 from collections.abc import Iterator
+from dataclasses import fields
 
 import torch
 from torch import Tensor
 
-from accuracy.core.case import Case, Stack
+from accuracy.core.case import Case, Other
 from accuracy.results.table import Row
 from accuracy.simulate.program import build_kernel
-from accuracy.stack.attention import Exact, Halves, Ranks, known_to_autograd
-from accuracy.stack.layers import block, formats, normalised, rounding
-from accuracy.stack.weights import Model
+from experiments.depth.attention import Exact, Halves, Ranks, known_to_autograd
+from experiments.depth.layers import block, formats, normalised, rounding
+from experiments.depth.plan import Stack
+from experiments.depth.weights import Model
 
 CLIP = 0.2
 """Ratios outside [1 - CLIP, 1 + CLIP] are clipped by PPO (Schulman et al. 2017, section 3)."""
@@ -29,6 +31,9 @@ def rows(case: Case, stack: Stack, model: Model, method: str) -> list[Row]:
     if case.against is None:
         return []
     other, exact = case.other, Exact(case, method)
+    own = Other(**{each.name: getattr(case, each.name) for each in fields(Other)})
+    about = {"path_a": own.text, "path_b": case.against.text, "dtype": case.dtype, "seed": case.seed,
+             "weights": stack.weights}  # fmt: skip
     halves: list[Halves] = [*(Ranks(each, build_kernel(each)) for each in (case, other)), exact]
     with torch.no_grad():
         same = [_depths(model, stack, each, case, case.dtype) for each in halves]
@@ -36,7 +41,7 @@ def rows(case: Case, stack: Stack, model: Model, method: str) -> list[Row]:
         generator = torch.Generator(device=case.device).manual_seed(case.seed)
         found: list[Row] = []
         for depth, (a, b, rest, reference) in enumerate(zip(*same, truth, strict=True), 1):
-            found.append({"case_id": case.id, "depth": depth, **_numbers(a, b, rest, reference, generator)})
+            found.append({**about, "depth": depth, **_numbers(a, b, rest, reference, generator)})
     return found
 
 

@@ -1,26 +1,31 @@
-"""Stacks measured: the reference and the targets once for all cases that share them, then case by case its rows."""
+"""Stacks measured: the reference and the targets once for all stacks that share them, then the rows of each."""
 
 import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from accuracy.core.case import Case, Part, Stack, Variant
+from accuracy.config.read import Configuration
+from accuracy.core.case import Case, Part, Variant
 from accuracy.core.dtype import FORMATS
-from accuracy.measurement.pipeline import Measured, Pipeline
+from accuracy.core.errors import one_line
 from accuracy.measurement.rows import about_case
+from accuracy.reference import choice
 from accuracy.results.derived import ratio
-from accuracy.results.table import FAILED, OK, Row
+from accuracy.results.table import FAILED, OK, UNSUPPORTED, Row
+from accuracy.runtime import arithmetic
 from accuracy.simulate.program import build_kernel
-from accuracy.stack import logprobs
-from accuracy.stack.attention import Exact, Halves, Ranks
-from accuracy.stack.layers import DIFFERENTIATED, Quantity, quantities
-from accuracy.stack.weights import Model, model_of
 from accuracy.variant import single_device
+from experiments.depth import logprobs
+from experiments.depth.attention import Exact, Halves, Ranks
+from experiments.depth.layers import DIFFERENTIATED, Quantity, quantities
+from experiments.depth.plan import Planned, Stack
+from experiments.depth.weights import Model, model_of
 
 Place = tuple[int, str]
 """A layer, and the name of a tensor there."""
@@ -43,25 +48,47 @@ class StackTargets:
     exact_diff_rel: dict[Place, float]
 
 
-def measured(pipeline: Pipeline, case: Case) -> Measured:
-    """Return the rows of a case that has a stack."""
-    stack = case.stack
-    assert stack is not None
-    method = pipeline.reference_cache.method_for(case.problem, case.device)
-    targets = pipeline.shared_targets(case, lambda: _targets(case, stack, method))
-    begin = time.perf_counter()
-    halves = Ranks(case, build_kernel(case), pipeline.batched)
-    rows = list(_rows(_quantities(case, stack, targets.model, halves, case.dtype), targets))
-    broken = next((row for row in rows if row["nonfinite"]), None)
-    reason = f"non-finite values, first in {broken['tensor']} of layer {broken['layer']}" if broken else ""
-    about = {
-        **about_case(case, pipeline.experiment, FAILED if broken else OK, reason),
-        "reference": method,
-        "seconds": time.perf_counter() - begin,
-    }
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
-    results = {**{name: [value] * len(rows) for name, value in about.items()}, **columns}
-    return Measured(results, {}, tables={"logprobs": logprobs.rows(case, stack, targets.model, method)})
+class Measurer:
+    """Measures stacks one after another, and keeps the targets that neighbours share. own: the digest of this code."""
+
+    def __init__(self, configuration: Configuration, own: str) -> None:
+        self.configuration, self.own = configuration, own
+        self._targets: tuple[object, StackTargets] | None = None
+
+    def measure(self, each: Planned) -> tuple[list[Row], list[Row]]:
+        """Return the rows of a stack and, where it has two paths, of their log-probabilities; whatever goes wrong
+        becomes a row with the reason."""
+        if each.unsupported:
+            return [self._about(each, UNSUPPORTED, each.unsupported)], []
+        try:
+            with arithmetic.random_state_restored():
+                return self._measured(each)
+        except Exception as error:  # one stack's failure does not end the run
+            failed = self._about(each, FAILED, one_line(error))
+        self._targets = None
+        torch.cuda.empty_cache()
+        return [failed], []
+
+    def _about(self, each: Planned, status: str, reason: str) -> dict[str, Any]:
+        about = about_case(each.case, self.configuration.name, status, reason)
+        return {**about, **vars(each.stack), "case_id": each.id, "code": f"{about['code']}+{self.own}"}
+
+    def _measured(self, each: Planned) -> tuple[list[Row], list[Row]]:
+        case, stack = each.case, each.stack
+        method = choice.choose(case.problem, case.device, self.configuration.reference_method)
+        if self._targets is None or self._targets[0] != each.shared:
+            self._targets = None  # free the old ones first
+            self._targets = each.shared, _targets(case, stack, method)
+        targets = self._targets[1]
+        begin = time.perf_counter()
+        halves = Ranks(case, build_kernel(case), self.configuration.batched)
+        rows = list(_rows(_quantities(case, stack, targets.model, halves, case.dtype), targets))
+        seconds = time.perf_counter() - begin
+        broken = next((row for row in rows if row["nonfinite"]), None)
+        reason = f"non-finite values, first in {broken['tensor']} of layer {broken['layer']}" if broken else ""
+        about = self._about(each, FAILED if broken else OK, reason) | {"reference": method, "seconds": seconds}
+        words = logprobs.rows(case, stack, targets.model, method)
+        return [about | dict(row) for row in rows], [{"case_id": each.id, **row} for row in words]
 
 
 def _targets(case: Case, stack: Stack, method: str) -> StackTargets:
@@ -95,7 +122,7 @@ def _quantities(case: Case, stack: Stack, model: Model, halves: Halves, dtype: s
 
 
 def _rows(found: Iterator[Quantity], targets: StackTargets) -> Iterator[Row]:
-    """Yield what differs from row to row; see `METRICS_OF_STACKS` of the table."""
+    """Yield what differs from row to row; see `METRICS` of the table."""
     for layer, tensor, x in found:
         place = layer, tensor
         x, reference = x.double(), targets.reference[place].double()

@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from accuracy.stack.attention import Exact
-from accuracy.stack.layers import DIFFERENTIATED, block, loss_of, quantities
-from accuracy.stack.weights import Model, model_of
-from tests.stack.stacks import one
+from experiments.depth.attention import Exact
+from experiments.depth.layers import DIFFERENTIATED, block, loss_of, quantities
+from experiments.depth.weights import Model, model_of
+from tests.experiments.depth.stacks import one
 
 SUMS = 2.2e-13
 """No sum has more than 48 terms, so it errs by 48 u = 5e-15 at most of the sum of its absolute terms; 7 products a

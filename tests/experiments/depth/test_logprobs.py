@@ -1,17 +1,11 @@
 """A language model on two paths: estimates of KL agree with KL, equal paths have none, a wrong path shows."""
 
-from pathlib import Path
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 
-import accuracy
-from accuracy.execute.plan import plan
-from accuracy.measurement.pipeline import Pipeline
-from accuracy.reference.cache import Cache
-from tests.foreign.functions import eager
-from tests.measuring import configuration
-from tests.stack.stacks import SMALL
+from tests.experiments.depth.stacks import both, planned
 
 KERNEL = """
 from dataclasses import dataclass, replace
@@ -26,22 +20,23 @@ KERNEL = Wrong
 """
 
 
-def words(*given: str, folder: Path | None = None) -> pd.DataFrame:
+def words(*given: str) -> pd.DataFrame:
     """Rows by depth."""
-    folders = [folder] if folder else []
-    (each,) = plan(configuration(*SMALL, *given, folders=folders), None)
-    measured = Pipeline("test", Cache(None, 0.0)).measure(each.case)
-    assert measured.status == "ok", measured.traceback
-    return pd.DataFrame(measured.table("logprobs")).set_index("depth")
+    rows, found = both(planned(*given))
+    assert set(rows["status"]) == {"ok"}, rows["reason"]
+    return found.set_index("depth")
 
 
 @pytest.fixture(scope="module")
 def wrong(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     folder = tmp_path_factory.mktemp("mine")
-    (folder / "kernel").mkdir()
-    (folder / "kernel" / "wrong.py").write_text(KERNEL)
-    (folder / "kernel" / "wrong.yaml").write_text("# @package kernel.wrong\n# Wrong\nprobability_dtype: input\n")
-    return words("path_a=eager", "path_b=single_device+wrong", "problem.seqlen=256", folder=folder)
+    part = folder / "wrong_kernel.py"
+    part.write_text(KERNEL)
+    (right,) = planned("path_a=eager", "path_b=eager", "problem.seqlen=256")
+    assert right.case.against is not None
+    kernel = replace(right.case.against.kernel, name="wrong", source=str(part))
+    case = replace(right.case, against=replace(right.case.against, kernel=kernel))
+    return both([replace(right, case=case)])[1].set_index("depth")
 
 
 def test_equal_paths_have_equal_log_probabilities() -> None:
@@ -78,9 +73,8 @@ def test_float16_is_nearer_than_bfloat16() -> None:
     assert (coarse["rms"] > 4 * fine["rms"]).all()
 
 
-def test_a_function_and_a_path_a_without_a_backward_are_refused_in_one_line() -> None:
-    small = {"seqlen": 16, "heads": 2, "heads_kv": 2, "head_dim": 8, "width": 16, "layers": 1, "device": "cpu"}
-    with pytest.raises(accuracy.ConfigError, match="gives no gradients"):
-        accuracy.logprobs("decode+eager", "eager", **small)
-    with pytest.raises(accuracy.ConfigError, match="a function has no place in a stack"):
-        accuracy.logprobs("eager", eager, **small)
+def test_a_function_and_a_path_a_without_a_backward_are_refused() -> None:
+    (decoding,) = planned("path_a=decode+eager", "path_b=eager")
+    assert "gives no gradients" in str(decoding.unsupported)
+    (function,) = planned("path_a=eager", "path_b=tests.foreign.functions:eager@1")
+    assert "a function has no place in a stack" in str(function.unsupported)

@@ -11,19 +11,19 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from accuracy.core.case import Case, Stack
+from accuracy.core.case import Case
+from experiments.depth.plan import Stack
 
 DIGEST = "d4b0729d2fc3f7c7f867b5d83c2f274b12df002109e50b183e01bfb49ed9f314"
 """SHA-256 of the file: it decides numbers as code does."""
 FILE = Path(__file__).with_name("trained.pt")
 LAYERS = 8
-SHAPE = {"width": 64, "feed_forward": 192, "vocabulary": 256, "heads": 4, "heads_kv": 2, "head_dim": 32}
 Weights = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Model:
-    """layers: see `accuracy.stack.layers`; embedding (V, E), head (E, V), norm (E) or None; words (B, S + 1)."""
+    """layers: see `experiments.depth.layers`; embedding (V, E), head (E, V), norm (E) or None; words (B, S + 1)."""
 
     layers: tuple[Weights, ...]
     embedding: Tensor
@@ -87,9 +87,7 @@ def _generator(key: str, device: str) -> torch.Generator:
 def _content() -> dict[str, Tensor]:
     """bfloat16: `layers.NAME` (LAYERS, ...) as in `Model.layers`, `embedding`, `head`, `norm`; and `text`."""
     if hashlib.sha256(FILE.read_bytes()).hexdigest() != DIGEST:
-        raise RuntimeError(
-            f"{FILE.name} is damaged or was trained anew: `python experiments/depth/train.py` prints its DIGEST"
-        )
+        raise RuntimeError(f"{FILE.name} is damaged; what made it is `git show 148adff2:experiments/depth/train.py`")
     content: dict[str, Tensor] = torch.load(FILE, weights_only=True)
     return content
 

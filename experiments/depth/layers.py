@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from accuracy.core.case import Stack
-from accuracy.stack.attention import Attention, Halves, known_to_autograd
-from accuracy.stack.weights import Model, Weights
+from experiments.depth.attention import Attention, Halves, known_to_autograd
+from experiments.depth.plan import Stack
+from experiments.depth.weights import Model, Weights
 
 EPSILON = 1e-5  # of RMSNorm: Llama's
 ROPE_BASE = 500000.0  # Llama 3's

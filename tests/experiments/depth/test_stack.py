@@ -1,10 +1,11 @@
 import pytest
 
 from accuracy.results import table
-from accuracy.stack.attention import Ranks
 from accuracy.variant.base import schedule_of
+from experiments.depth.attention import Ranks
+from experiments.depth.table import SCHEMA, STACK
+from tests.experiments.depth.stacks import measured
 from tests.measuring import configuration
-from tests.stack.stacks import measured
 from tests.variants import schedules, skip_if_bound_to_a_kernel
 
 EXACT = 1e-12
@@ -62,11 +63,10 @@ def test_every_layer_and_tensor_has_a_row_and_every_row_all_numbers() -> None:
     expected |= {(3, "loss"), (3, "gradient_norm")}
     assert set(zip(rows["layer"], rows["tensor"], strict=True)) == expected
     assert len(rows) == len(expected)
-    assert {tensor for _, tensor in expected} == set(table.TENSORS_OF_STACKS)
     numbers = ["error_rel", "single_device_rel", "x_single_device", "diff_rel", "nonfinite", "seconds", "reference"]
-    assert rows[[*table.OF_STACKS, *numbers]].notna().all(axis=None)
+    assert rows[[*STACK, "exact_rel", "x_exact", *numbers]].notna().all(axis=None)
     assert set(rows["rank"]) == {table.ALL_RANKS}
-    assert set(rows) <= set(table.RESULTS_SCHEMA.names)
+    assert set(rows) <= set(SCHEMA.names)
 
 
 def test_single_device_compared_with_itself_is_no_further_off() -> None:

@@ -1,0 +1,86 @@
+"""The tables of stacks: one row per (stack, layer, tensor), and of two paths one per depth."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+
+from accuracy.results import derived, table
+
+STACK = {
+    "layers": "int32", "width": "int32", "feed_forward": "int32", "vocabulary": "int32",
+    "weights": "string", "gain": "float64", "residual": "string", "norm": "bool",
+}  # fmt: skip
+"""Columns of the stack around the attention: see `experiments.depth.plan.Stack`."""
+METRICS = ("error_rel", "diff_rel", "single_device_rel", "x_single_device", "exact_rel", "x_exact", "exact_diff_rel",
+           "cosine", "value", "reference_value", "seconds")  # fmt: skip
+"""exact_rel, exact_diff_rel: error_rel and diff_rel of the stack with exact attention; x_exact: error_rel over
+exact_rel; cosine: of the angle between the tensor and the reference's; value: norm of the tensor, of the loss the loss;
+reference_value: of the float64 reference. The others are as for attention alone."""
+WHOLE = dict.fromkeys(("layer", *(name for name, kind in STACK.items() if kind == "int32")), "Int64")
+
+
+def _schema(**columns: str) -> pa.Schema:
+    return pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns.items()])
+
+
+SCHEMA = pa.unify_schemas([
+    pa.schema([table.RESULTS_SCHEMA.field(name) for name in table.IDENTITY]),
+    _schema(**STACK, layer="int32", **dict.fromkeys(METRICS, "float64"), nonfinite="int64"),
+])  # fmt: skip
+LOGPROBS = _schema(
+    case_id="string", path_a="string", path_b="string", dtype="string", seed="int64", weights="string",
+    depth="int32",  # layers below the head
+    tokens="int64",  # next words, drawn from path b's distribution at every position
+    **dict.fromkeys(("mean", "max", "rms"), "float64"),  # of the difference of both log-probabilities, nats
+    **dict.fromkeys(("k1", "k1_se", "k3", "k3_se"), "float64"),  # estimates of KL(b || a), and standard errors
+    kl="float64",  # from the distributions themselves
+    outside="float64",  # share of ratios p_a / p_b outside [0.8, 1.2]
+    error_a="float64", error_b="float64",  # root mean squares of each path's difference from the float64 stack
+    attention_a="float64", attention_b="float64",  # from this dtype's stack with exact attention: attention's share
+    rest="float64",  # of that stack's difference from the float64 one: what all else rounds
+)  # fmt: skip
+FILE = "stacks.parquet"
+
+
+def read(folder: Path) -> pd.DataFrame:
+    """All rows of a run's folder or of a published one, with the ratios that a lean table leaves out."""
+    rows = table.read_published(folder / FILE, SCHEMA).to_pandas().astype(WHOLE)
+    exact = derived.ratio(rows["error_rel"].to_numpy(), rows["exact_rel"].to_numpy(), zero_by_zero=1.0)
+    rows = derived.with_derived(rows).assign(x_exact=rows["x_exact"].fillna(pd.Series(exact, rows.index)))
+    return rows.sort_values(["case_id", "tensor", "rank"], kind="stable", ignore_index=True)
+
+
+def read_logprobs(folder: Path) -> pd.DataFrame:
+    """How far two paths' log-probabilities are apart, a row for each pair and depth."""
+    return table.read_published(folder / "logprobs.parquet", LOGPROBS).to_pandas()
+
+
+def of_cases(folder: Path, cases: Sequence[str], schema: pa.Schema) -> pa.Table:
+    """The rows of some cases, a file each, as far as there are files."""
+    files = [folder / f"{case}.parquet" for case in cases]
+    return table.read_cases([path for path in files if path.exists()], schema)
+
+
+def bottom_gradients(rows: pd.DataFrame) -> str:
+    """Of every variant and setting, the gradient below all layers of the deepest stack on the most ranks."""
+    bottom = rows[(rows["status"] == table.OK) & (rows["tensor"] == "dx") & (rows["layer"] == 1)]
+    if bottom.empty:
+        return "no stack was measured"
+    keys = ["dtype", "weights", "gain", "residual", "norm", "variant", "precision"]
+    deepest = bottom[bottom["layers"] == bottom.groupby(keys)["layers"].transform("max")]
+    numbers = ["error_rel", "x_single_device", "x_exact", "diff_rel"]
+    median = deepest.astype({"layers": int}).groupby([*keys, "layers", "world_size"])[numbers].median().reset_index()
+    shown = median.groupby(keys).tail(1).to_string(index=False, float_format="{:.3g}".format)
+    return f"dx of layer 1, deepest stack (relative Frobenius, median over seeds)\n{shown}"
+
+
+def logprobs_text(found: pd.DataFrame) -> str:
+    """For each pair of paths, depths of 1, 2, 4, ... layers and the last one, means over the seeds."""
+    keys = ["path_a", "path_b", "dtype", "weights", "depth"]
+    numbers = ["mean", "max", "k1", "k3", "kl", "outside", "error_a", "error_b", "rest"]
+    rows = found.groupby(keys, sort=False)[numbers].mean().reset_index()
+    power = rows["depth"].map(lambda depth: depth & (depth - 1) == 0)
+    shown = rows[power | (rows["depth"] == rows["depth"].max())].to_string(index=False, float_format="{:.2g}".format)
+    return f"log-probabilities of the next words, path_a less path_b (nats)\n{shown}"

@@ -1,0 +1,76 @@
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from accuracy.cli import USAGE_ERROR
+from experiments.depth import __main__ as command
+from experiments.depth import table
+from experiments.depth.measure import Measurer
+
+STACK = (
+    "experiment=stack", "problem.seqlen=16", "problem.heads=2", "problem.heads_kv=1", "problem.head_dim=4",
+    "device=cpu", "stack.layers=2", "stack.width=8", "stack.vocabulary=16", "variant=ring", "world_size=[2,4]",
+)  # fmt: skip
+MISTAKES = (
+    ("+stack.depth=3", "stack key 'depth' is unknown; allowed: "),
+    ("stack.layers=0", "stack.layers=0; allowed: greater than or equal to 1"),
+    ("stack.weights=llama", "stack.weights 'llama' is unknown; allowed: random, trained"),
+    ("stack.weights=trained", "trained in another shape; use stack.width=64, "),
+    ("inputs=peaked", "inputs has no say in a stack"),
+    ("variant=single_device world_size=1 problem.seqlen_q=8", "problem.seqlen_q has no place in a stack"),
+    ("dtype=float8_e4m3", "dtype=float8_e4m3 is of attention's inputs"),
+    ("world=processes", "world=processes has no stacks; use world=simulated"),
+    ("variant=split_kv world_size=1", "variant split_kv gives no gradients; use one with a backward"),
+    ("reruns.repeat=1", "reruns and conditions are of attention alone"),
+    ("problem.head_dim=3", "RoPE turns pairs: problem.head_dim=3 is odd"),
+    ("stack.width=16777216 stack.layers=100", "GiB of cpu memory, "),
+    ("problem.seqlen=18 world_size=4", "problem.seqlen=18 does not divide into 4 equal parts"),
+    ("no_such_key=3", "no_such_key"),
+    ("experiment=demo", "experiment=demo has no stack; run it by accuracy experiment=demo"),
+)
+
+
+def test_a_mistake_is_one_line_and_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, part in MISTAKES:
+        given = [word for word in STACK if not (words.startswith("experiment=") and word.startswith(("exp", "stack")))]
+        assert command.main([*given, *words.split(), f"output_dir={tmp_path / 'run'}"]) == USAGE_ERROR, words
+        error = capsys.readouterr().err.strip()
+        assert part in error, error
+        assert len(error.splitlines()) == 1, error
+        assert not (tmp_path / "run").exists(), words
+
+
+def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [*STACK, f"output_dir={tmp_path}"]
+    healthy, begun = Measurer.measure, []
+
+    def stopped(self, each):  # type: ignore[no-untyped-def]
+        begun.append(each.id)
+        if len(begun) == 2:
+            raise KeyboardInterrupt
+        return healthy(self, each)
+
+    monkeypatch.setattr(Measurer, "measure", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        command.main(words)
+    assert command.main(words) == 0
+    assert begun == [begun[0], begun[1], begun[1]]
+    rows = table.read(tmp_path)
+    assert set(rows["case_id"]) == set(begun)
+    assert rows["x_single_device"].notna().all()
+
+
+def test_two_paths_have_log_probabilities(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [word for word in STACK if not word.startswith(("variant", "world_size"))]
+    assert command.main([*words, "path_a=ring@2+eager", "path_b=eager", f"output_dir={tmp_path}"]) == 0
+    assert "log-probabilities of the next words" in capsys.readouterr().out
+    assert table.read_logprobs(tmp_path)["depth"].tolist() == [1, 2]
+
+
+def test_lean_tables_get_their_ratios_back(tmp_path: Path) -> None:
+    assert command.main([*STACK, f"output_dir={tmp_path}"]) == 0
+    whole = table.read(tmp_path)
+    lean = pd.read_parquet(tmp_path / table.FILE).drop(columns=["x_exact", "x_single_device"])
+    lean.to_parquet(tmp_path / table.FILE)
+    pd.testing.assert_frame_equal(table.read(tmp_path), whole)
