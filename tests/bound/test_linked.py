@@ -8,7 +8,7 @@ from accuracy.bound import policy
 from accuracy.bound.running import bounds
 from accuracy.kernel.eager import Eager
 from accuracy.kernel.torch_math import TorchMath
-from experiments.tolerances.apart import apart
+from tests.bound.apart import apart
 from tests.bound.test_bounds import HOW, TENSORS, beyond, certain_and_likely, drawn, results
 
 PEAKED = ("peaked", "attention_sink", "rising_maxima")
