@@ -7,7 +7,7 @@ table of a run, out come statements with the evidence for or against each. No to
 import inspect
 import re
 import runpy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,12 +37,32 @@ class Claim:
         return f"{word}: {self.statement} ({self.evidence})"
 
 
-def largest_below(statement: str, rows: pd.DataFrame, bound: float, column: str = "x_single_device") -> Claim:
+Where = Callable[[pd.Series], str]
+"""A row -> its text in a claim's evidence."""
+
+
+def largest_below(
+    statement: str, rows: pd.DataFrame, bound: float, column: str = "x_single_device", where: Where | None = None
+) -> Claim:
     """Whether a column's largest value is below a bound; the evidence says what it is and where."""
+    return _end(statement, rows, column, "largest", lambda value: value < bound, where or place_of)
+
+
+def smallest_above(
+    statement: str, rows: pd.DataFrame, bound: float, column: str = "x_single_device", where: Where | None = None
+) -> Claim:
+    """Whether a column's smallest value is above a bound; the evidence says what it is and where."""
+    return _end(statement, rows, column, "smallest", lambda value: value > bound, where or place_of)
+
+
+def _end(
+    statement: str, rows: pd.DataFrame, column: str, which: str, holds: Callable[[float], bool], where: Where
+) -> Claim:
     if rows.empty:
         return Claim(statement, None, "not measured")
-    worst = rows.iloc[int(rows[column].argmax())]
-    return Claim(statement, bool(worst[column] < bound), f"largest: {worst[column]:.3f} ({place_of(worst)})")
+    values = rows[column]
+    row = rows.iloc[int(values.argmax() if which == "largest" else values.argmin())]
+    return Claim(statement, bool(holds(row[column])), f"{which} of {len(rows)}: {row[column]:.4g} ({where(row)})")
 
 
 def place_of(row: pd.Series) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from accuracy.core.dtype import FORMATS
-from accuracy.results.claim import Claim, no_failure
+from accuracy.results.claim import Claim, largest_below, no_failure
 
 LADDER = ("bfloat16", "float16", "float32", "float64")
 
@@ -18,12 +18,7 @@ def claims(results: pd.DataFrame) -> list[Claim]:
 
 def _exact(measured: pd.DataFrame) -> Claim:
     statement = "In float64 every variant agrees with the reference to 1e-12 on every rank and tensor."
-    rows = measured[measured["dtype"] == "float64"]
-    if rows.empty:
-        return Claim(statement, None, "no float64 rows")
-    worst = rows.loc[rows["error_rel"].idxmax()]
-    evidence = f"largest of {len(rows)} rows: {worst['error_rel']:.2g} ({worst['tensor']} of {worst['variant']})"
-    return Claim(statement, bool(worst["error_rel"] < 1e-12), evidence)
+    return largest_below(statement, measured[measured["dtype"] == "float64"], 1e-12, "error_rel")
 
 
 def _ladder(measured: pd.DataFrame) -> Claim:

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from accuracy.results.claim import Claim
+from accuracy.results.claim import Claim, largest_below
 
 GRADIENTS = ("dx", "d_query", "d_key", "d_value", "d_output")
 CATASTROPHIC = 0.5  # half of the gradient itself
@@ -67,13 +67,7 @@ def _where(row: pd.Series) -> str:
 
 def _excess(rows: pd.DataFrame) -> Claim:
     statement = f"Published policies at gain 1: no layer's gradient is beyond {EXCESS} times the single-device stack's."
-    found = _gradients(rows)
-    if found.empty:
-        return Claim(statement, None, "not measured")
-    worst = found.loc[found["x_single_device"].idxmax()]
-    middle = found["x_single_device"].median()
-    evidence = f"largest {worst['x_single_device']:.2f} ({_where(worst)}), median {middle:.2f}"
-    return Claim(statement, bool(worst["x_single_device"] < EXCESS), evidence)
+    return largest_below(statement, _gradients(rows), EXCESS, where=_where)
 
 
 def _level(rows: pd.DataFrame) -> Claim:
@@ -89,10 +83,8 @@ def _level(rows: pd.DataFrame) -> Claim:
 def _attention_is_minor(rows: pd.DataFrame) -> Claim:
     statement = f"The single-device stack's gradients are within {EXCESS} times those with exact attention."
     found = _gradients(rows)
-    if found.empty:
-        return Claim(statement, None, "not measured")
-    ratio = found["single_device_rel"] / found["exact_rel"]
-    return Claim(statement, bool(ratio.max() < EXCESS), f"largest {ratio.max():.2f}, median {ratio.median():.2f}")
+    found = found.assign(ratio=found["single_device_rel"] / found["exact_rel"])
+    return largest_below(statement, found, EXCESS, "ratio", _where)
 
 
 def _sublinear(rows: pd.DataFrame) -> Claim:

@@ -165,16 +165,14 @@ def _too_large(case: Case, stack: Stack, free: int | None) -> str | None:
 
 
 def _bytes(case: Case, stack: Stack) -> int:
-    """Weights; x, dx and the compared gradients of all layers, of the reference and of single device; a layer at
-    work."""
+    """Weights; x, dx and the compared gradients of all layers, of the reference and of single device; one layer or the
+    loss in float64."""
     problem, size = case.problem, FORMATS[case.dtype].bytes
-    tokens = problem.batch * problem.seqlen
+    tokens, reference = problem.batch * problem.seqlen, 4 if size == 2 else 8
     across = (problem.heads + problem.heads_kv) * problem.head_dim
-    compared = 2 * stack.width * across
-    others = 3 * stack.width * stack.feed_forward
+    compared, others = 2 * stack.width * across, 3 * stack.width * stack.feed_forward
     stream = tokens * stack.width
-    weights = stack.layers * (compared + others) * size + 2 * stack.vocabulary * stack.width * size
-    reference = 4 if size == 2 else 8
-    streams = stack.layers * ((2 * stream + compared) * (reference + size) + stream * 8)
-    at_work = 8 * (3 * (compared + others) + tokens * (8 * stack.width + 8 * across + 6 * stack.feed_forward))
-    return weights + streams + max(at_work, 3 * 8 * tokens * stack.vocabulary)
+    layer = (compared + others) * size + (2 * stream + compared) * (reference + size) + stream * 8
+    at_work = 3 * (compared + others) + tokens * (8 * stack.width + 8 * across + 6 * stack.feed_forward)
+    ends = 2 * stack.vocabulary * stack.width * size
+    return stack.layers * layer + ends + 8 * max(at_work, 3 * tokens * stack.vocabulary)

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from accuracy.results.claim import Claim
+from accuracy.results.claim import Claim, largest_below, smallest_above
 
 ASSERTED = 1e-5  # largest absolute error
 GRADIENTS = ("dq", "dk", "dv")
@@ -33,19 +33,13 @@ def claims(results: pd.DataFrame) -> list[Claim]:
 
 
 def _holds(statement: str, rows: pd.DataFrame) -> Claim:
-    if rows.empty:
-        return Claim(statement, None, "not measured")
-    worst = rows.loc[rows["error_max"].idxmax()]
-    return Claim(statement, bool(worst["error_max"] < ASSERTED), f"largest: {_named(worst)}")
+    return largest_below(statement, rows, ASSERTED, "error_max", _where)
 
 
 def _fails(statement: str, rows: pd.DataFrame) -> Claim:
     """Each size by the largest error over seeds, kernel by kernel; the smallest of those decides."""
-    if rows.empty:
-        return Claim(statement, None, "not measured")
     largest = rows.loc[rows.groupby(["kernel", *SIZE])["error_max"].idxmax()]
-    least = largest.loc[largest["error_max"].idxmin()]
-    return Claim(statement, bool(least["error_max"] > ASSERTED), f"smallest: {_named(least)}")
+    return smallest_above(statement, largest, ASSERTED, "error_max", _where)
 
 
 def _falls(statement: str, rows: pd.DataFrame) -> Claim:
@@ -68,6 +62,5 @@ def _three_products(rows: pd.DataFrame) -> Claim:
     return Claim(statement, bool(ratio.max() < 4), f"from {ratio.min():.2f} to {ratio.max():.2f} ({where})")
 
 
-def _named(row: pd.Series) -> str:
-    where = f"{row['tensor']} of {row['kernel']}, length {row['seqlen']}, head_dim {row['head_dim']}"
-    return f"{row['error_max']:.2g} ({where})"
+def _where(row: pd.Series) -> str:
+    return f"{row['tensor']} of {row['kernel']}, length {row['seqlen']}, head_dim {row['head_dim']}"

@@ -9,7 +9,7 @@ import math
 import pandas as pd
 
 from accuracy.package.installed import OURS
-from accuracy.results.claim import Claim, beside
+from accuracy.results.claim import Claim, beside, largest_below, smallest_above
 
 SAME = 0.01  # relative: equal bits give 0; the spread of a relative Frobenius norm over seeds is about this
 WRONG = 0.1  # relative error: float32 rounding is 10^-7
@@ -82,7 +82,8 @@ def _cast(rows: pd.DataFrame) -> Claim:
         "ring-flash-attn 0.1.8 and yunchang 0.6.4 round the ring's dq to bfloat16 whatever the inputs are: in"
         " float16 it is more than twice as wrong as ours."
     )
-    return _above(statement, rows[rows["variant"].isin(CAST_DQ) & (rows["dtype"] == "float16")], ("dq",), 2.0)
+    rows = rows[rows["variant"].isin(CAST_DQ) & (rows["dtype"] == "float16") & (rows["tensor"] == "dq")]
+    return smallest_above(statement, rows, 2.0, "ratio", _where)
 
 
 def _aliased_dq(rows: pd.DataFrame) -> Claim:
@@ -92,7 +93,7 @@ def _aliased_dq(rows: pd.DataFrame) -> Claim:
     )
     rows = rows[rows["variant"].isin(ALIASED) & (rows["dtype"] == "float32")]
     one_rank_ring = (rows["variant"] == "yunchang_hybrid") & (rows["world_size"] == 2)
-    return _wrong(statement, rows[~one_rank_ring], ("dq",))
+    return smallest_above(statement, rows[~one_rank_ring & (rows["tensor"] == "dq")], WRONG, "error_rel", _where)
 
 
 def _aliased_dkv(rows: pd.DataFrame) -> Claim:
@@ -102,7 +103,7 @@ def _aliased_dkv(rows: pd.DataFrame) -> Claim:
     )
     named = ("ring_flash_attn_zigzag", "ring_flash_attn_stripe", "yunchang_zigzag", "yunchang_stripe")
     rows = rows[rows["variant"].isin(named) & (rows["dtype"] == "float32") & (rows["world_size"] >= 4)]
-    return _wrong(statement, rows, ("dk", "dv"))
+    return smallest_above(statement, rows[rows["tensor"].isin(("dk", "dv"))], WRONG, "error_rel", _where)
 
 
 def _stacked(rows: pd.DataFrame) -> Claim:
@@ -111,7 +112,7 @@ def _stacked(rows: pd.DataFrame) -> Claim:
         " its out and dq are right."
     )
     rows = rows[rows["variant"].isin(STACKED)]
-    claim = _wrong(statement, rows, ("dk", "dv"))
+    claim = smallest_above(statement, rows[rows["tensor"].isin(("dk", "dv"))], WRONG, "error_rel", _where)
     right = rows[rows["tensor"].isin(("out", "dq"))]["ratio"]
     return Claim(statement, claim.holds and bool((right < ONE_MORE_ROUNDING).all()), claim.evidence)
 
@@ -139,27 +140,7 @@ def _nothing_else(rows: pd.DataFrame) -> Claim:
         "Apart from these, no package is worse than our variant of the same kind by a rounding more (1.41 times)."
     )
     rows = rows[~_known(rows) & (rows["tensor"] != "delta")]
-    if rows.empty:
-        return Claim(statement, None, "not measured")
-    worst = rows.loc[rows["ratio"].idxmax()]
-    return Claim(statement, bool(worst["ratio"] < ONE_MORE_ROUNDING), f"largest: {_row(worst)}")
-
-
-def _above(statement: str, rows: pd.DataFrame, tensors: tuple[str, ...], bound: float) -> Claim:
-    rows = rows[rows["tensor"].isin(tensors)]
-    if rows.empty:
-        return Claim(statement, None, "not measured")
-    least = rows.loc[rows["ratio"].idxmin()]
-    return Claim(statement, bool(least["ratio"] > bound), f"least of {len(rows)}: {_row(least)}")
-
-
-def _wrong(statement: str, rows: pd.DataFrame, tensors: tuple[str, ...]) -> Claim:
-    rows = rows[rows["tensor"].isin(tensors)]
-    if rows.empty:
-        return Claim(statement, None, "not measured")
-    least = rows.loc[rows["error_rel"].idxmin()]
-    evidence = f"least relative error of {len(rows)}: {least['error_rel']:.2g} ({_where(least)})"
-    return Claim(statement, bool(least["error_rel"] > WRONG), evidence)
+    return largest_below(statement, rows, ONE_MORE_ROUNDING, "ratio", _where)
 
 
 def _row(row: pd.Series) -> str:

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from accuracy.results.claim import KEYS, Claim, over_ranks
+from accuracy.results.claim import KEYS, Claim, largest_below, over_ranks
 from accuracy.results.table import ALL_RANKS
 from accuracy.verdict.growth import Growth, fit_growth
 
@@ -43,14 +43,14 @@ def claims(results: pd.DataFrame) -> list[Claim]:
             f"From {FROM} ranks on te_all_gather's dk and dv grow as a square root.", _of(whole, GATHER, SUMS), GATHERED
         ),
         _within("te_a2a is single device, to 0.1%.", _of(whole, HEADS), SAME_DIGITS),
-        _below("zigzag stays below 1.5 times single device on every rank.", _of(worst, "zigzag")),
+        largest_below("zigzag stays below 1.5 times single device on every rank.", _of(worst, "zigzag"), FLOAT32),
         _alike("float16 has bfloat16's ratios, to 10%.", ring),
-        _below("Float32 out alone: out below 1.5.", _of(worst, RING, ("out",), OUT)),
+        largest_below("Float32 out alone: out below 1.5.", _of(worst, RING, ("out",), OUT), FLOAT32),
         _changes("Float32 out alone: dq, dk and dv change by less than 10%.", worst, OUT, ("dq", *SUMS), SLIGHTLY),
-        _below("Float32 dq alone: dq below 1.5.", _of(worst, RING, ("dq",), DQ)),
+        largest_below("Float32 dq alone: dq below 1.5.", _of(worst, RING, ("dq",), DQ), FLOAT32),
         _changes("Float32 sums of dk and dv, sent in 16 bits, change nothing by 1%.", worst, DKV, SUMS, NOTHING),
-        _below("Float32 sums of dk and dv, sent in float32: below 1.5.", _of(worst, RING, SUMS, DKV_WIRE)),
-        _below("Float32 throughout: out, dq, dk and dv below 1.5.", _of(worst, RING, TENSORS, ALL)),
+        largest_below("Float32 sums of dk and dv, sent so: below 1.5.", _of(worst, RING, SUMS, DKV_WIRE), FLOAT32),
+        largest_below("Float32 throughout: out, dq, dk and dv below 1.5.", _of(worst, RING, TENSORS, ALL), FLOAT32),
         _written(worst),
     ]  # fmt: skip
 
@@ -63,9 +63,11 @@ def answer(results: pd.DataFrame) -> list[Claim]:
     return [
         _reaches(ring, {64: 4.3, 256: 8.4}),
         _exponents("It grows as a square root on the worst rank.", ring, SQUARE_ROOT),
-        _below("Float32 throughout: out, dq, dk and dv below 1.5 times.", _of(worst, RING, TENSORS, ALL)),
+        largest_below(
+            "Float32 throughout: out, dq, dk and dv below 1.5 times.", _of(worst, RING, TENSORS, ALL), FLOAT32
+        ),
         _exponents("all_gather's dk and dv grow as a square root.", _of(whole, GATHER, SUMS), GATHERED),
-        _below("a2a stays below 1.5 times.", _of(worst, HEADS)),
+        largest_below("a2a stays below 1.5 times.", _of(worst, HEADS), FLOAT32),
     ]
 
 
@@ -124,21 +126,9 @@ def _no_jump(ring: pd.DataFrame) -> Claim:
     return Claim(statement, bool(steps.max().max() < JUMP), f"largest: {steps.max().max():.2f}")
 
 
-def _below(statement: str, rows: pd.DataFrame, bound: float = FLOAT32) -> Claim:
-    if rows.empty:
-        return Claim(statement, None, "not measured")
-    worst = rows.loc[rows["x_single_device"].idxmax()]
-    return Claim(
-        statement, bool(worst["x_single_device"] < bound), f"largest: {_said(worst, worst['x_single_device'])}"
-    )
-
-
 def _within(statement: str, rows: pd.DataFrame, bound: float) -> Claim:
-    if rows.empty:
-        return Claim(statement, None, "not measured")
-    worst = rows.loc[(rows["x_single_device"] - 1).abs().idxmax()]
-    holds = bool(abs(worst["x_single_device"] - 1) <= bound)
-    return Claim(statement, holds, f"farthest: {_said(worst, worst['x_single_device'])}")
+    rows = rows.assign(away=(rows["x_single_device"] - 1).abs())
+    return largest_below(statement, rows, bound, "away")
 
 
 def _alike(statement: str, ring: pd.DataFrame) -> Claim:
@@ -156,11 +146,8 @@ def _beside_published(worst: pd.DataFrame, precision: str, tensors: tuple[str, .
 
 
 def _changes(statement: str, worst: pd.DataFrame, precision: str, tensors: tuple[str, ...], bound: float) -> Claim:
-    both = _beside_published(worst, precision, tensors)
-    if both.empty:
-        return Claim(statement, None, "not measured")
-    most = both.loc[(both["ratio"] - 1).abs().idxmax()]
-    return Claim(statement, bool(abs(most["ratio"] - 1) < bound), f"largest change: {_said(most, most['ratio'])}")
+    both = _beside_published(worst, precision, tensors).assign(variant=RING)
+    return largest_below(statement, both.assign(change=(both["ratio"] - 1).abs()), bound, "change")
 
 
 def _written(worst: pd.DataFrame) -> Claim:
@@ -171,7 +158,3 @@ def _written(worst: pd.DataFrame) -> Claim:
     if ratio.empty:
         return Claim(statement, None, "not measured")
     return Claim(statement, bool(ratio.between(low, high).all()), f"{ratio.min():.3f} to {ratio.max():.3f}")
-
-
-def _said(row: pd.Series, ratio: float) -> str:
-    return f"{ratio:.4g} ({row['tensor']}, {row['dtype']}, {row['world_size']} ranks)"

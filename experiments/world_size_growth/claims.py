@@ -13,13 +13,21 @@ EXCESS = 1.5  # the portable rule of the gate: above it, more than rounding of b
 
 def claims(results: pd.DataFrame) -> list[Claim]:
     rows = results[(results["rank"] == -1) & results["tensor"].notna()]
+    rings = rows[rows["variant"].isin(RINGS) & rows["tensor"].isin(ROUNDED)]
+    hybrids = rows[rows["variant"].isin(("llama3_ring", "llama3_zigzag")) & rows["tensor"].isin(("dk", "dv"))]
+    unmerged = rows[rows["variant"].isin(("llama3", "llama3_ring", "llama3_zigzag", "ulysses"))]
+    bounded = f"Every ring stays below {EXCESS} times single device in out, dq, dk and dv at every world size."
+    rooted = "dk and dv of llama3, added in 16 bits hop by hop, grow like the square root of the world size."
+    late = "(Added after the run.) From 16 ranks on, where the sum's rounding outweighs the kernel's, they do."
+    cured = f"llama3 forward with a ring backward keeps dk and dv below {EXCESS} times single device."
+    forward = "Where nothing is merged (llama3's forward, ulysses), out is as accurate as single device's, within 3%."
     return [
-        _bounded(rows),
-        _saturated(rows),
-        _square_root(rows),
-        _square_root_late(rows),
-        _cured(rows),
-        _forward_only(rows),
+        largest_below(bounded, rings, EXCESS),
+        _saturated(rings[rings["world_size"] >= 8]),
+        _llama3_exponents(rooted, rows),
+        _llama3_exponents(late, rows[rows["world_size"] >= 16]),
+        largest_below(cured, hybrids, EXCESS),
+        largest_below(forward, unmerged[unmerged["tensor"] == "out"], 1.03),
         _step(results),
     ]
 
@@ -60,15 +68,8 @@ def _falls(rows: pd.DataFrame) -> Claim:
     return Claim(statement, bool(ratios.between(7, 9).all()), f"from {ratios.min():.2f} to {ratios.max():.2f}")
 
 
-def _bounded(rows: pd.DataFrame) -> Claim:
-    statement = f"Every ring stays below {EXCESS} times single device in out, dq, dk and dv at every world size."
-    rings = rows[rows["variant"].isin(RINGS) & rows["tensor"].isin(ROUNDED)]
-    return largest_below(statement, rings, EXCESS)
-
-
-def _saturated(rows: pd.DataFrame) -> Claim:
+def _saturated(late: pd.DataFrame) -> Claim:
     statement = "From world size 8 on, no ring's out, dq, dk or dv grows as fast as W^0.1."
-    late = rows[rows["variant"].isin(RINGS) & rows["tensor"].isin(ROUNDED) & (rows["world_size"] >= 8)]
     exponents = _exponents(late)
     if exponents.empty:
         return Claim(statement, None, "fewer than three world sizes from 8 on")
@@ -77,34 +78,12 @@ def _saturated(rows: pd.DataFrame) -> Claim:
     return Claim(statement, bool(exponents.max() < 0.1), evidence)
 
 
-def _square_root(rows: pd.DataFrame) -> Claim:
-    statement = "dk and dv of llama3, added in 16 bits hop by hop, grow like the square root of the world size."
-    return _llama3_exponents(statement, rows)
-
-
-def _square_root_late(rows: pd.DataFrame) -> Claim:
-    statement = "(Added after the run.) From 16 ranks on, where the sum's rounding outweighs the kernel's, they do."
-    return _llama3_exponents(statement, rows[rows["world_size"] >= 16])
-
-
 def _llama3_exponents(statement: str, rows: pd.DataFrame) -> Claim:
     exponents = _exponents(rows[(rows["variant"] == "llama3") & rows["tensor"].isin(("dk", "dv"))])
     if exponents.empty:
         return Claim(statement, None, "fewer than three world sizes")
     evidence = f"exponents from {exponents.min():.2f} to {exponents.max():.2f}"
     return Claim(statement, bool(exponents.between(0.35, 0.65).all()), evidence)
-
-
-def _cured(rows: pd.DataFrame) -> Claim:
-    statement = f"llama3 forward with a ring backward keeps dk and dv below {EXCESS} times single device."
-    hybrids = rows[rows["variant"].isin(("llama3_ring", "llama3_zigzag")) & rows["tensor"].isin(("dk", "dv"))]
-    return largest_below(statement, hybrids, EXCESS)
-
-
-def _forward_only(rows: pd.DataFrame) -> Claim:
-    statement = "Where nothing is merged (llama3's forward, ulysses), out is as accurate as single device's, within 3%."
-    unmerged = rows[rows["variant"].isin(("llama3", "llama3_ring", "llama3_zigzag", "ulysses"))]
-    return largest_below(statement, unmerged[unmerged["tensor"] == "out"], 1.03)
 
 
 def _step(results: pd.DataFrame) -> Claim:
