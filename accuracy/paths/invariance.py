@@ -22,7 +22,7 @@ from accuracy.inputs import drawing
 from accuracy.measurement.observe import Answer, Observation
 from accuracy.measurement.targets import Named, Targets
 from accuracy.paths import drift
-from accuracy.paths.other_path import HEALTHY, joined, run
+from accuracy.paths.other_path import HEALTHY, run
 from accuracy.results.table import Row
 from accuracy.variant import cached
 from accuracy.variant.base import schedule_of
@@ -141,7 +141,7 @@ class _Probe:
             self.at = value
             case = self.axis.changed(self.case, value, self.most)
             own, item = [x[:1] for x in self.targets.given.tensors], self.axis.batch(value)
-            found = joined(case, run(case, self.axis.tensors(case, own, value, self.most)))
+            found = run(case, self.axis.tensors(case, own, value, self.most))
             names = [name for name in found if name in self.axis.names]
             self.seen[value] = {name: found[name][item : item + 1, self._rows(name)].clone() for name in names}
         return self.seen[value]

@@ -22,7 +22,7 @@ from accuracy.core.precision import Precision
 from accuracy.measurement.observe import Answer, Observation
 from accuracy.measurement.targets import Named, Targets
 from accuracy.paths.drift import TENSORS, differing
-from accuracy.paths.other_path import joined, run
+from accuracy.paths.other_path import run
 from accuracy.results.table import Row
 from accuracy.variant.base import schedule_of
 
@@ -126,7 +126,7 @@ class Switches:
         return self.found[places]
 
     def _run(self, case: Case) -> Named:
-        return joined(case, run(case, self.targets.given.tensors))
+        return run(case, self.targets.given.tensors)
 
     def case_of_path(self, path: Other) -> Case:
         """Return the case on another path."""

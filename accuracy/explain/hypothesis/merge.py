@@ -88,8 +88,8 @@ def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
     for order, towards in orders(asked).items():
         for word, formula in FORMULAS.items():
             yield merged(asked, blocks, f"merge: {word}", f"in the merge {word}", towards, order, formula)
-    transposed = asked.on_ranks(read_transposed)
-    for word, change in {**BLOCK_LSE, "a block's lse is of (B, S, H) read as (B, H, S)": transposed}.items():
+    transposed = {"a block's lse is of (B, S, H) read as (B, H, S)": read_transposed(asked)}
+    for word, change in (BLOCK_LSE | transposed).items():
         yield merged(asked, blocks, f"merge: {word}", word, next(iter(orders(asked).values())), "", right, change)
     yield from _empty(asked, blocks)
     yield from _means(asked, blocks)
