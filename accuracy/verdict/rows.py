@@ -31,11 +31,6 @@ class Rows:
     def __getitem__(self, name: str) -> np.ndarray:
         return self.columns[name][self.index]
 
-    @property
-    def none(self) -> "Rows":
-        """No rows of the same table."""
-        return Rows(self.columns, self.index[:0])
-
     def where(self, chosen: np.ndarray) -> "Rows":
         """The rows for which a boolean array is true."""
         return Rows(self.columns, self.index[chosen])

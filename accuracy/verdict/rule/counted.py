@@ -35,7 +35,7 @@ from accuracy.verdict import inside
 from accuracy.verdict.evidence import TIMES_QUANTISED, Evidence
 from accuracy.verdict.floor import LEVEL, WITHIN
 from accuracy.verdict.label import INVALID, LOGIC, NONDETERMINISTIC, Finding
-from accuracy.verdict.rows import Rows, largest, mean
+from accuracy.verdict.rows import Rows, largest, mean, present
 
 HALF_A_KEY = 0.5
 WROTE = ("wrote to", "wrote next to")
@@ -67,7 +67,8 @@ def invalid(evidence: Evidence) -> Finding | None:
             return Finding(INVALID, "wrote", {"wrote": wrote, "reason": reason})
         if WRONG_RESULT.strip() in reason:
             return Finding(INVALID, "returned", {"returned": reason.rpartition(WRONG_RESULT)[2], "reason": reason})
-    if unwaited := _most(evidence.reruns["unwaited"]):
+    unwaited, poisoned = (float(present(evidence.reruns[name]).max(initial=0.0)) for name in ("unwaited", "poisoned"))
+    if unwaited:
         return Finding(INVALID, "unwaited", {"unwaited": unwaited})
     rows = evidence.all_ranks if (evidence.all_ranks["nonfinite"] > 0).any() else evidence.probes
     broken = rows.where(rows["nonfinite"] > 0)
@@ -75,14 +76,7 @@ def invalid(evidence: Evidence) -> Finding | None:
         inputs = ", ".join(sorted(set(broken["inputs"])))
         count, seed = float(broken["nonfinite"][0]), float(broken["seed"][0])
         return Finding(INVALID, "nonfinite", {"nonfinite": count, "inputs": inputs, "seed": seed})
-    if poisoned := _most(evidence.reruns["poisoned"]):
-        return Finding(INVALID, "poisoned", {"poisoned": poisoned})
-    return None
-
-
-def _most(counts: np.ndarray) -> float:
-    found = counts[counts > 0]
-    return float(found.max()) if len(found) else 0.0
+    return Finding(INVALID, "poisoned", {"poisoned": poisoned}) if poisoned else None
 
 
 def _concerns(tensor: str, reason: str) -> bool:
@@ -127,9 +121,8 @@ def _exact(evidence: Evidence, name: str, rows: Rows) -> Finding | None:
         gaussian = evidence.all_ranks.where(evidence.all_ranks["inputs"] == "gaussian")
         off = largest(rows["error_rms"])
         size = math.sqrt(float(evidence.key["head_dim"])) * mean(gaussian["reference_rms"])
-    return (
-        Finding(LOGIC, name, {"probe": off}) if off > band * size and not _like_rounding(off / size, evidence) else None
-    )
+    wrong = off > band * size and not _like_rounding(off / size, evidence)
+    return Finding(LOGIC, name, {"probe": off}) if wrong else None
 
 
 def _count_keys(evidence: Evidence, rows: Rows) -> Finding | None:
