@@ -87,8 +87,11 @@ def _concerns(tensor: str, reason: str) -> bool:
 
 def probe(evidence: Evidence) -> Finding | None:
     """See `accuracy.verdict.verdict`."""
-    leaks = largest(_repeating(evidence.reruns)["future_differs"])
-    if leaks > 0 and not evidence.quantised and not _merely_rounds(evidence):
+    rows = evidence.reruns.where(~np.isnan(evidence.reruns["future_differs"]))
+    leaks = largest(_repeating(rows, evidence.reruns)["future_differs"])
+    bands = [rounding_band(evidence.tensor, dtype) for dtype in rows["dtype"]]
+    merely_rounds = inside.is_foreign(evidence) and bool((rows["error_rel"] <= bands).all())
+    if leaks > 0 and not evidence.quantised and not merely_rounds:
         return Finding(LOGIC, "future", {"future_differs": float(leaks)})
     for (name,), rows in evidence.probes.by("inputs").items():
         if evidence.tensor in PROBES[name] and (finding := _exact(evidence, name, rows)):
@@ -96,20 +99,11 @@ def probe(evidence: Evidence) -> Finding | None:
     return None
 
 
-def _merely_rounds(evidence: Evidence) -> bool:
-    """Whether a user's function has, in the cases with another future, no error that is more than rounding."""
-    rows = evidence.reruns.where(~np.isnan(evidence.reruns["future_differs"]))
-    bands = [rounding_band(evidence.tensor, dtype) for dtype in rows["dtype"]]
-    return inside.is_foreign(evidence) and bool((rows["error_rel"] <= bands).all())
-
-
-def _repeating(reruns: Rows) -> Rows:
-    """Reruns of cases that repeat bit for bit on every rank: in others any rerun differs, and on a rank where two
+def _repeating(rows: Rows, reruns: Rows) -> Rows:
+    """Rows of cases that repeat bit for bit on every rank: in others any rerun differs, and on a rank where two
     happened to agree the third may not."""
-    differing = reruns["case_id"][reruns["repeats_differ"] > 0]
-    if not len(differing):
-        return reruns
-    return reruns.where(~np.isin(reruns["case_id"].astype(str), differing.astype(str)))
+    differing = {*reruns["case_id"][reruns["repeats_differ"] > 0]}
+    return rows.where(np.array([case not in differing for case in rows["case_id"]], bool))
 
 
 def _exact(evidence: Evidence, name: str, rows: Rows) -> Finding | None:
