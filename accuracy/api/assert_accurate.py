@@ -39,21 +39,10 @@ TOKENS, TOKENS_A_RANK = 512, 192
 
 @entry(OF_PROBLEM)
 def assert_accurate(
-    fn: Function,
-    *,
-    dtype: Any = "bfloat16",
-    world_size: Any = None,
-    seed: Any = 0,
-    inputs: Any = "gaussian",
-    kernel: Any = "auto",
-    sharding: str = "contiguous",
-    layout: str = "bshd",
-    device: str = "auto",
-    group: dist.ProcessGroup | None = None,
-    limits: Limits = LIMITS,
-    case_seconds: float | None = None,
-    **problem: Any,
-) -> pd.DataFrame:
+    fn: Function, *, dtype: Any = "bfloat16", world_size: Any = None, seed: Any = 0, inputs: Any = "gaussian",
+    kernel: Any = "auto", sharding: str = "contiguous", layout: str = "bshd", device: str = "auto",
+    group: dist.ProcessGroup | None = None, limits: Limits = LIMITS, case_seconds: float | None = None, **problem: Any,
+) -> pd.DataFrame:  # fmt: skip
     """Measure fn against float64 and a single-device kernel in the same dtype, and fail where it is further off.
 
     fn and the arguments: as in `accuracy.measure`, but for: world_size: default, 1, 2, 3 and 4 ranks for a function
@@ -99,13 +88,9 @@ def check_limits(limits: Limits | None) -> None:
 
 
 def results_of(
-    fn: Function,
-    *,
-    world_size: Any = None,
-    device: str = "auto",
-    group: dist.ProcessGroup | None = None,
+    fn: Function, *, world_size: Any = None, device: str = "auto", group: dist.ProcessGroup | None = None,
     **arguments: Any,
-) -> pd.DataFrame:
+) -> pd.DataFrame:  # fmt: skip
     """Return the table that `assert_accurate` judges. Raises ConfigError."""
     if not callable(fn):
         raise ConfigError(f"{fn!r} is no function; give fn(q, k, v, *, causal, softmax_scale, group)")

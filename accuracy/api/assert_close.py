@@ -26,21 +26,10 @@ SOURCE = {
 
 @entry(HOW)
 def assert_close(
-    actual: Tensor | Sequence[Tensor] | Callable[..., Any],
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    dout: Tensor | None = None,
-    lse: Tensor | None = None,
-    dq: Tensor | None = None,
-    dk: Tensor | None = None,
-    dv: Tensor | None = None,
-    layout: str = "bshd",
-    policy: str = "loosest",
-    pieces: int = 1,
-    **how: Any,
-) -> dict[str, float]:
+    actual: Tensor | Sequence[Tensor] | Callable[..., Any], q: Tensor, k: Tensor, v: Tensor, *,
+    dout: Tensor | None = None, lse: Tensor | None = None, dq: Tensor | None = None, dk: Tensor | None = None,
+    dv: Tensor | None = None, layout: str = "bshd", policy: str = "loosest", pieces: int = 1, **how: Any,
+) -> dict[str, float]:  # fmt: skip
     """Compare attention with float64 on the same rounded inputs; the limits are those of rounding, for these inputs.
 
     actual: out, (out, lse), or a function, called once as `actual(q, k, v)`, with causal and softmax_scale (is_causal,
@@ -85,7 +74,10 @@ def assert_close(
         if layout == "bshd" and keys < heads:
             wrong.append(f"k was read as {keys} tokens, q as {heads} heads: of (B, H, S, D) say layout='bhsd'")
         raise AssertionError("\n".join(wrong))
-    return {name: _relative(_bshd(x, layout, name), getattr(truth.reference, name)) for name, x in found.items()}
+    references = {name: getattr(truth.reference, name) for name in found}
+    offs = {name: float((_bshd(x, layout, name).double() - references[name]).norm()) for name, x in found.items()}
+    norms = {name: float(reference.norm()) for name, reference in references.items()}
+    return {name: offs[name] / norm if norm else 0.0 for name, norm in norms.items()}
 
 
 def _judge(name: str, x: Tensor, truth: Exact, layout: str) -> list[str]:
@@ -166,11 +158,6 @@ def _bshd(x: Any, layout: str, name: str) -> Tensor:
     if not isinstance(x, Tensor):
         raise ConfigError(f"{name} is a {type(x).__name__}, expected a tensor")
     return x.detach() if layout == "bshd" or name == "lse" else x.detach().transpose(1, 2)
-
-
-def _relative(x: Tensor, reference: Tensor) -> float:
-    norm = float(reference.norm())
-    return float((x.double() - reference).norm()) / norm if norm else 0.0
 
 
 def _word(dtype: torch.dtype) -> str:

@@ -44,18 +44,10 @@ class Diagnosis:
 
 @entry(OF_PROBLEM)
 def diagnose(
-    variant: Subjects | pd.DataFrame,
-    *,
-    dtype: Any = None,
-    world_size: Any = None,
-    seed: Any = None,
-    sharding: str = "contiguous",
-    layout: str = "bshd",
-    device: str = "auto",
-    output_dir: str | Path | None = None,
-    case_seconds: float | None = None,
-    **problem: Any,
-) -> Diagnosis:
+    variant: Subjects | pd.DataFrame, *, dtype: Any = None, world_size: Any = None, seed: Any = None,
+    sharding: str = "contiguous", layout: str = "bshd", device: str = "auto", output_dir: str | Path | None = None,
+    case_seconds: float | None = None, **problem: Any,
+) -> Diagnosis:  # fmt: skip
     """Measure the cases that decide between a bug and rounding, and say which it is.
 
     variant: as in `accuracy.measure`, or a table of its rows, which is judged as it is. The cases are those of

@@ -18,21 +18,10 @@ Paths = str | Callable[..., Any] | Iterable[str | Callable[..., Any]]
 
 @entry(OF_PROBLEM)
 def drift(
-    a: Paths,
-    b: Paths,
-    *,
-    dtype: Any = "bfloat16",
-    world_size: int = 1,
-    seed: Any = 0,
-    inputs: Any = "gaussian",
-    kernel: Any = "auto",
-    sharding: str = "contiguous",
-    layout: str = "bshd",
-    device: str = "auto",
-    output_dir: str | Path | None = None,
-    case_seconds: float | None = None,
-    **problem: Any,
-) -> pd.DataFrame:
+    a: Paths, b: Paths, *, dtype: Any = "bfloat16", world_size: int = 1, seed: Any = 0, inputs: Any = "gaussian",
+    kernel: Any = "auto", sharding: str = "contiguous", layout: str = "bshd", device: str = "auto",
+    output_dir: str | Path | None = None, case_seconds: float | None = None, **problem: Any,
+) -> pd.DataFrame:  # fmt: skip
     """Run both paths on the same inputs and compare out, lse, dq, dk and dv, as far as both have them.
 
     a, b: a path or a list of them, of which every pair is compared. A path is `NAME[/KEY:VALUE...][@W][+KERNEL]`: a
@@ -54,18 +43,9 @@ def drift(
 
 @entry(OF_PROBLEM)
 def attribute(
-    a: str,
-    b: str,
-    *,
-    dtype: Any = "bfloat16",
-    world_size: int = 1,
-    seed: Any = 0,
-    inputs: Any = "gaussian",
-    kernel: Any = "auto",
-    device: str = "auto",
-    output_dir: str | Path | None = None,
-    **problem: Any,
-) -> pd.DataFrame:
+    a: str, b: str, *, dtype: Any = "bfloat16", world_size: int = 1, seed: Any = 0, inputs: Any = "gaussian",
+    kernel: Any = "auto", device: str = "auto", output_dir: str | Path | None = None, **problem: Any,
+) -> pd.DataFrame:  # fmt: skip
     """Which of the places in which two paths differ make their results differ, and what makes a equal b bit for bit?
 
     a, b: as in `drift`, but for functions, which have no places. The places (the schedule, the kernel, each knob, each
@@ -83,26 +63,11 @@ def attribute(
 
 @entry(OF_PROBLEM)
 def invariance(
-    path: Paths,
-    *,
-    batchmates: int = 0,
-    order: int = 0,
-    length: int = 0,
-    queries: int = 0,
-    chunk: int = 0,
-    pages: int = 0,
-    splits: int = 0,
-    dtype: Any = "bfloat16",
-    world_size: int = 1,
-    seed: Any = 0,
-    inputs: Any = "gaussian",
-    kernel: Any = "auto",
-    sharding: str = "contiguous",
-    layout: str = "bshd",
-    device: str = "auto",
-    output_dir: str | Path | None = None,
-    **problem: Any,
-) -> pd.DataFrame:
+    path: Paths, *, batchmates: int = 0, order: int = 0, length: int = 0, queries: int = 0, chunk: int = 0,
+    pages: int = 0, splits: int = 0, dtype: Any = "bfloat16", world_size: int = 1, seed: Any = 0,
+    inputs: Any = "gaussian", kernel: Any = "auto", sharding: str = "contiguous", layout: str = "bshd",
+    device: str = "auto", output_dir: str | Path | None = None, **problem: Any,
+) -> pd.DataFrame:  # fmt: skip
     """At which values do a path's bits change, where only what is none of its rows' business does?
 
     path: as in `drift`, or a list. Each of the others is the largest value that is tried, 0: not varied; the rows of

@@ -41,21 +41,10 @@ class Run:
 
 @entry(OF_PROBLEM)
 def measure(
-    variant: Subjects,
-    *,
-    dtype: Any = "bfloat16",
-    world_size: Any = 1,
-    seed: Any = 0,
-    inputs: Any = "gaussian",
-    kernel: Any = "auto",
-    world: str = "simulated",
-    sharding: str = "contiguous",
-    layout: str = "bshd",
-    device: str = "auto",
-    output_dir: str | Path | None = None,
-    case_seconds: float | None = None,
-    **problem: Any,
-) -> pd.DataFrame:
+    variant: Subjects, *, dtype: Any = "bfloat16", world_size: Any = 1, seed: Any = 0, inputs: Any = "gaussian",
+    kernel: Any = "auto", world: str = "simulated", sharding: str = "contiguous", layout: str = "bshd",
+    device: str = "auto", output_dir: str | Path | None = None, case_seconds: float | None = None, **problem: Any,
+) -> pd.DataFrame:  # fmt: skip
     """Measure variants or functions against float64 and against their kernel on a single device.
 
     variant: names (`"ring"`; `accuracy --help` lists them), functions, a list of both, or functions by name in a dict.
@@ -96,8 +85,9 @@ def execute(
     if output_dir is not None:
         output_dir = path_of("output_dir", output_dir)
     shared = caller.callers_group(group, devices.choose(str(config["device"]))) if _shares(config) else None
-    if shared is not None:
-        config = _with_all_ranks(config, shared.size())
+    if shared is not None and "world_size" not in config.get("given", ()):  # theirs among those that nobody chose
+        fewer = [each for each in values_of(config["world_size"]) if each < shared.size()]
+        config = {**config, "world_size": [*fewer, shared.size()]}
     configuration = read_settled(config)
     device = configuration.device
     with (
@@ -132,14 +122,6 @@ def _shares(config: Mapping[str, Any]) -> bool:
     """Return whether a configuration may have a case of several ranks in processes."""
     sizes = values_of(config.get("world_size", 1))
     return "processes" in config.get("world", ()) and any(size != 1 for size in sizes)
-
-
-def _with_all_ranks(config: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """Return the configuration with the number of the caller's ranks among those that nobody chose."""
-    if "world_size" in config.get("given", ()):
-        return {**config}
-    fewer = [each for each in values_of(config["world_size"]) if each < size]
-    return {**config, "world_size": [*fewer, size]}
 
 
 def _measured(

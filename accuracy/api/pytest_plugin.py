@@ -47,7 +47,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Close the record of a run."""
     if RECORDER in session.config.stash and session.exitstatus != pytest.ExitCode.INTERRUPTED:
-        session.config.stash[RECORDER].close()
+        from accuracy.execute.run import now
+
+        session.config.stash[RECORDER].write(ended=now())
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

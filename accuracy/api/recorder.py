@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 
 from accuracy.execute.run import now, record
@@ -46,12 +45,8 @@ class Recorder:
                 storage.write_case(self.folder, case, of_case)
         self.write(ended=None)
 
-    def close(self) -> None:
-        """Note the end of a session that was not interrupted."""
-        self.write(ended=now())
-
     def write(self, ended: str | None) -> None:
-        """Write run.json."""
+        """Write run.json; ended: when, of a session that ended and was not interrupted."""
         if self.folder is not None:
             storage.write_json(self.folder / "run.json", self._about(self.rows, ended))
 
@@ -81,9 +76,6 @@ class Recorder:
         about = record(EXPERIMENT, device, {}, list(promises), ["pytest", *sys.argv[1:]])
         plan = completeness.new_plan(promises, about["fingerprint"]["device"])
         if ended is not None:
-            plan = completeness.closed_plan(plan, _frame(rows))
+            table_of_rows = pa.Table.from_pylist([dict(row) for row in rows], schema=table.RESULTS_SCHEMA)
+            plan = completeness.closed_plan(plan, with_derived(table_of_rows.to_pandas()))
         return about | {"started": self.started, "ended": ended, "process": os.getpid(), "plan": plan}
-
-
-def _frame(rows: Sequence[table.Row]) -> pd.DataFrame:
-    return with_derived(pa.Table.from_pylist([dict(row) for row in rows], schema=table.RESULTS_SCHEMA).to_pandas())

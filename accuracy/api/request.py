@@ -26,13 +26,10 @@ def asked(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def request(
-    subjects: Subjects,
-    arguments: Mapping[str, Any],
-    words: Sequence[str] = (),
-    functions: Mapping[str, Function] | None = None,
-    keys: Mapping[str, Any] | None = None,
+    subjects: Subjects, arguments: Mapping[str, Any], words: Sequence[str] = (),
+    functions: Mapping[str, Function] | None = None, keys: Mapping[str, Any] | None = None,
     defaults: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Return the configuration of a run.
 
     Args:
@@ -47,7 +44,8 @@ def request(
         ConfigError: for an argument that cannot be.
     """
     arguments = {name: plain(value) for name, value in arguments.items() if value is not None}
-    chosen = {_key(name) for name in arguments}
+    of_problem = {name: f"problem.{name}" for name in arguments if name not in SETTINGS}
+    chosen = {f"variant.{name}" if name in OF_FUNCTIONS else of_problem.get(name, name) for name in arguments}
     settings = {name: arguments.pop(name) for name in SETTINGS if name in arguments}
     node = {"forward": "callable", "backward": "callable"}
     node |= {name: settings.pop(name, default) for name, default in OF_FUNCTIONS.items()}
@@ -71,13 +69,6 @@ def check_of_no_function(arguments: Mapping[str, Any]) -> None:
     """Raise ConfigError where a sharding or a layout came without a function that it could be of."""
     if any(arguments[name] != default for name, default in OF_FUNCTIONS.items()):
         raise ConfigError("sharding and layout are those of a function; a variant has its own: drop them")
-
-
-def _key(name: str) -> str:
-    """Return an argument's name on the command line."""
-    if name in OF_FUNCTIONS:
-        return f"variant.{name}"
-    return name if name in SETTINGS else f"problem.{name}"
 
 
 def named(subjects: Subjects) -> tuple[list[str], dict[str, Function]]:

@@ -62,17 +62,13 @@ def compare(a: Table, b: Table) -> pd.DataFrame:
     if not found:
         raise ConfigError("the tables share no measured cell; compare runs that agree in all settings but one")
     rows = [
-        {
-            **dict(zip(KEYS, key, strict=True)),
-            "error_a": before[key].error,
-            "error_b": after[key].error,
-            "ratio": after[key].ratio / before[key].ratio,
-            "p": each.p,
-            "label": each.label,
+        dict(zip(KEYS, key, strict=True)) | {
+            "error_a": before[key].error, "error_b": after[key].error, "ratio": after[key].ratio / before[key].ratio,
+            "p": each.p, "label": each.label,
             "reason": each.reason.replace("the baseline's", "the first's").replace("the baseline", "the first"),
         }
         for key, each in found.items()
-    ]
+    ]  # fmt: skip
     table = pd.DataFrame(rows).drop(columns=list(across))
     table.attrs["across"] = across
     return table

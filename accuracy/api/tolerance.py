@@ -23,19 +23,10 @@ MOST_SCORES = 2**31
 
 @entry()
 def tolerance(
-    q_shape: Sequence[int],
-    dtype: Any,
-    *,
-    keys: int | None = None,
-    heads_kv: int | None = None,
-    inputs: str = "gaussian",
-    kernel: str | Sequence[str] | None = None,
-    mask: str = "causal",
-    softmax_scale: float | None = None,
-    against: str = "float64",
-    seeds: int = 8,
-    device: str = "auto",
-) -> pd.DataFrame:
+    q_shape: Sequence[int], dtype: Any, *, keys: int | None = None, heads_kv: int | None = None,
+    inputs: str = "gaussian", kernel: str | Sequence[str] | None = None, mask: str = "causal",
+    softmax_scale: float | None = None, against: str = "float64", seeds: int = 8, device: str = "auto",
+) -> pd.DataFrame:  # fmt: skip
     """Tolerances of a test that compares attention with float64 (or, against="float32", with float32) on its inputs.
 
     q_shape: (B, Sq, H, D); keys: S, default Sq; heads_kv: Hk, default H; dtype: by name or torch's; inputs: a

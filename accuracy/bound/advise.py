@@ -83,9 +83,8 @@ def healthy(
     if names is not None:
         return tuple(kernel_of(parts(name)) for name in names)
     found = [kernel_of(parts(name)) for name in ANY]
-    able = [
-        kernel for name, kernel in zip(ANY, found, strict=True) if unable(name, kernel, problem, dtype, device) is None
-    ]
+    pairs = zip(ANY, found, strict=True)
+    able = [kernel for name, kernel in pairs if unable(name, kernel, problem, dtype, device) is None]
     return (*able, *([] if dtype == "float64" else [IN_ITS_DTYPE]))
 
 
@@ -141,20 +140,16 @@ def _advice(name: str, bounds: tuple[float, ...], checked: list[tuple[Named, Nam
         noticed = [power for power in range(1, LEAST + 1) if always(partial(torch.mul, other=1 + 2.0**-power), ways)]
         return 2.0 ** -max(noticed) if noticed else None
 
-    alarms = sum(beyond(found[name], reference[name]) for found, reference, _ in checked)
+    alarms, runs = sum(beyond(found[name], reference[name]) for found, reference, _ in checked), len(checked)
+    at_most = 3 / runs if not alarms else 1.0  # of their rate, with 95% (Clopper and Pearson; 3 / n for none)
+    if 0 < alarms < runs:
+        at_most = float(stats.beta.ppf(0.95, alarms + 1, runs - alarms))
     dropped = [beyond(wrong[name], reference[name]) for _, reference, wrong in checked if name in wrong]
     return Advice(
-        name, bounds[0], relative, bounds[1], bounds[2], len(checked), alarms, _at_most(alarms, len(checked)),
-        least(3), least(1), always(torch.zeros_like),
+        name, bounds[0], relative, bounds[1], bounds[2], runs, alarms, at_most, least(3), least(1),
+        always(torch.zeros_like),
         always(lambda x: x.roll(1, -1 if name == "lse" else 1)), all(dropped) if dropped else None,
     )  # fmt: skip
-
-
-def _at_most(alarms: int, runs: int) -> float:
-    """The rate's upper limit with 95% (Clopper and Pearson; 3 / n for none)."""
-    if not alarms:
-        return 3 / runs
-    return 1.0 if alarms == runs else float(stats.beta.ppf(0.95, alarms + 1, runs - alarms))
 
 
 def _measured(x: Tensor, reference: Tensor, rtol: float) -> tuple[float, float, float]:
@@ -162,11 +157,8 @@ def _measured(x: Tensor, reference: Tensor, rtol: float) -> tuple[float, float, 
     error = (x - reference).abs()
     norm = float(reference.norm())
     rows = error.square().mean(-1).sqrt() if error.dim() == 4 else error
-    return (
-        float((error - rtol * reference.abs()).max().clamp(min=0)),
-        float(error.norm()) / (norm or 1.0),
-        float(rows.max()),
-    )
+    excess = float((error - rtol * reference.abs()).max().clamp(min=0))
+    return excess, float(error.norm()) / (norm or 1.0), float(rows.max())
 
 
 def _runs(setting: Setting, seeds: Sequence[int]) -> Iterator[tuple[Named, Named, Named]]:
@@ -177,13 +169,10 @@ def _runs(setting: Setting, seeds: Sequence[int]) -> Iterator[tuple[Named, Named
         reference = _reference(setting, inputs)
         wrong = {}
         if setting.problem.pairs <= 2**22:
-            wrong = _rounded(without_a_key(setting.problem, inputs), setting.dtype)
+            dtypes = {name: getattr(torch, tensor_dtype(name, setting.dtype)) for name in TENSORS}
+            wrong = {name: x.to(dtypes[name]).double() for name, x in without_a_key(setting.problem, inputs).items()}
         for kernel in setting.kernels:
             yield _results(kernel, setting.problem, inputs), reference, wrong
-
-
-def _rounded(named: Named, dtype: str) -> Named:
-    return {name: x.to(getattr(torch, tensor_dtype(name, dtype))).double() for name, x in named.items()}
 
 
 def _reference(setting: Setting, inputs: Inputs) -> Named:

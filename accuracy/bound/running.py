@@ -56,7 +56,8 @@ def bounds(
     `accuracy.reference.float64.attention`, whose result `reference` is."""
     seen = seen_keys(q.shape[1], k.shape[1], causal, top_left, window, documents)
     share = q.shape[2] // k.shape[2]
-    found = {name: _empty(getattr(reference, name)) for name in ("out", "lse", "dq")}
+    zeros = {name: torch.zeros_like(getattr(reference, name)) for name in ("out", "lse", "dq")}
+    found = {name: Bound(like.clone(), like) for name, like in zeros.items()}
     sums = {name: Sums(*(torch.zeros_like(getattr(reference, name)) for _ in range(5))) for name in ("dk", "dv")}
     shifts = {name: torch.zeros_like(getattr(reference, name)) for name in found | sums} if policy.shifts else {}
     terms_of_key = torch.zeros(k.shape[1], 1, dtype=torch.float64, device=q.device)
@@ -133,10 +134,6 @@ def _with_own_errors(bound: Bound, reference: Tensor) -> Bound:
     size = REFERENCE_ERROR * (reference.abs() + reference.square().mean().sqrt())
     certain = (bound.certain * OWN_ERROR + size).nan_to_num_(nan=torch.inf)
     return replace(bound, certain=certain, variance=bound.variance * OWN_ERROR)
-
-
-def _empty(like: Tensor) -> Bound:
-    return Bound(torch.zeros_like(like), torch.zeros_like(like))
 
 
 def _fill(bound: Bound, place: tuple[int | slice, ...], certain: Tensor, variance: Tensor) -> None:

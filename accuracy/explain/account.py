@@ -6,6 +6,7 @@ not known (rounded on their way) or in which no kernel of ours was called.
 """
 
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -24,7 +25,7 @@ WAYS = {"out": "forward", "lse": "forward", "dq": "backward", "dk": "backward", 
 
 
 class Partial(NamedTuple):
-    """A tensor that a kernel call returned, until it is joined, and the reference of it."""
+    """A tensor that a kernel call of some step returned, until it is joined, and the reference of it."""
 
     x: Tensor
     met: Met
@@ -36,12 +37,12 @@ class Partial(NamedTuple):
 class Account:
     """What the kernel calls of one case computed, and what was joined. pairs: (H, Sq, S) of each direction, in how many
     calls; sums: what the kernel gave for each token, by tensor, in float64; states: how to read the last running state
-    of a (tensor, rank)."""
+    of a (tensor, rank), as it is to be returned."""
 
     watch: Watch
     pairs: dict[str, Tensor] = field(default_factory=dict)
     sums: dict[str, Tensor] = field(default_factory=dict)
-    states: dict[tuple[str, int], list[Callable[[], Tensor]]] = field(default_factory=dict)
+    states: defaultdict[tuple[str, int], list[Callable[[], Tensor]]] = field(default_factory=lambda: defaultdict(list))
     unknown: set[str] = field(default_factory=set)
     pending: dict[tuple[str, int], list[Partial]] = field(default_factory=dict)  # until they are joined
     taken: dict[tuple[str, int], list["weakref.ref[Tensor]"]] = field(default_factory=dict)  # joined before
@@ -67,10 +68,6 @@ class Account:
             out, lse = (self.watch.here(results[name][0]).double() for name in ("out", "lse"))
             self._merge(met, out, lse.transpose(1, 2))
 
-    def joins(self, name: str, rank: int, last: Callable[[], Tensor]) -> None:
-        """Note that a rank begins to join a tensor. last: reads what it holds, as it is to be returned."""
-        self.states.setdefault((name, rank), []).append(last)
-
     def take(self, name: str, rank: int, block: Tensor) -> list[Partial]:
         """Return the partials that are being joined: the block, or all that are pending where no kernel call returned
         the block as it is."""
@@ -90,7 +87,7 @@ class Account:
         for way in self.pairs.keys() - self.unknown:
             self._missing(way)
         for (name, rank), left in self.pending.items():
-            if left and (name, rank) in self.states:
+            if left and self.states[name, rank]:
                 self._find("never added", rank, left[0].step, left[0].met, len(left), tensor=name)
         for rank, tensors in enumerate(results):
             for name, x in zip(ALL_TENSORS, tensors, strict=False):
@@ -139,7 +136,7 @@ class Account:
     def _returned(self, name: str, rank: int, x: Tensor) -> None:
         """A result must equal the last running state to the last bit, and the sum of what the kernel gave to rounding:
         no policy rounds more than one in bfloat16 does, and a block too many or too few is more than that."""
-        x, states = self.watch.here(x), self.states.get((name, rank), [])
+        x, states = self.watch.here(x), self.states[name, rank]
         if len(states) == 1 and (last := self.watch.here(states[0]())).shape == x.shape:
             differs = (last != x) & ~(last.isnan() & x.isnan())
             if differs.any():
@@ -174,7 +171,5 @@ def _shown(block: Block, met: Met) -> Tensor:
     rows, keys = (torch.arange(len(x), device=x.device) for x in (met.queries, met.keys))
     offset = keys - rows[:, None] - (len(keys) - len(rows))
     left, right = block.window or (None, 0 if block.causal else None)
-    shown = torch.ones_like(offset, dtype=torch.bool)
-    if left is not None:
-        shown &= offset >= -left
+    shown = torch.ones_like(offset, dtype=torch.bool) if left is None else offset >= -left
     return shown if right is None else shown & (offset <= right)

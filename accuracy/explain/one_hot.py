@@ -20,8 +20,8 @@ from accuracy.measurement import padding
 from accuracy.measurement.observe import Answer, Observation
 from accuracy.measurement.targets import Targets
 from accuracy.reference.float64 import seen_keys
-from accuracy.results.table import ALL_TENSORS, Row
-from accuracy.runtime.sharding import join, token_map
+from accuracy.results.table import Row
+from accuracy.runtime.sharding import token_map
 from accuracy.world.base import Results
 
 WHOLE = 2.0**-5  # from a whole number: eight unit roundoffs of bfloat16, as `rounding_band` derives
@@ -45,11 +45,7 @@ def rows(case: Case, targets: Targets, results: Sequence[Results]) -> list[Row]:
         or max(group * problem.queries, problem.seqlen) > min(problem.head_dim, problem.value_dim)
     ):
         return []
-    returned = {}
-    for name, ranks in zip(ALL_TENSORS, zip(*results, strict=True), strict=False):
-        if ranks[0] is not None:
-            shards = torch.stack([x.double() for x in ranks])
-            returned[name] = join(shards.transpose(2, 3) if name == "lse" else shards, case.variant.sharding)
+    returned = {name: x.double() for name, x in padding.joined(case, results).items()}
     lse, right_lse = returned.pop("lse", None), targets.reference["lse"]
     parts = _parts(targets, returned)
     held, right = parts["out"]
@@ -65,12 +61,11 @@ def _parts(targets: Targets, returned: Mapping[str, Tensor]) -> dict[str, tuple[
     """By tensor, the parts (B, H, Sq, S) that it holds, and those that it should."""
     q, k, v, dout = (x.double() for x in targets.inputs.tensors)
     heads = torch.arange(q.shape[2]) // (q.shape[2] // k.shape[2])
-    others: Mapping[str, Tensor] = {"out": v[:, :, heads], "dq": k[:, :, heads], "dk": q, "dv": dout}
 
     def of(name: str, x: Tensor) -> Tensor:
         if name in ("dk", "dv"):
-            return torch.einsum("bkhd,bqhd->bhqk", x.double()[:, :, heads], others[name])
-        return torch.einsum("bqhd,bkhd->bhqk", x.double(), others[name])
+            return torch.einsum("bkhd,bqhd->bhqk", x[:, :, heads], q if name == "dk" else dout)
+        return torch.einsum("bqhd,bkhd->bhqk", x, (v if name == "out" else k)[:, :, heads])
 
     return {name: (of(name, x), of(name, targets.reference[name])) for name, x in returned.items()}
 
@@ -103,13 +98,9 @@ def _findings(case: Case, name: str, held: Tensor, right: Tensor) -> Iterator[Ro
             of_rank = torch.zeros_like(pairs)
             of_rank[(slice(None), tokens) if of_keys else tokens] = True
             if (pairs := pairs & of_rank).any():
-                yield _row(case, name, rank, finding, pairs)
-
-
-def _row(case: Case, name: str, rank: int, finding: str, pairs: Tensor) -> Row:
-    queries, keys = (pairs.any(side).nonzero().flatten().tolist() for side in (1, 0))
-    return {
-        "case_id": case.id, "way": "forward" if name == "out" else "backward", "rank": rank, "step": -1, "source": -1,
-        "tensor": name, "finding": finding, "count": int(pairs.sum()), "query_begin": queries[0],
-        "query_last": queries[-1], "key_begin": keys[0], "key_last": keys[-1],
-    }  # fmt: skip
+                queries, keys = (pairs.any(side).nonzero().flatten().tolist() for side in (1, 0))
+                yield {
+                    "case_id": case.id, "way": "forward" if name == "out" else "backward", "rank": rank, "step": -1,
+                    "source": -1, "tensor": name, "finding": finding, "count": int(pairs.sum()),
+                    "query_begin": queries[0], "query_last": queries[-1], "key_begin": keys[0], "key_last": keys[-1],
+                }  # fmt: skip

@@ -6,21 +6,17 @@ adds gradients by its own means shows its partials only, a kernel that carries i
 What was computed, joined and returned is accounted for by `accuracy.explain.account`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from accuracy.core.case import Case
 from accuracy.core.masks import Block
 from accuracy.explain.account import Account
 from accuracy.explain.watch import Met, Watch
 from accuracy.kernel.block.running_state import RunningState
 from accuracy.measurement.observe import Answer, Observation, shards_of
-from accuracy.measurement.targets import Targets
-from accuracy.results.table import Row
 from accuracy.simulate.program import simulate
 from accuracy.variant.base import Rank, schedule_of
 from accuracy.variant.join import Accumulator, Running
@@ -28,42 +24,32 @@ from accuracy.world.base import Tensors
 
 
 def answer(observation: Observation) -> Answer:
-    """Return rows of `steps/`. With padding, these are of the length that ranks share, whose last tokens are drawn like
-    others: a trace tells rows apart by their bits."""
+    """Return rows of `steps/`; none where the schedule calls no kernel of ours, needs own ranks or is not traced.
+
+    With padding, these are of the length that ranks share, whose last tokens are drawn like others: a trace tells rows
+    apart by their bits.
+    """
     case, targets, shards = observation.case, observation.targets, observation.shards
     if case.problem.padding is not None and case.inputs.name != "captured":
         problem = replace(case.problem.padded(case.variant.sharding, case.world_size), padding=None)
         case = replace(case, problem=problem)
         targets = observation.bench.new_targets(case)
         shards = shards_of(case, targets)
-    return Answer(tables={"steps": steps(case, targets, shards)})
-
-
-def steps(case: Case, targets: Targets, shards: Sequence[Tensors]) -> list[Row]:
-    """Return rows of `steps/`; none where the schedule calls no kernel of ours, needs own ranks or is not traced."""
-    simulated = replace(case, world="simulated")
+    account, simulated = Account(Watch(case, targets)), replace(case, world="simulated")
     schedules = [schedule_of(part) for part in (case.variant.forward, case.variant.backward)]
-    problem = case.problem
-    if (
-        problem.sinks is not None
-        or problem.padding is not None
-        or any(each.unsupported(simulated) or not each.traced for each in schedules)
-    ):
-        return []
-    account = Account(Watch(case, targets))
-    ran = simulate(case, shards, rank_type=partial(WatchedRank, account=account))
-    account.close(ran.results)
-    return account.watch.rows
+    untraced = any(each.unsupported(simulated) or not each.traced for each in schedules)
+    if case.problem.sinks is None and case.problem.padding is None and not untraced:
+        account.close(simulate(case, shards, rank_type=partial(_WatchedRank, account=account)).results)
+    return Answer(tables={"steps": account.watch.rows})
 
 
 @dataclass(frozen=True)
-class WatchedRank(Rank):
+class _WatchedRank(Rank):
     """A rank whose kernel calls, merges and sums are compared with the reference as they happen."""
 
     account: Account = None  # type: ignore[assignment]
 
     def attend(self, block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Rank.attend`."""
         out, lse = super().attend(block, q, k, v)
         self.called("forward", block, q, k[:, block.key], {"out": out, "lse": lse})
         return out, lse
@@ -71,26 +57,23 @@ class WatchedRank(Rank):
     def differentiate(
         self, block: Block, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
     ) -> Tensors:
-        """See `Rank.differentiate`."""
         gradients = super().differentiate(block, dout, q, k, v, out, lse)
         named = dict(zip(("dq", "dk", "dv"), gradients, strict=True))
         self.called("backward", block, q, k[:, block.key], named)
         return gradients
 
     def running(self, q: Tensor) -> Running | RunningState:
-        """See `Rank.running`."""
         plain = super().running(q)
-        kind = WatchedRunningState if isinstance(plain, RunningState) else WatchedRunning
-        watched = kind(**vars(plain), joined=Joined(self))
-        for index, name in enumerate(("out", "lse")):
-            self.account.joins(name, self.world.rank, partial(_last_of, self, watched, index))
+        kind = _WatchedRunningState if isinstance(plain, RunningState) else _WatchedRunning
+        watched, rank = kind(**vars(plain), joined=_Joined(self)), self.world.rank
+        self.account.states["out", rank].append(lambda: watched.result(self.dtype, self.lse_dtype)[0])
+        self.account.states["lse", rank].append(lambda: watched.result(self.dtype, self.lse_dtype)[1])
         return watched
 
     def accumulator(self, name: str, like: Tensor) -> Accumulator:
-        """See `Rank.accumulator`."""
-        plain = super().accumulator(name, like)
-        watched = WatchedAccumulator(plain.like, plain.dtype, account=self.account, rank=self.world.rank, name=name)
-        self.account.joins(name, self.world.rank, lambda: watched.value().to(self.dtype))
+        plain, rank = super().accumulator(name, like), self.world.rank
+        watched = _WatchedAccumulator(plain.like, plain.dtype, account=self.account, rank=rank, name=name)
+        self.account.states[name, rank].append(lambda: watched.value().to(self.dtype))
         return watched
 
     def called(self, way: str, block: Block, q: Tensor, k: Tensor, results: dict[str, Tensor]) -> Met | None:
@@ -106,18 +89,14 @@ class WatchedRank(Rank):
         return met
 
 
-def _last_of(rank: Rank, running: Running | RunningState, index: int) -> Tensor:
-    return running.result(rank.dtype, rank.lse_dtype)[index]
-
-
 @dataclass
-class Joined:
+class _Joined:
     """What a running partial of a rank should hold, as blocks are joined into it.
 
     queries: (rows,), their tokens, once known; keys: (rows, S), which keys have been joined into which row.
     """
 
-    rank: WatchedRank
+    rank: _WatchedRank
     queries: Tensor | None = None
     keys: Tensor | None = None
 
@@ -137,13 +116,12 @@ class Joined:
 
 
 @dataclass
-class WatchedRunning(Running):
+class _WatchedRunning(Running):
     """A running partial that is compared after each merge."""
 
-    joined: Joined = None  # type: ignore[assignment]
+    joined: _Joined = None  # type: ignore[assignment]
 
     def add(self, block: Block, block_out: Tensor, block_lse: Tensor) -> None:
-        """See `Running.add`."""
         super().add(block, block_out, block_lse)
         rank = self.joined.rank
         taken = rank.account.take("out", rank.world.rank, block_out)
@@ -153,13 +131,12 @@ class WatchedRunning(Running):
 
 
 @dataclass
-class WatchedRunningState(RunningState):
+class _WatchedRunningState(RunningState):
     """A state that the kernel carries, compared after each block; there are no partials."""
 
-    joined: Joined = None  # type: ignore[assignment]
+    joined: _Joined = None  # type: ignore[assignment]
 
     def add(self, block: Block, k: Tensor, v: Tensor, scale: float) -> None:
-        """See `RunningState.add`."""
         super().add(block, k, v, scale)
         met = self.joined.rank.called("forward", block, self.q, k, {})
         if met is not None:
@@ -167,7 +144,7 @@ class WatchedRunningState(RunningState):
 
 
 @dataclass
-class WatchedAccumulator(Accumulator):
+class _WatchedAccumulator(Accumulator):
     """A sum of gradients that is compared after each block."""
 
     account: Account = None  # type: ignore[assignment]
@@ -175,7 +152,6 @@ class WatchedAccumulator(Accumulator):
     name: str = ""
 
     def add(self, rows: slice, block: Tensor) -> None:
-        """See `Accumulator.add`."""
         super().add(rows, block)
         watch, taken = self.account.watch, self.account.take(self.name, self.rank, block)
         if not taken:

@@ -7,13 +7,14 @@ returns for them is thrown away, as a model does with it, unless it is not finit
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from accuracy.core.case import Case
 from accuracy.core.sharding import lengths_of
 from accuracy.measurement.metrics import Array
 from accuracy.results.table import ALL_TENSORS
-from accuracy.runtime.sharding import token_map
+from accuracy.runtime.sharding import join, token_map
 from accuracy.world.base import Results
 
 
@@ -42,6 +43,19 @@ def _blanked(name: str, x: Tensor | None, real: Tensor) -> Tensor | None:
         return x
     tokens = real.to(x.device) if name == "lse" else real.to(x.device)[:, None, None]
     return x.masked_fill(~tokens & x.isfinite(), 0.0)
+
+
+def joined(case: Case, results: Sequence[Results]) -> dict[str, Tensor]:
+    """Return the tensors that all ranks returned, of the whole sequence without padding, in token layout and in their
+    own dtypes."""
+    found = {}
+    for name, ranks in zip(("out", "lse", "dq", "dk", "dv"), zip(*results, strict=True), strict=False):
+        returned = [x for x in ranks if x is not None]
+        if len(returned) == len(ranks):
+            shards = torch.stack(returned)
+            shards = shards.transpose(-1, -2) if name == "lse" else shards
+            found[name] = join(shards, case.variant.sharding)[:, : case.problem.length(name)]
+    return found
 
 
 def is_padded(case: Case) -> bool:

@@ -68,26 +68,19 @@ def rows_of(name: str, dtype: str, a: Tensor, b: Tensor, reference: Tensor, heal
     difference = metrics.error_of(a, b.double())
     differ = differing(a, b)
     spacings = metrics.spacing(reference, tensor_dtype(name, dtype))
-    products = [errors[0].nan_to_num(posinf=0.0) * errors[1].nan_to_num(posinf=0.0), _finite(difference) * known]
+    finite = difference.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+    products = [errors[0].nan_to_num(posinf=0.0) * errors[1].nan_to_num(posinf=0.0), finite * known]
     squares = [x.square() for x in (*errors, known, difference)]
     sums = [_over_dim(x, "sum") for x in (*squares, *products, differ.double())]
     sizes = [_over_dim(x, "amax") for x in (difference.abs() / spacings, difference.abs())]
     elements = reference.shape[3] if reference.ndim > 3 else 1
     unit = FORMATS[accumulation_dtype(dtype)].unit_roundoff * natural
-    arrays: list[Any] = [_by_token(x) for x in (*sums, *sizes)]
+    arrays: list[Any] = [x.transpose(0, 1).flatten(1).cpu().numpy() for x in (*sums, *sizes)]
     return Rows(elements * (4 * unit) ** 2, elements, *arrays)
-
-
-def _finite(x: Tensor) -> Tensor:
-    return x.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _over_dim(x: Tensor, how: str) -> Tensor:
     return x if x.ndim < 4 else getattr(x, how)(-1)
-
-
-def _by_token(x: Tensor) -> Array:
-    return x.transpose(0, 1).flatten(1).cpu().numpy()
 
 
 def numbers(rows: Rows, tokens: Array | slice) -> dict[str, Any]:
@@ -98,46 +91,24 @@ def numbers(rows: Rows, tokens: Array | slice) -> dict[str, Any]:
     )
     norm = reference.sum() or rows.floor * a.size  # a reference of zeros, as dq of a first token
     expected, spread = a.sum() + b.sum(), 2 * INTERVAL * np.sqrt(np.square(product).sum())
-    worst, relative = _worst_row(rows, tokens)
+    size = np.maximum(rows.reference[tokens], max(1e-6 * float(reference.mean()), rows.floor))
+    relative = (rows.difference[tokens] / size).max(1)  # of rows of nearly no size, the mean's counts
     more = a - b
+    total = healthy.sum() + rows.floor * healthy.size
+    limit = 2 * HEALTHY**2 * (total + CERTAIN * healthy.std() * np.sqrt(healthy.size))
+    apart, chance = more.sum(), np.sqrt(np.square(more).sum())
     return {
-        "drift_differ": int(rows.differ[tokens].sum()),
-        "drift_ulp": rows.ulp[tokens].max(),
-        "drift_max": rows.largest[tokens].max(),
-        "drift_rel": np.sqrt(difference.sum() / norm),
-        "drift_row": relative,
-        "drift_row_token": float(worst),
-        "drift_error_rel": np.sqrt(b.sum() / norm),
-        "drift_expected": np.sqrt(expected / norm),
+        "drift_differ": int(rows.differ[tokens].sum()), "drift_ulp": rows.ulp[tokens].max(),
+        "drift_max": rows.largest[tokens].max(), "drift_rel": np.sqrt(difference.sum() / norm),
+        "drift_row": float(np.sqrt(relative.max())),
+        "drift_row_token": float(np.arange(len(rows.a))[tokens][int(relative.argmax())]),
+        "drift_error_rel": np.sqrt(b.sum() / norm), "drift_expected": np.sqrt(expected / norm),
         "drift_low": np.sqrt(max(expected - spread, 0.0) / norm),
         "drift_high": np.sqrt((expected + spread) / norm),
-        "drift_limit": np.sqrt(_limit(healthy, rows.floor) / norm),
-        "drift_gain": along.sum() / norm,
+        "drift_limit": np.sqrt(float(limit) / norm), "drift_gain": along.sum() / norm,
         "drift_gain_se": np.sqrt(np.square(along - along.sum() / norm * reference).sum()) / norm,
-        "drift_nearer": _over(more.sum(), np.sqrt(np.square(more).sum())),
-    }
-
-
-def _limit(healthy: Array, floor: float) -> float:
-    """Return the squared difference that two healthy paths stay below."""
-    total = healthy.sum() + floor * healthy.size
-    chance = CERTAIN * healthy.std() * np.sqrt(healthy.size)
-    return float(2 * HEALTHY**2 * (total + chance))
-
-
-def _worst_row(rows: Rows, tokens: Array | slice) -> tuple[int, float]:
-    """Return the token of the row with the largest relative difference, and that; rows of nearly no size count as the
-    mean."""
-    reference = rows.reference[tokens]
-    size = np.maximum(reference, max(1e-6 * float(reference.mean()), rows.floor))
-    relative = rows.difference[tokens] / size
-    place = int(relative.max(1).argmax())
-    every = np.arange(len(rows.a))[tokens]
-    return int(every[place]), float(np.sqrt(relative.max()))
-
-
-def _over(part: float, error: float) -> float:
-    return float(part / error) if error > 0 and np.isfinite(part) else 0.0
+        "drift_nearer": float(apart / chance) if chance > 0 and np.isfinite(apart) else 0.0,
+    }  # fmt: skip
 
 
 def rank_columns(rows: Rows, tokens: Iterable[Array]) -> dict[str, list[Any]]:

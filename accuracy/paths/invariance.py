@@ -22,7 +22,7 @@ from accuracy.inputs import drawing
 from accuracy.measurement.observe import Answer, Observation
 from accuracy.measurement.targets import Named, Targets
 from accuracy.paths import drift
-from accuracy.paths.other_path import HEALTHY, joined, run
+from accuracy.paths.other_path import HEALTHY, run
 from accuracy.results.table import Row
 from accuracy.variant import cached
 from accuracy.variant.base import schedule_of
@@ -60,7 +60,10 @@ def _of_axis(name: str, most: int, case: Case, targets: Targets) -> Iterator[Row
     axis, plain = AXES[name], replace(case, reruns=Reruns(), against=None, conditions=False)
     plain = replace(plain, problem=replace(plain.problem, batch=1))
     about = {"case_id": case.id, "axis": name, "first": axis.first, "last": most}
-    if reason := axis.refused(plain) or _no_other_processes(plain):
+    reason = axis.refused(plain)
+    if plain.world == "processes" and plain.world_size > 1:
+        reason = reason or "a function of several ranks is not run again with other shapes; use one rank"
+    if reason:
         yield {**about, "runs": 0, "reason": reason}
         return
     values = [value for value in range(axis.first, most + 1) if _can(axis.changed(plain, value, most))]
@@ -74,12 +77,6 @@ def _of_axis(name: str, most: int, case: Case, targets: Targets) -> Iterator[Row
     yield from ({**about, "before": a, "value": b, **row} for a, b in found for row in probe.across(a, b))
     if not found:
         yield about
-
-
-def _no_other_processes(case: Case) -> str | None:
-    if case.world == "processes" and case.world_size > 1:
-        return "a function of several ranks is not run again with other shapes; use one rank"
-    return None
 
 
 def _can(case: Case) -> bool:
@@ -141,7 +138,7 @@ class _Probe:
             self.at = value
             case = self.axis.changed(self.case, value, self.most)
             own, item = [x[:1] for x in self.targets.given.tensors], self.axis.batch(value)
-            found = joined(case, run(case, self.axis.tensors(case, own, value, self.most)))
+            found = run(case, self.axis.tensors(case, own, value, self.most))
             names = [name for name in found if name in self.axis.names]
             self.seen[value] = {name: found[name][item : item + 1, self._rows(name)].clone() for name in names}
         return self.seen[value]
@@ -178,11 +175,6 @@ def _longer(case: Case, own: Sequence[Tensor], value: int, most: int) -> list[Te
         return list(own)
     more = _more(case, case.seed + 1, seqlen=most)
     return [torch.cat([x, y[:, :value]], 1) for x, y in zip(own, more, strict=True)]
-
-
-def _last_queries(case: Case, own: Sequence[Tensor], value: int, most: int) -> list[Tensor]:
-    q, k, v, dout = own
-    return [q[:, -value:].contiguous(), k, v, dout[:, -value:].contiguous()]
 
 
 def _only_plain_causal(case: Case) -> str | None:
@@ -227,7 +219,10 @@ AXES = {
     "queries": Axis(
         1, lambda case, value, most: _with_problem(
             case, seqlen_q=None if value == case.problem.seqlen else value
-        ), _last_queries, ROWS, last=True, refused=_only_plain_causal,
+        ), lambda case, own, value, most: [
+            x[:, -value:].contiguous() if name in ("q", "dout") else x
+            for name, x in zip(("q", "k", "v", "dout"), own, strict=True)
+        ], ROWS, last=True, refused=_only_plain_causal,
     ),
     "chunk": _option("chunk"),
     "pages": _option("page", walk=True),

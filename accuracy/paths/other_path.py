@@ -25,8 +25,7 @@ from accuracy.measurement.rows import position_bins
 from accuracy.measurement.targets import Named, Targets
 from accuracy.paths import drift
 from accuracy.runtime.quantise import by_heads
-from accuracy.runtime.sharding import cut, join, token_map
-from accuracy.world.base import Results
+from accuracy.runtime.sharding import cut, token_map
 
 KEPT_BYTES = 2**28
 EIGHT_BITS = "quantised"
@@ -38,29 +37,17 @@ def other_tensors(case: Case, targets: Targets) -> Named:
     other, memory = case.other, targets.memory
     if other in memory:
         return memory[other]
-    found = joined(other, padding.blanked(other, run(other, targets.given.tensors)))
+    found = run(other, targets.given.tensors)
     others = [each for key, each in memory.items() if isinstance(key, Case)]
     if sum(x.nbytes for each in (*others, found) for x in each.values()) <= KEPT_BYTES:
         memory[other] = found
     return found
 
 
-def joined(case: Case, results: Sequence[Results]) -> Named:
-    """out, lse, dq, dk, dv of the whole sequence in token layout, in their own dtypes; a missing one stays missing."""
-    named = {}
-    for name, ranks in zip(drift.TENSORS, zip(*results, strict=True), strict=False):
-        returned = [x for x in ranks if x is not None]
-        if len(returned) == len(ranks):
-            stacked = torch.stack(returned)
-            stacked = stacked.transpose(-1, -2) if name == "lse" else stacked
-            named[name] = join(stacked, case.variant.sharding)[:, : case.problem.length(name)]  # without padding
-    return named
-
-
 def answer(observation: Observation) -> Answer:
     """Of each tensor that both paths have: its columns of the table, by ranks, and those of positions, by bins."""
     case, targets = observation.case, observation.targets
-    a, b = joined(case, observation.results), other_tensors(case, targets)
+    a, b = padding.joined(case, observation.results), other_tensors(case, targets)
     healthy, natural = _healthy(case, targets), targets.natural(case.problem)
     by_rank, by_bin = {}, {}
     for name in [each for each in a if each in b]:
@@ -102,8 +89,9 @@ def _widen(found: Named, own: Named, reference: Named, most: float) -> None:
         found[name] = exact + torch.where(more.abs() > error.abs(), more.clamp(-most, most), error)
 
 
-def run(case: Case, tensors: Sequence[Tensor]) -> Sequence[Results]:
-    """Run all ranks on the whole q, k, v, dout in this process, a function alone in its group; return their results."""
+def run(case: Case, tensors: Sequence[Tensor]) -> Named:
+    """Run all ranks on the whole q, k, v, dout in this process, a function alone in its group; return what they gave,
+    as `padding.joined` has it."""
     layout = case.variant.sharding, case.world_size
     shards = list(zip(*(cut(x, *layout) for x in tensors), strict=True))
-    return run_alone(replace(case, reruns=Reruns()), shards).results
+    return padding.joined(case, run_alone(replace(case, reruns=Reruns()), shards).results)

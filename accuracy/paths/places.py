@@ -22,7 +22,7 @@ from accuracy.core.precision import Precision
 from accuracy.measurement.observe import Answer, Observation
 from accuracy.measurement.targets import Named, Targets
 from accuracy.paths.drift import TENSORS, differing
-from accuracy.paths.other_path import joined, run
+from accuracy.paths.other_path import run
 from accuracy.results.table import Row
 from accuracy.variant.base import schedule_of
 
@@ -90,7 +90,7 @@ class Switches:
 
     def rows(self) -> Iterator[Row]:
         """Of each tensor that differs, a row for each place; one without a place where there is none to switch."""
-        goal = self._run(self.case_of_path(self.b.path))
+        goal = run(replace(self.case, **vars(self.b.path)), self.targets.given.tensors)
         for name in TENSORS:
             start = self.hybrid(frozenset())
             if name not in goal or name not in start or not differing(start[name], goal[name]).any():
@@ -100,11 +100,15 @@ class Switches:
     def _of_tensor(self, name: str, goal: Tensor) -> Iterator[Row]:
         places = [each for each in self.places if not (name in FORWARD and each.startswith("backward."))]
         sets = [frozenset(each) for size in range(len(places) + 1) for each in combinations(places, size)]
-        left = {each: _square(self.hybrid(each)[name], goal) for each in sets}
+        hybrids = ((each, self.hybrid(each)[name].double() - goal.double()) for each in sets)
+        left = {each: float(off.square().sum().nan_to_num(nan=torch.inf)) for each, off in hybrids}
         shares = shapley(left, tuple(places))
         whole_square, most = left[frozenset()], left[frozenset(places)]
         shortest = next((each for each in sets if not differing(self.hybrid(each)[name], goal).any()), None)
-        verified = shortest is not None and not differing(self._run(self.case_of(shortest))[name], goal).any()
+        verified = False
+        if shortest is not None:
+            again = run(self.case_of(shortest), self.targets.given.tensors)
+            verified = not differing(again[name], goal).any()
         norm = float(self.targets.reference[name].square().sum())
         about = {
             "tensor": name, "drift_rel": (whole_square / norm) ** 0.5, "left": most / whole_square,
@@ -122,15 +126,8 @@ class Switches:
         """Return the tensors of the path with these places as path b has them."""
         if places not in self.found:
             self.at = places
-            self.found[places] = self._run(self.case_of(places))
+            self.found[places] = run(self.case_of(places), self.targets.given.tensors)
         return self.found[places]
-
-    def _run(self, case: Case) -> Named:
-        return joined(case, run(case, self.targets.given.tensors))
-
-    def case_of_path(self, path: Other) -> Case:
-        """Return the case on another path."""
-        return replace(self.case, **vars(path))
 
     def case_of(self, places: Places) -> Case:
         """Return the case with these places as path b has them, all others as path a."""
@@ -154,7 +151,7 @@ class Switches:
             outer.path, variant=replace(variant, options=options), kernel=replace(inner.path.kernel, options=knobs),
             precision_text="", **policies,
         )  # fmt: skip
-        return self.case_of_path(path)
+        return replace(self.case, **vars(path))
 
     def _places(self) -> Iterator[str]:
         a, b = self.a, self.b
@@ -182,7 +179,3 @@ def _policy_places(path: Other) -> Iterator[tuple[str, Precision, str]]:
         ("backward", path.backward_precision, schedule_of(variant.backward).backward_places),
     )
     return chain.from_iterable(((way, each, place) for place in places) for way, each, places in ways)
-
-
-def _square(x: Tensor, goal: Tensor) -> float:
-    return float((x.double() - goal.double()).square().sum().nan_to_num(nan=torch.inf))

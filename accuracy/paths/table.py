@@ -40,13 +40,10 @@ def pairs(results: pd.DataFrame) -> pd.DataFrame:
     near = np.where(rows["drift_rel"] <= rows["drift_limit"], WITHIN, BEYOND)
     labels = np.where(rows["drift_differ"].fillna(1) == 0, EQUAL, near)
     found = rows.assign(
-        path_a=_paths(rows),
-        path_b=rows["against"].str.removeprefix("given:"),
-        label=np.where(measured, labels, ""),
-        nearer=np.where(measured, _nearer(rows, "a", "b"), ""),
-        error_a=rows["error_rel"],
+        path_a=_paths(rows), path_b=rows["against"].str.removeprefix("given:"), label=np.where(measured, labels, ""),
+        nearer=np.where(measured, _nearer(rows, "a", "b"), ""), error_a=rows["error_rel"],
         error_b=rows["drift_error_rel"],
-    )
+    )  # fmt: skip
     return found[list(COLUMNS)].reset_index(drop=True)
 
 
@@ -132,13 +129,12 @@ def places_text(found: pd.DataFrame) -> str:
 
 def _paths(rows: pd.DataFrame) -> list[str]:
     """Each row's own path, as `Other.text` has the other's."""
-    return [_path(row) for row in rows.to_dict("records")]
-
-
-def _path(row: fields.Row) -> str:
-    options, places, knobs = (pairs_of(row[name]) for name in ("options", "precision", "kernel_options"))
-    options |= {"sharding": row["sharding"]} if "fn" in options else {}
-    return path_text(row["variant"], options, places, row["world_size"], row["kernel"], knobs)
+    found = []
+    for row in rows.to_dict("records"):
+        options, places, knobs = (pairs_of(row[name]) for name in ("options", "precision", "kernel_options"))
+        options |= {"sharding": row["sharding"]} if "fn" in options else {}
+        found.append(path_text(row["variant"], options, places, row["world_size"], row["kernel"], knobs))
+    return found
 
 
 def _with_paths(found: pd.DataFrame, results: pd.DataFrame, *more: str) -> pd.DataFrame:

@@ -64,11 +64,17 @@ def attributions(results: pd.DataFrame) -> list[Attribution]:
         groups: dict[Any, pd.DataFrame] = dict(iter(same.groupby("_finer")))
         value = {frozenset(finer): float((each["error_rms"] ** 2).mean()) for finer, each in groups.items()}
         places = _places(value)
-        if places and tensor in ALL_TENSORS:
-            published = groups[frozenset()]
-            ratio = float((published["error_rel"] / published["single_device_rel"]).mean())
-            named = str(variant), str(dtype), int(str(size)), str(tensor)
-            found.append(Attribution(*named, *_shares(value, places, ratio), ratio))
+        if not places or tensor not in ALL_TENSORS:
+            continue
+        published, total = groups[frozenset()], value[frozenset()]
+        ratio = float((published["error_rel"] / published["single_device_rel"]).mean())
+        absolute = shapley(value, places) | {FINAL: value[frozenset(places)]}
+        beyond = total * (1 - 1 / ratio**2) if ratio > 1 else 0.0
+        own = {place: share for place, share in absolute.items() if place not in (KERNEL_PLACE, FINAL) and beyond > 0}
+        shares, excess = (
+            {x: share / by for x, share in part.items()} for part, by in ((absolute, total), (own, beyond))
+        )
+        found.append(Attribution(str(variant), str(dtype), int(str(size)), str(tensor), shares, excess, ratio))
     return sorted(found, key=lambda each: ALL_TENSORS.index(each.tensor))
 
 
@@ -88,14 +94,3 @@ def _places(value: dict[frozenset[str], float]) -> tuple[str, ...]:
         if len(names) > 1 and all(subset in value for subset in subsets):
             return tuple(names)
     return ()
-
-
-def _shares(
-    value: dict[frozenset[str], float], places: tuple[str, ...], ratio: float
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Of the whole, and of the excess. ratio: of the published policy to single device."""
-    total = value[frozenset()]
-    absolute = shapley(value, places) | {FINAL: value[frozenset(places)]}
-    beyond = total * (1 - 1 / ratio**2) if ratio > 1 else 0.0
-    own = {place: share for place, share in absolute.items() if place not in (KERNEL_PLACE, FINAL) and beyond > 0}
-    return {place: share / total for place, share in absolute.items()}, {x: share / beyond for x, share in own.items()}

@@ -17,7 +17,7 @@ from accuracy.core.probes import PROBES
 from accuracy.results.table import ALL_RANKS, FAILED, OK, TOO_FEW_RANKS
 from accuracy.verdict import inside
 from accuracy.verdict.evidence import INDEPENDENT, times_single_device
-from accuracy.verdict.facts import Facts, Row, Width
+from accuracy.verdict.facts import Facts, Width
 from accuracy.verdict.label import BUGS, LABELS, MISSING_RANKS, NONDETERMINISTIC, NOT_MEASURED, ONE_RANK, ROUNDING
 from accuracy.verdict.pattern import pattern_of
 from accuracy.verdict.proof import causes, with_proofs
@@ -172,14 +172,10 @@ def _trace(steps: pd.DataFrame) -> dict[str, Any]:
     found = steps["finding"].notna()
     findings, steps = steps[found], steps[~found]
     off = steps[~(steps["error_rel"] <= steps["band"]) | (steps["nonfinite"] > 0)]
-    first = _records(off.sort_values(["_way", "step", "rank", "_state"], kind="stable").head(1))
+    first = off.sort_values(["_way", "step", "rank", "_state"], kind="stable").head(1).to_dict("records")
     findings = findings.assign(
         _other=findings["case_id"] != next(iter(findings["case_id"]), ""),
         _kind=findings["finding"].map([*TRACED].index),
     )
-    account = _records(findings.sort_values(["_other", "_way", "_kind", "rank", "step"], kind="stable"))
-    return {"step": next(iter(first), None if steps.empty else {}), "account": account}
-
-
-def _records(rows: pd.DataFrame) -> tuple[Row, ...]:
-    return tuple(rows.to_dict("records"))
+    account = findings.sort_values(["_other", "_way", "_kind", "rank", "step"], kind="stable").to_dict("records")
+    return {"step": next(iter(first), None if steps.empty else {}), "account": tuple(account)}

@@ -147,7 +147,8 @@ class Evidence:
     def by_inputs(self) -> list[tuple[str, Rows, Rows]]:
         """(inputs, rows over all ranks, rows of each rank) for every ordinary distribution."""
         together, ranks = self.all_ranks.by(*_INPUTS), self.each_rank.by(*_INPUTS)
-        return [(str(key[0]), together[key], ranks.get(key, self.each_rank.none)) for key in sorted(together)]
+        none = Rows(self.each_rank.columns, self.each_rank.index[:0])
+        return [(str(key[0]), together[key], ranks.get(key, none)) for key in sorted(together)]
 
 
 def extent(setting: Mapping[str, Any], tensor: str, ranks: np.ndarray) -> tuple[np.ndarray, float]:
@@ -162,13 +163,18 @@ def gather(results: pd.DataFrame) -> list[Evidence]:
     """Every tensor of every subject of the table, in the table's order; a subject without numbers has them too."""
     table = results.assign(against=results["against"].fillna(""))  # older tables have none, groups lose what is null
     table = table.assign(subject=combinations(table, SUBJECT), setting=combinations(table, _SETTING))
-    columns = columns_of(table) | {"lse_rms": _lse_rms(table)}
+    lse = table[(table["tensor"] == "lse") & (table["rank"] == ALL_RANKS)].drop_duplicates("case_id")
+    lse_rms = table["case_id"].map(lse.set_index("case_id")["reference_rms"])  # of each row's case; NaN: there is none
+    columns = columns_of(table) | {"lse_rms": lse_rms.to_numpy("float64")}
     none = Rows(columns, np.empty(0, int))
     numbers = table["tensor"].notna() & table["error_rel"].notna()
     probing, everywhere = table["inputs"].isin(list(PROBES)), table["rank"] == ALL_RANKS
     complete = table[list(SUBJECT)].notna().all(axis=1)
     shared = table[[*_SETTING, "world_size"]].notna().all(axis=1)
-    new = numbers & ~_drawn_before(table)
+    # Probes whose inputs ignore the seed, and cases that two grids have, tell nothing new: another seed with the same
+    # reference and the same errors, to the last bit, is no other draw.
+    draw = ["reference_rms", "error_rms", "error_max", "error_bias"]
+    new = numbers & ~table.duplicated(["subject", *_INPUTS, "tensor", "rank", *draw])
     ordinary = new & ~probing
     family, own = ["setting", "world_size", "tensor"], ["subject", "tensor"]
 
@@ -193,35 +199,15 @@ def gather(results: pd.DataFrame) -> list[Evidence]:
         of_schedule = {tensor: _same_kernel(rungs.get((*schedule, tensor), {}), named) for tensor in ALL_TENSORS}
         found += [
             Evidence(
-                key=named,
-                tensor=tensor,
-                all_ranks=together[subject, tensor],
-                each_rank=ranks[subject, tensor],
-                probes=probes[subject, tensor],
-                rungs=of_schedule[tensor],
-                reruns=reruns[(*schedule, tensor)],
-                failures=_reasons(bare[subject].where(failed)),
-                unsupported=_reasons(bare[subject].where(~failed)),
-                out_rungs=of_schedule["out"],
-                on_one_rank=together[on_one_rank, tensor],
+                key=named, tensor=tensor, all_ranks=together[subject, tensor], each_rank=ranks[subject, tensor],
+                probes=probes[subject, tensor], rungs=of_schedule[tensor], reruns=reruns[(*schedule, tensor)],
+                failures=_reasons(bare[subject].where(failed)), unsupported=_reasons(bare[subject].where(~failed)),
+                out_rungs=of_schedule["out"], on_one_rank=together[on_one_rank, tensor],
             )
             for tensor in ALL_TENSORS
             if tensor != "dsink" or len(together[subject, tensor])  # a problem without sinks has no dsink
-        ]
+        ]  # fmt: skip
     return found
-
-
-def _drawn_before(table: pd.DataFrame) -> pd.Series:
-    """Rows that tell nothing new: probes whose inputs ignore the seed, and cases that two grids have. Another seed with
-    the same reference and the same errors, to the last bit, is no other draw."""
-    draw = ["reference_rms", "error_rms", "error_max", "error_bias"]
-    return table.duplicated(["subject", *_INPUTS, "tensor", "rank", *draw])
-
-
-def _lse_rms(table: pd.DataFrame) -> np.ndarray:
-    """The root mean square of lse in each row's case; NaN where there is none."""
-    lse = table[(table["tensor"] == "lse") & (table["rank"] == ALL_RANKS)].drop_duplicates("case_id")
-    return table["case_id"].map(lse.set_index("case_id")["reference_rms"]).to_numpy("float64")
 
 
 def _reasons(rows: Rows) -> tuple[str, ...]:
@@ -240,7 +226,8 @@ def _rungs(rows: pd.DataFrame, family: list[str]) -> dict[tuple[Any, ...], dict[
     lonely = ~shared.groupby([rows[name] for name in (*drawn[:-1], "dtype")], sort=False).transform("any")
     rows = rows[shared | lonely]
     logs = rows.assign(
-        _level=_log(rows["error_rel"]), _single_device=_log(rows[["single_device_rel", "floor_rel"]].max(axis=1)),
+        _level=np.log(rows["error_rel"].clip(lower=5e-324)),
+        _single_device=np.log(rows[["single_device_rel", "floor_rel"]].max(axis=1).clip(lower=5e-324)),
         _bits=rows["significand_bits"], _outward=rows["error_outward"] / rows["error_rms"], _struck=share_struck(rows),
     )  # fmt: skip
     how = {"_level": "mean", "_single_device": "mean", "_bits": "max", "_outward": "mean", "_struck": "mean"}
@@ -262,10 +249,6 @@ def _same_kernel(rungs: dict[tuple[str, ...], Rung], key: dict[str, Any]) -> dic
             if (tuple(kernel) == subject) == own and (own or not unit_roundoff(*map(str, kernel))):
                 chosen.setdefault(dtype, {})[inputs] = rung
     return chosen
-
-
-def _log(values: pd.Series) -> pd.Series:
-    return np.log(values.clip(lower=5e-324))
 
 
 def times_single_device(rows: Rows | pd.DataFrame) -> Any:

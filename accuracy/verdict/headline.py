@@ -33,7 +33,7 @@ def headline(found: Sequence[Facts], worst: Worst | None, judged: Sequence[str],
     ranks that were measured."""
     if first := blamed(found):
         of_kernel = f" with kernel {worst.kernel}" if worst and worst.alone and first.variant == "single_device" else ""
-        return f"{first.variant}{of_kernel}: {words.what(first)}. {_cell(worst, first)}".strip()
+        return f"{first.variant}{of_kernel}: {words.what(first)}. {_cell(worst, first) if worst else ''}".strip()
     if worst is None:
         return "No case has a finite ratio to single device."
     missing = next((each.missing_sizes for each in found if each.label == MISSING_RANKS), {})
@@ -53,9 +53,7 @@ def times(value: float) -> str:
     return plain(value) if math.isfinite(value) else "infinitely many"
 
 
-def _cell(worst: Worst | None, first: Facts) -> str:
-    if worst is None:
-        return ""
+def _cell(worst: Worst, first: Facts) -> str:
     at = f"in {worst.dtype} at {count(worst.world_size, 'rank')}"
     if first.label == INVALID:
         return f"Seen in {worst.tensor} {at}."

@@ -45,7 +45,8 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
     wrong = _leading(judged)
     leads = ROUNDING if wrong.empty else str(wrong["label"].iloc[0])
     wrong = judged[judged["_problem"] == 0] if wrong.empty else wrong
-    first = wrong.loc[_most_telling(wrong)]
+    size = [float(numbers.get("repeats_size", 0)) for numbers in wrong["numbers"]]
+    first = wrong.assign(_size=size).sort_values(["_size", "world_size"], kind="stable").iloc[-1]  # the most telling
     numbers = {key: value for each in wrong["numbers"] for key, value in each.items()} | first["numbers"]
     tensors = _tensors(wrong)
     found = {"leads": leads, "finding": str(first["finding"]), "numbers": numbers, "tensors": tensors}
@@ -63,10 +64,11 @@ def pattern_of(verdicts: pd.DataFrame, results: pd.DataFrame) -> dict[str, Any]:
     off = _profile(rows, tensors[0], dtypes[-1], size, shown)
     forward = wrong[wrong["tensor"].isin({*FORWARD} & {*tensors} or tensors)]
     of_tensors = here[here["tensor"].isin(tensors) & here["dtype"].isin(tried)]
-    others_here = _others(here, tensors)
+    bugs, every_bug = (each[each["label"].isin(BUGS)] for each in (here, verdicts))
+    others_here, floors = _tensors_but(bugs, *tensors), (here["label"] == PRECISION_FLOOR) & ~here["_healthy"]
     return found | _conditions(judged, wrong) | {
-        "others": _others(verdicts, tensors) if leads == NONDETERMINISTIC else others_here,
-        "coarser": _coarser(here, (*tensors, *others_here, "delta")),
+        "others": _tensors_but(every_bug, *tensors) if leads == NONDETERMINISTIC else others_here,
+        "coarser": _tensors_but(here[floors], *tensors, *others_here) if len(bugs) else (),
         "sound_dtypes": _by_precision({*of_tensors["dtype"]} - {*of_tensors.loc[~of_tensors["_healthy"], "dtype"]}),
         "only_dtypes": tried if tried != measured or len(tried) == 1 else (),
         "floors": _floors(forward),
@@ -105,12 +107,6 @@ def _leading(judged: pd.DataFrame) -> pd.DataFrame:
     return wrong[(order[same] == first[same]).all(axis=1)]
 
 
-def _most_telling(wrong: pd.DataFrame) -> Any:
-    """The verdict whose numbers are reported: what differs most between runs, then what has the most ranks."""
-    size = [float(numbers.get("repeats_size", 0)) for numbers in wrong["numbers"]]
-    return wrong.assign(_size=size).sort_values(["_size", "world_size"], kind="stable").index[-1]
-
-
 def _numbers(results: pd.DataFrame, problem: pd.Series) -> pd.DataFrame:
     """The rows with numbers of one problem, but for inputs whose answer is known."""
     chosen = results["tensor"].notna() & results["error_rel"].notna() & ~results["inputs"].isin(list(PROBES))
@@ -132,15 +128,9 @@ def _by_precision(dtypes: Iterable[Any]) -> tuple[str, ...]:
     return tuple(sorted(set(map(str, dtypes)), key=lambda dtype: (DTYPES[dtype].precision, dtype)))
 
 
-def _others(judged: pd.DataFrame, tensors: tuple[str, ...]) -> tuple[str, ...]:
-    """Further tensors with any bug; delta is out's."""
-    return tuple(name for name in _tensors(judged[judged["label"].isin(BUGS)]) if name not in (*tensors, "delta"))
-
-
-def _coarser(judged: pd.DataFrame, named: tuple[str, ...]) -> tuple[str, ...]:
-    """Beside a bug, the tensors that only stop getting better at a coarser dtype."""
-    floors = _tensors(judged[(judged["label"] == PRECISION_FLOOR) & ~judged["_healthy"]])
-    return tuple(name for name in floors if name not in named) if judged["label"].isin(BUGS).any() else ()
+def _tensors_but(verdicts: pd.DataFrame, *named: str) -> tuple[str, ...]:
+    """The tensors of some verdicts, but for those named and delta, which is out's."""
+    return tuple(name for name in _tensors(verdicts) if name not in (*named, "delta"))
 
 
 def _floors(wrong: pd.DataFrame) -> dict[str, tuple[str, ...]]:
@@ -167,9 +157,7 @@ def _profile(rows: pd.DataFrame, tensor: str, dtype: str, size: int, inputs: tup
 
 def _trend(errors: pd.Series) -> str:
     """Whether every step over at least three ranks goes the same way."""
-    if len(errors) < 3 or not np.isfinite(errors).all():
-        return ""
-    steps = np.diff(errors.to_numpy())
+    steps = np.diff(errors.to_numpy()) if len(errors) > 2 and np.isfinite(errors).all() else np.zeros(1)
     return "growing" if (steps > 0).all() else "falling" if (steps < 0).all() else ""
 
 

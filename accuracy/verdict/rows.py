@@ -31,11 +31,6 @@ class Rows:
     def __getitem__(self, name: str) -> np.ndarray:
         return self.columns[name][self.index]
 
-    @property
-    def none(self) -> "Rows":
-        """No rows of the same table."""
-        return Rows(self.columns, self.index[:0])
-
     def where(self, chosen: np.ndarray) -> "Rows":
         """The rows for which a boolean array is true."""
         return Rows(self.columns, self.index[chosen])
@@ -81,9 +76,8 @@ def combinations(table: pd.DataFrame, names: Iterable[str]) -> np.ndarray:
 
 def mean(values: np.ndarray) -> float:
     """Mean of the present values; NaN where there is none."""
-    present = ~np.isnan(values)
-    count = np.count_nonzero(present)
-    return float((values.sum() if count == len(values) else np.nansum(values)) / count) if count else math.nan
+    values = values[~np.isnan(values)]
+    return float(values.mean()) if len(values) else math.nan
 
 
 def present(values: np.ndarray) -> np.ndarray:

@@ -64,18 +64,19 @@ class Attention:
         return self.stages[stage](x) if stage in self.stages else x
 
     @cached_property
-    def _capped(self) -> tuple[Tensor, Tensor | None]:
-        """Scores and the slope of the cap."""
-        scores = self._through("scores", torch.einsum("bhqd,bhkd->bhqk", self.q, self.k[:, self.heads]) * self.scale)
-        if self.softcap is None:
-            return scores, None
-        ratio = torch.tanh(scores / self.softcap)
-        return ratio * self.softcap, 1 - ratio.square()
+    def _plain_scores(self) -> Tensor:
+        return self._through("scores", torch.einsum("bhqd,bhkd->bhqk", self.q, self.k[:, self.heads]) * self.scale)
 
-    @property
+    @cached_property
     def scores(self) -> Tensor:
-        """(B, H, Sq, S), of hidden pairs too."""
-        return self._capped[0]
+        """(B, H, Sq, S), capped, of hidden pairs too."""
+        plain, cap = self._plain_scores, self.softcap
+        return plain if cap is None else torch.tanh(plain / cap) * cap
+
+    @cached_property
+    def slope_of_cap(self) -> Tensor | None:
+        """(B, H, Sq, S), of the capped scores by the plain ones; None where nothing is capped."""
+        return None if self.softcap is None else 1 - torch.tanh(self._plain_scores / self.softcap).square()
 
     @property
     def _visible(self) -> Tensor:
@@ -135,7 +136,7 @@ class Attention:
     def ds(self) -> Tensor:
         """(B, H, Sq, S), of the scores before the scale."""
         slope = self.backward_weights * (self.dp - self.delta[..., None])
-        return self._through("ds", slope if self._capped[1] is None else slope * self._capped[1])
+        return self._through("ds", slope if self.slope_of_cap is None else slope * self.slope_of_cap)
 
     @cached_property
     def dq(self) -> Tensor:
@@ -162,11 +163,6 @@ class Attention:
     def tensor(self, name: str) -> Tensor:
         """A result by name in token layout: (B, S, heads, D), lse (B, S, H)."""
         return getattr(self, name).transpose(1, 2)
-
-    @property
-    def slope_of_cap(self) -> Tensor | None:
-        """(B, H, Sq, S), of the capped scores by the plain ones; None where nothing is capped."""
-        return self._capped[1]
 
     @property
     def finite(self) -> bool:

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from accuracy.explain.hypothesis.attention import Attention, Stage
-from accuracy.explain.hypothesis.base import BACKWARD, Asked, Hypothesis, Predicts, altered, gradients_of
+from accuracy.explain.hypothesis.base import BACKWARD, Asked, Hypothesis, Predicts, altered, gradients_of, head_first
 
 CLOSE = 1e-6  # relative: a value as near as this is the right one
 
@@ -18,17 +19,22 @@ def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
         yield from _forward(asked)
     if not set(asked.wrong) & set(BACKWARD):
         return
-    yield from _lse_of(asked)
-    yield from _delta_of(asked)
-    right, transposed = asked.reference, asked.on_ranks(read_transposed)
+    right, transposed = asked.reference, read_transposed(asked)
     scale, dim = asked.case.problem.softmax_scale, right.q.shape[-1]
+    for word, lse in {
+        "1/ln 2 times its value": right.lse / math.log(2), "ln 2 times its value": right.lse * math.log(2),
+        "its value of (B, S, H) read as (B, H, S)": transposed(right.lse), "0": torch.zeros_like(right.lse),
+    }.items():  # fmt: skip
+        cause = f"the backward takes {word} for lse"
+        yield Hypothesis(f"lse {word} (backward)", cause, gradients_of(right.but(saved=(right.out, lse))))
+    yield from _delta_of(asked)
     one: dict[str, dict[str, Stage]] = {
         "delta is missing": {"delta": torch.zeros_like},
         "delta has the wrong sign": {"delta": torch.neg},
         "delta is counted twice": {"delta": lambda x: 2 * x},
         "delta is scaled by the softmax scale": {"delta": lambda x: x * scale},
         "delta is the mean over D, not the sum": {"delta": lambda x: x / dim},
-        "delta is of (B, S, H) read as (B, H, S)": {"delta": lambda x: transposed(x[..., None]).squeeze(-1)},
+        "delta is of (B, S, H) read as (B, H, S)": {"delta": transposed},
         "P is not normalised": {"backward_weights": lambda x: x * right.lse.exp()[..., None]},
         "P is P squared": {"backward_weights": torch.square},
     }
@@ -36,20 +42,8 @@ def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
         for word, stages in one.items():
             yield Hypothesis(word, f"{word}{base}", gradients_of(attention.with_stages(**stages)))
         if attention.slope_of_cap is not None:
-            changed = gradients_of(attention.with_stages(ds=_divided_by(attention.slope_of_cap)))
+            changed = gradients_of(attention.with_stages(ds=partial(torch.div, other=attention.slope_of_cap)))
             yield Hypothesis("no slope of the softcap", f"the slope of the softcap is missing{base}", changed)
-
-
-def _lse_of(asked: Asked) -> Iterator[Hypothesis]:
-    """What the backward takes for lse."""
-    right, transposed = asked.reference, asked.on_ranks(read_transposed)
-    for word, lse in {
-        "1/ln 2 times its value": right.lse / math.log(2), "ln 2 times its value": right.lse * math.log(2),
-        "its value of (B, S, H) read as (B, H, S)": transposed(right.lse[..., None]).squeeze(-1),
-        "0": torch.zeros_like(right.lse),
-    }.items():  # fmt: skip
-        cause = f"the backward takes {word} for lse"
-        yield Hypothesis(f"lse {word} (backward)", cause, gradients_of(right.but(saved=(right.out, lse))))
 
 
 def _forward(asked: Asked) -> Iterator[Hypothesis]:
@@ -89,14 +83,14 @@ def _delta_of(asked: Asked) -> Iterator[Hypothesis]:
             yield Hypothesis(f"delta of {word}", f"delta is that of {word}{base}", gradients_of(changed))
 
 
-def _divided_by(slope: Tensor) -> Stage:
-    return lambda x: x / slope
+def read_transposed(asked: Asked) -> Stage:
+    """Return what makes of (B, H, S[, 1]) what ranks have that take the memory of (B, S, H) for that of (B, H, S)."""
 
+    def move(shards: Tensor) -> Tensor:
+        ranks, batch, length, heads, *rest = shards.shape
+        return shards.contiguous().view(ranks, batch, heads, length, *rest).transpose(2, 3)
 
-def read_transposed(shards: Tensor) -> Tensor:
-    """Stacked shards (W, B, S, H, 1) whose memory is taken for that of (W, B, H, S)."""
-    ranks, batch, length, heads = shards.shape[:4]
-    return shards.contiguous().view(ranks, batch, heads, length, 1).transpose(2, 3)
+    return head_first(asked.on_shards(move))
 
 
 def saved_values(asked: Asked) -> Iterator[Hypothesis]:

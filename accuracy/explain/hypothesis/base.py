@@ -4,12 +4,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-import torch
 from torch import Tensor
 
 from accuracy.core.case import Case
 from accuracy.explain.hypothesis.attention import MOST_SCORES, Attention, Stage
-from accuracy.results.table import FOLLOWS
 from accuracy.runtime.sharding import cut, join, token_map
 
 FORWARD, BACKWARD = ("out", "lse"), ("dq", "dk", "dv")
@@ -77,14 +75,8 @@ class Asked:
     @cached_property
     def owners(self) -> tuple[Tensor, Tensor]:
         """The rank of every query (Sq,) and of every key (S,)."""
-        return _owners(self.tokens), _owners(self.keys)
-
-    @cached_property
-    def causal_order(self) -> Tensor:
-        """(Sq, S), the key's position less the query's."""
-        problem = self.case.problem
-        position = torch.arange(problem.queries) + problem.query_offset
-        return torch.arange(problem.seqlen)[None] - position[:, None]
+        queries, keys = (tokens.flatten().argsort() // tokens.shape[1] for tokens in (self.tokens, self.keys))
+        return queries, keys
 
     @cached_property
     def bases(self) -> list[tuple[str, Attention]]:
@@ -104,13 +96,14 @@ class Asked:
         """The inverse of `shards`."""
         return join(shards, self.case.variant.sharding)
 
-    def on_ranks(self, change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """A change of stacked shards (W, B, S/W, heads, D) as one of a head-first tensor (B, heads, S, D)."""
+    def on_shards(self, move: Stage) -> Stage:
+        """A move of stacked shards (W, B, S/W, heads, D) as one of a tensor (B, S, heads, D)."""
+        return lambda x: self.joined(move(self.shards(x)))
 
-        def changed(x: Tensor) -> Tensor:
-            return self.joined(change(self.shards(x.transpose(1, 2)))).transpose(1, 2)
-
-        return changed
+    def gradients(self) -> Iterator[tuple[str, str, Attention]]:
+        """Each wrong gradient with each base: (name, base, attention)."""
+        for word, base in self.bases:
+            yield from ((name, word, base) for name in BACKWARD if name in self.wrong)
 
     def finals(self) -> Iterator[tuple[str, str, Tensor]]:
         """Each tensor as it would be if nothing but its last step were wrong: (name, base, tensor)."""
@@ -118,10 +111,9 @@ class Asked:
             yield from ((name, word, base.tensor(name)) for name in self.wrong if not word or name in BACKWARD)
 
 
-def follows(asked: Asked) -> Hypothesis:
-    """Nothing else is wrong: gradients are those of the out and lse that were returned."""
-    cause = "the gradients are what a correct backward makes of the returned out and lse"
-    return Hypothesis(FOLLOWS, cause, gradients_of(asked.bases[-1][1]))
+def head_first(move: Stage) -> Stage:
+    """A move of a tensor in token layout as one of a head-first tensor."""
+    return lambda x: move(x.transpose(1, 2)).transpose(1, 2)
 
 
 def altered(
@@ -165,7 +157,3 @@ def moving(move: Stage, *names: str) -> Change:
 def staging(**stages: Stage) -> Change:
     """An attention with other stages."""
     return lambda attention: attention.with_stages(**stages)
-
-
-def _owners(tokens: Tensor) -> Tensor:
-    return tokens.flatten().argsort() // tokens.shape[1]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from accuracy.explain.hypothesis.attention import Attention
-from accuracy.explain.hypothesis.base import BACKWARD, FORWARD, Asked, Hypothesis, tensors_of
+from accuracy.explain.hypothesis.base import FORWARD, Asked, Hypothesis, tensors_of
 
 WHOLE = 1e-3  # a coefficient as near as this to a whole number is one
 MOST_PARTS = 8  # shards: the square of it blocks are fitted
@@ -22,10 +22,8 @@ def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
     """Own blocks alone, then any block at another's place."""
     if asked.size < 2 or asked.case.problem.queries != asked.case.problem.seqlen:
         return
-    for base, attention in asked.bases:
-        for name in BACKWARD:
-            if name in asked.wrong:
-                yield from _of_gradient(asked, name, attention, base)
+    for name, base, attention in asked.gradients():
+        yield from _of_gradient(asked, name, attention, base)
     if set(asked.wrong) & set(FORWARD):
         yield from _of_forward(asked)
 
@@ -78,12 +76,10 @@ def _stale(asked: Asked, name: str, sums: Tensor, base: str) -> Iterator[Hypothe
                 visited = [source for source in sources if sums[rank, source].any()]
                 for hop, source in enumerate(visited):
                     before, block = sums[rank, visited[: hop + 1]].sum(0), sums[rank, source]
-                    if name != "dq":
-                        made[source] += before if lasts == "all" else block
-                    elif lasts == "all":
-                        made[rank] += before
-                    else:
+                    if name == "dq" and lasts == "last":
                         made[rank] = block * (2 if len(visited) > 1 else 1)
+                    else:
+                        made[rank if name == "dq" else source] += before if lasts == "all" else block
             predicts, parameter = {name: asked.joined(made.view_as(like))}, f"keys of rank {direction} next"
             yield Hypothesis(f"stale: {lasts}", f"{name} is made in {word}{base}", predicts, parameter)
 
@@ -91,17 +87,15 @@ def _stale(asked: Asked, name: str, sums: Tensor, base: str) -> Iterator[Hypothe
 def contributions(asked: Asked, name: str, attention: Attention) -> Tensor:
     """(W, W, n), by query rank and key rank: what a block adds to dq of the one, or to dk or dv of the other."""
     found = []
+    weights = attention.backward_weights if name == "dv" else attention.ds
+    other, scale = (attention.dout, 1.0) if name == "dv" else (attention.q, attention.scale)
     for rows in asked.tokens:
         for keys in asked.keys:
-            if name == "dv":
-                weights = attention.backward_weights[:, :, rows][..., keys]
-                block = attention.over_group("", weights.transpose(-1, -2) @ attention.dout[:, :, rows])
+            here = weights[:, :, rows][..., keys]
+            if name == "dq":
+                block = here @ attention.k[:, attention.heads][:, :, keys] * scale
             else:
-                ds = attention.ds[:, :, rows][..., keys]
-                if name == "dq":
-                    block = ds @ attention.k[:, attention.heads][:, :, keys] * attention.scale
-                else:
-                    block = attention.over_group("", ds.transpose(-1, -2) @ attention.q[:, :, rows] * attention.scale)
+                block = attention.over_group("", here.transpose(-1, -2) @ other[:, :, rows] * scale)
             found.append(block.transpose(1, 2).flatten())
     return torch.stack(found).unflatten(0, (asked.size, asked.size))
 
@@ -124,10 +118,8 @@ def _in_words(counts: Tensor, expected: Tensor, off: list[list[int]]) -> str:
         value, right = float(counts[rank, i, j]), float(expected[rank, i, j])
         times = "" if value == 1 else " twice" if value == 2 else f" {value:.4g} times"
         pair = f"the block of queries of rank {i} and keys of rank {j}"
-        if right == 0:
-            named.append(f"adds {pair} on rank {rank}{times}")
-        else:
-            named.append(f"misses {pair}" if value == 0 else f"counts {pair}{times}")
+        counted = f"misses {pair}" if value == 0 else f"counts {pair}{times}"
+        named.append(counted if right else f"adds {pair} on rank {rank}{times}")
     more = len(off) - len(named)
     rest = f", and {more} more block{'s' if more > 1 else ''} wrongly" if more else ""
     return ", ".join(named) + rest
@@ -153,14 +145,12 @@ def _of_forward(asked: Asked) -> Iterator[Hypothesis]:
         else:
             off = top - returned["out"][:, :, rows] * bottom
             fitted[rank] = _null(off.flatten(1), bottom.flatten(1).any(1))
-    if not fitted.isfinite().all():
-        return
     visible = torch.stack([(sums[:, :, :, rows].flatten(1) > 0).any(1) for rows in asked.tokens]).double()
     whole = _whole(fitted)
     off_pairs = ((whole != visible) & (visible > 0)).nonzero().tolist()
     queries, owners = asked.owners
     changed = reference.but(counts=reference.counts * whole[queries][:, owners])
-    if off_pairs and changed.finite:
+    if fitted.isfinite().all() and off_pairs and changed.finite:
         counts, expected = (x[:, None] * torch.eye(size)[:, :, None] for x in (whole, visible))
         cause = f"the softmax {_in_words(counts, expected, [[i, i, j] for i, j in off_pairs])}"
         yield Hypothesis("blocks (own)", cause, tensors_of(changed), f"{len(off_pairs)} blocks", len(off_pairs))
@@ -169,10 +159,8 @@ def _of_forward(asked: Asked) -> Iterator[Hypothesis]:
 def _null(off: Tensor, present: Tensor) -> Tensor:
     """Coefficients, up to a common factor, whose sum of `off` (W, n) is nearest zero: most of them are 1."""
     solved = torch.zeros(len(off), dtype=torch.float64)
-    use = present.nonzero().flatten()
-    if len(use):
-        _, _, right = torch.linalg.svd(off[use].T, full_matrices=False)
+    if present.any():
+        _, _, right = torch.linalg.svd(off[present].T, full_matrices=False)
         least = right[-1]
-        large = least[least.abs() > 1e-3 * least.abs().max()]
-        solved[use] = least / large.median()
+        solved[present] = least / least[least.abs() > 1e-3 * least.abs().max()].median()
     return solved

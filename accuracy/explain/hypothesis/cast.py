@@ -5,8 +5,8 @@ A format's own rounding is no fault.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,11 +44,7 @@ def _coarser(asked: Asked) -> Iterator[tuple[str, Stage]]:
     for form in FORMATS.values():
         if form.precision < FORMATS[asked.case.dtype].precision:
             dtype = getattr(torch, form.name)
-            yield form.name, partial(_there_and_back, dtype=dtype)
-
-
-def _there_and_back(x: Tensor, dtype: torch.dtype) -> Tensor:
-    return x.to(dtype).double()
+            yield form.name, lambda x, dtype=dtype: x.to(dtype).double()
 
 
 def of_stages(asked: Asked) -> Iterator[Hypothesis]:
@@ -76,16 +72,15 @@ def _eight_bits(asked: Asked) -> Iterator[Hypothesis]:
     """Inputs in 8 bits, as inference keeps keys and values: divided by a scale, which is what their largest value has
     to the format's; in float32, which is what such code is written in, or in the case's own precision."""
     arithmetic = {", in float32": torch.float32, "": torch.float64}
-    for (dtype, form), share, inputs in product(INPUT_FORMATS.items(), SHARES, CACHED):
-        policy = quantisation.Policy(granularity=share)
-        for suffix, precision in arithmetic.items():
-            cause = f"{INPUTS[inputs]} cast to {dtype} with a scale a {share}"
-            change = moving(partial(_quantised, form=form, policy=policy, precision=precision), *inputs)
-            yield from altered(asked, f"cast of {' and '.join(inputs)}", cause, change, f"{dtype}, {share}{suffix}")
+    kinds = product(INPUT_FORMATS.items(), SHARES, CACHED, arithmetic.items())
+    for (dtype, form), share, inputs, (suffix, precision) in kinds:
 
+        def to(x: Tensor, how: tuple[Any, ...] = (precision, form, quantisation.Policy(granularity=share))) -> Tensor:
+            return quantise(x.to(how[0]), *how[1:]).double()
 
-def _quantised(x: Tensor, form: str, policy: quantisation.Policy, precision: torch.dtype) -> Tensor:
-    return quantise(x.to(precision), form, policy).double()
+        cause = f"{INPUTS[inputs]} cast to {dtype} with a scale a {share}"
+        name, parameter = f"cast of {' and '.join(inputs)}", f"{dtype}, {share}{suffix}"
+        yield from altered(asked, name, cause, moving(to, *inputs), parameter)
 
 
 def between_blocks(asked: Asked) -> Iterator[Hypothesis]:
@@ -96,10 +91,8 @@ def between_blocks(asked: Asked) -> Iterator[Hypothesis]:
         yield from _wire(asked, form, to)
         if set(asked.wrong) & set(FORWARD):
             yield from _merges(asked, form, to)
-        for base, attention in asked.bases:
-            for name in BACKWARD:
-                if name in asked.wrong:
-                    yield from _sums(asked, name, attention, base, form, to)
+        for name, base, attention in asked.gradients():
+            yield from _sums(asked, name, attention, base, form, to)
 
 
 def _wire(asked: Asked, form: str, to: Stage) -> Iterator[Hypothesis]:
@@ -149,15 +142,11 @@ def _merges(asked: Asked, form: str, to: Stage) -> Iterator[Hypothesis]:
 
         return formula
 
-    formulas = {
-        ("the running out", "is"): running(True, False),
-        ("the running lse", "is"): running(False, True),
-        ("the running out and lse", "are"): running(True, True),
-    }
+    formulas = {"out is": running(True, False), "lse is": running(False, True), "out and lse are": running(True, True)}
     for order, sources in towards.items():
-        for (word, verb), formula in formulas.items():
-            cause = f"{word} {verb} cast to {form}"
-            yield merged(asked, plain, f"cast of {word}", cause, sources, f"{form}, {order}", formula)
+        for words, formula in formulas.items():
+            name, cause = f"cast of the running {words.rsplit(' ', 1)[0]}", f"the running {words} cast to {form}"
+            yield merged(asked, plain, name, cause, sources, f"{form}, {order}", formula)
 
 
 def _sums(asked: Asked, name: str, attention: Attention, base: str, form: str, to: Stage) -> Iterator[Hypothesis]:

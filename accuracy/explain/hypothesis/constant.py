@@ -14,25 +14,22 @@ STEPS = 8  # of Gauss and Newton
 def factors(asked: Asked) -> Iterator[Hypothesis]:
     """A constant factor or summand on a tensor, on all ranks or another one on each, by least squares; taken for a
     known constant where it is within rounding of one."""
+    known = constants(asked)
     for name, base, right in asked.finals():
         x, limit = asked.returned[name], asked.expected[name]
         if not right.isfinite().all():
             continue
-        yield from _factor(asked, name, x, right, limit, base)
+        fitted = _slope(x, right)
+        for word, value in known.items():
+            if _near(fitted, value, limit):
+                text = "zero" if value == 0 else f"{word} times what it should be"
+                yield Hypothesis("a constant factor", f"{name} is {text}{base}", {name: value * right}, word)
+        cause = f"{name} is {fitted:.10g} times what it should be{base}"
+        yield Hypothesis("a constant factor", cause, {name: fitted * right}, f"{fitted:.10g}", freedom=1)
         if name == "lse":
             yield from _summand(asked, x, right, limit)
         if asked.size > 1:
-            yield _of_ranks(asked, name, x, right, limit, base)
-
-
-def _factor(asked: Asked, name: str, x: Tensor, right: Tensor, limit: float, base: str) -> Iterator[Hypothesis]:
-    fitted = _slope(x, right)
-    for word, value in constants(asked).items():
-        if _near(fitted, value, limit):
-            text = "zero" if value == 0 else f"{word} times what it should be"
-            yield Hypothesis("a constant factor", f"{name} is {text}{base}", {name: value * right}, word)
-    cause = f"{name} is {fitted:.10g} times what it should be{base}"
-    yield Hypothesis("a constant factor", cause, {name: fitted * right}, f"{fitted:.10g}", freedom=1)
+            yield _of_ranks(asked, name, x, right, {"1": 1.0, **known}, base)
 
 
 def _summand(asked: Asked, x: Tensor, right: Tensor, limit: float) -> Iterator[Hypothesis]:
@@ -48,11 +45,12 @@ def _summand(asked: Asked, x: Tensor, right: Tensor, limit: float) -> Iterator[H
     yield Hypothesis("a constant added", cause, {"lse": right + added}, f"{added:.10g}", freedom=1)
 
 
-def _of_ranks(asked: Asked, name: str, x: Tensor, right: Tensor, limit: float, base: str) -> Hypothesis:
+def _of_ranks(asked: Asked, name: str, x: Tensor, right: Tensor, known: dict[str, float], base: str) -> Hypothesis:
     """Another factor on each rank: right ranks have 1."""
-    shards = asked.shards(right)
-    fitted = (_slope(of_rank, each) for of_rank, each in zip(asked.shards(x), shards, strict=True))
-    factors = [_known(asked, value, limit) for value in fitted]
+    shards, limit = asked.shards(right), asked.expected[name]
+    fitted = [_slope(of_rank, each) for of_rank, each in zip(asked.shards(x), shards, strict=True)]
+    near = ([pair for pair in known.items() if _near(value, pair[1], limit)] for value in fitted)
+    factors = [(*found, (f"{value:.10g}", value))[0] for found, value in zip(near, fitted, strict=True)]
     values = torch.tensor([value for _, value in factors], dtype=torch.float64)
     off = [rank for rank, value in enumerate(values.tolist()) if value != 1]
     each = ", ".join(f"{factors[rank][0]} on rank {rank}" for rank in off)
@@ -64,11 +62,6 @@ def _of_ranks(asked: Asked, name: str, x: Tensor, right: Tensor, limit: float, b
 
 def _near(fitted: float, value: float, limit: float) -> bool:
     return abs(fitted - value) <= 3 * limit * max(1.0, abs(value))
-
-
-def _known(asked: Asked, fitted: float, limit: float) -> tuple[str, float]:
-    known = {"1": 1.0, **constants(asked)}
-    return next(((word, x) for word, x in known.items() if _near(fitted, x, limit)), (f"{fitted:.10g}", fitted))
 
 
 def constants(asked: Asked) -> dict[str, float]:

@@ -24,14 +24,15 @@ def masks(asked: Asked) -> Iterator[Hypothesis]:
 
 
 def _others(asked: Asked) -> Iterator[tuple[str, Tensor]]:
-    problem, right, offset = asked.case.problem, asked.reference.counts, asked.causal_order
+    problem, right = asked.case.problem, asked.reference.counts
+    offset = torch.arange(problem.seqlen)[None] - torch.arange(problem.queries)[:, None] - problem.query_offset
     queries, keys = asked.owners
     same = queries[:, None] == keys[None]
     yield from _other_problems(problem)
     if problem.causal:
         yield "a query does not see its own position", right * (offset != 0)
-        yield "a query sees one key too far ahead", _also(right, offset == 1)
-        yield "rows see the block of their own rank in full, not causally", _also(right, same)
+        yield "a query sees one key too far ahead", right.maximum((offset == 1).double())
+        yield "rows see the block of their own rank in full, not causally", right.maximum(same.double())
         alone = "rows see no key of their own rank behind the diagonal" if asked.size > 1 else SWAPPED
         yield alone, right * (~same | (offset == 0))
         yield "the mask is anticausal", (offset >= 0).double()
@@ -91,30 +92,22 @@ def _other_problems(problem: Problem) -> Iterator[tuple[str, Tensor]]:
 def _of_hops(asked: Asked) -> Iterator[tuple[str, Tensor]]:
     """Keys of one rank under the mask of another."""
     right, size = asked.reference.counts, asked.size
-    ranks = torch.arange(size)
-    orders = {
-        f"keys of rank j have the mask of rank j + {step}": ((ranks + step) % size).expand(size, size)
-        for step in range(1, size)
-    }
-    behind = "keys of the rank s hops behind have the mask of the rank s hops ahead"
-    orders[behind] = (2 * ranks[:, None] - ranks) % size
+    ranks = torch.arange(size).expand(size, size)
+    orders = {f"keys of rank j have the mask of rank j + {step}": ranks + step for step in range(1, size)}
+    orders["keys of the rank s hops behind have the mask of the rank s hops ahead"] = 2 * ranks.T - ranks
     for word, mask_of in orders.items():
         counts = torch.zeros_like(right)
         for rank in range(size):
             rows = asked.tokens[rank][:, None]
             for source in range(size):
-                counts[rows, asked.keys[source][None]] = right[rows, asked.keys[mask_of[rank, source]][None]]
+                counts[rows, asked.keys[source][None]] = right[rows, asked.keys[mask_of[rank, source] % size][None]]
         yield word, counts
     queries, keys = asked.owners
-    other = queries[:, None] != keys[None]
     if right.bool().any(-1).all():
-        blocks = torch.zeros(size, size, dtype=torch.bool)
-        blocks[queries[:, None].expand_as(other)[right != 0], keys[None].expand_as(other)[right != 0]] = True
-        yield "blocks of other ranks have no mask", torch.where(other, blocks[queries][:, keys].double(), right)
-
-
-def _also(right: Tensor, more: Tensor) -> Tensor:
-    return torch.maximum(right, more.double())
+        blocks, (rows, columns) = torch.zeros(size, size, dtype=torch.float64), right.nonzero().T
+        blocks[queries[rows], keys[columns]] = 1.0
+        other = queries[:, None] != keys[None]
+        yield "blocks of other ranks have no mask", torch.where(other, blocks[queries][:, keys], right)
 
 
 def _local(tokens: Tensor) -> Tensor:
@@ -123,35 +116,32 @@ def _local(tokens: Tensor) -> Tensor:
 
 
 def dropouts(asked: Asked) -> Iterator[Hypothesis]:
-    """Another dropout mask, in the forward, in the backward, or in both."""
-    right = asked.reference.dropout
-    if right is not None:
-        for cause, other in _other_dropouts(asked, right):
-            yield from altered(asked, "another dropout mask", cause, setting(dropout=other))
-
-
-def _other_dropouts(asked: Asked, right: Tensor) -> Iterator[tuple[str, Tensor | None]]:
-    """right: (B, H, Sq, S), 0 or 1 / (1 - rate)."""
-    problem = asked.case.problem
-    yield "nothing is dropped", None
-    yield "kept weights are not scaled by 1 / (1 - rate)", (right > 0).double()
-    yield "kept weights are scaled by 1 / (1 - rate) twice", right * right
-    yield "the weights that should be kept are dropped", (right == 0).double() * right.max()
-    yield "all heads have the first one's dropout mask", right[:, :1].expand_as(right)
+    """Another dropout mask, (B, H, Sq, S) of 0 or 1 / (1 - rate), in the forward, in the backward, or in both."""
+    problem, right = asked.case.problem, asked.reference.dropout
+    if right is None:
+        return
+    others = {
+        "nothing is dropped": None,
+        "kept weights are not scaled by 1 / (1 - rate)": (right > 0).double(),
+        "kept weights are scaled by 1 / (1 - rate) twice": right * right,
+        "the weights that should be kept are dropped": (right == 0).double() * right.max(),
+        "all heads have the first one's dropout mask": right[:, :1].expand_as(right),
+    }
     group = problem.heads // problem.heads_kv
     if 1 < group < problem.heads:
-        yield "heads that share keys have one dropout mask", right[:, ::group].repeat_interleave(group, 1)
+        others["heads that share keys have one dropout mask"] = right[:, ::group].repeat_interleave(group, 1)
         again = right[:, :group].repeat(1, problem.heads_kv, 1, 1)
-        yield "the heads of every key head have the first one's dropout masks", again
+        others["the heads of every key head have the first one's dropout masks"] = again
     if problem.batch > 1:
-        yield "all sequences have the first one's dropout mask", right[:1].expand_as(right)
+        others["all sequences have the first one's dropout mask"] = right[:1].expand_as(right)
     if problem.queries == problem.seqlen:
-        yield "queries and keys are exchanged in the dropout mask", right.transpose(-1, -2)
+        others["queries and keys are exchanged in the dropout mask"] = right.transpose(-1, -2)
     if asked.size > 1:
-        own = asked.tokens[0]
-        rows, keys = (x.argsort() for x in (asked.tokens.flatten(), asked.keys.flatten()))
-        ranks = len(asked.tokens)
-        local = right[:, :, own].repeat(1, 1, ranks, 1)[:, :, rows]
-        yield "every rank has the first one's dropout mask (local queries)", local
-        block = right[:, :, own][..., asked.keys[0]].repeat(1, 1, ranks, ranks)[:, :, rows][..., keys]
-        yield "every block has the first one's dropout mask (local queries and keys)", block
+        own, ranks = right[:, :, asked.tokens[0]], asked.size
+        rows, keys = (x.flatten().argsort() for x in (asked.tokens, asked.keys))
+        local = own.repeat(1, 1, ranks, 1)[:, :, rows]
+        others["every rank has the first one's dropout mask (local queries)"] = local
+        block = own[..., asked.keys[0]].repeat(1, 1, ranks, ranks)[:, :, rows][..., keys]
+        others["every block has the first one's dropout mask (local queries and keys)"] = block
+    for cause, other in others.items():
+        yield from altered(asked, "another dropout mask", cause, setting(dropout=other))

@@ -48,10 +48,6 @@ def _updated(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> 
     return out + torch.sigmoid(block_lse - joint) * (block_out - out), joint
 
 
-def _larger(out: Tensor, lse: Tensor, block_out: Tensor, block_lse: Tensor) -> State:
-    return torch.where(block_lse > lse, block_out, out), torch.logaddexp(lse, block_lse)
-
-
 FORMULAS: dict[str, Formula] = {
     "lse is not updated": _lse(lambda lse, block: lse),
     "lse is overwritten by the block's": _lse(lambda lse, block: block),
@@ -68,7 +64,7 @@ FORMULAS: dict[str, Formula] = {
     "weights come from the updated lse": _updated,
     "lse is joined with the wrong sign": _lse(lambda lse, block: lse + functional.logsigmoid(lse - block)),
     "lse is joined with exchanged operands": _lse(lambda lse, block: lse - functional.logsigmoid(block - lse)),
-    "the larger partial wins": _larger,
+    "the larger partial wins": _out(lambda out, block, weight: torch.where(weight > 0.5, block, out)),
 }
 BLOCK_LSE: dict[str, Callable[[Tensor], Tensor]] = {
     "a block's lse is to base 2 and merged as a natural logarithm": lambda x: x / math.log(2),
@@ -88,12 +84,18 @@ def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
     for order, towards in orders(asked).items():
         for word, formula in FORMULAS.items():
             yield merged(asked, blocks, f"merge: {word}", f"in the merge {word}", towards, order, formula)
-    transposed = asked.on_ranks(read_transposed)
-    for word, change in {**BLOCK_LSE, "a block's lse is of (B, S, H) read as (B, H, S)": transposed}.items():
+    transposed = {"a block's lse is of (B, S, H) read as (B, H, S)": read_transposed(asked)}
+    for word, change in (BLOCK_LSE | transposed).items():
         yield merged(asked, blocks, f"merge: {word}", word, next(iter(orders(asked).values())), "", right, change)
-    yield from _empty(asked, blocks)
-    yield from _means(asked, blocks)
-    yield from _weights(asked, blocks)
+    if (blocks.lse == -torch.inf).any():  # of which a row sees no key
+        towards = next(iter(orders(asked).values()))
+        for word, value in EMPTY.items():
+            cause = f"a block without visible keys is merged with out = 0 and {word}"
+            yield merged(asked, blocks, "merge: an empty block", cause, towards, word, right, empty=value)
+    if "out" in asked.wrong:
+        yield from _means(asked, blocks)
+        if asked.case.problem.head_dim >= 2 * asked.size:
+            yield _weights(asked, blocks)
 
 
 @dataclass(frozen=True)
@@ -140,10 +142,7 @@ def merged(
     asked: Asked, blocks: Blocks, name: str, cause: str, towards: Tensor, order: str, formula: Formula,
     lse_of: Callable[[Tensor], Tensor] | None = None, empty: float | None = None,
 ) -> Hypothesis:  # fmt: skip
-    """The results of a flawed merge, and the gradients of those.
-
-    towards, lse_of, empty: see `merge`; order: in words.
-    """
+    """The results of a flawed merge, and the gradients of those. order: in words; the rest: see `merge`."""
     made: dict[str, Tensor] = {}
 
     def tensor(which: str) -> Tensor:
@@ -170,20 +169,8 @@ def orders(asked: Asked) -> dict[str, Tensor]:
     }
 
 
-def _empty(asked: Asked, blocks: Blocks) -> Iterator[Hypothesis]:
-    """A block of which a row sees no key is merged all the same."""
-    if not (blocks.lse == -torch.inf).any():
-        return
-    towards = next(iter(orders(asked).values()))
-    for word, value in EMPTY.items():
-        cause = f"a block without visible keys is merged with out = 0 and {word}"
-        yield merged(asked, blocks, "merge: an empty block", cause, towards, word, right, empty=value)
-
-
 def _means(asked: Asked, blocks: Blocks) -> Iterator[Hypothesis]:
     """Weights of partials that do not depend on the row, by least squares: one for each rank's keys."""
-    if "out" not in asked.wrong:
-        return
     x, parts = asked.shards(asked.returned["out"]), [asked.shards(each.transpose(1, 2)) for each in blocks.out]
     made, words = torch.zeros_like(x), []
     for rank in range(asked.size):
@@ -197,10 +184,8 @@ def _means(asked: Asked, blocks: Blocks) -> Iterator[Hypothesis]:
         yield Hypothesis("merge: weights without lse", cause, {"out": whole}, " ".join(words), asked.size**2)
 
 
-def _weights(asked: Asked, blocks: Blocks) -> Iterator[Hypothesis]:
+def _weights(asked: Asked, blocks: Blocks) -> Hypothesis:
     """Any weights in each row: D values of out for W of them."""
-    if "out" not in asked.wrong or asked.case.problem.head_dim < 2 * asked.size:
-        return
     x, parts = asked.returned["out"].transpose(1, 2), blocks.out.permute(1, 2, 3, 4, 0)  # (B, H, Sq, D, W)
     there = (blocks.lse != -torch.inf).permute(1, 2, 3, 4, 0)
     parts = parts.masked_fill(~there, 0.0)
@@ -208,4 +193,4 @@ def _weights(asked: Asked, blocks: Blocks) -> Iterator[Hypothesis]:
     made = (parts @ weights).squeeze(-1).transpose(1, 2)
     unit = bool(((weights.sum(-2) - 1).abs() < 1e-6).all())
     cause = "the partials are right and are merged with wrong weights" + ("" if unit else ", which do not add up to 1")
-    yield Hypothesis("merge: other weights", cause, {"out": made}, "a weight a row", weights.numel())
+    return Hypothesis("merge: other weights", cause, {"out": made}, "a weight a row", weights.numel())

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from accuracy.core import sharding
 from accuracy.explain.hypothesis.attention import Stage
-from accuracy.explain.hypothesis.base import Asked, Hypothesis, altered, gradients_of, moving, setting
+from accuracy.explain.hypothesis.base import Asked, Hypothesis, altered, gradients_of, head_first, moving, setting
 from accuracy.runtime.sharding import cut, join
 
 MOST_SWAPPED = 4  # ranks of which any two may be exchanged; of more, neighbours
@@ -17,8 +17,17 @@ KNOWN = 2  # more fitted numbers than those of each token, so that ranks and blo
 
 def heads(asked: Asked) -> Iterator[Hypothesis]:
     """Another mapping of query heads to key/value heads, another order of a result's heads, another sum of a group."""
-    problem = asked.case.problem
-    for word, heads in _maps(problem.heads, problem.heads_kv).items():
+    kv, count = asked.case.problem.heads_kv, asked.case.problem.heads
+    share, head = count // kv, torch.arange(count)
+    maps = {  # the key/value head of each query head
+        "h % Hk": head % kv,
+        "h // (H/Hk) + 1": (head // share + 1) % kv,
+        "Hk - 1 - h // (H/Hk)": kv - 1 - head // share,
+        "0 for every h": head * 0,
+        "min(h, Hk - 1)": head.clamp_max(kv - 1),
+        "(h + 1) // (H/Hk)": (head + 1) // share % kv,
+    }
+    for word, heads in maps.items():
         if not torch.equal(heads, asked.reference.heads):
             cause = f"query head h takes key/value head {word}"
             yield from altered(asked, "another head mapping", cause, setting(heads=heads), word)
@@ -27,8 +36,7 @@ def heads(asked: Asked) -> Iterator[Hypothesis]:
         "the heads in reverse": lambda x: x.flip(2),
     }  # fmt: skip
     yield from _results(asked, orders)
-    share = problem.heads // problem.heads_kv
-    for word, sum_of in _sums(problem.heads_kv, share).items() if share > 1 else ():
+    for word, sum_of in _sums(kv, share).items() if share > 1 else ():
         for name in ("dk", "dv"):
             for base, attention in asked.bases:
                 made = gradients_of(attention.with_stages(**{f"{name}_heads": sum_of}))
@@ -40,20 +48,6 @@ def _results(asked: Asked, moves: Mapping[str, Stage]) -> Iterator[Hypothesis]:
     for name, base, x in asked.finals():
         for word, move in moves.items():
             yield Hypothesis(f"moved: {word}", f"{name} has {word}{base}", {name: move(x)})
-
-
-def _maps(heads: int, kv: int) -> dict[str, Tensor]:
-    """The key/value head of each query head, by what that is called."""
-    share, head = heads // kv, torch.arange(heads)
-    group = head // share
-    return {
-        "h % Hk": head % kv,
-        "h // (H/Hk) + 1": (group + 1) % kv,
-        "Hk - 1 - h // (H/Hk)": kv - 1 - group,
-        "0 for every h": head * 0,
-        "min(h, Hk - 1)": head.clamp_max(kv - 1),
-        "(h + 1) // (H/Hk)": (head + 1) // share % kv,
-    }
 
 
 def _sums(kv: int, share: int) -> dict[str, Stage]:
@@ -79,7 +73,7 @@ def _sums(kv: int, share: int) -> dict[str, Stage]:
 
 def shards(asked: Asked) -> Iterator[Hypothesis]:
     """Another rank's shard, another order of tokens, another tensor: of a result, or of an input."""
-    moves = dict(_moves(asked))
+    moves = _moves(asked)
     yield from _results(asked, moves)
     if {"dk", "dv"} <= {*asked.wrong}:
         for base, attention in asked.bases:
@@ -87,27 +81,33 @@ def shards(asked: Asked) -> Iterator[Hypothesis]:
             yield Hypothesis("dk and dv exchanged", f"dk and dv are exchanged{base}", exchanged)
     for word, move in moves.items():
         for name in ("k", "v", "q", "dout") if "shard of rank" in word else ("k", "v"):
-            change = moving(_head_first(move), name)
+            change = moving(head_first(move), name)
             yield from altered(asked, f"{name} moved: {word}", f"{name} has {word}", change)
 
 
-def _moves(asked: Asked) -> Iterator[tuple[str, Stage]]:
-    """Yield each move of a tensor (B, S, heads, D) in token layout, with words for what the tensor then has."""
-    if asked.case.problem.queries != asked.case.problem.seqlen:
-        return
-    if asked.size > 1:
-        yield from _of_shards(asked)
-        yield from _of_shardings(asked)
-    yield "all tokens in reverse order", lambda x: x.flip(1)
-    yield "all tokens rolled by 1", lambda x: x.roll(1, 1)
-    yield "all tokens rolled by -1", lambda x: x.roll(-1, 1)
-    if asked.case.problem.batch > 1:
-        yield "the next batch item's values", lambda x: x.roll(-1, 0)
-        yield "the first batch item's values", lambda x: x[:1].expand_as(x)
+def _moves(asked: Asked) -> dict[str, Stage]:
+    """Moves of a tensor (B, S, heads, D) in token layout, by what the tensor then has."""
+    problem, size, own = asked.case.problem, asked.size, asked.case.variant.sharding
+    if problem.queries != problem.seqlen:
+        return {}
+    moves: dict[str, Stage] = {}
+    if size > 1:
+        moves |= {word: asked.on_shards(move) for word, move in _of_shards(size, problem.seqlen // size).items()}
+        for other in sharding.SHARDINGS:
+            if other != own and sharding.unsupported(other, problem.seqlen, size) is None:
+                moves[f"tokens of {other} shards, not of {own} ones"] = _recut(other, own, size)
+                moves[f"tokens of {own} shards read as {other} ones"] = _recut(own, other, size)
+    moves["all tokens in reverse order"] = lambda x: x.flip(1)
+    moves["all tokens rolled by 1"] = lambda x: x.roll(1, 1)
+    moves["all tokens rolled by -1"] = lambda x: x.roll(-1, 1)
+    if problem.batch > 1:
+        moves["the next batch item's values"] = lambda x: x.roll(-1, 0)
+        moves["the first batch item's values"] = lambda x: x[:1].expand_as(x)
+    return moves
 
 
-def _of_shards(asked: Asked) -> Iterator[tuple[str, Stage]]:
-    size = asked.size
+def _of_shards(size: int, length: int) -> dict[str, Stage]:
+    """Moves of stacked shards (W, B, S/W, ...)."""
     ranks = [*range(size)]
     orders = {f"the shard of rank r + {step}": [(rank + step) % size for rank in ranks] for step in range(1, size)}
     orders["the shard of rank W - 1 - r"] = ranks[::-1]
@@ -118,43 +118,17 @@ def _of_shards(asked: Asked) -> Iterator[tuple[str, Stage]]:
             exchanged = {first: other, other: first}
             word = f"the shards of ranks {first} and {other} exchanged"
             orders[word] = [exchanged.get(rank, rank) for rank in ranks]
-    for word, order in orders.items():
-        yield word, _on_shards(asked, _in_order(order))
-    if asked.case.problem.seqlen // size % 2 == 0:
-        yield "the halves of each shard exchanged", _on_shards(asked, lambda x: x.roll(x.shape[2] // 2, 2))
-    yield "each shard's tokens in reverse order", _on_shards(asked, lambda x: x.flip(2))
-    yield "each shard's tokens rolled by 1", _on_shards(asked, lambda x: x.roll(1, 2))
-    yield "each shard's tokens rolled by -1", _on_shards(asked, lambda x: x.roll(-1, 2))
-
-
-def _of_shardings(asked: Asked) -> Iterator[tuple[str, Stage]]:
-    own, length = asked.case.variant.sharding, asked.case.problem.seqlen
-    for other in sharding.SHARDINGS:
-        if other != own and sharding.unsupported(other, length, asked.size) is None:
-            yield f"tokens of {other} shards, not of {own} ones", _recut(other, own, asked.size)
-            yield f"tokens of {own} shards read as {other} ones", _recut(own, other, asked.size)
-
-
-def _in_order(order: list[int]) -> Stage:
-    return lambda shards: shards[order]
+    moves: dict[str, Stage] = {word: lambda x, order=order: x[order] for word, order in orders.items()}
+    if length % 2 == 0:
+        moves["the halves of each shard exchanged"] = lambda x: x.roll(x.shape[2] // 2, 2)
+    moves["each shard's tokens in reverse order"] = lambda x: x.flip(2)
+    moves["each shard's tokens rolled by 1"] = lambda x: x.roll(1, 2)
+    moves["each shard's tokens rolled by -1"] = lambda x: x.roll(-1, 2)
+    return moves
 
 
 def _recut(one: str, other: str, size: int) -> Stage:
     return lambda x: join(cut(x, one, size), other)
-
-
-def _on_shards(asked: Asked, move: Stage) -> Stage:
-    """A move of stacked shards (W, B, S/W, ...) as one of a tensor (B, S, ...)."""
-    return lambda x: asked.joined(move(asked.shards(x)))
-
-
-def _on_each_shard(asked: Asked, move: Stage) -> Stage:
-    """A move of a tensor as one of each rank's shard."""
-    return _on_shards(asked, lambda stacked: move(stacked.flatten(0, 1)).unflatten(0, stacked.shape[:2]))
-
-
-def _head_first(move: Stage) -> Stage:
-    return lambda x: move(x.transpose(1, 2)).transpose(1, 2)
 
 
 def layouts(asked: Asked) -> Iterator[Hypothesis]:
@@ -164,7 +138,8 @@ def layouts(asked: Asked) -> Iterator[Hypothesis]:
     for end in sorted({dim // tile * tile for tile in (8, 16, 32, 64)} | {dim - 1}):
         if 0 < end < dim:
             cause = f"scores are made of the first {end} of {dim} dims of a head"
-            yield from altered(asked, "dims cut", cause, moving(_first_dims(end), "q"), str(end))
+            first_dims = (torch.arange(dim) < end).double()
+            yield from altered(asked, "dims cut", cause, setting(q=asked.reference.q * first_dims), str(end))
     moves: dict[str, Stage] = {
         "(B, S, H, ...) read as (B, H, S, ...)": lambda x: (
             x.contiguous().view(x.shape[0], x.shape[2], x.shape[1], *x.shape[3:]).transpose(1, 2)
@@ -177,12 +152,9 @@ def layouts(asked: Asked) -> Iterator[Hypothesis]:
         for word, move in moves.items():
             yield Hypothesis(f"layout: {word}", f"{name} is {word}{base}", {name: move(x)})
             if asked.size > 1:
-                moved = _on_each_shard(asked, move)(x)
+                shards = asked.shards(x)
+                moved = asked.joined(move(shards.flatten(0, 1)).unflatten(0, shards.shape[:2]))
                 yield Hypothesis(f"layout: {word}", f"{name} is {word} on each rank{base}", {name: moved})
-
-
-def _first_dims(end: int) -> Stage:
-    return lambda x: torch.cat([x[..., :end], torch.zeros_like(x[..., end:])], -1)
 
 
 def zeros(asked: Asked) -> Iterator[Hypothesis]:
@@ -190,17 +162,13 @@ def zeros(asked: Asked) -> Iterator[Hypothesis]:
     for name, base, right in asked.finals():
         x = asked.returned[name]
         for axis in range(1, x.dim()):
-            lost = _all_zero(x, axis) & ~_all_zero(right, axis)
+            all_zero, zero_anyway = ((each == 0).transpose(0, axis).flatten(1).all(1) for each in (x, right))
+            lost = all_zero & ~zero_anyway
             if lost.any():
                 made = right.masked_fill(lost.view([-1 if other == axis else 1 for other in range(x.dim())]), 0.0)
                 where = f"{_listed(lost, AXES[axis])} of {len(lost)}"
                 cause, freedom = f"{name} is zero in {where}{base}", KNOWN + int(lost.sum())
                 yield Hypothesis(f"zero in some {AXES[axis]}s", cause, {name: made}, where, freedom)
-
-
-def _all_zero(x: Tensor, axis: int) -> Tensor:
-    """Whether all is zero at each index of an axis."""
-    return (x == 0).transpose(0, axis).flatten(1).all(1)
 
 
 def _listed(chosen: Tensor, one: str) -> str:

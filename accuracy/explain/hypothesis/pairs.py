@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from accuracy.explain.hypothesis.attention import Attention
-from accuracy.explain.hypothesis.base import BACKWARD, FORWARD, Asked, Hypothesis, tensors_of
+from accuracy.explain.hypothesis.base import FORWARD, Asked, Hypothesis, tensors_of
 
 WHOLE = 1e-2
 MOST_KEYS = 256
@@ -29,14 +29,13 @@ def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
             changed = asked.reference.but(counts=counts)
             if changed.finite:
                 yield Hypothesis("pairs", f"the softmax {words[0]}", tensors_of(changed), *words[1:])
-    for base, attention in asked.bases:
-        for name in BACKWARD:
-            heads = problem.heads if name == "dq" else problem.heads_kv
-            if name in asked.wrong and width * heads > longest:
-                counts = _whole(_backward(asked, name, attention))
-                if counts is not None and (words := describe(asked, counts)):
-                    predicts = {name: attention.but(counts=counts).tensor(name)}
-                    yield Hypothesis("pairs (backward)", f"{name} {words[0]}{base}", predicts, *words[1:])
+    for name, base, attention in asked.gradients():
+        heads = problem.heads if name == "dq" else problem.heads_kv
+        if width * heads > longest:
+            counts = _whole(_backward(asked, name, attention))
+            if counts is not None and (words := describe(asked, counts)):
+                predicts = {name: attention.but(counts=counts).tensor(name)}
+                yield Hypothesis("pairs (backward)", f"{name} {words[0]}{base}", predicts, *words[1:])
 
 
 def _forward(asked: Asked) -> Tensor:
@@ -116,15 +115,12 @@ def describe(asked: Asked, counts: Tensor) -> tuple[str, str, int] | None:
 
 
 def _where(queries: Tensor, keys: Tensor) -> str:
-    pairs = f"{len(keys)} pair{'s' if len(keys) > 1 else ''}"
-    offsets = (keys - queries).unique()
+    pairs, offsets = f"{len(keys)} pair{'s' if len(keys) > 1 else ''}", (keys - queries).unique()
+    of_queries, of_keys = (f"{int(x.min())} to {int(x.max())}" for x in (queries, keys))
     if len(keys.unique()) == 1:
-        return f"key {int(keys[0])} for {len(queries)} queries from {int(queries.min())} to {int(queries.max())}"
+        return f"key {int(keys[0])} for {len(queries)} queries from {of_queries}"
     if len(queries.unique()) == 1:
-        return f"{len(keys)} keys from {int(keys.min())} to {int(keys.max())} for query {int(queries[0])}"
+        return f"{len(keys)} keys from {of_keys} for query {int(queries[0])}"
     if len(offsets) == 1:
         return f"{pairs} of a query at p and the key at p {int(offsets[0]):+d}"
-    return (
-        f"{pairs} of queries {int(queries.min())} to {int(queries.max())}"
-        f" and keys {int(keys.min())} to {int(keys.max())}"
-    )
+    return f"{pairs} of queries {of_queries} and keys {of_keys}"

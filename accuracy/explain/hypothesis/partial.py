@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from accuracy.explain.hypothesis.attention import Attention, Stage
-from accuracy.explain.hypothesis.base import BACKWARD, Asked, Hypothesis, gradients_of, tensors_of
+from accuracy.explain.hypothesis.base import BACKWARD, Asked, Hypothesis, gradients_of, head_first, tensors_of
 
 
 def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
@@ -16,11 +16,15 @@ def hypotheses(asked: Asked) -> Iterator[Hypothesis]:
     for word, counts in _partials(asked).items():
         yield from _of_keys(asked, word, asked.reference.but(counts=counts))
     for step in range(1, asked.size):
-        yield from _of_rows(asked, f"the rank {step} behind", _rolled(step))
+        yield from _of_rows(asked, f"the rank {step} behind", lambda x, step=step: x.roll(step, 0))
     if asked.case.problem.queries % (2 * asked.size) == 0:
-        yield from _of_rows(asked, "the other half of the shard", lambda x: x.roll(x.shape[2] // 2, 2))
-        for index, word in enumerate(("first", "second")):
-            yield from _of_rows(asked, f"the {word} half of the shard, for both", _half_twice(index))
+        halves: dict[str, Stage] = {
+            "the other half of the shard": lambda x: x.roll(x.shape[2] // 2, 2),
+            "the first half of the shard, for both": lambda x: torch.cat([x.chunk(2, dim=2)[0]] * 2, dim=2),
+            "the second half of the shard, for both": lambda x: torch.cat([x.chunk(2, dim=2)[1]] * 2, dim=2),
+        }
+        for word, move in halves.items():
+            yield from _of_rows(asked, word, move)
 
 
 def _of_keys(asked: Asked, word: str, part: Attention) -> Iterator[Hypothesis]:
@@ -41,8 +45,8 @@ def _of_keys(asked: Asked, word: str, part: Attention) -> Iterator[Hypothesis]:
 
 def _of_rows(asked: Asked, whose: str, move: Stage) -> Iterator[Hypothesis]:
     """Another rank's, or half's, lse or out in the backward, and as a result."""
-    right, on = asked.reference, asked.on_ranks(move)
-    out, lse = on(right.out), on(right.lse[..., None]).squeeze(-1)
+    right, on = asked.reference, head_first(asked.on_shards(move))
+    out, lse = on(right.out), on(right.lse)
     if set(asked.wrong) & set(BACKWARD):
         for what, pair in _saved(right, out, lse).items():
             cause = f"the backward is given the {what} of {whose}"
@@ -54,20 +58,6 @@ def _of_rows(asked: Asked, whose: str, move: Stage) -> Iterator[Hypothesis]:
 
 def _saved(right: Attention, out: Tensor, lse: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     return {"lse": (right.out, lse), "out": (out, right.lse), "out and lse": (out, lse)}
-
-
-def _rolled(step: int) -> Stage:
-    return lambda x: x.roll(step, 0)
-
-
-def _half_twice(which: int) -> Stage:
-    """Of stacked shards (W, B, S/W, ...)."""
-
-    def moved(x: Tensor) -> Tensor:
-        half = x.chunk(2, dim=2)[which]
-        return torch.cat([half, half], dim=2)
-
-    return moved
 
 
 def _partials(asked: Asked) -> dict[str, Tensor]:

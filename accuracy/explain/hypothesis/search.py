@@ -18,14 +18,13 @@ from accuracy.core.dtype import FORMATS, effective_dtype
 from accuracy.core.probes import REFERENCE_ERROR
 from accuracy.explain.hypothesis import backward, blocks, cast, constant, mask, merge, moved, pairs, partial
 from accuracy.explain.hypothesis.attention import MOST_PAIRS, MOST_SCORES, Attention
-from accuracy.explain.hypothesis.base import FORWARD, Asked, Hypothesis, follows
+from accuracy.explain.hypothesis.base import FORWARD, Asked, Hypothesis, gradients_of
 from accuracy.measurement.compare import Compared
 from accuracy.measurement.observe import Answer, Observation
-from accuracy.measurement.padding import is_padded
+from accuracy.measurement.padding import is_padded, joined
 from accuracy.measurement.targets import Targets
 from accuracy.reference.float64 import seen_keys
-from accuracy.results.table import ALL_TENSORS, EXPLAINS, FOLLOWS, RULED_OUT, SAME, Row
-from accuracy.runtime.sharding import join
+from accuracy.results.table import EXPLAINS, FOLLOWS, RULED_OUT, SAME, Row
 from accuracy.simulate.program import scores_of
 from accuracy.world.base import Results
 
@@ -66,10 +65,12 @@ def rows(case: Case, targets: Targets, results: Sequence[Results], compared: Map
     if case.problem.queries * case.problem.seqlen > MOST_PAIRS or unknown:
         return []
     expected = {name: _expected(case, each, name) for name, each in compared.items() if name != "delta"}
-    wrong = tuple(name for name, limit in expected.items() if _beyond(compared[name], RULED_OUT * limit))
+    errors = {name: np.nan_to_num(compared[name].columns["error_rel"], posinf=np.inf) for name in expected}
+    wrong = tuple(name for name, limit in expected.items() if (errors[name] > RULED_OUT * limit).any())
     if not wrong:
         return []
-    returned = _returned(case, results)
+    every = {name: x.detach().cpu().double() for name, x in joined(case, results).items()}
+    returned = {name: x for name, x in every.items() if x.isfinite().all()}
     attention, case_id = _attention(case, targets), case.id
     if is_padded(case):  # zeros stand between ranks' tokens: what is tried is of no rank
         alone = replace(case.variant, sharding="contiguous")
@@ -102,10 +103,12 @@ def _try(asked: Asked, tried: Mapping[str, "Tried"]) -> None:
 def _consequences(asked: Asked, tried: Mapping[str, "Tried"], forward: Sequence[str]) -> None:
     """Compare the gradients with what a wrong forward makes of them: from what it returned, or with its own cause."""
     best = {each.hypothesis.name: each for name in forward for each in tried[name].found if each.explains}
+    follow = "the gradients are what a correct backward makes of the returned out and lse"
     for name in set(asked.wrong) - set(forward):
         if "out" in asked.returned:
-            predictions = (each.tensor(name) for each in (asked.bases[-1][1], _rounded_again(asked)))
-            tried[name].compare("follows", follows(asked), *predictions)
+            base, rounded = asked.bases[-1][1], _rounded_again(asked)
+            follows = Hypothesis(FOLLOWS, follow, gradients_of(base))
+            tried[name].compare("follows", follows, base.tensor(name), rounded.tensor(name))
         for each in best.values():
             if name in each.hypothesis.predicts:
                 tried[name].compare(each.family, each.hypothesis, each.hypothesis.prediction(name))
@@ -203,25 +206,6 @@ def _attention(case: Case, targets: Targets) -> Attention:
     return Attention(q, k, v, dout, problem.softmax_scale, counts, heads, problem.softcap, kept)
 
 
-def _returned(case: Case, results: Sequence[Results]) -> dict[str, Tensor]:
-    """The finite tensors in token layout."""
-    found = {}
-    for name, ranks in zip(ALL_TENSORS, zip(*results, strict=True), strict=False):
-        if any(x is None for x in ranks):
-            continue
-        shards = torch.stack([x.detach().cpu().double() for x in ranks])
-        whole = join(shards.transpose(-1, -2) if name == "lse" else shards, case.variant.sharding)
-        whole = whole[:, : case.problem.length(name)]  # without padding
-        if whole.isfinite().all():
-            found[name] = whole
-    return found
-
-
-def _beyond(compared: Compared, limit: float) -> bool:
-    """Whether the error of all ranks, or of one, is."""
-    return bool((np.nan_to_num(compared.columns["error_rel"], posinf=np.inf) > limit).any())
-
-
 def _expected(case: Case, compared: Compared, name: str) -> float:
     """The relative error of a healthy schedule: single device's, or the floor where that is larger, times the random
     walk of the merges, as `accuracy.verdict.rule.excess` derives it. What is float32 inside rounds as float32."""
@@ -236,13 +220,9 @@ def _expected(case: Case, compared: Compared, name: str) -> float:
 
 
 def _walk(case: Case) -> float:
-    """How many roundings those of all merges amount to."""
-    return WALK * math.sqrt(1 + 2 * (_parts(case) * case.world_size - 1))
-
-
-def _parts(case: Case) -> int:
-    """Into how many parts a schedule cuts the keys of a rank."""
+    """How many roundings those of all merges amount to; a schedule may cut the keys of a rank into parts."""
     options = dict(case.variant.options)
+    parts = int(options.get("splits") or 1)
     if chunk := options.get("key_chunk"):
-        return max(1, -(-case.problem.seqlen // case.world_size // int(chunk)))
-    return max(1, int(options.get("splits") or 1))
+        parts = -(-case.problem.seqlen // case.world_size // int(chunk))
+    return WALK * math.sqrt(1 + 2 * (max(1, parts) * case.world_size - 1))

@@ -35,7 +35,7 @@ from accuracy.verdict import inside
 from accuracy.verdict.evidence import TIMES_QUANTISED, Evidence
 from accuracy.verdict.floor import LEVEL, WITHIN
 from accuracy.verdict.label import INVALID, LOGIC, NONDETERMINISTIC, Finding
-from accuracy.verdict.rows import Rows, largest, mean
+from accuracy.verdict.rows import Rows, largest, mean, present
 
 HALF_A_KEY = 0.5
 WROTE = ("wrote to", "wrote next to")
@@ -67,7 +67,8 @@ def invalid(evidence: Evidence) -> Finding | None:
             return Finding(INVALID, "wrote", {"wrote": wrote, "reason": reason})
         if WRONG_RESULT.strip() in reason:
             return Finding(INVALID, "returned", {"returned": reason.rpartition(WRONG_RESULT)[2], "reason": reason})
-    if unwaited := _most(evidence.reruns["unwaited"]):
+    unwaited, poisoned = (float(present(evidence.reruns[name]).max(initial=0.0)) for name in ("unwaited", "poisoned"))
+    if unwaited:
         return Finding(INVALID, "unwaited", {"unwaited": unwaited})
     rows = evidence.all_ranks if (evidence.all_ranks["nonfinite"] > 0).any() else evidence.probes
     broken = rows.where(rows["nonfinite"] > 0)
@@ -75,14 +76,7 @@ def invalid(evidence: Evidence) -> Finding | None:
         inputs = ", ".join(sorted(set(broken["inputs"])))
         count, seed = float(broken["nonfinite"][0]), float(broken["seed"][0])
         return Finding(INVALID, "nonfinite", {"nonfinite": count, "inputs": inputs, "seed": seed})
-    if poisoned := _most(evidence.reruns["poisoned"]):
-        return Finding(INVALID, "poisoned", {"poisoned": poisoned})
-    return None
-
-
-def _most(counts: np.ndarray) -> float:
-    found = counts[counts > 0]
-    return float(found.max()) if len(found) else 0.0
+    return Finding(INVALID, "poisoned", {"poisoned": poisoned}) if poisoned else None
 
 
 def _concerns(tensor: str, reason: str) -> bool:
@@ -93,8 +87,11 @@ def _concerns(tensor: str, reason: str) -> bool:
 
 def probe(evidence: Evidence) -> Finding | None:
     """See `accuracy.verdict.verdict`."""
-    leaks = largest(_repeating(evidence.reruns)["future_differs"])
-    if leaks > 0 and not evidence.quantised and not _merely_rounds(evidence):
+    rows = evidence.reruns.where(~np.isnan(evidence.reruns["future_differs"]))
+    leaks = largest(_repeating(rows, evidence.reruns)["future_differs"])
+    bands = [rounding_band(evidence.tensor, dtype) for dtype in rows["dtype"]]
+    merely_rounds = inside.is_foreign(evidence) and bool((rows["error_rel"] <= bands).all())
+    if leaks > 0 and not evidence.quantised and not merely_rounds:
         return Finding(LOGIC, "future", {"future_differs": float(leaks)})
     for (name,), rows in evidence.probes.by("inputs").items():
         if evidence.tensor in PROBES[name] and (finding := _exact(evidence, name, rows)):
@@ -102,20 +99,11 @@ def probe(evidence: Evidence) -> Finding | None:
     return None
 
 
-def _merely_rounds(evidence: Evidence) -> bool:
-    """Whether a user's function has, in the cases with another future, no error that is more than rounding."""
-    rows = evidence.reruns.where(~np.isnan(evidence.reruns["future_differs"]))
-    bands = [rounding_band(evidence.tensor, dtype) for dtype in rows["dtype"]]
-    return inside.is_foreign(evidence) and bool((rows["error_rel"] <= bands).all())
-
-
-def _repeating(reruns: Rows) -> Rows:
-    """Reruns of cases that repeat bit for bit on every rank: in others any rerun differs, and on a rank where two
+def _repeating(rows: Rows, reruns: Rows) -> Rows:
+    """Rows of cases that repeat bit for bit on every rank: in others any rerun differs, and on a rank where two
     happened to agree the third may not."""
-    differing = reruns["case_id"][reruns["repeats_differ"] > 0]
-    if not len(differing):
-        return reruns
-    return reruns.where(~np.isin(reruns["case_id"].astype(str), differing.astype(str)))
+    differing = {*reruns["case_id"][reruns["repeats_differ"] > 0]}
+    return rows.where(np.array([case not in differing for case in rows["case_id"]], bool))
 
 
 def _exact(evidence: Evidence, name: str, rows: Rows) -> Finding | None:
@@ -127,9 +115,8 @@ def _exact(evidence: Evidence, name: str, rows: Rows) -> Finding | None:
         gaussian = evidence.all_ranks.where(evidence.all_ranks["inputs"] == "gaussian")
         off = largest(rows["error_rms"])
         size = math.sqrt(float(evidence.key["head_dim"])) * mean(gaussian["reference_rms"])
-    return (
-        Finding(LOGIC, name, {"probe": off}) if off > band * size and not _like_rounding(off / size, evidence) else None
-    )
+    wrong = off > band * size and not _like_rounding(off / size, evidence)
+    return Finding(LOGIC, name, {"probe": off}) if wrong else None
 
 
 def _count_keys(evidence: Evidence, rows: Rows) -> Finding | None:

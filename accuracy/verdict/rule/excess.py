@@ -164,23 +164,13 @@ def _looser(evidence: Evidence, rows: Rows, limit: float) -> float:
         return 1.0
     if evidence.tensor == "lse" or not evidence.is_short:
         return max(1.0, FOREIGN / limit)
-    own = _own_ratio_on_one_rank(evidence, rows)
-    return max(1.0, own or FOREIGN_SHORT * _of_scores(evidence, rows) / limit)
-
-
-def _own_ratio_on_one_rank(evidence: Evidence, rows: Rows) -> float:
-    """The function's own ratio to single device on one rank, on the same inputs; 0 where it is not known."""
-    if evidence.merges == 0:
-        return 0.0
     same = evidence.on_one_rank.where(evidence.on_one_rank["inputs"] == rows["inputs"][0])
-    return typical(times_single_device(same)) if len(same) else 0.0
-
-
-def _of_scores(evidence: Evidence, rows: Rows) -> float:
-    """How many times single device's error the rounding of scores to 16 bits makes; 1 where that is less or unknown."""
-    made = evidence.unit_roundoff * typical(rows["condition_softmax"])
+    if evidence.merges and len(same) and (own := typical(times_single_device(same))):
+        return max(1.0, own)  # its own ratio on one rank
+    made = evidence.unit_roundoff * typical(rows["condition_softmax"])  # by the rounding of scores to 16 bits
     least = max(typical(rows["single_device_rel"]), typical(rows["floor_rel"]))
-    return made / least if rows["inputs"][0] != INDEPENDENT and made > least else 1.0
+    of_scores = made / least if rows["inputs"][0] != INDEPENDENT and made > least else 1.0
+    return max(1.0, FOREIGN_SHORT * of_scores / limit)
 
 
 def _outlier(
